@@ -1,0 +1,348 @@
+//! One Service, its endpoints and this node: what the kernel should do for it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use ipnet::IpNet;
+
+use crate::{
+    Config, Endpoint, Endpoints, ExternalIps, Family, Frontend, FrontendKey, FrontendKind, Hairpin,
+    HealthCheck, Node, ObjectKind, ObjectName, Rejection, Service, ServiceKind, ServicePort,
+    ServicePortName, ServiceRules, Target, TrafficPolicy, select,
+};
+
+/// What `service` asks of `node`. Total: what cannot be honoured is in
+/// [`ServiceRules::rejections`], and everything else is there.
+pub fn compile(
+    service: &Service,
+    endpoints: &Endpoints,
+    node: &Node,
+    config: &Config,
+) -> ServiceRules {
+    let mut draft = Draft::default();
+    let external_ips = honoured_external_ips(service, config, &mut draft);
+    for family in Family::ALL {
+        let Some(cluster_ip) = service.cluster_ip(family) else {
+            draft.reject_addresses(service, family, &external_ips);
+            continue;
+        };
+        draft.cluster_ips.insert(cluster_ip);
+        let addresses = Addresses {
+            cluster_ip,
+            load_balancer_ips: of_family(&service.load_balancer_ips, family),
+            external_ips: of_family(&external_ips, family),
+            source_ranges: source_ranges(service, node, family),
+        };
+        for port in &service.ports {
+            let reach = Reach::new(service, port, endpoints, node, family);
+            draft.hairpins.extend(&reach.hairpins);
+            draft.add_port(service, port, &addresses, &reach);
+        }
+    }
+    draft.finish(service, endpoints, node)
+}
+
+/// The rules as far as they are known.
+#[derive(Default)]
+struct Draft {
+    frontends: BTreeMap<FrontendKey, Arc<Frontend>>,
+    cluster_ips: BTreeSet<IpAddr>,
+    hairpins: BTreeSet<Hairpin>,
+    rejections: BTreeSet<Rejection>,
+}
+
+/// The addresses of a Service in one family.
+struct Addresses {
+    cluster_ip: IpAddr,
+    load_balancer_ips: Vec<IpAddr>,
+    external_ips: Vec<IpAddr>,
+    source_ranges: Arc<[IpNet]>,
+}
+
+/// The endpoints of a Service port in one family.
+struct Reach {
+    family: Family,
+    cluster: Arc<[Target]>,
+    local: Arc<[Target]>,
+    hairpins: BTreeSet<Hairpin>,
+    has_endpoints: bool,
+}
+
+// === impl Draft ===
+
+impl Draft {
+    /// Adds every frontend of `port` in one family. Where two of them have the same key, the first
+    /// gets it; a load-balancer IP comes before an external IP, or its source ranges would be lost.
+    fn add_port(
+        &mut self,
+        service: &Service,
+        port: &ServicePort,
+        addresses: &Addresses,
+        reach: &Reach,
+    ) {
+        let no_ranges: Arc<[IpNet]> = Arc::from([]);
+        let frontend = |kind, policy, source_ranges: &Arc<[IpNet]>| {
+            Arc::new(reach.frontend(service, port, kind, policy, Arc::clone(source_ranges)))
+        };
+        let at = |address| FrontendKey::Address {
+            address,
+            protocol: port.protocol,
+            port: port.port,
+        };
+        let internal = service.internal_policy;
+        let external = service.effective_external_policy();
+
+        self.add(
+            service,
+            "spec.ports",
+            at(addresses.cluster_ip),
+            &frontend(FrontendKind::ClusterIp, internal, &no_ranges),
+        );
+        let load_balancer = frontend(
+            FrontendKind::LoadBalancerIp,
+            external,
+            &addresses.source_ranges,
+        );
+        for address in &addresses.load_balancer_ips {
+            self.add(
+                service,
+                "status.loadBalancer.ingress",
+                at(*address),
+                &load_balancer,
+            );
+        }
+        let external_ip = frontend(FrontendKind::ExternalIp, external, &no_ranges);
+        for address in &addresses.external_ips {
+            self.add(service, "spec.externalIPs", at(*address), &external_ip);
+        }
+        if let Some(node_port) = port.node_port {
+            let key = FrontendKey::NodePort {
+                family: reach.family,
+                protocol: port.protocol,
+                port: node_port,
+            };
+            self.add(
+                service,
+                "spec.ports",
+                key,
+                &frontend(FrontendKind::NodePort, external, &no_ranges),
+            );
+        }
+    }
+
+    fn add(&mut self, service: &Service, field: &str, key: FrontendKey, frontend: &Arc<Frontend>) {
+        if let Some(first) = self.frontends.get(&key) {
+            let message = format!(
+                "{key} is already served for port {} of this Service, as its {}; this use of it is left out",
+                port_text(&first.service_port),
+                first.kind,
+            );
+            self.reject(service, field, message);
+        } else {
+            self.frontends.insert(key, Arc::clone(frontend));
+        }
+    }
+
+    /// Says of every address of a family in which the Service has no cluster IP that it is not
+    /// served.
+    fn reject_addresses(&mut self, service: &Service, family: Family, external_ips: &[IpAddr]) {
+        let fields = [
+            ("spec.externalIPs", external_ips),
+            ("status.loadBalancer.ingress", &service.load_balancer_ips),
+        ];
+        for (field, addresses) in fields {
+            for address in of_family(addresses, family) {
+                let message = format!(
+                    "{address} is not served, because the Service has no {family} cluster IP"
+                );
+                self.reject(service, field, message);
+            }
+        }
+    }
+
+    fn reject(&mut self, service: &Service, field: &str, message: String) {
+        self.rejections.insert(Rejection {
+            object: ObjectName {
+                kind: ObjectKind::Service,
+                namespace: Arc::clone(&service.key.namespace),
+                name: Arc::clone(&service.key.name),
+            },
+            field: field.to_owned(),
+            message,
+        });
+    }
+
+    fn finish(self, service: &Service, endpoints: &Endpoints, node: &Node) -> ServiceRules {
+        ServiceRules {
+            service: service.key.clone(),
+            frontends: self.frontends.into_iter().collect(),
+            cluster_ips: self.cluster_ips.into_iter().collect(),
+            hairpins: self.hairpins.into_iter().collect(),
+            health_check: health_check(service, endpoints, node),
+            rejections: self.rejections.into_iter().collect(),
+        }
+    }
+}
+
+// === impl Reach ===
+
+impl Reach {
+    fn new(
+        service: &Service,
+        port: &ServicePort,
+        endpoints: &Endpoints,
+        node: &Node,
+        family: Family,
+    ) -> Reach {
+        let candidates: Vec<&Endpoint> = endpoints
+            .of(&port.name, port.protocol)
+            .iter()
+            .filter(|endpoint| Family::of(endpoint.address) == family)
+            .collect();
+        let selection = select(service, port, &candidates, node);
+        let chosen = |positions: &[usize]| -> Vec<&Endpoint> {
+            positions
+                .iter()
+                .filter_map(|position| candidates.get(*position).copied())
+                .collect()
+        };
+        let (cluster, local) = (chosen(&selection.cluster), chosen(&selection.local));
+        let hairpins = cluster
+            .iter()
+            .chain(&local)
+            .filter(|endpoint| node.hosts(endpoint))
+            .map(|endpoint| Hairpin {
+                address: endpoint.address,
+                protocol: port.protocol,
+                port: endpoint.port,
+            })
+            .collect();
+        Reach {
+            family,
+            cluster: targets(&cluster),
+            local: targets(&local),
+            hairpins,
+            has_endpoints: selection.has_endpoints,
+        }
+    }
+
+    fn frontend(
+        &self,
+        service: &Service,
+        port: &ServicePort,
+        kind: FrontendKind,
+        policy: TrafficPolicy,
+        source_ranges: Arc<[IpNet]>,
+    ) -> Frontend {
+        let none = || Arc::from([]);
+        // Under an external policy Local, pods of this node and the node itself still reach the
+        // whole cluster; under an internal one nobody does.
+        let uses_cluster = kind != FrontendKind::ClusterIp || policy == TrafficPolicy::Cluster;
+        let uses_local = policy == TrafficPolicy::Local;
+        Frontend {
+            service_port: ServicePortName {
+                service: service.key.clone(),
+                port: Arc::clone(&port.name),
+                protocol: port.protocol,
+            },
+            kind,
+            policy,
+            cluster: if uses_cluster {
+                Arc::clone(&self.cluster)
+            } else {
+                none()
+            },
+            local: if uses_local {
+                Arc::clone(&self.local)
+            } else {
+                none()
+            },
+            has_endpoints: self.has_endpoints,
+            affinity: service.affinity,
+            source_ranges,
+        }
+    }
+}
+
+fn targets(endpoints: &[&Endpoint]) -> Arc<[Target]> {
+    let targets: BTreeSet<Target> = endpoints
+        .iter()
+        .map(|endpoint| Target {
+            address: endpoint.address,
+            port: endpoint.port,
+        })
+        .collect();
+    targets.into_iter().collect()
+}
+
+fn honoured_external_ips(service: &Service, config: &Config, draft: &mut Draft) -> Vec<IpAddr> {
+    match config.external_ips {
+        ExternalIps::Honoured => service.external_ips.clone(),
+        ExternalIps::Ignored => {
+            if !service.external_ips.is_empty() {
+                let message = "external IPs are not served, because this cluster is configured to ignore them";
+                draft.reject(service, "spec.externalIPs", message.to_owned());
+            }
+            Vec::new()
+        }
+    }
+}
+
+/// Who may connect to load-balancer IPs of `family`; empty stands for everyone.
+fn source_ranges(service: &Service, node: &Node, family: Family) -> Arc<[IpNet]> {
+    let mut ranges: Vec<IpNet> = service
+        .source_ranges
+        .iter()
+        .filter(|range| Family::of(range.addr()) == family)
+        .copied()
+        .collect();
+    let includes_node = node
+        .address(family)
+        .is_some_and(|address| ranges.iter().any(|range| range.contains(&address)));
+    if includes_node {
+        // A process on this node that connects to the address of a load balancer has that same
+        // address as its source, wherever the address is also bound to the node.
+        let own = of_family(&service.load_balancer_ips, family);
+        ranges.extend(own.into_iter().map(IpNet::from));
+    }
+    // Disjoint and shortest, as interval sets of the kernel want them.
+    let mut ranges = IpNet::aggregate(&ranges);
+    ranges.sort();
+    if ranges.iter().any(|range| range.prefix_len() == 0) {
+        return Arc::from([]);
+    }
+    ranges.into()
+}
+
+fn health_check(service: &Service, endpoints: &Endpoints, node: &Node) -> Option<HealthCheck> {
+    let counts = service.kind == ServiceKind::LoadBalancer
+        && service.external_policy == TrafficPolicy::Local;
+    let port = service.health_check_node_port.filter(|_| counts)?;
+    let addresses: BTreeSet<IpAddr> = endpoints
+        .by_port
+        .values()
+        .flatten()
+        .filter(|endpoint| endpoint.readiness.ready && node.hosts(endpoint))
+        .map(|endpoint| endpoint.address)
+        .collect();
+    Some(HealthCheck {
+        port,
+        local_endpoints: addresses.len(),
+    })
+}
+
+fn of_family(addresses: &[IpAddr], family: Family) -> Vec<IpAddr> {
+    addresses
+        .iter()
+        .filter(|address| Family::of(**address) == family)
+        .copied()
+        .collect()
+}
+
+fn port_text(port: &ServicePortName) -> String {
+    match &*port.port {
+        "" => format!("without a name ({})", port.protocol),
+        name => format!("{name} ({})", port.protocol),
+    }
+}

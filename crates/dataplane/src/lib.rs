@@ -1,0 +1,43 @@
+//! What this node's kernel should do with packets addressed to Services, as a value.
+//!
+//! A source's objects arrive as [`Service`]s and [`Endpoint`]s; [`compile`] turns one Service into
+//! [`ServiceRules`]; a [`Dataplane`] holds the rules of all of them, keyed by what a packet is
+//! addressed to. [`Dataplane::verdict`] answers "where may this packet go?" and is the
+//! specification that every kernel mechanism is held to.
+//!
+//! ```text
+//! Service + [Endpoint] + Node + Config --compile--> Arc<ServiceRules> --set--> Dataplane --verdict--> Verdict
+//!                                                                                 |
+//!                                                                 frontends, cluster IPs, hairpins
+//! ```
+//!
+//! Everything here is pure: no clock, no I/O, no logger, `std` and `ipnet` only.
+
+mod address;
+mod compile;
+mod config;
+mod endpoint;
+mod frontend;
+mod oracle;
+mod persistent_map;
+mod plane;
+mod rejection;
+mod service;
+mod topology;
+
+pub use address::{Family, Port, Protocol};
+pub use compile::compile;
+pub use config::{
+    Config, ExternalIps, InterfaceMatch, LocalDetection, Mark, Masquerade, NodePortAddresses,
+    Scheduler,
+};
+pub use endpoint::{Endpoint, EndpointPort, Endpoints, Hints, Readiness};
+pub use frontend::{Frontend, FrontendKey, FrontendKind, HealthCheck, ServiceRules, Target};
+pub use oracle::{Choice, Origin, Packet, Verdict};
+pub use persistent_map::{Difference, PersistentMap};
+pub use plane::{Claims, Dataplane, Hairpin};
+pub use rejection::{ObjectKind, ObjectName, Rejection};
+pub use service::{
+    Affinity, Node, Service, ServiceKey, ServiceKind, ServicePort, ServicePortName, TrafficPolicy,
+};
+pub use topology::{Selection, select};

@@ -1,0 +1,338 @@
+//! Where may this packet go? The specification, in one function.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use crate::{
+    Dataplane, Family, Frontend, FrontendKey, FrontendKind, Hairpin, LocalDetection, Masquerade,
+    Port, Protocol, Target, TrafficPolicy,
+};
+
+/// The first packet of a connection.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Packet {
+    /// Who sent it, and how it came to this node's kernel.
+    pub origin: Origin,
+    /// Its source address.
+    pub source: IpAddr,
+    /// Its destination address.
+    pub destination: IpAddr,
+    /// Its protocol.
+    pub protocol: Protocol,
+    /// Its destination port.
+    pub port: Port,
+}
+
+/// Who sent a packet. Decides which hooks of the kernel it passes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Origin {
+    /// A pod on this node, through this interface.
+    Pod {
+        /// The name of the node's end of the pod's link, or of the bridge it is on.
+        interface: Arc<str>,
+    },
+    /// A pod on another node, routed to this node as a client of its own (not through a tunnel).
+    PodElsewhere {
+        /// The interface it came in on.
+        interface: Arc<str>,
+    },
+    /// A process in this node's own network namespace, from one of the node's addresses.
+    Node,
+    /// A process in this node's own network namespace, from a loopback address.
+    Loopback,
+    /// Anyone outside the cluster.
+    Outside {
+        /// The interface it came in on.
+        interface: Arc<str>,
+    },
+}
+
+/// What may happen to a packet.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Verdict {
+    /// It goes to one of these, sorted by target.
+    Deliver(Vec<Choice>),
+    /// It is answered with a refusal.
+    Reject,
+    /// It disappears.
+    Drop,
+    /// It is none of our business, and goes where routing sends it.
+    Untouched,
+}
+
+/// One endpoint a packet may be delivered to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Choice {
+    /// Where it is sent.
+    pub target: Target,
+    /// How often, relative to the other choices.
+    pub weight: u32,
+    /// Whether its source becomes this node's address.
+    pub masquerade: bool,
+}
+
+/// Whether the sender of a packet is replaced by this node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Source {
+    Kept,
+    Masqueraded,
+}
+
+// === impl Dataplane ===
+
+impl Dataplane {
+    /// Where `packet` may go.
+    pub fn verdict(&self, packet: &Packet) -> Verdict {
+        match self.frontend_of(packet) {
+            Some(frontend) => self.behind(frontend, packet),
+            None => self.without_frontend(packet),
+        }
+    }
+
+    /// What `packet` is addressed to, if it is one of ours. An address comes before a node port: it
+    /// says more about what is meant.
+    fn frontend_of(&self, packet: &Packet) -> Option<&Frontend> {
+        let address = FrontendKey::Address {
+            address: packet.destination,
+            protocol: packet.protocol,
+            port: packet.port,
+        };
+        let node_port = FrontendKey::NodePort {
+            family: Family::of(packet.destination),
+            protocol: packet.protocol,
+            port: packet.port,
+        };
+        let claims = self.frontends().get(&address).or_else(|| {
+            self.accepts_node_ports(packet.destination)
+                .then(|| self.frontends().get(&node_port))
+                .flatten()
+        })?;
+        let (_, frontend) = claims.winner();
+        Some(frontend)
+    }
+
+    fn accepts_node_ports(&self, address: IpAddr) -> bool {
+        let listed = match self.config().node_ports.of(Family::of(address)) {
+            Some(addresses) => addresses.contains(&address),
+            None => self.is_local(address),
+        };
+        listed && !address.is_loopback()
+    }
+
+    fn is_local(&self, address: IpAddr) -> bool {
+        self.node().local_addresses.contains(&address)
+    }
+
+    /// What befalls a packet that no Service has asked for. Addresses that belong to Services must
+    /// not leak to whatever network they would be routed to.
+    fn without_frontend(&self, packet: &Packet) -> Verdict {
+        // Only what is forwarded or sent by this node is judged: what arrives for an address that
+        // the node itself has is for the node, whoever else was given that address.
+        let arrives = self.is_local(packet.destination) && packet.origin.interface().is_some();
+        let in_service_cidr = || {
+            let mut cidrs = self.config().service_cidrs.iter();
+            cidrs.any(|cidr| cidr.contains(&packet.destination))
+        };
+        if arrives {
+            Verdict::Untouched
+        } else if self.cluster_ips().get(&packet.destination).is_some() {
+            Verdict::Reject
+        } else if in_service_cidr() {
+            Verdict::Drop
+        } else {
+            Verdict::Untouched
+        }
+    }
+
+    fn behind(&self, frontend: &Frontend, packet: &Packet) -> Verdict {
+        let ranges = &frontend.source_ranges;
+        if !ranges.is_empty() && !ranges.iter().any(|range| range.contains(&packet.source)) {
+            return Verdict::Drop;
+        }
+        let (targets, source) = match (frontend.kind, frontend.policy) {
+            (FrontendKind::ClusterIp, policy) => {
+                (by_policy(frontend, policy), self.cluster_ip_source(packet))
+            }
+            (_, TrafficPolicy::Cluster) => (&frontend.cluster, Source::Masqueraded),
+            (_, TrafficPolicy::Local) => self.local_policy(frontend, packet),
+        };
+        if targets.is_empty() {
+            return if frontend.has_endpoints {
+                Verdict::Drop
+            } else {
+                Verdict::Reject
+            };
+        }
+        self.deliver(targets, source, packet)
+    }
+
+    fn cluster_ip_source(&self, packet: &Packet) -> Source {
+        let detection = &self.config().local_detection;
+        match self.config().masquerade {
+            Masquerade::All => Source::Masqueraded,
+            Masquerade::NonLocal => match detection.recognises(packet) {
+                Some(false) => Source::Masqueraded,
+                Some(true) | None => Source::Kept,
+            },
+        }
+    }
+
+    /// An external policy Local is about clients outside: a pod of this node and the node itself
+    /// are served as if they had used the cluster IP. The pod is asked about first, so that a
+    /// source that is both keeps its address.
+    fn local_policy<'a>(
+        &self,
+        frontend: &'a Frontend,
+        packet: &Packet,
+    ) -> (&'a Arc<[Target]>, Source) {
+        if self.config().local_detection.recognises(packet) == Some(true) {
+            (&frontend.cluster, Source::Kept)
+        } else if self.is_local(packet.source) {
+            (&frontend.cluster, Source::Masqueraded)
+        } else {
+            (&frontend.local, Source::Kept)
+        }
+    }
+
+    fn deliver(&self, targets: &[Target], source: Source, packet: &Packet) -> Verdict {
+        let mut weights: BTreeMap<Target, u32> = BTreeMap::new();
+        for target in targets {
+            *weights.entry(*target).or_default() += 1;
+        }
+        let choices = weights.into_iter().map(|(target, weight)| Choice {
+            target,
+            weight,
+            masquerade: self.is_seen_leaving(target, packet)
+                && (source == Source::Masqueraded || self.is_hairpin(target, packet)),
+        });
+        Verdict::Deliver(choices.collect())
+    }
+
+    /// Sources are rewritten as packets leave. What came in for an endpoint with one of the node's
+    /// own addresses goes up to a process here and never leaves.
+    fn is_seen_leaving(&self, target: Target, packet: &Packet) -> bool {
+        packet.origin.interface().is_none() || !self.is_local(target.address)
+    }
+
+    fn is_hairpin(&self, target: Target, packet: &Packet) -> bool {
+        let hairpin = Hairpin {
+            address: target.address,
+            protocol: packet.protocol,
+            port: target.port,
+        };
+        target.address == packet.source && self.hairpins().get(&hairpin).is_some()
+    }
+}
+
+fn by_policy(frontend: &Frontend, policy: TrafficPolicy) -> &Arc<[Target]> {
+    match policy {
+        TrafficPolicy::Cluster => &frontend.cluster,
+        TrafficPolicy::Local => &frontend.local,
+    }
+}
+
+// === impl LocalDetection ===
+
+impl LocalDetection {
+    /// Whether `packet` counts as sent by a pod of this node; `None` where nothing of its family
+    /// can be recognised. Looks at nothing but what a rule can look at: a process of this node
+    /// with a source inside the pods' range is taken for a pod.
+    fn recognises(&self, packet: &Packet) -> Option<bool> {
+        match self {
+            LocalDetection::None => None,
+            LocalDetection::Source { .. } => self
+                .source(Family::of(packet.source))
+                .map(|range| range.contains(&packet.source)),
+            LocalDetection::Interface(wanted) => Some(
+                packet
+                    .origin
+                    .interface()
+                    .is_some_and(|name| wanted.matches(name)),
+            ),
+        }
+    }
+}
+
+// === impl Origin ===
+
+impl Origin {
+    /// The interface through which the packet came in; `None` if it was sent by this node itself.
+    pub fn interface(&self) -> Option<&str> {
+        match self {
+            Origin::Pod { interface }
+            | Origin::PodElsewhere { interface }
+            | Origin::Outside { interface } => Some(interface),
+            Origin::Node | Origin::Loopback => None,
+        }
+    }
+}
+
+// === impl Packet ===
+
+impl fmt::Display for Packet {
+    /// `pod 10.0.1.9 via veth9 -> 10.96.0.10:80/tcp`, without `via` where the interface has no
+    /// name. Origins are `pod`, `remote-pod`, `node`, `loopback` and `outside`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let origin = match self.origin {
+            Origin::Pod { .. } => "pod",
+            Origin::PodElsewhere { .. } => "remote-pod",
+            Origin::Node => "node",
+            Origin::Loopback => "loopback",
+            Origin::Outside { .. } => "outside",
+        };
+        write!(f, "{origin} {}", self.source)?;
+        match self.origin.interface() {
+            None | Some("") => {}
+            Some(interface) => write!(f, " via {interface}")?,
+        }
+        let destination = FrontendKey::Address {
+            address: self.destination,
+            protocol: self.protocol,
+            port: self.port,
+        };
+        write!(f, " -> {destination}")
+    }
+}
+
+// === impl Verdict ===
+
+impl fmt::Display for Verdict {
+    /// `10.0.1.5:8080, 10.0.2.7:8080 masqueraded`, `reject`, `drop` or `untouched`. The last word is
+    /// about the whole list; where only some are masqueraded there are two lists, those that are
+    /// not first, with `; ` between them. A weight other than 1 follows its target: `10.0.1.5:80 x2`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let choices = match self {
+            Verdict::Deliver(choices) => choices,
+            Verdict::Reject => return f.write_str("reject"),
+            Verdict::Drop => return f.write_str("drop"),
+            Verdict::Untouched => return f.write_str("untouched"),
+        };
+        let list = |masquerade| -> Vec<String> {
+            let chosen = choices
+                .iter()
+                .filter(|choice| choice.masquerade == masquerade);
+            chosen.map(Choice::to_string).collect()
+        };
+        let (kept, masqueraded) = (list(false).join(", "), list(true).join(", "));
+        match (kept.is_empty(), masqueraded.is_empty()) {
+            (_, true) => f.write_str(&kept),
+            (true, false) => write!(f, "{masqueraded} masqueraded"),
+            (false, false) => write!(f, "{kept}; {masqueraded} masqueraded"),
+        }
+    }
+}
+
+// === impl Choice ===
+
+impl fmt::Display for Choice {
+    /// The target, and its weight where that is not 1; whether it is masqueraded is for
+    /// [`Verdict`] to say.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.weight {
+            1 => self.target.fmt(f),
+            weight => write!(f, "{} x{weight}", self.target),
+        }
+    }
+}

@@ -1,0 +1,173 @@
+use std::cell::Cell;
+use std::collections::BTreeMap;
+use std::hash::{Hash, Hasher};
+use std::sync::Arc;
+
+use proptest::collection::{btree_map, vec};
+use proptest::prelude::*;
+
+use super::{Difference, FANOUT, PersistentMap};
+
+/// A key that shares its place with every fourth other one, so that leaves fill up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Crowded(u8);
+
+impl Hash for Crowded {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        (self.0 % 4).hash(state);
+    }
+}
+
+#[derive(Debug, Clone)]
+enum Step {
+    Insert(Crowded, u8),
+    Remove(Crowded),
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let key = || (0..24u8).prop_map(Crowded);
+    let insert = (key(), 0..4u8).prop_map(|(key, value)| Step::Insert(key, value));
+    vec(
+        prop_oneof![3 => insert, 1 => key().prop_map(Step::Remove)],
+        0..60,
+    )
+}
+
+fn take(steps: &[Step], map: &mut PersistentMap<Crowded, u8>, model: &mut BTreeMap<Crowded, u8>) {
+    for step in steps {
+        match step {
+            Step::Insert(key, value) => {
+                assert_eq!(map.insert(*key, *value), model.insert(*key, *value));
+            }
+            Step::Remove(key) => assert_eq!(map.remove(key), model.remove(key)),
+        }
+    }
+}
+
+fn assert_same(map: &PersistentMap<Crowded, u8>, model: &BTreeMap<Crowded, u8>) {
+    assert_eq!(map.len(), model.len());
+    assert_eq!(map.is_empty(), model.is_empty());
+    assert_eq!(map.sorted(), model.iter().collect::<Vec<_>>());
+    for key in (0..24).map(Crowded) {
+        assert_eq!(map.get(&key), model.get(&key));
+    }
+}
+
+fn naive_differences<'a>(
+    before: &'a BTreeMap<Crowded, u8>,
+    after: &'a BTreeMap<Crowded, u8>,
+) -> Vec<Difference<'a, Crowded, u8>> {
+    let mut keys: Vec<_> = before.keys().chain(after.keys()).collect();
+    keys.sort();
+    keys.dedup();
+    keys.into_iter()
+        .map(|key| Difference {
+            key,
+            before: before.get(key),
+            after: after.get(key),
+        })
+        .filter(|difference| difference.before != difference.after)
+        .collect()
+}
+
+proptest! {
+    #[test]
+    fn it_answers_like_an_ordinary_map(steps in steps()) {
+        let (mut map, mut model) = (PersistentMap::default(), BTreeMap::new());
+        take(&steps, &mut map, &mut model);
+        assert_same(&map, &model);
+    }
+
+    #[test]
+    fn a_copy_is_not_changed_by_what_happens_to_the_original(first in steps(), then in steps()) {
+        let (mut map, mut model) = (PersistentMap::default(), BTreeMap::new());
+        take(&first, &mut map, &mut model);
+        let (copy, copied_model) = (map.clone(), model.clone());
+        take(&then, &mut map, &mut model);
+        assert_same(&copy, &copied_model);
+        assert_same(&map, &model);
+    }
+
+    #[test]
+    fn differences_are_those_of_ordinary_maps(first in steps(), then in steps()) {
+        let (mut before, mut before_model) = (PersistentMap::default(), BTreeMap::new());
+        take(&first, &mut before, &mut before_model);
+        let (mut after, mut after_model) = (before.clone(), before_model.clone());
+        take(&then, &mut after, &mut after_model);
+
+        let mut differences = before.differences(&after);
+        differences.sort_by_key(|difference| difference.key);
+        prop_assert_eq!(&differences, &naive_differences(&before_model, &after_model));
+        prop_assert_eq!(before == after, before_model == after_model);
+    }
+
+    #[test]
+    fn the_order_of_iteration_depends_on_the_keys_alone(
+        (entries, shuffled) in btree_map((0..24u8).prop_map(Crowded), 0..4u8, 0..24)
+            .prop_map(Vec::from_iter)
+            .prop_flat_map(|entries| (Just(entries.clone()), Just(entries).prop_shuffle())),
+    ) {
+        let sorted: PersistentMap<_, _> = entries.into_iter().collect();
+        let shuffled: PersistentMap<_, _> = shuffled.into_iter().collect();
+        prop_assert!(sorted.iter().eq(shuffled.iter()));
+    }
+}
+
+#[test]
+fn a_change_copies_one_leaf_and_shares_all_others() {
+    let before: PersistentMap<u32, u32> = (0..10_000).map(|n| (n, n)).collect();
+    let mut after = before.clone();
+    assert!(Arc::ptr_eq(&before.root, &after.root));
+    after.insert(77, 0);
+
+    let leaves = |map: &PersistentMap<u32, u32>| -> Vec<Arc<Vec<(u32, u32)>>> {
+        let leaves = map.root.iter().flat_map(|branch| branch.iter());
+        leaves.map(Arc::clone).collect()
+    };
+    let (old, new) = (leaves(&before), leaves(&after));
+    let copied = old
+        .iter()
+        .zip(&new)
+        .filter(|(old, new)| !Arc::ptr_eq(old, new));
+    assert_eq!(copied.count(), 1);
+    let branches = before.root.iter().zip(after.root.iter());
+    let shared = branches.filter(|(old, new)| Arc::ptr_eq(old, new));
+    assert_eq!(shared.count(), FANOUT - 1);
+}
+
+#[test]
+fn removing_what_is_not_there_copies_nothing() {
+    let before: PersistentMap<u32, u32> = (0..100).map(|n| (n, n)).collect();
+    let mut after = before.clone();
+    assert_eq!(after.remove(&100), None);
+    assert!(Arc::ptr_eq(&before.root, &after.root));
+}
+
+thread_local! {
+    static COMPARED: Cell<usize> = const { Cell::new(0) };
+}
+
+/// A value that counts how often it is compared.
+#[derive(Debug, Clone)]
+struct Counted(u32);
+
+impl PartialEq for Counted {
+    fn eq(&self, other: &Counted) -> bool {
+        COMPARED.set(COMPARED.get() + 1);
+        self.0 == other.0
+    }
+}
+
+#[test]
+fn a_comparison_looks_only_at_what_is_not_shared() {
+    let before: PersistentMap<u32, Counted> = (0..10_000).map(|n| (n, Counted(n))).collect();
+    let mut after = before.clone();
+    after.insert(77, Counted(0));
+
+    COMPARED.set(0);
+    let differences = before.differences(&after);
+    assert_eq!(differences.len(), 1);
+    assert_eq!(differences[0].key, &77);
+    // 10,000 entries in 4,096 leaves: the fullest leaf has about a dozen.
+    assert!(COMPARED.get() <= 20, "{} comparisons", COMPARED.get());
+}

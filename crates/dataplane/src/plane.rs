@@ -1,0 +1,226 @@
+//! The rules of all Services together, keyed by what a packet is addressed to.
+
+mod text;
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use crate::{
+    Config, Frontend, FrontendKey, Node, PersistentMap, Port, Protocol, ServiceKey, ServiceRules,
+};
+
+/// What this node's kernel should do. Cloning costs a few reference counts; changing one Service
+/// costs what that Service has; two of them are compared by skipping what they share.
+#[derive(Debug, Clone, Default)]
+pub struct Dataplane {
+    node: Arc<Node>,
+    config: Arc<Config>,
+    services: PersistentMap<ServiceKey, Arc<ServiceRules>>,
+    frontends: PersistentMap<FrontendKey, Claims<Arc<Frontend>>>,
+    cluster_ips: PersistentMap<IpAddr, Claims<()>>,
+    hairpins: PersistentMap<Hairpin, Claims<()>>,
+}
+
+/// An endpoint on this node: a packet from it to itself must be masqueraded, or the reply would
+/// never pass through this node's NAT.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Hairpin {
+    /// The endpoint's address, source and destination alike.
+    pub address: IpAddr,
+    /// The protocol.
+    pub protocol: Protocol,
+    /// The endpoint's port.
+    pub port: Port,
+}
+
+/// The Services that ask for the same thing of the kernel, in the order of their names. The first
+/// is the one that gets it: always the same one, whatever order the Services came in.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Claims<V>(Vec<(ServiceKey, V)>);
+
+// === impl Dataplane ===
+
+impl Dataplane {
+    /// A node without Services.
+    pub fn new(node: Arc<Node>, config: Arc<Config>) -> Dataplane {
+        Dataplane {
+            node,
+            config,
+            ..Dataplane::default()
+        }
+    }
+
+    /// The node it is for.
+    pub fn node(&self) -> &Arc<Node> {
+        &self.node
+    }
+
+    /// The configuration it was compiled with.
+    pub fn config(&self) -> &Arc<Config> {
+        &self.config
+    }
+
+    /// Replaces node and configuration. The Services stay as they were compiled: whoever changes
+    /// what [`compile`](crate::compile) reads compiles them again.
+    pub fn set_node(&mut self, node: Arc<Node>, config: Arc<Config>) {
+        self.node = node;
+        self.config = config;
+    }
+
+    /// Puts `rules` in the place of what their Service asked for before. Rules equal to those that
+    /// stand leave everything shared as it is. Returns whether anything changed.
+    pub fn set(&mut self, rules: Arc<ServiceRules>) -> bool {
+        let key = rules.service.clone();
+        if self.services.get(&key) == Some(&rules) {
+            return false;
+        }
+        let before = self.services.insert(key.clone(), Arc::clone(&rules));
+        self.replace_claims(&key, before.as_deref(), Some(&rules));
+        true
+    }
+
+    /// Takes out everything the Service asked for. Returns whether there was anything.
+    pub fn remove(&mut self, service: &ServiceKey) -> bool {
+        let Some(before) = self.services.remove(service) else {
+            return false;
+        };
+        self.replace_claims(service, Some(&before), None);
+        true
+    }
+
+    /// What each Service asks for.
+    pub fn services(&self) -> &PersistentMap<ServiceKey, Arc<ServiceRules>> {
+        &self.services
+    }
+
+    /// What packets can be addressed to. The first claim is the one that is programmed.
+    pub fn frontends(&self) -> &PersistentMap<FrontendKey, Claims<Arc<Frontend>>> {
+        &self.frontends
+    }
+
+    /// Every cluster IP.
+    pub fn cluster_ips(&self) -> &PersistentMap<IpAddr, Claims<()>> {
+        &self.cluster_ips
+    }
+
+    /// Every endpoint of this node that could be sent its own packets.
+    pub fn hairpins(&self) -> &PersistentMap<Hairpin, Claims<()>> {
+        &self.hairpins
+    }
+
+    fn replace_claims(
+        &mut self,
+        service: &ServiceKey,
+        before: Option<&ServiceRules>,
+        after: Option<&ServiceRules>,
+    ) {
+        let frontends = |rules: Option<&ServiceRules>| {
+            rules.map_or_else(Vec::new, |rules| rules.frontends.clone())
+        };
+        replace(
+            &mut self.frontends,
+            service,
+            frontends(before),
+            frontends(after),
+        );
+        let addresses = |rules: Option<&ServiceRules>| {
+            rules.map_or_else(Vec::new, |rules| {
+                rules.cluster_ips.iter().map(|ip| (*ip, ())).collect()
+            })
+        };
+        replace(
+            &mut self.cluster_ips,
+            service,
+            addresses(before),
+            addresses(after),
+        );
+        let hairpins = |rules: Option<&ServiceRules>| {
+            rules.map_or_else(Vec::new, |rules| {
+                rules.hairpins.iter().map(|h| (*h, ())).collect()
+            })
+        };
+        replace(
+            &mut self.hairpins,
+            service,
+            hairpins(before),
+            hairpins(after),
+        );
+    }
+}
+
+/// Moves the claims of one Service from `before` to `after`, both sorted by key.
+fn replace<K, V>(
+    map: &mut PersistentMap<K, Claims<V>>,
+    service: &ServiceKey,
+    before: Vec<(K, V)>,
+    after: Vec<(K, V)>,
+) where
+    K: Clone + Ord + std::hash::Hash,
+    V: Clone + PartialEq,
+{
+    for (key, _) in &before {
+        if after.binary_search_by(|(other, _)| other.cmp(key)).is_ok() {
+            continue;
+        }
+        let Some(claims) = map.get(key) else { continue };
+        match claims.without(service) {
+            Some(rest) => drop(map.insert(key.clone(), rest)),
+            None => drop(map.remove(key)),
+        }
+    }
+    for (key, value) in after {
+        let claims = match map.get(&key) {
+            Some(claims) if claims.of(service) == Some(&value) => continue,
+            Some(claims) => claims.with(service, value),
+            None => Claims(vec![(service.clone(), value)]),
+        };
+        map.insert(key, claims);
+    }
+}
+
+// === impl Claims ===
+
+impl<V> Claims<V> {
+    /// The claim that is programmed.
+    pub fn winner(&self) -> (&ServiceKey, &V) {
+        let (service, value) = self.0.first().expect("claims are never empty");
+        (service, value)
+    }
+
+    /// The claims that are not, because another Service has the same address and port.
+    pub fn losers(&self) -> impl Iterator<Item = (&ServiceKey, &V)> {
+        self.0
+            .iter()
+            .skip(1)
+            .map(|(service, value)| (service, value))
+    }
+
+    fn of(&self, service: &ServiceKey) -> Option<&V> {
+        self.0
+            .binary_search_by(|(other, _)| other.cmp(service))
+            .ok()
+            .map(|at| &self.0[at].1)
+    }
+}
+
+impl<V: Clone> Claims<V> {
+    fn with(&self, service: &ServiceKey, value: V) -> Claims<V> {
+        let mut claims = self.0.clone();
+        match claims.binary_search_by(|(other, _)| other.cmp(service)) {
+            Ok(at) => claims[at].1 = value,
+            Err(at) => claims.insert(at, (service.clone(), value)),
+        }
+        Claims(claims)
+    }
+
+    /// The claims of everyone else; `None` when that is nobody.
+    fn without(&self, service: &ServiceKey) -> Option<Claims<V>> {
+        let rest: Vec<_> = self
+            .0
+            .iter()
+            .filter(|(other, _)| other != service)
+            .cloned()
+            .collect();
+        (!rest.is_empty()).then_some(Claims(rest))
+    }
+}

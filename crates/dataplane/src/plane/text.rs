@@ -1,0 +1,100 @@
+//! Rules as text, for people, goldens and diffs: sorted, one frontend a paragraph.
+
+use std::fmt;
+
+use crate::{
+    Affinity, Dataplane, Frontend, FrontendKey, FrontendKind, ServiceKey, ServiceRules, Target,
+    TrafficPolicy,
+};
+
+impl fmt::Display for Dataplane {
+    /// Every Service in the order of names, as [`ServiceRules`] print; a frontend that another
+    /// Service has says whose it is. Nothing at all without Services.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (service, rules) in self.services().sorted() {
+            write_rules(f, rules, |key| {
+                let (winner, _) = self.frontends().get(key)?.winner();
+                (winner != service).then_some(winner)
+            })?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for ServiceRules {
+    /// The name, and indented below it the frontends with their targets, the hairpins, the health
+    /// check and what was rejected.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write_rules(f, self, |_| None)
+    }
+}
+
+fn write_rules<'a>(
+    f: &mut fmt::Formatter<'_>,
+    rules: &ServiceRules,
+    taken_by: impl Fn(&FrontendKey) -> Option<&'a ServiceKey>,
+) -> fmt::Result {
+    writeln!(f, "{}", rules.service)?;
+    for (key, frontend) in &rules.frontends {
+        write!(f, "  {key}: {frontend}")?;
+        match taken_by(key) {
+            Some(winner) => writeln!(f, ", not served here: {winner} has it")?,
+            None => writeln!(f)?,
+        }
+        write_targets(f, frontend)?;
+    }
+    for hairpin in &rules.hairpins {
+        let (address, port) = (hairpin.address, hairpin.port);
+        let target = Target { address, port };
+        writeln!(f, "  hairpin {target}/{}", hairpin.protocol)?;
+    }
+    if let Some(check) = &rules.health_check {
+        let (port, count) = (check.port, check.local_endpoints);
+        writeln!(f, "  health check on {port}: {count} local endpoints")?;
+    }
+    for rejection in &rules.rejections {
+        writeln!(f, "  rejected {}: {}", rejection.field, rejection.message)?;
+    }
+    Ok(())
+}
+
+/// The lists that packets can be sent to, and only those.
+fn write_targets(f: &mut fmt::Formatter<'_>, frontend: &Frontend) -> fmt::Result {
+    let mut write_list = |name: &str, targets: &[Target]| {
+        let texts: Vec<String> = targets.iter().map(Target::to_string).collect();
+        match (texts.is_empty(), frontend.has_endpoints) {
+            (false, _) => writeln!(f, "    {name}: {}", texts.join(", ")),
+            (true, true) => writeln!(f, "    {name}: none, drop"),
+            (true, false) => writeln!(f, "    {name}: none, reject"),
+        }
+    };
+    if frontend.kind != FrontendKind::ClusterIp || frontend.policy == TrafficPolicy::Cluster {
+        write_list("cluster", &frontend.cluster)?;
+    }
+    if frontend.policy == TrafficPolicy::Local {
+        write_list("local", &frontend.local)?;
+    }
+    Ok(())
+}
+
+impl fmt::Display for Frontend {
+    /// What it is and under which policy, without its targets.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.kind.fmt(f)?;
+        if !self.service_port.port.is_empty() {
+            write!(f, ", port {}", self.service_port.port)?;
+        }
+        match self.policy {
+            TrafficPolicy::Cluster => f.write_str(", policy Cluster")?,
+            TrafficPolicy::Local => f.write_str(", policy Local")?,
+        }
+        if let Affinity::ClientIp { timeout } = self.affinity {
+            write!(f, ", affinity {}s", timeout.as_secs())?;
+        }
+        if !self.source_ranges.is_empty() {
+            let ranges: Vec<String> = self.source_ranges.iter().map(ToString::to_string).collect();
+            write!(f, ", only from {}", ranges.join(", "))?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,201 @@
+//! A Service and a Node as the compiler wants them: parsed, filtered, nothing else.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use ipnet::IpNet;
+
+use crate::{Endpoint, Family, Port, Protocol};
+
+/// The name of a Service object.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ServiceKey {
+    /// Its namespace.
+    pub namespace: Arc<str>,
+    /// Its name.
+    pub name: Arc<str>,
+}
+
+/// One port of a Service: what endpoints, affinity and metrics are counted by.
+///
+/// Printed as `namespace/name:port`, without `:port` where the port has no name; the protocol is
+/// part of the identity but not of the text (kube-proxy, pkg/proxy/types.go).
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ServicePortName {
+    /// The Service.
+    pub service: ServiceKey,
+    /// The port's name; empty when it has none.
+    pub port: Arc<str>,
+    /// The port's protocol.
+    pub protocol: Protocol,
+}
+
+/// A Service that is to be programmed: never headless, never an ExternalName.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Service {
+    /// Which object this is.
+    pub key: ServiceKey,
+    /// `spec.type`, as far as it changes anything.
+    pub kind: ServiceKind,
+    /// The cluster IP of the IPv4 family, if the Service has one.
+    pub cluster_ipv4: Option<Ipv4Addr>,
+    /// The cluster IP of the IPv6 family, if the Service has one.
+    pub cluster_ipv6: Option<Ipv6Addr>,
+    /// `spec.externalIPs`, those that parse, both families.
+    pub external_ips: Vec<IpAddr>,
+    /// `status.loadBalancer.ingress[].ip` with ipMode VIP (or unset), those that parse.
+    pub load_balancer_ips: Vec<IpAddr>,
+    /// `spec.loadBalancerSourceRanges`, those that parse, both families.
+    pub source_ranges: Vec<IpNet>,
+    /// `spec.sessionAffinity`.
+    pub affinity: Affinity,
+    /// `spec.internalTrafficPolicy`.
+    pub internal_policy: TrafficPolicy,
+    /// `spec.externalTrafficPolicy`.
+    pub external_policy: TrafficPolicy,
+    /// `spec.healthCheckNodePort`.
+    pub health_check_node_port: Option<Port>,
+    /// `spec.ports`.
+    pub ports: Vec<ServicePort>,
+}
+
+/// `spec.type` of a Service.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum ServiceKind {
+    /// `ClusterIP`.
+    ClusterIp,
+    /// `NodePort`.
+    NodePort,
+    /// `LoadBalancer`.
+    LoadBalancer,
+}
+
+/// One entry of `spec.ports`.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ServicePort {
+    /// The port's name; empty when it has none. Endpoints are found by it.
+    pub name: Arc<str>,
+    /// The protocol.
+    pub protocol: Protocol,
+    /// The port on cluster IPs, external IPs and load-balancer IPs.
+    pub port: Port,
+    /// The port on node addresses. Programmed whenever it is set, whatever the Service's type.
+    pub node_port: Option<Port>,
+}
+
+/// `spec.internalTrafficPolicy` or `spec.externalTrafficPolicy`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum TrafficPolicy {
+    /// Every endpoint of the cluster may be chosen.
+    Cluster,
+    /// Only endpoints on this node may be chosen.
+    Local,
+}
+
+/// Whether a client returns to the endpoint it was given.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Affinity {
+    /// Every connection is placed anew.
+    None,
+    /// By source address and Service port, for this long after the last new connection.
+    ClientIp {
+        /// `sessionAffinityConfig.clientIP.timeoutSeconds`.
+        timeout: Duration,
+    },
+}
+
+/// The node this process runs on, as its Node object and its kernel describe it.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Node {
+    /// The Node's name; what `nodeName` of an endpoint and hints for nodes are compared with.
+    pub name: Arc<str>,
+    /// The label `topology.kubernetes.io/zone`; an empty label counts as none.
+    pub zone: Option<Arc<str>>,
+    /// The address other nodes know this one by, per family (InternalIP before ExternalIP).
+    pub ipv4: Option<Ipv4Addr>,
+    /// As `ipv4`, for the other family.
+    pub ipv6: Option<Ipv6Addr>,
+    /// Every address that is local to this node's kernel, loopback included.
+    pub local_addresses: BTreeSet<IpAddr>,
+}
+
+// === impl ServiceKey ===
+
+impl ServiceKey {
+    /// The key of the Service `namespace/name`.
+    pub fn new(namespace: impl Into<Arc<str>>, name: impl Into<Arc<str>>) -> ServiceKey {
+        ServiceKey {
+            namespace: namespace.into(),
+            name: name.into(),
+        }
+    }
+}
+
+impl fmt::Display for ServiceKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.namespace, self.name)
+    }
+}
+
+// === impl ServicePortName ===
+
+impl fmt::Display for ServicePortName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &*self.port {
+            "" => self.service.fmt(f),
+            port => write!(f, "{}:{port}", self.service),
+        }
+    }
+}
+
+// === impl Service ===
+
+impl Service {
+    /// The cluster IP of `family`. A Service without one does not exist in that family: none of
+    /// its other addresses and node ports are served there.
+    pub fn cluster_ip(&self, family: Family) -> Option<IpAddr> {
+        match family {
+            Family::Ipv4 => self.cluster_ipv4.map(IpAddr::V4),
+            Family::Ipv6 => self.cluster_ipv6.map(IpAddr::V6),
+        }
+    }
+
+    /// Whether clients outside the cluster can address `port`: it has a node port, or the Service
+    /// has any external or load-balancer address, of whatever family.
+    pub fn externally_accessible(&self, port: &ServicePort) -> bool {
+        port.node_port.is_some()
+            || !self.load_balancer_ips.is_empty()
+            || !self.external_ips.is_empty()
+    }
+
+    /// The policy for traffic from outside the cluster: [`Service::external_policy`] where the API
+    /// gives that field a meaning, Cluster elsewhere. The field can be left over from a type that
+    /// the Service no longer has.
+    pub fn effective_external_policy(&self) -> TrafficPolicy {
+        match self.kind {
+            ServiceKind::NodePort | ServiceKind::LoadBalancer => self.external_policy,
+            ServiceKind::ClusterIp if !self.external_ips.is_empty() => self.external_policy,
+            ServiceKind::ClusterIp => TrafficPolicy::Cluster,
+        }
+    }
+}
+
+// === impl Node ===
+
+impl Node {
+    /// The address other nodes know this one by, of `family`.
+    pub fn address(&self, family: Family) -> Option<IpAddr> {
+        match family {
+            Family::Ipv4 => self.ipv4.map(IpAddr::V4),
+            Family::Ipv6 => self.ipv6.map(IpAddr::V6),
+        }
+    }
+
+    /// Whether `endpoint` runs on this node.
+    pub fn hosts(&self, endpoint: &Endpoint) -> bool {
+        endpoint.node.as_ref() == Some(&self.name)
+    }
+}

@@ -1,0 +1,124 @@
+//! Which endpoints of a Service port this node may use.
+
+use crate::{Endpoint, Node, Service, ServicePort, TrafficPolicy};
+
+/// The endpoints this node may choose from, as positions in the list that was given.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Selection {
+    /// For policy Cluster; empty when no policy of the port uses it.
+    pub cluster: Vec<usize>,
+    /// For policy Local; empty when no policy of the port uses it.
+    pub local: Vec<usize>,
+    /// Whether the port has any usable endpoint anywhere.
+    pub has_endpoints: bool,
+}
+
+/// How near an endpoint is asked to be, by the hints of all of them together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Nearness {
+    Anywhere,
+    SameZone,
+    SameNode,
+}
+
+/// Selects from `endpoints`, all of one family: hints in the other family's slices must not
+/// change what this one is given.
+pub fn select(
+    service: &Service,
+    port: &ServicePort,
+    endpoints: &[&Endpoint],
+    node: &Node,
+) -> Selection {
+    let external = service.externally_accessible(port);
+    let uses_cluster = service.internal_policy == TrafficPolicy::Cluster || external;
+    let uses_local = service.internal_policy == TrafficPolicy::Local
+        || (external && service.effective_external_policy() == TrafficPolicy::Local);
+
+    let cluster = || {
+        let nearness = nearness(endpoints, node);
+        ready(endpoints, |endpoint| near_enough(endpoint, nearness, node))
+            .or_else(|| draining(endpoints, |_| true))
+            .unwrap_or_default()
+    };
+    // Hints never narrow the local list: a load balancer sends traffic here because this node has
+    // endpoints, and they are the only ones that may answer it.
+    let local = || {
+        ready(endpoints, |endpoint| node.hosts(endpoint))
+            .or_else(|| draining(endpoints, |endpoint| node.hosts(endpoint)))
+            .unwrap_or_default()
+    };
+    Selection {
+        cluster: if uses_cluster { cluster() } else { Vec::new() },
+        local: if uses_local { local() } else { Vec::new() },
+        has_endpoints: endpoints
+            .iter()
+            .any(|endpoint| endpoint.readiness.ready || endpoint.readiness.draining()),
+    }
+}
+
+/// The ready endpoints that are `wanted`; `None` if there are none.
+fn ready(endpoints: &[&Endpoint], wanted: impl Fn(&Endpoint) -> bool) -> Option<Vec<usize>> {
+    positions(endpoints, |endpoint| {
+        endpoint.readiness.ready && wanted(endpoint)
+    })
+}
+
+/// The `wanted` endpoints that still serve while they go away; `None` if there are none. While
+/// the last replica is replaced they are all there is.
+fn draining(endpoints: &[&Endpoint], wanted: impl Fn(&Endpoint) -> bool) -> Option<Vec<usize>> {
+    positions(endpoints, |endpoint| {
+        endpoint.readiness.draining() && wanted(endpoint)
+    })
+}
+
+fn positions(endpoints: &[&Endpoint], wanted: impl Fn(&Endpoint) -> bool) -> Option<Vec<usize>> {
+    let positions: Vec<usize> = endpoints
+        .iter()
+        .enumerate()
+        .filter(|(_, endpoint)| wanted(endpoint))
+        .map(|(position, _)| position)
+        .collect();
+    (!positions.is_empty()).then_some(positions)
+}
+
+/// A level of hints counts when every ready endpoint has one and at least one of them names this
+/// node (or its zone): hints are incomplete while their controller is still writing them, and
+/// obeying some of them would leave the unhinted endpoints without traffic.
+fn nearness(endpoints: &[&Endpoint], node: &Node) -> Nearness {
+    let complete = |hinted: fn(&Endpoint) -> bool, names_us: &dyn Fn(&Endpoint) -> bool| {
+        let mut ready = endpoints.iter().filter(|endpoint| endpoint.readiness.ready);
+        ready.clone().all(|endpoint| hinted(endpoint)) && ready.any(|endpoint| names_us(endpoint))
+    };
+    if complete(|endpoint| !endpoint.hints.nodes.is_empty(), &|endpoint| {
+        hinted_for_node(endpoint, node)
+    }) {
+        Nearness::SameNode
+    } else if complete(|endpoint| !endpoint.hints.zones.is_empty(), &|endpoint| {
+        hinted_for_zone(endpoint, node)
+    }) {
+        Nearness::SameZone
+    } else {
+        Nearness::Anywhere
+    }
+}
+
+fn near_enough(endpoint: &Endpoint, nearness: Nearness, node: &Node) -> bool {
+    match nearness {
+        Nearness::Anywhere => true,
+        Nearness::SameZone => hinted_for_zone(endpoint, node),
+        Nearness::SameNode => hinted_for_node(endpoint, node),
+    }
+}
+
+fn hinted_for_node(endpoint: &Endpoint, node: &Node) -> bool {
+    endpoint.hints.nodes.contains(&node.name)
+}
+
+fn hinted_for_zone(endpoint: &Endpoint, node: &Node) -> bool {
+    node.zone
+        .as_ref()
+        .is_some_and(|zone| endpoint.hints.zones.contains(zone))
+}
+
+#[cfg(test)]
+mod tests;

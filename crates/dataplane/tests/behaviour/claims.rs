@@ -1,0 +1,175 @@
+//! Several Services that ask for the same address and port.
+
+use std::sync::Arc;
+
+use dataplane::{Dataplane, Frontend, ServiceKey, ServiceRules, compile};
+use testkit::{mk_config, mk_endpoints, mk_node, mk_service};
+
+use crate::packet_line::assert_packets;
+
+/// A Service whose one endpoint tells it from others, all with the same external IP and an
+/// endpoint that they share.
+fn rules(name: &str, cluster_ip: &str, endpoint: &str) -> Arc<ServiceRules> {
+    let service = mk_service(name)
+        .cluster_ip(cluster_ip)
+        .external_ip("198.51.100.1")
+        .port("http", 80)
+        .build();
+    let endpoints = mk_endpoints().tcp("http").ready(endpoint, "node-1").build();
+    let rules = compile(
+        &service,
+        &endpoints,
+        &mk_node(1).build(),
+        &mk_config().build(),
+    );
+    Arc::new(rules)
+}
+
+fn three() -> [Arc<ServiceRules>; 3] {
+    [
+        rules("a/first", "10.96.0.1", "10.0.1.2:8080"),
+        rules("a/second", "10.96.0.2", "10.0.1.3:8080"),
+        rules("b/first", "10.96.0.3", "10.0.1.4:8080"),
+    ]
+}
+
+fn empty() -> Dataplane {
+    Dataplane::new(mk_node(1).build(), mk_config().build())
+}
+
+#[test]
+fn the_first_by_name_is_served_whatever_order_they_come_in() {
+    let orders = [
+        [0, 1, 2],
+        [0, 2, 1],
+        [1, 0, 2],
+        [1, 2, 0],
+        [2, 0, 1],
+        [2, 1, 0],
+    ];
+    for order in orders {
+        let mut dataplane = empty();
+        for at in order {
+            assert!(dataplane.set(Arc::clone(&three()[at])));
+        }
+        assert_packets(
+            &dataplane,
+            "outside 203.0.113.2 -> 198.51.100.1:80/tcp = 10.0.1.2:8080 masqueraded
+             pod 10.0.1.9 -> 10.96.0.3:80/tcp = 10.0.1.4:8080",
+        );
+        let (key, _) = three()[0].frontends[1].clone();
+        let claims = dataplane.frontends().get(&key).expect("it is served");
+        let losers: Vec<String> = claims
+            .losers()
+            .map(|(service, _)| service.to_string())
+            .collect();
+        assert_eq!(losers, ["a/second", "b/first"]);
+    }
+}
+
+#[test]
+fn the_next_one_takes_over_when_the_first_goes() {
+    let mut dataplane = empty();
+    for rules in three() {
+        dataplane.set(rules);
+    }
+    assert!(dataplane.remove(&ServiceKey::new("a", "first")));
+    assert_packets(
+        &dataplane,
+        "outside 203.0.113.2 -> 198.51.100.1:80/tcp = 10.0.1.3:8080 masqueraded
+         pod 10.0.1.9 -> 10.96.0.1:80/tcp = drop",
+    );
+    dataplane.remove(&ServiceKey::new("a", "second"));
+    dataplane.remove(&ServiceKey::new("b", "first"));
+    assert_packets(
+        &dataplane,
+        "outside 203.0.113.2 -> 198.51.100.1:80/tcp = untouched",
+    );
+    assert!(dataplane.frontends().is_empty());
+    assert!(dataplane.cluster_ips().is_empty());
+    assert!(dataplane.hairpins().is_empty());
+    assert!(!dataplane.remove(&ServiceKey::new("b", "first")));
+}
+
+#[test]
+fn the_next_one_takes_over_when_the_first_gives_the_address_up() {
+    let mut dataplane = empty();
+    for rules in three() {
+        dataplane.set(rules);
+    }
+    let mut modest = ServiceRules::clone(&three()[0]);
+    modest.frontends.remove(1);
+    assert!(dataplane.set(Arc::new(modest)));
+    assert_packets(
+        &dataplane,
+        "outside 203.0.113.2 -> 198.51.100.1:80/tcp = 10.0.1.3:8080 masqueraded
+         pod 10.0.1.9 -> 10.96.0.1:80/tcp = 10.0.1.2:8080",
+    );
+}
+
+#[test]
+fn an_endpoint_of_two_services_stays_a_hairpin_while_one_of_them_has_it() {
+    let shared = "10.0.1.2:8080";
+    let mut dataplane = empty();
+    dataplane.set(rules("a/first", "10.96.0.1", shared));
+    dataplane.set(rules("a/second", "10.96.0.2", shared));
+    dataplane.remove(&ServiceKey::new("a", "first"));
+    assert_packets(
+        &dataplane,
+        "pod 10.0.1.2 -> 10.96.0.2:80/tcp = 10.0.1.2:8080 masqueraded",
+    );
+}
+
+#[test]
+fn a_change_of_one_service_leaves_the_others_shared() {
+    let mut before = empty();
+    for rules in three() {
+        before.set(rules);
+    }
+    let mut after = before.clone();
+    assert!(after.set(rules("a/second", "10.96.0.2", "10.0.1.9:8080")));
+
+    let services = before.services().differences(after.services());
+    let changed: Vec<String> = services.iter().map(|d| d.key.to_string()).collect();
+    assert_eq!(changed, ["a/second"]);
+    for (key, rules) in before.services().sorted() {
+        let same = after
+            .services()
+            .get(key)
+            .is_some_and(|other| Arc::ptr_eq(rules, other));
+        assert_eq!(same, key.to_string() != "a/second", "{key}");
+    }
+    // The frontend of the winner is the same object, though a loser's claim beside it changed.
+    let (key, frontend) = &three()[0].frontends[1];
+    let winner = |dataplane: &Dataplane| {
+        let (_, winner) = dataplane
+            .frontends()
+            .get(key)
+            .expect("it is served")
+            .winner();
+        Arc::clone(winner)
+    };
+    assert_eq!(&winner(&after), frontend);
+    assert!(Arc::ptr_eq(&winner(&before), &winner(&after)));
+}
+
+#[test]
+fn a_service_that_changes_one_frontend_keeps_its_others() {
+    let mut before = empty();
+    before.set(Arc::clone(&three()[0]));
+    let mut changed = ServiceRules::clone(&three()[0]);
+    Arc::make_mut(&mut changed.frontends[1].1).has_endpoints = false;
+    // What compiles anew is equal to what stands, and a different object.
+    let untouched = &mut changed.frontends[0].1;
+    *untouched = Arc::new(Frontend::clone(untouched));
+
+    let mut after = before.clone();
+    assert!(after.set(Arc::new(changed)));
+    let keys: Vec<_> = three()[0].frontends.iter().map(|(key, _)| *key).collect();
+    let same_object = keys.iter().map(|key| {
+        let before = before.frontends().get(key).expect("it is served");
+        let after = after.frontends().get(key).expect("it is served");
+        Arc::ptr_eq(before.winner().1, after.winner().1)
+    });
+    assert_eq!(same_object.collect::<Vec<_>>(), [true, false]);
+}

@@ -1,0 +1,240 @@
+//! What becomes of a Service's fields before any packet is asked about.
+
+use dataplane::{
+    Affinity, Endpoints, Frontend, FrontendKind, HealthCheck, Service, ServiceKind, ServiceRules,
+    TrafficPolicy, compile,
+};
+use testkit::{mk_config, mk_endpoints, mk_node, mk_service, port};
+
+fn compiled(service: &Service, endpoints: &Endpoints) -> ServiceRules {
+    compile(
+        service,
+        endpoints,
+        &mk_node(1).build(),
+        &mk_config().build(),
+    )
+}
+
+fn rejections(rules: &ServiceRules) -> Vec<String> {
+    rules.rejections.iter().map(ToString::to_string).collect()
+}
+
+fn of_kind(rules: &ServiceRules, kind: FrontendKind) -> &Frontend {
+    let mut frontends = rules.frontends.iter().map(|(_, frontend)| frontend);
+    frontends
+        .find(|frontend| frontend.kind == kind)
+        .expect("there is a frontend of this kind")
+}
+
+#[test]
+fn an_address_given_twice_is_served_once_and_the_second_use_is_named() {
+    let service = mk_service("shop/web")
+        .cluster_ip("10.96.0.10")
+        .external_ip("198.51.100.1")
+        .external_ip("198.51.100.1")
+        .port("http", 80)
+        .build();
+    let rules = compiled(&service, &Endpoints::default());
+    assert_eq!(rules.frontends.len(), 2);
+    assert_eq!(
+        rejections(&rules),
+        [
+            "Service shop/web: spec.externalIPs: 198.51.100.1:80/tcp is already served for port http (tcp) \
+          of this Service, as its external IP; this use of it is left out"
+        ]
+    );
+}
+
+/// Served as an external IP, the address would be open to everyone.
+#[test]
+fn an_address_that_is_both_external_and_a_load_balancers_keeps_its_source_ranges() {
+    let service = mk_service("shop/web")
+        .cluster_ip("10.96.0.10")
+        .external_ip("192.0.2.1")
+        .load_balancer_ip("192.0.2.1")
+        .source_range("203.0.113.0/24")
+        .port("http", 80)
+        .build();
+    let rules = compiled(&service, &Endpoints::default());
+    let frontend = of_kind(&rules, FrontendKind::LoadBalancerIp);
+    assert_eq!(frontend.source_ranges.len(), 1);
+    assert_eq!(rules.rejections.len(), 1);
+    assert_eq!(rules.rejections[0].field, "spec.externalIPs");
+}
+
+#[test]
+fn two_ports_with_one_number_leave_the_first_served() {
+    let service = mk_service("shop/web")
+        .cluster_ip("10.96.0.10")
+        .port("first", 80)
+        .port("second", 80)
+        .build();
+    let rules = compiled(&service, &Endpoints::default());
+    assert_eq!(rules.frontends.len(), 1);
+    assert_eq!(&*rules.frontends[0].1.service_port.port, "first");
+    assert_eq!(rules.rejections.len(), 1);
+    assert_eq!(rules.rejections[0].field, "spec.ports");
+}
+
+#[test]
+fn a_family_without_a_cluster_ip_is_not_served_and_its_addresses_are_named() {
+    let service = mk_service("shop/web")
+        .cluster_ip("10.96.0.10")
+        .external_ip("2001:db8:51::1")
+        .load_balancer_ip("2001:db8:2::1")
+        .port("http", 80)
+        .node_port(30080)
+        .build();
+    let endpoints = mk_endpoints()
+        .tcp("http")
+        .ready("[fd00:10:0:1::5]:80", "node-1")
+        .build();
+    let rules = compiled(&service, &endpoints);
+    let keys: Vec<String> = rules
+        .frontends
+        .iter()
+        .map(|(key, _)| key.to_string())
+        .collect();
+    assert_eq!(keys, ["10.96.0.10:80/tcp", "node IPv4:30080/tcp"]);
+    assert_eq!(
+        rejections(&rules),
+        [
+            "Service shop/web: spec.externalIPs: 2001:db8:51::1 is not served, because the Service \
+             has no IPv6 cluster IP",
+            "Service shop/web: status.loadBalancer.ingress: 2001:db8:2::1 is not served, because \
+             the Service has no IPv6 cluster IP",
+        ]
+    );
+}
+
+#[test]
+fn ignored_external_ips_are_said_to_be_ignored() {
+    let service = mk_service("shop/web")
+        .cluster_ip("10.96.0.10")
+        .external_ip("198.51.100.1")
+        .port("http", 80)
+        .build();
+    let config = mk_config().ignore_external_ips().build();
+    let rules = compile(
+        &service,
+        &Endpoints::default(),
+        &mk_node(1).build(),
+        &config,
+    );
+    assert_eq!(rules.frontends.len(), 1);
+    assert_eq!(rules.rejections.len(), 1);
+    assert_eq!(rules.rejections[0].field, "spec.externalIPs");
+}
+
+#[test]
+fn an_external_policy_counts_only_where_the_type_gives_it_a_meaning() {
+    let policy_of = |kind, external_ip: Option<&str>| {
+        let mut service = mk_service("shop/web")
+            .cluster_ip("10.96.0.10")
+            .port("http", 80)
+            .node_port(30080)
+            .kind(kind)
+            .external_local();
+        if let Some(address) = external_ip {
+            service = service.external_ip(address);
+        }
+        let rules = compiled(&service.build(), &Endpoints::default());
+        of_kind(&rules, FrontendKind::NodePort).policy
+    };
+    assert_eq!(policy_of(ServiceKind::NodePort, None), TrafficPolicy::Local);
+    assert_eq!(
+        policy_of(ServiceKind::LoadBalancer, None),
+        TrafficPolicy::Local
+    );
+    assert_eq!(
+        policy_of(ServiceKind::ClusterIp, None),
+        TrafficPolicy::Cluster
+    );
+    assert_eq!(
+        policy_of(ServiceKind::ClusterIp, Some("198.51.100.1")),
+        TrafficPolicy::Local
+    );
+}
+
+#[test]
+fn source_ranges_are_those_of_the_family_joined_where_they_touch() {
+    let ranges = |more: &[&str]| {
+        let mut service = mk_service("shop/web")
+            .cluster_ip("10.96.0.10")
+            .cluster_ip("fd00:10:96::10")
+            .load_balancer_ip("192.0.2.1")
+            .port("http", 80)
+            .source_range("203.0.113.128/25")
+            .source_range("203.0.113.0/25")
+            .source_range("203.0.113.7/32")
+            .source_range("2001:db8:113::/64");
+        for range in more {
+            service = service.source_range(range);
+        }
+        let rules = compiled(&service.build(), &Endpoints::default());
+        let frontend = of_kind(&rules, FrontendKind::LoadBalancerIp);
+        frontend
+            .source_ranges
+            .iter()
+            .map(ToString::to_string)
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(ranges(&[]), ["203.0.113.0/24"]);
+    // The node is 192.168.0.1.
+    assert_eq!(
+        ranges(&["192.168.0.1/32"]),
+        ["192.0.2.1/32", "192.168.0.1/32", "203.0.113.0/24"]
+    );
+    assert_eq!(ranges(&["0.0.0.0/0"]), [""; 0]);
+    assert_eq!(ranges(&["0.0.0.0/1", "128.0.0.0/1"]), [""; 0]);
+    // Everyone in the other family is nobody in this one.
+    assert_eq!(ranges(&["::/0"]), ["203.0.113.0/24"]);
+}
+
+#[test]
+fn a_health_check_counts_addresses_that_are_ready_here_over_all_ports() {
+    let service = || {
+        mk_service("shop/web")
+            .cluster_ip("10.96.0.10")
+            .load_balancer_ip("192.0.2.1")
+            .port("http", 80)
+            .port("https", 443)
+            .health_check_node_port(32000)
+    };
+    let endpoints = mk_endpoints()
+        .tcp("http")
+        .ready("10.0.1.5:8080", "node-1")
+        .draining("10.0.1.6:8080", "node-1")
+        .ready("10.0.2.7:8080", "node-2")
+        .tcp("https")
+        .ready("10.0.1.5:8443", "node-1")
+        .ready("10.0.1.8:8443", "node-1")
+        .build();
+    let check = |service: Service| compiled(&service, &endpoints).health_check;
+    let wanted = HealthCheck {
+        port: port(32000),
+        local_endpoints: 2,
+    };
+    assert_eq!(check(service().external_local().build()), Some(wanted));
+    assert_eq!(check(service().build()), None, "policy Cluster");
+    let node_port = service().external_local().kind(ServiceKind::NodePort);
+    assert_eq!(check(node_port.build()), None, "type NodePort");
+}
+
+#[test]
+fn affinity_is_on_every_frontend() {
+    let timeout = std::time::Duration::from_secs(10_800);
+    let service = mk_service("shop/web")
+        .cluster_ip("10.96.0.10")
+        .load_balancer_ip("192.0.2.1")
+        .external_ip("198.51.100.1")
+        .port("http", 80)
+        .node_port(30080)
+        .client_ip_affinity(timeout)
+        .build();
+    let rules = compiled(&service, &Endpoints::default());
+    assert_eq!(rules.frontends.len(), 4);
+    for (key, frontend) in &rules.frontends {
+        assert_eq!(frontend.affinity, Affinity::ClientIp { timeout }, "{key}");
+    }
+}

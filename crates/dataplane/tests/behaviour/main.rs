@@ -1,0 +1,29 @@
+//! What the model promises, from outside it. Here rather than beside the code because the builders
+//! and generators are built against the finished crate.
+
+mod claims;
+mod cluster_ip_packets;
+mod compile;
+mod external_packets;
+mod packet_line;
+mod properties;
+mod text;
+mod web;
+
+use std::sync::Arc;
+
+use dataplane::{Config, Dataplane, Endpoints, Node, Service};
+
+/// The dataplane of these Services, added in this order.
+fn dataplane_of(
+    node: &Arc<Node>,
+    config: &Arc<Config>,
+    services: &[(Service, Endpoints)],
+) -> Dataplane {
+    let mut dataplane = Dataplane::new(Arc::clone(node), Arc::clone(config));
+    for (service, endpoints) in services {
+        let rules = dataplane::compile(service, endpoints, node, config);
+        dataplane.set(Arc::new(rules));
+    }
+    dataplane
+}

@@ -1,0 +1,218 @@
+//! A backend over a kernel that lives in the test.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use backend::{
+    Backend, CommitError, Drift, ObserveError, Receipt, Recovery, Rendered, Shortcoming,
+};
+use dataplane::{Affinity, Dataplane, Family, ServiceKey};
+
+use crate::fake_rules::{FakeChange, FakeOperation, FakeRules};
+
+/// A kernel that outlives the backends that program it, as the real one does: a test starts another
+/// backend on it, changes it behind their backs, and counts what was written. Clones are the same
+/// kernel.
+#[derive(Debug, Clone, Default)]
+pub struct FakeKernel(Arc<Mutex<State>>);
+
+#[derive(Debug, Default)]
+struct State {
+    families: BTreeMap<Family, FakeRules>,
+    /// Goes up with every write, whoever's it is.
+    generation: u64,
+    commits: usize,
+    operations: usize,
+    observations: usize,
+    cut_after: Option<usize>,
+}
+
+/// Programs one family of a [`FakeKernel`]. A frontend with session affinity is served without it,
+/// which is the one thing it cannot do.
+#[derive(Debug)]
+pub struct FakeBackend {
+    family: Family,
+    kernel: FakeKernel,
+    /// The kernel's generation when it was written or read last.
+    seen: Option<u64>,
+}
+
+/// Why a commit ended in the middle.
+#[derive(Debug, thiserror::Error)]
+#[error("the fake kernel stopped after {carried_out} of {asked} operations")]
+struct Cut {
+    carried_out: usize,
+    asked: usize,
+}
+
+// === impl FakeKernel ===
+
+impl FakeKernel {
+    /// A kernel that nobody ever wrote to.
+    pub fn new() -> FakeKernel {
+        FakeKernel::default()
+    }
+
+    /// A backend for one family, as a process has it that has just started.
+    pub fn backend(&self, family: Family) -> FakeBackend {
+        FakeBackend {
+            family,
+            kernel: self.clone(),
+            seen: None,
+        }
+    }
+
+    /// What it holds of `family`.
+    pub fn rules(&self, family: Family) -> FakeRules {
+        self.state()
+            .families
+            .get(&family)
+            .cloned()
+            .unwrap_or_default()
+    }
+
+    /// Changes it as somebody else would.
+    pub fn tamper(&self, family: Family, change: impl FnOnce(&mut FakeRules)) {
+        let mut state = self.state();
+        change(state.families.entry(family).or_default());
+        state.generation += 1;
+    }
+
+    /// How many changes were sent to it, those that failed halfway included.
+    pub fn commits(&self) -> usize {
+        self.state().commits
+    }
+
+    /// How many operations it has carried out.
+    pub fn operations(&self) -> usize {
+        self.state().operations
+    }
+
+    /// How often it was read.
+    pub fn observations(&self) -> usize {
+        self.state().observations
+    }
+
+    /// Ends a later commit after this many operations, counted over all commits from now on,
+    /// without saying how far it got.
+    pub fn cut_after(&self, operations: usize) {
+        self.state().cut_after = Some(operations);
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    /// Carries out the steps; returns how many before it was cut short.
+    fn carry_out(&mut self, family: Family, steps: &[FakeOperation]) -> Result<(), usize> {
+        self.commits += 1;
+        self.generation += 1;
+        let rules = self.families.entry(family).or_default();
+        for (done, step) in steps.iter().enumerate() {
+            match &mut self.cut_after {
+                Some(0) => {
+                    self.cut_after = None;
+                    return Err(done);
+                }
+                Some(left) => *left -= 1,
+                None => {}
+            }
+            rules.carry_out(step);
+            self.operations += 1;
+        }
+        Ok(())
+    }
+}
+
+// === impl FakeBackend ===
+
+impl FakeBackend {
+    /// Its kernel.
+    pub fn kernel(&self) -> &FakeKernel {
+        &self.kernel
+    }
+}
+
+impl Backend for FakeBackend {
+    type Rules = FakeRules;
+    type Change = FakeChange;
+
+    fn family(&self) -> Family {
+        self.family
+    }
+
+    fn render(&self, desired: &Dataplane, _from: &Rendered<FakeRules>) -> FakeRules {
+        FakeRules::render(desired, self.family)
+    }
+
+    fn diff(&self, believed: &FakeRules, wanted: &FakeRules) -> FakeChange {
+        believed.diff(wanted)
+    }
+
+    fn observe(&mut self) -> Result<FakeRules, ObserveError> {
+        let mut state = self.kernel.state();
+        state.observations += 1;
+        self.seen = Some(state.generation);
+        Ok(state
+            .families
+            .get(&self.family)
+            .cloned()
+            .unwrap_or_default())
+    }
+
+    fn observe_drift(&mut self) -> Result<Drift, ObserveError> {
+        let generation = self.kernel.state().generation;
+        Ok(if self.seen == Some(generation) {
+            Drift::None
+        } else {
+            Drift::Possible
+        })
+    }
+
+    fn commit(&mut self, change: FakeChange) -> Result<Receipt, CommitError> {
+        let mut state = self.kernel.state();
+        let ours = self.seen == Some(state.generation);
+        let FakeChange(steps) = change;
+        let result = state.carry_out(self.family, &steps);
+        if ours {
+            self.seen = Some(state.generation);
+        }
+        match result {
+            Ok(()) => Ok(Receipt { transactions: 1 }),
+            Err(carried_out) => Err(CommitError {
+                family: self.family,
+                recovery: Recovery::Observe,
+                source: Box::new(Cut {
+                    carried_out,
+                    asked: steps.len(),
+                }),
+            }),
+        }
+    }
+
+    fn commit_removal(&mut self) -> Result<Receipt, CommitError> {
+        let rules = self.kernel.rules(self.family);
+        self.commit(rules.diff(&FakeRules::default()))
+    }
+
+    fn suspects(&self, change: &FakeChange, desired: &Dataplane) -> BTreeSet<ServiceKey> {
+        change.suspects(desired)
+    }
+
+    fn shortcomings(&self, desired: &Dataplane) -> Vec<Shortcoming> {
+        let frontends = desired.services().sorted().into_iter();
+        frontends
+            .flat_map(|(service, rules)| rules.frontends.iter().map(move |f| (service, f)))
+            .filter(|(_, (key, _))| key.family() == self.family)
+            .filter(|(_, (_, frontend))| frontend.affinity != Affinity::None)
+            .map(|(service, (key, _))| Shortcoming {
+                service: service.clone(),
+                frontend: *key,
+                field: "spec.sessionAffinity",
+                message: "every connection is placed anew",
+            })
+            .collect()
+    }
+}

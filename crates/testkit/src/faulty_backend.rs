@@ -1,0 +1,206 @@
+//! Any backend, with faults.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::sync::{Mutex, PoisonError};
+
+use backend::{
+    Backend, Change, CommitError, Drift, ObserveError, Receipt, Recovery, Rendered, Shortcoming,
+    Size,
+};
+use dataplane::{Dataplane, Family, ServiceKey, ServiceRules};
+
+use crate::seeded::Seeded;
+
+/// A backend whose calls to the kernel fail when a script says so.
+pub struct Faulty<B> {
+    inner: B,
+    script: Box<dyn FnMut(&Call<'_>) -> Fate + Send>,
+    /// What was rendered last, to tell which Services a change is about.
+    desired: Mutex<Dataplane>,
+}
+
+/// A call that is about to reach the kernel.
+#[derive(Debug)]
+pub enum Call<'a> {
+    /// Reading all of it, or asking whether there is any need to.
+    Observe,
+    /// Writing.
+    Commit {
+        /// The Services that the change is about, with their rules.
+        suspects: &'a [&'a ServiceRules],
+        /// How much the change writes.
+        size: Size,
+    },
+    /// Removing everything.
+    Removal,
+}
+
+/// What becomes of a call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fate {
+    /// It goes through.
+    Pass,
+    /// It does not reach the kernel. A call that observes fails whatever the recovery is.
+    Refuse(Recovery),
+    /// It is carried out, and the answer is lost.
+    LoseAnswer,
+}
+
+/// Why a call failed.
+#[derive(Debug, thiserror::Error)]
+#[error("a fault was injected: {fate:?}")]
+struct Injected {
+    fate: Fate,
+}
+
+// === impl Faulty ===
+
+impl<B: Backend> Faulty<B> {
+    /// Asks `script` about every call.
+    pub fn new(inner: B, script: impl FnMut(&Call<'_>) -> Fate + Send + 'static) -> Faulty<B> {
+        Faulty {
+            inner,
+            script: Box::new(script),
+            desired: Mutex::default(),
+        }
+    }
+
+    /// One call in ten fails, in one of these ways; the seed decides which calls and how.
+    ///
+    /// # Panics
+    ///
+    /// If there is no way to fail.
+    pub fn seeded(inner: B, seed: u64, fates: &[Fate]) -> Faulty<B> {
+        assert!(!fates.is_empty(), "a faulty backend needs faults");
+        let fates = fates.to_vec();
+        let mut seeded = Seeded::new(seed);
+        Faulty::new(inner, move |_| match seeded.below(10) {
+            0 => fates[seeded.below(fates.len())],
+            _ => Fate::Pass,
+        })
+    }
+
+    /// Every change that is about a Service with such rules is refused for good.
+    pub fn refusing(
+        inner: B,
+        refused: impl Fn(&ServiceRules) -> bool + Send + 'static,
+    ) -> Faulty<B> {
+        Faulty::new(inner, move |call| match call {
+            Call::Commit { suspects, .. } if suspects.iter().any(|rules| refused(rules)) => {
+                Fate::Refuse(Recovery::Isolate)
+            }
+            _ => Fate::Pass,
+        })
+    }
+
+    /// The backend without its faults.
+    pub fn inner(&mut self) -> &mut B {
+        &mut self.inner
+    }
+
+    fn desired(&self) -> Dataplane {
+        let desired = self.desired.lock();
+        desired.unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn observe_error(&self, fate: Fate) -> ObserveError {
+        ObserveError {
+            family: self.inner.family(),
+            source: Box::new(Injected { fate }),
+        }
+    }
+
+    fn commit_error(&self, fate: Fate) -> CommitError {
+        CommitError {
+            family: self.inner.family(),
+            recovery: match fate {
+                Fate::Refuse(recovery) => recovery,
+                Fate::Pass | Fate::LoseAnswer => Recovery::Observe,
+            },
+            source: Box::new(Injected { fate }),
+        }
+    }
+}
+
+impl<B: Backend> Backend for Faulty<B> {
+    type Rules = B::Rules;
+    type Change = B::Change;
+
+    fn family(&self) -> Family {
+        self.inner.family()
+    }
+
+    fn render(&self, desired: &Dataplane, from: &Rendered<B::Rules>) -> B::Rules {
+        let mut last = self.desired.lock().unwrap_or_else(PoisonError::into_inner);
+        *last = desired.clone();
+        self.inner.render(desired, from)
+    }
+
+    fn diff(&self, believed: &B::Rules, wanted: &B::Rules) -> B::Change {
+        self.inner.diff(believed, wanted)
+    }
+
+    fn observe(&mut self) -> Result<B::Rules, ObserveError> {
+        match (self.script)(&Call::Observe) {
+            Fate::Pass => self.inner.observe(),
+            fate => Err(self.observe_error(fate)),
+        }
+    }
+
+    fn observe_drift(&mut self) -> Result<Drift, ObserveError> {
+        match (self.script)(&Call::Observe) {
+            Fate::Pass => self.inner.observe_drift(),
+            fate => Err(self.observe_error(fate)),
+        }
+    }
+
+    fn commit(&mut self, change: B::Change) -> Result<Receipt, CommitError> {
+        let desired = self.desired();
+        let suspects = self.inner.suspects(&change, &desired);
+        let suspects: Vec<&ServiceRules> = suspects
+            .iter()
+            .filter_map(|service| desired.services().get(service))
+            .map(|rules| &**rules)
+            .collect();
+        let fate = (self.script)(&Call::Commit {
+            suspects: &suspects,
+            size: change.size(),
+        });
+        match fate {
+            Fate::Pass => self.inner.commit(change),
+            Fate::Refuse(_) => Err(self.commit_error(fate)),
+            Fate::LoseAnswer => {
+                let _lost = self.inner.commit(change)?;
+                Err(self.commit_error(fate))
+            }
+        }
+    }
+
+    fn commit_removal(&mut self) -> Result<Receipt, CommitError> {
+        match (self.script)(&Call::Removal) {
+            Fate::Pass => self.inner.commit_removal(),
+            fate @ Fate::Refuse(_) => Err(self.commit_error(fate)),
+            fate @ Fate::LoseAnswer => {
+                let _lost = self.inner.commit_removal()?;
+                Err(self.commit_error(fate))
+            }
+        }
+    }
+
+    fn suspects(&self, change: &B::Change, desired: &Dataplane) -> BTreeSet<ServiceKey> {
+        self.inner.suspects(change, desired)
+    }
+
+    fn shortcomings(&self, desired: &Dataplane) -> Vec<Shortcoming> {
+        self.inner.shortcomings(desired)
+    }
+}
+
+impl<B: fmt::Debug> fmt::Debug for Faulty<B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Faulty")
+            .field("inner", &self.inner)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,78 @@
+//! What is wanted of one node, over time.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use dataplane::{Config, Dataplane, Endpoints, Service, ServiceKey, compile};
+use proptest::collection::vec;
+use proptest::prelude::*;
+
+use crate::{Cluster, clusters};
+
+/// One state of affairs and what it changes into.
+#[derive(Debug, Clone)]
+struct Step {
+    /// Where the Services come from that change.
+    cluster: Cluster,
+    /// Which of them do, by position: they become what they are there, or cease to be.
+    changed: [bool; 6],
+    /// The configuration, where that changes.
+    config: Option<Arc<Config>>,
+}
+
+/// Between two and `most` successive states, each made from the one before as a source's events
+/// would: a few Services come, go or change, now and then the configuration does; the rest is shared.
+///
+/// # Panics
+///
+/// If `most` is less than 2.
+pub fn histories(most: usize) -> impl Strategy<Value = Vec<Dataplane>> {
+    (clusters(), vec(steps(), 1..most)).prop_map(|(cluster, steps)| {
+        let node = Arc::clone(&cluster.node);
+        let mut config = Arc::clone(&cluster.config);
+        let mut services: BTreeMap<ServiceKey, (Service, Endpoints)> = by_key(&cluster);
+        let mut dataplane = cluster.compile();
+        let mut history = vec![dataplane.clone()];
+        for step in steps {
+            let theirs = by_key(&step.cluster);
+            let names: Vec<ServiceKey> = services.keys().chain(theirs.keys()).cloned().collect();
+            for (service, changed) in names.iter().zip(step.changed.iter().cycle()) {
+                match theirs.get(service) {
+                    _ if !changed => {}
+                    Some(other) => drop(services.insert(service.clone(), other.clone())),
+                    None => drop(services.remove(service)),
+                }
+            }
+            if let Some(other) = step.config {
+                config = other;
+                dataplane.set_node(Arc::clone(&node), Arc::clone(&config));
+            }
+            for service in &names {
+                match services.get(service) {
+                    Some((service, endpoints)) => {
+                        dataplane.set(Arc::new(compile(service, endpoints, &node, &config)))
+                    }
+                    None => dataplane.remove(service),
+                };
+            }
+            history.push(dataplane.clone());
+        }
+        history
+    })
+}
+
+fn steps() -> impl Strategy<Value = Step> {
+    let new_config = proptest::bool::weighted(0.15);
+    (clusters(), any::<[bool; 6]>(), new_config).prop_map(|(cluster, changed, new_config)| Step {
+        config: new_config.then(|| Arc::clone(&cluster.config)),
+        cluster,
+        changed,
+    })
+}
+
+fn by_key(cluster: &Cluster) -> BTreeMap<ServiceKey, (Service, Endpoints)> {
+    let services = cluster.services.iter().cloned();
+    services
+        .map(|(service, endpoints)| (service.key.clone(), (service, endpoints)))
+        .collect()
+}

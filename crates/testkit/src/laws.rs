@@ -1,0 +1,131 @@
+//! What holds for every backend, whatever it programs and however.
+//!
+//! A backend's tests make it a [`Subject`] and call these with generated histories
+//! ([`histories`](crate::histories)), over a simulated kernel or a real one. Each function is one
+//! law and panics with what broke it.
+
+mod faults;
+mod purity;
+
+use std::collections::BTreeSet;
+use std::fmt::Debug;
+
+use backend::{Backend, Change, Rendered};
+use dataplane::{Dataplane, FrontendKey, Target};
+
+pub use faults::{converges_under_faults, never_half_serves};
+pub use purity::{render_depends_on_content_only, render_from_anything_is_the_same};
+
+/// A backend as the laws see it.
+pub trait Subject {
+    /// The backend.
+    type Backend: Backend;
+    /// What is left of its rules when every choice between equally good arrangements is taken out.
+    type Canonical: PartialEq + Debug;
+
+    /// A backend over a kernel that holds nothing of ours.
+    fn fresh(&self) -> Self::Backend;
+
+    /// The rules without their arrangement.
+    fn canonical(&self, rules: &<Self::Backend as Backend>::Rules) -> Self::Canonical;
+
+    /// Where these rules send connections to `key`, whoever makes them.
+    fn targets(
+        &self,
+        rules: &<Self::Backend as Backend>::Rules,
+        key: &FrontendKey,
+    ) -> BTreeSet<Target>;
+}
+
+/// The rules of a subject's backend.
+pub type Rules<S> = <<S as Subject>::Backend as Backend>::Rules;
+
+/// All of the laws. The seed decides orders and faults.
+pub fn all<S: Subject>(subject: &S, history: &[Dataplane], seed: u64) {
+    nothing_differs_from_itself(subject, history);
+    render_depends_on_content_only(subject, history, seed);
+    render_from_anything_is_the_same(subject, history);
+    a_commit_arrives(subject, history);
+    a_restart_writes_nothing(subject, history);
+    removal_leaves_nothing(subject, history);
+    converges_under_faults(subject, history, seed);
+}
+
+/// `diff(a, a)` is empty.
+pub fn nothing_differs_from_itself<S: Subject>(subject: &S, history: &[Dataplane]) {
+    let backend = subject.fresh();
+    for desired in history {
+        let rules = backend.render(desired, &Rendered::default());
+        let change = backend.diff(&rules, &rules);
+        assert!(
+            change.size().is_empty(),
+            "these differ from themselves:\n{change}"
+        );
+    }
+}
+
+/// After `commit(diff(a, b))` on a kernel that holds `a`, `observe` returns `b`: what was rendered.
+pub fn a_commit_arrives<S: Subject>(subject: &S, history: &[Dataplane]) {
+    let mut backend = subject.fresh();
+    let mut believed = Rendered::default();
+    for desired in history {
+        step(&mut backend, &mut believed, desired);
+        let observed = backend.observe().expect("a kernel without faults is read");
+        assert_eq!(
+            observed, believed.rules,
+            "left is what the kernel holds, right what was committed"
+        );
+    }
+}
+
+/// A process that starts on a kernel that is right already has nothing to write.
+pub fn a_restart_writes_nothing<S: Subject>(subject: &S, history: &[Dataplane]) {
+    let mut backend = subject.fresh();
+    let mut believed = Rendered::default();
+    for desired in history {
+        step(&mut backend, &mut believed, desired);
+        let found = Rendered {
+            dataplane: Dataplane::default(),
+            rules: backend.observe().expect("a kernel without faults is read"),
+        };
+        let wanted = backend.render(desired, &found);
+        let change = backend.diff(&found.rules, &wanted);
+        assert!(change.size().is_empty(), "a restart would write:\n{change}");
+    }
+}
+
+/// After `commit_removal` the kernel holds what it held before we came, and removing nothing is no
+/// failure.
+pub fn removal_leaves_nothing<S: Subject>(subject: &S, history: &[Dataplane]) {
+    let mut backend = subject.fresh();
+    let empty = backend.observe().expect("a kernel without faults is read");
+    let mut believed = Rendered::default();
+    for desired in history {
+        step(&mut backend, &mut believed, desired);
+    }
+    for _ in 0..2 {
+        let receipt = backend.commit_removal();
+        let _ = receipt.expect("a kernel without faults lets go");
+        let left = backend.observe().expect("a kernel without faults is read");
+        assert_eq!(left, empty, "left is what removal left behind");
+    }
+}
+
+/// One round without faults.
+fn step<B: Backend>(backend: &mut B, believed: &mut Rendered<B::Rules>, desired: &Dataplane) {
+    let rules = backend.render(desired, believed);
+    let change = backend.diff(&believed.rules, &rules);
+    if !change.size().is_empty() {
+        let text = change.to_string();
+        if let Err(error) = backend.commit(change) {
+            panic!("a kernel without faults refused: {error:?}\n{text}");
+        }
+    }
+    *believed = Rendered {
+        dataplane: desired.clone(),
+        rules,
+    };
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,265 @@
+//! The laws hold for the fake backend, and each of them is broken by one that lies.
+
+use std::cell::Cell;
+use std::collections::BTreeSet;
+
+use backend::{Backend, Change, CommitError, Drift, ObserveError, Receipt, Rendered, Shortcoming};
+use dataplane::{Dataplane, Family, FrontendKey, ServiceKey, Target, compile};
+use proptest::prelude::*;
+
+use super::Subject;
+use crate::{
+    FakeBackend, FakeChange, FakeKernel, FakeOperation, FakeRules, histories, laws, mk_config,
+    mk_endpoints, mk_node, mk_service,
+};
+
+struct Fake(Family);
+
+impl Subject for Fake {
+    type Backend = FakeBackend;
+    type Canonical = FakeRules;
+
+    fn fresh(&self) -> FakeBackend {
+        FakeKernel::new().backend(self.0)
+    }
+
+    fn canonical(&self, rules: &FakeRules) -> FakeRules {
+        rules.clone()
+    }
+
+    fn targets(&self, rules: &FakeRules, key: &FrontendKey) -> BTreeSet<Target> {
+        rules.targets(key)
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn the_fake_backend_obeys_every_law(history in histories(5), seed: u64) {
+        for family in Family::ALL {
+            laws::all(&Fake(family), &history, seed);
+        }
+    }
+
+    #[test]
+    fn every_prefix_of_a_fake_change_serves_what_has_not_changed(history in histories(3)) {
+        serve_at_every_prefix(FakeRules::diff, &history);
+    }
+}
+
+/// Cuts each change of `history` at every operation and asks who is still served.
+fn serve_at_every_prefix(
+    diff: impl Fn(&FakeRules, &FakeRules) -> FakeChange,
+    history: &[Dataplane],
+) {
+    let family = Family::Ipv4;
+    for states in history.windows(2) {
+        let [before, after] = states else { continue };
+        let serving = FakeRules::render(before, family);
+        let change = diff(&serving, &FakeRules::render(after, family));
+        for operations in 0..change.0.len() {
+            let kernel = FakeKernel::new();
+            kernel.tamper(family, |rules| *rules = serving.clone());
+            kernel.cut_after(operations);
+            let error = kernel.backend(family).commit(change.clone());
+            error.expect_err("the kernel was told to stop before the end");
+            let held = kernel.rules(family);
+            laws::never_half_serves(&Fake(family), (before, &serving), after, &held);
+        }
+    }
+}
+
+/// What is wrong with a backend.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Lie {
+    DiffNeverEmpty,
+    DiffLeavesRemovalsOut,
+    RenderCountsItsCalls,
+    RenderKeepsWhatItFinds,
+    ObserveMissesHairpins,
+    RemovalKeepsTheBase,
+    CommitLosesAFrontendLater,
+}
+
+struct Liar {
+    inner: FakeBackend,
+    lie: Lie,
+    renders: Cell<usize>,
+}
+
+impl Backend for Liar {
+    type Rules = FakeRules;
+    type Change = FakeChange;
+
+    fn family(&self) -> Family {
+        self.inner.family()
+    }
+
+    fn render(&self, desired: &Dataplane, from: &Rendered<FakeRules>) -> FakeRules {
+        let mut rules = self.inner.render(desired, from);
+        self.renders.set(self.renders.get() + 1);
+        if self.lie == Lie::RenderCountsItsCalls && self.renders.get().is_multiple_of(2) {
+            rules.frontends.pop_first();
+        }
+        if self.lie == Lie::RenderKeepsWhatItFinds {
+            rules.cluster_ips.extend(&from.rules.cluster_ips);
+        }
+        rules
+    }
+
+    fn diff(&self, believed: &FakeRules, wanted: &FakeRules) -> FakeChange {
+        let mut change = self.inner.diff(believed, wanted);
+        let removes = |step: &FakeOperation| matches!(step, FakeOperation::RemoveFrontend(_));
+        match (self.lie, &wanted.base) {
+            (Lie::DiffNeverEmpty, Some(base)) => {
+                change.0.push(FakeOperation::SetBase(base.clone()));
+            }
+            (Lie::DiffLeavesRemovalsOut, _) => change.0.retain(|step| !removes(step)),
+            _ => {}
+        }
+        change
+    }
+
+    fn observe(&mut self) -> Result<FakeRules, ObserveError> {
+        let mut rules = self.inner.observe()?;
+        if self.lie == Lie::ObserveMissesHairpins {
+            rules.hairpins.clear();
+        }
+        Ok(rules)
+    }
+
+    fn observe_drift(&mut self) -> Result<Drift, ObserveError> {
+        self.inner.observe_drift()
+    }
+
+    fn commit(&mut self, change: FakeChange) -> Result<Receipt, CommitError> {
+        let receipt = self.inner.commit(change)?;
+        let kernel = self.inner.kernel();
+        if self.lie == Lie::CommitLosesAFrontendLater && kernel.commits() > 1 {
+            kernel.tamper(self.family(), |rules| drop(rules.frontends.pop_first()));
+        }
+        Ok(receipt)
+    }
+
+    fn commit_removal(&mut self) -> Result<Receipt, CommitError> {
+        let kept = self.inner.kernel().rules(self.family()).base;
+        let receipt = self.inner.commit_removal()?;
+        if self.lie == Lie::RemovalKeepsTheBase {
+            let kernel = self.inner.kernel();
+            kernel.tamper(self.family(), |rules| rules.base = kept);
+        }
+        Ok(receipt)
+    }
+
+    fn suspects(&self, change: &FakeChange, desired: &Dataplane) -> BTreeSet<ServiceKey> {
+        self.inner.suspects(change, desired)
+    }
+
+    fn shortcomings(&self, desired: &Dataplane) -> Vec<Shortcoming> {
+        self.inner.shortcomings(desired)
+    }
+}
+
+impl Subject for Lie {
+    type Backend = Liar;
+    type Canonical = FakeRules;
+
+    fn fresh(&self) -> Liar {
+        Liar {
+            inner: FakeKernel::new().backend(Family::Ipv4),
+            lie: *self,
+            renders: Cell::new(0),
+        }
+    }
+
+    fn canonical(&self, rules: &FakeRules) -> FakeRules {
+        rules.clone()
+    }
+
+    fn targets(&self, rules: &FakeRules, key: &FrontendKey) -> BTreeSet<Target> {
+        rules.targets(key)
+    }
+}
+
+/// Two Services; then one of them; then both, the other one with a new address.
+fn short_history() -> Vec<Dataplane> {
+    let (node, config) = (mk_node(1).build(), mk_config().build());
+    let rules = |name: &str, cluster_ip: &str| {
+        let service = mk_service(name).cluster_ip(cluster_ip).port("", 80);
+        let endpoints = mk_endpoints()
+            .tcp("")
+            .ready("10.0.1.5:8080", "node-1")
+            .ready("10.0.2.7:8080", "node-2");
+        compile(&service.build(), &endpoints.build(), &node, &config)
+    };
+    let mut dataplane = Dataplane::new(node.clone(), config.clone());
+    dataplane.set(rules("shop/web", "10.96.0.10").into());
+    dataplane.set(rules("shop/cart", "10.96.0.11").into());
+    let mut history = vec![dataplane.clone()];
+    dataplane.remove(&ServiceKey::new("shop", "cart"));
+    history.push(dataplane.clone());
+    dataplane.set(rules("shop/cart", "10.96.0.12").into());
+    history.push(dataplane);
+    history
+}
+
+#[test]
+#[should_panic(expected = "differ from themselves")]
+fn a_diff_that_is_never_empty_is_caught() {
+    laws::nothing_differs_from_itself(&Lie::DiffNeverEmpty, &short_history());
+}
+
+#[test]
+#[should_panic(expected = "right what was committed")]
+fn a_diff_without_removals_is_caught() {
+    laws::a_commit_arrives(&Lie::DiffLeavesRemovalsOut, &short_history());
+}
+
+#[test]
+#[should_panic(expected = "put together in another order")]
+fn a_render_that_depends_on_more_than_content_is_caught() {
+    laws::render_depends_on_content_only(&Lie::RenderCountsItsCalls, &short_history(), 1);
+}
+
+#[test]
+#[should_panic(expected = "rendered from what is believed")]
+fn a_render_that_keeps_what_it_finds_is_caught() {
+    laws::render_from_anything_is_the_same(&Lie::RenderKeepsWhatItFinds, &short_history());
+}
+
+#[test]
+#[should_panic(expected = "a restart would write")]
+fn an_observe_that_misses_something_is_caught() {
+    laws::a_restart_writes_nothing(&Lie::ObserveMissesHairpins, &short_history());
+}
+
+#[test]
+#[should_panic(expected = "left is what removal left behind")]
+fn a_removal_that_leaves_something_is_caught() {
+    laws::removal_leaves_nothing(&Lie::RemovalKeepsTheBase, &short_history());
+}
+
+#[test]
+#[should_panic(expected = "has not changed, but its endpoints have")]
+fn a_commit_that_loses_an_unchanged_frontend_is_caught() {
+    laws::converges_under_faults(&Lie::CommitLosesAFrontendLater, &short_history(), 1);
+}
+
+#[test]
+#[should_panic(expected = "has not changed, but its endpoints have")]
+fn a_change_that_removes_before_it_adds_is_caught() {
+    let flush_first = |believed: &FakeRules, wanted: &FakeRules| {
+        let mut change = believed.diff(&FakeRules::default());
+        change.0.extend(FakeRules::default().diff(wanted).0);
+        change
+    };
+    serve_at_every_prefix(flush_first, &short_history());
+}
+
+#[test]
+fn a_fake_change_says_how_much_it_writes() {
+    let rules = FakeRules::render(&short_history()[1], Family::Ipv4);
+    let size = FakeRules::default().diff(&rules).size();
+    assert_eq!((size.elements, size.objects), (3, 1), "{rules}");
+}

@@ -1,0 +1,68 @@
+//! What tests of every crate share: one address plan, builders for the objects of the model,
+//! generators of whole clusters, of what becomes of them and of packets within them, a backend over
+//! a kernel that lives in the test, faults for any backend, and the laws that every backend obeys.
+//!
+//! ```
+//! use testkit::{mk_endpoints, mk_service};
+//!
+//! let service = mk_service("shop/web")
+//!     .cluster_ip("10.96.0.10")
+//!     .port("http", 80)
+//!     .node_port(30080)
+//!     .build();
+//! let endpoints = mk_endpoints()
+//!     .tcp("http")
+//!     .ready("10.0.1.5:8080", "node-1")
+//!     .draining("10.0.2.7:8080", "node-2")
+//!     .build();
+//! assert_eq!(service.ports.len(), endpoints.by_port.len());
+//! ```
+//!
+//! Builders take text as it stands in a manifest and panic on text that is not an address or a
+//! port: it is the test that is wrong then.
+
+pub mod address_plan;
+mod build_endpoints;
+mod build_node;
+mod build_service;
+mod fake_backend;
+mod fake_rules;
+mod faulty_backend;
+mod generate_cluster;
+mod generate_endpoints;
+mod generate_history;
+mod generate_packet;
+pub mod laws;
+mod seeded;
+
+pub use build_endpoints::{EndpointsBuilder, mk_endpoints};
+pub use build_node::{ConfigBuilder, NodeBuilder, mk_config, mk_node};
+pub use build_service::{ServiceBuilder, mk_service};
+pub use fake_backend::{FakeBackend, FakeKernel};
+pub use fake_rules::{FakeBase, FakeChange, FakeOperation, FakeRules};
+pub use faulty_backend::{Call, Fate, Faulty};
+pub use generate_cluster::{Cluster, clusters};
+pub use generate_history::histories;
+pub use generate_packet::packets;
+pub use seeded::Seeded;
+
+use dataplane::Port;
+
+/// The port with this number.
+///
+/// # Panics
+///
+/// For port 0.
+#[track_caller]
+pub fn port(number: u16) -> Port {
+    Port::new(number).expect("a test names a port from 1 to 65535")
+}
+
+/// Reads what a test wrote.
+#[track_caller]
+fn parse<T: std::str::FromStr>(text: &str, what: &str) -> T {
+    let Ok(value) = text.parse() else {
+        panic!("{text:?} is not {what}");
+    };
+    value
+}
