@@ -1,0 +1,343 @@
+//! The state: what the source told us so far, joined by Service.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::mem;
+use std::sync::Arc;
+
+use dataplane::{Endpoints, ObjectKind, Rejection, Service, ServiceKey};
+use ipnet::IpNet;
+
+use crate::object::{self, Object};
+use crate::parse::{Parsed, parse_endpoint_slice, parse_node, parse_service, parse_service_cidr};
+use crate::shared_names::SharedNames;
+use crate::shelf::{Replaced, Shelf, Step};
+use crate::slice::{Extent, Slice, differing, merge};
+use crate::{Change, Dirty, Event, NodeStanding, ObjectKey, OwnNode, Trigger};
+
+/// Holds what one source told us, for the process that runs on one node.
+#[derive(Debug)]
+pub struct Catalog {
+    node_name: Arc<str>,
+    services: Shelf<Arc<Service>>,
+    slices: Shelf<Slice>,
+    /// The names of the slices of each Service, sorted; also of Services that nobody made yet.
+    slices_of: BTreeMap<ServiceKey, Vec<Arc<str>>>,
+    nodes: Shelf<OwnNode>,
+    service_cidrs: Shelf<BTreeSet<IpNet>>,
+    names: SharedNames,
+    dirty: Dirty,
+}
+
+/// A Service and its endpoints, as the compiler takes them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct View {
+    /// The Service.
+    pub service: Arc<Service>,
+    /// Its endpoints, merged over all of its slices; of ports that the Service does not have too.
+    pub endpoints: Endpoints,
+}
+
+// === impl Catalog ===
+
+impl Catalog {
+    /// An empty catalog, for the node called `node_name`: no other Node is kept.
+    pub fn new(node_name: impl Into<Arc<str>>) -> Catalog {
+        Catalog {
+            node_name: node_name.into(),
+            services: Shelf::new(ObjectKind::Service),
+            slices: Shelf::new(ObjectKind::EndpointSlice),
+            slices_of: BTreeMap::new(),
+            nodes: Shelf::new(ObjectKind::Node),
+            service_cidrs: Shelf::new(ObjectKind::ServiceCidr),
+            names: SharedNames::default(),
+            dirty: Dirty::default(),
+        }
+    }
+
+    /// Takes note of an event. Never fails; what it carries and cannot be honoured is a
+    /// rejection. Costs in proportion to the object it carries, times the slices of its Service
+    /// for the endpoints that changed.
+    pub fn apply(&mut self, change: impl Into<Change>) {
+        match change.into() {
+            Change::Service(event) => self.apply_service(*event),
+            Change::EndpointSlice(event) => self.apply_slice(*event),
+            Change::Node(event) => self.apply_node(*event),
+            Change::ServiceCidr(event) => self.apply_service_cidr(*event),
+        }
+    }
+
+    /// Whether every kind has been listed once. Until then what is not here may still exist, and
+    /// nothing may be removed from the kernel for not being here.
+    pub fn synced(&self) -> bool {
+        self.missing().next().is_none()
+    }
+
+    /// The kinds whose first list has not ended.
+    pub fn missing(&self) -> impl Iterator<Item = ObjectKind> {
+        [
+            (ObjectKind::Service, self.services.synced()),
+            (ObjectKind::EndpointSlice, self.slices.synced()),
+            (ObjectKind::Node, self.nodes.synced()),
+            (ObjectKind::ServiceCidr, self.service_cidrs.synced()),
+        ]
+        .into_iter()
+        .filter_map(|(kind, synced)| (!synced).then_some(kind))
+    }
+
+    /// What changed since the last call.
+    pub fn take_dirty(&mut self) -> Dirty {
+        mem::take(&mut self.dirty)
+    }
+
+    /// What [`Catalog::take_dirty`] would give.
+    pub fn dirty(&self) -> &Dirty {
+        &self.dirty
+    }
+
+    /// The Services that are to be programmed, in order.
+    pub fn services(&self) -> impl Iterator<Item = &ServiceKey> {
+        self.services.values().map(|service| &service.key)
+    }
+
+    /// A Service with its endpoints, put together now; `None` if it is not to be programmed.
+    /// Costs in proportion to its own slices.
+    pub fn service(&self, key: &ServiceKey) -> Option<View> {
+        let service = self.services.get(&object_key(key))?;
+        Some(View {
+            service: Arc::clone(service),
+            endpoints: merge(self.slices_of(key), Extent::Everything),
+        })
+    }
+
+    /// This process's own Node, if it has ever been seen.
+    pub fn node(&self) -> Option<&OwnNode> {
+        self.nodes.values().next()
+    }
+
+    /// The ranges of all ServiceCIDRs; empty if none is known.
+    pub fn service_cidrs(&self) -> BTreeSet<IpNet> {
+        self.service_cidrs.values().flatten().copied().collect()
+    }
+
+    /// Everything that is not honoured, by kind and then by object. Costs in proportion to what
+    /// is wrong, not to what there is.
+    pub fn rejections(&self) -> impl Iterator<Item = &Rejection> {
+        self.services
+            .rejections()
+            .chain(self.slices.rejections())
+            .chain(self.nodes.rejections())
+            .chain(self.service_cidrs.rejections())
+    }
+
+    fn apply_service(&mut self, event: Event<object::Service>) {
+        let (steps, rejections_changed) = self.services.receive(event);
+        self.dirty.rejections |= rejections_changed;
+        for step in steps {
+            let (key, replaced) = match step {
+                Step::Put(object) => {
+                    let key = self.shared(object.key());
+                    let parsed = parse_service(&object, &mut self.names);
+                    (key.clone(), self.services.put(key, parsed))
+                }
+                Step::Remove(key) => {
+                    let replaced = self.services.remove(&key);
+                    (key, replaced)
+                }
+            };
+            self.dirty.rejections |= replaced.rejections_changed;
+            if replaced.before.as_ref() != self.services.get(&key) {
+                let trigger = self.trigger(None);
+                self.dirty.mark(&service_key(&key), trigger);
+            }
+        }
+    }
+
+    fn apply_slice(&mut self, event: Event<object::EndpointSlice>) {
+        let (steps, rejections_changed) = self.slices.receive(event);
+        self.dirty.rejections |= rejections_changed;
+        for step in steps {
+            match step {
+                Step::Put(object) => {
+                    let key = self.shared(object.key());
+                    let parsed = parse_endpoint_slice(&object, &mut self.names);
+                    let replaced = self.slices.put(key.clone(), parsed);
+                    self.slice_changed(&key, replaced);
+                }
+                Step::Remove(key) => {
+                    let replaced = self.slices.remove(&key);
+                    self.slice_changed(&key, replaced);
+                }
+            }
+        }
+    }
+
+    /// Marks the Services whose endpoints are others now that the slice `key` was replaced: the
+    /// one it belonged to, and the one it belongs to.
+    fn slice_changed(&mut self, key: &ObjectKey, replaced: Replaced<Slice>) {
+        self.dirty.rejections |= replaced.rejections_changed;
+        let before = replaced.before;
+        let old_service = before.as_ref().map(|slice| slice.service.clone());
+        let new_service = self.slices.get(key).map(|slice| slice.service.clone());
+        if old_service != new_service {
+            if let Some(service) = &old_service {
+                self.unlink(service, &key.name);
+            }
+            if let Some(service) = &new_service {
+                self.link(service, &key.name);
+            }
+        }
+        let affected: BTreeSet<ServiceKey> = old_service.into_iter().chain(new_service).collect();
+        for service in affected {
+            if self.endpoints_changed(&service, key, before.as_ref()) {
+                let trigger = self.trigger(Some((before.as_ref(), self.slices.get(key))));
+                self.dirty.mark(&service, trigger);
+            }
+        }
+    }
+
+    /// Whether `service` has other endpoints than with the slice `key` as it was `before`. Looks
+    /// only at the addresses at which the two versions differ; a second copy of an endpoint
+    /// elsewhere can make it no change at all.
+    fn endpoints_changed(
+        &self,
+        service: &ServiceKey,
+        key: &ObjectKey,
+        before: Option<&Slice>,
+    ) -> bool {
+        if self.services.get(&object_key(service)).is_none() {
+            return false;
+        }
+        let belongs = |slice: &&Slice| slice.service == *service;
+        let before = before.filter(belongs);
+        let after = self.slices.get(key).filter(belongs);
+        let addresses = differing(before, after);
+        let with = |version: Option<&Slice>| {
+            let others = self
+                .slice_keys(service)
+                .filter(|other| other != key)
+                .filter_map(|other| self.slices.get(&other));
+            merge(others.chain(version), Extent::Addresses(&addresses))
+        };
+        !addresses.is_empty() && with(before) != with(after)
+    }
+
+    fn apply_node(&mut self, event: Event<object::Node>) {
+        let own = ObjectKey::cluster(Arc::clone(&self.node_name));
+        if let Event::Undecodable { key, .. } = &event
+            && *key != own
+        {
+            return;
+        }
+        let (steps, rejections_changed) = self.nodes.receive(event);
+        self.dirty.rejections |= rejections_changed;
+        for step in steps {
+            let replaced = match step {
+                Step::Put(object) if object.key() == own => {
+                    let parsed = parse_node(&object, &mut self.names);
+                    self.nodes.put(own.clone(), parsed)
+                }
+                Step::Remove(key) if key == own => {
+                    let Some(mut node) = self.nodes.get(&own).cloned() else {
+                        // It was never decoded, and now there is nothing to decode.
+                        self.dirty.rejections |= self.nodes.remove(&own).rejections_changed;
+                        continue;
+                    };
+                    node.standing = NodeStanding::Gone;
+                    self.nodes.put(own.clone(), Parsed::clean(node))
+                }
+                Step::Put(_) | Step::Remove(_) => continue,
+            };
+            self.dirty.rejections |= replaced.rejections_changed;
+            self.dirty.node |= replaced.before.as_ref() != self.nodes.get(&own);
+        }
+    }
+
+    fn apply_service_cidr(&mut self, event: Event<object::ServiceCidr>) {
+        let before = self.service_cidrs();
+        let (steps, rejections_changed) = self.service_cidrs.receive(event);
+        self.dirty.rejections |= rejections_changed;
+        for step in steps {
+            let replaced = match step {
+                Step::Put(object) => {
+                    let parsed = parse_service_cidr(&object);
+                    self.service_cidrs.put(object.key(), parsed)
+                }
+                Step::Remove(key) => self.service_cidrs.remove(&key),
+            };
+            self.dirty.rejections |= replaced.rejections_changed;
+        }
+        self.dirty.service_cidrs |= before != self.service_cidrs();
+    }
+
+    /// What a change that is noted now is measured from. `versions` are those of the slice that
+    /// changed.
+    fn trigger(&self, versions: Option<(Option<&Slice>, Option<&Slice>)>) -> Trigger {
+        if !self.synced() {
+            return Trigger::Bootstrap;
+        }
+        // A deleted slice still carries the time of its last change, and so does one whose labels
+        // were changed by hand: only a time that is new tells of this change.
+        let time = versions.and_then(|(before, after)| {
+            let time = after?.trigger?;
+            (before.and_then(|slice| slice.trigger) != Some(time)).then_some(time)
+        });
+        time.map_or(Trigger::Untimed, Trigger::At)
+    }
+
+    fn slices_of(&self, service: &ServiceKey) -> impl Iterator<Item = &Slice> {
+        self.slice_keys(service)
+            .filter_map(|key| self.slices.get(&key))
+    }
+
+    fn slice_keys(&self, service: &ServiceKey) -> impl Iterator<Item = ObjectKey> {
+        let namespace = Arc::clone(&service.namespace);
+        self.slices_of
+            .get(service)
+            .map_or(&[][..], Vec::as_slice)
+            .iter()
+            .map(move |name| ObjectKey {
+                namespace: Arc::clone(&namespace),
+                name: Arc::clone(name),
+            })
+    }
+
+    fn link(&mut self, service: &ServiceKey, slice: &Arc<str>) {
+        let names = self.slices_of.entry(service.clone()).or_default();
+        if let Err(place) = names.binary_search(slice) {
+            names.insert(place, Arc::clone(slice));
+        }
+    }
+
+    fn unlink(&mut self, service: &ServiceKey, slice: &Arc<str>) {
+        let Some(names) = self.slices_of.get_mut(service) else {
+            return;
+        };
+        if let Ok(place) = names.binary_search(slice) {
+            names.remove(place);
+        }
+        if names.is_empty() {
+            self.slices_of.remove(service);
+        }
+    }
+
+    fn shared(&mut self, key: ObjectKey) -> ObjectKey {
+        ObjectKey {
+            namespace: self.names.share(&key.namespace),
+            name: key.name,
+        }
+    }
+}
+
+fn object_key(key: &ServiceKey) -> ObjectKey {
+    ObjectKey {
+        namespace: Arc::clone(&key.namespace),
+        name: Arc::clone(&key.name),
+    }
+}
+
+fn service_key(key: &ObjectKey) -> ServiceKey {
+    ServiceKey {
+        namespace: Arc::clone(&key.namespace),
+        name: Arc::clone(&key.name),
+    }
+}

@@ -1,0 +1,80 @@
+//! What a source told us: watch events in, a view of each Service and the set of changed ones out.
+//!
+//! A source (an API server's watch, a directory of manifests) sends [`Event`]s of four kinds of
+//! object. [`Catalog::apply`] parses each once and keeps only what the compiler will ask for; what
+//! cannot be honoured becomes a [`Rejection`](dataplane::Rejection) while everything else is kept.
+//! Whoever programs the kernel then takes what changed and asks for the view of each such Service.
+//!
+//! ```text
+//!                     parse once                            on demand
+//!  Event<Service>       ---> Service --------------------+
+//!                              ^ key                     +--> View { service, endpoints }
+//!  Event<EndpointSlice> ---> slice, slice, slice --------+
+//!  Event<Node>          ---> OwnNode                          Dirty { services, node, ... }
+//!  Event<ServiceCidr>   ---> ranges                           rejections, missing lists
+//! ```
+//!
+//! Everything here is synchronous and free of I/O. The cost of an event is proportional to the
+//! object it carries, never to the size of the cluster; the end of a list is the exception, since
+//! a list is as long as what it lists.
+//!
+//! # Absence is not emptiness
+//!
+//! Until [`Catalog::synced`] the catalog is a part of the truth. Whatever is not in it may well
+//! exist, so nothing may be removed from the kernel on its word.
+//!
+//! # Example
+//!
+//! ```
+//! use catalog::{Catalog, Event, object};
+//! use dataplane::ServiceKey;
+//!
+//! let service: object::Service = serde_json::from_str(r#"{
+//!     "metadata": {"namespace": "shop", "name": "cart"},
+//!     "spec": {"clusterIP": "10.96.0.10", "externalIPs": ["198.51.100.300"],
+//!              "ports": [{"port": 80}]}
+//! }"#)?;
+//! let slice: object::EndpointSlice = serde_json::from_str(r#"{
+//!     "metadata": {"namespace": "shop", "name": "cart-x7",
+//!                  "labels": {"kubernetes.io/service-name": "cart"}},
+//!     "addressType": "IPv4",
+//!     "ports": [{"name": "", "port": 8080}],
+//!     "endpoints": [{"addresses": ["10.0.1.5"], "nodeName": "node-1"}]
+//! }"#)?;
+//!
+//! let mut catalog = Catalog::new("node-1");
+//! catalog.apply(Event::<object::Service>::Init);
+//! catalog.apply(Event::InitApply(service));
+//! catalog.apply(Event::<object::Service>::InitDone);
+//! catalog.apply(Event::<object::EndpointSlice>::Init);
+//! catalog.apply(Event::InitApply(slice));
+//! catalog.apply(Event::<object::EndpointSlice>::InitDone);
+//! assert!(!catalog.synced(), "Nodes and ServiceCIDRs have not been listed");
+//!
+//! let cart = ServiceKey::new("shop", "cart");
+//! assert!(catalog.take_dirty().services.contains_key(&cart));
+//! let view = catalog.service(&cart).ok_or("served")?;
+//! assert_eq!(view.endpoints.by_port.len(), 1);
+//!
+//! let rejection = catalog.rejections().next().ok_or("the external IP is not an address")?;
+//! assert_eq!(
+//!     rejection.to_string(),
+//!     "Service shop/cart: spec.externalIPs[0]: \"198.51.100.300\" is not an IP address; it is not served",
+//! );
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+mod catalog;
+mod dirty;
+mod event;
+pub mod object;
+mod own_node;
+mod parse;
+mod shared_names;
+mod shelf;
+mod slice;
+
+pub use catalog::{Catalog, View};
+pub use dirty::{Dirty, Trigger};
+pub use event::{Change, Event, ObjectKey};
+pub use own_node::{NodeStanding, OwnNode};

@@ -1,0 +1,44 @@
+//! Kubernetes objects as far as they are read, decoded straight from JSON or YAML.
+//!
+//! Unknown fields are skipped without being stored. A wrong value in a field ([`Field::Odd`]) does
+//! not fail the object, so that the rest of it can be served and the field named; only a wrong
+//! shape (a list that is not a list, a missing name) does.
+
+mod endpoint_slice;
+pub(crate) mod field;
+mod metadata;
+mod node;
+mod service;
+mod service_cidr;
+mod shape;
+
+use dataplane::ObjectKind;
+
+pub use endpoint_slice::{
+    Conditions, EndpointSlice, HintTarget, SliceEndpoint, SliceHints, SlicePort,
+};
+pub use field::{Field, Scalar};
+pub use metadata::{
+    HEADLESS, LAST_CHANGE_TRIGGER_TIME, Metadata, SERVICE_NAME, SERVICE_PROXY_NAME, ZONE,
+};
+pub use node::{Node, NodeAddress, NodeSpec, NodeStatus, TO_BE_DELETED, Taint};
+pub use service::{
+    ClientIpConfig, Ingress, LoadBalancerStatus, Service, ServicePort, ServiceSpec, ServiceStatus,
+    SessionAffinityConfig,
+};
+pub use service_cidr::{ServiceCidr, ServiceCidrSpec};
+
+use crate::ObjectKey;
+
+/// An object of one of the four kinds that a catalog knows.
+pub trait Object {
+    /// Its kind.
+    const KIND: ObjectKind;
+
+    /// Its metadata.
+    fn metadata(&self) -> &Metadata;
+
+    /// What it is kept by. A namespaced object without a namespace is in `default`, where
+    /// `kubectl apply` would have put it.
+    fn key(&self) -> ObjectKey;
+}

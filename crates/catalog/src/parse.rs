@@ -1,0 +1,46 @@
+//! Objects into what is kept of them. Pure and total: what is wrong is said, the rest is kept.
+
+mod address;
+mod endpoint_slice;
+mod findings;
+mod node;
+mod service;
+mod service_cidr;
+
+use dataplane::{Protocol, Rejection};
+
+pub(crate) use endpoint_slice::parse_endpoint_slice;
+pub(crate) use node::parse_node;
+pub(crate) use service::parse_service;
+pub(crate) use service_cidr::parse_service_cidr;
+
+/// What an object came to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Parsed<T> {
+    /// What is kept; `None` if the object is not for us or nothing of it can be honoured.
+    pub(crate) value: Option<T>,
+    /// What of it is not honoured.
+    pub(crate) rejections: Vec<Rejection>,
+}
+
+// === impl Parsed ===
+
+impl<T> Parsed<T> {
+    /// A value with nothing wrong about it.
+    pub(crate) fn clean(value: T) -> Parsed<T> {
+        Parsed {
+            value: Some(value),
+            rejections: Vec::new(),
+        }
+    }
+}
+
+/// The protocol called `name`; a port that does not say is TCP.
+fn protocol_called(name: &str) -> Option<Protocol> {
+    match name {
+        "" | "TCP" => Some(Protocol::Tcp),
+        "UDP" => Some(Protocol::Udp),
+        "SCTP" => Some(Protocol::Sctp),
+        _ => None,
+    }
+}

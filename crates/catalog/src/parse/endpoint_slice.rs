@@ -1,0 +1,201 @@
+//! An EndpointSlice object into what is kept of it.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use dataplane::{EndpointPort, Family, ObjectKind, Readiness, ServiceKey};
+
+use super::Parsed;
+use super::findings::{Findings, Rejected};
+use crate::object::field::quoted;
+use crate::object::{
+    self, Field, HEADLESS, HintTarget, LAST_CHANGE_TRIGGER_TIME, Object, SERVICE_NAME,
+};
+use crate::shared_names::SharedNames;
+use crate::slice::{Slice, SliceEndpoint, SlicePort};
+
+#[cfg(test)]
+mod tests;
+
+/// What is kept, if the slice is for a proxy at all: of IP addresses, of a Service that is named,
+/// and not of a headless one.
+pub(crate) fn parse_endpoint_slice(
+    object: &object::EndpointSlice,
+    names: &mut SharedNames,
+) -> Parsed<Slice> {
+    let key = object.key();
+    let mut findings = Findings::new(ObjectKind::EndpointSlice, &key);
+    let slice = slice(object, &key.namespace, names, &mut findings);
+    findings.into_parsed(slice)
+}
+
+fn slice(
+    object: &object::EndpointSlice,
+    namespace: &str,
+    names: &mut SharedNames,
+    findings: &mut Findings<'_>,
+) -> Option<Slice> {
+    let labels = &object.metadata.labels;
+    let service = labels.get(SERVICE_NAME).filter(|name| !name.is_empty())?;
+    if labels.contains_key(HEADLESS) {
+        return None;
+    }
+    let family = family(object, findings)?;
+    let mut endpoints: Vec<SliceEndpoint> = Vec::with_capacity(object.endpoints.len());
+    for (i, entry) in object.endpoints.iter().enumerate() {
+        if let Ok(endpoint) = endpoint(i, entry, family, names, findings) {
+            endpoints.push(endpoint);
+        }
+    }
+    endpoints.sort_unstable();
+    endpoints.dedup();
+    let mut ports = Vec::with_capacity(object.ports.len());
+    for (i, entry) in object.ports.iter().enumerate() {
+        if let Ok(port) = port(i, entry, names, findings) {
+            ports.push(port);
+        }
+    }
+    ports.sort_unstable();
+    ports.dedup();
+    Some(Slice {
+        service: ServiceKey {
+            namespace: names.share(namespace),
+            name: names.share(service),
+        },
+        trigger: trigger(object, findings),
+        ports: ports.into(),
+        endpoints: endpoints.into(),
+    })
+}
+
+/// `None` for host names, which no kernel can send a packet to.
+fn family(object: &object::EndpointSlice, findings: &mut Findings<'_>) -> Option<Family> {
+    let path = format_args!("addressType");
+    let instead = "the slice is left out";
+    match findings.text(path, &object.address_type, instead).ok()? {
+        "IPv4" => Some(Family::Ipv4),
+        "IPv6" => Some(Family::Ipv6),
+        "FQDN" => None,
+        "" => {
+            findings.reject(path, format!("there is none; {instead}"));
+            None
+        }
+        other => {
+            let message = format!("{} is not IPv4, IPv6 or FQDN; {instead}", quoted(other));
+            findings.reject(path, message);
+            None
+        }
+    }
+}
+
+fn endpoint(
+    i: usize,
+    object: &object::SliceEndpoint,
+    family: Family,
+    names: &mut SharedNames,
+    findings: &mut Findings<'_>,
+) -> Result<SliceEndpoint, Rejected> {
+    const INSTEAD: &str = "this endpoint is left out";
+    let path = format_args!("endpoints[{i}].addresses[0]");
+    // Kubernetes never wrote a second one, and no proxy has ever read it.
+    let first = object.addresses.first().unwrap_or(&Field::Absent);
+    let address = findings.address(path, first, INSTEAD)?;
+    if Family::of(address) != family {
+        let message = format!("{address} is not of {family} like the slice; {INSTEAD}");
+        return Err(findings.reject(path, message));
+    }
+    // A condition that cannot be read must not make an endpoint ready, so the endpoint goes.
+    let mut condition = |name: &str, field: &Field<bool>, default: bool| {
+        let path = format_args!("endpoints[{i}].conditions.{name}");
+        let given = findings.value(path, field, INSTEAD)?;
+        Ok(given.copied().unwrap_or(default))
+    };
+    let readiness = Readiness {
+        ready: condition("ready", &object.conditions.ready, true)?,
+        serving: condition("serving", &object.conditions.serving, true)?,
+        terminating: condition("terminating", &object.conditions.terminating, false)?,
+    };
+    let path = format_args!("endpoints[{i}].nodeName");
+    let node = findings.value(path, &object.node_name, INSTEAD)?;
+    Ok(SliceEndpoint {
+        address,
+        readiness,
+        node: node.map(|name| names.share(name)),
+        zones: targets(
+            format_args!("endpoints[{i}].hints.forZones"),
+            &object.hints.for_zones,
+            names,
+            findings,
+        ),
+        nodes: targets(
+            format_args!("endpoints[{i}].hints.forNodes"),
+            &object.hints.for_nodes,
+            names,
+            findings,
+        ),
+    })
+}
+
+fn targets(
+    path: fmt::Arguments<'_>,
+    hints: &[HintTarget],
+    names: &mut SharedNames,
+    findings: &mut Findings<'_>,
+) -> Box<[Arc<str>]> {
+    let mut targets = Vec::with_capacity(hints.len());
+    for (i, hint) in hints.iter().enumerate() {
+        let path = format_args!("{path}[{i}].name");
+        if let Ok(name) = findings.text(path, &hint.name, "this hint is left out") {
+            targets.push(names.share(name));
+        }
+    }
+    targets.sort_unstable();
+    targets.dedup();
+    targets.into()
+}
+
+fn port(
+    i: usize,
+    object: &object::SlicePort,
+    names: &mut SharedNames,
+    findings: &mut Findings<'_>,
+) -> Result<SlicePort, Rejected> {
+    const INSTEAD: &str = "this port is left out";
+    // The API server writes the name of an unnamed port as "", and kube-proxy passes over a port
+    // whose name is null. In a file people simply leave the name away and mean "".
+    let name = findings.text(format_args!("ports[{i}].name"), &object.name, INSTEAD)?;
+    let protocol = findings.protocol(
+        format_args!("ports[{i}].protocol"),
+        &object.protocol,
+        INSTEAD,
+    )?;
+    let path = format_args!("ports[{i}].port");
+    let Some(port) = findings.port(path, &object.port, INSTEAD)? else {
+        let message =
+            format!("there is no number, and all ports at once cannot be served; {INSTEAD}");
+        return Err(findings.reject(path, message));
+    };
+    Ok(SlicePort {
+        name: EndpointPort {
+            name: names.share(name),
+            protocol,
+        },
+        port,
+    })
+}
+
+fn trigger(object: &object::EndpointSlice, findings: &mut Findings<'_>) -> Option<SystemTime> {
+    let text = object.metadata.annotations.get(LAST_CHANGE_TRIGGER_TIME)?;
+    if let Ok(time) = text.parse::<jiff::Timestamp>() {
+        return Some(time.into());
+    }
+    findings.reject(
+        format_args!("metadata.annotations[{LAST_CHANGE_TRIGGER_TIME}]"),
+        format!(
+            "{} is not a time in RFC 3339; how long this change takes is not measured",
+            quoted(text)
+        ),
+    );
+    None
+}

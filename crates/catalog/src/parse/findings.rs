@@ -1,0 +1,130 @@
+//! Collects what is wrong with one object while it is read.
+
+use std::fmt;
+use std::net::IpAddr;
+
+use dataplane::{ObjectKind, Port, Protocol, Rejection};
+
+use super::{Parsed, address, protocol_called};
+use crate::ObjectKey;
+use crate::object::{Field, Scalar, field::quoted};
+
+/// Holds the rejections of one object.
+#[derive(Debug)]
+pub(crate) struct Findings<'a> {
+    kind: ObjectKind,
+    key: &'a ObjectKey,
+    rejections: Vec<Rejection>,
+}
+
+/// A field cannot be honoured, and that has been noted. Whoever reads it decides how much goes
+/// with it: nothing, the entry it is in, or the object.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Rejected;
+
+// === impl Findings ===
+
+impl<'a> Findings<'a> {
+    pub(crate) fn new(kind: ObjectKind, key: &'a ObjectKey) -> Findings<'a> {
+        Findings {
+            kind,
+            key,
+            rejections: Vec::new(),
+        }
+    }
+
+    pub(crate) fn into_parsed<T>(self, value: Option<T>) -> Parsed<T> {
+        Parsed {
+            value,
+            rejections: self.rejections,
+        }
+    }
+
+    /// Notes that the field at `path` is not honoured.
+    pub(crate) fn reject(&mut self, path: fmt::Arguments<'_>, message: String) -> Rejected {
+        self.rejections.push(Rejection {
+            object: self.key.of_kind(self.kind),
+            field: path.to_string(),
+            message,
+        });
+        Rejected
+    }
+
+    /// The value of a field. `instead` ends the message: what happens without it.
+    pub(crate) fn value<'f, T: Scalar>(
+        &mut self,
+        path: fmt::Arguments<'_>,
+        field: &'f Field<T>,
+        instead: &str,
+    ) -> Result<Option<&'f T>, Rejected> {
+        match field {
+            Field::Absent => Ok(None),
+            Field::Given(value) => Ok(Some(value)),
+            Field::Odd(shown) => {
+                Err(self.reject(path, format!("{shown} is not {}; {instead}", T::WORDS)))
+            }
+        }
+    }
+
+    /// The text of a field; empty if absent, as the API writes an unset text.
+    pub(crate) fn text<'f>(
+        &mut self,
+        path: fmt::Arguments<'_>,
+        field: &'f Field<String>,
+        instead: &str,
+    ) -> Result<&'f str, Rejected> {
+        Ok(self.value(path, field, instead)?.map_or("", String::as_str))
+    }
+
+    /// The text of a list's entry that is meant to be an address; `None` says why it is not.
+    pub(crate) fn address(
+        &mut self,
+        path: fmt::Arguments<'_>,
+        field: &Field<String>,
+        instead: &str,
+    ) -> Result<IpAddr, Rejected> {
+        let text = self.text(path, field, instead)?;
+        address::parse_ip(text).ok_or_else(|| {
+            self.reject(
+                path,
+                format!("{} is not an IP address; {instead}", quoted(text)),
+            )
+        })
+    }
+
+    /// A port; `None` for an absent one and for 0, which is how the API writes an unset number.
+    pub(crate) fn port(
+        &mut self,
+        path: fmt::Arguments<'_>,
+        field: &Field<i64>,
+        instead: &str,
+    ) -> Result<Option<Port>, Rejected> {
+        let number = match self.value(path, field, instead)? {
+            None | Some(0) => return Ok(None),
+            Some(number) => *number,
+        };
+        match u16::try_from(number).ok().and_then(Port::new) {
+            Some(port) => Ok(Some(port)),
+            None => Err(self.reject(
+                path,
+                format!("{number} is not a port (1 to 65535); {instead}"),
+            )),
+        }
+    }
+
+    /// A protocol; TCP if absent.
+    pub(crate) fn protocol(
+        &mut self,
+        path: fmt::Arguments<'_>,
+        field: &Field<String>,
+        instead: &str,
+    ) -> Result<Protocol, Rejected> {
+        let text = self.text(path, field, instead)?;
+        protocol_called(text).ok_or_else(|| {
+            self.reject(
+                path,
+                format!("{} is not TCP, UDP or SCTP; {instead}", quoted(text)),
+            )
+        })
+    }
+}

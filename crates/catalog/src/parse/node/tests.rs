@@ -1,0 +1,80 @@
+use serde_json::{Value, json};
+
+use super::*;
+
+fn parsed(object: Value) -> Parsed<OwnNode> {
+    let object = serde_json::from_value(object).expect("the shape is right");
+    parse_node(&object, &mut SharedNames::default())
+}
+
+fn clean(object: Value) -> OwnNode {
+    let parsed = parsed(object);
+    assert_eq!(parsed.rejections, []);
+    parsed.value.expect("every Node is kept")
+}
+
+#[test]
+fn internal_addresses_come_before_external_ones_in_each_family() {
+    let node = clean(json!({
+        "metadata": {"name": "node-1"},
+        "status": {"addresses": [
+            {"type": "Hostname", "address": "node-1"},
+            {"type": "ExternalIP", "address": "203.0.113.1"},
+            {"type": "ExternalIP", "address": "2001:db8::1"},
+            {"type": "InternalIP", "address": "192.168.0.1"},
+            {"type": "InternalIP", "address": "192.168.0.2"},
+        ]},
+    }));
+    assert_eq!(node.ipv4, Some(Ipv4Addr::new(192, 168, 0, 1)));
+    assert_eq!(node.ipv6, Some("2001:db8::1".parse().expect("an address")));
+}
+
+#[test]
+fn an_empty_zone_is_none() {
+    let zone =
+        |labels: Value| clean(json!({"metadata": {"name": "node-1", "labels": labels}})).zone;
+    assert_eq!(zone(json!({ZONE: "zone-a"})).as_deref(), Some("zone-a"));
+    assert_eq!(zone(json!({ZONE: ""})), None);
+    assert_eq!(zone(json!({})), None);
+}
+
+#[test]
+fn a_node_that_is_to_go_says_why() {
+    let standing = |deleted: Value, taint: &str| {
+        clean(json!({
+            "metadata": {"name": "node-1", "deletionTimestamp": deleted},
+            "spec": {"taints": [{"key": taint, "effect": "NoSchedule"}]},
+        }))
+        .standing
+    };
+    assert_eq!(standing(json!(null), "other"), NodeStanding::Staying);
+    assert_eq!(
+        standing(json!(null), TO_BE_DELETED),
+        NodeStanding::MarkedByAutoscaler
+    );
+    let time = json!("2026-01-01T00:00:00Z");
+    assert_eq!(standing(time, TO_BE_DELETED), NodeStanding::BeingDeleted);
+}
+
+#[test]
+fn what_does_not_parse_is_named_and_the_rest_is_kept() {
+    let parsed = parsed(json!({
+        "metadata": {"name": "node-1"},
+        "spec": {"podCIDRs": ["10.0.1.0/24", "10.0.2.0"]},
+        "status": {"addresses": [
+            {"type": "InternalIP", "address": "here"},
+            {"type": "InternalIP", "address": "192.168.0.1"},
+        ]},
+    }));
+    let texts: Vec<String> = parsed.rejections.iter().map(ToString::to_string).collect();
+    assert_eq!(
+        texts,
+        [
+            "Node node-1: status.addresses[0].address: \"here\" is not an IP address; it is passed over",
+            "Node node-1: spec.podCIDRs[1]: \"10.0.2.0\" is not a CIDR; pods in it do not count as this node's",
+        ]
+    );
+    let node = parsed.value.expect("every Node is kept");
+    assert_eq!(node.ipv4, Some(Ipv4Addr::new(192, 168, 0, 1)));
+    assert_eq!(node.pod_cidrs, ["10.0.1.0/24".parse().expect("a range")]);
+}

@@ -1,0 +1,373 @@
+//! A Service object into the Service that is programmed.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use dataplane::{
+    Affinity, Family, ObjectKind, Protocol, Service, ServiceKey, ServiceKind, ServicePort,
+    TrafficPolicy,
+};
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+
+use super::findings::{Findings, Rejected};
+use super::{Parsed, address};
+use crate::object::field::quoted;
+use crate::object::{self, Field, Object, SERVICE_PROXY_NAME, ServiceSpec};
+use crate::shared_names::SharedNames;
+
+#[cfg(test)]
+mod tests;
+
+/// What the API server fills in for `timeoutSeconds`: three hours.
+const DEFAULT_AFFINITY_TIMEOUT: Duration = Duration::from_secs(10_800);
+/// The most that the API server accepts: a day.
+const LONGEST_AFFINITY_SECONDS: u64 = 86_400;
+
+/// The Service, if it is ours to program: not another proxy's, not headless, not an ExternalName,
+/// and with a cluster IP in some family.
+pub(crate) fn parse_service(
+    object: &object::Service,
+    names: &mut SharedNames,
+) -> Parsed<Arc<Service>> {
+    let key = object.key();
+    let mut findings = Findings::new(ObjectKind::Service, &key);
+    let service_key = ServiceKey {
+        namespace: names.share(&key.namespace),
+        name: Arc::clone(&key.name),
+    };
+    let service = service(object, service_key, names, &mut findings);
+    findings.into_parsed(service.map(Arc::new))
+}
+
+fn service(
+    object: &object::Service,
+    key: ServiceKey,
+    names: &mut SharedNames,
+    findings: &mut Findings<'_>,
+) -> Option<Service> {
+    if object.metadata.labels.contains_key(SERVICE_PROXY_NAME) {
+        return None;
+    }
+    let spec = &object.spec;
+    let kind = kind(spec, findings)?;
+    let (cluster_ipv4, cluster_ipv6) = cluster_ips(spec, findings)?;
+    Some(Service {
+        key,
+        kind,
+        cluster_ipv4,
+        cluster_ipv6,
+        external_ips: external_ips(spec, findings),
+        load_balancer_ips: load_balancer_ips(&object.status, findings),
+        source_ranges: source_ranges(spec, findings),
+        affinity: affinity(spec, findings),
+        internal_policy: policy(
+            "internalTrafficPolicy",
+            &spec.internal_traffic_policy,
+            findings,
+        ),
+        external_policy: policy(
+            "externalTrafficPolicy",
+            &spec.external_traffic_policy,
+            findings,
+        ),
+        health_check_node_port: findings
+            .port(
+                format_args!("spec.healthCheckNodePort"),
+                &spec.health_check_node_port,
+                "health is not answered for this Service",
+            )
+            .unwrap_or(None),
+        ports: ports(spec, names, findings),
+    })
+}
+
+/// `None` for an ExternalName, which only DNS knows.
+fn kind(spec: &ServiceSpec, findings: &mut Findings<'_>) -> Option<ServiceKind> {
+    let path = format_args!("spec.type");
+    let instead = "the Service is served as a ClusterIP";
+    match findings.text(path, &spec.kind, instead) {
+        Ok("" | "ClusterIP") | Err(Rejected) => Some(ServiceKind::ClusterIp),
+        Ok("NodePort") => Some(ServiceKind::NodePort),
+        Ok("LoadBalancer") => Some(ServiceKind::LoadBalancer),
+        Ok("ExternalName") => None,
+        Ok(other) => {
+            findings.reject(path, format!("{} is not a type; {instead}", quoted(other)));
+            Some(ServiceKind::ClusterIp)
+        }
+    }
+}
+
+/// The cluster IP of each family; `None` for a headless Service and one that has no address.
+fn cluster_ips(
+    spec: &ServiceSpec,
+    findings: &mut Findings<'_>,
+) -> Option<(Option<Ipv4Addr>, Option<Ipv6Addr>)> {
+    const INSTEAD: &str = "the Service is not served at it";
+    // A hand-written Service may have one of the two fields; the API server always fills both.
+    let first = match (&spec.cluster_ip, spec.cluster_ips.first()) {
+        (Field::Absent, Some(first)) => first,
+        (cluster_ip, _) => cluster_ip,
+    };
+    match first.given().map(String::as_str) {
+        Some("None") => return None,
+        Some("") => {
+            no_address(findings);
+            return None;
+        }
+        None if *first == Field::Absent => {
+            no_address(findings);
+            return None;
+        }
+        _ => {}
+    }
+    let (mut ipv4, mut ipv6) = (None, None);
+    let mut take = |address| match address {
+        IpAddr::V4(address) => ipv4 = ipv4.or(Some(address)),
+        IpAddr::V6(address) => ipv6 = ipv6.or(Some(address)),
+    };
+    if spec.cluster_ips.is_empty() {
+        let path = format_args!("spec.clusterIP");
+        if let Ok(address) = findings.address(path, first, INSTEAD) {
+            take(address);
+        }
+    }
+    for (i, field) in spec.cluster_ips.iter().enumerate() {
+        let path = format_args!("spec.clusterIPs[{i}]");
+        let Ok(address) = findings.address(path, field, INSTEAD) else {
+            continue;
+        };
+        let family = Family::of(address);
+        // Without families (an API server of before dual-stack) there is one address, and its
+        // family is its own.
+        let declared = match spec.ip_families.get(i).and_then(Field::given) {
+            Some(name) => name.as_str(),
+            None if i == 0 && spec.ip_families.is_empty() => family_name(family),
+            None => "nothing",
+        };
+        if declared == family_name(family) {
+            take(address);
+        } else {
+            let message = format!(
+                "{address} is of {family}, but spec.ipFamilies[{i}] says {declared}; {INSTEAD}"
+            );
+            findings.reject(path, message);
+        }
+    }
+    (ipv4.is_some() || ipv6.is_some()).then_some((ipv4, ipv6))
+}
+
+/// An API server gives every Service that is not headless an address; a directory of files has
+/// nobody who would.
+fn no_address(findings: &mut Findings<'_>) {
+    findings.reject(
+        format_args!("spec.clusterIP"),
+        "there is no address; the Service is not served".to_owned(),
+    );
+}
+
+fn family_name(family: Family) -> &'static str {
+    match family {
+        Family::Ipv4 => "IPv4",
+        Family::Ipv6 => "IPv6",
+    }
+}
+
+fn external_ips(spec: &ServiceSpec, findings: &mut Findings<'_>) -> Vec<IpAddr> {
+    let mut addresses = Vec::new();
+    for (i, field) in spec.external_ips.iter().enumerate() {
+        let path = format_args!("spec.externalIPs[{i}]");
+        if let Ok(address) = findings.address(path, field, "it is not served") {
+            push_once(&mut addresses, address);
+        }
+    }
+    addresses
+}
+
+fn load_balancer_ips(status: &object::ServiceStatus, findings: &mut Findings<'_>) -> Vec<IpAddr> {
+    const INSTEAD: &str = "it is not served";
+    let mut addresses = Vec::new();
+    for (i, ingress) in status.load_balancer.ingress.iter().enumerate() {
+        // A load balancer with a host name only, or with the mode Proxy, delivers to node ports;
+        // catching its address on the node would go around it (KEP-1860).
+        if matches!(&ingress.ip, Field::Absent) || ingress.ip.given().is_some_and(String::is_empty)
+        {
+            continue;
+        }
+        let path = format_args!("status.loadBalancer.ingress[{i}].ipMode");
+        match findings.text(path, &ingress.ip_mode, INSTEAD) {
+            Ok("" | "VIP") => {}
+            Ok("Proxy") | Err(Rejected) => continue,
+            Ok(other) => {
+                let message = format!("{} is not VIP or Proxy; {INSTEAD}", quoted(other));
+                findings.reject(path, message);
+                continue;
+            }
+        }
+        let path = format_args!("status.loadBalancer.ingress[{i}].ip");
+        if let Ok(address) = findings.address(path, &ingress.ip, INSTEAD) {
+            push_once(&mut addresses, address);
+        }
+    }
+    addresses
+}
+
+/// Who may connect to load-balancer IPs.
+///
+/// A range that cannot be read lets nobody in, and must not let everybody in: where it leaves a
+/// family without any range, which would stand for the whole world, a range of nobody stands in.
+fn source_ranges(spec: &ServiceSpec, findings: &mut Findings<'_>) -> Vec<IpNet> {
+    const INSTEAD: &str = "it lets nobody connect";
+    let mut ranges = Vec::new();
+    let mut unread = false;
+    for (i, field) in spec.load_balancer_source_ranges.iter().enumerate() {
+        let path = format_args!("spec.loadBalancerSourceRanges[{i}]");
+        let Ok(text) = findings.text(path, field, INSTEAD) else {
+            unread = true;
+            continue;
+        };
+        if let Some(range) = address::parse_cidr(text.trim()) {
+            push_once(&mut ranges, range);
+        } else {
+            findings.reject(path, format!("{} is not a CIDR; {INSTEAD}", quoted(text)));
+            unread = true;
+        }
+    }
+    for family in Family::ALL {
+        if unread
+            && !ranges
+                .iter()
+                .any(|range| Family::of(range.addr()) == family)
+        {
+            ranges.push(nobody(family));
+        }
+    }
+    ranges
+}
+
+/// A range that is nobody's source address: the broadcast address and the unspecified one.
+fn nobody(family: Family) -> IpNet {
+    match family {
+        Family::Ipv4 => IpNet::V4(Ipv4Net::from(Ipv4Addr::BROADCAST)),
+        Family::Ipv6 => IpNet::V6(Ipv6Net::from(Ipv6Addr::UNSPECIFIED)),
+    }
+}
+
+fn affinity(spec: &ServiceSpec, findings: &mut Findings<'_>) -> Affinity {
+    let path = format_args!("spec.sessionAffinity");
+    let instead = "there is no affinity";
+    match findings.text(path, &spec.session_affinity, instead) {
+        Ok("ClientIP") => Affinity::ClientIp {
+            timeout: affinity_timeout(spec, findings),
+        },
+        Ok("" | "None") | Err(Rejected) => Affinity::None,
+        Ok(other) => {
+            let message = format!("{} is not None or ClientIP; {instead}", quoted(other));
+            findings.reject(path, message);
+            Affinity::None
+        }
+    }
+}
+
+fn affinity_timeout(spec: &ServiceSpec, findings: &mut Findings<'_>) -> Duration {
+    let path = format_args!("spec.sessionAffinityConfig.clientIP.timeoutSeconds");
+    let instead = "10800 are used";
+    let field = &spec.session_affinity_config.client_ip.timeout_seconds;
+    let Ok(Some(seconds)) = findings.value(path, field, instead) else {
+        return DEFAULT_AFFINITY_TIMEOUT;
+    };
+    match u64::try_from(*seconds) {
+        Ok(seconds @ 1..=LONGEST_AFFINITY_SECONDS) => Duration::from_secs(seconds),
+        _ => {
+            let message = format!("{seconds} seconds are not between 1 and 86400; {instead}");
+            findings.reject(path, message);
+            DEFAULT_AFFINITY_TIMEOUT
+        }
+    }
+}
+
+fn policy(name: &str, field: &Field<String>, findings: &mut Findings<'_>) -> TrafficPolicy {
+    let path = format_args!("spec.{name}");
+    let instead = "Cluster is used";
+    match findings.text(path, field, instead) {
+        Ok("" | "Cluster") | Err(Rejected) => TrafficPolicy::Cluster,
+        Ok("Local") => TrafficPolicy::Local,
+        Ok(other) => {
+            let message = format!("{} is not Cluster or Local; {instead}", quoted(other));
+            findings.reject(path, message);
+            TrafficPolicy::Cluster
+        }
+    }
+}
+
+fn ports(
+    spec: &ServiceSpec,
+    names: &mut SharedNames,
+    findings: &mut Findings<'_>,
+) -> Vec<ServicePort> {
+    let mut ports: Vec<ServicePort> = Vec::new();
+    for (i, object) in spec.ports.iter().enumerate() {
+        let Ok(port) = port(i, object, names, findings) else {
+            continue;
+        };
+        let twin =
+            |known: &ServicePort| (&known.name, known.protocol) == (&port.name, port.protocol);
+        if ports.iter().any(twin) {
+            let message = format!(
+                "{} is already the name of another {} port; this one is not served",
+                quoted(&port.name),
+                protocol_name(port.protocol),
+            );
+            findings.reject(format_args!("spec.ports[{i}].name"), message);
+        } else {
+            ports.push(port);
+        }
+    }
+    ports
+}
+
+fn port(
+    i: usize,
+    object: &object::ServicePort,
+    names: &mut SharedNames,
+    findings: &mut Findings<'_>,
+) -> Result<ServicePort, Rejected> {
+    const INSTEAD: &str = "this port is not served";
+    let name = findings.text(format_args!("spec.ports[{i}].name"), &object.name, INSTEAD)?;
+    let protocol = findings.protocol(
+        format_args!("spec.ports[{i}].protocol"),
+        &object.protocol,
+        INSTEAD,
+    )?;
+    let path = format_args!("spec.ports[{i}].port");
+    let Some(port) = findings.port(path, &object.port, INSTEAD)? else {
+        return Err(findings.reject(path, format!("there is no number; {INSTEAD}")));
+    };
+    let node_port = findings
+        .port(
+            format_args!("spec.ports[{i}].nodePort"),
+            &object.node_port,
+            "this port is not served on node addresses",
+        )
+        .unwrap_or(None);
+    Ok(ServicePort {
+        name: names.share(name),
+        protocol,
+        port,
+        node_port,
+    })
+}
+
+fn protocol_name(protocol: Protocol) -> &'static str {
+    match protocol {
+        Protocol::Tcp => "TCP",
+        Protocol::Udp => "UDP",
+        Protocol::Sctp => "SCTP",
+    }
+}
+
+fn push_once<T: PartialEq>(list: &mut Vec<T>, value: T) {
+    if !list.contains(&value) {
+        list.push(value);
+    }
+}

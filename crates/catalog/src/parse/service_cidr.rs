@@ -1,0 +1,35 @@
+//! A ServiceCIDR object into its ranges.
+
+use std::collections::BTreeSet;
+
+use dataplane::ObjectKind;
+use ipnet::IpNet;
+
+use super::findings::Findings;
+use super::{Parsed, address};
+use crate::object::field::quoted;
+use crate::object::{self, Object};
+
+/// The ranges that can be read. The object counts as long as it exists, also while it is being
+/// deleted: Services may still have addresses in it.
+pub(crate) fn parse_service_cidr(object: &object::ServiceCidr) -> Parsed<BTreeSet<IpNet>> {
+    const INSTEAD: &str = "unused addresses in it are not dropped";
+    let key = object.key();
+    let mut findings = Findings::new(ObjectKind::ServiceCidr, &key);
+    let mut ranges = BTreeSet::new();
+    for (i, field) in object.spec.cidrs.iter().enumerate() {
+        let path = format_args!("spec.cidrs[{i}]");
+        let Ok(text) = findings.text(path, field, INSTEAD) else {
+            continue;
+        };
+        match address::parse_cidr(text) {
+            Some(range) => {
+                ranges.insert(range);
+            }
+            None => {
+                findings.reject(path, format!("{} is not a CIDR; {INSTEAD}", quoted(text)));
+            }
+        }
+    }
+    findings.into_parsed(Some(ranges))
+}

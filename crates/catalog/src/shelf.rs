@@ -1,0 +1,193 @@
+//! The objects of one kind, and how far their list has come.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use dataplane::{ObjectKind, Rejection};
+
+use crate::parse::Parsed;
+use crate::{Event, ObjectKey};
+
+/// Holds what was parsed of the objects of one kind.
+#[derive(Debug)]
+pub(crate) struct Shelf<T> {
+    kind: ObjectKind,
+    listing: Listing,
+    /// Goes up with every list; an object with a lower one was not mentioned in it.
+    round: u64,
+    entries: BTreeMap<ObjectKey, Entry<T>>,
+    /// The objects that have rejections, so that nobody has to look at all others for them.
+    rejected: BTreeSet<ObjectKey>,
+}
+
+/// Holds what is known of one object. An object of which nothing is known has none.
+#[derive(Debug)]
+struct Entry<T> {
+    value: Option<T>,
+    rejections: Box<[Rejection]>,
+    undecodable: Option<Box<Rejection>>,
+    round: u64,
+}
+
+/// How far the list has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Listing {
+    /// No list has begun.
+    Awaited,
+    /// The first list is under way.
+    First,
+    /// The last list ended.
+    Complete,
+    /// Another list is under way.
+    Again,
+}
+
+/// What an event asks of one object.
+pub(crate) enum Step<O> {
+    Put(O),
+    Remove(ObjectKey),
+}
+
+/// What a step did.
+pub(crate) struct Replaced<T> {
+    /// The value until now.
+    pub(crate) before: Option<T>,
+    /// Whether the object's rejections are others now.
+    pub(crate) rejections_changed: bool,
+}
+
+// === impl Shelf ===
+
+impl<T> Shelf<T> {
+    pub(crate) fn new(kind: ObjectKind) -> Shelf<T> {
+        Shelf {
+            kind,
+            listing: Listing::Awaited,
+            round: 0,
+            entries: BTreeMap::new(),
+            rejected: BTreeSet::new(),
+        }
+    }
+
+    /// Whether one list has ended.
+    pub(crate) fn synced(&self) -> bool {
+        matches!(self.listing, Listing::Complete | Listing::Again)
+    }
+
+    pub(crate) fn get(&self, key: &ObjectKey) -> Option<&T> {
+        self.entries.get(key)?.value.as_ref()
+    }
+
+    pub(crate) fn values(&self) -> impl Iterator<Item = &T> {
+        self.entries
+            .values()
+            .filter_map(|entry| entry.value.as_ref())
+    }
+
+    pub(crate) fn rejections(&self) -> impl Iterator<Item = &Rejection> {
+        self.rejected
+            .iter()
+            .filter_map(|key| self.entries.get(key))
+            .flat_map(|entry| entry.rejections.iter().chain(entry.undecodable.as_deref()))
+    }
+
+    /// The steps that `event` asks for, in order. Whether rejections changed on the way is the
+    /// second answer: an object that cannot be decoded changes nothing else.
+    pub(crate) fn receive<O>(&mut self, event: Event<O>) -> (Vec<Step<O>>, bool) {
+        match event {
+            Event::Init => {
+                self.begin();
+                (Vec::new(), false)
+            }
+            Event::InitApply(object) | Event::Apply(object) => (vec![Step::Put(object)], false),
+            Event::InitDone => (self.finish().into_iter().map(Step::Remove).collect(), false),
+            Event::Delete(key) => (vec![Step::Remove(key)], false),
+            Event::Undecodable {
+                key,
+                field,
+                message,
+            } => (Vec::new(), self.keep_as_it_was(key, field, message)),
+        }
+    }
+
+    /// Replaces what is known of an object.
+    pub(crate) fn put(&mut self, key: ObjectKey, parsed: Parsed<T>) -> Replaced<T> {
+        // The old key is put back with the new value: others hold its text too.
+        let (key, before) = match self.entries.remove_entry(&key) {
+            Some((key, entry)) => (key, Some(entry)),
+            None => (key, None),
+        };
+        let rejections = parsed.rejections.into_boxed_slice();
+        let rejections_changed = match &before {
+            None => !rejections.is_empty(),
+            Some(entry) => entry.undecodable.is_some() || entry.rejections != rejections,
+        };
+        if rejections.is_empty() {
+            self.rejected.remove(&key);
+        } else {
+            self.rejected.insert(key.clone());
+        }
+        if parsed.value.is_some() || !rejections.is_empty() {
+            let entry = Entry {
+                value: parsed.value,
+                rejections,
+                undecodable: None,
+                round: self.round,
+            };
+            self.entries.insert(key, entry);
+        }
+        Replaced {
+            before: before.and_then(|entry| entry.value),
+            rejections_changed,
+        }
+    }
+
+    /// Forgets an object.
+    pub(crate) fn remove(&mut self, key: &ObjectKey) -> Replaced<T> {
+        Replaced {
+            rejections_changed: self.rejected.remove(key),
+            before: self.entries.remove(key).and_then(|entry| entry.value),
+        }
+    }
+
+    fn begin(&mut self) {
+        self.round += 1;
+        self.listing = match self.listing {
+            Listing::Awaited | Listing::First => Listing::First,
+            Listing::Complete | Listing::Again => Listing::Again,
+        };
+    }
+
+    /// The objects that the list did not mention. The end of a list that never began says nothing.
+    fn finish(&mut self) -> Vec<ObjectKey> {
+        match self.listing {
+            Listing::Awaited | Listing::Complete => Vec::new(),
+            Listing::First | Listing::Again => {
+                self.listing = Listing::Complete;
+                self.entries
+                    .iter()
+                    .filter(|(_, entry)| entry.round != self.round)
+                    .map(|(key, _)| key.clone())
+                    .collect()
+            }
+        }
+    }
+
+    fn keep_as_it_was(&mut self, key: ObjectKey, field: String, message: String) -> bool {
+        let rejection = Box::new(Rejection {
+            object: key.of_kind(self.kind),
+            field,
+            message,
+        });
+        self.rejected.insert(key.clone());
+        let entry = self.entries.entry(key).or_insert(Entry {
+            value: None,
+            rejections: Box::default(),
+            undecodable: None,
+            round: self.round,
+        });
+        entry.round = self.round;
+        let changed = entry.undecodable.as_ref() != Some(&rejection);
+        entry.undecodable = Some(rejection);
+        changed
+    }
+}

@@ -1,0 +1,9 @@
+//! Histories of events: what a catalog is after them, and what it says has changed.
+
+mod generated_world;
+mod lists;
+mod nodes_and_ranges;
+mod properties;
+mod triggers;
+mod undecodable;
+mod world;

@@ -1,0 +1,88 @@
+//! Objects that cannot be decoded: named, and served as they last were.
+
+use catalog::object::{EndpointSlice, Node, Object, Service};
+use catalog::{Catalog, Event, ObjectKey};
+
+use crate::world::{list, pods, served, service, slice, synced};
+
+fn undecodable<T: Object>(key: ObjectKey) -> Event<T> {
+    Event::Undecodable {
+        key,
+        field: "spec.ports".to_owned(),
+        message: "invalid type: map, expected a sequence".to_owned(),
+    }
+}
+
+fn rejections(catalog: &Catalog) -> Vec<String> {
+    catalog.rejections().map(ToString::to_string).collect()
+}
+
+const NAMED: &str = "Service shop/a: spec.ports: invalid type: map, expected a sequence";
+
+#[test]
+fn the_last_good_version_stays_and_the_object_is_named() {
+    let mut catalog = synced(&[service("a")], &[slice("a-1", "a", &[1])]);
+    catalog.apply(undecodable::<Service>(service("a").key()));
+    assert_eq!(served(&catalog), ["a"]);
+    assert_eq!(rejections(&catalog), [NAMED]);
+    let dirty = catalog.take_dirty();
+    assert!(dirty.rejections && dirty.services.is_empty());
+
+    catalog.apply(undecodable::<Service>(service("a").key()));
+    assert!(catalog.dirty().is_empty(), "nothing new was said");
+
+    catalog.apply(Event::Apply(service("a")));
+    assert_eq!(rejections(&catalog), [""; 0]);
+    let dirty = catalog.take_dirty();
+    assert!(dirty.rejections && dirty.services.is_empty());
+}
+
+#[test]
+fn a_list_with_an_object_that_cannot_be_decoded_does_not_remove_it() {
+    let mut catalog = synced(&[service("a"), service("b")], &[]);
+    catalog.apply(Event::<Service>::Init);
+    catalog.apply(undecodable::<Service>(service("a").key()));
+    catalog.apply(Event::<Service>::InitDone);
+    assert_eq!(served(&catalog), ["a"]);
+    assert_eq!(rejections(&catalog), [NAMED]);
+
+    list::<Service>(&mut catalog, &[]);
+    assert_eq!(served(&catalog), [""; 0]);
+    assert_eq!(rejections(&catalog), [""; 0]);
+}
+
+#[test]
+fn an_object_that_never_could_be_decoded_is_named_until_it_is_gone() {
+    let mut catalog = synced(&[service("a")], &[]);
+    let key = ObjectKey::namespaced("shop", "a-1");
+    catalog.apply(undecodable::<EndpointSlice>(key.clone()));
+    assert_eq!(rejections(&catalog).len(), 1);
+    assert_eq!(pods(&catalog, "a"), [""; 0]);
+    catalog.take_dirty();
+    catalog.apply(Event::<EndpointSlice>::Delete(key));
+    assert_eq!(rejections(&catalog), [""; 0]);
+    assert!(catalog.take_dirty().rejections);
+}
+
+#[test]
+fn what_was_wrong_with_the_last_good_version_is_still_said() {
+    let mut bad_port = service("a");
+    bad_port.spec.external_ips = vec!["nonsense".into()];
+    let mut catalog = synced(&[bad_port], &[]);
+    catalog.apply(undecodable::<Service>(service("a").key()));
+    let expected =
+        "Service shop/a: spec.externalIPs[0]: \"nonsense\" is not an IP address; it is not served";
+    assert_eq!(rejections(&catalog), [expected, NAMED]);
+}
+
+#[test]
+fn only_our_own_node_is_named() {
+    let mut catalog = synced(&[], &[]);
+    catalog.apply(undecodable::<Node>(ObjectKey::cluster("node-2")));
+    assert_eq!(rejections(&catalog), [""; 0]);
+    catalog.apply(undecodable::<Node>(ObjectKey::cluster("node-1")));
+    assert_eq!(rejections(&catalog).len(), 1);
+    catalog.apply(Event::<Node>::Delete(ObjectKey::cluster("node-1")));
+    assert_eq!(rejections(&catalog), [""; 0]);
+    assert_eq!(catalog.node(), None);
+}
