@@ -1,0 +1,34 @@
+//! Services as nf_tables elements.
+//!
+//! One table a family, ours alone, programmed over netlink. [`layout`] has the sets, [`chains`] the
+//! rules, and why each is where it is; together they are this way of a packet:
+//!
+//! ```text
+//! nat-prerouting, nat-output --jump--> dispatch
+//!     services   { 10.96.0.10 . tcp . 80 : goto cluster-3, 192.0.2.7 . tcp . 80 : goto external-3, … }
+//!     nodeports  { tcp . 30080 : goto nodeport-external-3, tcp . 30081 : goto nodeport-external-local, … }
+//! cluster-3          unless a pod of this node sent it: mark for masquerade; goto lb-3
+//! external-3         mark for masquerade, goto lb-3
+//! lb-3               dnat to daddr . proto . dport . numgen random mod 3 map @endpoints
+//! external-local     pods of this node, this node (marked): short-circuits { … : goto lb-3 }
+//!                    everyone else:                         locals { … : goto local-1 }
+//! nat-postrouting --jump--> masquerading    what is marked; what an endpoint sent to itself
+//! filter-*                                refusals { … : goto refuse | drop }, cluster IPs, Service CIDRs
+//! ```
+
+mod chains;
+mod diff;
+mod kernel;
+mod layout;
+mod render;
+mod replay;
+mod simulate;
+mod slots;
+mod table;
+
+pub use diff::Change;
+pub use kernel::{Nftables, open};
+pub use layout::TABLE;
+pub use replay::Refused;
+pub use simulate::simulate;
+pub use table::Table;

@@ -1,0 +1,185 @@
+//! One of our tables as a value: what the kernel holds, or should.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::sync::Arc;
+
+use dataplane::{Family, FrontendKey, PersistentMap, Target};
+use netlink::nf_tables::{Bytes, Chain, ElementData, Rule, Set, Verdict};
+
+use crate::chains::BalancingChain;
+use crate::layout::{self, Keyed, LOCAL_SLOTS, SetName};
+
+/// A table with its chains, sets and elements. Copies share what they have in common. Two are equal
+/// when a kernel holding either would list the same.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Table {
+    /// Whether the table is there at all.
+    pub(crate) exists: bool,
+    /// Chains by name.
+    pub(crate) chains: BTreeMap<Arc<str>, Arc<ChainWithRules>>,
+    /// Sets by name.
+    pub(crate) sets: BTreeMap<Arc<str>, SetWithElements>,
+}
+
+/// A chain and what is in it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct ChainWithRules {
+    pub(crate) chain: Chain,
+    /// A rule that is not of our making is one without expressions: it equals none of ours.
+    pub(crate) rules: Vec<Rule>,
+}
+
+/// A set and what is in it.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct SetWithElements {
+    pub(crate) set: Arc<Set>,
+    pub(crate) elements: PersistentMap<Bytes, ElementData>,
+}
+
+// === impl Table ===
+
+impl Table {
+    /// How many elements all sets have.
+    pub fn elements(&self) -> usize {
+        self.sets.values().map(|set| set.elements.len()).sum()
+    }
+
+    /// The elements that carry one frontend, each as nft prints it, with its set.
+    pub fn elements_of(&self, key: &FrontendKey) -> Vec<String> {
+        let keyed = Keyed::of(key);
+        let bytes = layout::frontend(key);
+        let single = [
+            keyed.services(),
+            keyed.short_circuits(),
+            keyed.locals(),
+            keyed.refusals(),
+        ];
+        let mut lines = Vec::new();
+        let mut push = |set: SetName, key: &Bytes| {
+            let Some(set) = self.sets.get(set.as_str()) else {
+                return false;
+            };
+            let Some(data) = set.elements.get(key) else {
+                return false;
+            };
+            lines.push(format!(
+                "{} {{ {} }}",
+                set.set.name,
+                set.set.element(key, data)
+            ));
+            true
+        };
+        for set in single {
+            push(set, &bytes);
+        }
+        for first in [0, LOCAL_SLOTS] {
+            let mut slot = first;
+            while push(keyed.endpoints(), &layout::slot(bytes, slot)) {
+                slot += 1;
+            }
+        }
+        lines
+    }
+
+    /// Where connections to a frontend are sent, whoever makes them.
+    pub fn targets(&self, key: &FrontendKey) -> BTreeSet<Target> {
+        let slots = |first| self.slots(key.family(), key, first);
+        [0, LOCAL_SLOTS].into_iter().flat_map(slots).collect()
+    }
+
+    /// The same table arranged as if it had been rendered at once: endpoints in order, and no chain
+    /// for a number of endpoints that nothing has. Equal for tables that treat packets the same.
+    #[must_use]
+    pub fn canonical(&self, family: Family) -> Table {
+        let mut table = self.clone();
+        let mut used = BTreeSet::new();
+        for set in self.sets.values() {
+            for (_, data) in set.elements.iter() {
+                if let ElementData::Verdict(Verdict::Goto(chain)) = data {
+                    used.extend(
+                        BalancingChain::parse(chain)
+                            .into_iter()
+                            .flat_map(BalancingChain::closure),
+                    );
+                }
+            }
+        }
+        table.chains.retain(|name, _| {
+            BalancingChain::parse(name).is_none_or(|chain| used.contains(&chain))
+        });
+        for keyed in [Keyed::Address, Keyed::NodePort] {
+            let name = keyed.endpoints();
+            let Some(set) = self.sets.get(name.as_str()) else {
+                continue;
+            };
+            let frontends: BTreeSet<_> = set
+                .elements
+                .iter()
+                .filter_map(|(key, _)| layout::parse_frontend(family, keyed, key.as_slice()))
+                .collect();
+            for key in frontends {
+                for first in [0, LOCAL_SLOTS] {
+                    let mut targets = self.slots(family, &key, first);
+                    targets.sort();
+                    for (slot, target) in (first..).zip(targets) {
+                        let key = layout::slot(layout::frontend(&key), slot);
+                        table.set_element(name, key, ElementData::Value(layout::target(&target)));
+                    }
+                }
+            }
+        }
+        table
+    }
+
+    pub(crate) fn element(&self, set: SetName, key: &Bytes) -> Option<&ElementData> {
+        self.sets.get(set.as_str())?.elements.get(key)
+    }
+
+    pub(crate) fn set_element(&mut self, set: SetName, key: Bytes, data: ElementData) {
+        if let Some(set) = self.sets.get_mut(set.as_str())
+            && set.elements.get(&key) != Some(&data)
+        {
+            set.elements.insert(key, data);
+        }
+    }
+
+    pub(crate) fn remove_element(&mut self, set: SetName, key: &Bytes) -> bool {
+        self.sets
+            .get_mut(set.as_str())
+            .is_some_and(|set| set.elements.remove(key).is_some())
+    }
+
+    /// The endpoints in the slots of a frontend from `first` up to the first empty one.
+    pub(crate) fn slots(&self, family: Family, key: &FrontendKey, first: u32) -> Vec<Target> {
+        let (set, bytes) = (Keyed::of(key).endpoints(), layout::frontend(key));
+        (first..)
+            .map_while(|slot| match self.element(set, &layout::slot(bytes, slot)) {
+                Some(ElementData::Value(value)) => layout::parse_target(family, value),
+                _ => None,
+            })
+            .collect()
+    }
+}
+
+impl fmt::Display for Table {
+    /// Chains and sets by name, elements by key.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if !self.exists {
+            return Ok(());
+        }
+        for chain in self.chains.values() {
+            writeln!(f, "chain {}", chain.chain)?;
+            for rule in &chain.rules {
+                writeln!(f, "    {rule}")?;
+            }
+        }
+        for set in self.sets.values() {
+            writeln!(f, "set {}", set.set)?;
+            for (key, data) in set.elements.sorted() {
+                writeln!(f, "    {}", set.set.element(key, data))?;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,276 @@
+//! The objects of nf_tables as values, in the kernel's own names.
+
+mod decode;
+mod encode;
+mod expression;
+mod print;
+mod transaction;
+
+use std::fmt;
+use std::sync::Arc;
+
+pub use decode::DecodeError;
+pub(crate) use decode::{chain, elements, generation, rule, set, table};
+pub(crate) use encode::{encode, encode_dump, encode_generation, message as request};
+pub use expression::{
+    ADDRESS_TYPE_LOCAL, CtKey, Direction, Expression, FibField, MetaKey, NatKind, NumberGenerator,
+    Operator, PayloadBase, Register, RejectKind,
+};
+pub use print::Typed;
+pub use transaction::{Operation, Transaction};
+
+/// The family of a table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Family {
+    /// `ip`, `NFPROTO_IPV4`.
+    Ip,
+    /// `ip6`, `NFPROTO_IPV6`.
+    Ip6,
+}
+
+/// A chain without its rules.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Chain {
+    /// Its name, unique in its table.
+    pub name: Arc<str>,
+    /// Where packets enter it; `None` for a chain that only verdicts lead to.
+    pub hook: Option<Hook>,
+}
+
+/// How a base chain is attached.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Hook {
+    /// `filter` or `nat`.
+    pub kind: ChainKind,
+    /// The point in a packet's way.
+    pub point: HookPoint,
+    /// Its place among the chains of that point; lower comes first.
+    pub priority: i32,
+}
+
+/// The type of a base chain.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ChainKind {
+    /// `type filter`.
+    Filter,
+    /// `type nat`: sees only the first packet of a connection.
+    Nat,
+}
+
+/// `NF_INET_*` hooks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum HookPoint {
+    /// A packet has come in, before routing.
+    Prerouting,
+    /// A packet is for this machine.
+    Input,
+    /// A packet passes through.
+    Forward,
+    /// A packet of a process on this machine.
+    Output,
+    /// A packet is about to leave.
+    Postrouting,
+}
+
+/// One rule: expressions in order. Rules have no name; a chain is compared as a list of them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Rule {
+    /// What it matches and does.
+    pub expressions: Vec<Expression>,
+}
+
+/// A set or map without its elements.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Set {
+    /// Its name, unique in its table.
+    pub name: Arc<str>,
+    /// The fields of a key, in order.
+    pub key: Vec<DataType>,
+    /// What an element leads to.
+    pub content: SetContent,
+}
+
+/// Whether a set is a map, and to what.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum SetContent {
+    /// Not a map: membership is all.
+    Membership,
+    /// A map to verdicts.
+    Verdicts,
+    /// A map to values with these fields.
+    Values(Vec<DataType>),
+}
+
+/// A field of a key or value. Each field takes whole 32-bit registers, and so whole multiples of
+/// four bytes in a concatenation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum DataType {
+    /// `ipv4_addr`, 4 bytes, network order.
+    Ipv4Address,
+    /// `ipv6_addr`, 16 bytes.
+    Ipv6Address,
+    /// `inet_proto`, 1 byte.
+    Protocol,
+    /// `inet_service`, 2 bytes, network order.
+    Service,
+    /// `mark`, 4 bytes, host order. Stands for plain numbers too: nft knows no named integer type of
+    /// fixed size, and this one prints everywhere.
+    Mark,
+}
+
+/// The bytes of a key or a value, laid out as in registers.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Bytes {
+    length: u8,
+    buffer: [u8; Bytes::CAPACITY],
+}
+
+/// What an element of a set leads to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ElementData {
+    /// Nothing: the set is no map.
+    None,
+    /// A value, loaded into registers.
+    Value(Bytes),
+    /// A verdict.
+    Verdict(Verdict),
+}
+
+/// What becomes of a packet.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Verdict {
+    /// This hook lets it pass.
+    Accept,
+    /// It is gone.
+    Drop,
+    /// On with the rules of a chain, then back here.
+    Jump(Arc<str>),
+    /// On with the rules of a chain, then back to whoever jumped here.
+    Goto(Arc<str>),
+    /// Back to whoever jumped here.
+    Return,
+}
+
+// === impl Family ===
+
+impl Family {
+    pub(crate) fn number(self) -> u8 {
+        match self {
+            Family::Ip => 2,
+            Family::Ip6 => 10,
+        }
+    }
+
+    /// The type of this family's addresses.
+    pub fn address(self) -> DataType {
+        match self {
+            Family::Ip => DataType::Ipv4Address,
+            Family::Ip6 => DataType::Ipv6Address,
+        }
+    }
+}
+
+impl fmt::Display for Family {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Family::Ip => "ip",
+            Family::Ip6 => "ip6",
+        })
+    }
+}
+
+// === impl DataType ===
+
+impl DataType {
+    /// How many bytes of a register it uses.
+    pub fn size(self) -> usize {
+        match self {
+            DataType::Ipv4Address | DataType::Mark => 4,
+            DataType::Ipv6Address => 16,
+            DataType::Protocol => 1,
+            DataType::Service => 2,
+        }
+    }
+
+    /// How many bytes of a concatenation it takes.
+    pub fn width(self) -> usize {
+        self.size().next_multiple_of(4)
+    }
+
+    /// nft's number for it (`enum datatypes` of nftables' include/datatype.h). The kernel only
+    /// stores it; a listing is unreadable without.
+    pub(crate) fn number(self) -> u32 {
+        match self {
+            DataType::Ipv4Address => 7,
+            DataType::Ipv6Address => 8,
+            DataType::Protocol => 12,
+            DataType::Service => 13,
+            DataType::Mark => 19,
+        }
+    }
+
+    pub(crate) fn from_number(number: u32) -> Option<DataType> {
+        [
+            DataType::Ipv4Address,
+            DataType::Ipv6Address,
+            DataType::Protocol,
+            DataType::Service,
+            DataType::Mark,
+        ]
+        .into_iter()
+        .find(|t| t.number() == number)
+    }
+}
+
+// === impl Bytes ===
+
+impl Bytes {
+    /// The longest key there is: two IPv6 addresses, a protocol and a port.
+    pub const CAPACITY: usize = 40;
+
+    /// No bytes.
+    pub const fn new() -> Bytes {
+        Bytes {
+            length: 0,
+            buffer: [0; Bytes::CAPACITY],
+        }
+    }
+
+    /// These bytes, or `None` if they are more than [`Bytes::CAPACITY`].
+    pub fn from_slice(bytes: &[u8]) -> Option<Bytes> {
+        (bytes.len() <= Bytes::CAPACITY).then(|| Bytes::new().with(bytes))
+    }
+
+    /// The bytes.
+    pub fn as_slice(&self) -> &[u8] {
+        &self.buffer[..usize::from(self.length)]
+    }
+
+    /// These bytes with one more field behind them, padded to a whole register.
+    ///
+    /// # Panics
+    /// If that is more than [`Bytes::CAPACITY`]; the layouts of keys are constants.
+    #[must_use]
+    pub fn with(mut self, field: &[u8]) -> Bytes {
+        let start = usize::from(self.length);
+        self.buffer[start..start + field.len()].copy_from_slice(field);
+        let end = start + field.len().next_multiple_of(4);
+        self.length = u8::try_from(end).expect("the capacity is under 256");
+        self
+    }
+}
+
+impl Default for Bytes {
+    fn default() -> Bytes {
+        Bytes::new()
+    }
+}
+
+impl fmt::Debug for Bytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for byte in self.as_slice() {
+            write!(f, "{byte:02x}")?;
+        }
+        Ok(())
+    }
+}

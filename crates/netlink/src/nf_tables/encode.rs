@@ -1,0 +1,552 @@
+//! Values to messages.
+
+use super::{
+    Bytes, Chain, ChainKind, CtKey, DataType, Direction, ElementData, Expression, Family, FibField,
+    HookPoint, MetaKey, NatKind, NumberGenerator, Operation, Operator, PayloadBase, Register,
+    RejectKind, Rule, Set, SetContent, Transaction, Verdict,
+};
+use crate::wire::{ACK, APPEND, CREATE, DUMP, REQUEST, Writer};
+
+/// `NFNL_SUBSYS_NFTABLES`, in the upper half of a message's type.
+pub(crate) const SUBSYSTEM: u16 = 10;
+/// `NFNL_MSG_BATCH_BEGIN`.
+const BATCH_BEGIN: u16 = 16;
+/// `NFNL_MSG_BATCH_END`.
+const BATCH_END: u16 = 17;
+/// The longest attribute of elements we write. An attribute's length is a 16-bit number.
+const ELEMENT_LIST_LIMIT: usize = 60_000;
+
+/// `enum nf_tables_msg_types`.
+pub(crate) mod message {
+    pub(crate) const NEW_TABLE: u16 = 0;
+    pub(crate) const GET_TABLE: u16 = 1;
+    pub(crate) const DELETE_TABLE: u16 = 2;
+    pub(crate) const NEW_CHAIN: u16 = 3;
+    pub(crate) const GET_CHAIN: u16 = 4;
+    pub(crate) const DELETE_CHAIN: u16 = 5;
+    pub(crate) const NEW_RULE: u16 = 6;
+    pub(crate) const GET_RULE: u16 = 7;
+    pub(crate) const DELETE_RULE: u16 = 8;
+    pub(crate) const NEW_SET: u16 = 9;
+    pub(crate) const GET_SET: u16 = 10;
+    pub(crate) const DELETE_SET: u16 = 11;
+    pub(crate) const NEW_ELEMENTS: u16 = 12;
+    pub(crate) const GET_ELEMENTS: u16 = 13;
+    pub(crate) const DELETE_ELEMENTS: u16 = 14;
+    pub(crate) const GET_GENERATION: u16 = 16;
+}
+
+/// A transaction as it is sent.
+#[derive(Debug)]
+pub(crate) struct Batch {
+    pub(crate) bytes: Vec<u8>,
+    /// The number of the message that begins it: errors of the commit itself bear it.
+    pub(crate) first: u32,
+    /// The number of the last message within it: the only one that is acknowledged.
+    pub(crate) last: u32,
+}
+
+struct Encoder<'a> {
+    writer: Writer,
+    transaction: &'a Transaction,
+    sequence: u32,
+    last: Option<crate::wire::Open>,
+}
+
+/// Encodes `transaction` with message numbers from `sequence` on.
+pub(crate) fn encode(transaction: &Transaction, sequence: u32) -> Batch {
+    let mut encoder = Encoder {
+        writer: Writer::default(),
+        transaction,
+        sequence,
+        last: None,
+    };
+    encoder.frame(BATCH_BEGIN);
+    for operation in &transaction.operations {
+        encoder.operation(operation);
+    }
+    // Only the last message asks for an acknowledgement: one on BATCH_END comes from 6.10 on only.
+    let last = encoder.sequence.wrapping_sub(1);
+    if let Some(open) = encoder.last {
+        encoder.writer.flag(open, ACK);
+    }
+    encoder.frame(BATCH_END);
+    Batch {
+        bytes: encoder.writer.into_bytes(),
+        first: sequence,
+        last,
+    }
+}
+
+/// A request for all objects of one sort. `table` and `set` narrow it.
+pub(crate) fn encode_dump(
+    kind: u16,
+    family: Family,
+    table: Option<&str>,
+    set: Option<&str>,
+    sequence: u32,
+) -> Vec<u8> {
+    let mut writer = Writer::default();
+    let open = writer.begin(
+        SUBSYSTEM << 8 | kind,
+        REQUEST | DUMP,
+        sequence,
+        family.number(),
+        0,
+    );
+    if let Some(table) = table {
+        writer.string(1, table);
+    }
+    if let Some(set) = set {
+        writer.string(2, set);
+    }
+    writer.end(open);
+    writer.into_bytes()
+}
+
+/// A request for the number of the ruleset's generation.
+pub(crate) fn encode_generation(sequence: u32) -> Vec<u8> {
+    let mut writer = Writer::default();
+    let open = writer.begin(
+        SUBSYSTEM << 8 | message::GET_GENERATION,
+        REQUEST,
+        sequence,
+        0,
+        0,
+    );
+    writer.end(open);
+    writer.into_bytes()
+}
+
+// === impl Encoder ===
+
+impl Encoder<'_> {
+    fn frame(&mut self, kind: u16) {
+        let open = self
+            .writer
+            .begin(kind, REQUEST, self.sequence, 0, SUBSYSTEM);
+        self.writer.end(open);
+        self.sequence = self.sequence.wrapping_add(1);
+    }
+
+    fn message(&mut self, kind: u16, flags: u16, body: impl FnOnce(&mut Writer)) {
+        let open = self.writer.begin(
+            SUBSYSTEM << 8 | kind,
+            REQUEST | flags,
+            self.sequence,
+            self.transaction.family.number(),
+            0,
+        );
+        self.writer.string(1, &self.transaction.table);
+        body(&mut self.writer);
+        self.writer.end(open);
+        self.last = Some(open);
+        self.sequence = self.sequence.wrapping_add(1);
+    }
+
+    fn operation(&mut self, operation: &Operation) {
+        match operation {
+            Operation::AddTable => self.message(message::NEW_TABLE, CREATE, |_| {}),
+            Operation::DeleteTable => self.message(message::DELETE_TABLE, 0, |_| {}),
+            Operation::AddChain(chain) => {
+                self.message(message::NEW_CHAIN, CREATE, |writer| {
+                    add_chain(writer, chain)
+                });
+            }
+            // NFTA_RULE_CHAIN without a handle: every rule of the chain.
+            Operation::FlushChain(chain) => {
+                self.message(message::DELETE_RULE, 0, |writer| writer.string(2, chain));
+            }
+            Operation::DeleteChain(chain) => {
+                self.message(message::DELETE_CHAIN, 0, |writer| writer.string(3, chain));
+            }
+            Operation::AddRule { chain, rule } => {
+                let family = self.transaction.family;
+                self.message(message::NEW_RULE, CREATE | APPEND, |writer| {
+                    writer.string(2, chain);
+                    add_rule(writer, family, rule);
+                });
+            }
+            Operation::AddSet(set) => {
+                let id = self.sequence;
+                self.message(message::NEW_SET, CREATE, |writer| add_set(writer, set, id));
+            }
+            Operation::DeleteSet(set) => {
+                self.message(message::DELETE_SET, 0, |writer| writer.string(2, set));
+            }
+            Operation::AddElements { set, elements } => {
+                self.elements(
+                    message::NEW_ELEMENTS,
+                    CREATE,
+                    &set.name,
+                    elements.iter(),
+                    |w, (key, data)| {
+                        element(w, key, data);
+                    },
+                );
+            }
+            Operation::DeleteElements { set, keys } => {
+                self.elements(
+                    message::DELETE_ELEMENTS,
+                    0,
+                    &set.name,
+                    keys.iter(),
+                    |w, key| {
+                        element(w, key, &ElementData::None);
+                    },
+                );
+            }
+        }
+    }
+
+    fn elements<T>(
+        &mut self,
+        kind: u16,
+        flags: u16,
+        set: &str,
+        elements: impl Iterator<Item = T>,
+        write: impl Fn(&mut Writer, T),
+    ) {
+        let mut elements = elements.peekable();
+        while elements.peek().is_some() {
+            self.message(kind, flags, |writer| {
+                writer.string(2, set);
+                let list = writer.nest(3);
+                let start = writer.len();
+                while writer.len() - start < ELEMENT_LIST_LIMIT {
+                    let Some(next) = elements.next() else { break };
+                    let open = writer.nest(1);
+                    write(writer, next);
+                    writer.close(open);
+                }
+                writer.close(list);
+            });
+        }
+    }
+}
+
+fn add_chain(writer: &mut Writer, chain: &Chain) {
+    writer.string(3, &chain.name);
+    if let Some(hook) = &chain.hook {
+        let open = writer.nest(4);
+        writer.u32(1, hook_number(hook.point));
+        writer.bytes(2, &hook.priority.to_be_bytes());
+        writer.close(open);
+        writer.string(
+            7,
+            match hook.kind {
+                ChainKind::Filter => "filter",
+                ChainKind::Nat => "nat",
+            },
+        );
+    }
+}
+
+/// `enum nf_inet_hooks`.
+pub(crate) fn hook_number(point: HookPoint) -> u32 {
+    match point {
+        HookPoint::Prerouting => 0,
+        HookPoint::Input => 1,
+        HookPoint::Forward => 2,
+        HookPoint::Output => 3,
+        HookPoint::Postrouting => 4,
+    }
+}
+
+fn add_set(writer: &mut Writer, set: &Set, id: u32) {
+    let length = |fields: &[DataType]| {
+        fields
+            .iter()
+            .map(|field| field.width())
+            .fold(0u32, |sum, width| {
+                sum + u32::try_from(width).expect("widths are at most 16")
+            })
+    };
+    writer.string(2, &set.name);
+    // NFT_SET_MAP.
+    writer.u32(
+        3,
+        if set.content == SetContent::Membership {
+            0
+        } else {
+            8
+        },
+    );
+    writer.u32(4, concatenation(&set.key));
+    writer.u32(
+        5,
+        match set.key.as_slice() {
+            [one] => u32::try_from(one.size()).expect("sizes are at most 16"),
+            many => length(many),
+        },
+    );
+    match &set.content {
+        SetContent::Membership => {}
+        SetContent::Verdicts => {
+            // NFT_DATA_VERDICT; the length of a verdict is the kernel's business.
+            writer.u32(6, 0xffff_ff00);
+            writer.u32(7, 16);
+        }
+        SetContent::Values(fields) => {
+            writer.u32(6, concatenation(fields));
+            writer.u32(7, length(fields));
+        }
+    }
+    // An id is mandatory, though only sets without a name are referred to by it.
+    writer.u32(10, id);
+}
+
+/// nft packs the types of a concatenation six bits each.
+pub(crate) fn concatenation(fields: &[DataType]) -> u32 {
+    fields
+        .iter()
+        .fold(0, |packed, field| packed << 6 | field.number())
+}
+
+fn element(writer: &mut Writer, key: &Bytes, data: &ElementData) {
+    let open = writer.nest(1);
+    writer.bytes(1, key.as_slice());
+    writer.close(open);
+    match data {
+        ElementData::None => {}
+        ElementData::Value(value) => {
+            let open = writer.nest(2);
+            writer.bytes(1, value.as_slice());
+            writer.close(open);
+        }
+        ElementData::Verdict(verdict) => {
+            let open = writer.nest(2);
+            add_verdict(writer, verdict);
+            writer.close(open);
+        }
+    }
+}
+
+/// `NFTA_DATA_VERDICT` of `enum nft_data_attributes`.
+fn add_verdict(writer: &mut Writer, verdict: &Verdict) {
+    let (code, chain): (i32, Option<&str>) = match verdict {
+        Verdict::Drop => (0, None),
+        Verdict::Accept => (1, None),
+        Verdict::Jump(chain) => (-3, Some(chain)),
+        Verdict::Goto(chain) => (-4, Some(chain)),
+        Verdict::Return => (-5, None),
+    };
+    let open = writer.nest(2);
+    writer.bytes(1, &code.to_be_bytes());
+    if let Some(chain) = chain {
+        writer.string(2, chain);
+    }
+    writer.close(open);
+}
+
+fn add_rule(writer: &mut Writer, family: Family, rule: &Rule) {
+    let list = writer.nest(4);
+    for expression in &rule.expressions {
+        let element = writer.nest(1);
+        writer.string(1, expression.name());
+        let open = writer.nest(2);
+        add_expression(writer, family, expression);
+        writer.close(open);
+        writer.close(element);
+    }
+    writer.close(list);
+}
+
+/// `NFT_REG32_00`.
+fn register(register: Register) -> u32 {
+    8 + u32::from(register.0)
+}
+
+impl Expression {
+    /// The kernel's name for it.
+    pub(crate) fn name(&self) -> &'static str {
+        match self {
+            Expression::Payload { .. } => "payload",
+            Expression::Meta { .. } | Expression::SetMeta { .. } => "meta",
+            Expression::Ct { .. } => "ct",
+            Expression::Compare { .. } => "cmp",
+            Expression::Bitwise { .. } => "bitwise",
+            Expression::Lookup { .. }
+            | Expression::LookupValue { .. }
+            | Expression::LookupVerdict { .. } => "lookup",
+            Expression::Immediate(_) => "immediate",
+            Expression::Numgen { .. } => "numgen",
+            Expression::FibType { .. } => "fib",
+            Expression::Nat { .. } => "nat",
+            Expression::Masquerade => "masq",
+            Expression::Reject(_) => "reject",
+        }
+    }
+}
+
+fn add_expression(writer: &mut Writer, family: Family, expression: &Expression) {
+    match expression {
+        Expression::Payload {
+            base,
+            offset,
+            length,
+            to,
+        } => {
+            writer.u32(1, register(*to));
+            writer.u32(
+                2,
+                match base {
+                    PayloadBase::Network => 1,
+                    PayloadBase::Transport => 2,
+                },
+            );
+            writer.u32(3, *offset);
+            writer.u32(4, *length);
+        }
+        Expression::Meta { key, to } => {
+            writer.u32(1, register(*to));
+            writer.u32(2, meta_number(*key));
+        }
+        Expression::SetMeta { key, from } => {
+            writer.u32(2, meta_number(*key));
+            writer.u32(3, register(*from));
+        }
+        Expression::Ct { key, direction, to } => {
+            writer.u32(1, register(*to));
+            writer.u32(2, ct_number(*key));
+            if let Some(direction) = direction {
+                writer.u8(
+                    3,
+                    match direction {
+                        Direction::Original => 0,
+                        Direction::Reply => 1,
+                    },
+                );
+            }
+        }
+        Expression::Compare {
+            from,
+            operator,
+            value,
+        } => {
+            writer.u32(1, register(*from));
+            writer.u32(
+                2,
+                match operator {
+                    Operator::Equal => 0,
+                    Operator::NotEqual => 1,
+                },
+            );
+            data(writer, 3, value);
+        }
+        Expression::Bitwise {
+            from,
+            to,
+            mask,
+            xor,
+        } => {
+            writer.u32(1, register(*from));
+            writer.u32(2, register(*to));
+            writer.u32(
+                3,
+                u32::try_from(mask.len()).expect("a mask fits the registers"),
+            );
+            data(writer, 4, mask);
+            data(writer, 5, xor);
+        }
+        Expression::Lookup { set, from } => {
+            writer.string(1, set);
+            writer.u32(2, register(*from));
+        }
+        Expression::LookupValue { set, from, to } => {
+            writer.string(1, set);
+            writer.u32(2, register(*from));
+            writer.u32(3, register(*to));
+        }
+        Expression::LookupVerdict { set, from } => {
+            writer.string(1, set);
+            writer.u32(2, register(*from));
+            // NFT_REG_VERDICT.
+            writer.u32(3, 0);
+        }
+        Expression::Immediate(verdict) => {
+            writer.u32(1, 0);
+            let open = writer.nest(2);
+            add_verdict(writer, verdict);
+            writer.close(open);
+        }
+        Expression::Numgen {
+            generator,
+            modulus,
+            offset,
+            to,
+        } => {
+            writer.u32(1, register(*to));
+            writer.u32(2, *modulus);
+            writer.u32(
+                3,
+                match generator {
+                    NumberGenerator::Incremental => 0,
+                    NumberGenerator::Random => 1,
+                },
+            );
+            writer.u32(4, *offset);
+        }
+        Expression::FibType { field, to } => {
+            writer.u32(1, register(*to));
+            // NFT_FIB_RESULT_ADDRTYPE.
+            writer.u32(2, 3);
+            writer.u32(
+                3,
+                match field {
+                    FibField::Source => 1,
+                    FibField::Destination => 2,
+                },
+            );
+        }
+        Expression::Nat {
+            kind: NatKind::Destination,
+            family: of,
+            address,
+            port,
+        } => {
+            writer.u32(1, 1);
+            writer.u32(2, u32::from(of.number()));
+            writer.u32(3, register(*address));
+            writer.u32(5, register(*port));
+        }
+        // NF_NAT_RANGE_PROTO_RANDOM_FULLY: ports in sequence collide between CPUs.
+        Expression::Masquerade => writer.u32(1, 0x10),
+        Expression::Reject(RejectKind::PortUnreachable) => {
+            // NFT_REJECT_ICMP_UNREACH with ICMP_PORT_UNREACH or ICMPV6_PORT_UNREACH.
+            writer.u32(1, 0);
+            writer.u8(2, port_unreachable(family));
+        }
+    }
+}
+
+fn data(writer: &mut Writer, kind: u16, value: &[u8]) {
+    let open = writer.nest(kind);
+    writer.bytes(1, value);
+    writer.close(open);
+}
+
+/// The code of "port unreachable" in ICMP and in ICMPv6.
+pub(crate) fn port_unreachable(family: Family) -> u8 {
+    match family {
+        Family::Ip => 3,
+        Family::Ip6 => 4,
+    }
+}
+
+/// `enum nft_meta_keys`.
+pub(crate) fn meta_number(key: MetaKey) -> u32 {
+    match key {
+        MetaKey::Mark => 3,
+        MetaKey::InputInterfaceName => 6,
+        MetaKey::TransportProtocol => 16,
+    }
+}
+
+/// `enum nft_ct_keys`.
+pub(crate) fn ct_number(key: CtKey) -> u32 {
+    match key {
+        CtKey::State => 0,
+        CtKey::Status => 2,
+    }
+}

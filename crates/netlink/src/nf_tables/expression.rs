@@ -1,0 +1,208 @@
+//! The expressions that rules are made of: a small machine with sixteen 32-bit registers.
+
+use std::sync::Arc;
+
+use super::{Family, Verdict};
+
+/// A 32-bit register, 0 to 15. A longer value lies in this one and those after it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Register(pub u8);
+
+/// One step of a rule. A step that does not match ends the rule.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Expression {
+    /// Loads bytes of the packet.
+    Payload {
+        /// From which header.
+        base: PayloadBase,
+        /// The first byte.
+        offset: u32,
+        /// How many bytes.
+        length: u32,
+        /// Where to.
+        to: Register,
+    },
+    /// Loads something the kernel knows of the packet.
+    Meta {
+        /// What.
+        key: MetaKey,
+        /// Where to.
+        to: Register,
+    },
+    /// Sets something the kernel knows of the packet.
+    SetMeta {
+        /// What.
+        key: MetaKey,
+        /// Where from.
+        from: Register,
+    },
+    /// Loads something of the packet's connection.
+    Ct {
+        /// What.
+        key: CtKey,
+        /// As seen from which end, for what has two.
+        direction: Option<Direction>,
+        /// Where to.
+        to: Register,
+    },
+    /// Goes on only if a register compares so with a constant.
+    Compare {
+        /// The register.
+        from: Register,
+        /// How.
+        operator: Operator,
+        /// The constant.
+        value: Vec<u8>,
+    },
+    /// `to = (from & mask) ^ xor`.
+    Bitwise {
+        /// The operand.
+        from: Register,
+        /// The result.
+        to: Register,
+        /// As long as the operand.
+        mask: Vec<u8>,
+        /// As long as the operand.
+        xor: Vec<u8>,
+    },
+    /// Goes on only if a key is in a set.
+    Lookup {
+        /// The set.
+        set: Arc<str>,
+        /// Where the key begins.
+        from: Register,
+    },
+    /// Goes on only if a key is in a map, with its value in registers.
+    LookupValue {
+        /// The map.
+        set: Arc<str>,
+        /// Where the key begins.
+        from: Register,
+        /// Where the value goes.
+        to: Register,
+    },
+    /// Takes the verdict that a key has in a map; goes on with the rule if it has none.
+    LookupVerdict {
+        /// The map.
+        set: Arc<str>,
+        /// Where the key begins.
+        from: Register,
+    },
+    /// Takes this verdict.
+    Immediate(Verdict),
+    /// Makes a number below `modulus`, plus `offset`.
+    Numgen {
+        /// How.
+        generator: NumberGenerator,
+        /// The number of numbers.
+        modulus: u32,
+        /// The smallest of them.
+        offset: u32,
+        /// Where to.
+        to: Register,
+    },
+    /// Loads the type of an address (`RTN_*`), as routing sees it.
+    FibType {
+        /// Which address.
+        field: FibField,
+        /// Where to.
+        to: Register,
+    },
+    /// Rewrites an address and port, for the whole connection.
+    Nat {
+        /// Which end.
+        kind: NatKind,
+        /// The address's family.
+        family: Family,
+        /// Where the address is.
+        address: Register,
+        /// Where the port is.
+        port: Register,
+    },
+    /// Makes the leaving interface's address the source, with a port chosen at random.
+    Masquerade,
+    /// Answers with a refusal and drops.
+    Reject(RejectKind),
+}
+
+/// The header a payload expression reads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PayloadBase {
+    /// IP.
+    Network,
+    /// TCP, UDP or SCTP.
+    Transport,
+}
+
+/// What a meta expression reads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MetaKey {
+    /// The packet mark, host order.
+    Mark,
+    /// The name of the interface it came in on, 16 bytes.
+    InputInterfaceName,
+    /// The transport protocol, one byte.
+    TransportProtocol,
+}
+
+/// What a ct expression reads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CtKey {
+    /// A bit mask of states, host order.
+    State,
+    /// A bit mask `IPS_*`, host order.
+    Status,
+}
+
+/// From which end a connection is seen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Direction {
+    /// The end that began it.
+    Original,
+    /// The other.
+    Reply,
+}
+
+/// How a comparison is made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Operator {
+    /// The same bytes.
+    Equal,
+    /// Other bytes.
+    NotEqual,
+}
+
+/// Where the numbers of a numgen expression come from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NumberGenerator {
+    /// One after the other.
+    Incremental,
+    /// At random.
+    Random,
+}
+
+/// The address whose type is asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FibField {
+    /// The source.
+    Source,
+    /// The destination.
+    Destination,
+}
+
+/// Which end a nat expression rewrites.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NatKind {
+    /// The destination.
+    Destination,
+}
+
+/// How a packet is refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RejectKind {
+    /// ICMP or ICMPv6 "port unreachable", which a TCP client sees as "connection refused".
+    PortUnreachable,
+}
+
+/// `RTN_LOCAL` (include/uapi/linux/rtnetlink.h): an address of this machine.
+pub const ADDRESS_TYPE_LOCAL: u32 = 2;

@@ -1,0 +1,349 @@
+//! Values in nft's own language, for logs, bug reports and golden files.
+
+use std::collections::BTreeMap;
+use std::fmt::{self, Display, Write as _};
+use std::net::{Ipv4Addr, Ipv6Addr};
+
+use super::{
+    Bytes, Chain, ChainKind, CtKey, DataType, Direction, ElementData, Expression, FibField,
+    HookPoint, MetaKey, NumberGenerator, Operation, Operator, PayloadBase, Register, Rule, Set,
+    SetContent, Transaction, Verdict,
+};
+
+/// A key or value with the types of its fields.
+#[derive(Debug, Clone, Copy)]
+pub struct Typed<'a> {
+    fields: &'a [DataType],
+    bytes: &'a Bytes,
+}
+
+impl Bytes {
+    /// These bytes read as `fields`; bytes that are none of theirs are printed as hexadecimal.
+    pub fn typed<'a>(&'a self, fields: &'a [DataType]) -> Typed<'a> {
+        Typed {
+            fields,
+            bytes: self,
+        }
+    }
+}
+
+impl Display for Typed<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut rest = self.bytes.as_slice();
+        for (at, field) in self.fields.iter().enumerate() {
+            if at > 0 {
+                f.write_str(" . ")?;
+            }
+            let Some(bytes) = rest.get(..field.size()) else {
+                return f.write_str("?");
+            };
+            rest = rest.get(field.width()..).unwrap_or(&[]);
+            write_field(f, *field, bytes)?;
+        }
+        if !rest.is_empty() {
+            f.write_str(" . 0x")?;
+            for byte in rest {
+                write!(f, "{byte:02x}")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn write_field(f: &mut fmt::Formatter<'_>, field: DataType, bytes: &[u8]) -> fmt::Result {
+    match (field, bytes) {
+        (DataType::Ipv4Address, &[a, b, c, d]) => Ipv4Addr::new(a, b, c, d).fmt(f),
+        (DataType::Ipv6Address, bytes) => match <[u8; 16]>::try_from(bytes) {
+            Ok(octets) => Ipv6Addr::from(octets).fmt(f),
+            Err(_) => f.write_str("?"),
+        },
+        (DataType::Protocol, [6]) => f.write_str("tcp"),
+        (DataType::Protocol, [17]) => f.write_str("udp"),
+        (DataType::Protocol, [132]) => f.write_str("sctp"),
+        (DataType::Protocol, [number]) => number.fmt(f),
+        (DataType::Service, &[high, low]) => u16::from_be_bytes([high, low]).fmt(f),
+        (DataType::Mark, &[a, b, c, d]) => write!(f, "{:#010x}", u32::from_ne_bytes([a, b, c, d])),
+        _ => f.write_str("?"),
+    }
+}
+
+impl Display for DataType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            DataType::Ipv4Address => "ipv4_addr",
+            DataType::Ipv6Address => "ipv6_addr",
+            DataType::Protocol => "inet_proto",
+            DataType::Service => "inet_service",
+            DataType::Mark => "mark",
+        })
+    }
+}
+
+impl Display for Verdict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Verdict::Accept => f.write_str("accept"),
+            Verdict::Drop => f.write_str("drop"),
+            Verdict::Return => f.write_str("return"),
+            Verdict::Jump(chain) => write!(f, "jump {chain}"),
+            Verdict::Goto(chain) => write!(f, "goto {chain}"),
+        }
+    }
+}
+
+impl Display for Set {
+    /// `services { type ipv4_addr . inet_proto . inet_service : verdict }`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {{ type {}", self.name, join(&self.key))?;
+        match &self.content {
+            SetContent::Membership => f.write_str(" }"),
+            SetContent::Verdicts => f.write_str(" : verdict }"),
+            SetContent::Values(fields) => write!(f, " : {} }}", join(fields)),
+        }
+    }
+}
+
+fn join(fields: &[DataType]) -> String {
+    let names: Vec<String> = fields.iter().map(DataType::to_string).collect();
+    names.join(" . ")
+}
+
+impl Set {
+    fn keyword(&self) -> &'static str {
+        match self.content {
+            SetContent::Membership => "set",
+            _ => "map",
+        }
+    }
+
+    /// One element as nft would write it.
+    pub fn element(&self, key: &Bytes, data: &ElementData) -> String {
+        let key = key.typed(&self.key);
+        match (data, &self.content) {
+            (ElementData::None, _) => key.to_string(),
+            (ElementData::Verdict(verdict), _) => format!("{key} : {verdict}"),
+            (ElementData::Value(value), SetContent::Values(fields)) => {
+                format!("{key} : {}", value.typed(fields))
+            }
+            (ElementData::Value(value), _) => format!("{key} : {value:?}"),
+        }
+    }
+}
+
+impl Display for Chain {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.name)?;
+        let Some(hook) = &self.hook else {
+            return Ok(());
+        };
+        let kind = match hook.kind {
+            ChainKind::Filter => "filter",
+            ChainKind::Nat => "nat",
+        };
+        let point = match hook.point {
+            HookPoint::Prerouting => "prerouting",
+            HookPoint::Input => "input",
+            HookPoint::Forward => "forward",
+            HookPoint::Output => "output",
+            HookPoint::Postrouting => "postrouting",
+        };
+        let priority = hook.priority;
+        write!(f, " {{ type {kind} hook {point} priority {priority}; }}")
+    }
+}
+
+impl Display for Rule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut registers = Registers::default();
+        let statements: Vec<String> = self
+            .expressions
+            .iter()
+            .filter_map(|expression| registers.statement(expression))
+            .collect();
+        f.write_str(&statements.join(" "))
+    }
+}
+
+/// What each register holds, in words, while a rule is read from its beginning.
+#[derive(Default)]
+struct Registers(BTreeMap<u8, (u8, String)>);
+
+impl Registers {
+    fn load(&mut self, to: Register, length: usize, text: String) -> Option<String> {
+        let words = u8::try_from(length.div_ceil(4)).unwrap_or(u8::MAX);
+        self.0.insert(to.0, (words, text));
+        None
+    }
+
+    /// The fields that lie in `from` and the registers after it, which are forgotten: a later key
+    /// begins anew.
+    fn key(&mut self, from: Register) -> String {
+        let mut fields = Vec::new();
+        let mut at = from.0;
+        while let Some((words, text)) = self.0.remove(&at) {
+            fields.push(text);
+            at = at.saturating_add(words);
+        }
+        fields.join(" . ")
+    }
+
+    fn statement(&mut self, expression: &Expression) -> Option<String> {
+        match expression {
+            Expression::Payload {
+                base,
+                offset,
+                length,
+                to,
+            } => {
+                let text = match (base, offset, length) {
+                    (PayloadBase::Network, 12, 4) => "ip saddr".to_owned(),
+                    (PayloadBase::Network, 16, 4) => "ip daddr".to_owned(),
+                    (PayloadBase::Network, 8, 16) => "ip6 saddr".to_owned(),
+                    (PayloadBase::Network, 24, 16) => "ip6 daddr".to_owned(),
+                    (PayloadBase::Transport, 2, 2) => "th dport".to_owned(),
+                    (PayloadBase::Network, ..) => format!("@nh,{},{}", offset * 8, length * 8),
+                    (PayloadBase::Transport, ..) => format!("@th,{},{}", offset * 8, length * 8),
+                };
+                self.load(*to, usize::try_from(*length).unwrap_or(0), text)
+            }
+            Expression::Meta { key, to } => {
+                let (length, text) = match key {
+                    MetaKey::Mark => (4, "meta mark"),
+                    MetaKey::InputInterfaceName => (16, "iifname"),
+                    MetaKey::TransportProtocol => (1, "meta l4proto"),
+                };
+                self.load(*to, length, text.to_owned())
+            }
+            Expression::Ct { key, direction, to } => {
+                let direction = match direction {
+                    None => "",
+                    Some(Direction::Original) => "original ",
+                    Some(Direction::Reply) => "reply ",
+                };
+                let key = match key {
+                    CtKey::State => "state",
+                    CtKey::Status => "status",
+                };
+                self.load(*to, 4, format!("ct {direction}{key}"))
+            }
+            Expression::Numgen {
+                generator,
+                modulus,
+                offset,
+                to,
+            } => {
+                let generator = match generator {
+                    NumberGenerator::Incremental => "inc",
+                    NumberGenerator::Random => "random",
+                };
+                let mut text = format!("numgen {generator} mod {modulus}");
+                if *offset != 0 {
+                    let _ = write!(text, " offset {offset}");
+                }
+                self.load(*to, 4, text)
+            }
+            Expression::FibType { field, to } => {
+                let field = match field {
+                    FibField::Source => "saddr",
+                    FibField::Destination => "daddr",
+                };
+                self.load(*to, 4, format!("fib {field} type"))
+            }
+            Expression::Bitwise {
+                from,
+                to,
+                mask,
+                xor,
+            } => {
+                let operand = self.key(*from);
+                let (ones, bits) = (number(&operand, mask), number(&operand, xor));
+                let text = if xor.iter().all(|byte| *byte == 0) {
+                    format!("{operand} & {ones}")
+                } else if mask.iter().zip(xor).all(|(mask, xor)| *mask == !xor) {
+                    format!("{operand} | {bits}")
+                } else {
+                    format!("({operand} & {ones}) ^ {bits}")
+                };
+                self.load(*to, mask.len(), text)
+            }
+            Expression::Compare {
+                from,
+                operator,
+                value,
+            } => {
+                let operator = match operator {
+                    Operator::Equal => "==",
+                    Operator::NotEqual => "!=",
+                };
+                let left = self.key(*from);
+                let right = match left.as_str() {
+                    "iifname" => String::from_utf8_lossy(value).replace('\0', ""),
+                    _ => number(&left, value),
+                };
+                Some(format!("{left} {operator} {right}"))
+            }
+            Expression::SetMeta { key: _, from } => {
+                Some(format!("meta mark set {}", self.key(*from)))
+            }
+            Expression::Lookup { set, from } => Some(format!("{} @{set}", self.key(*from))),
+            Expression::LookupVerdict { set, from } => {
+                Some(format!("{} vmap @{set}", self.key(*from)))
+            }
+            Expression::LookupValue { set, from, to } => {
+                let text = format!("{} map @{set}", self.key(*from));
+                self.load(*to, 4, text)
+            }
+            Expression::Immediate(verdict) => Some(verdict.to_string()),
+            Expression::Nat { address, .. } => Some(format!("dnat to {}", self.key(*address))),
+            Expression::Masquerade => Some("masquerade fully-random".to_owned()),
+            Expression::Reject(_) => Some("reject".to_owned()),
+        }
+    }
+}
+
+/// A constant beside `operand`: what the kernel knows of a packet is a number of the host's order,
+/// what comes from the packet are bytes.
+fn number(operand: &str, bytes: &[u8]) -> String {
+    let from_packet = operand.starts_with("ip") || operand.starts_with('@');
+    match <[u8; 4]>::try_from(bytes) {
+        Ok(bytes) if !from_packet => format!("{:#010x}", u32::from_ne_bytes(bytes)),
+        _ => bytes.iter().fold(String::from("0x"), |mut text, byte| {
+            let _ = write!(text, "{byte:02x}");
+            text
+        }),
+    }
+}
+
+impl Display for Transaction {
+    /// One command a line.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let table = format!("{} {}", self.family, self.table);
+        for operation in &self.operations {
+            match operation {
+                Operation::AddTable => writeln!(f, "add table {table}")?,
+                Operation::DeleteTable => writeln!(f, "delete table {table}")?,
+                Operation::AddChain(chain) => writeln!(f, "add chain {table} {chain}")?,
+                Operation::FlushChain(chain) => writeln!(f, "flush chain {table} {chain}")?,
+                Operation::DeleteChain(chain) => writeln!(f, "delete chain {table} {chain}")?,
+                Operation::AddRule { chain, rule } => {
+                    writeln!(f, "add rule {table} {chain} {rule}")?;
+                }
+                Operation::AddSet(set) => writeln!(f, "add {} {table} {set}", set.keyword())?,
+                Operation::DeleteSet(set) => writeln!(f, "delete set {table} {set}")?,
+                Operation::AddElements { set, elements } => {
+                    for (key, data) in elements {
+                        let element = set.element(key, data);
+                        writeln!(f, "add element {table} {} {{ {element} }}", set.name)?;
+                    }
+                }
+                Operation::DeleteElements { set, keys } => {
+                    for key in keys {
+                        let key = key.typed(&set.key);
+                        writeln!(f, "delete element {table} {} {{ {key} }}", set.name)?;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+}

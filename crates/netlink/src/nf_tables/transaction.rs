@@ -1,0 +1,79 @@
+//! A change to the kernel as a value.
+
+use std::sync::Arc;
+
+use super::{Bytes, Chain, ElementData, Family, Rule, Set};
+
+/// Operations that take effect together or not at all.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Transaction {
+    /// The family of the table all operations are about.
+    pub family: Family,
+    /// The table's name.
+    pub table: Arc<str>,
+    /// In order.
+    pub operations: Vec<Operation>,
+}
+
+/// One step of a transaction.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Operation {
+    /// Creates the table, or leaves it as it is.
+    AddTable,
+    /// Removes the table and all in it.
+    DeleteTable,
+    /// Creates a chain, or leaves it as it is.
+    AddChain(Chain),
+    /// Removes the rules of a chain.
+    FlushChain(Arc<str>),
+    /// Removes a chain without rules that nothing leads to.
+    DeleteChain(Arc<str>),
+    /// Appends a rule to a chain.
+    AddRule {
+        /// The chain.
+        chain: Arc<str>,
+        /// The rule.
+        rule: Rule,
+    },
+    /// Creates a set, or leaves it as it is.
+    AddSet(Set),
+    /// Removes a set that no rule refers to.
+    DeleteSet(Arc<str>),
+    /// Adds elements whose keys the set does not have.
+    AddElements {
+        /// The set.
+        set: Arc<Set>,
+        /// Keys and what they lead to.
+        elements: Vec<(Bytes, ElementData)>,
+    },
+    /// Removes elements that the set has.
+    DeleteElements {
+        /// The set.
+        set: Arc<Set>,
+        /// Their keys.
+        keys: Vec<Bytes>,
+    },
+}
+
+impl Transaction {
+    /// A transaction without operations.
+    pub fn new(family: Family, table: Arc<str>) -> Transaction {
+        Transaction {
+            family,
+            table,
+            operations: Vec::new(),
+        }
+    }
+
+    /// How many elements it adds or removes.
+    pub fn elements(&self) -> usize {
+        self.operations
+            .iter()
+            .map(|operation| match operation {
+                Operation::AddElements { elements, .. } => elements.len(),
+                Operation::DeleteElements { keys, .. } => keys.len(),
+                _ => 0,
+            })
+            .sum()
+    }
+}

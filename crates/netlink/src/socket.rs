@@ -1,0 +1,397 @@
+//! One netlink socket, kept open for the life of the process.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::net::netlink::{NETFILTER, SocketAddrNetlink};
+use rustix::net::{
+    AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, bind, recv, sendto, socket_with,
+    sockopt,
+};
+use thiserror::Error;
+
+use crate::nf_tables::{
+    self, Bytes, Chain, DecodeError, ElementData, Family, Rule, Set, Transaction,
+};
+use crate::wire::{DONE, DUMP_INTERRUPTED, ERROR, Message, Messages};
+
+/// The largest transaction is under 4 MiB; with the default buffer the kernel refuses 3 MiB with
+/// EMSGSIZE.
+const SEND_BUFFER: usize = 16 << 20;
+/// Errors of a large batch come back one message each, all before anyone reads.
+const RECEIVE_BUFFER: usize = 16 << 20;
+/// The kernel sends at most 32 KiB of a dump at once; an error carries the message it is about.
+const DATAGRAM: usize = 128 << 10;
+/// The kernel answers when it is done, and it is done in milliseconds; a minute is a hang.
+const ANSWER_DEADLINE: Duration = Duration::from_secs(60);
+/// How often a dump begins anew because somebody changed the ruleset meanwhile.
+const DUMP_ATTEMPTS: u32 = 20;
+
+/// A netlink socket of the nfnetlink family, in the network namespace it was opened in.
+#[derive(Debug)]
+pub struct Socket {
+    descriptor: OwnedFd,
+    sequence: u32,
+    datagram: Vec<u8>,
+}
+
+/// An object with its name, or that of its chain; or why it is no object of ours.
+pub type Named<T> = (Arc<str>, Result<T, DecodeError>);
+
+/// Why a socket could not be opened.
+#[derive(Debug, Error)]
+#[error("failed to {step} a netfilter netlink socket")]
+pub struct OpenError {
+    step: &'static str,
+    source: std::io::Error,
+}
+
+/// Why the kernel could not be read.
+#[derive(Debug, Error)]
+pub enum ObserveError {
+    /// The socket failed.
+    #[error("failed to {step} netlink")]
+    Socket {
+        /// What was being done.
+        step: &'static str,
+        /// Why it failed.
+        source: std::io::Error,
+    },
+    /// The kernel refused.
+    #[error("the kernel refused to list {what}")]
+    Refused {
+        /// What was asked for.
+        what: &'static str,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// The ruleset changed at every attempt to read it.
+    #[error("nf_tables changed during each of {DUMP_ATTEMPTS} attempts to list {what}")]
+    Unsteady {
+        /// What was asked for.
+        what: &'static str,
+    },
+    /// Our table holds something that we never put there.
+    #[error("found an object that is not of our making among {what}")]
+    Foreign {
+        /// What was asked for.
+        what: &'static str,
+        /// What it is.
+        source: DecodeError,
+    },
+}
+
+/// Why a transaction did not take effect, or why that is not known.
+#[derive(Debug, Error)]
+pub enum CommitError {
+    /// The socket failed; whether the kernel took the transaction is not known.
+    #[error("failed to {step} netlink")]
+    Socket {
+        /// What was being done.
+        step: &'static str,
+        /// Why it failed.
+        source: std::io::Error,
+    },
+    /// The kernel refused the transaction, whole.
+    #[error("the kernel refused the transaction at {at}")]
+    Refused {
+        /// The operation it named, or the commit itself.
+        at: Refusal,
+        /// Why.
+        source: std::io::Error,
+    },
+}
+
+/// What of a transaction the kernel refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Refusal {
+    /// The message with this number, counted from the first one of the transaction.
+    Message(u32),
+    /// The transaction as a whole.
+    Commit,
+}
+
+// === impl Socket ===
+
+impl Socket {
+    /// Opens a socket in the network namespace of this thread. Needs `CAP_NET_ADMIN` there.
+    pub fn open() -> Result<Socket, OpenError> {
+        let failed = |step| {
+            move |errno: Errno| OpenError {
+                step,
+                source: errno.into(),
+            }
+        };
+        let descriptor = socket_with(
+            AddressFamily::NETLINK,
+            SocketType::RAW,
+            SocketFlags::CLOEXEC,
+            Some(NETFILTER),
+        )
+        .map_err(failed("open"))?;
+        bind(&descriptor, &SocketAddrNetlink::new(0, 0)).map_err(failed("bind"))?;
+        // In a user namespace CAP_NET_ADMIN does not reach past the limits; the default buffer
+        // then has to do, and small clusters fit it.
+        let _ = sockopt::set_socket_send_buffer_size_force(&descriptor, SEND_BUFFER)
+            .or_else(|_| sockopt::set_socket_send_buffer_size(&descriptor, SEND_BUFFER));
+        let _ = sockopt::set_socket_recv_buffer_size_force(&descriptor, RECEIVE_BUFFER)
+            .or_else(|_| sockopt::set_socket_recv_buffer_size(&descriptor, RECEIVE_BUFFER));
+        Ok(Socket {
+            descriptor,
+            sequence: 0,
+            datagram: vec![0; DATAGRAM],
+        })
+    }
+
+    /// How many bytes one transaction may have, encoded.
+    pub fn capacity(&self) -> usize {
+        // The kernel doubles what was asked for, and counts its own bookkeeping against it.
+        sockopt::socket_send_buffer_size(&self.descriptor).map_or(100 << 10, |size| size / 2)
+    }
+
+    /// Carries out `transaction`, whole or not at all, and waits for the kernel's word.
+    pub fn commit(&mut self, transaction: &Transaction) -> Result<(), CommitError> {
+        if transaction.operations.is_empty() {
+            return Ok(());
+        }
+        let batch = nf_tables::encode(transaction, self.next_sequence());
+        self.sequence = batch.last.wrapping_add(1);
+        let failed = |step| move |source: std::io::Error| CommitError::Socket { step, source };
+        self.send(&batch.bytes).map_err(failed("send to"))?;
+        let mut refused: Option<CommitError> = None;
+        loop {
+            let length = self.receive().map_err(failed("receive from"))?;
+            for message in Messages::parse(&self.datagram[..length]) {
+                if message.kind != ERROR {
+                    continue;
+                }
+                let number = message.sequence.wrapping_sub(batch.first);
+                if number > batch.last.wrapping_sub(batch.first) {
+                    continue;
+                }
+                let errno = message.errno();
+                if errno != 0 && refused.is_none() {
+                    refused = Some(CommitError::Refused {
+                        at: match number {
+                            0 => Refusal::Commit,
+                            number => Refusal::Message(number),
+                        },
+                        source: std::io::Error::from_raw_os_error(errno),
+                    });
+                }
+                // Answers come in order, so the last message's is the last; an error of the commit
+                // itself bears the first number and is the only answer.
+                if message.sequence == batch.last || number == 0 {
+                    return refused.map_or(Ok(()), Err);
+                }
+            }
+        }
+    }
+
+    /// Whether the table is there.
+    pub fn observe_table(&mut self, family: Family, name: &str) -> Result<bool, ObserveError> {
+        let kind = nf_tables::request::GET_TABLE;
+        let tables = self.observe("tables", kind, family, None, None, nf_tables::table)?;
+        Ok(tables.iter().any(|table| **table == *name))
+    }
+
+    /// The chains of a table by name. One that is not of our making is what could not be decoded.
+    pub fn observe_chains(
+        &mut self,
+        family: Family,
+        table: &str,
+    ) -> Result<Vec<Named<Chain>>, ObserveError> {
+        let kind = nf_tables::request::GET_CHAIN;
+        self.observe("chains", kind, family, Some(table), None, nf_tables::chain)
+    }
+
+    /// The rules of a table with the names of their chains, in order within each chain. A rule that
+    /// is not of our making is what could not be decoded of it.
+    pub fn observe_rules(
+        &mut self,
+        family: Family,
+        table: &str,
+    ) -> Result<Vec<Named<Rule>>, ObserveError> {
+        let kind = nf_tables::request::GET_RULE;
+        self.observe("rules", kind, family, Some(table), None, |message| {
+            nf_tables::rule(message, family)
+        })
+    }
+
+    /// The sets of a table by name. One that is not of our making is what could not be decoded.
+    pub fn observe_sets(
+        &mut self,
+        family: Family,
+        table: &str,
+    ) -> Result<Vec<Named<Set>>, ObserveError> {
+        let kind = nf_tables::request::GET_SET;
+        self.observe("sets", kind, family, Some(table), None, nf_tables::set)
+    }
+
+    /// The elements of a set.
+    pub fn observe_elements(
+        &mut self,
+        family: Family,
+        table: &str,
+        set: &str,
+    ) -> Result<Vec<(Bytes, ElementData)>, ObserveError> {
+        let kind = nf_tables::request::GET_ELEMENTS;
+        let lists = self.observe(
+            "elements",
+            kind,
+            family,
+            Some(table),
+            Some(set),
+            nf_tables::elements,
+        )?;
+        Ok(lists.into_iter().flatten().collect())
+    }
+
+    /// The number of the ruleset's generation in this network namespace. Every transaction of
+    /// anybody raises it: as long as it stands, nobody has changed anything.
+    pub fn observe_generation(&mut self) -> Result<u32, ObserveError> {
+        let what = "the generation";
+        let sequence = self.next_sequence();
+        let request = nf_tables::encode_generation(sequence);
+        self.send(&request).map_err(socket_failed("send to"))?;
+        loop {
+            let length = self.receive().map_err(socket_failed("receive from"))?;
+            for message in Messages::parse(&self.datagram[..length]) {
+                if message.sequence != sequence {
+                    continue;
+                }
+                if message.kind == ERROR {
+                    let source = std::io::Error::from_raw_os_error(message.errno());
+                    return Err(ObserveError::Refused { what, source });
+                }
+                return nf_tables::generation(&message)
+                    .map_err(|source| ObserveError::Foreign { what, source });
+            }
+        }
+    }
+
+    fn observe<T>(
+        &mut self,
+        what: &'static str,
+        kind: u16,
+        family: Family,
+        table: Option<&str>,
+        set: Option<&str>,
+        decode: impl Fn(&Message<'_>) -> Result<T, DecodeError>,
+    ) -> Result<Vec<T>, ObserveError> {
+        for _ in 0..DUMP_ATTEMPTS {
+            let sequence = self.next_sequence();
+            let request = nf_tables::encode_dump(kind, family, table, set, sequence);
+            self.send(&request).map_err(socket_failed("send to"))?;
+            if let Some(objects) = self.receive_dump(what, sequence, family, table, &decode)? {
+                return Ok(objects);
+            }
+        }
+        Err(ObserveError::Unsteady { what })
+    }
+
+    /// `None` when the ruleset changed meanwhile.
+    fn receive_dump<T>(
+        &mut self,
+        what: &'static str,
+        sequence: u32,
+        family: Family,
+        table: Option<&str>,
+        decode: &impl Fn(&Message<'_>) -> Result<T, DecodeError>,
+    ) -> Result<Option<Vec<T>>, ObserveError> {
+        let mut objects = Vec::new();
+        let mut steady = true;
+        let mut foreign = None;
+        loop {
+            let length = self.receive().map_err(socket_failed("receive from"))?;
+            for message in Messages::parse(&self.datagram[..length]) {
+                if message.sequence != sequence {
+                    continue;
+                }
+                steady &= message.flags & DUMP_INTERRUPTED == 0;
+                match message.kind {
+                    DONE if !steady => return Ok(None),
+                    DONE => return foreign.map_or(Ok(Some(objects)), Err),
+                    ERROR => match message.errno() {
+                        0 => {}
+                        errno => {
+                            let source = std::io::Error::from_raw_os_error(errno);
+                            // ENOENT: the table or set is not there, so nothing is in it.
+                            return match source.kind() {
+                                std::io::ErrorKind::NotFound => Ok(Some(Vec::new())),
+                                std::io::ErrorKind::Interrupted => Ok(None),
+                                _ => Err(ObserveError::Refused { what, source }),
+                            };
+                        }
+                    },
+                    // Kernels before 5.x narrow dumps of sets and tables by family only.
+                    _ if message.family() != Some(family.number()) => {}
+                    _ if table.is_some() && message.attributes().string(1) != table => {}
+                    _ => match decode(&message) {
+                        Ok(object) => objects.push(object),
+                        Err(source) => {
+                            foreign = Some(ObserveError::Foreign { what, source });
+                        }
+                    },
+                }
+            }
+        }
+    }
+
+    fn next_sequence(&mut self) -> u32 {
+        self.sequence = self.sequence.wrapping_add(1);
+        self.sequence
+    }
+
+    fn send(&self, bytes: &[u8]) -> std::io::Result<()> {
+        // To the kernel: port 0, no groups.
+        let kernel = SocketAddrNetlink::new(0, 0);
+        loop {
+            match sendto(&self.descriptor, bytes, SendFlags::empty(), &kernel) {
+                Err(Errno::INTR) => {}
+                Err(errno) => return Err(errno.into()),
+                Ok(_) => return Ok(()),
+            }
+        }
+    }
+
+    fn receive(&mut self) -> std::io::Result<usize> {
+        let deadline = Timespec {
+            tv_sec: i64::try_from(ANSWER_DEADLINE.as_secs()).unwrap_or(i64::MAX),
+            tv_nsec: 0,
+        };
+        loop {
+            let mut ready = [PollFd::new(&self.descriptor, PollFlags::IN)];
+            match poll(&mut ready, Some(&deadline)) {
+                Err(Errno::INTR) => continue,
+                Err(errno) => return Err(errno.into()),
+                Ok(0) => return Err(std::io::ErrorKind::TimedOut.into()),
+                Ok(_) => {}
+            }
+            match recv(&self.descriptor, &mut self.datagram, RecvFlags::TRUNC) {
+                Err(Errno::INTR) => {}
+                Err(errno) => return Err(errno.into()),
+                Ok((_, length)) if length > self.datagram.len() => {
+                    return Err(std::io::ErrorKind::FileTooLarge.into());
+                }
+                Ok((_, length)) => return Ok(length),
+            }
+        }
+    }
+}
+
+fn socket_failed(step: &'static str) -> impl Fn(std::io::Error) -> ObserveError {
+    move |source| ObserveError::Socket { step, source }
+}
+
+impl std::fmt::Display for Refusal {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Refusal::Message(number) => write!(f, "operation {number}"),
+            Refusal::Commit => f.write_str("its end"),
+        }
+    }
+}
