@@ -1,0 +1,307 @@
+//! One family of the kernel, and what is believed of it.
+
+mod isolate;
+mod progress;
+mod quarantine;
+mod shortfall;
+
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use backend::{Backend, Change, CommitError, Drift, ObserveError, Receipt, Recovery, Rendered};
+use dataplane::{Dataplane, Family};
+
+use crate::error_chain::error_chain;
+use crate::status::{Failing, FamilyStatus, Pace};
+use crate::{Clock, Failure, Outcome, Reason, Round, Rounds};
+use progress::{Phase, Progress};
+use quarantine::Quarantine;
+use shortfall::Shortfall;
+
+/// One family: its backend, what the kernel is believed to hold, and what has gone wrong. Families
+/// know nothing of each other, so that one that is broken leaves the other served.
+///
+/// What is believed is what the kernel acknowledged or was seen to hold, never what was sent to it.
+#[derive(Debug)]
+pub struct Domain<B: Backend> {
+    backend: B,
+    /// `None`: not known; the next attempt reads the kernel back.
+    believed: Option<Rendered<B::Rules>>,
+    /// What the kernel was last known to carry out. Unlike what is believed it survives a commit
+    /// with unknown effect: a Service that is held back keeps what it has here.
+    programmed: Option<Dataplane>,
+    quarantine: Quarantine,
+    shortfall: Shortfall,
+    failing: Option<Failing>,
+    programmed_since: Option<SystemTime>,
+    last_receipt: Option<SystemTime>,
+    last_success: Option<SystemTime>,
+    pace: Pace,
+    drifts: u64,
+    count: u64,
+    rounds: Rounds,
+}
+
+// === impl Domain ===
+
+impl<B: Backend> Domain<B> {
+    /// A family of which nothing is known.
+    pub fn new(backend: B) -> Domain<B> {
+        Domain {
+            backend,
+            believed: None,
+            programmed: None,
+            quarantine: Quarantine::default(),
+            shortfall: Shortfall::default(),
+            failing: None,
+            programmed_since: None,
+            last_receipt: None,
+            last_success: None,
+            pace: Pace::default(),
+            drifts: 0,
+            count: 0,
+            rounds: Rounds::default(),
+        }
+    }
+
+    /// Which family.
+    pub fn family(&self) -> Family {
+        self.backend.family()
+    }
+
+    /// The mechanism that programs it.
+    pub fn backend(&self) -> &B {
+        &self.backend
+    }
+
+    /// What the kernel is believed to hold; `None` when that is not known.
+    pub fn believed(&self) -> Option<&Rendered<B::Rules>> {
+        self.believed.as_ref()
+    }
+
+    /// Whether some round has succeeded since the process started.
+    pub fn is_programmed(&self) -> bool {
+        self.programmed_since.is_some()
+    }
+
+    /// What has gone wrong since a round last succeeded.
+    pub fn failing(&self) -> Option<&Failing> {
+        self.failing.as_ref()
+    }
+
+    /// Whether a round for `reason` has anything to do here. A retry is for what failed; where no
+    /// change will ever be taken, only the periodic check and a person's request try again.
+    pub fn answers(&self, reason: Reason) -> bool {
+        let recovery = self.failing.as_ref().map(|failing| failing.recovery);
+        match (reason, recovery) {
+            (reason, _) if reason.is_periodic() => true,
+            (_, Some(Recovery::Halt)) => false,
+            (Reason::Retry, None) => false,
+            _ => true,
+        }
+    }
+
+    /// Makes the kernel hold `desired`, or as much of it as it takes. Never fails: what went wrong
+    /// is in the round and in [`status`](Domain::status).
+    ///
+    /// Costs what changed since the last round. A Service that the kernel refuses is found by
+    /// halving and held back: about `2 k log n` commits for `k` of them among `n` that changed.
+    pub fn round(&mut self, desired: &Dataplane, reason: Reason, clock: &dyn Clock) -> Arc<Round> {
+        let mut progress = Progress::new(reason, clock);
+        if reason.is_periodic() {
+            self.quarantine.release_all();
+        }
+        self.quarantine.release_changed(desired);
+        let result = self
+            .compare_with_kernel(&mut progress)
+            .and_then(|()| self.program(desired, &mut progress));
+        self.quarantine.forget_released();
+        self.shortfall.follow(&self.backend, desired);
+        self.conclude(result, &progress)
+    }
+
+    /// How it stands.
+    pub fn status(&self) -> FamilyStatus {
+        FamilyStatus {
+            family: self.family(),
+            programmed_since: self.programmed_since,
+            last_receipt: self.last_receipt,
+            last_success: self.last_success,
+            failing: self.failing.clone(),
+            pace: self.pace,
+            drifts: self.drifts,
+            quarantined: self.quarantine.list(),
+            shortcomings: Arc::clone(self.shortfall.list()),
+            programmed: self.programmed.clone(),
+            rounds: self.rounds.clone(),
+        }
+    }
+
+    /// Removes everything that is ours from the kernel. Whatever comes of it, the next round reads
+    /// the kernel back.
+    pub fn commit_removal(&mut self) -> Result<Receipt, CommitError> {
+        self.believed = None;
+        let receipt = self.backend.commit_removal()?;
+        self.programmed = None;
+        self.programmed_since = None;
+        Ok(receipt)
+    }
+
+    /// Looks at the kernel where the round is for that and something is believed that can be wrong.
+    fn compare_with_kernel(&mut self, progress: &mut Progress<'_>) -> Result<(), Failure> {
+        let Some(believed) = self.believed.take() else {
+            return Ok(());
+        };
+        let backend = &mut self.backend;
+        let look = match progress.reason {
+            Reason::Retry | Reason::Changed | Reason::Startup => false,
+            Reason::Requested => true,
+            // Not being told that nothing happened is reason enough to look.
+            Reason::Timer | Reason::Drift => progress
+                .measure(Phase::Observe, || backend.observe_drift())
+                .map_or(true, |drift| drift == Drift::Possible),
+        };
+        if !look {
+            self.believed = Some(believed);
+            return Ok(());
+        }
+        let rules = self.observe(progress)?;
+        if rules == believed.rules {
+            self.believed = Some(believed);
+        } else {
+            self.drifts += 1;
+            progress.reason = Reason::Drift;
+            self.believed = Some(as_observed(rules));
+        }
+        Ok(())
+    }
+
+    /// Commits what is wanted; where that is refused, finds the Services it is refused for.
+    fn program(&mut self, desired: &Dataplane, progress: &mut Progress<'_>) -> Result<(), Failure> {
+        let wanted = self.quarantine.apply(desired, self.programmed.as_ref());
+        match self.attempt(&wanted, progress) {
+            Err(failure) if failure.recovery == Recovery::Isolate => {
+                self.isolate(desired, wanted, failure, progress)
+            }
+            result => result,
+        }
+    }
+
+    /// Takes the kernel from what is believed to `wanted`, looking first where nothing is believed.
+    fn attempt(&mut self, wanted: &Dataplane, progress: &mut Progress<'_>) -> Result<(), Failure> {
+        loop {
+            let believed = match self.believed.take() {
+                Some(believed) => believed,
+                None => as_observed(self.observe(progress)?),
+            };
+            let backend = &mut self.backend;
+            let rules = progress.measure(Phase::Render, || backend.render(wanted, &believed));
+            let change = progress.measure(Phase::Diff, || backend.diff(&believed.rules, &rules));
+            let size = change.size();
+            if size.is_empty() {
+                self.advance(wanted, rules);
+                return Ok(());
+            }
+            match progress.measure(Phase::Commit, || backend.commit(change)) {
+                Ok(receipt) => {
+                    progress.count(size, receipt);
+                    self.last_receipt = Some(progress.clock.wall_time());
+                    self.advance(wanted, rules);
+                    return Ok(());
+                }
+                Err(error) => {
+                    match error.recovery {
+                        // The contract of both: nothing was changed.
+                        Recovery::Retry | Recovery::Isolate => self.believed = Some(believed),
+                        Recovery::Observe if progress.take_second_look() => continue,
+                        // The process may have lost its rights halfway.
+                        Recovery::Observe | Recovery::Halt => {}
+                    }
+                    return Err(Failure {
+                        error: error_chain(&error),
+                        recovery: error.recovery,
+                    });
+                }
+            }
+        }
+    }
+
+    fn advance(&mut self, wanted: &Dataplane, rules: B::Rules) {
+        self.programmed = Some(wanted.clone());
+        self.believed = Some(Rendered {
+            dataplane: wanted.clone(),
+            rules,
+        });
+    }
+
+    fn observe(&mut self, progress: &mut Progress<'_>) -> Result<B::Rules, Failure> {
+        let backend = &mut self.backend;
+        progress
+            .measure(Phase::Observe, || backend.observe())
+            .map_err(|error: ObserveError| Failure {
+                error: error_chain(&error),
+                recovery: Recovery::Observe,
+            })
+    }
+
+    /// Writes down how the round ended.
+    fn conclude(&mut self, result: Result<(), Failure>, progress: &Progress<'_>) -> Arc<Round> {
+        let now = progress.clock.wall_time();
+        let took = progress.took();
+        let outcome = match result {
+            Ok(()) => {
+                self.failing = None;
+                self.pace = Pace::of(took);
+                self.last_success = Some(now);
+                self.programmed_since.get_or_insert(now);
+                match progress.transactions {
+                    0 => Outcome::Unchanged,
+                    _ => Outcome::Committed,
+                }
+            }
+            Err(failure) => {
+                let (since, rounds, retries) = match &self.failing {
+                    Some(before) => (before.since, before.rounds, before.retries),
+                    None => (progress.started, 0, 0),
+                };
+                let retry = u32::from(progress.reason == Reason::Retry);
+                self.failing = Some(Failing {
+                    since,
+                    rounds: rounds.saturating_add(1),
+                    retries: retries.saturating_add(retry),
+                    error: failure.error.clone(),
+                    recovery: failure.recovery,
+                });
+                Outcome::Failed(failure)
+            }
+        };
+        self.count += 1;
+        let round = Arc::new(Round {
+            family: self.family(),
+            number: self.count,
+            reason: progress.reason,
+            started: progress.started,
+            took,
+            ended: progress.clock.now(),
+            phases: progress.phases,
+            size: progress.size,
+            transactions: progress.transactions,
+            outcome,
+            quarantined: self.quarantine.list(),
+            shortcomings: Arc::clone(self.shortfall.list()),
+        });
+        self.rounds.push(Arc::clone(&round));
+        round
+    }
+}
+
+/// What the kernel was seen to hold; which dataplane that came of is not known.
+fn as_observed<R>(rules: R) -> Rendered<R> {
+    Rendered {
+        dataplane: Dataplane::default(),
+        rules,
+    }
+}
+
+#[cfg(test)]
+mod tests;

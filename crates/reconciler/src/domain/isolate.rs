@@ -1,0 +1,132 @@
+//! Finding the Services that the kernel refuses.
+
+use std::collections::BTreeSet;
+
+use backend::{Backend, Recovery};
+use dataplane::{Dataplane, ServiceKey};
+
+use super::Domain;
+use super::progress::{Phase, Progress};
+use super::quarantine::{copy_service, hold_back};
+use crate::Failure;
+
+/// How many groups of Services one round tries by themselves. Enough to find 20 among 10,000; a
+/// kernel that refuses more than that refuses them for a reason they share, and each refusal can
+/// make later transactions slower.
+const GROUPS_PER_ROUND: usize = 512;
+
+/// A search for the Services that are refused.
+struct Search<'a> {
+    desired: &'a Dataplane,
+    /// What has been taken so far.
+    wanted: Dataplane,
+    groups: usize,
+}
+
+impl<B: Backend> Domain<B> {
+    /// Holds back every Service that the refused change to `wanted` is about, commits the rest, and
+    /// adds them again by halves until those that are refused stand alone.
+    ///
+    /// A failure of another kind ends the search; what it has found stays in quarantine, and a
+    /// later round goes on with the rest.
+    pub(super) fn isolate(
+        &mut self,
+        desired: &Dataplane,
+        mut wanted: Dataplane,
+        refusal: Failure,
+        progress: &mut Progress<'_>,
+    ) -> Result<(), Failure> {
+        let suspects = self.find_suspects(&wanted, progress);
+        hold_back(&mut wanted, &suspects, self.programmed.as_ref());
+        match self.attempt(&wanted, progress) {
+            Err(failure) if failure.recovery == Recovery::Isolate => {
+                // What was taken of them before may be what is refused now, after someone emptied
+                // the kernel: serve everyone else without them.
+                hold_back(&mut wanted, &suspects, None);
+                self.attempt(&wanted, progress)?;
+            }
+            result => result?,
+        }
+        let mut search = Search {
+            desired,
+            wanted,
+            groups: 0,
+        };
+        let suspects: Vec<ServiceKey> = suspects
+            .into_iter()
+            .filter(|service| !self.quarantine.contains(service))
+            .collect();
+        self.add_again(&mut search, &suspects, Some(refusal.error), progress)
+    }
+
+    /// The Services that the way to `wanted` is about: those the backend names, those that differ
+    /// from what was programmed (a Service that loses something need not be in the change), and
+    /// those that are gone.
+    fn find_suspects(
+        &self,
+        wanted: &Dataplane,
+        progress: &mut Progress<'_>,
+    ) -> BTreeSet<ServiceKey> {
+        let mut suspects = BTreeSet::new();
+        if let Some(believed) = &self.believed {
+            let backend = &self.backend;
+            let rules = progress.measure(Phase::Render, || backend.render(wanted, believed));
+            let change = progress.measure(Phase::Diff, || backend.diff(&believed.rules, &rules));
+            suspects = backend.suspects(&change, wanted);
+        }
+        if let Some(programmed) = &self.programmed {
+            let differences = programmed.services().differences(wanted.services());
+            suspects.extend(
+                differences
+                    .into_iter()
+                    .map(|difference| difference.key.clone()),
+            );
+        }
+        suspects
+    }
+
+    /// Adds `group` to what is wanted. `refused` is the error when it is known that the kernel does
+    /// not take it as a whole.
+    fn add_again(
+        &mut self,
+        search: &mut Search<'_>,
+        group: &[ServiceKey],
+        refused: Option<String>,
+        progress: &mut Progress<'_>,
+    ) -> Result<(), Failure> {
+        if group.is_empty() {
+            return Ok(());
+        }
+        let error = match refused {
+            Some(error) => error,
+            None => {
+                let mut wanted = search.wanted.clone();
+                for service in group {
+                    copy_service(&mut wanted, service, Some(search.desired));
+                }
+                search.groups += 1;
+                match self.attempt(&wanted, progress) {
+                    Ok(()) => {
+                        search.wanted = wanted;
+                        return Ok(());
+                    }
+                    Err(failure) if failure.recovery == Recovery::Isolate => failure.error,
+                    Err(failure) => return Err(failure),
+                }
+            }
+        };
+        if group.len() == 1 || search.groups >= GROUPS_PER_ROUND {
+            let now = progress.clock.wall_time();
+            for service in group {
+                self.quarantine.hold(service, search.desired, &error, now);
+            }
+            return Ok(());
+        }
+        let (first, second) = group.split_at(group.len() / 2);
+        let known = self.quarantine.len();
+        self.add_again(search, first, None, progress)?;
+        // Nothing of the first half was refused, so it is the second half that made the whole fail.
+        let refused = (self.quarantine.len() == known).then_some(error);
+        self.add_again(search, second, refused, progress)
+    }
+}

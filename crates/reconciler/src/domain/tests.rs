@@ -1,0 +1,476 @@
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use backend::{Backend, Recovery};
+use dataplane::{Dataplane, Family, ServiceKey, ServiceRules, compile};
+use proptest::prelude::*;
+use testkit::{
+    Call, FakeBackend, FakeKernel, FakeRules, Fate, Faulty, Seeded, histories, mk_config,
+    mk_endpoints, mk_node, mk_service,
+};
+
+use crate::fake_clock::FakeClock;
+use crate::{Clock, Domain, Outcome, Pace, Reason, Reconciler, Sequel, Standing};
+
+mod isolation;
+
+const IPV4: Family = Family::Ipv4;
+
+/// A dual-stack Service on one port with these endpoints' ports, which stand for its versions.
+fn service(name: &str, number: u8, ports: &[u16]) -> Arc<ServiceRules> {
+    let (node, config) = (mk_node(1).build(), mk_config().build());
+    let service = mk_service(name)
+        .cluster_ip(&format!("10.96.0.{number}"))
+        .cluster_ip(&format!("fd00:10:96::{number}"))
+        .port("", 80);
+    let mut endpoints = mk_endpoints().tcp("");
+    for port in ports {
+        endpoints = endpoints
+            .ready(&format!("10.0.1.5:{port}"), "node-1")
+            .ready(&format!("[fd00:10:0:1::5]:{port}"), "node-1");
+    }
+    Arc::new(compile(
+        &service.build(),
+        &endpoints.build(),
+        &node,
+        &config,
+    ))
+}
+
+fn dataplane(services: &[Arc<ServiceRules>]) -> Dataplane {
+    let mut dataplane = Dataplane::new(mk_node(1).build(), mk_config().build());
+    for rules in services {
+        dataplane.set(Arc::clone(rules));
+    }
+    dataplane
+}
+
+fn web_and_cart() -> Dataplane {
+    dataplane(&[
+        service("shop/web", 10, &[8080, 8081]),
+        service("shop/cart", 11, &[8080]),
+    ])
+}
+
+/// Whether the kernel holds what `desired` says, and nothing else.
+#[track_caller]
+fn assert_held(kernel: &FakeKernel, desired: &Dataplane) {
+    assert_eq!(kernel.rules(IPV4), FakeRules::render(desired, IPV4));
+}
+
+/// Fails the commits with these numbers, counted from 0, in this way.
+fn failing(kernel: &FakeKernel, fate: Fate, commits: &'static [usize]) -> Faulty<FakeBackend> {
+    let mut number = 0;
+    Faulty::new(kernel.backend(IPV4), move |call| match call {
+        Call::Commit { .. } => {
+            number += 1;
+            if commits.contains(&(number - 1)) {
+                fate
+            } else {
+                Fate::Pass
+            }
+        }
+        Call::Observe | Call::Removal => Fate::Pass,
+    })
+}
+
+/// T42 (k/k#122740), T72 (k/k#130119): a restart with nothing changed writes nothing.
+#[test]
+fn t42_a_restart_with_nothing_changed_writes_nothing() {
+    let (kernel, clock) = (FakeKernel::new(), FakeClock::new());
+    let desired = web_and_cart();
+    let mut before = Domain::new(kernel.backend(IPV4));
+    before.round(&desired, Reason::Startup, &clock);
+    let operations = kernel.operations();
+    assert!(operations > 0);
+
+    let mut after = Domain::new(kernel.backend(IPV4));
+    let round = after.round(&desired, Reason::Startup, &clock);
+
+    assert_eq!(round.outcome, Outcome::Unchanged);
+    assert_eq!((kernel.commits(), kernel.operations()), (1, operations));
+    assert_eq!(after.status().standing(), Standing::Programmed);
+}
+
+#[test]
+fn a_restart_removes_what_ended_meanwhile_and_nothing_else() {
+    let (kernel, clock) = (FakeKernel::new(), FakeClock::new());
+    Domain::new(kernel.backend(IPV4)).round(&web_and_cart(), Reason::Startup, &clock);
+    let desired = dataplane(&[service("shop/web", 10, &[8080, 8081])]);
+
+    let mut after = Domain::new(kernel.backend(IPV4));
+    let round = after.round(&desired, Reason::Startup, &clock);
+
+    assert_eq!(round.size.elements, 2, "the frontend and its cluster IP");
+    assert_held(&kernel, &desired);
+}
+
+/// T19 (k/k#112604): a commit that fails once for a cause that passes is followed by a retry of all
+/// of it within 50 milliseconds, and what is to be cleaned up after it is still known.
+#[test]
+fn t19_a_commit_that_fails_once_is_retried_in_full() {
+    let (kernel, clock) = (FakeKernel::new(), FakeClock::new());
+    let backend = failing(&kernel, Fate::Refuse(Recovery::Retry), &[1]);
+    let mut families = Reconciler::new(vec![backend]);
+    let (before, after) = (
+        web_and_cart(),
+        dataplane(&[service("shop/web", 10, &[8081])]),
+    );
+    families.round(&before, Reason::Startup, &clock);
+
+    let failed = families.round(&after, Reason::Changed, &clock);
+
+    let text = failed[0].to_string();
+    assert!(
+        text.contains("failed to commit IPv4 rules: a fault was injected"),
+        "{text}"
+    );
+    assert_eq!(families.sequel(), Sequel::Retry { retries: 0 });
+    assert_held(&kernel, &before);
+    let status = &families.status()[0];
+    assert_eq!(status.standing(), Standing::Failing);
+    assert_eq!(
+        status.programmed.as_ref().map(Dataplane::to_string),
+        Some(before.to_string()),
+        "what went away is found by comparing with what is still programmed"
+    );
+
+    let retried = families.round(&after, Reason::Retry, &clock);
+
+    assert_eq!(retried[0].outcome, Outcome::Committed);
+    assert_eq!(families.sequel(), Sequel::Settled);
+    assert_held(&kernel, &after);
+    assert_eq!(kernel.observations(), 1, "nothing was in doubt");
+}
+
+#[test]
+fn a_lost_answer_is_followed_by_a_look_and_another_try_in_the_same_round() {
+    let (kernel, clock) = (FakeKernel::new(), FakeClock::new());
+    let mut domain = Domain::new(failing(&kernel, Fate::LoseAnswer, &[0]));
+
+    let round = domain.round(&web_and_cart(), Reason::Startup, &clock);
+
+    assert_eq!(
+        round.outcome,
+        Outcome::Unchanged,
+        "it had arrived all along"
+    );
+    assert_eq!(kernel.observations(), 2);
+    assert_held(&kernel, &web_and_cart());
+}
+
+#[test]
+fn a_commit_cut_short_is_completed_in_the_same_round() {
+    let (kernel, clock) = (FakeKernel::new(), FakeClock::new());
+    let mut domain = Domain::new(kernel.backend(IPV4));
+    kernel.cut_after(3);
+
+    let round = domain.round(&web_and_cart(), Reason::Startup, &clock);
+
+    assert_eq!(round.outcome, Outcome::Committed);
+    assert_held(&kernel, &web_and_cart());
+}
+
+#[test]
+fn an_answer_lost_twice_ends_the_round_and_the_next_one_looks_first() {
+    let (kernel, clock) = (FakeKernel::new(), FakeClock::new());
+    let refused = Fate::Refuse(Recovery::Observe);
+    let mut domain = Domain::new(failing(&kernel, refused, &[0, 1]));
+
+    let round = domain.round(&web_and_cart(), Reason::Startup, &clock);
+    assert!(!round.succeeded());
+    assert!(domain.believed().is_none());
+
+    let round = domain.round(&web_and_cart(), Reason::Retry, &clock);
+    assert_eq!(round.outcome, Outcome::Committed);
+    assert_eq!(kernel.observations(), 3);
+}
+
+#[test]
+fn a_kernel_that_takes_nothing_is_asked_again_only_by_the_timer() {
+    let (kernel, clock) = (FakeKernel::new(), FakeClock::new());
+    let backend = failing(&kernel, Fate::Refuse(Recovery::Halt), &[0]);
+    let mut families = Reconciler::new(vec![backend]);
+    families.round(&web_and_cart(), Reason::Startup, &clock);
+
+    assert_eq!(families.sequel(), Sequel::Settled);
+    for reason in [Reason::Changed, Reason::Retry, Reason::Drift] {
+        let rounds = families.round(&web_and_cart(), reason, &clock);
+        assert!(rounds.is_empty(), "{reason}");
+    }
+    let rounds = families.round(&web_and_cart(), Reason::Timer, &clock);
+    assert_eq!(rounds[0].outcome, Outcome::Committed);
+}
+
+/// T58 (k/k#133694): one family that is broken leaves the other fully served.
+#[test]
+fn t58_a_broken_family_leaves_the_other_served() {
+    let (kernel, clock) = (FakeKernel::new(), FakeClock::new());
+    let backends = Family::ALL.map(|family| {
+        Faulty::new(kernel.backend(family), move |_| match family {
+            Family::Ipv4 => Fate::Refuse(Recovery::Retry),
+            Family::Ipv6 => Fate::Pass,
+        })
+    });
+    let mut families = Reconciler::new(Vec::from(backends));
+    let desired = web_and_cart();
+    families.round(&desired, Reason::Startup, &clock);
+
+    let standings: Vec<Standing> = families.status().iter().map(|s| s.standing()).collect();
+    assert_eq!(standings, [Standing::NeverProgrammed, Standing::Programmed]);
+    assert_eq!(
+        kernel.rules(Family::Ipv6),
+        FakeRules::render(&desired, Family::Ipv6)
+    );
+    let retried = families.round(&desired, Reason::Retry, &clock);
+    let retried: Vec<Family> = retried.iter().map(|round| round.family).collect();
+    assert_eq!(retried, [IPV4], "only what failed is tried again");
+}
+
+#[test]
+fn a_family_that_has_failed_for_long_does_not_slow_down_another() {
+    let (kernel, clock) = (FakeKernel::new(), FakeClock::new());
+    let ipv6_busy = Arc::new(AtomicBool::new(false));
+    let backends = Family::ALL.map(|family| {
+        let busy = Arc::clone(&ipv6_busy);
+        Faulty::new(kernel.backend(family), move |_| {
+            if family == IPV4 || busy.load(Ordering::Relaxed) {
+                Fate::Refuse(Recovery::Retry)
+            } else {
+                Fate::Pass
+            }
+        })
+    });
+    let mut families = Reconciler::new(Vec::from(backends));
+    families.round(&Dataplane::default(), Reason::Startup, &clock);
+    for _ in 0..8 {
+        families.round(&Dataplane::default(), Reason::Retry, &clock);
+    }
+    assert_eq!(families.sequel(), Sequel::Retry { retries: 8 });
+
+    ipv6_busy.store(true, Ordering::Relaxed);
+    families.round(&web_and_cart(), Reason::Changed, &clock);
+
+    assert_eq!(families.sequel(), Sequel::Retry { retries: 0 });
+}
+
+/// T56 (k/k#83263): a proxy that has never synced since it started is not ready.
+#[test]
+fn t56_never_synced_since_start_is_not_ready() {
+    let (kernel, clock) = (FakeKernel::new(), FakeClock::new());
+    let mut domain = Domain::new(failing(&kernel, Fate::Refuse(Recovery::Retry), &[0, 1]));
+    assert_eq!(domain.status().standing(), Standing::NeverProgrammed);
+    let began = clock.wall_time();
+    for reason in [Reason::Startup, Reason::Retry] {
+        domain.round(&web_and_cart(), reason, &clock);
+        clock.advance(Duration::from_millis(50));
+    }
+    let status = domain.status();
+    assert_eq!(status.standing(), Standing::NeverProgrammed);
+    let failing = status.failing.expect("two rounds have failed");
+    assert_eq!((failing.since, failing.rounds), (began, 2));
+
+    domain.round(&web_and_cart(), Reason::Retry, &clock);
+
+    let status = domain.status();
+    assert_eq!(status.standing(), Standing::Programmed);
+    assert_eq!(status.programmed_since, Some(clock.wall_time()));
+    assert_eq!(status.last_receipt, Some(clock.wall_time()));
+}
+
+/// T57 (k/k#83263): a sync that takes five minutes and succeeds is slow, not broken.
+#[test]
+fn t57_a_sync_that_takes_five_minutes_is_slow_and_succeeds() {
+    let (kernel, clock) = (FakeKernel::new(), FakeClock::new());
+    let minutes = Arc::new(AtomicUsize::new(5));
+    let (script_clock, script_minutes) = (clock.clone(), Arc::clone(&minutes));
+    let backend = Faulty::new(kernel.backend(IPV4), move |call| {
+        if let Call::Commit { .. } = call {
+            let minutes = script_minutes.load(Ordering::Relaxed);
+            for _ in 0..minutes {
+                script_clock.advance(Duration::from_secs(60));
+            }
+        }
+        Fate::Pass
+    });
+    let mut domain = Domain::new(backend);
+    let round = domain.round(&web_and_cart(), Reason::Startup, &clock);
+
+    let took = Duration::from_secs(300);
+    assert_eq!((round.took, round.phases.commit), (took, took));
+    assert_eq!(round.outcome, Outcome::Committed);
+    assert_eq!(domain.status().standing(), Standing::Programmed);
+    assert_eq!(domain.status().pace, Pace::Slow { took });
+
+    minutes.store(0, Ordering::Relaxed);
+    domain.round(&dataplane(&[]), Reason::Changed, &clock);
+    assert_eq!(domain.status().pace, Pace::Ordinary);
+}
+
+#[test]
+fn drift_is_found_by_the_timer_and_repaired() {
+    let (kernel, clock) = (FakeKernel::new(), FakeClock::new());
+    let mut domain = Domain::new(kernel.backend(IPV4));
+    domain.round(&web_and_cart(), Reason::Startup, &clock);
+    let looks = kernel.observations();
+
+    let quiet = domain.round(&web_and_cart(), Reason::Timer, &clock);
+    assert_eq!(
+        (quiet.reason, &quiet.outcome),
+        (Reason::Timer, &Outcome::Unchanged)
+    );
+    assert_eq!(kernel.observations(), looks, "nothing had happened");
+
+    kernel.tamper(IPV4, |rules| *rules = FakeRules::default());
+    let repair = domain.round(&web_and_cart(), Reason::Timer, &clock);
+
+    assert_eq!(
+        (repair.reason, &repair.outcome),
+        (Reason::Drift, &Outcome::Committed)
+    );
+    assert_held(&kernel, &web_and_cart());
+    assert_eq!(domain.status().drifts, 1);
+}
+
+#[test]
+fn somebody_elses_change_to_somebody_elses_rules_is_no_drift() {
+    let (kernel, clock) = (FakeKernel::new(), FakeClock::new());
+    let mut domain = Domain::new(kernel.backend(IPV4));
+    domain.round(&web_and_cart(), Reason::Startup, &clock);
+
+    kernel.tamper(Family::Ipv6, |rules| *rules = FakeRules::default());
+    let round = domain.round(&web_and_cart(), Reason::Drift, &clock);
+
+    assert_eq!(round.outcome, Outcome::Unchanged);
+    assert_eq!(domain.status().drifts, 0);
+    assert_eq!(kernel.commits(), 1);
+}
+
+#[test]
+fn a_request_looks_whatever_the_kernel_says_about_drift() {
+    let (kernel, clock) = (FakeKernel::new(), FakeClock::new());
+    let mut domain = Domain::new(kernel.backend(IPV4));
+    domain.round(&web_and_cart(), Reason::Startup, &clock);
+    let looks = kernel.observations();
+    let round = domain.round(&web_and_cart(), Reason::Requested, &clock);
+    assert_eq!(round.outcome, Outcome::Unchanged);
+    assert_eq!(kernel.observations(), looks + 1);
+}
+
+#[test]
+fn removal_leaves_nothing_and_the_next_round_programs_everything_again() {
+    let (kernel, clock) = (FakeKernel::new(), FakeClock::new());
+    let backends = Family::ALL.map(|family| kernel.backend(family));
+    let mut families = Reconciler::new(Vec::from(backends));
+    families.round(&web_and_cart(), Reason::Startup, &clock);
+
+    families
+        .commit_removal()
+        .expect("this kernel has no faults");
+
+    for family in Family::ALL {
+        assert_eq!(kernel.rules(family), FakeRules::default());
+    }
+    assert_eq!(families.status()[0].standing(), Standing::NeverProgrammed);
+    families.round(&web_and_cart(), Reason::Requested, &clock);
+    assert_held(&kernel, &web_and_cart());
+}
+
+#[test]
+fn what_a_backend_cannot_do_is_told_for_what_is_wanted_now() {
+    let (kernel, clock) = (FakeKernel::new(), FakeClock::new());
+    let mut domain = Domain::new(kernel.backend(IPV4));
+    let (node, config) = (mk_node(1).build(), mk_config().build());
+    let sticky = mk_service("shop/sticky")
+        .cluster_ip("10.96.0.12")
+        .port("", 80)
+        .client_ip_affinity(Duration::from_secs(60));
+    let endpoints = mk_endpoints().tcp("").ready("10.0.1.5:8080", "node-1");
+    let sticky = compile(&sticky.build(), &endpoints.build(), &node, &config);
+    let mut desired = web_and_cart();
+    domain.round(&desired, Reason::Startup, &clock);
+    assert!(domain.status().shortcomings.is_empty());
+
+    desired.set(Arc::new(sticky));
+    let round = domain.round(&desired, Reason::Changed, &clock);
+    let texts: Vec<String> = round.shortcomings.iter().map(ToString::to_string).collect();
+    assert_eq!(
+        texts,
+        [
+            "Service shop/sticky: spec.sessionAffinity: every connection is placed anew \
+             (10.96.0.12:80/tcp)"
+        ]
+    );
+
+    desired.remove(&ServiceKey::new("shop", "web"));
+    let round = domain.round(&desired, Reason::Changed, &clock);
+    assert_eq!(round.shortcomings.len(), 1, "another Service has changed");
+
+    desired.remove(&ServiceKey::new("shop", "sticky"));
+    let round = domain.round(&desired, Reason::Changed, &clock);
+    assert!(round.shortcomings.is_empty());
+}
+
+#[test]
+fn the_last_ten_rounds_are_kept_and_print_in_a_line_each() {
+    let (kernel, clock) = (FakeKernel::new(), FakeClock::new());
+    let mut domain = Domain::new(kernel.backend(IPV4));
+    domain.round(&web_and_cart(), Reason::Startup, &clock);
+    let first = domain.status().rounds.to_string();
+    assert_eq!(
+        first,
+        "IPv4 round 1 at 2023-11-14T22:13:20.000Z (Startup): committed, \
+         wrote 6 elements and 1 objects in 1 transaction, \
+         took 0ns (observe 0ns, render 0ns, diff 0ns, commit 0ns)\n"
+    );
+    for _ in 0..12 {
+        domain.round(&web_and_cart(), Reason::Timer, &clock);
+    }
+    let rounds = domain.status().rounds;
+    let numbers: Vec<u64> = rounds.iter().map(|round| round.number).collect();
+    assert_eq!(numbers, (4..=13).collect::<Vec<u64>>());
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(96))]
+
+    /// Whatever fails and whenever the process restarts, what is believed is what the kernel holds;
+    /// and once nothing fails any more, the kernel holds what is wanted.
+    #[test]
+    fn belief_is_never_ahead_of_the_kernel(history in histories(8), seed: u64) {
+        let (kernel, clock) = (FakeKernel::new(), FakeClock::new());
+        let mut seeded = Seeded::new(seed);
+        let faults = [
+            Fate::Refuse(Recovery::Retry),
+            Fate::Refuse(Recovery::Observe),
+            Fate::Refuse(Recovery::Isolate),
+            Fate::Refuse(Recovery::Halt),
+            Fate::LoseAnswer,
+        ];
+        let start = |seed| Domain::new(Faulty::seeded(kernel.backend(IPV4), seed, &faults));
+        let mut domain = start(seed);
+        let reasons = [Reason::Changed, Reason::Retry, Reason::Timer, Reason::Drift];
+        for desired in &history {
+            if seeded.below(4) == 0 {
+                domain = start(seed.wrapping_add(1));
+            }
+            for _ in 0..=seeded.below(3) {
+                if seeded.below(3) == 0 {
+                    kernel.cut_after(seeded.below(20));
+                }
+                domain.round(desired, reasons[seeded.below(reasons.len())], &clock);
+                if let Some(believed) = domain.believed() {
+                    prop_assert_eq!(&believed.rules, &kernel.rules(IPV4));
+                }
+            }
+        }
+        let last = history.last().expect("a history has states");
+        let arrived = (0..50).any(|_| {
+            let round = domain.round(last, Reason::Timer, &clock);
+            round.succeeded() && round.quarantined.is_empty()
+        });
+        prop_assert!(arrived);
+        prop_assert_eq!(kernel.rules(IPV4), FakeRules::render(last, IPV4));
+    }
+}

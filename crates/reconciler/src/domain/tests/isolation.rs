@@ -1,0 +1,273 @@
+//! Services that the kernel refuses.
+
+use std::collections::BTreeSet;
+use std::sync::atomic::AtomicUsize;
+
+use super::*;
+
+/// Endpoints on this port make a Service one that the kernel refuses.
+const UNPROGRAMMABLE: u16 = 666;
+
+fn is_unprogrammable(rules: &ServiceRules) -> bool {
+    let targets = rules.frontends.iter().flat_map(|(_, f)| f.cluster.iter());
+    targets
+        .into_iter()
+        .any(|target| target.port.get() == UNPROGRAMMABLE)
+}
+
+fn refusing(kernel: &FakeKernel) -> Faulty<FakeBackend> {
+    Faulty::refusing(kernel.backend(IPV4), is_unprogrammable)
+}
+
+fn many(count: u8, unprogrammable: &[u8]) -> Dataplane {
+    let services: Vec<_> = (1..=count)
+        .map(|number| {
+            let port = if unprogrammable.contains(&number) {
+                UNPROGRAMMABLE
+            } else {
+                8080
+            };
+            service(&format!("shop/service-{number}"), number, &[port])
+        })
+        .collect();
+    dataplane(&services)
+}
+
+fn quarantined<B: Backend>(domain: &Domain<B>) -> Vec<String> {
+    let quarantined = domain.status().quarantined;
+    quarantined.iter().map(|q| q.service.to_string()).collect()
+}
+
+/// T25 (k/k#142068): a Service that cannot be programmed fails alone and is named; all others are
+/// programmed.
+#[test]
+fn t25_a_service_that_cannot_be_programmed_fails_alone_and_is_named() {
+    let (kernel, clock) = (FakeKernel::new(), FakeClock::new());
+    let mut domain = Domain::new(refusing(&kernel));
+
+    let round = domain.round(&many(100, &[42]), Reason::Startup, &clock);
+
+    let mut others = many(100, &[]);
+    others.remove(&ServiceKey::new("shop", "service-42"));
+    assert_held(&kernel, &others);
+    assert_eq!(round.outcome, Outcome::Committed);
+    let text = round.to_string();
+    assert!(
+        text.contains(
+            "Service shop/service-42 is refused: failed to commit IPv4 rules: a fault was injected"
+        ),
+        "{text}"
+    );
+    assert_eq!(domain.status().standing(), Standing::PartlyProgrammed);
+}
+
+#[test]
+fn a_service_that_becomes_unprogrammable_keeps_what_it_has() {
+    let (kernel, clock) = (FakeKernel::new(), FakeClock::new());
+    let mut domain = Domain::new(refusing(&kernel));
+    domain.round(&many(20, &[]), Reason::Startup, &clock);
+
+    domain.round(&many(20, &[7]), Reason::Changed, &clock);
+
+    assert_held(&kernel, &many(20, &[]));
+    assert_eq!(quarantined(&domain), ["shop/service-7"]);
+}
+
+#[test]
+fn a_refused_service_keeps_what_it_has_when_an_answer_is_lost() {
+    let (kernel, clock) = (FakeKernel::new(), FakeClock::new());
+    let mut domain = Domain::new(refusing(&kernel));
+    domain.round(&many(20, &[]), Reason::Startup, &clock);
+    domain.round(&many(20, &[7]), Reason::Changed, &clock);
+
+    kernel.cut_after(1);
+    domain.round(&many(30, &[7]), Reason::Changed, &clock);
+
+    assert_held(&kernel, &many(30, &[]));
+    assert_eq!(quarantined(&domain), ["shop/service-7"]);
+}
+
+#[test]
+fn a_refused_service_is_left_alone_until_it_changes() {
+    let (kernel, clock) = (FakeKernel::new(), FakeClock::new());
+    let refusals = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&refusals);
+    let backend = Faulty::refusing(kernel.backend(IPV4), move |rules| {
+        let refused = is_unprogrammable(rules);
+        count.fetch_add(usize::from(refused), Ordering::Relaxed);
+        refused
+    });
+    let mut domain = Domain::new(backend);
+    domain.round(&many(8, &[3]), Reason::Startup, &clock);
+    let after_search = refusals.load(Ordering::Relaxed);
+
+    let round = domain.round(&many(9, &[3]), Reason::Changed, &clock);
+    assert_eq!(round.transactions, 1, "the new Service in one go");
+    assert_eq!(refusals.load(Ordering::Relaxed), after_search);
+
+    let round = domain.round(&many(9, &[]), Reason::Changed, &clock);
+    assert!(round.quarantined.is_empty());
+    assert_held(&kernel, &many(9, &[]));
+}
+
+#[test]
+fn a_refused_service_that_is_deleted_is_forgotten() {
+    let (kernel, clock) = (FakeKernel::new(), FakeClock::new());
+    let mut domain = Domain::new(refusing(&kernel));
+    domain.round(&many(8, &[8]), Reason::Startup, &clock);
+    domain.round(&many(7, &[]), Reason::Changed, &clock);
+    assert_eq!(domain.status().standing(), Standing::Programmed);
+    assert_held(&kernel, &many(7, &[]));
+}
+
+#[test]
+fn the_timer_tries_refused_services_again() {
+    let (kernel, clock) = (FakeKernel::new(), FakeClock::new());
+    let willing = Arc::new(AtomicBool::new(false));
+    let script_willing = Arc::clone(&willing);
+    let mut domain = Domain::new(Faulty::refusing(kernel.backend(IPV4), move |rules| {
+        is_unprogrammable(rules) && !script_willing.load(Ordering::Relaxed)
+    }));
+    let desired = many(8, &[3]);
+    domain.round(&desired, Reason::Startup, &clock);
+    let since = domain.status().quarantined[0].since;
+
+    clock.advance(Duration::from_secs(30));
+    domain.round(&desired, Reason::Timer, &clock);
+    assert_eq!(domain.status().quarantined[0].since, since, "all along");
+
+    willing.store(true, Ordering::Relaxed);
+    domain.round(&desired, Reason::Timer, &clock);
+    assert_eq!(domain.status().standing(), Standing::Programmed);
+    assert_held(&kernel, &desired);
+}
+
+#[test]
+fn several_refused_services_are_found_in_few_commits() {
+    let (kernel, clock) = (FakeKernel::new(), FakeClock::new());
+    let tries = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&tries);
+    let backend = Faulty::new(kernel.backend(IPV4), move |call| {
+        let Call::Commit { suspects, .. } = call else {
+            return Fate::Pass;
+        };
+        count.fetch_add(1, Ordering::Relaxed);
+        if suspects.iter().any(|rules| is_unprogrammable(rules)) {
+            Fate::Refuse(Recovery::Isolate)
+        } else {
+            Fate::Pass
+        }
+    });
+    let mut domain = Domain::new(backend);
+    let refused = [1, 57, 58, 200];
+
+    domain.round(&many(200, &refused), Reason::Startup, &clock);
+
+    let expected: BTreeSet<String> = refused.map(|n| format!("shop/service-{n}")).into();
+    assert_eq!(BTreeSet::from_iter(quarantined(&domain)), expected);
+    // Four of 200: 2 x 4 x log2(200), and the two before the search.
+    let tries = tries.load(Ordering::Relaxed);
+    assert!(tries <= 2 * 4 * 8 + 2, "{tries}");
+}
+
+#[test]
+fn a_kernel_that_refuses_everybody_is_not_asked_about_everybody() {
+    let (kernel, clock) = (FakeKernel::new(), FakeClock::new());
+    let tries = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&tries);
+    let backend = Faulty::new(kernel.backend(IPV4), move |call| match call {
+        Call::Commit { suspects, .. } if !suspects.is_empty() => {
+            count.fetch_add(1, Ordering::Relaxed);
+            Fate::Refuse(Recovery::Isolate)
+        }
+        _ => Fate::Pass,
+    });
+    let mut domain = Domain::new(backend);
+    let mut desired = dataplane(&[]);
+    for number in 0..1000u32 {
+        let rules = service("shop/service", 1, &[8080]);
+        let name = ServiceKey::new("shop", format!("service-{number}"));
+        let address = [10, 97, number.to_be_bytes()[2], number.to_be_bytes()[3]].into();
+        let mut rules = ServiceRules::clone(&rules);
+        rules.service = name;
+        rules.cluster_ips = vec![address];
+        rules.frontends.clear();
+        desired.set(Arc::new(rules));
+    }
+
+    domain.round(&desired, Reason::Startup, &clock);
+
+    assert_eq!(domain.status().quarantined.len(), 1000);
+    let tries = tries.load(Ordering::Relaxed);
+    assert!(tries <= 520, "{tries}");
+}
+
+#[test]
+fn a_removal_that_is_refused_is_named_and_the_rest_goes_on() {
+    let (kernel, clock) = (FakeKernel::new(), FakeClock::new());
+    let stuck = Arc::new(AtomicBool::new(false));
+    let script_stuck = Arc::clone(&stuck);
+    let script_kernel = kernel.clone();
+    let before = many(5, &[]);
+    let address = FakeRules::render(&many(1, &[]), IPV4).cluster_ips;
+    // Without the first Service's address in what is wanted, nothing is taken.
+    let backend = Faulty::new(kernel.backend(IPV4), move |call| match call {
+        Call::Commit { suspects, size } if script_stuck.load(Ordering::Relaxed) => {
+            let holds = script_kernel.rules(IPV4).cluster_ips.is_superset(&address);
+            let removes = suspects.is_empty() && size.elements == 2;
+            if holds && removes {
+                Fate::Refuse(Recovery::Isolate)
+            } else {
+                Fate::Pass
+            }
+        }
+        _ => Fate::Pass,
+    });
+    let mut domain = Domain::new(backend);
+    domain.round(&before, Reason::Startup, &clock);
+    stuck.store(true, Ordering::Relaxed);
+    let mut after = before.clone();
+    after.remove(&ServiceKey::new("shop", "service-1"));
+
+    let round = domain.round(&after, Reason::Changed, &clock);
+
+    assert_eq!(round.outcome, Outcome::Unchanged);
+    assert_eq!(quarantined(&domain), ["shop/service-1"]);
+    assert_held(&kernel, &before);
+}
+
+#[test]
+fn old_rules_that_are_refused_too_do_not_stop_the_others() {
+    let (kernel, clock) = (FakeKernel::new(), FakeClock::new());
+    let strict = Arc::new(AtomicBool::new(false));
+    let script_strict = Arc::clone(&strict);
+    let first = ServiceKey::new("shop", "service-1");
+    let script_first = first.clone();
+    let mut domain = Domain::new(Faulty::refusing(kernel.backend(IPV4), move |rules| {
+        script_strict.load(Ordering::Relaxed) && rules.service == script_first
+    }));
+    domain.round(&many(5, &[]), Reason::Startup, &clock);
+    strict.store(true, Ordering::Relaxed);
+    kernel.tamper(IPV4, |rules| *rules = FakeRules::default());
+
+    domain.round(&many(5, &[1]), Reason::Timer, &clock);
+
+    let mut others = many(5, &[]);
+    others.remove(&first);
+    assert_held(&kernel, &others);
+    assert_eq!(quarantined(&domain), ["shop/service-1"]);
+}
+
+#[test]
+fn a_change_that_no_service_explains_is_a_failure() {
+    let (kernel, clock) = (FakeKernel::new(), FakeClock::new());
+    let backend = Faulty::new(kernel.backend(IPV4), |call| match call {
+        Call::Commit { .. } => Fate::Refuse(Recovery::Isolate),
+        Call::Observe | Call::Removal => Fate::Pass,
+    });
+    let mut families = Reconciler::new(vec![backend]);
+    let rounds = families.round(&many(5, &[]), Reason::Startup, &clock);
+    assert!(!rounds[0].succeeded());
+    assert!(rounds[0].quarantined.is_empty());
+    assert_eq!(families.sequel(), Sequel::Retry { retries: 0 });
+}

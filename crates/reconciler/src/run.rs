@@ -1,0 +1,285 @@
+//! The loop: from commands to rounds to reports.
+
+mod inbox;
+mod report;
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use backend::Backend;
+use dataplane::{Dataplane, Family};
+
+use crate::latency::{Backlog, Latency};
+use crate::urgency::urgency;
+use crate::{Clock, Domain, Periods, Reason, Reconciler, Round, Schedule, Stamps, Urgency};
+pub use inbox::{Inbox, Received};
+pub use report::{Activity, Report};
+
+/// How many commands are taken in once a round is due before it starts. More than can have piled up
+/// during any round; without an end to it, a source that never falls silent would put it off.
+const TAKEN_BEFORE_ROUND: usize = 4096;
+
+/// What the loop is told.
+#[derive(Debug)]
+pub enum Command {
+    /// This is wanted from now on. Of several, the last counts; the stamps of all of them do.
+    Desired(Desired),
+    /// Go by these from now on.
+    Settings(Settings),
+    /// The kernel may have been changed by somebody else.
+    Drifted,
+    /// Look at the kernel and program everything anew where it differs, whatever is believed.
+    Resync(Reply),
+    /// Return, leaving the kernel as it is.
+    Stop,
+}
+
+/// What is wanted of the kernel.
+#[derive(Debug, Clone)]
+pub struct Desired {
+    /// All of it.
+    pub dataplane: Dataplane,
+    /// When what is new in it came about.
+    pub stamps: Stamps,
+}
+
+/// What a profile says about the loop.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Settings {
+    /// How often to write, how often to look.
+    pub periods: Periods,
+    /// Whether to do so at all.
+    pub permission: Permission,
+}
+
+/// Whether the kernel may be written to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Permission {
+    /// It is kept up with what is wanted.
+    Active,
+    /// It keeps what it has: nothing is written, nothing is removed, drift is not repaired. What
+    /// is wanted is remembered, and programmed once this ends.
+    Paused,
+}
+
+/// Where the outcome of a resync goes.
+pub struct Reply(Box<dyn FnOnce(Resync) + Send>);
+
+/// The outcome of a resync.
+#[derive(Debug, Clone)]
+pub enum Resync {
+    /// The round in each family.
+    Done(Vec<Arc<Round>>),
+    /// None: the loop is paused.
+    Paused,
+}
+
+/// Keeps the kernel at what is wanted until it is told to stop or nobody is left to tell it
+/// anything. Nothing is written before the first [`Command::Desired`].
+///
+/// `publish` is given a report, and the families themselves for whoever wants to see their rules. It
+/// is called before and after every round and when the loop is paused or resumed; it
+/// delays rounds for as long as it takes.
+pub fn run<B: Backend>(
+    reconciler: &mut Reconciler<B>,
+    settings: Settings,
+    inbox: &mut impl Inbox,
+    clock: &dyn Clock,
+    publish: impl FnMut(Report, &[Domain<B>]),
+) {
+    let mut state = Loop {
+        reconciler,
+        clock,
+        publish,
+        schedule: Schedule::new(settings.periods),
+        permission: settings.permission,
+        desired: None,
+        backlog: Backlog::default(),
+        replies: Vec::new(),
+    };
+    if settings.permission == Permission::Paused {
+        state.publish_idle();
+    }
+    while let Next::Round(reason) = state.take_commands(inbox) {
+        state.round(reason);
+    }
+}
+
+/// What the loop knows beside what its domains know.
+struct Loop<'a, B: Backend, P> {
+    reconciler: &'a mut Reconciler<B>,
+    clock: &'a dyn Clock,
+    publish: P,
+    schedule: Schedule,
+    permission: Permission,
+    desired: Option<Dataplane>,
+    backlog: Backlog,
+    replies: Vec<Reply>,
+}
+
+/// What to do after taking commands.
+enum Next {
+    Round(Reason),
+    End,
+}
+
+// === impl Loop ===
+
+impl<B: Backend, P: FnMut(Report, &[Domain<B>])> Loop<'_, B, P> {
+    /// Takes commands until a round is due, and whatever else is there by then.
+    fn take_commands(&mut self, inbox: &mut impl Inbox) -> Next {
+        let mut taken_late = 0;
+        loop {
+            let wait = self.wait();
+            let late = wait == Some(Duration::ZERO);
+            taken_late += usize::from(late);
+            let received = if late && taken_late > TAKEN_BEFORE_ROUND {
+                Received::Nothing
+            } else {
+                inbox.receive(wait)
+            };
+            match received {
+                Received::Command(Command::Stop) | Received::Closed => return Next::End,
+                Received::Command(command) => self.take(command),
+                Received::Nothing => {
+                    if let Some(reason) = self.start() {
+                        return Next::Round(reason);
+                    }
+                }
+            }
+        }
+    }
+
+    /// How long until the next round; `None` while there is none.
+    fn wait(&self) -> Option<Duration> {
+        match self.permission {
+            Permission::Paused => None,
+            Permission::Active => {
+                let due = self.schedule.due()?;
+                Some(due.at.saturating_duration_since(self.clock.now()))
+            }
+        }
+    }
+
+    fn start(&mut self) -> Option<Reason> {
+        match self.permission {
+            Permission::Paused => None,
+            Permission::Active => self.schedule.start(self.clock.now()),
+        }
+    }
+
+    fn take(&mut self, command: Command) {
+        let now = self.clock.now();
+        match command {
+            Command::Desired(Desired { dataplane, stamps }) => {
+                let urgency = match &self.desired {
+                    Some(before) => urgency(before, &dataplane),
+                    None => Urgency::Ordinary,
+                };
+                self.schedule.changed(now, urgency);
+                self.backlog.add(self.reconciler.families(), &stamps);
+                self.desired = Some(dataplane);
+            }
+            Command::Settings(Settings {
+                periods,
+                permission,
+            }) => {
+                self.schedule.set_periods(periods);
+                if self.permission != permission {
+                    self.permission = permission;
+                    self.refuse_replies_if_paused();
+                    self.publish_idle();
+                }
+            }
+            Command::Drifted => self.schedule.drifted(now),
+            Command::Resync(reply) => {
+                self.schedule.requested(now);
+                self.replies.push(reply);
+                self.refuse_replies_if_paused();
+            }
+            Command::Stop => {}
+        }
+    }
+
+    fn refuse_replies_if_paused(&mut self) {
+        if self.permission == Permission::Paused {
+            for reply in self.replies.drain(..) {
+                reply.send(Resync::Paused);
+            }
+        }
+    }
+
+    fn round(&mut self, reason: Reason) {
+        let Some(desired) = self.desired.clone() else {
+            return;
+        };
+        let since = self.clock.wall_time();
+        self.publish(Activity::Running { reason, since }, Vec::new(), Vec::new());
+        // What was there before this process came says nothing about how fast it is.
+        let caught_up: Vec<Family> = self.caught_up().collect();
+        let rounds = self.reconciler.round(&desired, reason, self.clock);
+        self.schedule
+            .finish(self.clock.now(), self.reconciler.sequel());
+        let latencies = rounds
+            .iter()
+            .filter_map(|round| self.backlog.settle(round))
+            .filter(|latency| caught_up.contains(&latency.family))
+            .collect();
+        // A startup round looks at the kernel, too, which is all that was asked for.
+        if matches!(reason, Reason::Requested | Reason::Startup) {
+            for reply in self.replies.drain(..) {
+                reply.send(Resync::Done(rounds.clone()));
+            }
+        }
+        self.publish(Activity::Waiting, rounds, latencies);
+    }
+
+    /// The families in which some round has succeeded.
+    fn caught_up(&self) -> impl Iterator<Item = Family> {
+        let domains = self.reconciler.domains().iter();
+        domains
+            .filter(|domain| domain.is_programmed())
+            .map(Domain::family)
+    }
+
+    fn publish_idle(&mut self) {
+        let activity = match self.permission {
+            Permission::Active => Activity::Waiting,
+            Permission::Paused => Activity::Paused,
+        };
+        self.publish(activity, Vec::new(), Vec::new());
+    }
+
+    fn publish(&mut self, activity: Activity, finished: Vec<Arc<Round>>, latencies: Vec<Latency>) {
+        let report = Report {
+            activity,
+            families: self.reconciler.status(),
+            finished,
+            latencies,
+        };
+        (self.publish)(report, self.reconciler.domains());
+    }
+}
+
+// === impl Reply ===
+
+impl Reply {
+    /// Calls `receive` with the outcome, on the thread of the loop.
+    pub fn new(receive: impl FnOnce(Resync) + Send + 'static) -> Reply {
+        Reply(Box::new(receive))
+    }
+
+    fn send(self, resync: Resync) {
+        (self.0)(resync);
+    }
+}
+
+impl fmt::Debug for Reply {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Reply")
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,37 @@
+//! What the loop tells the rest of the process.
+
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use crate::{FamilyStatus, Latency, Reason, Round};
+
+/// How everything stands, and what has just happened. Reports may be skipped over, save for their
+/// latencies: whoever needs to know what changed between two of them compares what is programmed.
+#[derive(Debug, Clone)]
+pub struct Report {
+    /// What the loop is doing.
+    pub activity: Activity,
+    /// How each family stands, in the order in which they are programmed.
+    pub families: Vec<FamilyStatus>,
+    /// The rounds that ended since the last report.
+    pub finished: Vec<Arc<Round>>,
+    /// How long the changes took that these rounds programmed. Changes that waited for a family
+    /// to be programmed for the first time are left out.
+    pub latencies: Vec<Latency>,
+}
+
+/// What the loop is doing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Activity {
+    /// It waits for something to do.
+    Waiting,
+    /// A round runs. It can take minutes on a slow machine and succeed all the same.
+    Running {
+        /// Why.
+        reason: Reason,
+        /// Since when.
+        since: SystemTime,
+    },
+    /// It has been told to keep what is programmed as it is.
+    Paused,
+}

@@ -1,0 +1,420 @@
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::time::Duration;
+
+use backend::Recovery;
+use dataplane::{Dataplane, Family, ServiceKey, compile};
+use testkit::{
+    Call, FakeBackend, FakeKernel, FakeRules, Fate, Faulty, mk_config, mk_endpoints, mk_node,
+    mk_service,
+};
+
+use super::{Activity, Command, Desired, Inbox, Permission, Received, Reply, Resync, Settings};
+use crate::fake_clock::FakeClock;
+use crate::{Clock, Periods, Reason, Reconciler, Report, Stamps, Standing, run};
+
+/// Commands at the milliseconds at which they arrive. Waiting for one lets the clock go on.
+struct Script {
+    clock: FakeClock,
+    commands: VecDeque<(u64, Command)>,
+}
+
+impl Inbox for Script {
+    fn receive(&mut self, wait: Option<Duration>) -> Received {
+        let now = self.clock.elapsed();
+        let next = self
+            .commands
+            .front()
+            .map(|(at, _)| Duration::from_millis(*at));
+        match (next, wait.map(|wait| now + wait)) {
+            (Some(next), until) if until.is_none_or(|until| next <= until) => {
+                self.clock.advance(next.saturating_sub(now));
+                let (_, command) = self.commands.pop_front().expect("there is a next one");
+                Received::Command(command)
+            }
+            (_, Some(until)) => {
+                self.clock.advance(until.saturating_sub(now));
+                Received::Nothing
+            }
+            (None, None) => Received::Closed,
+            (Some(_), None) => unreachable!("without an end, the next one is waited for"),
+        }
+    }
+}
+
+const SETTINGS: Settings = Settings {
+    periods: Periods {
+        min_sync_period: Duration::from_millis(100),
+        sync_period: Duration::from_secs(30),
+    },
+    permission: Permission::Active,
+};
+const PAUSED: Settings = Settings {
+    permission: Permission::Paused,
+    ..SETTINGS
+};
+
+/// One Service with these endpoints.
+fn web(ports: impl IntoIterator<Item = u16>) -> Dataplane {
+    let (node, config) = (mk_node(1).build(), mk_config().build());
+    let service = mk_service("shop/web").cluster_ip("10.96.0.10").port("", 80);
+    let mut endpoints = mk_endpoints().tcp("");
+    for port in ports {
+        endpoints = endpoints.ready(&format!("10.0.1.5:{port}"), "node-1");
+    }
+    let rules = compile(&service.build(), &endpoints.build(), &node, &config);
+    let mut dataplane = Dataplane::new(node, config);
+    dataplane.set(Arc::new(rules));
+    dataplane
+}
+
+/// A test's loop: its clock, its kernel, and at which millisecond which rounds ended.
+struct Story {
+    clock: FakeClock,
+    kernel: FakeKernel,
+    commands: VecDeque<(u64, Command)>,
+    settings: Settings,
+}
+
+impl Story {
+    fn new() -> Story {
+        Story {
+            clock: FakeClock::new(),
+            kernel: FakeKernel::new(),
+            commands: VecDeque::new(),
+            settings: SETTINGS,
+        }
+    }
+
+    fn at(mut self, milliseconds: u64, command: Command) -> Story {
+        self.commands.push_back((milliseconds, command));
+        self
+    }
+
+    fn wants(self, milliseconds: u64, dataplane: Dataplane) -> Story {
+        let stamps = Stamps {
+            received_at: self.clock.at(Duration::from_millis(milliseconds)),
+            compile: Duration::from_micros(10),
+            triggers: Vec::new(),
+        };
+        self.at(
+            milliseconds,
+            Command::Desired(Desired { dataplane, stamps }),
+        )
+    }
+
+    /// Runs the loop until the millisecond at which it is told to stop.
+    fn until(self, end: u64) -> Vec<Report> {
+        let backend = Faulty::new(self.kernel.backend(Family::Ipv4), |_| Fate::Pass);
+        self.until_with(end, backend)
+    }
+
+    fn until_with(self, end: u64, backend: Faulty<FakeBackend>) -> Vec<Report> {
+        let story = self.at(end, Command::Stop);
+        let mut reports = Vec::new();
+        let mut inbox = Script {
+            clock: story.clock.clone(),
+            commands: story.commands,
+        };
+        let mut families = Reconciler::new(vec![backend]);
+        run(
+            &mut families,
+            story.settings,
+            &mut inbox,
+            &story.clock,
+            |report, _| {
+                reports.push(report);
+            },
+        );
+        reports
+    }
+}
+
+/// When each round began, in milliseconds, and why.
+fn rounds(reports: &[Report]) -> Vec<(u64, Reason)> {
+    let zero = FakeClock::new().wall_time();
+    let finished = reports.iter().flat_map(|report| &report.finished);
+    finished
+        .map(|round| {
+            let since = round.started.duration_since(zero).expect("time goes on");
+            let since = u64::try_from(since.as_millis()).expect("a test is short");
+            (since, round.reason)
+        })
+        .collect()
+}
+
+/// T73 (kind#1707, k/k#138073): a hundred updates at once make two rounds, and an endpoint that is
+/// lost among them is gone without delay.
+#[test]
+fn t73_a_burst_is_coalesced_and_the_first_removal_is_immediate() {
+    let all = 8000..8200;
+    let mut story = Story::new().wants(0, web(all.clone()));
+    let kernel = story.kernel.clone();
+    // The first adds, the others remove one after the other.
+    story = story.wants(5000, web(7999..8200));
+    for removed in 1..100u16 {
+        story = story.wants(5000 + u64::from(removed) / 10, web(8000 + removed..8200));
+    }
+    let reports = story.until(6000);
+
+    assert_eq!(
+        rounds(&reports),
+        [
+            (0, Reason::Startup),
+            (5000, Reason::Changed),
+            (5001, Reason::Changed),
+            (5101, Reason::Changed),
+        ]
+    );
+    let held = kernel.rules(Family::Ipv4);
+    assert_eq!(held, FakeRules::render(&web(8099..8200), Family::Ipv4));
+}
+
+#[test]
+fn additions_in_a_burst_wait_for_min_sync_period() {
+    let mut story = Story::new().wants(0, web(8000..8001));
+    for added in 1..=100u16 {
+        story = story.wants(5000 + u64::from(added), web(8000..8001 + added));
+    }
+    assert_eq!(
+        rounds(&story.until(6000)),
+        [
+            (0, Reason::Startup),
+            (5001, Reason::Changed),
+            (5101, Reason::Changed),
+        ]
+    );
+}
+
+#[test]
+fn a_failure_is_retried_without_another_change() {
+    let story = Story::new().wants(0, web([8080]));
+    let kernel = story.kernel.clone();
+    let mut left = 3;
+    let busy = Faulty::new(kernel.backend(Family::Ipv4), move |call| match call {
+        Call::Commit { .. } if left > 0 => {
+            left -= 1;
+            Fate::Refuse(Recovery::Retry)
+        }
+        _ => Fate::Pass,
+    });
+    let reports = story.until_with(5000, busy);
+    assert_eq!(
+        rounds(&reports),
+        [
+            (0, Reason::Startup),
+            (100, Reason::Retry),
+            (200, Reason::Retry),
+            (400, Reason::Retry),
+        ]
+    );
+    let last = reports.last().expect("there were rounds");
+    assert_eq!(last.families[0].standing(), Standing::Programmed);
+}
+
+#[test]
+fn latency_counts_from_the_oldest_change_and_leaves_the_start_out() {
+    let reports = Story::new()
+        .wants(0, web([8080]))
+        .wants(5000, web([8080, 8081]))
+        .wants(5010, web([8080, 8081, 8082]))
+        .wants(5020, web([8080, 8081, 8082, 8083]))
+        .until(6000);
+    let latencies: Vec<_> = reports
+        .iter()
+        .flat_map(|report| &report.latencies)
+        .collect();
+    let millis: Vec<u128> = latencies
+        .iter()
+        .map(|latency| latency.received_to_commit.as_millis())
+        .collect();
+    assert_eq!(millis, [0, 90], "the third change waited for less");
+    assert_eq!(latencies[1].compile, Duration::from_micros(20));
+}
+
+/// T64 (k/k#82378): triggers from before the start are not latencies, and clocks that are ahead
+/// give none below zero.
+#[test]
+fn a_trigger_in_the_future_counts_as_now() {
+    let mut story = Story::new().wants(0, web([8080]));
+    let stamps = |clock: &FakeClock| Stamps {
+        received_at: clock.at(Duration::from_millis(5000)),
+        compile: Duration::ZERO,
+        triggers: vec![
+            clock.wall_time() + Duration::from_millis(4000),
+            clock.wall_time() + Duration::from_secs(3600),
+        ],
+    };
+    let desired = Desired {
+        dataplane: web([8081]),
+        stamps: stamps(&story.clock),
+    };
+    story = story.at(5000, Command::Desired(desired));
+    let reports = story.until(6000);
+    let latency = reports.iter().flat_map(|report| &report.latencies).next();
+    let latency = latency.expect("the second change was programmed");
+    assert_eq!(
+        latency.trigger_to_commit,
+        [Duration::from_secs(1), Duration::ZERO]
+    );
+}
+
+#[test]
+fn a_paused_loop_keeps_what_is_programmed_and_says_so() {
+    let story = Story::new()
+        .wants(0, web([8080]))
+        .at(1000, Command::Settings(PAUSED))
+        .wants(2000, web([8081]))
+        .at(3000, Command::Drifted);
+    let kernel = story.kernel.clone();
+    let reports = story.until(600_000);
+    assert_eq!(rounds(&reports), [(0, Reason::Startup)]);
+    let last = reports.last().expect("the pause was reported");
+    assert_eq!(last.activity, Activity::Paused);
+    let held = kernel.rules(Family::Ipv4);
+    assert_eq!(held, FakeRules::render(&web([8080]), Family::Ipv4));
+}
+
+#[test]
+fn a_resumed_loop_programs_what_is_wanted_by_then_at_once() {
+    let story = Story::new()
+        .wants(0, web([8080]))
+        .at(1000, Command::Settings(PAUSED))
+        .wants(2000, web([8081]))
+        .wants(3000, web([8082]))
+        .at(4000, Command::Settings(SETTINGS));
+    let kernel = story.kernel.clone();
+    let reports = story.until(5000);
+    assert_eq!(
+        rounds(&reports),
+        [(0, Reason::Startup), (4000, Reason::Changed)]
+    );
+    let held = kernel.rules(Family::Ipv4);
+    assert_eq!(held, FakeRules::render(&web([8082]), Family::Ipv4));
+}
+
+#[test]
+fn a_loop_that_starts_paused_touches_nothing() {
+    let mut story = Story::new().wants(0, web([8080]));
+    story.settings = PAUSED;
+    let kernel = story.kernel.clone();
+    let reports = story.until(60_000);
+    assert_eq!(reports[0].activity, Activity::Paused);
+    assert_eq!((kernel.commits(), kernel.observations()), (0, 0));
+}
+
+/// Keeps what it is told.
+fn reply() -> (Reply, Arc<Mutex<Option<Resync>>>) {
+    let slot = Arc::new(Mutex::new(None));
+    let other = Arc::clone(&slot);
+    let reply = Reply::new(move |resync| {
+        *other.lock().unwrap_or_else(PoisonError::into_inner) = Some(resync);
+    });
+    (reply, slot)
+}
+
+#[test]
+fn a_resync_is_answered_with_what_it_found() {
+    let (reply, answer) = reply();
+    let story = Story::new()
+        .wants(0, web([8080]))
+        .at(50, Command::Resync(reply));
+    story.until(1000);
+    let answer = answer.lock().unwrap_or_else(PoisonError::into_inner).take();
+    let Some(Resync::Done(rounds)) = answer else {
+        panic!("no answer: {answer:?}");
+    };
+    assert_eq!(rounds[0].reason, Reason::Requested);
+}
+
+#[test]
+fn a_resync_of_a_paused_loop_is_answered_with_no() {
+    let ((waiting, first), (late, second)) = (reply(), reply());
+    let story = Story::new()
+        .at(0, Command::Resync(waiting))
+        .at(10, Command::Settings(PAUSED))
+        .at(20, Command::Resync(late));
+    story.until(1000);
+    for answer in [first, second] {
+        let answer = answer.lock().unwrap_or_else(PoisonError::into_inner).take();
+        assert!(matches!(answer, Some(Resync::Paused)), "{answer:?}");
+    }
+}
+
+#[test]
+fn drift_that_somebody_noticed_is_repaired_before_the_timer() {
+    let story = Story::new()
+        .wants(0, web([8080]))
+        .at(7000, Command::Drifted);
+    let kernel = story.kernel.clone();
+    let mut tampered = false;
+    let script_kernel = kernel.clone();
+    let backend = Faulty::new(kernel.backend(Family::Ipv4), move |call| {
+        // The first look after the start asks about drift: by then somebody has flushed.
+        if matches!(call, Call::Observe) && script_kernel.commits() == 1 && !tampered {
+            tampered = true;
+            script_kernel.tamper(Family::Ipv4, |rules| *rules = FakeRules::default());
+        }
+        Fate::Pass
+    });
+    let reports = story.until_with(8000, backend);
+    assert_eq!(
+        rounds(&reports),
+        [(0, Reason::Startup), (7000, Reason::Drift)]
+    );
+    let held = kernel.rules(Family::Ipv4);
+    assert_eq!(held, FakeRules::render(&web([8080]), Family::Ipv4));
+    let last = reports.last().expect("there were rounds");
+    assert_eq!(last.families[0].drifts, 1);
+}
+
+#[test]
+fn a_running_round_is_reported_before_it_ends() {
+    let reports = Story::new().wants(0, web([8080])).until(1000);
+    let activities: Vec<Activity> = reports.iter().map(|report| report.activity).collect();
+    let since = FakeClock::new().wall_time();
+    let running = Activity::Running {
+        reason: Reason::Startup,
+        since,
+    };
+    assert_eq!(activities, [running, Activity::Waiting]);
+}
+
+#[test]
+fn nothing_is_written_before_anything_is_wanted() {
+    let story = Story::new().at(10, Command::Drifted);
+    let kernel = story.kernel.clone();
+    assert!(story.until(100_000).is_empty());
+    assert_eq!((kernel.commits(), kernel.observations()), (0, 0));
+}
+
+#[test]
+fn the_loop_ends_when_nobody_is_left_to_tell_it_anything() {
+    let (clock, kernel) = (FakeClock::new(), FakeKernel::new());
+    let (sender, mut receiver) = mpsc::channel();
+    let stamps = Stamps {
+        received_at: clock.now(),
+        compile: Duration::ZERO,
+        triggers: Vec::new(),
+    };
+    let dataplane = web([8080]);
+    let command = Command::Desired(Desired { dataplane, stamps });
+    sender.send(command).expect("the receiver is there");
+    let mut sender = Some(sender);
+    let mut families = Reconciler::new(vec![kernel.backend(Family::Ipv4)]);
+    run(
+        &mut families,
+        SETTINGS,
+        &mut receiver,
+        &clock,
+        |report, _| {
+            if !report.finished.is_empty() {
+                sender = None;
+            }
+        },
+    );
+    assert_eq!(families.status()[0].standing(), Standing::Programmed);
+    let service = ServiceKey::new("shop", "web");
+    let programmed = families.status()[0].programmed.clone();
+    assert!(programmed.is_some_and(|plane| plane.services().get(&service).is_some()));
+}

@@ -1,0 +1,247 @@
+//! When the next round is due.
+
+use std::time::{Duration, Instant};
+
+use crate::Reason;
+
+/// How long after a first failure the next attempt is made; it doubles with every further one. A
+/// lock that another process holds, or memory that is short for now, is free again within this
+/// order of magnitude.
+const FIRST_RETRY: Duration = Duration::from_millis(50);
+
+/// How often to write, how often to look.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Periods {
+    /// The least time between the end of one round and the start of the next.
+    pub min_sync_period: Duration,
+    /// The time between two periodic checks, and the longest time between two attempts.
+    pub sync_period: Duration,
+}
+
+/// Whether a change may wait.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Urgency {
+    /// It waits for `minSyncPeriod` to pass.
+    Ordinary,
+    /// It takes away endpoints that packets are sent to as long as it waits, so it does not wait
+    /// for `minSyncPeriod`; a further one within the same period does.
+    Urgent,
+}
+
+/// What is to follow a round.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Sequel {
+    /// Nothing before the periodic check.
+    Settled,
+    /// Another attempt.
+    Retry {
+        /// How many attempts were made only because the one before had failed. Attempts made for
+        /// new changes do not count: a burst of changes says nothing about how long the cause of
+        /// the failure lasts.
+        retries: u32,
+    },
+}
+
+/// A round that is due.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Due {
+    /// When; may have passed.
+    pub at: Instant,
+    /// Why.
+    pub reason: Reason,
+}
+
+/// Decides when rounds run. The first change after quiet is answered at once; those that follow are
+/// gathered until `minSyncPeriod` has passed since the end of the last round. A round answers all
+/// that was asked for before it started, and nothing that was asked for is forgotten.
+///
+/// Nothing is due before the first change: there is nothing to compare the kernel with.
+#[derive(Debug, Clone)]
+pub struct Schedule {
+    periods: Periods,
+    changed: Option<Waiting>,
+    drifted: Option<Instant>,
+    requested: Option<Instant>,
+    running: Option<Reason>,
+    last: Option<Last>,
+    sequel: Sequel,
+}
+
+/// A change that no round has answered.
+#[derive(Debug, Clone, Copy)]
+struct Waiting {
+    since: Instant,
+    urgency: Urgency,
+}
+
+/// What is remembered of past rounds.
+#[derive(Debug, Clone, Copy)]
+struct Last {
+    ended: Instant,
+    checked: Instant,
+    /// Whether it ran without waiting for `minSyncPeriod`.
+    jumped: bool,
+}
+
+// === impl Schedule ===
+
+impl Schedule {
+    /// A schedule on which nothing is due.
+    pub fn new(periods: Periods) -> Schedule {
+        Schedule {
+            periods,
+            changed: None,
+            drifted: None,
+            requested: None,
+            running: None,
+            last: None,
+            sequel: Sequel::Settled,
+        }
+    }
+
+    /// Goes by other periods from now on; what waits already is measured by them, too.
+    pub fn set_periods(&mut self, periods: Periods) {
+        self.periods = periods;
+    }
+
+    /// Notes that what is wanted has changed.
+    pub fn changed(&mut self, now: Instant, urgency: Urgency) {
+        let waiting = self.changed.get_or_insert(Waiting {
+            since: now,
+            urgency,
+        });
+        waiting.urgency = waiting.urgency.max(urgency);
+    }
+
+    /// Notes that the kernel may have been changed by somebody else.
+    pub fn drifted(&mut self, now: Instant) {
+        self.drifted.get_or_insert(now);
+    }
+
+    /// Notes that a person asked for a round.
+    pub fn requested(&mut self, now: Instant) {
+        self.requested.get_or_insert(now);
+    }
+
+    /// The next round, as far as is known now. None is due while one runs: when depends on when it
+    /// ends, and how.
+    pub fn due(&self) -> Option<Due> {
+        let mut candidates = self.candidates();
+        let first = candidates.iter().map(|due| due.at).min()?;
+        candidates.retain(|due| due.at == first);
+        candidates.into_iter().max_by_key(|due| due.reason)
+    }
+
+    /// Starts a round if one is due. It covers everything that is due; of several reasons it has
+    /// the one that asks for most.
+    pub fn start(&mut self, now: Instant) -> Option<Reason> {
+        let due: Vec<Due> = self
+            .candidates()
+            .into_iter()
+            .filter(|due| due.at <= now)
+            .collect();
+        let reason = due.iter().map(|due| due.reason).max()?;
+        if let Some(last) = &mut self.last {
+            last.jumped = now < last.ended + self.periods.min_sync_period;
+        }
+        // Every round compares with what is wanted now, so it answers a change whatever its
+        // reason; but only some look at the kernel, and only one by request answers a request.
+        self.changed = None;
+        if reason.checks_kernel() {
+            self.drifted = None;
+        }
+        if matches!(reason, Reason::Requested | Reason::Startup) {
+            self.requested = None;
+        }
+        self.running = Some(reason);
+        Some(reason)
+    }
+
+    /// Notes the end of the round that was started last.
+    pub fn finish(&mut self, now: Instant, sequel: Sequel) {
+        let reason = self.running.take();
+        let checked = match self.last {
+            Some(last) if !reason.is_some_and(Reason::is_periodic) => last.checked,
+            _ => now,
+        };
+        self.last = Some(Last {
+            ended: now,
+            checked,
+            jumped: self.last.is_some_and(|last| last.jumped),
+        });
+        self.sequel = sequel;
+    }
+
+    /// One round for each thing that asks for one, each at its own time.
+    fn candidates(&self) -> Vec<Due> {
+        if self.running.is_some() {
+            return Vec::new();
+        }
+        let Some(last) = self.last else {
+            // The first desired state is what everything else waits for.
+            let first = self.changed.map(|waiting| Due {
+                at: waiting.since,
+                reason: Reason::Startup,
+            });
+            return first.into_iter().collect();
+        };
+        let Periods {
+            min_sync_period,
+            sync_period,
+        } = self.periods;
+        let earliest = last.ended + min_sync_period;
+        let mut candidates = vec![Due {
+            at: (last.checked + sync_period).max(earliest),
+            reason: Reason::Timer,
+        }];
+        let mut ask = |at: Instant, reason| candidates.push(Due { at, reason });
+        if let Some(waiting) = self.changed {
+            let at = match waiting.urgency {
+                Urgency::Urgent if !last.jumped => waiting.since,
+                Urgency::Urgent | Urgency::Ordinary => waiting.since.max(earliest),
+            };
+            ask(at, Reason::Changed);
+        }
+        if let Some(since) = self.drifted {
+            ask(since.max(earliest), Reason::Drift);
+        }
+        if let Some(since) = self.requested {
+            ask(since.max(earliest), Reason::Requested);
+        }
+        if let Sequel::Retry { retries } = self.sequel {
+            let at = last.ended + retry_delay(retries, sync_period);
+            ask(at.max(earliest), Reason::Retry);
+        }
+        candidates
+    }
+}
+
+/// Doubles with every retry, up to `longest`.
+fn retry_delay(retries: u32, longest: Duration) -> Duration {
+    2u32.checked_pow(retries)
+        .and_then(|factor| FIRST_RETRY.checked_mul(factor))
+        .map_or(longest, |delay| delay.min(longest))
+}
+
+// === impl Reason ===
+
+impl Reason {
+    /// Whether a round for this reason looks at the kernel whatever is believed of it.
+    fn checks_kernel(self) -> bool {
+        match self {
+            Reason::Retry | Reason::Changed => false,
+            Reason::Drift | Reason::Timer | Reason::Requested | Reason::Startup => true,
+        }
+    }
+
+    /// Whether a round for this reason does all that the periodic check does.
+    pub(crate) fn is_periodic(self) -> bool {
+        match self {
+            Reason::Retry | Reason::Changed | Reason::Drift => false,
+            Reason::Timer | Reason::Requested | Reason::Startup => true,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

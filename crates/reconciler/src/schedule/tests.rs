@@ -1,0 +1,256 @@
+use std::time::{Duration, Instant};
+
+use super::{Periods, Schedule, Sequel, Urgency};
+use crate::Reason;
+use crate::fake_clock::FakeClock;
+
+const PERIODS: Periods = Periods {
+    min_sync_period: Duration::from_millis(100),
+    sync_period: Duration::from_secs(30),
+};
+const RETRY: Sequel = Sequel::Retry { retries: 0 };
+
+/// What happens to a schedule, at a time in milliseconds.
+#[derive(Debug, Clone, Copy)]
+enum Event {
+    Changed,
+    LostEndpoints,
+    Drifted,
+    Requested,
+    Starts(Reason),
+    Ends(Sequel),
+    MinSyncPeriod(u64),
+    SyncPeriod(u64),
+}
+
+/// At which millisecond what happens, and when the next round is due from then on and why.
+type Line = (u64, Event, Option<(u64, Reason)>);
+
+/// Plays `story`: after each event, the next round is due at this time and for this reason.
+#[track_caller]
+fn play(story: &[Line]) {
+    let clock = FakeClock::new();
+    let at = |milliseconds| clock.at(Duration::from_millis(milliseconds));
+    let mut schedule = Schedule::new(PERIODS);
+    let mut periods = PERIODS;
+    for (line, (time, event, expected)) in story.iter().enumerate() {
+        let now: Instant = at(*time);
+        match *event {
+            Event::Changed => schedule.changed(now, Urgency::Ordinary),
+            Event::LostEndpoints => schedule.changed(now, Urgency::Urgent),
+            Event::Drifted => schedule.drifted(now),
+            Event::Requested => schedule.requested(now),
+            Event::Starts(reason) => assert_eq!(
+                schedule.start(now),
+                Some(reason),
+                "line {line}: {time} {event:?}"
+            ),
+            Event::Ends(sequel) => schedule.finish(now, sequel),
+            Event::MinSyncPeriod(period) => {
+                periods.min_sync_period = Duration::from_millis(period);
+                schedule.set_periods(periods);
+            }
+            Event::SyncPeriod(period) => {
+                periods.sync_period = Duration::from_millis(period);
+                schedule.set_periods(periods);
+            }
+        }
+        let due = schedule.due().map(|due| (due.at, due.reason));
+        let expected = expected.map(|(time, reason)| (at(time), reason));
+        let elapsed = |(at, reason): (Instant, Reason)| (at - clock.at(Duration::ZERO), reason);
+        assert_eq!(
+            due.map(elapsed),
+            expected.map(elapsed),
+            "line {line}: {time} {event:?}"
+        );
+    }
+}
+
+use Event::{Changed, Drifted, Ends, LostEndpoints, MinSyncPeriod, Requested, Starts, SyncPeriod};
+use Reason as For;
+use Sequel::Settled;
+
+/// The first round of a process, from 0 to 10 milliseconds.
+const STARTUP: [Line; 3] = [
+    (0, Changed, Some((0, For::Startup))),
+    (0, Starts(For::Startup), None),
+    (10, Ends(Settled), Some((30_010, For::Timer))),
+];
+
+#[track_caller]
+fn play_after_startup(story: &[Line]) {
+    let mut whole = STARTUP.to_vec();
+    whole.extend(story);
+    play(&whole);
+}
+
+#[test]
+fn nothing_is_due_before_something_is_wanted() {
+    play(&[
+        (0, Requested, None),
+        (5, Drifted, None),
+        (7, Changed, Some((7, For::Startup))),
+    ]);
+}
+
+#[test]
+fn the_first_change_after_quiet_is_answered_at_once() {
+    play_after_startup(&[
+        (5000, Changed, Some((5000, For::Changed))),
+        (5000, Starts(For::Changed), None),
+        (5002, Ends(Settled), Some((30_010, For::Timer))),
+    ]);
+}
+
+/// k/k#138073: measured from start to start, a period shorter than a round is no pause at all.
+#[test]
+fn min_sync_period_runs_from_the_end_of_a_round_to_the_start_of_the_next() {
+    play_after_startup(&[
+        (5000, Changed, Some((5000, For::Changed))),
+        (5000, Starts(For::Changed), None),
+        (5300, Changed, None),
+        (5700, Ends(Settled), Some((5800, For::Changed))),
+        (5750, Changed, Some((5800, For::Changed))),
+        (5800, Starts(For::Changed), None),
+        (5801, Ends(Settled), Some((30_010, For::Timer))),
+        (5950, Changed, Some((5950, For::Changed))),
+    ]);
+}
+
+#[test]
+fn a_change_that_arrives_during_a_round_is_not_lost() {
+    play_after_startup(&[
+        (5000, Changed, Some((5000, For::Changed))),
+        (5000, Starts(For::Changed), None),
+        (5001, Changed, None),
+        (5002, Ends(RETRY), Some((5102, For::Changed))),
+    ]);
+}
+
+#[test]
+fn a_failed_round_is_tried_again_ever_more_rarely() {
+    let mut story = vec![
+        (0, MinSyncPeriod(0), None),
+        (0, SyncPeriod(3_600_000), None),
+        (0, Changed, Some((0, For::Startup))),
+        (0, Starts(For::Startup), None),
+    ];
+    let mut now = 0;
+    for (retries, delay) in (0..).zip([50, 100, 200, 400, 800, 1600, 3200, 6400, 12_800]) {
+        let due = (now + delay, For::Retry);
+        story.push((now, Ends(Sequel::Retry { retries }), Some(due)));
+        story.push((now + delay, Starts(For::Retry), None));
+        now += delay;
+    }
+    play(&story);
+}
+
+#[test]
+fn attempts_are_never_further_apart_than_sync_period() {
+    play(&[
+        (0, SyncPeriod(1000), None),
+        (0, Changed, Some((0, For::Startup))),
+        (0, Starts(For::Startup), None),
+        (0, Ends(Settled), Some((1000, For::Timer))),
+        (900, Changed, Some((900, For::Changed))),
+        (900, Starts(For::Changed), None),
+        (
+            900,
+            Ends(Sequel::Retry { retries: 40 }),
+            Some((1000, For::Timer)),
+        ),
+        (1000, Starts(For::Timer), None),
+        (
+            1000,
+            Ends(Sequel::Retry { retries: 40 }),
+            Some((2000, For::Timer)),
+        ),
+    ]);
+}
+
+#[test]
+fn a_change_does_not_wait_for_a_retry() {
+    play_after_startup(&[
+        (5000, Changed, Some((5000, For::Changed))),
+        (5000, Starts(For::Changed), None),
+        (
+            5000,
+            Ends(Sequel::Retry { retries: 5 }),
+            Some((6600, For::Retry)),
+        ),
+        (5050, Changed, Some((5100, For::Changed))),
+        (5100, Starts(For::Changed), None),
+    ]);
+}
+
+#[test]
+fn a_retry_keeps_min_sync_period() {
+    play_after_startup(&[
+        (11, MinSyncPeriod(10_000), Some((30_010, For::Timer))),
+        (20_000, Changed, Some((20_000, For::Changed))),
+        (20_000, Starts(For::Changed), None),
+        (20_005, Ends(RETRY), Some((30_005, For::Retry))),
+    ]);
+}
+
+#[test]
+fn the_periodic_check_is_not_put_off_by_changes() {
+    let mut story = Vec::new();
+    for time in [10_000, 20_000, 30_000] {
+        story.push((time, Changed, Some((time, For::Changed))));
+        story.push((time, Starts(For::Changed), None));
+        let timer = 30_010.max(time + 1 + 100);
+        story.push((time + 1, Ends(Settled), Some((timer, For::Timer))));
+    }
+    story.push((30_101, Starts(For::Timer), None));
+    story.push((30_102, Ends(Settled), Some((60_102, For::Timer))));
+    play_after_startup(&story);
+}
+
+#[test]
+fn periods_can_be_changed_while_something_waits() {
+    play_after_startup(&[
+        (50, Changed, Some((110, For::Changed))),
+        (60, MinSyncPeriod(20), Some((50, For::Changed))),
+        (60, MinSyncPeriod(5000), Some((5010, For::Changed))),
+        (70, SyncPeriod(1000), Some((5010, For::Timer))),
+    ]);
+}
+
+#[test]
+fn a_lost_endpoint_does_not_wait_but_a_further_one_does() {
+    play_after_startup(&[
+        (5000, Changed, Some((5000, For::Changed))),
+        (5000, Starts(For::Changed), None),
+        (5001, Ends(Settled), Some((30_010, For::Timer))),
+        (5002, Changed, Some((5101, For::Changed))),
+        (5003, LostEndpoints, Some((5002, For::Changed))),
+        (5003, Starts(For::Changed), None),
+        (5004, Ends(Settled), Some((30_010, For::Timer))),
+        (5005, LostEndpoints, Some((5104, For::Changed))),
+        (5104, Starts(For::Changed), None),
+        (5105, Ends(Settled), Some((30_010, For::Timer))),
+        (5106, LostEndpoints, Some((5106, For::Changed))),
+    ]);
+}
+
+#[test]
+fn one_round_answers_everything_that_is_due() {
+    play_after_startup(&[
+        (20, Changed, Some((110, For::Changed))),
+        (30, Drifted, Some((110, For::Drift))),
+        (40, Requested, Some((110, For::Requested))),
+        (110, Starts(For::Requested), None),
+        (120, Ends(Settled), Some((30_120, For::Timer))),
+    ]);
+}
+
+#[test]
+fn a_request_is_not_answered_by_a_round_that_does_not_look() {
+    play_after_startup(&[
+        (20, LostEndpoints, Some((20, For::Changed))),
+        (20, Requested, Some((20, For::Changed))),
+        (21, Starts(For::Changed), None),
+        (22, Ends(Settled), Some((122, For::Requested))),
+    ]);
+}
