@@ -1,0 +1,170 @@
+//! The way to the API server.
+
+use std::env::consts;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use http::header::{self, HeaderValue, InvalidHeaderValue};
+use kube::client::ClientBuilder;
+use kube::config::{InClusterError, KubeConfigOptions, Kubeconfig, KubeconfigError};
+use kube::{Client, Config};
+use thiserror::Error;
+
+use crate::metrics::BuildInfo;
+use crate::rest_client::RestClientMetrics;
+
+/// Where the API server's address and our credentials are written.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ClientSource {
+    /// In the Pod we run in: its environment and service account.
+    InCluster,
+    /// In a file.
+    Kubeconfig {
+        /// Which.
+        path: PathBuf,
+        /// Which of its contexts; its current one when none is named.
+        context: Option<String>,
+    },
+}
+
+/// No client could be made.
+#[derive(Debug, Error)]
+pub enum ClientError {
+    /// The file cannot be read or parsed.
+    #[error("failed to read kubeconfig {path}")]
+    Read {
+        /// Which file.
+        path: PathBuf,
+        /// Why.
+        source: KubeconfigError,
+    },
+    /// The file is whole, but what a context needs is not there.
+    #[error("failed to use {} of kubeconfig {path}", describe_context(.context))]
+    Context {
+        /// Which file.
+        path: PathBuf,
+        /// Which context; its current one when none.
+        context: Option<String>,
+        /// What is missing.
+        source: KubeconfigError,
+    },
+    /// We are not in a Pod, or it has no service account.
+    #[error("failed to find the API server from inside a Pod, and no kubeconfig is given")]
+    InCluster(#[source] InClusterError),
+    /// The program's name or version cannot stand in a header.
+    #[error("failed to use {program}/{version} as user agent")]
+    UserAgent {
+        /// The name.
+        program: &'static str,
+        /// The version.
+        version: &'static str,
+        /// Why.
+        source: InvalidHeaderValue,
+    },
+    /// The credentials or certificates cannot be used.
+    #[error("failed to set up a client for {server}")]
+    Build {
+        /// The API server.
+        server: String,
+        /// Why.
+        source: kube::Error,
+    },
+}
+
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long the API server may be silent. It ends ordinary requests after 60 s and sends a bookmark
+/// on every watch about every 60 s, so that this much silence means that it is gone, and that a
+/// watch would wait for events that never come.
+const READ_TIMEOUT: Duration = Duration::from_secs(90);
+const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Makes a client that counts its requests in `metrics`. Reads files but does not connect: an API
+/// server that is down is noticed by the first request.
+pub async fn open_client(
+    source: &ClientSource,
+    build: &BuildInfo,
+    metrics: &RestClientMetrics,
+) -> Result<Client, ClientError> {
+    // Fails when somebody else has chosen one before, which is as good.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+
+    let mut config = read_config(source).await?;
+    config.connect_timeout = Some(CONNECT_TIMEOUT);
+    config.read_timeout = Some(READ_TIMEOUT);
+    config.write_timeout = Some(WRITE_TIMEOUT);
+    // Otherwise the time a connection lay idle in the pool counts as the API server's silence.
+    config.reset_reader_on_write = true;
+    config
+        .headers
+        .push((header::USER_AGENT, user_agent(build)?));
+
+    let host = config
+        .cluster_url
+        .authority()
+        .map(ToString::to_string)
+        .unwrap_or_default();
+    let server = config.cluster_url.to_string();
+    let builder =
+        ClientBuilder::try_from(config).map_err(|source| ClientError::Build { server, source })?;
+    Ok(builder.with_layer(&metrics.layer(&host)).build())
+}
+
+async fn read_config(source: &ClientSource) -> Result<Config, ClientError> {
+    match source {
+        ClientSource::InCluster => Config::incluster().map_err(ClientError::InCluster),
+        ClientSource::Kubeconfig { path, context } => {
+            let file = Kubeconfig::read_from(path).map_err(|source| ClientError::Read {
+                path: path.clone(),
+                source,
+            })?;
+            let named = context.clone().or_else(|| file.current_context.clone());
+            let options = KubeConfigOptions {
+                context: context.clone(),
+                ..KubeConfigOptions::default()
+            };
+            Config::from_custom_kubeconfig(file, &options)
+                .await
+                .map_err(|source| ClientError::Context {
+                    path: path.clone(),
+                    context: named,
+                    source,
+                })
+        }
+    }
+}
+
+/// What the API server's audit log calls us, in the manner of client-go.
+fn user_agent(build: &BuildInfo) -> Result<HeaderValue, ClientError> {
+    let (program, version) = (build.program, build.version);
+    let text = format!("{program}/{version} ({}/{})", consts::OS, consts::ARCH);
+    HeaderValue::try_from(text).map_err(|source| ClientError::UserAgent {
+        program,
+        version,
+        source,
+    })
+}
+
+fn describe_context(context: &Option<String>) -> String {
+    match context {
+        Some(name) => format!("context {name:?}"),
+        None => "the current context".to_owned(),
+    }
+}
+
+// === impl ClientSource ===
+
+/// A file when one is given, else the Pod we run in.
+impl From<Option<PathBuf>> for ClientSource {
+    fn from(path: Option<PathBuf>) -> Self {
+        match path {
+            Some(path) => ClientSource::Kubeconfig {
+                path,
+                context: None,
+            },
+            None => ClientSource::InCluster,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,130 @@
+//! An error with all its causes on one line.
+
+use std::error::Error;
+use std::fmt;
+
+/// Prints an error and its sources, outermost first, joined by `: `; see [`chain`].
+#[derive(Debug, Clone, Copy)]
+pub struct Chain<'a>(&'a (dyn Error + 'static));
+
+/// Prints `error` and all its sources once each.
+///
+/// Errors of ours describe their own layer only. Many errors of libraries repeat their source in
+/// their own text and offer it as a source too: a source whose text already stands in what was
+/// printed is left out.
+pub fn chain<'a>(error: &'a (dyn Error + 'static)) -> Chain<'a> {
+    Chain(error)
+}
+
+// === impl Chain ===
+
+impl fmt::Display for Chain<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut printed = self.0.to_string();
+        let mut next = self.0.source();
+        while let Some(error) = next {
+            let text = error.to_string();
+            if !stands_in(&printed, &text) {
+                printed.push_str(": ");
+                printed.push_str(&text);
+            }
+            next = error.source();
+        }
+        f.write_str(&printed)
+    }
+}
+
+/// Whether `text` stands in `printed` as words of its own, so that the source `5` is not taken for
+/// a part of `port 53`.
+fn stands_in(printed: &str, text: &str) -> bool {
+    let inside_word = |c: Option<char>| c.is_some_and(char::is_alphanumeric);
+    text.is_empty()
+        || printed.match_indices(text).any(|(start, found)| {
+            !inside_word(printed[..start].chars().next_back())
+                && !inside_word(printed[start + found.len()..].chars().next())
+        })
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use std::io;
+
+    use thiserror::Error;
+
+    use super::*;
+
+    /// Checks that `error` speaks for its own layer only and that its chain says nothing twice.
+    /// Returns the chain.
+    #[track_caller]
+    pub(crate) fn assert_no_doubling(error: &(dyn Error + 'static)) -> String {
+        let own = error.to_string();
+        if let Some(source) = error.source() {
+            assert!(
+                !own.contains(&source.to_string()),
+                "{own:?} repeats its source"
+            );
+        }
+        let text = chain(error).to_string();
+        let mut parts: Vec<_> = text.split(": ").collect();
+        let all = parts.len();
+        parts.sort_unstable();
+        parts.dedup();
+        assert_eq!(parts.len(), all, "{text:?} says something twice");
+        text
+    }
+
+    #[test]
+    #[should_panic(expected = "repeats its source")]
+    fn an_error_that_repeats_its_source_is_found() {
+        assert_no_doubling(&Theirs(io::Error::other("x")));
+    }
+
+    #[derive(Debug, Error)]
+    #[error("failed to read {file}")]
+    struct Ours {
+        file: &'static str,
+        source: Theirs,
+    }
+
+    #[derive(Debug, Error)]
+    #[error("bad document: {0}")]
+    struct Theirs(#[source] io::Error);
+
+    #[derive(Debug, Error)]
+    #[error("no such port 53")]
+    struct Port(#[source] Number);
+
+    #[derive(Debug, Error)]
+    #[error("5")]
+    struct Number;
+
+    #[test]
+    fn a_source_repeated_by_its_parent_is_printed_once() {
+        let error = Ours {
+            file: "a.yaml",
+            source: Theirs(io::Error::other("line 3 ends early")),
+        };
+        assert_eq!(
+            chain(&error).to_string(),
+            "failed to read a.yaml: bad document: line 3 ends early"
+        );
+    }
+
+    #[test]
+    fn a_source_that_is_only_part_of_a_word_is_printed() {
+        assert_eq!(chain(&Port(Number)).to_string(), "no such port 53: 5");
+    }
+
+    #[test]
+    fn an_error_behind_anyhow_prints_the_same() {
+        let error = anyhow::Error::from(Ours {
+            file: "a.yaml",
+            source: Theirs(io::Error::other("x")),
+        })
+        .context("outer");
+        assert_eq!(
+            chain(error.as_ref()).to_string(),
+            "outer: failed to read a.yaml: bad document: x"
+        );
+    }
+}

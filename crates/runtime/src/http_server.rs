@@ -1,0 +1,195 @@
+//! Serving HTTP on one address, bounded in every direction, until told to stop.
+
+use std::collections::VecDeque;
+use std::convert::Infallible;
+use std::io;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::Request;
+use axum::middleware::{self, Next};
+use axum::response::{IntoResponse, Response};
+use http::StatusCode;
+use hyper::server::conn::http1;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use thiserror::Error;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::{AbortHandle, JoinSet};
+use tokio::time::{sleep, timeout};
+use tower::ServiceExt;
+use tracing::{debug, info, warn};
+
+use crate::error_chain::chain;
+use crate::stop::Stop;
+
+/// What to do when an address cannot be had.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum BindPolicy {
+    /// Try again every five seconds, as kube-proxy does: the port may be held by the process we
+    /// replace, and not being probed is no reason not to program the node.
+    Retry,
+    /// Give up.
+    Fail,
+}
+
+/// An address cannot be had.
+#[derive(Debug, Error)]
+#[error("failed to listen on {address}")]
+pub struct BindError {
+    /// Which.
+    pub address: SocketAddr,
+    source: io::Error,
+}
+
+const BIND_RETRY: Duration = Duration::from_secs(5);
+/// Probes, a scraper or two and a person need far fewer. One more closes the oldest, so that whoever
+/// opens many and says nothing cannot keep a probe out and have us killed.
+const MOST_CONNECTIONS: usize = 128;
+/// The largest request head. Ours have no cookies and no tokens.
+const MOST_HEADER_BYTES: usize = 16 * 1024;
+const MOST_HEADERS: usize = 64;
+/// Also how long a connection may be kept open between two requests; longer than the usual scrape
+/// interval of 30 s, so that scrapers keep theirs.
+const HEADER_TIMEOUT: Duration = Duration::from_secs(60);
+/// How long a request may take to be answered.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
+/// A peer that stops reading would hold its connection forever.
+const CONNECTION_LIFETIME: Duration = Duration::from_secs(600);
+/// How long requests under way get when their connection has to close.
+const DRAIN: Duration = Duration::from_secs(3);
+/// After a failed accept, mostly for want of file descriptors.
+const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
+
+/// Listens on `address` and answers with `routes` until `stop`; then lets requests under way end.
+///
+/// No TLS and no authentication: what is served here is for probes, scrapers and people on the
+/// node. A request that is not answered within 30 s gets a 503.
+pub async fn serve(
+    address: SocketAddr,
+    policy: BindPolicy,
+    routes: Router,
+    stop: Stop,
+) -> Result<(), BindError> {
+    loop {
+        let source = match TcpListener::bind(address).await {
+            Ok(listener) => {
+                serve_on(listener, routes, stop).await;
+                return Ok(());
+            }
+            Err(source) => source,
+        };
+        let error = BindError { address, source };
+        match policy {
+            BindPolicy::Fail => return Err(error),
+            BindPolicy::Retry => {
+                warn!(error = %chain(&error), "unable to serve, trying again in 5 s")
+            }
+        }
+        tokio::select! {
+            () = sleep(BIND_RETRY) => {}
+            () = stop.stopped() => return Ok(()),
+        }
+    }
+}
+
+/// As [`serve`], on a socket that already listens.
+pub async fn serve_on(listener: TcpListener, routes: Router, stop: Stop) {
+    if let Ok(address) = listener.local_addr() {
+        info!(%address, "serving HTTP");
+    }
+    let routes = routes.layer(middleware::from_fn(answer_in_time));
+    let mut connections = JoinSet::new();
+    let mut by_age = VecDeque::new();
+    loop {
+        // All arms are cancel safe.
+        tokio::select! {
+            () = stop.stopped() => break,
+            stream = accept(&listener) => {
+                make_room(&mut by_age);
+                by_age.push_back(connections.spawn(serve_connection(stream, routes.clone(), stop.clone())));
+            }
+            Some(_) = connections.join_next() => {}
+        }
+    }
+    drop(listener);
+    while connections.join_next().await.is_some() {}
+}
+
+async fn accept(listener: &TcpListener) -> TcpStream {
+    loop {
+        match listener.accept().await {
+            Ok((stream, _)) => return stream,
+            Err(error) => {
+                debug!(error = %chain(&error), "unable to accept a connection");
+                sleep(ACCEPT_PAUSE).await;
+            }
+        }
+    }
+}
+
+/// Forgets connections that have ended and, if there are still too many, closes the oldest.
+fn make_room(by_age: &mut VecDeque<AbortHandle>) {
+    if by_age.len() < MOST_CONNECTIONS {
+        return;
+    }
+    by_age.retain(|connection| !connection.is_finished());
+    if by_age.len() >= MOST_CONNECTIONS
+        && let Some(oldest) = by_age.pop_front()
+    {
+        oldest.abort();
+    }
+}
+
+async fn serve_connection(stream: TcpStream, routes: Router, stop: Stop) {
+    let service = TowerToHyperService::new(
+        routes.map_request(|request: http::Request<_>| request.map(Body::new)),
+    );
+    let connection = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEADER_TIMEOUT)
+        .max_headers(MOST_HEADERS)
+        .max_buf_size(MOST_HEADER_BYTES)
+        .serve_connection(TokioIo::new(stream), service);
+    let mut connection = std::pin::pin!(connection);
+    let ended = tokio::select! {
+        ended = connection.as_mut() => Some(ended),
+        () = stop.stopped() => None,
+        () = sleep(CONNECTION_LIFETIME) => None,
+    };
+    let ended = match ended {
+        Some(ended) => ended,
+        None => {
+            connection.as_mut().graceful_shutdown();
+            timeout(DRAIN, connection).await.unwrap_or(Ok(()))
+        }
+    };
+    if let Err(error) = ended {
+        debug!(error = %chain(&error), "connection ended early");
+    }
+}
+
+async fn answer_in_time(request: Request, next: Next) -> Result<Response, Infallible> {
+    Ok(match timeout(REQUEST_TIMEOUT, next.run(request)).await {
+        Ok(response) => response,
+        Err(_) => (StatusCode::SERVICE_UNAVAILABLE, "no answer within 30 s\n").into_response(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error_chain::tests::assert_no_doubling;
+
+    #[test]
+    fn an_address_that_cannot_be_had_is_named_once() {
+        let error = BindError {
+            address: ([127, 0, 0, 1], 10249).into(),
+            source: io::Error::from(io::ErrorKind::AddrInUse),
+        };
+        let text = assert_no_doubling(&error);
+        assert_eq!(text, "failed to listen on 127.0.0.1:10249: address in use");
+    }
+}

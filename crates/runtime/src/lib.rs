@@ -1,0 +1,54 @@
+//! The process around a program of ours: how it starts, how it is watched, how it ends.
+//!
+//! Both binaries ask it the same things: who owns the tasks and what happens when one ends
+//! ([`Supervisor`]), how long they may take to stop ([`Stop`]), where the log goes ([`LogOptions`]),
+//! what a probe is told ([`Health`]), what a scrape is told ([`Metrics`]), who answers on a port
+//! ([`serve`]) and how to reach the API server ([`open_client`]).
+//!
+//! ```no_run
+//! use std::process::ExitCode;
+//!
+//! use clap::Parser;
+//! use runtime::{BindPolicy, BuildInfo, GRACE, Health, LogOptions, Metrics};
+//!
+//! #[derive(Parser)]
+//! struct Arguments {
+//!     #[command(flatten)]
+//!     log: LogOptions,
+//! }
+//!
+//! fn main() -> ExitCode {
+//!     let arguments = Arguments::parse();
+//!     runtime::run(&arguments.log, GRACE, |supervisor| async move {
+//!         let metrics = Metrics::new(&BuildInfo { program: "signpost-agent", version: "0.1.0" });
+//!         let health = Health::new();
+//!         let routes = metrics.router().merge(health.router());
+//!         let address = ([127, 0, 0, 1], 10249).into();
+//!         supervisor.spawn("http", runtime::serve(address, BindPolicy::Retry, routes, supervisor.stop()));
+//!         supervisor.spawn_thread("reconciler", |stop| while !stop.is_stopped() { /* ... */ });
+//!         Ok::<(), std::io::Error>(())
+//!     })
+//! }
+//! ```
+
+mod client;
+mod error_chain;
+mod health;
+mod http_server;
+mod logging;
+mod metrics;
+mod rest_client;
+mod signals;
+mod stop;
+mod supervisor;
+
+pub use client::{ClientError, ClientSource, open_client};
+pub use error_chain::{Chain, chain};
+pub use health::{Check, Health, Heartbeat, Readiness, Report, ReportLine};
+pub use http_server::{BindError, BindPolicy, serve, serve_on};
+pub use logging::{LogFormat, LogOptions, LoggingError};
+pub use metrics::{BuildInfo, Metrics};
+pub use rest_client::{RestClientLayer, RestClientMetrics, RestClientService};
+pub use signals::{Signal, Signals, SignalsError};
+pub use stop::{Stop, Stopper};
+pub use supervisor::{End, GRACE, Supervisor, TaskEnd, TaskResult, run, supervise};

@@ -1,0 +1,108 @@
+//! The numbers of this process, for scrapers.
+
+mod process;
+
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use axum::Router;
+use axum::extract::State;
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use http::{StatusCode, header};
+use prometheus_client::encoding::text::encode;
+use prometheus_client::metrics::info::Info;
+use prometheus_client::registry::{Metric, Registry};
+
+use crate::metrics::process::ProcessCollector;
+
+/// All metrics of the process. Cheap to clone; clones are the same.
+///
+/// # Names
+///
+/// The text format appends `_total` to the name of a counter and `_info` to that of an info metric:
+/// kube-proxy's counter `kubeproxy_proxy_livez_total` is registered as `kubeproxy_proxy_livez`. A
+/// gauge keeps its name, so kube-proxy's gauge
+/// `kubeproxy_sync_proxy_rules_no_local_endpoints_total` is registered under its whole name.
+#[derive(Clone)]
+pub struct Metrics(Arc<Mutex<Registry>>);
+
+/// What `signpost_build_info` says.
+#[derive(Debug, Clone, Copy)]
+pub struct BuildInfo {
+    /// The program's name: `signpost-agent`.
+    pub program: &'static str,
+    /// Its version, as in `env!("CARGO_PKG_VERSION")`.
+    pub version: &'static str,
+}
+
+const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+// === impl Metrics ===
+
+impl Metrics {
+    /// With `signpost_build_info` and the metrics every process has: `process_cpu_seconds_total`,
+    /// `process_resident_memory_bytes`, `process_start_time_seconds`, `process_open_fds`. Those
+    /// are read from the kernel at each scrape; one that cannot be read is left out.
+    pub fn new(build: &BuildInfo) -> Self {
+        let mut registry = Registry::default();
+        let labels = vec![("program", build.program), ("version", build.version)];
+        registry.register(
+            "signpost_build",
+            "What is running; always 1",
+            Info::new(labels),
+        );
+        registry.register_collector(Box::new(ProcessCollector));
+        Metrics(Arc::new(Mutex::new(registry)))
+    }
+
+    /// Adds `metric` and gives it back. `name` without the suffix the format adds; `help` without
+    /// a full stop, which it adds too. A name twice is a fault that scrapers report.
+    pub fn register<M: Metric + Clone>(&self, name: &str, help: &str, metric: M) -> M {
+        self.registry().register(name, help, metric.clone());
+        metric
+    }
+
+    /// Adds metrics in the registry's own terms: collectors, prefixes, units.
+    pub fn register_with(&self, add: impl FnOnce(&mut Registry)) {
+        add(&mut self.registry());
+    }
+
+    /// Every metric as it is now, in the OpenMetrics text format.
+    pub fn scrape(&self) -> Result<String, fmt::Error> {
+        let mut text = String::new();
+        encode(&mut text, &self.registry())?;
+        Ok(text)
+    }
+
+    /// `/metrics`.
+    pub fn router(&self) -> Router {
+        Router::new()
+            .route("/metrics", get(answer))
+            .with_state(self.clone())
+    }
+
+    fn registry(&self) -> MutexGuard<'_, Registry> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl fmt::Debug for Metrics {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Metrics")
+    }
+}
+
+async fn answer(State(metrics): State<Metrics>) -> Response {
+    match metrics.scrape() {
+        Ok(text) => ([(header::CONTENT_TYPE, OPENMETRICS)], text).into_response(),
+        Err(_) => (
+            StatusCode::INTERNAL_SERVER_ERROR,
+            "failed to write a metric\n",
+        )
+            .into_response(),
+    }
+}
+
+#[cfg(test)]
+mod tests;
