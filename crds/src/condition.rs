@@ -1,0 +1,246 @@
+//! Conditions: what a node or a profile is, as `kubectl wait --for=condition=…` understands it.
+
+pub mod reason;
+
+use std::fmt;
+
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+use schemars::{Schema, SchemaGenerator, json_schema};
+
+use crate::{condition::reason::Reason, node_proxy::rejections::cut};
+
+/// Both kinds: True when everything asked for is programmed. On a profile it sums up all nodes.
+pub const READY: &str = "Ready";
+/// Both kinds: True while a change is on its way. A node that joins or restarts does not make a profile progress.
+pub const PROGRESSING: &str = "Progressing";
+/// Both kinds: True while something is wrong that does not go away by itself. A profile may be Ready and Degraded.
+pub const DEGRADED: &str = "Degraded";
+/// Profile: True when the profile is valid and may decide for nodes. Node: True when its configuration could be read.
+pub const ACCEPTED: &str = "Accepted";
+/// Both kinds: True when profiles of the same priority select the same node.
+pub const CONFLICT: &str = "Conflict";
+/// Node: True when everything is programmed for IPv4.
+pub const IPV4_PROGRAMMED: &str = "IPv4Programmed";
+/// Node: True when everything is programmed for IPv6.
+pub const IPV6_PROGRAMMED: &str = "IPv6Programmed";
+/// Node: True when everything the profile and the Services ask for is carried out by this version of the agent.
+pub const FEATURES_HONOURED: &str = "FeaturesHonoured";
+/// Node: True while the agent knows what the API server, or the directory of manifests, holds.
+pub const SOURCE_SYNCED: &str = "SourceSynced";
+/// Node: True when every file of the directory of manifests could be read; absent with an API server.
+pub const MANIFESTS_PARSED: &str = "ManifestsParsed";
+
+/// Every condition type there is.
+pub const TYPES: [&str; 10] = [
+    READY,
+    PROGRESSING,
+    DEGRADED,
+    ACCEPTED,
+    CONFLICT,
+    IPV4_PROGRAMMED,
+    IPV6_PROGRAMMED,
+    FEATURES_HONOURED,
+    SOURCE_SYNCED,
+    MANIFESTS_PARSED,
+];
+
+/// Whether a condition holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Status {
+    /// It holds.
+    True,
+    /// It does not hold.
+    False,
+    /// Nobody can tell.
+    Unknown,
+}
+
+/// What is to be said about one condition now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Finding {
+    /// The condition type, one of [`TYPES`].
+    pub kind: &'static str,
+    /// Whether it holds.
+    pub status: Status,
+    /// Why.
+    pub reason: Reason,
+    /// The particulars, for people. Cut at the length the API accepts.
+    pub message: String,
+    /// The generation of the object this was found for.
+    pub generation: Option<i64>,
+}
+
+/// Puts `finding` into `conditions`, in place of what was said about the same type. `now` becomes the time of transition
+/// only when the status is another than before. Returns whether anything but that time changed, which is when a status
+/// is worth writing.
+pub fn set_condition(conditions: &mut Vec<Condition>, finding: Finding, now: Timestamp) -> bool {
+    let mut message = finding.message;
+    cut(&mut message, LONGEST_MESSAGE);
+    let mut condition = Condition {
+        last_transition_time: Time(now),
+        message,
+        observed_generation: finding.generation,
+        reason: finding.reason.name.to_owned(),
+        status: finding.status.to_string(),
+        type_: finding.kind.to_owned(),
+    };
+    match conditions
+        .iter_mut()
+        .find(|known| known.type_ == finding.kind)
+    {
+        Some(known) => {
+            if known.status == condition.status {
+                condition.last_transition_time = known.last_transition_time.clone();
+            }
+            let changed = *known != condition;
+            *known = condition;
+            changed
+        }
+        None => {
+            conditions.push(condition);
+            true
+        }
+    }
+}
+
+/// What `conditions` say about a type: [`Status::Unknown`] when they say nothing.
+#[must_use]
+pub fn status_of(conditions: &[Condition], kind: &str) -> Status {
+    match conditions
+        .iter()
+        .find(|condition| condition.type_ == kind)
+        .map(|condition| condition.status.as_str())
+    {
+        Some("True") => Status::True,
+        Some("False") => Status::False,
+        _ => Status::Unknown,
+    }
+}
+
+const LONGEST_MESSAGE: usize = 32_768;
+
+/// A list of conditions with the bounds of the Kubernetes API, one entry for each type.
+pub(crate) fn list_schema(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({
+        "type": "array",
+        "maxItems": 16,
+        "x-kubernetes-list-type": "map",
+        "x-kubernetes-list-map-keys": ["type"],
+        "items": {
+            "type": "object",
+            "required": ["type", "status", "lastTransitionTime", "reason", "message"],
+            "properties": {
+                "type": {
+                    "description": "What is said to hold or not.",
+                    "type": "string", "minLength": 1, "maxLength": 316,
+                },
+                "status": {
+                    "description": "Whether it holds.",
+                    "type": "string", "enum": ["True", "False", "Unknown"],
+                },
+                "observedGeneration": {
+                    "description": "The generation of the object this was found for.",
+                    "type": "integer", "format": "int64", "minimum": 0,
+                },
+                "lastTransitionTime": {
+                    "description": "When the status last changed.",
+                    "type": "string", "format": "date-time",
+                },
+                "reason": {
+                    "description": "Why, as one word.",
+                    "type": "string", "minLength": 1, "maxLength": 1024,
+                    "pattern": "^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$",
+                },
+                "message": {
+                    "description": "The particulars, for people.",
+                    "type": "string", "maxLength": LONGEST_MESSAGE,
+                },
+            },
+        },
+    })
+}
+
+// === impl Status ===
+
+impl fmt::Display for Status {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::True => "True",
+            Self::False => "False",
+            Self::Unknown => "Unknown",
+        })
+    }
+}
+
+impl From<bool> for Status {
+    fn from(holds: bool) -> Self {
+        if holds { Self::True } else { Self::False }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{
+        reason::{COMMIT_FAILED, PROGRAMMED},
+        *,
+    };
+
+    fn finding(status: Status, reason: Reason, message: &str) -> Finding {
+        Finding {
+            kind: READY,
+            status,
+            reason,
+            message: message.into(),
+            generation: Some(1),
+        }
+    }
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_second(second).expect("a time")
+    }
+
+    #[test]
+    fn the_time_of_transition_stays_while_the_status_does() {
+        let mut conditions = Vec::new();
+        assert!(set_condition(
+            &mut conditions,
+            finding(Status::True, PROGRAMMED, "3 services"),
+            at(1)
+        ));
+        assert!(!set_condition(
+            &mut conditions,
+            finding(Status::True, PROGRAMMED, "3 services"),
+            at(2)
+        ));
+        assert!(set_condition(
+            &mut conditions,
+            finding(Status::True, PROGRAMMED, "4 services"),
+            at(3)
+        ));
+        assert_eq!(conditions[0].last_transition_time.0, at(1));
+        assert!(set_condition(
+            &mut conditions,
+            finding(Status::False, COMMIT_FAILED, "no memory"),
+            at(4)
+        ));
+        assert_eq!(
+            (conditions.len(), conditions[0].last_transition_time.0),
+            (1, at(4))
+        );
+        assert_eq!(status_of(&conditions, READY), Status::False);
+        assert_eq!(status_of(&conditions, DEGRADED), Status::Unknown);
+    }
+
+    #[test]
+    fn a_message_is_cut_to_what_the_api_accepts() {
+        let mut conditions = Vec::new();
+        set_condition(
+            &mut conditions,
+            finding(Status::False, COMMIT_FAILED, &"é".repeat(40_000)),
+            at(1),
+        );
+        assert!(conditions[0].message.chars().count() <= LONGEST_MESSAGE);
+        assert!(conditions[0].message.starts_with('é'));
+    }
+}

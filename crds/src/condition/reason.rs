@@ -1,0 +1,178 @@
+//! The reasons of conditions. Each comes with what to do about it, for the person who runs the cluster.
+
+use super::{
+    ACCEPTED, CONFLICT, DEGRADED, FEATURES_HONOURED, IPV4_PROGRAMMED, IPV6_PROGRAMMED,
+    MANIFESTS_PARSED, PROGRESSING, READY, SOURCE_SYNCED,
+};
+
+/// Why a condition has its status.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Reason {
+    /// The word in the condition.
+    pub name: &'static str,
+    /// The condition types it is used with.
+    pub conditions: &'static [&'static str],
+    /// What to do about it.
+    pub advice: &'static str,
+}
+
+macro_rules! reasons {
+    ($($constant:ident = $name:literal for [$($condition:ident),+]: $advice:literal;)+) => {
+        $(
+            #[doc = $advice]
+            pub const $constant: Reason =
+                Reason { name: $name, conditions: &[$($condition),+], advice: $advice };
+        )+
+
+        /// Every reason there is.
+        pub const ALL: &[Reason] = &[$($constant),+];
+    };
+}
+
+reasons! {
+    // A node and its rules.
+    PROGRAMMED = "Programmed" for [READY]:
+        "Nothing to do: the kernel holds everything that was asked for.";
+    STARTING = "Starting" for [READY, PROGRESSING, IPV4_PROGRAMMED, IPV6_PROGRAMMED]:
+        "Wait: the agent has started and not written to the kernel yet; rules it left before still forward. If it stays, see SourceSynced.";
+    PARTIALLY_PROGRAMMED = "PartiallyProgrammed" for [READY, DEGRADED]:
+        "One address family is served and the other is not: read IPv4Programmed and IPv6Programmed for which one and why.";
+    COMMIT_FAILED = "CommitFailed" for [READY, DEGRADED, IPV4_PROGRAMMED, IPV6_PROGRAMMED]:
+        "The kernel refused the last change and keeps forwarding as before it; read the message for the error and the object, and the node's kernel log.";
+    KERNEL_UNSUPPORTED = "KernelUnsupported" for [READY, DEGRADED, IPV4_PROGRAMMED, IPV6_PROGRAMMED]:
+        "The node's kernel lacks what the mode needs: load the module the message names, or give the node a profile with another mode.";
+    FAMILY_PROGRAMMED = "FamilyProgrammed" for [IPV4_PROGRAMMED, IPV6_PROGRAMMED]:
+        "Nothing to do: everything is programmed for this address family.";
+    FAMILY_DISABLED = "FamilyDisabled" for [IPV4_PROGRAMMED, IPV6_PROGRAMMED]:
+        "Nothing to do unless Services of this address family are wanted: then enable the family on the node.";
+    AGENT_SILENT = "AgentSilent" for [READY, DEGRADED]:
+        "The node's agent has not reported for too long: see whether its Pod runs and reaches the API server; the kernel keeps forwarding meanwhile.";
+    NO_CONFIGURATION = "NoConfiguration" for [READY]:
+        "No profile has reached this node: create one whose nodeSelector selects it, or see whether the operator runs.";
+
+    // A node and its sources.
+    LISTS_COMPLETE = "ListsComplete" for [SOURCE_SYNCED]:
+        "Nothing to do: the agent has read everything and follows changes.";
+    LISTS_PENDING = "ListsPending" for [SOURCE_SYNCED, READY]:
+        "Wait: the first reading is not finished and nothing is removed before; if it stays, see the agent's log for what the API server answers.";
+    SOURCE_STALE = "SourceStale" for [SOURCE_SYNCED, DEGRADED]:
+        "The agent cannot reach its source and serves what it last read: see the network to the API server, or the directory of manifests.";
+    MANIFESTS_READ = "ManifestsRead" for [MANIFESTS_PARSED]:
+        "Nothing to do: every file in the directory of manifests was read.";
+    MANIFESTS_UNREADABLE = "ManifestsUnreadable" for [MANIFESTS_PARSED, DEGRADED]:
+        "Mend the files the message names; until then the objects they last held are served.";
+
+    // A node and what it was asked for.
+    ALL_HONOURED = "AllHonoured" for [FEATURES_HONOURED]:
+        "Nothing to do: everything the profile and the Services ask for is carried out.";
+    MODE_NOT_HONOURED = "ModeNotHonoured" for [FEATURES_HONOURED]:
+        "This version has no such mode and uses nftables instead: set spec.mode to nftables, or update the agent.";
+    FIELD_NOT_HONOURED = "FieldNotHonoured" for [FEATURES_HONOURED]:
+        "This version does not read the fields the message names: remove them from the profile, or update the agent.";
+    SERVICES_REJECTED = "ServicesRejected" for [FEATURES_HONOURED, DEGRADED]:
+        "Some Services ask for what cannot be programmed; status.rejections names object and field, and every other Service is served.";
+
+    // A change on its way.
+    APPLYING = "Applying" for [PROGRESSING]:
+        "Wait: the node is taking on the configuration in its spec.";
+    ROLLING_OUT = "RollingOut" for [PROGRESSING]:
+        "Wait: nodes are taking on a change of the profile; updatedNodes counts those that have.";
+    SETTLED = "Settled" for [PROGRESSING]:
+        "Nothing to do: every node has what the profile asks for.";
+    PAUSED = "Paused" for [PROGRESSING]:
+        "Nodes keep what they have while spec.paused is true: set it to false to let changes through.";
+    DEADLINE_EXCEEDED = "DeadlineExceeded" for [PROGRESSING, DEGRADED]:
+        "Nodes took longer than rollout.progressDeadline: look at status.worstNodes and their NodeProxy objects.";
+    HALTED = "Halted" for [PROGRESSING]:
+        "A wave of the rollout failed and no further node changes: mend or revert the profile.";
+    ROLLED_BACK = "RolledBack" for [PROGRESSING, DEGRADED]:
+        "A wave of the rollout failed and its nodes went back: look at the nodes the message names, then mend the profile.";
+
+    // Whether anything is wrong.
+    AS_EXPECTED = "AsExpected" for [DEGRADED]:
+        "Nothing to do: nothing is wrong.";
+    NODES_DEGRADED = "NodesDegraded" for [DEGRADED]:
+        "Look at status.worstNodes, and at condition Degraded of their NodeProxy objects.";
+    RULES_OVERWRITTEN = "RulesOverwritten" for [DEGRADED]:
+        "Other software keeps changing our table and the agent keeps repairing it: find it by the message and the node's processes.";
+
+    // A profile and its nodes.
+    ALL_NODES_PROGRAMMED = "AllNodesProgrammed" for [READY]:
+        "Nothing to do: every node this profile decides for is ready with it.";
+    NODES_NOT_READY = "NodesNotReady" for [READY]:
+        "Some nodes are not ready: look at status.worstNodes, and at condition Ready of their NodeProxy objects.";
+    NO_MATCHING_NODES = "NoMatchingNodes" for [READY]:
+        "Nothing to do if this is meant: the profile decides for no node; otherwise compare its nodeSelector with the labels of the nodes.";
+    VALID = "Valid" for [ACCEPTED]:
+        "Nothing to do: the configuration is valid.";
+    INVALID_FIELD = "InvalidField" for [ACCEPTED, READY]:
+        "Mend the fields the message names; until then nodes keep what they have.";
+    INVALID_NODE_SELECTOR = "InvalidNodeSelector" for [ACCEPTED, READY]:
+        "Mend spec.nodeSelector; until then the profile is given to no further node.";
+    UNREADABLE = "Unreadable" for [ACCEPTED, READY]:
+        "The object does not have the form of its schema: apply the current CustomResourceDefinition, then the object again.";
+    NO_CONFLICT = "NoConflict" for [CONFLICT]:
+        "Nothing to do: no other profile of the same priority selects the same nodes.";
+    OVERRIDDEN = "Overridden" for [CONFLICT]:
+        "Nothing to do if this is meant: on the nodes the message counts, a profile with a lower priority number decides.";
+    SAME_PRIORITY = "SamePriority" for [CONFLICT]:
+        "Profiles of one priority select the same nodes and the oldest decides: give them different priorities or selectors.";
+}
+
+/// What to do about the reason of this name; absent when it is not one of ours.
+#[must_use]
+pub fn advice(name: &str) -> Option<&'static str> {
+    ALL.iter()
+        .find(|reason| reason.name == name)
+        .map(|reason| reason.advice)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::{super::TYPES, *};
+
+    #[test]
+    fn every_reason_is_unique_and_says_what_to_do() {
+        let names: BTreeSet<&str> = ALL.iter().map(|reason| reason.name).collect();
+        assert_eq!(names.len(), ALL.len(), "two reasons share a name");
+        let advices: BTreeSet<&str> = ALL.iter().map(|reason| reason.advice).collect();
+        assert_eq!(advices.len(), ALL.len(), "two reasons share their advice");
+        for reason in ALL {
+            assert!(
+                reason.name.bytes().all(|byte| byte.is_ascii_alphanumeric()),
+                "{}",
+                reason.name
+            );
+            assert!(
+                reason
+                    .name
+                    .starts_with(|letter: char| letter.is_ascii_uppercase()),
+                "{}",
+                reason.name
+            );
+            assert!(
+                reason.advice.len() > 20 && reason.advice.ends_with('.'),
+                "{}: {}",
+                reason.name,
+                reason.advice
+            );
+            assert_eq!(advice(reason.name), Some(reason.advice));
+        }
+        assert_eq!(advice("SomebodyElses"), None);
+    }
+
+    #[test]
+    fn every_condition_has_a_reason() {
+        for kind in TYPES {
+            assert!(
+                ALL.iter().any(|reason| reason.conditions.contains(&kind)),
+                "{kind}"
+            );
+        }
+        for kind in ALL.iter().flat_map(|reason| reason.conditions) {
+            assert!(TYPES.contains(kind), "{kind}");
+        }
+    }
+}

@@ -1,0 +1,185 @@
+//! What the API accepts and no code carries out yet, so that a node can say so instead of keeping silent.
+
+use serde_json::Value;
+
+use crate::{
+    condition::reason::{FIELD_NOT_HONOURED, MODE_NOT_HONOURED, Reason},
+    effective::EffectiveConfig,
+    profile::{ProxyProfileSpec, forwarding::Scheduler, mechanism::Mode},
+};
+
+/// Something a profile asks for that no code carries out yet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NotHonoured {
+    /// The path of the field below spec, such as `conntrack.maxPerCore`.
+    pub field: String,
+    /// The reason for condition FeaturesHonoured.
+    pub reason: Reason,
+    /// What happens instead.
+    pub message: String,
+}
+
+/// The fields, and sections with everything in them, that no code reads yet. The documentation of each says so.
+pub const UNREAD_FIELDS: &[&str] = &[
+    "bindAddress",
+    "bindAddressHardFail",
+    "clientConnection",
+    "configSyncPeriod",
+    "conntrack",
+    "enableProfiling",
+    "featureGates",
+    "healthzBindAddress",
+    "iptables",
+    "ipvs",
+    "logging",
+    "metricsBindAddress",
+    "oomScoreAdj",
+    "rollout",
+    "showHiddenMetricsForVersion",
+];
+
+/// The paths below spec of everything `spec` says beyond the defaults the API itself fills in, in the order of their
+/// names. A field of a section without such defaults counts as soon as it is written, whatever its value.
+#[must_use]
+pub fn written_fields(spec: &ProxyProfileSpec) -> Vec<String> {
+    let json = |spec: &ProxyProfileSpec| serde_json::to_value(spec).unwrap_or_default();
+    let mut paths = Vec::new();
+    collect(
+        &json(spec),
+        &json(&ProxyProfileSpec::default()),
+        "",
+        &mut paths,
+    );
+    // Within the bounds of NodeProxySpec::written_fields: gates may have any name and any number of letters.
+    paths.retain(|path| path.len() <= 256);
+    paths.truncate(256);
+    paths
+}
+
+/// What `config` asks for that no code carries out yet; `written` is [`written_fields`] of the profile it was made from.
+#[must_use]
+pub fn not_honoured(config: &EffectiveConfig, written: &[String]) -> Vec<NotHonoured> {
+    let mode = (config.mode != Mode::Nftables).then(|| NotHonoured {
+        field: "mode".to_owned(),
+        reason: MODE_NOT_HONOURED,
+        message: format!(
+            "mode {} is not available yet: mode {} is used instead",
+            config.mode,
+            Mode::Nftables
+        ),
+    });
+    let scheduler =
+        (config.mode == Mode::Nftables && config.scheduler != Scheduler::Random).then(|| {
+            NotHonoured {
+                field: "loadBalancer.scheduler".to_owned(),
+                reason: FIELD_NOT_HONOURED,
+                message: format!(
+                    "scheduler {} is not available yet: {} is used instead",
+                    config.scheduler,
+                    Scheduler::Random
+                ),
+            }
+        });
+    let fields = written
+        .iter()
+        .filter(|field| is_unread(field))
+        .map(|field| NotHonoured {
+            field: field.clone(),
+            reason: FIELD_NOT_HONOURED,
+            message: format!("{field} has no effect yet"),
+        });
+    mode.into_iter().chain(scheduler).chain(fields).collect()
+}
+
+fn is_unread(field: &str) -> bool {
+    let section = field.split('.').next().unwrap_or_default();
+    UNREAD_FIELDS.contains(&section)
+}
+
+/// The leaves of `value` that `default` does not hold. A list is a leaf: half a list means nothing.
+fn collect(value: &Value, default: &Value, path: &str, paths: &mut Vec<String>) {
+    match value {
+        Value::Object(fields) => {
+            let mut names: Vec<&String> = fields.keys().collect();
+            names.sort();
+            for name in names {
+                let below = if path.is_empty() {
+                    name.clone()
+                } else {
+                    format!("{path}.{name}")
+                };
+                collect(&fields[name], &default[name], &below, paths);
+            }
+        }
+        leaf if leaf != default => paths.push(path.to_owned()),
+        _ => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn spec(json: Value) -> ProxyProfileSpec {
+        serde_json::from_value(json).expect("a spec")
+    }
+
+    fn fields(spec: &ProxyProfileSpec) -> Vec<String> {
+        let not_honoured = not_honoured(&EffectiveConfig::of(spec), &written_fields(spec));
+        not_honoured
+            .into_iter()
+            .map(|entry| format!("{}/{}", entry.reason.name, entry.field))
+            .collect()
+    }
+
+    #[test]
+    fn a_profile_that_says_nothing_asks_for_nothing_we_lack() {
+        assert_eq!(
+            written_fields(&ProxyProfileSpec::default()),
+            Vec::<String>::new()
+        );
+        assert_eq!(fields(&ProxyProfileSpec::default()), Vec::<String>::new());
+    }
+
+    #[test]
+    fn a_field_nobody_reads_is_named_even_when_it_is_written_with_its_default() {
+        let spec = spec(serde_json::json!({
+            "priority": 5,
+            "minSyncPeriod": "10ms",
+            "conntrack": {"maxPerCore": 32768},
+            "ipvs": {},
+            "rollout": {"canary": 1},
+        }));
+        assert_eq!(
+            written_fields(&spec),
+            ["conntrack.maxPerCore", "priority", "rollout.canary"]
+        );
+        assert_eq!(
+            fields(&spec),
+            [
+                "FieldNotHonoured/conntrack.maxPerCore",
+                "FieldNotHonoured/rollout.canary"
+            ]
+        );
+    }
+
+    #[test]
+    fn another_mode_and_another_scheduler_are_named() {
+        assert_eq!(
+            fields(&spec(serde_json::json!({"mode": "ipvs"}))),
+            ["ModeNotHonoured/mode"]
+        );
+        assert_eq!(
+            fields(&spec(
+                serde_json::json!({"loadBalancer": {"scheduler": "roundRobin"}})
+            )),
+            ["FieldNotHonoured/loadBalancer.scheduler"]
+        );
+        assert_eq!(
+            fields(&spec(
+                serde_json::json!({"loadBalancer": {"scheduler": "random"}})
+            )),
+            Vec::<String>::new()
+        );
+    }
+}

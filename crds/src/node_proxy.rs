@@ -1,0 +1,193 @@
+//! `NodeProxy`: what one node was given, and what its agent says it did with it.
+
+#![expect(
+    clippy::duplicated_attributes,
+    reason = "columns of the same type repeat type_, which is no mistake"
+)]
+
+pub mod latency;
+pub mod rejections;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+use kube::CustomResource;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    condition,
+    effective::{EffectiveConfig, hash::ConfigHash},
+    node_proxy::{latency::SyncLatency, rejections::Rejections},
+    profile::mechanism::Mode,
+};
+
+/// The configuration one node was given. Named after its node; written by the operator alone, or by the agent for
+/// itself where there is no operator.
+#[derive(
+    CustomResource, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema,
+)]
+#[kube(
+    group = "signpost.dev",
+    version = "v1alpha1",
+    kind = "NodeProxy",
+    plural = "nodeproxies",
+    shortname = "npx",
+    category = "proxy",
+    status = "NodeProxyStatus",
+    selectable = ".spec.profileName",
+    derive = "PartialEq",
+    doc = "NodeProxy is the configuration one node was given, and what its agent says it programmed. Not written by people.",
+    printcolumn(name = "Profile", type_ = "string", json_path = ".spec.profileName"),
+    printcolumn(name = "Mode", type_ = "string", json_path = ".status.mode"),
+    printcolumn(
+        name = "Ready",
+        type_ = "string",
+        json_path = ".status.conditions[?(@.type=='Ready')].status"
+    ),
+    printcolumn(
+        name = "Reason",
+        type_ = "string",
+        json_path = ".status.conditions[?(@.type=='Ready')].reason"
+    ),
+    printcolumn(
+        name = "Degraded",
+        type_ = "string",
+        json_path = ".status.conditions[?(@.type=='Degraded')].status"
+    ),
+    printcolumn(
+        name = "Services",
+        type_ = "integer",
+        json_path = ".status.counts.services"
+    ),
+    printcolumn(
+        name = "Sync-P99",
+        type_ = "string",
+        json_path = ".status.syncLatency.p99"
+    ),
+    printcolumn(name = "Last-Sync", type_ = "date", json_path = ".status.lastSyncTime"),
+    printcolumn(
+        name = "Age",
+        type_ = "date",
+        json_path = ".metadata.creationTimestamp"
+    ),
+    printcolumn(
+        name = "Applied",
+        type_ = "string",
+        json_path = ".status.appliedHash",
+        priority = 1
+    ),
+    printcolumn(
+        name = "Rejected",
+        type_ = "integer",
+        json_path = ".status.rejections.total",
+        priority = 1
+    ),
+    printcolumn(
+        name = "Agent",
+        type_ = "string",
+        json_path = ".status.agentVersion",
+        priority = 1
+    ),
+    printcolumn(
+        name = "Kernel",
+        type_ = "string",
+        json_path = ".status.kernelVersion",
+        priority = 1
+    )
+)]
+#[serde(rename_all = "camelCase", default)]
+pub struct NodeProxySpec {
+    /// The profile that decides for this node.
+    #[schemars(length(max = 253))]
+    pub profile_name: String,
+
+    /// The generation of that profile the configuration was made from.
+    pub profile_generation: i64,
+
+    /// The hash of config. The agent repeats it as it stands in status.appliedHash and never computes its own, so that
+    /// an agent one version apart, which may not know a field, still agrees with the operator on what it applied.
+    pub config_hash: ConfigHash,
+
+    /// The complete configuration, every default filled in.
+    pub config: EffectiveConfig,
+
+    /// The paths of what the profile says beyond the API's own defaults, such as conntrack.maxPerCore, at most 256: among
+    /// them the agent finds what somebody asked for and it does not honour.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 256), inner(length(max = 256)))]
+    pub written_fields: Vec<String>,
+}
+
+/// What the node's agent has programmed; nobody else writes it.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct NodeProxyStatus {
+    /// The generation of this object the status speaks of.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub observed_generation: Option<i64>,
+
+    /// The spec.configHash of the configuration in force; absent before the first.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub applied_hash: Option<ConfigHash>,
+
+    /// The mechanism that is forwarding, which is not spec.config.mode while that is not honoured or being switched to.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Mode")]
+    pub mode: Option<Mode>,
+
+    /// When the kernel last acknowledged a write, or was last found to need none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub last_sync_time: Option<Time>,
+
+    /// How long changes took to reach the kernel; absent before the first.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sync_latency: Option<SyncLatency>,
+
+    /// How much is programmed.
+    pub counts: Counts,
+
+    /// How full the connection tracking table is; absent where the kernel does not say.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub conntrack: Option<ConntrackFill>,
+
+    /// The version of the agent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 64))]
+    pub agent_version: Option<String>,
+
+    /// The release of the node's kernel, as uname tells it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 128))]
+    pub kernel_version: Option<String>,
+
+    /// Objects, or parts of them, that could not be honoured. Everything else is served.
+    #[serde(skip_serializing_if = "Rejections::is_empty")]
+    pub rejections: Rejections,
+
+    /// Ready, Progressing, Degraded, IPv4Programmed, IPv6Programmed, FeaturesHonoured, SourceSynced, ManifestsParsed and
+    /// Conflict, as far as they apply.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schemars(schema_with = "condition::list_schema")]
+    pub conditions: Vec<Condition>,
+}
+
+/// How much is programmed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Counts {
+    /// Services.
+    pub services: u32,
+    /// Endpoints, each counted once for every Service port it serves.
+    pub endpoints: u32,
+    /// What the mechanism keeps them in: set and map elements, rules, or virtual and real servers.
+    pub elements: u32,
+}
+
+/// How full the connection tracking table is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ConntrackFill {
+    /// Entries in use.
+    pub entries: u32,
+    /// Entries there is room for.
+    pub max: u32,
+}

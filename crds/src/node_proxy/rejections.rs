@@ -1,0 +1,84 @@
+//! What could not be honoured, within the bounds of a status.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// Objects, or parts of them, that could not be honoured: all of them counted, the first ones named.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Rejections {
+    /// How many there are.
+    pub total: u32,
+    /// The first of them in the order of object and field, at most 20.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 20))]
+    pub first: Vec<Rejection>,
+}
+
+/// One thing that could not be honoured.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Rejection {
+    /// The object, as kind, namespace and name: Service shop/cart.
+    #[schemars(length(max = 512))]
+    pub object: String,
+    /// The field that is at fault, such as `spec.ports[0].port`.
+    #[schemars(length(max = 256))]
+    pub field: String,
+    /// What is wrong with it.
+    #[schemars(length(max = 1024))]
+    pub message: String,
+}
+
+/// [`Rejections::first`] holds no more than this.
+pub const MOST_REJECTIONS: usize = 20;
+
+// === impl Rejections ===
+
+impl Rejections {
+    /// All of `rejections`, cut to what the API server accepts: a status that is refused for its length would hide
+    /// everything else the node has to say.
+    #[must_use]
+    pub fn of(rejections: impl IntoIterator<Item = Rejection>) -> Self {
+        let mut all: Vec<Rejection> = rejections.into_iter().collect();
+        let total = u32::try_from(all.len()).unwrap_or(u32::MAX);
+        all.sort();
+        all.truncate(MOST_REJECTIONS);
+        for rejection in &mut all {
+            cut(&mut rejection.object, 512);
+            cut(&mut rejection.field, 256);
+            cut(&mut rejection.message, 1024);
+        }
+        Self { total, first: all }
+    }
+
+    /// Whether there is none.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.total == 0
+    }
+}
+
+/// Cuts `text` to at most `most` bytes, never inside a letter. The API counts letters, of which there are no more.
+pub(crate) fn cut(text: &mut String, most: usize) {
+    text.truncate(text.floor_char_boundary(most));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn many_rejections_are_counted_and_the_first_are_named() {
+        let many = (0..50).rev().map(|number| Rejection {
+            object: format!("Service shop/s{number:02}"),
+            field: "spec.ports".into(),
+            message: "é".repeat(2000),
+        });
+        let rejections = Rejections::of(many);
+        assert_eq!(rejections.total, 50);
+        assert_eq!(rejections.first.len(), MOST_REJECTIONS);
+        assert_eq!(rejections.first[0].object, "Service shop/s00");
+        assert_eq!(rejections.first[0].message.chars().count(), 512);
+    }
+}

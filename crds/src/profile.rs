@@ -1,0 +1,265 @@
+//! `ProxyProfile`: what people ask of the nodes they select, and how far the fleet has come.
+
+#![expect(
+    clippy::duplicated_attributes,
+    reason = "columns of the same type repeat type_, which is no mistake"
+)]
+
+pub mod detect_local;
+pub mod forwarding;
+pub mod mechanism;
+pub mod node_selector;
+pub mod process;
+pub mod rollout;
+pub mod status;
+
+use kube::CustomResource;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    profile::{
+        detect_local::DetectLocal,
+        forwarding::{ConntrackSpec, LoadBalancerSpec, Masquerade, NodePortsSpec},
+        mechanism::{IptablesSpec, IpvsSpec, Mode},
+        node_selector::NodeSelector,
+        process::{ClientConnectionSpec, FeatureGates, LoggingSpec},
+        rollout::RolloutSpec,
+        status::ProxyProfileStatus,
+    },
+    rule::{
+        self, BIND_ADDRESS, CONFIG_SYNC_PERIOD, HEALTHZ_BIND_ADDRESS, HIDDEN_METRICS_VERSION,
+        METRICS_BIND_ADDRESS, MIN_SYNC_PERIOD, SCHEDULER_IPTABLES, SCHEDULER_IPVS,
+        SCHEDULER_NFTABLES, SYNC_PERIOD,
+    },
+    span::Span,
+};
+
+/// How the nodes it selects forward Service traffic. Of several profiles that select a node exactly one decides, as a
+/// whole: the one with the lowest priority number, then the oldest, then the first by name.
+#[derive(CustomResource, Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[kube(
+    group = "signpost.dev",
+    version = "v1alpha1",
+    kind = "ProxyProfile",
+    plural = "proxyprofiles",
+    shortname = "pxp",
+    category = "proxy",
+    status = "ProxyProfileStatus",
+    derive = "PartialEq",
+    doc = "ProxyProfile says how the nodes it selects forward Service traffic, and how many of them do.",
+    printcolumn(name = "Mode", type_ = "string", json_path = ".spec.mode"),
+    printcolumn(name = "Priority", type_ = "integer", json_path = ".spec.priority"),
+    printcolumn(name = "Nodes", type_ = "integer", json_path = ".status.matchedNodes"),
+    printcolumn(
+        name = "Ready-Nodes",
+        type_ = "integer",
+        json_path = ".status.readyNodes"
+    ),
+    printcolumn(
+        name = "Degraded-Nodes",
+        type_ = "integer",
+        json_path = ".status.degradedNodes"
+    ),
+    printcolumn(
+        name = "Ready",
+        type_ = "string",
+        json_path = ".status.conditions[?(@.type=='Ready')].status"
+    ),
+    printcolumn(
+        name = "Reason",
+        type_ = "string",
+        json_path = ".status.conditions[?(@.type=='Ready')].reason"
+    ),
+    printcolumn(
+        name = "Sync-P99",
+        type_ = "string",
+        json_path = ".status.syncLatency.p99"
+    ),
+    printcolumn(
+        name = "Age",
+        type_ = "date",
+        json_path = ".metadata.creationTimestamp"
+    ),
+    printcolumn(
+        name = "Scheduler",
+        type_ = "string",
+        json_path = ".spec.loadBalancer.scheduler",
+        priority = 1
+    ),
+    printcolumn(
+        name = "Paused",
+        type_ = "boolean",
+        json_path = ".spec.paused",
+        priority = 1
+    )
+)]
+#[serde(rename_all = "camelCase", default)]
+#[schemars(extend("x-kubernetes-validations" = rule::list(&[
+    &MIN_SYNC_PERIOD, &SCHEDULER_NFTABLES, &SCHEDULER_IPTABLES, &SCHEDULER_IPVS,
+])))]
+pub struct ProxyProfileSpec {
+    /// The kernel mechanism that forwards Service traffic. Default nftables; iptables and ipvs are not honoured yet:
+    /// reported by condition FeaturesHonoured.
+    pub mode: Mode,
+
+    /// Which profile decides when several select a node: the lowest number wins, ties go to the oldest profile and then
+    /// to the first by name. From 0 to 10000, default 1000.
+    #[schemars(range(min = 0, max = 10_000))]
+    pub priority: i32,
+
+    /// The nodes this profile is for, as a label selector. Default empty, which selects every node.
+    pub node_selector: NodeSelector,
+
+    /// While true, nodes keep the configuration they have and nothing in this profile reaches them; a node that has none
+    /// yet is still given this one, since a node without a service proxy serves nobody. Default false.
+    pub paused: bool,
+
+    /// How often a node compares the kernel with what it should hold although nothing changed, and the delay before a
+    /// failed write is tried again. From 1s to 24h, default 30s.
+    #[schemars(extend("x-kubernetes-validations" = rule::list(&[&rule::SPAN_TOO_LONG, &SYNC_PERIOD])))]
+    pub sync_period: Span,
+
+    /// The least time between two writes to the kernel: changes in between are gathered into one. The first change after
+    /// a quiet time is written at once. 0s writes every change by itself. At most syncPeriod, default 10ms.
+    pub min_sync_period: Span,
+
+    /// How often the agent goes over everything it has read from the API server again. At least 1s, default 15m.
+    /// Not honoured yet: reported by condition FeaturesHonoured.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("x-kubernetes-validations" = rule::list(&[&rule::SPAN_TOO_LONG, &CONFIG_SYNC_PERIOD])))]
+    pub config_sync_period: Option<Span>,
+
+    /// How a connection is given to one of a Service's endpoints.
+    #[serde(skip_serializing_if = "LoadBalancerSpec::is_empty")]
+    pub load_balancer: LoadBalancerSpec,
+
+    /// Which of a node's addresses take node-port traffic.
+    #[serde(skip_serializing_if = "NodePortsSpec::is_empty")]
+    pub node_ports: NodePortsSpec,
+
+    /// When and how the source address of forwarded traffic is replaced by the node's.
+    pub masquerade: Masquerade,
+
+    /// How a node tells traffic of its own Pods from other traffic.
+    pub detect_local: DetectLocal,
+
+    /// Whether traffic to a Service's spec.externalIPs is forwarded. Default true; false ignores that field on every
+    /// Service, which keeps its authors from capturing traffic to addresses that are not theirs.
+    #[serde(rename = "allowServiceExternalIPs")]
+    pub allow_service_external_ips: bool,
+
+    /// The kernel's connection tracking table.
+    #[serde(skip_serializing_if = "ConntrackSpec::is_empty")]
+    pub conntrack: ConntrackSpec,
+
+    /// What only mode iptables reads. May be written in any mode, so that a mode switch changes one line.
+    #[serde(skip_serializing_if = "IptablesSpec::is_empty")]
+    pub iptables: IptablesSpec,
+
+    /// What only mode ipvs reads. May be written in any mode, so that a mode switch changes one line.
+    #[serde(skip_serializing_if = "IpvsSpec::is_empty")]
+    pub ipvs: IpvsSpec,
+
+    /// How a change of this profile spreads over the nodes.
+    #[serde(skip_serializing_if = "RolloutSpec::is_empty")]
+    pub rollout: RolloutSpec,
+
+    /// The address whose family is the primary one when a Node does not say: 0.0.0.0 or :: on a fleet. Nothing listens
+    /// on it. Default 0.0.0.0. Not honoured yet: reported by condition FeaturesHonoured.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 45), extend("x-kubernetes-validations" = rule::list(&[&BIND_ADDRESS])))]
+    pub bind_address: Option<String>,
+
+    /// Where the agent answers health checks, as IP:port; empty for no server. Default 0.0.0.0:10256.
+    /// Not honoured yet: reported by condition FeaturesHonoured.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 54), extend("x-kubernetes-validations" = rule::list(&[&HEALTHZ_BIND_ADDRESS])))]
+    pub healthz_bind_address: Option<String>,
+
+    /// Where the agent serves its metrics, as IP:port; empty for no server. Default 127.0.0.1:10249.
+    /// Not honoured yet: reported by condition FeaturesHonoured.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 54), extend("x-kubernetes-validations" = rule::list(&[&METRICS_BIND_ADDRESS])))]
+    pub metrics_bind_address: Option<String>,
+
+    /// Whether the agent ends when it cannot listen on healthzBindAddress or metricsBindAddress, instead of trying on.
+    /// Default false. Not honoured yet: reported by condition FeaturesHonoured.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub bind_address_hard_fail: Option<bool>,
+
+    /// Whether the metrics server also answers profiling requests. Default false.
+    /// Not honoured yet: reported by condition FeaturesHonoured.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub enable_profiling: Option<bool>,
+
+    /// The release, as major.minor, whose hidden metrics are shown again; empty for none. Default empty.
+    /// Not honoured yet: reported by condition FeaturesHonoured.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 16), extend("x-kubernetes-validations" = rule::list(&[&HIDDEN_METRICS_VERSION])))]
+    pub show_hidden_metrics_for_version: Option<String>,
+
+    /// How readily the kernel ends the agent when memory runs out, as oom_score_adj: from -1000 (never) to 1000 (first).
+    /// Default -999. Not honoured yet: reported by condition FeaturesHonoured.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = -1000, max = 1000))]
+    pub oom_score_adj: Option<i32>,
+
+    /// Features switched on or off by name; the gate AllowServiceExternalIPs has its own field. Default empty.
+    /// Not honoured yet: reported by condition FeaturesHonoured.
+    #[serde(skip_serializing_if = "FeatureGates::is_empty")]
+    pub feature_gates: FeatureGates,
+
+    /// The agent's connection to the API server.
+    #[serde(skip_serializing_if = "ClientConnectionSpec::is_empty")]
+    pub client_connection: ClientConnectionSpec,
+
+    /// What the agent logs.
+    #[serde(skip_serializing_if = "LoggingSpec::is_empty")]
+    pub logging: LoggingSpec,
+}
+
+// === impl ProxyProfileSpec ===
+
+impl ProxyProfileSpec {
+    /// The priority of a profile that does not say: room on both sides.
+    pub const DEFAULT_PRIORITY: i32 = 1000;
+    /// [`ProxyProfileSpec::sync_period`] of a profile that does not say.
+    pub const DEFAULT_SYNC_PERIOD: Span = Span::seconds(30);
+    /// [`ProxyProfileSpec::min_sync_period`] of a profile that does not say. kube-proxy waits a second because its
+    /// writes cost seconds; ours cost microseconds, so this only has to gather a Service and its slices.
+    pub const DEFAULT_MIN_SYNC_PERIOD: Span = Span::milliseconds(10);
+}
+
+impl Default for ProxyProfileSpec {
+    fn default() -> Self {
+        Self {
+            mode: Mode::default(),
+            priority: Self::DEFAULT_PRIORITY,
+            node_selector: NodeSelector::default(),
+            paused: false,
+            sync_period: Self::DEFAULT_SYNC_PERIOD,
+            min_sync_period: Self::DEFAULT_MIN_SYNC_PERIOD,
+            config_sync_period: None,
+            load_balancer: LoadBalancerSpec::default(),
+            node_ports: NodePortsSpec::default(),
+            masquerade: Masquerade::default(),
+            detect_local: DetectLocal::default(),
+            allow_service_external_ips: true,
+            conntrack: ConntrackSpec::default(),
+            iptables: IptablesSpec::default(),
+            ipvs: IpvsSpec::default(),
+            rollout: RolloutSpec::default(),
+            bind_address: None,
+            healthz_bind_address: None,
+            metrics_bind_address: None,
+            bind_address_hard_fail: None,
+            enable_profiling: None,
+            show_hidden_metrics_for_version: None,
+            oom_score_adj: None,
+            feature_gates: FeatureGates::default(),
+            client_connection: ClientConnectionSpec::default(),
+            logging: LoggingSpec::default(),
+        }
+    }
+}

@@ -1,0 +1,207 @@
+//! How packets are treated, whatever the mechanism.
+
+use std::fmt;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    address::{Cidr, NodePortAddress},
+    profile::mechanism::Mode,
+    rule::{self, PRIMARY_ALONE},
+    section::section,
+    span::Span,
+};
+
+/// How a new connection chooses among a Service's endpoints.
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
+)]
+#[serde(rename_all = "camelCase")]
+pub enum Scheduler {
+    /// Every endpoint is as likely (modes nftables and iptables).
+    Random,
+    /// One endpoint after the other (mode nftables).
+    RoundRobin,
+    /// By the client's address, so that a client keeps its endpoint (mode nftables).
+    SourceHash,
+    /// IPVS: one endpoint after the other.
+    Rr,
+    /// IPVS: one after the other, in proportion to weight.
+    Wrr,
+    /// IPVS: the endpoint with fewest connections.
+    Lc,
+    /// IPVS: fewest connections in proportion to weight.
+    Wlc,
+    /// IPVS: fewest connections, keeping a destination at one endpoint.
+    Lblc,
+    /// IPVS: as lblc with a set of endpoints.
+    Lblcr,
+    /// IPVS: by the client's address.
+    Sh,
+    /// IPVS: by the destination's address.
+    Dh,
+    /// IPVS: the shortest expected delay.
+    Sed,
+    /// IPVS: an idle endpoint, else the shortest expected delay.
+    Nq,
+    /// IPVS: Maglev hashing.
+    Mh,
+}
+
+/// How a connection is given to one of a Service's endpoints.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct LoadBalancerSpec {
+    /// How endpoints are chosen. Mode nftables: random (default), roundRobin, sourceHash; mode iptables: random; mode ipvs:
+    /// rr (default), wrr, lc, wlc, lblc, lblcr, sh, dh, sed, nq, mh. Other than random it is not honoured yet: reported by
+    /// condition FeaturesHonoured.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Scheduler")]
+    pub scheduler: Option<Scheduler>,
+}
+
+/// Which of a node's addresses take node-port traffic.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct NodePortsSpec {
+    /// CIDRs, at most 32: node addresses inside one of them take node-port traffic, and a family without a CIDR takes it
+    /// on all its addresses. Or the single word primary: the node's own first address of each family. Left out or empty
+    /// it is primary in mode nftables and every address in modes iptables and ipvs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 32), extend("x-kubernetes-validations" = rule::list(&[&PRIMARY_ALONE])))]
+    pub addresses: Option<Vec<NodePortAddress>>,
+}
+
+/// When and how the source address of forwarded traffic is replaced by the node's.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Masquerade {
+    /// Whether traffic to every cluster IP is masqueraded, instead of only that which would not find its way back.
+    /// Default false.
+    pub all: bool,
+
+    /// The bit of the packet mark that says "masquerade this", from 0 to 31; no other software on the node may use it.
+    /// Default 14.
+    #[schemars(range(min = 0, max = 31))]
+    pub mark_bit: u8,
+}
+
+section! {
+    /// The kernel's connection tracking table.
+    ConntrackSpec;
+    /// The kernel's connection tracking table, every default filled in.
+    Conntrack {
+        /// Entries of the table for each CPU core; 0 leaves the kernel's limit and ignores min. Default 32768.
+        /// Not honoured yet: reported by condition FeaturesHonoured.
+        #[schemars(range(min = 0, max = 2_147_483_647))]
+        max_per_core: u32 = 32_768,
+
+        /// Entries of the table at least, however few cores there are. Default 131072.
+        /// Not honoured yet: reported by condition FeaturesHonoured.
+        #[schemars(range(min = 0, max = 2_147_483_647))]
+        min: u32 = 131_072,
+
+        /// How long an idle established TCP connection is remembered; 0s leaves the kernel's value. Default 24h.
+        /// Not honoured yet: reported by condition FeaturesHonoured.
+        tcp_established_timeout: Span = Span::hours(24),
+
+        /// How long a TCP connection in CLOSE_WAIT is remembered; 0s leaves the kernel's value. Default 1h.
+        /// Not honoured yet: reported by condition FeaturesHonoured.
+        tcp_close_wait_timeout: Span = Span::hours(1),
+
+        /// Whether TCP packets outside the window are still tracked instead of being called invalid; false leaves the
+        /// kernel's value. Default false. Not honoured yet: reported by condition FeaturesHonoured.
+        tcp_be_liberal: bool = false,
+
+        /// How long a UDP flow with traffic in one direction is remembered. Default 0s, which leaves the kernel's value.
+        /// Not honoured yet: reported by condition FeaturesHonoured.
+        udp_timeout: Span = Span::ZERO,
+
+        /// How long a UDP flow with traffic in both directions is remembered. Default 0s, which leaves the kernel's value.
+        /// Not honoured yet: reported by condition FeaturesHonoured.
+        udp_stream_timeout: Span = Span::ZERO,
+    }
+}
+
+// === impl Scheduler ===
+
+impl Scheduler {
+    /// What a profile without a scheduler gets, by mode.
+    #[must_use]
+    pub const fn default_of(mode: Mode) -> Self {
+        match mode {
+            Mode::Nftables | Mode::Iptables => Self::Random,
+            Mode::Ipvs => Self::Rr,
+        }
+    }
+
+    /// Whether the mechanism of `mode` has this scheduler.
+    #[must_use]
+    pub const fn exists_in(self, mode: Mode) -> bool {
+        match self {
+            Self::Random => matches!(mode, Mode::Nftables | Mode::Iptables),
+            Self::RoundRobin | Self::SourceHash => matches!(mode, Mode::Nftables),
+            _ => matches!(mode, Mode::Ipvs),
+        }
+    }
+}
+
+impl fmt::Display for Scheduler {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.serialize(f)
+    }
+}
+
+// === impl LoadBalancerSpec ===
+
+impl LoadBalancerSpec {
+    /// Whether nothing is written in this section.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.scheduler.is_none()
+    }
+}
+
+// === impl NodePortsSpec ===
+
+impl NodePortsSpec {
+    /// Whether nothing is written in this section.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.addresses.is_none()
+    }
+
+    /// The addresses of a profile in `mode`; never empty.
+    #[must_use]
+    pub fn complete(&self, mode: Mode) -> Vec<NodePortAddress> {
+        match self.addresses.as_deref() {
+            Some(addresses) if !addresses.is_empty() => addresses.to_vec(),
+            _ => match mode {
+                Mode::Nftables => vec![NodePortAddress::Primary],
+                Mode::Iptables | Mode::Ipvs => every_address(),
+            },
+        }
+    }
+}
+
+fn every_address() -> Vec<NodePortAddress> {
+    let everything: [ipnet::IpNet; 2] = [
+        ipnet::Ipv4Net::default().into(),
+        ipnet::Ipv6Net::default().into(),
+    ];
+    everything
+        .map(|net| NodePortAddress::Within(Cidr::from(net)))
+        .to_vec()
+}
+
+// === impl Masquerade ===
+
+impl Default for Masquerade {
+    fn default() -> Self {
+        Self {
+            all: false,
+            mark_bit: 14,
+        }
+    }
+}

@@ -1,0 +1,87 @@
+//! The kernel mechanisms, and what only one of them reads.
+
+use std::fmt;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::{address::Cidr, section::section, span::Span};
+
+/// A kernel mechanism that forwards Service traffic.
+#[derive(
+    Clone,
+    Copy,
+    Debug,
+    Default,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    Hash,
+    Serialize,
+    Deserialize,
+    JsonSchema,
+)]
+#[serde(rename_all = "lowercase")]
+pub enum Mode {
+    /// Maps of nf_tables.
+    #[default]
+    Nftables,
+    /// Rules of iptables, legacy or nft variant.
+    Iptables,
+    /// Virtual servers of IPVS.
+    Ipvs,
+}
+
+section! {
+    /// What only mode iptables reads.
+    IptablesSpec;
+    /// What mode iptables reads, every default filled in.
+    Iptables {
+        /// Whether IPv4 NodePorts answer on 127.0.0.1 too, which needs the sysctl route_localnet. Default true.
+        /// Not honoured yet: reported by condition FeaturesHonoured.
+        localhost_node_ports: bool = true,
+    }
+}
+
+section! {
+    /// What only mode ipvs reads.
+    IpvsSpec;
+    /// What mode ipvs reads, every default filled in.
+    Ipvs {
+        /// Virtual servers with an address in one of these blocks are left alone, at most 64 blocks. Default none.
+        /// Not honoured yet: reported by condition FeaturesHonoured.
+        #[serde(rename = "excludeCIDRs")]
+        #[schemars(length(max = 64))]
+        exclude_cidrs: Vec<Cidr> = Vec::new(),
+
+        /// Whether the node answers ARP only for addresses of the interface that was asked (arp_ignore 1, arp_announce
+        /// 2), as load balancers in layer 2 need. Default false. Not honoured yet: reported by condition FeaturesHonoured.
+        #[serde(rename = "strictARP")]
+        strict_arp: bool = false,
+
+        /// How long IPVS remembers an idle TCP connection. Default 0s, which leaves the kernel's value.
+        /// Not honoured yet: reported by condition FeaturesHonoured.
+        tcp_timeout: Span = Span::ZERO,
+
+        /// How long IPVS remembers a TCP connection after a FIN. Default 0s, which leaves the kernel's value.
+        /// Not honoured yet: reported by condition FeaturesHonoured.
+        tcp_fin_timeout: Span = Span::ZERO,
+
+        /// How long IPVS remembers an idle UDP flow. Default 0s, which leaves the kernel's value.
+        /// Not honoured yet: reported by condition FeaturesHonoured.
+        udp_timeout: Span = Span::ZERO,
+    }
+}
+
+// === impl Mode ===
+
+impl fmt::Display for Mode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Nftables => "nftables",
+            Self::Iptables => "iptables",
+            Self::Ipvs => "ipvs",
+        })
+    }
+}

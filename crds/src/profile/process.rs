@@ -1,0 +1,104 @@
+//! The agent as a process: its gates, its connection, its log.
+
+use std::collections::BTreeMap;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    rule::{self, EXTERNAL_IPS_GATE},
+    section::section,
+    span::Span,
+};
+
+/// Features switched on or off by name.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(transparent)]
+#[schemars(extend("maxProperties" = 32, "x-kubernetes-validations" = rule::list(&[&EXTERNAL_IPS_GATE])))]
+pub struct FeatureGates(pub BTreeMap<String, bool>);
+
+section! {
+    /// The agent's connection to the API server. Where the server is and how to log in are flags of the agent: they are
+    /// needed before any profile can be read.
+    ClientConnectionSpec;
+    /// The agent's connection to the API server, every default filled in.
+    ClientConnection {
+        /// The media types the agent accepts, as a header; empty for its own choice. Default empty.
+        /// Not honoured yet: reported by condition FeaturesHonoured.
+        #[schemars(length(max = 256))]
+        accept_content_types: String = String::new(),
+
+        /// The media type the agent sends; empty for its own choice. Default empty.
+        /// Not honoured yet: reported by condition FeaturesHonoured.
+        #[schemars(length(max = 256))]
+        content_type: String = String::new(),
+
+        /// Requests a second over a longer time, from 1. Default 5.
+        /// Not honoured yet: reported by condition FeaturesHonoured.
+        #[schemars(range(min = 1, max = 10_000))]
+        qps: u32 = 5,
+
+        /// Requests at once after a quiet time, from 0. Default 10.
+        /// Not honoured yet: reported by condition FeaturesHonoured.
+        #[schemars(range(min = 0, max = 10_000))]
+        burst: u32 = 10,
+    }
+}
+
+section! {
+    /// What the agent logs.
+    LoggingSpec;
+    /// What the agent logs, every default filled in.
+    Logging {
+        /// The form of a log line: text or json. Default text.
+        /// Not honoured yet: reported by condition FeaturesHonoured.
+        #[schemars(with = "LogFormat")]
+        format: LogFormat = LogFormat::Text,
+
+        /// How much is logged, from 0 (what a cluster operator needs) to 10 (every packet of the protocol). Default 0.
+        /// Not honoured yet: reported by condition FeaturesHonoured.
+        #[schemars(range(min = 0, max = 10))]
+        verbosity: u8 = 0,
+
+        /// The longest time a line is held back. Default 5s. Not honoured yet: reported by condition FeaturesHonoured.
+        flush_frequency: Span = Span::seconds(5),
+
+        /// Another verbosity for single parts of the agent, at most 16. Default none.
+        /// Not honoured yet: reported by condition FeaturesHonoured.
+        #[schemars(length(max = 16))]
+        vmodule: Vec<ModuleVerbosity> = Vec::new(),
+    }
+}
+
+/// The form of a log line.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum LogFormat {
+    /// For people.
+    #[default]
+    Text,
+    /// One JSON object a line.
+    Json,
+}
+
+/// The verbosity of one part of the agent.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ModuleVerbosity {
+    /// The part, as it is named in log lines; `*` stands for any letters.
+    #[schemars(length(min = 1, max = 128))]
+    pub file_pattern: String,
+    /// How much it logs, from 0 to 10.
+    #[schemars(range(min = 0, max = 10))]
+    pub verbosity: u8,
+}
+
+// === impl FeatureGates ===
+
+impl FeatureGates {
+    /// Whether no gate is named.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}

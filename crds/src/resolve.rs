@@ -1,0 +1,309 @@
+//! Which profile decides for a node, and why the others do not.
+//!
+//! The order among the profiles that select a node: the lowest priority number, then the oldest, then the first by name.
+//! It depends on nothing else, so that everybody who asks (operator, agent, a person with `explain`) gets the same
+//! answer every time, whatever order the profiles were read in.
+//!
+//! Two things keep a node at what it has:
+//!
+//! - The deciding profile is paused. A node that has nothing yet is given the paused profile's configuration all the
+//!   same: without a service proxy it would serve nobody.
+//! - The profile the node has its configuration from is no longer valid, and no valid profile comes before it. A mistake
+//!   in a profile changes nothing where that profile is in force.
+
+use std::{cmp::Ordering, collections::BTreeMap, fmt};
+
+use jiff::Timestamp;
+
+use crate::{
+    check::{self, FieldError},
+    effective::{EffectiveConfig, hash::ConfigHash},
+    honoured,
+    node_proxy::NodeProxySpec,
+    profile::ProxyProfile,
+};
+
+/// What has to be known of a node.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NodeFacts {
+    /// Its name.
+    pub name: String,
+    /// Its labels.
+    pub labels: BTreeMap<String, String>,
+    /// What it was last given, if anything.
+    pub current: Option<NodeProxySpec>,
+}
+
+/// All profiles in the order in which they decide, checked and completed once for any number of nodes.
+#[derive(Clone, Debug)]
+pub struct Ranking<'a> {
+    ranked: Vec<Ranked<'a>>,
+}
+
+#[derive(Clone, Debug)]
+struct Ranked<'a> {
+    profile: &'a ProxyProfile,
+    name: &'a str,
+    outcome: Result<NodeProxySpec, Vec<FieldError>>,
+}
+
+/// What a node is to have, and why.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Resolution {
+    /// The node's configuration; absent when no profile decides, which is not an error.
+    pub effective: Option<NodeProxySpec>,
+    /// The profile that decides.
+    pub winner: Option<String>,
+    /// Why the node keeps what it has although its profile says something else.
+    pub hold: Option<Hold>,
+    /// Who decides and why, as a sentence for people.
+    pub reason: String,
+    /// Every profile, in the order in which they decide.
+    pub candidates: Vec<Candidate>,
+}
+
+/// One profile, seen from one node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Candidate {
+    /// Its name.
+    pub profile: String,
+    /// Its priority.
+    pub priority: i32,
+    /// What became of it.
+    pub verdict: Verdict,
+}
+
+/// What became of a profile on one node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// It decides.
+    Won,
+    /// It selects the node as well, but another profile comes first.
+    Lost {
+        /// The profile that decides.
+        to: String,
+        /// What put that one first.
+        by: Precedence,
+    },
+    /// It does not select the node.
+    NotSelected,
+    /// It is not valid, and decides nowhere.
+    Rejected(Vec<FieldError>),
+}
+
+/// What put one profile before another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Precedence {
+    /// A lower priority number: the layering people ask for.
+    Priority,
+    /// The same priority, but older: a conflict somebody should settle.
+    Age,
+    /// The same priority and age: a conflict somebody should settle.
+    Name,
+}
+
+/// Why a node keeps what it has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Hold {
+    /// The deciding profile is paused.
+    Paused,
+    /// The profile its configuration comes from is no longer valid.
+    Rejected,
+}
+
+/// What `node` is to have. Whoever asks for many nodes makes one [`Ranking`] for all of them.
+#[must_use]
+pub fn resolve<'a>(
+    profiles: impl IntoIterator<Item = &'a ProxyProfile>,
+    node: &NodeFacts,
+) -> Resolution {
+    Ranking::of(profiles).resolve(node)
+}
+
+// === impl Ranking ===
+
+impl<'a> Ranking<'a> {
+    /// Checks, completes and orders `profiles`.
+    #[must_use]
+    pub fn of(profiles: impl IntoIterator<Item = &'a ProxyProfile>) -> Self {
+        let mut ranked: Vec<Ranked<'a>> = profiles.into_iter().map(Ranked::of).collect();
+        ranked.sort_by(|a, b| a.precedence_over(b).0);
+        Self { ranked }
+    }
+
+    /// What `node` is to have.
+    #[must_use]
+    pub fn resolve(&self, node: &NodeFacts) -> Resolution {
+        let decides = |ranked: &&Ranked<'_>| match &ranked.outcome {
+            Ok(_) => ranked.profile.spec.node_selector.selects(&node.labels),
+            Err(_) => node
+                .current
+                .as_ref()
+                .is_some_and(|current| current.profile_name == ranked.name),
+        };
+        let winner = self.ranked.iter().find(decides);
+        let candidates: Vec<Candidate> = self
+            .ranked
+            .iter()
+            .map(|ranked| ranked.candidate(winner, node))
+            .collect();
+        let (effective, hold) = match winner {
+            None => (None, None),
+            Some(winner) => match (&winner.outcome, &node.current) {
+                (Err(_), current) => (current.clone(), Some(Hold::Rejected)),
+                (Ok(_), Some(current)) if winner.profile.spec.paused => {
+                    (Some(current.clone()), Some(Hold::Paused))
+                }
+                (Ok(effective), _) => (Some(effective.clone()), None),
+            },
+        };
+        Resolution {
+            reason: explain(winner, hold, &candidates, node),
+            winner: winner.map(|winner| winner.name.to_owned()),
+            effective,
+            hold,
+            candidates,
+        }
+    }
+}
+
+// === impl Ranked ===
+
+impl<'a> Ranked<'a> {
+    fn of(profile: &'a ProxyProfile) -> Self {
+        let name = profile.metadata.name.as_deref().unwrap_or_default();
+        let errors = check::check(&profile.spec);
+        let outcome = if errors.is_empty() {
+            Ok(stamp(profile, name))
+        } else {
+            Err(errors)
+        };
+        Self {
+            profile,
+            name,
+            outcome,
+        }
+    }
+
+    /// Which of the two comes first, and what decided it.
+    fn precedence_over(&self, other: &Self) -> (Ordering, Precedence) {
+        let priority = |ranked: &Self| ranked.profile.spec.priority;
+        // A profile out of a file has no creation time: it counts as younger than any that has.
+        let created = |ranked: &Self| {
+            ranked
+                .profile
+                .metadata
+                .creation_timestamp
+                .as_ref()
+                .map_or(Timestamp::MAX, |created| created.0)
+        };
+        match (
+            priority(self).cmp(&priority(other)),
+            created(self).cmp(&created(other)),
+        ) {
+            (Ordering::Equal, Ordering::Equal) => (self.name.cmp(other.name), Precedence::Name),
+            (Ordering::Equal, age) => (age, Precedence::Age),
+            (order, _) => (order, Precedence::Priority),
+        }
+    }
+
+    fn candidate(&self, winner: Option<&Self>, node: &NodeFacts) -> Candidate {
+        let verdict = match (&self.outcome, winner) {
+            (Err(errors), _) => Verdict::Rejected(errors.clone()),
+            (Ok(_), Some(winner)) if winner.name == self.name => Verdict::Won,
+            (Ok(_), Some(winner)) if self.profile.spec.node_selector.selects(&node.labels) => {
+                Verdict::Lost {
+                    to: winner.name.to_owned(),
+                    by: winner.precedence_over(self).1,
+                }
+            }
+            (Ok(_), _) => Verdict::NotSelected,
+        };
+        Candidate {
+            profile: self.name.to_owned(),
+            priority: self.profile.spec.priority,
+            verdict,
+        }
+    }
+}
+
+fn stamp(profile: &ProxyProfile, name: &str) -> NodeProxySpec {
+    let config = EffectiveConfig::of(&profile.spec);
+    NodeProxySpec {
+        profile_name: name.to_owned(),
+        profile_generation: profile.metadata.generation.unwrap_or_default(),
+        config_hash: ConfigHash::of(&config),
+        config,
+        written_fields: honoured::written_fields(&profile.spec),
+    }
+}
+
+fn explain(
+    winner: Option<&Ranked<'_>>,
+    hold: Option<Hold>,
+    candidates: &[Candidate],
+    node: &NodeFacts,
+) -> String {
+    let Some(winner) = winner else {
+        let rejected = candidates
+            .iter()
+            .filter(|candidate| matches!(candidate.verdict, Verdict::Rejected(_)));
+        return match rejected.count() {
+            0 => format!("no profile selects node {}", node.name),
+            count => format!(
+                "no profile selects node {}; {count} not looked at because not valid",
+                node.name
+            ),
+        };
+    };
+    let mut text = format!(
+        "profile {} decides with priority {}",
+        winner.name, winner.profile.spec.priority
+    );
+    for candidate in candidates {
+        if let Verdict::Lost { by, .. } = candidate.verdict {
+            text += &format!("; {} selects the node too but {by}", candidate.profile);
+            if by == Precedence::Priority {
+                text += &format!(" ({})", candidate.priority);
+            }
+        }
+    }
+    text + match hold {
+        None => "",
+        Some(Hold::Paused) => "; it is paused, so the node keeps what it has",
+        Some(Hold::Rejected) => "; it is no longer valid, so the node keeps what it has",
+    }
+}
+
+// === impl Resolution ===
+
+impl Resolution {
+    /// The profiles that lost although they have the winner's priority: somebody should give them different ones.
+    pub fn conflicts(&self) -> impl Iterator<Item = &Candidate> {
+        self.candidates.iter().filter(|candidate| {
+            matches!(
+                candidate.verdict,
+                Verdict::Lost {
+                    by: Precedence::Age | Precedence::Name,
+                    ..
+                }
+            )
+        })
+    }
+}
+
+// === impl Precedence ===
+
+impl fmt::Display for Precedence {
+    /// Completes "profile b selects the node too but …".
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Priority => "has a higher priority number",
+            Self::Age => "is younger at the same priority",
+            Self::Name => "comes later by name at the same priority and age",
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,273 @@
+//! One table of profiles, held against both judges: the rules in Rust and the CEL rules of the schema.
+//!
+//! A bad profile begins with what is expected of it:
+//!
+//! ```text
+//! # the message of the API server, or a part of it
+//! # field: the field it names
+//! # node says: the message of the rules in Rust, where the API server has only words of its own
+//! ```
+
+use std::{fs, path::Path};
+
+use crds::{ProxyProfile, check_spec, honoured, manifest, parse_profile};
+use kube_cel::Validator;
+use serde_json::Value;
+
+struct Profile {
+    file: String,
+    text: String,
+    object: Value,
+}
+
+impl Profile {
+    fn comment(&self, line: usize, prefix: &str) -> Option<&str> {
+        self.text.lines().nth(line)?.strip_prefix(prefix)
+    }
+
+    fn message(&self) -> &str {
+        self.comment(0, "# ")
+            .expect("the first line says the message")
+    }
+
+    fn field(&self) -> &str {
+        self.comment(1, "# field: ")
+            .expect("the second line says the field")
+    }
+}
+
+fn profiles(directory: &str) -> Vec<Profile> {
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("tests")
+        .join(directory);
+    let mut profiles: Vec<Profile> = fs::read_dir(&directory)
+        .expect("the directory of profiles")
+        .map(|entry| {
+            let path = entry.expect("an entry of the directory").path();
+            let text = fs::read_to_string(&path).expect("a profile");
+            let object = serde_saphyr::from_str(&text).expect("a YAML document");
+            Profile {
+                file: path.display().to_string(),
+                text,
+                object,
+            }
+        })
+        .collect();
+    profiles.sort_by(|a, b| a.file.cmp(&b.file));
+    profiles
+}
+
+fn schema() -> Value {
+    let [profile, _] = manifest::manifests().expect("the definitions");
+    let crd: Value = serde_saphyr::from_str(&profile.text).expect("a YAML document");
+    crd.pointer("/spec/versions/0/schema/openAPIV3Schema")
+        .expect("a schema")
+        .clone()
+}
+
+/// What the CEL rules of the schema say about `object`, after the defaults an API server fills in.
+fn broken_rules(schema: &Value, object: &Value) -> Vec<(String, String)> {
+    let errors = Validator::new()
+        .validate_with_defaults(schema, object, None)
+        .err();
+    let errors = errors
+        .map(kube_cel::ValidationErrors::into_vec)
+        .unwrap_or_default();
+    errors
+        .into_iter()
+        .map(|error| (error.field_path, error.message))
+        .collect()
+}
+
+/// Every message a CEL rule of `schema` can give.
+fn messages(schema: &Value) -> Vec<&str> {
+    let own = schema["x-kubernetes-validations"]
+        .as_array()
+        .into_iter()
+        .flatten();
+    let mut found: Vec<&str> = own.filter_map(|rule| rule["message"].as_str()).collect();
+    let properties = schema["properties"]
+        .as_object()
+        .into_iter()
+        .flat_map(|properties| properties.values());
+    for inner in properties.chain(schema.get("items")) {
+        found.extend(messages(inner));
+    }
+    found.sort_unstable();
+    found.dedup();
+    found
+}
+
+#[test]
+fn every_bad_profile_is_refused_by_the_rules_in_rust() {
+    let profiles = profiles("bad-profiles");
+    assert!(
+        profiles.len() >= 25,
+        "{} bad profiles found",
+        profiles.len()
+    );
+    for profile in profiles {
+        let expected = profile
+            .comment(2, "# node says: ")
+            .unwrap_or(profile.message());
+        let errors = parse_profile(&profile.object).expect_err(&profile.file);
+        assert!(
+            errors
+                .iter()
+                .any(|error| error.field == profile.field() && error.message.contains(expected)),
+            "{}: expected {}: {expected}, got {errors:?}",
+            profile.file,
+            profile.field(),
+        );
+        assert_eq!(
+            errors.len(),
+            1,
+            "{}: one mistake is named once: {errors:?}",
+            profile.file
+        );
+    }
+}
+
+#[test]
+fn every_bad_profile_is_refused_by_the_rules_in_cel() {
+    let schema = schema();
+    let ours = messages(&schema);
+    for profile in profiles("bad-profiles") {
+        let expected = profile.message();
+        let broken = broken_rules(&schema, &profile.object);
+        if ours.contains(&expected) {
+            assert!(
+                broken
+                    .iter()
+                    .any(|(field, message)| field == profile.field() && message == expected),
+                "{}: expected {}: {expected}, got {broken:?}",
+                profile.file,
+                profile.field(),
+            );
+        } else {
+            // The bounds of the schema: the API server's own words.
+            let words = [
+                "Unsupported value",
+                "should be ",
+                "should match",
+                "must have at most",
+                "may not be more",
+            ];
+            assert!(
+                words.iter().any(|words| expected.contains(words)),
+                "{}: nobody says {expected}",
+                profile.file
+            );
+        }
+    }
+}
+
+#[test]
+fn every_rule_in_cel_has_a_bad_profile() {
+    let schema = schema();
+    let profiles = profiles("bad-profiles");
+    for message in messages(&schema) {
+        assert!(
+            profiles.iter().any(|profile| profile.message() == message),
+            "no bad profile for: {message}"
+        );
+    }
+}
+
+#[test]
+fn good_profiles_are_accepted_by_both() {
+    let schema = schema();
+    let profiles = profiles("good-profiles");
+    assert!(!profiles.is_empty());
+    for profile in profiles {
+        let parsed = parse_profile(&profile.object)
+            .unwrap_or_else(|errors| panic!("{}: {errors:?}", profile.file));
+        assert_eq!(check_spec(&parsed.spec), [], "{}", profile.file);
+        assert_eq!(
+            broken_rules(&schema, &profile.object),
+            [],
+            "{}",
+            profile.file
+        );
+    }
+}
+
+#[test]
+fn one_good_profile_uses_every_field_and_keeps_it() {
+    fn leaves(schema: &Value, path: &str, found: &mut Vec<String>) {
+        match schema["properties"].as_object() {
+            Some(properties) => {
+                for (name, inner) in properties {
+                    leaves(inner, &format!("{path}/{name}"), found);
+                }
+            }
+            None => found.push(path.to_owned()),
+        }
+    }
+    let mut fields = Vec::new();
+    leaves(&schema()["properties"]["spec"], "/spec", &mut fields);
+    let profile = profiles("good-profiles")
+        .into_iter()
+        .find(|profile| profile.file.ends_with("every-field.yaml"));
+    let profile = profile.expect("the profile that uses every field");
+    let parsed: ProxyProfile = parse_profile(&profile.object).expect("a good profile");
+    let kept = serde_json::to_value(&parsed).expect("JSON");
+    for field in fields {
+        let written = profile.object.pointer(&field);
+        assert!(written.is_some(), "{field} is not in every-field.yaml");
+        assert_eq!(
+            kept.pointer(&field),
+            written,
+            "{field} is not kept as it was written"
+        );
+    }
+}
+
+#[test]
+fn a_field_nobody_reads_says_so_and_no_other_does() {
+    fn walk(schema: &Value, section: &str, path: &str) {
+        for (name, inner) in schema["properties"].as_object().into_iter().flatten() {
+            let path = format!("{path}{name}");
+            let section = if section.is_empty() { name } else { section };
+            if inner["properties"].is_object() {
+                walk(inner, section, &format!("{path}."));
+                continue;
+            }
+            let said = inner["description"].as_str().is_some_and(|text| {
+                let words: Vec<&str> = text.split_whitespace().collect();
+                words
+                    .join(" ")
+                    .contains("Not honoured yet: reported by condition FeaturesHonoured.")
+            });
+            assert_eq!(
+                said,
+                honoured::UNREAD_FIELDS.contains(&section),
+                "{path}: {}",
+                inner["description"]
+            );
+        }
+    }
+    let schema = schema();
+    walk(&schema["properties"]["spec"], "", "");
+    for field in honoured::UNREAD_FIELDS {
+        assert!(
+            schema["properties"]["spec"]["properties"][field].is_object(),
+            "there is no field {field}"
+        );
+    }
+}
+
+#[test]
+fn the_generated_files_are_those_of_the_types() {
+    for manifest in manifest::manifests().expect("the definitions") {
+        let file = Path::new(env!("CARGO_MANIFEST_DIR"))
+            .join("generated")
+            .join(manifest.file);
+        let written = fs::read_to_string(&file).expect("the generated file");
+        assert!(
+            written == manifest.text,
+            "{} is out of date: run cargo run -p crds --bin generate-crds",
+            file.display()
+        );
+    }
+}
