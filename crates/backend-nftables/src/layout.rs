@@ -13,9 +13,9 @@ use netlink::nf_tables::{self, Bytes, DataType, Set, SetContent};
 /// The name of our table, in each family.
 pub const TABLE: &str = "signpost";
 
-/// Slots of the endpoints of this node begin here, those of all endpoints at 0. The kernel draws a
-/// number below the count of endpoints and adds this.
-pub(crate) const LOCAL_SLOTS: u32 = 1 << 16;
+/// Slots of the endpoints of this node begin here, those of all endpoints at 0, and neither can grow
+/// into the other. The kernel draws a number below the count of endpoints and adds this.
+pub(crate) const LOCAL_SLOTS: u32 = 1 << 31;
 
 /// Every set and map. The two families have the same ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -274,3 +274,6 @@ impl fmt::Debug for Bytes {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests;

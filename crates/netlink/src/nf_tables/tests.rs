@@ -1,0 +1,280 @@
+//! What is encoded decodes to itself, and nothing that can be received makes decoding panic.
+
+use super::*;
+use crate::wire::{Attributes, Message, Messages};
+use proptest::collection::vec;
+use proptest::prelude::*;
+use proptest::sample::select;
+
+fn names() -> impl Strategy<Value = Arc<str>> {
+    "[a-z][a-z0-9-]{0,20}".prop_map(Arc::from)
+}
+
+fn registers() -> impl Strategy<Value = Register> {
+    (0u8..16).prop_map(Register)
+}
+
+fn verdicts() -> impl Strategy<Value = Verdict> {
+    prop_oneof![
+        Just(Verdict::Accept),
+        Just(Verdict::Drop),
+        Just(Verdict::Return),
+        names().prop_map(Verdict::Jump),
+        names().prop_map(Verdict::Goto),
+    ]
+}
+
+fn expressions() -> impl Strategy<Value = Expression> {
+    let bases = select(vec![PayloadBase::Network, PayloadBase::Transport]);
+    let keys = || {
+        select(vec![
+            MetaKey::Mark,
+            MetaKey::InputInterfaceName,
+            MetaKey::TransportProtocol,
+        ])
+    };
+    let directions = select(vec![
+        None,
+        Some(Direction::Original),
+        Some(Direction::Reply),
+    ]);
+    let operators = select(vec![Operator::Equal, Operator::NotEqual]);
+    let generators = select(vec![NumberGenerator::Incremental, NumberGenerator::Random]);
+    let fields = select(vec![FibField::Source, FibField::Destination]);
+    let families = select(vec![Family::Ip, Family::Ip6]);
+    prop_oneof![
+        (bases, 0u32..40, 1u32..17, registers()).prop_map(|(base, offset, length, to)| {
+            Expression::Payload {
+                base,
+                offset,
+                length,
+                to,
+            }
+        }),
+        (keys(), registers()).prop_map(|(key, to)| Expression::Meta { key, to }),
+        (keys(), registers()).prop_map(|(key, from)| Expression::SetMeta { key, from }),
+        (
+            select(vec![CtKey::State, CtKey::Status]),
+            directions,
+            registers()
+        )
+            .prop_map(|(key, direction, to)| Expression::Ct { key, direction, to }),
+        (registers(), operators, vec(any::<u8>(), 1..17)).prop_map(|(from, operator, value)| {
+            Expression::Compare {
+                from,
+                operator,
+                value,
+            }
+        }),
+        (registers(), registers(), vec(any::<(u8, u8)>(), 1..17)).prop_map(|(from, to, bytes)| {
+            let (mask, xor) = bytes.into_iter().unzip();
+            Expression::Bitwise {
+                from,
+                to,
+                mask,
+                xor,
+            }
+        }),
+        (names(), registers()).prop_map(|(set, from)| Expression::Lookup { set, from }),
+        (names(), registers(), registers()).prop_map(|(set, from, to)| Expression::LookupValue {
+            set,
+            from,
+            to
+        }),
+        (names(), registers()).prop_map(|(set, from)| Expression::LookupVerdict { set, from }),
+        verdicts().prop_map(Expression::Immediate),
+        (generators, 1u32..1000, any::<u32>(), registers()).prop_map(
+            |(generator, modulus, offset, to)| Expression::Numgen {
+                generator,
+                modulus,
+                offset,
+                to
+            }
+        ),
+        (fields, registers()).prop_map(|(field, to)| Expression::FibType { field, to }),
+        (families, registers(), registers()).prop_map(|(family, address, port)| Expression::Nat {
+            kind: NatKind::Destination,
+            family,
+            address,
+            port,
+        }),
+        Just(Expression::Masquerade),
+        Just(Expression::Reject(RejectKind::PortUnreachable)),
+    ]
+}
+
+fn types() -> impl Strategy<Value = Vec<DataType>> {
+    let one = select(vec![
+        DataType::Ipv4Address,
+        DataType::Ipv6Address,
+        DataType::Protocol,
+        DataType::Service,
+        DataType::Mark,
+    ]);
+    vec(one, 1..5)
+}
+
+fn sets() -> impl Strategy<Value = Set> {
+    let content = prop_oneof![
+        Just(SetContent::Membership),
+        Just(SetContent::Verdicts),
+        types().prop_map(SetContent::Values),
+    ];
+    (names(), types(), content).prop_map(|(name, key, content)| Set { name, key, content })
+}
+
+fn chains() -> impl Strategy<Value = Chain> {
+    let points = select(vec![
+        HookPoint::Prerouting,
+        HookPoint::Input,
+        HookPoint::Forward,
+        HookPoint::Output,
+        HookPoint::Postrouting,
+    ]);
+    let kinds = select(vec![ChainKind::Filter, ChainKind::Nat]);
+    let hook = (kinds, points, any::<i32>()).prop_map(|(kind, point, priority)| Hook {
+        kind,
+        point,
+        priority,
+    });
+    (names(), proptest::option::of(hook)).prop_map(|(name, hook)| Chain { name, hook })
+}
+
+fn elements_of_any_kind() -> impl Strategy<Value = (Bytes, ElementData)> {
+    let words = || {
+        vec(any::<[u8; 4]>(), 1..10)
+            .prop_map(|words| Bytes::from_slice(&words.concat()).expect("at most 40 bytes"))
+    };
+    let data = prop_oneof![
+        Just(ElementData::None),
+        words().prop_map(ElementData::Value),
+        verdicts().prop_map(ElementData::Verdict),
+    ];
+    (words(), data)
+}
+
+/// The messages of one operation, without those that frame the transaction.
+fn sent<T>(family: Family, operation: Operation, decode: impl Fn(&Message<'_>) -> T) -> Vec<T> {
+    let mut transaction = Transaction::new(family, "table".into());
+    transaction.operations.push(operation);
+    let batch = encode(&transaction, 1);
+    let messages: Vec<_> = Messages::parse(&batch.bytes).collect();
+    assert_eq!(messages[0].sequence, batch.first);
+    let within = &messages[1..messages.len() - 1];
+    assert_eq!(
+        within.last().map(|message| message.sequence),
+        Some(batch.last)
+    );
+    within.iter().map(decode).collect()
+}
+
+proptest! {
+    #[test]
+    fn rules_decode_to_themselves(
+        family in select(vec![Family::Ip, Family::Ip6]),
+        chain in names(),
+        expressions in vec(expressions(), 0..8),
+    ) {
+        let written = Rule { expressions };
+        let operation = Operation::AddRule { chain: Arc::clone(&chain), rule: written.clone() };
+        let read = sent(family, operation, |message| rule(message, family));
+        prop_assert_eq!(read, [Ok((chain, Ok(written)))]);
+    }
+
+    #[test]
+    fn chains_decode_to_themselves(written in chains()) {
+        let read = sent(Family::Ip, Operation::AddChain(written.clone()), chain);
+        prop_assert_eq!(read, [Ok((Arc::clone(&written.name), Ok(written)))]);
+    }
+
+    #[test]
+    fn sets_decode_to_themselves(written in sets()) {
+        let read = sent(Family::Ip6, Operation::AddSet(written.clone()), set);
+        prop_assert_eq!(read, [Ok((Arc::clone(&written.name), Ok(written)))]);
+    }
+
+    #[test]
+    fn elements_decode_to_themselves_however_many(
+        written in vec(elements_of_any_kind(), 1..40), repeat in 1usize..80, of in sets(),
+    ) {
+        let many: Vec<_> = written.iter().cycle().take(written.len() * repeat).cloned().collect();
+        let operation = Operation::AddElements { set: Arc::new(of), elements: many.clone() };
+        let lists = sent(Family::Ip, operation, elements);
+        let lists: Result<Vec<_>, _> = lists.into_iter().collect();
+        prop_assert_eq!(lists.map(|lists| lists.concat()), Ok(many));
+    }
+
+    #[test]
+    fn whatever_is_received_decodes_to_something_or_an_error(bytes in vec(any::<u8>(), 0..400)) {
+        for message in Messages::parse(&bytes) {
+            decode_all(&message);
+        }
+        // The same bytes where they would stand if the framing were in order.
+        let payload = [&[2, 0, 0, 0], bytes.as_slice()].concat();
+        decode_all(&Message { kind: 0, flags: 0, sequence: 0, payload: &payload });
+        for (_, value) in Attributes::parse(&bytes) {
+            prop_assert!(value.len() <= bytes.len());
+        }
+    }
+
+    #[test]
+    fn a_damaged_message_decodes_to_something_or_an_error(
+        expressions in vec(expressions(), 1..6), at in any::<prop::sample::Index>(), byte in any::<u8>(),
+    ) {
+        let mut transaction = Transaction::new(Family::Ip, "table".into());
+        transaction.operations.push(Operation::AddRule { chain: "c".into(), rule: Rule { expressions } });
+        let mut bytes = encode(&transaction, 1).bytes;
+        let at = at.index(bytes.len());
+        bytes[at] = byte;
+        for message in Messages::parse(&bytes) {
+            decode_all(&message);
+        }
+    }
+}
+
+fn decode_all(message: &Message<'_>) {
+    let _ = (
+        table(message),
+        chain(message),
+        set(message),
+        elements(message),
+    );
+    let _ = (
+        rule(message, Family::Ip),
+        generation(message),
+        message.errno(),
+    );
+}
+
+#[test]
+fn a_transaction_prints_in_the_language_of_nft() {
+    let mut transaction = Transaction::new(Family::Ip, "signpost".into());
+    let services = Arc::new(Set {
+        name: "services".into(),
+        key: vec![DataType::Ipv4Address, DataType::Protocol, DataType::Service],
+        content: SetContent::Verdicts,
+    });
+    let key = Bytes::new()
+        .with(&[10, 96, 0, 10])
+        .with(&[6])
+        .with(&80u16.to_be_bytes());
+    let verdict = ElementData::Verdict(Verdict::Goto("lb-2".into()));
+    transaction.operations = vec![
+        Operation::AddTable,
+        Operation::AddSet(Set::clone(&services)),
+        Operation::DeleteElements {
+            set: Arc::clone(&services),
+            keys: vec![key],
+        },
+        Operation::AddElements {
+            set: services,
+            elements: vec![(key, verdict)],
+        },
+    ];
+    let expected = "add table ip signpost
+add map ip signpost services { type ipv4_addr . inet_proto . inet_service : verdict }
+delete element ip signpost services { 10.96.0.10 . tcp . 80 }
+add element ip signpost services { 10.96.0.10 . tcp . 80 : goto lb-2 }
+";
+    assert_eq!(transaction.to_string(), expected);
+}
