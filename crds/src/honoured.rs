@@ -34,7 +34,6 @@ pub const UNREAD_FIELDS: &[&str] = &[
     "logging",
     "metricsBindAddress",
     "oomScoreAdj",
-    "rollout",
     "showHiddenMetricsForVersion",
 ];
 
@@ -86,7 +85,7 @@ pub fn not_honoured(config: &EffectiveConfig, written: &[String]) -> Vec<NotHono
         .map(|field| NotHonoured {
             field: field.clone(),
             reason: FIELD_NOT_HONOURED,
-            message: format!("{field} has no effect yet"),
+            message: "it has no effect yet".to_owned(),
         });
     mode.into_iter().chain(scheduler).chain(fields).collect()
 }
@@ -148,17 +147,17 @@ mod tests {
             "minSyncPeriod": "10ms",
             "conntrack": {"maxPerCore": 32768},
             "ipvs": {},
-            "rollout": {"canary": 1},
+            "ipvs": {"strictARP": true},
         }));
         assert_eq!(
             written_fields(&spec),
-            ["conntrack.maxPerCore", "priority", "rollout.canary"]
+            ["conntrack.maxPerCore", "ipvs.strictARP", "priority"]
         );
         assert_eq!(
             fields(&spec),
             [
                 "FieldNotHonoured/conntrack.maxPerCore",
-                "FieldNotHonoured/rollout.canary"
+                "FieldNotHonoured/ipvs.strictARP"
             ]
         );
     }

@@ -43,8 +43,6 @@ reasons! {
         "The node's kernel lacks what the mode needs: load the module the message names, or give the node a profile with another mode.";
     FAMILY_PROGRAMMED = "FamilyProgrammed" for [IPV4_PROGRAMMED, IPV6_PROGRAMMED]:
         "Nothing to do: everything is programmed for this address family.";
-    FAMILY_DISABLED = "FamilyDisabled" for [IPV4_PROGRAMMED, IPV6_PROGRAMMED]:
-        "Nothing to do unless Services of this address family are wanted: then enable the family on the node.";
     AGENT_SILENT = "AgentSilent" for [READY, DEGRADED]:
         "The node's agent has not reported for too long: see whether its Pod runs and reaches the API server; the kernel keeps forwarding meanwhile.";
     NO_CONFIGURATION = "NoConfiguration" for [READY]:
@@ -93,8 +91,6 @@ reasons! {
         "Nothing to do: nothing is wrong.";
     NODES_DEGRADED = "NodesDegraded" for [DEGRADED]:
         "Look at status.worstNodes, and at condition Degraded of their NodeProxy objects.";
-    RULES_OVERWRITTEN = "RulesOverwritten" for [DEGRADED]:
-        "Other software keeps changing our table and the agent keeps repairing it: find it by the message and the node's processes.";
 
     // A profile and its nodes.
     ALL_NODES_PROGRAMMED = "AllNodesProgrammed" for [READY]:

@@ -16,21 +16,19 @@ section! {
     /// How a change of a profile spreads over the nodes, every default filled in.
     Rollout {
         /// How many nodes may be changing or failing at once: a number from 1, or a percentage of the matched nodes, rounded
-        /// down to at least one node. Default 10%. Not honoured yet: reported by condition FeaturesHonoured.
+        /// down to at least one node. Default 10%.
         max_unavailable: IntOrPercent = IntOrPercent::Percent(10),
 
         /// How many nodes get a change first, and have to report success before any other does; 0 for none. Default 1.
-        /// Not honoured yet: reported by condition FeaturesHonoured.
         #[schemars(range(min = 0, max = 1000))]
         canary: u32 = 1,
 
         /// How long a wave of nodes may take to report success before it counts as failed. From 10s to 24h, default 10m.
-        /// Not honoured yet: reported by condition FeaturesHonoured.
         #[schemars(extend("x-kubernetes-validations" = rule::list(&[&SPAN_TOO_LONG, &PROGRESS_DEADLINE])))]
         progress_deadline: Span = Span::minutes(10),
 
         /// What happens after a failed wave. Rollback (default): the changed nodes go back to what they had. Halt: they
-        /// stay as they are and no further node changes. Not honoured yet: reported by condition FeaturesHonoured.
+        /// stay as they are and no further node changes.
         #[schemars(with = "OnFailure")]
         on_failure: OnFailure = OnFailure::Rollback,
     }
