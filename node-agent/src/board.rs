@@ -1,0 +1,99 @@
+//! What the parts of the agent let each other see: the newest of each thing, never a queue.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use backend_nftables::Table;
+use crds::NodeProxyStatus;
+use crds::node_proxy::latency::SyncLatency;
+use dataplane::Family;
+use reconciler::Report;
+use tokio::sync::watch;
+
+use crate::engine::View;
+use crate::latency::Latencies;
+
+/// Everything that is shared. Whoever knows a thing posts it; whoever wants to know looks, or waits
+/// for it to change.
+#[derive(Debug)]
+pub(crate) struct Board {
+    view: watch::Sender<Option<Arc<View>>>,
+    report: watch::Sender<Option<Arc<Report>>>,
+    status: watch::Sender<NodeProxyStatus>,
+    latencies: Mutex<Latencies>,
+    tables: Mutex<BTreeMap<Family, Table>>,
+}
+
+// === impl Board ===
+
+impl Board {
+    pub(crate) fn new() -> Board {
+        Board {
+            view: watch::Sender::new(None),
+            report: watch::Sender::new(None),
+            status: watch::Sender::new(NodeProxyStatus::default()),
+            latencies: Mutex::default(),
+            tables: Mutex::default(),
+        }
+    }
+
+    /// What the engine knows and wants.
+    pub(crate) fn view(&self) -> watch::Receiver<Option<Arc<View>>> {
+        self.view.subscribe()
+    }
+
+    pub(crate) fn post_view(&self, view: View) {
+        self.view.send_replace(Some(Arc::new(view)));
+    }
+
+    /// What the loop has done.
+    pub(crate) fn report(&self) -> watch::Receiver<Option<Arc<Report>>> {
+        self.report.subscribe()
+    }
+
+    /// Takes in a report and what the kernel is believed to hold now, by family.
+    pub(crate) fn post_report(
+        &self,
+        report: Report,
+        tables: BTreeMap<Family, Table>,
+        now: Instant,
+    ) {
+        lock(&self.latencies).record(&report, now);
+        *lock(&self.tables) = tables;
+        self.report.send_replace(Some(Arc::new(report)));
+    }
+
+    /// How long changes took of late.
+    pub(crate) fn latency(&self, now: Instant) -> Option<SyncLatency> {
+        lock(&self.latencies).summary(now)
+    }
+
+    /// What the kernel is believed to hold of one family.
+    pub(crate) fn table(&self, family: Family) -> Option<Table> {
+        lock(&self.tables).get(&family).cloned()
+    }
+
+    /// How many elements the kernel is believed to hold.
+    pub(crate) fn elements(&self) -> usize {
+        lock(&self.tables).values().map(Table::elements).sum()
+    }
+
+    /// What this node says of itself.
+    pub(crate) fn status(&self) -> watch::Receiver<NodeProxyStatus> {
+        self.status.subscribe()
+    }
+
+    pub(crate) fn post_status(&self, status: NodeProxyStatus) {
+        self.status.send_if_modified(|posted| {
+            let changed = *posted != status;
+            *posted = status;
+            changed
+        });
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // Whatever is behind it is whole between any two statements that change it.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,423 @@
+//! From what sources deliver to what is wanted of the kernel: a state machine without I/O.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
+
+use catalog::{Catalog, Dirty, Trigger};
+use crds::{ConfigHash, EffectiveConfig};
+use dataplane::{
+    Config, Dataplane, FrontendKey, Node, ObjectKind, ObjectName, Rejection, ServiceKey,
+    ServiceRules, Target, compile,
+};
+use reconciler::{Desired, Stamps};
+
+use crate::node_config::Facts;
+use crate::source::{Assignment, Delivery, SourceCondition};
+
+/// All that is known of the cluster, and what follows from it for this node.
+#[derive(Debug)]
+pub(crate) struct Engine {
+    name: Arc<str>,
+    catalog: Catalog,
+    local_addresses: Option<BTreeSet<IpAddr>>,
+    configuration: Configuration,
+    silence: Silence,
+    source: SourceHealth,
+    dataplane: Dataplane,
+    /// What the dataplane was compiled with; `None` before it was compiled at all.
+    compiled: Option<CompiledWith>,
+    rejected: BTreeMap<ServiceKey, Arc<ServiceRules>>,
+    contested: BTreeSet<FrontendKey>,
+    endpoints: usize,
+    waiting: Option<Waiting>,
+}
+
+/// What this node is to do, and who says so.
+#[derive(Debug, Clone)]
+pub(crate) enum Configuration {
+    /// Nobody has said anything yet, and it is too early to go without.
+    Awaited {
+        /// What it was told before it was started, if that is known.
+        last_good: Option<Assignment>,
+    },
+    /// This was said.
+    Assigned(Assignment),
+    /// Nobody says anything; this was said before, perhaps before a restart.
+    LastGood(Assignment),
+    /// Nobody has ever said anything.
+    Default,
+}
+
+/// What it means that nobody says what this node is to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Silence {
+    /// Somebody may be about to: an operator that has just seen the node.
+    MayEnd,
+    /// Nobody will: all of a directory has been read.
+    IsAnAnswer,
+}
+
+/// How the source stands.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct SourceHealth {
+    /// Since when it cannot be reached, and why.
+    pub(crate) stale: Option<(SystemTime, String)>,
+    /// For a directory: what in it cannot be read. `None` for other sources.
+    pub(crate) unreadable: Option<Vec<String>>,
+}
+
+#[derive(Debug, Clone)]
+struct CompiledWith {
+    node: Arc<Node>,
+    config: Arc<Config>,
+    effective: EffectiveConfig,
+}
+
+/// What has come in and is not compiled yet.
+#[derive(Debug)]
+struct Waiting {
+    since: Instant,
+    everything: bool,
+}
+
+/// What there is to tell about the engine, for status, probes and people.
+#[derive(Debug, Clone)]
+pub(crate) struct View {
+    /// What has not been listed yet, in words; empty once everything has.
+    pub(crate) missing: Vec<String>,
+    /// Who says what this node does.
+    pub(crate) configuration: Configuration,
+    /// What it does.
+    pub(crate) effective: EffectiveConfig,
+    /// Its hash.
+    pub(crate) hash: ConfigHash,
+    /// How the source stands.
+    pub(crate) source: SourceHealth,
+    /// What is wanted of the kernel; `None` before anything is.
+    pub(crate) wanted: Option<Dataplane>,
+    /// How many distinct endpoints the wanted Services have, summed over Services.
+    pub(crate) endpoints: usize,
+    /// What could not be honoured.
+    pub(crate) rejections: Vec<Rejection>,
+}
+
+// === impl Engine ===
+
+impl Engine {
+    /// An engine for the node called `name`, that was last told `last_good`.
+    pub(crate) fn new(name: &str, last_good: Option<Assignment>, silence: Silence) -> Engine {
+        Engine {
+            name: name.into(),
+            catalog: Catalog::new(name),
+            local_addresses: None,
+            configuration: Configuration::Awaited { last_good },
+            silence,
+            source: SourceHealth::default(),
+            dataplane: Dataplane::default(),
+            compiled: None,
+            rejected: BTreeMap::new(),
+            contested: BTreeSet::new(),
+            endpoints: 0,
+            waiting: None,
+        }
+    }
+
+    /// Takes in one delivery, received at `now`.
+    pub(crate) fn apply(&mut self, delivery: Delivery, now: Instant) {
+        let everything = match delivery {
+            Delivery::Objects(change) => {
+                self.catalog.apply(change);
+                false
+            }
+            Delivery::Configuration(Some(assignment)) => {
+                self.configuration = Configuration::Assigned(assignment);
+                true
+            }
+            Delivery::Configuration(None) => {
+                if let Configuration::Assigned(assignment) = &self.configuration {
+                    self.configuration = Configuration::LastGood(assignment.clone());
+                } else if self.silence == Silence::IsAnAnswer {
+                    self.go_without_assignment(now);
+                }
+                false
+            }
+            Delivery::Addresses(addresses) => {
+                self.local_addresses = Some(addresses);
+                true
+            }
+            Delivery::Condition(condition) => {
+                self.source.apply(condition);
+                return;
+            }
+        };
+        let waiting = self.waiting.get_or_insert(Waiting {
+            since: now,
+            everything: false,
+        });
+        waiting.everything |= everything;
+    }
+
+    /// Stops waiting for somebody to say what this node is to do.
+    pub(crate) fn go_without_assignment(&mut self, now: Instant) {
+        if let Configuration::Awaited { last_good } = &self.configuration {
+            self.configuration = match last_good.clone() {
+                Some(assignment) => Configuration::LastGood(assignment),
+                None => Configuration::Default,
+            };
+            self.waiting = Some(Waiting {
+                since: self.waiting.as_ref().map_or(now, |waiting| waiting.since),
+                everything: true,
+            });
+        }
+    }
+
+    /// What is wanted of the kernel now, if that is another thing than before. `None` also as long
+    /// as not everything has been listed: absence is not emptiness.
+    pub(crate) fn compile(&mut self, clock: impl Fn() -> Instant) -> Option<Desired> {
+        if !self.is_complete() {
+            return None;
+        }
+        let waiting = self.waiting.take()?;
+        let start = clock();
+        let dirty = self.catalog.take_dirty();
+        let about_node = waiting.everything || dirty.node || dirty.service_cidrs;
+        let mut changed = (about_node || self.compiled.is_none()) && self.compile_node();
+        for key in dirty.services.keys() {
+            changed |= self.compile_service(key);
+        }
+        changed.then(|| Desired {
+            dataplane: self.dataplane.clone(),
+            stamps: Stamps {
+                received_at: waiting.since,
+                compile: clock().saturating_duration_since(start),
+                triggers: triggers(&dirty),
+            },
+        })
+    }
+
+    /// How often to write and look.
+    pub(crate) fn periods(&self) -> (Duration, Duration) {
+        let effective = self.effective();
+        (
+            effective.min_sync_period.duration(),
+            effective.sync_period.duration(),
+        )
+    }
+
+    /// What there is to tell.
+    pub(crate) fn view(&self) -> View {
+        let effective = self.effective();
+        View {
+            missing: self.missing(),
+            configuration: self.configuration.clone(),
+            hash: ConfigHash::of(&effective),
+            effective,
+            source: self.source.clone(),
+            wanted: self.compiled.is_some().then(|| self.dataplane.clone()),
+            endpoints: self.endpoints,
+            rejections: self.rejections(),
+        }
+    }
+
+    fn is_complete(&self) -> bool {
+        self.missing().is_empty()
+    }
+
+    fn missing(&self) -> Vec<String> {
+        let mut missing: Vec<String> = self
+            .catalog
+            .missing()
+            .map(|kind| format!("list of {kind}s"))
+            .collect();
+        if self.local_addresses.is_none() {
+            missing.push("addresses of this node".to_owned());
+        }
+        if matches!(self.configuration, Configuration::Awaited { .. }) {
+            missing.push("configuration of this node".to_owned());
+        }
+        missing
+    }
+
+    fn effective(&self) -> EffectiveConfig {
+        match &self.configuration {
+            Configuration::Assigned(assignment) | Configuration::LastGood(assignment) => {
+                assignment.spec.config.clone()
+            }
+            Configuration::Awaited { .. } | Configuration::Default => EffectiveConfig::default(),
+        }
+    }
+
+    fn facts(&self) -> Facts {
+        Facts {
+            name: Arc::clone(&self.name),
+            own: self.catalog.node().cloned(),
+            local_addresses: self.local_addresses.clone().unwrap_or_default(),
+            service_cidrs: self.catalog.service_cidrs().clone(),
+        }
+    }
+
+    /// Compiles what is about the node as a whole, and every Service where that makes a difference
+    /// to it. Returns whether anything changed.
+    fn compile_node(&mut self) -> bool {
+        let effective = self.effective();
+        let facts = self.facts();
+        let (node, config) = (facts.node(), facts.config(&effective));
+        let before = self.compiled.as_ref();
+        if before.is_some_and(|with| {
+            *with.node == node && *with.config == config && with.effective == effective
+        }) {
+            return false;
+        }
+        let recompile = before.is_none_or(|with| {
+            *with.node != node || with.config.external_ips != config.external_ips
+        });
+        // A new Arc even for equal content: what the kernel is known to carry out tells by it which
+        // configuration that was.
+        let (node, config) = (Arc::new(node), Arc::new(config));
+        self.dataplane
+            .set_node(Arc::clone(&node), Arc::clone(&config));
+        self.compiled = Some(CompiledWith {
+            node,
+            config,
+            effective,
+        });
+        if recompile {
+            let all: Vec<ServiceKey> = self.catalog.services().cloned().collect();
+            for key in all {
+                self.compile_service(&key);
+            }
+        }
+        true
+    }
+
+    /// Compiles one Service anew, or takes it out. Returns whether that changed anything.
+    fn compile_service(&mut self, key: &ServiceKey) -> bool {
+        let Some(with) = &self.compiled else {
+            return false;
+        };
+        let before = self.dataplane.services().get(key).cloned();
+        let after = self.catalog.service(key).map(|view| {
+            Arc::new(compile(
+                &view.service,
+                &view.endpoints,
+                &with.node,
+                &with.config,
+            ))
+        });
+        let changed = match &after {
+            Some(rules) => self.dataplane.set(Arc::clone(rules)),
+            None => self.dataplane.remove(key),
+        };
+        if changed {
+            self.account(key, before.as_deref(), after);
+        }
+        changed
+    }
+
+    /// Keeps what is told about Services in step with one that changed.
+    fn account(
+        &mut self,
+        key: &ServiceKey,
+        before: Option<&ServiceRules>,
+        after: Option<Arc<ServiceRules>>,
+    ) {
+        self.endpoints -= before.map_or(0, endpoints);
+        self.endpoints += after.as_deref().map_or(0, endpoints);
+        let frontends = [before, after.as_deref()];
+        for (frontend, _) in frontends.into_iter().flatten().flat_map(|r| &r.frontends) {
+            let claims = self.dataplane.frontends().get(frontend);
+            if claims.is_some_and(|claims| claims.losers().next().is_some()) {
+                self.contested.insert(*frontend);
+            } else {
+                self.contested.remove(frontend);
+            }
+        }
+        match after {
+            Some(rules) if !rules.rejections.is_empty() => {
+                self.rejected.insert(key.clone(), rules);
+            }
+            _ => drop(self.rejected.remove(key)),
+        }
+    }
+
+    fn rejections(&self) -> Vec<Rejection> {
+        let of_rules = self.rejected.values().flat_map(|rules| &rules.rejections);
+        let contested = self.contested.iter().flat_map(|key| {
+            let claims = self.dataplane.frontends().get(key);
+            claims.into_iter().flat_map(move |claims| {
+                let (winner, _) = claims.winner();
+                claims.losers().map(move |(loser, frontend)| Rejection {
+                    object: ObjectName {
+                        kind: ObjectKind::Service,
+                        namespace: Arc::clone(&loser.namespace),
+                        name: Arc::clone(&loser.name),
+                    },
+                    field: frontend.kind.field().to_owned(),
+                    message: format!("{key} is served for Service {winner}, which has it too"),
+                })
+            })
+        });
+        let mut rejections: Vec<Rejection> = self
+            .catalog
+            .rejections()
+            .cloned()
+            .chain(of_rules.cloned())
+            .chain(contested)
+            .collect();
+        rejections.sort();
+        rejections
+    }
+}
+
+/// The times somebody caused what changed, those before this process left out.
+fn triggers(dirty: &Dirty) -> Vec<SystemTime> {
+    dirty
+        .services
+        .values()
+        .filter_map(|trigger| match trigger {
+            Trigger::At(time) => Some(*time),
+            Trigger::Untimed | Trigger::Bootstrap => None,
+        })
+        .collect()
+}
+
+fn endpoints(rules: &ServiceRules) -> usize {
+    let mut targets: BTreeSet<Target> = BTreeSet::new();
+    for (_, frontend) in &rules.frontends {
+        targets.extend(frontend.cluster.iter().chain(&*frontend.local));
+    }
+    targets.len()
+}
+
+// === impl SourceHealth ===
+
+impl SourceHealth {
+    fn apply(&mut self, condition: SourceCondition) {
+        match condition {
+            SourceCondition::Fresh => self.stale = None,
+            SourceCondition::Stale { since, message } => self.stale = Some((since, message)),
+            SourceCondition::Manifests(unreadable) => {
+                self.unreadable = Some(unreadable.iter().map(ToString::to_string).collect());
+            }
+        }
+    }
+}
+
+// === impl Configuration ===
+
+impl Configuration {
+    /// What was said, now or before.
+    pub(crate) fn assignment(&self) -> Option<&Assignment> {
+        match self {
+            Configuration::Assigned(assignment) | Configuration::LastGood(assignment) => {
+                Some(assignment)
+            }
+            Configuration::Awaited { .. } | Configuration::Default => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,231 @@
+use super::*;
+
+use catalog::{Change, Event, ObjectKey, object};
+use dataplane::{Family, Protocol};
+use serde_json::json;
+
+/// An engine and the way in.
+struct Story {
+    engine: Engine,
+    now: Instant,
+}
+
+impl Story {
+    fn new(silence: Silence) -> Story {
+        Story {
+            engine: Engine::new("node-1", None, silence),
+            now: Instant::now(),
+        }
+    }
+
+    /// Everything listed: a node, and whatever was applied before.
+    fn listed(mut self) -> Story {
+        let node = json!({
+            "metadata": {"name": "node-1", "labels": {"topology.kubernetes.io/zone": "a"}},
+            "spec": {"podCIDRs": ["10.0.1.0/24"]},
+            "status": {"addresses": [{"type": "InternalIP", "address": "192.168.0.1"}]},
+        });
+        self.deliver(Event::<object::Service>::Init);
+        self.deliver(Event::<object::EndpointSlice>::Init);
+        self.deliver(Event::<object::ServiceCidr>::Init);
+        self.deliver(Event::<object::Node>::Init);
+        self.deliver(Event::InitApply(decode::<object::Node>(node)));
+        self.deliver(Event::<object::Service>::InitDone);
+        self.deliver(Event::<object::EndpointSlice>::InitDone);
+        self.deliver(Event::<object::ServiceCidr>::InitDone);
+        self.deliver(Event::<object::Node>::InitDone);
+        self.apply(Delivery::Addresses(
+            ["192.168.0.1".parse().expect("an address")].into(),
+        ));
+        self
+    }
+
+    fn deliver<T>(&mut self, event: Event<T>)
+    where
+        Change: From<Event<T>>,
+    {
+        self.apply(Delivery::Objects(event.into()));
+    }
+
+    fn apply(&mut self, delivery: Delivery) {
+        self.engine.apply(delivery, self.now);
+    }
+
+    fn service(&mut self, name: &str, address: &str) {
+        self.deliver(Event::Apply(decode::<object::Service>(json!({
+            "metadata": {"namespace": "shop", "name": name},
+            "spec": {
+                "clusterIP": address, "clusterIPs": [address], "ipFamilies": ["IPv4"],
+                "externalIPs": ["198.51.100.1"], "ports": [{"name": "http", "port": 80}],
+            },
+        }))));
+    }
+
+    fn endpoint(&mut self, service: &str, address: &str) {
+        self.deliver(Event::Apply(decode::<object::EndpointSlice>(json!({
+            "metadata": {
+                "namespace": "shop", "name": format!("{service}-x"),
+                "labels": {"kubernetes.io/service-name": service},
+            },
+            "addressType": "IPv4",
+            "ports": [{"name": "http", "port": 8080}],
+            "endpoints": [{"addresses": [address], "nodeName": "node-1"}],
+        }))));
+    }
+
+    fn compile(&mut self) -> Option<Dataplane> {
+        let now = self.now;
+        self.engine.compile(|| now).map(|desired| desired.dataplane)
+    }
+}
+
+fn decode<T: serde::de::DeserializeOwned>(value: serde_json::Value) -> T {
+    serde_json::from_value(value).expect("an object")
+}
+
+fn assignment(yaml: &str) -> Assignment {
+    let spec: crds::ProxyProfileSpec = serde_saphyr::from_str(yaml).expect("a spec");
+    let config = EffectiveConfig::of(&spec);
+    Assignment {
+        generation: Some(7),
+        spec: crds::NodeProxySpec {
+            profile_name: "default".to_owned(),
+            config_hash: ConfigHash::of(&config),
+            config,
+            ..crds::NodeProxySpec::default()
+        },
+        reason: String::new(),
+    }
+}
+
+fn targets(dataplane: &Dataplane, service: &str) -> Vec<String> {
+    let key = ServiceKey::new("shop", service);
+    let rules = dataplane.services().get(&key).expect("it is served");
+    let frontends = rules.frontends.iter();
+    let targets = frontends.flat_map(|(_, frontend)| frontend.cluster.iter());
+    let mut targets: Vec<String> = targets.map(ToString::to_string).collect();
+    targets.dedup();
+    targets
+}
+
+#[test]
+fn nothing_is_wanted_of_the_kernel_before_everything_has_been_listed() {
+    let mut story = Story::new(Silence::IsAnAnswer);
+    story.apply(Delivery::Configuration(None));
+    story.service("cart", "10.96.0.10");
+    assert!(story.compile().is_none());
+    let missing = story.engine.view().missing;
+    assert!(
+        missing.iter().any(|what| what.contains("EndpointSlice")),
+        "{missing:?}"
+    );
+    let mut story = story.listed();
+    assert!(story.compile().is_some());
+    assert_eq!(story.engine.view().missing, Vec::<String>::new());
+}
+
+#[test]
+fn what_this_node_is_to_do_is_waited_for_but_not_for_ever() {
+    let mut story = Story::new(Silence::MayEnd).listed();
+    story.apply(Delivery::Configuration(None));
+    assert!(
+        story.compile().is_none(),
+        "the operator may be about to stamp it"
+    );
+    story.engine.go_without_assignment(story.now);
+    assert!(story.compile().is_some());
+    assert!(matches!(
+        story.engine.view().configuration,
+        Configuration::Default
+    ));
+}
+
+#[test]
+fn a_node_whose_operator_is_gone_goes_on_with_what_it_was_told() {
+    let mut story = Story::new(Silence::MayEnd).listed();
+    story.apply(Delivery::Configuration(Some(assignment(
+        "masquerade: {all: true}",
+    ))));
+    assert!(story.compile().is_some());
+    story.apply(Delivery::Configuration(None));
+    let view = story.engine.view();
+    assert!(matches!(view.configuration, Configuration::LastGood(_)));
+    assert!(view.effective.masquerade.all);
+}
+
+#[test]
+fn a_change_compiles_its_own_service_and_shares_the_others() {
+    let mut story = Story::new(Silence::IsAnAnswer).listed();
+    story.apply(Delivery::Configuration(None));
+    story.service("cart", "10.96.0.10");
+    story.service("till", "10.96.0.11");
+    story.endpoint("cart", "10.0.1.5");
+    let before = story.compile().expect("all is new");
+    story.endpoint("cart", "10.0.1.6");
+    let after = story.compile().expect("an endpoint changed");
+    assert_eq!(targets(&before, "cart"), ["10.0.1.5:8080"]);
+    assert_eq!(targets(&after, "cart"), ["10.0.1.6:8080"]);
+    let till = ServiceKey::new("shop", "till");
+    let rules = |dataplane: &Dataplane| dataplane.services().get(&till).cloned();
+    let (one, other) = (
+        rules(&before).expect("it is there"),
+        rules(&after).expect("it is there"),
+    );
+    assert!(Arc::ptr_eq(&one, &other));
+    assert!(story.compile().is_none(), "nothing has changed since");
+}
+
+#[test]
+fn a_service_that_is_deleted_is_not_wanted_any_more() {
+    let mut story = Story::new(Silence::IsAnAnswer).listed();
+    story.apply(Delivery::Configuration(None));
+    story.service("cart", "10.96.0.10");
+    assert_eq!(story.compile().expect("all is new").services().len(), 1);
+    let key = ObjectKey::namespaced("shop", "cart");
+    story.deliver(Event::<object::Service>::Delete(key));
+    let after = story.compile().expect("one is gone");
+    assert!(after.services().is_empty() && after.frontends().is_empty());
+    assert_eq!(story.engine.view().endpoints, 0);
+}
+
+#[test]
+fn whoever_does_not_get_an_address_is_named() {
+    let mut story = Story::new(Silence::IsAnAnswer).listed();
+    story.apply(Delivery::Configuration(None));
+    story.service("till", "10.96.0.11");
+    story.service("cart", "10.96.0.10");
+    let dataplane = story.compile().expect("all is new");
+    let shared = FrontendKey::Address {
+        address: "198.51.100.1".parse().expect("an address"),
+        protocol: Protocol::Tcp,
+        port: dataplane::Port::new(80).expect("a port"),
+    };
+    let claims = dataplane.frontends().get(&shared).expect("somebody has it");
+    assert_eq!(claims.winner().0, &ServiceKey::new("shop", "cart"));
+    let rejections = story.engine.view().rejections;
+    let texts: Vec<String> = rejections.iter().map(ToString::to_string).collect();
+    let expected = "Service shop/till: spec.externalIPs: 198.51.100.1:80/tcp is served for Service \
+                    shop/cart, which has it too";
+    assert_eq!(texts, [expected]);
+    // It gets the address when the other one lets go of it.
+    story.deliver(Event::<object::Service>::Delete(ObjectKey::namespaced(
+        "shop", "cart",
+    )));
+    assert!(story.compile().is_some());
+    assert!(story.engine.view().rejections.is_empty());
+}
+
+#[test]
+fn a_new_address_of_the_node_takes_node_ports_without_a_restart() {
+    let mut story = Story::new(Silence::IsAnAnswer).listed();
+    let ranges = "nodePorts: {addresses: [192.168.0.0/16]}";
+    story.apply(Delivery::Configuration(Some(assignment(ranges))));
+    let addresses = |dataplane: &Dataplane| {
+        let list = dataplane.config().node_ports.of(Family::Ipv4);
+        list.map_or(0, BTreeSet::len)
+    };
+    assert_eq!(addresses(&story.compile().expect("all is new")), 1);
+    let two = ["192.168.0.1", "192.168.7.1"].map(|text| text.parse().expect("an address"));
+    story.apply(Delivery::Addresses(two.into()));
+    assert_eq!(addresses(&story.compile().expect("an address is new")), 2);
+}

@@ -1,0 +1,215 @@
+//! What this node is told and what it is, as the compiler wants it. Pure.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use catalog::OwnNode;
+use crds::EffectiveConfig;
+use crds::address::NodePortAddress;
+use crds::profile::detect_local::{DetectLocal, DetectLocalMode};
+use dataplane::{
+    Config, ExternalIps, Family, InterfaceMatch, LocalDetection, Mark, Masquerade, Node,
+    NodePortAddresses, Scheduler,
+};
+use ipnet::IpNet;
+
+/// The facts about this node that its configuration is completed with.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Facts {
+    /// The node's name.
+    pub(crate) name: Arc<str>,
+    /// Its Node object, as far as it is known.
+    pub(crate) own: Option<OwnNode>,
+    /// Every address of this network namespace.
+    pub(crate) local_addresses: BTreeSet<IpAddr>,
+    /// The cluster's Service CIDRs.
+    pub(crate) service_cidrs: BTreeSet<IpNet>,
+}
+
+impl Facts {
+    /// The node as the compiler sees it.
+    pub(crate) fn node(&self) -> Node {
+        let own = self.own.as_ref();
+        Node {
+            name: Arc::clone(&self.name),
+            zone: own.and_then(|own| own.zone.clone()),
+            ipv4: own.and_then(|own| own.ipv4),
+            ipv6: own.and_then(|own| own.ipv6),
+            local_addresses: self.local_addresses.clone(),
+        }
+    }
+
+    /// `effective`, completed with what it leaves to the node.
+    pub(crate) fn config(&self, effective: &EffectiveConfig) -> Config {
+        Config {
+            node_ports: NodePortAddresses {
+                ipv4: self.node_port_addresses(&effective.node_port_addresses, Family::Ipv4),
+                ipv6: self.node_port_addresses(&effective.node_port_addresses, Family::Ipv6),
+            },
+            local_detection: self.local_detection(&effective.detect_local),
+            masquerade: if effective.masquerade.all {
+                Masquerade::All
+            } else {
+                Masquerade::NonLocal
+            },
+            mark: Mark::from_bit(effective.masquerade.mark_bit).unwrap_or_default(),
+            service_cidrs: self.service_cidrs.clone(),
+            external_ips: if effective.allow_service_external_ips {
+                ExternalIps::Honoured
+            } else {
+                ExternalIps::Ignored
+            },
+            scheduler: Scheduler::Random,
+        }
+    }
+
+    /// The addresses of `family` that accept node ports; `None` is all of them. A list with nothing
+    /// of a family in it leaves that family open, as kube-proxy does; but `primary` on a node that
+    /// has no address of a family opens nothing in it, where kube-proxy opens everything.
+    fn node_port_addresses(
+        &self,
+        list: &[NodePortAddress],
+        family: Family,
+    ) -> Option<BTreeSet<IpAddr>> {
+        let primary = list
+            .iter()
+            .any(|entry| matches!(entry, NodePortAddress::Primary));
+        if primary {
+            let own = self.own.as_ref().and_then(|own| own.address(family));
+            return Some(own.into_iter().filter(|ip| !ip.is_loopback()).collect());
+        }
+        let ranges: Vec<IpNet> = list
+            .iter()
+            .filter_map(|entry| match entry {
+                NodePortAddress::Within(cidr) => Some(cidr.net()),
+                NodePortAddress::Primary => None,
+            })
+            .filter(|range| Family::of(range.addr()) == family)
+            .collect();
+        if ranges.is_empty() || ranges.iter().any(|range| range.prefix_len() == 0) {
+            return None;
+        }
+        let inside = |address: &&IpAddr| ranges.iter().any(|range| range.contains(*address));
+        Some(
+            self.local_addresses
+                .iter()
+                .filter(inside)
+                .copied()
+                .collect(),
+        )
+    }
+
+    fn local_detection(&self, detect: &DetectLocal) -> LocalDetection {
+        let source = |ranges: Vec<IpNet>| {
+            let ipv4 = ranges.iter().find_map(|range| match range {
+                IpNet::V4(range) => Some(range.trunc()),
+                IpNet::V6(_) => None,
+            });
+            let ipv6 = ranges.iter().find_map(|range| match range {
+                IpNet::V6(range) => Some(range.trunc()),
+                IpNet::V4(_) => None,
+            });
+            LocalDetection::Source { ipv4, ipv6 }
+        };
+        match detect.mode {
+            DetectLocalMode::NodeCidr => {
+                let own = self.own.as_ref();
+                source(own.map_or_else(Vec::new, |own| own.pod_cidrs.clone()))
+            }
+            DetectLocalMode::ClusterCidr => {
+                source(detect.cluster_cidrs.iter().map(|cidr| cidr.net()).collect())
+            }
+            DetectLocalMode::BridgeInterface => LocalDetection::Interface(InterfaceMatch::Named(
+                detect.bridge_interface.as_str().into(),
+            )),
+            DetectLocalMode::InterfaceNamePrefix => LocalDetection::Interface(
+                InterfaceMatch::Prefix(detect.interface_name_prefix.as_str().into()),
+            ),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeMap;
+
+    use catalog::NodeStanding;
+    use crds::ProxyProfileSpec;
+
+    fn facts() -> Facts {
+        let own = OwnNode {
+            name: "node-1".into(),
+            labels: BTreeMap::new(),
+            zone: Some("a".into()),
+            ipv4: Some([192, 168, 0, 1].into()),
+            ipv6: None,
+            pod_cidrs: vec![
+                "10.0.1.0/24".parse().expect("a range"),
+                "fd00:10:0:1::/64".parse().expect("a range"),
+            ],
+            standing: NodeStanding::Staying,
+        };
+        let addresses = [
+            "127.0.0.1",
+            "::1",
+            "192.168.0.1",
+            "172.20.0.1",
+            "fd00:192:168::1",
+        ];
+        Facts {
+            name: "node-1".into(),
+            own: Some(own),
+            local_addresses: addresses
+                .iter()
+                .map(|address| address.parse().expect("an address"))
+                .collect(),
+            service_cidrs: BTreeSet::new(),
+        }
+    }
+
+    fn config(yaml: &str) -> Config {
+        let spec: ProxyProfileSpec = serde_saphyr::from_str(yaml).expect("a spec");
+        facts().config(&EffectiveConfig::of(&spec))
+    }
+
+    fn set(addresses: &[&str]) -> Option<BTreeSet<IpAddr>> {
+        let parse = |address: &&str| address.parse().expect("an address");
+        Some(addresses.iter().map(parse).collect())
+    }
+
+    #[test]
+    fn primary_is_the_nodes_own_address_and_opens_nothing_in_a_family_without_one() {
+        let node_ports = config("nodePorts: {addresses: [primary]}").node_ports;
+        assert_eq!(node_ports.ipv4, set(&["192.168.0.1"]));
+        assert_eq!(node_ports.ipv6, set(&[]));
+    }
+
+    #[test]
+    fn ranges_choose_among_the_addresses_the_node_has() {
+        let node_ports = config("nodePorts: {addresses: [172.20.0.0/16, 10.0.0.0/8]}").node_ports;
+        assert_eq!(node_ports.ipv4, set(&["172.20.0.1"]));
+        assert_eq!(node_ports.ipv6, None, "nothing was said of this family");
+    }
+
+    #[test]
+    fn an_empty_prefix_opens_everything() {
+        let node_ports = config("nodePorts: {addresses: [172.20.0.0/16, 0.0.0.0/0]}").node_ports;
+        assert_eq!(node_ports.ipv4, None);
+    }
+
+    #[test]
+    fn local_traffic_is_told_by_the_nodes_pod_ranges_unless_something_else_is_said() {
+        let by_node = config("{}").local_detection;
+        assert_eq!(
+            by_node.source(Family::Ipv4),
+            Some("10.0.1.0/24".parse().expect("a range"))
+        );
+        let by_bridge = config("detectLocal: {mode: BridgeInterface, bridgeInterface: cni0}");
+        assert_eq!(
+            by_bridge.local_detection,
+            LocalDetection::Interface(InterfaceMatch::Named("cni0".into()))
+        );
+    }
+}

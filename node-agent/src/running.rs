@@ -1,0 +1,301 @@
+//! `signpost-agent run`: what runs, and what it is wired to.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::mpsc as commands;
+use std::time::{Duration, Instant, SystemTime};
+
+use anyhow::Context;
+use backend::Backend;
+use backend_nftables::Nftables;
+use kube::api::Api;
+use reconciler::{Activity, Clock, Command, Domain, Periods, Permission, Reconciler, Settings};
+use runtime::{
+    BindPolicy, BuildInfo, ClientSource, Health, Heartbeat, Metrics, RestClientMetrics, Stop,
+    Supervisor, chain, open_client, serve,
+};
+use tokio::sync::mpsc;
+use tracing::{info, warn};
+
+use crate::arguments::Run;
+use crate::board::Board;
+use crate::engine::{Engine, Silence};
+use crate::last_good::LastGood;
+use crate::metrics::AgentMetrics;
+use crate::reporter::Destination;
+use crate::source::{self, Delivery};
+use crate::{debug, reporter};
+
+/// How many deliveries may wait for the engine. A full list of 10,000 Services and their slices
+/// streams through it; a source that is faster waits.
+const DELIVERIES: usize = 4096;
+/// How many deliveries are taken in before compiling, when they do not stop coming.
+const TAKEN_AT_ONCE: usize = 4096;
+/// How long a round may take before the probe says that it hangs. Slow rounds that succeed are
+/// reported, never killed (kubernetes#83263): this is an order of magnitude above the slowest known.
+const HANGS_AFTER: Duration = Duration::from_secs(3600);
+
+/// Where the engine's deliveries come from.
+enum Source {
+    Kubernetes(kube::Client),
+    Manifests(std::path::PathBuf),
+}
+
+/// Starts everything. What ends, ends the process.
+pub(crate) async fn start(supervisor: Supervisor, arguments: Run) -> anyhow::Result<()> {
+    let build = BuildInfo {
+        program: "signpost-agent",
+        version: env!("CARGO_PKG_VERSION"),
+    };
+    let metrics = Metrics::new(&build);
+    let health = Health::new();
+    let board = Arc::new(Board::new());
+    let node = arguments.node.clone();
+
+    let public = health.router();
+    let private = metrics
+        .router()
+        .merge(health.router())
+        .merge(debug::router(Arc::clone(&board)));
+    for (name, address, routes) in [
+        ("health server", arguments.health_address, public),
+        ("metrics server", arguments.metrics_address, private),
+    ] {
+        supervisor.spawn(
+            name,
+            serve(address, BindPolicy::Retry, routes, supervisor.stop()),
+        );
+    }
+
+    let mut destinations = Vec::new();
+    let source = match &arguments.manifests {
+        Some(directory) => Source::Manifests(directory.clone()),
+        None => {
+            let rest = RestClientMetrics::register(&metrics);
+            let source = ClientSource::from(arguments.kubeconfig.clone());
+            let client = open_client(&source, &build, &rest).await?;
+            destinations.push(Destination::Api(Box::new(Api::all(client.clone()))));
+            Source::Kubernetes(client)
+        }
+    };
+    destinations.extend(arguments.status.clone().map(Destination::File));
+
+    let last_good = LastGood::within(&arguments.state);
+    let kept = last_good.observe(&node).unwrap_or_else(|error| {
+        warn!(error = %chain(&error), "starting without the last good configuration");
+        None
+    });
+    let silence = match source {
+        Source::Kubernetes(_) => Silence::MayEnd,
+        Source::Manifests(_) => Silence::IsAnAnswer,
+    };
+    let engine = Engine::new(&node, kept, silence);
+    let backends = backend_nftables::open().context("nftables cannot be programmed here")?;
+
+    let (deliveries, inbox) = mpsc::channel(DELIVERIES);
+    let (orders, loop_inbox) = commands::channel();
+    let addresses = source::addresses::watch(deliveries.clone(), supervisor.stop());
+    supervisor.spawn("addresses", addresses);
+    match source {
+        Source::Kubernetes(client) => {
+            let watch =
+                source::kubernetes::watch(client, node.clone(), deliveries, supervisor.stop());
+            supervisor.spawn("API server", watch);
+        }
+        Source::Manifests(directory) => {
+            let watch =
+                source::manifests::watch(directory, node.clone(), deliveries, supervisor.stop());
+            supervisor.spawn("manifests", watch);
+        }
+    }
+    let agent_metrics = AgentMetrics::register(&metrics, Arc::clone(&board));
+    let follower = Follower {
+        engine,
+        board: Arc::clone(&board),
+        orders: orders.clone(),
+        metrics: agent_metrics.clone(),
+        node: node.clone(),
+        last_good,
+        settings: None,
+    };
+    supervisor.spawn(
+        "engine",
+        follower.follow(inbox, arguments.configuration_deadline, supervisor.stop()),
+    );
+    let heartbeat = health.heartbeat("reconciler", HANGS_AFTER);
+    let posted = Arc::clone(&board);
+    supervisor.spawn_thread("reconciler", move |_| {
+        reconcile(backends, loop_inbox, posted, agent_metrics, heartbeat);
+    });
+    // The loop waits for commands, not for signals: it is told.
+    let stop = supervisor.stop();
+    supervisor.spawn("reconciler's end", async move {
+        stop.stopped().await;
+        let _ = orders.send(Command::Stop);
+    });
+
+    let kernel = observe_kernel();
+    let readiness = health.check("programmed");
+    supervisor.spawn(
+        "status",
+        reporter::compose(Arc::clone(&board), readiness, kernel, supervisor.stop()),
+    );
+    for destination in destinations {
+        let board = Arc::clone(&board);
+        supervisor.spawn(
+            "report",
+            reporter::report(destination, node.clone(), board, supervisor.stop()),
+        );
+    }
+    info!(%node, "started");
+    Ok(())
+}
+
+/// The engine's task: deliveries in, commands out.
+struct Follower {
+    engine: Engine,
+    board: Arc<Board>,
+    orders: commands::Sender<Command>,
+    metrics: AgentMetrics,
+    node: String,
+    last_good: LastGood,
+    settings: Option<Settings>,
+}
+
+// === impl Follower ===
+
+impl Follower {
+    async fn follow(mut self, mut inbox: mpsc::Receiver<Delivery>, patience: Duration, stop: Stop) {
+        let deadline = tokio::time::sleep(patience);
+        tokio::pin!(deadline);
+        let mut patient = true;
+        self.board.post_view(self.engine.view());
+        loop {
+            // Every arm is cancel safe: a delivery is taken out of the channel or it is not.
+            tokio::select! {
+                () = stop.stopped() => return,
+                () = &mut deadline, if patient => {
+                    patient = false;
+                    self.engine.go_without_assignment(Instant::now());
+                }
+                delivery = inbox.recv() => match delivery {
+                    Some(delivery) => self.take(delivery),
+                    None => return,
+                },
+            }
+            // Whatever came with it belongs together: a Service and its slices.
+            for _ in 0..TAKEN_AT_ONCE {
+                match inbox.try_recv() {
+                    Ok(delivery) => self.take(delivery),
+                    Err(_) => break,
+                }
+            }
+            self.order();
+        }
+    }
+
+    fn take(&mut self, delivery: Delivery) {
+        if let Delivery::Configuration(Some(assignment)) = &delivery {
+            // A node without a disk to write to serves all the same.
+            if let Err(error) = self.last_good.commit(&self.node, assignment) {
+                warn!(error = %chain(&error), "a restart without operator would not know this configuration");
+            }
+        }
+        self.engine.apply(delivery, Instant::now());
+    }
+
+    fn order(&mut self) {
+        let settings = self.wanted_settings();
+        if self.settings != Some(settings) {
+            self.settings = Some(settings);
+            let _ = self.orders.send(Command::Settings(settings));
+        }
+        if let Some(desired) = self.engine.compile(Instant::now) {
+            self.metrics.compiled(desired.stamps.compile);
+            // The loop ends only when the process does.
+            let _ = self.orders.send(Command::Desired(desired));
+        }
+        self.board.post_view(self.engine.view());
+    }
+
+    fn wanted_settings(&self) -> Settings {
+        let (min_sync_period, sync_period) = self.engine.periods();
+        Settings {
+            periods: Periods {
+                min_sync_period,
+                sync_period,
+            },
+            permission: Permission::Active,
+        }
+    }
+}
+
+/// The loop's thread.
+fn reconcile(
+    backends: [Nftables; 2],
+    mut inbox: commands::Receiver<Command>,
+    board: Arc<Board>,
+    metrics: AgentMetrics,
+    heartbeat: Heartbeat,
+) {
+    let mut reconciler = Reconciler::new(backends.into());
+    let settings = Settings {
+        periods: Periods {
+            min_sync_period: Duration::ZERO,
+            sync_period: Duration::from_secs(30),
+        },
+        permission: Permission::Active,
+    };
+    reconciler::run(
+        &mut reconciler,
+        settings,
+        &mut inbox,
+        &SystemClock,
+        |report, domains: &[Domain<Nftables>]| {
+            match report.activity {
+                Activity::Running { .. } => heartbeat.busy(),
+                Activity::Waiting | Activity::Paused => heartbeat.idle(),
+            }
+            for round in &report.finished {
+                log_round(round);
+                metrics.finished(round);
+            }
+            for latency in &report.latencies {
+                metrics.arrived(latency);
+            }
+            let tables = domains.iter().filter_map(|domain| {
+                let believed = domain.believed()?;
+                Some((domain.backend().family(), believed.rules.clone()))
+            });
+            let tables: BTreeMap<_, _> = tables.collect();
+            board.post_report(report, tables, Instant::now());
+        },
+    );
+}
+
+fn log_round(round: &reconciler::Round) {
+    match &round.outcome {
+        reconciler::Outcome::Unchanged => tracing::debug!("{round}"),
+        reconciler::Outcome::Committed => info!("{round}"),
+        reconciler::Outcome::Failed(_) => warn!("{round}"),
+    }
+}
+
+/// The machine's clocks.
+struct SystemClock;
+
+impl Clock for SystemClock {
+    fn now(&self) -> Instant {
+        Instant::now()
+    }
+
+    fn wall_time(&self) -> SystemTime {
+        SystemTime::now()
+    }
+}
+
+/// The kernel's release, as `uname -r` prints it.
+fn observe_kernel() -> String {
+    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease");
+    release.map_or_else(|_| String::new(), |release| release.trim().to_owned())
+}

@@ -1,0 +1,106 @@
+//! The addresses of this node's own interfaces.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::net::IpAddr;
+use std::time::Duration;
+
+use nix::ifaddrs::getifaddrs;
+use runtime::{Stop, chain};
+use tokio::sync::mpsc;
+use tokio::time::{MissedTickBehavior, interval};
+use tracing::{debug, warn};
+
+use crate::source::{Delivery, EngineGone, deliver};
+
+/// How often the kernel is asked. Asking costs two netlink dumps, well under a millisecond, and a
+/// node port on a new address may be this late.
+const PERIOD: Duration = Duration::from_secs(2);
+
+/// Every address of every interface of this network namespace, of both families: loopback and
+/// link-local ones and those of interfaces that are down too.
+///
+/// # Errors
+///
+/// The kernel's, when it does not list them.
+pub(crate) fn observe() -> io::Result<BTreeSet<IpAddr>> {
+    let addresses = getifaddrs()?.filter_map(|interface| {
+        let address = interface.address?;
+        let ipv4 = address.as_sockaddr_in().map(|v4| IpAddr::V4(v4.ip()));
+        ipv4.or_else(|| address.as_sockaddr_in6().map(|v6| IpAddr::V6(v6.ip())))
+    });
+    Ok(addresses.collect())
+}
+
+/// Delivers this node's addresses at once, and again whenever they are others, until `stop`.
+///
+/// While the kernel does not list them, the last ones stay in force.
+///
+/// # Errors
+///
+/// Only that the engine has ended.
+pub(crate) async fn watch(
+    deliveries: mpsc::Sender<Delivery>,
+    stop: Stop,
+) -> Result<(), EngineGone> {
+    let mut ticks = interval(PERIOD);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut known = None;
+    let mut listed = true;
+    loop {
+        // Both arms are cancel safe.
+        tokio::select! {
+            biased;
+            () = stop.stopped() => return Ok(()),
+            _ = ticks.tick() => {}
+        }
+        match observe() {
+            Ok(addresses) => {
+                listed = true;
+                if known.as_ref() != Some(&addresses) {
+                    debug!(count = addresses.len(), "addresses of this node");
+                    known = Some(addresses.clone());
+                    deliver(&deliveries, Delivery::Addresses(addresses)).await?;
+                }
+            }
+            Err(error) => {
+                if listed {
+                    warn!(error = %chain(&error), "unable to list this node's addresses");
+                }
+                listed = false;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use super::*;
+
+    #[test]
+    fn loopback_is_an_own_address() {
+        let addresses = observe().expect("the kernel lists them");
+        assert!(
+            addresses.contains(&IpAddr::V4(Ipv4Addr::LOCALHOST)),
+            "{addresses:?}"
+        );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn addresses_come_at_start_and_not_again_while_nothing_changes() {
+        let (sender, mut deliveries) = mpsc::channel(4);
+        let (stopper, stop) = Stop::new();
+        let watch = tokio::spawn(watch(sender, stop));
+        let first = deliveries.recv().await.expect("a first delivery");
+        assert_eq!(
+            first,
+            Delivery::Addresses(observe().expect("the kernel lists them"))
+        );
+        let again = tokio::time::timeout(20 * PERIOD, deliveries.recv()).await;
+        assert!(again.is_err(), "delivered again: {again:?}");
+        stopper.stop();
+        assert_eq!(watch.await.expect("no panic"), Ok(()));
+    }
+}

@@ -1,0 +1,119 @@
+//! This node's NodeProxy, as what it is to do.
+
+use std::time::SystemTime;
+
+use catalog::Event;
+use crds::NodeProxySpec;
+use serde::Deserialize;
+use tokio::sync::mpsc;
+
+use super::follow::Recipient;
+use super::freshness::Pulse;
+use super::wire::Watched;
+use crate::source::{Assignment, Delivery, EngineGone, deliver};
+
+/// A NodeProxy as far as its node reads it; its status is the node's own writing.
+#[derive(Debug, Deserialize)]
+pub(super) struct OwnNodeProxy {
+    metadata: Metadata,
+    spec: NodeProxySpec,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Metadata {
+    name: String,
+    generation: Option<i64>,
+    resource_version: Option<String>,
+}
+
+/// Turns what is seen of the one NodeProxy into configurations.
+#[derive(Debug)]
+pub(super) struct Assignments {
+    deliveries: mpsc::Sender<Delivery>,
+    /// Stale while the object is there but cannot be read.
+    pulse: Pulse,
+    /// What was delivered last; nothing before the first list ended.
+    told: Option<Option<Assignment>>,
+    /// Whether the list that is under way has the object.
+    listed: Listed,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Listed {
+    NotYet,
+    Seen,
+}
+
+// === impl Watched ===
+
+impl Watched for OwnNodeProxy {
+    fn resource_version(&self) -> Option<&str> {
+        self.metadata.resource_version.as_deref()
+    }
+}
+
+// === impl Assignments ===
+
+impl Assignments {
+    pub(super) fn new(deliveries: mpsc::Sender<Delivery>, pulse: Pulse) -> Assignments {
+        pulse.fresh();
+        Assignments {
+            deliveries,
+            pulse,
+            told: None,
+            listed: Listed::NotYet,
+        }
+    }
+
+    /// The agent's own writing of the status comes back as a change: only others are told.
+    async fn tell(&mut self, assignment: Option<Assignment>) -> Result<(), EngineGone> {
+        self.pulse.fresh();
+        if self.told.as_ref() == Some(&assignment) {
+            return Ok(());
+        }
+        self.told = Some(assignment.clone());
+        deliver(&self.deliveries, Delivery::Configuration(assignment)).await
+    }
+}
+
+impl Recipient<OwnNodeProxy> for Assignments {
+    async fn deliver(&mut self, event: Event<OwnNodeProxy>) -> Result<(), EngineGone> {
+        match event {
+            Event::Init => {
+                self.listed = Listed::NotYet;
+                Ok(())
+            }
+            Event::InitDone if self.listed == Listed::Seen => Ok(()),
+            Event::InitDone | Event::Delete(_) => self.tell(None).await,
+            Event::InitApply(object) | Event::Apply(object) => {
+                self.listed = Listed::Seen;
+                self.tell(Some(object.into())).await
+            }
+            Event::Undecodable {
+                key,
+                field,
+                message,
+            } => {
+                self.listed = Listed::Seen;
+                let message = format!("{key} cannot be read: {field}: {message}");
+                self.pulse.stale(SystemTime::now(), &message);
+                Ok(())
+            }
+        }
+    }
+}
+
+impl From<OwnNodeProxy> for Assignment {
+    fn from(object: OwnNodeProxy) -> Assignment {
+        let OwnNodeProxy { metadata, spec } = object;
+        Assignment {
+            generation: metadata.generation,
+            reason: format!(
+                "NodeProxy {} says so, from profile {} at generation {}",
+                metadata.name, spec.profile_name, spec.profile_generation
+            ),
+            spec,
+        }
+    }
+}

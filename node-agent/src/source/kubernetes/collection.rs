@@ -1,0 +1,144 @@
+//! What is asked of the API server, as requests.
+
+use std::time::Duration;
+
+use http::Request;
+use kube::Resource;
+use kube::api::{ListParams, WatchParams};
+use kube::core::request::{self, Request as Requests};
+
+use crds::NodeProxy;
+
+/// Objects to a page of a paged list, as client-go asks for.
+const PAGE: u32 = 500;
+
+/// How long the API server is asked to keep a watch open, in seconds. Jittered, so that watches
+/// which were opened together are not renewed together.
+const WATCH_SECONDS: std::ops::RangeInclusive<u32> = 240..=290;
+
+/// The objects of one kind that this node has to know.
+#[derive(Debug, Clone)]
+pub(super) struct Collection {
+    /// What they are called in messages.
+    pub(super) kind: &'static str,
+    /// What it means that the API server does not know the kind.
+    pub(super) absence: Absence,
+    path: String,
+    labels: Option<&'static str>,
+    fields: Option<String>,
+}
+
+/// What it means that the API server does not know a kind.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Absence {
+    /// Something is wrong.
+    Fault,
+    /// There are no objects of it.
+    Empty {
+        /// How long to wait before looking whether it is there by now.
+        look_again: Duration,
+    },
+}
+
+/// How a watch starts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Start<'a> {
+    /// With a list of everything.
+    List,
+    /// After this resource version.
+    After(&'a str),
+}
+
+// === impl Collection ===
+
+impl Collection {
+    /// Services, without headless ones and those that ask for another proxy.
+    pub(super) fn services() -> Collection {
+        Collection {
+            kind: "Services",
+            absence: Absence::Fault,
+            path: "/api/v1/services".to_owned(),
+            labels: Some("!service.kubernetes.io/service-proxy-name"),
+            fields: Some("spec.clusterIP!=None".to_owned()),
+        }
+    }
+
+    /// EndpointSlices, without those of headless Services.
+    pub(super) fn endpoint_slices() -> Collection {
+        Collection {
+            kind: "EndpointSlices",
+            absence: Absence::Fault,
+            path: "/apis/discovery.k8s.io/v1/endpointslices".to_owned(),
+            labels: Some("!service.kubernetes.io/headless"),
+            fields: None,
+        }
+    }
+
+    /// The Node called `node`.
+    pub(super) fn own_node(node: &str) -> Collection {
+        Collection {
+            kind: "Nodes",
+            absence: Absence::Fault,
+            path: "/api/v1/nodes".to_owned(),
+            labels: None,
+            fields: Some(format!("metadata.name={node}")),
+        }
+    }
+
+    /// ServiceCIDRs, which Kubernetes has since 1.33.
+    pub(super) fn service_cidrs() -> Collection {
+        Collection {
+            kind: "ServiceCIDRs",
+            // They come with an upgrade of the control plane, and thousands of nodes would ask.
+            absence: Absence::Empty {
+                look_again: Duration::from_secs(300),
+            },
+            path: "/apis/networking.k8s.io/v1/servicecidrs".to_owned(),
+            labels: None,
+            fields: None,
+        }
+    }
+
+    /// The NodeProxy of the Node called `node`.
+    pub(super) fn own_node_proxy(node: &str) -> Collection {
+        Collection {
+            kind: "NodeProxies",
+            // Somebody may be installing us right now.
+            absence: Absence::Empty {
+                look_again: Duration::from_secs(20),
+            },
+            path: NodeProxy::url_path(&(), None),
+            labels: None,
+            fields: Some(format!("metadata.name={node}")),
+        }
+    }
+
+    /// A watch. One that starts with a list asks for the most recent state, so that an API server
+    /// that lags behind the one we were cut from cannot take us back in time.
+    pub(super) fn watch(&self, start: Start<'_>) -> Result<Request<Vec<u8>>, request::Error> {
+        let params = WatchParams {
+            label_selector: self.labels.map(str::to_owned),
+            field_selector: self.fields.clone(),
+            timeout: Some(fastrand::u32(WATCH_SECONDS)),
+            bookmarks: true,
+            send_initial_events: start == Start::List,
+        };
+        let version = match start {
+            Start::List => "",
+            Start::After(version) => version,
+        };
+        Requests::new(&self.path).watch(&params, version)
+    }
+
+    /// A page of a list: the first, or the one that `continued` stands for.
+    pub(super) fn page(&self, continued: Option<&str>) -> Result<Request<Vec<u8>>, request::Error> {
+        let params = ListParams {
+            label_selector: self.labels.map(str::to_owned),
+            field_selector: self.fields.clone(),
+            limit: Some(PAGE),
+            continue_token: continued.map(str::to_owned),
+            ..ListParams::default()
+        };
+        Requests::new(&self.path).list(&params)
+    }
+}

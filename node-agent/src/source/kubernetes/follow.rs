@@ -1,0 +1,301 @@
+//! One watch, followed for as long as the process lives.
+//!
+//! ```text
+//!        +-> streamed list --+
+//!  start |                   +--> events --(ended)--> resume after the last version seen
+//!        +-> paged list   ---+                          |
+//!   ^                                                   | 410: the version is forgotten
+//!   +---------------------------------------------------+
+//! ```
+//!
+//! kube's own watcher does not show bookmarks, so that it could not be told from it whether a
+//! watch without changes is quiet or dead, nor whether one that was resumed works; and it renews
+//! a watch that the server keeps closing without a pause.
+
+use std::convert::Infallible;
+use std::marker::PhantomData;
+use std::time::{Duration, SystemTime};
+
+use catalog::Event;
+use futures::{AsyncBufReadExt, StreamExt};
+use kube::Client;
+use runtime::chain;
+use tokio::time::{Instant, sleep, timeout};
+use tracing::{debug, warn};
+
+use super::backoff::{Backoff, jittered};
+use super::collection::{Absence, Collection, Start};
+use super::failure::{Asked, Remedy, WatchError};
+use super::freshness::Pulse;
+use super::wire::{Decoded, Line, Place, Watched, parse_line, parse_page};
+use crate::source::EngineGone;
+
+/// How long nothing may come before the API server counts as gone. It sends a bookmark every 60 to
+/// 75 s on a watch where nothing else happens, and ends every other request after 60 s.
+const SILENCE: Duration = Duration::from_secs(100);
+/// A watch that lived this long worked: the next one is opened without a wait.
+const SETTLED: Duration = Duration::from_secs(10);
+
+/// Who is told what a watch sees.
+pub(super) trait Recipient<T> {
+    /// Takes an event, waiting while the engine is busy.
+    fn deliver(&mut self, event: Event<T>) -> impl Future<Output = Result<(), EngineGone>> + Send;
+}
+
+/// Follows one collection.
+pub(super) struct Follower<T, R> {
+    client: Client,
+    collection: Collection,
+    pulse: Pulse,
+    recipient: R,
+    next: Next,
+    backoff: Backoff,
+    /// When the watch that is open was opened.
+    opened: Option<Instant>,
+    /// When the API server last said anything about this collection.
+    heard: SystemTime,
+    objects: PhantomData<fn() -> T>,
+}
+
+/// What to ask for next.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Next {
+    ListStreamed,
+    ListPaged,
+    ResumeAfter(String),
+}
+
+/// Why one round of asking ended early.
+#[derive(Debug)]
+enum Ended {
+    Failed(WatchError),
+    EngineGone,
+}
+
+/// What is to be done with what comes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    Listing,
+    Watching,
+}
+
+// === impl Follower ===
+
+impl<T: Watched, R: Recipient<T>> Follower<T, R> {
+    pub(super) fn new(watch: (Client, Collection, Pulse), recipient: R) -> Follower<T, R> {
+        let (client, collection, pulse) = watch;
+        Follower {
+            client,
+            collection,
+            pulse,
+            recipient,
+            next: Next::ListStreamed,
+            backoff: Backoff::default(),
+            opened: None,
+            heard: SystemTime::now(),
+            objects: PhantomData,
+        }
+    }
+
+    /// Follows it forever.
+    ///
+    /// # Errors
+    ///
+    /// Only that the engine has ended.
+    pub(super) async fn follow(mut self) -> Result<Infallible, EngineGone> {
+        loop {
+            let asked = self.next.asked();
+            let ended = match asked {
+                Asked::PagedList => self.list().await,
+                Asked::StreamedList | Asked::Events => self.watch().await,
+            };
+            let opened = self.opened.take();
+            let settled = opened.is_some_and(|opened| opened.elapsed() >= SETTLED);
+            if settled {
+                self.backoff.reset();
+            }
+            let wait = match ended {
+                // A paged list is followed by its watch.
+                Ok(()) if settled || asked == Asked::PagedList => Duration::ZERO,
+                Ok(()) => self.backoff.next(),
+                Err(Ended::Failed(error)) => self.recover(&error, asked).await?,
+                Err(Ended::EngineGone) => return Err(EngineGone),
+            };
+            sleep(wait).await;
+        }
+    }
+
+    /// Decides what to ask for next, and how long to wait before it.
+    async fn recover(&mut self, error: &WatchError, asked: Asked) -> Result<Duration, EngineGone> {
+        let kind = self.collection.kind;
+        let message = chain(error).to_string();
+        debug!(kind, error = message, "watch ended");
+        match (error.remedy(asked), self.collection.absence) {
+            (Remedy::Absent, Absence::Empty { look_again }) => {
+                self.next = Next::ListStreamed;
+                self.recipient.deliver(Event::Init).await?;
+                self.recipient.deliver(Event::InitDone).await?;
+                self.heard = SystemTime::now();
+                self.pulse.fresh();
+                return Ok(jittered(look_again));
+            }
+            (Remedy::ListPaged, _) => {
+                self.next = Next::ListPaged;
+                return Ok(Duration::ZERO);
+            }
+            (Remedy::ListQuietly, _) => {
+                self.next = Next::ListStreamed;
+                return Ok(self.backoff.next());
+            }
+            (Remedy::List | Remedy::Absent, _) => self.next = Next::ListStreamed,
+            (Remedy::Resume, _) => {}
+        }
+        self.pulse.stale(self.heard, &message);
+        Ok(self.backoff.next())
+    }
+
+    /// Opens a watch and delivers what comes until the API server ends it, as it does with every
+    /// watch after some minutes. Leaves behind what to ask for next.
+    async fn watch(&mut self) -> Result<(), Ended> {
+        let (start, mut phase) = match &self.next {
+            Next::ResumeAfter(version) => (Start::After(version), Phase::Watching),
+            Next::ListStreamed | Next::ListPaged => (Start::List, Phase::Listing),
+        };
+        let request = self.collection.watch(start).map_err(WatchError::from)?;
+        let opening = self.client.request_stream(request);
+        let stream = within_silence(opening).await?.map_err(WatchError::from)?;
+        self.opened = Some(Instant::now());
+        self.heard = SystemTime::now();
+        match phase {
+            Phase::Listing => {
+                // Should this end without the end of the list, the API server may be one that
+                // ignores what it was asked for.
+                self.next = Next::ListPaged;
+                self.recipient.deliver(Event::Init).await?;
+            }
+            Phase::Watching => self.pulse.fresh(),
+        }
+        let mut lines = Box::pin(stream).lines();
+        while let Some(line) = within_silence(lines.next()).await? {
+            let line = line.map_err(WatchError::Cut)?;
+            self.heard = SystemTime::now();
+            match parse_line(&line)? {
+                Some(line) => phase = self.take(line, phase).await?,
+                None => warn!(
+                    kind = self.collection.kind,
+                    "passed over an object without a name"
+                ),
+            }
+        }
+        Ok(())
+    }
+
+    /// Delivers one line of a watch.
+    async fn take(&mut self, line: Line<T>, phase: Phase) -> Result<Phase, EngineGone> {
+        let (event, version) = match line {
+            Line::Put(decoded) => {
+                let version = decoded.resource_version().map(str::to_owned);
+                (put(decoded, phase), version)
+            }
+            Line::Gone { key, version } => (Event::Delete(key), version),
+            Line::Bookmark {
+                version,
+                place: Place::EndOfList,
+            } if phase == Phase::Listing => {
+                self.next = Next::ResumeAfter(version);
+                self.recipient.deliver(Event::InitDone).await?;
+                self.pulse.fresh();
+                return Ok(Phase::Watching);
+            }
+            Line::Bookmark { version, .. } => {
+                if phase == Phase::Watching {
+                    self.next = Next::ResumeAfter(version);
+                }
+                return Ok(phase);
+            }
+        };
+        self.recipient.deliver(event).await?;
+        // Only what was delivered need not be sent again. Objects of a list come in any order.
+        if let (Phase::Watching, Some(version)) = (phase, version) {
+            self.next = Next::ResumeAfter(version);
+        }
+        Ok(phase)
+    }
+
+    /// Lists page by page. Leaves behind what to ask for next.
+    async fn list(&mut self) -> Result<(), Ended> {
+        let mut continued = None;
+        self.recipient.deliver(Event::Init).await?;
+        loop {
+            let request = self.collection.page(continued.as_deref());
+            let answer = self.client.request_text(request.map_err(WatchError::from)?);
+            let text = within_silence(answer).await?.map_err(WatchError::from)?;
+            self.heard = SystemTime::now();
+            let page = parse_page(&text)?;
+            for decoded in page.objects {
+                let event = put(decoded, Phase::Listing);
+                self.recipient.deliver(event).await?;
+            }
+            continued = page.continued;
+            if continued.is_none() {
+                self.recipient.deliver(Event::InitDone).await?;
+                self.pulse.fresh();
+                // Without a version the watch starts with everything once more, which is right.
+                self.next = Next::ResumeAfter(page.version.unwrap_or_else(|| "0".to_owned()));
+                return Ok(());
+            }
+        }
+    }
+}
+
+fn put<T>(decoded: Decoded<T>, phase: Phase) -> Event<T> {
+    match (decoded, phase) {
+        (Decoded::Good(object), Phase::Listing) => Event::InitApply(object),
+        (Decoded::Good(object), Phase::Watching) => Event::Apply(object),
+        (
+            Decoded::Bad {
+                key,
+                field,
+                message,
+                ..
+            },
+            _,
+        ) => Event::Undecodable {
+            key,
+            field,
+            message,
+        },
+    }
+}
+
+async fn within_silence<O>(answer: impl Future<Output = O>) -> Result<O, WatchError> {
+    timeout(SILENCE, answer)
+        .await
+        .map_err(|_| WatchError::Silent(SILENCE))
+}
+
+// === impl Next ===
+
+impl Next {
+    fn asked(&self) -> Asked {
+        match self {
+            Next::ListStreamed => Asked::StreamedList,
+            Next::ListPaged => Asked::PagedList,
+            Next::ResumeAfter(_) => Asked::Events,
+        }
+    }
+}
+
+// === impl Ended ===
+
+impl From<WatchError> for Ended {
+    fn from(error: WatchError) -> Ended {
+        Ended::Failed(error)
+    }
+}
+
+impl From<EngineGone> for Ended {
+    fn from(_: EngineGone) -> Ended {
+        Ended::EngineGone
+    }
+}

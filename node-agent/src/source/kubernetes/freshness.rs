@@ -1,0 +1,197 @@
+//! Whether what the API server told us is what there is, over all watches together.
+
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use tokio::sync::{mpsc, watch};
+use tracing::{info, warn};
+
+use crate::source::{Delivery, EngineGone, SourceCondition, deliver};
+
+/// How every watch is doing. Clones are the same.
+#[derive(Debug, Clone)]
+pub(super) struct Freshness(Arc<watch::Sender<Standings>>);
+
+/// By what is watched.
+type Standings = BTreeMap<&'static str, Standing>;
+
+/// How one watch is doing.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Standing {
+    /// It has not been answered yet.
+    Awaited,
+    Fresh,
+    Stale {
+        since: SystemTime,
+        message: String,
+    },
+}
+
+/// Says how one watch is doing.
+#[derive(Debug, Clone)]
+pub(super) struct Pulse {
+    freshness: Freshness,
+    kind: &'static str,
+}
+
+// === impl Freshness ===
+
+impl Default for Freshness {
+    fn default() -> Freshness {
+        Freshness(Arc::new(watch::Sender::new(Standings::new())))
+    }
+}
+
+impl Freshness {
+    /// For the watch of `kind`, which is waited for from now on.
+    pub(super) fn pulse(&self, kind: &'static str) -> Pulse {
+        self.0.send_modify(|standings| {
+            standings.insert(kind, Standing::Awaited);
+        });
+        Pulse {
+            freshness: self.clone(),
+            kind,
+        }
+    }
+
+    /// Delivers the condition of all of them together, whenever it changes.
+    pub(super) async fn report(
+        &self,
+        deliveries: &mpsc::Sender<Delivery>,
+    ) -> Result<Infallible, EngineGone> {
+        let mut changes = self.0.subscribe();
+        let mut told = None;
+        loop {
+            let condition = summary(&changes.borrow_and_update());
+            if condition.is_some() && condition != told {
+                told.clone_from(&condition);
+                if let Some(condition) = condition {
+                    log(&condition);
+                    deliver(deliveries, Delivery::Condition(condition)).await?;
+                }
+            }
+            // The sender lives as long as `self`.
+            if changes.changed().await.is_err() {
+                return Err(EngineGone);
+            }
+        }
+    }
+}
+
+fn log(condition: &SourceCondition) {
+    match condition {
+        SourceCondition::Stale { message, .. } => {
+            warn!(
+                reason = message,
+                "the API server cannot be followed: serving what was last read"
+            );
+        }
+        SourceCondition::Fresh | SourceCondition::Manifests(_) => {
+            info!("following the API server");
+        }
+    }
+}
+
+/// Stale as soon as one is, fresh once all are; before that, nothing can be said.
+fn summary(standings: &Standings) -> Option<SourceCondition> {
+    let mut reasons: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    let mut oldest: Option<SystemTime> = None;
+    for (kind, standing) in standings {
+        if let Standing::Stale { since, message } = standing {
+            reasons.entry(message).or_default().push(kind);
+            oldest = Some(oldest.map_or(*since, |oldest| oldest.min(*since)));
+        }
+    }
+    if let Some(since) = oldest {
+        let message = reasons
+            .iter()
+            .map(|(message, kinds)| format!("{}: {message}", kinds.join(", ")))
+            .collect::<Vec<_>>()
+            .join("; ");
+        return Some(SourceCondition::Stale { since, message });
+    }
+    standings
+        .values()
+        .all(|standing| *standing == Standing::Fresh)
+        .then_some(SourceCondition::Fresh)
+}
+
+// === impl Pulse ===
+
+impl Pulse {
+    /// It gets everything there is.
+    pub(super) fn fresh(&self) {
+        self.set(|_| Standing::Fresh);
+    }
+
+    /// It may have been missing changes since `since`, or since longer when it was stale before.
+    pub(super) fn stale(&self, since: SystemTime, message: &str) {
+        self.set(|before| Standing::Stale {
+            since: match before {
+                Standing::Stale { since, .. } => *since,
+                Standing::Awaited | Standing::Fresh => since,
+            },
+            message: message.to_owned(),
+        });
+    }
+
+    fn set(&self, next: impl FnOnce(&Standing) -> Standing) {
+        self.freshness.0.send_if_modified(|standings| {
+            let standing = standings.entry(self.kind).or_insert(Standing::Awaited);
+            let next = next(standing);
+            let modified = *standing != next;
+            *standing = next;
+            modified
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    fn standings(freshness: &Freshness) -> Option<SourceCondition> {
+        summary(&freshness.0.borrow())
+    }
+
+    #[test]
+    fn fresh_only_once_every_watch_is() {
+        let freshness = Freshness::default();
+        let (one, other) = (freshness.pulse("Services"), freshness.pulse("Nodes"));
+        assert_eq!(standings(&freshness), None);
+        one.fresh();
+        assert_eq!(standings(&freshness), None);
+        other.fresh();
+        assert_eq!(standings(&freshness), Some(SourceCondition::Fresh));
+    }
+
+    #[test]
+    fn the_oldest_doubt_counts_and_equal_reasons_are_told_once() {
+        let freshness = Freshness::default();
+        let (one, other) = (freshness.pulse("Services"), freshness.pulse("Nodes"));
+        let early = SystemTime::UNIX_EPOCH + Duration::from_secs(1000);
+        let late = early + Duration::from_secs(60);
+        one.stale(late, "refused");
+        other.stale(early, "refused");
+        one.stale(late + Duration::from_secs(60), "refused");
+        assert_eq!(
+            standings(&freshness),
+            Some(SourceCondition::Stale {
+                since: early,
+                message: "Nodes, Services: refused".to_owned(),
+            })
+        );
+        other.fresh();
+        assert_eq!(
+            standings(&freshness),
+            Some(SourceCondition::Stale {
+                since: late,
+                message: "Services: refused".to_owned(),
+            })
+        );
+    }
+}

@@ -1,0 +1,383 @@
+//! The watches against an API server of which every answer is written by the test.
+
+mod absent_kinds;
+mod api_server;
+
+use std::time::{Duration, SystemTime};
+
+use catalog::object::Service;
+use catalog::{Change, Event, ObjectKey};
+use serde_json::{Value, json};
+
+use crate::source::{Delivery, SourceCondition};
+use api_server::{ApiServer, NODE_PROXIES, NODES, SERVICE_CIDRS, SERVICES, SLICES};
+
+const STREAMED: &str = "allowWatchBookmarks=true&sendInitialEvents=true&\
+                        resourceVersionMatch=NotOlderThan&resourceVersion=";
+
+/// As an API server sends it, with much that is not read.
+fn service_json(name: &str, version: &str) -> Value {
+    json!({
+        "kind": "Service", "apiVersion": "v1",
+        "metadata": {
+            "name": name, "namespace": "shop", "uid": "6f0e", "resourceVersion": version,
+            "creationTimestamp": "2026-01-02T03:04:05Z",
+            "labels": {"app": name},
+            "annotations": {"kubectl.kubernetes.io/last-applied-configuration": "{}"},
+            "managedFields": [{
+                "manager": "kubectl", "operation": "Update", "apiVersion": "v1",
+                "time": "2026-01-02T03:04:05Z", "fieldsType": "FieldsV1",
+                "fieldsV1": {"f:spec": {"f:clusterIP": {}}},
+            }],
+        },
+        "spec": {
+            "type": "ClusterIP", "clusterIP": "10.96.0.10", "clusterIPs": ["10.96.0.10"],
+            "ipFamilies": ["IPv4"], "ipFamilyPolicy": "SingleStack",
+            "ports": [{"name": "http", "protocol": "TCP", "port": 80, "targetPort": "web"}],
+            "selector": {"app": name}, "sessionAffinity": "None",
+        },
+        "status": {"loadBalancer": {}},
+    })
+}
+
+fn service(name: &str, version: &str) -> Service {
+    serde_json::from_value(service_json(name, version)).expect("a Service")
+}
+
+fn told(event: Event<Service>) -> Delivery {
+    Delivery::Objects(event.into())
+}
+
+#[tokio::test(start_paused = true)]
+async fn only_what_this_node_needs_is_asked_for() {
+    let mut server = ApiServer::start();
+    for (path, selectors) in [
+        (
+            SERVICES,
+            "fieldSelector=spec.clusterIP%21%3DNone&\
+             labelSelector=%21service.kubernetes.io%2Fservice-proxy-name&",
+        ),
+        (SLICES, "labelSelector=%21service.kubernetes.io%2Fheadless&"),
+        (NODES, "fieldSelector=metadata.name%3Dnode-1&"),
+        (SERVICE_CIDRS, ""),
+        (NODE_PROXIES, "fieldSelector=metadata.name%3Dnode-1&"),
+    ] {
+        let asked = server.asked(path).await;
+        assert_eq!(asked.query, format!("watch=true&{selectors}{STREAMED}"));
+        asked.cut();
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_list_and_what_happens_after_it_arrive_in_order() {
+    let mut server = ApiServer::start_with_only(SERVICES).await;
+    let watch = server.asked(SERVICES).await.watch();
+    watch.send("ADDED", &service_json("cart", "5"));
+    watch.end_list("7");
+    watch.send("MODIFIED", &service_json("cart", "8"));
+    watch.send("ADDED", &service_json("till", "9"));
+    watch.send("DELETED", &service_json("cart", "10"));
+    for expected in [
+        told(Event::Init),
+        told(Event::InitApply(service("cart", "5"))),
+        told(Event::InitDone),
+        told(Event::Apply(service("cart", "8"))),
+        told(Event::Apply(service("till", "9"))),
+        told(Event::Delete(ObjectKey::namespaced("shop", "cart"))),
+    ] {
+        assert_eq!(server.delivery().await, expected);
+    }
+    assert_eq!(server.condition().await, SourceCondition::Fresh);
+}
+
+#[tokio::test(start_paused = true)]
+async fn t23_a_watch_resumes_after_the_last_thing_seen() {
+    let mut server = ApiServer::start_with_only(SERVICES).await;
+    let watch = server.asked(SERVICES).await.watch();
+    watch.end_list("7");
+    watch.send("ADDED", &service_json("cart", "8"));
+    watch.bookmark("30");
+    assert_eq!(server.condition().await, SourceCondition::Fresh);
+    for expected in [
+        told(Event::Init),
+        told(Event::InitDone),
+        told(Event::Apply(service("cart", "8"))),
+    ] {
+        assert_eq!(server.delivery().await, expected);
+    }
+    drop(watch);
+    let asked = server.asked(SERVICES).await;
+    assert!(
+        asked.query.ends_with("&resourceVersion=30"),
+        "{}",
+        asked.query
+    );
+    assert!(
+        !asked.query.contains("sendInitialEvents"),
+        "{}",
+        asked.query
+    );
+    // Changed while nobody watched, and never touched again.
+    asked.watch().send("DELETED", &service_json("cart", "31"));
+    let key = ObjectKey::namespaced("shop", "cart");
+    assert_eq!(server.delivery().await, told(Event::Delete(key)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_object_that_cannot_be_decoded_is_named_and_holds_up_nothing() {
+    let mut server = ApiServer::start_with_only(SERVICES).await;
+    let mut broken = service_json("broken", "4");
+    broken["spec"]["ports"] = json!("eighty");
+    let expected = |message: &Delivery| match message {
+        Delivery::Objects(Change::Service(event)) => match &**event {
+            Event::Undecodable {
+                key,
+                field,
+                message,
+            } => {
+                assert_eq!(key, &ObjectKey::namespaced("shop", "broken"));
+                assert_eq!(field, "spec.ports");
+                assert!(message.contains("eighty"), "{message}");
+            }
+            other => panic!("{other:?}"),
+        },
+        other => panic!("{other:?}"),
+    };
+    let watch = server.asked(SERVICES).await.watch();
+    watch.send("ADDED", &broken);
+    watch.send("ADDED", &service_json("cart", "5"));
+    watch.end_list("7");
+    assert_eq!(server.delivery().await, told(Event::Init));
+    expected(&server.delivery().await);
+    let good = told(Event::InitApply(service("cart", "5")));
+    assert_eq!(server.delivery().await, good);
+    assert_eq!(server.delivery().await, told(Event::InitDone));
+    assert_eq!(server.condition().await, SourceCondition::Fresh);
+
+    broken["metadata"]["resourceVersion"] = json!("8");
+    watch.send("MODIFIED", &broken);
+    // Not even a name.
+    watch.send("ADDED", &json!({"metadata": {"name": 3}}));
+    watch.send("ADDED", &service_json("till", "9"));
+    expected(&server.delivery().await);
+    assert_eq!(
+        server.delivery().await,
+        told(Event::Apply(service("till", "9")))
+    );
+    watch.send("DELETED", &broken);
+    let key = ObjectKey::namespaced("shop", "broken");
+    assert_eq!(server.delivery().await, told(Event::Delete(key)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_api_server_that_does_not_stream_lists_is_listed_page_by_page() {
+    let mut server = ApiServer::start_with_only(SERVICES).await;
+    server.asked(SERVICES).await.refuse(
+        422,
+        "Invalid",
+        "sendInitialEvents: Forbidden: sendInitialEvents is forbidden for watch unless the \
+         WatchList feature gate is enabled",
+    );
+    let first = server.asked(SERVICES).await;
+    let selectors = "fieldSelector=spec.clusterIP%21%3DNone&\
+                     labelSelector=%21service.kubernetes.io%2Fservice-proxy-name";
+    assert_eq!(first.query, format!("{selectors}&limit=500"));
+    first.answer(
+        200,
+        &json!({
+            "kind": "ServiceList", "apiVersion": "v1",
+            "metadata": {"resourceVersion": "70", "continue": "more"},
+            "items": [service_json("cart", "5")],
+        }),
+    );
+    let second = server.asked(SERVICES).await;
+    assert_eq!(second.query, format!("{selectors}&limit=500&continue=more"));
+    second.answer(
+        200,
+        &json!({
+            "kind": "ServiceList", "apiVersion": "v1", "metadata": {"resourceVersion": "70"},
+            "items": [service_json("till", "6")],
+        }),
+    );
+    let watch = server.asked(SERVICES).await;
+    assert_eq!(
+        watch.query,
+        format!("watch=true&{selectors}&allowWatchBookmarks=true&resourceVersion=70")
+    );
+    for expected in [
+        told(Event::Init),
+        told(Event::InitApply(service("cart", "5"))),
+        told(Event::InitApply(service("till", "6"))),
+        told(Event::InitDone),
+    ] {
+        assert_eq!(server.delivery().await, expected);
+    }
+    assert_eq!(server.condition().await, SourceCondition::Fresh);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_api_server_that_forgot_its_history_is_listed_again_without_alarm() {
+    let mut server = ApiServer::start_with_only(SERVICES).await;
+    let watch = server.asked(SERVICES).await.watch();
+    watch.end_list("7");
+    assert_eq!(server.condition().await, SourceCondition::Fresh);
+    assert_eq!(server.delivery().await, told(Event::Init));
+    assert_eq!(server.delivery().await, told(Event::InitDone));
+    watch.send(
+        "ERROR",
+        &json!({"kind": "Status", "status": "Failure", "reason": "Expired", "code": 410,
+                "message": "too old resource version: 7 (90)"}),
+    );
+    let again = server.asked(SERVICES).await;
+    assert!(again.query.ends_with(STREAMED), "{}", again.query);
+    let watch = again.watch();
+    watch.send("ADDED", &service_json("till", "91"));
+    watch.end_list("92");
+    for expected in [
+        told(Event::Init),
+        told(Event::InitApply(service("till", "91"))),
+        told(Event::InitDone),
+    ] {
+        assert_eq!(server.delivery().await, expected);
+    }
+    let told = server.deliveries_within(Duration::from_secs(1)).await;
+    assert_eq!(told, [], "an alarm");
+    // Some front ends answer the request itself so.
+    drop(watch);
+    let resumed = server.asked(SERVICES).await;
+    assert!(
+        resumed.query.ends_with("resourceVersion=92"),
+        "{}",
+        resumed.query
+    );
+    resumed.refuse(410, "Expired", "too old resource version: 92 (190)");
+    let again = server.asked(SERVICES).await;
+    assert!(again.query.ends_with(STREAMED), "{}", again.query);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_cut_connection_makes_it_stale_until_it_is_back() {
+    let before = SystemTime::now();
+    let mut server = ApiServer::start_with_only(SERVICES).await;
+    let watch = server.asked(SERVICES).await.watch();
+    watch.end_list("7");
+    assert_eq!(server.condition().await, SourceCondition::Fresh);
+    watch.cut();
+    match server.condition().await {
+        SourceCondition::Stale { since, message } => {
+            assert!(since >= before && since <= SystemTime::now());
+            assert!(message.starts_with("Services: the connection"), "{message}");
+        }
+        other => panic!("{other:?}"),
+    }
+    for _ in 0..3 {
+        server.asked(SERVICES).await.cut();
+    }
+    let asked = server.asked(SERVICES).await;
+    assert!(
+        asked.query.ends_with("resourceVersion=7"),
+        "{}",
+        asked.query
+    );
+    let watch = asked.watch();
+    server.until_fresh().await;
+    assert_eq!(server.delivery().await, told(Event::Init));
+    assert_eq!(server.delivery().await, told(Event::InitDone));
+    watch.send("ADDED", &service_json("cart", "8"));
+    assert_eq!(
+        server.delivery().await,
+        told(Event::Apply(service("cart", "8")))
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn t24_a_silent_api_server_is_noticed() {
+    let mut server = ApiServer::start_with_only(SERVICES).await;
+    let watch = server.asked(SERVICES).await.watch();
+    watch.end_list("7");
+    assert_eq!(server.condition().await, SourceCondition::Fresh);
+    // Open, and nothing comes: on no watch, not even bookmarks.
+    let begun = tokio::time::Instant::now();
+    match server.condition().await {
+        SourceCondition::Stale { message, .. } => {
+            assert!(message.contains("silent"), "{message}");
+        }
+        other => panic!("{other:?}"),
+    }
+    let noticed = begun.elapsed();
+    assert!(noticed <= Duration::from_secs(120), "{noticed:?}");
+    let asked = server.asked(SERVICES).await;
+    assert!(
+        asked.query.ends_with("resourceVersion=7"),
+        "{}",
+        asked.query
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn t24_bookmarks_are_a_sign_of_life() {
+    let mut server = ApiServer::start();
+    let mut watches = Vec::new();
+    for path in [SERVICES, SLICES, NODES, SERVICE_CIDRS, NODE_PROXIES] {
+        let watch = server.asked(path).await.watch();
+        watch.end_list("7");
+        watches.push(watch);
+    }
+    assert_eq!(server.condition().await, SourceCondition::Fresh);
+    let _ = server.deliveries_within(Duration::from_secs(1)).await;
+    for minute in 0..30 {
+        for watch in &watches {
+            watch.bookmark(&format!("{}", 10 + minute));
+        }
+        let told = server.deliveries_within(Duration::from_secs(60)).await;
+        assert_eq!(told, [], "minute {minute}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_refusal_is_told_in_the_api_servers_words() {
+    let mut server = ApiServer::start_with_only(SERVICES).await;
+    let message = "services is forbidden: User \"agent\" cannot watch resource \"services\"";
+    server
+        .asked(SERVICES)
+        .await
+        .refuse(403, "Forbidden", message);
+    match server.condition().await {
+        SourceCondition::Stale { message, .. } => assert_eq!(
+            message,
+            "Services: the API server answers 403 Forbidden: services is forbidden: \
+             User \"agent\" cannot watch resource \"services\""
+        ),
+        other => panic!("{other:?}"),
+    }
+    server.asked(SERVICES).await.watch().end_list("3");
+    assert_eq!(server.condition().await, SourceCondition::Fresh);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_watch_that_keeps_being_closed_is_not_opened_in_a_storm() {
+    let mut server = ApiServer::start_with_only(SERVICES).await;
+    let minute = Duration::from_secs(60);
+    let asked = server.count(SERVICES, minute, |asked| {
+        asked.watch().end_list("7");
+    });
+    let asked = asked.await;
+    assert!((3..=20).contains(&asked), "{asked} times in a minute");
+}
+
+#[tokio::test(start_paused = true)]
+async fn it_ends_when_told_and_when_nobody_listens() {
+    let server = ApiServer::start();
+    server.stopper.stop();
+    assert_eq!(server.source.await.expect("no panic"), Ok(()));
+
+    let mut server = ApiServer::start_with_only(SERVICES).await;
+    let asked = server.asked(SERVICES).await;
+    let ApiServer {
+        source, deliveries, ..
+    } = server;
+    drop(deliveries);
+    asked.watch().end_list("7");
+    let ended = source.await.expect("no panic");
+    assert_eq!(ended, Err(crate::source::EngineGone));
+}

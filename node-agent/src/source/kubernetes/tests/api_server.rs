@@ -1,0 +1,277 @@
+//! An API server of which the test writes every answer.
+
+use std::collections::VecDeque;
+use std::io;
+use std::time::Duration;
+
+use futures::StreamExt;
+use futures::stream::{self, BoxStream};
+use http::{Request, Response};
+use http_body_util::StreamBody;
+use hyper::body::{Bytes, Frame};
+use kube::Client;
+use kube::client::Body;
+use runtime::{Stop, Stopper};
+use serde_json::{Value, json};
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+use tower::service_fn;
+
+use super::super::watch;
+use crate::source::{Delivery, EngineGone, SourceCondition};
+
+pub(super) const SERVICES: &str = "/api/v1/services";
+pub(super) const SLICES: &str = "/apis/discovery.k8s.io/v1/endpointslices";
+pub(super) const NODES: &str = "/api/v1/nodes";
+pub(super) const SERVICE_CIDRS: &str = "/apis/networking.k8s.io/v1/servicecidrs";
+pub(super) const NODE_PROXIES: &str = "/apis/signpost.dev/v1alpha1/nodeproxies";
+
+/// Longer than any wait of the watches; passes in no time, since the clock of the tests is paused.
+const DEADLINE: Duration = Duration::from_secs(3600);
+
+/// The server, and a source that follows it.
+pub(super) struct ApiServer {
+    requests: mpsc::UnboundedReceiver<Asked>,
+    waiting: VecDeque<Asked>,
+    pub(super) deliveries: mpsc::Receiver<Delivery>,
+    delivered: VecDeque<Delivery>,
+    pub(super) stopper: Stopper,
+    pub(super) source: JoinHandle<Result<(), EngineGone>>,
+    /// Watches that nothing happens on.
+    quiet: Vec<OpenWatch>,
+}
+
+type Answer = StreamBody<BoxStream<'static, Result<Frame<Bytes>, io::Error>>>;
+
+/// A request that waits for its answer.
+pub(super) struct Asked {
+    pub(super) path: String,
+    /// Its parameters, without `timeoutSeconds`, which is random.
+    pub(super) query: String,
+    answer: oneshot::Sender<Response<Answer>>,
+}
+
+/// A watch that is open. Dropping it ends it in good order.
+pub(super) struct OpenWatch(mpsc::UnboundedSender<Result<Frame<Bytes>, io::Error>>);
+
+impl ApiServer {
+    pub(super) fn start() -> ApiServer {
+        let (asked, requests) = mpsc::unbounded_channel();
+        let service = service_fn(move |request: Request<Body>| {
+            let asked = asked.clone();
+            async move {
+                let (answer, answered) = oneshot::channel();
+                let query = request.uri().query().unwrap_or_default();
+                let query: Vec<&str> = query
+                    .split('&')
+                    .filter(|parameter| {
+                        !parameter.is_empty() && !parameter.starts_with("timeoutSeconds=")
+                    })
+                    .collect();
+                asked
+                    .send(Asked {
+                        path: request.uri().path().to_owned(),
+                        query: query.join("&"),
+                        answer,
+                    })
+                    .map_err(|_| io::Error::from(io::ErrorKind::ConnectionRefused))?;
+                answered
+                    .await
+                    .map_err(|_| io::Error::from(io::ErrorKind::ConnectionReset))
+            }
+        });
+        let client = Client::new(service, "default");
+        let (sender, deliveries) = mpsc::channel(64);
+        let (stopper, stop) = Stop::new();
+        ApiServer {
+            requests,
+            waiting: VecDeque::new(),
+            deliveries,
+            delivered: VecDeque::new(),
+            stopper,
+            source: tokio::spawn(watch(client, "node-1".to_owned(), sender, stop)),
+            quiet: Vec::new(),
+        }
+    }
+
+    /// One on which all kinds but that of `path` have been listed as empty.
+    pub(super) async fn start_with_only(path: &str) -> ApiServer {
+        let mut server = ApiServer::start();
+        for other in [SERVICES, SLICES, NODES, SERVICE_CIDRS, NODE_PROXIES] {
+            if other != path {
+                let watch = server.asked(other).await.watch();
+                watch.end_list("1");
+                server.quiet.push(watch);
+                // Its empty list, or that no configuration is known.
+                let told = if other == NODE_PROXIES { 1 } else { 2 };
+                for _ in 0..told {
+                    server.delivery().await;
+                }
+            }
+        }
+        server
+    }
+
+    /// The next request for `path`.
+    pub(super) async fn asked(&mut self, path: &str) -> Asked {
+        if let Some(at) = self.waiting.iter().position(|asked| asked.path == path) {
+            return self.waiting.remove(at).expect("it is there");
+        }
+        let next = async {
+            loop {
+                let asked = self.requests.recv().await.expect("the source is running");
+                if asked.path == path {
+                    return asked;
+                }
+                self.waiting.push_back(asked);
+            }
+        };
+        let asked = timeout(DEADLINE, next).await;
+        asked.unwrap_or_else(|_| panic!("nobody asks for {path}"))
+    }
+
+    /// The next delivery that is not a condition: those come on their own, between any others.
+    pub(super) async fn delivery(&mut self) -> Delivery {
+        self.next(|delivery| !matches!(delivery, Delivery::Condition(_)))
+            .await
+    }
+
+    /// The next condition.
+    pub(super) async fn condition(&mut self) -> SourceCondition {
+        match self
+            .next(|delivery| matches!(delivery, Delivery::Condition(_)))
+            .await
+        {
+            Delivery::Condition(condition) => condition,
+            other => panic!("{other:?} is no condition"),
+        }
+    }
+
+    /// Waits until the source says that it is fresh.
+    pub(super) async fn until_fresh(&mut self) {
+        while self.condition().await != SourceCondition::Fresh {}
+    }
+
+    /// The next delivery of some sort; others keep their turn.
+    async fn next(&mut self, wanted: impl Fn(&Delivery) -> bool) -> Delivery {
+        if let Some(at) = self.delivered.iter().position(&wanted) {
+            return self.delivered.remove(at).expect("it is there");
+        }
+        loop {
+            let delivery = timeout(DEADLINE, self.deliveries.recv()).await;
+            let delivery = delivery
+                .expect("something is delivered in time")
+                .expect("the source is running");
+            if wanted(&delivery) {
+                return delivery;
+            }
+            self.delivered.push_back(delivery);
+        }
+    }
+
+    /// What is delivered while nothing else happens for `time`.
+    pub(super) async fn deliveries_within(&mut self, time: Duration) -> Vec<Delivery> {
+        let mut all: Vec<Delivery> = self.delivered.drain(..).collect();
+        let end = tokio::time::Instant::now() + time;
+        while let Ok(Some(delivery)) = tokio::time::timeout_at(end, self.deliveries.recv()).await {
+            all.push(delivery);
+        }
+        all
+    }
+
+    /// The requests for `path` that come within `time`, all answered by `answer`.
+    pub(super) async fn count(
+        &mut self,
+        path: &str,
+        time: Duration,
+        answer: impl Fn(Asked),
+    ) -> usize {
+        let end = tokio::time::Instant::now() + time;
+        let mut count = 0;
+        for asked in self.waiting.drain(..).filter(|asked| asked.path == path) {
+            count += 1;
+            answer(asked);
+        }
+        while let Ok(Some(asked)) = tokio::time::timeout_at(end, self.requests.recv()).await {
+            if asked.path == path {
+                count += 1;
+                answer(asked);
+            }
+        }
+        count
+    }
+}
+
+impl Asked {
+    /// Opens a watch.
+    pub(super) fn watch(self) -> OpenWatch {
+        let (lines, sent) = mpsc::unbounded_channel();
+        let sent = stream::unfold(sent, |mut sent: mpsc::UnboundedReceiver<_>| async {
+            sent.recv().await.map(|frame| (frame, sent))
+        });
+        self.give(200, StreamBody::new(sent.boxed()));
+        OpenWatch(lines)
+    }
+
+    /// Answers with JSON.
+    pub(super) fn answer(self, code: u16, body: &Value) {
+        let frame = Frame::data(Bytes::from(body.to_string()));
+        self.give(code, StreamBody::new(stream::iter([Ok(frame)]).boxed()));
+    }
+
+    /// Answers with a refusal.
+    pub(super) fn refuse(self, code: u16, reason: &str, message: &str) {
+        let status = json!({
+            "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
+            "message": message, "reason": reason, "code": code,
+        });
+        self.answer(code, &status);
+    }
+
+    /// Breaks the connection without an answer.
+    pub(super) fn cut(self) {
+        drop(self.answer);
+    }
+
+    fn give(self, code: u16, body: Answer) {
+        let response = Response::builder().status(code).body(body);
+        // The source may have ended.
+        let _ = self.answer.send(response.expect("a response"));
+    }
+}
+
+impl OpenWatch {
+    pub(super) fn send(&self, kind: &str, object: &Value) {
+        let line = format!("{}\n", json!({"type": kind, "object": object}));
+        self.raw(&line);
+    }
+
+    pub(super) fn raw(&self, text: &str) {
+        let frame = Frame::data(Bytes::from(text.to_owned()));
+        self.0.send(Ok(frame)).expect("the watch is open");
+    }
+
+    pub(super) fn bookmark(&self, version: &str) {
+        self.send(
+            "BOOKMARK",
+            &json!({"metadata": {"resourceVersion": version}}),
+        );
+    }
+
+    pub(super) fn end_list(&self, version: &str) {
+        self.send(
+            "BOOKMARK",
+            &json!({"kind": "Any", "apiVersion": "v1", "metadata": {
+                "resourceVersion": version,
+                "annotations": {"k8s.io/initial-events-end": "true"},
+            }}),
+        );
+    }
+
+    /// Breaks the connection.
+    pub(super) fn cut(self) {
+        let error = io::Error::from(io::ErrorKind::ConnectionReset);
+        self.0.send(Err(error)).expect("the watch is open");
+    }
+}

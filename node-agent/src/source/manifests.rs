@@ -1,0 +1,281 @@
+//! A directory of manifests as a source: the embedded way to run, without a cluster.
+//!
+//! ```text
+//! Directory::observe --Look per file--> Library::take_in --changes only--> Delivery
+//!   (reads what changed)                 parse, keep the last good, merge, resolve profiles
+//! ```
+
+mod directory;
+mod document;
+mod library;
+mod line;
+
+#[cfg(test)]
+mod tests;
+
+use std::fmt;
+use std::io;
+use std::panic;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use dataplane::ObjectName;
+use notify::{RecommendedWatcher, RecursiveMode, Watcher};
+use runtime::{Stop, chain};
+use tokio::sync::mpsc;
+use tokio::task::spawn_blocking;
+use tokio::time::{Instant, sleep, timeout_at};
+use tracing::{info, warn};
+
+use crate::source::{Delivery, EngineGone, SourceCondition, deliver};
+use directory::Directory;
+use library::Library;
+
+/// How often the directory is looked through although nobody said that it changed: some file
+/// systems (network, overlay, a volume of a virtual machine) do not tell, nor do files behind a
+/// link. Costs a `stat` for each file.
+const POLL: Duration = Duration::from_secs(2);
+/// Changes are over when this long nothing changed: a file is truncated, written and renamed in
+/// steps that are microseconds apart.
+const QUIET: Duration = Duration::from_millis(10);
+/// Changes that never end are read this late all the same.
+const PATIENCE: Duration = Duration::from_millis(200);
+
+/// A manifest, or a part of one, that is not used as it stands. What it last held when it was
+/// right is served instead.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct UnreadableManifest {
+    /// The file, relative to the directory.
+    pub(crate) file: PathBuf,
+    /// The line in it, counted from one, where that can be told.
+    pub(crate) line: Option<u64>,
+    /// The object it is about; absent when it is about the whole file.
+    pub(crate) object: Option<ObjectName>,
+    /// What is wrong, and the path of the field if it is one field.
+    pub(crate) message: String,
+}
+
+/// Everything in `directory` as the node called `node` sees it, read once: lists of every kind,
+/// its configuration, and what is not used as it stands.
+///
+/// # Errors
+///
+/// When the directory itself cannot be read. A file that cannot is among the unreadable ones.
+pub(crate) fn load(
+    directory: &Path,
+    node: &str,
+) -> io::Result<(Vec<Delivery>, Vec<UnreadableManifest>)> {
+    let files = Directory::new(directory.to_owned()).observe()?;
+    let mut library = Library::new(node.to_owned());
+    let deliveries = library.take_in(files);
+    Ok((deliveries, library.unreadable()))
+}
+
+/// Delivers what stands in the manifests in `directory`, as the node called `node` sees it, and
+/// what changes in it, until `stop`.
+///
+/// Every kind starts with a list; after that only objects that differ are delivered. While the
+/// directory itself cannot be read the condition is stale, and everything stays as it was.
+///
+/// # Errors
+///
+/// Only that the engine has ended.
+pub(crate) async fn watch(
+    directory: PathBuf,
+    node: String,
+    deliveries: mpsc::Sender<Delivery>,
+    stop: Stop,
+) -> Result<(), EngineGone> {
+    let (ring, mut bell) = mpsc::channel(1);
+    let mut state = State {
+        notifier: Notifier::new(directory.clone(), ring),
+        directory: Directory::new(directory),
+        library: Library::new(node),
+        told: None,
+        standing: Standing::Unknown,
+    };
+    let mut checked = SystemTime::now();
+    loop {
+        let looked = SystemTime::now();
+        let reading = spawn_blocking(move || {
+            let read = state.observe();
+            (state, read)
+        });
+        let read;
+        (state, read) = match reading.await {
+            Ok(done) => done,
+            Err(error) if error.is_panic() => panic::resume_unwind(error.into_panic()),
+            // The runtime is shutting down.
+            Err(_) => return Ok(()),
+        };
+        for delivery in state.settle(read, checked) {
+            deliver(&deliveries, delivery).await?;
+        }
+        if state.standing == Standing::Fresh {
+            checked = looked;
+        }
+        // Both arms are cancel safe; what rings while nobody waits is kept.
+        tokio::select! {
+            biased;
+            () = stop.stopped() => return Ok(()),
+            () = next_change(&mut bell) => {}
+        }
+    }
+}
+
+/// Returns when something changed and has come to rest, or when it is time to look anyway.
+async fn next_change(bell: &mut mpsc::Receiver<()>) {
+    tokio::select! {
+        () = sleep(POLL) => return,
+        // The notifier keeps a sender, so this never ends early.
+        _ = bell.recv() => {}
+    }
+    let latest = Instant::now() + PATIENCE;
+    loop {
+        let quiet = (Instant::now() + QUIET).min(latest);
+        if timeout_at(quiet, bell.recv()).await.is_err() {
+            return;
+        }
+    }
+}
+
+/// All that is kept between two looks.
+#[derive(Debug)]
+struct State {
+    notifier: Notifier,
+    directory: Directory,
+    library: Library,
+    /// What was last said of manifests that are not used as they stand.
+    told: Option<Vec<UnreadableManifest>>,
+    standing: Standing,
+}
+
+/// Whether the directory could be read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Standing {
+    Unknown,
+    Fresh,
+    Stale(String),
+}
+
+// === impl State ===
+
+impl State {
+    /// What changed since the last look.
+    fn observe(&mut self) -> io::Result<Vec<Delivery>> {
+        // Before reading, so that nothing which changes meanwhile is missed.
+        self.notifier.watch();
+        let files = self.directory.observe()?;
+        let mut deliveries = self.library.take_in(files);
+        let unreadable = self.library.unreadable();
+        if self.told.as_ref() != Some(&unreadable) {
+            let before = self.told.take().unwrap_or_default();
+            for manifest in unreadable.iter().filter(|entry| !before.contains(entry)) {
+                warn!(%manifest, "a manifest is not used as it stands");
+            }
+            self.told = Some(unreadable.clone());
+            deliveries.push(Delivery::Condition(SourceCondition::Manifests(unreadable)));
+        }
+        Ok(deliveries)
+    }
+
+    /// Adds the condition, when it changed. `checked` is when the directory was last read.
+    fn settle(&mut self, read: io::Result<Vec<Delivery>>, checked: SystemTime) -> Vec<Delivery> {
+        let (mut deliveries, standing) = match read {
+            Ok(deliveries) => (deliveries, Standing::Fresh),
+            Err(error) => {
+                let message = format!("the directory cannot be read: {}", chain(&error));
+                (Vec::new(), Standing::Stale(message))
+            }
+        };
+        if self.standing != standing {
+            let condition = match &standing {
+                Standing::Stale(message) => {
+                    warn!(reason = message, "serving the manifests last read");
+                    SourceCondition::Stale {
+                        since: checked,
+                        message: message.clone(),
+                    }
+                }
+                Standing::Unknown | Standing::Fresh => {
+                    info!("following the directory of manifests");
+                    SourceCondition::Fresh
+                }
+            };
+            deliveries.push(Delivery::Condition(condition));
+            self.standing = standing;
+        }
+        deliveries
+    }
+}
+
+/// Rings when something in the directory changes, where the file system tells.
+#[derive(Debug)]
+struct Notifier {
+    directory: PathBuf,
+    ring: mpsc::Sender<()>,
+    watcher: Option<RecommendedWatcher>,
+    /// The directory that is watched: another one may be moved into its place.
+    watched: Option<directory::Identity>,
+}
+
+// === impl Notifier ===
+
+impl Notifier {
+    fn new(directory: PathBuf, ring: mpsc::Sender<()>) -> Notifier {
+        Notifier {
+            directory,
+            ring,
+            watcher: None,
+            watched: None,
+        }
+    }
+
+    /// Watches the directory that is there now, if it does not do so already.
+    fn watch(&mut self) {
+        let there = directory::identify(&self.directory);
+        if there == self.watched {
+            return;
+        }
+        self.watched = there;
+        self.watcher = None;
+        if there.is_none() {
+            return;
+        }
+        let ring = self.ring.clone();
+        let watcher = notify::recommended_watcher(move |event: notify::Result<notify::Event>| {
+            // Our own reading is an event too.
+            if !event.is_ok_and(|event| event.kind.is_access()) {
+                // Full means that it rings already.
+                let _ = ring.try_send(());
+            }
+        });
+        let watching = watcher.and_then(|mut watcher| {
+            watcher.watch(&self.directory, RecursiveMode::Recursive)?;
+            Ok(watcher)
+        });
+        match watching {
+            Ok(watcher) => self.watcher = Some(watcher),
+            Err(error) => warn!(
+                error = %chain(&error),
+                "unable to be told of changes: the directory is looked through every {} s",
+                POLL.as_secs()
+            ),
+        }
+    }
+}
+
+// === impl UnreadableManifest ===
+
+impl fmt::Display for UnreadableManifest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.file.display())?;
+        if let Some(line) = self.line {
+            write!(f, ":{line}")?;
+        }
+        if let Some(object) = &self.object {
+            write!(f, ": {object}")?;
+        }
+        write!(f, ": {}", self.message)
+    }
+}

@@ -1,0 +1,188 @@
+//! The files of a directory, read when they changed.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// A file changed this recently is read again at the next look: file systems keep times in steps
+/// of some milliseconds, so that a second change within one step leaves no trace in them.
+const RACY: Duration = Duration::from_secs(1);
+
+/// Remembers what was read of each file.
+#[derive(Debug)]
+pub(super) struct Directory {
+    root: PathBuf,
+    /// By path within the directory.
+    stamps: BTreeMap<PathBuf, Stamp>,
+}
+
+/// What is seen of one file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Look {
+    /// It is as it was.
+    Same,
+    /// It is new or was changed; its text.
+    Text(String),
+    /// It, or the directory of this path, is there but cannot be read; why.
+    Unreadable(String),
+}
+
+/// A directory, whatever it is called at the moment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Identity {
+    device: u64,
+    inode: u64,
+}
+
+/// What changes when a file is written or another one takes its place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Stamp {
+    identity: Identity,
+    size: u64,
+    modified: (i64, i64),
+    changed: (i64, i64),
+}
+
+/// The directory that `path` leads to, if there is one.
+pub(super) fn identify(path: &Path) -> Option<Identity> {
+    let metadata = fs::metadata(path).ok()?;
+    metadata.is_dir().then(|| Identity::of(&metadata))
+}
+
+// === impl Directory ===
+
+impl Directory {
+    pub(super) fn new(root: PathBuf) -> Directory {
+        Directory {
+            root,
+            stamps: BTreeMap::new(),
+        }
+    }
+
+    /// All manifests in the directory and the directories in it, in the order of their paths.
+    ///
+    /// Names that start with a dot are passed over: editors keep unfinished files under them, and
+    /// Kubernetes mounts a ConfigMap as links into a hidden directory that it replaces as a whole.
+    ///
+    /// # Errors
+    ///
+    /// When the directory itself cannot be read.
+    pub(super) fn observe(&mut self) -> io::Result<Vec<(PathBuf, Look)>> {
+        let mut files = BTreeMap::new();
+        let mut ancestors = BTreeSet::new();
+        observe_directory(&self.root, Path::new(""), &mut ancestors, &mut files)?;
+        let looks: Vec<(PathBuf, Look)> = files
+            .into_iter()
+            .map(|(path, there)| {
+                let look = there
+                    .and_then(|()| self.look(&path))
+                    .unwrap_or_else(|error| {
+                        self.stamps.remove(&path);
+                        Look::Unreadable(error.to_string())
+                    });
+                (path, look)
+            })
+            .collect();
+        self.stamps
+            .retain(|path, _| looks.binary_search_by(|(known, _)| known.cmp(path)).is_ok());
+        Ok(looks)
+    }
+
+    fn look(&mut self, path: &Path) -> io::Result<Look> {
+        let file = self.root.join(path);
+        let stamp = Stamp::of(&fs::metadata(&file)?);
+        if self.stamps.get(path) == Some(&stamp) {
+            return Ok(Look::Same);
+        }
+        let text = fs::read_to_string(&file)?;
+        if stamp.is_racy(SystemTime::now()) {
+            self.stamps.remove(path);
+        } else {
+            self.stamps.insert(path.to_owned(), stamp);
+        }
+        Ok(Look::Text(text))
+    }
+}
+
+/// Finds the manifests in `root`/`within`. A directory in it that cannot be read is found as if
+/// it were a file.
+fn observe_directory(
+    root: &Path,
+    within: &Path,
+    ancestors: &mut BTreeSet<Identity>,
+    files: &mut BTreeMap<PathBuf, io::Result<()>>,
+) -> io::Result<()> {
+    let directory = root.join(within);
+    let identity = Identity::of(&fs::metadata(&directory)?);
+    // A link to a directory that it is in.
+    if !ancestors.insert(identity) {
+        return Ok(());
+    }
+    for entry in fs::read_dir(&directory)? {
+        let name = entry?.file_name();
+        if name.as_encoded_bytes().starts_with(b".") {
+            continue;
+        }
+        let path = within.join(&name);
+        match fs::metadata(root.join(&path)) {
+            Ok(metadata) if metadata.is_dir() => {
+                if let Err(error) = observe_directory(root, &path, ancestors, files) {
+                    files.insert(path, Err(error));
+                }
+            }
+            // Gone since the directory was read, or a link to nowhere: of a manifest, reading it
+            // will tell.
+            Err(error) if error.kind() != ErrorKind::NotFound => {
+                files.insert(path, Err(error));
+            }
+            Ok(_) | Err(_) if is_manifest(&path) => {
+                files.insert(path, Ok(()));
+            }
+            Ok(_) | Err(_) => {}
+        }
+    }
+    ancestors.remove(&identity);
+    Ok(())
+}
+
+fn is_manifest(path: &Path) -> bool {
+    path.extension().is_some_and(|extension| {
+        ["yaml", "yml", "json"]
+            .iter()
+            .any(|known| extension == *known)
+    })
+}
+
+// === impl Identity ===
+
+impl Identity {
+    fn of(metadata: &fs::Metadata) -> Identity {
+        Identity {
+            device: metadata.dev(),
+            inode: metadata.ino(),
+        }
+    }
+}
+
+// === impl Stamp ===
+
+impl Stamp {
+    fn of(metadata: &fs::Metadata) -> Stamp {
+        Stamp {
+            identity: Identity::of(metadata),
+            size: metadata.size(),
+            modified: (metadata.mtime(), metadata.mtime_nsec()),
+            changed: (metadata.ctime(), metadata.ctime_nsec()),
+        }
+    }
+
+    fn is_racy(&self, now: SystemTime) -> bool {
+        let now = now.duration_since(UNIX_EPOCH).unwrap_or_default();
+        let changed = Duration::from_secs(u64::try_from(self.changed.0).unwrap_or_default());
+        // A clock that was set back makes every file racy, which only costs reading it.
+        now.saturating_sub(changed) <= RACY
+    }
+}

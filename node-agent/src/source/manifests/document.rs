@@ -1,0 +1,341 @@
+//! Manifests: text in, objects and what is wrong with the others out.
+
+use std::cell::OnceCell;
+
+use catalog::object::{EndpointSlice, Node, Object, Service, ServiceCidr};
+use crds::ProxyProfile;
+use dataplane::{ObjectKind, ObjectName};
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+use serde_saphyr::UserMessageFormatter;
+
+use super::line::Located;
+
+/// An object of a kind that is read.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum Manifest {
+    /// v1 Service.
+    Service(Box<Service>),
+    /// discovery.k8s.io/v1 EndpointSlice.
+    EndpointSlice(EndpointSlice),
+    /// v1 Node.
+    Node(Node),
+    /// networking.k8s.io/v1 ServiceCIDR.
+    ServiceCidr(ServiceCidr),
+    /// signpost.dev/v1alpha1 ProxyProfile.
+    Profile(Box<ProxyProfile>),
+}
+
+/// What stands in a file, in order.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum Entry {
+    /// An object.
+    Good {
+        /// Its name.
+        name: ObjectName,
+        /// The line it begins at.
+        line: Option<u64>,
+        /// The object.
+        manifest: Box<Manifest>,
+    },
+    /// Something that is meant to be an object and cannot be used.
+    Bad(Fault),
+    /// An object of a kind that is not read.
+    Ignored {
+        /// Its kind.
+        kind: String,
+    },
+}
+
+/// What is wrong with an object, or with a file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Fault {
+    /// The line, counted from one.
+    pub(super) line: Option<u64>,
+    /// The object, where it can be told.
+    pub(super) object: Option<ObjectName>,
+    /// What is wrong.
+    pub(super) message: String,
+}
+
+/// How a file is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Format {
+    /// YAML documents, separated by `---`.
+    Yaml,
+    /// JSON values, one after the other.
+    Json,
+}
+
+/// One document of a file.
+struct Document<'a> {
+    text: &'a str,
+    /// The lines before it.
+    lines_before: usize,
+    value: Value,
+    /// Filled when somebody asks.
+    places: OnceCell<Option<Located>>,
+}
+
+/// An object within a document.
+struct Place<'a> {
+    document: &'a Document<'a>,
+    /// Its path in the document: empty, or `items[3]`.
+    path: String,
+    value: &'a Value,
+}
+
+/// Everything that stands in a file.
+///
+/// # Errors
+///
+/// What is wrong with the file as a whole, so that no object of it can be told.
+pub(super) fn parse(text: &str, format: Format) -> Result<Vec<Entry>, Fault> {
+    let documents = match format {
+        Format::Yaml => parse_yaml(text)?,
+        Format::Json => parse_json(text)?,
+    };
+    let mut entries = Vec::new();
+    for document in &documents {
+        let place = Place {
+            document,
+            path: String::new(),
+            value: &document.value,
+        };
+        place.read(None, &mut entries);
+    }
+    Ok(entries)
+}
+
+fn parse_yaml(text: &str) -> Result<Vec<Document<'_>>, Fault> {
+    let mut documents = Vec::new();
+    for (lines_before, text) in split_yaml(text) {
+        let value = parse_value(text).map_err(|error| {
+            // Its message tells a place within what it was given: give it the lines before, too.
+            let shifted = "\n".repeat(lines_before) + text;
+            let error = parse_value(&shifted).err().unwrap_or(error);
+            Fault {
+                line: error.location().map(|location| location.line()),
+                object: None,
+                message: error.render_with_formatter(&UserMessageFormatter),
+            }
+        })?;
+        documents.push(Document {
+            text,
+            lines_before,
+            value,
+            places: OnceCell::new(),
+        });
+    }
+    Ok(documents)
+}
+
+fn parse_value(text: &str) -> Result<Value, serde_saphyr::Error> {
+    serde_saphyr::from_str_with_options(text, options())
+}
+
+/// The documents of a YAML file, each with the number of lines before it. A line that starts with
+/// `---` separates documents wherever it stands, even in a block of text.
+fn split_yaml(text: &str) -> Vec<(usize, &str)> {
+    let mut documents = Vec::new();
+    let (mut begin, mut first_line) = (0, 0);
+    let mut offset = 0;
+    for (number, line) in text.split_inclusive('\n').enumerate() {
+        let separates = line
+            .strip_prefix("---")
+            .is_some_and(|rest| rest.is_empty() || rest.starts_with(char::is_whitespace));
+        if separates && offset > begin {
+            documents.push((first_line, &text[begin..offset]));
+            (begin, first_line) = (offset, number);
+        }
+        offset += line.len();
+    }
+    documents.push((first_line, &text[begin..]));
+    documents
+}
+
+fn parse_json(text: &str) -> Result<Vec<Document<'_>>, Fault> {
+    let mut documents = Vec::new();
+    let mut values = serde_json::Deserializer::from_str(text).into_iter::<Value>();
+    let mut begin = 0;
+    while let Some(value) = values.next() {
+        let value = value.map_err(|error| Fault {
+            line: u64::try_from(error.line()).ok(),
+            object: None,
+            message: error.to_string(),
+        })?;
+        let end = values.byte_offset();
+        documents.push(Document {
+            text: &text[begin..end],
+            lines_before: text[..begin].matches('\n').count(),
+            value,
+            places: OnceCell::new(),
+        });
+        begin = end;
+    }
+    Ok(documents)
+}
+
+/// Without a bound on the size: a cluster's Services in one List are well over the default. The
+/// bounds on aliases, which make a small file large, stay.
+pub(super) fn options() -> serde_saphyr::Options {
+    serde_saphyr::options! { budget: None, with_snippet: false }
+}
+
+// === impl Document ===
+
+impl Document<'_> {
+    /// The line at which the value at `path` begins.
+    fn line_of(&self, path: &str) -> Option<u64> {
+        let places = self.places.get_or_init(|| Located::parse(self.text));
+        let within = places.as_ref()?.line_of(path)?;
+        Some(within + u64::try_from(self.lines_before).ok()?)
+    }
+
+    /// The line at which something begins that is not a comment.
+    fn first_line(&self) -> Option<u64> {
+        let blank = |line: &str| line.is_empty() || line.starts_with('#') || line == "---";
+        let within = self.text.lines().position(|line| !blank(line.trim()))?;
+        u64::try_from(self.lines_before + within + 1).ok()
+    }
+}
+
+// === impl Place ===
+
+impl Place<'_> {
+    /// Reads what stands here: an object, or a list of objects of which each may leave out its
+    /// kind when the list's own kind tells (`typed`: apiVersion and kind).
+    fn read(&self, typed: Option<(&str, &str)>, entries: &mut Vec<Entry>) {
+        // An empty document, or one of comments only.
+        if self.value.is_null() {
+            return;
+        }
+        let text = |field: &str| self.value.get(field).and_then(Value::as_str);
+        let (version, kind) = match (text("apiVersion"), text("kind"), typed) {
+            (Some(version), Some(kind), _) | (None, None, Some((version, kind))) => (version, kind),
+            _ => {
+                entries.push(self.bad(None, "", "apiVersion and kind have to be given"));
+                return;
+            }
+        };
+        match (kind.strip_suffix("List"), self.value.get("items")) {
+            (Some(kind), Some(Value::Array(items))) => {
+                let typed = (!kind.is_empty()).then_some((version, kind));
+                for (index, value) in items.iter().enumerate() {
+                    let item = Place {
+                        document: self.document,
+                        path: format!("items[{index}]"),
+                        value,
+                    };
+                    item.read(typed, entries);
+                }
+            }
+            _ => entries.push(self.object(version, kind)),
+        }
+    }
+
+    fn object(&self, version: &str, kind: &str) -> Entry {
+        match (version, kind) {
+            ("v1", "Service") => self.decode(|service| Manifest::Service(Box::new(service))),
+            ("discovery.k8s.io/v1", "EndpointSlice") => self.decode(Manifest::EndpointSlice),
+            ("v1", "Node") => self.decode(Manifest::Node),
+            ("networking.k8s.io/v1", "ServiceCIDR") => self.decode(Manifest::ServiceCidr),
+            ("signpost.dev/v1alpha1", "ProxyProfile") => self.profile(),
+            _ => match known_version(version, kind) {
+                Some(known) => {
+                    let message =
+                        format!("apiVersion {version} of {kind} is not read; write {known}");
+                    self.bad(None, "apiVersion", &message)
+                }
+                None => Entry::Ignored {
+                    kind: format!("{version} {kind}"),
+                },
+            },
+        }
+    }
+
+    fn decode<T>(&self, manifest: fn(T) -> Manifest) -> Entry
+    where
+        T: Object + DeserializeOwned,
+    {
+        match serde_path_to_error::deserialize::<_, T>(self.value) {
+            Ok(object) if object.metadata().name.is_empty() => {
+                self.bad(None, "metadata.name", "metadata.name: Required value")
+            }
+            Ok(object) => Entry::Good {
+                name: object.key().of_kind(T::KIND),
+                line: self.line(""),
+                manifest: Box::new(manifest(object)),
+            },
+            Err(error) => {
+                let field = error.path().to_string();
+                let message = format!("{field}: {}", error.inner());
+                self.bad(self.name(T::KIND), &field, &message)
+            }
+        }
+    }
+
+    fn profile(&self) -> Entry {
+        let name = self.name(ObjectKind::ProxyProfile);
+        match (crds::parse_profile(self.value), name) {
+            (Ok(profile), Some(name)) => Entry::Good {
+                name,
+                line: self.line(""),
+                manifest: Box::new(Manifest::Profile(Box::new(profile))),
+            },
+            (Ok(_), None) => self.bad(None, "metadata.name", "metadata.name: Required value"),
+            (Err(errors), name) => {
+                let messages: Vec<String> = errors.iter().map(ToString::to_string).collect();
+                let field = errors.first().map_or("", |error| error.field.as_str());
+                self.bad(name, field, &messages.join("; "))
+            }
+        }
+    }
+
+    /// The name of the object here, as far as it has one.
+    fn name(&self, kind: ObjectKind) -> Option<ObjectName> {
+        let metadata = self.value.get("metadata")?;
+        let name = metadata.get("name")?.as_str()?;
+        let namespace = match kind {
+            ObjectKind::Service | ObjectKind::EndpointSlice => metadata
+                .get("namespace")
+                .and_then(Value::as_str)
+                .filter(|namespace| !namespace.is_empty())
+                .unwrap_or("default"),
+            ObjectKind::Node | ObjectKind::ServiceCidr | ObjectKind::ProxyProfile => "",
+        };
+        Some(ObjectName {
+            kind,
+            namespace: namespace.into(),
+            name: name.into(),
+        })
+    }
+
+    fn bad(&self, object: Option<ObjectName>, field: &str, message: &str) -> Entry {
+        Entry::Bad(Fault {
+            line: self.line(field),
+            object,
+            message: message.to_owned(),
+        })
+    }
+
+    /// The line of a field of the object here; of the object itself when the field is empty.
+    fn line(&self, field: &str) -> Option<u64> {
+        if self.path.is_empty() && field.is_empty() {
+            return self.document.first_line();
+        }
+        self.document.line_of(&format!("{}.{field}", self.path))
+    }
+}
+
+/// How a kind that is read has to be written, when this is that kind in another version.
+fn known_version(version: &str, kind: &str) -> Option<&'static str> {
+    let group = version.rsplit_once('/').map_or("", |(group, _)| group);
+    match (group, kind) {
+        ("", "Service" | "Node") => Some("v1"),
+        ("discovery.k8s.io", "EndpointSlice") => Some("discovery.k8s.io/v1"),
+        ("networking.k8s.io", "ServiceCIDR") => Some("networking.k8s.io/v1"),
+        ("signpost.dev", "ProxyProfile") => Some("signpost.dev/v1alpha1"),
+        _ => None,
+    }
+}

@@ -1,0 +1,354 @@
+//! What all files together say, and what of it is new.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use catalog::{Change, Event, ObjectKey, object};
+use crds::{NodeFacts, ProxyProfile, resolve};
+use dataplane::{ObjectKind, ObjectName};
+use tracing::debug;
+
+use super::UnreadableManifest;
+use super::directory::Look;
+use super::document::{Entry, Fault, Format, Manifest, parse};
+use crate::source::{Assignment, Delivery};
+
+/// In the order in which they are delivered: a Service before its endpoints.
+const LISTED: [ObjectKind; 4] = [
+    ObjectKind::Node,
+    ObjectKind::ServiceCidr,
+    ObjectKind::Service,
+    ObjectKind::EndpointSlice,
+];
+
+/// Holds every file's objects, and what was delivered of them.
+#[derive(Debug)]
+pub(super) struct Library {
+    node: String,
+    shelves: BTreeMap<PathBuf, Shelf>,
+    served: Served,
+    assignment: Option<Assignment>,
+    taken_in: TakenIn,
+    duplicates: Vec<UnreadableManifest>,
+}
+
+/// By name, over all files.
+type Served = BTreeMap<ObjectName, Arc<Manifest>>;
+
+/// Holds what one file says, or last said when it was right.
+#[derive(Debug, Default)]
+struct Shelf {
+    volumes: Vec<Volume>,
+    faults: Vec<Fault>,
+}
+
+/// Holds one object of a file.
+#[derive(Debug, Clone)]
+struct Volume {
+    name: ObjectName,
+    line: Option<u64>,
+    manifest: Arc<Manifest>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum TakenIn {
+    Nothing,
+    Everything,
+}
+
+// === impl Library ===
+
+impl Library {
+    /// An empty one, for the node called `node`.
+    pub(super) fn new(node: String) -> Library {
+        Library {
+            node,
+            shelves: BTreeMap::new(),
+            served: Served::new(),
+            assignment: None,
+            taken_in: TakenIn::Nothing,
+            duplicates: Vec::new(),
+        }
+    }
+
+    /// Takes in what was seen of all files there are, in the order of their paths, and tells what
+    /// is new: everything the first time, changes after that.
+    pub(super) fn take_in(&mut self, files: Vec<(PathBuf, Look)>) -> Vec<Delivery> {
+        let mut shelves = BTreeMap::new();
+        for (path, look) in files {
+            if matches!(look, Look::Unreadable(_)) {
+                // Of a directory: what is in it cannot be seen, which does not mean that it is gone.
+                let inside = |known: &Path| known.starts_with(&path) && known != path;
+                shelves.extend(self.shelves.extract_if(.., |known, _| inside(known)));
+            }
+            let before = self.shelves.remove(&path).unwrap_or_default();
+            let shelf = before.after(&path, look);
+            shelves.insert(path, shelf);
+        }
+        self.shelves = shelves;
+        let served = self.merge();
+        let first = self.taken_in == TakenIn::Nothing;
+        let mut deliveries = Vec::new();
+        let assignment = self.resolve(&served);
+        if first || assignment != self.assignment {
+            deliveries.push(Delivery::Configuration(assignment.clone()));
+        }
+        if first {
+            list(&served, &mut deliveries);
+        } else {
+            differ(&self.served, &served, &mut deliveries);
+        }
+        self.assignment = assignment;
+        self.served = served;
+        self.taken_in = TakenIn::Everything;
+        deliveries
+    }
+
+    /// Everything that is not used as it stands, file by file.
+    pub(super) fn unreadable(&self) -> Vec<UnreadableManifest> {
+        let faults = self.shelves.iter().flat_map(|(path, shelf)| {
+            shelf.faults.iter().map(|fault| UnreadableManifest {
+                file: path.clone(),
+                line: fault.line,
+                object: fault.object.clone(),
+                message: fault.message.clone(),
+            })
+        });
+        let mut all: Vec<UnreadableManifest> =
+            faults.chain(self.duplicates.iter().cloned()).collect();
+        all.sort_by(|a, b| (&a.file, a.line).cmp(&(&b.file, b.line)));
+        all
+    }
+
+    /// One object of each name, the first in the order of paths and lines; notes the others.
+    fn merge(&mut self) -> Served {
+        let mut served = Served::new();
+        let mut owners: BTreeMap<&ObjectName, &Path> = BTreeMap::new();
+        self.duplicates.clear();
+        for (path, shelf) in &self.shelves {
+            for volume in &shelf.volumes {
+                if let Some(owner) = owners.get(&volume.name) {
+                    self.duplicates.push(UnreadableManifest {
+                        file: path.clone(),
+                        line: volume.line,
+                        object: Some(volume.name.clone()),
+                        message: format!("already in {}, which counts", owner.display()),
+                    });
+                } else {
+                    owners.insert(&volume.name, path);
+                    served.insert(volume.name.clone(), Arc::clone(&volume.manifest));
+                }
+            }
+        }
+        served
+    }
+
+    /// What the profiles say that this node is to do.
+    fn resolve(&self, served: &Served) -> Option<Assignment> {
+        let profiles: Vec<&ProxyProfile> = served
+            .values()
+            .filter_map(|manifest| match &**manifest {
+                Manifest::Profile(profile) => Some(&**profile),
+                _ => None,
+            })
+            .collect();
+        let node = ObjectName {
+            kind: ObjectKind::Node,
+            namespace: "".into(),
+            name: self.node.as_str().into(),
+        };
+        let labels = match served.get(&node).map(|manifest| &**manifest) {
+            Some(Manifest::Node(node)) => node.metadata.labels.clone(),
+            _ => BTreeMap::new(),
+        };
+        let facts = NodeFacts {
+            name: self.node.clone(),
+            labels,
+            current: self.assignment.as_ref().map(|known| known.spec.clone()),
+        };
+        let resolution = resolve(profiles, &facts);
+        let reason = resolution.reason;
+        resolution.effective.map(|spec| Assignment {
+            generation: None,
+            spec,
+            reason,
+        })
+    }
+}
+
+/// A list of every kind.
+fn list(served: &Served, deliveries: &mut Vec<Delivery>) {
+    for kind in LISTED {
+        deliveries.extend(Marker::Begin.about(kind));
+        for (_, manifest) in served.iter().filter(|(name, _)| name.kind == kind) {
+            deliveries.extend(Manner::Listed.tell(manifest));
+        }
+        deliveries.extend(Marker::End.about(kind));
+    }
+}
+
+/// What has to be told to whoever knows `before` for it to know `after`. What is gone comes last:
+/// an endpoint that was moved to another slice is in both for a moment, and never in neither.
+fn differ(before: &Served, after: &Served, deliveries: &mut Vec<Delivery>) {
+    let same = |name: &ObjectName, manifest: &Arc<Manifest>| {
+        before
+            .get(name)
+            .is_some_and(|known| Arc::ptr_eq(known, manifest) || known == manifest)
+    };
+    for kind in LISTED {
+        for (name, manifest) in after.iter().filter(|(name, _)| name.kind == kind) {
+            if !same(name, manifest) {
+                deliveries.extend(Manner::Changed.tell(manifest));
+            }
+        }
+    }
+    for name in before.keys().filter(|name| !after.contains_key(*name)) {
+        let key = ObjectKey::namespaced(Arc::clone(&name.namespace), Arc::clone(&name.name));
+        deliveries.extend(Marker::Gone(key).about(name.kind));
+    }
+}
+
+/// Something told of a kind that carries no object.
+#[derive(Debug, Clone)]
+enum Marker {
+    Begin,
+    End,
+    Gone(ObjectKey),
+}
+
+/// How an object is told.
+#[derive(Debug, Clone, Copy)]
+enum Manner {
+    Listed,
+    Changed,
+}
+
+// === impl Marker ===
+
+impl Marker {
+    /// About objects of `kind`; nothing for profiles, which are told as a configuration.
+    fn about(&self, kind: ObjectKind) -> Option<Delivery> {
+        let change: Change = match kind {
+            ObjectKind::Service => self.event::<object::Service>().into(),
+            ObjectKind::EndpointSlice => self.event::<object::EndpointSlice>().into(),
+            ObjectKind::Node => self.event::<object::Node>().into(),
+            ObjectKind::ServiceCidr => self.event::<object::ServiceCidr>().into(),
+            ObjectKind::ProxyProfile => return None,
+        };
+        Some(Delivery::Objects(change))
+    }
+
+    fn event<T>(&self) -> Event<T> {
+        match self {
+            Marker::Begin => Event::Init,
+            Marker::End => Event::InitDone,
+            Marker::Gone(key) => Event::Delete(key.clone()),
+        }
+    }
+}
+
+// === impl Manner ===
+
+impl Manner {
+    /// Tells `manifest`; nothing for profiles, which are told as a configuration.
+    fn tell(self, manifest: &Manifest) -> Option<Delivery> {
+        let change: Change = match manifest {
+            Manifest::Service(service) => self.event(&**service).into(),
+            Manifest::EndpointSlice(slice) => self.event(slice).into(),
+            Manifest::Node(node) => self.event(node).into(),
+            Manifest::ServiceCidr(cidr) => self.event(cidr).into(),
+            Manifest::Profile(_) => return None,
+        };
+        Some(Delivery::Objects(change))
+    }
+
+    fn event<T: Clone>(self, object: &T) -> Event<T> {
+        match self {
+            Manner::Listed => Event::InitApply(object.clone()),
+            Manner::Changed => Event::Apply(object.clone()),
+        }
+    }
+}
+
+// === impl Shelf ===
+
+impl Shelf {
+    /// What the file says after it was looked at again.
+    fn after(self, path: &Path, look: Look) -> Shelf {
+        let text = match look {
+            Look::Same => return self,
+            Look::Unreadable(message) => {
+                return self.with_fault(Fault {
+                    line: None,
+                    object: None,
+                    message,
+                });
+            }
+            Look::Text(text) => text,
+        };
+        // Somebody is about to write it: an editor, or a shell's redirection, empties it first.
+        if text.is_empty() && !self.volumes.is_empty() {
+            return self.with_fault(Fault {
+                line: None,
+                object: None,
+                message: "is empty; remove the file to remove its objects".to_owned(),
+            });
+        }
+        let format = match path.extension() {
+            Some(extension) if extension == "json" => Format::Json,
+            _ => Format::Yaml,
+        };
+        match parse(&text, format) {
+            Ok(entries) => self.with(path, entries),
+            Err(fault) => self.with_fault(fault),
+        }
+    }
+
+    /// With all objects as they were.
+    fn with_fault(self, fault: Fault) -> Shelf {
+        Shelf {
+            faults: vec![fault],
+            ..self
+        }
+    }
+
+    /// With `entries`, and the last good version of those that are not right.
+    fn with(self, path: &Path, entries: Vec<Entry>) -> Shelf {
+        let before: BTreeMap<&ObjectName, &Volume> = self
+            .volumes
+            .iter()
+            .map(|volume| (&volume.name, volume))
+            .collect();
+        let mut after = Shelf::default();
+        for entry in entries {
+            match entry {
+                Entry::Good {
+                    name,
+                    line,
+                    manifest,
+                } => {
+                    // An object that did not change stays the same one, which is quick to see.
+                    let manifest = match before.get(&name) {
+                        Some(known) if *known.manifest == *manifest => Arc::clone(&known.manifest),
+                        _ => Arc::from(manifest),
+                    };
+                    after.volumes.push(Volume {
+                        name,
+                        line,
+                        manifest,
+                    });
+                }
+                Entry::Bad(fault) => {
+                    let known = fault.object.as_ref().and_then(|name| before.get(name));
+                    after.volumes.extend(known.map(|volume| (*volume).clone()));
+                    after.faults.push(fault);
+                }
+                Entry::Ignored { kind } => {
+                    debug!(file = %path.display(), kind, "not of a kind that is read");
+                }
+            }
+        }
+        after
+    }
+}

@@ -1,0 +1,345 @@
+//! What this node says of itself: the status of its NodeProxy. Pure.
+
+use backend::Recovery;
+use crds::NodeProxyStatus;
+use crds::condition::reason::{self, Reason};
+use crds::condition::{self, Finding, Status, set_condition};
+use crds::honoured::not_honoured;
+use crds::node_proxy::latency::SyncLatency;
+use crds::node_proxy::rejections::{Rejection, Rejections};
+use crds::node_proxy::{ConntrackFill, Counts};
+use crds::profile::mechanism::Mode;
+use dataplane::{Dataplane, Family};
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use reconciler::{Activity, FamilyStatus, Report, Standing};
+use std::sync::Arc;
+
+use crate::engine::{Configuration, View};
+
+/// What a status is made of.
+#[derive(Debug)]
+pub(crate) struct Facts<'a> {
+    pub(crate) view: &'a View,
+    /// `None` before the loop has said anything.
+    pub(crate) report: Option<&'a Report>,
+    /// How many elements the kernel holds of ours.
+    pub(crate) elements: usize,
+    pub(crate) latency: Option<SyncLatency>,
+    pub(crate) conntrack: Option<ConntrackFill>,
+    pub(crate) kernel: &'a str,
+}
+
+/// The status that follows from `facts`, with the times of transition of `before` where nothing has
+/// changed since.
+pub(crate) fn status(
+    facts: &Facts<'_>,
+    before: &NodeProxyStatus,
+    now: Timestamp,
+) -> NodeProxyStatus {
+    let view = facts.view;
+    let assignment = view.configuration.assignment();
+    let generation = assignment.and_then(|assignment| assignment.generation);
+    let mut conditions = before.conditions.clone();
+    for finding in findings(facts) {
+        let finding = Finding {
+            generation,
+            ..finding
+        };
+        set_condition(&mut conditions, finding, now);
+    }
+    let applied = is_applied(facts);
+    let count = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
+    let programmed = programmed(facts);
+    NodeProxyStatus {
+        observed_generation: generation,
+        applied_hash: if applied {
+            // What the operator stamped is what it compares with; an agent of another version
+            // could complete and hash the same configuration differently.
+            Some(assignment.map_or_else(|| view.hash.clone(), |a| a.spec.config_hash.clone()))
+        } else {
+            before.applied_hash.clone()
+        },
+        mode: (!programmed.is_empty()).then_some(Mode::Nftables),
+        last_sync_time: last_sync(facts).or(before.last_sync_time.clone()),
+        sync_latency: facts.latency.clone(),
+        counts: Counts {
+            services: count(view.wanted.as_ref().map_or(0, |d| d.services().len())),
+            endpoints: count(view.endpoints),
+            elements: count(facts.elements),
+        },
+        conntrack: facts.conntrack,
+        agent_version: Some(env!("CARGO_PKG_VERSION").to_owned()),
+        kernel_version: Some(facts.kernel.to_owned()),
+        rejections: Rejections::of(rejections(facts)),
+        conditions,
+    }
+}
+
+/// Whether every family carries out what is wanted, under the configuration that is wanted.
+pub(crate) fn is_applied(facts: &Facts<'_>) -> bool {
+    let Some(wanted) = &facts.view.wanted else {
+        return false;
+    };
+    let families = families(facts);
+    !families.is_empty()
+        && families.iter().all(|family| {
+            let programmed = family.programmed.as_ref();
+            programmed.is_some_and(|programmed| Arc::ptr_eq(programmed.config(), wanted.config()))
+        })
+}
+
+/// Whether the node serves everything it is asked for: listed, programmed, in both families.
+pub(crate) fn ready(facts: &Facts<'_>) -> Finding {
+    let view = facts.view;
+    let families = families(facts);
+    let finding =
+        |status, reason, message: String| finding(condition::READY, status, reason, message);
+    if !view.missing.is_empty() {
+        let message = format!("waiting for the {}", view.missing.join(", the "));
+        let reason = match view.configuration {
+            Configuration::Awaited { .. } if view.missing.len() == 1 => reason::NO_CONFIGURATION,
+            _ => reason::LISTS_PENDING,
+        };
+        return finding(Status::False, reason, message);
+    }
+    let broken: Vec<&FamilyStatus> = families
+        .iter()
+        .filter(|family| {
+            matches!(
+                family.standing(),
+                Standing::NeverProgrammed | Standing::Failing
+            )
+        })
+        .collect();
+    if families.is_empty() || broken.iter().any(|f| f.failing.is_none()) {
+        let message = "no rule has been written since the agent started".to_owned();
+        return finding(Status::False, reason::STARTING, message);
+    }
+    let Some(first) = broken.first() else {
+        let message = match &view.configuration {
+            Configuration::Default => "programmed by the defaults: no profile selects this node",
+            Configuration::LastGood(_) => "programmed by the last known configuration",
+            _ => "the kernel holds everything that was asked for",
+        };
+        return finding(Status::True, reason::PROGRAMMED, message.to_owned());
+    };
+    let reason = if broken.len() < families.len() {
+        reason::PARTIALLY_PROGRAMMED
+    } else {
+        failure_reason(first)
+    };
+    finding(Status::False, reason, failure_message(first))
+}
+
+fn findings(facts: &Facts<'_>) -> Vec<Finding> {
+    let mut findings = vec![
+        ready(facts),
+        progressing(facts),
+        degraded(facts),
+        honoured(facts),
+    ];
+    findings.extend(families(facts).iter().map(family_programmed));
+    findings.push(source_synced(facts.view));
+    findings.extend(manifests_parsed(facts.view));
+    findings
+}
+
+fn finding(kind: &'static str, status: Status, reason: Reason, message: String) -> Finding {
+    Finding {
+        kind,
+        status,
+        reason,
+        message,
+        generation: None,
+    }
+}
+
+fn progressing(facts: &Facts<'_>) -> Finding {
+    let say = |status, reason, message: &str| {
+        finding(condition::PROGRESSING, status, reason, message.to_owned())
+    };
+    if facts.report.is_some_and(|r| r.activity == Activity::Paused) {
+        return say(Status::False, reason::PAUSED, "the profile is paused");
+    }
+    if is_applied(facts) {
+        let message = "the kernel carries out the current configuration";
+        return say(Status::False, reason::SETTLED, message);
+    }
+    if facts.report.is_none() {
+        return say(
+            Status::True,
+            reason::STARTING,
+            "nothing has been written yet",
+        );
+    }
+    let message = "the current configuration is being written";
+    say(Status::True, reason::APPLYING, message)
+}
+
+fn degraded(facts: &Facts<'_>) -> Finding {
+    let say = |status, reason, message| finding(condition::DEGRADED, status, reason, message);
+    let families = families(facts);
+    let failing: Vec<&FamilyStatus> = families.iter().filter(|f| f.failing.is_some()).collect();
+    if let Some(first) = failing.first() {
+        let reason = if failing.len() < families.len() {
+            reason::PARTIALLY_PROGRAMMED
+        } else {
+            failure_reason(first)
+        };
+        return say(Status::True, reason, failure_message(first));
+    }
+    let refused = families.iter().flat_map(|family| &family.quarantined);
+    if let Some(first) = refused.clone().next() {
+        let message = format!("the kernel refuses {} Services: {first}", refused.count());
+        return say(Status::True, reason::SERVICES_REJECTED, message);
+    }
+    if let Some(first) = facts.view.source.unreadable.iter().flatten().next() {
+        return say(Status::True, reason::MANIFESTS_UNREADABLE, first.clone());
+    }
+    if let Some((since, message)) = &facts.view.source.stale {
+        let since = Timestamp::try_from(*since).unwrap_or_default();
+        let message = format!("nothing heard since {since:.0}: {message}");
+        return say(Status::True, reason::SOURCE_STALE, message);
+    }
+    say(Status::False, reason::AS_EXPECTED, String::new())
+}
+
+fn honoured(facts: &Facts<'_>) -> Finding {
+    let say =
+        |status, reason, message| finding(condition::FEATURES_HONOURED, status, reason, message);
+    let written = facts.view.configuration.assignment();
+    let written = written.map_or(&[][..], |a| a.spec.written_fields.as_slice());
+    let fields = not_honoured(&facts.view.effective, written);
+    if let Some(first) = fields.first() {
+        let all: Vec<String> = fields
+            .iter()
+            .map(|f| format!("{}: {}", f.field, f.message))
+            .collect();
+        return say(Status::False, first.reason, all.join("; "));
+    }
+    let rejections = rejections(facts);
+    match rejections.first() {
+        Some(first) => {
+            let first = format!("{}: {}: {}", first.object, first.field, first.message);
+            let message = format!("{} in all, the first: {first}", rejections.len());
+            say(Status::False, reason::SERVICES_REJECTED, message)
+        }
+        None => say(Status::True, reason::ALL_HONOURED, String::new()),
+    }
+}
+
+fn family_programmed(family: &FamilyStatus) -> Finding {
+    let kind = match family.family {
+        Family::Ipv4 => condition::IPV4_PROGRAMMED,
+        Family::Ipv6 => condition::IPV6_PROGRAMMED,
+    };
+    match family.standing() {
+        Standing::Programmed | Standing::PartlyProgrammed => {
+            let message = match family.quarantined.first() {
+                None => String::new(),
+                Some(first) => format!("all but {}: {first}", family.quarantined.len()),
+            };
+            finding(kind, Status::True, reason::FAMILY_PROGRAMMED, message)
+        }
+        Standing::NeverProgrammed if family.failing.is_none() => {
+            let message = "no rule has been written since the agent started".to_owned();
+            finding(kind, Status::Unknown, reason::STARTING, message)
+        }
+        Standing::NeverProgrammed | Standing::Failing => finding(
+            kind,
+            Status::False,
+            failure_reason(family),
+            failure_message(family),
+        ),
+    }
+}
+
+fn source_synced(view: &View) -> Finding {
+    let say = |status, reason, message| finding(condition::SOURCE_SYNCED, status, reason, message);
+    if let Some((_, message)) = &view.source.stale {
+        return say(Status::False, reason::SOURCE_STALE, message.clone());
+    }
+    if view.missing.is_empty() {
+        return say(Status::True, reason::LISTS_COMPLETE, String::new());
+    }
+    let message = format!("waiting for the {}", view.missing.join(", the "));
+    say(Status::False, reason::LISTS_PENDING, message)
+}
+
+fn manifests_parsed(view: &View) -> Option<Finding> {
+    let unreadable = view.source.unreadable.as_ref()?;
+    let (status, reason) = if unreadable.is_empty() {
+        (Status::True, reason::MANIFESTS_READ)
+    } else {
+        (Status::False, reason::MANIFESTS_UNREADABLE)
+    };
+    let message = unreadable.join("; ");
+    Some(finding(
+        condition::MANIFESTS_PARSED,
+        status,
+        reason,
+        message,
+    ))
+}
+
+fn families<'a>(facts: &Facts<'a>) -> &'a [FamilyStatus] {
+    facts
+        .report
+        .map_or(&[], |report| report.families.as_slice())
+}
+
+fn programmed<'a>(facts: &Facts<'a>) -> Vec<&'a Dataplane> {
+    let families = families(facts).iter();
+    families.filter_map(|f| f.programmed.as_ref()).collect()
+}
+
+fn last_sync(facts: &Facts<'_>) -> Option<Time> {
+    let successes = families(facts).iter().filter_map(|f| f.last_success);
+    successes
+        .max()
+        .and_then(|at| Timestamp::try_from(at).ok())
+        .map(Time)
+}
+
+fn failure_reason(family: &FamilyStatus) -> Reason {
+    match &family.failing {
+        Some(failing) if failing.recovery == Recovery::Halt => reason::KERNEL_UNSUPPORTED,
+        _ => reason::COMMIT_FAILED,
+    }
+}
+
+fn failure_message(family: &FamilyStatus) -> String {
+    let error = family.failing.as_ref();
+    let error = error.map_or_else(String::new, |failing| {
+        format!("{} (attempt {})", failing.error, failing.rounds)
+    });
+    format!("{}: {error}", family.family)
+}
+
+/// Everything that could not be honoured, whoever found it.
+fn rejections(facts: &Facts<'_>) -> Vec<Rejection> {
+    let found = facts.view.rejections.iter().map(|rejection| Rejection {
+        object: rejection.object.to_string(),
+        field: rejection.field.clone(),
+        message: rejection.message.clone(),
+    });
+    let short = families(facts).iter().flat_map(|family| {
+        family.shortcomings.iter().map(|shortcoming| Rejection {
+            object: format!("Service {}", shortcoming.service),
+            field: shortcoming.field.to_owned(),
+            message: format!("{} ({})", shortcoming.message, shortcoming.frontend),
+        })
+    });
+    let refused = families(facts).iter().flat_map(|family| {
+        family.quarantined.iter().map(|quarantined| Rejection {
+            object: format!("Service {}", quarantined.service),
+            field: family.family.to_string(),
+            message: quarantined.error.clone(),
+        })
+    });
+    found.chain(short).chain(refused).collect()
+}
+
+#[cfg(test)]
+mod tests;

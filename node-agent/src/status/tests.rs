@@ -1,0 +1,238 @@
+use super::*;
+
+use std::time::SystemTime;
+
+use crds::condition::status_of;
+use crds::{ConfigHash, EffectiveConfig, NodeProxySpec};
+use dataplane::{Config, Node, ServiceKey};
+use reconciler::{Failing, Pace, Quarantined, Rounds};
+
+use crate::engine::SourceHealth;
+use crate::source::Assignment;
+
+fn view() -> View {
+    let effective = EffectiveConfig::default();
+    let assignment = Assignment {
+        generation: Some(3),
+        spec: NodeProxySpec {
+            profile_name: "default".to_owned(),
+            config_hash: ConfigHash::of(&effective),
+            config: effective.clone(),
+            ..NodeProxySpec::default()
+        },
+        reason: String::new(),
+    };
+    View {
+        missing: Vec::new(),
+        configuration: Configuration::Assigned(assignment),
+        hash: ConfigHash::of(&effective),
+        effective,
+        source: SourceHealth::default(),
+        wanted: Some(Dataplane::new(
+            Arc::new(Node::default()),
+            Arc::new(Config::default()),
+        )),
+        endpoints: 0,
+        rejections: Vec::new(),
+    }
+}
+
+fn programmed(family: Family, view: &View) -> FamilyStatus {
+    FamilyStatus {
+        family,
+        programmed_since: Some(SystemTime::UNIX_EPOCH),
+        last_receipt: Some(SystemTime::UNIX_EPOCH),
+        last_success: Some(SystemTime::UNIX_EPOCH),
+        failing: None,
+        pace: Pace::Ordinary,
+        drifts: 0,
+        quarantined: Vec::new(),
+        shortcomings: Arc::new([]),
+        programmed: view.wanted.clone(),
+        rounds: Rounds::default(),
+    }
+}
+
+fn failing(mut family: FamilyStatus, recovery: Recovery) -> FamilyStatus {
+    family.failing = Some(Failing {
+        since: SystemTime::UNIX_EPOCH,
+        rounds: 2,
+        retries: 1,
+        error: "failed to commit: no such device".to_owned(),
+        recovery,
+    });
+    family
+}
+
+fn report(families: [FamilyStatus; 2]) -> Report {
+    Report {
+        activity: Activity::Waiting,
+        families: families.into(),
+        finished: Vec::new(),
+        latencies: Vec::new(),
+    }
+}
+
+fn say(view: &View, report: Option<&Report>) -> NodeProxyStatus {
+    let facts = Facts {
+        view,
+        report,
+        elements: 0,
+        latency: None,
+        conntrack: None,
+        kernel: "6.18",
+    };
+    status(&facts, &NodeProxyStatus::default(), Timestamp::UNIX_EPOCH)
+}
+
+/// Status, reason and message of one condition.
+fn told(status: &NodeProxyStatus, kind: &str) -> (String, String, String) {
+    let condition = status.conditions.iter().find(|c| c.type_ == kind);
+    let condition = condition.expect("it is there from the beginning");
+    (
+        condition.status.clone(),
+        condition.reason.clone(),
+        condition.message.clone(),
+    )
+}
+
+#[test]
+fn a_node_that_serves_everything_is_ready_and_has_applied_its_configuration() {
+    let view = view();
+    let both = Family::ALL.map(|family| programmed(family, &view));
+    let status = say(&view, Some(&report(both)));
+    assert_eq!(told(&status, condition::READY).0, "True");
+    assert_eq!(told(&status, condition::DEGRADED).0, "False");
+    assert_eq!(told(&status, condition::PROGRESSING).1, "Settled");
+    assert_eq!(status.observed_generation, Some(3));
+    assert_eq!(status.applied_hash, Some(view.hash.clone()));
+    let generations = status.conditions.iter().map(|c| c.observed_generation);
+    assert!(
+        generations
+            .into_iter()
+            .all(|generation| generation == Some(3))
+    );
+}
+
+/// Failure story T56: kubernetes#83263.
+#[test]
+fn t56_a_node_that_has_never_synced_is_not_ready_and_says_what_it_waits_for() {
+    let mut view = view();
+    view.missing = vec!["list of Services".to_owned()];
+    view.wanted = None;
+    let status = say(&view, None);
+    let (ready, reason, message) = told(&status, condition::READY);
+    assert_eq!((ready.as_str(), reason.as_str()), ("False", "ListsPending"));
+    assert_eq!(message, "waiting for the list of Services");
+    assert_eq!(status.applied_hash, None);
+    assert_eq!(status.mode, None);
+}
+
+#[test]
+fn listed_but_not_programmed_is_starting() {
+    let view = view();
+    let never = Family::ALL.map(|family| FamilyStatus {
+        programmed_since: None,
+        programmed: None,
+        ..programmed(family, &view)
+    });
+    let status = say(&view, Some(&report(never)));
+    assert_eq!(told(&status, condition::READY).1, "Starting");
+    assert_eq!(told(&status, condition::IPV4_PROGRAMMED).0, "Unknown");
+}
+
+/// Failure story T58: kubernetes#133694.
+#[test]
+fn t58_one_broken_family_is_told_from_the_other() {
+    let view = view();
+    let [ipv4, ipv6] = Family::ALL.map(|family| programmed(family, &view));
+    let status = say(&view, Some(&report([ipv4, failing(ipv6, Recovery::Retry)])));
+    assert_eq!(told(&status, condition::READY).1, "PartiallyProgrammed");
+    assert_eq!(told(&status, condition::IPV4_PROGRAMMED).0, "True");
+    let (programmed, reason, message) = told(&status, condition::IPV6_PROGRAMMED);
+    assert_eq!(
+        (programmed.as_str(), reason.as_str()),
+        ("False", "CommitFailed")
+    );
+    assert_eq!(
+        message,
+        "IPv6: failed to commit: no such device (attempt 2)"
+    );
+}
+
+#[test]
+fn a_kernel_that_cannot_is_told_from_one_that_would_not() {
+    let view = view();
+    let both = Family::ALL.map(|f| failing(programmed(f, &view), Recovery::Halt));
+    let status = say(&view, Some(&report(both)));
+    assert_eq!(told(&status, condition::READY).1, "KernelUnsupported");
+    assert_eq!(told(&status, condition::DEGRADED).1, "KernelUnsupported");
+}
+
+/// Failure story T25: kubernetes#142068.
+#[test]
+fn t25_a_service_that_the_kernel_refuses_is_named_and_the_node_is_ready() {
+    let view = view();
+    let [mut ipv4, ipv6] = Family::ALL.map(|family| programmed(family, &view));
+    ipv4.quarantined.push(Quarantined {
+        service: ServiceKey::new("shop", "cart"),
+        error: "invalid argument".to_owned(),
+        since: SystemTime::UNIX_EPOCH,
+    });
+    let status = say(&view, Some(&report([ipv4, ipv6])));
+    assert_eq!(told(&status, condition::READY).0, "True");
+    let (degraded, reason, message) = told(&status, condition::DEGRADED);
+    assert_eq!(
+        (degraded.as_str(), reason.as_str()),
+        ("True", "ServicesRejected")
+    );
+    assert!(message.contains("shop/cart"), "{message}");
+    assert_eq!(status.rejections.total, 1);
+    assert_eq!(status.rejections.first[0].object, "Service shop/cart");
+}
+
+/// Failure story T4: talos#8928.
+#[test]
+fn t4_a_mode_that_is_not_there_is_answered_and_the_effective_one_is_shown() {
+    let mut view = view();
+    view.effective.mode = Mode::Ipvs;
+    let both = Family::ALL.map(|family| programmed(family, &view));
+    let status = say(&view, Some(&report(both)));
+    assert_eq!(status.mode, Some(Mode::Nftables));
+    let (honoured, reason, message) = told(&status, condition::FEATURES_HONOURED);
+    assert_eq!(
+        (honoured.as_str(), reason.as_str()),
+        ("False", "ModeNotHonoured")
+    );
+    assert!(message.contains("ipvs"), "{message}");
+    assert_eq!(
+        status_of(&status.conditions, condition::READY),
+        Status::True
+    );
+}
+
+#[test]
+fn a_configuration_counts_as_applied_once_the_kernel_carries_it_out() {
+    let view = view();
+    let older = Dataplane::new(Arc::new(Node::default()), Arc::new(Config::default()));
+    let before = Family::ALL.map(|family| FamilyStatus {
+        programmed: Some(older.clone()),
+        ..programmed(family, &view)
+    });
+    let status = say(&view, Some(&report(before)));
+    assert_eq!(status.applied_hash, None);
+    assert_eq!(told(&status, condition::PROGRESSING).1, "Applying");
+}
+
+#[test]
+fn a_manifest_that_cannot_be_read_is_named() {
+    let mut view = view();
+    view.source.unreadable = Some(vec!["web.yaml line 7: no such field".to_owned()]);
+    let both = Family::ALL.map(|family| programmed(family, &view));
+    let status = say(&view, Some(&report(both)));
+    let (parsed, _, message) = told(&status, condition::MANIFESTS_PARSED);
+    assert_eq!(parsed, "False");
+    assert_eq!(message, "web.yaml line 7: no such field");
+    assert_eq!(told(&status, condition::DEGRADED).1, "ManifestsUnreadable");
+    assert_eq!(told(&status, condition::READY).0, "True");
+}
