@@ -1,0 +1,88 @@
+//! The command line.
+
+use std::{net::SocketAddr, path::PathBuf};
+
+use clap::{Args, Parser, Subcommand};
+use runtime::LogOptions;
+
+/// The cluster's side of Signpost: gives every node its configuration and sums up what the nodes report.
+#[derive(Debug, Parser)]
+#[command(name = "signpost-operator", version)]
+pub(crate) struct Arguments {
+    /// What is logged and how.
+    #[command(flatten)]
+    pub(crate) log: LogOptions,
+    /// What to do.
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Run the operator. Of several, the one that holds the lease acts; the others stand by.
+    Run(RunArguments),
+}
+
+/// How to run.
+#[derive(Debug, Args)]
+pub(crate) struct RunArguments {
+    /// The file that says where the API server is and who we are; without it, the service account of the Pod we run in.
+    #[arg(long, env = "SIGNPOST_KUBECONFIG", value_name = "FILE")]
+    pub(crate) kubeconfig: Option<PathBuf>,
+
+    /// The namespace of the lease.
+    #[arg(
+        long,
+        env = "SIGNPOST_NAMESPACE",
+        value_name = "NAMESPACE",
+        default_value = "signpost-system"
+    )]
+    pub(crate) namespace: String,
+
+    /// The name of the lease that decides which of several operators acts.
+    #[arg(
+        long,
+        env = "SIGNPOST_LEASE_NAME",
+        value_name = "NAME",
+        default_value = "signpost-operator"
+    )]
+    pub(crate) lease_name: String,
+
+    /// The name this operator goes by in the lease, which no other may have; without it, the host's name and a number.
+    #[arg(long, env = "SIGNPOST_IDENTITY", value_name = "NAME")]
+    pub(crate) identity: Option<String>,
+
+    /// Where /metrics, /livez and /readyz are served.
+    #[arg(
+        long,
+        env = "SIGNPOST_METRICS_ADDRESS",
+        value_name = "IP:PORT",
+        default_value = "0.0.0.0:10258"
+    )]
+    pub(crate) metrics_address: SocketAddr,
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn every_flag_has_a_variable_and_a_sentence() {
+        let command = Arguments::command();
+        command.clone().debug_assert();
+        let run = command.find_subcommand("run").expect("the command exists");
+        let flags = run.get_arguments().chain(command.get_arguments());
+        for flag in flags.filter(|flag| !matches!(flag.get_id().as_str(), "help" | "version")) {
+            assert!(
+                flag.get_env().is_some(),
+                "{} has no variable",
+                flag.get_id()
+            );
+            let help = flag.get_help().map(ToString::to_string).unwrap_or_default();
+            assert!(help.len() > 10, "{} says {help:?}", flag.get_id());
+        }
+    }
+}

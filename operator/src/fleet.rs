@@ -1,0 +1,333 @@
+//! The whole fleet as one synchronous state machine: what the watches tell goes in, what is to be written comes out.
+//!
+//! ```text
+//!   ProxyProfiles --.                                        .--> Stamp    NodeProxy.spec of a node
+//!   Nodes ----------+--> Fleet::apply   Fleet::plan(now) ----+--> Remove   a NodeProxy nobody decides for
+//!   NodeProxies ----'                                        '--> Report   ProxyProfile.status
+//!   answers to writes ---^
+//! ```
+//!
+//! It holds what Kubernetes holds and little else, so that a plan is the difference between what is and what should be:
+//! once everything is written, the next plan is empty, also that of an operator which has only just started.
+
+mod conflict;
+mod course;
+mod findings;
+mod known;
+mod member;
+mod rollup;
+
+use std::collections::BTreeMap;
+
+use crds::{
+    effective::{EffectiveConfig, hash::ConfigHash},
+    node_proxy::NodeProxySpec,
+    profile::{ProxyProfile, status::ProxyProfileStatus},
+    resolve::{NodeFacts, Ranking},
+};
+use jiff::{SignedDuration, Timestamp};
+
+pub(crate) use crate::fleet::{known::Change, rollup::NodeCounts};
+use crate::{
+    fleet::{
+        conflict::Conflicts,
+        course::{Course, Flow, Target},
+        known::Known,
+        member::{Member, Wanted},
+        rollup::Rollup,
+    },
+    records::{NODE_LABEL, NodeProxyRecord, NodeRecord, PROFILE_LABEL, ProfileRecord},
+};
+
+/// Everything known of the fleet.
+#[derive(Debug, Default)]
+pub(crate) struct Fleet {
+    profiles: Known<ProfileRecord>,
+    nodes: Known<NodeRecord>,
+    proxies: Known<NodeProxyRecord>,
+    courses: BTreeMap<String, Course>,
+    reported_at: BTreeMap<String, Timestamp>,
+}
+
+/// Something a watch, or the answer to a write, told.
+#[derive(Clone, Debug)]
+pub(crate) enum Event {
+    /// About profiles.
+    Profile(Change<ProfileRecord>),
+    /// About nodes.
+    Node(Change<NodeRecord>),
+    /// About what nodes were given.
+    Proxy(Change<NodeProxyRecord>),
+}
+
+/// What is to be written now.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Plan {
+    /// The writes, what was found out before what follows from it.
+    pub(crate) actions: Vec<Action>,
+    /// When to plan again although nothing was heard.
+    pub(crate) wake: Option<Timestamp>,
+    /// The nodes of every profile.
+    pub(crate) counts: BTreeMap<String, NodeCounts>,
+}
+
+/// One write.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Action {
+    /// Say how a profile does.
+    Report {
+        /// The profile's name.
+        profile: String,
+        /// What was said before.
+        before: Option<Box<ProxyProfileStatus>>,
+        /// What to say.
+        status: Box<ProxyProfileStatus>,
+    },
+    /// Give a node its configuration.
+    Stamp {
+        /// The node.
+        node: String,
+        /// The identity of the Node object, which is to own the `NodeProxy`.
+        owner: String,
+        /// What to give it.
+        spec: Box<NodeProxySpec>,
+        /// What it can go back to.
+        previous: Option<Box<NodeProxySpec>>,
+    },
+    /// Take away a `NodeProxy` no profile decides for, or whose node is gone.
+    Remove {
+        /// Its name.
+        node: String,
+        /// Its identity, so that one made since is left alone.
+        uid: String,
+    },
+}
+
+/// Nobody reads a status more often than this, and every write of it wakes everybody who watches.
+const BETWEEN_REPORTS: SignedDuration = SignedDuration::from_secs(1);
+
+/// The longest value of a label. Names may be longer: those go without label.
+const LONGEST_LABEL: usize = 63;
+
+/// What became of one profile in a plan.
+struct Outcome<'a> {
+    record: &'a ProfileRecord,
+    target: Target,
+    members: Vec<Member<'a>>,
+}
+
+// === impl Fleet ===
+
+impl Fleet {
+    /// Takes in what was told.
+    pub(crate) fn apply(&mut self, event: Event) {
+        match event {
+            Event::Profile(change) => self.profiles.apply(change),
+            Event::Node(change) => self.nodes.apply(change),
+            Event::Proxy(change) => self.proxies.apply(change),
+        }
+    }
+
+    /// Whether everything has been listed once. There is no plan before.
+    pub(crate) const fn is_complete(&self) -> bool {
+        self.profiles.listed().is_some()
+            && self.nodes.listed().is_some()
+            && self.proxies.listed().is_some()
+    }
+
+    /// What is to be written at `now`.
+    pub(crate) fn plan(&mut self, now: Timestamp) -> Plan {
+        let Self {
+            profiles,
+            nodes,
+            proxies,
+            courses,
+            reported_at,
+        } = self;
+        let (Some(profiles), Some(nodes), Some(proxies)) =
+            (profiles.listed(), nodes.listed(), proxies.listed())
+        else {
+            return Plan::default();
+        };
+        courses.retain(|name, _| profiles.contains_key(name));
+        reported_at.retain(|name, _| profiles.contains_key(name));
+
+        let ranking = Ranking::of(profiles.values().map(|record| &record.profile));
+        let mut conflicts = Conflicts::default();
+        let mut members: BTreeMap<String, Vec<Member<'_>>> = BTreeMap::new();
+        for node in nodes.values() {
+            let proxy = proxies.get(&node.name);
+            let facts = NodeFacts {
+                name: node.name.clone(),
+                labels: node.labels.clone(),
+                current: proxy.and_then(|proxy| proxy.spec.clone()),
+            };
+            let resolution = ranking.resolve(&facts);
+            conflicts.count(&resolution);
+            if let (Some(winner), Some(effective)) = (resolution.winner, resolution.effective) {
+                members.entry(winner).or_default().push(Member {
+                    node,
+                    proxy,
+                    effective,
+                });
+            }
+        }
+
+        let mut wanted: BTreeMap<String, Wanted> = BTreeMap::new();
+        let mut plan = Plan::default();
+        for (name, record) in profiles {
+            let members = members.remove(name).unwrap_or_default();
+            let outcome = Outcome {
+                target: target(&record.profile),
+                record,
+                members,
+            };
+            let course = outcome.advance(courses.remove(name), now, &mut wanted, &mut plan);
+            let rollup = Rollup::of(&outcome.members, &outcome.target.hash, now);
+            plan.wake_at(rollup.wake);
+            plan.counts.insert(name.clone(), rollup.counts);
+            let status = rollup.status(
+                record,
+                &outcome.target,
+                course.as_ref(),
+                conflicts.of(name),
+                now,
+            );
+            if let Some(course) = course {
+                courses.insert(name.clone(), course);
+            }
+            if record.profile.status.as_ref() != Some(&status) {
+                let next = reported_at
+                    .get(name)
+                    .and_then(|last| last.checked_add(BETWEEN_REPORTS).ok());
+                match next {
+                    Some(next) if now < next => plan.wake_at(Some(next)),
+                    _ => {
+                        reported_at.insert(name.clone(), now);
+                        let before = record.profile.status.clone().map(Box::new);
+                        let status = Box::new(status);
+                        plan.actions.push(Action::Report {
+                            profile: name.clone(),
+                            before,
+                            status,
+                        });
+                    }
+                }
+            }
+        }
+
+        plan.actions.extend(stamps(nodes, proxies, wanted.clone()));
+        let gone = proxies
+            .values()
+            .filter(|proxy| !wanted.contains_key(&proxy.name));
+        plan.actions.extend(gone.map(|proxy| Action::Remove {
+            node: proxy.name.clone(),
+            uid: proxy.uid.clone(),
+        }));
+        plan
+    }
+}
+
+fn target(profile: &ProxyProfile) -> Target {
+    Target {
+        hash: ConfigHash::of(&EffectiveConfig::of(&profile.spec)),
+        generation: profile.metadata.generation.unwrap_or_default(),
+        rollout: profile.spec.rollout.complete(),
+        flow: if profile.spec.paused {
+            Flow::Paused
+        } else {
+            Flow::Open
+        },
+    }
+}
+
+/// The nodes that do not have what they are to have.
+fn stamps(
+    nodes: &BTreeMap<String, NodeRecord>,
+    proxies: &BTreeMap<String, NodeProxyRecord>,
+    wanted: BTreeMap<String, Wanted>,
+) -> impl Iterator<Item = Action> {
+    wanted
+        .into_iter()
+        .filter_map(|(name, Wanted { spec, previous })| {
+            let owner = &nodes.get(&name)?.uid;
+            let fits = proxies.get(&name).is_some_and(|proxy| {
+                proxy.spec.as_ref() == Some(&spec)
+                    && proxy.previous == previous
+                    && proxy.owners.contains(owner)
+                    && labels(&name, &spec).all(|(label, value)| {
+                        proxy.labels.get(label).map(String::as_str) == Some(value)
+                    })
+            });
+            let (spec, previous) = (Box::new(spec), previous.map(Box::new));
+            (!fits).then(|| Action::Stamp {
+                owner: owner.clone(),
+                node: name,
+                spec,
+                previous,
+            })
+        })
+}
+
+/// The labels of a node's `NodeProxy`.
+pub(crate) fn labels<'a>(
+    node: &'a str,
+    spec: &'a NodeProxySpec,
+) -> impl Iterator<Item = (&'static str, &'a str)> {
+    [
+        (NODE_LABEL, node),
+        (PROFILE_LABEL, spec.profile_name.as_str()),
+    ]
+    .into_iter()
+    .filter(|(_, value)| value.len() <= LONGEST_LABEL)
+}
+
+// === impl Outcome ===
+
+impl Outcome<'_> {
+    /// Moves the profile's course on and collects what its nodes are to have. A profile that is not valid has no course:
+    /// the nodes it holds keep what they have.
+    fn advance(
+        &self,
+        course: Option<Course>,
+        now: Timestamp,
+        wanted: &mut BTreeMap<String, Wanted>,
+        plan: &mut Plan,
+    ) -> Option<Course> {
+        if !self.record.errors().is_empty() {
+            let held = self.members.iter();
+            wanted
+                .extend(held.filter_map(|member| Some((member.name().to_owned(), member.keep()?))));
+            return course;
+        }
+        let mut course =
+            course.unwrap_or_else(|| Course::resume(&self.target, &self.record.status()));
+        let wave = course.advance(&self.target, &self.members, now);
+        wanted.extend(wave.wanted);
+        plan.wake_at(wave.wake);
+        Some(course)
+    }
+}
+
+// === impl Plan ===
+
+impl Plan {
+    fn wake_at(&mut self, time: Option<Timestamp>) {
+        self.wake = [self.wake, time].into_iter().flatten().min();
+    }
+}
+
+// === impl Action ===
+
+impl Action {
+    /// The kind and name of the object that is written.
+    pub(crate) fn object(&self) -> (&'static str, &str) {
+        match self {
+            Self::Report { profile, .. } => ("ProxyProfile", profile),
+            Self::Stamp { node, .. } | Self::Remove { node, .. } => ("NodeProxy", node),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

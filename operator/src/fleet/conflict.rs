@@ -1,0 +1,99 @@
+//! On how many nodes profiles meet, and which of them decides there.
+
+use std::collections::BTreeMap;
+
+use crds::{
+    condition::{
+        Status,
+        reason::{NO_CONFLICT, OVERRIDDEN, Reason, SAME_PRIORITY},
+    },
+    resolve::{Precedence, Resolution, Verdict},
+};
+
+/// Every meeting of two profiles.
+#[derive(Debug, Default)]
+pub(crate) struct Conflicts(BTreeMap<String, Meetings>);
+
+/// Where one profile met others, counted in nodes by the other's name.
+#[derive(Debug, Default)]
+pub(crate) struct Meetings {
+    lost_at_same_priority: BTreeMap<String, usize>,
+    lost_to_priority: BTreeMap<String, usize>,
+    won_at_same_priority: BTreeMap<String, usize>,
+}
+
+// === impl Conflicts ===
+
+impl Conflicts {
+    /// Takes in what came out for one node.
+    pub(crate) fn count(&mut self, resolution: &Resolution) {
+        for candidate in &resolution.candidates {
+            let Verdict::Lost { to, by } = &candidate.verdict else {
+                continue;
+            };
+            let lost = self.0.entry(candidate.profile.clone()).or_default();
+            if *by == Precedence::Priority {
+                *lost.lost_to_priority.entry(to.clone()).or_default() += 1;
+            } else {
+                *lost.lost_at_same_priority.entry(to.clone()).or_default() += 1;
+                let won = self.0.entry(to.clone()).or_default();
+                *won.won_at_same_priority
+                    .entry(candidate.profile.clone())
+                    .or_default() += 1;
+            }
+        }
+    }
+
+    /// What one profile has to say about it.
+    pub(crate) fn of(&self, profile: &str) -> (Status, Reason, String) {
+        let nothing = || {
+            (
+                Status::False,
+                NO_CONFLICT,
+                "no other profile of this priority selects the same nodes".to_owned(),
+            )
+        };
+        let Some(Meetings {
+            lost_at_same_priority,
+            lost_to_priority,
+            won_at_same_priority,
+        }) = self.0.get(profile)
+        else {
+            return nothing();
+        };
+        let lost = lost_at_same_priority
+            .iter()
+            .map(|(other, nodes)| format!("{other} decides for {}", count(*nodes)));
+        let won = won_at_same_priority
+            .iter()
+            .map(|(other, nodes)| format!("decides for {} instead of {other}", count(*nodes)));
+        let clashes: Vec<String> = lost.chain(won).collect();
+        if !clashes.is_empty() {
+            let message = format!("same priority, same nodes: {}", clashes.join("; "));
+            return (Status::True, SAME_PRIORITY, message);
+        }
+        let overridden: Vec<String> = lost_to_priority
+            .iter()
+            .map(|(other, nodes)| format!("{other} on {}", count(*nodes)))
+            .collect();
+        if overridden.is_empty() {
+            return nothing();
+        }
+        (
+            Status::False,
+            OVERRIDDEN,
+            format!(
+                "a profile with a lower priority number decides: {}",
+                overridden.join("; ")
+            ),
+        )
+    }
+}
+
+fn count(nodes: usize) -> String {
+    if nodes == 1 {
+        "1 node".to_owned()
+    } else {
+        format!("{nodes} nodes")
+    }
+}

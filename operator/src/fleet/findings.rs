@@ -1,0 +1,246 @@
+//! What is found out about a profile, as the conditions of its status.
+
+use crds::{
+    condition::{
+        ACCEPTED, CONFLICT, DEGRADED, FEATURES_HONOURED, Finding, PROGRESSING, READY, Status,
+        reason::{
+            AGENT_SILENT, ALL_HONOURED, ALL_NODES_PROGRAMMED, AS_EXPECTED, DEADLINE_EXCEEDED,
+            HALTED, INVALID_FIELD, INVALID_NODE_SELECTOR, NO_MATCHING_NODES, NODES_DEGRADED,
+            NODES_NOT_READY, PAUSED, ROLLED_BACK, ROLLING_OUT, Reason, SETTLED, UNREADABLE, VALID,
+        },
+        set_condition,
+    },
+    profile::{rollout::OnFailure, status::ProxyProfileStatus},
+};
+use jiff::Timestamp;
+
+use crate::{
+    fleet::{
+        course::{Course, Flow, Phase, Target},
+        rollup::{NodeCounts, Rollup},
+    },
+    records::ProfileRecord,
+};
+
+/// More names than this make a sentence nobody reads to its end.
+const MOST_NAMED: usize = 5;
+
+// === impl Rollup ===
+
+impl Rollup {
+    /// The status to write: the times of transition are those of the status there is, wherever nothing changed.
+    pub(crate) fn status(
+        self,
+        record: &ProfileRecord,
+        target: &Target,
+        course: Option<&Course>,
+        conflict: (Status, Reason, String),
+        now: Timestamp,
+    ) -> ProxyProfileStatus {
+        let mut conditions = record.status().conditions;
+        let generation = Some(record.generation());
+        let accepted = accepted(record);
+        let is_valid = accepted.0 == Status::True;
+        let phase = course.map(|course| &course.phase).filter(|_| is_valid);
+        let mut findings = vec![
+            (READY, self.ready(&accepted, phase)),
+            (PROGRESSING, self.progressing(target, phase)),
+            (DEGRADED, self.degraded(phase)),
+            (CONFLICT, conflict),
+        ];
+        findings.extend(
+            self.features_honoured()
+                .map(|finding| (FEATURES_HONOURED, finding)),
+        );
+        findings.push((ACCEPTED, accepted));
+        conditions.retain(|condition| findings.iter().any(|(kind, _)| *kind == condition.type_));
+        for (kind, (status, reason, message)) in findings {
+            set_condition(
+                &mut conditions,
+                Finding {
+                    kind,
+                    status,
+                    reason,
+                    message,
+                    generation,
+                },
+                now,
+            );
+        }
+        ProxyProfileStatus {
+            observed_generation: generation,
+            matched_nodes: self.counts.matched,
+            updated_nodes: self.counts.updated,
+            ready_nodes: self.counts.ready,
+            degraded_nodes: self.counts.degraded,
+            current_hash: self.current,
+            target_hash: is_valid.then(|| target.hash.to_string()),
+            sync_latency: self.latency,
+            worst_nodes: self.worst,
+            conditions,
+        }
+    }
+
+    fn ready(
+        &self,
+        accepted: &(Status, Reason, String),
+        phase: Option<&Phase>,
+    ) -> (Status, Reason, String) {
+        if accepted.0 != Status::True {
+            return (Status::False, accepted.1, accepted.2.clone());
+        }
+        let matched = self.counts.matched;
+        if matched == 0 {
+            // Neither a fault nor a success: an alert must not fire and a wait for it must not end.
+            return (
+                Status::Unknown,
+                NO_MATCHING_NODES,
+                "decides for no node".to_owned(),
+            );
+        }
+        let arrived = self.arrived;
+        if arrived == matched {
+            return (
+                Status::True,
+                ALL_NODES_PROGRAMMED,
+                format!("{arrived} of {matched} nodes are ready with it"),
+            );
+        }
+        let mut message = format!("{arrived} of {matched} nodes are ready with it");
+        if let Some(Phase::Failed { .. }) = phase {
+            message += "; the rollout failed";
+        }
+        if !self.unready.is_empty() {
+            message += &format!("; not ready: {}", first(&self.unready));
+        }
+        (Status::False, NODES_NOT_READY, message)
+    }
+
+    fn progressing(&self, target: &Target, phase: Option<&Phase>) -> (Status, Reason, String) {
+        let NodeCounts {
+            matched, updated, ..
+        } = self.counts;
+        let taken_on = format!("{updated} of {matched} nodes have applied it");
+        match phase {
+            None => (
+                Status::False,
+                SETTLED,
+                "nodes keep what they have while the profile is not valid".to_owned(),
+            ),
+            Some(Phase::Failed {
+                outcome: OnFailure::Halt,
+                message,
+            }) => (Status::False, HALTED, message.clone()),
+            Some(Phase::Failed {
+                outcome: OnFailure::Rollback,
+                message,
+            }) => (Status::False, ROLLED_BACK, message.clone()),
+            Some(Phase::Rolling) if target.flow == Flow::Paused => {
+                (Status::False, PAUSED, taken_on)
+            }
+            Some(Phase::Rolling) => (Status::True, ROLLING_OUT, taken_on),
+            Some(Phase::Settled) => (
+                Status::False,
+                SETTLED,
+                "every node has what the profile asks for".to_owned(),
+            ),
+            Some(Phase::Overdue) => (Status::False, DEADLINE_EXCEEDED, taken_on),
+        }
+    }
+
+    fn degraded(&self, phase: Option<&Phase>) -> (Status, Reason, String) {
+        let NodeCounts {
+            matched, degraded, ..
+        } = self.counts;
+        match phase {
+            Some(Phase::Failed {
+                outcome: OnFailure::Rollback,
+                message,
+            }) => (Status::True, ROLLED_BACK, message.clone()),
+            Some(Phase::Failed {
+                outcome: OnFailure::Halt,
+                message,
+            }) => (Status::True, NODES_DEGRADED, message.clone()),
+            _ if degraded > 0 => (
+                Status::True,
+                NODES_DEGRADED,
+                format!(
+                    "{degraded} of {matched} nodes are degraded: {}",
+                    self.worst_names()
+                ),
+            ),
+            _ if !self.silent.is_empty() => (
+                Status::True,
+                AGENT_SILENT,
+                format!("no report from the agents of {}", first(&self.silent)),
+            ),
+            Some(Phase::Overdue) => (
+                Status::True,
+                DEADLINE_EXCEEDED,
+                format!("nodes are late: {}", self.worst_names()),
+            ),
+            _ => (Status::False, AS_EXPECTED, String::new()),
+        }
+    }
+
+    /// Nothing is said before a node has said something.
+    fn features_honoured(&self) -> Option<(Status, Reason, String)> {
+        if let Some(unhonoured) = self.unhonoured.first() {
+            let count = self.unhonoured.len();
+            let message = format!(
+                "on {count} of {} nodes, such as {}",
+                self.counts.matched, unhonoured.message
+            );
+            return Some((Status::False, unhonoured.reason, message));
+        }
+        (self.honouring > 0).then(|| {
+            (
+                Status::True,
+                ALL_HONOURED,
+                "everything asked for is carried out".to_owned(),
+            )
+        })
+    }
+
+    fn worst_names(&self) -> String {
+        let names: Vec<String> = self
+            .worst
+            .iter()
+            .map(|node| format!("{} ({})", node.name, node.reason))
+            .collect();
+        first(&names)
+    }
+}
+
+fn accepted(record: &ProfileRecord) -> (Status, Reason, String) {
+    let errors = record.errors();
+    if errors.is_empty() {
+        return (Status::True, VALID, "the profile is valid".to_owned());
+    }
+    let reason = if !record.unreadable.is_empty() {
+        UNREADABLE
+    } else if errors
+        .iter()
+        .all(|error| error.field.starts_with("spec.nodeSelector"))
+    {
+        INVALID_NODE_SELECTOR
+    } else {
+        INVALID_FIELD
+    };
+    let texts: Vec<String> = errors.iter().map(ToString::to_string).collect();
+    (Status::False, reason, texts.join("; "))
+}
+
+/// The first few of `names`.
+fn first(names: &[String]) -> String {
+    let mut text = names
+        .iter()
+        .take(MOST_NAMED)
+        .map(String::as_str)
+        .collect::<Vec<_>>()
+        .join(", ");
+    if names.len() > MOST_NAMED {
+        text += &format!(" and {} more", names.len() - MOST_NAMED);
+    }
+    text
+}

@@ -1,0 +1,212 @@
+//! The reports of a profile's nodes, summed up.
+
+use std::collections::BTreeMap;
+
+use crds::{
+    condition::{
+        DEGRADED, FEATURES_HONOURED, READY, Status,
+        reason::{
+            AGENT_SILENT, FIELD_NOT_HONOURED, MODE_NOT_HONOURED, NO_CONFIGURATION, NODES_DEGRADED,
+            Reason, SERVICES_REJECTED, STARTING,
+        },
+    },
+    effective::hash::ConfigHash,
+    node_proxy::latency::Microseconds,
+    profile::status::{FleetLatency, MOST_WORST_NODES, WorstNode},
+};
+use jiff::Timestamp;
+
+use crate::fleet::member::Member;
+
+/// What the nodes of one profile say, taken together.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Rollup {
+    /// How many there are of each.
+    pub(crate) counts: NodeCounts,
+    /// When an agent will have been silent for too long.
+    pub(crate) wake: Option<Timestamp>,
+    /// Nodes that are ready with what the profile asks for.
+    pub(super) arrived: u32,
+    /// The configuration most of them have applied.
+    pub(super) current: Option<String>,
+    /// How long they take.
+    pub(super) latency: Option<FleetLatency>,
+    /// Whom to look at first.
+    pub(super) worst: Vec<WorstNode>,
+    /// Those not heard from for too long.
+    pub(super) silent: Vec<String>,
+    /// Those not ready, each with its reason.
+    pub(super) unready: Vec<String>,
+    /// What some of them do not carry out.
+    pub(super) unhonoured: Vec<Unhonoured>,
+    /// How many carry out everything.
+    pub(super) honouring: u32,
+}
+
+/// How many nodes a profile decides for, and how they do.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct NodeCounts {
+    /// All of them.
+    pub(crate) matched: u32,
+    /// Those that have applied what the profile asks for.
+    pub(crate) updated: u32,
+    /// Those that are ready, with whatever they have.
+    pub(crate) ready: u32,
+    /// Those with something wrong.
+    pub(crate) degraded: u32,
+}
+
+/// What one node does not carry out.
+#[derive(Clone, Debug)]
+pub(super) struct Unhonoured {
+    /// Why.
+    pub(super) reason: Reason,
+    /// Which node, and what.
+    pub(super) message: String,
+}
+
+/// Why a node is one of the worst, worst first.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Trouble {
+    Degraded(String),
+    NotReady(String),
+    Slow,
+}
+
+/// A commit takes milliseconds at any size of cluster, so whoever needs this long is worth a look.
+const SLOW: Microseconds = Microseconds::new(1_000_000);
+
+// === impl Rollup ===
+
+impl Rollup {
+    /// Sums up what `members` say, of whom the profile asks for `target`.
+    pub(crate) fn of(members: &[Member<'_>], target: &ConfigHash, now: Timestamp) -> Self {
+        let mut rollup = Self::default();
+        let mut applied: BTreeMap<&str, u32> = BTreeMap::new();
+        let mut latencies: Vec<(Microseconds, Microseconds)> = Vec::new();
+        let mut troubles: Vec<(Trouble, Option<Microseconds>, &str)> = Vec::new();
+        for member in members {
+            let silent = member.silent_from().is_some_and(|from| from <= now);
+            if let Some(from) = member.silent_from().filter(|from| *from > now) {
+                rollup.wake = [rollup.wake, Some(from)].into_iter().flatten().min();
+            }
+            let ready = !silent && member.says(READY) == Status::True;
+            let degraded = member.says(DEGRADED) == Status::True;
+            rollup.counts.matched += 1;
+            rollup.counts.updated += u32::from(member.has_applied(target));
+            rollup.counts.ready += u32::from(ready);
+            rollup.counts.degraded += u32::from(degraded);
+            let asked_for = member
+                .current()
+                .is_some_and(|spec| spec.config_hash == *target);
+            rollup.arrived += u32::from(ready && asked_for && member.is_done());
+            if silent {
+                rollup.silent.push(member.name().to_owned());
+            }
+            rollup.features(member);
+
+            if let Some(hash) = member
+                .status()
+                .and_then(|status| status.applied_hash.as_ref())
+            {
+                *applied.entry(hash.as_str()).or_default() += 1;
+            }
+            let total = member
+                .status()
+                .and_then(|status| status.sync_latency.as_ref())
+                .map(|latency| latency.total);
+            latencies.extend(total.map(|total| (total.p50_microseconds, total.p99_microseconds)));
+            let p99 = total.map(|total| total.p99_microseconds);
+            let reason = |kind: &str, otherwise: Reason| {
+                member
+                    .condition(kind)
+                    .map_or(otherwise.name, |condition| condition.reason.as_str())
+                    .to_owned()
+            };
+            let trouble = if degraded {
+                Trouble::Degraded(reason(DEGRADED, NODES_DEGRADED))
+            } else if silent {
+                Trouble::NotReady(AGENT_SILENT.name.to_owned())
+            } else if !ready {
+                let nothing = if member.current().is_some() {
+                    STARTING
+                } else {
+                    NO_CONFIGURATION
+                };
+                Trouble::NotReady(reason(READY, nothing))
+            } else if p99.is_some_and(|p99| p99 >= SLOW) {
+                Trouble::Slow
+            } else {
+                continue;
+            };
+            if let Trouble::NotReady(reason) = &trouble {
+                rollup.unready.push(format!("{} ({reason})", member.name()));
+            }
+            troubles.push((trouble, p99, member.name()));
+        }
+        // Of two hashes equally many have applied, the same one every time.
+        rollup.current = applied
+            .into_iter()
+            .max_by_key(|(hash, count)| (*count, *hash))
+            .map(|(hash, _)| hash.to_owned());
+        rollup.latency = fleet_latency(latencies);
+        rollup.worst = worst(troubles);
+        rollup
+    }
+
+    fn features(&mut self, member: &Member<'_>) {
+        match member.condition(FEATURES_HONOURED) {
+            Some(honoured) if honoured.status == "True" => self.honouring += 1,
+            Some(honoured) if honoured.status == "False" => {
+                let known = [MODE_NOT_HONOURED, FIELD_NOT_HONOURED, SERVICES_REJECTED];
+                let reason = known
+                    .into_iter()
+                    .find(|reason| reason.name == honoured.reason)
+                    .unwrap_or(FIELD_NOT_HONOURED);
+                self.unhonoured.push(Unhonoured {
+                    reason,
+                    message: format!("{}: {}", member.name(), honoured.message),
+                });
+            }
+            _ => {}
+        }
+    }
+}
+
+/// The middle one of the medians, which no single node moves, and the greatest of the 99th percentiles, which one does.
+fn fleet_latency(mut latencies: Vec<(Microseconds, Microseconds)>) -> Option<FleetLatency> {
+    latencies.sort();
+    let (median, _) = *latencies.get(latencies.len().saturating_sub(1) / 2)?;
+    let greatest = latencies.into_iter().map(|(_, p99)| p99).max()?;
+    Some(FleetLatency::new(median, greatest))
+}
+
+fn worst(mut troubles: Vec<(Trouble, Option<Microseconds>, &str)>) -> Vec<WorstNode> {
+    let severity = |trouble: &Trouble| match trouble {
+        Trouble::Degraded(_) => 0,
+        Trouble::NotReady(_) => 1,
+        Trouble::Slow => 2,
+    };
+    troubles.sort_by(|(a, a_p99, a_name), (b, b_p99, b_name)| {
+        severity(a)
+            .cmp(&severity(b))
+            .then_with(|| b_p99.cmp(a_p99))
+            .then_with(|| a_name.cmp(b_name))
+    });
+    troubles.truncate(MOST_WORST_NODES);
+    let describe =
+        |(trouble, p99_microseconds, name): (Trouble, Option<Microseconds>, &str)| WorstNode {
+            name: name.to_owned(),
+            reason: match trouble {
+                Trouble::Degraded(reason) | Trouble::NotReady(reason) => {
+                    reason.chars().take(LONGEST_REASON).collect()
+                }
+                Trouble::Slow => "Slow".to_owned(),
+            },
+            p99_microseconds,
+        };
+    troubles.into_iter().map(describe).collect()
+}
+
+/// What the schema of [`WorstNode::reason`] allows.
+const LONGEST_REASON: usize = 128;

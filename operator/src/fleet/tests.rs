@@ -1,0 +1,367 @@
+//! The fleet in a cluster that exists in memory only: objects are JSON, versions and generations count up as an API
+//! server lets them, and agents report what they are told to.
+
+mod properties;
+mod rollout;
+mod stamping;
+mod status;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crds::profile::status::ProxyProfileStatus;
+use jiff::{SignedDuration, Timestamp};
+use kube::core::DynamicObject;
+use serde_json::{Value, json};
+
+use super::*;
+use crate::records::{STAMP_MANAGER, SlimNode};
+
+/// A cluster with its operator.
+struct Cluster {
+    fleet: Fleet,
+    profiles: BTreeMap<String, Value>,
+    nodes: BTreeMap<String, Value>,
+    proxies: BTreeMap<String, Value>,
+    now: Timestamp,
+    version: u64,
+    /// Nodes whose agent does not report by itself.
+    mute: BTreeSet<String>,
+    /// Configurations, by mode, with which agents say that they are degraded.
+    broken_mode: Option<&'static str>,
+    /// The names of the NodeProxies that were written, in order.
+    stamped: Vec<String>,
+    /// The names of the profiles whose status was written.
+    reported: Vec<String>,
+}
+
+impl Cluster {
+    fn new() -> Self {
+        let mut cluster = Self {
+            fleet: Fleet::default(),
+            profiles: BTreeMap::new(),
+            nodes: BTreeMap::new(),
+            proxies: BTreeMap::new(),
+            now: Timestamp::from_second(1_800_000_000).expect("a time"),
+            version: 1,
+            mute: BTreeSet::new(),
+            broken_mode: None,
+            stamped: Vec::new(),
+            reported: Vec::new(),
+        };
+        cluster.restart_operator();
+        cluster
+    }
+
+    /// With this many nodes n1, n2, … whose agents report at once, and the profile default, settled.
+    fn with_nodes(count: usize) -> Self {
+        let mut cluster = Self::new();
+        for number in 1..=count {
+            cluster.add_node(&format!("n{number}"), json!({}));
+        }
+        cluster.put_profile("default", json!({}));
+        cluster.run();
+        cluster.forget_writes();
+        cluster
+    }
+
+    fn restart_operator(&mut self) {
+        self.fleet = Fleet::default();
+        let profiles = self.profiles.values().map(profile_record).collect();
+        let nodes = self.nodes.values().map(node_record).collect();
+        let proxies = self.proxies.values().map(proxy_record).collect();
+        self.fleet.apply(Event::Profile(Change::Listed(profiles)));
+        self.fleet.apply(Event::Node(Change::Listed(nodes)));
+        self.fleet.apply(Event::Proxy(Change::Listed(proxies)));
+    }
+
+    fn next_version(&mut self) -> String {
+        self.version += 1;
+        self.version.to_string()
+    }
+
+    fn add_node(&mut self, name: &str, labels: Value) {
+        let version = self.next_version();
+        let node = json!({"metadata": {
+            "name": name, "uid": format!("uid-{name}-{version}"), "resourceVersion": version, "labels": labels,
+        }});
+        self.put_node(name, node);
+    }
+
+    fn relabel_node(&mut self, name: &str, labels: Value) {
+        let mut node = self.nodes[name].clone();
+        node["metadata"]["labels"] = labels;
+        self.put_node(name, node);
+    }
+
+    fn lose_kubelet(&mut self, name: &str) {
+        let mut node = self.nodes[name].clone();
+        node["status"] = json!({"conditions": [{"type": "Ready", "status": "Unknown"}]});
+        self.put_node(name, node);
+    }
+
+    fn put_node(&mut self, name: &str, mut node: Value) {
+        node["metadata"]["resourceVersion"] = self.next_version().into();
+        self.fleet
+            .apply(Event::Node(Change::Applied(Box::new(node_record(&node)))));
+        self.nodes.insert(name.into(), node);
+    }
+
+    fn remove_node(&mut self, name: &str) {
+        self.nodes.remove(name);
+        self.fleet.apply(Event::Node(Change::Deleted(name.into())));
+    }
+
+    /// Creates the profile or replaces its spec.
+    fn put_profile(&mut self, name: &str, spec: Value) {
+        let version = self.next_version();
+        let (now, known) = (self.now, self.profiles.get(name));
+        let mut profile = known.cloned().unwrap_or_else(|| {
+            json!({"metadata": {
+                "name": name, "uid": format!("uid-{name}"), "generation": 0, "creationTimestamp": now,
+            }})
+        });
+        let generation = profile["metadata"]["generation"]
+            .as_i64()
+            .expect("a number");
+        if profile["spec"] != spec {
+            profile["metadata"]["generation"] = (generation + 1).into();
+        }
+        profile["metadata"]["resourceVersion"] = version.into();
+        profile["spec"] = spec;
+        self.fleet
+            .apply(Event::Profile(Change::Applied(Box::new(profile_record(
+                &profile,
+            )))));
+        self.profiles.insert(name.into(), profile);
+    }
+
+    fn remove_profile(&mut self, name: &str) {
+        self.profiles.remove(name);
+        self.fleet
+            .apply(Event::Profile(Change::Deleted(name.into())));
+    }
+
+    /// Lets operator and agents work until there is nothing left to do, as long as nobody has to wait for a deadline.
+    fn run(&mut self) {
+        for _ in 0..1000 {
+            let plan = self.fleet.plan(self.now);
+            let soon = plan
+                .wake
+                .filter(|wake| *wake <= self.now + SignedDuration::from_secs(1));
+            if plan.actions.is_empty() && !self.report() {
+                match soon {
+                    Some(_) => self.now += SignedDuration::from_secs(1),
+                    None => return,
+                }
+            }
+            for action in plan.actions {
+                self.write(action);
+            }
+        }
+        panic!(
+            "there is always something to do: {:?}",
+            self.fleet.plan(self.now).actions
+        );
+    }
+
+    fn advance(&mut self, seconds: i64) {
+        self.now += SignedDuration::from_secs(seconds);
+        self.run();
+    }
+
+    fn write(&mut self, action: Action) {
+        match action {
+            Action::Report {
+                profile, status, ..
+            } => {
+                let version = self.next_version();
+                let Some(known) = self.profiles.get_mut(&profile) else {
+                    return;
+                };
+                // As JSON and back: times lose what an API server does not keep.
+                known["status"] = serde_json::to_value(&status).expect("JSON");
+                known["metadata"]["resourceVersion"] = version.into();
+                let record = profile_record(known);
+                self.fleet
+                    .apply(Event::Profile(Change::Applied(Box::new(record))));
+                self.reported.push(profile);
+            }
+            Action::Stamp {
+                node,
+                owner,
+                spec,
+                previous,
+            } => {
+                let spec = serde_json::to_value(&spec).expect("JSON");
+                let version = self.next_version();
+                let known = self
+                    .proxies
+                    .get(&node)
+                    .cloned()
+                    .unwrap_or_else(|| json!({"metadata": {"generation": 0}}));
+                let changed = known["spec"] != spec;
+                let generation = known["metadata"]["generation"].as_i64().expect("a number")
+                    + i64::from(changed);
+                let mut proxy = json!({"metadata": {
+                    "name": node, "uid": format!("uid-proxy-{node}"), "generation": generation,
+                    "resourceVersion": version,
+                    "labels": {"signpost.dev/node": node, "signpost.dev/profile": spec["profileName"]},
+                    "ownerReferences": [{"apiVersion": "v1", "kind": "Node", "name": node, "uid": owner}],
+                    "managedFields": [{"manager": STAMP_MANAGER, "operation": "Apply", "time": self.now}],
+                }, "spec": spec, "status": known["status"]});
+                if let Some(previous) = previous {
+                    let previous = serde_json::to_string(&previous).expect("JSON");
+                    proxy["metadata"]["annotations"] = json!({"signpost.dev/previous": previous});
+                }
+                self.put_proxy(&node, proxy);
+                self.stamped.push(node);
+            }
+            Action::Remove { node, uid } => {
+                let known = self
+                    .proxies
+                    .remove(&node)
+                    .expect("only what is there is removed");
+                assert_eq!(known["metadata"]["uid"], uid);
+                self.fleet.apply(Event::Proxy(Change::Deleted(node)));
+            }
+        }
+    }
+
+    fn put_proxy(&mut self, node: &str, proxy: Value) {
+        self.fleet
+            .apply(Event::Proxy(Change::Applied(Box::new(proxy_record(
+                &proxy,
+            )))));
+        self.proxies.insert(node.into(), proxy);
+    }
+
+    /// Every agent that is not mute reports on what it was given. Returns whether any had something new to say.
+    fn report(&mut self) -> bool {
+        let mut news = false;
+        for name in self.proxies.keys().cloned().collect::<Vec<_>>() {
+            let proxy = &self.proxies[&name];
+            let fresh = proxy["status"]["observedGeneration"] != proxy["metadata"]["generation"];
+            if fresh && !self.mute.contains(&name) && self.nodes.contains_key(&name) {
+                let broken = self
+                    .broken_mode
+                    .is_some_and(|mode| proxy["spec"]["config"]["mode"] == mode);
+                self.say(
+                    &name,
+                    if broken {
+                        json!({"Ready": "False", "Degraded": "True"})
+                    } else {
+                        json!({"Ready": "True"})
+                    },
+                );
+                news = true;
+            }
+        }
+        news
+    }
+
+    /// The agent of `node` reports these conditions on what it was given, which it has applied.
+    fn say(&mut self, node: &str, conditions: Value) {
+        let mut proxy = self.proxies[node].clone();
+        let generation = proxy["metadata"]["generation"].clone();
+        let conditions: Vec<Value> = conditions
+            .as_object()
+            .expect("conditions")
+            .iter()
+            .map(|(kind, status)| {
+                json!({
+                    "type": kind, "status": status, "reason": "Said", "message": "by the test",
+                    "observedGeneration": generation, "lastTransitionTime": self.now,
+                })
+            })
+            .collect();
+        proxy["status"] = json!({
+            "observedGeneration": generation,
+            "appliedHash": proxy["spec"]["configHash"],
+            "mode": proxy["spec"]["config"]["mode"],
+            "conditions": conditions,
+        });
+        self.change_status(node, proxy["status"].clone());
+    }
+
+    fn change_status(&mut self, node: &str, status: Value) {
+        let mut proxy = self.proxies[node].clone();
+        proxy["status"] = status;
+        proxy["metadata"]["resourceVersion"] = self.next_version().into();
+        self.put_proxy(node, proxy);
+    }
+
+    fn forget_writes(&mut self) {
+        self.stamped.clear();
+        self.reported.clear();
+    }
+
+    /// Node by node, which profile and mode it was given.
+    fn given(&self) -> Vec<String> {
+        let given = |(name, proxy): (&String, &Value)| {
+            let text = |pointer: &str| {
+                proxy
+                    .pointer(pointer)
+                    .and_then(Value::as_str)
+                    .unwrap_or("?")
+                    .to_owned()
+            };
+            format!(
+                "{name} {} {}",
+                text("/spec/profileName"),
+                text("/spec/config/mode")
+            )
+        };
+        self.proxies.iter().map(given).collect()
+    }
+
+    fn nodes_with_mode(&self, mode: &str) -> Vec<&str> {
+        let has = |proxy: &Value| proxy["spec"]["config"]["mode"] == mode;
+        self.proxies
+            .iter()
+            .filter(|(_, proxy)| has(proxy))
+            .map(|(name, _)| name.as_str())
+            .collect()
+    }
+
+    fn status(&self, profile: &str) -> ProxyProfileStatus {
+        serde_json::from_value(self.profiles[profile]["status"].clone())
+            .expect("a status was written")
+    }
+
+    /// `True/Reason` of a profile's condition.
+    fn condition(&self, profile: &str, kind: &str) -> String {
+        let status = self.status(profile);
+        let condition = status
+            .conditions
+            .iter()
+            .find(|condition| condition.type_ == kind);
+        condition.map_or("absent".into(), |condition| {
+            format!("{}/{}", condition.status, condition.reason)
+        })
+    }
+
+    fn message(&self, profile: &str, kind: &str) -> String {
+        let status = self.status(profile);
+        let condition = status
+            .conditions
+            .into_iter()
+            .find(|condition| condition.type_ == kind);
+        condition.expect("the condition is there").message
+    }
+}
+
+fn object(value: &Value) -> DynamicObject {
+    serde_json::from_value(value.clone()).expect("an object")
+}
+
+fn profile_record(value: &Value) -> ProfileRecord {
+    ProfileRecord::parse(object(value))
+}
+
+fn proxy_record(value: &Value) -> NodeProxyRecord {
+    NodeProxyRecord::parse(object(value))
+}
+
+fn node_record(value: &Value) -> NodeRecord {
+    NodeRecord::parse(serde_json::from_value::<SlimNode>(value.clone()).expect("a node"))
+}

@@ -1,0 +1,131 @@
+//! Whatever happens in whatever order: the same end, and then nothing more.
+
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
+use super::Cluster;
+
+/// Something that happens to a cluster.
+#[derive(Clone, Debug)]
+enum Happening {
+    NodeJoins(u8, bool),
+    NodeLeaves(u8),
+    ProfileIs(u8, Value),
+    ProfileGoes(u8),
+    OperatorRestarts,
+    EverythingIsWritten,
+}
+
+fn spec() -> impl Strategy<Value = Value> {
+    let selector = prop_oneof![
+        Just(json!({})),
+        Just(json!({"matchLabels": {"role": "edge"}}))
+    ];
+    let mode = prop_oneof![Just("nftables"), Just("iptables"), Just("teleport")];
+    (0..3_u8, selector, mode, "1s|30s|90s").prop_map(|(priority, selector, mode, period)| {
+        json!({"priority": priority, "nodeSelector": selector, "mode": mode, "syncPeriod": period})
+    })
+}
+
+fn happening() -> impl Strategy<Value = Happening> {
+    prop_oneof![
+        4 => (0..6_u8, any::<bool>()).prop_map(|(node, edge)| Happening::NodeJoins(node, edge)),
+        1 => (0..6_u8).prop_map(Happening::NodeLeaves),
+        3 => (0..3_u8, spec()).prop_map(|(profile, spec)| Happening::ProfileIs(profile, spec)),
+        1 => (0..3_u8).prop_map(Happening::ProfileGoes),
+        1 => Just(Happening::OperatorRestarts),
+        2 => Just(Happening::EverythingIsWritten),
+    ]
+}
+
+fn happen(cluster: &mut Cluster, happening: Happening) {
+    let labels = |edge: bool| {
+        if edge {
+            json!({"role": "edge"})
+        } else {
+            json!({})
+        }
+    };
+    match happening {
+        Happening::NodeJoins(node, edge) => {
+            let name = format!("n{node}");
+            if cluster.nodes.contains_key(&name) {
+                cluster.relabel_node(&name, labels(edge));
+            } else {
+                cluster.add_node(&name, labels(edge));
+            }
+        }
+        Happening::NodeLeaves(node) => cluster.remove_node(&format!("n{node}")),
+        Happening::ProfileIs(profile, spec) => cluster.put_profile(&format!("p{profile}"), spec),
+        Happening::ProfileGoes(profile) => cluster.remove_profile(&format!("p{profile}")),
+        Happening::OperatorRestarts => cluster.restart_operator(),
+        Happening::EverythingIsWritten => cluster.run(),
+    }
+}
+
+fn statuses(cluster: &Cluster) -> Vec<Value> {
+    cluster
+        .profiles
+        .values()
+        .map(|profile| profile["status"].clone())
+        .collect()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(200))]
+
+    #[test]
+    fn it_comes_to_rest_and_a_restart_changes_nothing(happenings in prop::collection::vec(happening(), 1..30)) {
+        let mut cluster = Cluster::new();
+        for happening in happenings {
+            happen(&mut cluster, happening);
+        }
+        cluster.run();
+        cluster.forget_writes();
+        cluster.restart_operator();
+        cluster.run();
+        cluster.advance(7200);
+        prop_assert_eq!((&cluster.stamped, &cluster.reported), (&Vec::new(), &Vec::new()));
+    }
+
+    #[test]
+    fn t5_the_order_in_which_things_are_heard_decides_nothing(
+        specs in prop::collection::vec(spec().prop_filter("valid", |spec| spec["mode"] != "teleport"), 3),
+        edges in prop::collection::vec(any::<bool>(), 4),
+        order in Just((0..7_usize).collect::<Vec<_>>()).prop_shuffle(),
+    ) {
+        let play = |order: &[usize]| {
+            let mut cluster = Cluster::new();
+            for &step in order {
+                match step {
+                    0..3 => happen(&mut cluster, Happening::ProfileIs(u8::try_from(step).expect("small"), specs[step].clone())),
+                    _ => happen(&mut cluster, Happening::NodeJoins(u8::try_from(step).expect("small"), edges[step - 3])),
+                }
+            }
+            cluster.run();
+            (cluster.given(), statuses(&cluster))
+        };
+        prop_assert_eq!(play(&order), play(&(0..7).collect::<Vec<_>>()));
+    }
+
+    #[test]
+    fn never_more_nodes_change_at_once_than_may_be_unavailable(
+        count in 1..12_usize, most in 1..5_usize, canary in 0..3_usize, muted in prop::collection::vec(any::<bool>(), 12),
+    ) {
+        let mut cluster = Cluster::with_nodes(count);
+        cluster.mute = (0..count).filter(|index| muted[*index]).map(|index| format!("n{}", index + 1)).collect();
+        let rollout = json!({"maxUnavailable": most, "canary": canary, "progressDeadline": "60s", "onFailure": "Halt"});
+        cluster.put_profile("default", json!({"mode": "iptables", "rollout": rollout}));
+        for _ in 0..60 {
+            for action in cluster.fleet.plan(cluster.now).actions {
+                cluster.write(action);
+            }
+            let changing = cluster.proxies.values().filter(|proxy| {
+                proxy["spec"]["config"]["mode"] == "iptables" && proxy["status"]["appliedHash"] != proxy["spec"]["configHash"]
+            });
+            prop_assert!(changing.count() <= most);
+            cluster.report();
+            cluster.now += jiff::SignedDuration::from_secs(7);
+        }
+    }
+}

@@ -1,0 +1,341 @@
+//! How a change spreads, and how it is taken back.
+
+use serde_json::json;
+
+use super::Cluster;
+
+fn iptables(rollout: serde_json::Value) -> serde_json::Value {
+    json!({"mode": "iptables", "rollout": rollout})
+}
+
+#[test]
+fn the_canary_goes_first_and_then_as_many_as_may_be_unavailable() {
+    let mut cluster = Cluster::with_nodes(9);
+    cluster.mute = (1..=9).map(|number| format!("n{number}")).collect();
+    cluster.put_profile("default", iptables(json!({"maxUnavailable": 3})));
+    cluster.run();
+    assert_eq!(cluster.nodes_with_mode("iptables"), ["n1"]);
+    assert_eq!(
+        cluster.condition("default", "Progressing"),
+        "True/RollingOut"
+    );
+    cluster.say("n1", json!({"Ready": "True"}));
+    cluster.run();
+    assert_eq!(
+        cluster.nodes_with_mode("iptables"),
+        ["n1", "n2", "n3", "n4"]
+    );
+    cluster.say("n3", json!({"Ready": "True"}));
+    cluster.run();
+    assert_eq!(
+        cluster.nodes_with_mode("iptables"),
+        ["n1", "n2", "n3", "n4", "n5"]
+    );
+    cluster.mute.clear();
+    cluster.run();
+    assert_eq!(cluster.nodes_with_mode("iptables").len(), 9);
+    assert_eq!(cluster.condition("default", "Progressing"), "False/Settled");
+    assert_eq!(
+        cluster.condition("default", "Ready"),
+        "True/AllNodesProgrammed"
+    );
+    assert_eq!(cluster.status("default").updated_nodes, 9);
+}
+
+#[test]
+fn a_share_is_rounded_down_and_never_to_nothing() {
+    for (share, at_once) in [("10%", 1), ("25%", 2), ("50%", 4)] {
+        let mut cluster = Cluster::with_nodes(9);
+        cluster.mute = (1..=9).map(|number| format!("n{number}")).collect();
+        cluster.put_profile(
+            "default",
+            iptables(json!({"maxUnavailable": share, "canary": 0})),
+        );
+        cluster.run();
+        assert_eq!(
+            cluster.nodes_with_mode("iptables").len(),
+            at_once,
+            "{share}"
+        );
+    }
+}
+
+#[test]
+fn a_canary_that_is_degraded_takes_the_change_back() {
+    let mut cluster = Cluster::with_nodes(4);
+    cluster.broken_mode = Some("iptables");
+    cluster.put_profile("default", iptables(json!({})));
+    cluster.run();
+    assert_eq!(
+        cluster.stamped,
+        ["n1", "n1"],
+        "one node was tried and went back"
+    );
+    assert_eq!(cluster.nodes_with_mode("nftables").len(), 4);
+    assert_eq!(
+        cluster.condition("default", "Progressing"),
+        "False/RolledBack"
+    );
+    assert_eq!(cluster.condition("default", "Degraded"), "True/RolledBack");
+    assert_eq!(cluster.condition("default", "Ready"), "False/NodesNotReady");
+    assert_eq!(
+        cluster.message("default", "Progressing"),
+        "1 of 4 nodes failed: n1 (Said: by the test)"
+    );
+}
+
+#[test]
+fn a_rollout_that_failed_is_not_tried_again_by_an_operator_that_starts() {
+    let mut cluster = Cluster::with_nodes(4);
+    cluster.broken_mode = Some("iptables");
+    cluster.put_profile("default", iptables(json!({})));
+    cluster.run();
+    cluster.forget_writes();
+    cluster.restart_operator();
+    cluster.run();
+    cluster.advance(3600);
+    assert_eq!((cluster.stamped.len(), cluster.reported.len()), (0, 0));
+}
+
+#[test]
+fn an_edit_after_a_failure_is_another_attempt() {
+    let mut cluster = Cluster::with_nodes(4);
+    cluster.broken_mode = Some("iptables");
+    cluster.put_profile("default", iptables(json!({})));
+    cluster.run();
+    cluster.broken_mode = None;
+    cluster.put_profile("default", iptables(json!({"maxUnavailable": 2})));
+    cluster.run();
+    assert_eq!(cluster.nodes_with_mode("iptables").len(), 4);
+    assert_eq!(cluster.condition("default", "Degraded"), "False/AsExpected");
+    assert_eq!(
+        cluster.condition("default", "Ready"),
+        "True/AllNodesProgrammed"
+    );
+}
+
+#[test]
+fn halting_leaves_everything_as_it_is() {
+    let mut cluster = Cluster::with_nodes(4);
+    cluster.broken_mode = Some("iptables");
+    cluster.put_profile("default", iptables(json!({"onFailure": "Halt"})));
+    cluster.run();
+    cluster.advance(3600);
+    assert_eq!(cluster.nodes_with_mode("iptables"), ["n1"]);
+    assert_eq!(cluster.condition("default", "Progressing"), "False/Halted");
+    cluster.forget_writes();
+    cluster.restart_operator();
+    cluster.run();
+    assert_eq!((cluster.stamped.len(), cluster.reported.len()), (0, 0));
+    cluster.put_profile("default", json!({}));
+    cluster.run();
+    assert_eq!(
+        cluster.nodes_with_mode("nftables").len(),
+        4,
+        "reverting the profile mends it"
+    );
+}
+
+#[test]
+fn a_canary_that_says_nothing_fails_at_the_deadline() {
+    let mut cluster = Cluster::with_nodes(3);
+    cluster.mute.insert("n1".into());
+    cluster.put_profile("default", iptables(json!({"progressDeadline": "60s"})));
+    cluster.run();
+    cluster.advance(50);
+    assert_eq!(cluster.nodes_with_mode("iptables"), ["n1"]);
+    cluster.advance(11);
+    assert_eq!(cluster.nodes_with_mode("iptables"), [""; 0]);
+    assert_eq!(
+        cluster.condition("default", "Progressing"),
+        "False/RolledBack"
+    );
+    assert!(
+        cluster
+            .message("default", "Progressing")
+            .contains("no report that it is ready after 1m")
+    );
+}
+
+#[test]
+fn a_late_failure_brings_back_every_node_also_those_that_were_ready() {
+    let mut cluster = Cluster::with_nodes(3);
+    cluster.mute.insert("n3".into());
+    cluster.put_profile("default", iptables(json!({"progressDeadline": "60s"})));
+    cluster.run();
+    assert_eq!(
+        cluster.nodes_with_mode("iptables").len(),
+        3,
+        "no node is left that still has the old configuration"
+    );
+    cluster.restart_operator();
+    cluster.mute.clear();
+    cluster.say("n3", json!({"Ready": "False"}));
+    cluster.advance(61);
+    assert_eq!(cluster.nodes_with_mode("nftables").len(), 3);
+    assert_eq!(
+        cluster.condition("default", "Progressing"),
+        "False/RolledBack"
+    );
+}
+
+#[test]
+fn fewer_failures_than_may_be_unavailable_do_not_stop_the_change() {
+    let mut cluster = Cluster::with_nodes(10);
+    cluster.mute.insert("n5".into());
+    cluster.put_profile(
+        "default",
+        iptables(json!({"maxUnavailable": 2, "progressDeadline": "60s"})),
+    );
+    cluster.run();
+    cluster.advance(61);
+    assert_eq!(cluster.nodes_with_mode("iptables").len(), 10);
+    assert_eq!(
+        cluster.condition("default", "Progressing"),
+        "False/DeadlineExceeded"
+    );
+    assert_eq!(
+        cluster.condition("default", "Degraded"),
+        "True/DeadlineExceeded"
+    );
+    cluster.mute.clear();
+    cluster.run();
+    assert_eq!(cluster.condition("default", "Progressing"), "False/Settled");
+    assert_eq!(cluster.condition("default", "Degraded"), "False/AsExpected");
+}
+
+#[test]
+fn a_node_that_fails_long_after_the_rollout_does_not_undo_it() {
+    let mut cluster = Cluster::with_nodes(3);
+    cluster.put_profile("default", iptables(json!({})));
+    cluster.run();
+    cluster.advance(3600);
+    for node in ["n1", "n2"] {
+        cluster.say(node, json!({"Ready": "False", "Degraded": "True"}));
+    }
+    cluster.run();
+    cluster.restart_operator();
+    cluster.advance(3600);
+    assert_eq!(cluster.nodes_with_mode("iptables").len(), 3);
+    assert_eq!(
+        cluster.condition("default", "Degraded"),
+        "True/NodesDegraded"
+    );
+}
+
+#[test]
+fn a_node_that_was_degraded_before_does_not_fail_the_change() {
+    let mut cluster = Cluster::with_nodes(1);
+    cluster.say("n1", json!({"Ready": "True", "Degraded": "True"}));
+    cluster.run();
+    let before = cluster.proxies["n1"]["status"]["conditions"].clone();
+    cluster.now += jiff::SignedDuration::from_secs(60);
+    cluster.mute.insert("n1".into());
+    cluster.put_profile("default", iptables(json!({})));
+    cluster.run();
+    let mut conditions = before;
+    for condition in conditions.as_array_mut().expect("a list") {
+        condition["observedGeneration"] = cluster.proxies["n1"]["metadata"]["generation"].clone();
+    }
+    let proxy = cluster.proxies["n1"].clone();
+    cluster.change_status(
+        "n1",
+        json!({
+            "observedGeneration": proxy["metadata"]["generation"],
+            "appliedHash": proxy["spec"]["configHash"],
+            "conditions": conditions,
+        }),
+    );
+    cluster.run();
+    assert_eq!(cluster.condition("default", "Progressing"), "False/Settled");
+    assert_eq!(cluster.nodes_with_mode("iptables"), ["n1"]);
+}
+
+#[test]
+fn a_node_nobody_hears_from_changes_last_and_fails_nothing() {
+    let mut cluster = Cluster::with_nodes(3);
+    cluster.lose_kubelet("n1");
+    cluster.mute.insert("n1".into());
+    cluster.put_profile("default", iptables(json!({"progressDeadline": "60s"})));
+    cluster.run();
+    cluster.advance(120);
+    assert_eq!(cluster.stamped, ["n2", "n3", "n1"]);
+    assert_eq!(cluster.nodes_with_mode("iptables").len(), 3);
+    assert_eq!(
+        cluster.condition("default", "Progressing"),
+        "False/DeadlineExceeded"
+    );
+}
+
+#[test]
+fn a_paused_profile_changes_nobody_but_serves_who_joins() {
+    let mut cluster = Cluster::with_nodes(2);
+    cluster.put_profile("default", json!({"mode": "iptables", "paused": true}));
+    cluster.add_node("n3", json!({}));
+    cluster.run();
+    assert_eq!(
+        cluster.given(),
+        [
+            "n1 default nftables",
+            "n2 default nftables",
+            "n3 default iptables"
+        ]
+    );
+    assert_eq!(cluster.condition("default", "Progressing"), "False/Paused");
+    cluster.put_profile("default", json!({"mode": "iptables"}));
+    cluster.run();
+    assert_eq!(cluster.nodes_with_mode("iptables").len(), 3);
+}
+
+#[test]
+fn an_operator_that_starts_in_the_middle_goes_on_where_the_last_one_stopped() {
+    let mut cluster = Cluster::with_nodes(6);
+    cluster.mute = (3..=6).map(|number| format!("n{number}")).collect();
+    cluster.put_profile(
+        "default",
+        iptables(json!({"maxUnavailable": 2, "progressDeadline": "60s"})),
+    );
+    cluster.run();
+    cluster.forget_writes();
+    cluster.restart_operator();
+    cluster.run();
+    assert_eq!(
+        (cluster.stamped.len(), cluster.reported.len()),
+        (0, 0),
+        "nothing happened meanwhile"
+    );
+    cluster.mute.clear();
+    cluster.run();
+    assert_eq!(cluster.nodes_with_mode("iptables").len(), 6);
+    assert_eq!(cluster.condition("default", "Progressing"), "False/Settled");
+}
+
+#[test]
+fn a_node_that_joins_after_a_rollback_gets_what_the_others_have() {
+    let mut cluster = Cluster::with_nodes(3);
+    cluster.broken_mode = Some("iptables");
+    cluster.put_profile("default", iptables(json!({})));
+    cluster.run();
+    cluster.add_node("n4", json!({}));
+    cluster.run();
+    assert_eq!(cluster.nodes_with_mode("nftables").len(), 4);
+}
+
+#[test]
+fn a_configuration_no_node_was_ever_ready_with_can_be_replaced() {
+    let mut cluster = Cluster::new();
+    for node in ["n1", "n2", "n3"] {
+        cluster.add_node(node, json!({}));
+    }
+    cluster.broken_mode = Some("iptables");
+    cluster.put_profile("default", iptables(json!({})));
+    cluster.run();
+    assert_eq!(cluster.nodes_with_mode("iptables").len(), 3);
+    cluster.put_profile("default", json!({}));
+    cluster.run();
+    assert_eq!(cluster.nodes_with_mode("nftables").len(), 3);
+    assert_eq!(
+        cluster.condition("default", "Ready"),
+        "True/AllNodesProgrammed"
+    );
+}

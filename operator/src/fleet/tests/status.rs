@@ -1,0 +1,251 @@
+//! What a profile says of its nodes, and of itself.
+
+use serde_json::json;
+
+use super::Cluster;
+
+#[test]
+fn the_reports_of_the_nodes_are_summed_up() {
+    let mut cluster = Cluster::with_nodes(3);
+    for (node, p50, p99) in [
+        ("n1", 1_000, 9_000),
+        ("n2", 3_000, 2_000_000),
+        ("n3", 2_000, 48_000),
+    ] {
+        let mut status = cluster.proxies[node]["status"].clone();
+        let total = json!({"p50Microseconds": p50, "p99Microseconds": p99, "maxMicroseconds": p99});
+        let none = json!({"p50Microseconds": 0, "p99Microseconds": 0, "maxMicroseconds": 0});
+        status["syncLatency"] = json!({
+            "window": "5m", "decode": none, "compile": none, "commit": none, "total": total, "p99": "x",
+        });
+        cluster.change_status(node, status);
+    }
+    cluster.run();
+    let status = cluster.status("default");
+    assert_eq!(
+        (
+            status.matched_nodes,
+            status.updated_nodes,
+            status.ready_nodes,
+            status.degraded_nodes
+        ),
+        (3, 3, 3, 0)
+    );
+    assert_eq!(status.current_hash, status.target_hash);
+    let latency = status.sync_latency.expect("nodes reported one");
+    assert_eq!(
+        (latency.p50_microseconds.count(), latency.p99.as_str()),
+        (2_000, "2s")
+    );
+    let worst: Vec<_> = status
+        .worst_nodes
+        .iter()
+        .map(|node| (node.name.as_str(), node.reason.as_str()))
+        .collect();
+    assert_eq!(worst, [("n2", "Slow")]);
+}
+
+#[test]
+fn no_more_than_ten_nodes_are_named_and_the_degraded_ones_first() {
+    let mut cluster = Cluster::with_nodes(14);
+    for number in 1..=12 {
+        cluster.say(&format!("n{number}"), json!({"Ready": "False"}));
+    }
+    cluster.say("n13", json!({"Ready": "True", "Degraded": "True"}));
+    cluster.run();
+    let status = cluster.status("default");
+    assert_eq!(
+        (
+            status.ready_nodes,
+            status.degraded_nodes,
+            status.worst_nodes.len()
+        ),
+        (2, 1, 10)
+    );
+    assert_eq!(status.worst_nodes[0].name, "n13");
+    assert_eq!(
+        cluster.condition("default", "Degraded"),
+        "True/NodesDegraded"
+    );
+}
+
+#[test]
+fn a_status_is_written_at_most_once_a_second_and_the_last_word_is_written() {
+    let mut cluster = Cluster::with_nodes(4);
+    let start = cluster.now;
+    for round in 0..21 {
+        let ready = if round % 2 == 0 { "False" } else { "True" };
+        cluster.say("n1", json!({"Ready": ready}));
+        for action in cluster.fleet.plan(cluster.now).actions {
+            cluster.write(action);
+        }
+    }
+    assert!(
+        cluster.reported.len() <= 1,
+        "{:?} within one instant",
+        cluster.reported
+    );
+    cluster.run();
+    assert!(cluster.now > start, "the rest waited");
+    assert_eq!(cluster.status("default").ready_nodes, 3);
+}
+
+#[test]
+fn the_time_of_transition_stays_while_nothing_changes() {
+    let mut cluster = Cluster::with_nodes(2);
+    let before = cluster.status("default");
+    cluster.now += jiff::SignedDuration::from_secs(100);
+    cluster.add_node("n3", json!({}));
+    cluster.run();
+    let after = cluster.status("default");
+    assert_eq!(after.matched_nodes, 3);
+    let accepted = |status: &crds::profile::status::ProxyProfileStatus| {
+        status
+            .conditions
+            .iter()
+            .find(|condition| condition.type_ == "Accepted")
+            .cloned()
+    };
+    assert_eq!(accepted(&before), accepted(&after));
+}
+
+#[test]
+fn t5_two_profiles_of_one_priority_have_one_winner_and_both_say_so() {
+    let mut cluster = Cluster::with_nodes(3);
+    cluster.now += jiff::SignedDuration::from_secs(10);
+    cluster.put_profile("another", json!({"mode": "iptables"}));
+    cluster.run();
+    assert_eq!(
+        cluster.nodes_with_mode("nftables").len(),
+        3,
+        "the oldest decides"
+    );
+    assert_eq!(
+        cluster.condition("another", "Conflict"),
+        "True/SamePriority"
+    );
+    assert_eq!(
+        cluster.message("another", "Conflict"),
+        "same priority, same nodes: default decides for 3 nodes"
+    );
+    assert_eq!(
+        cluster.condition("default", "Conflict"),
+        "True/SamePriority"
+    );
+    assert_eq!(
+        cluster.message("default", "Conflict"),
+        "same priority, same nodes: decides for 3 nodes instead of another"
+    );
+    cluster.put_profile("another", json!({"mode": "iptables", "priority": 2000}));
+    cluster.run();
+    assert_eq!(cluster.condition("another", "Conflict"), "False/Overridden");
+    assert_eq!(cluster.condition("default", "Conflict"), "False/NoConflict");
+}
+
+#[test]
+fn an_invalid_profile_is_named_holds_its_nodes_and_disturbs_no_other() {
+    let mut cluster = Cluster::with_nodes(2);
+    cluster.put_profile(
+        "edge",
+        json!({"priority": 10, "nodeSelector": {"matchLabels": {"role": "edge"}}}),
+    );
+    cluster.relabel_node("n2", json!({"role": "edge"}));
+    cluster.run();
+    cluster.put_profile(
+        "edge",
+        json!({"priority": 10, "mode": "iptables", "minSyncPeriod": "1h"}),
+    );
+    cluster.put_profile("default", json!({"mode": "ipvs"}));
+    cluster.run();
+    assert_eq!(cluster.given(), ["n1 default ipvs", "n2 edge nftables"]);
+    assert_eq!(cluster.condition("edge", "Accepted"), "False/InvalidField");
+    assert!(
+        cluster
+            .message("edge", "Accepted")
+            .starts_with("spec.minSyncPeriod: "),
+        "{}",
+        cluster.message("edge", "Accepted")
+    );
+    assert_eq!(cluster.condition("edge", "Ready"), "False/InvalidField");
+    assert_eq!(
+        cluster.condition("default", "Ready"),
+        "True/AllNodesProgrammed"
+    );
+}
+
+#[test]
+fn a_profile_that_cannot_be_read_is_named_and_holds_its_nodes() {
+    let mut cluster = Cluster::with_nodes(2);
+    cluster.put_profile("default", json!({"mode": "teleport"}));
+    cluster.put_profile("spare", json!({"priority": 5000, "mode": "iptables"}));
+    cluster.run();
+    assert_eq!(
+        cluster.given(),
+        ["n1 default nftables", "n2 default nftables"]
+    );
+    assert_eq!(cluster.condition("default", "Accepted"), "False/Unreadable");
+    assert!(
+        cluster.message("default", "Accepted").contains("spec.mode"),
+        "{}",
+        cluster.message("default", "Accepted")
+    );
+    cluster.put_profile("default", json!({"mode": "ipvs"}));
+    cluster.run();
+    assert_eq!(cluster.nodes_with_mode("ipvs").len(), 2);
+}
+
+#[test]
+fn a_field_of_a_newer_version_does_not_take_the_profile_away() {
+    let mut cluster = Cluster::with_nodes(1);
+    cluster.put_profile(
+        "default",
+        json!({"mode": "iptables", "invented": {"later": 1}}),
+    );
+    cluster.run();
+    assert_eq!(cluster.given(), ["n1 default iptables"]);
+    assert_eq!(cluster.condition("default", "Accepted"), "True/Valid");
+}
+
+#[test]
+fn what_agents_do_not_carry_out_reaches_the_profile() {
+    let mut cluster = Cluster::with_nodes(2);
+    cluster.say("n2", json!({"Ready": "True", "FeaturesHonoured": "False"}));
+    cluster.say("n1", json!({"Ready": "True", "FeaturesHonoured": "True"}));
+    cluster.run();
+    assert_eq!(
+        cluster.condition("default", "FeaturesHonoured"),
+        "False/FieldNotHonoured"
+    );
+    assert_eq!(
+        cluster.message("default", "FeaturesHonoured"),
+        "on 1 of 2 nodes, such as n2: by the test"
+    );
+    cluster.say("n2", json!({"Ready": "True", "FeaturesHonoured": "True"}));
+    cluster.run();
+    assert_eq!(
+        cluster.condition("default", "FeaturesHonoured"),
+        "True/AllHonoured"
+    );
+}
+
+#[test]
+fn an_agent_that_has_gone_silent_is_noticed_although_nothing_is_heard() {
+    let mut cluster = Cluster::with_nodes(2);
+    let mut status = cluster.proxies["n1"]["status"].clone();
+    status["lastSyncTime"] = json!(cluster.now);
+    cluster.change_status("n1", status);
+    cluster.run();
+    assert_eq!(
+        cluster.condition("default", "Ready"),
+        "True/AllNodesProgrammed"
+    );
+    let wake = cluster
+        .fleet
+        .plan(cluster.now)
+        .wake
+        .expect("something to wait for");
+    cluster.now = wake;
+    cluster.run();
+    assert_eq!(cluster.condition("default", "Ready"), "False/NodesNotReady");
+    assert_eq!(cluster.condition("default", "Degraded"), "True/AgentSilent");
+}

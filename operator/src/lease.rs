@@ -1,0 +1,236 @@
+//! The Lease in the API server: read, written and given back as the [`Election`] decides.
+
+use std::time::{Duration, Instant};
+
+use jiff::Timestamp;
+use k8s_openapi::{
+    api::coordination::v1::{Lease, LeaseSpec},
+    apimachinery::pkg::apis::meta::v1::MicroTime,
+};
+use kube::{
+    Api, Client,
+    api::{ObjectMeta, PostParams},
+};
+use runtime::chain;
+use tokio::time::{sleep, timeout};
+use tracing::{info, warn};
+
+use crate::election::{Election, LeaseRecord, Step};
+
+/// One candidate for the lease of its name.
+#[derive(Debug)]
+pub(crate) struct Candidate {
+    api: Api<Lease>,
+    name: String,
+    election: Election,
+    /// As last read or written.
+    lease: Option<Lease>,
+}
+
+/// The lease is no longer ours.
+#[derive(Debug, thiserror::Error)]
+#[error("the lease {name} was lost: another operator may be acting")]
+pub(crate) struct LeaseLost {
+    name: String,
+}
+
+/// What one request led to.
+#[derive(Debug, thiserror::Error)]
+enum LeaseError {
+    #[error("failed to read or write the lease")]
+    Request(#[source] kube::Error),
+    #[error("no answer from the API server within {0:?}")]
+    NoAnswer(Duration),
+}
+
+/// Half of the time in which the lease has to be renewed, so that one request that hangs does not cost the lease.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(4);
+
+// === impl Candidate ===
+
+impl Candidate {
+    /// A candidate for the lease `name` in `namespace`.
+    pub(crate) fn new(client: Client, namespace: &str, name: &str, election: Election) -> Self {
+        Self {
+            api: Api::namespaced(client, namespace),
+            name: name.to_owned(),
+            election,
+            lease: None,
+        }
+    }
+
+    /// Returns once the lease is ours. `heard` is called after every answer of the API server.
+    pub(crate) async fn acquire(&mut self, heard: impl Fn()) {
+        let mut shown = String::new();
+        loop {
+            match self.look().await {
+                Ok(()) => {
+                    heard();
+                    if self.election.step(Instant::now()) == Step::Acquire {
+                        match self.write(self.election.identity().to_owned()).await {
+                            Ok(true) => {
+                                return info!(lease = self.name, "acting: the lease is ours");
+                            }
+                            Ok(false) => {}
+                            Err(error) => warn!(error = %chain(&error), "unable to take the lease"),
+                        }
+                    } else {
+                        self.tell_holder(&mut shown);
+                    }
+                }
+                Err(error) => warn!(error = %chain(&error), "unable to read the lease"),
+            }
+            let pause = match self.election.step(Instant::now()) {
+                Step::Wait(pause) => pause,
+                _ => self.election.retry(),
+            };
+            sleep(pause).await;
+        }
+    }
+
+    /// Renews the lease until it is lost.
+    pub(crate) async fn hold(&mut self) -> LeaseLost {
+        loop {
+            sleep(self.election.retry()).await;
+            if self.election.step(Instant::now()) != Step::Renew {
+                return LeaseLost {
+                    name: self.name.clone(),
+                };
+            }
+            let left = self.election.left(Instant::now());
+            let Ok(renewed) = timeout(left, self.write(self.election.identity().to_owned())).await
+            else {
+                return LeaseLost {
+                    name: self.name.clone(),
+                };
+            };
+            match renewed {
+                Ok(true) => {}
+                // Somebody wrote in between: what it says now decides.
+                Ok(false) => {
+                    if let Err(error) = self.look().await {
+                        warn!(error = %chain(&error), "unable to read the lease");
+                    }
+                }
+                Err(error) => warn!(error = %chain(&error), "unable to renew the lease"),
+            }
+        }
+    }
+
+    /// Gives the lease back, so that the next operator need not wait for it to run out.
+    pub(crate) async fn release(&mut self) {
+        // A renewal may have been cut off halfway, so what is known of the lease may be out of date.
+        if let Err(error) = self.look().await {
+            return warn!(error = %chain(&error), "failed to give the lease back: it runs out by itself");
+        }
+        let spec = self.lease.as_ref().and_then(|lease| lease.spec.as_ref());
+        if spec.and_then(|spec| spec.holder_identity.as_deref()) != Some(self.election.identity()) {
+            return;
+        }
+        match self.write(String::new()).await {
+            Ok(true) => info!(lease = self.name, "gave the lease back"),
+            Ok(false) => {}
+            Err(error) => {
+                warn!(error = %chain(&error), "failed to give the lease back: it runs out by itself")
+            }
+        }
+    }
+
+    fn tell_holder(&self, shown: &mut String) {
+        let spec = self.lease.as_ref().and_then(|lease| lease.spec.as_ref());
+        let holder = spec
+            .and_then(|spec| spec.holder_identity.clone())
+            .unwrap_or_default();
+        if *shown != holder {
+            info!(lease = self.name, holder, "standing by");
+            *shown = holder;
+        }
+    }
+
+    async fn look(&mut self) -> Result<(), LeaseError> {
+        let lease = answer(self.api.get_opt(&self.name)).await?;
+        self.election
+            .observe(lease.as_ref().map(record), Instant::now());
+        self.lease = lease;
+        Ok(())
+    }
+
+    /// Writes `holder` into the lease. False when somebody else was faster.
+    async fn write(&mut self, holder: String) -> Result<bool, LeaseError> {
+        let began = Instant::now();
+        let written = match &self.lease {
+            None => {
+                let lease = Lease {
+                    metadata: ObjectMeta {
+                        name: Some(self.name.clone()),
+                        ..ObjectMeta::default()
+                    },
+                    spec: Some(self.spec(holder, None)),
+                };
+                answer(self.api.create(&PostParams::default(), &lease)).await
+            }
+            // Carries the resourceVersion it was read with: the API server refuses it when somebody was faster.
+            Some(known) => {
+                let spec = self.spec(holder, known.spec.as_ref());
+                let lease = Lease {
+                    spec: Some(spec),
+                    ..known.clone()
+                };
+                answer(self.api.replace(&self.name, &PostParams::default(), &lease)).await
+            }
+        };
+        match written {
+            Ok(lease) => {
+                self.election.accepted(record(&lease), began);
+                self.lease = Some(lease);
+                Ok(true)
+            }
+            // Conflict: somebody was faster. Not found: somebody deleted it.
+            Err(LeaseError::Request(kube::Error::Api(status)))
+                if matches!(status.code, 404 | 409) =>
+            {
+                Ok(false)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    fn spec(&self, holder: String, known: Option<&LeaseSpec>) -> LeaseSpec {
+        let now = MicroTime(Timestamp::now());
+        let known = known.cloned().unwrap_or_default();
+        let same = known.holder_identity.as_deref() == Some(holder.as_str());
+        LeaseSpec {
+            acquire_time: if same {
+                known.acquire_time
+            } else {
+                Some(now.clone())
+            },
+            lease_duration_seconds: i32::try_from(self.election.duration().as_secs()).ok(),
+            lease_transitions: Some(known.lease_transitions.unwrap_or_default() + i32::from(!same)),
+            renew_time: Some(now),
+            holder_identity: Some(holder),
+            preferred_holder: None,
+            strategy: None,
+        }
+    }
+}
+
+async fn answer<T>(request: impl Future<Output = Result<T, kube::Error>>) -> Result<T, LeaseError> {
+    match timeout(REQUEST_TIMEOUT, request).await {
+        Ok(answer) => answer.map_err(LeaseError::Request),
+        Err(_) => Err(LeaseError::NoAnswer(REQUEST_TIMEOUT)),
+    }
+}
+
+fn record(lease: &Lease) -> LeaseRecord {
+    let spec = lease.spec.clone().unwrap_or_default();
+    let seconds = spec
+        .lease_duration_seconds
+        .and_then(|seconds| u64::try_from(seconds).ok())
+        .unwrap_or_default();
+    LeaseRecord {
+        holder: spec.holder_identity.unwrap_or_default(),
+        duration: Duration::from_secs(seconds),
+        version: lease.metadata.resource_version.clone().unwrap_or_default(),
+    }
+}

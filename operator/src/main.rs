@@ -1,0 +1,129 @@
+//! The cluster's side of Signpost: gives every node its configuration and sums up what the nodes report.
+//!
+//! ```text
+//!   ProxyProfile, Node, NodeProxy                    Lease
+//!        | watches                                     | lease (election decides)
+//!        v                                             v
+//!   fleet_loop ----> fleet (plan, no I/O) ----> writes, only while the lease is ours
+//!        ^                                             |
+//!        '--------- answers to the writes -------------'
+//! ```
+//!
+//! A node never depends on it: without an operator, agents go on with what they were given.
+
+mod announcements;
+mod arguments;
+mod election;
+mod fleet;
+mod fleet_loop;
+mod lease;
+mod operator_metrics;
+mod records;
+mod watches;
+mod writes;
+
+use std::{env, fs, process, process::ExitCode, time::Duration};
+
+use clap::Parser;
+use kube::Client;
+use runtime::{
+    BindPolicy, BuildInfo, Check, ClientSource, GRACE, Health, Metrics, RestClientMetrics, Stop,
+    Supervisor,
+};
+
+use crate::{
+    arguments::{Arguments, Command, RunArguments},
+    election::{Election, Terms},
+    fleet_loop::FleetLoop,
+    lease::{Candidate, LeaseLost},
+    operator_metrics::OperatorMetrics,
+    writes::Writer,
+};
+
+/// A write is given up after ten seconds, so that a round which gets nowhere for this long hangs in itself.
+const STUCK: Duration = Duration::from_secs(120);
+
+fn main() -> ExitCode {
+    let Arguments {
+        log,
+        command: Command::Run(arguments),
+    } = Arguments::parse();
+    runtime::run(&log, GRACE, |supervisor| start(arguments, supervisor))
+}
+
+async fn start(arguments: RunArguments, supervisor: Supervisor) -> anyhow::Result<()> {
+    let build = BuildInfo {
+        program: "signpost-operator",
+        version: env!("CARGO_PKG_VERSION"),
+    };
+    let metrics = Metrics::new(&build);
+    let health = Health::new();
+    let rest_client = RestClientMetrics::register(&metrics);
+    let client = runtime::open_client(
+        &ClientSource::from(arguments.kubeconfig),
+        &build,
+        &rest_client,
+    )
+    .await?;
+
+    let identity = arguments.identity.unwrap_or_else(read_identity);
+    let election = Election::new(identity.clone(), Terms::KUBERNETES);
+    let candidate = Candidate::new(
+        client.clone(),
+        &arguments.namespace,
+        &arguments.lease_name,
+        election,
+    );
+    let fleet_loop = FleetLoop {
+        writer: Writer::new(&client, &identity),
+        metrics: OperatorMetrics::register(&metrics),
+        heartbeat: health.heartbeat("fleet", STUCK),
+    };
+    let api_server = health.check("api-server");
+
+    let routes = metrics.router().merge(health.router());
+    let http = runtime::serve(
+        arguments.metrics_address,
+        BindPolicy::Retry,
+        routes,
+        supervisor.stop(),
+    );
+    supervisor.spawn("http", http);
+    supervisor.spawn(
+        "fleet",
+        lead(client, candidate, fleet_loop, api_server, supervisor.stop()),
+    );
+    Ok(())
+}
+
+/// Waits for the lease, acts while it is ours and gives it back at the end.
+///
+/// One task, so that nothing is written any more once the lease is lost or given back: the loop is dropped before.
+async fn lead(
+    client: Client,
+    mut candidate: Candidate,
+    fleet_loop: FleetLoop,
+    api_server: Check,
+    stop: Stop,
+) -> Result<(), LeaseLost> {
+    // Standing by is being ready: the answer that somebody else holds the lease is enough.
+    tokio::select! {
+        () = stop.stopped() => return Ok(()),
+        () = candidate.acquire(|| api_server.ready()) => {}
+    }
+    fleet_loop.metrics.lead();
+    tokio::select! {
+        () = stop.stopped() => {}
+        lost = candidate.hold() => return Err(lost),
+        () = fleet_loop.run(&client) => {}
+    }
+    candidate.release().await;
+    Ok(())
+}
+
+/// The host's name, which is that of the Pod, and the process' number, since on the host's network two may share it.
+fn read_identity() -> String {
+    let host = env::var("HOSTNAME").or_else(|_| fs::read_to_string("/proc/sys/kernel/hostname"));
+    let host = host.unwrap_or_else(|_| "operator".to_owned());
+    format!("{}_{}", host.trim(), process::id())
+}

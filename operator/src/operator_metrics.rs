@@ -1,0 +1,188 @@
+//! What a scrape is told about the operator and its fleet.
+
+use std::{collections::BTreeMap, sync::atomic::AtomicU64, time::Duration};
+
+use prometheus_client::{
+    encoding::{EncodeLabelSet, EncodeLabelValue},
+    metrics::{counter::Counter, family::Family, gauge::Gauge, histogram::Histogram},
+};
+use runtime::Metrics;
+
+use crate::fleet::{Action, NodeCounts};
+
+/// The numbers of this operator. Cheap to clone; clones are the same.
+#[derive(Clone, Debug)]
+pub(crate) struct OperatorMetrics {
+    leader: Gauge,
+    nodes: Family<ProfileState, Gauge>,
+    rounds: Counter,
+    round_seconds: Histogram,
+    last_round: Gauge<f64, AtomicU64>,
+    writes: Family<WriteLabels, Counter>,
+}
+
+/// Nodes of a profile in one state.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ProfileState {
+    profile: String,
+    state: NodeState,
+}
+
+/// A state nodes are counted in. They overlap: a node may be ready and degraded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, EncodeLabelValue)]
+#[allow(
+    non_camel_case_types,
+    reason = "the label's values, which are lower case by convention"
+)]
+enum NodeState {
+    matched,
+    updated,
+    ready,
+    degraded,
+}
+
+/// Which write, and how it went.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct WriteLabels {
+    action: &'static str,
+    result: &'static str,
+}
+
+// === impl OperatorMetrics ===
+
+impl OperatorMetrics {
+    /// Adds them to `metrics`.
+    pub(crate) fn register(metrics: &Metrics) -> Self {
+        // A round over ten nodes takes microseconds and writes nothing; one that stamps thousands takes seconds.
+        let buckets = [
+            0.001, 0.005, 0.025, 0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0,
+        ];
+        Self {
+            leader: metrics.register(
+                "signpost_operator_leader",
+                "Whether this operator holds the lease",
+                Gauge::default(),
+            ),
+            nodes: metrics.register(
+                "signpost_profile_nodes",
+                "Nodes a profile decides for, by state; the states overlap",
+                Family::default(),
+            ),
+            rounds: metrics.register(
+                "signpost_operator_rounds",
+                "Looks at the whole fleet",
+                Counter::default(),
+            ),
+            round_seconds: metrics.register(
+                "signpost_operator_round_duration_seconds",
+                "How long a look at the whole fleet took, its writes included",
+                Histogram::new(buckets),
+            ),
+            last_round: metrics.register(
+                "signpost_operator_last_round_timestamp_seconds",
+                "When the last look at the whole fleet ended",
+                Gauge::default(),
+            ),
+            writes: metrics.register(
+                "signpost_operator_writes",
+                "Objects written, by action and result",
+                Family::default(),
+            ),
+        }
+    }
+
+    /// The lease is ours.
+    pub(crate) fn lead(&self) {
+        self.leader.set(1);
+    }
+
+    /// A round over `counts` ended at `at`, in seconds since 1970, and took `took`. Profiles not among them are gone.
+    pub(crate) fn round(&self, counts: &BTreeMap<String, NodeCounts>, at: f64, took: Duration) {
+        self.rounds.inc();
+        self.round_seconds.observe(took.as_secs_f64());
+        self.last_round.set(at);
+        self.nodes.clear();
+        for (profile, counts) in counts {
+            for (state, count) in [
+                (NodeState::matched, counts.matched),
+                (NodeState::updated, counts.updated),
+                (NodeState::ready, counts.ready),
+                (NodeState::degraded, counts.degraded),
+            ] {
+                let labels = ProfileState {
+                    profile: profile.clone(),
+                    state,
+                };
+                self.nodes.get_or_create(&labels).set(count.into());
+            }
+        }
+    }
+
+    /// A write went well or not.
+    pub(crate) fn wrote(&self, action: &Action, succeeded: bool) {
+        let action = match action {
+            Action::Report { .. } => "report",
+            Action::Stamp { .. } => "stamp",
+            Action::Remove { .. } => "remove",
+        };
+        let result = if succeeded { "success" } else { "failure" };
+        self.writes
+            .get_or_create(&WriteLabels { action, result })
+            .inc();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use runtime::BuildInfo;
+
+    use super::*;
+
+    #[test]
+    fn a_scrape_has_every_number_and_no_profile_that_is_gone() {
+        let metrics = Metrics::new(&BuildInfo {
+            program: "signpost-operator",
+            version: "1",
+        });
+        let numbers = OperatorMetrics::register(&metrics);
+        let counts = NodeCounts {
+            matched: 3,
+            updated: 2,
+            ready: 1,
+            degraded: 1,
+        };
+        numbers.lead();
+        numbers.round(
+            &BTreeMap::from([("gone".to_owned(), counts)]),
+            0.0,
+            Duration::ZERO,
+        );
+        numbers.round(
+            &BTreeMap::from([("default".to_owned(), counts)]),
+            7.5,
+            Duration::from_millis(20),
+        );
+        numbers.wrote(
+            &Action::Remove {
+                node: "n1".into(),
+                uid: "1".into(),
+            },
+            false,
+        );
+        let scrape = metrics.scrape().expect("numbers can be written");
+        for line in [
+            "signpost_operator_leader 1",
+            "signpost_profile_nodes{profile=\"default\",state=\"updated\"} 2",
+            "signpost_operator_rounds_total 2",
+            "signpost_operator_round_duration_seconds_bucket{le=\"0.025\"} 2",
+            "signpost_operator_last_round_timestamp_seconds 7.5",
+            "signpost_operator_writes_total{action=\"remove\",result=\"failure\"} 1",
+        ] {
+            assert!(
+                scrape.lines().any(|have| have == line),
+                "{line} is not in {scrape}"
+            );
+        }
+        assert!(!scrape.contains("gone"), "{scrape}");
+    }
+}

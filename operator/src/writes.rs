@@ -1,0 +1,182 @@
+//! The writes a plan asks for, carried out.
+
+use std::time::Duration;
+
+use crds::{
+    node_proxy::{NodeProxy, NodeProxySpec},
+    profile::{ProxyProfile, status::ProxyProfileStatus},
+};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use kube::{
+    Api, Client,
+    api::{DeleteParams, Patch, PatchParams, Preconditions},
+    core::{ApiResource, DynamicObject},
+};
+use serde_json::{Value, json};
+use tokio::time::timeout;
+
+use crate::{
+    announcements::Announcer,
+    fleet::{self, Action, Change, Event},
+    records::{NodeProxyRecord, PREVIOUS_ANNOTATION, ProfileRecord, STAMP_MANAGER, STATUS_MANAGER},
+};
+
+/// The objects the operator writes.
+#[derive(Clone, Debug)]
+pub(crate) struct Writer {
+    profiles: Api<DynamicObject>,
+    proxies: Api<DynamicObject>,
+    announcer: Announcer,
+}
+
+/// A write that did not happen, or of which nobody knows whether it did.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum WriteError {
+    /// The API server refused it or could not be reached.
+    #[error("failed to write {kind} {name}")]
+    Request {
+        kind: &'static str,
+        name: String,
+        source: kube::Error,
+    },
+    /// Nothing was heard.
+    #[error("no answer within {limit:?} to the write of {kind} {name}")]
+    NoAnswer {
+        kind: &'static str,
+        name: String,
+        limit: Duration,
+    },
+}
+
+/// As the API server's own limit for what is not a watch would be too long to keep the other writes waiting.
+const LIMIT: Duration = Duration::from_secs(10);
+
+// === impl Writer ===
+
+impl Writer {
+    /// Writes with `client`, in the name of the operator called `identity`.
+    pub(crate) fn new(client: &Client, identity: &str) -> Self {
+        Self {
+            profiles: Api::all_with(client.clone(), &ApiResource::erase::<ProxyProfile>(&())),
+            proxies: Api::all_with(client.clone(), &ApiResource::erase::<NodeProxy>(&())),
+            announcer: Announcer::new(client.clone(), identity),
+        }
+    }
+
+    /// Carries out `action`; returns what there is now. Nothing when the object is gone, which its watch will tell.
+    pub(crate) async fn commit(&self, action: &Action) -> Result<Option<Event>, WriteError> {
+        let (kind, name) = action.object();
+        match timeout(LIMIT, self.request(action)).await {
+            Ok(Ok(event)) => Ok(Some(event)),
+            Ok(Err(kube::Error::Api(status))) if is_outdated(action, status.code) => Ok(None),
+            Ok(Err(source)) => Err(WriteError::Request {
+                kind,
+                name: name.to_owned(),
+                source,
+            }),
+            Err(_) => Err(WriteError::NoAnswer {
+                kind,
+                name: name.to_owned(),
+                limit: LIMIT,
+            }),
+        }
+    }
+
+    async fn request(&self, action: &Action) -> Result<Event, kube::Error> {
+        match action {
+            Action::Report {
+                profile,
+                before,
+                status,
+            } => {
+                let parameters = PatchParams::apply(STATUS_MANAGER).force();
+                let report = render_report(profile, status);
+                let written = self
+                    .profiles
+                    .patch_status(profile, &parameters, &Patch::Apply(report))
+                    .await?;
+                let record = ProfileRecord::parse(written);
+                self.announcer
+                    .announce(&record.profile, before.as_deref(), status)
+                    .await;
+                Ok(Event::Profile(Change::Applied(Box::new(record))))
+            }
+            Action::Stamp {
+                node,
+                owner,
+                spec,
+                previous,
+            } => {
+                let parameters = PatchParams::apply(STAMP_MANAGER).force();
+                let stamp = render_stamp(node, owner, spec, previous.as_deref());
+                let written = self
+                    .proxies
+                    .patch(node, &parameters, &Patch::Apply(stamp))
+                    .await?;
+                Ok(Event::Proxy(Change::Applied(Box::new(
+                    NodeProxyRecord::parse(written),
+                ))))
+            }
+            Action::Remove { node, uid } => {
+                let preconditions = Preconditions {
+                    uid: Some(uid.clone()),
+                    resource_version: None,
+                };
+                let parameters = DeleteParams {
+                    preconditions: Some(preconditions),
+                    ..DeleteParams::default()
+                };
+                self.proxies.delete(node, &parameters).await?;
+                Ok(Event::Proxy(Change::Deleted(node.clone())))
+            }
+        }
+    }
+}
+
+/// Whether the answer means that the object the plan was about is not there any more, or is another one: not found, or
+/// for a removal a conflict with its precondition.
+fn is_outdated(action: &Action, code: u16) -> bool {
+    match action {
+        Action::Report { .. } => code == 404,
+        Action::Remove { .. } => matches!(code, 404 | 409),
+        Action::Stamp { .. } => false,
+    }
+}
+
+fn render_report(profile: &str, status: &ProxyProfileStatus) -> Value {
+    json!({
+        "apiVersion": "signpost.dev/v1alpha1",
+        "kind": "ProxyProfile",
+        "metadata": {"name": profile},
+        "status": status,
+    })
+}
+
+fn render_stamp(
+    node: &str,
+    owner: &str,
+    spec: &NodeProxySpec,
+    previous: Option<&NodeProxySpec>,
+) -> Value {
+    let labels: serde_json::Map<String, Value> = fleet::labels(node, spec)
+        .map(|(label, value)| (label.to_owned(), value.into()))
+        .collect();
+    let owner = OwnerReference {
+        api_version: "v1".to_owned(),
+        kind: "Node".to_owned(),
+        name: node.to_owned(),
+        uid: owner.to_owned(),
+        ..OwnerReference::default()
+    };
+    let mut stamp = json!({
+        "apiVersion": "signpost.dev/v1alpha1",
+        "kind": "NodeProxy",
+        "metadata": {"name": node, "labels": labels, "ownerReferences": [owner]},
+        "spec": spec,
+    });
+    // Left out, the API server takes away the one of before.
+    if let Some(previous) = previous.and_then(|previous| serde_json::to_string(previous).ok()) {
+        stamp["metadata"]["annotations"] = json!({PREVIOUS_ANNOTATION: previous});
+    }
+    stamp
+}
