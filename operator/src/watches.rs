@@ -52,7 +52,7 @@ where
     R: Send + 'static,
 {
     let mut listing: Vec<R> = Vec::new();
-    let events = watcher(api, watcher::Config::default().streaming_lists()).default_backoff();
+    let events = watcher(api, watcher::Config::default()).default_backoff();
     events.filter_map(move |event| {
         let change = match event {
             Ok(watcher::Event::Apply(object)) => Some(Change::Applied(Box::new(parse(object)))),

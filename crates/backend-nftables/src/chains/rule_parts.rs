@@ -1,0 +1,233 @@
+//! The steps that rules are put together from.
+
+use std::net::IpAddr;
+
+use dataplane::{Config, Family, InterfaceMatch, LocalDetection};
+use ipnet::IpNet;
+use netlink::nf_tables::{
+    ADDRESS_TYPE_LOCAL, CtKey, Expression, FibField, MetaKey, Operator, PayloadBase, Register,
+    Rule, Verdict,
+};
+
+use crate::layout::{self, Keyed, SetName, nft_family};
+
+/// `NF_CT_STATE_BIT(IP_CT_NEW)`.
+const CT_STATE_NEW: u32 = 8;
+
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Address {
+    Source,
+    Destination,
+}
+
+pub(super) fn family_of(range: &IpNet) -> Family {
+    Family::of(range.addr())
+}
+
+pub(super) fn rule(expressions: Vec<Expression>) -> Rule {
+    Rule { expressions }
+}
+
+pub(super) fn verdict(verdict: Verdict) -> Rule {
+    rule(vec![Expression::Immediate(verdict)])
+}
+
+pub(super) fn compare(operator: Operator, value: &[u8]) -> Expression {
+    Expression::Compare {
+        from: Register(0),
+        operator,
+        value: value.to_vec(),
+    }
+}
+
+/// The register behind a value of `width` bytes.
+pub(super) fn after(register: Register, width: usize) -> Register {
+    Register(register.0 + u8::try_from(width / 4).expect("a value fits the registers"))
+}
+
+/// Offsets in `struct iphdr` and `struct ipv6hdr`.
+pub(super) fn load_address(family: Family, which: Address, to: Register) -> Expression {
+    let (offset, length) = match (family, which) {
+        (Family::Ipv4, Address::Source) => (12, 4),
+        (Family::Ipv4, Address::Destination) => (16, 4),
+        (Family::Ipv6, Address::Source) => (8, 16),
+        (Family::Ipv6, Address::Destination) => (24, 16),
+    };
+    Expression::Payload {
+        base: PayloadBase::Network,
+        offset,
+        length,
+        to,
+    }
+}
+
+pub(super) fn load_protocol_and_port(to: Register) -> [Expression; 2] {
+    [
+        Expression::Meta {
+            key: MetaKey::TransportProtocol,
+            to,
+        },
+        Expression::Payload {
+            base: PayloadBase::Transport,
+            offset: 2,
+            length: 2,
+            to: after(to, 4),
+        },
+    ]
+}
+
+/// Loads a frontend's key from register 0 on; returns the register behind it.
+pub(super) fn load_frontend(family: Family, keyed: Keyed) -> (Vec<Expression>, Register) {
+    let mut expressions = Vec::new();
+    let mut next = Register(0);
+    if keyed == Keyed::Address {
+        expressions.push(load_address(family, Address::Destination, next));
+        next = after(next, nft_family(family).address().width());
+    }
+    expressions.extend(load_protocol_and_port(next));
+    (expressions, after(next, 8))
+}
+
+pub(super) fn lookup_verdict(
+    family: Family,
+    keyed: Keyed,
+    set: SetName,
+    mut when: Vec<Expression>,
+) -> Rule {
+    when.extend(load_frontend(family, keyed).0);
+    when.push(Expression::LookupVerdict {
+        set: layout::name(set.as_str()),
+        from: Register(0),
+    });
+    rule(when)
+}
+
+pub(super) fn member(family: Family, which: Address, set: SetName) -> Vec<Expression> {
+    vec![
+        load_address(family, which, Register(0)),
+        Expression::Lookup {
+            set: layout::name(set.as_str()),
+            from: Register(0),
+        },
+    ]
+}
+
+pub(super) fn in_range(which: Address, range: &IpNet, operator: Operator) -> Vec<Expression> {
+    let octets = |address: IpAddr| match address {
+        IpAddr::V4(address) => address.octets().to_vec(),
+        IpAddr::V6(address) => address.octets().to_vec(),
+    };
+    let network = octets(range.network());
+    let mut expressions = vec![load_address(family_of(range), which, Register(0))];
+    // nft leaves the mask out where it would mask nothing, and so a listing is shorter.
+    if range.prefix_len() < range.max_prefix_len() {
+        expressions.push(Expression::Bitwise {
+            from: Register(0),
+            to: Register(0),
+            mask: octets(range.netmask()),
+            xor: vec![0; network.len()],
+        });
+    }
+    expressions.push(compare(operator, &network));
+    expressions
+}
+
+/// Matches packets from pods of this node, or all others; `None` where they cannot be told.
+pub(super) fn local_source(
+    family: Family,
+    config: &Config,
+    operator: Operator,
+) -> Option<Vec<Expression>> {
+    match &config.local_detection {
+        LocalDetection::None => None,
+        LocalDetection::Source { .. } => {
+            let range = config.local_detection.source(family)?;
+            Some(in_range(Address::Source, &range, operator))
+        }
+        LocalDetection::Interface(interface) => {
+            let value = match interface {
+                // Without its terminating zero, a name is compared as a prefix.
+                InterfaceMatch::Prefix(prefix) => prefix.as_bytes().to_vec(),
+                InterfaceMatch::Named(name) => {
+                    let mut value = name.as_bytes().to_vec();
+                    value.resize(16, 0);
+                    value
+                }
+            };
+            Some(vec![
+                Expression::Meta {
+                    key: MetaKey::InputInterfaceName,
+                    to: Register(0),
+                },
+                compare(operator, &value),
+            ])
+        }
+    }
+}
+
+pub(super) fn to_node_port_address(family: Family, config: &Config) -> Vec<Expression> {
+    match config.node_ports.of(family) {
+        Some(_) => member(family, Address::Destination, SetName::NodePortAddresses),
+        None => {
+            let mut expressions = address_type_local(FibField::Destination);
+            expressions.extend(not_loopback(family));
+            expressions
+        }
+    }
+}
+
+pub(super) fn not_loopback(family: Family) -> Vec<Expression> {
+    let loopback: IpNet = match family {
+        Family::Ipv4 => IpNet::new_assert(IpAddr::from([127, 0, 0, 0]), 8),
+        Family::Ipv6 => IpNet::new_assert(IpAddr::from([0, 0, 0, 0, 0, 0, 0, 1]), 128),
+    };
+    in_range(Address::Destination, &loopback, Operator::NotEqual)
+}
+
+pub(super) fn address_type_local(field: FibField) -> Vec<Expression> {
+    vec![
+        Expression::FibType {
+            field,
+            to: Register(0),
+        },
+        compare(Operator::Equal, &ADDRESS_TYPE_LOCAL.to_ne_bytes()),
+    ]
+}
+
+pub(super) fn ct_new() -> Rule {
+    rule(vec![
+        Expression::Ct {
+            key: CtKey::State,
+            direction: None,
+            to: Register(0),
+        },
+        Expression::Bitwise {
+            from: Register(0),
+            to: Register(0),
+            mask: CT_STATE_NEW.to_ne_bytes().to_vec(),
+            xor: vec![0; 4],
+        },
+        compare(Operator::NotEqual, &[0; 4]),
+    ])
+}
+
+/// `meta mark set meta mark | bit`.
+pub(super) fn mark(config: &Config) -> Rule {
+    let bit = config.mark.value();
+    rule(vec![
+        Expression::Meta {
+            key: MetaKey::Mark,
+            to: Register(0),
+        },
+        Expression::Bitwise {
+            from: Register(0),
+            to: Register(0),
+            mask: (!bit).to_ne_bytes().to_vec(),
+            xor: bit.to_ne_bytes().to_vec(),
+        },
+        Expression::SetMeta {
+            key: MetaKey::Mark,
+            from: Register(0),
+        },
+    ])
+}

@@ -1,0 +1,236 @@
+//! Rules to attributes.
+
+use crate::nf_tables::{
+    CtKey, Direction, Expression, Family, FibField, MetaKey, NatKind, NumberGenerator, Operator,
+    PayloadBase, Register, RejectKind, Rule, Verdict,
+};
+use crate::wire::Writer;
+
+/// `NFTA_DATA_VERDICT` of `enum nft_data_attributes`.
+pub(super) fn add_verdict(writer: &mut Writer, verdict: &Verdict) {
+    let (code, chain): (i32, Option<&str>) = match verdict {
+        Verdict::Drop => (0, None),
+        Verdict::Accept => (1, None),
+        Verdict::Jump(chain) => (-3, Some(chain)),
+        Verdict::Goto(chain) => (-4, Some(chain)),
+        Verdict::Return => (-5, None),
+    };
+    let open = writer.nest(2);
+    writer.bytes(1, &code.to_be_bytes());
+    if let Some(chain) = chain {
+        writer.string(2, chain);
+    }
+    writer.close(open);
+}
+
+pub(super) fn add_rule(writer: &mut Writer, family: Family, rule: &Rule) {
+    let list = writer.nest(4);
+    for expression in &rule.expressions {
+        let element = writer.nest(1);
+        writer.string(1, expression.name());
+        let open = writer.nest(2);
+        add_expression(writer, family, expression);
+        writer.close(open);
+        writer.close(element);
+    }
+    writer.close(list);
+}
+
+/// `NFT_REG32_00`.
+fn register(register: Register) -> u32 {
+    8 + u32::from(register.0)
+}
+
+impl Expression {
+    /// The kernel's name for it.
+    pub(crate) fn name(&self) -> &'static str {
+        match self {
+            Expression::Payload { .. } => "payload",
+            Expression::Meta { .. } | Expression::SetMeta { .. } => "meta",
+            Expression::Ct { .. } => "ct",
+            Expression::Compare { .. } => "cmp",
+            Expression::Bitwise { .. } => "bitwise",
+            Expression::Lookup { .. }
+            | Expression::LookupValue { .. }
+            | Expression::LookupVerdict { .. } => "lookup",
+            Expression::Immediate(_) => "immediate",
+            Expression::Numgen { .. } => "numgen",
+            Expression::FibType { .. } => "fib",
+            Expression::Nat { .. } => "nat",
+            Expression::Masquerade => "masq",
+            Expression::Reject(_) => "reject",
+        }
+    }
+}
+
+fn add_expression(writer: &mut Writer, family: Family, expression: &Expression) {
+    match expression {
+        Expression::Payload {
+            base,
+            offset,
+            length,
+            to,
+        } => {
+            writer.u32(1, register(*to));
+            writer.u32(
+                2,
+                match base {
+                    PayloadBase::Network => 1,
+                    PayloadBase::Transport => 2,
+                },
+            );
+            writer.u32(3, *offset);
+            writer.u32(4, *length);
+        }
+        Expression::Meta { key, to } => {
+            writer.u32(1, register(*to));
+            writer.u32(2, meta_number(*key));
+        }
+        Expression::SetMeta { key, from } => {
+            writer.u32(2, meta_number(*key));
+            writer.u32(3, register(*from));
+        }
+        Expression::Ct { key, direction, to } => {
+            writer.u32(1, register(*to));
+            writer.u32(2, ct_number(*key));
+            if let Some(direction) = direction {
+                writer.u8(
+                    3,
+                    match direction {
+                        Direction::Original => 0,
+                        Direction::Reply => 1,
+                    },
+                );
+            }
+        }
+        Expression::Compare {
+            from,
+            operator,
+            value,
+        } => {
+            writer.u32(1, register(*from));
+            writer.u32(
+                2,
+                match operator {
+                    Operator::Equal => 0,
+                    Operator::NotEqual => 1,
+                },
+            );
+            data(writer, 3, value);
+        }
+        Expression::Bitwise {
+            from,
+            to,
+            mask,
+            xor,
+        } => {
+            writer.u32(1, register(*from));
+            writer.u32(2, register(*to));
+            writer.u32(
+                3,
+                u32::try_from(mask.len()).expect("a mask fits the registers"),
+            );
+            data(writer, 4, mask);
+            data(writer, 5, xor);
+        }
+        Expression::Lookup { set, from } => {
+            writer.string(1, set);
+            writer.u32(2, register(*from));
+        }
+        Expression::LookupValue { set, from, to } => {
+            writer.string(1, set);
+            writer.u32(2, register(*from));
+            writer.u32(3, register(*to));
+        }
+        Expression::LookupVerdict { set, from } => {
+            writer.string(1, set);
+            writer.u32(2, register(*from));
+            // NFT_REG_VERDICT.
+            writer.u32(3, 0);
+        }
+        Expression::Immediate(verdict) => {
+            writer.u32(1, 0);
+            let open = writer.nest(2);
+            add_verdict(writer, verdict);
+            writer.close(open);
+        }
+        Expression::Numgen {
+            generator,
+            modulus,
+            offset,
+            to,
+        } => {
+            writer.u32(1, register(*to));
+            writer.u32(2, *modulus);
+            writer.u32(
+                3,
+                match generator {
+                    NumberGenerator::Incremental => 0,
+                    NumberGenerator::Random => 1,
+                },
+            );
+            writer.u32(4, *offset);
+        }
+        Expression::FibType { field, to } => {
+            writer.u32(1, register(*to));
+            // NFT_FIB_RESULT_ADDRTYPE.
+            writer.u32(2, 3);
+            writer.u32(
+                3,
+                match field {
+                    FibField::Source => 1,
+                    FibField::Destination => 2,
+                },
+            );
+        }
+        Expression::Nat {
+            kind: NatKind::Destination,
+            family: of,
+            address,
+            port,
+        } => {
+            writer.u32(1, 1);
+            writer.u32(2, u32::from(of.number()));
+            writer.u32(3, register(*address));
+            writer.u32(5, register(*port));
+        }
+        // NF_NAT_RANGE_PROTO_RANDOM_FULLY: ports in sequence collide between CPUs.
+        Expression::Masquerade => writer.u32(1, 0x10),
+        Expression::Reject(RejectKind::PortUnreachable) => {
+            // NFT_REJECT_ICMP_UNREACH with ICMP_PORT_UNREACH or ICMPV6_PORT_UNREACH.
+            writer.u32(1, 0);
+            writer.u8(2, port_unreachable(family));
+        }
+    }
+}
+
+fn data(writer: &mut Writer, kind: u16, value: &[u8]) {
+    let open = writer.nest(kind);
+    writer.bytes(1, value);
+    writer.close(open);
+}
+
+/// The code of "port unreachable" in ICMP and in ICMPv6.
+pub(crate) fn port_unreachable(family: Family) -> u8 {
+    match family {
+        Family::Ip => 3,
+        Family::Ip6 => 4,
+    }
+}
+
+/// `enum nft_meta_keys`.
+pub(crate) fn meta_number(key: MetaKey) -> u32 {
+    match key {
+        MetaKey::Mark => 3,
+        MetaKey::InputInterfaceName => 6,
+        MetaKey::TransportProtocol => 16,
+    }
+}
+
+/// `enum nft_ct_keys`.
+pub(crate) fn ct_number(key: CtKey) -> u32 {
+    match key {
+        CtKey::State => 0,
+        CtKey::Status => 2,
+    }
+}
