@@ -16,6 +16,7 @@
 //! filter-*                                refusals { … : goto refuse | drop }, cluster IPs, Service CIDRs
 //! ```
 
+mod canonical;
 mod chains;
 mod diff;
 mod kernel;

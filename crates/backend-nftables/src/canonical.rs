@@ -1,0 +1,56 @@
+//! A table without its history.
+
+use std::collections::BTreeSet;
+
+use dataplane::Family;
+use netlink::nf_tables::{ElementData, Verdict};
+
+use crate::chains::BalancingChain;
+use crate::layout::{self, Keyed, LOCAL_SLOTS};
+use crate::table::Table;
+
+impl Table {
+    /// The same table arranged as if it had been rendered at once: endpoints in order, and no chain
+    /// for a number of endpoints that nothing has. Equal for tables that treat packets the same.
+    #[must_use]
+    pub fn canonical(&self, family: Family) -> Table {
+        let mut table = self.clone();
+        let mut used = BTreeSet::new();
+        for set in self.sets.values() {
+            for (_, data) in set.elements.iter() {
+                if let ElementData::Verdict(Verdict::Goto(chain)) = data {
+                    used.extend(
+                        BalancingChain::parse(chain)
+                            .into_iter()
+                            .flat_map(BalancingChain::closure),
+                    );
+                }
+            }
+        }
+        table.chains.retain(|name, _| {
+            BalancingChain::parse(name).is_none_or(|chain| used.contains(&chain))
+        });
+        for keyed in [Keyed::Address, Keyed::NodePort] {
+            let name = keyed.endpoints();
+            let Some(set) = self.sets.get(name.as_str()) else {
+                continue;
+            };
+            let frontends: BTreeSet<_> = set
+                .elements
+                .iter()
+                .filter_map(|(key, _)| layout::parse_frontend(family, keyed, key.as_slice()))
+                .collect();
+            for key in frontends {
+                for first in [0, LOCAL_SLOTS] {
+                    let mut targets = self.slots(family, &key, first);
+                    targets.sort();
+                    for (slot, target) in (first..).zip(targets) {
+                        let key = layout::slot(layout::frontend(&key), slot);
+                        table.set_element(name, key, ElementData::Value(layout::target(&target)));
+                    }
+                }
+            }
+        }
+        table
+    }
+}
