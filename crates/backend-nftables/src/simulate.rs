@@ -373,3 +373,6 @@ fn octets(address: IpAddr) -> Vec<u8> {
         IpAddr::V6(address) => address.octets().to_vec(),
     }
 }
+
+#[cfg(test)]
+mod tests;
