@@ -13,12 +13,13 @@ use tracing_subscriber::util::TryInitError;
 #[derive(Debug, Clone, Args)]
 pub struct LogOptions {
     /// What to log: a level (error, warn, info, debug, trace), or levels per module as in
-    /// `info,reconciler=debug`.
+    /// `info,reconciler=debug`. The client's own line for each failed attempt is left out unless
+    /// asked for: what comes of attempts is logged by whoever made them.
     #[arg(
         long = "log",
         env = "SIGNPOST_LOG",
         value_name = "FILTER",
-        default_value = "info",
+        default_value = "info,kube_client::client::builder=off",
         global = true
     )]
     pub filter: String,

@@ -7,7 +7,7 @@ use std::time::Duration;
 const FIRST: Duration = Duration::from_secs(1);
 /// The longest wait, before jitter. A change made while the API server was away arrives at most
 /// this (and half as much again) after it is back; it resumes most watches from memory.
-const LONGEST: Duration = Duration::from_secs(8);
+const LONGEST: Duration = Duration::from_secs(4);
 
 /// Waits that double while nothing gets better.
 #[derive(Debug, Default)]
