@@ -1,0 +1,63 @@
+//! Answers every TCP connection and UDP datagram with who it is and whom it sees.
+//!
+//! `echo-server NAME ADDRESS:PORT…` prints `listening` once it does, on every address with both
+//! protocols. The answer is a line: its name, the address it was reached at, the address it sees.
+//! After it, a TCP connection gives back what it is sent. Ends with its input.
+
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::sync::Arc;
+use std::thread;
+
+use anyhow::{Context, Result};
+
+fn main() -> Result<()> {
+    let mut arguments = std::env::args().skip(1);
+    let name: Arc<str> = arguments.next().context("a name is missing")?.into();
+    for address in arguments {
+        let address: SocketAddr = address
+            .parse()
+            .with_context(|| format!("{address:?} is not ADDRESS:PORT"))?;
+        let failed = || format!("failed to listen on {address}");
+        let listener = TcpListener::bind(address).with_context(failed)?;
+        let socket = UdpSocket::bind(address).with_context(failed)?;
+        let (tcp_name, udp_name) = (Arc::clone(&name), Arc::clone(&name));
+        thread::spawn(move || serve_tcp(&listener, &tcp_name));
+        thread::spawn(move || serve_udp(&socket, address, &udp_name));
+    }
+    println!("listening");
+    io::copy(&mut io::stdin(), &mut io::sink())?;
+    Ok(())
+}
+
+fn serve_tcp(listener: &TcpListener, name: &Arc<str>) {
+    // A connection that broke before it was accepted is the client's to complain about.
+    for stream in listener.incoming().flatten() {
+        let name = Arc::clone(name);
+        thread::spawn(move || serve_connection(stream, &name));
+    }
+}
+
+fn serve_connection(mut stream: TcpStream, name: &str) -> io::Result<()> {
+    let line = format!("{name} {} {}\n", stream.local_addr()?, stream.peer_addr()?);
+    stream.write_all(line.as_bytes())?;
+    let mut buffer = [0; 4096];
+    loop {
+        let length = stream.read(&mut buffer)?;
+        if length == 0 {
+            return Ok(());
+        }
+        stream.write_all(&buffer[..length])?;
+    }
+}
+
+fn serve_udp(socket: &UdpSocket, address: SocketAddr, name: &str) {
+    let mut buffer = [0; 2048];
+    loop {
+        // An error here is an ICMP error about an answer to a client that has gone.
+        if let Ok((_, client)) = socket.recv_from(&mut buffer) {
+            let line = format!("{name} {address} {client}\n");
+            drop(socket.send_to(line.as_bytes(), client));
+        }
+    }
+}

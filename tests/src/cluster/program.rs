@@ -1,0 +1,119 @@
+//! One of our own programs as a process.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::deadline::wait_for;
+
+/// Kills the process whose id it is given once its input ends, which the kernel sees to whichever
+/// way we end. The signal that Linux can send to the children of the dead would come with the end
+/// of a thread, and tests are threads.
+const GUARD: &str = r#"read -r _; kill -KILL "$1""#;
+
+/// How much of a log an error shows.
+const SHOWN_LINES: usize = 20;
+
+/// A running process, under a process id of its own. It has ended when the drop of this has.
+#[derive(Debug)]
+pub struct Program {
+    name: String,
+    child: Child,
+    guard: Child,
+    log: PathBuf,
+}
+
+impl Program {
+    /// Starts `command`, with its output appended to `log`; errors call it `name`.
+    pub fn start(name: &str, mut command: Command, log: &Path) -> Result<Program> {
+        let output = File::options()
+            .create(true)
+            .append(true)
+            .open(log)
+            .with_context(|| format!("failed to open the log of {name}"))?;
+        let child = command
+            .stdin(Stdio::null())
+            .stdout(output.try_clone().context("failed to share a log")?)
+            .stderr(output)
+            .spawn()
+            .with_context(|| format!("failed to start {name}"))?;
+        let guard = Command::new("sh")
+            .args(["-c", GUARD, "sh", &child.id().to_string()])
+            .stdin(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .with_context(|| format!("failed to guard {name}"))?;
+        Ok(Program {
+            name: name.to_owned(),
+            child,
+            guard,
+            log: log.to_owned(),
+        })
+    }
+
+    /// Its process id.
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// How it has ended, if it has.
+    pub fn observe_end(&mut self) -> Result<Option<ExitStatus>> {
+        let status = self.child.try_wait();
+        status.with_context(|| format!("failed to look at {}", self.name))
+    }
+
+    /// Fails when it has ended.
+    pub fn ensure_runs(&mut self) -> Result<()> {
+        match self.observe_end()? {
+            None => Ok(()),
+            Some(status) => {
+                let log = describe_log(&self.log);
+                bail!(
+                    "{} has ended ({status}); its log ends with\n{log}",
+                    self.name
+                )
+            }
+        }
+    }
+
+    /// Ends it with SIGKILL: it learns nothing of it.
+    pub fn kill(mut self) -> Result<()> {
+        self.ensure_runs()
+        // The drop does the rest.
+    }
+
+    /// Ends it with SIGTERM, which has to be a success within `deadline`.
+    pub fn stop(mut self, deadline: Duration) -> Result<()> {
+        self.ensure_runs()?;
+        let id = i32::try_from(self.child.id()).context("a process id is a small number")?;
+        let id = Pid::from_raw(id).context("no process has the id 0")?;
+        kill_process(id, Signal::TERM).with_context(|| format!("failed to stop {}", self.name))?;
+        let what = format!("{} to end", self.name);
+        let status = wait_for(&what, deadline, || self.observe_end())?;
+        ensure!(status.success(), "{} ended with {status}", self.name);
+        Ok(())
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        // The guard first: after its end the process id may be somebody else's. Errors are that
+        // they have ended already.
+        drop(self.guard.kill());
+        drop(self.guard.wait());
+        drop(self.child.kill());
+        drop(self.child.wait());
+    }
+}
+
+/// The end of a log, for an error. Empty when nothing has been logged.
+pub(super) fn describe_log(log: &Path) -> String {
+    let text = fs::read(log).unwrap_or_default();
+    let text = String::from_utf8_lossy(&text);
+    let lines: Vec<&str> = text.lines().collect();
+    lines[lines.len().saturating_sub(SHOWN_LINES)..].join("\n")
+}

@@ -1,0 +1,67 @@
+//! EndpointSlices: those that the controller writes, and those of nobody but us.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use dataplane::Family;
+use serde_json::{Value, json};
+
+use super::Cluster;
+use super::shop::{NAMESPACE, Web, endpoints, slice_by_hand};
+use crate::deadline::wait_for;
+
+impl Cluster {
+    /// Creates or changes an EndpointSlice of the Service `by-hand`: these Pods are its endpoints.
+    pub fn apply_slice(&self, name: &str, pods: &[Web]) -> Result<()> {
+        self.control_plane
+            .apply(&slice_by_hand(name, pods))
+            .map(drop)
+    }
+
+    /// Changes an EndpointSlice that is there, with a single request: what `kubectl apply` wants to
+    /// know beforehand, an API server that has just started cannot tell for many seconds.
+    pub fn patch_slice(&self, name: &str, pods: &[Web]) -> Result<()> {
+        let namespace = format!("--namespace={NAMESPACE}");
+        let patch = json!({"endpoints": endpoints(pods)}).to_string();
+        let object = ["patch", "endpointslice", name, &namespace];
+        let change = ["--type=merge", "--patch", &patch];
+        self.control_plane
+            .kubectl(&[&object[..], &change].concat())
+            .map(drop)
+    }
+
+    /// Deletes EndpointSlices, as far as they are there.
+    pub fn delete_slices(&self, names: &[&str]) -> Result<()> {
+        let namespace = format!("--namespace={NAMESPACE}");
+        let delete = ["delete", "endpointslice", &namespace, "--ignore-not-found"];
+        self.control_plane
+            .kubectl(&[&delete[..], names].concat())
+            .map(drop)
+    }
+
+    /// Waits until the controller has written EndpointSlices of the Service `web` that have these
+    /// Pods as ready endpoints and no other.
+    pub fn wait_for_slices(&self, pods: &[Web], deadline: Duration) -> Result<()> {
+        let addresses = pods
+            .iter()
+            .flat_map(|pod| Family::ALL.map(|family| pod.address(family)));
+        let wanted: BTreeSet<String> = addresses.map(|address| address.to_string()).collect();
+        let namespace = format!("--namespace={NAMESPACE}");
+        let of_web = "--selector=kubernetes.io/service-name=web";
+        wait_for("the controller's EndpointSlices", deadline, || {
+            let slices: Value = self.get(&["endpointslices", &namespace, of_web])?;
+            let slices = slices["items"]
+                .as_array()
+                .context("a list has items")?
+                .iter();
+            let endpoints = slices
+                .filter_map(|slice| slice["endpoints"].as_array())
+                .flatten();
+            let ready = endpoints.filter(|endpoint| endpoint["conditions"]["ready"] == true);
+            let addresses = ready.filter_map(|endpoint| endpoint["addresses"][0].as_str());
+            let addresses: BTreeSet<String> = addresses.map(str::to_owned).collect();
+            Ok((addresses == wanted).then_some(()))
+        })
+    }
+}

@@ -1,0 +1,83 @@
+//! What each program is started with.
+
+use std::net::SocketAddrV4;
+
+use super::ADMINISTRATOR;
+use super::folder::{Folder, argument};
+
+/// Where cluster IPs are taken from: IPv4, the first family of Services, and IPv6.
+pub const SERVICE_CIDRS: [&str; 2] = ["10.96.0.0/16", "fd00:10:96::/112"];
+
+/// Who signs the tokens of service accounts.
+const ISSUER: &str = "https://kubernetes.default.svc.cluster.local";
+
+/// The controllers whose work tests see. Not the one that watches nodes: without kubelets it would
+/// declare all of them dead.
+const CONTROLLERS: [&str; 8] = [
+    "daemonset-controller",
+    "endpointslice-controller",
+    "garbage-collector-controller",
+    "namespace-controller",
+    "root-ca-certificate-publisher-controller",
+    "service-cidr-controller",
+    "serviceaccount-controller",
+    "serviceaccount-token-controller",
+];
+
+pub(super) fn of_etcd(folder: &Folder) -> Vec<String> {
+    vec![
+        argument("data-dir", &folder.etcd_data()),
+        format!(
+            "--listen-client-urls=unix://{}",
+            folder.etcd_socket().display()
+        ),
+        // It wants an address to advertise; nobody asks for it.
+        "--advertise-client-urls=http://localhost:2379".to_owned(),
+        format!(
+            "--listen-peer-urls=unix://{}",
+            folder.etcd_peer_socket().display()
+        ),
+        // The data goes with the test: there is no power cut that it must survive.
+        "--unsafe-no-fsync=true".to_owned(),
+        "--log-level=warn".to_owned(),
+    ]
+}
+
+pub(super) fn of_api_server(folder: &Folder, address: SocketAddrV4) -> Vec<String> {
+    let (ip, port) = (address.ip(), address.port());
+    // No Service may have a loopback address as its endpoint.
+    let endpoints = if ip.is_loopback() { "none" } else { "lease" };
+    vec![
+        format!("--etcd-servers=unix://{}", folder.etcd_socket().display()),
+        format!("--bind-address={ip}"),
+        format!("--advertise-address={ip}"),
+        format!("--secure-port={port}"),
+        format!("--endpoint-reconciler-type={endpoints}"),
+        argument("cert-dir", &folder.certificates()),
+        argument("token-auth-file", &folder.tokens()),
+        "--authorization-mode=RBAC".to_owned(),
+        format!("--service-cluster-ip-range={}", SERVICE_CIDRS.join(",")),
+        format!("--service-account-issuer={ISSUER}"),
+        argument("service-account-key-file", &folder.verifying_key()),
+        argument("service-account-signing-key-file", &folder.signing_key()),
+        // Agents are privileged Pods.
+        "--allow-privileged=true".to_owned(),
+        // With it, a Pod in a new namespace is refused until a controller has made the account.
+        "--disable-admission-plugins=ServiceAccount".to_owned(),
+    ]
+}
+
+pub(super) fn of_controller_manager(folder: &Folder) -> Vec<String> {
+    vec![
+        argument("kubeconfig", &folder.kubeconfig(ADMINISTRATOR)),
+        format!("--controllers={}", CONTROLLERS.join(",")),
+        argument("root-ca-file", &folder.certificate_authority()),
+        argument("service-account-private-key-file", &folder.signing_key()),
+        "--leader-elect=false".to_owned(),
+        // It serves nothing, so it takes no port that a second control plane would want.
+        "--secure-port=0".to_owned(),
+        // The defaults of 20 a second make a test with hundreds of Services wait for them.
+        "--kube-api-qps=500".to_owned(),
+        "--kube-api-burst=1000".to_owned(),
+    ]
+}

@@ -1,0 +1,135 @@
+//! What the programs of one control plane have in common, and their start.
+
+use std::net::SocketAddrV4;
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+
+use super::credentials::{self, Kubeconfig, SigningKey, Token, User};
+use super::folder::{Folder, argument};
+use super::programs::Programs;
+use super::server::Server;
+use super::{ADMINISTRATOR, Component, Options, arguments, kubectl, port};
+use crate::deadline::wait_for;
+
+/// How long a part may take to be ready. It takes seconds; a machine that builds something else at
+/// the same time takes many more.
+const START_DEADLINE: Duration = Duration::from_secs(120);
+
+/// The port of an API server that has a network namespace to itself.
+const PORT_IN_NAMESPACE: u16 = 6443;
+
+/// Everything that is decided before the first program starts.
+#[derive(Debug)]
+pub(super) struct Setting {
+    pub(super) programs: Programs,
+    pub(super) options: Options,
+    pub(super) address: SocketAddrV4,
+    pub(super) folder: Folder,
+}
+
+impl Setting {
+    /// Builds what is to be built, takes a port and writes the files that programs start with.
+    pub(super) fn prepare(options: Options) -> Result<Setting> {
+        let programs = Programs::build()?;
+        let folder = Folder::new()?;
+        let port = match &options.network {
+            None => port::find_free(options.bind)?,
+            Some(_) => PORT_IN_NAMESPACE,
+        };
+        let address = SocketAddrV4::new(options.bind, port);
+
+        SigningKey::generate()?.save(&folder)?;
+        let users: Vec<(User, Token)> = [User::administrator()]
+            .into_iter()
+            .chain(options.users.iter().cloned())
+            .map(|user| (user, Token::random()))
+            .collect();
+        credentials::save_tokens(&folder, &users)?;
+        for (user, token) in &users {
+            Kubeconfig { address, token }.save(&folder, &user.name)?;
+        }
+        Ok(Setting {
+            programs,
+            options,
+            address,
+            folder,
+        })
+    }
+
+    /// Returns when it takes connections.
+    pub(super) fn start_etcd(&self) -> Result<Server> {
+        let mut server = self.start(Component::Etcd, &arguments::of_etcd(&self.folder))?;
+        let socket = self.folder.etcd_socket();
+        wait_for("etcd to open its socket", START_DEADLINE, || {
+            server.ensure_runs()?;
+            Ok(socket.exists().then_some(()))
+        })
+        .with_context(|| server.describe_log())?;
+        Ok(server)
+    }
+
+    /// Returns when it is ready.
+    pub(super) fn start_api_server(&self) -> Result<Server> {
+        let arguments = arguments::of_api_server(&self.folder, self.address);
+        let mut server = self.start(Component::ApiServer, &arguments)?;
+        self.wait_for_answer(&mut server, &["get", "--raw", "/readyz"])?;
+        Ok(server)
+    }
+
+    /// Returns when its controllers work.
+    pub(super) fn start_controller_manager(&self) -> Result<Server> {
+        let arguments = arguments::of_controller_manager(&self.folder);
+        let mut server = self.start(Component::ControllerManager, &arguments)?;
+        // It serves no health check here, but this object is made by one of its controllers.
+        let made = ["get", "serviceaccount", "default", "--namespace=default"];
+        self.wait_for_answer(&mut server, &made)?;
+        Ok(server)
+    }
+
+    /// A kubectl that is yet to be run, as the user of a kubeconfig.
+    pub(super) fn kubectl(&self, kubeconfig: &Path) -> Command {
+        let mut command = self.command("kubectl");
+        // Nothing of the person's own: no configuration, no preferences, no cache.
+        command.env_remove("KUBECONFIG").env("KUBERC", "off");
+        command.arg(argument("kubeconfig", kubeconfig));
+        command.arg(argument("cache-dir", &self.folder.kubectl_cache()));
+        command
+    }
+
+    fn command(&self, program: &str) -> Command {
+        self.programs
+            .command(program, self.options.network.as_deref())
+    }
+
+    fn start(&self, component: Component, arguments: &[String]) -> Result<Server> {
+        let name = component.program();
+        let mut command = self.command(name);
+        command.args(arguments);
+        Server::start(name, &command, &self.folder.log(name))
+    }
+
+    /// Waits until the administrator's `kubectl` succeeds with these arguments.
+    fn wait_for_answer(&self, server: &mut Server, arguments: &[&str]) -> Result<()> {
+        let started = Instant::now();
+        let what = format!("kubectl {} to succeed", arguments.join(" "));
+        let kubeconfig = self.folder.kubeconfig(ADMINISTRATOR);
+        wait_for(&what, START_DEADLINE, || {
+            server.ensure_runs()?;
+            let mut command = self.kubectl(&kubeconfig);
+            // One that hangs must not take the time of those after it.
+            command.arg("--request-timeout=5s").args(arguments);
+            Ok(kubectl::run(command, None).ok().map(drop))
+        })
+        .with_context(|| server.describe_log())
+        .with_context(|| {
+            format!(
+                "{} was not ready after {:?}",
+                server.name(),
+                started.elapsed()
+            )
+        })
+    }
+}

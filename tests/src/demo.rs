@@ -1,0 +1,345 @@
+//! `make demo`: what Signpost does, shown on one machine without a cluster.
+//!
+//! A node, three servers and two clients in network namespaces of their own; the real agent on a
+//! copy of `examples/demo`; real connections. Everything that was made is removed again, whatever
+//! happens, and nothing outside these namespaces is touched.
+
+mod agent;
+mod agent_report;
+mod crowd;
+mod interruption;
+mod manifests;
+mod screen;
+mod stage;
+mod summary;
+
+use std::path::PathBuf;
+use std::time::Instant;
+
+use anyhow::{Context, Result};
+use crds::NodeProxyStatus;
+use tempfile::TempDir;
+
+pub use interruption::{Interrupted, Interruption};
+pub use screen::{Screen, Style};
+pub use summary::{Removal, Restart, Spread, Summary};
+
+use agent::{Agent, Workplace};
+use agent_report::{interesting_part, is_ready, newest_writes, without_phases};
+use crowd::Crowd;
+use manifests::Manifests;
+use stage::{Path, SERVERS, Stage, drawing};
+
+/// Connections made on each way to a Service. That a server of three is chosen by none of them has
+/// a chance of one in 10^20.
+const CONNECTIONS: u32 = 120;
+/// How many connections of each client, one after the other, say that a state lasts. That a server
+/// of three is chosen by none of them has a chance of one in 10^17.
+const LASTING: usize = 100;
+/// Whose endpoints go.
+const REMOVED: &str = "web-2";
+/// The file they are in.
+const ENDPOINTS: &str = "web-endpoints.yaml";
+/// What the demo has made and not yet removed.
+#[derive(Debug)]
+struct Scene {
+    // Dropped in this order: the agent, the servers and their namespaces, the files.
+    agent: Agent,
+    stage: Stage,
+    manifests: Manifests,
+    workplace: Workplace,
+    folder: TempDir,
+}
+
+/// What has to be gone at the end.
+#[derive(Debug, Default)]
+struct Made {
+    processes: Vec<u32>,
+    folder: Option<PathBuf>,
+}
+
+/// Shows everything on `screen`, and removes everything that it made. Takes a few seconds, and
+/// what [`crate::network::enter_private_namespaces`] gives.
+///
+/// # Errors
+///
+/// [`Interrupted`] when the person wants no more, and whatever kept the demo from going on. That a
+/// connection failed is none: the summary counts it.
+pub fn perform(screen: &mut Screen<'_>) -> Result<Summary> {
+    let mut made = Made::default();
+    let shown = show(screen, &mut made);
+    let left_behind = observe_leftovers(&made)?;
+    // A terminal interrupts the agent and the servers too, and it may be that which was met first.
+    let shown = match screen.interruption().check() {
+        Err(interrupted) => Err(interrupted.into()),
+        Ok(()) => shown,
+    };
+    let shown = match &*left_behind {
+        [] => shown,
+        left => shown.with_context(|| format!("failed to remove {}", left.join(", "))),
+    };
+    let summary = Summary {
+        left_behind,
+        ..shown?
+    };
+    screen.title("That was all")?;
+    match &*summary.left_behind {
+        [] => screen.line("The agent, the namespaces and the files of this demo are gone.")?,
+        left => screen.failure(format!("Left behind: {}", left.join(", ")))?,
+    }
+    match summary.failures() {
+        0 => screen.success(format!("{} connections, 0 failed.", summary.connections()))?,
+        failures => screen.failure(format!(
+            "{} connections, {failures} failed.",
+            summary.connections()
+        ))?,
+    }
+    screen.line(
+        "Next: read examples/demo, docs/ and ARCHITECTURE.md; `make test` proves the rest.",
+    )?;
+    Ok(summary)
+}
+
+fn show(screen: &mut Screen<'_>, made: &mut Made) -> Result<Summary> {
+    screen.line(
+        "Signpost forwards connections to Services. Here it does so, on this machine alone.",
+    )?;
+    let mut scene = set_up(screen, made)?;
+    let spread = show_spread(screen, &scene)?;
+    let removal = show_removal(screen, &mut scene)?;
+    show_what_is_programmed(screen, &mut scene)?;
+    let restart = show_restart(screen, scene, made)?;
+    Ok(Summary {
+        spread,
+        removal,
+        restart,
+        left_behind: Vec::new(),
+    })
+}
+
+fn set_up(screen: &mut Screen<'_>, made: &mut Made) -> Result<Scene> {
+    screen.title("1. A network: each name is a network namespace with real links")?;
+    let start = Instant::now();
+    let stage = Stage::build()?;
+    for line in drawing().lines() {
+        screen.line(line)?;
+    }
+    screen.line(format!(
+        "Up after {:.1} s, with IPv6 addresses too.",
+        start.elapsed().as_secs_f64()
+    ))?;
+
+    screen.title(
+        "2. The agent, on the node, with a copy of examples/demo in the place of a cluster",
+    )?;
+    let folder = tempfile::Builder::new().prefix("signpost-demo-").tempdir();
+    let folder = folder.context("failed to make a temporary directory")?;
+    made.folder = Some(folder.path().to_owned());
+    let manifests = Manifests::copy_into(folder.path())?;
+    let workplace = Workplace {
+        node: stage.node()?.clone(),
+        manifests: manifests.directory().to_owned(),
+        folder: folder.path().to_owned(),
+        interruption: screen.interruption().clone(),
+    };
+    let start = Instant::now();
+    let mut agent = Agent::start(&workplace)?;
+    made.processes.push(agent.process_id());
+    agent.wait_until_ready()?;
+    screen.line(format!(
+        "Ready after {:.1} s: Services demo/web and demo/dns are programmed.",
+        start.elapsed().as_secs_f64()
+    ))?;
+    Ok(Scene {
+        agent,
+        stage,
+        manifests,
+        workplace,
+        folder,
+    })
+}
+
+fn show_spread(screen: &mut Screen<'_>, scene: &Scene) -> Result<Vec<Spread>> {
+    screen.title(&format!(
+        "3. {CONNECTIONS} connections on each way to a Service, and who answered"
+    ))?;
+    screen.columns(&SERVERS.map(|(name, _)| name))?;
+    let mut spread = Vec::new();
+    for path in Path::to_web().iter().chain(&Path::to_dns()) {
+        let answered = scene.stage.probe(path, CONNECTIONS)?;
+        screen.bars(&path.to_string(), &answered)?;
+        let way = Spread {
+            path: path.to_string(),
+            connections: CONNECTIONS.into(),
+            answered,
+        };
+        if way.failures() > 0 {
+            screen.failure(format!("{} of them failed", way.failures()))?;
+        }
+        spread.push(way);
+    }
+    Ok(spread)
+}
+
+fn show_removal(screen: &mut Screen<'_>, scene: &mut Scene) -> Result<Removal> {
+    screen.title(&format!(
+        "4. {REMOVED} is taken out of {ENDPOINTS} while four clients connect all the time"
+    ))?;
+    let before = scene
+        .agent
+        .wait_for_status("a status that is ready", is_ready)?;
+    let crowd = start_crowd(&scene.stage)?;
+    let interruption = screen.interruption().clone();
+    let start = Instant::now();
+    crowd.wait_for("connections", start, LASTING, &interruption, |_| true)?;
+    let renamed = scene.manifests.commit_without_pod(ENDPOINTS, REMOVED)?;
+    screen.line(format!(
+        "The file is replaced. {REMOVED} itself keeps running, as a pod does that is drained."
+    ))?;
+    let what = format!("connections to avoid {REMOVED}");
+    crowd.wait_for(&what, renamed, LASTING, &interruption, |connection| {
+        !connection.is_answered_by(REMOVED)
+    })?;
+    let connections = crowd.stop()?;
+    let after = scene
+        .agent
+        .wait_for_status("the change in the status", |status| {
+            status.counts.endpoints < before.counts.endpoints
+                && status.sync_latency != before.sync_latency
+        })?;
+
+    let removal = Removal::of(&connections, renamed, REMOVED);
+    screen.columns(&SERVERS.map(|(name, _)| name))?;
+    screen.bars("before", &removal.before)?;
+    screen.bars("after", &removal.after)?;
+    let verdict = format!("{} connections", removal.connections);
+    show_verdict(screen, &verdict, &removal.failures)?;
+    match removal.last_to_removed {
+        Some(last) => screen.line(format!(
+            "The last connection to reach {REMOVED} was opened {last:.1?} after the file was renamed."
+        ))?,
+        None => screen.line(format!(
+            "No connection that was opened after the file was renamed has reached {REMOVED}."
+        ))?,
+    }
+    show_rounds_of_change(screen, &scene.agent)?;
+    show_latency(screen, &after)?;
+    Ok(removal)
+}
+
+/// How many connections failed, and the failures themselves.
+fn show_verdict(screen: &mut Screen<'_>, connections: &str, failures: &[String]) -> Result<()> {
+    let verdict = format!("{connections}, {} failed.", failures.len());
+    if failures.is_empty() {
+        return screen.success(verdict);
+    }
+    screen.failure(verdict)?;
+    screen.quote(&failures.join("\n"))
+}
+
+fn show_rounds_of_change(screen: &mut Screen<'_>, agent: &Agent) -> Result<()> {
+    let rounds = agent.ask("/debug/rounds")?;
+    screen.line("What the agent did (/debug/rounds):")?;
+    screen.quote(&newest_writes(&rounds).join("\n"))
+}
+
+fn show_latency(screen: &mut Screen<'_>, status: &NodeProxyStatus) -> Result<()> {
+    let Some(latency) = &status.sync_latency else {
+        return screen.failure("The status has no syncLatency.");
+    };
+    let total = latency.total;
+    screen.line(format!(
+        "Its status (syncLatency), from reading a change to the kernel's acknowledgement: p50 {}, max {}.",
+        total.p50_microseconds, total.max_microseconds
+    ))
+}
+
+fn show_what_is_programmed(screen: &mut Screen<'_>, scene: &mut Scene) -> Result<()> {
+    screen.title("5. What is programmed: `signpost-agent explain demo/web`")?;
+    screen.quote(&scene.agent.explain("demo/web")?)?;
+    screen
+        .line("and what the node says of itself (--status FILE; in a cluster, its NodeProxy):")?;
+    let status = scene
+        .agent
+        .wait_for_status("a status that is ready", is_ready)?;
+    screen.quote(&interesting_part(&status))
+}
+
+fn show_restart(screen: &mut Screen<'_>, scene: Scene, made: &mut Made) -> Result<Restart> {
+    screen.title("6. The agent is killed (SIGKILL), and started again, while the clients go on")?;
+    let Scene {
+        agent,
+        stage,
+        manifests: _manifests,
+        workplace,
+        folder: _folder,
+    } = scene;
+    let crowd = start_crowd(&stage)?;
+    let interruption = screen.interruption().clone();
+    crowd.wait_for(
+        "connections",
+        Instant::now(),
+        LASTING,
+        &interruption,
+        |_| true,
+    )?;
+    agent.kill()?;
+    let killed = Instant::now();
+    crowd.wait_for(
+        "connections without an agent",
+        killed,
+        LASTING,
+        &interruption,
+        |_| true,
+    )?;
+    let mut agent = Agent::start(&workplace)?;
+    let restarted = Instant::now();
+    made.processes.push(agent.process_id());
+    agent.wait_until_ready()?;
+    crowd.wait_for(
+        "connections",
+        Instant::now(),
+        LASTING,
+        &interruption,
+        |_| true,
+    )?;
+    let connections = crowd.stop()?;
+    let rounds = agent.ask("/debug/rounds")?;
+    // The namespaces go with the stage; nobody may be left to program them.
+    drop(agent);
+    drop(stage);
+
+    let restart = Restart::of(&connections, killed, restarted, REMOVED, &rounds);
+    let verdict = format!(
+        "{} connections, {} of them while no agent ran",
+        restart.connections, restart.without_agent
+    );
+    show_verdict(screen, &verdict, &restart.failures)?;
+    if restart.writes.is_empty() {
+        screen.success(
+            "Back again, the agent read the kernel, found what it wants, and wrote nothing:",
+        )?;
+    } else {
+        screen.failure("Back again, the agent wrote something:")?;
+    }
+    screen.quote(&without_phases(&rounds).join("\n"))?;
+    Ok(restart)
+}
+
+/// A client for each way to `demo/web`.
+fn start_crowd(stage: &Stage) -> Result<Crowd> {
+    let ways = Path::to_web();
+    let clients = ways
+        .iter()
+        .map(|path| Ok((stage.client(path.client)?, path.destination)));
+    Ok(Crowd::start(&clients.collect::<Result<Vec<_>>>()?))
+}
+
+fn observe_leftovers(made: &Made) -> Result<Vec<String>> {
+    let mut left = crate::network::namespaces_of(std::process::id())?;
+    let processes = made.processes.iter().filter(|id| agent::runs(**id));
+    left.extend(processes.map(|id| format!("process {id}")));
+    let folder = made.folder.as_ref().filter(|folder| folder.exists());
+    left.extend(folder.map(|folder| folder.display().to_string()));
+    Ok(left)
+}

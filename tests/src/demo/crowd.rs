@@ -1,0 +1,154 @@
+//! Clients that make new connections all the time, and when each was opened and who answered it.
+
+use std::io::{self, BufRead as _, BufReader, Read as _};
+use std::net::{SocketAddr, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, anyhow};
+
+use super::interruption::Interruption;
+use crate::deadline::wait_for;
+use crate::network::{Namespace, Outcome};
+
+/// Between the end of one connection and the start of the next of the same client. Two processors
+/// carry four such clients, three servers and the agent.
+const PAUSE: Duration = Duration::from_millis(1);
+/// How long a connection may wait for its answer. A SYN that was lost is sent again after a second.
+const PATIENCE: Duration = Duration::from_secs(3);
+/// How long to wait for connections to have been made.
+const PROMPTLY: Duration = Duration::from_secs(10);
+
+/// One TCP connection.
+#[derive(Debug, Clone)]
+pub(super) struct Connection {
+    /// Which of the crowd's clients made it, counted from 0.
+    pub(super) client: usize,
+    /// When it was opened: no packet of it is older.
+    pub(super) opened: Instant,
+    /// What came of it.
+    pub(super) outcome: Outcome,
+}
+
+/// Clients, each on a thread inside its namespace, until this is dropped.
+#[derive(Debug)]
+pub(super) struct Crowd {
+    stopped: Arc<AtomicBool>,
+    seen: Arc<Mutex<Vec<Connection>>>,
+    clients: Vec<JoinHandle<Result<()>>>,
+}
+
+// === impl Connection ===
+
+impl Connection {
+    /// Whether it was answered by the server of this name.
+    pub(super) fn is_answered_by(&self, name: &str) -> bool {
+        matches!(&self.outcome, Outcome::Answered { server, .. } if server == name)
+    }
+
+    /// Whether no server answered it.
+    pub(super) fn has_failed(&self) -> bool {
+        !matches!(self.outcome, Outcome::Answered { .. })
+    }
+}
+
+// === impl Crowd ===
+
+impl Crowd {
+    /// Starts a client for each place to connect from and address to connect to.
+    pub(super) fn start(clients: &[(&Namespace, SocketAddr)]) -> Crowd {
+        let stopped = Arc::new(AtomicBool::new(false));
+        let seen: Arc<Mutex<Vec<Connection>>> = Arc::default();
+        let threads = clients.iter().enumerate().map(|(client, (inside, to))| {
+            let (inside, to) = ((*inside).clone(), *to);
+            let (stopped, seen) = (Arc::clone(&stopped), Arc::clone(&seen));
+            std::thread::spawn(move || {
+                inside.enter(|| {
+                    while !stopped.load(Ordering::Relaxed) {
+                        let opened = Instant::now();
+                        let outcome = connect(to).unwrap_or_else(|e| Outcome::of_error(&e));
+                        lock(&seen).push(Connection {
+                            client,
+                            opened,
+                            outcome,
+                        });
+                        std::thread::sleep(PAUSE);
+                    }
+                })
+            })
+        });
+        Crowd {
+            clients: threads.collect(),
+            stopped,
+            seen,
+        }
+    }
+
+    /// Waits until the last `count` connections of each client, all of them opened after `since`,
+    /// are `wanted`.
+    pub(super) fn wait_for(
+        &self,
+        what: &str,
+        since: Instant,
+        count: usize,
+        interruption: &Interruption,
+        wanted: impl Fn(&Connection) -> bool,
+    ) -> Result<()> {
+        wait_for(what, PROMPTLY, || {
+            interruption.check()?;
+            let seen = lock(&self.seen);
+            let are_wanted = |client| {
+                let own = seen.iter().rev().filter(|c| c.client == client);
+                let last = own.take_while(|c| c.opened > since && wanted(c));
+                last.take(count).count() == count
+            };
+            Ok((0..self.clients.len()).all(are_wanted).then_some(()))
+        })
+    }
+
+    /// Makes no more connections. All that were made, in the order of their ends.
+    pub(super) fn stop(mut self) -> Result<Vec<Connection>> {
+        self.stopped.store(true, Ordering::Relaxed);
+        for client in self.clients.drain(..) {
+            client.join().map_err(|_| anyhow!("a client panicked"))??;
+        }
+        let connections = std::mem::take(&mut *lock(&self.seen));
+        Ok(connections)
+    }
+}
+
+impl Drop for Crowd {
+    fn drop(&mut self) {
+        self.stopped.store(true, Ordering::Relaxed);
+        for client in self.clients.drain(..) {
+            // Whoever drops it has an error of its own to tell.
+            drop(client.join());
+        }
+    }
+}
+
+/// Connects, reads the server's line and closes.
+fn connect(to: SocketAddr) -> io::Result<Outcome> {
+    let stream = TcpStream::connect_timeout(&to, PATIENCE)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    let mut line = String::new();
+    BufReader::new(stream.take(1024)).read_line(&mut line)?;
+    Ok(parse_answer(&line).unwrap_or_else(|| Outcome::Failed(format!("answer {line:?}"))))
+}
+
+/// Reads a server's line: its name, the address it was reached at, the address it saw.
+fn parse_answer(line: &str) -> Option<Outcome> {
+    let mut words = line.split_whitespace();
+    Some(Outcome::Answered {
+        server: words.next()?.to_owned(),
+        at: words.next()?.parse().ok()?,
+        saw: words.next()?.parse().ok()?,
+    })
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // A vector is whole between any two pushes.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

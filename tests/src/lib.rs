@@ -1,0 +1,9 @@
+//! Harnesses for tests that need more than one crate: real networks, scenarios.
+
+pub mod binaries;
+pub mod cluster;
+pub mod control_plane;
+pub mod deadline;
+pub mod demo;
+pub mod network;
+pub mod scenario;

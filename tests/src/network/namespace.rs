@@ -1,0 +1,103 @@
+//! One network namespace, by its name.
+
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::io::Write as _;
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+
+use anyhow::{Context, Result, ensure};
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+
+use super::NAMES;
+
+/// A name for a namespace; who holds it does not keep the namespace.
+#[derive(Debug, Clone)]
+pub struct Namespace {
+    name: Arc<str>,
+}
+
+impl Namespace {
+    pub(super) fn named(name: &str) -> Namespace {
+        Namespace { name: name.into() }
+    }
+
+    /// Its name for `ip -n` and below [`Namespace::path`].
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The file that stands for it.
+    pub fn path(&self) -> PathBuf {
+        Path::new(NAMES).join(&*self.name)
+    }
+
+    /// A command that runs `program` inside, under the process id it is started with: `nsenter`
+    /// becomes the program. Nothing but the network differs inside (`ip netns exec` would mount
+    /// another `/sys`).
+    pub fn command(&self, program: impl AsRef<OsStr>) -> Command {
+        let mut command = Command::new("nsenter");
+        command.arg(format!("--net={}", self.path().display()));
+        command.arg("--").arg(program);
+        command
+    }
+
+    /// Runs `work` on a thread that is inside. Sockets it opens stay inside wherever they are used.
+    pub fn enter<T: Send>(&self, work: impl FnOnce() -> T + Send) -> Result<T> {
+        let file = File::open(self.path())
+            .with_context(|| format!("failed to open the network namespace {}", self.name))?;
+        let entered = std::thread::scope(|scope| {
+            let thread = scope.spawn(|| -> Result<T> {
+                let network = Some(LinkNameSpaceType::Network);
+                move_into_link_name_space(file.as_fd(), network)?;
+                Ok(work())
+            });
+            thread.join()
+        });
+        match entered {
+            Ok(result) => result
+                .with_context(|| format!("failed to enter the network namespace {}", self.name)),
+            Err(panic) => std::panic::resume_unwind(panic),
+        }
+    }
+
+    /// Runs lines of `ip` inside, in one process, up to the first that fails.
+    pub fn configure(&self, lines: &str) -> Result<()> {
+        run_ip(&["-n", &self.name, "-batch", "-"], lines)
+    }
+
+    /// Sets files below `/proc/sys`, inside.
+    pub fn set_sysctls(&self, sysctls: &[(&str, &str)]) -> Result<()> {
+        self.enter(|| {
+            for (name, value) in sysctls {
+                fs::write(Path::new("/proc/sys").join(name), value)
+                    .with_context(|| format!("failed to set the sysctl {name} to {value}"))?;
+            }
+            Ok(())
+        })?
+    }
+}
+
+/// Runs `ip` with `input` as its input.
+pub(super) fn run_ip(arguments: &[&str], input: &str) -> Result<()> {
+    let mut child = Command::new("ip")
+        .args(arguments)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .context("failed to run ip: install iproute2")?;
+    let mut stdin = child.stdin.take().context("ip has an input")?;
+    let written = stdin.write_all(input.as_bytes());
+    drop(stdin);
+    let output = child.wait_with_output()?;
+    ensure!(
+        output.status.success(),
+        "ip {} failed: {}\n{input}",
+        arguments.join(" "),
+        String::from_utf8_lossy(&output.stderr).trim()
+    );
+    written.context("ip did not read its input")
+}

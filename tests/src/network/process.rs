@@ -1,0 +1,113 @@
+//! Child processes that end with the test.
+
+use std::io::{BufRead, BufReader, Write as _};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+
+/// A running child: its output line by line, its input open. Killed when this is dropped; children
+/// that end when their input does also end when the test is killed.
+#[derive(Debug)]
+pub struct Process {
+    name: String,
+    child: Child,
+    input: Option<ChildStdin>,
+    lines: Receiver<String>,
+}
+
+impl Process {
+    /// Starts `command`; errors call it `name`. What it says on its standard error is the test's.
+    pub fn start(name: &str, mut command: Command) -> Result<Process> {
+        let mut child = command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .with_context(|| format!("failed to start {name}"))?;
+        let input = child.stdin.take();
+        let output = child.stdout.take().context("the output is a pipe")?;
+        let (sender, lines) = channel();
+        std::thread::spawn(move || {
+            for line in BufReader::new(output).lines().map_while(Result::ok) {
+                if sender.send(line).is_err() {
+                    return;
+                }
+            }
+        });
+        Ok(Process {
+            name: name.to_owned(),
+            child,
+            input,
+            lines,
+        })
+    }
+
+    /// Its process id.
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// The next line it prints.
+    pub fn next_line(&mut self, deadline: Duration) -> Result<String> {
+        match self.lines.recv_timeout(deadline) {
+            Ok(line) => Ok(line),
+            Err(RecvTimeoutError::Timeout) => {
+                bail!("{} printed nothing within {deadline:?}", self.name)
+            }
+            Err(RecvTimeoutError::Disconnected) => {
+                bail!("{} has ended and printed nothing more", self.name)
+            }
+        }
+    }
+
+    /// Waits until it prints exactly `wanted`; other lines are passed over.
+    pub fn wait_for_line(&mut self, wanted: &str, deadline: Duration) -> Result<()> {
+        let end = Instant::now() + deadline;
+        loop {
+            let left = end.saturating_duration_since(Instant::now());
+            let line = self
+                .next_line(left)
+                .with_context(|| format!("{} did not print {wanted:?}", self.name))?;
+            if line == wanted {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Writes a line to its input.
+    pub fn write_line(&mut self, line: &str) -> Result<()> {
+        let input = self.input.as_mut().context("its input is open")?;
+        writeln!(input, "{line}").with_context(|| format!("{} does not read its input", self.name))
+    }
+
+    /// Closes its input and waits for the lines it has yet to print, then for its end, which must
+    /// be a success.
+    pub fn finish(mut self, deadline: Duration) -> Result<Vec<String>> {
+        self.input = None;
+        let end = Instant::now() + deadline;
+        let mut lines = Vec::new();
+        loop {
+            let left = end.saturating_duration_since(Instant::now());
+            match self.lines.recv_timeout(left) {
+                Ok(line) => lines.push(line),
+                // It has closed its output, which it does by ending.
+                Err(RecvTimeoutError::Disconnected) => break,
+                Err(RecvTimeoutError::Timeout) => {
+                    bail!("{} did not end within {deadline:?}", self.name)
+                }
+            }
+        }
+        let status = self.child.wait()?;
+        ensure!(status.success(), "{} ended with {status}", self.name);
+        Ok(lines)
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // An error is that it has ended already.
+        drop(self.child.kill());
+        drop(self.child.wait());
+    }
+}

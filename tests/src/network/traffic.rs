@@ -1,0 +1,108 @@
+//! Servers and clients inside namespaces.
+
+use std::env;
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use dataplane::Protocol;
+
+use super::{Namespace, Outcome, Process, Tally};
+
+/// How long a server may take to listen, a client to connect for the first time, either to end.
+const PROMPTLY: Duration = Duration::from_secs(10);
+
+/// A server that answers TCP connections and UDP datagrams; it stops when this is dropped.
+#[derive(Debug)]
+pub struct Server {
+    #[expect(dead_code, reason = "held for the sake of its end")]
+    process: Process,
+}
+
+/// One client's way of connecting.
+#[derive(Debug, Clone, Copy)]
+pub struct Probe {
+    /// TCP or UDP.
+    pub protocol: Protocol,
+    /// The address it connects from; `None` leaves it to the kernel.
+    pub source: Option<IpAddr>,
+    /// The address it connects to.
+    pub destination: SocketAddr,
+    /// How long it waits for an answer.
+    pub deadline: Duration,
+}
+
+/// New connections, one after the other, until [`Traffic::stop`].
+#[derive(Debug)]
+pub struct Traffic {
+    process: Process,
+}
+
+/// Starts a server called `name` that listens on `addresses`, with both protocols on each. Returns
+/// once it does.
+pub fn start_server(inside: &Namespace, name: &str, addresses: &[SocketAddr]) -> Result<Server> {
+    let mut command = inside.command(own_program("echo-server")?);
+    command.arg(name);
+    command.args(addresses.iter().map(SocketAddr::to_string));
+    let mut process = Process::start(&format!("the server {name}"), command)?;
+    process.wait_for_line("listening", PROMPTLY)?;
+    Ok(Server { process })
+}
+
+/// Makes `count` connections, one after the other, and returns what came of each.
+pub fn probe(inside: &Namespace, probe: &Probe, count: u32) -> Result<Vec<Outcome>> {
+    let mut command = inside.command(own_program("probe")?);
+    command.arg("once").arg("--count").arg(count.to_string());
+    add_arguments(&mut command, probe);
+    let process = Process::start("a client", command)?;
+    let lines = process.finish(probe.deadline * count + PROMPTLY)?;
+    let outcomes: Vec<Outcome> = lines.iter().map(|l| l.parse()).collect::<Result<_>>()?;
+    ensure!(
+        u32::try_from(outcomes.len()) == Ok(count),
+        "a client made {} connections instead of {count}",
+        outcomes.len()
+    );
+    Ok(outcomes)
+}
+
+/// Starts to make a new connection every `interval`. Returns once the first was answered.
+pub fn start_traffic(inside: &Namespace, probe: &Probe, interval: Duration) -> Result<Traffic> {
+    let mut command = inside.command(own_program("probe")?);
+    let interval = interval.as_millis().to_string();
+    command.args(["watch", "--every-ms", &interval]);
+    add_arguments(&mut command, probe);
+    let mut process = Process::start("a client", command)?;
+    process.wait_for_line("running", PROMPTLY)?;
+    Ok(Traffic { process })
+}
+
+// === impl Traffic ===
+
+impl Traffic {
+    /// Makes no more connections; what came of all of them.
+    pub fn stop(self) -> Result<Tally> {
+        let lines = self.process.finish(PROMPTLY)?;
+        let line = lines.last().context("a client counted nothing")?;
+        serde_json::from_str(line).with_context(|| format!("a client ended with {line:?}"))
+    }
+}
+
+fn add_arguments(command: &mut std::process::Command, probe: &Probe) {
+    let deadline = probe.deadline.as_millis().to_string();
+    command.args(["--deadline-ms", &deadline]);
+    if let Some(source) = probe.source {
+        command.args(["--from", &source.to_string()]);
+    }
+    command.arg(probe.protocol.to_string());
+    command.arg(probe.destination.to_string());
+}
+
+/// A program of this package: cargo builds it before the tests and puts it above them.
+fn own_program(name: &str) -> Result<PathBuf> {
+    let test = env::current_exe().context("failed to find this program")?;
+    let mut folders = test.ancestors().skip(1).map(|folder| folder.join(name));
+    folders
+        .find(|program| program.is_file())
+        .with_context(|| format!("{name} is not built: cargo build -p tests --bins"))
+}

@@ -1,0 +1,30 @@
+//! How nftables' rules print in scenarios.
+
+use backend_nftables::Table;
+
+use super::{Dump, Form};
+
+/// The sets that have elements, and nothing of the chains: what a story changes.
+pub fn nftables_form() -> Form<Table> {
+    Form {
+        dump: Dump::Nftables,
+        print: print_elements,
+    }
+}
+
+fn print_elements(table: &Table) -> String {
+    let text = table.to_string();
+    let mut printed: Vec<&str> = Vec::new();
+    let mut set = None;
+    for line in text.lines() {
+        if !line.starts_with(' ') {
+            set = line.starts_with("set ").then_some(line);
+        } else if let Some(header) = set {
+            if !printed.contains(&header) {
+                printed.push(header);
+            }
+            printed.push(line);
+        }
+    }
+    printed.join("\n")
+}

@@ -1,0 +1,215 @@
+//! A scenario as it is written.
+
+use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
+
+use dataplane::{Packet, Verdict};
+
+use super::Setting;
+use super::packet_line::parse_packet_line;
+
+/// A scenario, parsed.
+#[derive(Debug, Clone)]
+pub struct Script {
+    /// What happens, in order.
+    pub steps: Vec<Step>,
+    /// Everything behind `-- NAME --` lines, by name.
+    pub sections: BTreeMap<String, Section>,
+}
+
+/// One line of the story.
+#[derive(Debug, Clone)]
+pub struct Step {
+    /// Where it stands, from 1.
+    pub line: usize,
+    /// Its text, spaces made single.
+    pub text: String,
+    /// What it asks for.
+    pub action: Action,
+}
+
+/// What a step asks for.
+#[derive(Debug, Clone)]
+pub enum Action {
+    /// Create or replace the objects of these sections.
+    Apply(Vec<String>),
+    /// Delete the objects of these sections.
+    Delete(Vec<String>),
+    /// Use the default configuration with these changes.
+    Configure(Vec<Setting>),
+    /// Start again with nothing but the objects.
+    Restart,
+    /// Compare.
+    Expect(Expectation),
+    /// Ask where a packet goes.
+    Packet {
+        /// The packet.
+        packet: Packet,
+        /// Where it should go.
+        expected: Verdict,
+    },
+}
+
+/// What an `expect` compares.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Expectation {
+    /// The last step that programs wrote nothing.
+    NoChange,
+    /// What is programmed prints as a section says.
+    Prints {
+        /// What is printed.
+        dump: Dump,
+        /// The section.
+        section: String,
+    },
+}
+
+/// A form in which what is programmed can be printed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Dump {
+    /// The [`dataplane::Dataplane`].
+    Dataplane,
+    /// The elements of the nftables sets, both families.
+    Nftables,
+    /// What is not honoured, as it is said to whoever wrote it.
+    Rejections,
+}
+
+/// The text behind a `-- NAME --` line.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Section {
+    /// The text, whole lines.
+    pub text: String,
+    /// The lines that the text takes in the file, from 1.
+    pub lines: RangeInclusive<usize>,
+}
+
+/// What is wrong with a scenario, and where.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("line {line}: {message}")]
+pub struct ParseError {
+    /// The line, from 1.
+    pub line: usize,
+    /// What is wrong with it.
+    pub message: String,
+}
+
+// === impl Script ===
+
+impl Script {
+    /// Parses the text of a scenario. Every section that a step applies or deletes is there.
+    pub fn parse(text: &str) -> Result<Script, ParseError> {
+        let mut script = Script {
+            steps: Vec::new(),
+            sections: BTreeMap::new(),
+        };
+        let mut open: Option<String> = None;
+        for (index, line) in text.lines().enumerate() {
+            let number = index + 1;
+            let at = |message| ParseError {
+                line: number,
+                message,
+            };
+            if let Some(name) = parse_section_line(line) {
+                let section = Section {
+                    text: String::new(),
+                    lines: number + 1..=number,
+                };
+                if script.sections.insert(name.to_owned(), section).is_some() {
+                    return Err(at(format!("there are two sections called {name:?}")));
+                }
+                open = Some(name.to_owned());
+            } else if let Some(section) = open.as_ref().and_then(|n| script.sections.get_mut(n)) {
+                section.text.push_str(line);
+                section.text.push('\n');
+                section.lines = *section.lines.start()..=number;
+            } else if let Some(step) = parse_step(line, number).map_err(at)? {
+                script.steps.push(step);
+            }
+        }
+        script.check_sections()?;
+        Ok(script)
+    }
+
+    fn check_sections(&self) -> Result<(), ParseError> {
+        for step in &self.steps {
+            let (Action::Apply(names) | Action::Delete(names)) = &step.action else {
+                continue;
+            };
+            if let Some(name) = names.iter().find(|name| !self.sections.contains_key(*name)) {
+                let message = format!("there is no section called {name:?}");
+                let line = step.line;
+                return Err(ParseError { line, message });
+            }
+        }
+        Ok(())
+    }
+}
+
+fn parse_section_line(line: &str) -> Option<&str> {
+    let name = line.strip_prefix("-- ")?.strip_suffix(" --")?.trim();
+    (!name.is_empty()).then_some(name)
+}
+
+fn parse_step(line: &str, number: usize) -> Result<Option<Step>, String> {
+    let words: Vec<&str> = line.split_whitespace().collect();
+    let Some((verb, rest)) = words.split_first() else {
+        return Ok(None);
+    };
+    if verb.starts_with('#') {
+        return Ok(None);
+    }
+    let action = match *verb {
+        "apply" => Action::Apply(parse_section_names(rest)?),
+        "delete" => Action::Delete(parse_section_names(rest)?),
+        "configure" => {
+            let settings = rest.iter().map(|word| word.parse());
+            Action::Configure(settings.collect::<Result<_, _>>()?)
+        }
+        "restart" if rest.is_empty() => Action::Restart,
+        "restart" => return Err("restart takes nothing".to_owned()),
+        "expect" => Action::Expect(parse_expectation(rest)?),
+        "packet" => {
+            let (packet, expected) = parse_packet_line(rest)?;
+            Action::Packet { packet, expected }
+        }
+        other => {
+            return Err(format!(
+                "{other:?} is not a step: apply, delete, configure, restart, packet or expect"
+            ));
+        }
+    };
+    Ok(Some(Step {
+        line: number,
+        text: words.join(" "),
+        action,
+    }))
+}
+
+fn parse_section_names(words: &[&str]) -> Result<Vec<String>, String> {
+    if words.is_empty() {
+        return Err("which sections?".to_owned());
+    }
+    Ok(words.iter().map(|word| (*word).to_owned()).collect())
+}
+
+fn parse_expectation(words: &[&str]) -> Result<Expectation, String> {
+    let dump = match words.first() {
+        Some(&"no") if words == ["no", "change"] => return Ok(Expectation::NoChange),
+        Some(&"dataplane") => Dump::Dataplane,
+        Some(&"nftables") => Dump::Nftables,
+        Some(&"rejections") => Dump::Rejections,
+        _ => {
+            let known = "expect takes `no change`, `dataplane`, `nftables` or `rejections`";
+            return Err(known.to_owned());
+        }
+    };
+    if words.len() > 2 {
+        return Err("a dump takes at most one label".to_owned());
+    }
+    let section = words.join(" ");
+    Ok(Expectation::Prints { dump, section })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,109 @@
+//! A backend's rules, walked in this process.
+
+use anyhow::Result;
+use backend::{Backend, Change as _, Rendered, Size};
+use dataplane::{Dataplane, Family, Node, Packet, Verdict};
+
+use super::{Depth, Dump, Judgement};
+
+/// A backend that renders for itself and is never told to commit.
+#[derive(Debug)]
+pub struct Simulated<B: Backend, S> {
+    families: [(B, Rendered<B::Rules>); 2],
+    node: std::sync::Arc<Node>,
+    simulate: S,
+    form: Form<B::Rules>,
+}
+
+/// How a backend's rules print in goldens.
+#[derive(Debug, Clone, Copy)]
+pub struct Form<R> {
+    /// Under which name.
+    pub dump: Dump,
+    /// As which text, of one family.
+    pub print: fn(&R) -> String,
+}
+
+// === impl Simulated ===
+
+impl<B, S> Simulated<B, S>
+where
+    B: Backend,
+    S: Fn(&B::Rules, &Node, &Packet) -> Verdict,
+{
+    /// Both families of a backend, IPv4 first, and what walks its rules.
+    pub fn new(backends: [B; 2], simulate: S, form: Form<B::Rules>) -> Simulated<B, S> {
+        Simulated {
+            families: backends.map(|backend| (backend, empty())),
+            node: std::sync::Arc::default(),
+            simulate,
+            form,
+        }
+    }
+}
+
+impl<B, S> Depth for Simulated<B, S>
+where
+    B: Backend,
+    S: Fn(&B::Rules, &Node, &Packet) -> Verdict,
+{
+    fn apply(&mut self, desired: &Dataplane) -> Result<Size> {
+        self.node = std::sync::Arc::clone(desired.node());
+        let mut size = Size::default();
+        for (backend, believed) in &mut self.families {
+            let wanted = backend.render(desired, believed);
+            size = sum(size, backend.diff(&believed.rules, &wanted).size());
+            *believed = Rendered {
+                dataplane: desired.clone(),
+                rules: wanted,
+            };
+        }
+        Ok(size)
+    }
+
+    fn restart(&mut self, desired: &Dataplane) -> Result<Size> {
+        for (_, believed) in &mut self.families {
+            believed.dataplane = Dataplane::default();
+        }
+        self.apply(desired)
+    }
+
+    fn judge(&mut self, packet: &Packet, expected: &Verdict) -> Result<Judgement> {
+        let [(_, ipv4), (_, ipv6)] = &self.families;
+        let believed = match Family::of(packet.destination) {
+            Family::Ipv4 => ipv4,
+            Family::Ipv6 => ipv6,
+        };
+        let verdict = (self.simulate)(&believed.rules, &self.node, packet);
+        Ok(Judgement::of_verdict(&verdict, expected))
+    }
+
+    fn dump(&mut self, dump: Dump) -> Result<Option<String>> {
+        let rules = self.families.iter().map(|(_, believed)| &believed.rules);
+        let rules = rules.collect::<Vec<_>>();
+        Ok((dump == self.form.dump).then(|| print_families(&rules, self.form.print)))
+    }
+}
+
+pub(super) fn sum(one: Size, other: Size) -> Size {
+    Size {
+        elements: one.elements + other.elements,
+        objects: one.objects + other.objects,
+    }
+}
+
+/// The rules of both families, each below its name.
+pub(super) fn print_families<R>(rules: &[&R], print: fn(&R) -> String) -> String {
+    let texts = Family::ALL.iter().zip(rules).map(|(family, rules)| {
+        let text = print(rules);
+        format!("{family}\n{text}\n")
+    });
+    texts.collect()
+}
+
+pub(super) fn empty<R: Default>() -> Rendered<R> {
+    Rendered {
+        dataplane: Dataplane::default(),
+        rules: R::default(),
+    }
+}

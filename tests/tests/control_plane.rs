@@ -1,0 +1,330 @@
+//! What the control plane in tests does, as a user of it sees it.
+
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use serde_json::{Value, json};
+use tests::control_plane::{Component, ControlPlane, Options, ServiceAccount, User};
+use tests::deadline::wait_for;
+use tests::network::Process;
+
+/// A controller answers within a second or two; the rest is for a machine with other work.
+const DEADLINE: Duration = Duration::from_secs(60);
+
+/// It starts within seconds, unless it is built first.
+const START_DEADLINE: Duration = Duration::from_secs(1800);
+
+const NODE: &str = "
+apiVersion: v1
+kind: Node
+metadata: {name: node-1}
+spec: {podCIDRs: [10.0.1.0/24, 'fd00:0:0:1::/64']}
+";
+
+const SHOP: &str = "
+apiVersion: v1
+kind: Namespace
+metadata: {name: shop}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: web, namespace: shop}
+spec:
+  selector: {app: web}
+  ipFamilyPolicy: RequireDualStack
+  ports: [{name: http, port: 80, targetPort: 8080}]
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: web-1, namespace: shop, labels: {app: web}}
+spec:
+  nodeName: node-1
+  containers: [{name: web, image: none.invalid/web}]
+";
+
+const PODS_READER: &str = "
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRole
+metadata: {name: pods-reader}
+rules: [{apiGroups: [''], resources: [pods], verbs: [get, list]}]
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRoleBinding
+metadata: {name: pods-reader}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: pods-reader}
+subjects: [{apiGroup: rbac.authorization.k8s.io, kind: User, name: alice}]
+";
+
+fn start() -> Result<ControlPlane> {
+    ControlPlane::start(Options::default())
+}
+
+fn get(control_plane: &ControlPlane, arguments: &[&str]) -> Result<Value> {
+    let mut all = vec!["get", "--output=json"];
+    all.extend(arguments);
+    serde_json::from_str(&control_plane.kubectl(&all)?).context("kubectl prints JSON")
+}
+
+fn ready_since(time: &str) -> Value {
+    json!([{"type": "Ready", "status": "True", "lastTransitionTime": time}])
+}
+
+/// Makes a Node, and a Service with one Pod that is ready on it.
+fn open_shop(control_plane: &ControlPlane) -> Result<()> {
+    control_plane.apply(NODE)?;
+    control_plane.apply(SHOP)?;
+    let node = json!({"status": {
+        "addresses": [{"type": "InternalIP", "address": "192.0.2.1"}],
+        "conditions": ready_since("2026-01-01T00:00:00Z"),
+    }});
+    control_plane.patch_status("node/node-1", "default", &node.to_string())?;
+    let pod = json!({"status": {
+        "phase": "Running",
+        "podIP": "10.0.1.5",
+        "podIPs": [{"ip": "10.0.1.5"}, {"ip": "fd00:0:0:1::5"}],
+        "conditions": ready_since("2026-01-01T00:00:01Z"),
+    }});
+    control_plane.patch_status("pod/web-1", "shop", &pod.to_string())
+}
+
+/// The ready endpoint in this family's slice of the shop's Service, once there is one.
+fn wait_for_endpoint(control_plane: &ControlPlane, family: &str) -> Result<Value> {
+    let ours = "--selector=kubernetes.io/service-name=web";
+    wait_for("a ready endpoint", DEADLINE, || {
+        let slices = get(control_plane, &["endpointslices", "--namespace=shop", ours])?;
+        let slices = slices["items"]
+            .as_array()
+            .context("a list has items")?
+            .clone();
+        Ok(slices.into_iter().find(|slice| {
+            slice["addressType"] == family && slice["endpoints"][0]["conditions"]["ready"] == true
+        }))
+    })
+}
+
+#[test]
+fn a_service_with_a_ready_pod_gets_endpoint_slices_of_both_families() -> Result<()> {
+    let control_plane = start()?;
+    open_shop(&control_plane)?;
+    for (family, address) in [("IPv4", "10.0.1.5"), ("IPv6", "fd00:0:0:1::5")] {
+        let slice = wait_for_endpoint(&control_plane, family)?;
+        let endpoint = &slice["endpoints"][0];
+        assert_eq!(endpoint["addresses"], json!([address]));
+        assert_eq!(endpoint["nodeName"], "node-1");
+        assert_eq!(slice["ports"][0]["port"], 8080);
+        // What network programming latency is measured from.
+        let annotations = &slice["metadata"]["annotations"];
+        assert_eq!(
+            annotations["endpoints.kubernetes.io/last-change-trigger-time"], "2026-01-01T00:00:01Z",
+            "{slice:#}"
+        );
+    }
+    let service = get(&control_plane, &["service", "web", "--namespace=shop"])?;
+    let ips = service["spec"]["clusterIPs"].to_string();
+    assert!(
+        ips.contains("10.96.") && ips.contains("fd00:10:96::"),
+        "{ips}"
+    );
+    Ok(())
+}
+
+#[test]
+fn a_namespace_is_deleted_with_what_is_in_it() -> Result<()> {
+    let control_plane = start()?;
+    control_plane.apply(NODE)?;
+    control_plane.apply(SHOP)?;
+    // A Pod that is on a Node waits for the Node's kubelet, and there is none.
+    let now = [
+        "delete",
+        "pod",
+        "web-1",
+        "--namespace=shop",
+        "--force",
+        "--grace-period=0",
+    ];
+    control_plane.kubectl(&now)?;
+    control_plane.kubectl(&["delete", "namespace", "shop", "--timeout=60s"])?;
+    let namespaces = control_plane.kubectl(&["get", "namespaces", "--output=name"])?;
+    assert!(!namespaces.contains("namespace/shop"), "{namespaces}");
+    Ok(())
+}
+
+#[test]
+fn what_a_deleted_object_owned_is_deleted() -> Result<()> {
+    let control_plane = start()?;
+    control_plane.apply(NODE)?;
+    let node = get(&control_plane, &["node", "node-1"])?;
+    let owned = json!({
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": "of-node-1", "namespace": "kube-public", "ownerReferences": [{
+            "apiVersion": "v1", "kind": "Node", "name": "node-1", "uid": node["metadata"]["uid"],
+        }]},
+    });
+    control_plane.apply(&owned.to_string())?;
+    control_plane.kubectl(&["delete", "node", "node-1"])?;
+    wait_for("the garbage collector", DEADLINE, || {
+        let left = control_plane.kubectl(&["get", "configmaps", "--namespace=kube-public"])?;
+        Ok((!left.contains("of-node-1")).then_some(()))
+    })
+}
+
+#[test]
+fn a_user_may_do_what_a_binding_allows_and_nothing_else() -> Result<()> {
+    let control_plane = ControlPlane::start(Options {
+        users: vec![User::named("alice")],
+        ..Options::default()
+    })?;
+    let list_pods = ["get", "pods", "--all-namespaces"];
+    let refusal = control_plane.kubectl_as("alice", &list_pods);
+    let refusal = format!("{:#}", refusal.expect_err("nothing is bound to alice yet"));
+    assert!(
+        refusal.contains(r#"User "alice" cannot list resource "pods""#),
+        "{refusal}"
+    );
+
+    control_plane.apply(PODS_READER)?;
+    // The authorizer learns of bindings by a watch.
+    wait_for("alice's permission", DEADLINE, || {
+        Ok(control_plane.kubectl_as("alice", &list_pods).ok())
+    })?;
+    let refusal = control_plane.kubectl_as("alice", &["delete", "pod", "web-1"]);
+    let refusal = format!("{:#}", refusal.expect_err("alice may only read"));
+    assert!(
+        refusal.contains(r#"User "alice" cannot delete resource "pods""#),
+        "{refusal}"
+    );
+
+    let unknown = control_plane
+        .kubeconfig("bob")
+        .expect_err("bob is nobody's user");
+    assert!(unknown.to_string().contains("bob"), "{unknown}");
+    Ok(())
+}
+
+#[test]
+fn a_token_bound_to_a_node_tells_the_api_server_which_node() -> Result<()> {
+    let control_plane = start()?;
+    control_plane.apply(NODE)?;
+    control_plane.kubectl(&[
+        "create",
+        "serviceaccount",
+        "agent",
+        "--namespace=kube-system",
+    ])?;
+    let account = ServiceAccount::new("kube-system", "agent").on_node("node-1");
+    let kubeconfig = control_plane.kubeconfig_of_account(&account)?;
+    let mut whoami = control_plane.kubectl_command(&kubeconfig);
+    let output = whoami.args(["auth", "whoami", "--output=json"]).output()?;
+    ensure!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    let whoami: Value = serde_json::from_slice(&output.stdout)?;
+    let user = &whoami["status"]["userInfo"];
+    assert_eq!(user["username"], "system:serviceaccount:kube-system:agent");
+    assert_eq!(
+        user["extra"]["authentication.kubernetes.io/node-name"],
+        json!(["node-1"])
+    );
+    Ok(())
+}
+
+#[test]
+fn two_control_planes_know_nothing_of_each_other() -> Result<()> {
+    let one = start()?;
+    let other = start()?;
+    one.apply(NODE)?;
+    assert_ne!(one.address(), other.address());
+    assert_eq!(
+        one.kubectl(&["get", "nodes", "--output=name"])?,
+        "node/node-1\n"
+    );
+    assert_eq!(other.kubectl(&["get", "nodes", "--output=name"])?, "");
+    Ok(())
+}
+
+#[test]
+fn an_api_server_that_was_away_has_everything_and_the_controllers_go_on() -> Result<()> {
+    let mut control_plane = start()?;
+    control_plane.apply(NODE)?;
+    control_plane.stop_api_server();
+    let away = control_plane.kubectl(&["get", "nodes"]);
+    let away = format!("{:#}", away.expect_err("nobody listens"));
+    assert!(away.contains("refused"), "{away}");
+
+    control_plane.start_api_server()?;
+    assert_eq!(
+        control_plane.kubectl(&["get", "nodes", "--output=name"])?,
+        "node/node-1\n"
+    );
+    open_shop(&control_plane)?;
+    wait_for_endpoint(&control_plane, "IPv4")?;
+    control_plane.ensure_runs()
+}
+
+#[test]
+fn an_address_that_the_machine_does_not_have_is_named() {
+    let start = ControlPlane::start(Options {
+        bind: Ipv4Addr::new(192, 0, 2, 1),
+        ..Options::default()
+    });
+    let error = format!("{:#}", start.expect_err("the address is for documents"));
+    assert!(error.contains("192.0.2.1"), "{error}");
+}
+
+#[test]
+fn nothing_is_left_when_it_goes() -> Result<()> {
+    let control_plane = start()?;
+    let kubeconfig = control_plane.kubeconfig("admin")?;
+    let address = control_plane.address();
+    ensure!(!control_plane.logs(Component::ApiServer)?.is_empty());
+    drop(control_plane);
+    assert!(!kubeconfig.exists(), "its folder is removed");
+    TcpStream::connect(address).expect_err("its API server has ended");
+    Ok(())
+}
+
+#[test]
+fn nothing_runs_on_when_whoever_started_it_is_killed() -> Result<()> {
+    // What is killed cannot remove its files, so they are put where we can.
+    let files = tempfile::tempdir()?;
+    let mut command = Command::new(env!("CARGO_BIN_EXE_control-plane-up"));
+    command.env("TMPDIR", files.path());
+    let mut starter = Process::start("control-plane-up", command)?;
+    let said = starter.next_line(START_DEADLINE)?;
+    let kubeconfig = said
+        .strip_prefix("export KUBECONFIG=")
+        .context("it says where its kubeconfig is")?;
+    let kubeconfig: Value = serde_json::from_str(&std::fs::read_to_string(kubeconfig)?)?;
+    let server = kubeconfig["clusters"][0]["cluster"]["server"].as_str();
+    let address: SocketAddr = server
+        .and_then(|url| url.strip_prefix("https://"))
+        .context("a URL")?
+        .parse()?;
+    TcpStream::connect(address).context("its API server listens")?;
+    // With SIGKILL.
+    drop(starter);
+    wait_for("its API server to end", DEADLINE, || {
+        Ok(TcpStream::connect(address).err().map(drop))
+    })?;
+    let of_ours = files.path().display().to_string();
+    wait_for("its other programs to end", DEADLINE, || {
+        Ok((!runs_with(&of_ours)?).then_some(()))
+    })
+}
+
+/// Whether a process has been started with this in its arguments.
+fn runs_with(argument: &str) -> Result<bool> {
+    for process in std::fs::read_dir("/proc")? {
+        // What is no process has no arguments, and neither has a process that has just gone.
+        let arguments = std::fs::read(process?.path().join("cmdline")).unwrap_or_default();
+        if String::from_utf8_lossy(&arguments).contains(argument) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}

@@ -1,0 +1,151 @@
+//! The main job, end to end: somebody applies a ProxyProfile, and connections reach Pods on every
+//! node, whatever stops, starts, comes or goes meanwhile.
+//!
+//! One cluster for all trials, in their order; each begins with everything as it was written, so
+//! that each can also run alone.
+
+mod changes;
+mod nodes;
+mod outages;
+mod profiles;
+mod restarts;
+mod traffic;
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
+
+use anyhow::{Context, Result, anyhow};
+use libtest_mimic::{Arguments, Failed, Trial};
+use tests::cluster::Cluster;
+use tests::control_plane::build_programs;
+use tests::network::enter_private_namespaces;
+
+type Test = fn(&mut Cluster) -> Result<()>;
+
+/// The cluster that trials share, made by the first that needs it.
+#[derive(Debug, Clone, Default)]
+struct Shared(Arc<Mutex<State>>);
+
+#[derive(Debug, Default)]
+enum State {
+    #[default]
+    NotStarted,
+    Running(Box<Cluster>),
+    /// It did not start: what trials after the first are told.
+    Failed,
+}
+
+fn main() -> Result<()> {
+    build_programs()?;
+    enter_private_namespaces()?;
+    let mut arguments = Arguments::from_args();
+    // The trials are one story.
+    arguments.test_threads = Some(1);
+    let tests: [(&str, Test); 16] = [
+        (
+            "a_profile_is_applied_and_every_node_is_ready",
+            profiles::applied,
+        ),
+        (
+            "services_answer_everywhere_with_every_endpoint",
+            traffic::everywhere,
+        ),
+        (
+            "t22_an_endpoint_in_two_slices_is_one_and_may_move",
+            changes::slices,
+        ),
+        (
+            "endpoints_come_and_go_and_no_connection_fails",
+            changes::endpoints_come_and_go,
+        ),
+        (
+            "t01_an_edited_profile_reaches_every_node_without_a_restart",
+            profiles::edited,
+        ),
+        (
+            "t03_bad_profiles_are_refused_with_our_messages",
+            profiles::refused,
+        ),
+        (
+            "t04_another_mode_is_answered_and_serving_goes_on",
+            profiles::another_mode,
+        ),
+        (
+            "t05_of_two_profiles_one_wins_and_the_other_says_so",
+            profiles::rivals,
+        ),
+        (
+            "t42_a_killed_agent_starts_again_and_writes_nothing",
+            restarts::agent,
+        ),
+        (
+            "an_operator_stopped_and_started_changes_nothing",
+            restarts::operator,
+        ),
+        (
+            "t06_a_rollout_survives_the_operators_death",
+            restarts::rollout,
+        ),
+        (
+            "t23_a_change_made_while_a_node_was_cut_off_arrives",
+            outages::cut_off,
+        ),
+        (
+            "t06_t23_traffic_flows_while_the_api_server_is_away",
+            outages::api_server,
+        ),
+        (
+            "an_agent_writes_its_own_object_and_no_other",
+            nodes::own_object,
+        ),
+        (
+            "t56_an_agent_that_never_read_the_cluster_is_not_ready",
+            nodes::never_synced,
+        ),
+        ("a_node_joins_and_leaves", nodes::join_and_leave),
+    ];
+    let shared = Shared::default();
+    let trials = tests.map(|(name, test)| {
+        let shared = shared.clone();
+        Trial::test(name, move || {
+            let outcome = shared.run(test);
+            outcome.map_err(|error| Failed::from(format!("{error:#}")))
+        })
+    });
+    let conclusion = libtest_mimic::run(&arguments, trials.into());
+    // An exit drops nothing.
+    drop(shared);
+    conclusion.exit();
+}
+
+// === impl Shared ===
+
+impl Shared {
+    /// Runs a test on the cluster as it is when nothing is going on.
+    fn run(&self, test: Test) -> Result<()> {
+        // A trial that panicked has left behind what every trial begins with putting right.
+        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if matches!(*state, State::NotStarted) {
+            *state = State::Failed;
+            let started = Instant::now();
+            let cluster = Cluster::start().context("the cluster did not start")?;
+            println!("    the cluster started in {:.1?}", started.elapsed());
+            *state = State::Running(Box::new(cluster));
+        }
+        let State::Running(cluster) = &mut *state else {
+            return Err(anyhow!("the cluster did not start: see the first trial"));
+        };
+        let started = Instant::now();
+        let outcome = cluster
+            .settle()
+            .context("not as it should be before anything is done");
+        let settled = started.elapsed();
+        let outcome = outcome.and_then(|()| test(cluster));
+        let outcome = outcome.and_then(|()| cluster.ensure_agents_run());
+        println!(
+            "    took {:.1?}, and {settled:.1?} before it to put everything right",
+            started.elapsed() - settled
+        );
+        outcome.map_err(|error| anyhow!("{error:#}\n{}", cluster.describe_logs()))
+    }
+}

@@ -1,0 +1,150 @@
+//! Nodes and their agents: what one may write, what it says at first, how it comes and goes.
+
+use std::fs;
+
+use anyhow::{Context, Result, ensure};
+use dataplane::{Family, Protocol};
+use serde_json::json;
+use tests::cluster::resources::is_node_ready;
+use tests::cluster::shop::{WEB, node_port_address};
+use tests::cluster::{CONTROL_ADDRESS, Cluster, DEADLINE, NEWCOMER, NODES};
+use tests::deadline::wait_for;
+
+pub(crate) fn own_object(cluster: &mut Cluster) -> Result<()> {
+    let kubeconfig = cluster.kubeconfig_of_agent(1)?;
+    let attempt = |arguments: &[&str]| -> Result<Result<String, String>> {
+        let mut command = cluster.control_plane().kubectl_command(&kubeconfig);
+        let output = command.args(arguments).output()?;
+        let said = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        Ok(match output.status.success() {
+            true => Ok(said(&output.stdout)),
+            false => Err(said(&output.stderr)),
+        })
+    };
+    let folder = tempfile::tempdir()?;
+    // As the agent writes it, but for the result: that stays what the agent has written.
+    let apply_status = |node: &str| {
+        let status = json!({
+            "apiVersion": "signpost.dev/v1alpha1",
+            "kind": "NodeProxy",
+            "metadata": {"name": node},
+            "status": {"kernelVersion": "told by another"},
+        });
+        let file = folder.path().join(node);
+        fs::write(&file, status.to_string())?;
+        let file = format!("--filename={}", file.display());
+        let how = ["--server-side", "--force-conflicts", "--subresource=status"];
+        attempt(
+            &[
+                &["apply", &file, "--dry-run=server", "--validate=false"],
+                &how[..],
+            ]
+            .concat(),
+        )
+    };
+    let refusal = apply_status("node-2")?
+        .err()
+        .context("it wrote another node's status")?;
+    let message = "the agent of node node-1 may not write NodeProxy node-2";
+    ensure!(refusal.contains(message), "refused with {refusal}");
+    let own = apply_status("node-1")?;
+    ensure!(own.is_ok(), "its own status: {own:?}");
+    let rest: [&[&str]; 4] = [
+        &["delete", "nodeproxy", "node-1"],
+        &[
+            "patch",
+            "nodeproxy",
+            "node-1",
+            "--type=merge",
+            "--patch={\"spec\":{}}",
+        ],
+        &["patch", "node", "node-1", "--type=merge", "--patch={}"],
+        &["get", "secrets", "--all-namespaces"],
+    ];
+    for arguments in rest {
+        let outcome = attempt(arguments)?;
+        let refused = outcome
+            .as_ref()
+            .is_err_and(|said| said.contains("Forbidden"));
+        ensure!(refused, "kubectl {}: {outcome:?}", arguments.join(" "));
+    }
+    Ok(())
+}
+
+pub(crate) fn never_synced(cluster: &mut Cluster) -> Result<()> {
+    // Nobody listens there, and a connection is refused at once.
+    let kubeconfig = fs::read_to_string(cluster.kubeconfig_of_agent(1)?)?;
+    let served = cluster.control_plane().address().to_string();
+    let elsewhere = kubeconfig.replace(&served, &format!("{CONTROL_ADDRESS}:1"));
+    ensure!(elsewhere != kubeconfig, "the kubeconfig names {served}");
+    let folder = tempfile::tempdir()?;
+    let file = folder.path().join("kubeconfig");
+    fs::write(&file, elsewhere)?;
+    let mut agent = cluster.start_agent_with(NEWCOMER, &file)?;
+    for missing in [
+        "list of Services",
+        "list of EndpointSlices",
+        "list of Nodes",
+    ] {
+        wait_for(&format!("/readyz to name the {missing}"), DEADLINE, || {
+            agent.ensure_runs()?;
+            // Until it listens, asking fails.
+            let Ok((code, answer)) = cluster.ask_agent(NEWCOMER, "/readyz") else {
+                return Ok(None);
+            };
+            ensure!(
+                code == 503,
+                "an agent that has read nothing answers {code}: {answer}"
+            );
+            Ok(answer.contains(missing).then_some(()))
+        })?;
+    }
+    let (code, answer) = cluster.ask_agent(NEWCOMER, "/readyz")?;
+    println!("    {code}: {}", answer.trim());
+    ensure!(
+        cluster.ask_agent(NEWCOMER, "/livez")?.0 == 200,
+        "waiting is no reason to be killed"
+    );
+    let tables = cluster
+        .topology()
+        .node(NEWCOMER)?
+        .command("nft")
+        .args(["list", "tables"])
+        .output()?;
+    let tables = String::from_utf8_lossy(&tables.stdout).into_owned();
+    ensure!(
+        tables.is_empty(),
+        "it has programmed what it cannot know:\n{tables}"
+    );
+    agent.kill()
+}
+
+pub(crate) fn join_and_leave(cluster: &mut Cluster) -> Result<()> {
+    let all = WEB.map(|pod| pod.name);
+    let name = format!("node-{NEWCOMER}");
+    cluster.join(NEWCOMER)?;
+    let joined = cluster.wait_until_ready(DEADLINE);
+    let served = joined.and_then(|_| cluster.wait_until_served_by(&all, DEADLINE));
+    let table = cluster.control_plane().kubectl(&["get", "proxyprofiles"])?;
+    let owner = [
+        "nodeproxy",
+        &name,
+        "--output=jsonpath={.metadata.ownerReferences[*].kind}",
+    ];
+    let owner = cluster
+        .control_plane()
+        .kubectl(&[&["get"][..], &owner].concat());
+    let mut agent = cluster.leave(NEWCOMER)?;
+    served?;
+    println!("$ kubectl get proxyprofiles\n{table}");
+    ensure!(owner?.trim() == "Node", "its NodeProxy is not the Node's");
+    cluster.wait_for_node_proxies("its NodeProxy to go", DEADLINE, |proxies| {
+        let left: Vec<String> = proxies.keys().cloned().collect();
+        left == NODES.map(|number| format!("node-{number}")) && proxies.values().all(is_node_ready)
+    })?;
+    cluster.wait_until_ready(DEADLINE)?;
+    // It serves until it is told otherwise, as a node does that the API server has forgotten.
+    agent.ensure_runs()?;
+    let way = (Protocol::Tcp, node_port_address(NEWCOMER, Family::Ipv4));
+    cluster.wait_for_servers(cluster.topology().outside()?, way, &all, DEADLINE)
+}

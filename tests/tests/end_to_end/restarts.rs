@@ -1,0 +1,271 @@
+//! Programs of ours that end and start again.
+
+use std::collections::BTreeMap;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream, UdpSocket};
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use crds::NodeProxy;
+use dataplane::Family;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use serde_json::{Value, json};
+use tests::cluster::resources::is_node_ready;
+use tests::cluster::shop::{Readiness, WEB, cluster_address};
+use tests::cluster::{Cluster, DEADLINE};
+use tests::deadline::wait_for;
+use tests::network::{Namespace, Process};
+
+/// The node whose agent is killed.
+const NODE: u8 = 2;
+
+pub(crate) fn agent(cluster: &mut Cluster) -> Result<()> {
+    let node = cluster.topology().node(NODE)?.clone();
+    let mut flows = Flows::open(cluster.client_pod(NODE)?)?;
+    let clients = cluster.start_clients(Duration::from_millis(10))?;
+    let mut monitor = Monitor::start(&node)?;
+
+    cluster.take_agent(NODE)?.kill()?;
+    flows.go_on()?;
+    cluster.start_agent(NODE)?;
+    wait_for("the new agent to be ready", DEADLINE, || {
+        // Until it listens, asking fails.
+        Ok(cluster
+            .ask_agent(NODE, "/readyz")
+            .ok()
+            .filter(|(code, _)| *code == 200))
+    })?;
+    let rounds = wait_for("a round of each family", DEADLINE, || {
+        let (_, rounds) = cluster.ask_agent(NODE, "/debug/rounds")?;
+        Ok(["IPv4", "IPv6"]
+            .iter()
+            .all(|family| rounds.contains(family))
+            .then_some(rounds))
+    })?;
+    let wrote = rounds.lines().find(|round| !round.contains("): unchanged"));
+    ensure!(
+        wrote.is_none(),
+        "a round after the restart was not of nothing:\n{rounds}"
+    );
+    cluster.wait_until_ready(DEADLINE)?;
+    let seen = monitor.finish()?;
+    ensure!(seen.is_empty(), "rules were written:\n{}", seen.join("\n"));
+    // And it does write when something changes.
+    cluster.set_readiness(WEB[1], Readiness::NotReady)?;
+    cluster.wait_until_served_by(&["web-1", "web-3", "web-4"], DEADLINE)?;
+    flows.go_on()?;
+    clients.finish_unharmed()
+}
+
+/// Connections that were made before, and stay with the server they were made to.
+#[derive(Debug)]
+struct Flows {
+    tcp: TcpStream,
+    udp: UdpSocket,
+    server: String,
+}
+
+// === impl Flows ===
+
+impl Flows {
+    fn open(inside: &Namespace) -> Result<Flows> {
+        let to = cluster_address(Family::Ipv4);
+        let (mut tcp, udp) = inside.enter(|| -> Result<(TcpStream, UdpSocket)> {
+            let udp = UdpSocket::bind(SocketAddr::from(([0, 0, 0, 0], 0)))?;
+            udp.connect(to)?;
+            udp.set_read_timeout(Some(DEADLINE))?;
+            let tcp = TcpStream::connect(to)?;
+            tcp.set_read_timeout(Some(DEADLINE))?;
+            Ok((tcp, udp))
+        })??;
+        // It says who it is, once.
+        let mut greeting = [0; 128];
+        ensure!(
+            tcp.read(&mut greeting)? > 0,
+            "a server closed the connection"
+        );
+        let server = ask_udp(&udp)?;
+        Ok(Flows { tcp, udp, server })
+    }
+
+    fn go_on(&mut self) -> Result<()> {
+        let question = b"still there?";
+        self.tcp.write_all(question)?;
+        let mut answer = [0; 12];
+        self.tcp
+            .read_exact(&mut answer)
+            .context("an old TCP connection is dead")?;
+        ensure!(
+            answer == *question,
+            "an old TCP connection answers {answer:?}"
+        );
+        let server = ask_udp(&self.udp).context("an old UDP flow is dead")?;
+        ensure!(
+            server == self.server,
+            "a UDP flow moved from {} to {server}",
+            self.server
+        );
+        Ok(())
+    }
+}
+
+/// The name of the server that a flow reaches.
+fn ask_udp(socket: &UdpSocket) -> Result<String> {
+    socket.send(b"who is there?")?;
+    let mut answer = [0; 256];
+    let length = socket.recv(&mut answer)?;
+    let answer = String::from_utf8_lossy(&answer[..length]).into_owned();
+    Ok(answer.split(' ').next().unwrap_or_default().to_owned())
+}
+
+/// Everything anybody changes in the rules of a node.
+#[derive(Debug)]
+struct Monitor {
+    node: Namespace,
+    process: Process,
+}
+
+// === impl Monitor ===
+
+impl Monitor {
+    /// Returns once it hears of changes, of which it has then heard the first: one of ours.
+    fn start(node: &Namespace) -> Result<Monitor> {
+        let mut command = node.command("stdbuf");
+        command.args(["--output=L", "nft", "monitor"]);
+        let process = Process::start("nft monitor", command)?;
+        let mut monitor = Monitor {
+            node: node.clone(),
+            process,
+        };
+        wait_for("nft monitor to hear a change", DEADLINE, || {
+            monitor.change("begins")?;
+            Ok(monitor.process.next_line(Duration::from_millis(200)).ok())
+        })?;
+        monitor.change("heard")?;
+        monitor.lines_until("heard")?;
+        Ok(monitor)
+    }
+
+    /// What has changed since, without what it changed itself.
+    fn finish(&mut self) -> Result<Vec<String>> {
+        self.change("ends")?;
+        let lines = self.lines_until("ends")?;
+        // Every transaction comes with a line about its number.
+        Ok(lines
+            .into_iter()
+            .filter(|line| !line.starts_with("# new generation"))
+            .collect())
+    }
+
+    /// Adds a table of another family than ours, and removes it: to add what is there is no change.
+    fn change(&self, name: &str) -> Result<()> {
+        let table = format!("test-{name}");
+        for action in ["add", "delete"] {
+            let output = self
+                .node
+                .command("nft")
+                .args([action, "table", "bridge", &table])
+                .output()?;
+            let complaint = String::from_utf8_lossy(&output.stderr);
+            ensure!(output.status.success(), "nft failed: {complaint}");
+        }
+        Ok(())
+    }
+
+    /// The lines before that of one's own change, those of earlier own changes left out.
+    fn lines_until(&mut self, name: &str) -> Result<Vec<String>> {
+        let wanted = format!("test-{name}");
+        let mut lines = Vec::new();
+        loop {
+            let line = self.process.next_line(DEADLINE)?;
+            if line.contains(&wanted) {
+                return Ok(lines);
+            }
+            if !line.contains("test-") {
+                lines.push(line);
+            }
+        }
+    }
+}
+
+/// What the operator writes of a node's object, and what shows that it has written.
+#[derive(Debug, PartialEq)]
+struct Written {
+    uid: Option<String>,
+    generation: Option<i64>,
+    content: Value,
+}
+
+fn observe_written(cluster: &Cluster) -> Result<BTreeMap<String, Written>> {
+    let written = |proxy: NodeProxy| {
+        let ObjectMeta {
+            uid,
+            generation,
+            labels,
+            annotations,
+            owner_references,
+            ..
+        } = proxy.metadata;
+        Written {
+            uid,
+            generation,
+            content: json!([proxy.spec, labels, annotations, owner_references]),
+        }
+    };
+    let proxies = cluster.observe_node_proxies()?.into_iter();
+    Ok(proxies
+        .map(|(name, proxy)| (name, written(proxy)))
+        .collect())
+}
+
+pub(crate) fn operator(cluster: &mut Cluster) -> Result<()> {
+    let before = observe_written(cluster)?;
+    cluster.stop_operator()?;
+    cluster.start_operator()?;
+    cluster.wait_for_leader()?;
+    // That it has looked at everything, and written what it wants, shows in its answers to changes
+    // that no node has to hear of, one after the other.
+    for priority in [501, 500] {
+        cluster.patch_profile("default", &json!({"priority": priority}))?;
+        cluster.wait_until_ready(DEADLINE)?;
+    }
+    let after = observe_written(cluster)?;
+    ensure!(after == before, "before: {before:#?}\nafter: {after:#?}");
+    Ok(())
+}
+
+pub(crate) fn rollout(cluster: &mut Cluster) -> Result<()> {
+    let before = cluster.observe_node_proxies()?;
+    let clients = cluster.start_clients(Duration::from_millis(20))?;
+    cluster.patch_profile("default", &json!({"minSyncPeriod": "30ms"}))?;
+    let generation = |proxy: &NodeProxy| proxy.metadata.generation.unwrap_or_default();
+    let changed = |name: &String, proxy: &NodeProxy| {
+        before.get(name).map(generation) != Some(generation(proxy))
+    };
+    let seen = cluster.wait_for_node_proxies("the first node to change", DEADLINE, |proxies| {
+        proxies.iter().any(|(name, proxy)| changed(name, proxy))
+    })?;
+    cluster.kill_operator()?;
+    let at_death = seen
+        .iter()
+        .filter(|(name, proxy)| changed(name, proxy))
+        .count();
+    println!(
+        "    the operator was killed when {at_death} of {} nodes were changed",
+        seen.len()
+    );
+    // Nobody is lost without it.
+    cluster.ensure_agents_run()?;
+    cluster.start_operator()?;
+    cluster.wait_until_ready(DEADLINE)?;
+    let after = cluster.observe_node_proxies()?;
+    for (name, proxy) in &after {
+        ensure!(is_node_ready(proxy), "{name} is not ready: {proxy:#?}");
+        let times = generation(proxy) - before.get(name).map_or(0, generation);
+        ensure!(
+            times == 1,
+            "{name} was given {times} configurations for one change"
+        );
+    }
+    clients.finish_unharmed()
+}

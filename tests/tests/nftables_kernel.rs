@@ -1,0 +1,473 @@
+//! What is committed is what a real kernel then holds, and nothing else changes.
+
+use std::collections::BTreeSet;
+use std::time::{Instant, SystemTime};
+
+use anyhow::{Context, Result, ensure};
+use backend::{Backend, Change as _, Drift, Recovery, Rendered};
+use backend_nftables::{Nftables, Table};
+use dataplane::{Dataplane, Family, FrontendKey, ServiceRules, Target};
+use libtest_mimic::{Arguments, Failed, Trial};
+use proptest::strategy::{Strategy, ValueTree};
+use proptest::test_runner::TestRunner;
+use reconciler::{Clock, Domain, Reason};
+use testkit::laws::Subject;
+use testkit::{Cluster, Faulty, clusters};
+use tests::network::{Namespace, Network, enter_private_namespaces};
+
+/// How many generated clusters follow each other in one kernel.
+const CLUSTERS: usize = 60;
+
+type Test = fn(&Namespace) -> Result<()>;
+
+fn main() -> Result<()> {
+    enter_private_namespaces()?;
+    let tests: [(&str, Test); 11] = [
+        (
+            "t25_one_service_the_kernel_refuses_leaves_the_others_programmed",
+            one_refused_service,
+        ),
+        ("every_law_of_backends_holds", every_law_of_backends_holds),
+        (
+            "the_kernel_holds_what_was_rendered",
+            the_kernel_holds_what_was_rendered,
+        ),
+        (
+            "nft_lists_every_form_we_write",
+            nft_lists_every_form_we_write,
+        ),
+        (
+            "a_restart_with_nothing_changed_writes_nothing",
+            a_restart_with_nothing_changed_writes_nothing,
+        ),
+        (
+            "other_peoples_tables_stay_as_they_are",
+            other_peoples_tables_stay_as_they_are,
+        ),
+        ("quiet_is_told_from_change", quiet_is_told_from_change),
+        (
+            "t30_t32_whatever_was_damaged_is_repaired",
+            whatever_was_damaged_is_repaired,
+        ),
+        (
+            "a_refused_transaction_changes_nothing",
+            a_refused_transaction_changes_nothing,
+        ),
+        (
+            "removal_leaves_nothing_and_can_be_repeated",
+            removal_leaves_nothing_and_can_be_repeated,
+        ),
+        (
+            "ten_thousand_elements_go_in_bounded_transactions",
+            bounded_transactions,
+        ),
+    ];
+    let trials = tests.map(|(name, test)| {
+        Trial::test(name, move || {
+            let run = || -> Result<()> {
+                let mut network = Network::new()?;
+                let [namespace] = network.add_namespaces(["kernel"])?;
+                test(&namespace)
+            };
+            run().map_err(|error| Failed::from(format!("{error:#}")))
+        })
+    });
+    libtest_mimic::run(&Arguments::from_args(), trials.into()).exit();
+}
+
+/// Clusters that are the same at every run.
+fn generated(count: usize) -> Result<Vec<Cluster>> {
+    let mut runner = TestRunner::deterministic();
+    let strategy = clusters();
+    (0..count)
+        .map(|_| {
+            let tree = strategy.new_tree(&mut runner);
+            Ok(tree
+                .map_err(|reason| anyhow::anyhow!("{reason}"))?
+                .current())
+        })
+        .collect()
+}
+
+/// One that has something in every map.
+fn rich() -> Result<Dataplane> {
+    let richest = generated(200)?.into_iter().map(|cluster| cluster.compile());
+    let elements = |dataplane: &Dataplane| {
+        let render = |family| Nftables::detached(family).render(dataplane, &Rendered::default());
+        Family::ALL
+            .map(|family| render(family).elements())
+            .iter()
+            .sum::<usize>()
+    };
+    richest.max_by_key(elements).context("there are clusters")
+}
+
+fn open(namespace: &Namespace) -> Result<[Nftables; 2]> {
+    Ok(namespace.enter(backend_nftables::open)??)
+}
+
+/// Brings one family to `dataplane` and returns what it is then believed to hold.
+fn program(
+    backend: &mut Nftables,
+    dataplane: &Dataplane,
+    from: &Rendered<Table>,
+) -> Result<Rendered<Table>> {
+    let rules = backend.render(dataplane, from);
+    let change = backend.diff(&from.rules, &rules);
+    let text = change.to_string();
+    let receipt = backend.commit(change);
+    let _ = receipt.with_context(|| format!("refused:\n{text}"))?;
+    Ok(Rendered {
+        dataplane: dataplane.clone(),
+        rules,
+    })
+}
+
+fn program_all(
+    namespace: &Namespace,
+    dataplane: &Dataplane,
+) -> Result<Vec<(Nftables, Rendered<Table>)>> {
+    let program = |mut backend: Nftables| {
+        let rendered = program(&mut backend, dataplane, &Rendered::default())?;
+        Ok((backend, rendered))
+    };
+    open(namespace)?.into_iter().map(program).collect()
+}
+
+fn nft(namespace: &Namespace, arguments: &[&str]) -> Result<String> {
+    let output = namespace.command("nft").args(arguments).output()?;
+    let errors = String::from_utf8_lossy(&output.stderr);
+    ensure!(
+        output.status.success(),
+        "nft {arguments:?}: {}: {errors}",
+        output.status
+    );
+    Ok(String::from_utf8(output.stdout)?)
+}
+
+/// The laws ask for fresh kernels: each is a network namespace of its own.
+struct Kernels {
+    family: Family,
+}
+
+impl Subject for Kernels {
+    type Backend = Nftables;
+    type Canonical = Table;
+
+    fn fresh(&self) -> Nftables {
+        let mut network = Network::new().expect("a network");
+        let [namespace] = network.add_namespaces(["law"]).expect("a namespace");
+        let backends = open(&namespace).expect("nf_tables");
+        // The socket keeps the namespace after its name is gone.
+        drop(network);
+        let wanted = |backend: &Nftables| backend.family() == self.family;
+        backends.into_iter().find(wanted).expect("both families")
+    }
+
+    fn canonical(&self, rules: &Table) -> Table {
+        rules.canonical(self.family)
+    }
+
+    fn targets(&self, rules: &Table, key: &FrontendKey) -> BTreeSet<Target> {
+        rules.targets(key)
+    }
+}
+
+fn every_law_of_backends_holds(_: &Namespace) -> Result<()> {
+    let mut runner = TestRunner::deterministic();
+    let strategy = testkit::histories(5);
+    for seed in 0..8 {
+        let tree = strategy
+            .new_tree(&mut runner)
+            .map_err(|reason| anyhow::anyhow!("{reason}"))?;
+        for family in Family::ALL {
+            testkit::laws::all(&Kernels { family }, &tree.current(), seed);
+        }
+    }
+    Ok(())
+}
+
+fn the_kernel_holds_what_was_rendered(namespace: &Namespace) -> Result<()> {
+    let clusters = generated(CLUSTERS)?;
+    for mut backend in open(namespace)? {
+        let mut believed = Rendered::default();
+        for cluster in &clusters {
+            believed = program(&mut backend, &cluster.compile(), &believed)?;
+            let observed = backend.observe()?;
+            let difference = backend.diff(&observed, &believed.rules);
+            ensure!(
+                observed == believed.rules,
+                "the kernel lacks:\n{difference}"
+            );
+        }
+    }
+    Ok(())
+}
+
+fn nft_lists_every_form_we_write(namespace: &Namespace) -> Result<()> {
+    let clusters = generated(CLUSTERS)?;
+    let mut believed = [Rendered::default(), Rendered::default()];
+    let mut backends = open(namespace)?;
+    let mut listed = String::new();
+    for cluster in &clusters {
+        for (backend, believed) in backends.iter_mut().zip(&mut believed) {
+            *believed = program(backend, &cluster.compile(), believed)?;
+        }
+        listed = nft(namespace, &["list", "ruleset"])?;
+    }
+    for part in [
+        "map @endpoints",
+        "vmap @services",
+        "masquerade fully-random",
+        "@hairpins",
+    ] {
+        ensure!(listed.contains(part), "no {part} in:\n{listed}");
+    }
+    Ok(())
+}
+
+fn a_restart_with_nothing_changed_writes_nothing(namespace: &Namespace) -> Result<()> {
+    for cluster in generated(CLUSTERS)? {
+        let dataplane = cluster.compile();
+        drop(program_all(namespace, &dataplane)?);
+        for mut backend in open(namespace)? {
+            let observed = Rendered {
+                dataplane: Dataplane::default(),
+                rules: backend.observe()?,
+            };
+            let wanted = backend.render(&dataplane, &observed);
+            let change = backend.diff(&observed.rules, &wanted);
+            ensure!(change.size().is_empty(), "it would write:\n{change}");
+            let _ = backend.commit_removal()?;
+        }
+    }
+    Ok(())
+}
+
+fn other_peoples_tables_stay_as_they_are(namespace: &Namespace) -> Result<()> {
+    for command in [
+        "add table inet theirs",
+        "add set inet theirs s { type ipv4_addr; flags interval; elements = { 10.0.0.0/8 }; }",
+        "add chain inet theirs c { type filter hook forward priority 10; policy accept; }",
+        "add rule inet theirs c ip saddr @s counter accept",
+        "add table ip kube-proxy",
+        "add chain ip kube-proxy services",
+    ] {
+        nft(namespace, &[command])?;
+    }
+    let list = || -> Result<String> {
+        let inet = nft(namespace, &["list", "table", "inet", "theirs"])?;
+        Ok(inet + &nft(namespace, &["list", "table", "ip", "kube-proxy"])?)
+    };
+    let before = list()?;
+    for (mut backend, _) in program_all(namespace, &rich()?)? {
+        let _ = backend.commit_removal()?;
+    }
+    ensure!(list()? == before, "they changed");
+    Ok(())
+}
+
+fn quiet_is_told_from_change(namespace: &Namespace) -> Result<()> {
+    let dataplane = rich()?;
+    let mut families = program_all(namespace, &dataplane)?;
+    for (backend, _) in &mut families {
+        backend.observe()?;
+    }
+    // Our own commits, in either family, are no drift.
+    let (first, believed) = &mut families[0];
+    let empty = Dataplane::new(dataplane.node().clone(), dataplane.config().clone());
+    *believed = program(first, &empty, believed)?;
+    for (backend, _) in &mut families {
+        ensure!(
+            backend.observe_drift()? == Drift::None,
+            "our own commits count as drift"
+        );
+    }
+    nft(namespace, &["add table ip theirs"])?;
+    for (backend, _) in &mut families {
+        ensure!(
+            backend.observe_drift()? == Drift::Possible,
+            "a change went unseen"
+        );
+    }
+    Ok(())
+}
+
+/// Failure stories T30 and T32: rke2#10469, kubernetes#129128, kubernetes#133767.
+fn whatever_was_damaged_is_repaired(namespace: &Namespace) -> Result<()> {
+    let dataplane = rich()?;
+    let mut families = program_all(namespace, &dataplane)?;
+    let endpoint = some_element(namespace, "endpoints")?;
+    let damages = [
+        "flush ruleset".to_owned(),
+        "delete table ip signpost".to_owned(),
+        "flush chain ip signpost dispatch".to_owned(),
+        "add rule ip signpost dispatch counter drop".to_owned(),
+        "insert rule ip signpost masquerading return".to_owned(),
+        "add chain ip signpost strange { type filter hook forward priority 0; policy drop; }".to_owned(),
+        "add set ip signpost strange { type ipv4_addr; flags interval; }".to_owned(),
+        "flush map ip signpost endpoints".to_owned(),
+        format!("delete element ip signpost endpoints {{ {endpoint} }}"),
+        "add element ip signpost services { 203.0.113.99 . tcp . 1 : drop }".to_owned(),
+        "delete table ip6 signpost; add table ip6 signpost; add map ip6 signpost services { type ipv4_addr : verdict; }".to_owned(),
+    ];
+    for damage in &damages {
+        nft(namespace, &[damage])?;
+        let mut repaired = 0;
+        for (backend, believed) in &mut families {
+            let observed = Rendered {
+                dataplane: Dataplane::default(),
+                rules: backend
+                    .observe()
+                    .with_context(|| format!("after {damage}"))?,
+            };
+            let change = backend.diff(&observed.rules, &believed.rules);
+            repaired += usize::from(!change.size().is_empty());
+            *believed = program(backend, &dataplane, &observed)
+                .with_context(|| format!("after {damage}"))?;
+            ensure!(
+                backend.observe()? == believed.rules,
+                "not repaired: {damage}"
+            );
+        }
+        ensure!(repaired > 0, "the damage did no harm: {damage}");
+    }
+    Ok(())
+}
+
+/// The first element of a map, as nft prints it.
+fn some_element(namespace: &Namespace, map: &str) -> Result<String> {
+    let listed = nft(namespace, &["list", "map", "ip", "signpost", map])?;
+    let (_, elements) = listed
+        .split_once("elements = {")
+        .context("it has elements")?;
+    let (element, _) = elements.split_once([',', '}']).context("it ends")?;
+    Ok(element.trim().to_owned())
+}
+
+fn a_refused_transaction_changes_nothing(namespace: &Namespace) -> Result<()> {
+    let dataplane = rich()?;
+    let mut families = program_all(namespace, &dataplane)?;
+    let (backend, believed) = &mut families[0];
+    let element = some_element(namespace, "services")?;
+    let key = element.split(" : ").next().context("it has a key")?;
+    nft(
+        namespace,
+        &[&format!("delete element ip signpost services {{ {key} }}")],
+    )?;
+    // Believing what is not so, it deletes what is not there.
+    let empty = Dataplane::new(dataplane.node().clone(), dataplane.config().clone());
+    let before = nft(namespace, &["list", "ruleset"])?;
+    let rules = backend.render(&empty, believed);
+    let change = backend.diff(&believed.rules, &rules);
+    let Err(error) = backend.commit(change) else {
+        anyhow::bail!("the kernel took it");
+    };
+    ensure!(error.recovery == Recovery::Observe, "{:?}", error.recovery);
+    ensure!(
+        nft(namespace, &["list", "ruleset"])? == before,
+        "something changed"
+    );
+    Ok(())
+}
+
+/// Failure story T25: kubernetes#142068, where one rule the kernel would not take left a node
+/// without any.
+fn one_refused_service(namespace: &Namespace) -> Result<()> {
+    let mut dataplane = Dataplane::default();
+    for number in 1..=40 {
+        let service = testkit::mk_service(&format!("shop/service-{number}"))
+            .cluster_ip(&format!("10.96.0.{number}"))
+            .port("http", 80)
+            .build();
+        let endpoints = testkit::mk_endpoints()
+            .tcp("http")
+            .ready("10.0.1.5:8080", "node-1")
+            .build();
+        let rules = dataplane::compile(&service, &endpoints, dataplane.node(), dataplane.config());
+        dataplane.set(rules.into());
+    }
+    let [ipv4, _] = open(namespace)?;
+    // Everything but the refusal is the real kernel's.
+    let bad = |rules: &ServiceRules| &*rules.service.name == "service-17";
+    let mut family = Domain::new(Faulty::refusing(ipv4, bad));
+    let round = family.round(&dataplane, Reason::Startup, &SystemClock);
+    let refused: Vec<String> = round
+        .quarantined
+        .iter()
+        .map(|q| q.service.to_string())
+        .collect();
+    ensure!(
+        refused == ["shop/service-17"],
+        "refused: {refused:?} in {round}"
+    );
+    let listed = nft(namespace, &["list", "map", "ip", "signpost", "services"])?;
+    for number in 1..=40 {
+        let programmed = listed.contains(&format!("10.96.0.{number} . tcp . 80 : goto cluster-1"));
+        ensure!(
+            programmed == (number != 17),
+            "service-{number}: {programmed}"
+        );
+    }
+    Ok(())
+}
+
+struct SystemClock;
+
+impl Clock for SystemClock {
+    fn now(&self) -> Instant {
+        Instant::now()
+    }
+
+    fn wall_time(&self) -> SystemTime {
+        SystemTime::now()
+    }
+}
+
+fn removal_leaves_nothing_and_can_be_repeated(namespace: &Namespace) -> Result<()> {
+    for (mut backend, _) in program_all(namespace, &rich()?)? {
+        let _ = backend.commit_removal()?;
+        let _ = backend.commit_removal()?;
+        ensure!(backend.observe()? == Table::default(), "something is left");
+    }
+    ensure!(
+        nft(namespace, &["list", "ruleset"])?.is_empty(),
+        "something is left"
+    );
+    Ok(())
+}
+
+/// No commit may hold the kernel's lock for long: others change rules on this node too.
+fn bounded_transactions(namespace: &Namespace) -> Result<()> {
+    let mut dataplane = Dataplane::default();
+    for number in 0..4_000_u16 {
+        let [high, low] = number.to_be_bytes();
+        let service = testkit::mk_service(&format!("many/service-{number}"))
+            .cluster_ip(&format!("10.96.{high}.{low}"))
+            .port("http", 80)
+            .build();
+        let endpoints = testkit::mk_endpoints()
+            .tcp("http")
+            .ready(&format!("10.0.{high}.{low}:8080"), "node-1")
+            .ready(&format!("10.1.{high}.{low}:8080"), "node-2")
+            .ready(&format!("10.2.{high}.{low}:8080"), "node-3")
+            .build();
+        let rules = dataplane::compile(&service, &endpoints, dataplane.node(), dataplane.config());
+        dataplane.set(rules.into());
+    }
+    let [mut backend, _] = open(namespace)?;
+    let rules = backend.render(&dataplane, &Rendered::default());
+    let change = backend.diff(&Table::default(), &rules);
+    let sizes: Vec<usize> = change.transactions().iter().map(|t| t.elements()).collect();
+    ensure!(
+        sizes.len() > 1 && sizes.iter().all(|size| *size <= 10_000),
+        "{sizes:?}"
+    );
+    let receipt = backend.commit(change)?;
+    ensure!(receipt.transactions == sizes.len(), "{receipt:?}");
+    ensure!(
+        backend.observe()? == rules,
+        "the kernel holds something else"
+    );
+    Ok(())
+}
