@@ -49,10 +49,12 @@ pub(crate) fn diff(family: Family, believed: &Table, wanted: &Table) -> Change {
         }
         add_steps(wanted, steps, &mut current);
     }
-    delete_objects(believed, wanted, &mut current);
-    if !current.operations.is_empty() {
-        transactions.push(current);
-    }
+    // What is not wanted goes by itself and last: kernels before 6.2 refuse to remove a chain that an
+    // element led to a moment ago, and such a refusal must not take anything wanted with it.
+    let mut last = start();
+    delete_objects(believed, wanted, &mut last);
+    let some = |transaction: &Transaction| !transaction.operations.is_empty();
+    transactions.extend([current, last].into_iter().filter(some));
     Change {
         transactions,
         frontends,
@@ -119,13 +121,14 @@ fn delete_objects(believed: &Table, wanted: &Table, transaction: &mut Transactio
     for chain in &chains {
         operations.push(Operation::FlushChain(Arc::clone(chain)));
     }
-    for chain in chains {
-        operations.push(Operation::DeleteChain(Arc::clone(chain)));
-    }
+    // Sets before chains: a map's elements lead to chains.
     for set in believed.sets.keys() {
         if !wanted.sets.contains_key(set) {
             operations.push(Operation::DeleteSet(Arc::clone(set)));
         }
+    }
+    for chain in chains {
+        operations.push(Operation::DeleteChain(Arc::clone(chain)));
     }
     if believed.exists && !wanted.exists {
         operations.push(Operation::DeleteTable);

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use backend::{
     Backend, CommitError, Drift, ObserveError, Receipt, Recovery, Rendered, Shortcoming,
 };
-use dataplane::{Affinity, Dataplane, Family, PersistentMap, ServiceKey};
+use dataplane::{Affinity, Dataplane, Family, ServiceKey};
 use netlink::nf_tables::{Chain, Operation, Rule, Set, SetContent, Transaction};
 use netlink::{OpenError, Socket};
 use rustix::io::Errno;
@@ -227,6 +227,15 @@ fn recovery(error: &netlink::CommitError, done: usize) -> Recovery {
     }
 }
 
+/// A set that equals none of ours: it has no key.
+fn foreign(name: &Arc<str>) -> Set {
+    Set {
+        name: Arc::clone(name),
+        key: Vec::new(),
+        content: SetContent::Membership,
+    }
+}
+
 // === impl Connection ===
 
 impl Connection {
@@ -272,18 +281,18 @@ impl Connection {
         }
         for (name, set) in self.socket.observe_sets(of, TABLE)? {
             // One of ours with a shape that is not: told from ours by having none.
-            let set = set.unwrap_or_else(|_| Set {
-                name: Arc::clone(&name),
-                key: Vec::new(),
-                content: SetContent::Membership,
-            });
+            let set = set.unwrap_or_else(|_| foreign(&name));
             let ours = SetName::parse(&name).is_some_and(|own| own.set(family) == set);
-            let elements = if ours {
-                let elements = self.socket.observe_elements(of, TABLE, &name)?;
-                elements.into_iter().collect()
-            } else {
-                PersistentMap::default()
+            let elements = match ours {
+                true => self.socket.observe_elements(of, TABLE, &name),
+                false => Ok(Vec::new()),
             };
+            let (set, elements) = match elements {
+                // An element that is not of our making makes the set one that is not ours.
+                Err(netlink::ObserveError::Foreign { .. }) => (foreign(&name), Vec::new()),
+                elements => (set, elements?),
+            };
+            let elements = elements.into_iter().collect();
             let set = Arc::new(set);
             table.sets.insert(name, SetWithElements { set, elements });
         }

@@ -146,12 +146,6 @@ impl Socket {
         })
     }
 
-    /// How many bytes one transaction may have, encoded.
-    pub fn capacity(&self) -> usize {
-        // The kernel doubles what was asked for, and counts its own bookkeeping against it.
-        sockopt::socket_send_buffer_size(&self.descriptor).map_or(100 << 10, |size| size / 2)
-    }
-
     /// Carries out `transaction`, whole or not at all, and waits for the kernel's word.
     pub fn commit(&mut self, transaction: &Transaction) -> Result<(), CommitError> {
         if transaction.operations.is_empty() {
@@ -313,9 +307,12 @@ impl Socket {
                 }
                 steady &= message.flags & DUMP_INTERRUPTED == 0;
                 match message.kind {
-                    DONE if !steady => return Ok(None),
-                    DONE => return foreign.map_or(Ok(Some(objects)), Err),
-                    ERROR => match message.errno() {
+                    // A dump that failed after it had begun says so at its end.
+                    DONE if message.errno() == 0 && !steady => return Ok(None),
+                    DONE if message.errno() == 0 => {
+                        return foreign.map_or(Ok(Some(objects)), Err);
+                    }
+                    DONE | ERROR => match message.errno() {
                         0 => {}
                         errno => {
                             let source = std::io::Error::from_raw_os_error(errno);
