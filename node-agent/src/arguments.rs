@@ -99,3 +99,34 @@ fn span(text: &str) -> Result<Duration, String> {
     let span: Result<Span, _> = text.parse();
     span.map(Duration::from).map_err(|error| error.to_string())
 }
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn every_flag_has_a_variable_and_a_sentence() {
+        let command = Arguments::command();
+        command.clone().debug_assert();
+        for subcommand in command.get_subcommands() {
+            let about = subcommand.get_about().map(ToString::to_string);
+            assert!(
+                about.is_some_and(|about| about.len() > 10),
+                "{}",
+                subcommand.get_name()
+            );
+            let flags = subcommand.get_arguments().chain(command.get_arguments());
+            for flag in flags.filter(|flag| !matches!(flag.get_id().as_str(), "help" | "version")) {
+                let id = flag.get_id();
+                assert!(
+                    flag.get_env().is_some() || flag.is_positional(),
+                    "{id} has no variable"
+                );
+                let help = flag.get_help().map(ToString::to_string).unwrap_or_default();
+                assert!(help.len() > 10, "{id} says {help:?}");
+            }
+        }
+    }
+}

@@ -271,11 +271,18 @@ impl Engine {
             return false;
         }
         let recompile = before.is_none_or(|with| {
-            *with.node != node || with.config.external_ips != config.external_ips
+            // Of the node's own addresses a Service's rules do not depend.
+            let as_before = Node {
+                local_addresses: with.node.local_addresses.clone(),
+                ..node.clone()
+            };
+            *with.node != as_before || with.config.external_ips != config.external_ips
         });
-        // A new Arc even for equal content: what the kernel is known to carry out tells by it which
-        // configuration that was.
-        let (node, config) = (Arc::new(node), Arc::new(config));
+        // A new Arc for every configuration, even of equal content, and for nothing else: what the
+        // kernel is known to carry out tells by it which configuration that was.
+        let same = before.filter(|with| *with.config == config && with.effective == effective);
+        let config = same.map_or_else(|| Arc::new(config), |with| Arc::clone(&with.config));
+        let node = Arc::new(node);
         self.dataplane
             .set_node(Arc::clone(&node), Arc::clone(&config));
         self.compiled = Some(CompiledWith {

@@ -1,8 +1,10 @@
 //! What is programmed for a Service, in plain words. Pure.
 
 use std::fmt::Write;
+use std::sync::Arc;
 
-use backend_nftables::Table;
+use backend::{Backend, Shortcoming};
+use backend_nftables::{Nftables, Table};
 use dataplane::{
     Dataplane, Family, Frontend, FrontendKey, FrontendKind, ServiceKey, TrafficPolicy,
 };
@@ -68,6 +70,13 @@ pub(crate) fn explain(
         let claims = dataplane.frontends().get(key);
         let winner = claims.map(|claims| claims.winner().0);
         explain_frontend(&mut text, key, frontend);
+        for shortcoming in shortcomings(dataplane, key) {
+            let _ = writeln!(
+                text,
+                "    not honoured: {}: {}",
+                shortcoming.field, shortcoming.message
+            );
+        }
         if let Some(other) = winner.filter(|winner| **winner != rules.service) {
             let _ = writeln!(
                 text,
@@ -96,6 +105,21 @@ pub(crate) fn explain(
     found.then_some(text)
 }
 
+/// What of one frontend is not honoured, in the backend's own words.
+fn shortcomings(dataplane: &Dataplane, key: &FrontendKey) -> Vec<Shortcoming> {
+    let mut alone = Dataplane::new(Arc::clone(dataplane.node()), Arc::clone(dataplane.config()));
+    let winner = dataplane
+        .frontends()
+        .get(key)
+        .map(|claims| claims.winner().0);
+    if let Some(rules) = winner.and_then(|service| dataplane.services().get(service)) {
+        alone.set(Arc::clone(rules));
+    }
+    let mut shortcomings = Nftables::detached(key.family()).shortcomings(&alone);
+    shortcomings.retain(|shortcoming| shortcoming.frontend == *key);
+    shortcomings
+}
+
 fn explain_frontend(text: &mut String, key: &FrontendKey, frontend: &Frontend) {
     let kind = match frontend.kind {
         FrontendKind::ClusterIp => "cluster IP",
@@ -120,6 +144,10 @@ fn explain_frontend(text: &mut String, key: &FrontendKey, frontend: &Frontend) {
     } else {
         "refused: the Service has no endpoint"
     };
+    if !frontend.source_ranges.is_empty() {
+        text.push_str("    connections are dropped\n");
+        return;
+    }
     match (frontend.is_external(), frontend.policy) {
         (false, TrafficPolicy::Cluster) if frontend.cluster.is_empty() => {
             let _ = writeln!(text, "    connections are {refused}");
@@ -172,6 +200,57 @@ fn explain_frontend(text: &mut String, key: &FrontendKey, frontend: &Frontend) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// One Service with a cluster IP and a load-balancer address that only some may use.
+    fn dataplane(endpoints: &[&str]) -> Dataplane {
+        let (node, config) = (testkit::mk_node(1).build(), testkit::mk_config().build());
+        let service = testkit::mk_service("shop/cart")
+            .cluster_ip("10.96.0.10")
+            .load_balancer_ip("192.0.2.1")
+            .source_range("198.51.100.0/24")
+            .port("http", 80)
+            .build();
+        let mut list = testkit::mk_endpoints().tcp("http");
+        for address in endpoints {
+            list = list.ready(address, "node-1");
+        }
+        let rules = dataplane::compile(&service, &list.build(), &node, &config);
+        let mut dataplane = Dataplane::new(node, config);
+        dataplane.set(rules.into());
+        dataplane
+    }
+
+    fn answer(question: &str, dataplane: &Dataplane) -> Option<String> {
+        explain(&question.parse().expect("a question"), dataplane, |_| None)
+    }
+
+    #[test]
+    fn an_address_that_drops_everything_is_not_said_to_lead_anywhere() {
+        let text = answer("shop/cart", &dataplane(&["10.0.1.5:8080"])).expect("it is there");
+        let (cluster_ip, load_balancer) = text.split_once("192.0.2.1").expect("both addresses");
+        assert!(
+            cluster_ip.contains("connections go to one of 1: 10.0.1.5:8080"),
+            "{text}"
+        );
+        assert!(load_balancer.contains("connections are dropped"), "{text}");
+        assert!(!load_balancer.contains("go to one of"), "{text}");
+        assert!(
+            load_balancer.contains("not honoured: spec.loadBalancerSourceRanges"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn a_service_without_endpoints_refuses_and_one_that_is_not_there_is_not_explained() {
+        let dataplane = dataplane(&[]);
+        let text = answer("shop/cart:http", &dataplane).expect("it is there");
+        assert!(
+            text.contains("connections are refused: the Service has no endpoint"),
+            "{text}"
+        );
+        assert_eq!(answer("shop/cart:https", &dataplane), None);
+        assert_eq!(answer("shop/till", &dataplane), None);
+    }
 
     #[test]
     fn a_service_is_named_with_its_namespace_and_perhaps_a_port() {

@@ -97,3 +97,60 @@ impl LastGood {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn assignment() -> Assignment {
+        Assignment {
+            generation: Some(7),
+            spec: NodeProxySpec {
+                profile_name: "default".to_owned(),
+                ..NodeProxySpec::default()
+            },
+            reason: "it is the only one".to_owned(),
+        }
+    }
+
+    #[test]
+    fn what_was_kept_is_there_after_a_restart_for_the_same_node_only() {
+        let directory = tempfile::tempdir().expect("a directory");
+        // Made when first written to: a fresh node has none.
+        let kept = LastGood::within(&directory.path().join("state"));
+        assert!(
+            kept.observe("node-1")
+                .expect("no file is no failure")
+                .is_none()
+        );
+        kept.commit("node-1", &assignment()).expect("it is written");
+        let again = LastGood::within(&directory.path().join("state"));
+        let read = again
+            .observe("node-1")
+            .expect("it is read")
+            .expect("it is there");
+        assert_eq!((read.generation, read.spec), (Some(7), assignment().spec));
+        assert!(again.observe("node-2").expect("it is read").is_none());
+    }
+
+    #[test]
+    fn a_file_that_makes_no_sense_is_named() {
+        let directory = tempfile::tempdir().expect("a directory");
+        fs::write(directory.path().join(FILE), "{\"node\": ").expect("it is written");
+        let error = LastGood::within(directory.path())
+            .observe("node-1")
+            .expect_err("half a file");
+        assert!(error.to_string().contains(FILE), "{error}");
+    }
+
+    #[test]
+    fn a_crash_while_writing_leaves_what_was_kept_before() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let kept = LastGood::within(directory.path());
+        kept.commit("node-1", &assignment()).expect("it is written");
+        fs::write(directory.path().join("last-good.new"), "{\"no").expect("half a file");
+        assert!(kept.observe("node-1").expect("the whole one").is_some());
+        kept.commit("node-1", &assignment())
+            .expect("it is written over");
+    }
+}

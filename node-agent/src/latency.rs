@@ -39,9 +39,9 @@ impl Latencies {
             }
             let of_family = |round: &&std::sync::Arc<Round>| round.family == latency.family;
             if let Some(round) = report.finished.iter().rfind(of_family) {
-                self.commit.push(now, round.phases.commit);
+                self.commit.push(now, round.took);
                 // What is neither compiling nor the round itself is the way from the source to the
-                // loop: decoding, and waiting for minSyncPeriod.
+                // loop, and the wait of minSyncPeriod.
                 let known = latency.compile + round.took;
                 self.decode
                     .push(now, latency.received_to_commit.saturating_sub(known));
@@ -98,7 +98,53 @@ impl Phase {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+    use std::time::SystemTime;
+
     use super::*;
+    use backend::Size;
+    use dataplane::Family;
+    use reconciler::{Activity, Latency, Outcome, Phases, Reason};
+
+    #[test]
+    fn the_phases_of_a_change_add_up_to_all_of_it() {
+        let milliseconds = Duration::from_millis;
+        let round = Round {
+            family: Family::Ipv4,
+            number: 2,
+            reason: Reason::Changed,
+            started: SystemTime::UNIX_EPOCH,
+            took: milliseconds(4),
+            ended: Instant::now(),
+            phases: Phases::default(),
+            size: Size::default(),
+            transactions: 1,
+            outcome: Outcome::Committed,
+            quarantined: Vec::new(),
+            shortcomings: Arc::new([]),
+        };
+        let latency = Latency {
+            family: Family::Ipv4,
+            received_to_commit: milliseconds(15),
+            compile: milliseconds(1),
+            trigger_to_commit: vec![milliseconds(900)],
+        };
+        let report = Report {
+            activity: Activity::Waiting,
+            families: Vec::new(),
+            finished: vec![Arc::new(round)],
+            latencies: vec![latency],
+        };
+        let mut latencies = Latencies::default();
+        latencies.record(&report, Instant::now());
+        let summary = latencies.summary(Instant::now()).expect("a change");
+        let p50 = |quantiles: Quantiles| quantiles.p50_microseconds.count();
+        let phases = [summary.decode, summary.compile, summary.commit].map(p50);
+        assert_eq!(phases, [10_000, 1_000, 4_000]);
+        assert_eq!(p50(summary.total), 15_000);
+        assert_eq!(summary.network_programming.map(p50), Some(900_000));
+        assert_eq!(summary.p99, "15ms");
+    }
 
     #[test]
     fn quantiles_are_of_the_last_while_only() {

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use crds::condition::FEATURES_HONOURED;
 use crds::{NodeProxy, NodeProxySpec, NodeProxyStatus};
 use jiff::Timestamp;
 use kube::api::{Api, Patch, PatchParams};
@@ -20,8 +21,12 @@ use crate::status::{Facts, ready, status};
 const FIELD_MANAGER: &str = "signpost-agent";
 /// The shortest time between two writes.
 const AT_ONCE: Duration = Duration::from_secs(1);
-/// The time between two writes when only figures have changed: latency, counts, times.
-const FIGURES: Duration = Duration::from_secs(30);
+/// The time between two writes when only figures have changed: latency, counts, what is rejected. One
+/// change of a Service is one of these on every node, so each node also waits for a part of this time
+/// of its own from when it saw the change: 5,000 nodes spread over it are 83 writes a second.
+const FIGURES: Duration = Duration::from_secs(60);
+/// The part that the first latency after a start waits for.
+const FIRST_LATENCY: Duration = Duration::from_secs(5);
 /// The time between two writes when nothing has changed: what says that this agent lives. Five
 /// minutes keep 5,000 nodes at 17 writes a second.
 const IDLE: Duration = Duration::from_secs(300);
@@ -91,7 +96,7 @@ pub(crate) async fn report(destination: Destination, node: String, board: Arc<Bo
     let mut last = Last::Never;
     loop {
         let current = status.borrow_and_update().clone();
-        let due = last.due(&current, &destination);
+        let due = last.due(&current, &destination, Deadline::now());
         // Cancel safe: what is due is looked at anew whichever arm ends.
         tokio::select! {
             () = stop.stopped() => return,
@@ -108,6 +113,7 @@ pub(crate) async fn report(destination: Destination, node: String, board: Arc<Bo
                 status: Box::new(current),
                 at,
                 idle: jittered(IDLE),
+                differs_since: None,
             },
             Err(error) => {
                 if is_absent(&error) {
@@ -130,6 +136,8 @@ enum Last {
         status: Box<NodeProxyStatus>,
         at: Deadline,
         idle: Duration,
+        /// When the status was first seen to be another one.
+        differs_since: Option<Deadline>,
     },
     Failed {
         retry: Deadline,
@@ -141,7 +149,9 @@ enum Last {
 enum Difference {
     /// Not at all.
     None,
-    /// In numbers and times that change with every round.
+    /// In the first latency since the start.
+    FirstLatency,
+    /// In numbers and lists that change with Services, on all nodes at once.
     Figures,
     /// In what somebody may be waiting for.
     Meaning,
@@ -149,18 +159,40 @@ enum Difference {
 
 impl Last {
     /// When `current` is to be written.
-    fn due(&self, current: &NodeProxyStatus, destination: &Destination) -> Deadline {
+    fn due(
+        &mut self,
+        current: &NodeProxyStatus,
+        destination: &Destination,
+        now: Deadline,
+    ) -> Deadline {
         match self {
-            Last::Never => Deadline::now(),
+            Last::Never => now,
             Last::Failed { retry } => *retry,
-            Last::Written { status, at, idle } => {
-                let pause = match (difference(status, current), destination) {
-                    (Difference::None, _) => *idle,
-                    (_, Destination::File(_)) => FILE,
-                    (Difference::Meaning, Destination::Api(_)) => AT_ONCE,
-                    (Difference::Figures, Destination::Api(_)) => FIGURES,
-                };
-                *at + pause
+            Last::Written {
+                status,
+                at,
+                idle,
+                differs_since,
+            } => {
+                let difference = difference(status, current);
+                if difference == Difference::None {
+                    *differs_since = None;
+                    return *at + *idle;
+                }
+                let seen = *differs_since.get_or_insert(now);
+                if matches!(destination, Destination::File(_)) {
+                    return *at + FILE;
+                }
+                // Where in its range this node falls follows from when it wrote last.
+                let part =
+                    (*idle - IDLE.mul_f64(0.9)).as_secs_f64() / IDLE.mul_f64(0.2).as_secs_f64();
+                match difference {
+                    Difference::None | Difference::Meaning => *at + AT_ONCE,
+                    Difference::FirstLatency => seen + FIRST_LATENCY.mul_f64(part.clamp(0.0, 1.0)),
+                    Difference::Figures => {
+                        (seen + FIGURES.mul_f64(part.clamp(0.0, 1.0))).max(*at + FIGURES)
+                    }
+                }
             }
         }
     }
@@ -176,17 +208,24 @@ fn difference(before: &NodeProxyStatus, after: &NodeProxyStatus) -> Difference {
     if time == *after {
         return Difference::None;
     }
-    // The first latency there is says that the node follows changes at all.
-    let first_latency = before.sync_latency.is_none() && after.sync_latency.is_some();
-    let figures = NodeProxyStatus {
-        sync_latency: after.sync_latency.clone(),
-        counts: after.counts,
-        ..time
+    let said = |status: &NodeProxyStatus| -> Vec<(String, String, String)> {
+        let conditions = status.conditions.iter();
+        conditions
+            // What is honoured changes with Services, on every node alike.
+            .filter(|condition| condition.type_ != FEATURES_HONOURED)
+            .map(|c| (c.type_.clone(), c.status.clone(), c.reason.clone()))
+            .collect()
     };
-    if figures == *after && !first_latency {
-        Difference::Figures
-    } else {
+    let same_meaning = before.observed_generation == after.observed_generation
+        && before.applied_hash == after.applied_hash
+        && before.mode == after.mode
+        && said(before) == said(after);
+    if !same_meaning {
         Difference::Meaning
+    } else if before.sync_latency.is_none() && after.sync_latency.is_some() {
+        Difference::FirstLatency
+    } else {
+        Difference::Figures
     }
 }
 

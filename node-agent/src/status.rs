@@ -62,7 +62,8 @@ pub(crate) fn status(
         },
         mode: (!programmed.is_empty()).then_some(Mode::Nftables),
         last_sync_time: last_sync(facts).or(before.last_sync_time.clone()),
-        sync_latency: facts.latency.clone(),
+        // The last figures stay through quiet times: that they were is no news.
+        sync_latency: facts.latency.clone().or(before.sync_latency.clone()),
         counts: Counts {
             services: count(view.wanted.as_ref().map_or(0, |d| d.services().len())),
             endpoints: count(view.endpoints),
@@ -310,11 +311,9 @@ fn failure_reason(family: &FamilyStatus) -> Reason {
 }
 
 fn failure_message(family: &FamilyStatus) -> String {
-    let error = family.failing.as_ref();
-    let error = error.map_or_else(String::new, |failing| {
-        format!("{} (attempt {})", failing.error, failing.rounds)
-    });
-    format!("{}: {error}", family.family)
+    // Without a count of attempts: each would be another message, and another write to the API.
+    let error = family.failing.as_ref().map(|failing| &failing.error);
+    format!("{}: {}", family.family, error.map_or("", String::as_str))
 }
 
 /// Everything that could not be honoured, whoever found it.

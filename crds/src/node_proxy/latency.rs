@@ -21,16 +21,16 @@ pub struct SyncLatency {
     /// The length of the sliding window the figures are taken over.
     pub window: Span,
 
-    /// From reading a change to having its objects in memory.
+    /// From the receipt of a change to its round, compiling left out: taking it in, and the wait of minSyncPeriod.
     pub decode: Quantiles,
 
-    /// From there to the wanted rules, the wait of minSyncPeriod included.
+    /// Turning it into what is wanted of the kernel.
     pub compile: Quantiles,
 
-    /// From there to the kernel's acknowledgement.
+    /// The round that wrote it, to the kernel's acknowledgement.
     pub commit: Quantiles,
 
-    /// From reading a change to the kernel's acknowledgement.
+    /// From the receipt of a change to the kernel's acknowledgement.
     pub total: Quantiles,
 
     /// From the time the control plane saw the cause, as EndpointSlices carry it in an annotation, to the kernel's

@@ -35,14 +35,16 @@ impl Shortfall {
         let differences = before.services().differences(wanted.services());
         let changed = !differences.is_empty();
         let mut anew = Dataplane::new(Arc::clone(node), Arc::clone(config));
+        let mut lists_change = false;
         for difference in differences {
-            self.by_service.remove(difference.key);
+            lists_change |= self.by_service.remove(difference.key).is_some();
             if let Some(rules) = difference.after {
                 anew.set(Arc::clone(rules));
             }
         }
         if changed {
             for shortcoming in backend.shortcomings(&anew) {
+                lists_change = true;
                 let service = shortcoming.service.clone();
                 self.by_service
                     .entry(service)
@@ -50,7 +52,7 @@ impl Shortfall {
                     .push(shortcoming);
             }
         }
-        if changed || self.by_service.is_empty() != self.list.is_empty() {
+        if lists_change || self.by_service.is_empty() != self.list.is_empty() {
             self.list = self.by_service.values().flatten().cloned().collect();
         }
         self.about = Some(wanted.clone());

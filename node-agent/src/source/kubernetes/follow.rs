@@ -148,6 +148,10 @@ impl<T: Watched, R: Recipient<T>> Follower<T, R> {
                 return Ok(self.backoff.next());
             }
             (Remedy::List | Remedy::Absent, _) => self.next = Next::ListStreamed,
+            // A list that was cut says nothing about whether the server streams lists.
+            (Remedy::Resume, _) if matches!(self.next, Next::ListPaged) => {
+                self.next = Next::ListStreamed;
+            }
             (Remedy::Resume, _) => {}
         }
         self.pulse.stale(self.heard, &message);
