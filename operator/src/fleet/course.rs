@@ -193,7 +193,7 @@ impl Course {
                         outcome: target.rollout.on_failure,
                         message,
                     };
-                } else if !standings.iter().any(open) {
+                } else if !members.is_empty() && !standings.iter().any(open) {
                     let all_done = standings.iter().all(|standing| *standing == Standing::Done);
                     self.phase = if all_done {
                         Phase::Settled
