@@ -2,7 +2,8 @@
 
 use std::str::FromStr;
 
-use testkit::ConfigBuilder;
+use dataplane::Family;
+use testkit::{ConfigBuilder, address_plan};
 
 /// One way in which a configuration differs from what a profile without any wishes gives: node
 /// ports on the node's own address, local traffic by the node's pod CIDR, Service CIDRs known.
@@ -14,6 +15,12 @@ pub enum Setting {
     NodePortsAnywhere,
     /// `no-local-detection`: no traffic counts as coming from this node's pods.
     NoLocalDetection,
+    /// `detect-interface`: local is what comes in on the interface `veth9`, as if it were a bridge.
+    DetectInterface,
+    /// `detect-prefix`: local is what comes in on an interface whose name begins with `veth`.
+    DetectPrefix,
+    /// `detect-cluster-cidr`: local is what comes from any pod of the cluster.
+    DetectClusterCidr,
     /// `service-cidrs-unknown`: the cluster has no ServiceCIDR objects.
     ServiceCidrsUnknown,
     /// `external-ips-ignored`: `spec.externalIPs` is not honoured.
@@ -28,6 +35,12 @@ impl Setting {
             Setting::MasqueradeAll => config.masquerade_all(),
             Setting::NodePortsAnywhere => config.node_ports_anywhere(),
             Setting::NoLocalDetection => config.detect_nothing(),
+            Setting::DetectInterface => config.detect_by_bridge("veth9"),
+            Setting::DetectPrefix => config.detect_by_prefix(address_plan::POD_INTERFACE_PREFIX),
+            Setting::DetectClusterCidr => {
+                let ranges = Family::ALL.map(|f| address_plan::cluster_cidr(f).to_string());
+                config.detect_by_source(&ranges.each_ref().map(String::as_str))
+            }
             Setting::ServiceCidrsUnknown => config.without_service_cidrs(),
             Setting::ExternalIpsIgnored => config.ignore_external_ips(),
             Setting::RoundRobin => config.round_robin(),
@@ -43,13 +56,16 @@ impl FromStr for Setting {
             "masquerade-all" => Setting::MasqueradeAll,
             "node-ports-anywhere" => Setting::NodePortsAnywhere,
             "no-local-detection" => Setting::NoLocalDetection,
+            "detect-interface" => Setting::DetectInterface,
+            "detect-prefix" => Setting::DetectPrefix,
+            "detect-cluster-cidr" => Setting::DetectClusterCidr,
             "service-cidrs-unknown" => Setting::ServiceCidrsUnknown,
             "external-ips-ignored" => Setting::ExternalIpsIgnored,
             "round-robin" => Setting::RoundRobin,
             _ => {
                 return Err(format!(
                     "{word:?} is not a setting: masquerade-all, node-ports-anywhere, \
-                     no-local-detection, service-cidrs-unknown, external-ips-ignored or round-robin"
+                     no-local-detection, detect-interface, detect-prefix, detect-cluster-cidr, service-cidrs-unknown, external-ips-ignored or round-robin"
                 ));
             }
         })

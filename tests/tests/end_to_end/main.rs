@@ -41,7 +41,7 @@ fn main() -> Result<()> {
     let mut arguments = Arguments::from_args();
     // The trials are one story.
     arguments.test_threads = Some(1);
-    let tests: [(&str, Test); 16] = [
+    let tests: [(&str, Test); 18] = [
         (
             "a_profile_is_applied_and_every_node_is_ready",
             profiles::applied,
@@ -77,6 +77,14 @@ fn main() -> Result<()> {
         (
             "t42_a_killed_agent_starts_again_and_writes_nothing",
             restarts::agent,
+        ),
+        (
+            "an_agent_that_is_stopped_leaves_its_rules",
+            restarts::stopped_agent,
+        ),
+        (
+            "an_agent_that_starts_without_the_api_server_changes_nothing",
+            restarts::agent_without_api_server,
         ),
         (
             "an_operator_stopped_and_started_changes_nothing",

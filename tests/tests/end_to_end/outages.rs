@@ -18,7 +18,7 @@ const CUT_OFF: Duration = Duration::from_secs(10);
 const ARRIVES_WITHIN: Duration = Duration::from_secs(30);
 /// How soon the controllers of Kubernetes make an EndpointSlice of a change after the API server
 /// was away: they wait up to a minute before they ask again.
-const CONTROLLERS_ARE_BACK_WITHIN: Duration = Duration::from_secs(120);
+pub(crate) const CONTROLLERS_ARE_BACK_WITHIN: Duration = Duration::from_secs(120);
 /// The node that is cut off.
 const NODE: u8 = 2;
 

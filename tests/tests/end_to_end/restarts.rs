@@ -16,6 +16,8 @@ use tests::cluster::{Cluster, DEADLINE};
 use tests::deadline::wait_for;
 use tests::network::{Namespace, Process};
 
+use crate::outages::CONTROLLERS_ARE_BACK_WITHIN;
+
 /// The node whose agent is killed.
 const NODE: u8 = 2;
 
@@ -54,6 +56,61 @@ pub(crate) fn agent(cluster: &mut Cluster) -> Result<()> {
     cluster.set_readiness(WEB[1], Readiness::NotReady)?;
     cluster.wait_until_served_by(&["web-1", "web-3", "web-4"], DEADLINE)?;
     flows.go_on()?;
+    clients.finish_unharmed()
+}
+
+/// SIGTERM: the process ends well, and what it programmed stays as it is.
+pub(crate) fn stopped_agent(cluster: &mut Cluster) -> Result<()> {
+    let node = cluster.topology().node(NODE)?.clone();
+    let mut flows = Flows::open(cluster.client_pod(NODE)?)?;
+    let clients = cluster.start_clients(Duration::from_millis(10))?;
+    let mut monitor = Monitor::start(&node)?;
+    cluster.take_agent(NODE)?.stop(DEADLINE)?;
+    flows.go_on()?;
+    let seen = monitor.finish()?;
+    ensure!(seen.is_empty(), "it took rules along:\n{}", seen.join("\n"));
+    cluster.start_agent(NODE)?;
+    cluster.wait_until_ready(DEADLINE)?;
+    flows.go_on()?;
+    clients.finish_unharmed()
+}
+
+/// What it cannot read it does not take for absent. It knows its configuration from its disk.
+pub(crate) fn agent_without_api_server(cluster: &mut Cluster) -> Result<()> {
+    let node = cluster.topology().node(NODE)?.clone();
+    let mut flows = Flows::open(cluster.client_pod(NODE)?)?;
+    let clients = cluster.start_clients(Duration::from_millis(10))?;
+    let mut monitor = Monitor::start(&node)?;
+    // Its token is from before, as that of a Pod that is started again is.
+    let kubeconfig = cluster.kubeconfig_of_agent(NODE)?;
+    cluster.control_plane_mut().stop_api_server();
+    let restarted = cluster.take_agent(NODE).and_then(|agent| {
+        agent.kill()?;
+        let agent = cluster.start_agent_with(NODE, &kubeconfig)?;
+        wait_for("the new agent to say what it waits for", DEADLINE, || {
+            let answer = cluster.ask_agent(NODE, "/readyz").ok();
+            Ok(answer.filter(|(code, text)| *code == 503 && text.contains("list of Services")))
+        })?;
+        flows.go_on()?;
+        Ok(agent)
+    });
+    let seen = monitor.finish();
+    cluster.control_plane_mut().start_api_server()?;
+    let agent = restarted?;
+    let seen = seen?;
+    ensure!(seen.is_empty(), "rules were written:\n{}", seen.join("\n"));
+    wait_for(
+        "the agent to have listed everything",
+        CONTROLLERS_ARE_BACK_WITHIN,
+        || {
+            let answer = cluster.ask_agent(NODE, "/readyz").ok();
+            Ok(answer.filter(|(code, _)| *code == 200))
+        },
+    )?;
+    flows.go_on()?;
+    agent.stop(DEADLINE)?;
+    cluster.start_agent(NODE)?;
+    cluster.wait_until_ready(CONTROLLERS_ARE_BACK_WITHIN)?;
     clients.finish_unharmed()
 }
 
