@@ -16,7 +16,7 @@ demo: ## Show it on this machine: namespaces, a node, servers, real connections;
 
 test: check control-plane ## Run every test, on a real control plane and a real kernel
 	cargo build --workspace --bins
-	cargo test --workspace --no-fail-fast
+	set -o pipefail; cargo test --workspace --no-fail-fast 2>&1 | tools/tally
 
 check: ## Formatting and lints
 	@tools/set-up
