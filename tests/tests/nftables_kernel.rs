@@ -13,6 +13,7 @@ use proptest::test_runner::TestRunner;
 use reconciler::{Clock, Domain, Reason};
 use testkit::laws::Subject;
 use testkit::{Cluster, Faulty, clusters};
+use tests::binaries;
 use tests::network::{Namespace, Network, enter_private_namespaces};
 
 /// How many generated clusters follow each other in one kernel.
@@ -22,7 +23,11 @@ type Test = fn(&Namespace) -> Result<()>;
 
 fn main() -> Result<()> {
     enter_private_namespaces()?;
-    let tests: [(&str, Test); 11] = [
+    let tests: [(&str, Test); 12] = [
+        (
+            "cleanup_removes_what_is_ours_and_nothing_else",
+            cleanup_command,
+        ),
         (
             "t25_one_service_the_kernel_refuses_leaves_the_others_programmed",
             one_refused_service,
@@ -309,6 +314,9 @@ fn whatever_was_damaged_is_repaired(namespace: &Namespace) -> Result<()> {
         "flush map ip signpost endpoints".to_owned(),
         format!("delete element ip signpost endpoints {{ {endpoint} }}"),
         "add element ip signpost services { 203.0.113.99 . tcp . 1 : drop }".to_owned(),
+        // Neither is an element that we could have made: one without a key, one that goes on.
+        "add element ip signpost refusals { * : drop }".to_owned(),
+        "add element ip signpost nodeports { tcp . 1 : continue }".to_owned(),
         "delete table ip6 signpost; add table ip6 signpost; add map ip6 signpost services { type ipv4_addr : verdict; }".to_owned(),
     ];
     for damage in &damages {
@@ -422,6 +430,21 @@ impl Clock for SystemClock {
     fn wall_time(&self) -> SystemTime {
         SystemTime::now()
     }
+}
+
+/// The command that a person gives.
+fn cleanup_command(namespace: &Namespace) -> Result<()> {
+    nft(namespace, &["add table inet theirs"])?;
+    drop(program_all(namespace, &rich()?)?);
+    for _ in 0..2 {
+        let agent = binaries::find("signpost-agent")?;
+        let output = namespace.command(agent).arg("cleanup").output()?;
+        let complaint = String::from_utf8_lossy(&output.stderr);
+        ensure!(output.status.success(), "cleanup failed: {complaint}");
+        let left = nft(namespace, &["list", "tables"])?;
+        ensure!(left.trim() == "table inet theirs", "left is:\n{left}");
+    }
+    Ok(())
 }
 
 fn removal_leaves_nothing_and_can_be_repeated(namespace: &Namespace) -> Result<()> {
