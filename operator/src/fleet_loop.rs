@@ -1,7 +1,7 @@
 //! The loop of the operator that holds the lease: hear, plan, write, and again.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     time::{Duration, Instant},
 };
 
@@ -42,6 +42,8 @@ type Key = (&'static str, String);
 const GATHER: Duration = Duration::from_millis(100);
 /// Enough that the round trip does not count, few enough that the API server serves others as well.
 const WRITES_AT_ONCE: usize = 16;
+/// How many writes are made by one plan. What has been heard meanwhile, a pause or a rollback, counts from the next.
+const WRITES_A_PLAN: usize = 256;
 /// A write that was refused is tried again after this time, and then after twice as long each time up to [`LONGEST_PAUSE`].
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
@@ -93,10 +95,13 @@ impl FleetLoop {
             .into_iter()
             .partition(|action| postponed.due(action).is_none_or(|due| due <= now));
         let due_count = due.len();
-        let writes = due.into_iter().map(|action| async move {
-            let written = self.writer.commit(&action).await;
-            (action, written)
-        });
+        let writes = due
+            .into_iter()
+            .take(WRITES_A_PLAN)
+            .map(|action| async move {
+                let written = self.writer.commit(&action).await;
+                (action, written)
+            });
         let mut writes = stream::iter(writes).buffer_unordered(WRITES_AT_ONCE);
         while let Some((action, written)) = writes.next().await {
             self.heartbeat.beat();
@@ -197,7 +202,7 @@ impl Postponed {
 
     /// What no longer needs to be written need not be waited for.
     fn forget_all_but(&mut self, actions: &[Action]) {
-        let keys: Vec<Key> = actions.iter().map(Self::key).collect();
+        let keys: BTreeSet<Key> = actions.iter().map(Self::key).collect();
         self.0.retain(|key, _| keys.contains(key));
     }
 }
