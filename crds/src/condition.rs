@@ -30,9 +30,15 @@ pub const FEATURES_HONOURED: &str = "FeaturesHonoured";
 pub const SOURCE_SYNCED: &str = "SourceSynced";
 /// Node: True when every file of the directory of manifests could be read; absent with an API server.
 pub const MANIFESTS_PARSED: &str = "ManifestsParsed";
+/// Node: True while the table of connections is so full that new ones are about to be dropped.
+pub const CONNTRACK_PRESSURE: &str = "ConntrackPressure";
+/// Node: True when the kernel's table of connections has the limits and timeouts of the profile.
+pub const CONNTRACK_CONFIGURED: &str = "ConntrackConfigured";
+/// Node: True while another program keeps changing the rules, so that they are repaired only every few seconds.
+pub const RULES_CONTESTED: &str = "RulesContested";
 
 /// Every condition type there is.
-pub const TYPES: [&str; 10] = [
+pub const TYPES: [&str; 13] = [
     READY,
     PROGRESSING,
     DEGRADED,
@@ -43,6 +49,9 @@ pub const TYPES: [&str; 10] = [
     FEATURES_HONOURED,
     SOURCE_SYNCED,
     MANIFESTS_PARSED,
+    CONNTRACK_PRESSURE,
+    CONNTRACK_CONFIGURED,
+    RULES_CONTESTED,
 ];
 
 /// Whether a condition holds.

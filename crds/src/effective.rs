@@ -10,7 +10,7 @@ use crate::{
     profile::{
         ProxyProfileSpec,
         detect_local::DetectLocal,
-        forwarding::{Conntrack, Masquerade, Scheduler},
+        forwarding::{Conntrack, LocalhostNodePorts, Masquerade, Scheduler},
         mechanism::{Iptables, Ipvs, Mode},
         process::{ClientConnection, FeatureGates, Logging},
     },
@@ -38,6 +38,8 @@ pub struct EffectiveConfig {
     /// The node addresses that take node-port traffic: CIDRs, or primary alone; never empty.
     #[schemars(length(max = 32))]
     pub node_port_addresses: Vec<NodePortAddress>,
+    /// Who answers on the node ports of the node's loopback addresses.
+    pub localhost_node_ports: LocalhostNodePorts,
     /// When and how the source address of forwarded traffic is replaced by the node's.
     pub masquerade: Masquerade,
     /// How traffic of the node's own Pods is told from other traffic.
@@ -96,6 +98,7 @@ impl EffectiveConfig {
                 .scheduler
                 .unwrap_or_else(|| Scheduler::default_of(spec.mode)),
             node_port_addresses: spec.node_ports.complete(spec.mode),
+            localhost_node_ports: spec.node_ports.localhost.unwrap_or_default(),
             masquerade: spec.masquerade.clone(),
             detect_local: spec.detect_local.clone(),
             allow_service_external_ips: spec.allow_service_external_ips,
@@ -155,6 +158,7 @@ mod tests {
         let spec = ProxyProfileSpec {
             node_ports: NodePortsSpec {
                 addresses: Some(Vec::new()),
+                ..NodePortsSpec::default()
             },
             ..ProxyProfileSpec::default()
         };

@@ -23,7 +23,7 @@
 //! | `{iptables,ipvs,nftables}.syncPeriod`, `.minSyncPeriod` | `syncPeriod`, `minSyncPeriod` |
 //! | `{iptables,nftables}.masqueradeAll`, `.masqueradeBit` | `masquerade.all`, `masquerade.markBit` |
 //! | `ipvs.scheduler` | `loadBalancer.scheduler` |
-//! | `nodePortAddresses` | `nodePorts.addresses` |
+//! | `nodePortAddresses` | `nodePorts.addresses`; its word `localhost` is `nodePorts.localhost` |
 //! | `detectLocalMode`, `clusterCIDR` | `detectLocal.mode`, `detectLocal.clusterCIDRs` |
 //! | `featureGates.AllowServiceExternalIPs` | `allowServiceExternalIPs` |
 //! | `logging.options` | absent: a log line has one form for each format |

@@ -171,20 +171,20 @@ pub struct ProxyProfileSpec {
     #[schemars(length(max = 45), extend("x-kubernetes-validations" = rule::list(&[&BIND_ADDRESS])))]
     pub bind_address: Option<String>,
 
-    /// Where the agent answers health checks, as IP:port; empty for no server. Default 0.0.0.0:10256.
-    /// Not honoured yet: reported by condition FeaturesHonoured.
+    /// Where the agent answers /healthz and /livez for load balancers and monitors, as IP:port; empty for no server.
+    /// Left out it is the agent's flag --health-address, 0.0.0.0:10256. The probes of the agent's own Pod do not depend on it.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 54), extend("x-kubernetes-validations" = rule::list(&[&HEALTHZ_BIND_ADDRESS])))]
     pub healthz_bind_address: Option<String>,
 
-    /// Where the agent serves its metrics, as IP:port; empty for no server. Default 127.0.0.1:10249.
-    /// Not honoured yet: reported by condition FeaturesHonoured.
+    /// Where the agent serves its metrics, as IP:port; empty for no server. Left out it is the agent's flag
+    /// --metrics-address, 127.0.0.1:10249.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 54), extend("x-kubernetes-validations" = rule::list(&[&METRICS_BIND_ADDRESS])))]
     pub metrics_bind_address: Option<String>,
 
     /// Whether the agent ends when it cannot listen on healthzBindAddress or metricsBindAddress, instead of trying on.
-    /// Default false. Not honoured yet: reported by condition FeaturesHonoured.
+    /// Default false.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bind_address_hard_fail: Option<bool>,
 
@@ -200,7 +200,7 @@ pub struct ProxyProfileSpec {
     pub show_hidden_metrics_for_version: Option<String>,
 
     /// How readily the kernel ends the agent when memory runs out, as oom_score_adj: from -1000 (never) to 1000 (first).
-    /// Default -999. Not honoured yet: reported by condition FeaturesHonoured.
+    /// Default -999. Lower than what the process was started with takes CAP_SYS_RESOURCE; without it, it stays.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = -1000, max = 1000))]
     pub oom_score_adj: Option<i32>,

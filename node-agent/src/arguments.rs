@@ -1,12 +1,14 @@
 //! What the program is told on its command line.
 
+use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, Parser, Subcommand, ValueEnum};
 use crds::span::Span;
 use runtime::LogOptions;
+use serde::{Deserialize, Serialize};
 
 /// The node's side of Signpost: programs this node's kernel so that traffic to Services reaches
 /// their endpoints, and says what it has programmed.
@@ -25,8 +27,11 @@ pub(crate) enum Command {
     Run(Box<Run>),
     /// Print what would be programmed for a directory of manifests, and touch no kernel.
     Render(Render),
-    /// Tell what is programmed for a Service, from its ports to the elements in the kernel.
+    /// Tell what is programmed for a Service or an address, from the Service to the elements in the
+    /// kernel and back, and where the kernel differs from what is wanted.
     Explain(Explain),
+    /// Follow a packet through the rules in the kernel, and tell whether it goes where it should.
+    Trace(Trace),
     /// Remove everything of ours from this network namespace. Connections to Services stop, those
     /// that are established too, unless another program's NAT rules are there to carry them on.
     Cleanup,
@@ -50,16 +55,30 @@ pub(crate) struct Run {
     /// The directory in which the last good configuration is kept for the next start.
     #[arg(long, env = "SIGNPOST_STATE", default_value = "/var/lib/signpost")]
     pub(crate) state: PathBuf,
-    /// Where /livez and /readyz answer for the node's load balancers and probes.
+    /// Where the kernel's settings for connections are written. In a container whose /proc/sys is
+    /// read-only: where the host's is mounted.
+    #[arg(long, env = "SIGNPOST_SYSCTLS", default_value = "/proc/sys")]
+    pub(crate) sysctls: PathBuf,
+    /// Where /healthz and /livez answer for load balancers and monitors, until a profile names
+    /// another address.
     #[arg(long, env = "SIGNPOST_HEALTH_ADDRESS", default_value = "0.0.0.0:10256")]
     pub(crate) health_address: SocketAddr,
-    /// Where /metrics and /debug answer, /livez and /readyz too.
+    /// Where /metrics, /debug, /proxyMode and /configz answer, /livez and /readyz too, until a
+    /// profile names another address.
     #[arg(
         long,
         env = "SIGNPOST_METRICS_ADDRESS",
         default_value = "127.0.0.1:10249"
     )]
     pub(crate) metrics_address: SocketAddr,
+    /// Where /livez and /readyz answer for the probes of this process's own Pod, whatever a profile
+    /// says.
+    #[arg(
+        long,
+        env = "SIGNPOST_PROBE_ADDRESS",
+        default_value = "127.0.0.1:10261"
+    )]
+    pub(crate) probe_address: SocketAddr,
     /// How long to wait at a start for somebody to say what this node does, before going on with
     /// the last good configuration, or the defaults.
     #[arg(long, env = "SIGNPOST_CONFIGURATION_DEADLINE", default_value = "10s", value_parser = span)]
@@ -78,12 +97,30 @@ pub(crate) struct Render {
 
 #[derive(Debug, Args)]
 pub(crate) struct Explain {
-    /// The Service, as namespace/name or namespace/name:port.
-    pub(crate) service: String,
-    /// A directory of YAML files to explain from, in the place of a running agent.
+    /// A Service, as namespace/name or namespace/name:port; or an address, as 10.96.0.10:80/tcp,
+    /// 10.96.0.10:80 or 10.96.0.10; or a node port, as node:30080/tcp.
+    pub(crate) about: String,
+    #[command(flatten)]
+    pub(crate) target: Target,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Trace {
+    /// The first packet of a connection, as '10.1.2.3 -> 10.96.0.10:80/tcp'. Who sends it can be
+    /// said before: pod, remote-pod, node, loopback or outside; and through which interface it comes
+    /// in: 'pod 10.1.2.3 via veth0 -> node:30080/udp'.
+    pub(crate) packet: String,
+    #[command(flatten)]
+    pub(crate) target: Target,
+}
+
+/// Who answers a question, and how.
+#[derive(Debug, Args)]
+pub(crate) struct Target {
+    /// A directory of YAML files to answer from, in the place of a running agent.
     #[arg(long, env = "SIGNPOST_MANIFESTS", requires = "node")]
     pub(crate) manifests: Option<PathBuf>,
-    /// The name of the node to explain for, with --manifests.
+    /// The name of the node to answer for, with --manifests.
     #[arg(long, env = "SIGNPOST_NODE")]
     pub(crate) node: Option<String>,
     /// Where the running agent's /debug answers.
@@ -93,6 +130,41 @@ pub(crate) struct Explain {
         default_value = "127.0.0.1:10249"
     )]
     pub(crate) metrics_address: SocketAddr,
+    /// Text for people, or JSON for machines.
+    #[arg(long, short, env = "SIGNPOST_OUTPUT", default_value = "text")]
+    pub(crate) output: Output,
+}
+
+/// How an answer is printed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Output {
+    /// For people.
+    #[default]
+    Text,
+    /// For machines.
+    Json,
+}
+
+// === impl Output ===
+
+impl Output {
+    /// `answer` as it is asked for, with the end of its last line.
+    pub(crate) fn print(self, answer: &(impl fmt::Display + Serialize)) -> anyhow::Result<String> {
+        match self {
+            Output::Text => Ok(answer.to_string()),
+            Output::Json => Ok(serde_json::to_string_pretty(answer)? + "\n"),
+        }
+    }
+}
+
+impl fmt::Display for Output {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Output::Text => "text",
+            Output::Json => "json",
+        })
+    }
 }
 
 fn span(text: &str) -> Result<Duration, String> {

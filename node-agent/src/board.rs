@@ -7,10 +7,12 @@ use std::time::Instant;
 use backend_nftables::Table;
 use crds::NodeProxyStatus;
 use crds::node_proxy::latency::SyncLatency;
+use crds::node_proxy::rejections::Rejection;
 use dataplane::Family;
 use reconciler::Report;
 use tokio::sync::watch;
 
+use crate::conntrack::Standing;
 use crate::engine::View;
 use crate::latency::Latencies;
 
@@ -21,6 +23,8 @@ pub(crate) struct Board {
     view: watch::Sender<Option<Arc<View>>>,
     report: watch::Sender<Option<Arc<Report>>>,
     status: watch::Sender<NodeProxyStatus>,
+    conntrack: watch::Sender<Standing>,
+    not_relayed: watch::Sender<Vec<Rejection>>,
     latencies: Mutex<Latencies>,
     tables: Mutex<BTreeMap<Family, Table>>,
 }
@@ -33,6 +37,8 @@ impl Board {
             view: watch::Sender::new(None),
             report: watch::Sender::new(None),
             status: watch::Sender::new(NodeProxyStatus::default()),
+            conntrack: watch::Sender::new(Standing::default()),
+            not_relayed: watch::Sender::new(Vec::new()),
             latencies: Mutex::default(),
             tables: Mutex::default(),
         }
@@ -77,6 +83,33 @@ impl Board {
     /// How many elements the kernel is believed to hold.
     pub(crate) fn elements(&self) -> usize {
         lock(&self.tables).values().map(Table::elements).sum()
+    }
+
+    /// The node ports that localhost should have and has not.
+    pub(crate) fn not_relayed(&self) -> watch::Receiver<Vec<Rejection>> {
+        self.not_relayed.subscribe()
+    }
+
+    pub(crate) fn post_not_relayed(&self, rejections: Vec<Rejection>) {
+        self.not_relayed.send_if_modified(|posted| {
+            let changed = *posted != rejections;
+            *posted = rejections;
+            changed
+        });
+    }
+
+    /// How the table of connections stands.
+    pub(crate) fn conntrack(&self) -> watch::Receiver<Standing> {
+        self.conntrack.subscribe()
+    }
+
+    /// Changes what is known of the table of connections. Whoever waits wakes if it is another thing.
+    pub(crate) fn update_conntrack(&self, change: impl FnOnce(&mut Standing)) {
+        self.conntrack.send_if_modified(|standing| {
+            let before = standing.clone();
+            change(standing);
+            *standing != before
+        });
     }
 
     /// What this node says of itself.

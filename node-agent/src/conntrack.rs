@@ -1,16 +1,128 @@
-//! How full the kernel's table of connections is.
+//! The kernel's table of connections: what is removed from it, what it is set to, how full it is.
 
-use crds::node_proxy::ConntrackFill;
+mod cleaning;
+mod fill;
+mod findings;
+mod metrics;
+mod tuning;
 
-/// Entries and limit of this network namespace; `None` where the kernel does not say (no module, or
-/// a user namespace that may not look).
-pub(crate) fn observe_fill() -> Option<ConntrackFill> {
-    let read = |name: &str| -> Option<u32> {
-        let text = std::fs::read_to_string(format!("/proc/sys/net/netfilter/{name}")).ok()?;
-        text.trim().parse().ok()
-    };
-    Some(ConntrackFill {
-        entries: read("nf_conntrack_count")?,
-        max: read("nf_conntrack_max")?,
-    })
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use ::conntrack::{Feed, Knowledge};
+use backend::Recovery;
+use dataplane::Family;
+use reconciler::{Outcome, Reason, Report};
+use runtime::{Metrics, Supervisor};
+
+use crate::board::Board;
+use crate::conntrack::metrics::ConntrackMetrics;
+pub(crate) use fill::{Pressure, observe_fill};
+pub(crate) use findings::{degradation, findings};
+
+/// How the table stands, for conditions.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Standing {
+    /// How full it is.
+    pub(crate) pressure: Pressure,
+    /// Whether it is set as the profile says.
+    pub(crate) limits: Limits,
+    /// Why stale connections may be left, by family.
+    pub(crate) uncleaned: BTreeMap<Family, String>,
 }
+
+/// Whether the table is set as the profile says.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) enum Limits {
+    /// No profile is known yet.
+    #[default]
+    Awaited,
+    /// It is.
+    Set,
+    /// These files could not be written, and why.
+    NotSet(Vec<String>),
+}
+
+/// Starts everything about the table; settings are below `sysctls`. Returns what the worker wants
+/// to be told.
+pub(crate) fn start(
+    supervisor: &Supervisor,
+    metrics: &Metrics,
+    board: &Arc<Board>,
+    sysctls: PathBuf,
+) -> Feed {
+    let feed = Feed::default();
+    let metrics = ConntrackMetrics::register(metrics);
+    let (followed, told) = (feed.clone(), Arc::clone(board));
+    supervisor.spawn_thread("connections", move |_| {
+        cleaning::commit_passes(&followed, &told, &metrics);
+    });
+    // The worker waits for its feed, not for signals: it is told.
+    let (closed, stop) = (feed.clone(), supervisor.stop());
+    supervisor.spawn("connections' end", async move {
+        stop.stopped().await;
+        closed.close();
+    });
+    supervisor.spawn(
+        "connection limits",
+        tuning::follow(Arc::clone(board), sysctls, supervisor.stop()),
+    );
+    supervisor.spawn(
+        "connection table",
+        fill::watch(Arc::clone(board), supervisor.stop()),
+    );
+    feed
+}
+
+/// Tells the worker what is known of what the kernel carries out after the rounds in `report`.
+pub(crate) fn post(feed: &Feed, report: &Report) {
+    for (family, knowledge) in learnt(report) {
+        feed.post(family, knowledge);
+    }
+}
+
+/// What is known after the rounds in `report`, in the order in which it is to be taken in.
+///
+/// What somebody else had done to the rules is repaired, and not the flows that were made by what
+/// was left of them: the same is programmed as before, and yet nothing was known in between.
+fn learnt(report: &Report) -> Vec<(Family, Knowledge)> {
+    let mut learnt = Vec::new();
+    for round in &report.finished {
+        let family = round.family;
+        let disturbed = round.damage.is_some() || round.reason == Reason::Drift;
+        let certainty = certainty(&round.outcome);
+        if disturbed || certainty == Certainty::Lost {
+            learnt.push((family, Knowledge::Unknown));
+        }
+        let status = report.families.iter().find(|s| s.family == family);
+        let programmed = status.and_then(|status| status.programmed.clone());
+        if certainty == Certainty::Kept
+            && let Some(programmed) = programmed
+        {
+            learnt.push((family, Knowledge::Programmed(programmed)));
+        }
+    }
+    learnt
+}
+
+/// Whether the kernel carries out what is programmed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Certainty {
+    Kept,
+    /// A commit may have taken effect in part.
+    Lost,
+}
+
+fn certainty(outcome: &Outcome) -> Certainty {
+    match outcome {
+        Outcome::Unchanged | Outcome::Committed => Certainty::Kept,
+        Outcome::Failed(failure) => match failure.recovery {
+            Recovery::Retry | Recovery::Isolate => Certainty::Kept,
+            Recovery::Observe | Recovery::Halt => Certainty::Lost,
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,32 +1,53 @@
 //! `/debug`: the same texts that logs, tests and bug reports use.
 
+mod answer;
+mod turns;
+
 use std::fmt::Write;
 use std::sync::Arc;
 
 use axum::Router;
-use axum::extract::{Path, State};
+use axum::extract::{FromRef, State};
 use axum::http::StatusCode;
 use axum::routing::get;
 
 use crate::board::Board;
-use crate::explain::{Question, explain};
+use crate::inquiry::Inquiries;
+use turns::Turns;
+
+/// Whom answers are had from.
+#[derive(Debug, Clone)]
+struct Sources {
+    board: Arc<Board>,
+    inquiries: Inquiries,
+    turns: Turns,
+}
 
 /// What `/debug` answers.
-pub(crate) fn router(board: Arc<Board>) -> Router {
+pub(crate) fn router(board: Arc<Board>, inquiries: Inquiries) -> Router {
     Router::new()
         .route("/debug", get(index))
         .route("/debug/rounds", get(rounds))
         .route("/debug/status", get(status))
-        .route("/debug/dataplane", get(dataplane))
-        .route("/debug/services/{namespace}/{name}", get(service))
-        .with_state(board)
+        .route("/debug/dataplane", get(answer::dataplane))
+        .route("/debug/services/{namespace}/{name}", get(answer::service))
+        .route("/debug/explain", get(answer::explanation))
+        .route("/debug/trace", get(answer::trace))
+        .with_state(Sources {
+            board,
+            inquiries,
+            turns: Turns::new(),
+        })
 }
 
 async fn index() -> &'static str {
     "/debug/rounds                         the last ten rounds of each family: why, how long, how much\n\
-     /debug/services/NAMESPACE/NAME[:PORT]  what is programmed for a Service\n\
-     /debug/dataplane                      what is wanted of the kernel, all of it\n\
-     /debug/status                         what this node reports of itself\n"
+     /debug/services/NAMESPACE/NAME[:PORT]  what is programmed for a Service, and where the kernel differs\n\
+     /debug/explain?about=ADDRESS:PORT      whose address that is, and whose endpoint\n\
+     /debug/trace?packet=PACKET             the way of a packet, and whether it is the right one\n\
+     /debug/dataplane                       what is wanted of the kernel, all of it\n\
+     /debug/status                          what this node reports of itself\n\
+     Explanations and traces take output=json.\n"
 }
 
 async fn rounds(State(board): State<Arc<Board>>) -> String {
@@ -48,27 +69,10 @@ async fn status(State(board): State<Arc<Board>>) -> Result<String, StatusCode> {
     serde_saphyr::to_string(&status).map_err(|_| StatusCode::INTERNAL_SERVER_ERROR)
 }
 
-async fn dataplane(State(board): State<Arc<Board>>) -> String {
-    let view = board.view().borrow().clone();
-    match view.as_ref().and_then(|view| view.wanted.as_ref()) {
-        Some(dataplane) => dataplane.to_string(),
-        None => "nothing is wanted of the kernel yet\n".to_owned(),
-    }
-}
+// === impl Sources ===
 
-async fn service(
-    State(board): State<Arc<Board>>,
-    Path((namespace, name)): Path<(String, String)>,
-) -> Result<String, (StatusCode, String)> {
-    let question: Question = format!("{namespace}/{name}")
-        .parse()
-        .map_err(|error| (StatusCode::BAD_REQUEST, format!("{error}\n")))?;
-    let not_found = || {
-        let text = format!("no Service {namespace}/{name} is known here\n");
-        (StatusCode::NOT_FOUND, text)
-    };
-    let view = board.view().borrow().clone();
-    let wanted = view.as_ref().and_then(|view| view.wanted.as_ref());
-    let dataplane = wanted.ok_or_else(not_found)?;
-    explain(&question, dataplane, |family| board.table(family)).ok_or_else(not_found)
+impl FromRef<Sources> for Arc<Board> {
+    fn from_ref(sources: &Sources) -> Arc<Board> {
+        Arc::clone(&sources.board)
+    }
 }

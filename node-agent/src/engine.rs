@@ -1,11 +1,13 @@
 //! From what sources deliver to what is wanted of the kernel: a state machine without I/O.
 
+mod tell;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-use catalog::{Catalog, Dirty, Trigger};
+use catalog::{Catalog, Dirty, NodeStanding, Trigger};
 use crds::{ConfigHash, EffectiveConfig};
 use dataplane::{
     Config, Dataplane, FrontendKey, Node, ObjectKind, ObjectName, Rejection, ServiceKey,
@@ -95,6 +97,8 @@ pub(crate) struct View {
     pub(crate) hash: ConfigHash,
     /// How the source stands.
     pub(crate) source: SourceHealth,
+    /// Whether the node is to stay. One without an object is, where nobody deletes nodes.
+    pub(crate) standing: NodeStanding,
     /// What is wanted of the kernel; `None` before anything is.
     pub(crate) wanted: Option<Dataplane>,
     /// How many distinct endpoints the wanted Services have, summed over Services.
@@ -215,13 +219,27 @@ impl Engine {
             hash: ConfigHash::of(&effective),
             effective,
             source: self.source.clone(),
+            standing: self.standing(),
             wanted: self.compiled.is_some().then(|| self.dataplane.clone()),
             endpoints: self.endpoints,
             rejections: self.rejections(),
         }
     }
 
-    fn is_complete(&self) -> bool {
+    fn standing(&self) -> NodeStanding {
+        match (self.catalog.node(), self.silence) {
+            (Some(node), _) => node.standing,
+            (None, Silence::IsAnAnswer) => NodeStanding::Staying,
+            // Not listed is not deleted.
+            (None, Silence::MayEnd) if self.catalog.missing().next().is_some() => {
+                NodeStanding::Staying
+            }
+            (None, Silence::MayEnd) => NodeStanding::Gone,
+        }
+    }
+
+    /// Whether everything has been listed, so that what is known is what there is.
+    pub(crate) fn is_complete(&self) -> bool {
         self.missing().is_empty()
     }
 

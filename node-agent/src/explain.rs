@@ -1,264 +1,235 @@
-//! What is programmed for a Service, in plain words. Pure.
+//! What is known of a Service, from its fields to the elements in the kernel and back, and where the
+//! kernel differs from what is wanted. Pure: what it is made from is read by whoever asks.
 
-use std::fmt::Write;
-use std::sync::Arc;
+mod answer;
+mod connections;
+mod endpoints;
+mod kernel;
+mod place;
+mod question;
+mod service;
+mod text;
 
-use backend::{Backend, Shortcoming};
-use backend_nftables::{Nftables, Table};
-use dataplane::{
-    Dataplane, Family, Frontend, FrontendKey, FrontendKind, ServiceKey, TrafficPolicy,
-};
+use std::collections::{BTreeMap, BTreeSet};
+
+use backend::{Backend, Change as _};
+use backend_nftables::{Nftables, Piece, Standing as Found, Table};
+use dataplane::{Dataplane, Family, FrontendKey, Rejection, ServiceKey};
+use reconciler::{FamilyStatus, Round};
 use thiserror::Error;
 
-/// A Service, or one port of it, as people write it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Question {
-    pub(crate) service: ServiceKey,
-    pub(crate) port: Option<String>,
+use crate::inquiry::{Standing, Told};
+use answer::{KernelAnswer, PieceAnswer, PieceStanding};
+
+pub(crate) use answer::Explanation;
+pub(crate) use kernel::Kernel;
+pub(crate) use place::services_at;
+pub(crate) use question::{Question, parse_protocol};
+pub(crate) use text::{count, line};
+
+/// All that an explanation is made from.
+#[derive(Debug)]
+pub(crate) struct Evidence<'a> {
+    /// What is wanted.
+    pub(crate) dataplane: &'a Dataplane,
+    /// What it was compiled from.
+    pub(crate) told: &'a Told,
+    /// What of it is not honoured.
+    pub(crate) rejections: &'a [Rejection],
+    /// What the kernel is believed to hold.
+    pub(crate) believed: &'a BTreeMap<Family, Table>,
+    /// What it was seen to hold.
+    pub(crate) kernel: &'a Kernel,
+    /// How each family stands.
+    pub(crate) families: &'a [FamilyStatus],
 }
 
-/// A text that names no Service.
+/// Nobody has told of what is asked about.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
-#[error("{text:?} is not namespace/name or namespace/name:port")]
-pub(crate) struct ParseQuestionError {
-    text: String,
+pub(crate) enum Unknown {
+    /// No such Service. One with another proxy's label is not even told of by an API server.
+    #[error(
+        "nothing is known of Service {0} here: it does not exist, or the label \
+         service.kubernetes.io/service-proxy-name gives it to another proxy"
+    )]
+    Service(ServiceKey),
+    /// The Service has no such port.
+    #[error("Service {service} has no port {port:?}: it has {has}")]
+    Port {
+        /// Whose.
+        service: ServiceKey,
+        /// What was asked for.
+        port: String,
+        /// The ports that there are, in words.
+        has: String,
+    },
 }
 
-impl std::str::FromStr for Question {
-    type Err = ParseQuestionError;
-
-    fn from_str(text: &str) -> Result<Question, ParseQuestionError> {
-        let failed = || ParseQuestionError {
-            text: text.to_owned(),
-        };
-        let (namespace, rest) = text.split_once('/').ok_or_else(failed)?;
-        let (name, port) = match rest.split_once(':') {
-            Some((name, port)) => (name, Some(port.to_owned())),
-            None => (rest, None),
-        };
-        if namespace.is_empty() || name.is_empty() || name.contains('/') {
-            return Err(failed());
-        }
-        Ok(Question {
-            service: ServiceKey::new(namespace, name),
-            port,
-        })
-    }
-}
-
-/// The answer, from what is wanted to what `table` holds for each family. `None`: there is no such
-/// Service, or it has no such port.
+/// The answer to `question`.
 pub(crate) fn explain(
     question: &Question,
-    dataplane: &Dataplane,
-    table: impl Fn(Family) -> Option<Table>,
-) -> Option<String> {
-    let rules = dataplane.services().get(&question.service)?;
-    let mut text = format!("Service {}\n", rules.service);
-    let mut found = question.port.is_none();
-    let tables = Family::ALL.map(|family| (family, table(family)));
-    for (key, frontend) in &rules.frontends {
-        let port = &frontend.service_port.port;
-        if question
-            .port
-            .as_ref()
-            .is_some_and(|asked| **asked != **port)
-        {
-            continue;
-        }
-        found = true;
-        let claims = dataplane.frontends().get(key);
-        let winner = claims.map(|claims| claims.winner().0);
-        explain_frontend(&mut text, key, frontend);
-        for shortcoming in shortcomings(dataplane, key) {
-            let _ = writeln!(
-                text,
-                "    not honoured: {}: {}",
-                shortcoming.field, shortcoming.message
-            );
-        }
-        if let Some(other) = winner.filter(|winner| **winner != rules.service) {
-            let _ = writeln!(
-                text,
-                "    not programmed: Service {other} has it too, and comes first"
-            );
-            continue;
-        }
-        let table = tables.iter().find(|(family, _)| *family == key.family());
-        match table.and_then(|(_, table)| table.as_ref()) {
-            None => text.push_str("    in the kernel: not known yet\n"),
-            Some(table) => {
-                text.push_str("    in the kernel:\n");
-                for line in table.elements_of(key) {
-                    let _ = writeln!(text, "        {line}");
+    evidence: &Evidence<'_>,
+) -> Result<Explanation, Unknown> {
+    let mut explanation = Explanation {
+        question: question.to_string(),
+        node: evidence.dataplane.node().name.to_string(),
+        remarks: Vec::new(),
+        services: Vec::new(),
+        endpoint_of: Vec::new(),
+        unclaimed: None,
+        kernel: Vec::new(),
+    };
+    let asked = match question {
+        Question::Service { service, port } => {
+            let view = match evidence.told.services.get(service) {
+                Some(Standing::Served { view, .. }) => view,
+                Some(Standing::Unserved(reason)) => {
+                    let remark = format!("Service {service} is not programmed: {reason}");
+                    explanation.remarks.push(remark);
+                    return Ok(explanation);
                 }
-            }
+                Some(Standing::Unknown) | None => {
+                    let reasons = service::rejected(service, &[], evidence);
+                    if reasons.is_empty() {
+                        return Err(Unknown::Service(service.clone()));
+                    }
+                    let remark = format!("Service {service} is not programmed");
+                    explanation.remarks.push(remark);
+                    explanation.remarks.extend(reasons);
+                    return Ok(explanation);
+                }
+            };
+            let keys = service::frontends_of(&view.service, port.as_deref(), evidence)?;
+            BTreeMap::from([(service.clone(), keys)])
         }
+        place => {
+            let asked = place::frontends_at(place, evidence.dataplane);
+            explanation.endpoint_of = place::endpoint_of(place, evidence);
+            explanation.remarks = place::remarks(place, &asked, &explanation.endpoint_of, evidence);
+            explanation.unclaimed = place::explain_unclaimed(place, &asked, evidence);
+            asked
+        }
+    };
+    for (service, keys) in &asked {
+        let answer = service::explain_service(service, keys, evidence);
+        explanation.services.extend(answer);
     }
-    for rejection in &rules.rejections {
-        let _ = writeln!(
-            text,
-            "  not honoured: {}: {}",
-            rejection.field, rejection.message
-        );
-    }
-    found.then_some(text)
+    explanation.kernel = explain_kernel(question, &explanation, &asked, evidence);
+    Ok(explanation)
 }
 
-/// What of one frontend is not honoured, in the backend's own words.
-fn shortcomings(dataplane: &Dataplane, key: &FrontendKey) -> Vec<Shortcoming> {
-    let mut alone = Dataplane::new(Arc::clone(dataplane.node()), Arc::clone(dataplane.config()));
-    let winner = dataplane
-        .frontends()
-        .get(key)
-        .map(|claims| claims.winner().0);
-    if let Some(rules) = winner.and_then(|service| dataplane.services().get(service)) {
-        alone.set(Arc::clone(rules));
+/// How the kernel stands in the families that the question is about; in all, where it is about none.
+fn explain_kernel(
+    question: &Question,
+    explanation: &Explanation,
+    asked: &BTreeMap<ServiceKey, Vec<FrontendKey>>,
+    evidence: &Evidence<'_>,
+) -> Vec<KernelAnswer> {
+    let Kernel::Observed(tables) = evidence.kernel else {
+        return Vec::new();
+    };
+    let mut families: BTreeSet<Family> =
+        asked.values().flatten().map(FrontendKey::family).collect();
+    if let Question::Address { address, .. } = question {
+        families.insert(Family::of(*address));
     }
-    let mut shortcomings = Nftables::detached(key.family()).shortcomings(&alone);
-    shortcomings.retain(|shortcoming| shortcoming.frontend == *key);
-    shortcomings
+    let frontends = explanation
+        .services
+        .iter()
+        .flat_map(|service| &service.frontends);
+    let named: BTreeSet<&str> = frontends
+        .flat_map(|frontend| &frontend.chains)
+        .map(|chain| chain.piece.as_str())
+        .collect();
+    tables
+        .iter()
+        .filter(|(family, _)| families.is_empty() || families.contains(family))
+        .map(|(family, found)| {
+            let believed = evidence.believed.get(family);
+            let mut families = evidence.families.iter();
+            let status = families.find(|status| status.family == *family);
+            let damaged = match (believed, found) {
+                (Some(believed), Ok(found)) if found.exists() => damaged(believed, found),
+                _ => Vec::new(),
+            };
+            KernelAnswer {
+                family: family.to_string(),
+                table: describe_table(*family, believed, found),
+                damaged: damaged
+                    .into_iter()
+                    .filter(|piece| !named.contains(piece.piece.as_str()))
+                    .collect(),
+                last_round: status
+                    .and_then(|status| status.rounds.last())
+                    .map(|round| describe_round(round)),
+            }
+        })
+        .collect()
 }
 
-fn explain_frontend(text: &mut String, key: &FrontendKey, frontend: &Frontend) {
-    let kind = match frontend.kind {
-        FrontendKind::ClusterIp => "cluster IP",
-        FrontendKind::ExternalIp => "external IP",
-        FrontendKind::LoadBalancerIp => "load-balancer IP",
-        FrontendKind::NodePort => "node port",
+fn describe_table(
+    family: Family,
+    believed: Option<&Table>,
+    found: &Result<Table, String>,
+) -> String {
+    let found = match found {
+        Ok(found) if found.exists() => found,
+        Ok(_) => return "! the table is missing in the kernel".to_owned(),
+        Err(error) => return format!("! the table could not be read: {error}"),
     };
-    let _ = writeln!(
-        text,
-        "  {key} ({kind}, port {:?})",
-        &*frontend.service_port.port
-    );
-    let list = |targets: &[dataplane::Target]| match targets {
-        [] => "nowhere".to_owned(),
-        targets => {
-            let all: Vec<String> = targets.iter().map(ToString::to_string).collect();
-            format!("to one of {}: {}", all.len(), all.join(", "))
-        }
+    let Some(believed) = believed else {
+        return "! what was programmed last is not known".to_owned();
     };
-    let refused = if frontend.has_endpoints {
-        "dropped: no endpoint on this node"
-    } else {
-        "refused: the Service has no endpoint"
-    };
-    if !frontend.source_ranges.is_empty() {
-        text.push_str("    connections are dropped\n");
-        return;
+    let mending = Nftables::detached(family).diff(found, believed).size();
+    if mending.is_empty() {
+        let elements = count(found.elements(), "element");
+        return format!("the kernel holds what was programmed, {elements}");
     }
-    match (frontend.is_external(), frontend.policy) {
-        (false, TrafficPolicy::Cluster) if frontend.cluster.is_empty() => {
-            let _ = writeln!(text, "    connections are {refused}");
-        }
-        (false, TrafficPolicy::Cluster) => {
-            let _ = writeln!(text, "    connections go {}", list(&frontend.cluster));
-        }
-        (false, TrafficPolicy::Local) if frontend.local.is_empty() => {
-            let _ = writeln!(text, "    connections are {refused}");
-        }
-        (false, TrafficPolicy::Local) => {
-            let _ = writeln!(
-                text,
-                "    connections stay on this node: {}",
-                list(&frontend.local)
-            );
-        }
-        (true, TrafficPolicy::Cluster) if frontend.cluster.is_empty() => {
-            let _ = writeln!(text, "    connections are {refused}");
-        }
-        (true, TrafficPolicy::Cluster) => {
-            let targets = list(&frontend.cluster);
-            let _ = writeln!(
-                text,
-                "    connections go {targets}, with this node's address as source"
-            );
-        }
-        (true, TrafficPolicy::Local) => {
-            let _ = writeln!(
-                text,
-                "    from this node and its pods: {}",
-                list(&frontend.cluster)
-            );
-            match &*frontend.local {
-                [] => {
-                    let _ = writeln!(text, "    from elsewhere: {refused}");
-                }
-                local => {
-                    let targets = list(local);
-                    let _ = writeln!(
-                        text,
-                        "    from elsewhere: {targets}, with the client's address"
-                    );
-                }
-            }
-        }
+    let pieces = count(mending.elements, "element");
+    let pieces = match mending.objects {
+        0 => pieces,
+        objects => format!("{pieces} and {}", count(objects, "other piece")),
+    };
+    format!("! the kernel differs from what was programmed: {pieces} to mend")
+}
+
+/// Which, when, why and how it ended: what it cost is at `/debug/rounds`.
+fn describe_round(round: &Round) -> String {
+    let when = jiff::Timestamp::try_from(round.started);
+    let when = when.map(|when| format!(" at {when:.0}"));
+    format!(
+        "{}{} ({}): {}",
+        round.number,
+        when.unwrap_or_default(),
+        round.reason,
+        round.outcome
+    )
+}
+
+/// The chains and sets that are not as they were programmed.
+fn damaged(believed: &Table, found: &Table) -> Vec<PieceAnswer> {
+    let chains = believed.compare_chains(found).into_values();
+    chains
+        .chain(believed.compare_sets(found))
+        .filter(|piece| piece.standing != Found::Present)
+        .map(verified)
+        .collect()
+}
+
+/// A piece that was looked for in the kernel.
+fn verified(piece: Piece) -> PieceAnswer {
+    let (standing, found) = match piece.standing {
+        Found::Present => (PieceStanding::Present, Vec::new()),
+        Found::Missing => (PieceStanding::Missing, Vec::new()),
+        Found::Unwanted => (PieceStanding::Unwanted, Vec::new()),
+        Found::Different { found } => (PieceStanding::Different, found),
+    };
+    PieceAnswer {
+        piece: piece.text,
+        standing,
+        found,
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// One Service with a cluster IP and a load-balancer address that only some may use.
-    fn dataplane(endpoints: &[&str]) -> Dataplane {
-        let (node, config) = (testkit::mk_node(1).build(), testkit::mk_config().build());
-        let service = testkit::mk_service("shop/cart")
-            .cluster_ip("10.96.0.10")
-            .load_balancer_ip("192.0.2.1")
-            .source_range("198.51.100.0/24")
-            .port("http", 80)
-            .build();
-        let mut list = testkit::mk_endpoints().tcp("http");
-        for address in endpoints {
-            list = list.ready(address, "node-1");
-        }
-        let rules = dataplane::compile(&service, &list.build(), &node, &config);
-        let mut dataplane = Dataplane::new(node, config);
-        dataplane.set(rules.into());
-        dataplane
-    }
-
-    fn answer(question: &str, dataplane: &Dataplane) -> Option<String> {
-        explain(&question.parse().expect("a question"), dataplane, |_| None)
-    }
-
-    #[test]
-    fn an_address_that_drops_everything_is_not_said_to_lead_anywhere() {
-        let text = answer("shop/cart", &dataplane(&["10.0.1.5:8080"])).expect("it is there");
-        let (cluster_ip, load_balancer) = text.split_once("192.0.2.1").expect("both addresses");
-        assert!(
-            cluster_ip.contains("connections go to one of 1: 10.0.1.5:8080"),
-            "{text}"
-        );
-        assert!(load_balancer.contains("connections are dropped"), "{text}");
-        assert!(!load_balancer.contains("go to one of"), "{text}");
-        assert!(
-            load_balancer.contains("not honoured: spec.loadBalancerSourceRanges"),
-            "{text}"
-        );
-    }
-
-    #[test]
-    fn a_service_without_endpoints_refuses_and_one_that_is_not_there_is_not_explained() {
-        let dataplane = dataplane(&[]);
-        let text = answer("shop/cart:http", &dataplane).expect("it is there");
-        assert!(
-            text.contains("connections are refused: the Service has no endpoint"),
-            "{text}"
-        );
-        assert_eq!(answer("shop/cart:https", &dataplane), None);
-        assert_eq!(answer("shop/till", &dataplane), None);
-    }
-
-    #[test]
-    fn a_service_is_named_with_its_namespace_and_perhaps_a_port() {
-        let question: Question = "shop/cart:http".parse().expect("a question");
-        assert_eq!(question.service, ServiceKey::new("shop", "cart"));
-        assert_eq!(question.port.as_deref(), Some("http"));
-        for wrong in ["cart", "/cart", "shop/", "a/b/c"] {
-            assert!(wrong.parse::<Question>().is_err(), "{wrong}");
-        }
-    }
-}
+mod tests;

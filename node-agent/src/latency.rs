@@ -119,6 +119,7 @@ mod tests {
             phases: Phases::default(),
             size: Size::default(),
             transactions: 1,
+            damage: None,
             outcome: Outcome::Committed,
             quarantined: Vec::new(),
             shortcomings: Arc::new([]),
@@ -132,6 +133,7 @@ mod tests {
         let report = Report {
             activity: Activity::Waiting,
             families: Vec::new(),
+            contest: None,
             finished: vec![Arc::new(round)],
             latencies: vec![latency],
         };

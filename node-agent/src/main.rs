@@ -11,19 +11,31 @@
 
 mod arguments;
 mod board;
+mod configz;
 mod conntrack;
 mod debug;
+mod drift;
 mod engine;
+mod events;
 mod explain;
+mod health_answer;
+mod health_proxy;
+mod inquiry;
+mod kube_proxy_routes;
 mod last_good;
 mod latency;
 mod metrics;
 mod node_config;
 mod offline;
+mod process_settings;
+mod relay;
 mod reporter;
 mod running;
+mod servers;
+mod service_health;
 mod source;
 mod status;
+mod trace;
 
 use std::process::ExitCode;
 
@@ -32,8 +44,12 @@ use backend::Backend;
 use clap::Parser;
 use runtime::{GRACE, chain};
 
-use crate::arguments::{Arguments, Command, Explain};
+use crate::arguments::{Arguments, Command, Explain, Target, Trace};
 use crate::explain::Question;
+use crate::trace::Wording;
+
+/// The most that an answer may be, in bytes: a Service with tens of thousands of endpoints.
+const LONGEST_ANSWER: u64 = 64 << 20;
 
 fn main() -> ExitCode {
     let Arguments { log, command } = Arguments::parse();
@@ -42,7 +58,8 @@ fn main() -> ExitCode {
             return runtime::run(&log, GRACE, |supervisor| running::start(supervisor, *run));
         }
         Command::Render(render) => offline::render(&render.manifests, &render.node),
-        Command::Explain(explain) => explain_service(&explain),
+        Command::Explain(arguments) => explain(&arguments),
+        Command::Trace(arguments) => trace(&arguments),
         Command::Cleanup => cleanup(),
     };
     match printed {
@@ -57,23 +74,43 @@ fn main() -> ExitCode {
     }
 }
 
-fn explain_service(arguments: &Explain) -> anyhow::Result<String> {
-    let question: Question = arguments.service.parse()?;
-    if let (Some(manifests), Some(node)) = (&arguments.manifests, &arguments.node) {
-        return offline::explain_service(manifests, node, &question);
+fn explain(arguments: &Explain) -> anyhow::Result<String> {
+    let question: Question = arguments.about.parse()?;
+    let target = &arguments.target;
+    if let (Some(manifests), Some(node)) = (&target.manifests, &target.node) {
+        let explanation = offline::explain_question(manifests, node, &question)?;
+        return target.output.print(&explanation);
     }
-    let url = format!(
-        "http://{}/debug/services/{}",
-        arguments.metrics_address, arguments.service
-    );
-    let mut response = ureq::get(&url)
+    ask_agent(target, "/debug/explain", "about", &question.to_string())
+}
+
+fn trace(arguments: &Trace) -> anyhow::Result<String> {
+    let wording: Wording = arguments.packet.parse()?;
+    let target = &arguments.target;
+    if let (Some(manifests), Some(node)) = (&target.manifests, &target.node) {
+        let trace = offline::trace_packet(manifests, node, &wording)?;
+        return target.output.print(&trace);
+    }
+    ask_agent(target, "/debug/trace", "packet", &arguments.packet)
+}
+
+/// What the running agent answers.
+fn ask_agent(target: &Target, path: &str, parameter: &str, value: &str) -> anyhow::Result<String> {
+    let address = target.metrics_address;
+    let mut response = ureq::get(format!("http://{address}{path}"))
+        .query(parameter, value)
+        .query("output", target.output.to_string())
         .config()
         .http_status_as_error(false)
         .proxy(None)
         .build()
         .call()
-        .with_context(|| format!("failed to ask the agent at {}", arguments.metrics_address))?;
-    let text = response.body_mut().read_to_string()?;
+        .with_context(|| format!("failed to ask the agent at {address}"))?;
+    let text = response
+        .body_mut()
+        .with_config()
+        .limit(LONGEST_ANSWER)
+        .read_to_string()?;
     anyhow::ensure!(response.status().is_success(), "{}", text.trim_end());
     Ok(text)
 }

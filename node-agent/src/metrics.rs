@@ -1,19 +1,23 @@
 //! What a scrape is told beside what every program of ours tells: kube-proxy's names where the
 //! meaning is kube-proxy's, `signpost_` where it is ours.
 
+mod changes;
+mod standing;
+
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use prometheus_client::collector::Collector;
-use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric};
+use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family as Labelled;
-use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
+use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
-use reconciler::{Latency, Outcome, Round};
+use reconciler::{Latency, Outcome, Reason, Round};
 use runtime::Metrics;
 
 use crate::board::Board;
+pub(crate) use changes::ChangeCounts;
+use standing::Standing;
 
 /// kube-proxy's buckets for the duration of a sync: 1 ms to 16.4 s, doubling.
 const SYNC_BUCKETS: (f64, f64, u16) = (0.001, 2.0, 15);
@@ -36,15 +40,35 @@ struct OfOutcome {
     outcome: &'static str,
 }
 
+/// Seconds since the epoch.
+type Timestamp = Gauge<f64, std::sync::atomic::AtomicU64>;
+
+/// What kube-proxy calls a sync.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Extent {
+    /// It looks at everything.
+    Full,
+    /// It is about what has changed.
+    Partial,
+}
+
 /// Everything that moves when a change passes.
 #[derive(Debug, Clone)]
 pub(crate) struct AgentMetrics {
     sync: Labelled<OfFamily, Histogram, fn() -> Histogram>,
+    full_sync: Labelled<OfFamily, Histogram, fn() -> Histogram>,
+    partial_sync: Labelled<OfFamily, Histogram, fn() -> Histogram>,
+    sync_failures: Labelled<OfFamily, Counter>,
     network_programming: Labelled<OfFamily, Histogram, fn() -> Histogram>,
-    last_sync: Labelled<OfFamily, Gauge<f64, std::sync::atomic::AtomicU64>>,
+    last_sync: Labelled<OfFamily, Timestamp>,
+    last_queued: Labelled<OfFamily, Timestamp>,
+    last_comparison: Labelled<OfFamily, Timestamp>,
+    kernel_agrees: Labelled<OfFamily, Gauge>,
     phases: Labelled<OfPhase, Histogram, fn() -> Histogram>,
     rounds: Labelled<OfOutcome, Counter>,
     elements_written: Labelled<OfFamily, Counter>,
+    drift: Labelled<OfFamily, Counter>,
+    drift_repair: Labelled<OfFamily, Histogram, fn() -> Histogram>,
 }
 
 // === impl AgentMetrics ===
@@ -53,20 +77,43 @@ impl AgentMetrics {
     pub(crate) fn register(metrics: &Metrics, board: Arc<Board>) -> AgentMetrics {
         let own = AgentMetrics {
             sync: Labelled::new_with_constructor(sync_histogram as fn() -> Histogram),
+            full_sync: Labelled::new_with_constructor(sync_histogram as fn() -> Histogram),
+            partial_sync: Labelled::new_with_constructor(sync_histogram as fn() -> Histogram),
+            sync_failures: Labelled::default(),
             network_programming: Labelled::new_with_constructor(
                 network_programming_histogram as fn() -> Histogram,
             ),
             last_sync: Labelled::default(),
+            last_queued: Labelled::default(),
+            last_comparison: Labelled::default(),
+            kernel_agrees: Labelled::default(),
             phases: Labelled::new_with_constructor(phase_histogram as fn() -> Histogram),
             rounds: Labelled::default(),
             elements_written: Labelled::default(),
+            drift: Labelled::default(),
+            drift_repair: Labelled::new_with_constructor(sync_histogram as fn() -> Histogram),
         };
         let registered = own.clone();
         metrics.register_with(move |registry| {
             registry.register(
                 "kubeproxy_sync_proxy_rules_duration_seconds",
-                "How long a round took that made the kernel hold what is wanted",
+                "How long a round took",
                 registered.sync,
+            );
+            registry.register(
+                "kubeproxy_sync_full_proxy_rules_duration_seconds",
+                "How long a round took that looked at the kernel",
+                registered.full_sync,
+            );
+            registry.register(
+                "kubeproxy_sync_partial_proxy_rules_duration_seconds",
+                "How long a round took that wrote what had changed",
+                registered.partial_sync,
+            );
+            registry.register(
+                "kubeproxy_sync_proxy_rules_nftables_sync_failures",
+                "Rounds that failed",
+                registered.sync_failures,
             );
             registry.register(
                 "kubeproxy_network_programming_duration_seconds",
@@ -77,6 +124,21 @@ impl AgentMetrics {
                 "kubeproxy_sync_proxy_rules_last_timestamp_seconds",
                 "When a round last succeeded",
                 registered.last_sync,
+            );
+            registry.register(
+                "kubeproxy_sync_proxy_rules_last_queued_timestamp_seconds",
+                "When something else was last wanted of the kernel",
+                registered.last_queued,
+            );
+            registry.register(
+                "signpost_kernel_compared_timestamp_seconds",
+                "When the kernel was last compared with what it is believed to hold",
+                registered.last_comparison,
+            );
+            registry.register(
+                "signpost_kernel_agrees",
+                "Whether that comparison found no difference: 1 or 0",
+                registered.kernel_agrees,
             );
             registry.register(
                 "signpost_phase_duration_seconds",
@@ -92,6 +154,16 @@ impl AgentMetrics {
                 "signpost_elements_written",
                 "Elements added to and removed from the kernel",
                 registered.elements_written,
+            );
+            registry.register(
+                "signpost_drift",
+                "How often something was repaired that somebody else had changed",
+                registered.drift,
+            );
+            registry.register(
+                "signpost_drift_repair_seconds",
+                "From hearing of somebody else's change, or beginning to look, to its repair",
+                registered.drift_repair,
             );
             registry.register_collector(Box::new(Standing(board)));
         });
@@ -122,12 +194,36 @@ impl AgentMetrics {
         self.phase("render", round.phases.render);
         self.phase("diff", round.phases.diff);
         self.phase("commit", round.phases.commit);
-        if !matches!(round.outcome, Outcome::Failed(_)) {
-            let sync = self.sync.get_or_create(&family);
-            sync.observe(round.took.as_secs_f64());
-            let ended = (round.started + round.took).duration_since(UNIX_EPOCH);
-            let ended = ended.unwrap_or_default().as_secs_f64();
+        if let Some(damage) = &round.damage {
+            self.drift.get_or_create(&family).inc();
+            let repair = self.drift_repair.get_or_create(&family);
+            repair.observe(damage.repaired_after.as_secs_f64());
+        }
+        let took = round.took.as_secs_f64();
+        self.sync.get_or_create(&family).observe(took);
+        let by_extent = match extent(round.reason) {
+            Extent::Full => &self.full_sync,
+            Extent::Partial => &self.partial_sync,
+        };
+        by_extent.get_or_create(&family).observe(took);
+        let ended = since_epoch(round.started + round.took);
+        if !round.succeeded() {
+            self.sync_failures.get_or_create(&family).inc();
+        } else {
             self.last_sync.get_or_create(&family).set(ended);
+        }
+        if let Some(agrees) = comparison(round) {
+            self.last_comparison.get_or_create(&family).set(ended);
+            let gauge = self.kernel_agrees.get_or_create(&family);
+            gauge.set(i64::from(agrees));
+        }
+    }
+
+    /// Something else is wanted of the kernel from `now` on, in every family.
+    pub(crate) fn queued(&self, now: SystemTime) {
+        for family in dataplane::Family::ALL {
+            let gauge = self.last_queued.get_or_create(&of_family(family));
+            gauge.set(since_epoch(now));
         }
     }
 
@@ -148,53 +244,29 @@ impl AgentMetrics {
     }
 }
 
-/// What is read off at a scrape.
-#[derive(Debug)]
-struct Standing(Arc<Board>);
-
-impl Collector for Standing {
-    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
-        let board = &self.0;
-        let view = board.view().borrow().clone();
-        let wanted = view.as_ref().and_then(|view| view.wanted.as_ref());
-        let stale = view.as_ref().and_then(|view| view.source.stale.as_ref());
-        let stale_for = stale.map_or(0.0, |(since, _)| {
-            let stale = SystemTime::now().duration_since(*since);
-            stale.unwrap_or_default().as_secs_f64()
-        });
-        let gauges = [
-            (
-                "signpost_services",
-                "Services that are wanted in the kernel",
-                float(wanted.map_or(0, |dataplane| dataplane.services().len())),
-            ),
-            (
-                "signpost_elements",
-                "Elements the kernel is believed to hold",
-                float(board.elements()),
-            ),
-            (
-                "signpost_rejections",
-                "Objects or parts of them that are not honoured",
-                float(view.as_ref().map_or(0, |view| view.rejections.len())),
-            ),
-            (
-                "signpost_source_stale_seconds",
-                "For how long nothing has been heard of the source; 0 while it answers",
-                stale_for,
-            ),
-        ];
-        for (name, help, value) in gauges {
-            let gauge = ConstGauge::new(value);
-            let metric = encoder.encode_descriptor(name, help, None, gauge.metric_type())?;
-            gauge.encode(metric)?;
+/// kube-proxy's full syncs are its first, those after a failure and the hourly one: ours are the first,
+/// those after a failure and the periodic ones, which ask the kernel whether anything has changed.
+fn extent(reason: Reason) -> Extent {
+    match reason {
+        Reason::Changed => Extent::Partial,
+        Reason::Retry | Reason::Drift | Reason::Timer | Reason::Requested | Reason::Startup => {
+            Extent::Full
         }
-        Ok(())
     }
 }
 
-fn float(number: usize) -> f64 {
-    f64::from(u32::try_from(number).unwrap_or(u32::MAX))
+/// Whether the kernel held what it was believed to, where the round was for finding that out.
+fn comparison(round: &Round) -> Option<bool> {
+    let compared = matches!(
+        round.reason,
+        Reason::Drift | Reason::Timer | Reason::Requested
+    );
+    (compared && round.succeeded()).then_some(round.damage.is_none())
+}
+
+fn since_epoch(time: SystemTime) -> f64 {
+    let since = time.duration_since(UNIX_EPOCH);
+    since.unwrap_or_default().as_secs_f64()
 }
 
 fn of_family(family: dataplane::Family) -> OfFamily {

@@ -5,17 +5,20 @@ use std::fmt::Write;
 use std::path::Path;
 use std::time::Instant;
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 use backend::{Backend, Rendered};
 use backend_nftables::{Nftables, Table};
 use dataplane::{Dataplane, Family};
 
-use crate::engine::{Engine, Silence};
-use crate::explain::{Question, explain};
+use crate::engine::{Engine, Silence, View};
+use crate::explain::{Evidence, Explanation, Kernel, Question, explain};
 use crate::source::{Delivery, manifests};
+use crate::trace::{self, RulesOf, Trace, Wording};
 
 /// A directory of manifests, compiled for one node.
 struct Offline {
+    engine: Engine,
+    view: View,
     dataplane: Dataplane,
     tables: BTreeMap<Family, Table>,
     remarks: Vec<String>,
@@ -39,18 +42,40 @@ pub(crate) fn render(directory: &Path, node: &str) -> anyhow::Result<String> {
     Ok(text)
 }
 
-/// What would be programmed for one Service.
-pub(crate) fn explain_service(
+/// What would be programmed for what is asked about.
+pub(crate) fn explain_question(
     directory: &Path,
     node: &str,
     question: &Question,
-) -> anyhow::Result<String> {
+) -> anyhow::Result<Explanation> {
     let offline = load(directory, node)?;
-    let table = |family| offline.tables.get(&family).cloned();
-    match explain(question, &offline.dataplane, table) {
-        Some(text) => Ok(text),
-        None => bail!("no Service {} in {}", question.service, directory.display()),
-    }
+    let evidence = Evidence {
+        dataplane: &offline.dataplane,
+        told: &offline.engine.tell(question),
+        rejections: &offline.view.rejections,
+        believed: &offline.tables,
+        kernel: &Kernel::NotAsked,
+        families: &[],
+    };
+    explain(question, &evidence).with_context(|| format!("no answer in {}", directory.display()))
+}
+
+/// The way of a packet through what would be programmed.
+pub(crate) fn trace_packet(
+    directory: &Path,
+    node: &str,
+    wording: &Wording,
+) -> anyhow::Result<Trace> {
+    let offline = load(directory, node)?;
+    let nothing = Table::default();
+    let table = |family| Ok(offline.tables.get(&family).unwrap_or(&nothing));
+    let dataplane = &offline.dataplane;
+    Ok(trace::follow(
+        wording,
+        dataplane,
+        RulesOf::Rendering,
+        table,
+    )?)
 }
 
 fn load(directory: &Path, node: &str) -> anyhow::Result<Offline> {
@@ -79,6 +104,8 @@ fn load(directory: &Path, node: &str) -> anyhow::Result<Offline> {
         })
         .collect();
     Ok(Offline {
+        engine,
+        view,
         dataplane,
         tables,
         remarks,

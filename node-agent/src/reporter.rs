@@ -59,18 +59,24 @@ enum WriteError {
 /// Composes the status whenever something changes, until told to stop. The probes learn of it here.
 pub(crate) async fn compose(board: Arc<Board>, readiness: Check, kernel: String, stop: Stop) {
     let (mut view, mut report) = (board.view(), board.report());
+    let mut not_relayed = board.not_relayed();
+    let mut connections = board.conntrack();
     let mut status_now = NodeProxyStatus::default();
     loop {
-        // Both arms are cancel safe: a change that is missed here is seen at the next look.
+        // All arms are cancel safe: a change that is missed here is seen at the next look.
         tokio::select! {
             () = stop.stopped() => return,
             changed = view.changed() => if changed.is_err() { return },
             changed = report.changed() => if changed.is_err() { return },
+            changed = not_relayed.changed() => if changed.is_err() { return },
+            changed = connections.changed() => if changed.is_err() { return },
             // Figures of the last while change without anything happening.
             () = tokio::time::sleep(FIGURES) => {}
         }
         let view = view.borrow_and_update().clone();
         let report = report.borrow_and_update().clone();
+        let not_relayed = not_relayed.borrow_and_update().clone();
+        let connections = connections.borrow_and_update().clone();
         let Some(view) = view else { continue };
         let facts = Facts {
             view: &view,
@@ -78,14 +84,17 @@ pub(crate) async fn compose(board: Arc<Board>, readiness: Check, kernel: String,
             elements: board.elements(),
             latency: board.latency(Instant::now()),
             conntrack: conntrack::observe_fill(),
+            connections: &connections,
+            not_relayed: &not_relayed,
             kernel: &kernel,
         };
-        let finding = ready(&facts);
+        let now = Timestamp::now();
+        let finding = ready(&facts, now);
         readiness.report(match finding.status {
             crds::condition::Status::True => Readiness::Ready,
             _ => Readiness::NotReady(format!("{}: {}", finding.reason.name, finding.message)),
         });
-        status_now = status(&facts, &status_now, Timestamp::now());
+        status_now = status(&facts, &status_now, now);
         board.post_status(status_now.clone());
     }
 }

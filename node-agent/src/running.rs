@@ -2,29 +2,37 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::mpsc as commands;
 use std::time::{Duration, Instant, SystemTime};
 
+use ::conntrack::Feed;
 use anyhow::Context;
-use backend::Backend;
+use backend::{Backend, Recovery};
 use backend_nftables::Nftables;
 use kube::api::Api;
-use reconciler::{Activity, Clock, Command, Domain, Periods, Permission, Reconciler, Settings};
-use runtime::{
-    BindPolicy, BuildInfo, ClientSource, Health, Heartbeat, Metrics, RestClientMetrics, Stop,
-    Supervisor, chain, open_client, serve,
+use reconciler::{
+    Activity, Clock, Command, Domain, Mailbox, Orders, Outcome, Periods, Permission, Reconciler,
+    Round, Settings, mailbox,
 };
+use runtime::{
+    BuildInfo, ClientSource, Health, Heartbeat, Metrics, RestClientMetrics, Stop, Supervisor,
+    chain, open_client,
+};
+use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 use tracing::{info, warn};
 
 use crate::arguments::Run;
 use crate::board::Board;
 use crate::engine::{Engine, Silence};
+use crate::events::{Announcement, Events, Journal, Regarding, Severity};
+use crate::health_proxy::ProxyHealth;
+use crate::inquiry::{Inquiries, Inquiry};
 use crate::last_good::LastGood;
-use crate::metrics::AgentMetrics;
+use crate::metrics::{AgentMetrics, ChangeCounts};
 use crate::reporter::Destination;
+use crate::servers::Answers;
 use crate::source::{self, Delivery};
-use crate::{debug, reporter};
+use crate::{conntrack, drift, relay, reporter};
 
 /// How many deliveries may wait for the engine. A full list of 10,000 Services and their slices
 /// streams through it; a source that is faster waits.
@@ -34,6 +42,9 @@ const TAKEN_AT_ONCE: usize = 4096;
 /// How long a round may take before the probe says that it hangs. Slow rounds that succeed are
 /// reported, never killed (kubernetes#83263): this is an order of magnitude above the slowest known.
 const HANGS_AFTER: Duration = Duration::from_secs(3600);
+
+/// How often in a row a cause that passes must have made rounds fail for that to be worth a line.
+const WORTH_TELLING: u32 = 4;
 
 /// Where the engine's deliveries come from.
 enum Source {
@@ -50,24 +61,25 @@ pub(crate) async fn start(supervisor: Supervisor, arguments: Run) -> anyhow::Res
     let metrics = Metrics::new(&build);
     let health = Health::new();
     let board = Arc::new(Board::new());
+    let (inquiries, asked) = Inquiries::new();
     let node = arguments.node.clone();
 
-    let public = health.router();
-    let private = metrics
-        .router()
-        .merge(health.router())
-        .merge(debug::router(Arc::clone(&board)));
-    for (name, address, routes) in [
-        ("health server", arguments.health_address, public),
-        ("metrics server", arguments.metrics_address, private),
-    ] {
-        supervisor.spawn(
-            name,
-            serve(address, BindPolicy::Retry, routes, supervisor.stop()),
-        );
-    }
+    let (events, announcements) = Events::register(&metrics);
+    let proxy = ProxyHealth::default();
+    let changes = ChangeCounts::register(&metrics);
+    let readiness = health.check("programmed");
+    let answers = Answers {
+        board: Arc::clone(&board),
+        proxy: proxy.clone(),
+        health: health.clone(),
+        metrics: metrics.clone(),
+        inquiries,
+        events: events.clone(),
+    };
+    answers.start(&supervisor, &arguments);
 
     let mut destinations = Vec::new();
+    let mut journal = Journal::Log;
     let source = match &arguments.manifests {
         Some(directory) => Source::Manifests(directory.clone()),
         None => {
@@ -75,6 +87,7 @@ pub(crate) async fn start(supervisor: Supervisor, arguments: Run) -> anyhow::Res
             let source = ClientSource::from(arguments.kubeconfig.clone());
             let client = open_client(&source, &build, &rest).await?;
             destinations.push(Destination::Api(Box::new(Api::all(client.clone()))));
+            journal = Journal::cluster(client.clone(), &node);
             Source::Kubernetes(client)
         }
     };
@@ -90,10 +103,11 @@ pub(crate) async fn start(supervisor: Supervisor, arguments: Run) -> anyhow::Res
         Source::Manifests(_) => Silence::IsAnAnswer,
     };
     let engine = Engine::new(&node, kept, silence);
-    let backends = backend_nftables::open().context("nftables cannot be programmed here")?;
+    let (backends, disturbances) =
+        backend_nftables::open_with_disturbances().context("nftables cannot be programmed here")?;
 
     let (deliveries, inbox) = mpsc::channel(DELIVERIES);
-    let (orders, loop_inbox) = commands::channel();
+    let (orders, loop_inbox) = mailbox();
     let addresses = source::addresses::watch(deliveries.clone(), supervisor.stop());
     supervisor.spawn("addresses", addresses);
     match source {
@@ -111,9 +125,12 @@ pub(crate) async fn start(supervisor: Supervisor, arguments: Run) -> anyhow::Res
     let agent_metrics = AgentMetrics::register(&metrics, Arc::clone(&board));
     let follower = Follower {
         engine,
+        asked,
         board: Arc::clone(&board),
         orders: orders.clone(),
         metrics: agent_metrics.clone(),
+        proxy: proxy.clone(),
+        changes: changes.clone(),
         node: node.clone(),
         last_good,
         settings: None,
@@ -122,20 +139,45 @@ pub(crate) async fn start(supervisor: Supervisor, arguments: Run) -> anyhow::Res
         "engine",
         follower.follow(inbox, arguments.configuration_deadline, supervisor.stop()),
     );
+    let connections = conntrack::start(&supervisor, &metrics, &board, arguments.sysctls.clone());
     let heartbeat = health.heartbeat("reconciler", HANGS_AFTER);
     let posted = Arc::clone(&board);
     supervisor.spawn_thread("reconciler", move |_| {
-        reconcile(backends, loop_inbox, posted, agent_metrics, heartbeat);
+        reconcile(
+            backends,
+            loop_inbox,
+            posted,
+            connections,
+            Followed {
+                metrics: agent_metrics,
+                changes,
+                proxy,
+            },
+            heartbeat,
+        );
     });
+    let (watched, told, runtime) = (Arc::clone(&board), orders.clone(), Handle::current());
+    supervisor.spawn_thread("drift", move |stop| {
+        drift::watch(disturbances, &watched, &told, &runtime, &stop)
+    });
+    supervisor.spawn(
+        "drift announcements",
+        drift::announce(Arc::clone(&board), events.clone(), supervisor.stop()),
+    );
     // The loop waits for commands, not for signals: it is told.
     let stop = supervisor.stop();
     supervisor.spawn("reconciler's end", async move {
         stop.stopped().await;
-        let _ = orders.send(Command::Stop);
+        orders.send(Command::Stop);
     });
 
+    let counts = relay::register(&metrics);
+    supervisor.spawn(
+        "localhost node ports",
+        relay::serve(Arc::clone(&board), counts, supervisor.stop()),
+    );
+
     let kernel = observe_kernel();
-    let readiness = health.check("programmed");
     supervisor.spawn(
         "status",
         reporter::compose(Arc::clone(&board), readiness, kernel, supervisor.stop()),
@@ -147,16 +189,36 @@ pub(crate) async fn start(supervisor: Supervisor, arguments: Run) -> anyhow::Res
             reporter::report(destination, node.clone(), board, supervisor.stop()),
         );
     }
+    supervisor.spawn(
+        "events",
+        announcements.publish(node.clone(), journal, supervisor.stop()),
+    );
+    events.announce(Announcement {
+        regarding: Regarding::Node,
+        severity: Severity::Normal,
+        reason: "Starting",
+        note: format!("{} {}", build.program, build.version),
+    });
     info!(%node, "started");
     Ok(())
+}
+
+/// Who wants to know at once what the loop has done.
+struct Followed {
+    metrics: AgentMetrics,
+    changes: ChangeCounts,
+    proxy: ProxyHealth,
 }
 
 /// The engine's task: deliveries in, commands out.
 struct Follower {
     engine: Engine,
+    asked: mpsc::Receiver<Inquiry>,
     board: Arc<Board>,
-    orders: commands::Sender<Command>,
+    orders: Orders,
     metrics: AgentMetrics,
+    proxy: ProxyHealth,
+    changes: ChangeCounts,
     node: String,
     last_good: LastGood,
     settings: Option<Settings>,
@@ -177,6 +239,10 @@ impl Follower {
                 () = &mut deadline, if patient => {
                     patient = false;
                     self.engine.go_without_assignment(Instant::now());
+                }
+                Some(inquiry) = self.asked.recv() => {
+                    inquiry.answer(|question| self.engine.tell(question));
+                    continue;
                 }
                 delivery = inbox.recv() => match delivery {
                     Some(delivery) => self.take(delivery),
@@ -201,6 +267,9 @@ impl Follower {
                 warn!(error = %chain(&error), "a restart without operator would not know this configuration");
             }
         }
+        if let Delivery::Objects(change) = &delivery {
+            self.changes.took(change);
+        }
         self.engine.apply(delivery, Instant::now());
     }
 
@@ -208,12 +277,16 @@ impl Follower {
         let settings = self.wanted_settings();
         if self.settings != Some(settings) {
             self.settings = Some(settings);
-            let _ = self.orders.send(Command::Settings(settings));
+            self.orders.send(Command::Settings(settings));
         }
         if let Some(desired) = self.engine.compile(Instant::now) {
             self.metrics.compiled(desired.stamps.compile);
-            // The loop ends only when the process does.
-            let _ = self.orders.send(Command::Desired(desired));
+            self.metrics.queued(SystemTime::now());
+            self.changes.ordered();
+            self.proxy.queued(Instant::now());
+            self.orders.send(Command::Desired(desired));
+        } else if self.engine.is_complete() {
+            self.changes.dismissed();
         }
         self.board.post_view(self.engine.view());
     }
@@ -233,9 +306,10 @@ impl Follower {
 /// The loop's thread.
 fn reconcile(
     backends: [Nftables; 2],
-    mut inbox: commands::Receiver<Command>,
+    mut inbox: Mailbox,
     board: Arc<Board>,
-    metrics: AgentMetrics,
+    connections: Feed,
+    followed: Followed,
     heartbeat: Heartbeat,
 ) {
     let mut reconciler = Reconciler::new(backends.into());
@@ -257,12 +331,17 @@ fn reconcile(
                 Activity::Waiting | Activity::Paused => heartbeat.idle(),
             }
             for round in &report.finished {
-                log_round(round);
-                metrics.finished(round);
+                let family = report.families.iter().find(|f| f.family == round.family);
+                let failing = family.and_then(|family| family.failing.as_ref());
+                log_round(round, failing.map_or(0, |failing| failing.rounds));
+                followed.metrics.finished(round);
             }
             for latency in &report.latencies {
-                metrics.arrived(latency);
+                followed.metrics.arrived(latency);
             }
+            followed.changes.reported(&report);
+            followed.proxy.reported(&report);
+            conntrack::post(&connections, &report);
             let tables = domains.iter().filter_map(|domain| {
                 let believed = domain.believed()?;
                 Some((domain.backend().family(), believed.rules.clone()))
@@ -273,11 +352,18 @@ fn reconcile(
     );
 }
 
-fn log_round(round: &reconciler::Round) {
+/// `failures` of them in a row, this one included.
+fn log_round(round: &Round, failures: u32) {
     match &round.outcome {
-        reconciler::Outcome::Unchanged => tracing::debug!("{round}"),
-        reconciler::Outcome::Committed => info!("{round}"),
-        reconciler::Outcome::Failed(_) => warn!("{round}"),
+        Outcome::Unchanged => tracing::debug!("{round}"),
+        Outcome::Committed => info!("{round}"),
+        // A kernel that is busy is no longer so when this is read (kubernetes#122604).
+        Outcome::Failed(failure)
+            if failure.recovery == Recovery::Retry && failures < WORTH_TELLING =>
+        {
+            tracing::debug!("{round}");
+        }
+        Outcome::Failed(_) => warn!("{round}"),
     }
 }
 

@@ -12,10 +12,17 @@ use crds::profile::mechanism::Mode;
 use dataplane::{Dataplane, Family};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use reconciler::{Activity, FamilyStatus, Report, Standing};
+use reconciler::{Activity, Damage, FamilyStatus, Pace, Report, SLOW_ROUND, Standing};
 use std::sync::Arc;
+use std::time::{Duration, SystemTime};
 
+use crate::conntrack;
 use crate::engine::{Configuration, View};
+
+/// For how long a node that hears nothing of its source still counts as up to date: as long as it takes
+/// to notice, and to let an API server start again. Longer, and it may be sending traffic to what is
+/// long gone.
+const HEARD_LATELY: Duration = Duration::from_secs(120);
 
 /// What a status is made of.
 #[derive(Debug)]
@@ -27,6 +34,10 @@ pub(crate) struct Facts<'a> {
     pub(crate) elements: usize,
     pub(crate) latency: Option<SyncLatency>,
     pub(crate) conntrack: Option<ConntrackFill>,
+    /// How the table of connections stands.
+    pub(crate) connections: &'a conntrack::Standing,
+    /// The node ports that localhost should have and has not.
+    pub(crate) not_relayed: &'a [Rejection],
     pub(crate) kernel: &'a str,
 }
 
@@ -41,7 +52,7 @@ pub(crate) fn status(
     let assignment = view.configuration.assignment();
     let generation = assignment.and_then(|assignment| assignment.generation);
     let mut conditions = before.conditions.clone();
-    for finding in findings(facts) {
+    for finding in findings(facts, now) {
         let finding = Finding {
             generation,
             ..finding
@@ -90,8 +101,10 @@ pub(crate) fn is_applied(facts: &Facts<'_>) -> bool {
         })
 }
 
-/// Whether the node serves everything it is asked for: listed, programmed, in both families.
-pub(crate) fn ready(facts: &Facts<'_>) -> Finding {
+/// Whether the node serves everything it is asked for: heard of lately, listed, programmed in both
+/// families, and found there when the kernel was last looked at. What a comparison finds is repaired
+/// by the same round, or that round has failed and its family with it.
+pub(crate) fn ready(facts: &Facts<'_>, now: Timestamp) -> Finding {
     let view = facts.view;
     let families = families(facts);
     let finding =
@@ -117,7 +130,24 @@ pub(crate) fn ready(facts: &Facts<'_>) -> Finding {
         let message = "no rule has been written since the agent started".to_owned();
         return finding(Status::False, reason::STARTING, message);
     }
+    if broken.is_empty()
+        && let Some((since, message)) = &view.source.stale
+        && age(*since, now) > HEARD_LATELY
+    {
+        let since = Timestamp::try_from(*since).unwrap_or_default();
+        let message = format!("nothing heard since {since:.0}: {message}");
+        return finding(Status::False, reason::SOURCE_STALE, message);
+    }
     let Some(first) = broken.first() else {
+        let slow = families.iter().find_map(|family| match family.pace {
+            Pace::Slow { took } => Some((family.family, took)),
+            Pace::Ordinary => None,
+        });
+        if let Some((family, took)) = slow {
+            let seconds = took.as_secs();
+            let message = format!("programmed, but {family} took {seconds} s");
+            return finding(Status::True, reason::SLOW, message);
+        }
         let message = match &view.configuration {
             Configuration::Default => "programmed by the defaults: no profile selects this node",
             Configuration::LastGood(_) => "programmed by the last known configuration",
@@ -133,16 +163,18 @@ pub(crate) fn ready(facts: &Facts<'_>) -> Finding {
     finding(Status::False, reason, failure_message(first))
 }
 
-fn findings(facts: &Facts<'_>) -> Vec<Finding> {
+fn findings(facts: &Facts<'_>, now: Timestamp) -> Vec<Finding> {
     let mut findings = vec![
-        ready(facts),
-        progressing(facts),
+        ready(facts, now),
+        progressing(facts, now),
         degraded(facts),
         honoured(facts),
     ];
     findings.extend(families(facts).iter().map(family_programmed));
+    findings.extend(facts.report.map(rules_contested));
     findings.push(source_synced(facts.view));
     findings.extend(manifests_parsed(facts.view));
+    findings.extend(conntrack::findings(facts.connections));
     findings
 }
 
@@ -156,10 +188,17 @@ fn finding(kind: &'static str, status: Status, reason: Reason, message: String) 
     }
 }
 
-fn progressing(facts: &Facts<'_>) -> Finding {
+fn progressing(facts: &Facts<'_>, now: Timestamp) -> Finding {
     let say = |status, reason, message: &str| {
         finding(condition::PROGRESSING, status, reason, message.to_owned())
     };
+    if let Some(Activity::Running { since, .. }) = facts.report.map(|report| report.activity)
+        && age(since, now) > SLOW_ROUND
+    {
+        let since = Timestamp::try_from(since).unwrap_or_default();
+        let message = format!("a round has been running since {since:.0}");
+        return say(Status::True, reason::SLOW, &message);
+    }
     if facts.report.is_some_and(|r| r.activity == Activity::Paused) {
         return say(Status::False, reason::PAUSED, "the profile is paused");
     }
@@ -190,6 +229,9 @@ fn degraded(facts: &Facts<'_>) -> Finding {
         };
         return say(Status::True, reason, failure_message(first));
     }
+    if let Some(contest) = facts.report.and_then(|report| report.contest.as_ref()) {
+        return say(Status::True, reason::REPAIRS_HELD_BACK, contest.to_string());
+    }
     let refused = families.iter().flat_map(|family| &family.quarantined);
     if let Some(first) = refused.clone().next() {
         let message = format!("the kernel refuses {} Services: {first}", refused.count());
@@ -203,7 +245,16 @@ fn degraded(facts: &Facts<'_>) -> Finding {
         let message = format!("nothing heard since {since:.0}: {message}");
         return say(Status::True, reason::SOURCE_STALE, message);
     }
+    if let Some((reason, message)) = conntrack::degradation(facts.connections) {
+        return say(Status::True, reason, message);
+    }
     say(Status::False, reason::AS_EXPECTED, String::new())
+}
+
+fn age(since: SystemTime, now: Timestamp) -> Duration {
+    // A clock that was set back makes nothing old.
+    let age = SystemTime::from(now).duration_since(since);
+    age.unwrap_or_default()
 }
 
 fn honoured(facts: &Facts<'_>) -> Finding {
@@ -254,6 +305,27 @@ fn family_programmed(family: &FamilyStatus) -> Finding {
             failure_message(family),
         ),
     }
+}
+
+fn rules_contested(report: &Report) -> Finding {
+    let say =
+        |status, reason, message| finding(condition::RULES_CONTESTED, status, reason, message);
+    if let Some(contest) = &report.contest {
+        // The same as long as it lasts: each other message would be another write to the API.
+        let since = Timestamp::try_from(contest.since).unwrap_or_default();
+        let message = format!("since {since:.0}, {contest}");
+        return say(Status::True, reason::REPAIRS_HELD_BACK, message);
+    }
+    let last: Option<(Family, &Damage)> = report
+        .families
+        .iter()
+        .filter_map(|family| Some((family.family, family.last_damage.as_ref()?)))
+        .max_by_key(|(_, damage)| damage.found);
+    let message = last.map_or_else(String::new, |(family, damage)| {
+        let found = Timestamp::try_from(damage.found).unwrap_or_default();
+        format!("last repaired at {found:.0}: {family}: {damage}")
+    });
+    say(Status::False, reason::UNDISTURBED, message)
 }
 
 fn source_synced(view: &View) -> Finding {
@@ -337,7 +409,12 @@ fn rejections(facts: &Facts<'_>) -> Vec<Rejection> {
             message: quarantined.error.clone(),
         })
     });
-    found.chain(short).chain(refused).collect()
+    let not_relayed = facts.not_relayed.iter().cloned();
+    found
+        .chain(short)
+        .chain(refused)
+        .chain(not_relayed)
+        .collect()
 }
 
 #[cfg(test)]

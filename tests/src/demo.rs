@@ -14,7 +14,7 @@ mod stage;
 mod summary;
 
 use std::path::PathBuf;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use crds::NodeProxyStatus;
@@ -24,11 +24,13 @@ pub use interruption::{Interrupted, Interruption};
 pub use screen::{Screen, Style};
 pub use summary::{Removal, Restart, Spread, Summary};
 
-use agent::{Agent, Workplace};
+use agent::{wait_for_status, wait_until_ready};
 use agent_report::{interesting_part, is_ready, newest_writes, without_phases};
 use crowd::Crowd;
 use manifests::Manifests;
 use stage::{Path, SERVERS, Stage, drawing};
+
+use crate::lone_agent::{LoneAgent, Source, Sysctls, Workplace};
 
 /// Connections made on each way to a Service. That a server of three is chosen by none of them has
 /// a chance of one in 10^20.
@@ -40,11 +42,14 @@ const LASTING: usize = 100;
 const REMOVED: &str = "web-2";
 /// The file they are in.
 const ENDPOINTS: &str = "web-endpoints.yaml";
+/// How long the agent may take for anything it is waited for.
+const PROMPTLY: Duration = Duration::from_secs(10);
+
 /// What the demo has made and not yet removed.
 #[derive(Debug)]
 struct Scene {
     // Dropped in this order: the agent, the servers and their namespaces, the files.
-    agent: Agent,
+    agent: LoneAgent,
     stage: Stage,
     manifests: Manifests,
     workplace: Workplace,
@@ -104,10 +109,10 @@ fn show(screen: &mut Screen<'_>, made: &mut Made) -> Result<Summary> {
     screen.line(
         "Signpost forwards connections to Services. Here it does so, on this machine alone.",
     )?;
-    let mut scene = set_up(screen, made)?;
+    let scene = set_up(screen, made)?;
     let spread = show_spread(screen, &scene)?;
-    let removal = show_removal(screen, &mut scene)?;
-    show_what_is_programmed(screen, &mut scene)?;
+    let removal = show_removal(screen, &scene)?;
+    show_what_is_programmed(screen, &scene)?;
     let restart = show_restart(screen, scene, made)?;
     Ok(Summary {
         spread,
@@ -138,14 +143,15 @@ fn set_up(screen: &mut Screen<'_>, made: &mut Made) -> Result<Scene> {
     let manifests = Manifests::copy_into(folder.path())?;
     let workplace = Workplace {
         node: stage.node()?.clone(),
-        manifests: manifests.directory().to_owned(),
+        source: Source::Manifests(manifests.directory().to_owned()),
         folder: folder.path().to_owned(),
-        interruption: screen.interruption().clone(),
+        sysctls: Sysctls::Writable,
+        deadline: PROMPTLY,
     };
     let start = Instant::now();
-    let mut agent = Agent::start(&workplace)?;
+    let agent = LoneAgent::start(&workplace)?;
     made.processes.push(agent.process_id());
-    agent.wait_until_ready()?;
+    wait_until_ready(&agent, screen.interruption())?;
     screen.line(format!(
         "Ready after {:.1} s: Services demo/web and demo/dns are programmed.",
         start.elapsed().as_secs_f64()
@@ -181,15 +187,14 @@ fn show_spread(screen: &mut Screen<'_>, scene: &Scene) -> Result<Vec<Spread>> {
     Ok(spread)
 }
 
-fn show_removal(screen: &mut Screen<'_>, scene: &mut Scene) -> Result<Removal> {
+fn show_removal(screen: &mut Screen<'_>, scene: &Scene) -> Result<Removal> {
     screen.title(&format!(
         "4. {REMOVED} is taken out of {ENDPOINTS} while four clients connect all the time"
     ))?;
-    let before = scene
-        .agent
-        .wait_for_status("a status that is ready", is_ready)?;
-    let crowd = start_crowd(&scene.stage)?;
     let interruption = screen.interruption().clone();
+    let what = "a status that is ready";
+    let before = wait_for_status(&scene.agent, &interruption, what, is_ready)?;
+    let crowd = start_crowd(&scene.stage)?;
     let start = Instant::now();
     crowd.wait_for("connections", start, LASTING, &interruption, |_| true)?;
     let renamed = scene.manifests.commit_without_pod(ENDPOINTS, REMOVED)?;
@@ -201,12 +206,11 @@ fn show_removal(screen: &mut Screen<'_>, scene: &mut Scene) -> Result<Removal> {
         !connection.is_answered_by(REMOVED)
     })?;
     let connections = crowd.stop()?;
-    let after = scene
-        .agent
-        .wait_for_status("the change in the status", |status| {
-            status.counts.endpoints < before.counts.endpoints
-                && status.sync_latency != before.sync_latency
-        })?;
+    let what = "the change in the status";
+    let after = wait_for_status(&scene.agent, &interruption, what, |status| {
+        status.counts.endpoints < before.counts.endpoints
+            && status.sync_latency != before.sync_latency
+    })?;
 
     let removal = Removal::of(&connections, renamed, REMOVED);
     screen.columns(&SERVERS.map(|(name, _)| name))?;
@@ -237,8 +241,8 @@ fn show_verdict(screen: &mut Screen<'_>, connections: &str, failures: &[String])
     screen.quote(&failures.join("\n"))
 }
 
-fn show_rounds_of_change(screen: &mut Screen<'_>, agent: &Agent) -> Result<()> {
-    let rounds = agent.ask("/debug/rounds")?;
+fn show_rounds_of_change(screen: &mut Screen<'_>, agent: &LoneAgent) -> Result<()> {
+    let rounds = agent.get("/debug/rounds")?;
     screen.line("What the agent did (/debug/rounds):")?;
     screen.quote(&newest_writes(&rounds).join("\n"))
 }
@@ -254,14 +258,13 @@ fn show_latency(screen: &mut Screen<'_>, status: &NodeProxyStatus) -> Result<()>
     ))
 }
 
-fn show_what_is_programmed(screen: &mut Screen<'_>, scene: &mut Scene) -> Result<()> {
+fn show_what_is_programmed(screen: &mut Screen<'_>, scene: &Scene) -> Result<()> {
     screen.title("5. What is programmed: `signpost-agent explain demo/web`")?;
-    screen.quote(&scene.agent.explain("demo/web")?)?;
+    screen.quote(&scene.agent.ask(&["explain", "demo/web"])?)?;
     screen
         .line("and what the node says of itself (--status FILE; in a cluster, its NodeProxy):")?;
-    let status = scene
-        .agent
-        .wait_for_status("a status that is ready", is_ready)?;
+    let what = "a status that is ready";
+    let status = wait_for_status(&scene.agent, screen.interruption(), what, is_ready)?;
     screen.quote(&interesting_part(&status))
 }
 
@@ -292,10 +295,10 @@ fn show_restart(screen: &mut Screen<'_>, scene: Scene, made: &mut Made) -> Resul
         &interruption,
         |_| true,
     )?;
-    let mut agent = Agent::start(&workplace)?;
+    let agent = LoneAgent::start(&workplace)?;
     let restarted = Instant::now();
     made.processes.push(agent.process_id());
-    agent.wait_until_ready()?;
+    wait_until_ready(&agent, &interruption)?;
     crowd.wait_for(
         "connections",
         Instant::now(),
@@ -304,7 +307,7 @@ fn show_restart(screen: &mut Screen<'_>, scene: Scene, made: &mut Made) -> Resul
         |_| true,
     )?;
     let connections = crowd.stop()?;
-    let rounds = agent.ask("/debug/rounds")?;
+    let rounds = agent.get("/debug/rounds")?;
     // The namespaces go with the stage; nobody may be left to program them.
     drop(agent);
     drop(stage);

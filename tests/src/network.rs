@@ -17,10 +17,12 @@
 //! Making namespaces takes root, or a kernel that gives user namespaces: a test target calls
 //! [`enter_private_namespaces`] at the start of its `main`.
 
+mod http;
 mod isolation;
 mod namespace;
 mod outcome;
 mod process;
+mod sctp;
 mod tally;
 mod topology;
 mod traffic;
@@ -36,6 +38,7 @@ pub use isolation::enter_private_namespaces;
 pub use namespace::Namespace;
 pub use outcome::Outcome;
 pub use process::Process;
+pub use sctp::sctp_socket;
 pub use tally::Tally;
 pub use topology::{Outsider, Plan, PlannedNode, Topology};
 pub use traffic::{Probe, Server, Traffic, probe, start_server, start_traffic};

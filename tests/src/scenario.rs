@@ -26,6 +26,7 @@
 //! | `configure WORD…` | programs with the default configuration changed by these words, all of them in [`Setting`] |
 //! | `restart` | forgets everything but the objects, as a new process does, and programs again |
 //! | `packet ORIGIN SOURCE -> DESTINATION:PORT/PROTOCOL = VERDICT` | asks where a packet goes |
+//! | `keeps ORIGIN SOURCE -> DESTINATION:PORT/PROTOCOL = VERDICT` | a client connects again and again: always to one of these endpoints, and to that of its last `keeps` while it is among them |
 //! | `expect no change` | the last step before that programs (one of the four above) wrote nothing |
 //! | `expect DUMP [LABEL]` | what is programmed prints as the section `DUMP [LABEL]`: `dataplane`, `nftables` at depths that have it, or `rejections` |
 //!
@@ -57,6 +58,7 @@
 //! [`Simulated`] backend (its rules, walked in this process) and a [`RealKernel`] (its rules in a
 //! namespace, real servers, real connections).
 
+mod affinity;
 mod cluster;
 mod depth;
 mod golden;
@@ -69,6 +71,7 @@ mod script;
 mod setting;
 mod simulated;
 
+pub use affinity::Kept;
 pub use cluster::Cluster;
 pub use depth::{Depth, Judgement};
 pub use golden::{Goldens, Update};
@@ -78,4 +81,4 @@ pub use oracle::Oracle;
 pub use runner::{run, scenario_files, trials};
 pub use script::{Action, Dump, Expectation, ParseError, Script, Step};
 pub use setting::Setting;
-pub use simulated::{Form, Simulated};
+pub use simulated::{Form, Simulated, Walk};

@@ -4,10 +4,11 @@ use std::net::Ipv4Addr;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use libtest_mimic::{Arguments, Failed, Trial};
+use libtest_mimic::Arguments;
 use tests::control_plane::{ADMINISTRATOR, ControlPlane, Options, build_programs};
 use tests::deadline::wait_for;
 use tests::network::{Outsider, Plan, Topology, enter_private_namespaces};
+use tests::trial::trial;
 
 const ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 123, 0, 1);
 const DEADLINE: Duration = Duration::from_secs(60);
@@ -15,12 +16,11 @@ const DEADLINE: Duration = Duration::from_secs(60);
 fn main() -> Result<()> {
     build_programs()?;
     enter_private_namespaces()?;
-    let test = || serves_nodes().map_err(|error| Failed::from(format!("{error:#}")));
-    let trials = vec![Trial::test(
+    let trial = trial(
         "a_node_reaches_the_api_server_and_trusts_its_certificate",
-        test,
-    )];
-    libtest_mimic::run(&Arguments::from_args(), trials).exit();
+        serves_nodes,
+    );
+    libtest_mimic::run(&Arguments::from_args(), vec![trial]).exit();
 }
 
 fn serves_nodes() -> Result<()> {

@@ -3,17 +3,13 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use libtest_mimic::{Arguments, Failed, Trial};
+use libtest_mimic::Arguments;
 use tests::demo::{Interrupted, Interruption, Screen, Style, Summary, perform};
 use tests::network::{enter_private_namespaces, namespaces_of};
+use tests::trial::trial;
 
 fn main() -> Result<()> {
     enter_private_namespaces()?;
-    let trial = |name: &str, test: fn() -> Result<()>| {
-        Trial::test(name, move || {
-            test().map_err(|error| Failed::from(format!("{error:#}")))
-        })
-    };
     let trials = vec![
         trial("it_shows_what_it_promises", it_shows_what_it_promises),
         trial(

@@ -6,12 +6,13 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use dataplane::{Family, Protocol};
-use libtest_mimic::{Arguments, Failed, Trial};
+use libtest_mimic::Arguments;
 use testkit::address_plan as addresses;
 use tests::network::{
     Namespace, Network, Outcome, Plan, Probe, Topology, enter_private_namespaces, namespaces_of,
     probe, start_server, start_traffic,
 };
+use tests::trial::trial;
 
 const DEADLINE: Duration = Duration::from_secs(5);
 /// How long silence is listened to.
@@ -20,11 +21,6 @@ const PROTOCOLS: [Protocol; 2] = [Protocol::Tcp, Protocol::Udp];
 
 fn main() -> Result<()> {
     enter_private_namespaces()?;
-    let trial = |name: &str, test: fn() -> Result<()>| {
-        Trial::test(name, move || {
-            test().map_err(|error| Failed::from(format!("{error:#}")))
-        })
-    };
     let trials = vec![
         trial(
             "it_comes_up_in_under_two_seconds",

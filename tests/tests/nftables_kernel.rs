@@ -1,20 +1,21 @@
 //! What is committed is what a real kernel then holds, and nothing else changes.
 
 use std::collections::BTreeSet;
-use std::time::{Instant, SystemTime};
 
 use anyhow::{Context, Result, ensure};
 use backend::{Backend, Change as _, Drift, Recovery, Rendered};
 use backend_nftables::{Nftables, Table};
 use dataplane::{Dataplane, Family, FrontendKey, ServiceRules, Target};
-use libtest_mimic::{Arguments, Failed, Trial};
+use libtest_mimic::Arguments;
 use proptest::strategy::{Strategy, ValueTree};
 use proptest::test_runner::TestRunner;
-use reconciler::{Clock, Domain, Reason};
+use reconciler::{Domain, Reason};
 use testkit::laws::Subject;
 use testkit::{Cluster, Faulty, clusters};
 use tests::binaries;
 use tests::network::{Namespace, Network, enter_private_namespaces};
+use tests::system_clock::SystemClock;
+use tests::trial::trial;
 
 /// How many generated clusters follow each other in one kernel.
 const CLUSTERS: usize = 60;
@@ -68,13 +69,10 @@ fn main() -> Result<()> {
         ),
     ];
     let trials = tests.map(|(name, test)| {
-        Trial::test(name, move || {
-            let run = || -> Result<()> {
-                let mut network = Network::new()?;
-                let [namespace] = network.add_namespaces(["kernel"])?;
-                test(&namespace)
-            };
-            run().map_err(|error| Failed::from(format!("{error:#}")))
+        trial(name, move || {
+            let mut network = Network::new()?;
+            let [namespace] = network.add_namespaces(["kernel"])?;
+            test(&namespace)
         })
     });
     libtest_mimic::run(&Arguments::from_args(), trials.into()).exit();
@@ -137,17 +135,6 @@ fn program_all(
         Ok((backend, rendered))
     };
     open(namespace)?.into_iter().map(program).collect()
-}
-
-fn nft(namespace: &Namespace, arguments: &[&str]) -> Result<String> {
-    let output = namespace.command("nft").args(arguments).output()?;
-    let errors = String::from_utf8_lossy(&output.stderr);
-    ensure!(
-        output.status.success(),
-        "nft {arguments:?}: {}: {errors}",
-        output.status
-    );
-    Ok(String::from_utf8(output.stdout)?)
 }
 
 /// The laws ask for fresh kernels: each is a network namespace of its own.
@@ -218,13 +205,17 @@ fn nft_lists_every_form_we_write(namespace: &Namespace) -> Result<()> {
         for (backend, believed) in backends.iter_mut().zip(&mut believed) {
             *believed = program(backend, &cluster.compile(), believed)?;
         }
-        listed = nft(namespace, &["list", "ruleset"])?;
+        listed = namespace.nft(&["list", "ruleset"])?;
     }
     for part in [
         "map @endpoints",
         "vmap @services",
         "masquerade fully-random",
         "@hairpins",
+        "update @clients",
+        "delete @clients",
+        "vmap @restrictions",
+        "@sources-24 return",
     ] {
         ensure!(listed.contains(part), "no {part} in:\n{listed}");
     }
@@ -258,11 +249,11 @@ fn other_peoples_tables_stay_as_they_are(namespace: &Namespace) -> Result<()> {
         "add table ip kube-proxy",
         "add chain ip kube-proxy services",
     ] {
-        nft(namespace, &[command])?;
+        namespace.nft(&[command])?;
     }
     let list = || -> Result<String> {
-        let inet = nft(namespace, &["list", "table", "inet", "theirs"])?;
-        Ok(inet + &nft(namespace, &["list", "table", "ip", "kube-proxy"])?)
+        let inet = namespace.nft(&["list", "table", "inet", "theirs"])?;
+        Ok(inet + &namespace.nft(&["list", "table", "ip", "kube-proxy"])?)
     };
     let before = list()?;
     for (mut backend, _) in program_all(namespace, &rich()?)? {
@@ -288,7 +279,7 @@ fn quiet_is_told_from_change(namespace: &Namespace) -> Result<()> {
             "our own commits count as drift"
         );
     }
-    nft(namespace, &["add table ip theirs"])?;
+    namespace.nft(&["add table ip theirs"])?;
     for (backend, _) in &mut families {
         ensure!(
             backend.observe_drift()? == Drift::Possible,
@@ -320,7 +311,7 @@ fn whatever_was_damaged_is_repaired(namespace: &Namespace) -> Result<()> {
         "delete table ip6 signpost; add table ip6 signpost; add map ip6 signpost services { type ipv4_addr : verdict; }".to_owned(),
     ];
     for damage in &damages {
-        nft(namespace, &[damage])?;
+        namespace.nft(&[damage])?;
         let mut repaired = 0;
         for (backend, believed) in &mut families {
             let observed = Rendered {
@@ -345,7 +336,7 @@ fn whatever_was_damaged_is_repaired(namespace: &Namespace) -> Result<()> {
 
 /// The first element of a map, as nft prints it.
 fn some_element(namespace: &Namespace, map: &str) -> Result<String> {
-    let listed = nft(namespace, &["list", "map", "ip", "signpost", map])?;
+    let listed = namespace.nft(&["list", "map", "ip", "signpost", map])?;
     let (_, elements) = listed
         .split_once("elements = {")
         .context("it has elements")?;
@@ -359,13 +350,10 @@ fn a_refused_transaction_changes_nothing(namespace: &Namespace) -> Result<()> {
     let (backend, believed) = &mut families[0];
     let element = some_element(namespace, "services")?;
     let key = element.split(" : ").next().context("it has a key")?;
-    nft(
-        namespace,
-        &[&format!("delete element ip signpost services {{ {key} }}")],
-    )?;
+    namespace.nft(&[&format!("delete element ip signpost services {{ {key} }}")])?;
     // Believing what is not so, it deletes what is not there.
     let empty = Dataplane::new(dataplane.node().clone(), dataplane.config().clone());
-    let before = nft(namespace, &["list", "ruleset"])?;
+    let before = namespace.nft(&["list", "ruleset"])?;
     let rules = backend.render(&empty, believed);
     let change = backend.diff(&believed.rules, &rules);
     let Err(error) = backend.commit(change) else {
@@ -373,7 +361,7 @@ fn a_refused_transaction_changes_nothing(namespace: &Namespace) -> Result<()> {
     };
     ensure!(error.recovery == Recovery::Observe, "{:?}", error.recovery);
     ensure!(
-        nft(namespace, &["list", "ruleset"])? == before,
+        namespace.nft(&["list", "ruleset"])? == before,
         "something changed"
     );
     Ok(())
@@ -409,7 +397,7 @@ fn one_refused_service(namespace: &Namespace) -> Result<()> {
         refused == ["shop/service-17"],
         "refused: {refused:?} in {round}"
     );
-    let listed = nft(namespace, &["list", "map", "ip", "signpost", "services"])?;
+    let listed = namespace.nft(&["list", "map", "ip", "signpost", "services"])?;
     for number in 1..=40 {
         let programmed = listed.contains(&format!("10.96.0.{number} . tcp . 80 : goto cluster-1"));
         ensure!(
@@ -420,28 +408,16 @@ fn one_refused_service(namespace: &Namespace) -> Result<()> {
     Ok(())
 }
 
-struct SystemClock;
-
-impl Clock for SystemClock {
-    fn now(&self) -> Instant {
-        Instant::now()
-    }
-
-    fn wall_time(&self) -> SystemTime {
-        SystemTime::now()
-    }
-}
-
 /// The command that a person gives.
 fn cleanup_command(namespace: &Namespace) -> Result<()> {
-    nft(namespace, &["add table inet theirs"])?;
+    namespace.nft(&["add table inet theirs"])?;
     drop(program_all(namespace, &rich()?)?);
     for _ in 0..2 {
         let agent = binaries::find("signpost-agent")?;
         let output = namespace.command(agent).arg("cleanup").output()?;
         let complaint = String::from_utf8_lossy(&output.stderr);
         ensure!(output.status.success(), "cleanup failed: {complaint}");
-        let left = nft(namespace, &["list", "tables"])?;
+        let left = namespace.nft(&["list", "tables"])?;
         ensure!(left.trim() == "table inet theirs", "left is:\n{left}");
     }
     Ok(())
@@ -454,7 +430,7 @@ fn removal_leaves_nothing_and_can_be_repeated(namespace: &Namespace) -> Result<(
         ensure!(backend.observe()? == Table::default(), "something is left");
     }
     ensure!(
-        nft(namespace, &["list", "ruleset"])?.is_empty(),
+        namespace.nft(&["list", "ruleset"])?.is_empty(),
         "something is left"
     );
     Ok(())

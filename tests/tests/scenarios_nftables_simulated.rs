@@ -1,14 +1,20 @@
 //! Every scenario, told to the nftables rules as this process understands them.
 
 use anyhow::Result;
-use backend_nftables::{open, simulate};
+use backend_nftables::{Memory, open, simulate, simulate_next};
 use libtest_mimic::Arguments;
-use tests::scenario::{Simulated, Update, nftables_form, trials};
+use tests::scenario::{Simulated, Update, Walk, nftables_form, trials};
 
 fn main() -> Result<()> {
     let trials = trials(Update::from_environment()?, |_| {
         // Opened for what it renders; nothing is committed.
-        Ok(Simulated::new(open()?, simulate, nftables_form()))
+        let walk = Walk {
+            first: simulate,
+            next: |table: &_, node: &_, packet: &_, memory: &mut Memory, number| {
+                simulate_next(table, node, packet, memory, number)
+            },
+        };
+        Ok(Simulated::new(open()?, walk, nftables_form()))
     })?;
     libtest_mimic::run(&Arguments::from_args(), trials).exit();
 }

@@ -1,17 +1,20 @@
 //! A table without its history.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use dataplane::Family;
 use netlink::nf_tables::{ElementData, Verdict};
 
-use crate::chains::BalancingChain;
-use crate::layout::{self, Keyed, LOCAL_SLOTS};
+use crate::chains::{self, NumberedChain};
+use crate::layout::{self, Keyed, LOCAL_SLOTS, SetName};
+use crate::render::source_lengths;
 use crate::table::Table;
 
 impl Table {
     /// The same table arranged as if it had been rendered at once: endpoints in order, and no chain
-    /// for a number of endpoints that nothing has. Equal for tables that treat packets the same.
+    /// for a number that nothing has, no set for a length of prefix that nobody has. Equal for
+    /// tables that treat packets the same.
     #[must_use]
     pub fn canonical(&self, family: Family) -> Table {
         let mut table = self.clone();
@@ -20,16 +23,25 @@ impl Table {
             for (_, data) in set.elements.iter() {
                 if let ElementData::Verdict(Verdict::Goto(chain)) = data {
                     used.extend(
-                        BalancingChain::parse(chain)
+                        NumberedChain::parse(chain)
                             .into_iter()
-                            .flat_map(BalancingChain::closure),
+                            .flat_map(NumberedChain::closure),
                     );
                 }
             }
         }
-        table.chains.retain(|name, _| {
-            BalancingChain::parse(name).is_none_or(|chain| used.contains(&chain))
+        table
+            .chains
+            .retain(|name, _| NumberedChain::parse(name).is_none_or(|chain| used.contains(&chain)));
+        table.sets.retain(|name, set| {
+            let may_go = matches!(SetName::parse(name), Some(SetName::Sources(_)));
+            !(may_go && set.elements.is_empty())
         });
+        let allow_sources = chains::allow_sources(family, source_lengths(&table.sets));
+        let name = Arc::clone(&allow_sources.chain.name);
+        if table.chains.contains_key(&name) {
+            table.chains.insert(name, Arc::new(allow_sources));
+        }
         for keyed in [Keyed::Address, Keyed::NodePort] {
             let name = keyed.endpoints();
             let Some(set) = self.sets.get(name.as_str()) else {

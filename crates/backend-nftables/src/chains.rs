@@ -3,32 +3,37 @@
 //! Hooks and priorities are kube-proxy's, and for its reasons: DNAT at -100 so that filtering sees
 //! endpoints; refusals at filter priority 0, because rejecting before DNAT needs kernel 5.9.
 
-mod balancing;
+mod affinity;
+mod numbered;
 mod rule_parts;
+mod source_ranges;
 
 use dataplane::{Config, Family};
 use netlink::nf_tables::{
-    Chain, ChainKind, CtKey, Expression, FibField, Hook, HookPoint, MetaKey, Operator, Register,
+    Chain, ChainKind, Expression, FibField, Hook, HookPoint, MetaKey, Operator, Register,
     RejectKind, Rule, Verdict,
 };
 
-pub(crate) use self::balancing::{BalancingChain, Job};
+pub(crate) use self::numbered::{Job, NumberedChain, Placement};
 use self::rule_parts::{
-    Address, address_type_local, after, compare, ct_new, family_of, in_range, load_address,
-    load_protocol_and_port, local_source, lookup_verdict, mark, member, not_loopback, rule,
-    to_node_port_address, verdict,
+    Address, address_type_local, after, compare, ct_dnat, ct_new, family_of, in_range,
+    load_address, load_protocol_and_port, local_source, lookup_verdict, mark, member, not_loopback,
+    rule, to_node_port_address, verdict,
 };
+pub(crate) use self::source_ranges::{ALLOW_SOURCES, allow_sources};
 use crate::layout::{self, Keyed, SetName, nft_family};
 use crate::table::ChainWithRules;
 
 /// `NF_IP_PRI_NAT_DST`.
 const DSTNAT: i32 = -100;
+/// Before DNAT: what may not connect is dropped while it still has the address it asked for.
+const BEFORE_DSTNAT: i32 = DSTNAT - 10;
 /// `NF_IP_PRI_FILTER`.
 const FILTER: i32 = 0;
 /// `NF_IP_PRI_NAT_SRC`.
 const SRCNAT: i32 = 100;
-/// `IPS_DST_NAT`.
-const CT_STATUS_DNAT: u32 = 1 << 5;
+/// Before sources are rewritten, by us or by anybody else.
+const BEFORE_SRCNAT: i32 = SRCNAT - 10;
 
 /// The chain that refuses. No name may be one of nft's own words, or nft could not read its own
 /// listing.
@@ -64,6 +69,35 @@ pub(crate) fn fixed(family: Family, config: &Config) -> Vec<ChainWithRules> {
             SRCNAT,
             vec![jump("masquerading")],
         ),
+        // A connection to a process on this node does not pass postrouting.
+        base(
+            "nat-input-learn",
+            ChainKind::Nat,
+            HookPoint::Input,
+            BEFORE_SRCNAT,
+            vec![jump("learn")],
+        ),
+        base(
+            "nat-postrouting-learn",
+            ChainKind::Nat,
+            HookPoint::Postrouting,
+            BEFORE_SRCNAT,
+            vec![jump("learn")],
+        ),
+        base(
+            "filter-prerouting",
+            ChainKind::Filter,
+            HookPoint::Prerouting,
+            BEFORE_DSTNAT,
+            vec![new("restrict")],
+        ),
+        base(
+            "filter-output-before-nat",
+            ChainKind::Filter,
+            HookPoint::Output,
+            BEFORE_DSTNAT,
+            vec![new("restrict")],
+        ),
         base(
             "filter-input",
             ChainKind::Filter,
@@ -95,6 +129,16 @@ pub(crate) fn fixed(family: Family, config: &Config) -> Vec<ChainWithRules> {
             external_local(family, config, Keyed::NodePort),
         ),
         regular("masquerading", masquerade(family, config)),
+        regular("learn", affinity::learn(family)),
+        regular(
+            "restrict",
+            vec![lookup_verdict(
+                family,
+                Keyed::Address,
+                SetName::Restrictions,
+                Vec::new(),
+            )],
+        ),
         regular(
             "refuse-services",
             vec![lookup_verdict(
@@ -184,22 +228,11 @@ fn masquerade(family: Family, config: &Config) -> Vec<Rule> {
     let width = nft_family(family).address().width();
     let destination = after(Register(0), width);
     let protocol = after(destination, width);
-    let mut hairpin = vec![
-        Expression::Ct {
-            key: CtKey::Status,
-            direction: None,
-            to: Register(0),
-        },
-        Expression::Bitwise {
-            from: Register(0),
-            to: Register(0),
-            mask: CT_STATUS_DNAT.to_ne_bytes().to_vec(),
-            xor: vec![0; 4],
-        },
-        compare(Operator::NotEqual, &[0; 4]),
+    let mut hairpin = ct_dnat();
+    hairpin.extend([
         load_address(family, Address::Source, Register(0)),
         load_address(family, Address::Destination, destination),
-    ];
+    ]);
     hairpin.extend(load_protocol_and_port(protocol));
     hairpin.push(Expression::Lookup {
         set: layout::name(SetName::Hairpins.as_str()),
@@ -255,7 +288,7 @@ fn base(
     }
 }
 
-fn regular(name: &str, rules: Vec<Rule>) -> ChainWithRules {
+pub(crate) fn regular(name: &str, rules: Vec<Rule>) -> ChainWithRules {
     ChainWithRules {
         chain: Chain {
             name: layout::name(name),

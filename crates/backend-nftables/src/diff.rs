@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use backend::Size;
-use dataplane::{Family, FrontendKey};
+use dataplane::{Family, FrontendKey, Hairpin, Precedence};
 use netlink::nf_tables::{Bytes, ElementData, Operation, Set, Transaction};
 
 use crate::layout::{self, SetName, TABLE, nft_family};
@@ -42,11 +42,17 @@ pub(crate) fn diff(family: Family, believed: &Table, wanted: &Table) -> Change {
         believed
     };
     add_objects(believed, wanted, &mut current);
+    let (mut turn, mut elements) = (Precedence::First, 0);
     for (group, steps) in steps(family, believed, wanted) {
         frontends.extend(group.frontend);
-        if current.elements() + steps.len() > ELEMENTS_A_TRANSACTION && current.elements() > 0 {
+        // What comes first neither waits for the rest nor fails with it.
+        let is_next_turn = std::mem::replace(&mut turn, group.turn) != group.turn;
+        let is_full = elements + steps.len() > ELEMENTS_A_TRANSACTION;
+        if elements > 0 && (is_full || is_next_turn) {
             transactions.push(std::mem::replace(&mut current, start()));
+            elements = 0;
         }
+        elements += steps.len();
         add_steps(wanted, steps, &mut current);
     }
     // What is not wanted goes by itself and last: kernels before 6.2 refuse to remove a chain that an
@@ -135,9 +141,11 @@ fn delete_objects(believed: &Table, wanted: &Table, transaction: &mut Transactio
     }
 }
 
-/// What belongs together: a frontend's elements, or all elements that are no frontend's.
+/// What belongs together, a frontend's elements or one that is no frontend's, in the order in which
+/// it is written.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 struct Group {
+    turn: Precedence,
     frontend: Option<FrontendKey>,
     rest: Bytes,
 }
@@ -149,6 +157,7 @@ fn steps<'a>(
 ) -> BTreeMap<Group, Vec<Step<'a>>> {
     let mut groups: BTreeMap<Group, Vec<Step<'a>>> = BTreeMap::new();
     let empty = dataplane::PersistentMap::default();
+    let beside_first = beside_first(wanted);
     for (name, set) in &wanted.sets {
         let Some(name) = SetName::parse(name) else {
             continue;
@@ -161,11 +170,20 @@ fn steps<'a>(
             let frontend = name
                 .keyed()
                 .and_then(|keyed| layout::parse_frontend(family, keyed, difference.key.as_slice()));
-            let rest = match frontend {
-                Some(_) => Bytes::new(),
-                None => *difference.key,
+            let (rest, is_first) = match &frontend {
+                Some(frontend) => (Bytes::new(), wanted.first.contains(frontend)),
+                None => (*difference.key, beside_first.contains(difference.key)),
             };
-            let steps = groups.entry(Group { frontend, rest }).or_default();
+            let turn = match is_first {
+                true => Precedence::First,
+                false => Precedence::Ordinary,
+            };
+            let group = Group {
+                turn,
+                frontend,
+                rest,
+            };
+            let steps = groups.entry(group).or_default();
             if difference.before.is_some() {
                 steps.push(Step::Delete(name, *difference.key));
             }
@@ -176,6 +194,25 @@ fn steps<'a>(
         }
     }
     groups
+}
+
+/// The elements that are no frontend's and belong to those that come first: their addresses, as
+/// cluster IPs, and their endpoints, as hairpins.
+fn beside_first(wanted: &Table) -> BTreeSet<Bytes> {
+    let mut keys = BTreeSet::new();
+    for key in &wanted.first {
+        if let FrontendKey::Address { address, .. } = key {
+            keys.insert(layout::address(*address));
+        }
+        keys.extend(wanted.targets(key).into_iter().map(|target| {
+            layout::hairpin(&Hairpin {
+                address: target.address,
+                protocol: key.protocol(),
+                port: target.port,
+            })
+        }));
+    }
+    keys
 }
 
 /// Removals before additions: a changed element is one of each, and the kernel knows no third way.

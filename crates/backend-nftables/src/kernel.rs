@@ -3,19 +3,22 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::error::Error;
 use std::io::ErrorKind;
+use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use backend::{
     Backend, CommitError, Drift, ObserveError, Receipt, Recovery, Rendered, Shortcoming,
 };
-use dataplane::{Affinity, Dataplane, Family, ServiceKey};
-use netlink::nf_tables::{Chain, Operation, Rule, Set, SetContent, Transaction};
-use netlink::{OpenError, Socket};
+use dataplane::{Dataplane, Family, Protocol, ServiceKey};
+use netlink::nf_tables::{Chain, Operation, Rule, Set, SetContent, SetWriter, Transaction};
+use netlink::{Listener, OpenError, Socket};
 use rustix::io::Errno;
 
 use crate::diff::{Change, diff};
+use crate::disturbances::Disturbances;
 use crate::layout::{self, SetName, TABLE, nft_family};
-use crate::render::{is_withheld, render};
+use crate::ledger::Ledger;
+use crate::render::render;
 use crate::table::{ChainWithRules, SetWithElements, Table};
 
 /// One family of the network namespace that [`open`] was called in.
@@ -24,9 +27,24 @@ pub struct Nftables {
     family: Family,
     /// `None`: only what is pure.
     connection: Option<Arc<Mutex<Connection>>>,
-    /// How the ruleset stood when this family was last read or written.
+    /// How the ruleset stood when this family was last read, or found to be as it was left.
     seen: Option<Seen>,
+    /// What others were heard doing; empty while nobody listens.
+    ledger: Arc<Mutex<Ledger>>,
+    sctp: Sctp,
 }
+
+/// Whether the kernel can redirect SCTP (`CONFIG_NF_CT_PROTO_SCTP`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Sctp {
+    Tracked,
+    Untracked,
+}
+
+/// A setting of conntrack that is there exactly when it knows SCTP, once NAT has loaded it.
+const SCTP_SETTING: &str = "/proc/sys/net/netfilter/nf_conntrack_sctp_timeout_established";
+/// A setting of conntrack that is there whenever conntrack is.
+const CONNTRACK_SETTING: &str = "/proc/sys/net/netfilter/nf_conntrack_max";
 
 /// What both families share.
 #[derive(Debug)]
@@ -46,15 +64,31 @@ struct Seen {
 
 /// Opens this thread's network namespace: one backend a family.
 pub fn open() -> Result<[Nftables; 2], OpenError> {
+    Ok(families(Socket::open()?, &Arc::default()))
+}
+
+/// Opens this thread's network namespace, and a way to hear of what others do to what is ours.
+/// While it is listened to, changes of others elsewhere are no reason to look.
+pub fn open_with_disturbances() -> Result<([Nftables; 2], Disturbances), OpenError> {
+    let socket = Socket::open()?;
+    let listener = Listener::open(TABLE, &socket)?;
+    let ledger = Arc::default();
+    let families = families(socket, &ledger);
+    Ok((families, Disturbances::new(listener, ledger)))
+}
+
+fn families(socket: Socket, ledger: &Arc<Mutex<Ledger>>) -> [Nftables; 2] {
     let connection = Arc::new(Mutex::new(Connection {
-        socket: Socket::open()?,
+        socket,
         transactions: 0,
     }));
-    Ok(Family::ALL.map(|family| Nftables {
+    Family::ALL.map(|family| Nftables {
         family,
         connection: Some(Arc::clone(&connection)),
         seen: None,
-    }))
+        ledger: Arc::clone(ledger),
+        sctp: Sctp::Tracked,
+    })
 }
 
 /// Why nothing was done.
@@ -71,6 +105,8 @@ impl Nftables {
             family,
             connection: None,
             seen: None,
+            ledger: Arc::default(),
+            sctp: Sctp::Tracked,
         }
     }
 
@@ -80,11 +116,25 @@ impl Nftables {
         Ok(connection.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    fn unobserved(&self, source: impl Error + Send + Sync + 'static) -> ObserveError {
+    /// Whether the kernel is known to hold what was read or written last.
+    fn is_unchanged(&mut self) -> bool {
+        self.observe_drift().is_ok_and(|drift| drift == Drift::None)
+    }
+
+    fn unobserved(
+        &self,
+        recovery: Recovery,
+        source: impl Error + Send + Sync + 'static,
+    ) -> ObserveError {
         ObserveError {
             family: self.family,
+            recovery,
             source: source.into(),
         }
+    }
+
+    fn unread(&self, source: netlink::ObserveError) -> ObserveError {
+        self.unobserved(recovery_of_reading(&source), source)
     }
 }
 
@@ -105,31 +155,40 @@ impl Backend for Nftables {
     }
 
     fn observe(&mut self) -> Result<Table, ObserveError> {
-        let mut connection = self.connection().map_err(|e| self.unobserved(e))?;
+        let mut connection = self
+            .connection()
+            .map_err(|e| self.unobserved(Recovery::Halt, e))?;
         // Read before the table: what changes meanwhile shows as drift.
         let seen = connection.observe_seen();
         let table = connection.observe_table(self.family);
         drop(connection);
-        self.seen = Some(seen.map_err(|e| self.unobserved(e))?);
-        table.map_err(|e| self.unobserved(e))
+        self.seen = Some(seen.map_err(|e| self.unread(e))?);
+        table.map_err(|e| self.unread(e))
     }
 
     fn observe_drift(&mut self) -> Result<Drift, ObserveError> {
         let Some(seen) = self.seen else {
             return Ok(Drift::Possible);
         };
-        let mut connection = self.connection().map_err(|e| self.unobserved(e))?;
-        let now = connection.observe_seen().map_err(|e| self.unobserved(e))?;
+        let mut connection = self
+            .connection()
+            .map_err(|e| self.unobserved(Recovery::Halt, e))?;
+        let now = connection.observe_seen().map_err(|e| self.unread(e))?;
+        drop(connection);
         let ours = now.transactions.wrapping_sub(seen.transactions);
         let all = now.generation.wrapping_sub(seen.generation);
-        Ok(if ours == all {
-            Drift::None
-        } else {
-            Drift::Possible
-        })
+        let ledger = self.ledger.lock().unwrap_or_else(PoisonError::into_inner);
+        let elsewhere = ledger.elsewhere(self.family, seen.generation, now.generation);
+        drop(ledger);
+        if ours.wrapping_add(elsewhere) != all {
+            return Ok(Drift::Possible);
+        }
+        self.seen = Some(now);
+        Ok(Drift::None)
     }
 
     fn commit(&mut self, change: Change) -> Result<Receipt, CommitError> {
+        self.sctp = observe_sctp();
         let mut connection = self.connection().map_err(|source| CommitError {
             family: self.family,
             recovery: Recovery::Halt,
@@ -138,10 +197,20 @@ impl Backend for Nftables {
         for (done, transaction) in change.transactions.iter().enumerate() {
             if let Err(source) = connection.commit(transaction) {
                 drop(connection);
-                self.seen = None;
+                let refused_whole =
+                    done == 0 && matches!(source, netlink::CommitError::Refused { .. });
+                let recovery = match recovery(&source, done) {
+                    // Nobody has changed anything, so the kernel holds what was believed, and what
+                    // it calls missing is an expression that it does not have (siderolabs/pkgs#951).
+                    Recovery::Observe if refused_whole && self.is_unchanged() => Recovery::Isolate,
+                    recovery => recovery,
+                };
+                if !matches!(recovery, Recovery::Isolate | Recovery::Retry) {
+                    self.seen = None;
+                }
                 return Err(CommitError {
                     family: self.family,
-                    recovery: recovery(&source, done),
+                    recovery,
                     source: source.into(),
                 });
             }
@@ -176,7 +245,7 @@ impl Backend for Nftables {
             if key.family() != self.family {
                 continue;
             }
-            let (service, frontend) = claims.winner();
+            let (service, _) = claims.winner();
             let mut report = |field, message| {
                 shortcomings.push(Shortcoming {
                     service: service.clone(),
@@ -185,21 +254,25 @@ impl Backend for Nftables {
                     message,
                 });
             };
-            if is_withheld(frontend) {
+            if key.protocol() == Protocol::Sctp && self.sctp == Sctp::Untracked {
                 report(
-                    "spec.loadBalancerSourceRanges",
-                    "source ranges are not enforced yet; the address drops everything instead",
-                );
-            }
-            if frontend.affinity != Affinity::None {
-                report(
-                    "spec.sessionAffinity",
-                    "affinity is not kept yet; every connection is placed anew",
+                    "spec.ports",
+                    "this kernel does not track SCTP connections, so none is sent to an endpoint",
                 );
             }
         }
         shortcomings.sort();
         shortcomings
+    }
+}
+
+/// As far as the kernel lets this be seen.
+fn observe_sctp() -> Sctp {
+    let is_there = |setting: &str| Path::new(setting).exists();
+    if is_there(CONNTRACK_SETTING) && !is_there(SCTP_SETTING) {
+        Sctp::Untracked
+    } else {
+        Sctp::Tracked
     }
 }
 
@@ -227,12 +300,28 @@ fn recovery(error: &netlink::CommitError, done: usize) -> Recovery {
     }
 }
 
+/// What to do about a kernel that could not be read.
+fn recovery_of_reading(error: &netlink::ObserveError) -> Recovery {
+    let netlink::ObserveError::Refused { source, .. } = error else {
+        return Recovery::Observe;
+    };
+    match Errno::from_io_error(source) {
+        // What is asked is well formed: EINVAL is how a kernel says that it has no nf_tables
+        // (nfnetlink_rcv_msg in net/netfilter/nfnetlink.c).
+        Some(
+            Errno::PERM | Errno::ACCESS | Errno::OPNOTSUPP | Errno::PROTONOSUPPORT | Errno::INVAL,
+        ) => Recovery::Halt,
+        _ => Recovery::Observe,
+    }
+}
+
 /// A set that equals none of ours: it has no key.
 fn foreign(name: &Arc<str>) -> Set {
     Set {
         name: Arc::clone(name),
         key: Vec::new(),
         content: SetContent::Membership,
+        writer: SetWriter::Transactions,
     }
 }
 
@@ -262,6 +351,7 @@ impl Connection {
             // A rule that is not of our making equals none of ours.
             rules.entry(chain).or_default().push(rule.unwrap_or(Rule {
                 expressions: Vec::new(),
+                comment: None,
             }));
         }
         let mut table = Table {
@@ -283,7 +373,8 @@ impl Connection {
             // One of ours with a shape that is not: told from ours by having none.
             let set = set.unwrap_or_else(|_| foreign(&name));
             let ours = SetName::parse(&name).is_some_and(|own| own.set(family) == set);
-            let elements = match ours {
+            // What packets have written is theirs, and changes by itself.
+            let elements = match ours && set.writer == SetWriter::Transactions {
                 true => self.socket.observe_elements(of, TABLE, &name),
                 false => Ok(Vec::new()),
             };

@@ -5,10 +5,13 @@
 //! a fixed handful of chains, and one pair of chains for each number of endpoints in use.
 
 use std::net::IpAddr;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use dataplane::{Family, FrontendKey, Hairpin, Port, Protocol, Target};
-use netlink::nf_tables::{self, Bytes, DataType, Set, SetContent};
+use ipnet::IpNet;
+use netlink::nf_tables::{
+    self, Bytes, DataType, Set, SetContent, SetWriter, jhash, reciprocal_scale,
+};
 
 /// The name of our table, in each family.
 pub const TABLE: &str = "signpost";
@@ -16,6 +19,25 @@ pub const TABLE: &str = "signpost";
 /// Slots of the endpoints of this node begin here, those of all endpoints at 0, and neither can grow
 /// into the other. The kernel draws a number below the count of endpoints and adds this.
 pub(crate) const LOCAL_SLOTS: u32 = 1 << 31;
+
+/// Slots that affinity remembers begin here and end before [`LOCAL_SLOTS`]. An endpoint's is made
+/// of its address and port, so that it stays the same whatever the other endpoints do. One of this
+/// node has another one, as far behind [`LOCAL_SLOTS`]: who may be sent to nothing else is only
+/// looked up there.
+pub(crate) const STICKY_SLOTS: u32 = 1 << 30;
+/// How many of them there are.
+pub(crate) const STICKY_MODULUS: u32 = 1 << 30;
+/// What the hash of an endpoint starts from. Any number will do, as long as it stays: the slots
+/// that packets have written down outlive the agent.
+pub(crate) const STICKY_SEED: u32 = 0x5370_5374;
+
+/// How many clients may be remembered at once, over all Services with affinity: about 100 bytes of
+/// kernel memory each. kube-proxy has 65,536 for each endpoint.
+const REMEMBERED: u32 = 1 << 18;
+
+/// The names of the sets of source ranges, by the length of their prefixes.
+static SOURCES: LazyLock<Vec<String>> =
+    LazyLock::new(|| (0..=128).map(|bits| format!("sources-{bits}")).collect());
 
 /// Every set and map. The two families have the same ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -36,6 +58,15 @@ pub(crate) enum SetName {
     Endpoints,
     /// Address, protocol, port without an endpoint that may be used.
     Refusals,
+    /// With affinity: for how long a client's endpoint is remembered.
+    Affinities,
+    /// Client, address, protocol, port to that port and the slot of the client's endpoint. Packets
+    /// write it.
+    Clients,
+    /// With source ranges: address, protocol, port to the question who may connect.
+    Restrictions,
+    /// Address, protocol, port, source of so many bits that may connect.
+    Sources(u8),
     /// As `Services`, for node ports.
     NodePorts,
     /// As `ShortCircuits`, for node ports.
@@ -46,6 +77,10 @@ pub(crate) enum SetName {
     NodePortEndpoints,
     /// As `Refusals`, for node ports.
     NodePortRefusals,
+    /// As `Affinities`, for node ports.
+    NodePortAffinities,
+    /// As `Clients`, for node ports.
+    NodePortClients,
 }
 
 /// What a frontend is found by: its address, protocol and port, or its protocol and port.
@@ -60,7 +95,8 @@ pub(crate) enum Keyed {
 // === impl SetName ===
 
 impl SetName {
-    pub(crate) const ALL: [SetName; 13] = [
+    /// Those that are always there: all but [`SetName::Sources`].
+    pub(crate) const FIXED: [SetName; 18] = [
         SetName::ClusterIps,
         SetName::NodePortAddresses,
         SetName::Hairpins,
@@ -69,11 +105,16 @@ impl SetName {
         SetName::Locals,
         SetName::Endpoints,
         SetName::Refusals,
+        SetName::Affinities,
+        SetName::Clients,
+        SetName::Restrictions,
         SetName::NodePorts,
         SetName::NodePortShortCircuits,
         SetName::NodePortLocals,
         SetName::NodePortEndpoints,
         SetName::NodePortRefusals,
+        SetName::NodePortAffinities,
+        SetName::NodePortClients,
     ];
 
     pub(crate) fn as_str(self) -> &'static str {
@@ -86,32 +127,53 @@ impl SetName {
             SetName::Locals => "locals",
             SetName::Endpoints => "endpoints",
             SetName::Refusals => "refusals",
+            SetName::Affinities => "affinities",
+            SetName::Clients => "clients",
+            SetName::Restrictions => "restrictions",
+            SetName::Sources(bits) => SOURCES
+                .get(usize::from(bits))
+                .map_or("sources", String::as_str),
             SetName::NodePorts => "nodeports",
             SetName::NodePortShortCircuits => "nodeport-short-circuits",
             SetName::NodePortLocals => "nodeport-locals",
             SetName::NodePortEndpoints => "nodeport-endpoints",
             SetName::NodePortRefusals => "nodeport-refusals",
+            SetName::NodePortAffinities => "nodeport-affinities",
+            SetName::NodePortClients => "nodeport-clients",
         }
     }
 
     pub(crate) fn parse(name: &str) -> Option<SetName> {
-        SetName::ALL.into_iter().find(|set| set.as_str() == name)
+        let sources = || {
+            let bits = SOURCES.iter().position(|sources| sources == name)?;
+            u8::try_from(bits).ok().map(SetName::Sources)
+        };
+        let mut fixed = SetName::FIXED.into_iter();
+        fixed.find(|set| set.as_str() == name).or_else(sources)
     }
 
     /// What a frontend's elements in this set are found by; `None` for sets without frontends.
     pub(crate) fn keyed(self) -> Option<Keyed> {
         match self {
-            SetName::ClusterIps | SetName::NodePortAddresses | SetName::Hairpins => None,
+            SetName::ClusterIps
+            | SetName::NodePortAddresses
+            | SetName::Hairpins
+            | SetName::Clients
+            | SetName::NodePortClients => None,
             SetName::Services
             | SetName::ShortCircuits
             | SetName::Locals
             | SetName::Endpoints
-            | SetName::Refusals => Some(Keyed::Address),
+            | SetName::Refusals
+            | SetName::Affinities
+            | SetName::Restrictions
+            | SetName::Sources(_) => Some(Keyed::Address),
             SetName::NodePorts
             | SetName::NodePortShortCircuits
             | SetName::NodePortLocals
             | SetName::NodePortEndpoints
-            | SetName::NodePortRefusals => Some(Keyed::NodePort),
+            | SetName::NodePortRefusals
+            | SetName::NodePortAffinities => Some(Keyed::NodePort),
         }
     }
 
@@ -119,8 +181,11 @@ impl SetName {
     pub(crate) fn set(self, family: Family) -> Set {
         let address = nft_family(family).address();
         let mut key = match self.keyed() {
-            None if self == SetName::Hairpins => {
+            None if matches!(self, SetName::Hairpins | SetName::Clients) => {
                 vec![address, address, DataType::Protocol, DataType::Service]
+            }
+            None if self == SetName::NodePortClients => {
+                vec![address, DataType::Protocol, DataType::Service]
             }
             None => vec![address],
             Some(Keyed::Address) => vec![address, DataType::Protocol, DataType::Service],
@@ -129,6 +194,13 @@ impl SetName {
         let content = match self {
             SetName::ClusterIps | SetName::NodePortAddresses | SetName::Hairpins => {
                 SetContent::Membership
+            }
+            SetName::Sources(_) => {
+                key.push(address);
+                SetContent::Membership
+            }
+            SetName::Clients | SetName::NodePortClients => {
+                SetContent::Values(vec![DataType::Service, DataType::Mark])
             }
             SetName::Endpoints | SetName::NodePortEndpoints => {
                 key.push(DataType::Mark);
@@ -140,6 +212,12 @@ impl SetName {
             name: self.as_str().into(),
             key,
             content,
+            writer: match self {
+                SetName::Clients | SetName::NodePortClients => SetWriter::Packets {
+                    capacity: REMEMBERED,
+                },
+                _ => SetWriter::Transactions,
+            },
         }
     }
 }
@@ -186,6 +264,20 @@ impl Keyed {
         match self {
             Keyed::Address => SetName::Refusals,
             Keyed::NodePort => SetName::NodePortRefusals,
+        }
+    }
+
+    pub(crate) fn affinities(self) -> SetName {
+        match self {
+            Keyed::Address => SetName::Affinities,
+            Keyed::NodePort => SetName::NodePortAffinities,
+        }
+    }
+
+    pub(crate) fn clients(self) -> SetName {
+        match self {
+            Keyed::Address => SetName::Clients,
+            Keyed::NodePort => SetName::NodePortClients,
         }
     }
 
@@ -260,6 +352,19 @@ pub(crate) fn parse_frontend(family: Family, keyed: Keyed, bytes: &[u8]) -> Opti
 /// The key of one slot of a frontend. Numbers in registers are in the host's order.
 pub(crate) fn slot(frontend: Bytes, slot: u32) -> Bytes {
     frontend.with(&slot.to_ne_bytes())
+}
+
+/// The slot by which affinity remembers an endpoint: what the kernel's hash of its address and port
+/// as they lie in registers comes to. Two endpoints of one frontend may have the same, once in a
+/// billion; then the clients of both go to one of them.
+pub(crate) fn sticky_slot(to: &Target) -> u32 {
+    let hash = jhash(target(to).as_slice(), STICKY_SEED);
+    STICKY_SLOTS + reciprocal_scale(hash, STICKY_MODULUS)
+}
+
+/// The key of one range of sources that may connect to a frontend.
+pub(crate) fn source(frontend: Bytes, range: &IpNet) -> Bytes {
+    frontend.with(address(range.network()).as_slice())
 }
 
 /// An endpoint, as the value of a slot.

@@ -10,26 +10,35 @@
 //! cluster-3          unless a pod of this node sent it: mark for masquerade; goto lb-3
 //! external-3         mark for masquerade, goto lb-3
 //! lb-3               dnat to daddr . proto . dport . numgen random mod 3 map @endpoints
+//! sticky-lb-3        dnat to daddr . proto . dport . (saddr . daddr . proto . dport map @clients) map @endpoints;
+//!                    goto lb-3
 //! external-local     pods of this node, this node (marked): short-circuits { … : goto lb-3 }
 //!                    everyone else:                         locals { … : goto local-1 }
 //! nat-postrouting --jump--> masquerading    what is marked; what an endpoint sent to itself
+//! nat-*-learn        affinities { … : goto learn-10800 }: update @clients with a hash of the endpoint
+//! filter-prerouting  restrictions { … : goto allow-sources }: daddr . proto . dport . saddr/24 @sources-24; drop
 //! filter-*                                refusals { … : goto refuse | drop }, cluster IPs, Service CIDRs
 //! ```
 
 mod canonical;
 mod chains;
+mod compare;
 mod diff;
+mod disturbances;
 mod kernel;
 mod layout;
+mod ledger;
 mod render;
 mod replay;
 mod simulate;
 mod slots;
 mod table;
 
+pub use compare::{Piece, Standing};
 pub use diff::Change;
-pub use kernel::{Nftables, open};
+pub use disturbances::Disturbances;
+pub use kernel::{Nftables, open, open_with_disturbances};
 pub use layout::TABLE;
 pub use replay::Refused;
-pub use simulate::simulate;
+pub use simulate::{Event, Memory, Way, simulate, simulate_next, ways};
 pub use table::Table;

@@ -6,15 +6,19 @@ use std::sync::Arc;
 
 use backend::Rendered;
 use dataplane::{
-    Claims, Config, Dataplane, Family, Frontend, FrontendKey, FrontendKind, PersistentMap, Target,
-    TrafficPolicy,
+    Affinity, Claims, Config, Dataplane, Family, Frontend, FrontendKey, FrontendKind,
+    PersistentMap, Precedence, Target, TrafficPolicy,
 };
+use ipnet::IpNet;
 use netlink::nf_tables::{Bytes, ElementData, Verdict};
 
-use crate::chains::{self, BalancingChain, Job, REFUSE};
+use crate::chains::{self, ALLOW_SOURCES, Job, NumberedChain, Placement, REFUSE};
 use crate::layout::{self, Keyed, LOCAL_SLOTS, SetName};
 use crate::slots::arrange;
 use crate::table::{ChainWithRules, SetWithElements, Table};
+
+/// How many chains that remember clients may be there before those go that nothing leads to.
+const LEARNING_CHAINS_KEPT: usize = 16;
 
 /// Renders one family of `desired`. Where `from` is a dataplane's rules, only what differs from that
 /// dataplane is looked at; in any case endpoints keep the slots they have in `from.rules`.
@@ -26,12 +30,14 @@ pub(crate) fn render(family: Family, desired: &Dataplane, from: &Rendered<Table>
         Table::default()
     };
     table.exists = true;
-    for name in SetName::ALL {
-        let at = layout::name(name.as_str());
-        table.sets.entry(at).or_insert_with(|| SetWithElements {
-            set: Arc::new(name.set(family)),
-            elements: PersistentMap::default(),
-        });
+    // A set of ranges stays once it is made, as numbered chains do.
+    let kept_sets = from
+        .rules
+        .sets
+        .keys()
+        .filter_map(|name| SetName::parse(name));
+    for name in SetName::FIXED.into_iter().chain(kept_sets) {
+        add_set(family, name, &mut table);
     }
     let before = if incremental {
         from.dataplane.clone()
@@ -46,10 +52,16 @@ pub(crate) fn render(family: Family, desired: &Dataplane, from: &Rendered<Table>
         }
         let winner = |claims: &Claims<Arc<Frontend>>| Arc::clone(claims.winner().1);
         let after = difference.after.map(winner);
-        if difference.before.map(winner) != after {
+        match after.as_ref().map(|frontend| frontend.precedence) {
+            Some(Precedence::First) => drop(table.first.insert(*difference.key)),
+            Some(Precedence::Ordinary) | None => drop(table.first.remove(difference.key)),
+        }
+        let before = difference.before.map(winner);
+        if before != after {
             place(
                 family,
                 difference.key,
+                before.as_deref(),
                 after.as_deref(),
                 &from.rules,
                 &mut table,
@@ -57,45 +69,108 @@ pub(crate) fn render(family: Family, desired: &Dataplane, from: &Rendered<Table>
             );
         }
     }
-    table.chains = render_chains(family, desired.config(), wanted_chains, &from.rules);
+    table.chains = render_chains(
+        family,
+        desired.config(),
+        wanted_chains,
+        &table.sets,
+        &Before {
+            rules: &from.rules,
+            same_config: incremental && before.config() == desired.config(),
+        },
+    );
     table
 }
 
-/// The set of a frontend that no mechanism here restricts to its source ranges yet.
-pub(crate) fn is_withheld(frontend: &Frontend) -> bool {
-    !frontend.source_ranges.is_empty()
+fn add_set(family: Family, name: SetName, table: &mut Table) {
+    let at = layout::name(name.as_str());
+    table.sets.entry(at).or_insert_with(|| SetWithElements {
+        set: Arc::new(name.set(family)),
+        elements: PersistentMap::default(),
+    });
 }
 
-/// The balancing chains that are there: they stay.
-fn kept_chains(rules: &Table) -> BTreeSet<BalancingChain> {
-    rules
+/// The numbered chains that are there: they stay. Of those that remember clients for so and so many
+/// seconds there could be one for each second of a day, so only those stay that are in use once
+/// they are many; that nothing leads to them was committed before, not just now.
+fn kept_chains(rules: &Table) -> BTreeSet<NumberedChain> {
+    let mut chains: BTreeSet<NumberedChain> = rules
         .chains
         .keys()
-        .filter_map(|name| BalancingChain::parse(name))
-        .flat_map(BalancingChain::closure)
+        .filter_map(|name| NumberedChain::parse(name))
+        .flat_map(NumberedChain::closure)
+        .collect();
+    let learns = |chain: &NumberedChain| chain.job == Job::Learn;
+    if chains.iter().filter(|chain| learns(chain)).count() > LEARNING_CHAINS_KEPT {
+        let used = learning_chains_in_use(rules);
+        chains.retain(|chain| !learns(chain) || used.contains(chain));
+    }
+    chains
+}
+
+fn learning_chains_in_use(rules: &Table) -> BTreeSet<NumberedChain> {
+    let sets = [SetName::Affinities, SetName::NodePortAffinities];
+    let sets = sets.iter().filter_map(|set| rules.sets.get(set.as_str()));
+    sets.flat_map(|set| set.elements.iter())
+        .filter_map(|(_, data)| match data {
+            ElementData::Verdict(Verdict::Goto(chain)) => NumberedChain::parse(chain),
+            _ => None,
+        })
         .collect()
 }
 
-/// Takes each chain from `before` where it is the same there, so that it is shared.
+/// Renders the chains that `before` does not have, or all of them where it was made for another
+/// configuration. Each is taken from there where it is the same, so that it is shared.
 fn render_chains(
     family: Family,
     config: &Config,
-    balancing: BTreeSet<BalancingChain>,
-    before: &Table,
+    numbered: BTreeSet<NumberedChain>,
+    sets: &BTreeMap<Arc<str>, SetWithElements>,
+    before: &Before<'_>,
 ) -> BTreeMap<Arc<str>, Arc<ChainWithRules>> {
-    let balancing = balancing
-        .into_iter()
-        .map(|chain| chain.render(family, config));
-    chains::fixed(family, config)
-        .into_iter()
-        .chain(balancing)
-        .map(|chain| {
-            let name = Arc::clone(&chain.chain.name);
-            let shared = before.chains.get(&name).filter(|old| ***old == chain);
-            let chain = shared.cloned().unwrap_or_else(|| Arc::new(chain));
-            (name, chain)
-        })
+    let known = |name: &Arc<str>| before.rules.chains.get_key_value(name);
+    let share = |chain: ChainWithRules| {
+        let same = known(&chain.chain.name).filter(|(_, old)| ***old == chain);
+        match same {
+            Some((name, chain)) => (Arc::clone(name), Arc::clone(chain)),
+            None => (Arc::clone(&chain.chain.name), Arc::new(chain)),
+        }
+    };
+    let numbered = numbered.into_iter().map(|chain| {
+        let kept = known(&chain.name()).filter(|_| before.same_config);
+        match kept {
+            Some((name, chain)) => (Arc::clone(name), Arc::clone(chain)),
+            None => share(chain.render(family, config)),
+        }
+    });
+    let allow_sources = chains::allow_sources(family, source_lengths(sets));
+    let fixed = chains::fixed(family, config).into_iter();
+    fixed
+        .chain([allow_sources])
+        .map(share)
+        .chain(numbered)
         .collect()
+}
+
+/// What chains are rendered over.
+struct Before<'a> {
+    rules: &'a Table,
+    /// Whether `rules` were rendered for the configuration at hand.
+    same_config: bool,
+}
+
+/// The lengths of prefixes that there is a set of ranges for, in order.
+pub(crate) fn source_lengths(
+    sets: &BTreeMap<Arc<str>, SetWithElements>,
+) -> impl DoubleEndedIterator<Item = u8> + use<> {
+    let lengths: BTreeSet<u8> = sets
+        .keys()
+        .filter_map(|name| match SetName::parse(name) {
+            Some(SetName::Sources(bits)) => Some(bits),
+            _ => None,
+        })
+        .collect();
+    lengths.into_iter()
 }
 
 /// The sets that are not about frontends.
@@ -142,27 +217,37 @@ fn member(table: &mut Table, set: SetName, key: Bytes, is_member: bool) {
 fn place(
     family: Family,
     key: &FrontendKey,
+    before: Option<&Frontend>,
     frontend: Option<&Frontend>,
     near: &Table,
     table: &mut Table,
-    chains: &mut BTreeSet<BalancingChain>,
+    chains: &mut BTreeSet<NumberedChain>,
 ) {
     let (keyed, bytes) = (Keyed::of(key), layout::frontend(key));
     let plan = frontend.map_or_else(Plan::default, |frontend| Plan::of(keyed, frontend));
+    let is_sticky = plan.affinity.is_some();
     for (set, verdict) in [
         (keyed.services(), plan.service),
         (keyed.short_circuits(), plan.short_circuit),
         (keyed.locals(), plan.local),
         (keyed.refusals(), plan.refusal),
+        (keyed.affinities(), plan.affinity),
     ] {
-        match verdict {
-            Some(verdict) => table.set_element(set, bytes, ElementData::Verdict(verdict)),
-            None => drop(table.remove_element(set, &bytes)),
-        }
+        set_verdict(table, set, bytes, verdict);
     }
-    chains.extend(plan.chains.into_iter().flat_map(BalancingChain::closure));
+    if keyed == Keyed::Address {
+        let ranges = |frontend: Option<&Frontend>| {
+            frontend
+                .map(|frontend| Arc::clone(&frontend.source_ranges))
+                .unwrap_or_default()
+        };
+        place_ranges(family, bytes, &ranges(before), &ranges(frontend), table);
+    }
+    chains.extend(plan.chains.into_iter().flat_map(NumberedChain::closure));
     for (first, targets) in [(0, plan.targets), (LOCAL_SLOTS, plan.local_targets)] {
         let before = near.slots(family, key, first);
+        let remembered = if is_sticky { targets } else { &[] };
+        place_sticky(keyed, bytes, first, &before, remembered, table);
         let mut slots = first..;
         for target in arrange(&before, targets) {
             let Some(slot) = slots.next() else { break };
@@ -177,6 +262,59 @@ fn place(
     }
 }
 
+fn set_verdict(table: &mut Table, set: SetName, key: Bytes, verdict: Option<Verdict>) {
+    match verdict {
+        Some(verdict) => table.set_element(set, key, ElementData::Verdict(verdict)),
+        None => drop(table.remove_element(set, &key)),
+    }
+}
+
+/// Puts the source ranges of one frontend in the place of those it had.
+fn place_ranges(
+    family: Family,
+    frontend: Bytes,
+    before: &[IpNet],
+    ranges: &[IpNet],
+    table: &mut Table,
+) {
+    let restricted = (!ranges.is_empty()).then(|| Verdict::Goto(layout::name(ALLOW_SOURCES)));
+    set_verdict(table, SetName::Restrictions, frontend, restricted);
+    for range in before.iter().filter(|range| !ranges.contains(range)) {
+        let set = SetName::Sources(range.prefix_len());
+        table.remove_element(set, &layout::source(frontend, range));
+    }
+    for range in ranges {
+        let set = SetName::Sources(range.prefix_len());
+        add_set(family, set, table);
+        table.set_element(set, layout::source(frontend, range), ElementData::None);
+    }
+}
+
+/// Gives every endpoint the slot that clients are remembered by, where they are.
+fn place_sticky(
+    keyed: Keyed,
+    frontend: Bytes,
+    first: u32,
+    before: &[Target],
+    remembered: &[Target],
+    table: &mut Table,
+) {
+    let slot = |target: &Target| first + layout::sticky_slot(target);
+    let sticky: BTreeMap<u32, Target> = remembered
+        .iter()
+        .map(|target| (slot(target), *target))
+        .collect();
+    for slot in before.iter().map(slot) {
+        if !sticky.contains_key(&slot) {
+            table.remove_element(keyed.endpoints(), &layout::slot(frontend, slot));
+        }
+    }
+    for (slot, target) in sticky {
+        let value = ElementData::Value(layout::target(&target));
+        table.set_element(keyed.endpoints(), layout::slot(frontend, slot), value);
+    }
+}
+
 /// The elements of one frontend, before its endpoints have slots.
 #[derive(Default)]
 struct Plan<'a> {
@@ -184,7 +322,8 @@ struct Plan<'a> {
     short_circuit: Option<Verdict>,
     local: Option<Verdict>,
     refusal: Option<Verdict>,
-    chains: Vec<BalancingChain>,
+    affinity: Option<Verdict>,
+    chains: Vec<NumberedChain>,
     targets: &'a [Target],
     local_targets: &'a [Target],
 }
@@ -200,21 +339,30 @@ impl<'a> Plan<'a> {
         };
         // An address that refuses must not be looked up as a node port of someone else's next.
         let ends_here = (keyed == Keyed::Address).then_some(Verdict::Accept);
-        if is_withheld(frontend) {
-            return Plan {
-                service: ends_here,
-                refusal: Some(Verdict::Drop),
-                ..Plan::default()
-            };
-        }
         let mut chains = Vec::new();
-        let mut goto = |job, targets: &[Target]| {
-            let count = u32::try_from(targets.len()).unwrap_or(u32::MAX);
-            (count > 0).then(|| {
-                let chain = BalancingChain { keyed, job, count };
+        let mut goto_numbered = |placement, job, number| {
+            (number > 0).then(|| {
+                let chain = NumberedChain {
+                    keyed,
+                    placement,
+                    job,
+                    number,
+                };
                 chains.push(chain);
                 Verdict::Goto(chain.name())
             })
+        };
+        let (placement, affinity) = match frontend.affinity {
+            Affinity::None => (Placement::Anew, None),
+            Affinity::ClientIp { timeout } => {
+                let seconds = u32::try_from(timeout.as_secs()).unwrap_or(u32::MAX);
+                let learn = goto_numbered(Placement::Anew, Job::Learn, seconds);
+                (Placement::Sticky, learn)
+            }
+        };
+        let mut goto = |job, targets: &[Target]| {
+            let number = u32::try_from(targets.len()).unwrap_or(u32::MAX);
+            goto_numbered(placement, job, number)
         };
         let plan = match (frontend.kind, frontend.policy) {
             (FrontendKind::ClusterIp, policy) => {
@@ -255,6 +403,7 @@ impl<'a> Plan<'a> {
         Plan {
             service: plan.service.or(ends_here),
             refusal: nothing_for_strangers.then(refuse).flatten(),
+            affinity,
             chains,
             ..plan
         }

@@ -242,7 +242,8 @@ fn needs(rule: &Rule) -> impl Iterator<Item = Needed<'_>> {
         .filter_map(|expression| match expression {
             Expression::Lookup { set, .. }
             | Expression::LookupValue { set, .. }
-            | Expression::LookupVerdict { set, .. } => Some(Needed::Set(set)),
+            | Expression::LookupVerdict { set, .. }
+            | Expression::Learn { set, .. } => Some(Needed::Set(set)),
             Expression::Immediate(Verdict::Goto(chain) | Verdict::Jump(chain)) => {
                 Some(Needed::Chain(chain))
             }

@@ -4,16 +4,22 @@
 //! hooks a packet of its origin passes, so that what it says of our tables can differ from what the
 //! dataplane says, and be found out.
 
+mod loads;
+mod path;
+
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use dataplane::{Choice, Family, Node, Origin, Packet, Port, Target, Verdict as Outcome};
 use netlink::nf_tables::{
-    ADDRESS_TYPE_LOCAL, Bytes, CtKey, ElementData, Expression, FibField, HookPoint, MetaKey,
-    Operator, PayloadBase, Register, Rule, Verdict,
+    Bytes, ElementData, Expression, HookPoint, Learning, Operator, Register, Rule, SetContent,
+    SetWriter, Verdict,
 };
 
 use crate::table::{SetWithElements, Table};
+use path::Path;
+pub use path::{Event, Way, ways};
 
 /// How deep chains may lead into each other (`NFT_JUMP_STACK_SIZE`).
 const JUMPS: usize = 16;
@@ -22,13 +28,31 @@ const CT_STATE_NEW: u32 = 8;
 /// `IPS_DST_NAT`.
 const CT_STATUS_DNAT: u32 = 1 << 5;
 
-/// Where `packet`, the first of its connection, may go on a node whose kernel holds `table` for the
-/// packet's family.
+/// What packets have written into the maps that they write to, and nothing has timed out.
+#[derive(Debug, Clone, Default)]
+pub struct Memory(BTreeMap<(Arc<str>, Bytes), Bytes>);
+
+/// Where `packet`, the first of its connection, goes on a node whose kernel holds `table` for the
+/// packet's family, and has seen what is in `memory`, if the first random number it draws is
+/// `number`, or what that leaves over.
+pub fn simulate_next(
+    table: &Table,
+    node: &Node,
+    packet: &Packet,
+    memory: &mut Memory,
+    number: u32,
+) -> Outcome {
+    Walk::new(table, node, packet, memory, number).outcome()
+}
+
+/// Where `packet`, the first of its connection and of its client, may go on a node whose kernel
+/// holds `table` for the packet's family.
 pub fn simulate(table: &Table, node: &Node, packet: &Packet) -> Outcome {
     let mut choices: Vec<Choice> = Vec::new();
     let mut number = 0;
     loop {
-        let mut walk = Walk::new(table, node, packet, number);
+        let mut memory = Memory::default();
+        let mut walk = Walk::new(table, node, packet, &mut memory, number);
         match walk.run() {
             End::Through(Some(target)) => {
                 let masquerade = walk.masqueraded;
@@ -78,6 +102,7 @@ struct Walk<'a> {
     table: &'a Table,
     node: &'a Node,
     packet: &'a Packet,
+    memory: &'a mut Memory,
     /// What random numbers are drawn: this one, as long as it is below the modulus.
     number: u32,
     drawn_below: Option<u32>,
@@ -86,22 +111,45 @@ struct Walk<'a> {
     masqueraded: bool,
     mark: u32,
     registers: [u8; 64],
+    path: Path,
 }
 
 // === impl Walk ===
 
 impl<'a> Walk<'a> {
-    fn new(table: &'a Table, node: &'a Node, packet: &'a Packet, number: u32) -> Walk<'a> {
+    fn new(
+        table: &'a Table,
+        node: &'a Node,
+        packet: &'a Packet,
+        memory: &'a mut Memory,
+        number: u32,
+    ) -> Walk<'a> {
         Walk {
             table,
             node,
             packet,
+            memory,
             number,
             drawn_below: None,
             redirected: None,
             masqueraded: false,
             mark: 0,
             registers: [0; 64],
+            path: Path::default(),
+        }
+    }
+
+    /// Where it ends, with one choice at the most.
+    fn outcome(&mut self) -> Outcome {
+        match self.run() {
+            End::Through(Some(target)) => Outcome::Deliver(vec![Choice {
+                target,
+                weight: 1,
+                masquerade: self.masqueraded,
+            }]),
+            End::Through(None) => Outcome::Untouched,
+            End::Dropped => Outcome::Drop,
+            End::Rejected => Outcome::Reject,
         }
     }
 
@@ -149,6 +197,7 @@ impl<'a> Walk<'a> {
             .collect();
         chains.sort_by_key(|(hook, _)| hook.priority);
         for (_, chain) in chains {
+            self.path.note(|| Event::entering(&chain.chain, 0));
             match self.rules(&chain.rules, 0) {
                 Step::Continue | Step::Accept => {}
                 end => return end,
@@ -165,8 +214,14 @@ impl<'a> Walk<'a> {
                 Err(end) => return end,
             };
             match verdict {
-                Verdict::Accept => return Step::Accept,
-                Verdict::Drop => return Step::Drop,
+                Verdict::Accept => {
+                    self.path.note(|| Event::Accept);
+                    return Step::Accept;
+                }
+                Verdict::Drop => {
+                    self.path.note(|| Event::Drop);
+                    return Step::Drop;
+                }
                 Verdict::Return => return Step::Continue,
                 Verdict::Jump(chain) => match self.chain(&chain, depth) {
                     Step::Continue => {}
@@ -181,7 +236,10 @@ impl<'a> Walk<'a> {
     fn chain(&mut self, name: &str, depth: usize) -> Step {
         let table = self.table;
         match table.chains.get(name) {
-            Some(chain) if depth < JUMPS => self.rules(&chain.rules, depth + 1),
+            Some(chain) if depth < JUMPS => {
+                self.path.note(|| Event::entering(&chain.chain, depth));
+                self.rules(&chain.rules, depth + 1)
+            }
             // The kernel does not take such rules.
             _ => Step::Drop,
         }
@@ -192,7 +250,10 @@ impl<'a> Walk<'a> {
         for expression in &rule.expressions {
             let matches = match expression {
                 Expression::Immediate(verdict) => return Ok(Some(verdict.clone())),
-                Expression::Reject(_) => return Err(Step::Reject),
+                Expression::Reject(_) => {
+                    self.path.note(|| Event::Reject);
+                    return Err(Step::Reject);
+                }
                 Expression::LookupVerdict { set, from } => match self.lookup(set, *from) {
                     Some(ElementData::Verdict(verdict)) => return Ok(Some(verdict)),
                     _ => false,
@@ -207,14 +268,25 @@ impl<'a> Walk<'a> {
                 Expression::Lookup { set, from } => self.lookup(set, *from).is_some(),
                 Expression::Nat { address, port, .. } => {
                     self.redirected = self.target(*address, *port);
+                    if let Some(target) = self.redirected {
+                        self.path.note(|| Event::Redirect(target));
+                    }
                     return Err(Step::Accept);
                 }
                 Expression::Masquerade => {
                     self.masqueraded = true;
+                    self.path.note(|| Event::Masquerade);
                     return Err(Step::Accept);
                 }
+                Expression::Learn {
+                    set,
+                    how,
+                    key,
+                    value,
+                } => self.learn(set, *how, *key, *value),
                 Expression::SetMeta { from, .. } => {
                     self.mark = self.number_at(*from);
+                    self.path.note(|| Event::Mark(self.mark));
                     true
                 }
                 Expression::Compare {
@@ -246,81 +318,45 @@ impl<'a> Walk<'a> {
         Ok(None)
     }
 
-    fn load_from_packet(&mut self, expression: &Expression) -> bool {
-        match expression {
-            Expression::Payload {
-                base,
-                offset,
-                length,
-                to,
-            } => {
-                let bytes = match (base, offset, length) {
-                    (PayloadBase::Network, 12, 4) | (PayloadBase::Network, 8, 16) => {
-                        octets(self.packet.source)
-                    }
-                    (PayloadBase::Network, 16, 4) | (PayloadBase::Network, 24, 16) => {
-                        octets(self.destination())
-                    }
-                    (PayloadBase::Transport, 2, 2) => self.port().get().to_be_bytes().to_vec(),
-                    _ => return false,
-                };
-                self.load(*to, &bytes);
-            }
-            Expression::Meta { key, to } => match key {
-                MetaKey::Mark => self.load(*to, &self.mark.to_ne_bytes()),
-                MetaKey::TransportProtocol => self.load(*to, &[self.packet.protocol.number()]),
-                MetaKey::InputInterfaceName => {
-                    let mut name = match &self.packet.origin {
-                        Origin::Pod { interface }
-                        | Origin::PodElsewhere { interface }
-                        | Origin::Outside { interface } => interface.as_bytes().to_vec(),
-                        // No interface: the kernel compares an empty name.
-                        Origin::Node | Origin::Loopback => Vec::new(),
-                    };
-                    name.resize(16, 0);
-                    self.load(*to, &name);
-                }
-            },
-            Expression::Ct { key, to, .. } => {
-                let bits = match key {
-                    CtKey::State => CT_STATE_NEW,
-                    CtKey::Status if self.redirected.is_some() => CT_STATUS_DNAT,
-                    CtKey::Status => 0,
-                };
-                self.load(*to, &bits.to_ne_bytes());
-            }
-            Expression::Numgen {
-                modulus,
-                offset,
-                to,
-                ..
-            } => {
-                self.drawn_below.get_or_insert(*modulus);
-                let number = self.number % (*modulus).max(1) + offset;
-                self.load(*to, &number.to_ne_bytes());
-            }
-            Expression::FibType { field, to } => {
-                let address = match field {
-                    FibField::Source => self.packet.source,
-                    FibField::Destination => self.destination(),
-                };
-                let kind = if self.is_local(address) {
-                    ADDRESS_TYPE_LOCAL
-                } else {
-                    0
-                };
-                self.load(*to, &kind.to_ne_bytes());
-            }
-            _ => return false,
-        }
-        true
-    }
-
-    fn lookup(&self, set: &Arc<str>, from: Register) -> Option<ElementData> {
+    fn lookup(&mut self, set: &Arc<str>, from: Register) -> Option<ElementData> {
         let SetWithElements { set, elements } = self.table.sets.get(set)?;
         let width = set.key.iter().map(|field| field.width()).sum();
         let key = Bytes::from_slice(self.at(from, width))?;
-        elements.get(&key).cloned()
+        let data = match set.writer {
+            SetWriter::Transactions => elements.get(&key).cloned()?,
+            SetWriter::Packets { .. } => {
+                let value = self.memory.0.get(&(Arc::clone(&set.name), key))?;
+                ElementData::Value(*value)
+            }
+        };
+        self.path.note(|| Event::found(set, &key, &data));
+        Some(data)
+    }
+
+    /// Whether the rule goes on.
+    fn learn(&mut self, set: &Arc<str>, how: Learning, key: Register, value: Register) -> bool {
+        let Some(SetWithElements { set, .. }) = self.table.sets.get(set) else {
+            return false;
+        };
+        let width = set.key.iter().map(|field| field.width()).sum();
+        let Some(key) = Bytes::from_slice(self.at(key, width)) else {
+            return false;
+        };
+        let entry = (Arc::clone(&set.name), key);
+        match how {
+            Learning::Update { .. } => {
+                let width = match &set.content {
+                    SetContent::Values(fields) => fields.iter().map(|field| field.width()).sum(),
+                    SetContent::Membership | SetContent::Verdicts => 0,
+                };
+                self.path.note(|| Event::Learn(Arc::clone(&set.name)));
+                if let Some(value) = Bytes::from_slice(self.at(value, width)) {
+                    self.memory.0.entry(entry).or_insert(value);
+                }
+                true
+            }
+            Learning::Delete => self.memory.0.remove(&entry).is_some(),
+        }
     }
 
     fn target(&self, address: Register, port: Register) -> Option<Target> {

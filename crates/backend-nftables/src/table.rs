@@ -11,7 +11,7 @@ use crate::layout::{self, Keyed, LOCAL_SLOTS, SetName};
 
 /// A table with its chains, sets and elements. Copies share what they have in common. Two are equal
 /// when a kernel holding either would list the same.
-#[derive(Debug, Clone, Default, PartialEq)]
+#[derive(Debug, Clone, Default)]
 pub struct Table {
     /// Whether the table is there at all.
     pub(crate) exists: bool,
@@ -19,6 +19,9 @@ pub struct Table {
     pub(crate) chains: BTreeMap<Arc<str>, Arc<ChainWithRules>>,
     /// Sets by name.
     pub(crate) sets: BTreeMap<Arc<str>, SetWithElements>,
+    /// The frontends whose elements are written before all others. Of this the kernel knows
+    /// nothing.
+    pub(crate) first: BTreeSet<FrontendKey>,
 }
 
 /// A chain and what is in it.
@@ -42,43 +45,6 @@ impl Table {
     /// How many elements all sets have.
     pub fn elements(&self) -> usize {
         self.sets.values().map(|set| set.elements.len()).sum()
-    }
-
-    /// The elements that carry one frontend, each as nft prints it, with its set.
-    pub fn elements_of(&self, key: &FrontendKey) -> Vec<String> {
-        let keyed = Keyed::of(key);
-        let bytes = layout::frontend(key);
-        let single = [
-            keyed.services(),
-            keyed.short_circuits(),
-            keyed.locals(),
-            keyed.refusals(),
-        ];
-        let mut lines = Vec::new();
-        let mut push = |set: SetName, key: &Bytes| {
-            let Some(set) = self.sets.get(set.as_str()) else {
-                return false;
-            };
-            let Some(data) = set.elements.get(key) else {
-                return false;
-            };
-            lines.push(format!(
-                "{} {{ {} }}",
-                set.set.name,
-                set.set.element(key, data)
-            ));
-            true
-        };
-        for set in single {
-            push(set, &bytes);
-        }
-        for first in [0, LOCAL_SLOTS] {
-            let mut slot = first;
-            while push(keyed.endpoints(), &layout::slot(bytes, slot)) {
-                slot += 1;
-            }
-        }
-        lines
     }
 
     /// Where connections to a frontend are sent, whoever makes them.
@@ -114,6 +80,18 @@ impl Table {
                 _ => None,
             })
             .collect()
+    }
+}
+
+impl PartialEq for Table {
+    fn eq(&self, other: &Table) -> bool {
+        let Table {
+            exists,
+            chains,
+            sets,
+            first: _,
+        } = self;
+        (exists, chains, sets) == (&other.exists, &other.chains, &other.sets)
     }
 }
 

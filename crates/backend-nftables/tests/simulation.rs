@@ -8,16 +8,8 @@ use dataplane::{Dataplane, Family, Packet};
 use proptest::prelude::*;
 use testkit::{Cluster, clusters, packets};
 
-/// Leaves out what this backend says it does not honour yet: it drops where there are source ranges.
-fn honoured(mut cluster: Cluster) -> Cluster {
-    for (service, _) in &mut cluster.services {
-        service.source_ranges.clear();
-    }
-    cluster
-}
-
 fn questions() -> impl Strategy<Value = (Cluster, Vec<Packet>)> {
-    clusters().prop_map(honoured).prop_flat_map(|cluster| {
+    clusters().prop_flat_map(|cluster| {
         let packets = proptest::collection::vec(packets(&cluster), 1..24);
         (Just(cluster), packets)
     })
@@ -43,6 +35,10 @@ proptest! {
             prop_assert_eq!(&simulated, &dataplane.verdict(&packet), "{}\n{}\n{}", packet, dataplane, table);
         }
     }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(150))]
 
     #[test]
     fn rendering_in_steps_gives_what_rendering_at_once_gives(

@@ -12,11 +12,15 @@
 //!                                  '------------- believed <-----------'
 //! ```
 
+mod disturbance;
+
 use std::collections::BTreeSet;
 use std::error::Error;
 use std::fmt::{Debug, Display};
 
 use dataplane::{Dataplane, Family, FrontendKey, ServiceKey};
+
+pub use disturbance::{Culprit, Disturbance};
 
 /// One way of making the kernel carry out one family of a [`Dataplane`].
 pub trait Backend {
@@ -124,6 +128,9 @@ pub struct Shortcoming {
 pub struct ObserveError {
     /// The family.
     pub family: Family,
+    /// What to do next: [`Recovery::Observe`], or [`Recovery::Halt`] where reading will fail as
+    /// long as the process and the kernel are what they are.
+    pub recovery: Recovery,
     /// Why.
     pub source: Box<dyn Error + Send + Sync>,
 }
@@ -140,7 +147,7 @@ pub struct CommitError {
     pub source: Box<dyn Error + Send + Sync>,
 }
 
-/// What to do after a commit that failed.
+/// What to do after a call to the kernel that failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Recovery {
     /// Nothing was changed and the cause will pass (busy, out of memory for now): try the same

@@ -2,23 +2,28 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::mem;
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use dataplane::{Endpoints, ObjectKind, Rejection, Service, ServiceKey};
 use ipnet::IpNet;
 
 use crate::object::{self, Object};
-use crate::parse::{Parsed, parse_endpoint_slice, parse_node, parse_service, parse_service_cidr};
+use crate::parse::{
+    Parsed, parse_endpoint_slice, parse_node, parse_service, parse_service_cidr, unserved,
+};
 use crate::shared_names::SharedNames;
 use crate::shelf::{Replaced, Shelf, Step};
 use crate::slice::{Extent, Slice, differing, merge};
-use crate::{Change, Dirty, Event, NodeStanding, ObjectKey, OwnNode, Trigger};
+use crate::{Change, Dirty, Event, NodeStanding, ObjectKey, OwnNode, Trigger, Unserved};
 
 /// Holds what one source told us, for the process that runs on one node.
 #[derive(Debug)]
 pub struct Catalog {
     node_name: Arc<str>,
     services: Shelf<Arc<Service>>,
+    /// Services that are not to be programmed, for whoever asks about them by name.
+    unserved: BTreeMap<ObjectKey, Unserved>,
     slices: Shelf<Slice>,
     /// The names of the slices of each Service, sorted; also of Services that nobody made yet.
     slices_of: BTreeMap<ServiceKey, Vec<Arc<str>>>,
@@ -45,6 +50,7 @@ impl Catalog {
         Catalog {
             node_name: node_name.into(),
             services: Shelf::new(ObjectKind::Service),
+            unserved: BTreeMap::new(),
             slices: Shelf::new(ObjectKind::EndpointSlice),
             slices_of: BTreeMap::new(),
             nodes: Shelf::new(ObjectKind::Node),
@@ -109,6 +115,28 @@ impl Catalog {
         })
     }
 
+    /// Why a Service that the source has told of is none of ours; `None` for those that are, and
+    /// for those it has not told of: a source may keep Services of other proxies to itself.
+    pub fn unserved(&self, key: &ServiceKey) -> Option<Unserved> {
+        self.unserved.get(&object_key(key)).copied()
+    }
+
+    /// The names of the EndpointSlices of a Service, sorted.
+    pub fn slice_names(&self, key: &ServiceKey) -> &[Arc<str>] {
+        self.slices_of.get(key).map_or(&[], Vec::as_slice)
+    }
+
+    /// The Services that have an endpoint with this address, in whatever condition, in order; also
+    /// Services that nobody made yet. Costs in proportion to the cluster.
+    pub fn services_behind(&self, address: IpAddr) -> BTreeSet<ServiceKey> {
+        let wanted = BTreeSet::from([address]);
+        self.slices
+            .values()
+            .filter(|slice| slice.at(&wanted).next().is_some())
+            .map(|slice| slice.service.clone())
+            .collect()
+    }
+
     /// This process's own Node, if it has ever been seen.
     pub fn node(&self) -> Option<&OwnNode> {
         self.nodes.values().next()
@@ -130,16 +158,25 @@ impl Catalog {
     }
 
     fn apply_service(&mut self, event: Event<object::Service>) {
+        if matches!(event, Event::Init) {
+            // Whatever is still there is about to be told again.
+            self.unserved.clear();
+        }
         let (steps, rejections_changed) = self.services.receive(event);
         self.dirty.rejections |= rejections_changed;
         for step in steps {
             let (key, replaced) = match step {
                 Step::Put(object) => {
                     let key = self.shared(object.key());
+                    match unserved(&object) {
+                        Some(reason) => drop(self.unserved.insert(key.clone(), reason)),
+                        None => drop(self.unserved.remove(&key)),
+                    }
                     let parsed = parse_service(&object, &mut self.names);
                     (key.clone(), self.services.put(key, parsed))
                 }
                 Step::Remove(key) => {
+                    self.unserved.remove(&key);
                     let replaced = self.services.remove(&key);
                     (key, replaced)
                 }

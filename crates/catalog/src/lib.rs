@@ -73,8 +73,10 @@ mod parse;
 mod shared_names;
 mod shelf;
 mod slice;
+mod unserved;
 
 pub use catalog::{Catalog, View};
 pub use dirty::{Dirty, Trigger};
 pub use event::{Change, Event, ObjectKey};
 pub use own_node::{NodeStanding, OwnNode};
+pub use unserved::Unserved;

@@ -19,7 +19,8 @@ pub use endpoint_slice::{
 };
 pub use field::{Field, Scalar};
 pub use metadata::{
-    HEADLESS, LAST_CHANGE_TRIGGER_TIME, Metadata, SERVICE_NAME, SERVICE_PROXY_NAME, ZONE,
+    CLUSTER_DNS, HEADLESS, LAST_CHANGE_TRIGGER_TIME, Metadata, SERVICE_NAME, SERVICE_PROXY_NAME,
+    ZONE,
 };
 pub use node::{Node, NodeAddress, NodeSpec, NodeStatus, TO_BE_DELETED, Taint};
 pub use service::{

@@ -4,6 +4,7 @@ mod address;
 mod endpoint_slice;
 mod findings;
 mod node;
+mod precedence;
 mod service;
 mod service_cidr;
 
@@ -11,7 +12,7 @@ use dataplane::{Protocol, Rejection};
 
 pub(crate) use endpoint_slice::parse_endpoint_slice;
 pub(crate) use node::parse_node;
-pub(crate) use service::parse_service;
+pub(crate) use service::{parse_service, unserved};
 pub(crate) use service_cidr::parse_service_cidr;
 
 /// What an object came to.

@@ -126,7 +126,7 @@ fn endpoints_of(slice: Option<&Slice>) -> BTreeSet<&SliceEndpoint> {
 // === impl Slice ===
 
 impl Slice {
-    fn at(&self, addresses: &BTreeSet<IpAddr>) -> impl Iterator<Item = &SliceEndpoint> {
+    pub(crate) fn at(&self, addresses: &BTreeSet<IpAddr>) -> impl Iterator<Item = &SliceEndpoint> {
         addresses.iter().flat_map(|address| {
             let start = self.endpoints.partition_point(|e| e.address < *address);
             self.endpoints

@@ -150,6 +150,7 @@ fn only_a_wrong_shape_fails_an_object() {
     let shapes = [
         r#"{"spec": {}}"#,
         r#"{"metadata": {}}"#,
+        r#"{"metadata": ["s"]}"#,
         r#"{"metadata": {"name": "s"}, "spec": []}"#,
         r#"{"metadata": {"name": "s"}, "spec": {"ports": {"port": 80}}}"#,
         r#"{"metadata": {"name": "s"}, "spec": {"ports": [["http", "TCP", 80]]}}"#,

@@ -8,8 +8,8 @@ use ipnet::IpNet;
 
 use crate::{
     Config, Endpoint, Endpoints, ExternalIps, Family, Frontend, FrontendKey, FrontendKind, Hairpin,
-    HealthCheck, Node, ObjectKind, ObjectName, Rejection, Service, ServiceKind, ServicePort,
-    ServicePortName, ServiceRules, Target, TrafficPolicy, select,
+    HealthCheck, LocalEndpoints, Node, ObjectKind, ObjectName, Rejection, Service, ServiceKind,
+    ServicePort, ServicePortName, ServiceRules, Target, TrafficPolicy, select,
 };
 
 /// What `service` asks of `node`. Total: what cannot be honoured is in
@@ -65,6 +65,7 @@ struct Reach {
     family: Family,
     cluster: Arc<[Target]>,
     local: Arc<[Target]>,
+    serving: Arc<[Target]>,
     hairpins: BTreeSet<Hairpin>,
     has_endpoints: bool,
 }
@@ -218,10 +219,12 @@ impl Reach {
                 port: endpoint.port,
             })
             .collect();
+        let (cluster, local) = (targets(&cluster), targets(&local));
         Reach {
             family,
-            cluster: targets(&cluster),
-            local: targets(&local),
+            serving: serving(&candidates, [&cluster, &local]),
+            cluster,
+            local,
             hairpins,
             has_endpoints: selection.has_endpoints,
         }
@@ -258,9 +261,11 @@ impl Reach {
             } else {
                 none()
             },
+            serving: Arc::clone(&self.serving),
             has_endpoints: self.has_endpoints,
             affinity: service.affinity,
             source_ranges,
+            precedence: service.precedence,
         }
     }
 }
@@ -274,6 +279,20 @@ fn targets(endpoints: &[&Endpoint]) -> Arc<[Target]> {
         })
         .collect();
     targets.into_iter().collect()
+}
+
+/// The endpoints that may still answer; the very list that is among `chosen`, where it is one of
+/// them: nearly always, and then it costs no memory.
+fn serving(candidates: &[&Endpoint], chosen: [&Arc<[Target]>; 2]) -> Arc<[Target]> {
+    // What is published while it is not ready is given connections; they must not be taken from it.
+    let answering: Vec<&Endpoint> = candidates
+        .iter()
+        .filter(|endpoint| endpoint.readiness.serving || endpoint.readiness.ready)
+        .copied()
+        .collect();
+    let serving = targets(&answering);
+    let shared = chosen.into_iter().find(|list| ***list == *serving);
+    shared.map_or(serving, Arc::clone)
 }
 
 fn honoured_external_ips(service: &Service, config: &Config, draft: &mut Draft) -> Vec<IpAddr> {
@@ -326,9 +345,16 @@ fn health_check(service: &Service, endpoints: &Endpoints, node: &Node) -> Option
         .filter(|endpoint| endpoint.readiness.ready && node.hosts(endpoint))
         .map(|endpoint| endpoint.address)
         .collect();
+    let count = |family| {
+        let of_family = addresses.iter().filter(|a| Family::of(**a) == family);
+        of_family.count()
+    };
     Some(HealthCheck {
         port,
-        local_endpoints: addresses.len(),
+        local_endpoints: LocalEndpoints {
+            ipv4: count(Family::Ipv4),
+            ipv6: count(Family::Ipv6),
+        },
     })
 }
 

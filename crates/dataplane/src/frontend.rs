@@ -7,7 +7,7 @@ use std::sync::Arc;
 use ipnet::IpNet;
 
 use crate::{
-    Affinity, Family, Hairpin, Port, Protocol, Rejection, ServiceKey, ServicePortName,
+    Affinity, Family, Hairpin, Port, Precedence, Protocol, Rejection, ServiceKey, ServicePortName,
     TrafficPolicy,
 };
 
@@ -48,6 +48,10 @@ pub struct Frontend {
     pub cluster: Arc<[Target]>,
     /// The endpoints of this node, sorted. Empty with policy Cluster.
     pub local: Arc<[Target]>,
+    /// The endpoints at which a connection that was made before may still be answered, sorted: those
+    /// that serve and those that are given new connections, of the whole cluster, whatever policy
+    /// and hints say. No packet is sent by it.
+    pub serving: Arc<[Target]>,
     /// Whether the Service has any usable endpoint anywhere: without one packets are rejected;
     /// with one, but none that the policy allows, they are dropped.
     pub has_endpoints: bool,
@@ -56,6 +60,8 @@ pub struct Frontend {
     /// Who may connect. Empty: everyone. Only for load-balancer IPs, one family. If it includes
     /// this node's address, the Service's own load-balancer IPs are in it too.
     pub source_ranges: Arc<[IpNet]>,
+    /// That of its Service.
+    pub precedence: Precedence,
 }
 
 /// The sort of address of a frontend.
@@ -103,8 +109,35 @@ pub struct ServiceRules {
 pub struct HealthCheck {
     /// `spec.healthCheckNodePort`.
     pub port: Port,
-    /// Distinct addresses of ready endpoints on this node, over all ports of the Service.
-    pub local_endpoints: usize,
+    /// Ready endpoints on this node.
+    pub local_endpoints: LocalEndpoints,
+}
+
+/// Distinct addresses of ready endpoints on this node, over all ports of a Service. A Pod with two
+/// addresses is one endpoint of each family, and a load balancer of one family weighs by those.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct LocalEndpoints {
+    /// IPv4 addresses.
+    pub ipv4: usize,
+    /// IPv6 addresses.
+    pub ipv6: usize,
+}
+
+// === impl LocalEndpoints ===
+
+impl LocalEndpoints {
+    /// Those of `family`.
+    pub fn of(self, family: Family) -> usize {
+        match family {
+            Family::Ipv4 => self.ipv4,
+            Family::Ipv6 => self.ipv6,
+        }
+    }
+
+    /// Those of both families.
+    pub fn total(self) -> usize {
+        self.ipv4 + self.ipv6
+    }
 }
 
 // === impl FrontendKey ===

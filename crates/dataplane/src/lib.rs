@@ -32,12 +32,15 @@ pub use config::{
     Scheduler,
 };
 pub use endpoint::{Endpoint, EndpointPort, Endpoints, Hints, Readiness};
-pub use frontend::{Frontend, FrontendKey, FrontendKind, HealthCheck, ServiceRules, Target};
+pub use frontend::{
+    Frontend, FrontendKey, FrontendKind, HealthCheck, LocalEndpoints, ServiceRules, Target,
+};
 pub use oracle::{Choice, Origin, Packet, Verdict};
 pub use persistent_map::{Difference, PersistentMap};
 pub use plane::{Claims, Dataplane, Hairpin};
 pub use rejection::{ObjectKind, ObjectName, Rejection};
 pub use service::{
-    Affinity, Node, Service, ServiceKey, ServiceKind, ServicePort, ServicePortName, TrafficPolicy,
+    Affinity, Node, Precedence, Service, ServiceKey, ServiceKind, ServicePort, ServicePortName,
+    TrafficPolicy,
 };
-pub use topology::{Selection, select};
+pub use topology::{Nearness, Selection, nearness, select};

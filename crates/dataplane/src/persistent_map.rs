@@ -52,6 +52,8 @@ impl<K, V> PersistentMap<K, V> {
             .flat_map(|branch| branch.iter())
             .flat_map(|leaf| leaf.iter())
             .map(|(key, value)| (key, value))
+            // Behind the last one there may be thousands of empty leaves.
+            .take(self.len)
     }
 }
 
@@ -106,7 +108,8 @@ impl<K: Hash + Ord + Clone, V: PartialEq> PersistentMap<K, V> {
     /// Where `self` and `after` differ. Costs what they do not share.
     pub fn differences<'a>(&'a self, after: &'a PersistentMap<K, V>) -> Vec<Difference<'a, K, V>> {
         let mut differences = Vec::new();
-        if Arc::ptr_eq(&self.root, &after.root) {
+        let both_empty = self.is_empty() && after.is_empty();
+        if both_empty || Arc::ptr_eq(&self.root, &after.root) {
             return differences;
         }
         for (old_branch, new_branch) in self.root.iter().zip(after.root.iter()) {

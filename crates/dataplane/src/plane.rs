@@ -6,7 +6,8 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use crate::{
-    Config, Frontend, FrontendKey, Node, PersistentMap, Port, Protocol, ServiceKey, ServiceRules,
+    Config, Family, Frontend, FrontendKey, Node, PersistentMap, Port, Protocol, ServiceKey,
+    ServiceRules,
 };
 
 /// What this node's kernel should do. Cloning costs a few reference counts; changing one Service
@@ -96,6 +97,42 @@ impl Dataplane {
     /// What packets can be addressed to. The first claim is the one that is programmed.
     pub fn frontends(&self) -> &PersistentMap<FrontendKey, Claims<Arc<Frontend>>> {
         &self.frontends
+    }
+
+    /// What a packet with this destination is addressed to, if to anything of ours. An address comes
+    /// before a node port, and a node port is only one on the node's own addresses that accept them.
+    pub fn frontend_at(
+        &self,
+        address: IpAddr,
+        protocol: Protocol,
+        port: Port,
+    ) -> Option<&Arc<Frontend>> {
+        let by_address = FrontendKey::Address {
+            address,
+            protocol,
+            port,
+        };
+        let by_node_port = FrontendKey::NodePort {
+            family: Family::of(address),
+            protocol,
+            port,
+        };
+        let claims = self.frontends.get(&by_address).or_else(|| {
+            self.has_node_ports_at(address)
+                .then(|| self.frontends.get(&by_node_port))
+                .flatten()
+        })?;
+        let (_, frontend) = claims.winner();
+        Some(frontend)
+    }
+
+    /// Whether node ports are open on `address`.
+    pub fn has_node_ports_at(&self, address: IpAddr) -> bool {
+        let listed = match self.config.node_ports.of(Family::of(address)) {
+            Some(addresses) => addresses.contains(&address),
+            None => self.node.local_addresses.contains(&address),
+        };
+        listed && !address.is_loopback()
     }
 
     /// Every cluster IP.

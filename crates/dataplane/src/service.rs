@@ -60,6 +60,19 @@ pub struct Service {
     pub health_check_node_port: Option<Port>,
     /// `spec.ports`.
     pub ports: Vec<ServicePort>,
+    /// When it is programmed, as against others.
+    pub precedence: Precedence,
+}
+
+/// What is programmed before what, where much is new at once: a node that has just started, or
+/// lost its rules. In this order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Precedence {
+    /// Before all others: the API server's own Service and DNS, without which nothing else on the
+    /// node starts (kubernetes#133773).
+    First,
+    /// After those.
+    Ordinary,
 }
 
 /// `spec.type` of a Service.

@@ -15,9 +15,12 @@ pub struct Selection {
 
 /// How near an endpoint is asked to be, by the hints of all of them together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Nearness {
+pub enum Nearness {
+    /// Hints say nothing that can be obeyed.
     Anywhere,
+    /// Hinted for this node's zone.
     SameZone,
+    /// Hinted for this node.
     SameNode,
 }
 
@@ -84,7 +87,7 @@ fn positions(endpoints: &[&Endpoint], wanted: impl Fn(&Endpoint) -> bool) -> Opt
 /// A level of hints counts when every ready endpoint has one and at least one of them names this
 /// node (or its zone): hints are incomplete while their controller is still writing them, and
 /// obeying some of them would leave the unhinted endpoints without traffic.
-fn nearness(endpoints: &[&Endpoint], node: &Node) -> Nearness {
+pub fn nearness(endpoints: &[&Endpoint], node: &Node) -> Nearness {
     let complete = |hinted: fn(&Endpoint) -> bool, names_us: &dyn Fn(&Endpoint) -> bool| {
         let mut ready = endpoints.iter().filter(|endpoint| endpoint.readiness.ready);
         ready.clone().all(|endpoint| hinted(endpoint)) && ready.any(|endpoint| names_us(endpoint))

@@ -1,4 +1,4 @@
-//! nf_tables over netlink: its objects as values, their encoding, and one socket.
+//! nf_tables over netlink: its objects as values, their encoding, and one socket; and connections.
 //!
 //! The `nft` program is never run: its version differs between a host and an image, and it reads
 //! everybody's tables before it touches ours. A [`nf_tables::Transaction`] is data until a
@@ -9,12 +9,25 @@
 //! Transaction --encode--> bytes --Socket::commit--> kernel --Socket::observe_*--> bytes --decode--> values
 //! ```
 //!
+//! What others do to our tables is heard by a [`Listener`], one message an object they touch.
+//!
+//! [`conntrack`] has a socket of its own: it lists and deletes connections while rules are written.
+//!
 //! Sources: `include/uapi/linux/netfilter/nf_tables.h`, `include/uapi/linux/netfilter/nfnetlink.h`
 //! and `net/netfilter/nf_tables_api.c` of Linux 6.1 to 6.18. There is no `unsafe` here: sockets come
 //! from `rustix`.
 
+pub mod conntrack;
+mod descriptor;
+#[cfg(test)]
+mod hostile;
+mod listener;
 pub mod nf_tables;
+mod notification;
 mod socket;
 mod wire;
 
-pub use socket::{CommitError, Named, ObserveError, OpenError, Refusal, Socket};
+pub use descriptor::OpenError;
+pub use listener::Listener;
+pub use notification::{ForeignTransaction, Heard, Process};
+pub use socket::{CommitError, Named, ObserveError, Refusal, Socket};

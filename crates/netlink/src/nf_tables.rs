@@ -3,6 +3,7 @@
 mod decode;
 mod encode;
 mod expression;
+mod jenkins;
 mod print;
 mod transaction;
 
@@ -13,9 +14,10 @@ pub use decode::DecodeError;
 pub(crate) use decode::{chain, elements, generation, rule, set, table};
 pub(crate) use encode::{encode, encode_dump, encode_generation, message as request};
 pub use expression::{
-    ADDRESS_TYPE_LOCAL, CtKey, Direction, Expression, FibField, MetaKey, NatKind, NumberGenerator,
-    Operator, PayloadBase, Register, RejectKind,
+    ADDRESS_TYPE_LOCAL, CtKey, Direction, Expression, FibField, Learning, MetaKey, NatKind,
+    NumberGenerator, Operator, PayloadBase, Register, RejectKind,
 };
+pub use jenkins::{jhash, reciprocal_scale};
 pub use print::Typed;
 pub use transaction::{Operation, Transaction};
 
@@ -77,6 +79,8 @@ pub enum HookPoint {
 pub struct Rule {
     /// What it matches and does.
     pub expressions: Vec<Expression>,
+    /// For people who list it; at most 127 bytes.
+    pub comment: Option<Arc<str>>,
 }
 
 /// A set or map without its elements.
@@ -88,6 +92,20 @@ pub struct Set {
     pub key: Vec<DataType>,
     /// What an element leads to.
     pub content: SetContent,
+    /// Who writes its elements.
+    pub writer: SetWriter,
+}
+
+/// Who writes the elements of a set.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SetWriter {
+    /// Transactions alone.
+    Transactions,
+    /// Packets, by [`Expression::Learn`]. Each element has a timeout.
+    Packets {
+        /// How many elements there may be at once.
+        capacity: u32,
+    },
 }
 
 /// Whether a set is a map, and to what.

@@ -1,28 +1,23 @@
 //! One netlink socket, kept open for the life of the process.
 
 use std::os::fd::OwnedFd;
+use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use rustix::net::netlink::{NETFILTER, SocketAddrNetlink};
-use rustix::net::{
-    AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, bind, recv, sendto, socket_with,
-    sockopt,
-};
+use rustix::net::netlink::SocketAddrNetlink;
+use rustix::net::{RecvFlags, SendFlags, recv, sendto};
 use thiserror::Error;
 
+use crate::descriptor::{self, OpenError, observe_namespace};
 use crate::nf_tables::{
     self, Bytes, Chain, DecodeError, ElementData, Family, Rule, Set, Transaction,
 };
 use crate::wire::{DONE, DUMP_INTERRUPTED, ERROR, Message, Messages};
 
-/// The largest transaction is under 4 MiB; with the default buffer the kernel refuses 3 MiB with
-/// EMSGSIZE.
-const SEND_BUFFER: usize = 16 << 20;
-/// Errors of a large batch come back one message each, all before anyone reads.
-const RECEIVE_BUFFER: usize = 16 << 20;
 /// The kernel sends at most 32 KiB of a dump at once; an error carries the message it is about.
 const DATAGRAM: usize = 128 << 10;
 /// The kernel answers when it is done, and it is done in milliseconds; a minute is a hang.
@@ -30,24 +25,29 @@ const ANSWER_DEADLINE: Duration = Duration::from_secs(60);
 /// How often a dump begins anew because somebody changed the ruleset meanwhile.
 const DUMP_ATTEMPTS: u32 = 20;
 
-/// A netlink socket of the nfnetlink family, in the network namespace it was opened in.
+/// A netlink socket of the nfnetlink family, in the network namespace it was opened in. Once it has
+/// failed, answers to what was asked before may still be on their way, so that the next call opens
+/// it anew.
 #[derive(Debug)]
 pub struct Socket {
     descriptor: OwnedFd,
+    /// What the kernel calls it; a [`Listener`](crate::Listener) tells its transactions by it.
+    port: Arc<AtomicU32>,
+    namespace: Option<PathBuf>,
+    condition: Condition,
     sequence: u32,
     datagram: Vec<u8>,
 }
 
+/// Whether what is received next answers what is asked next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Condition {
+    Good,
+    Failed,
+}
+
 /// An object with its name, or that of its chain; or why it is no object of ours.
 pub type Named<T> = (Arc<str>, Result<T, DecodeError>);
-
-/// Why a socket could not be opened.
-#[derive(Debug, Error)]
-#[error("failed to {step} a netfilter netlink socket")]
-pub struct OpenError {
-    step: &'static str,
-    source: std::io::Error,
-}
 
 /// Why the kernel could not be read.
 #[derive(Debug, Error)]
@@ -119,31 +119,19 @@ pub enum Refusal {
 impl Socket {
     /// Opens a socket in the network namespace of this thread. Needs `CAP_NET_ADMIN` there.
     pub fn open() -> Result<Socket, OpenError> {
-        let failed = |step| {
-            move |errno: Errno| OpenError {
-                step,
-                source: errno.into(),
-            }
-        };
-        let descriptor = socket_with(
-            AddressFamily::NETLINK,
-            SocketType::RAW,
-            SocketFlags::CLOEXEC,
-            Some(NETFILTER),
-        )
-        .map_err(failed("open"))?;
-        bind(&descriptor, &SocketAddrNetlink::new(0, 0)).map_err(failed("bind"))?;
-        // In a user namespace CAP_NET_ADMIN does not reach past the limits; the default buffer
-        // then has to do, and small clusters fit it.
-        let _ = sockopt::set_socket_send_buffer_size_force(&descriptor, SEND_BUFFER)
-            .or_else(|_| sockopt::set_socket_send_buffer_size(&descriptor, SEND_BUFFER));
-        let _ = sockopt::set_socket_recv_buffer_size_force(&descriptor, RECEIVE_BUFFER)
-            .or_else(|_| sockopt::set_socket_recv_buffer_size(&descriptor, RECEIVE_BUFFER));
+        let (descriptor, port) = descriptor::open()?;
         Ok(Socket {
             descriptor,
+            port: Arc::new(AtomicU32::new(port)),
+            namespace: observe_namespace(),
+            condition: Condition::Good,
             sequence: 0,
             datagram: vec![0; DATAGRAM],
         })
+    }
+
+    pub(crate) fn port(&self) -> Arc<AtomicU32> {
+        Arc::clone(&self.port)
     }
 
     /// Carries out `transaction`, whole or not at all, and waits for the kernel's word.
@@ -343,19 +331,46 @@ impl Socket {
         self.sequence
     }
 
-    fn send(&self, bytes: &[u8]) -> std::io::Result<()> {
+    fn send(&mut self, bytes: &[u8]) -> std::io::Result<()> {
+        if self.condition == Condition::Failed {
+            self.reopen()?;
+        }
         // To the kernel: port 0, no groups.
         let kernel = SocketAddrNetlink::new(0, 0);
         loop {
             match sendto(&self.descriptor, bytes, SendFlags::empty(), &kernel) {
                 Err(Errno::INTR) => {}
-                Err(errno) => return Err(errno.into()),
+                Err(errno) => {
+                    self.condition = Condition::Failed;
+                    return Err(errno.into());
+                }
                 Ok(_) => return Ok(()),
             }
         }
     }
 
+    /// Opens it anew where it was; from a thread that is elsewhere, that would be another kernel's
+    /// rules.
+    fn reopen(&mut self) -> std::io::Result<()> {
+        if self.namespace != observe_namespace() {
+            return Err(std::io::ErrorKind::NotConnected.into());
+        }
+        let (descriptor, port) = descriptor::open().map_err(|error| error.source)?;
+        self.descriptor = descriptor;
+        self.port.store(port, Ordering::Relaxed);
+        self.condition = Condition::Good;
+        Ok(())
+    }
+
     fn receive(&mut self) -> std::io::Result<usize> {
+        let received = self.receive_datagram();
+        if received.is_err() {
+            self.condition = Condition::Failed;
+        }
+        received
+    }
+
+    fn receive_datagram(&mut self) -> std::io::Result<usize> {
         let deadline = Timespec {
             tv_sec: i64::try_from(ANSWER_DEADLINE.as_secs()).unwrap_or(i64::MAX),
             tv_nsec: 0,
@@ -392,3 +407,6 @@ impl std::fmt::Display for Refusal {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -43,6 +43,8 @@ pub(crate) struct Message<'a> {
     pub(crate) kind: u16,
     pub(crate) flags: u16,
     pub(crate) sequence: u32,
+    /// The socket that asked for it, or that brought about what it tells of; 0 for none.
+    pub(crate) port: u32,
     pub(crate) payload: &'a [u8],
 }
 
@@ -163,6 +165,7 @@ impl<'a> Iterator for Messages<'a> {
             kind: u16::from_ne_bytes([header[4], header[5]]),
             flags: u16::from_ne_bytes([header[6], header[7]]),
             sequence: u32::from_ne_bytes(header[8..12].try_into().ok()?),
+            port: u32::from_ne_bytes(header[12..16].try_into().ok()?),
             payload,
         };
         self.0 = self.0.get(length.next_multiple_of(4)..).unwrap_or(&[]);

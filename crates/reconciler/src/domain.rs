@@ -1,19 +1,23 @@
 //! One family of the kernel, and what is believed of it.
 
+mod damages;
 mod isolate;
 mod progress;
 mod quarantine;
 mod shortfall;
 
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Instant, SystemTime};
 
-use backend::{Backend, Change, CommitError, Drift, ObserveError, Receipt, Recovery, Rendered};
+use backend::{
+    Backend, Change, CommitError, Disturbance, Drift, ObserveError, Receipt, Recovery, Rendered,
+};
 use dataplane::{Dataplane, Family};
 
 use crate::error_chain::error_chain;
 use crate::status::{Failing, FamilyStatus, Pace};
-use crate::{Clock, Failure, Outcome, Reason, Round, Rounds};
+use crate::{Clock, Damage, Failure, Outcome, Reason, Round, Rounds};
+use damages::Damages;
 use progress::{Phase, Progress};
 use quarantine::Quarantine;
 use shortfall::Shortfall;
@@ -37,7 +41,7 @@ pub struct Domain<B: Backend> {
     last_receipt: Option<SystemTime>,
     last_success: Option<SystemTime>,
     pace: Pace,
-    drifts: u64,
+    damages: Damages,
     count: u64,
     rounds: Rounds,
 }
@@ -58,7 +62,7 @@ impl<B: Backend> Domain<B> {
             last_receipt: None,
             last_success: None,
             pace: Pace::default(),
-            drifts: 0,
+            damages: Damages::default(),
             count: 0,
             rounds: Rounds::default(),
         }
@@ -89,6 +93,18 @@ impl<B: Backend> Domain<B> {
         self.failing.as_ref()
     }
 
+    /// Notes that somebody has changed, or may have changed, what is ours.
+    pub fn disturb(&mut self, disturbance: &Disturbance, now: Instant) {
+        if disturbance.families.contains(&self.family()) {
+            self.damages.hear(disturbance.culprit.as_ref(), now);
+        }
+    }
+
+    /// What was repaired last.
+    pub fn last_damage(&self) -> Option<&Damage> {
+        self.damages.last()
+    }
+
     /// Whether a round for `reason` has anything to do here. A retry is for what failed; where no
     /// change will ever be taken, only the periodic check and a person's request try again.
     pub fn answers(&self, reason: Reason) -> bool {
@@ -97,6 +113,7 @@ impl<B: Backend> Domain<B> {
             (reason, _) if reason.is_periodic() => true,
             (_, Some(Recovery::Halt)) => false,
             (Reason::Retry, None) => false,
+            (Reason::Drift, _) => self.damages.is_heard(),
             _ => true,
         }
     }
@@ -129,7 +146,8 @@ impl<B: Backend> Domain<B> {
             last_success: self.last_success,
             failing: self.failing.clone(),
             pace: self.pace,
-            drifts: self.drifts,
+            drifts: self.damages.repaired(),
+            last_damage: self.damages.last().cloned(),
             quarantined: self.quarantine.list(),
             shortcomings: Arc::clone(self.shortfall.list()),
             programmed: self.programmed.clone(),
@@ -149,6 +167,10 @@ impl<B: Backend> Domain<B> {
 
     /// Looks at the kernel where the round is for that and something is believed that can be wrong.
     fn compare_with_kernel(&mut self, progress: &mut Progress<'_>) -> Result<(), Failure> {
+        if !progress.reason.checks_kernel() {
+            return Ok(());
+        }
+        let heard = self.damages.take_heard();
         let Some(believed) = self.believed.take() else {
             return Ok(());
         };
@@ -162,14 +184,23 @@ impl<B: Backend> Domain<B> {
                 .map_or(true, |drift| drift == Drift::Possible),
         };
         if !look {
+            self.damages.find_nothing(heard, progress);
             self.believed = Some(believed);
             return Ok(());
         }
-        let rules = self.observe(progress)?;
+        let rules = match self.observe(progress) {
+            Ok(rules) => rules,
+            Err(failure) => {
+                self.damages.hear_again(heard);
+                return Err(failure);
+            }
+        };
         if rules == believed.rules {
+            self.damages.find_nothing(heard, progress);
             self.believed = Some(believed);
         } else {
-            self.drifts += 1;
+            let size = self.backend.diff(&rules, &believed.rules).size();
+            self.damages.find(size, heard, progress);
             progress.reason = Reason::Drift;
             self.believed = Some(as_observed(rules));
         }
@@ -189,11 +220,16 @@ impl<B: Backend> Domain<B> {
 
     /// Takes the kernel from what is believed to `wanted`, looking first where nothing is believed.
     fn attempt(&mut self, wanted: &Dataplane, progress: &mut Progress<'_>) -> Result<(), Failure> {
+        let mut stumbled = None;
         loop {
             let believed = match self.believed.take() {
                 Some(believed) => believed,
                 None => as_observed(self.observe(progress)?),
             };
+            if let Some(before) = stumbled.take() {
+                let size = self.backend.diff(&believed.rules, &before).size();
+                self.damages.stumble(size);
+            }
             let backend = &mut self.backend;
             let rules = progress.measure(Phase::Render, || backend.render(wanted, &believed));
             let change = progress.measure(Phase::Diff, || backend.diff(&believed.rules, &rules));
@@ -213,7 +249,10 @@ impl<B: Backend> Domain<B> {
                     match error.recovery {
                         // The contract of both: nothing was changed.
                         Recovery::Retry | Recovery::Isolate => self.believed = Some(believed),
-                        Recovery::Observe if progress.take_second_look() => continue,
+                        Recovery::Observe if progress.take_second_look() => {
+                            stumbled = Some(believed.rules);
+                            continue;
+                        }
                         // The process may have lost its rights halfway.
                         Recovery::Observe | Recovery::Halt => {}
                     }
@@ -240,7 +279,7 @@ impl<B: Backend> Domain<B> {
             .measure(Phase::Observe, || backend.observe())
             .map_err(|error: ObserveError| Failure {
                 error: error_chain(&error),
-                recovery: Recovery::Observe,
+                recovery: error.recovery,
             })
     }
 
@@ -248,12 +287,15 @@ impl<B: Backend> Domain<B> {
     fn conclude(&mut self, result: Result<(), Failure>, progress: &Progress<'_>) -> Arc<Round> {
         let now = progress.clock.wall_time();
         let took = progress.took();
+        let ended = progress.clock.now();
+        let mut damage = None;
         let outcome = match result {
             Ok(()) => {
                 self.failing = None;
                 self.pace = Pace::of(took);
                 self.last_success = Some(now);
                 self.programmed_since.get_or_insert(now);
+                damage = self.damages.repair(ended);
                 match progress.transactions {
                     0 => Outcome::Unchanged,
                     _ => Outcome::Committed,
@@ -282,11 +324,12 @@ impl<B: Backend> Domain<B> {
             reason: progress.reason,
             started: progress.started,
             took,
-            ended: progress.clock.now(),
+            ended,
             phases: progress.phases,
             size: progress.size,
             transactions: progress.transactions,
             outcome,
+            damage,
             quarantined: self.quarantine.list(),
             shortcomings: Arc::clone(self.shortfall.list()),
         });

@@ -1,8 +1,9 @@
 //! All families of a node together.
 
 use std::sync::Arc;
+use std::time::Instant;
 
-use backend::{Backend, CommitError, Recovery};
+use backend::{Backend, CommitError, Culprit, Disturbance, Recovery};
 use dataplane::{Dataplane, Family};
 
 use crate::{Clock, Domain, FamilyStatus, Reason, Round, Sequel};
@@ -31,6 +32,20 @@ impl<B: Backend> Reconciler<B> {
     /// Their names, in the order in which they are programmed.
     pub fn families(&self) -> impl Iterator<Item = Family> + '_ {
         self.domains.iter().map(Domain::family)
+    }
+
+    /// Notes that somebody has changed, or may have changed, what is ours.
+    pub fn disturb(&mut self, disturbance: &Disturbance, now: Instant) {
+        for domain in &mut self.domains {
+            domain.disturb(disturbance, now);
+        }
+    }
+
+    /// Who was found last to have changed something.
+    pub fn last_culprit(&self) -> Option<&Culprit> {
+        let damages = self.domains.iter().filter_map(Domain::last_damage);
+        let last = damages.max_by_key(|damage| damage.found)?;
+        last.culprit.as_ref()
     }
 
     /// Makes the kernel hold `desired`: one round in each family that has anything to do for

@@ -18,6 +18,7 @@
 //! Everything is synchronous and takes its time from a [`Clock`].
 
 mod clock;
+mod damage;
 mod domain;
 mod error_chain;
 mod families;
@@ -29,12 +30,14 @@ mod status;
 mod urgency;
 
 pub use clock::Clock;
+pub use damage::{Contest, Damage};
 pub use domain::Domain;
 pub use families::Reconciler;
 pub use latency::{Latency, Stamps};
 pub use round::{Failure, Outcome, Phases, Quarantined, Reason, Round, Rounds};
 pub use run::{
-    Activity, Command, Desired, Inbox, Permission, Received, Reply, Report, Resync, Settings, run,
+    Activity, Command, Desired, Inbox, Mailbox, Orders, Permission, Received, Reply, Report,
+    Resync, Settings, mailbox, run,
 };
 pub use schedule::{Due, Periods, Schedule, Sequel, Urgency};
 pub use status::{Failing, FamilyStatus, Pace, SLOW_ROUND, Standing};

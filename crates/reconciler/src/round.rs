@@ -8,6 +8,8 @@ use std::time::{Duration, Instant, SystemTime};
 use backend::{Recovery, Shortcoming, Size};
 use dataplane::{Family, ServiceKey};
 
+use crate::Damage;
+
 /// Why a round ran, in the order of how much is asked of it: a round that has several reasons has the
 /// last of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -49,6 +51,8 @@ pub struct Round {
     pub transactions: usize,
     /// How it ended.
     pub outcome: Outcome,
+    /// What somebody else had done, once it is repaired.
+    pub damage: Option<Damage>,
     /// The Services that the kernel refuses, each with the error.
     pub quarantined: Vec<Quarantined>,
     /// What the backend cannot honour and what it does instead.
@@ -165,6 +169,9 @@ impl fmt::Display for Round {
             )?;
         }
         write!(f, ", took {:?} ({})", self.took, self.phases)?;
+        if let Some(damage) = &self.damage {
+            write!(f, "; {damage}")?;
+        }
         for quarantined in &self.quarantined {
             write!(f, "; {quarantined}")?;
         }

@@ -1,19 +1,23 @@
 //! The loop: from commands to rounds to reports.
 
 mod inbox;
+mod mailbox;
 mod report;
 
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use backend::Backend;
+use backend::{Backend, Disturbance};
 use dataplane::{Dataplane, Family};
 
 use crate::latency::{Backlog, Latency};
 use crate::urgency::urgency;
-use crate::{Clock, Domain, Periods, Reason, Reconciler, Round, Schedule, Stamps, Urgency};
+use crate::{
+    Clock, Contest, Domain, Periods, Reason, Reconciler, Round, Schedule, Stamps, Urgency,
+};
 pub use inbox::{Inbox, Received};
+pub use mailbox::{Mailbox, Orders, mailbox};
 pub use report::{Activity, Report};
 
 /// How many commands are taken in once a round is due before it starts. More than can have piled up
@@ -28,7 +32,7 @@ pub enum Command {
     /// Go by these from now on.
     Settings(Settings),
     /// The kernel may have been changed by somebody else.
-    Drifted,
+    Drifted(Disturbance),
     /// Look at the kernel and program everything anew where it differs, whatever is believed.
     Resync(Reply),
     /// Return, leaving the kernel as it is.
@@ -79,8 +83,8 @@ pub enum Resync {
 /// anything. Nothing is written before the first [`Command::Desired`].
 ///
 /// `publish` is given a report, and the families themselves for whoever wants to see their rules. It
-/// is called before and after every round and when the loop is paused or resumed; it
-/// delays rounds for as long as it takes.
+/// is called before and after every round, when the loop is paused or resumed, and when repairs are no
+/// longer held back; it delays rounds for as long as it takes.
 pub fn run<B: Backend>(
     reconciler: &mut Reconciler<B>,
     settings: Settings,
@@ -97,6 +101,7 @@ pub fn run<B: Backend>(
         desired: None,
         backlog: Backlog::default(),
         replies: Vec::new(),
+        contest: None,
     };
     if settings.permission == Permission::Paused {
         state.publish_idle();
@@ -116,6 +121,7 @@ struct Loop<'a, B: Backend, P> {
     desired: Option<Dataplane>,
     backlog: Backlog,
     replies: Vec<Reply>,
+    contest: Option<Contest>,
 }
 
 /// What to do after taking commands.
@@ -146,6 +152,7 @@ impl<B: Backend, P: FnMut(Report, &[Domain<B>])> Loop<'_, B, P> {
                     if let Some(reason) = self.start() {
                         return Next::Round(reason);
                     }
+                    self.calm();
                 }
             }
         }
@@ -156,8 +163,9 @@ impl<B: Backend, P: FnMut(Report, &[Domain<B>])> Loop<'_, B, P> {
         match self.permission {
             Permission::Paused => None,
             Permission::Active => {
-                let due = self.schedule.due()?;
-                Some(due.at.saturating_duration_since(self.clock.now()))
+                let due = self.schedule.due().map(|due| due.at);
+                let next = due.into_iter().chain(self.schedule.calm_at()).min()?;
+                Some(next.saturating_duration_since(self.clock.now()))
             }
         }
     }
@@ -192,7 +200,10 @@ impl<B: Backend, P: FnMut(Report, &[Domain<B>])> Loop<'_, B, P> {
                     self.publish_idle();
                 }
             }
-            Command::Drifted => self.schedule.drifted(now),
+            Command::Drifted(disturbance) => {
+                self.reconciler.disturb(&disturbance, now);
+                self.schedule.drifted(now);
+            }
             Command::Resync(reply) => {
                 self.schedule.requested(now);
                 self.replies.push(reply);
@@ -221,6 +232,7 @@ impl<B: Backend, P: FnMut(Report, &[Domain<B>])> Loop<'_, B, P> {
         let rounds = self.reconciler.round(&desired, reason, self.clock);
         self.schedule
             .finish(self.clock.now(), self.reconciler.sequel());
+        self.judge_contest();
         let latencies = rounds
             .iter()
             .filter_map(|round| self.backlog.settle(round))
@@ -233,6 +245,29 @@ impl<B: Backend, P: FnMut(Report, &[Domain<B>])> Loop<'_, B, P> {
             }
         }
         self.publish(Activity::Waiting, rounds, latencies);
+    }
+
+    /// Ends a contest that nobody has gone on with for some time.
+    fn calm(&mut self) {
+        self.schedule.calm(self.clock.now());
+        if self.contest.is_some() && self.schedule.held_back().is_none() {
+            self.contest = None;
+            self.publish_idle();
+        }
+    }
+
+    /// What is said of a contest stays as it was when it began: who reads it is told once.
+    fn judge_contest(&mut self) {
+        let Some(streak) = self.schedule.held_back() else {
+            self.contest = None;
+            return;
+        };
+        self.contest.get_or_insert_with(|| Contest {
+            since: self.clock.wall_time(),
+            repairs: streak.repairs,
+            within: self.clock.now().saturating_duration_since(streak.began),
+            culprit: self.reconciler.last_culprit().cloned(),
+        });
     }
 
     /// The families in which some round has succeeded.
@@ -255,6 +290,7 @@ impl<B: Backend, P: FnMut(Report, &[Domain<B>])> Loop<'_, B, P> {
         let report = Report {
             activity,
             families: self.reconciler.status(),
+            contest: self.contest.clone(),
             finished,
             latencies,
         };

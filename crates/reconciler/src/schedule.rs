@@ -1,8 +1,12 @@
 //! When the next round is due.
 
+mod restraint;
+
 use std::time::{Duration, Instant};
 
 use crate::Reason;
+use restraint::Restraint;
+pub(crate) use restraint::Streak;
 
 /// How long after a first failure the next attempt is made; it doubles with every further one. A
 /// lock that another process holds, or memory that is short for now, is free again within this
@@ -61,8 +65,9 @@ pub struct Schedule {
     periods: Periods,
     changed: Option<Waiting>,
     drifted: Option<Instant>,
+    restraint: Restraint,
     requested: Option<Instant>,
-    running: Option<Reason>,
+    running: Option<Running>,
     last: Option<Last>,
     sequel: Sequel,
 }
@@ -72,6 +77,14 @@ pub struct Schedule {
 struct Waiting {
     since: Instant,
     urgency: Urgency,
+}
+
+/// A round that was started.
+#[derive(Debug, Clone, Copy)]
+struct Running {
+    reason: Reason,
+    /// Whether somebody was seen to have changed the kernel before it.
+    repairs: bool,
 }
 
 /// What is remembered of past rounds.
@@ -92,6 +105,7 @@ impl Schedule {
             periods,
             changed: None,
             drifted: None,
+            restraint: Restraint::default(),
             requested: None,
             running: None,
             last: None,
@@ -113,7 +127,9 @@ impl Schedule {
         waiting.urgency = waiting.urgency.max(urgency);
     }
 
-    /// Notes that the kernel may have been changed by somebody else.
+    /// Notes that the kernel may have been changed by somebody else. That is answered at once,
+    /// but for somebody who does it again and again: then ever more rarely, every few seconds in
+    /// the end, until it has been quiet for some.
     pub fn drifted(&mut self, now: Instant) {
         self.drifted.get_or_insert(now);
     }
@@ -121,6 +137,25 @@ impl Schedule {
     /// Notes that a person asked for a round.
     pub fn requested(&mut self, now: Instant) {
         self.requested.get_or_insert(now);
+    }
+
+    /// The repairs of late, while they are so many that the next one has to wait.
+    pub(crate) fn held_back(&self) -> Option<Streak> {
+        self.restraint.held_back().map(|(streak, _)| streak)
+    }
+
+    /// When [`calm`](Schedule::calm) ends that, if nothing happens until then.
+    pub(crate) fn calm_at(&self) -> Option<Instant> {
+        let (_, at) = self.restraint.held_back()?;
+        let undisturbed = self.drifted.is_none() && self.running.is_none();
+        undisturbed.then_some(at)
+    }
+
+    /// Forgets repairs that are long past.
+    pub(crate) fn calm(&mut self, now: Instant) {
+        if self.calm_at().is_some_and(|at| at <= now) {
+            self.restraint.forgive(now);
+        }
     }
 
     /// The next round, as far as is known now. None is due while one runs: when depends on when it
@@ -147,23 +182,29 @@ impl Schedule {
         // Every round compares with what is wanted now, so it answers a change whatever its
         // reason; but only some look at the kernel, and only one by request answers a request.
         self.changed = None;
-        if reason.checks_kernel() {
-            self.drifted = None;
+        let repairs = reason.checks_kernel() && self.drifted.take().is_some();
+        if repairs {
+            self.restraint.start(now);
         }
         if matches!(reason, Reason::Requested | Reason::Startup) {
             self.requested = None;
         }
-        self.running = Some(reason);
+        self.running = Some(Running { reason, repairs });
         Some(reason)
     }
 
     /// Notes the end of the round that was started last.
     pub fn finish(&mut self, now: Instant, sequel: Sequel) {
-        let reason = self.running.take();
+        let running = self.running.take();
         let checked = match self.last {
-            Some(last) if !reason.is_some_and(Reason::is_periodic) => last.checked,
+            Some(last) if !running.is_some_and(|running| running.reason.is_periodic()) => {
+                last.checked
+            }
             _ => now,
         };
+        if running.is_some_and(|running| running.repairs) {
+            self.restraint.finish(now);
+        }
         self.last = Some(Last {
             ended: now,
             checked,
@@ -203,7 +244,7 @@ impl Schedule {
             ask(at, Reason::Changed);
         }
         if let Some(since) = self.drifted {
-            ask(since.max(earliest), Reason::Drift);
+            ask(self.restraint.earliest(since), Reason::Drift);
         }
         if let Some(since) = self.requested {
             ask(since.max(earliest), Reason::Requested);
@@ -227,7 +268,7 @@ fn retry_delay(retries: u32, longest: Duration) -> Duration {
 
 impl Reason {
     /// Whether a round for this reason looks at the kernel whatever is believed of it.
-    fn checks_kernel(self) -> bool {
+    pub(crate) fn checks_kernel(self) -> bool {
         match self {
             Reason::Retry | Reason::Changed => false,
             Reason::Drift | Reason::Timer | Reason::Requested | Reason::Startup => true,

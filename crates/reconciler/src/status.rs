@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 use backend::{Recovery, Shortcoming};
 use dataplane::{Dataplane, Family};
 
-use crate::{Quarantined, Rounds};
+use crate::{Damage, Quarantined, Rounds};
 
 /// From how long on a round that succeeds counts as slow. Connections to an endpoint that is gone
 /// fail for as long as a round takes; clients give up on theirs after about this time.
@@ -28,8 +28,10 @@ pub struct FamilyStatus {
     pub failing: Option<Failing>,
     /// How long the last successful round took.
     pub pace: Pace,
-    /// How many rounds found that somebody else had changed what is ours.
+    /// How often something was repaired that somebody else had changed.
     pub drifts: u64,
+    /// The last of these.
+    pub last_damage: Option<Damage>,
     /// The Services that the kernel refuses.
     pub quarantined: Vec<Quarantined>,
     /// What the backend cannot honour and what it does instead.

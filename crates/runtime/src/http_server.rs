@@ -2,8 +2,9 @@
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
+use std::future::pending;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
 use axum::Router;
@@ -15,8 +16,11 @@ use http::StatusCode;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
+use rustix::io::Errno;
+use socket2::{Domain, Protocol, Socket, Type};
 use thiserror::Error;
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{sleep, timeout};
 use tower::ServiceExt;
@@ -44,6 +48,8 @@ pub struct BindError {
     source: io::Error,
 }
 
+/// As many as tokio asks for; the kernel has a limit of its own.
+const BACKLOG: i32 = 1024;
 const BIND_RETRY: Duration = Duration::from_secs(5);
 /// Probes, a scraper or two and a person need far fewer. One more closes the oldest, so that whoever
 /// opens many and says nothing cannot keep a probe out and have us killed.
@@ -63,6 +69,15 @@ const DRAIN: Duration = Duration::from_secs(3);
 /// After a failed accept, mostly for want of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
 
+/// Where to listen, until somebody says otherwise.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Place {
+    /// The address; nowhere when there is none.
+    pub address: Option<SocketAddr>,
+    /// What to do when it cannot be had.
+    pub policy: BindPolicy,
+}
+
 /// Listens on `address` and answers with `routes` until `stop`; then lets requests under way end.
 ///
 /// No TLS and no authentication: what is served here is for probes, scrapers and people on the
@@ -73,25 +88,75 @@ pub async fn serve(
     routes: Router,
     stop: Stop,
 ) -> Result<(), BindError> {
-    loop {
-        let source = match TcpListener::bind(address).await {
+    let place = Place {
+        address: Some(address),
+        policy,
+    };
+    let (_stays, place) = watch::channel(place);
+    serve_at(place, routes, |_| {}, stop).await
+}
+
+/// As [`serve`], at an address that may change while it serves: then the old one is closed, requests
+/// under way there end, and the new one is opened. `refused` is told of the first failure to listen
+/// on each address.
+pub async fn serve_at(
+    mut place: watch::Receiver<Place>,
+    routes: Router,
+    mut refused: impl FnMut(&BindError),
+    stop: Stop,
+) -> Result<(), BindError> {
+    let mut told = None;
+    while !stop.is_stopped() {
+        let Place { address, policy } = *place.borrow_and_update();
+        let Some(address) = address else {
+            moved(&mut place, None, &stop).await;
+            continue;
+        };
+        let source = match listen(address).await {
             Ok(listener) => {
-                serve_on(listener, routes, stop).await;
-                return Ok(());
+                told = None;
+                let (stopper, closed) = Stop::new();
+                let serving = serve_on(listener, routes.clone(), closed);
+                let leave = async {
+                    moved(&mut place, Some(address), &stop).await;
+                    stopper.stop();
+                };
+                tokio::join!(serving, leave);
+                continue;
             }
             Err(source) => source,
         };
         let error = BindError { address, source };
+        if told != Some(address) {
+            refused(&error);
+            told = Some(address);
+        }
         match policy {
             BindPolicy::Fail => return Err(error),
             BindPolicy::Retry => {
                 warn!(error = %chain(&error), "unable to serve, trying again in 5 s")
             }
         }
+        // Both arms are cancel safe: where to listen is looked at anew.
         tokio::select! {
             () = sleep(BIND_RETRY) => {}
-            () = stop.stopped() => return Ok(()),
+            () = moved(&mut place, Some(address), &stop) => {}
         }
+    }
+    Ok(())
+}
+
+/// Returns when it is no longer the place to be, or at `stop`. Cancel safe.
+async fn moved(place: &mut watch::Receiver<Place>, from: Option<SocketAddr>, stop: &Stop) {
+    let elsewhere = async {
+        // Nobody is left to say so: it stays.
+        if place.wait_for(|place| place.address != from).await.is_err() {
+            pending::<()>().await;
+        }
+    };
+    tokio::select! {
+        () = stop.stopped() => {}
+        () = elsewhere => {}
     }
 }
 
@@ -116,6 +181,35 @@ pub async fn serve_on(listener: TcpListener, routes: Router, stop: Stop) {
     }
     drop(listener);
     while connections.join_next().await.is_some() {}
+}
+
+/// Listens on `address`. All IPv4 addresses stand for all addresses, as they do to a Go program: who
+/// was told to ask `[node]:10256` of kube-proxy asks us.
+async fn listen(address: SocketAddr) -> io::Result<TcpListener> {
+    if address.ip() == IpAddr::from(Ipv4Addr::UNSPECIFIED) {
+        let both = SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), address.port());
+        match listen_in_both_families(both) {
+            // A node without IPv6 has no such sockets, or no such address.
+            Err(error) if is_without_ipv6(&error) => {}
+            listening => return listening,
+        }
+    }
+    TcpListener::bind(address).await
+}
+
+fn listen_in_both_families(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = Socket::new(Domain::IPV6, Type::STREAM, Some(Protocol::TCP))?;
+    socket.set_only_v6(false)?;
+    socket.set_reuse_address(true)?;
+    socket.set_nonblocking(true)?;
+    socket.bind(&address.into())?;
+    socket.listen(BACKLOG)?;
+    TcpListener::from_std(socket.into())
+}
+
+fn is_without_ipv6(error: &io::Error) -> bool {
+    let errno = Errno::from_io_error(error);
+    matches!(errno, Some(Errno::AFNOSUPPORT | Errno::ADDRNOTAVAIL))
 }
 
 async fn accept(listener: &TcpListener) -> TcpStream {

@@ -45,7 +45,7 @@ mod supervisor;
 pub use client::{ClientError, ClientSource, open_client};
 pub use error_chain::{Chain, chain};
 pub use health::{Check, Health, Heartbeat, Readiness, Report, ReportLine};
-pub use http_server::{BindError, BindPolicy, serve, serve_on};
+pub use http_server::{BindError, BindPolicy, Place, serve, serve_at, serve_on};
 pub use logging::{LogFormat, LogOptions, LoggingError};
 pub use metrics::{BuildInfo, Metrics};
 pub use rest_client::{RestClientLayer, RestClientMetrics, RestClientService};

@@ -1,7 +1,9 @@
 //! The numbers of this process, for scrapers.
 
+mod plain_text;
 mod process;
 
+use std::env::consts;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -14,14 +16,14 @@ use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::{Metric, Registry};
 
+use crate::metrics::plain_text::{MEDIA_TYPE, plain_text};
 use crate::metrics::process::ProcessCollector;
 
 /// All metrics of the process. Cheap to clone; clones are the same.
 ///
 /// # Names
 ///
-/// The text format appends `_total` to the name of a counter and `_info` to that of an info metric:
-/// kube-proxy's counter `kubeproxy_proxy_livez_total` is registered as `kubeproxy_proxy_livez`. A
+/// `_total` is appended to the name of a counter and `_info` to that of an info metric: kube-proxy's counter `kubeproxy_proxy_livez_total` is registered as `kubeproxy_proxy_livez`. A
 /// gauge keeps its name, so kube-proxy's gauge
 /// `kubeproxy_sync_proxy_rules_no_local_endpoints_total` is registered under its whole name.
 #[derive(Clone)]
@@ -36,14 +38,13 @@ pub struct BuildInfo {
     pub version: &'static str,
 }
 
-const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-
 // === impl Metrics ===
 
 impl Metrics {
-    /// With `signpost_build_info` and the metrics every process has: `process_cpu_seconds_total`,
-    /// `process_resident_memory_bytes`, `process_start_time_seconds`, `process_open_fds`. Those
-    /// are read from the kernel at each scrape; one that cannot be read is left out.
+    /// With `signpost_build_info`, `kubernetes_build_info` and the metrics every process has:
+    /// `process_cpu_seconds_total`, `process_resident_memory_bytes`, `process_virtual_memory_bytes`,
+    /// `process_start_time_seconds`, `process_open_fds`, `process_max_fds`. Those are read from the
+    /// kernel at each scrape; one that cannot be read is left out.
     pub fn new(build: &BuildInfo) -> Self {
         let mut registry = Registry::default();
         let labels = vec![("program", build.program), ("version", build.version)];
@@ -51,6 +52,11 @@ impl Metrics {
             "signpost_build",
             "What is running; always 1",
             Info::new(labels),
+        );
+        registry.register(
+            "kubernetes_build",
+            "What is running, in the labels of Kubernetes' own components; always 1",
+            Info::new(build_labels(build)),
         );
         registry.register_collector(Box::new(ProcessCollector));
         Metrics(Arc::new(Mutex::new(registry)))
@@ -68,11 +74,11 @@ impl Metrics {
         add(&mut self.registry());
     }
 
-    /// Every metric as it is now, in the OpenMetrics text format.
+    /// Every metric as it is now, in the Prometheus text format 0.0.4.
     pub fn scrape(&self) -> Result<String, fmt::Error> {
         let mut text = String::new();
         encode(&mut text, &self.registry())?;
-        Ok(text)
+        Ok(plain_text(&text))
     }
 
     /// `/metrics`.
@@ -93,9 +99,27 @@ impl fmt::Debug for Metrics {
     }
 }
 
+/// The labels of Kubernetes' `kubernetes_build_info` (component-base/metrics/version.go). What has no
+/// meaning here is empty: a label that is missing would not match one that is asked for.
+fn build_labels(build: &BuildInfo) -> Vec<(&'static str, String)> {
+    let mut numbers = build.version.split('.');
+    let mut number = || numbers.next().unwrap_or_default().to_owned();
+    vec![
+        ("major", number()),
+        ("minor", number()),
+        ("git_version", format!("v{}", build.version)),
+        ("git_commit", String::new()),
+        ("git_tree_state", String::new()),
+        ("build_date", String::new()),
+        ("go_version", String::new()),
+        ("compiler", "rustc".to_owned()),
+        ("platform", format!("{}/{}", consts::OS, consts::ARCH)),
+    ]
+}
+
 async fn answer(State(metrics): State<Metrics>) -> Response {
     match metrics.scrape() {
-        Ok(text) => ([(header::CONTENT_TYPE, OPENMETRICS)], text).into_response(),
+        Ok(text) => ([(header::CONTENT_TYPE, MEDIA_TYPE)], text).into_response(),
         Err(_) => (
             StatusCode::INTERNAL_SERVER_ERROR,
             "failed to write a metric\n",

@@ -1,15 +1,18 @@
 //! The endpoints of a process over real sockets on loopback.
 
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use axum::Router;
 use axum::routing::get;
-use runtime::{BindPolicy, BuildInfo, Health, Metrics, Stop, Stopper, serve, serve_on};
+use runtime::{
+    BindError, BindPolicy, BuildInfo, Health, Metrics, Place, Stop, Stopper, serve, serve_at,
+    serve_on,
+};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
@@ -128,11 +131,10 @@ async fn metrics_and_own_routes_share_a_server() {
     assert_answer(&server.get("/debug/rounds").await, "200", "none yet");
     let answer = server.get("/metrics").await;
     assert!(
-        answer.contains("content-type: application/openmetrics-text; version=1.0.0; charset=utf-8"),
+        answer.contains("content-type: text/plain; version=0.0.4; charset=utf-8"),
         "{answer}"
     );
     assert!(answer.contains("process_resident_memory_bytes"), "{answer}");
-    assert!(answer.ends_with("# EOF\n"), "{answer}");
     assert_answer(&server.get("/elsewhere").await, "404", "");
 }
 
@@ -265,6 +267,82 @@ async fn an_address_in_use_is_tried_again_until_it_is_free() {
         .await
         .expect("it does not panic")
         .expect("it was told to stop");
+}
+
+async fn free_address() -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0")
+        .await
+        .expect("loopback has free ports");
+    listener.local_addr().expect("it listens")
+}
+
+/// Returns once a connection to `address` is taken, or no longer is.
+async fn wait_until_listening(address: SocketAddr, listening: bool) {
+    let deadline = tokio::time::Instant::now() + DEADLINE;
+    while TcpStream::connect(address).await.is_ok() != listening {
+        assert!(
+            tokio::time::Instant::now() < deadline,
+            "listening on {address} is not {listening}"
+        );
+        tokio::task::yield_now().await;
+    }
+}
+
+#[tokio::test]
+async fn a_server_moves_to_another_address_and_goes_away_while_it_has_none() {
+    let (first, second) = (free_address().await, free_address().await);
+    let at = |address| Place {
+        address,
+        policy: BindPolicy::Retry,
+    };
+    let (place, told) = watch::channel(at(Some(first)));
+    let (stopper, stop) = Stop::new();
+    let routes = Health::new().router();
+    let server = tokio::spawn(serve_at(told, routes, |_| {}, stop));
+    wait_until_listening(first, true).await;
+    place.send_replace(at(Some(second)));
+    wait_until_listening(second, true).await;
+    wait_until_listening(first, false).await;
+    assert_answer(&get_from(second, "/livez").await, "200", "ok");
+    place.send_replace(at(None));
+    wait_until_listening(second, false).await;
+    place.send_replace(at(Some(first)));
+    wait_until_listening(first, true).await;
+    stopper.stop();
+    let ended = timeout(DEADLINE, server)
+        .await
+        .expect("it does not wait on");
+    ended
+        .expect("it does not panic")
+        .expect("it was told to stop");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_address_that_cannot_be_had_is_told_of_once_and_can_be_left() {
+    let taken = TcpListener::bind("127.0.0.1:0")
+        .await
+        .expect("loopback has free ports");
+    let address = taken.local_addr().expect("it listens");
+    let at = |address| Place {
+        address: Some(address),
+        policy: BindPolicy::Retry,
+    };
+    let (place, told) = watch::channel(at(address));
+    let (_stopper, stop) = Stop::new();
+    let refusals = Arc::new(Mutex::new(Vec::new()));
+    let noted = Arc::clone(&refusals);
+    let note = move |error: &BindError| {
+        let mut refusals = noted.lock().expect("no test panics while it holds this");
+        refusals.push(error.address);
+    };
+    tokio::spawn(serve_at(told, Health::new().router(), note, stop));
+    tokio::time::sleep(Duration::from_secs(22)).await;
+    let free = free_address().await;
+    place.send_replace(at(free));
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_answer(&get_from(free, "/livez").await, "200", "ok");
+    let refusals = refusals.lock().expect("no test panics while it holds this");
+    assert_eq!(*refusals, [address]);
 }
 
 #[tokio::test]

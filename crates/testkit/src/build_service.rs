@@ -3,7 +3,9 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
-use dataplane::{Affinity, Protocol, Service, ServiceKey, ServiceKind, ServicePort, TrafficPolicy};
+use dataplane::{
+    Affinity, Precedence, Protocol, Service, ServiceKey, ServiceKind, ServicePort, TrafficPolicy,
+};
 
 use crate::{parse, port};
 
@@ -31,6 +33,7 @@ pub fn mk_service(name: &str) -> ServiceBuilder {
         external_policy: TrafficPolicy::Cluster,
         health_check_node_port: None,
         ports: Vec::new(),
+        precedence: Precedence::Ordinary,
     })
 }
 
@@ -107,6 +110,13 @@ impl ServiceBuilder {
     #[must_use]
     pub fn kind(mut self, kind: ServiceKind) -> ServiceBuilder {
         self.0.kind = kind;
+        self
+    }
+
+    /// Has it programmed before others.
+    #[must_use]
+    pub fn first(mut self) -> ServiceBuilder {
+        self.0.precedence = Precedence::First;
         self
     }
 

@@ -41,7 +41,8 @@ pub enum Call<'a> {
 pub enum Fate {
     /// It goes through.
     Pass,
-    /// It does not reach the kernel. A call that observes fails whatever the recovery is.
+    /// It does not reach the kernel. A call that observes knows two recoveries: to halt, and to
+    /// observe again.
     Refuse(Recovery),
     /// It is carried out, and the answer is lost.
     LoseAnswer,
@@ -107,6 +108,10 @@ impl<B: Backend> Faulty<B> {
     fn observe_error(&self, fate: Fate) -> ObserveError {
         ObserveError {
             family: self.inner.family(),
+            recovery: match fate {
+                Fate::Refuse(Recovery::Halt) => Recovery::Halt,
+                Fate::Refuse(_) | Fate::Pass | Fate::LoseAnswer => Recovery::Observe,
+            },
             source: Box::new(Injected { fate }),
         }
     }

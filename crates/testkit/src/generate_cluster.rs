@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use dataplane::{
     Affinity, Config, Dataplane, EndpointPort, Endpoints, ExternalIps, Family, InterfaceMatch,
-    LocalDetection, Mark, Masquerade, Node, NodePortAddresses, Protocol, Scheduler, Service,
-    ServiceKey, ServiceKind, ServicePort, TrafficPolicy, compile,
+    LocalDetection, Mark, Masquerade, Node, NodePortAddresses, Precedence, Protocol, Scheduler,
+    Service, ServiceKey, ServiceKind, ServicePort, TrafficPolicy, compile,
 };
 use ipnet::IpNet;
 use proptest::collection::vec;
@@ -175,6 +175,7 @@ fn services() -> impl Strategy<Value = (Service, Endpoints)> {
                     external_policy: policies.1,
                     health_check_node_port: health,
                     ports,
+                    precedence: Precedence::Ordinary,
                 };
                 (service, endpoints)
             },
@@ -189,6 +190,9 @@ fn numbered(mut service: Service, number: u8) -> Service {
         "odd"
     };
     service.key = ServiceKey::new(namespace, format!("service-{number}"));
+    if number.is_multiple_of(5) {
+        service.precedence = Precedence::First;
+    }
     for family in Family::ALL {
         match plan::cluster_ip(number, family) {
             IpAddr::V4(address) => service.cluster_ipv4 = service.cluster_ipv4.map(|_| address),

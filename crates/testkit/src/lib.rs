@@ -1,6 +1,7 @@
 //! What tests of every crate share: one address plan, builders for the objects of the model,
 //! generators of whole clusters, of what becomes of them and of packets within them, a backend over
-//! a kernel that lives in the test, faults for any backend, and the laws that every backend obeys.
+//! a kernel that lives in the test, faults for any backend, the laws that every backend obeys, and
+//! damaged input for parsers.
 //!
 //! ```
 //! use testkit::{mk_endpoints, mk_service};
@@ -25,6 +26,8 @@ pub mod address_plan;
 mod build_endpoints;
 mod build_node;
 mod build_service;
+mod damage;
+mod damage_json;
 mod fake_backend;
 mod fake_rules;
 mod faulty_backend;
@@ -38,6 +41,8 @@ mod seeded;
 pub use build_endpoints::{EndpointsBuilder, mk_endpoints};
 pub use build_node::{ConfigBuilder, NodeBuilder, mk_config, mk_node};
 pub use build_service::{ServiceBuilder, mk_service};
+pub use damage::{Input, corpus, damaged, try_many};
+pub use damage_json::damaged_json;
 pub use fake_backend::{FakeBackend, FakeKernel};
 pub use fake_rules::{FakeBase, FakeChange, FakeOperation, FakeRules};
 pub use faulty_backend::{Call, Fate, Faulty};

@@ -1,8 +1,9 @@
 //! The reasons of conditions. Each comes with what to do about it, for the person who runs the cluster.
 
 use super::{
-    ACCEPTED, CONFLICT, DEGRADED, FEATURES_HONOURED, IPV4_PROGRAMMED, IPV6_PROGRAMMED,
-    MANIFESTS_PARSED, PROGRESSING, READY, SOURCE_SYNCED,
+    ACCEPTED, CONFLICT, CONNTRACK_CONFIGURED, CONNTRACK_PRESSURE, DEGRADED, FEATURES_HONOURED,
+    IPV4_PROGRAMMED, IPV6_PROGRAMMED, MANIFESTS_PARSED, PROGRESSING, READY, RULES_CONTESTED,
+    SOURCE_SYNCED,
 };
 
 /// Why a condition has its status.
@@ -43,17 +44,24 @@ reasons! {
         "The node's kernel lacks what the mode needs: load the module the message names, or give the node a profile with another mode.";
     FAMILY_PROGRAMMED = "FamilyProgrammed" for [IPV4_PROGRAMMED, IPV6_PROGRAMMED]:
         "Nothing to do: everything is programmed for this address family.";
+    SLOW = "Slow" for [READY, PROGRESSING]:
+        "Rounds succeed but take more than ten seconds, for which endpoints that are gone are still tried: see which phase in /debug/rounds, and who else holds the processor or the nf_tables lock.";
     AGENT_SILENT = "AgentSilent" for [READY, DEGRADED]:
         "The node's agent has not reported for too long: see whether its Pod runs and reaches the API server; the kernel keeps forwarding meanwhile.";
     NO_CONFIGURATION = "NoConfiguration" for [READY]:
         "No profile has reached this node: create one whose nodeSelector selects it, or see whether the operator runs.";
+
+    UNDISTURBED = "Undisturbed" for [RULES_CONTESTED]:
+        "Nothing to do: nobody else changes the rules; if the message tells of a repair, see whether the program it names should have done that.";
+    REPAIRS_HELD_BACK = "RepairsHeldBack" for [RULES_CONTESTED, DEGRADED]:
+        "Stop the program the message names from flushing or editing tables ip signpost and ip6 signpost; until then Services fail again and again for up to a few seconds.";
 
     // A node and its sources.
     LISTS_COMPLETE = "ListsComplete" for [SOURCE_SYNCED]:
         "Nothing to do: the agent has read everything and follows changes.";
     LISTS_PENDING = "ListsPending" for [SOURCE_SYNCED, READY]:
         "Wait: the first reading is not finished and nothing is removed before; if it stays, see the agent's log for what the API server answers.";
-    SOURCE_STALE = "SourceStale" for [SOURCE_SYNCED, DEGRADED]:
+    SOURCE_STALE = "SourceStale" for [SOURCE_SYNCED, READY, DEGRADED]:
         "The agent cannot reach its source and serves what it last read: see the network to the API server, or the directory of manifests.";
     MANIFESTS_READ = "ManifestsRead" for [MANIFESTS_PARSED]:
         "Nothing to do: every file in the directory of manifests was read.";
@@ -69,6 +77,20 @@ reasons! {
         "This version does not read the fields the message names: remove them from the profile, or update the agent.";
     SERVICES_REJECTED = "ServicesRejected" for [FEATURES_HONOURED, DEGRADED]:
         "Some Services ask for what cannot be programmed; status.rejections names object and field, and every other Service is served.";
+
+    // A node and its table of connections.
+    TABLE_FILLING = "TableFilling" for [CONNTRACK_PRESSURE]:
+        "Raise conntrack.maxPerCore or conntrack.min, or find who opens so many connections (conntrack -L): when the table is full, new ones are dropped.";
+    TABLE_ROOMY = "TableRoomy" for [CONNTRACK_PRESSURE]:
+        "Nothing to do: the table of connections has room.";
+    TABLE_UNREADABLE = "TableUnreadable" for [CONNTRACK_PRESSURE]:
+        "The kernel does not say any more how full the table of connections is: see whether the module nf_conntrack is loaded and the agent may read /proc/sys/net/netfilter.";
+    LIMITS_SET = "LimitsSet" for [CONNTRACK_CONFIGURED]:
+        "Nothing to do: the kernel has the limits and timeouts of the profile, or higher limits.";
+    LIMITS_NOT_SET = "LimitsNotSet" for [CONNTRACK_CONFIGURED]:
+        "The agent cannot write the files the message names: mount /proc/sys writable and run it in the node's own network, set them on the node, or set the fields to 0.";
+    STALE_FLOWS_LEFT = "StaleFlowsLeft" for [DEGRADED]:
+        "Clients that keep their source port may still be sent to endpoints that are gone: read the message for what the kernel refused; it is tried again.";
 
     // A change on its way.
     APPLYING = "Applying" for [PROGRESSING]:

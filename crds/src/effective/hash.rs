@@ -97,7 +97,7 @@ mod tests {
         // A change here means that every node of every cluster is told to apply its configuration again.
         assert_eq!(
             ConfigHash::of(&EffectiveConfig::default()).as_str(),
-            "800e782955b332ad"
+            "6489e22261f5b61f"
         );
     }
 

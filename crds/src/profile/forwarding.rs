@@ -71,6 +71,40 @@ pub struct NodePortsSpec {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 32), extend("x-kubernetes-validations" = rule::list(&[&PRIMARY_ALONE])))]
     pub addresses: Option<Vec<NodePortAddress>>,
+
+    /// Whether node ports, TCP and UDP, answer on 127.0.0.1 and ::1 as well, for processes of the node. none (default):
+    /// they do not. userspace: the agent listens there and relays to the endpoints; such connections cost a copy and end
+    /// when the agent does. A port that another process has is reported by condition FeaturesHonoured.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "LocalhostNodePorts")]
+    pub localhost: Option<LocalhostNodePorts>,
+}
+
+/// Who answers on the node ports of a node's loopback addresses. The kernel cannot: it refuses a reply to 127.0.0.1 that
+/// comes from another machine.
+///
+/// There is no word "off": YAML 1.1, which kubectl reads, takes that for false.
+#[derive(
+    Clone,
+    Copy,
+    Debug,
+    Default,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    Hash,
+    Serialize,
+    Deserialize,
+    JsonSchema,
+)]
+#[serde(rename_all = "camelCase")]
+pub enum LocalhostNodePorts {
+    /// Nobody: connections are refused.
+    #[default]
+    None,
+    /// The agent, which relays.
+    Userspace,
 }
 
 /// When and how the source address of forwarded traffic is replaced by the node's.
@@ -92,34 +126,29 @@ section! {
     ConntrackSpec;
     /// The kernel's connection tracking table, every default filled in.
     Conntrack {
-        /// Entries of the table for each CPU core; 0 leaves the kernel's limit and ignores min. Default 32768.
-        /// Not honoured yet: reported by condition FeaturesHonoured.
+        /// Entries of the table for each CPU core, 1048576 in all; 0 leaves the kernel's limit and ignores min. The
+        /// limit is never lowered, and never raised above what a sixteenth of memory holds. Default 32768.
         #[schemars(range(min = 0, max = 2_147_483_647))]
         max_per_core: u32 = 32_768,
 
         /// Entries of the table at least, however few cores there are. Default 131072.
-        /// Not honoured yet: reported by condition FeaturesHonoured.
         #[schemars(range(min = 0, max = 2_147_483_647))]
         min: u32 = 131_072,
 
         /// How long an idle established TCP connection is remembered; 0s leaves the kernel's value. Default 24h.
-        /// Not honoured yet: reported by condition FeaturesHonoured.
         tcp_established_timeout: Span = Span::hours(24),
 
         /// How long a TCP connection in CLOSE_WAIT is remembered; 0s leaves the kernel's value. Default 1h.
-        /// Not honoured yet: reported by condition FeaturesHonoured.
         tcp_close_wait_timeout: Span = Span::hours(1),
 
         /// Whether TCP packets outside the window are still tracked instead of being called invalid; false leaves the
-        /// kernel's value. Default false. Not honoured yet: reported by condition FeaturesHonoured.
+        /// kernel's value. Default false.
         tcp_be_liberal: bool = false,
 
         /// How long a UDP flow with traffic in one direction is remembered. Default 0s, which leaves the kernel's value.
-        /// Not honoured yet: reported by condition FeaturesHonoured.
         udp_timeout: Span = Span::ZERO,
 
         /// How long a UDP flow with traffic in both directions is remembered. Default 0s, which leaves the kernel's value.
-        /// Not honoured yet: reported by condition FeaturesHonoured.
         udp_stream_timeout: Span = Span::ZERO,
     }
 }
@@ -169,7 +198,7 @@ impl NodePortsSpec {
     /// Whether nothing is written in this section.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
-        self.addresses.is_none()
+        self.addresses.is_none() && self.localhost.is_none()
     }
 
     /// The addresses of a profile in `mode`; never empty.

@@ -5,7 +5,7 @@ use std::time::SystemTime;
 use crds::condition::status_of;
 use crds::{ConfigHash, EffectiveConfig, NodeProxySpec};
 use dataplane::{Config, Node, ServiceKey};
-use reconciler::{Failing, Pace, Quarantined, Rounds};
+use reconciler::{Contest, Failing, Pace, Quarantined, Rounds};
 
 use crate::engine::SourceHealth;
 use crate::source::Assignment;
@@ -28,6 +28,7 @@ fn view() -> View {
         hash: ConfigHash::of(&effective),
         effective,
         source: SourceHealth::default(),
+        standing: catalog::NodeStanding::Staying,
         wanted: Some(Dataplane::new(
             Arc::new(Node::default()),
             Arc::new(Config::default()),
@@ -46,6 +47,7 @@ fn programmed(family: Family, view: &View) -> FamilyStatus {
         failing: None,
         pace: Pace::Ordinary,
         drifts: 0,
+        last_damage: None,
         quarantined: Vec::new(),
         shortcomings: Arc::new([]),
         programmed: view.wanted.clone(),
@@ -68,6 +70,7 @@ fn report(families: [FamilyStatus; 2]) -> Report {
     Report {
         activity: Activity::Waiting,
         families: families.into(),
+        contest: None,
         finished: Vec::new(),
         latencies: Vec::new(),
     }
@@ -80,6 +83,8 @@ fn say(view: &View, report: Option<&Report>) -> NodeProxyStatus {
         elements: 0,
         latency: None,
         conntrack: None,
+        connections: &conntrack::Standing::default(),
+        not_relayed: &[],
         kernel: "6.18",
     };
     status(&facts, &NodeProxyStatus::default(), Timestamp::UNIX_EPOCH)
@@ -221,6 +226,76 @@ fn a_configuration_counts_as_applied_once_the_kernel_carries_it_out() {
     assert_eq!(told(&status, condition::PROGRESSING).1, "Applying");
 }
 
+fn say_at(view: &View, report: &Report, now: SystemTime) -> NodeProxyStatus {
+    let facts = Facts {
+        view,
+        report: Some(report),
+        elements: 0,
+        latency: None,
+        conntrack: None,
+        connections: &conntrack::Standing::default(),
+        not_relayed: &[],
+        kernel: "6.18",
+    };
+    let now = Timestamp::try_from(now).expect("a time");
+    status(&facts, &NodeProxyStatus::default(), now)
+}
+
+/// Failure story T57: kubernetes#83263.
+#[test]
+fn t57_a_round_of_five_minutes_is_slow_and_the_node_is_ready_before_and_after_it() {
+    let view = view();
+    let seconds = |count| SystemTime::UNIX_EPOCH + Duration::from_secs(count);
+    let both = Family::ALL.map(|family| programmed(family, &view));
+    let mut running = report(both.clone());
+    running.activity = Activity::Running {
+        reason: reconciler::Reason::Changed,
+        since: seconds(1000),
+    };
+    for (now, expected) in [(1005, "Settled"), (1030, "Slow"), (1300, "Slow")] {
+        let status = say_at(&view, &running, seconds(now));
+        let (_, reason, message) = told(&status, condition::PROGRESSING);
+        assert_eq!(reason, expected, "after {} s: {message}", now - 1000);
+        assert_eq!(told(&status, condition::READY).0, "True");
+    }
+    let earlier = told(
+        &say_at(&view, &running, seconds(1030)),
+        condition::PROGRESSING,
+    );
+    let later = told(
+        &say_at(&view, &running, seconds(1300)),
+        condition::PROGRESSING,
+    );
+    assert_eq!(
+        earlier, later,
+        "another message is another write to the API"
+    );
+
+    let [ipv4, mut ipv6] = both;
+    ipv6.pace = Pace::Slow {
+        took: Duration::from_secs(300),
+    };
+    let status = say_at(&view, &report([ipv4, ipv6]), seconds(1300));
+    let (ready, reason, message) = told(&status, condition::READY);
+    assert_eq!((ready.as_str(), reason.as_str()), ("True", "Slow"));
+    assert!(message.contains("IPv6 took 300 s"), "{message}");
+    assert_eq!(told(&status, condition::DEGRADED).0, "False");
+}
+
+#[test]
+fn a_node_that_hears_nothing_is_ready_for_a_while_and_then_no_longer() {
+    let mut view = view();
+    let since = SystemTime::UNIX_EPOCH + Duration::from_secs(1000);
+    view.source.stale = Some((since, "connection refused".to_owned()));
+    let both = report(Family::ALL.map(|family| programmed(family, &view)));
+    let after = |seconds| say_at(&view, &both, since + Duration::from_secs(seconds));
+    assert_eq!(told(&after(100), condition::READY).0, "True");
+    assert_eq!(told(&after(100), condition::DEGRADED).1, "SourceStale");
+    let (ready, reason, message) = told(&after(121), condition::READY);
+    assert_eq!((ready.as_str(), reason.as_str()), ("False", "SourceStale"));
+    assert!(message.contains("connection refused"), "{message}");
+}
+
 #[test]
 fn a_manifest_that_cannot_be_read_is_named() {
     let mut view = view();
@@ -232,4 +307,51 @@ fn a_manifest_that_cannot_be_read_is_named() {
     assert_eq!(message, "web.yaml line 7: no such field");
     assert_eq!(told(&status, condition::DEGRADED).1, "ManifestsUnreadable");
     assert_eq!(told(&status, condition::READY).0, "True");
+}
+
+#[test]
+fn who_keeps_changing_the_rules_is_told_once_and_who_did_it_last_afterwards() {
+    let view = view();
+    let culprit = backend::Culprit {
+        program: "firewalld".to_owned(),
+        process: 815,
+    };
+    let mut report = report(Family::ALL.map(|family| programmed(family, &view)));
+    report.families[1].last_damage = Some(Damage {
+        found: SystemTime::UNIX_EPOCH,
+        culprit: Some(culprit.clone()),
+        size: backend::Size {
+            elements: 3,
+            objects: 2,
+        },
+        repaired_after: std::time::Duration::from_millis(3),
+    });
+    let quiet = told(&say(&view, Some(&report)), condition::RULES_CONTESTED);
+    let expected = "last repaired at 1970-01-01T00:00:00Z: IPv6: firewalld (process 815) had changed \
+         3 elements and 2 objects";
+    assert_eq!(
+        quiet,
+        ("False".into(), "Undisturbed".into(), expected.into())
+    );
+
+    report.contest = Some(Contest {
+        since: SystemTime::UNIX_EPOCH,
+        repairs: 6,
+        within: std::time::Duration::from_millis(1300),
+        culprit: Some(culprit),
+    });
+    let status = say(&view, Some(&report));
+    let contested = told(&status, condition::RULES_CONTESTED);
+    let expected = "since 1970-01-01T00:00:00Z, firewalld (process 815) keeps changing the rules: \
+         repaired 6 times within 1.3 s";
+    assert_eq!(
+        contested,
+        ("True".into(), "RepairsHeldBack".into(), expected.into())
+    );
+    assert_eq!(told(&status, condition::DEGRADED).1, "RepairsHeldBack");
+    assert_eq!(
+        told(&status, condition::READY).0,
+        "True",
+        "the rules are there again"
+    );
 }

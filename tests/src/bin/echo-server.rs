@@ -1,8 +1,8 @@
-//! Answers every TCP connection and UDP datagram with who it is and whom it sees.
+//! Answers every TCP connection, UDP datagram and SCTP association with who it is and whom it sees.
 //!
-//! `echo-server NAME ADDRESS:PORT…` prints `listening` once it does, on every address with both
-//! protocols. The answer is a line: its name, the address it was reached at, the address it sees.
-//! After it, a TCP connection gives back what it is sent. Ends with its input.
+//! `echo-server NAME ADDRESS:PORT…` prints `listening` once it does, on every address with each
+//! protocol that the kernel has. The answer is a line: its name, the address it was reached at, the address it sees.
+//! After it, a connection gives back what it is sent. Ends with its input.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -10,6 +10,8 @@ use std::sync::Arc;
 use std::thread;
 
 use anyhow::{Context, Result};
+use socket2::Domain;
+use tests::network::sctp_socket;
 
 fn main() -> Result<()> {
     let mut arguments = std::env::args().skip(1);
@@ -21,8 +23,11 @@ fn main() -> Result<()> {
         let failed = || format!("failed to listen on {address}");
         let listener = TcpListener::bind(address).with_context(failed)?;
         let socket = UdpSocket::bind(address).with_context(failed)?;
-        let (tcp_name, udp_name) = (Arc::clone(&name), Arc::clone(&name));
-        thread::spawn(move || serve_tcp(&listener, &tcp_name));
+        for listener in [Some(listener), listen_sctp(address).with_context(failed)?] {
+            let name = Arc::clone(&name);
+            thread::spawn(move || listener.map(|listener| serve_connections(&listener, &name)));
+        }
+        let udp_name = Arc::clone(&name);
         thread::spawn(move || serve_udp(&socket, address, &udp_name));
     }
     println!("listening");
@@ -30,7 +35,17 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-fn serve_tcp(listener: &TcpListener, name: &Arc<str>) {
+/// Associations are accepted, read and written by the same system calls as TCP connections.
+fn listen_sctp(address: SocketAddr) -> io::Result<Option<TcpListener>> {
+    let Some(socket) = sctp_socket(Domain::for_address(address))? else {
+        return Ok(None);
+    };
+    socket.bind(&address.into())?;
+    socket.listen(128)?;
+    Ok(Some(socket.into()))
+}
+
+fn serve_connections(listener: &TcpListener, name: &Arc<str>) {
     // A connection that broke before it was accepted is the client's to complain about.
     for stream in listener.incoming().flatten() {
         let name = Arc::clone(name);

@@ -12,8 +12,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use clap::{Parser, Subcommand, ValueEnum};
+use nix::sys::socket::{setsockopt, sockopt};
 use socket2::{Domain, Protocol, Socket, Type};
-use tests::network::{Outcome, Tally};
+use tests::network::{Outcome, Tally, sctp_socket};
 
 /// Connects and says what came of it.
 #[derive(Parser)]
@@ -60,6 +61,7 @@ struct Connection {
 enum Transport {
     Tcp,
     Udp,
+    Sctp,
 }
 
 fn main() -> Result<()> {
@@ -109,6 +111,7 @@ impl Connection {
         let answer = match self.protocol {
             Transport::Tcp => self.ask_tcp(),
             Transport::Udp => self.ask_udp(),
+            Transport::Sctp => self.ask_sctp(),
         };
         match answer {
             Ok(line) => parse_answer(&line).unwrap_or(Outcome::Failed(format!("answer {line:?}"))),
@@ -117,7 +120,21 @@ impl Connection {
     }
 
     fn ask_tcp(&self) -> io::Result<String> {
-        let socket = self.socket(Type::STREAM, Protocol::TCP)?;
+        self.ask_connected(self.socket(Type::STREAM, Protocol::TCP)?)
+    }
+
+    fn ask_sctp(&self) -> io::Result<String> {
+        let socket = sctp_socket(Domain::for_address(self.destination))?;
+        let socket = socket.ok_or(io::ErrorKind::Unsupported)?;
+        // Without it SCTP takes an ICMP error for a hint and tries again for minutes.
+        match self.destination {
+            SocketAddr::V4(_) => setsockopt(&socket, sockopt::Ipv4RecvErr, &true)?,
+            SocketAddr::V6(_) => setsockopt(&socket, sockopt::Ipv6RecvErr, &true)?,
+        }
+        self.ask_connected(self.bind(socket)?)
+    }
+
+    fn ask_connected(&self, socket: Socket) -> io::Result<String> {
         socket.connect_timeout(&self.destination.into(), self.deadline())?;
         let stream = TcpStream::from(socket);
         stream.set_read_timeout(Some(self.deadline()))?;
@@ -146,7 +163,11 @@ impl Connection {
     }
 
     fn socket(&self, kind: Type, protocol: Protocol) -> io::Result<Socket> {
-        let socket = Socket::new(Domain::for_address(self.destination), kind, Some(protocol))?;
+        let domain = Domain::for_address(self.destination);
+        self.bind(Socket::new(domain, kind, Some(protocol))?)
+    }
+
+    fn bind(&self, socket: Socket) -> io::Result<Socket> {
         let any = match self.destination {
             SocketAddr::V4(_) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
             SocketAddr::V6(_) => IpAddr::V6(Ipv6Addr::UNSPECIFIED),

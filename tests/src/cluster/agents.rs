@@ -63,22 +63,8 @@ impl Cluster {
     /// What the agent of a node answers at this path of its own server, with the status code.
     pub fn ask_agent(&self, number: u8, path: &str) -> Result<(u16, String)> {
         let url = format!("http://127.0.0.1:{PORT}{path}");
-        self.topology
-            .node(number)?
-            .enter(|| -> Result<(u16, String)> {
-                let client = ureq::Agent::config_builder()
-                    // A proxy that the person's environment names is not in this namespace.
-                    .proxy(None)
-                    .http_status_as_error(false)
-                    .timeout_global(Some(ANSWERS_WITHIN))
-                    .build()
-                    .new_agent();
-                let mut answer = client.get(&url).call()?;
-                Ok((
-                    answer.status().as_u16(),
-                    answer.body_mut().read_to_string()?,
-                ))
-            })?
+        let answer = self.topology.node(number)?.get(&url, ANSWERS_WITHIN)?;
+        Ok((answer.status().as_u16(), answer.into_body()))
     }
 
     /// Fails when an agent has ended.

@@ -68,6 +68,19 @@ impl Namespace {
         run_ip(&["-n", &self.name, "-batch", "-"], lines)
     }
 
+    /// Runs `nft` inside, as a person does, and returns what it prints.
+    pub fn nft(&self, arguments: &[&str]) -> Result<String> {
+        let output = self.command("nft").args(arguments).output()?;
+        let errors = String::from_utf8_lossy(&output.stderr);
+        ensure!(
+            output.status.success(),
+            "nft {}: {}: {errors}",
+            arguments.join(" "),
+            output.status
+        );
+        Ok(String::from_utf8(output.stdout)?)
+    }
+
     /// Sets files below `/proc/sys`, inside.
     pub fn set_sysctls(&self, sysctls: &[(&str, &str)]) -> Result<()> {
         self.enter(|| {

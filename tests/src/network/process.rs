@@ -7,6 +7,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 
+use crate::deadline::patience;
+
 /// A running child: its output line by line, its input open. Killed when this is dropped; children
 /// that end when their input does also end when the test is killed.
 #[derive(Debug)]
@@ -50,6 +52,10 @@ impl Process {
 
     /// The next line it prints.
     pub fn next_line(&mut self, deadline: Duration) -> Result<String> {
+        self.line_within(patience(deadline))
+    }
+
+    fn line_within(&mut self, deadline: Duration) -> Result<String> {
         match self.lines.recv_timeout(deadline) {
             Ok(line) => Ok(line),
             Err(RecvTimeoutError::Timeout) => {
@@ -63,11 +69,11 @@ impl Process {
 
     /// Waits until it prints exactly `wanted`; other lines are passed over.
     pub fn wait_for_line(&mut self, wanted: &str, deadline: Duration) -> Result<()> {
-        let end = Instant::now() + deadline;
+        let end = Instant::now() + patience(deadline);
         loop {
             let left = end.saturating_duration_since(Instant::now());
             let line = self
-                .next_line(left)
+                .line_within(left)
                 .with_context(|| format!("{} did not print {wanted:?}", self.name))?;
             if line == wanted {
                 return Ok(());
@@ -85,6 +91,7 @@ impl Process {
     /// be a success.
     pub fn finish(mut self, deadline: Duration) -> Result<Vec<String>> {
         self.input = None;
+        let deadline = patience(deadline);
         let end = Instant::now() + deadline;
         let mut lines = Vec::new();
         loop {

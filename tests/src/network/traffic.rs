@@ -9,6 +9,7 @@ use anyhow::{Context, Result, ensure};
 use dataplane::Protocol;
 
 use super::{Namespace, Outcome, Process, Tally};
+use crate::deadline::patience;
 
 /// How long a server may take to listen, a client to connect for the first time, either to end.
 const PROMPTLY: Duration = Duration::from_secs(10);
@@ -23,7 +24,7 @@ pub struct Server {
 /// One client's way of connecting.
 #[derive(Debug, Clone, Copy)]
 pub struct Probe {
-    /// TCP or UDP.
+    /// TCP, UDP, or SCTP where the kernel has it.
     pub protocol: Protocol,
     /// The address it connects from; `None` leaves it to the kernel.
     pub source: Option<IpAddr>,
@@ -39,7 +40,7 @@ pub struct Traffic {
     process: Process,
 }
 
-/// Starts a server called `name` that listens on `addresses`, with both protocols on each. Returns
+/// Starts a server called `name` that listens on `addresses`, with each protocol on each. Returns
 /// once it does.
 pub fn start_server(inside: &Namespace, name: &str, addresses: &[SocketAddr]) -> Result<Server> {
     let mut command = inside.command(own_program("echo-server")?);
@@ -89,7 +90,7 @@ impl Traffic {
 }
 
 fn add_arguments(command: &mut std::process::Command, probe: &Probe) {
-    let deadline = probe.deadline.as_millis().to_string();
+    let deadline = patience(probe.deadline).as_millis().to_string();
     command.args(["--deadline-ms", &deadline]);
     if let Some(source) = probe.source {
         command.args(["--from", &source.to_string()]);

@@ -18,6 +18,10 @@ pub trait Depth {
     /// long to wait for it.
     fn judge(&mut self, packet: &Packet, expected: &Verdict) -> Result<Judgement>;
 
+    /// Connects `times` times as `packet` does; where each connection went. `None` where there is
+    /// nothing that could remember a client.
+    fn connect(&mut self, packet: &Packet, times: u32) -> Result<Option<Vec<Verdict>>>;
+
     /// What is programmed, as text; `None` where that is not a form this depth has.
     fn dump(&mut self, dump: Dump) -> Result<Option<String>>;
 }

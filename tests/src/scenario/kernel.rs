@@ -6,13 +6,15 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use backend::{Backend, Change as _, Rendered, Size};
-use dataplane::{Choice, Dataplane, Family, Origin, Packet, Protocol, Target, Verdict};
+use dataplane::{Choice, Dataplane, Family, Origin, Packet, Port, Protocol, Target, Verdict};
+use socket2::Domain;
 use testkit::address_plan as addresses;
 
 use super::simulated::{Form, empty, print_families, sum};
 use super::{Action, Depth, Dump, Judgement, Script};
 use crate::network::{
-    Namespace, Outcome, Plan, PlannedNode, Probe, Server, Topology, probe, start_server,
+    Namespace, Outcome, Plan, PlannedNode, Probe, Server, Topology, probe, sctp_socket,
+    start_server,
 };
 
 /// How long an answer may take. Far more than it does, so that a busy machine fails nothing.
@@ -70,6 +72,11 @@ impl<B: Backend + Send> RealKernel<B> {
 }
 
 impl<B: Backend> RealKernel<B> {
+    /// The namespace of the node under test.
+    pub fn node(&self) -> Result<&Namespace> {
+        self.topology.node(1)
+    }
+
     fn program(&mut self, desired: &Dataplane) -> Result<Size> {
         self.desired = desired.clone();
         let mut size = Size::default();
@@ -202,8 +209,8 @@ impl<B: Backend> Depth for RealKernel<B> {
     }
 
     fn judge(&mut self, packet: &Packet, expected: &Verdict) -> Result<Judgement> {
-        if packet.protocol == Protocol::Sctp {
-            return Ok(Judgement::NotAsked("there are no SCTP servers here"));
+        if packet.protocol == Protocol::Sctp && sctp_socket(Domain::IPV4)?.is_none() {
+            return Ok(Judgement::NotAsked("this kernel has no SCTP sockets"));
         }
         if packet.origin == Origin::Loopback {
             // ip_route_output refuses a loopback source on any other interface.
@@ -222,6 +229,27 @@ impl<B: Backend> Depth for RealKernel<B> {
                 self.judge_all(packet, PATIENCE, |o| self.is_untouched(packet, o))
             }
         }
+    }
+
+    fn connect(&mut self, packet: &Packet, times: u32) -> Result<Option<Vec<Verdict>>> {
+        let outcomes = self.ask(packet, PATIENCE, times)?;
+        let verdicts = outcomes.iter().map(|outcome| match outcome {
+            Outcome::Answered { at, saw, .. } => {
+                let port = Port::new(at.port()).context("port 0 has answered")?;
+                Ok(Verdict::Deliver(vec![Choice {
+                    target: Target {
+                        address: at.ip(),
+                        port,
+                    },
+                    weight: 1,
+                    masquerade: self.desired.node().local_addresses.contains(&saw.ip()),
+                }]))
+            }
+            Outcome::Refused => Ok(Verdict::Reject),
+            Outcome::TimedOut => Ok(Verdict::Drop),
+            Outcome::Failed(why) => bail!("a connection failed: {why}"),
+        });
+        verdicts.collect::<Result<_>>().map(Some)
     }
 
     fn dump(&mut self, dump: Dump) -> Result<Option<String>> {
@@ -286,7 +314,7 @@ fn plan_of(script: &Script, endpoints: &BTreeSet<SocketAddr>) -> Result<Plan> {
         add_pod(endpoint.ip());
     }
     for step in &script.steps {
-        let Action::Packet { packet, .. } = &step.action else {
+        let (Action::Packet { packet, .. } | Action::Keeps { packet, .. }) = &step.action else {
             continue;
         };
         add_pod(packet.source);

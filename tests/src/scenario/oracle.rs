@@ -35,6 +35,10 @@ impl Depth for Oracle {
         Ok(Judgement::of_verdict(&verdict, expected))
     }
 
+    fn connect(&mut self, _: &Packet, _: u32) -> Result<Option<Vec<Verdict>>> {
+        Ok(None)
+    }
+
     fn dump(&mut self, dump: Dump) -> Result<Option<String>> {
         Ok((dump == Dump::Dataplane).then(|| self.programmed.to_string()))
     }

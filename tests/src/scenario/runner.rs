@@ -5,9 +5,10 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use backend::Size;
-use libtest_mimic::{Failed, Trial};
+use libtest_mimic::Trial;
 
-use super::{Action, Cluster, Depth, Dump, Expectation, Goldens, Judgement, Script, Update};
+use super::{Action, Cluster, Depth, Dump, Expectation, Goldens, Judgement, Kept, Script, Update};
+use crate::trial::trial;
 
 /// Every scenario of this package, by name.
 pub fn scenario_files() -> Result<Vec<PathBuf>> {
@@ -33,10 +34,7 @@ pub fn trials<D: Depth>(
             .unwrap_or_default()
             .to_string_lossy()
             .into_owned();
-        trials.push(Trial::test(name, move || {
-            let told = tell(&path, update, depth);
-            told.map_err(|error| Failed::from(format!("{error:#}")))
-        }));
+        trials.push(trial(&name, move || tell(&path, update, depth)));
     }
     Ok(trials)
 }
@@ -61,6 +59,7 @@ fn tell<D: Depth>(path: &Path, update: Update, depth: impl Fn(&Script) -> Result
 pub fn run(script: &Script, depth: &mut impl Depth, goldens: &mut Goldens) -> Result<Vec<String>> {
     let mut cluster = Cluster::new()?;
     let mut failures = Vec::new();
+    let mut kept = Kept::default();
     let mut written = depth.apply(cluster.dataplane())?;
     for step in &script.steps {
         let failed = || format!("line {}: {}", step.line, step.text);
@@ -75,8 +74,12 @@ pub fn run(script: &Script, depth: &mut impl Depth, goldens: &mut Goldens) -> Re
                     printed.and_then(|text| goldens.compare(script, section, &text))
                 }
             },
-            Action::Packet { packet, expected } => {
-                match depth.judge(packet, expected).with_context(failed)? {
+            Action::Packet { packet, expected } | Action::Keeps { packet, expected } => {
+                let judged = match &step.action {
+                    Action::Keeps { .. } => kept.judge(depth, packet, expected),
+                    _ => depth.judge(packet, expected),
+                };
+                match judged.with_context(failed)? {
                     Judgement::AsExpected => None,
                     Judgement::Otherwise(text) => Some(format!("but it is {text}")),
                     Judgement::NotAsked(why) => {
@@ -128,7 +131,7 @@ fn perform(
             cluster.restart()?;
             return depth.restart(cluster.dataplane());
         }
-        Action::Expect(_) | Action::Packet { .. } => {}
+        Action::Expect(_) | Action::Packet { .. } | Action::Keeps { .. } => {}
     }
     cluster.compile();
     depth.apply(cluster.dataplane())

@@ -48,6 +48,13 @@ pub enum Action {
         /// Where it should go.
         expected: Verdict,
     },
+    /// Connect again and again.
+    Keeps {
+        /// The packet that every connection begins with.
+        packet: Packet,
+        /// Where its client may be sent.
+        expected: Verdict,
+    },
 }
 
 /// What an `expect` compares.
@@ -173,9 +180,16 @@ fn parse_step(line: &str, number: usize) -> Result<Option<Step>, String> {
             let (packet, expected) = parse_packet_line(rest)?;
             Action::Packet { packet, expected }
         }
+        "keeps" => {
+            let (packet, expected) = parse_packet_line(rest)?;
+            if !matches!(expected, Verdict::Deliver(_)) {
+                return Err("only an endpoint can be kept".to_owned());
+            }
+            Action::Keeps { packet, expected }
+        }
         other => {
             return Err(format!(
-                "{other:?} is not a step: apply, delete, configure, restart, packet or expect"
+                "{other:?} is not a step: apply, delete, configure, restart, packet, keeps or expect"
             ));
         }
     };

@@ -8,11 +8,21 @@ use super::{Depth, Dump, Judgement};
 
 /// A backend that renders for itself and is never told to commit.
 #[derive(Debug)]
-pub struct Simulated<B: Backend, S> {
+pub struct Simulated<B: Backend, S, N, M> {
     families: [(B, Rendered<B::Rules>); 2],
     node: std::sync::Arc<Node>,
-    simulate: S,
+    walk: Walk<S, N>,
     form: Form<B::Rules>,
+    memories: [M; 2],
+}
+
+/// What walks rules in the place of a kernel.
+#[derive(Debug)]
+pub struct Walk<S, N> {
+    /// Every way that a packet of a client who was never seen before may take.
+    pub first: S,
+    /// The way of one packet, given what others before it have left behind, and a random number.
+    pub next: N,
 }
 
 /// How a backend's rules print in goldens.
@@ -26,26 +36,31 @@ pub struct Form<R> {
 
 // === impl Simulated ===
 
-impl<B, S> Simulated<B, S>
+impl<B, S, N, M> Simulated<B, S, N, M>
 where
     B: Backend,
     S: Fn(&B::Rules, &Node, &Packet) -> Verdict,
+    N: Fn(&B::Rules, &Node, &Packet, &mut M, u32) -> Verdict,
+    M: Default,
 {
     /// Both families of a backend, IPv4 first, and what walks its rules.
-    pub fn new(backends: [B; 2], simulate: S, form: Form<B::Rules>) -> Simulated<B, S> {
+    pub fn new(backends: [B; 2], walk: Walk<S, N>, form: Form<B::Rules>) -> Simulated<B, S, N, M> {
         Simulated {
             families: backends.map(|backend| (backend, empty())),
             node: std::sync::Arc::default(),
-            simulate,
+            walk,
             form,
+            memories: Default::default(),
         }
     }
 }
 
-impl<B, S> Depth for Simulated<B, S>
+impl<B, S, N, M> Depth for Simulated<B, S, N, M>
 where
     B: Backend,
     S: Fn(&B::Rules, &Node, &Packet) -> Verdict,
+    N: Fn(&B::Rules, &Node, &Packet, &mut M, u32) -> Verdict,
+    M: Default,
 {
     fn apply(&mut self, desired: &Dataplane) -> Result<Size> {
         self.node = std::sync::Arc::clone(desired.node());
@@ -74,8 +89,20 @@ where
             Family::Ipv4 => ipv4,
             Family::Ipv6 => ipv6,
         };
-        let verdict = (self.simulate)(&believed.rules, &self.node, packet);
+        let verdict = (self.walk.first)(&believed.rules, &self.node, packet);
         Ok(Judgement::of_verdict(&verdict, expected))
+    }
+
+    fn connect(&mut self, packet: &Packet, times: u32) -> Result<Option<Vec<Verdict>>> {
+        let [(_, ipv4), (_, ipv6)] = &self.families;
+        let [ipv4_memory, ipv6_memory] = &mut self.memories;
+        let (believed, memory) = match Family::of(packet.destination) {
+            Family::Ipv4 => (ipv4, ipv4_memory),
+            Family::Ipv6 => (ipv6, ipv6_memory),
+        };
+        let verdicts = (0..times)
+            .map(|number| (self.walk.next)(&believed.rules, &self.node, packet, memory, number));
+        Ok(Some(verdicts.collect()))
     }
 
     fn dump(&mut self, dump: Dump) -> Result<Option<String>> {

@@ -22,6 +22,7 @@ const RULES: &[(&str, May)] = &[
     ("catalog", May::Use(&["dataplane"])),
     ("backend", May::Use(&["dataplane"])),
     ("conntrack", May::Use(&["dataplane", "netlink"])),
+    ("relay", May::Use(&["dataplane"])),
     // A mechanism knows the model and its own part of the kernel: no Kubernetes, no other mechanism.
     ("backend-*", May::Use(&["backend", "dataplane", "netlink"])),
     ("reconciler", May::Use(&["backend", "dataplane"])),

@@ -41,7 +41,7 @@ fn main() -> Result<()> {
     let mut arguments = Arguments::from_args();
     // The trials are one story.
     arguments.test_threads = Some(1);
-    let tests: [(&str, Test); 18] = [
+    let tests: [(&str, Test); 19] = [
         (
             "a_profile_is_applied_and_every_node_is_ready",
             profiles::applied,
@@ -106,6 +106,7 @@ fn main() -> Result<()> {
             "an_agent_writes_its_own_object_and_no_other",
             nodes::own_object,
         ),
+        ("an_agent_that_starts_is_an_event", nodes::events),
         (
             "t56_an_agent_that_never_read_the_cluster_is_not_ready",
             nodes::never_synced,

@@ -71,6 +71,31 @@ pub(crate) fn own_object(cluster: &mut Cluster) -> Result<()> {
     Ok(())
 }
 
+/// What `kubectl events` tells of an agent, which writes it with its own permissions.
+pub(crate) fn events(cluster: &mut Cluster) -> Result<()> {
+    for node in NODES {
+        let name = format!("node-{node}");
+        let about = format!("involvedObject.kind=Node,involvedObject.name={name},reason=Starting");
+        let columns = "--output=jsonpath={range .items[*]}{.reportingComponent} \
+                       {.reportingInstance} {.type} {.message}{\"\\n\"}{end}";
+        let arguments = [
+            "get",
+            "events",
+            "--namespace=default",
+            "--field-selector",
+            &about,
+            columns,
+        ];
+        let told = wait_for(&format!("the start of {name} to be told"), DEADLINE, || {
+            let told = cluster.control_plane().kubectl(&arguments)?;
+            Ok((!told.trim().is_empty()).then_some(told))
+        })?;
+        let expected = format!("signpost-agent {name} Normal signpost-agent ");
+        ensure!(told.starts_with(&expected), "{told}");
+    }
+    Ok(())
+}
+
 pub(crate) fn never_synced(cluster: &mut Cluster) -> Result<()> {
     // Nobody listens there, and a connection is refused at once.
     let kubeconfig = fs::read_to_string(cluster.kubeconfig_of_agent(1)?)?;

@@ -13,6 +13,8 @@ use crate::layout::{self, Keyed, SetName, nft_family};
 
 /// `NF_CT_STATE_BIT(IP_CT_NEW)`.
 const CT_STATE_NEW: u32 = 8;
+/// `IPS_DST_NAT`.
+const CT_STATUS_DNAT: u32 = 1 << 5;
 
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Address {
@@ -25,7 +27,10 @@ pub(super) fn family_of(range: &IpNet) -> Family {
 }
 
 pub(super) fn rule(expressions: Vec<Expression>) -> Rule {
-    Rule { expressions }
+    Rule {
+        expressions,
+        comment: None,
+    }
 }
 
 pub(super) fn verdict(verdict: Verdict) -> Rule {
@@ -67,19 +72,33 @@ pub(super) fn load_protocol_and_port(to: Register) -> [Expression; 2] {
             key: MetaKey::TransportProtocol,
             to,
         },
-        Expression::Payload {
-            base: PayloadBase::Transport,
-            offset: 2,
-            length: 2,
-            to: after(to, 4),
-        },
+        load_port(after(to, 4)),
     ]
+}
+
+/// The destination port, which lies where it does in TCP, UDP and SCTP alike.
+pub(super) fn load_port(to: Register) -> Expression {
+    Expression::Payload {
+        base: PayloadBase::Transport,
+        offset: 2,
+        length: 2,
+        to,
+    }
 }
 
 /// Loads a frontend's key from register 0 on; returns the register behind it.
 pub(super) fn load_frontend(family: Family, keyed: Keyed) -> (Vec<Expression>, Register) {
+    load_frontend_at(family, keyed, Register(0))
+}
+
+/// Loads a frontend's key from `start` on; returns the register behind it.
+pub(super) fn load_frontend_at(
+    family: Family,
+    keyed: Keyed,
+    start: Register,
+) -> (Vec<Expression>, Register) {
     let mut expressions = Vec::new();
-    let mut next = Register(0);
+    let mut next = start;
     if keyed == Keyed::Address {
         expressions.push(load_address(family, Address::Destination, next));
         next = after(next, nft_family(family).address().width());
@@ -117,18 +136,35 @@ pub(super) fn in_range(which: Address, range: &IpNet, operator: Operator) -> Vec
         IpAddr::V4(address) => address.octets().to_vec(),
         IpAddr::V6(address) => address.octets().to_vec(),
     };
-    let network = octets(range.network());
-    let mut expressions = vec![load_address(family_of(range), which, Register(0))];
+    let mut expressions = load_prefix(family_of(range), which, range.prefix_len(), Register(0));
+    expressions.push(compare(operator, &octets(range.network())));
+    expressions
+}
+
+/// Loads the first `bits` bits of an address, the others being zero.
+pub(super) fn load_prefix(
+    family: Family,
+    which: Address,
+    bits: u8,
+    to: Register,
+) -> Vec<Expression> {
+    let width = nft_family(family).address().width();
+    let mask: Vec<u8> = (0..width)
+        .map(|byte| {
+            let ones = usize::from(bits).saturating_sub(byte * 8).min(8);
+            u8::try_from(0xff00_u16 >> ones & 0xff).unwrap_or(0)
+        })
+        .collect();
+    let mut expressions = vec![load_address(family, which, to)];
     // nft leaves the mask out where it would mask nothing, and so a listing is shorter.
-    if range.prefix_len() < range.max_prefix_len() {
+    if mask.iter().any(|byte| *byte != 0xff) {
         expressions.push(Expression::Bitwise {
-            from: Register(0),
-            to: Register(0),
-            mask: octets(range.netmask()),
-            xor: vec![0; network.len()],
+            from: to,
+            to,
+            mask,
+            xor: vec![0; width],
         });
     }
-    expressions.push(compare(operator, &network));
     expressions
 }
 
@@ -194,21 +230,31 @@ pub(super) fn address_type_local(field: FibField) -> Vec<Expression> {
     ]
 }
 
+/// Matches packets of connections of which nothing has come back yet.
 pub(super) fn ct_new() -> Rule {
-    rule(vec![
+    rule(ct_bit(CtKey::State, CT_STATE_NEW))
+}
+
+/// Matches packets of connections that were redirected.
+pub(super) fn ct_dnat() -> Vec<Expression> {
+    ct_bit(CtKey::Status, CT_STATUS_DNAT)
+}
+
+fn ct_bit(key: CtKey, bit: u32) -> Vec<Expression> {
+    vec![
         Expression::Ct {
-            key: CtKey::State,
+            key,
             direction: None,
             to: Register(0),
         },
         Expression::Bitwise {
             from: Register(0),
             to: Register(0),
-            mask: CT_STATE_NEW.to_ne_bytes().to_vec(),
+            mask: bit.to_ne_bytes().to_vec(),
             xor: vec![0; 4],
         },
         compare(Operator::NotEqual, &[0; 4]),
-    ])
+    ]
 }
 
 /// `meta mark set meta mark | bit`.

@@ -1,5 +1,7 @@
 use super::*;
 
+use std::time::Duration;
+
 use backend::{Backend, Rendered};
 use dataplane::{Dataplane, FrontendKey, Protocol, compile};
 use testkit::{mk_config, mk_endpoints, mk_node, mk_service, port};
@@ -21,21 +23,32 @@ fn packet(address: &str) -> Packet {
     }
 }
 
-fn dataplane(source_range: Option<&str>) -> Dataplane {
+fn dataplane() -> Dataplane {
     let (node, config) = (mk_node(1).build(), mk_config().build());
-    let mut service = mk_service("shop/cart")
-        .cluster_ip(ADDRESS)
-        .load_balancer_ip("192.0.2.1")
-        .port("http", 80);
-    if let Some(range) = source_range {
-        service = service.source_range(range);
-    }
+    let service = mk_service("shop/cart").cluster_ip(ADDRESS).port("http", 80);
     let endpoints = mk_endpoints()
         .tcp("http")
         .ready("10.0.1.5:8080", "node-1")
         .ready("10.0.2.7:8080", "node-2")
         .build();
     let rules = compile(&service.build(), &endpoints, &node, &config);
+    let mut dataplane = Dataplane::new(node, config);
+    dataplane.set(rules.into());
+    dataplane
+}
+
+fn sticky(endpoints: &[&str]) -> Dataplane {
+    let (node, config) = (mk_node(1).build(), mk_config().build());
+    let service = mk_service("shop/cart")
+        .cluster_ip(ADDRESS)
+        .port("http", 80)
+        .client_ip_affinity(Duration::from_secs(600));
+    let endpoints = endpoints
+        .iter()
+        .fold(mk_endpoints().tcp("http"), |slice, endpoint| {
+            slice.ready(endpoint, "node-1")
+        });
+    let rules = compile(&service.build(), &endpoints.build(), &node, &config);
     let mut dataplane = Dataplane::new(node, config);
     dataplane.set(rules.into());
     dataplane
@@ -49,7 +62,7 @@ fn render(dataplane: &Dataplane) -> Table {
 /// be sent to `lb-2` and find that the second slot has just gone.
 #[test]
 fn a_packet_that_finds_its_slot_gone_gets_the_first_endpoint() {
-    let dataplane = dataplane(None);
+    let dataplane = dataplane();
     let mut table = render(&dataplane);
     let key = layout::frontend(&FrontendKey::Address {
         address: ADDRESS.parse().expect("an address"),
@@ -64,19 +77,61 @@ fn a_packet_that_finds_its_slot_gone_gets_the_first_endpoint() {
     assert_eq!(targets, ["10.0.1.5:8080"]);
 }
 
+/// A client's place is kept by the slot of its endpoint, which is the endpoint's own: whatever other
+/// endpoints come and go, and however often the agent starts again (kubernetes#110302).
 #[test]
-fn a_load_balancer_address_with_source_ranges_lets_nobody_in_and_is_named() {
-    let dataplane = dataplane(Some("10.0.0.0/8"));
-    let table = render(&dataplane);
-    let node = dataplane.node();
-    assert_eq!(simulate(&table, node, &packet("192.0.2.1")), Outcome::Drop);
-    let at_cluster_ip = simulate(&table, node, &packet(ADDRESS));
-    assert!(
-        matches!(at_cluster_ip, Outcome::Deliver(_)),
-        "{at_cluster_ip}"
-    );
-    let shortcomings = Nftables::detached(Family::Ipv4).shortcomings(&dataplane);
-    let named: Vec<&str> = shortcomings.iter().map(|s| s.field).collect();
-    assert_eq!(named, ["spec.loadBalancerSourceRanges"]);
-    assert_eq!(shortcomings[0].service.to_string(), "shop/cart");
+fn t66_a_client_stays_while_its_endpoint_is_there_and_moves_on_when_it_is_not() {
+    let mut rendered = Rendered::default();
+    let mut memory = Memory::default();
+    let mut go = |endpoints: &[&str], memory: &mut Memory| {
+        let dataplane = sticky(endpoints);
+        let rules = Nftables::detached(Family::Ipv4).render(&dataplane, &rendered);
+        let targets: Vec<String> = (0..5)
+            .map(|number| {
+                let node = dataplane.node();
+                match simulate_next(&rules, node, &packet(ADDRESS), memory, number) {
+                    Outcome::Deliver(choices) => choices[0].target.to_string(),
+                    other => other.to_string(),
+                }
+            })
+            .collect();
+        rendered = Rendered { dataplane, rules };
+        targets
+    };
+    let (a, b, c) = ("10.0.1.5:8080", "10.0.2.7:8080", "10.0.3.1:8080");
+    assert_eq!(go(&[a, b, c], &mut memory), [a; 5]);
+    assert_eq!(go(&[c, a], &mut memory), [a; 5]);
+    assert_eq!(go(&[c, a, b], &mut memory), [a; 5]);
+    let moved = go(&[b, c], &mut memory);
+    assert!(moved.iter().all(|to| *to == moved[0]), "{moved:?}");
+    assert_eq!(go(&[a, b, c], &mut memory), moved);
+}
+
+/// Somebody who tries out one timeout after the other must not leave a chain for each behind, on
+/// every node and for good.
+#[test]
+fn chains_for_timeouts_that_nobody_has_go_once_they_are_many() {
+    let (node, config) = (mk_node(1).build(), mk_config().build());
+    let mut rendered = Rendered::default();
+    for seconds in 1..=100 {
+        let service = mk_service("shop/cart")
+            .cluster_ip(ADDRESS)
+            .port("http", 80)
+            .client_ip_affinity(Duration::from_secs(seconds));
+        let endpoints = mk_endpoints().tcp("http").ready("10.0.1.5:8080", "node-1");
+        let rules = compile(&service.build(), &endpoints.build(), &node, &config);
+        let mut dataplane = Dataplane::new(Arc::clone(&node), Arc::clone(&config));
+        dataplane.set(rules.into());
+        let rules = Nftables::detached(Family::Ipv4).render(&dataplane, &rendered);
+        rendered = Rendered { dataplane, rules };
+    }
+    let learning: Vec<&str> = rendered
+        .rules
+        .chains
+        .keys()
+        .map(|name| &**name)
+        .filter(|name| name.starts_with("learn-"))
+        .collect();
+    assert!(learning.len() <= 18, "{learning:?}");
+    assert!(learning.contains(&"learn-100"), "{learning:?}");
 }

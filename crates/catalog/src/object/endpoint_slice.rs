@@ -3,7 +3,7 @@
 use dataplane::ObjectKind;
 use serde::Deserialize;
 
-use super::shape::{object_or_null, objects_or_null, values_or_null};
+use super::shape::{object, object_or_null, objects_or_null, values_or_null};
 use super::{Field, Metadata, Object};
 use crate::ObjectKey;
 
@@ -12,6 +12,7 @@ use crate::ObjectKey;
 #[serde(rename_all = "camelCase")]
 pub struct EndpointSlice {
     /// `metadata`.
+    #[serde(deserialize_with = "object")]
     pub metadata: Metadata,
     /// `addressType`: `IPv4`, `IPv6` or `FQDN`.
     #[serde(default)]

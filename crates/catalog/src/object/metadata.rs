@@ -13,6 +13,8 @@ use crate::ObjectKey;
 pub const SERVICE_PROXY_NAME: &str = "service.kubernetes.io/service-proxy-name";
 /// The label of slices that belong to a headless Service.
 pub const HEADLESS: &str = "service.kubernetes.io/headless";
+/// The label, and its value, of the Service that is the cluster's DNS.
+pub const CLUSTER_DNS: (&str, &str) = ("k8s-app", "kube-dns");
 /// The label that names the Service a slice belongs to.
 pub const SERVICE_NAME: &str = "kubernetes.io/service-name";
 /// The label with a Node's zone.

@@ -3,7 +3,7 @@
 use dataplane::ObjectKind;
 use serde::Deserialize;
 
-use super::shape::{object_or_null, objects_or_null, values_or_null};
+use super::shape::{object, object_or_null, objects_or_null, values_or_null};
 use super::{Field, Metadata, Object};
 use crate::ObjectKey;
 
@@ -11,6 +11,7 @@ use crate::ObjectKey;
 #[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize)]
 pub struct Service {
     /// `metadata`.
+    #[serde(deserialize_with = "object")]
     pub metadata: Metadata,
     /// `spec`.
     #[serde(default, deserialize_with = "object_or_null")]

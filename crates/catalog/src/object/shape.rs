@@ -7,6 +7,15 @@ use serde::Deserialize;
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{Deserializer, MapAccess, Visitor};
 
+/// Decodes an object that has to be there.
+pub(crate) fn object<'de, D, T>(deserializer: D) -> Result<T, D::Error>
+where
+    D: Deserializer<'de>,
+    T: Deserialize<'de>,
+{
+    ByName::deserialize(deserializer).map(|ByName(object)| object)
+}
+
 /// Decodes an object, or `null` as an empty one, which is how Go writes an unset pointer.
 pub(crate) fn object_or_null<'de, D, T>(deserializer: D) -> Result<T, D::Error>
 where

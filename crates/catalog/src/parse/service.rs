@@ -11,7 +11,9 @@ use dataplane::{
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 use super::findings::{Findings, Rejected};
+use super::precedence::precedence;
 use super::{Parsed, address};
+use crate::Unserved;
 use crate::object::field::quoted;
 use crate::object::{self, Field, Object, SERVICE_PROXY_NAME, ServiceSpec};
 use crate::shared_names::SharedNames;
@@ -46,12 +48,14 @@ fn service(
     names: &mut SharedNames,
     findings: &mut Findings<'_>,
 ) -> Option<Service> {
-    if object.metadata.labels.contains_key(SERVICE_PROXY_NAME) {
+    if unserved(object).is_some() {
         return None;
     }
     let spec = &object.spec;
-    let kind = kind(spec, findings)?;
+    let kind = kind(spec, findings);
     let (cluster_ipv4, cluster_ipv6) = cluster_ips(spec, findings)?;
+    let ports = ports(spec, names, findings);
+    let precedence = precedence(&key, &object.metadata, &ports);
     Some(Service {
         key,
         kind,
@@ -78,39 +82,56 @@ fn service(
                 "health is not answered for this Service",
             )
             .unwrap_or(None),
-        ports: ports(spec, names, findings),
+        ports,
+        precedence,
     })
 }
 
-/// `None` for an ExternalName, which only DNS knows.
-fn kind(spec: &ServiceSpec, findings: &mut Findings<'_>) -> Option<ServiceKind> {
+/// Why the Service is none of ours, if it is not.
+pub(crate) fn unserved(object: &object::Service) -> Option<Unserved> {
+    let spec = &object.spec;
+    let is = |field: &Field<String>, text| field.given().is_some_and(|given| given == text);
+    if object.metadata.labels.contains_key(SERVICE_PROXY_NAME) {
+        Some(Unserved::AnotherProxy)
+    } else if is(&spec.kind, "ExternalName") {
+        Some(Unserved::ExternalName)
+    } else if is(first_cluster_ip(spec), "None") {
+        Some(Unserved::Headless)
+    } else {
+        None
+    }
+}
+
+fn kind(spec: &ServiceSpec, findings: &mut Findings<'_>) -> ServiceKind {
     let path = format_args!("spec.type");
     let instead = "the Service is served as a ClusterIP";
     match findings.text(path, &spec.kind, instead) {
-        Ok("" | "ClusterIP") | Err(Rejected) => Some(ServiceKind::ClusterIp),
-        Ok("NodePort") => Some(ServiceKind::NodePort),
-        Ok("LoadBalancer") => Some(ServiceKind::LoadBalancer),
-        Ok("ExternalName") => None,
+        Ok("" | "ClusterIP") | Err(Rejected) => ServiceKind::ClusterIp,
+        Ok("NodePort") => ServiceKind::NodePort,
+        Ok("LoadBalancer") => ServiceKind::LoadBalancer,
         Ok(other) => {
             findings.reject(path, format!("{} is not a type; {instead}", quoted(other)));
-            Some(ServiceKind::ClusterIp)
+            ServiceKind::ClusterIp
         }
     }
 }
 
-/// The cluster IP of each family; `None` for a headless Service and one that has no address.
+/// A hand-written Service may have one of the two fields; the API server always fills both.
+fn first_cluster_ip(spec: &ServiceSpec) -> &Field<String> {
+    match (&spec.cluster_ip, spec.cluster_ips.first()) {
+        (Field::Absent, Some(first)) => first,
+        (cluster_ip, _) => cluster_ip,
+    }
+}
+
+/// The cluster IP of each family; `None` for a Service that has no address.
 fn cluster_ips(
     spec: &ServiceSpec,
     findings: &mut Findings<'_>,
 ) -> Option<(Option<Ipv4Addr>, Option<Ipv6Addr>)> {
     const INSTEAD: &str = "the Service is not served at it";
-    // A hand-written Service may have one of the two fields; the API server always fills both.
-    let first = match (&spec.cluster_ip, spec.cluster_ips.first()) {
-        (Field::Absent, Some(first)) => first,
-        (cluster_ip, _) => cluster_ip,
-    };
+    let first = first_cluster_ip(spec);
     match first.given().map(String::as_str) {
-        Some("None") => return None,
         Some("") => {
             no_address(findings);
             return None;

@@ -4,6 +4,7 @@ mod generated_world;
 mod lists;
 mod nodes_and_ranges;
 mod properties;
+mod questions;
 mod triggers;
 mod undecodable;
 mod world;

@@ -49,7 +49,7 @@ fn write_rules<'a>(
         writeln!(f, "  hairpin {target}/{}", hairpin.protocol)?;
     }
     if let Some(check) = &rules.health_check {
-        let (port, count) = (check.port, check.local_endpoints);
+        let (port, count) = (check.port, check.local_endpoints.total());
         writeln!(f, "  health check on {port}: {count} local endpoints")?;
     }
     for rejection in &rules.rejections {

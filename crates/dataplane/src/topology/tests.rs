@@ -5,8 +5,8 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
 use crate::{
-    Affinity, Endpoint, Hints, Node, Port, Protocol, Readiness, Selection, Service, ServiceKey,
-    ServiceKind, ServicePort, TrafficPolicy, select,
+    Affinity, Endpoint, Hints, Node, Port, Precedence, Protocol, Readiness, Selection, Service,
+    ServiceKey, ServiceKind, ServicePort, TrafficPolicy, select,
 };
 
 /// Columns: zone is the node's label (`-` none, `""` empty); service has `iTP`/`eTP` for policies
@@ -168,6 +168,7 @@ fn service_of(text: &str) -> (Service, ServicePort) {
         external_policy: policy("eTP"),
         health_check_node_port: None,
         ports: Vec::new(),
+        precedence: Precedence::Ordinary,
     };
     let port = ServicePort {
         name: "".into(),

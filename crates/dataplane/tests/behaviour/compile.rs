@@ -1,8 +1,10 @@
 //! What becomes of a Service's fields before any packet is asked about.
 
+use std::sync::Arc;
+
 use dataplane::{
-    Affinity, Endpoints, Frontend, FrontendKind, HealthCheck, Service, ServiceKind, ServiceRules,
-    TrafficPolicy, compile,
+    Affinity, Endpoints, Frontend, FrontendKind, HealthCheck, LocalEndpoints, Readiness, Service,
+    ServiceKind, ServiceRules, Target, TrafficPolicy, compile,
 };
 use testkit::{mk_config, mk_endpoints, mk_node, mk_service, port};
 
@@ -209,11 +211,12 @@ fn a_health_check_counts_addresses_that_are_ready_here_over_all_ports() {
         .tcp("https")
         .ready("10.0.1.5:8443", "node-1")
         .ready("10.0.1.8:8443", "node-1")
+        .ready("[fd00:10:0:1::8]:8443", "node-1")
         .build();
     let check = |service: Service| compiled(&service, &endpoints).health_check;
     let wanted = HealthCheck {
         port: port(32000),
-        local_endpoints: 2,
+        local_endpoints: LocalEndpoints { ipv4: 2, ipv6: 1 },
     };
     assert_eq!(check(service().external_local().build()), Some(wanted));
     assert_eq!(check(service().build()), None, "policy Cluster");
@@ -237,4 +240,55 @@ fn affinity_is_on_every_frontend() {
     for (key, frontend) in &rules.frontends {
         assert_eq!(frontend.affinity, Affinity::ClientIp { timeout }, "{key}");
     }
+}
+
+/// What has been sent to an endpoint may still be answered by it, however little it is sent now.
+#[test]
+fn whoever_may_still_answer_is_serving_whatever_policy_and_hints_say() {
+    let published = Readiness {
+        ready: true,
+        serving: false,
+        terminating: false,
+    };
+    let endpoints = mk_endpoints()
+        .tcp("http")
+        .ready("10.0.1.2:80", "node-1")
+        .for_zones(&["a"])
+        .ready("10.0.2.3:80", "node-2")
+        .for_zones(&["b"])
+        .draining("10.0.2.4:80", "node-2")
+        .unready("10.0.2.5:80", "node-2")
+        .with("10.0.2.6:80", "node-2", published)
+        .for_zones(&["b"])
+        .build();
+    let service = mk_service("shop/web")
+        .cluster_ip("10.96.0.10")
+        .port("http", 80)
+        .internal_local()
+        .build();
+    let rules = compiled(&service, &endpoints);
+    let frontend = of_kind(&rules, FrontendKind::ClusterIp);
+    let texts =
+        |targets: &[Target]| -> Vec<String> { targets.iter().map(Target::to_string).collect() };
+    assert_eq!(texts(&frontend.local), ["10.0.1.2:80"]);
+    assert_eq!(
+        texts(&frontend.serving),
+        ["10.0.1.2:80", "10.0.2.3:80", "10.0.2.4:80", "10.0.2.6:80"]
+    );
+}
+
+#[test]
+fn where_all_that_serve_are_used_there_is_one_list_in_memory() {
+    let endpoints = mk_endpoints()
+        .tcp("http")
+        .ready("10.0.1.2:80", "node-1")
+        .ready("10.0.2.3:80", "node-2")
+        .build();
+    let service = mk_service("shop/web")
+        .cluster_ip("10.96.0.10")
+        .port("http", 80)
+        .build();
+    let rules = compiled(&service, &endpoints);
+    let frontend = of_kind(&rules, FrontendKind::ClusterIp);
+    assert!(Arc::ptr_eq(&frontend.serving, &frontend.cluster));
 }

@@ -2,14 +2,16 @@
 //! says what was found, never to something else.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use thiserror::Error;
 
-use super::encode::{ct_number, hook_number, meta_number, port_unreachable};
+use super::encode::RULE_COMMENT;
+use super::encode::{ct_number, hook_number, meta_number, port_unreachable, set_flags};
 use super::{
     Bytes, Chain, ChainKind, CtKey, DataType, Direction, ElementData, Expression, Family, FibField,
-    Hook, HookPoint, MetaKey, NatKind, NumberGenerator, Operator, PayloadBase, Register,
-    RejectKind, Rule, Set, SetContent, Verdict,
+    Hook, HookPoint, Learning, MetaKey, NatKind, NumberGenerator, Operator, PayloadBase, Register,
+    RejectKind, Rule, Set, SetContent, SetWriter, Verdict,
 };
 use crate::wire::{Attributes, Message};
 
@@ -99,35 +101,58 @@ pub(crate) fn rule(message: &Message<'_>, family: Family) -> Result<(Arc<str>, R
         .flatten()
         .map(|(_, element)| expression(&Attributes::parse(element), family))
         .collect();
-    Ok((chain, expressions.map(|expressions| Rule { expressions })))
+    let rule = expressions.map(|expressions| Rule {
+        expressions,
+        comment: attributes.get(7).and_then(comment),
+    });
+    Ok((chain, rule))
+}
+
+/// The comment among what user space has written down with a rule: type, length and value, the
+/// value with a zero behind it.
+fn comment(mut notes: &[u8]) -> Option<Arc<str>> {
+    while let &[kind, length, ref rest @ ..] = notes {
+        let (value, rest) = rest.split_at_checked(usize::from(length))?;
+        if kind == RULE_COMMENT {
+            let text = std::str::from_utf8(value.strip_suffix(&[0])?).ok()?;
+            return Some(text.into());
+        }
+        notes = rest;
+    }
+    None
 }
 
 /// A set without its elements, with its name even where the rest is not of our making.
 pub(crate) fn set(message: &Message<'_>) -> Result<(Arc<str>, Result<Set>)> {
     let attributes = message.attributes();
     let name: Arc<str> = attributes.string(2).ok_or(missing("set", "name"))?.into();
-    let set = content(&attributes).map(|(key, content)| Set {
-        name: Arc::clone(&name),
-        key,
-        content,
-    });
+    let set = set_without_elements(&attributes, &name);
     Ok((name, set))
 }
 
-fn content(attributes: &Attributes<'_>) -> Result<(Vec<DataType>, SetContent)> {
+fn set_without_elements(attributes: &Attributes<'_>, name: &Arc<str>) -> Result<Set> {
     let flags = attributes.u32(3).unwrap_or(0);
-    // Every flag but NFT_SET_MAP is for sets we do not make.
-    if flags & !8 != 0 {
-        return Err(unknown("set", "flags"));
-    }
     let key = fields(attributes.u32(4).ok_or(missing("set", "key type"))?)?;
-    let content = match (flags, attributes.u32(6)) {
+    let content = match (flags & 8, attributes.u32(6)) {
         (0, _) => SetContent::Membership,
         (_, Some(0xffff_ff00)) => SetContent::Verdicts,
         (_, Some(packed)) => SetContent::Values(fields(packed)?),
         (_, None) => return Err(missing("map", "data type")),
     };
-    Ok((key, content))
+    let capacity = attributes.nested(9).and_then(|set| set.u32(1));
+    let writer = match capacity {
+        Some(capacity) => SetWriter::Packets { capacity },
+        None => SetWriter::Transactions,
+    };
+    if flags != set_flags(&content, writer) {
+        return Err(unknown("set", "flags"));
+    }
+    Ok(Set {
+        name: Arc::clone(name),
+        key,
+        content,
+        writer,
+    })
 }
 
 fn fields(mut packed: u32) -> Result<Vec<DataType>> {
@@ -220,6 +245,16 @@ fn value(attributes: &Attributes<'_>, kind: u16) -> Result<Vec<u8>> {
         .ok_or(missing("expression", "value"))
 }
 
+const CT_KEYS: [CtKey; 7] = [
+    CtKey::State,
+    CtKey::Status,
+    CtKey::Ipv4Source,
+    CtKey::Ipv4Destination,
+    CtKey::Ipv6Source,
+    CtKey::Ipv6Destination,
+    CtKey::DestinationPort,
+];
+
 fn expression(element: &Attributes<'_>, family: Family) -> Result<Expression> {
     let name = element.string(1).ok_or(missing("expression", "name"))?;
     let data = element.nested(2).unwrap_or_else(|| Attributes::parse(&[]));
@@ -259,7 +294,7 @@ fn expression(element: &Attributes<'_>, family: Family) -> Result<Expression> {
         "ct" => {
             let code = number(2)?;
             Ok(Expression::Ct {
-                key: [CtKey::State, CtKey::Status]
+                key: CT_KEYS
                     .into_iter()
                     .find(|key| ct_number(*key) == code)
                     .ok_or(unknown("ct", "key"))?,
@@ -302,6 +337,18 @@ fn expression(element: &Attributes<'_>, family: Family) -> Result<Expression> {
             offset: data.u32(4).unwrap_or(0),
             to: register(&data, 1)?,
         }),
+        "hash" => match number(7)? {
+            0 => Ok(Expression::Hash {
+                from: register(&data, 1)?,
+                length: number(3)?,
+                modulus: number(4)?,
+                seed: data.u32(5).unwrap_or(0),
+                offset: data.u32(6).unwrap_or(0),
+                to: register(&data, 2)?,
+            }),
+            _ => Err(unknown("hash", "type")),
+        },
+        "dynset" => learn(&data),
         "fib" => match (number(2)?, number(3)?) {
             (3, flags @ (1 | 2)) => Ok(Expression::FibType {
                 field: if flags == 1 {
@@ -337,6 +384,28 @@ fn expression(element: &Attributes<'_>, family: Family) -> Result<Expression> {
         },
         _ => Err(unknown("rule", "expression")),
     }
+}
+
+fn learn(data: &Attributes<'_>) -> Result<Expression> {
+    let set = data.string(1).ok_or(missing("dynset", "set"))?.into();
+    let timeout = || {
+        let bytes = data.get(6).and_then(|bytes| bytes.try_into().ok());
+        let milliseconds = bytes.map(u64::from_be_bytes);
+        milliseconds.ok_or(missing("dynset", "timeout"))
+    };
+    let how = match data.u32(3) {
+        Some(1) => Learning::Update {
+            timeout: Duration::from_millis(timeout()?),
+        },
+        Some(2) => Learning::Delete,
+        _ => return Err(unknown("dynset", "operation")),
+    };
+    Ok(Expression::Learn {
+        set,
+        how,
+        key: register(data, 4)?,
+        value: register(data, 5)?,
+    })
 }
 
 fn lookup(data: &Attributes<'_>) -> Result<Expression> {

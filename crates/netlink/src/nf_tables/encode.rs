@@ -2,11 +2,12 @@
 
 mod rules;
 
+pub(crate) use self::rules::RULE_COMMENT;
 use self::rules::{add_rule, add_verdict};
 pub(crate) use self::rules::{ct_number, meta_number, port_unreachable};
 use super::{
     Bytes, Chain, ChainKind, DataType, ElementData, Family, HookPoint, Operation, Set, SetContent,
-    Transaction,
+    SetWriter, Transaction,
 };
 use crate::wire::{ACK, APPEND, CREATE, DUMP, REQUEST, Writer};
 
@@ -266,15 +267,7 @@ fn add_set(writer: &mut Writer, set: &Set, id: u32) {
             })
     };
     writer.string(2, &set.name);
-    // NFT_SET_MAP.
-    writer.u32(
-        3,
-        if set.content == SetContent::Membership {
-            0
-        } else {
-            8
-        },
-    );
+    writer.u32(3, set_flags(&set.content, set.writer));
     writer.u32(4, concatenation(&set.key));
     writer.u32(
         5,
@@ -295,8 +288,25 @@ fn add_set(writer: &mut Writer, set: &Set, id: u32) {
             writer.u32(7, length(fields));
         }
     }
+    if let SetWriter::Packets { capacity } = set.writer {
+        let description = writer.nest(9);
+        writer.u32(1, capacity);
+        writer.close(description);
+    }
     // An id is mandatory, though only sets without a name are referred to by it.
     writer.u32(10, id);
+}
+
+/// `enum nft_set_flags`: `NFT_SET_MAP`; `NFT_SET_TIMEOUT` and `NFT_SET_EVAL`.
+pub(crate) fn set_flags(content: &SetContent, writer: SetWriter) -> u32 {
+    let map = match content {
+        SetContent::Membership => 0,
+        SetContent::Verdicts | SetContent::Values(_) => 8,
+    };
+    match writer {
+        SetWriter::Transactions => map,
+        SetWriter::Packets { .. } => map | 0x10 | 0x20,
+    }
 }
 
 /// nft packs the types of a concatenation six bits each.

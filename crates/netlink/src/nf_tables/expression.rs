@@ -1,6 +1,7 @@
 //! The expressions that rules are made of: a small machine with sixteen 32-bit registers.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::{Family, Verdict};
 
@@ -101,6 +102,34 @@ pub enum Expression {
         /// Where to.
         to: Register,
     },
+    /// Hashes registers to a number below `modulus`, plus `offset`: [`jhash`](super::jhash) scaled
+    /// down.
+    Hash {
+        /// Where the hashed bytes begin.
+        from: Register,
+        /// How many bytes.
+        length: u32,
+        /// The number of numbers.
+        modulus: u32,
+        /// What the hash starts from.
+        seed: u32,
+        /// The smallest of the numbers.
+        offset: u32,
+        /// Where to.
+        to: Register,
+    },
+    /// Changes an element of a map that packets write to; ends the rule where that fails: the map
+    /// is full, or does not have what is to be deleted.
+    Learn {
+        /// The map.
+        set: Arc<str>,
+        /// How.
+        how: Learning,
+        /// Where the key begins.
+        key: Register,
+        /// Where the value begins. The kernel asks for one even where it reads none.
+        value: Register,
+    },
     /// Loads the type of an address (`RTN_*`), as routing sees it.
     FibType {
         /// Which address.
@@ -152,6 +181,28 @@ pub enum CtKey {
     State,
     /// A bit mask `IPS_*`, host order.
     Status,
+    /// An IPv4 source, as sent by one end.
+    Ipv4Source,
+    /// An IPv4 destination, as sent by one end.
+    Ipv4Destination,
+    /// An IPv6 source, as sent by one end.
+    Ipv6Source,
+    /// An IPv6 destination, as sent by one end.
+    Ipv6Destination,
+    /// A destination port, as sent by one end.
+    DestinationPort,
+}
+
+/// What a packet does to an element of a map.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Learning {
+    /// Adds it, or lets it live on: the value of one that is there stays.
+    Update {
+        /// From now on, in whole milliseconds.
+        timeout: Duration,
+    },
+    /// Removes it.
+    Delete,
 }
 
 /// From which end a connection is seen.

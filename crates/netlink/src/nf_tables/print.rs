@@ -5,9 +5,9 @@ use std::fmt::{self, Display, Write as _};
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 use super::{
-    Bytes, Chain, ChainKind, CtKey, DataType, Direction, ElementData, Expression, FibField,
-    HookPoint, MetaKey, NumberGenerator, Operation, Operator, PayloadBase, Register, Rule, Set,
-    SetContent, Transaction, Verdict,
+    Bytes, Chain, ChainKind, CtKey, DataType, Direction, ElementData, Expression, FibField, Hook,
+    HookPoint, Learning, MetaKey, NumberGenerator, Operation, Operator, PayloadBase, Register,
+    Rule, Set, SetContent, SetWriter, Transaction, Verdict,
 };
 
 /// A key or value with the types of its fields.
@@ -96,9 +96,15 @@ impl Display for Set {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {{ type {}", self.name, join(&self.key))?;
         match &self.content {
-            SetContent::Membership => f.write_str(" }"),
-            SetContent::Verdicts => f.write_str(" : verdict }"),
-            SetContent::Values(fields) => write!(f, " : {} }}", join(fields)),
+            SetContent::Membership => {}
+            SetContent::Verdicts => f.write_str(" : verdict")?,
+            SetContent::Values(fields) => write!(f, " : {}", join(fields))?,
+        }
+        match self.writer {
+            SetWriter::Transactions => f.write_str(" }"),
+            SetWriter::Packets { capacity } => {
+                write!(f, "; size {capacity}; flags dynamic,timeout }}")
+            }
         }
     }
 }
@@ -133,22 +139,28 @@ impl Set {
 impl Display for Chain {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.name)?;
-        let Some(hook) = &self.hook else {
-            return Ok(());
-        };
-        let kind = match hook.kind {
+        match &self.hook {
+            None => Ok(()),
+            Some(hook) => write!(f, " {{ type {hook}; }}"),
+        }
+    }
+}
+
+impl Display for Hook {
+    /// `nat hook prerouting priority -100`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let kind = match self.kind {
             ChainKind::Filter => "filter",
             ChainKind::Nat => "nat",
         };
-        let point = match hook.point {
+        let point = match self.point {
             HookPoint::Prerouting => "prerouting",
             HookPoint::Input => "input",
             HookPoint::Forward => "forward",
             HookPoint::Output => "output",
             HookPoint::Postrouting => "postrouting",
         };
-        let priority = hook.priority;
-        write!(f, " {{ type {kind} hook {point} priority {priority}; }}")
+        write!(f, "{kind} hook {point} priority {}", self.priority)
     }
 }
 
@@ -160,7 +172,11 @@ impl Display for Rule {
             .iter()
             .filter_map(|expression| registers.statement(expression))
             .collect();
-        f.write_str(&statements.join(" "))
+        f.write_str(&statements.join(" "))?;
+        match &self.comment {
+            Some(comment) => write!(f, " comment {comment:?}"),
+            None => Ok(()),
+        }
     }
 }
 
@@ -201,8 +217,8 @@ impl Registers {
                     (PayloadBase::Network, 8, 16) => "ip6 saddr".to_owned(),
                     (PayloadBase::Network, 24, 16) => "ip6 daddr".to_owned(),
                     (PayloadBase::Transport, 2, 2) => "th dport".to_owned(),
-                    (PayloadBase::Network, ..) => format!("@nh,{},{}", offset * 8, length * 8),
-                    (PayloadBase::Transport, ..) => format!("@th,{},{}", offset * 8, length * 8),
+                    (PayloadBase::Network, ..) => raw("nh", *offset, *length),
+                    (PayloadBase::Transport, ..) => raw("th", *offset, *length),
                 };
                 self.load(*to, usize::try_from(*length).unwrap_or(0), text)
             }
@@ -220,11 +236,16 @@ impl Registers {
                     Some(Direction::Original) => "original ",
                     Some(Direction::Reply) => "reply ",
                 };
-                let key = match key {
-                    CtKey::State => "state",
-                    CtKey::Status => "status",
+                let (length, key) = match key {
+                    CtKey::State => (4, "state"),
+                    CtKey::Status => (4, "status"),
+                    CtKey::Ipv4Source => (4, "ip saddr"),
+                    CtKey::Ipv4Destination => (4, "ip daddr"),
+                    CtKey::Ipv6Source => (16, "ip6 saddr"),
+                    CtKey::Ipv6Destination => (16, "ip6 daddr"),
+                    CtKey::DestinationPort => (2, "proto-dst"),
                 };
-                self.load(*to, 4, format!("ct {direction}{key}"))
+                self.load(*to, length, format!("ct {direction}{key}"))
             }
             Expression::Numgen {
                 generator,
@@ -241,6 +262,35 @@ impl Registers {
                     let _ = write!(text, " offset {offset}");
                 }
                 self.load(*to, 4, text)
+            }
+            Expression::Hash {
+                from,
+                modulus,
+                seed,
+                offset,
+                to,
+                ..
+            } => {
+                let hashed = self.key(*from);
+                let text = format!("jhash {hashed} mod {modulus} seed {seed:#x} offset {offset}");
+                self.load(*to, 4, text)
+            }
+            Expression::Learn {
+                set,
+                how,
+                key,
+                value,
+            } => {
+                // The value lies behind the key, where it would be taken for one more field of it.
+                let value = self.key(*value);
+                let key = self.key(*key);
+                Some(match how {
+                    Learning::Update { timeout } => {
+                        let seconds = timeout.as_secs();
+                        format!("update @{set} {{ {key} timeout {seconds}s : {value} }}")
+                    }
+                    Learning::Delete => format!("delete @{set} {{ {key} : {value} }}"),
+                })
             }
             Expression::FibType { field, to } => {
                 let field = match field {
@@ -291,6 +341,11 @@ impl Registers {
             }
             Expression::LookupValue { set, from, to } => {
                 let text = format!("{} map @{set}", self.key(*from));
+                // A value of several words takes the place of what lay behind its first.
+                let behind = Register(to.0.saturating_add(1));
+                if self.0.contains_key(&behind.0) {
+                    self.load(behind, 4, text.clone());
+                }
                 self.load(*to, 4, text)
             }
             Expression::Immediate(verdict) => Some(verdict.to_string()),
@@ -299,6 +354,12 @@ impl Registers {
             Expression::Reject(_) => Some("reject".to_owned()),
         }
     }
+}
+
+/// Bytes of a header that have no name of their own; nft counts bits.
+fn raw(header: &str, offset: u32, length: u32) -> String {
+    let bits = |bytes: u32| u64::from(bytes) * 8;
+    format!("@{header},{},{}", bits(offset), bits(length))
 }
 
 /// A constant beside `operand`: what the kernel knows of a packet is a number of the host's order,

@@ -5,6 +5,7 @@ use crate::wire::{Attributes, Message, Messages};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::select;
+use std::time::Duration;
 
 fn names() -> impl Strategy<Value = Arc<str>> {
     "[a-z][a-z0-9-]{0,20}".prop_map(Arc::from)
@@ -54,7 +55,15 @@ fn expressions() -> impl Strategy<Value = Expression> {
         (keys(), registers()).prop_map(|(key, to)| Expression::Meta { key, to }),
         (keys(), registers()).prop_map(|(key, from)| Expression::SetMeta { key, from }),
         (
-            select(vec![CtKey::State, CtKey::Status]),
+            select(vec![
+                CtKey::State,
+                CtKey::Status,
+                CtKey::Ipv4Source,
+                CtKey::Ipv4Destination,
+                CtKey::Ipv6Source,
+                CtKey::Ipv6Destination,
+                CtKey::DestinationPort,
+            ]),
             directions,
             registers()
         )
@@ -91,6 +100,24 @@ fn expressions() -> impl Strategy<Value = Expression> {
                 to
             }
         ),
+        (registers(), 1u32..41, any::<[u32; 3]>(), registers()).prop_map(
+            |(from, length, [modulus, seed, offset], to)| Expression::Hash {
+                from,
+                length,
+                modulus,
+                seed,
+                offset,
+                to
+            }
+        ),
+        (names(), learning(), registers(), registers()).prop_map(|(set, how, key, value)| {
+            Expression::Learn {
+                set,
+                how,
+                key,
+                value,
+            }
+        }),
         (fields, registers()).prop_map(|(field, to)| Expression::FibType { field, to }),
         (families, registers(), registers()).prop_map(|(family, address, port)| Expression::Nat {
             kind: NatKind::Destination,
@@ -100,6 +127,14 @@ fn expressions() -> impl Strategy<Value = Expression> {
         }),
         Just(Expression::Masquerade),
         Just(Expression::Reject(RejectKind::PortUnreachable)),
+    ]
+}
+
+fn learning() -> impl Strategy<Value = Learning> {
+    let timeouts = any::<u32>().prop_map(|milliseconds| Duration::from_millis(milliseconds.into()));
+    prop_oneof![
+        timeouts.prop_map(|timeout| Learning::Update { timeout }),
+        Just(Learning::Delete),
     ]
 }
 
@@ -120,7 +155,16 @@ fn sets() -> impl Strategy<Value = Set> {
         Just(SetContent::Verdicts),
         types().prop_map(SetContent::Values),
     ];
-    (names(), types(), content).prop_map(|(name, key, content)| Set { name, key, content })
+    let writer = prop_oneof![
+        Just(SetWriter::Transactions),
+        any::<u32>().prop_map(|capacity| SetWriter::Packets { capacity }),
+    ];
+    (names(), types(), content, writer).prop_map(|(name, key, content, writer)| Set {
+        name,
+        key,
+        content,
+        writer,
+    })
 }
 
 fn chains() -> impl Strategy<Value = Chain> {
@@ -174,8 +218,9 @@ proptest! {
         family in select(vec![Family::Ip, Family::Ip6]),
         chain in names(),
         expressions in vec(expressions(), 0..8),
+        comment in proptest::option::of("[ -~]{1,127}".prop_map(Arc::from)),
     ) {
-        let written = Rule { expressions };
+        let written = Rule { expressions, comment };
         let operation = Operation::AddRule { chain: Arc::clone(&chain), rule: written.clone() };
         let read = sent(family, operation, |message| rule(message, family));
         prop_assert_eq!(read, [Ok((chain, Ok(written)))]);
@@ -211,7 +256,7 @@ proptest! {
         }
         // The same bytes where they would stand if the framing were in order.
         let payload = [&[2, 0, 0, 0], bytes.as_slice()].concat();
-        decode_all(&Message { kind: 0, flags: 0, sequence: 0, payload: &payload });
+        decode_all(&Message { kind: 0, flags: 0, sequence: 0, port: 0, payload: &payload });
         for (_, value) in Attributes::parse(&bytes) {
             prop_assert!(value.len() <= bytes.len());
         }
@@ -222,7 +267,7 @@ proptest! {
         expressions in vec(expressions(), 1..6), at in any::<prop::sample::Index>(), byte in any::<u8>(),
     ) {
         let mut transaction = Transaction::new(Family::Ip, "table".into());
-        transaction.operations.push(Operation::AddRule { chain: "c".into(), rule: Rule { expressions } });
+        transaction.operations.push(Operation::AddRule { chain: "c".into(), rule: Rule { expressions, comment: None } });
         let mut bytes = encode(&transaction, 1).bytes;
         let at = at.index(bytes.len());
         bytes[at] = byte;
@@ -253,6 +298,7 @@ fn a_transaction_prints_in_the_language_of_nft() {
         name: "services".into(),
         key: vec![DataType::Ipv4Address, DataType::Protocol, DataType::Service],
         content: SetContent::Verdicts,
+        writer: SetWriter::Transactions,
     });
     let key = Bytes::new()
         .with(&[10, 96, 0, 10])

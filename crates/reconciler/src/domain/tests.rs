@@ -13,6 +13,7 @@ use testkit::{
 use crate::fake_clock::FakeClock;
 use crate::{Clock, Domain, Outcome, Pace, Reason, Reconciler, Sequel, Standing};
 
+mod damage;
 mod isolation;
 
 const IPV4: Family = Family::Ipv4;
@@ -201,6 +202,22 @@ fn a_kernel_that_takes_nothing_is_asked_again_only_by_the_timer() {
     }
     let rounds = families.round(&web_and_cart(), Reason::Timer, &clock);
     assert_eq!(rounds[0].outcome, Outcome::Committed);
+}
+
+/// A kernel without nf_tables answers the first question with an error that no retry mends.
+#[test]
+fn a_kernel_that_cannot_be_read_is_asked_again_only_by_the_timer() {
+    let (kernel, clock) = (FakeKernel::new(), FakeClock::new());
+    let unreadable = Faulty::new(kernel.backend(IPV4), |_| Fate::Refuse(Recovery::Halt));
+    let mut families = Reconciler::new(vec![unreadable]);
+    let rounds = families.round(&web_and_cart(), Reason::Startup, &clock);
+    let failed = rounds[0].to_string();
+    assert!(
+        failed.contains("failed to read the IPv4 rules back from the kernel")
+            && failed.contains("tried again only at the periodic check"),
+        "{failed}"
+    );
+    assert_eq!(families.sequel(), Sequel::Settled);
 }
 
 /// T58 (k/k#133694): one family that is broken leaves the other fully served.

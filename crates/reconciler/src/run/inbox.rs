@@ -1,6 +1,5 @@
 //! Where commands come from.
 
-use std::sync::mpsc;
 use std::time::Duration;
 
 use super::Command;
@@ -20,18 +19,4 @@ pub enum Received {
     Nothing,
     /// Nobody is left who could send one.
     Closed,
-}
-
-impl Inbox for mpsc::Receiver<Command> {
-    fn receive(&mut self, wait: Option<Duration>) -> Received {
-        let received = match wait {
-            Some(wait) => self.recv_timeout(wait),
-            None => self.recv().map_err(mpsc::RecvTimeoutError::from),
-        };
-        match received {
-            Ok(command) => Received::Command(command),
-            Err(mpsc::RecvTimeoutError::Timeout) => Received::Nothing,
-            Err(mpsc::RecvTimeoutError::Disconnected) => Received::Closed,
-        }
-    }
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use crate::{FamilyStatus, Latency, Reason, Round};
+use crate::{Contest, FamilyStatus, Latency, Reason, Round};
 
 /// How everything stands, and what has just happened. Reports may be skipped over, save for their
 /// latencies: whoever needs to know what changed between two of them compares what is programmed.
@@ -13,6 +13,8 @@ pub struct Report {
     pub activity: Activity,
     /// How each family stands, in the order in which they are programmed.
     pub families: Vec<FamilyStatus>,
+    /// Whether somebody keeps changing what is ours, so that repairs are held back.
+    pub contest: Option<Contest>,
     /// The rounds that ended since the last report.
     pub finished: Vec<Arc<Round>>,
     /// How long the changes took that these rounds programmed. Changes that waited for a family

@@ -1,15 +1,17 @@
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use backend::Recovery;
+use backend::{Culprit, Disturbance, Recovery};
 use dataplane::{Dataplane, Family, ServiceKey, compile};
 use testkit::{
     Call, FakeBackend, FakeKernel, FakeRules, Fate, Faulty, mk_config, mk_endpoints, mk_node,
     mk_service,
 };
 
-use super::{Activity, Command, Desired, Inbox, Permission, Received, Reply, Resync, Settings};
+use super::{
+    Activity, Command, Desired, Inbox, Permission, Received, Reply, Resync, Settings, mailbox,
+};
 use crate::fake_clock::FakeClock;
 use crate::{Clock, Periods, Reason, Reconciler, Report, Stamps, Standing, run};
 
@@ -265,7 +267,7 @@ fn a_paused_loop_keeps_what_is_programmed_and_says_so() {
         .wants(0, web([8080]))
         .at(1000, Command::Settings(PAUSED))
         .wants(2000, web([8081]))
-        .at(3000, Command::Drifted);
+        .at(3000, Command::Drifted(Disturbance::possible()));
     let kernel = story.kernel.clone();
     let reports = story.until(600_000);
     assert_eq!(rounds(&reports), [(0, Reason::Startup)]);
@@ -345,7 +347,7 @@ fn a_resync_of_a_paused_loop_is_answered_with_no() {
 fn drift_that_somebody_noticed_is_repaired_before_the_timer() {
     let story = Story::new()
         .wants(0, web([8080]))
-        .at(7000, Command::Drifted);
+        .at(7000, Command::Drifted(Disturbance::possible()));
     let kernel = story.kernel.clone();
     let mut tampered = false;
     let script_kernel = kernel.clone();
@@ -368,6 +370,42 @@ fn drift_that_somebody_noticed_is_repaired_before_the_timer() {
     assert_eq!(last.families[0].drifts, 1);
 }
 
+/// T38: somebody flushes every 200 milliseconds for ten seconds. The report says who, once, while it
+/// lasts; and that it is over without anything else happening.
+#[test]
+fn t38_a_contest_is_reported_while_it_lasts() {
+    let mut story = Story::new().wants(0, web([8080]));
+    let culprit = Culprit {
+        program: "firewalld".to_owned(),
+        process: 815,
+    };
+    for flush in 0..50 {
+        let disturbance = Disturbance {
+            families: Family::ALL.into(),
+            culprit: Some(culprit.clone()),
+        };
+        story = story.at(1000 + 200 * flush, Command::Drifted(disturbance));
+    }
+    let kernel = story.kernel.clone();
+    let script_kernel = kernel.clone();
+    let backend = Faulty::new(kernel.backend(Family::Ipv4), move |call| {
+        if matches!(call, Call::Observe) && script_kernel.commits() > 0 {
+            script_kernel.tamper(Family::Ipv4, |rules| *rules = FakeRules::default());
+        }
+        Fate::Pass
+    });
+    let reports = story.until_with(29_000, backend);
+
+    let repairs = reports.iter().flat_map(|report| &report.finished).count() - 1;
+    assert!((6..12).contains(&repairs), "{repairs} repairs");
+    let mut contests: Vec<_> = reports.iter().map(|report| &report.contest).collect();
+    contests.dedup();
+    let [None, Some(contest), None] = contests[..] else {
+        panic!("{contests:?}");
+    };
+    assert_eq!((contest.repairs, &contest.culprit), (6, &Some(culprit)));
+}
+
 #[test]
 fn a_running_round_is_reported_before_it_ends() {
     let reports = Story::new().wants(0, web([8080])).until(1000);
@@ -382,7 +420,7 @@ fn a_running_round_is_reported_before_it_ends() {
 
 #[test]
 fn nothing_is_written_before_anything_is_wanted() {
-    let story = Story::new().at(10, Command::Drifted);
+    let story = Story::new().at(10, Command::Drifted(Disturbance::possible()));
     let kernel = story.kernel.clone();
     assert!(story.until(100_000).is_empty());
     assert_eq!((kernel.commits(), kernel.observations()), (0, 0));
@@ -391,7 +429,7 @@ fn nothing_is_written_before_anything_is_wanted() {
 #[test]
 fn the_loop_ends_when_nobody_is_left_to_tell_it_anything() {
     let (clock, kernel) = (FakeClock::new(), FakeKernel::new());
-    let (sender, mut receiver) = mpsc::channel();
+    let (sender, mut receiver) = mailbox();
     let stamps = Stamps {
         received_at: clock.now(),
         compile: Duration::ZERO,
@@ -399,7 +437,7 @@ fn the_loop_ends_when_nobody_is_left_to_tell_it_anything() {
     };
     let dataplane = web([8080]);
     let command = Command::Desired(Desired { dataplane, stamps });
-    sender.send(command).expect("the receiver is there");
+    sender.send(command);
     let mut sender = Some(sender);
     let mut families = Reconciler::new(vec![kernel.backend(Family::Ipv4)]);
     run(

@@ -1,8 +1,8 @@
 use std::time::{Duration, Instant};
 
 use super::{Periods, Schedule, Sequel, Urgency};
-use crate::Reason;
 use crate::fake_clock::FakeClock;
+use crate::{Clock, Reason};
 
 const PERIODS: Periods = Periods {
     min_sync_period: Duration::from_millis(100),
@@ -238,8 +238,8 @@ fn a_lost_endpoint_does_not_wait_but_a_further_one_does() {
 fn one_round_answers_everything_that_is_due() {
     play_after_startup(&[
         (20, Changed, Some((110, For::Changed))),
-        (30, Drifted, Some((110, For::Drift))),
-        (40, Requested, Some((110, For::Requested))),
+        (30, Requested, Some((110, For::Requested))),
+        (110, Drifted, Some((110, For::Requested))),
         (110, Starts(For::Requested), None),
         (120, Ends(Settled), Some((30_120, For::Timer))),
     ]);
@@ -253,4 +253,86 @@ fn a_request_is_not_answered_by_a_round_that_does_not_look() {
         (21, Starts(For::Changed), None),
         (22, Ends(Settled), Some((122, For::Requested))),
     ]);
+}
+
+/// Plays somebody who changes the kernel every so often, from `from` to `until`, and rounds of 10
+/// milliseconds; returns when they began.
+fn repairs(
+    schedule: &mut Schedule,
+    clock: &FakeClock,
+    every: u64,
+    from: u64,
+    until: u64,
+) -> Vec<u64> {
+    let at = |milliseconds| clock.at(Duration::from_millis(milliseconds));
+    let mut repairs = Vec::new();
+    let mut now = from;
+    while now < until {
+        if (now - from).is_multiple_of(every) {
+            schedule.drifted(at(now));
+        }
+        if schedule.due().is_some_and(|due| due.at <= at(now)) {
+            schedule.start(at(now));
+            repairs.push(now);
+            now += 10;
+            schedule.finish(at(now), Settled);
+        } else {
+            now += 10;
+        }
+    }
+    repairs
+}
+
+fn started() -> (Schedule, FakeClock) {
+    let clock = FakeClock::new();
+    let mut schedule = Schedule::new(Periods {
+        min_sync_period: Duration::from_secs(1),
+        sync_period: Duration::from_secs(3600),
+    });
+    schedule.changed(clock.now(), Urgency::Ordinary);
+    schedule.start(clock.now());
+    schedule.finish(clock.now(), Settled);
+    (schedule, clock)
+}
+
+/// T38: somebody flushes every 200 milliseconds for half a minute. The first repairs are made at
+/// once, whatever `minSyncPeriod` is; then ever more rarely, but never less than every few seconds.
+#[test]
+fn t38_repairs_that_are_undone_again_and_again_are_held_back() {
+    let (mut schedule, clock) = started();
+    let repairs = repairs(&mut schedule, &clock, 200, 100, 30_100);
+    let apart: Vec<u64> = repairs.windows(2).map(|pair| pair[1] - pair[0]).collect();
+    assert_eq!(repairs[..5], [100, 300, 500, 700, 900]);
+    assert!(
+        apart[4..].is_sorted() && apart[4..].iter().all(|apart| (200..=4300).contains(apart)),
+        "{repairs:?}"
+    );
+    assert!(repairs.len() < 20, "{repairs:?}");
+    assert!(schedule.held_back().is_some());
+}
+
+#[test]
+fn after_quiet_repairs_are_made_at_once_again() {
+    let (mut schedule, clock) = started();
+    let last = repairs(&mut schedule, &clock, 200, 100, 30_100);
+    let last = last.last().expect("there were repairs") + 10;
+    // What was noticed during the last wait is still repaired.
+    let late = repairs(&mut schedule, &clock, 1_000_000, 30_100, 36_000);
+    assert_eq!(late.len(), 1, "{late:?}, after {last}");
+    let quiet = clock.at(Duration::from_millis(late[0] + 10_010));
+    assert_eq!(schedule.calm_at(), Some(quiet));
+    schedule.calm(quiet);
+    assert!(schedule.held_back().is_none());
+    assert_eq!(
+        repairs(&mut schedule, &clock, 1_000_000, 60_000, 60_100),
+        [60_000]
+    );
+}
+
+#[test]
+fn repairs_that_are_far_apart_are_never_held_back() {
+    let (mut schedule, clock) = started();
+    let repairs = repairs(&mut schedule, &clock, 11_000, 11_000, 300_000);
+    let expected: Vec<u64> = (11_000..300_000).step_by(11_000).collect();
+    assert_eq!(repairs, expected);
 }

@@ -35,6 +35,13 @@ impl Health {
                     answer("livez", &health.liveness(), query)
                 }),
             )
+            .with_state(self.clone())
+            .merge(self.readiness_router())
+    }
+
+    /// `/readyz` alone, for who has another `/livez`.
+    pub fn readiness_router(&self) -> Router {
+        Router::new()
             .route(
                 "/readyz",
                 get(async |State(health): State<Health>, query| {

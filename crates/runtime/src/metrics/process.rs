@@ -22,6 +22,8 @@ struct Stat {
     started_seconds: f64,
     /// Memory in use.
     resident_bytes: u64,
+    /// Address space in use.
+    virtual_bytes: u64,
 }
 
 /// The kernel's units, which differ between architectures.
@@ -53,6 +55,16 @@ impl Collector for ProcessCollector {
                 resident.metric_type(),
             )?)?;
 
+            let space = ConstGauge::new(stat.virtual_bytes);
+            let help = "Address space in use";
+            let name = "process_virtual_memory";
+            space.encode(encoder.encode_descriptor(
+                name,
+                help,
+                Some(&Unit::Bytes),
+                space.metric_type(),
+            )?)?;
+
             if let Some(boot) = observe_boot_time() {
                 let start = ConstGauge::new(boot + stat.started_seconds);
                 let help = "When the process started, since the epoch";
@@ -76,6 +88,16 @@ impl Collector for ProcessCollector {
                 open.metric_type(),
             )?)?;
         }
+        if let Some(most) = observe_most_files() {
+            let most = ConstGauge::new(most);
+            let help = "File descriptors that may be open";
+            most.encode(encoder.encode_descriptor(
+                "process_max_fds",
+                help,
+                None,
+                most.metric_type(),
+            )?)?;
+        }
         Ok(())
     }
 }
@@ -86,6 +108,15 @@ fn observe_stat() -> Option<Stat> {
         page_bytes: rustix::param::page_size() as u64,
     };
     parse_stat(&fs::read_to_string("/proc/self/stat").ok()?, scale)
+}
+
+/// How many files this process may open; no number where there is no limit.
+fn observe_most_files() -> Option<u64> {
+    let limits = fs::read_to_string("/proc/self/limits").ok()?;
+    let line = limits
+        .lines()
+        .find_map(|line| line.strip_prefix("Max open files"))?;
+    line.split_ascii_whitespace().next()?.parse().ok()
 }
 
 /// Seconds between the epoch and the boot of this machine.
@@ -110,6 +141,7 @@ fn parse_stat(line: &str, scale: Scale) -> Option<Stat> {
         cpu_seconds: seconds(field(14)? + field(15)?),
         started_seconds: seconds(field(22)?),
         resident_bytes: field(24)? * scale.page_bytes,
+        virtual_bytes: field(23)?,
     })
 }
 
@@ -128,6 +160,7 @@ mod tests {
             cpu_seconds: 3.0,
             started_seconds: 10.0,
             resident_bytes: 42 * 4096,
+            virtual_bytes: 99_999,
         };
         assert_eq!(parse_stat(line, scale), Some(expected));
     }

@@ -85,6 +85,17 @@ struct Place<'a> {
     value: &'a Value,
 }
 
+/// How deep values may be nested. The objects that are read nest a dozen levels, in a list two more.
+/// The parser would follow 255, which overflow a thread's stack; to find lines it needs most, and
+/// without optimisation 64 are too many already.
+const MAX_DEPTH: usize = 32;
+/// No name in Kubernetes is longer, whatever the kind: RFC 1123 bounds those of hosts.
+const LONGEST_NAME: usize = 253;
+/// How many values of a document aliases may stand for.
+const ALIASED_EVENTS: usize = 100_000;
+/// How much text aliases may stand for in a document that is short itself.
+const ALIASED_BYTES: usize = 1 << 20;
+
 /// Everything that stands in a file.
 ///
 /// # Errors
@@ -131,7 +142,7 @@ fn parse_yaml(text: &str) -> Result<Vec<Document<'_>>, Fault> {
 }
 
 fn parse_value(text: &str) -> Result<Value, serde_saphyr::Error> {
-    serde_saphyr::from_str_with_options(text, options())
+    serde_saphyr::from_str_with_options(text, options(text))
 }
 
 /// The documents of a YAML file, each with the number of lines before it. A line that starts with
@@ -157,7 +168,7 @@ fn split_yaml(text: &str) -> Vec<(usize, &str)> {
 fn parse_json(text: &str) -> Result<Vec<Document<'_>>, Fault> {
     let mut documents = Vec::new();
     let mut values = serde_json::Deserializer::from_str(text).into_iter::<Value>();
-    let mut begin = 0;
+    let (mut begin, mut lines_before) = (0, 0);
     while let Some(value) = values.next() {
         let value = value.map_err(|error| Fault {
             line: u64::try_from(error.line()).ok(),
@@ -167,19 +178,35 @@ fn parse_json(text: &str) -> Result<Vec<Document<'_>>, Fault> {
         let end = values.byte_offset();
         documents.push(Document {
             text: &text[begin..end],
-            lines_before: text[..begin].matches('\n').count(),
+            lines_before,
             value,
             places: OnceCell::new(),
         });
+        lines_before += text[begin..end].matches('\n').count();
         begin = end;
     }
     Ok(documents)
 }
 
-/// Without a bound on the size: a cluster's Services in one List are well over the default. The
-/// bounds on aliases, which make a small file large, stay.
-pub(super) fn options() -> serde_saphyr::Options {
-    serde_saphyr::options! { budget: None, with_snippet: false }
+/// No bound on the size of `text`: a cluster's Services in one List are well over the default. But
+/// bounds on what becomes of it: aliases make a small file large, and each level of nesting takes
+/// its part of the stack.
+pub(super) fn options(text: &str) -> serde_saphyr::Options {
+    serde_saphyr::options! {
+        budget: serde_saphyr::budget! {
+            max_reader_input_bytes: None,
+            max_events: usize::MAX,
+            max_nodes: usize::MAX,
+            // Without aliases it is never more than the text: no escape is shorter than two thirds
+            // of what it stands for.
+            max_total_scalar_bytes: text.len().saturating_mul(4).saturating_add(ALIASED_BYTES),
+            // One anchor that many Services refer to is what aliases are for.
+            enforce_alias_anchor_ratio: false,
+            max_depth: MAX_DEPTH,
+        },
+        alias_limits: serde_saphyr::alias_limits! { max_total_replayed_events: ALIASED_EVENTS },
+        with_snippet: false,
+    }
 }
 
 // === impl Document ===
@@ -262,6 +289,11 @@ impl Place<'_> {
             Ok(object) if object.metadata().name.is_empty() => {
                 self.bad(None, "metadata.name", "metadata.name: Required value")
             }
+            Ok(object) if object.metadata().name.len() > LONGEST_NAME => {
+                let message =
+                    format!("metadata.name: Too long: may not be more than {LONGEST_NAME} bytes");
+                self.bad(None, "metadata.name", &message)
+            }
             Ok(object) => Entry::Good {
                 name: object.key().of_kind(T::KIND),
                 line: self.line(""),
@@ -296,6 +328,9 @@ impl Place<'_> {
     fn name(&self, kind: ObjectKind) -> Option<ObjectName> {
         let metadata = self.value.get("metadata")?;
         let name = metadata.get("name")?.as_str()?;
+        if name.len() > LONGEST_NAME {
+            return None;
+        }
         let namespace = match kind {
             ObjectKind::Service | ObjectKind::EndpointSlice => metadata
                 .get("namespace")
@@ -324,7 +359,8 @@ impl Place<'_> {
         if self.path.is_empty() && field.is_empty() {
             return self.document.first_line();
         }
-        self.document.line_of(&format!("{}.{field}", self.path))
+        let found = self.document.line_of(&format!("{}.{field}", self.path));
+        found.or_else(|| self.document.first_line())
     }
 }
 

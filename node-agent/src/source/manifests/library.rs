@@ -22,6 +22,9 @@ const LISTED: [ObjectKind; 4] = [
     ObjectKind::EndpointSlice,
 ];
 
+/// In characters; what stands on a few lines of a terminal.
+const LONGEST_MESSAGE: usize = 500;
+
 /// Holds every file's objects, and what was delivered of them.
 #[derive(Debug)]
 pub(super) struct Library {
@@ -112,7 +115,7 @@ impl Library {
                 file: path.clone(),
                 line: fault.line,
                 object: fault.object.clone(),
-                message: fault.message.clone(),
+                message: shortened(&fault.message),
             })
         });
         let mut all: Vec<UnreadableManifest> =
@@ -222,6 +225,14 @@ enum Marker {
 enum Manner {
     Listed,
     Changed,
+}
+
+/// The beginning of a message: what is wrong may be a value of a megabyte, and the message repeats it.
+fn shortened(message: &str) -> String {
+    match message.char_indices().nth(LONGEST_MESSAGE) {
+        Some((end, _)) => format!("{}…", &message[..end]),
+        None => message.to_owned(),
+    }
 }
 
 // === impl Marker ===

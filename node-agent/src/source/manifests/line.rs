@@ -27,7 +27,7 @@ enum Shape {
 impl Located {
     /// The places in a document, or nothing when it is not YAML. Parses all of it.
     pub(super) fn parse(document: &str) -> Option<Located> {
-        serde_saphyr::from_str_with_options(document, options()).ok()
+        serde_saphyr::from_str_with_options(document, options(document)).ok()
     }
 
     /// The line, counted from one, at which the value at `path` (`spec.ports[1].port`) begins;

@@ -1,6 +1,7 @@
 //! Directories as people and programs write them.
 
 mod changes;
+mod hostile;
 
 use std::fs;
 use std::os::unix::fs::symlink;

@@ -56,7 +56,7 @@ fn what_is_wrong_is_said_with_its_line() {
     for (text, message) in [
         (
             "\nstop everything\n",
-            "line 2: \"stop\" is not a step: apply, delete, configure, restart, packet or expect",
+            "line 2: \"stop\" is not a step: apply, delete, configure, restart, packet, keeps or expect",
         ),
         ("apply\n", "line 1: which sections?"),
         (

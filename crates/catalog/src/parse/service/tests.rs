@@ -1,3 +1,4 @@
+use dataplane::Precedence;
 use serde_json::{Value, json};
 
 use super::*;
@@ -89,6 +90,7 @@ fn a_plain_service_gets_every_default() {
             port: dataplane::Port::new(80).expect("not 0"),
             node_port: None,
         }],
+        precedence: Precedence::Ordinary,
     };
     assert_eq!(*service, expected);
 }
@@ -450,4 +452,29 @@ fn a_message_is_not_flooded() {
         "spec.externalIPs[0]",
     );
     assert!(message.len() < 200, "{} bytes", message.len());
+}
+
+/// Failure story T55: kubernetes#133773, where a new node of a large cluster could not reach the API
+/// server until everything else was programmed.
+#[test]
+fn t55_the_api_server_and_dns_come_first() {
+    let label = |value| json!({"metadata": {"namespace": "any", "labels": {"k8s-app": value}}});
+    let named = |namespace, name| json!({"metadata": {"namespace": namespace, "name": name}});
+    let dns_port = json!({"spec": {"ports": [{"name": "dns", "port": 53}]}});
+    let at_dns_port = |namespace| {
+        let mut changes = dns_port.clone();
+        lay_over(&mut changes, named(namespace, "resolver"));
+        changes
+    };
+    for (changes, expected) in [
+        (named("default", "kubernetes"), Precedence::First),
+        (label("kube-dns"), Precedence::First),
+        (at_dns_port("kube-system"), Precedence::First),
+        (at_dns_port("shop"), Precedence::Ordinary),
+        (named("shop", "kubernetes"), Precedence::Ordinary),
+        (named("kube-system", "metrics"), Precedence::Ordinary),
+        (label("web"), Precedence::Ordinary),
+    ] {
+        assert_eq!(served(changes.clone()).precedence, expected, "{changes}");
+    }
 }

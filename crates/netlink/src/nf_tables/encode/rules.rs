@@ -1,8 +1,8 @@
 //! Rules to attributes.
 
 use crate::nf_tables::{
-    CtKey, Direction, Expression, Family, FibField, MetaKey, NatKind, NumberGenerator, Operator,
-    PayloadBase, Register, RejectKind, Rule, Verdict,
+    CtKey, Direction, Expression, Family, FibField, Learning, MetaKey, NatKind, NumberGenerator,
+    Operator, PayloadBase, Register, RejectKind, Rule, Verdict,
 };
 use crate::wire::Writer;
 
@@ -23,6 +23,9 @@ pub(super) fn add_verdict(writer: &mut Writer, verdict: &Verdict) {
     writer.close(open);
 }
 
+/// `NFTNL_UDATA_RULE_COMMENT` of libnftnl's include/libnftnl/udata.h.
+pub(crate) const RULE_COMMENT: u8 = 0;
+
 pub(super) fn add_rule(writer: &mut Writer, family: Family, rule: &Rule) {
     let list = writer.nest(4);
     for expression in &rule.expressions {
@@ -34,6 +37,11 @@ pub(super) fn add_rule(writer: &mut Writer, family: Family, rule: &Rule) {
         writer.close(element);
     }
     writer.close(list);
+    if let Some(comment) = &rule.comment {
+        let length = u8::try_from(comment.len() + 1).expect("comments are short");
+        let note = [&[RULE_COMMENT, length], comment.as_bytes(), &[0]].concat();
+        writer.bytes(7, &note);
+    }
 }
 
 /// `NFT_REG32_00`.
@@ -55,6 +63,8 @@ impl Expression {
             | Expression::LookupVerdict { .. } => "lookup",
             Expression::Immediate(_) => "immediate",
             Expression::Numgen { .. } => "numgen",
+            Expression::Hash { .. } => "hash",
+            Expression::Learn { .. } => "dynset",
             Expression::FibType { .. } => "fib",
             Expression::Nat { .. } => "nat",
             Expression::Masquerade => "masq",
@@ -171,6 +181,38 @@ fn add_expression(writer: &mut Writer, family: Family, expression: &Expression) 
             );
             writer.u32(4, *offset);
         }
+        Expression::Hash {
+            from,
+            length,
+            modulus,
+            seed,
+            offset,
+            to,
+        } => {
+            writer.u32(1, register(*from));
+            writer.u32(2, register(*to));
+            writer.u32(3, *length);
+            writer.u32(4, *modulus);
+            writer.u32(5, *seed);
+            writer.u32(6, *offset);
+            // NFT_HASH_JENKINS.
+            writer.u32(7, 0);
+        }
+        Expression::Learn {
+            set,
+            how,
+            key,
+            value,
+        } => {
+            writer.string(1, set);
+            writer.u32(3, learning_number(*how));
+            writer.u32(4, register(*key));
+            writer.u32(5, register(*value));
+            if let Learning::Update { timeout } = how {
+                let milliseconds = u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX);
+                writer.bytes(6, &milliseconds.to_be_bytes());
+            }
+        }
         Expression::FibType { field, to } => {
             writer.u32(1, register(*to));
             // NFT_FIB_RESULT_ADDRTYPE.
@@ -232,5 +274,18 @@ pub(crate) fn ct_number(key: CtKey) -> u32 {
     match key {
         CtKey::State => 0,
         CtKey::Status => 2,
+        CtKey::DestinationPort => 12,
+        CtKey::Ipv4Source => 19,
+        CtKey::Ipv4Destination => 20,
+        CtKey::Ipv6Source => 21,
+        CtKey::Ipv6Destination => 22,
+    }
+}
+
+/// `enum nft_dynset_ops`.
+pub(crate) fn learning_number(how: Learning) -> u32 {
+    match how {
+        Learning::Update { .. } => 1,
+        Learning::Delete => 2,
     }
 }

@@ -1,27 +1,41 @@
-//! The chains that choose an endpoint, for each number of endpoints in use.
+//! The chains that there is one of for each number in use: of endpoints to choose from, of seconds to
+//! remember one.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use dataplane::{Config, Family, Masquerade, Scheduler};
 use netlink::nf_tables::{
     Chain, Expression, NatKind, NumberGenerator, Operator, Register, Rule, Verdict,
 };
 
+use super::affinity;
 use super::rule_parts::{after, load_frontend, local_source, mark, rule, verdict};
 use crate::layout::{self, Keyed, LOCAL_SLOTS, nft_family};
 use crate::table::ChainWithRules;
 
-/// A chain for one number of endpoints. Once made it stays until the table goes: kernels before 6.2
-/// drop an element's hold on a chain late, and a transaction that removes a chain too early fails
-/// whole. There are no more of them than there were different numbers of endpoints.
+/// A chain for one number. Once made it stays until the table goes: kernels before 6.2 drop an
+/// element's hold on a chain late, and a transaction that removes a chain too early fails whole.
+/// There are no more of them than there were different numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct BalancingChain {
+pub(crate) struct NumberedChain {
     pub(crate) keyed: Keyed,
+    pub(crate) placement: Placement,
     pub(crate) job: Job,
-    pub(crate) count: u32,
+    /// Of endpoints; for [`Job::Learn`], of seconds.
+    pub(crate) number: u32,
 }
 
-/// What a balancing chain does.
+/// Whether a client's connections stay together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Placement {
+    /// Each is placed by itself.
+    Anew,
+    /// Each goes where the last one went, while that is there.
+    Sticky,
+}
+
+/// What a numbered chain does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Job {
     /// Chooses one of all endpoints.
@@ -32,72 +46,103 @@ pub(crate) enum Job {
     External,
     /// Chooses one of the endpoints of this node.
     Local,
+    /// Remembers which endpoint a client was given.
+    Learn,
 }
 
-// === impl BalancingChain ===
+// === impl NumberedChain ===
 
-impl BalancingChain {
+impl NumberedChain {
     pub(crate) fn name(self) -> Arc<str> {
-        let prefix = self.keyed.prefix();
+        let keyed = self.keyed.prefix();
+        let placement = self.placement.prefix();
         let job = match self.job {
             Job::Balance => "lb",
             Job::Cluster => "cluster",
             Job::External => "external",
             Job::Local => "local",
+            Job::Learn => "learn",
         };
-        format!("{prefix}{job}-{}", self.count).into()
+        format!("{keyed}{placement}{job}-{}", self.number).into()
     }
 
-    pub(crate) fn parse(name: &str) -> Option<BalancingChain> {
+    pub(crate) fn parse(name: &str) -> Option<NumberedChain> {
         let (keyed, rest) = match name.strip_prefix(Keyed::NodePort.prefix()) {
             Some(rest) => (Keyed::NodePort, rest),
             None => (Keyed::Address, name),
         };
-        let (job, count) = rest.split_once('-')?;
+        let (placement, rest) = match rest.strip_prefix(Placement::Sticky.prefix()) {
+            Some(rest) => (Placement::Sticky, rest),
+            None => (Placement::Anew, rest),
+        };
+        let (job, number) = rest.split_once('-')?;
         let job = match job {
             "lb" => Job::Balance,
             "cluster" => Job::Cluster,
             "external" => Job::External,
             "local" => Job::Local,
+            "learn" if placement == Placement::Anew => Job::Learn,
             _ => return None,
         };
-        let count = count.parse().ok().filter(|count| *count > 0)?;
-        let chain = BalancingChain { keyed, job, count };
+        let number = number.parse().ok().filter(|number| *number > 0)?;
+        let chain = NumberedChain {
+            keyed,
+            placement,
+            job,
+            number,
+        };
         // `lb-07` would parse to a chain of another name.
         (*chain.name() == *name).then_some(chain)
     }
 
     /// The chains it leads to, itself included, those first that others lead to.
-    pub(crate) fn closure(self) -> impl Iterator<Item = BalancingChain> {
-        let through = matches!(self.job, Job::Cluster | Job::External);
-        let needed = through.then(|| self.balance());
-        needed.into_iter().chain([self])
+    pub(crate) fn closure(self) -> impl Iterator<Item = NumberedChain> {
+        let mut chains = vec![self];
+        while let Some(next) = chains.last().and_then(|last| last.next()) {
+            chains.push(next);
+        }
+        chains.into_iter().rev()
+    }
+
+    /// The chain it ends in, if it does.
+    fn next(self) -> Option<NumberedChain> {
+        match (self.job, self.placement) {
+            (Job::Cluster | Job::External, _) => Some(NumberedChain {
+                job: Job::Balance,
+                ..self
+            }),
+            (Job::Balance | Job::Local, Placement::Sticky) => Some(NumberedChain {
+                placement: Placement::Anew,
+                ..self
+            }),
+            (Job::Balance | Job::Local, Placement::Anew) | (Job::Learn, _) => None,
+        }
     }
 
     pub(crate) fn render(self, family: Family, config: &Config) -> ChainWithRules {
-        let balance = || verdict(Verdict::Goto(self.balance().name()));
-        let rules = match self.job {
-            Job::External => vec![mark(config), balance()],
-            Job::Cluster => mark_cluster(family, config)
-                .into_iter()
-                .chain([balance()])
-                .collect(),
-            Job::Balance => self.choose(family, config, 0),
-            Job::Local => self.choose(family, config, LOCAL_SLOTS),
+        let mut rules = match (self.job, self.placement) {
+            (Job::External, _) => vec![mark(config)],
+            (Job::Cluster, _) => mark_cluster(family, config).into_iter().collect(),
+            (Job::Balance, Placement::Sticky) => {
+                affinity::return_to_endpoint(family, self.keyed, 0).into()
+            }
+            (Job::Local, Placement::Sticky) => {
+                affinity::return_to_endpoint(family, self.keyed, LOCAL_SLOTS).into()
+            }
+            (Job::Balance, Placement::Anew) => self.choose(family, config, 0),
+            (Job::Local, Placement::Anew) => self.choose(family, config, LOCAL_SLOTS),
+            (Job::Learn, _) => {
+                let timeout = Duration::from_secs(self.number.into());
+                vec![affinity::remember(family, self.keyed, timeout)]
+            }
         };
+        rules.extend(self.next().map(|next| verdict(Verdict::Goto(next.name()))));
         ChainWithRules {
             chain: Chain {
                 name: self.name(),
                 hook: None,
             },
             rules,
-        }
-    }
-
-    fn balance(self) -> BalancingChain {
-        BalancingChain {
-            job: Job::Balance,
-            ..self
         }
     }
 
@@ -131,13 +176,25 @@ impl BalancingChain {
                     port: after(Register(0), nft_family(family).address().width()),
                 },
             ]);
-            Rule { expressions }
+            rule(expressions)
         };
-        let mut rules = vec![choice(self.count, generator)];
-        if self.count > 1 {
+        let mut rules = vec![choice(self.number, generator)];
+        if self.number > 1 {
             rules.push(choice(1, NumberGenerator::Random));
         }
         rules
+    }
+}
+
+// === impl Placement ===
+
+impl Placement {
+    /// What the names of chains with it begin with.
+    fn prefix(self) -> &'static str {
+        match self {
+            Placement::Anew => "",
+            Placement::Sticky => "sticky-",
+        }
     }
 }
 

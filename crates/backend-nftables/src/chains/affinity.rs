@@ -1,0 +1,196 @@
+//! Session affinity without anything for a Service alone.
+//!
+//! A packet that opens a connection writes down the slot of the endpoint it was given, once its
+//! connection is known to leave or to arrive. The next one from the same client reads it, and finds
+//! the endpoint as long as it has that slot: when an endpoint goes, its slot goes in the same
+//! transaction, and its clients are placed anew.
+
+use std::time::Duration;
+
+use dataplane::Family;
+use netlink::nf_tables::{
+    CtKey, Direction, Expression, Learning, MetaKey, NatKind, Register, Rule,
+};
+
+use super::rule_parts::{
+    Address, after, ct_dnat, load_address, load_frontend_at, load_port, load_protocol_and_port,
+    rule,
+};
+use crate::layout::{self, Keyed, STICKY_MODULUS, STICKY_SEED, STICKY_SLOTS, nft_family};
+
+/// nft knows a value by the first of its registers alone. The listing of a rule that uses what lies
+/// behind it shows what was there before.
+const SLOT_COMMENT: &str = "meta mark: in its place, the slot that @clients has for saddr";
+
+/// Sends a client where it was sent before, and forgets where that was if it is no more. `first` is
+/// the first of the slots that the client may be given.
+///
+/// The key of the endpoint lies so that the value of the client, a port and a slot, falls on its
+/// last two fields. nft 1.0.6 aborts when it lists a value of a map as part of a key: the port is
+/// loaded once more, and what nft takes for the slot is loaded beforehand.
+pub(super) fn return_to_endpoint(family: Family, keyed: Keyed, first: u32) -> [Rule; 2] {
+    let (client, end) = load_client(family, keyed);
+    let (port, slot) = (end, after(end, 4));
+    let start = Register(slot.0 - frontend_width(family, keyed));
+    let (frontend, _) = load_frontend_at(family, keyed, start);
+    let mark = |to| Expression::Meta {
+        key: MetaKey::Mark,
+        to,
+    };
+    let mut sent_before = vec![mark(slot)];
+    sent_before.extend(client.clone());
+    sent_before.push(Expression::LookupValue {
+        set: layout::name(keyed.clients().as_str()),
+        from: Register(0),
+        to: port,
+    });
+    if first != 0 {
+        sent_before.push(Expression::Bitwise {
+            from: slot,
+            to: slot,
+            mask: (!first).to_ne_bytes().to_vec(),
+            xor: first.to_ne_bytes().to_vec(),
+        });
+    }
+    sent_before.extend(frontend);
+    sent_before.extend([
+        Expression::LookupValue {
+            set: layout::name(keyed.endpoints().as_str()),
+            from: start,
+            to: Register(0),
+        },
+        Expression::Nat {
+            kind: NatKind::Destination,
+            family: nft_family(family),
+            address: Register(0),
+            port: after(Register(0), nft_family(family).address().width()),
+        },
+    ]);
+    // What packets update keeps its value: the slot of an endpoint that has gone would stay for as
+    // long as its client comes back.
+    let mut forget = client;
+    forget.extend([
+        load_port(port),
+        mark(slot),
+        Expression::Learn {
+            set: layout::name(keyed.clients().as_str()),
+            how: Learning::Delete,
+            key: Register(0),
+            value: port,
+        },
+    ]);
+    let sent_before = Rule {
+        expressions: sent_before,
+        comment: Some(SLOT_COMMENT.into()),
+    };
+    [sent_before, rule(forget)]
+}
+
+/// Asks of every connection that was redirected whether it is to be remembered. A cluster IP's port
+/// may have the number of a node port; what is then written there leads to no endpoint of it.
+pub(super) fn learn(family: Family) -> Vec<Rule> {
+    [Keyed::Address, Keyed::NodePort]
+        .map(|keyed| {
+            let mut expressions = ct_dnat();
+            expressions.extend(load_original_frontend(family, keyed, Register(0)).0);
+            expressions.push(Expression::LookupVerdict {
+                set: layout::name(keyed.affinities().as_str()),
+                from: Register(0),
+            });
+            rule(expressions)
+        })
+        .into()
+}
+
+/// Remembers where a client was sent, for `timeout` from now.
+pub(super) fn remember(family: Family, keyed: Keyed, timeout: Duration) -> Rule {
+    let address = nft_family(family).address().width();
+    let behind_client = after(Register(0), address);
+    let (original, end) = load_original_frontend(family, keyed, behind_client);
+    let mut expressions = vec![
+        load_address(family, Address::Destination, Register(0)),
+        load_port(behind_client),
+    ];
+    expressions.push(Expression::Hash {
+        from: Register(0),
+        length: u32::try_from(address + 4).expect("an address has sixteen bytes at the most"),
+        modulus: STICKY_MODULUS,
+        seed: STICKY_SEED,
+        offset: STICKY_SLOTS,
+        to: after(end, 4),
+    });
+    expressions.push(Expression::Ct {
+        key: match family {
+            Family::Ipv4 => CtKey::Ipv4Source,
+            Family::Ipv6 => CtKey::Ipv6Source,
+        },
+        direction: Some(Direction::Original),
+        to: Register(0),
+    });
+    expressions.extend(original);
+    expressions.extend([
+        original_port(end),
+        Expression::Learn {
+            set: layout::name(keyed.clients().as_str()),
+            how: Learning::Update { timeout },
+            key: Register(0),
+            value: end,
+        },
+    ]);
+    rule(expressions)
+}
+
+/// Loads the key under which a client is remembered, from register 0 on; returns the register
+/// behind it.
+fn load_client(family: Family, keyed: Keyed) -> (Vec<Expression>, Register) {
+    let mut expressions = vec![load_address(family, Address::Source, Register(0))];
+    let mut next = after(Register(0), nft_family(family).address().width());
+    if keyed == Keyed::Address {
+        expressions.push(load_address(family, Address::Destination, next));
+        next = after(next, nft_family(family).address().width());
+    }
+    expressions.extend(load_protocol_and_port(next));
+    (expressions, after(next, 8))
+}
+
+/// How many registers a frontend's key takes.
+fn frontend_width(family: Family, keyed: Keyed) -> u8 {
+    load_frontend_at(family, keyed, Register(0)).1.0
+}
+
+/// As `load_frontend_at`, of what the connection was addressed to before DNAT.
+fn load_original_frontend(
+    family: Family,
+    keyed: Keyed,
+    start: Register,
+) -> (Vec<Expression>, Register) {
+    let original = |key, to| Expression::Ct {
+        key,
+        direction: Some(Direction::Original),
+        to,
+    };
+    let mut expressions = Vec::new();
+    let mut next = start;
+    if keyed == Keyed::Address {
+        let key = match family {
+            Family::Ipv4 => CtKey::Ipv4Destination,
+            Family::Ipv6 => CtKey::Ipv6Destination,
+        };
+        expressions.push(original(key, next));
+        next = after(next, nft_family(family).address().width());
+    }
+    expressions.push(Expression::Meta {
+        key: MetaKey::TransportProtocol,
+        to: next,
+    });
+    expressions.push(original_port(after(next, 4)));
+    (expressions, after(next, 8))
+}
+
+fn original_port(to: Register) -> Expression {
+    Expression::Ct {
+        key: CtKey::DestinationPort,
+        direction: Some(Direction::Original),
+        to,
+    }
+}

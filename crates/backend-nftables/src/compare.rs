@@ -1,0 +1,203 @@
+//! Where one table differs from another, piece by piece, for people who ask about a Service.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use dataplane::FrontendKey;
+use netlink::nf_tables::{Bytes, ElementData, Expression, Verdict};
+
+use crate::layout::{self, Keyed, SetName};
+use crate::table::{ChainWithRules, Table};
+
+/// A piece of a table, as one table has it and another has it or not.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Piece {
+    /// As nft prints it: `services { 10.96.0.10 . tcp . 80 : goto cluster-2 }`, `chain lb-2`.
+    pub text: String,
+    /// How it stands.
+    pub standing: Standing,
+}
+
+/// How a piece that is wanted stands in a table that was found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Standing {
+    /// It is there as it is wanted.
+    Present,
+    /// It is not there.
+    Missing,
+    /// It is there, and nobody wants it.
+    Unwanted,
+    /// Something else is in its place.
+    Different {
+        /// The same, as it was found: an element, or the rules of a chain.
+        found: Vec<String>,
+    },
+}
+
+// === impl Table ===
+
+impl Table {
+    /// Whether the table is there at all.
+    pub fn exists(&self) -> bool {
+        self.exists
+    }
+
+    /// The elements that carry `key`, here and in `found`, set by set. Costs in proportion to both
+    /// tables.
+    pub fn compare_elements(&self, found: &Table, key: &FrontendKey) -> Vec<Piece> {
+        let (wanted, found) = (self.carriers(key), found.carriers(key));
+        let keys: BTreeSet<_> = wanted.keys().chain(found.keys()).copied().collect();
+        let mut pieces: Vec<(SetName, Piece)> = keys
+            .into_iter()
+            .filter_map(|at| {
+                let (wanted, found) = (wanted.get(&at), found.get(&at));
+                Some((at.0, compare(wanted, found)?))
+            })
+            .collect();
+        // By text: slots are in the host's order of bytes, and texts in that of numbers.
+        pieces.sort_by(|(a_set, a), (b_set, b)| (a_set, &a.text).cmp(&(b_set, &b.text)));
+        pieces.into_iter().map(|(_, piece)| piece).collect()
+    }
+
+    /// The elements here that are no frontend's, and how they stand in `found`: cluster IPs,
+    /// endpoints of this node, addresses that accept node ports.
+    pub fn compare_memberships(&self, found: &Table) -> Vec<Piece> {
+        let memberships = self.sets.values().flat_map(|set| {
+            let shared = SetName::parse(&set.set.name).is_some_and(|name| name.keyed().is_none());
+            let elements = set.elements.sorted().into_iter().filter(move |_| shared);
+            elements.map(move |(key, data)| {
+                let text = format!("{} {{ {} }}", set.set.name, set.set.element(key, data));
+                let other = found.sets.get(&set.set.name);
+                let is_there = other.is_some_and(|other| other.elements.get(key).is_some());
+                Piece {
+                    text,
+                    standing: if is_there {
+                        Standing::Present
+                    } else {
+                        Standing::Missing
+                    },
+                }
+            })
+        });
+        memberships.collect()
+    }
+
+    /// Every chain, here and in `found`, by name.
+    pub fn compare_chains(&self, found: &Table) -> BTreeMap<Arc<str>, Piece> {
+        let names: BTreeSet<_> = self.chains.keys().chain(found.chains.keys()).collect();
+        let piece = |name: &Arc<str>| {
+            let standing = match (self.chains.get(name), found.chains.get(name)) {
+                (Some(wanted), Some(found)) if wanted == found => Standing::Present,
+                (Some(_), Some(found)) => Standing::Different {
+                    found: rules(found),
+                },
+                (Some(_), None) => Standing::Missing,
+                (None, _) => Standing::Unwanted,
+            };
+            let text = format!("chain {name}");
+            (Arc::clone(name), Piece { text, standing })
+        };
+        names.into_iter().map(piece).collect()
+    }
+
+    /// Every set and map, here and in `found`, by name and without elements.
+    pub fn compare_sets(&self, found: &Table) -> Vec<Piece> {
+        let names: BTreeSet<_> = self.sets.keys().chain(found.sets.keys()).collect();
+        let piece = |name: &Arc<str>| {
+            let standing = match (self.sets.get(name), found.sets.get(name)) {
+                (Some(wanted), Some(found)) if wanted.set == found.set => Standing::Present,
+                (Some(_), Some(_)) => Standing::Different {
+                    found: vec!["a set of another shape, or with elements of another".to_owned()],
+                },
+                (Some(_), None) => Standing::Missing,
+                (None, _) => Standing::Unwanted,
+            };
+            let text = format!("set {name}");
+            Piece { text, standing }
+        };
+        names.into_iter().map(piece).collect()
+    }
+
+    /// The chains that a packet to `key` is led through by its elements here, by name; those that
+    /// all packets pass are not among them.
+    pub fn chains_of(&self, key: &FrontendKey) -> BTreeSet<Arc<str>> {
+        let mut chains = BTreeSet::new();
+        let mut next: Vec<Arc<str>> = self
+            .keyed_elements(key)
+            .filter_map(|(_, _, data)| match data {
+                ElementData::Verdict(verdict) => target(verdict),
+                ElementData::Value(_) | ElementData::None => None,
+            })
+            .collect();
+        while let Some(name) = next.pop() {
+            if let Some(chain) = self.chains.get(&name)
+                && chains.insert(name)
+            {
+                let expressions = chain.rules.iter().flat_map(|rule| &rule.expressions);
+                next.extend(expressions.filter_map(|expression| match expression {
+                    Expression::Immediate(verdict) => target(verdict),
+                    _ => None,
+                }));
+            }
+        }
+        chains
+    }
+
+    /// Every element that begins with `key`.
+    fn keyed_elements(
+        &self,
+        key: &FrontendKey,
+    ) -> impl Iterator<Item = (SetName, &Bytes, &ElementData)> {
+        let (keyed, bytes) = (Keyed::of(key), layout::frontend(key));
+        self.sets
+            .iter()
+            .filter_map(|(name, set)| Some((SetName::parse(name)?, set)))
+            .filter(move |(name, _)| name.keyed() == Some(keyed))
+            .flat_map(|(name, set)| set.elements.iter().map(move |(k, data)| (name, k, data)))
+            .filter(move |(_, key, _)| key.as_slice().starts_with(bytes.as_slice()))
+    }
+
+    /// Every element that begins with `key`, as nft prints it.
+    fn carriers(&self, key: &FrontendKey) -> BTreeMap<(SetName, Bytes), String> {
+        let text = |(name, key, data): (SetName, &Bytes, &ElementData)| {
+            let set = self.sets.get(name.as_str())?;
+            let text = format!("{} {{ {} }}", name.as_str(), set.set.element(key, data));
+            Some(((name, *key), text))
+        };
+        self.keyed_elements(key).filter_map(text).collect()
+    }
+}
+
+/// One element as it is wanted and as it was found; `None` if it is neither.
+fn compare(wanted: Option<&String>, found: Option<&String>) -> Option<Piece> {
+    let standing = match (wanted, found) {
+        (Some(wanted), Some(found)) if wanted == found => Standing::Present,
+        (Some(_), Some(found)) => Standing::Different {
+            found: vec![found.clone()],
+        },
+        (Some(_), None) => Standing::Missing,
+        (None, Some(_)) => Standing::Unwanted,
+        (None, None) => return None,
+    };
+    let text = wanted.or(found).cloned()?;
+    Some(Piece { text, standing })
+}
+
+/// Where a verdict leads.
+fn target(verdict: &Verdict) -> Option<Arc<str>> {
+    match verdict {
+        Verdict::Goto(chain) | Verdict::Jump(chain) => Some(Arc::clone(chain)),
+        Verdict::Accept | Verdict::Drop | Verdict::Return => None,
+    }
+}
+
+fn rules(chain: &ChainWithRules) -> Vec<String> {
+    let rules = chain.rules.iter().map(|rule| match rule.expressions.len() {
+        0 => "a rule that is not of our making".to_owned(),
+        _ => rule.to_string(),
+    });
+    rules.collect()
+}
+
+#[cfg(test)]
+mod tests;

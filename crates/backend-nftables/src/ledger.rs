@@ -1,0 +1,75 @@
+//! Which generations of the ruleset others began, as far as was heard.
+
+use std::collections::{BTreeSet, VecDeque};
+
+use dataplane::Family;
+
+/// How many are kept. Whoever asks about more finds some missing and reads the table, which costs
+/// less than keeping count of a program that changes its own rules a thousand times a second.
+const KEPT: usize = 4096;
+
+/// Transactions of others, oldest first.
+#[derive(Debug, Default)]
+pub(crate) struct Ledger(VecDeque<Entry>);
+
+/// One transaction of others.
+#[derive(Debug)]
+struct Entry {
+    generation: u32,
+    touched: BTreeSet<Family>,
+}
+
+// === impl Ledger ===
+
+impl Ledger {
+    /// Notes that the transaction which began `generation` touched our table in these families.
+    pub(crate) fn add(&mut self, generation: u32, touched: BTreeSet<Family>) {
+        if self.0.len() == KEPT {
+            self.0.pop_front();
+        }
+        self.0.push_back(Entry {
+            generation,
+            touched,
+        });
+    }
+
+    /// How many of the generations after `after`, up to and with `until`, others are known to have
+    /// begun without touching our table in `family`.
+    pub(crate) fn elsewhere(&self, family: Family, after: u32, until: u32) -> u32 {
+        let all = until.wrapping_sub(after);
+        let elsewhere = self.0.iter().filter(|entry| {
+            let number = entry.generation.wrapping_sub(after);
+            (1..=all).contains(&number) && !entry.touched.contains(&family)
+        });
+        // At most as many as are kept.
+        u32::try_from(elsewhere.count()).unwrap_or(u32::MAX)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_went_elsewhere_in_the_interval_counts() {
+        let mut ledger = Ledger::default();
+        // The number of a generation wraps around.
+        ledger.add(u32::MAX - 1, BTreeSet::new());
+        ledger.add(u32::MAX, BTreeSet::new());
+        ledger.add(1, BTreeSet::from([Family::Ipv4]));
+        ledger.add(2, BTreeSet::new());
+        ledger.add(3, BTreeSet::new());
+        assert_eq!(ledger.elsewhere(Family::Ipv4, u32::MAX - 1, 2), 2);
+        assert_eq!(ledger.elsewhere(Family::Ipv6, u32::MAX - 1, 2), 3);
+        assert_eq!(ledger.elsewhere(Family::Ipv6, 3, 3), 0);
+    }
+
+    #[test]
+    fn it_does_not_grow_without_end() {
+        let mut ledger = Ledger::default();
+        for generation in 0..10_000 {
+            ledger.add(generation, BTreeSet::new());
+        }
+        assert_eq!(ledger.elsewhere(Family::Ipv4, 0, 10_000), 4096);
+    }
+}

@@ -1,0 +1,30 @@
+//! Which Services are programmed before others.
+
+use dataplane::{Precedence, ServiceKey, ServicePort};
+
+use crate::object::{CLUSTER_DNS, Metadata};
+
+/// The namespace that a cluster's own add-ons live in.
+const ADD_ONS: &str = "kube-system";
+/// Where resolvers ask.
+const DNS_PORT: u16 = 53;
+
+/// First are the API server's own Service, which has a fixed name, and DNS: by the label that every
+/// distribution has kept since kube-dns, or by its port where add-ons live. Everything else that
+/// starts on a node waits for these.
+pub(super) fn precedence(
+    key: &ServiceKey,
+    metadata: &Metadata,
+    ports: &[ServicePort],
+) -> Precedence {
+    let is_api_server = (&*key.namespace, &*key.name) == ("default", "kubernetes");
+    let (label, value) = CLUSTER_DNS;
+    let is_labelled = metadata.labels.get(label).is_some_and(|v| v == value);
+    let answers_names = ports.iter().any(|port| port.port.get() == DNS_PORT);
+    let is_dns = is_labelled || (&*key.namespace == ADD_ONS && answers_names);
+    if is_api_server || is_dns {
+        Precedence::First
+    } else {
+        Precedence::Ordinary
+    }
+}

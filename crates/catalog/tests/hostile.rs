@@ -1,0 +1,155 @@
+//! Objects that no API server should let through: they are read or turned away, named, and leave
+//! nothing behind.
+//!
+//! `tests/corpus` has one good object of each kind, and each that once did harm.
+//! `PROPTEST_CASES=1000000` looks for more.
+
+use std::path::Path;
+
+use catalog::object::{EndpointSlice, Node, Object, Service, ServiceCidr};
+use catalog::{Catalog, Change, Event};
+use dataplane::{Config, Dataplane, compile};
+use proptest::prelude::*;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+use testkit::{corpus, damaged, damaged_json, try_many};
+
+/// For each case that proptest is asked for.
+const CASES: u32 = 8;
+
+fn recorded() -> Vec<(Value, testkit::Input)> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/corpus");
+    let read = |(path, input): (_, testkit::Input)| match serde_json::from_slice(&input.0) {
+        Ok(value) => (value, input),
+        Err(error) => panic!("{path:?}: {error}"),
+    };
+    corpus(&folder).into_iter().map(read).collect()
+}
+
+/// A catalog with everything good in it.
+fn good(objects: &[Value]) -> Catalog {
+    let mut catalog = Catalog::new("node-1");
+    for object in objects {
+        assert!(take(&mut catalog, object), "{object}");
+    }
+    catalog
+}
+
+/// Applies an object of whatever kind it says it is; whether it could be decoded.
+fn take(catalog: &mut Catalog, object: &Value) -> bool {
+    match object["kind"].as_str() {
+        Some("EndpointSlice") => take_as::<EndpointSlice>(catalog, object),
+        Some("Node") => take_as::<Node>(catalog, object),
+        Some("ServiceCIDR") => take_as::<ServiceCidr>(catalog, object),
+        _ => take_as::<Service>(catalog, object),
+    }
+}
+
+fn take_as<T: Object + DeserializeOwned>(catalog: &mut Catalog, object: &Value) -> bool
+where
+    Change: From<Event<T>>,
+{
+    // No source takes anything else for an object.
+    if !object.is_object() {
+        return false;
+    }
+    let decoded = T::deserialize(object);
+    let is_decoded = decoded.is_ok();
+    if let Ok(object) = decoded {
+        catalog.apply(Event::Apply(object));
+    }
+    is_decoded
+}
+
+/// Everything that is asked of a catalog, down to what a kernel would be asked for.
+fn print(catalog: &Catalog) -> String {
+    let mut dataplane = Dataplane::default();
+    for key in catalog.services() {
+        let view = catalog.service(key).expect("it is listed");
+        let rules = compile(
+            &view.service,
+            &view.endpoints,
+            dataplane.node(),
+            &Config::default(),
+        );
+        dataplane.set(rules.into());
+    }
+    let rejections: Vec<String> = catalog.rejections().map(ToString::to_string).collect();
+    let (node, cidrs) = (catalog.node(), catalog.service_cidrs());
+    format!("{dataplane}\n{rejections:?}\n{node:?}\n{cidrs:?}")
+}
+
+#[test]
+fn whatever_a_field_holds_it_is_read_or_named_and_leaves_nothing_behind() {
+    let objects: Vec<Value> = recorded().into_iter().map(|(value, _)| value).collect();
+    let before = print(&good(&objects));
+    let odd = [
+        "TCP",
+        "UDP",
+        "SCTP",
+        "IPv4",
+        "IPv6",
+        "Local",
+        "ClusterIP",
+        "NodePort",
+        "LoadBalancer",
+        "ExternalName",
+        "10.96.0.10",
+        "fd00:10:96::10",
+        "web",
+        "cart",
+        "node-1",
+    ];
+    let strategy = damaged_json(objects.clone(), odd.map(|word| json!(word)).to_vec());
+    try_many(CASES, &strategy, |object| {
+        let mut catalog = good(&objects);
+        let of_whom = object["metadata"]["name"].as_str().map(str::to_owned);
+        if take(&mut catalog, &object) {
+            print(&catalog);
+            for rejection in catalog.rejections() {
+                let said = rejection.to_string();
+                prop_assert!(!rejection.field.is_empty(), "{}", said);
+                prop_assert!(
+                    of_whom.as_deref().is_some_and(|name| said.contains(name)),
+                    "{}",
+                    said
+                );
+            }
+        }
+        // Under another name it stays until it is deleted.
+        let is_one = |good: &Value| ["kind", "metadata"].iter().all(|f| good[f] == object[f]);
+        if objects.iter().any(is_one) {
+            for object in &objects {
+                take(&mut catalog, object);
+            }
+            prop_assert_eq!(print(&catalog), before.as_str());
+        }
+        Ok(())
+    });
+}
+
+#[test]
+fn whatever_bytes_come_they_are_an_object_or_an_error() {
+    let inputs = recorded().into_iter().map(|(_, input)| input).collect();
+    let words = [
+        "null", "[", "]", "{", "}", "\"", "\\u0000", "\\ud800", "1e999", "-0", ",", ":", "\u{feff}",
+    ];
+    let words = words.map(|word| word.as_bytes().to_vec()).to_vec();
+    try_many(CASES, &damaged(inputs, words), |input| {
+        let mut catalog = Catalog::new("node-1");
+        if let Ok(object) = serde_json::from_slice::<Service>(&input.0) {
+            catalog.apply(Event::Apply(object));
+        }
+        if let Ok(object) = serde_json::from_slice::<EndpointSlice>(&input.0) {
+            catalog.apply(Event::Apply(object));
+        }
+        if let Ok(object) = serde_json::from_slice::<Node>(&input.0) {
+            catalog.apply(Event::Apply(object));
+        }
+        if let Ok(object) = serde_json::from_slice::<ServiceCidr>(&input.0) {
+            catalog.apply(Event::Apply(object));
+        }
+        print(&catalog);
+        Ok(())
+    });
+}

@@ -1,0 +1,107 @@
+//! When to look at the flows of a family, and for what. Pure.
+
+use std::time::{Duration, Instant};
+
+use dataplane::{Dataplane, Family};
+
+use crate::{Doubts, Knowledge, Outcome, Watchlist};
+
+/// How long after a change its first pass waits. A packet that met the old rules on another CPU
+/// just before they were replaced makes its flow just after; and an endpoint rarely goes alone.
+const SETTLE: Duration = Duration::from_millis(10);
+/// A pass is followed by a pause of this many times what it took: at most a tenth of one CPU goes
+/// into passes, however large the table and however often endpoints change.
+const PAUSE: u32 = 9;
+/// The pause after a first failure; it doubles with every further one.
+const FIRST_RETRY: Duration = Duration::from_secs(1);
+/// The longest pause after a failure.
+const LAST_RETRY: Duration = Duration::from_secs(60);
+
+/// What one family has coming.
+#[derive(Debug)]
+pub(crate) struct Agenda {
+    /// What has to be looked at before no flow is at odds with `programmed`.
+    doubts: Doubts,
+    /// What the kernel carries out, as was last known.
+    programmed: Option<Dataplane>,
+    /// When to look; `None` also while it is not known what the kernel carries out, because flows
+    /// could only be judged by what it did before.
+    due: Option<Instant>,
+    /// The end of the pause after the last pass.
+    rested: Option<Instant>,
+    failures: u32,
+}
+
+// === impl Agenda ===
+
+impl Agenda {
+    /// Nothing is known of what flows there are.
+    pub(crate) fn new(family: Family) -> Agenda {
+        Agenda {
+            doubts: Doubts::everything(family),
+            programmed: None,
+            due: None,
+            rested: None,
+            failures: 0,
+        }
+    }
+
+    /// Takes in what is known as of `now`.
+    pub(crate) fn learn(&mut self, knowledge: Knowledge, now: Instant) {
+        let programmed = match knowledge {
+            Knowledge::Programmed(programmed) => programmed,
+            Knowledge::Unknown => {
+                self.doubts.add_everything();
+                self.due = None;
+                return;
+            }
+        };
+        if let Some(before) = &self.programmed {
+            self.doubts.add_step(before, &programmed);
+        }
+        self.programmed = Some(programmed);
+        if !self.doubts.is_empty() {
+            let settled = now + SETTLE;
+            self.due
+                .get_or_insert(self.rested.map_or(settled, |rested| rested.max(settled)));
+        }
+    }
+
+    /// When there is something to do next; `None`: when something changes.
+    pub(crate) fn due(&self) -> Option<Instant> {
+        self.due
+    }
+
+    /// What to look for, if it is time to.
+    pub(crate) fn start(&mut self, now: Instant) -> Option<Watchlist> {
+        self.due.filter(|due| *due <= now)?;
+        self.due = None;
+        let programmed = self.programmed.as_ref()?;
+        Some(Watchlist::compile(&self.doubts, programmed))
+    }
+
+    /// The pass that was started last ended at `now`, and took this long. Nothing was learnt
+    /// meanwhile.
+    pub(crate) fn finish(&mut self, outcome: &Outcome, took: Duration, now: Instant) {
+        let mut pause = took * PAUSE;
+        match outcome {
+            Outcome::Complete => {
+                self.doubts = Doubts::none(self.doubts.family());
+                self.failures = 0;
+            }
+            Outcome::BudgetSpent | Outcome::Overtaken => self.failures = 0,
+            Outcome::Failed(_) => {
+                let doubled = FIRST_RETRY.saturating_mul(2u32.saturating_pow(self.failures));
+                pause = pause.max(doubled.min(LAST_RETRY));
+                self.failures = self.failures.saturating_add(1);
+            }
+        }
+        self.rested = Some(now + pause);
+        if !matches!(outcome, Outcome::Complete) {
+            self.due = self.rested;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,174 @@
+//! What has to be looked at. Pure.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use dataplane::{Claims, Dataplane, Family, Frontend, FrontendKey, Port, Protocol};
+
+/// How many destinations are remembered: about 2 MiB. Only passes that go on failing while Services
+/// go on leaving come near it.
+const MOST_REMEMBERED: usize = 1 << 16;
+
+/// Which flows of one family may be at odds with what the kernel carries out.
+///
+/// Grows with every step from one dataplane to the next and never shrinks: what a step put in doubt
+/// stays so when the next step takes it back. Only a pass that completes dispels it. Bounded.
+#[derive(Debug, Clone)]
+pub struct Doubts {
+    family: Family,
+    /// The protocols of which some flow may be stale.
+    protocols: BTreeSet<Protocol>,
+    /// What has been ours since flows were last looked at, and then ceased to be.
+    left: BTreeSet<(IpAddr, Protocol, Port)>,
+    memory: Memory,
+}
+
+/// Whether all that has been ours is remembered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Memory {
+    Complete,
+    /// After a start, and of times when nobody knows what the kernel carried out.
+    Patchy,
+}
+
+type Frontends = Claims<Arc<Frontend>>;
+
+// === impl Doubts ===
+
+impl Doubts {
+    /// No flow of `family` is at odds with anything.
+    pub fn none(family: Family) -> Doubts {
+        Doubts {
+            family,
+            protocols: BTreeSet::new(),
+            left: BTreeSet::new(),
+            memory: Memory::Complete,
+        }
+    }
+
+    /// Nothing is known of the flows of `family`.
+    pub fn everything(family: Family) -> Doubts {
+        let mut doubts = Doubts::none(family);
+        doubts.add_everything();
+        doubts
+    }
+
+    /// Adds that the kernel carried out nobody knows what: every flow may be stale. What is
+    /// remembered to have been ours stays remembered.
+    pub fn add_everything(&mut self) {
+        self.protocols.extend(Protocol::ALL);
+        self.memory = Memory::Patchy;
+    }
+
+    /// Adds what a step of the kernel from `before` to `after` may have made stale. Costs what
+    /// differs between the two.
+    pub fn add_step(&mut self, before: &Dataplane, after: &Dataplane) {
+        let [opened, open] = [before, after].map(|at| node_port_addresses(at, self.family));
+        for difference in before.frontends().differences(after.frontends()) {
+            if difference.key.family() != self.family {
+                continue;
+            }
+            if makes_stale(difference.before, difference.after) {
+                self.protocols.insert(difference.key.protocol());
+            }
+            if difference.after.is_none() {
+                self.remember(difference.key, &opened);
+            }
+        }
+        if opened != open {
+            let closed = opened.difference(&open).copied().collect();
+            for key in node_ports(before, self.family) {
+                self.protocols.insert(key.protocol());
+                self.remember(key, &closed);
+            }
+            self.protocols
+                .extend(node_ports(after, self.family).map(FrontendKey::protocol));
+        }
+    }
+
+    /// Whether no flow can be stale.
+    pub fn is_empty(&self) -> bool {
+        self.protocols.is_empty()
+    }
+
+    /// The family they are about.
+    pub fn family(&self) -> Family {
+        self.family
+    }
+
+    /// The protocols of which some flow may be stale.
+    pub(crate) fn protocols(&self) -> &BTreeSet<Protocol> {
+        &self.protocols
+    }
+
+    /// Whether a destination that is nothing to `programmed` was a frontend: another port of a
+    /// cluster IP, or what is remembered. Where memory is patchy, what was redirected from a
+    /// Service's address must have been redirected by a proxy. Of other addresses, and node ports,
+    /// it could have been anyone (a pod's hostPort).
+    pub(crate) fn was_ours(
+        &self,
+        address: IpAddr,
+        protocol: Protocol,
+        port: Port,
+        programmed: &Dataplane,
+    ) -> bool {
+        let mut cidrs = programmed.config().service_cidrs.iter();
+        programmed.cluster_ips().get(&address).is_some()
+            || self.left.contains(&(address, protocol, port))
+            || self.memory == Memory::Patchy && cidrs.any(|cidr| cidr.contains(&address))
+    }
+
+    fn remember(&mut self, key: &FrontendKey, node_ports_at: &BTreeSet<IpAddr>) {
+        let (protocol, port) = (key.protocol(), key.port());
+        match key {
+            FrontendKey::Address { address, .. } => self.insert(*address, protocol, port),
+            FrontendKey::NodePort { .. } => {
+                for address in node_ports_at {
+                    self.insert(*address, protocol, port);
+                }
+            }
+        }
+    }
+
+    fn insert(&mut self, address: IpAddr, protocol: Protocol, port: Port) {
+        if self.left.len() < MOST_REMEMBERED {
+            self.left.insert((address, protocol, port));
+        } else {
+            self.add_everything();
+        }
+    }
+}
+
+/// Whether a flow that agreed with `before` can disagree with `after`.
+fn makes_stale(before: Option<&Frontends>, after: Option<&Frontends>) -> bool {
+    let serving = |claims: Option<&Frontends>| claims.map(|c| Arc::clone(&c.winner().1.serving));
+    match (serving(before), serving(after)) {
+        // While there were no endpoints, or no frontend, packets may have gone past us, and would
+        // go on to do so (kubernetes#48370).
+        (Some(before), Some(after)) if before.is_empty() => !after.is_empty(),
+        (Some(before), Some(after)) => before
+            .iter()
+            .any(|target| after.binary_search(target).is_err()),
+        (None, Some(_)) | (Some(_), None) => true,
+        (None, None) => false,
+    }
+}
+
+fn node_port_addresses(dataplane: &Dataplane, family: Family) -> BTreeSet<IpAddr> {
+    let listed = dataplane.config().node_ports.of(family);
+    let addresses = listed.unwrap_or(&dataplane.node().local_addresses).iter();
+    addresses
+        .filter(|address| Family::of(**address) == family)
+        .filter(|address| dataplane.has_node_ports_at(**address))
+        .copied()
+        .collect()
+}
+
+fn node_ports(dataplane: &Dataplane, family: Family) -> impl Iterator<Item = &FrontendKey> {
+    let keys = dataplane.frontends().iter().map(|(key, _)| key);
+    keys.filter(move |key| matches!(key, FrontendKey::NodePort { .. }) && key.family() == family)
+}
+
+#[cfg(test)]
+mod tests;

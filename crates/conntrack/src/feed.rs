@@ -1,0 +1,103 @@
+//! What the worker is given.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use dataplane::{Dataplane, Family};
+
+/// What the kernel came to carry out in each family, step by step. Cheap to clone; clones are the
+/// same.
+#[derive(Debug, Clone, Default)]
+pub struct Feed(Arc<Shared>);
+
+#[derive(Debug, Default)]
+struct Shared {
+    slots: Mutex<Slots>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Slots {
+    steps: BTreeMap<Family, Vec<Knowledge>>,
+    closed: bool,
+}
+
+/// What is known of what the kernel carries out in one family.
+#[derive(Debug, Clone)]
+pub enum Knowledge {
+    /// This.
+    Programmed(Dataplane),
+    /// Nothing: a commit took effect in part, or somebody else has been at it. Whatever becomes
+    /// known next, flows that were made meanwhile can lead anywhere.
+    Unknown,
+}
+
+/// How many steps of a family wait for a pass to end. Each keeps what its dataplane does not share
+/// with the others.
+const MOST_STEPS: usize = 64;
+
+/// What came of waiting.
+#[derive(Debug)]
+pub(crate) enum Received {
+    /// What each family went through, the newest last; nothing where the time was up.
+    Steps(BTreeMap<Family, Vec<Knowledge>>),
+    /// Nothing more will come.
+    Closed,
+}
+
+// === impl Feed ===
+
+impl Feed {
+    /// Says what is known now of what the kernel carries out in `family`. Costs a few reference
+    /// counts and never waits for a pass. Of more steps than anybody has use for, the last is
+    /// kept, and that there were others.
+    pub fn post(&self, family: Family, knowledge: Knowledge) {
+        let mut slots = self.slots();
+        let steps = slots.steps.entry(family).or_default();
+        if steps.len() >= MOST_STEPS {
+            steps.clear();
+            steps.push(Knowledge::Unknown);
+        }
+        steps.push(knowledge);
+        drop(slots);
+        self.0.changed.notify_all();
+    }
+
+    /// Says that it is time to end.
+    pub fn close(&self) {
+        self.slots().closed = true;
+        self.0.changed.notify_all();
+    }
+
+    /// Waits until something is there, or for `patience`; for ever without.
+    pub(crate) fn receive(&self, patience: Option<Duration>) -> Received {
+        let idle = |slots: &mut Slots| slots.steps.is_empty() && !slots.closed;
+        let slots = self.slots();
+        let mut slots = match patience {
+            None => self.0.changed.wait_while(slots, idle),
+            Some(patience) => match self.0.changed.wait_timeout_while(slots, patience, idle) {
+                Ok((slots, _)) => Ok(slots),
+                Err(poisoned) => Ok(poisoned.into_inner().0),
+            },
+        }
+        .unwrap_or_else(PoisonError::into_inner);
+        if slots.closed {
+            return Received::Closed;
+        }
+        Received::Steps(std::mem::take(&mut slots.steps))
+    }
+
+    /// The last step of `family` that nobody has received; it stays to be received.
+    pub(crate) fn newest(&self, family: Family) -> Option<Knowledge> {
+        self.slots().steps.get(&family)?.last().cloned()
+    }
+
+    fn slots(&self) -> MutexGuard<'_, Slots> {
+        // It is whole between any two statements that change it.
+        self.0.slots.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests;

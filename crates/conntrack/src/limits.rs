@@ -1,0 +1,268 @@
+//! How many connections the kernel remembers, and for how long.
+//!
+//! `compile` says what should be set, purely; `commit` sets it. A limit is never lowered: whoever
+//! raised it had a reason, and a full table drops packets (kubernetes#71261).
+
+use std::fmt;
+use std::io::ErrorKind;
+use std::num::NonZeroU32;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use std::{fs, io};
+
+use thiserror::Error;
+
+/// What a profile says of the table of connections. A duration of zero leaves the kernel's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Profile {
+    /// Entries for each CPU; `None` leaves the kernel's limit, whatever `min` says.
+    pub max_per_core: Option<NonZeroU32>,
+    /// Entries at least.
+    pub min: u32,
+    /// How long an idle established TCP connection is remembered.
+    pub tcp_established: Duration,
+    /// How long a TCP connection in CLOSE_WAIT is remembered.
+    pub tcp_close_wait: Duration,
+    /// What becomes of TCP packets outside the window.
+    pub tcp_window: TcpWindow,
+    /// How long a UDP flow with traffic in one direction is remembered.
+    pub udp: Duration,
+    /// How long a UDP flow with traffic in both directions is remembered.
+    pub udp_stream: Duration,
+}
+
+/// What becomes of TCP packets outside the window.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TcpWindow {
+    /// What the kernel is set to.
+    AsItIs,
+    /// They are tracked.
+    Liberal,
+}
+
+/// What bounds the table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Machine {
+    /// CPUs that are online.
+    pub cores: u32,
+    /// Memory in bytes.
+    pub memory: u64,
+}
+
+/// One file below `/proc/sys`, and what it should say.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Setting {
+    /// Its path below `/proc/sys`.
+    pub file: &'static str,
+    /// The number in it: entries, seconds, or 1 for yes.
+    pub value: u64,
+    /// When it is written.
+    pub rule: Rule,
+}
+
+/// When a setting is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Rule {
+    /// When the kernel's value is lower.
+    Raise,
+    /// When the kernel's value is another one.
+    Set,
+}
+
+/// What came of settings.
+#[derive(Debug, Default)]
+pub struct Committed {
+    /// What was changed.
+    pub written: Vec<Written>,
+    /// What was not, and why.
+    pub failed: Vec<SettingError>,
+}
+
+/// A setting that was changed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Written {
+    /// The setting.
+    pub setting: Setting,
+    /// What was there before.
+    pub before: u64,
+}
+
+/// Why a setting is not what it should be.
+#[derive(Debug, Error)]
+#[error("unable to {step} {}", file.display())]
+pub struct SettingError {
+    step: Step,
+    file: PathBuf,
+    source: io::Error,
+}
+
+/// What was being done to a file.
+#[derive(Debug, Clone, Copy)]
+enum Step {
+    Read,
+    Raise { before: u64, value: u64 },
+    Set { value: u64 },
+}
+
+/// A table above this costs more by missing the CPU's caches than it can ever hold connections: a
+/// machine of 512 CPUs was given 16 million entries and lost packets (kubernetes#136228). Only a
+/// `min` that somebody wrote goes beyond.
+const MOST_BY_CORES: u64 = 1 << 20;
+/// What an entry takes: `struct nf_conn` is 240 to 256 bytes on 64-bit machines, and NAT, counters,
+/// timestamps and labels come in an extension of up to 128.
+const BYTES_PER_ENTRY: u64 = 320;
+/// The part of memory a full table may take. It cannot be swapped or reclaimed, and anyone who can
+/// send packets can fill it.
+const PART_OF_MEMORY: u64 = 16;
+/// How many entries share a bucket in a full table, as kube-proxy has it.
+const ENTRIES_PER_BUCKET: u64 = 4;
+
+/// What should be set for `profile` on `machine`.
+pub fn compile(profile: &Profile, machine: &Machine) -> Vec<Setting> {
+    let raise = |file, value| Setting {
+        file,
+        value,
+        rule: Rule::Raise,
+    };
+    let mut settings = Vec::new();
+    if let Some(entries) = entries(profile, machine) {
+        settings.push(raise("net/netfilter/nf_conntrack_max", entries));
+        let buckets = entries / ENTRIES_PER_BUCKET;
+        settings.push(raise("net/netfilter/nf_conntrack_buckets", buckets));
+    }
+    let timeouts = [
+        (
+            "net/netfilter/nf_conntrack_tcp_timeout_established",
+            profile.tcp_established,
+        ),
+        (
+            "net/netfilter/nf_conntrack_tcp_timeout_close_wait",
+            profile.tcp_close_wait,
+        ),
+        ("net/netfilter/nf_conntrack_udp_timeout", profile.udp),
+        (
+            "net/netfilter/nf_conntrack_udp_timeout_stream",
+            profile.udp_stream,
+        ),
+    ];
+    let timeouts = timeouts.into_iter().filter(|(_, time)| !time.is_zero());
+    settings.extend(timeouts.map(|(file, time)| Setting {
+        file,
+        value: whole_seconds(time),
+        rule: Rule::Set,
+    }));
+    if profile.tcp_window == TcpWindow::Liberal {
+        settings.push(raise("net/netfilter/nf_conntrack_tcp_be_liberal", 1));
+    }
+    settings
+}
+
+/// The limit; `None` leaves the kernel's.
+fn entries(profile: &Profile, machine: &Machine) -> Option<u64> {
+    let per_core = u64::from(profile.max_per_core?.get());
+    let by_cores = (per_core * u64::from(machine.cores)).min(MOST_BY_CORES);
+    let by_memory = machine.memory / PART_OF_MEMORY / BYTES_PER_ENTRY;
+    Some(by_cores.max(u64::from(profile.min)).min(by_memory))
+}
+
+/// The kernel counts in seconds; a part of one is one, because 0 forgets at once.
+fn whole_seconds(time: Duration) -> u64 {
+    time.as_secs() + u64::from(time.subsec_nanos() > 0)
+}
+
+/// Sets what differs, in the files below `root`: `/proc/sys`, as this thread's network namespace
+/// has it. What cannot be set keeps nothing else from being set: in a container `/proc/sys` is
+/// read-only, and outside the first network namespace the limit and the buckets are.
+pub fn commit(settings: &[Setting], root: &Path) -> Committed {
+    let mut committed = Committed::default();
+    for setting in settings {
+        match setting.commit(root) {
+            Ok(None) => {}
+            Ok(Some(written)) => committed.written.push(written),
+            Err(error) => committed.failed.push(error),
+        }
+    }
+    committed
+}
+
+/// This machine's CPUs and memory.
+pub fn observe_machine() -> io::Result<Machine> {
+    // Not those this process may use: the table is every process's.
+    let online = fs::read_to_string("/sys/devices/system/cpu/online")?;
+    let memory = fs::read_to_string("/proc/meminfo")?;
+    let unreadable = |what: &str| io::Error::new(ErrorKind::InvalidData, what.to_owned());
+    Ok(Machine {
+        cores: parse_cpus(&online)
+            .ok_or_else(|| unreadable("the list of CPUs has another form"))?,
+        memory: parse_memory(&memory).ok_or_else(|| unreadable("meminfo has no MemTotal"))?,
+    })
+}
+
+/// How many CPUs `0-3,8` are.
+fn parse_cpus(list: &str) -> Option<u32> {
+    let mut cores: u32 = 0;
+    for range in list.trim().split(',') {
+        let (first, last) = range.split_once('-').unwrap_or((range, range));
+        let (first, last): (u32, u32) = (first.parse().ok()?, last.parse().ok()?);
+        cores = cores.checked_add(last.checked_sub(first)?.checked_add(1)?)?;
+    }
+    Some(cores)
+}
+
+/// `MemTotal` in bytes.
+fn parse_memory(meminfo: &str) -> Option<u64> {
+    let line = meminfo.lines().find_map(|l| l.strip_prefix("MemTotal:"))?;
+    let kibibytes: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    kibibytes.checked_mul(1024)
+}
+
+// === impl Setting ===
+
+impl Setting {
+    fn commit(&self, root: &Path) -> Result<Option<Written>, SettingError> {
+        let file = root.join(self.file);
+        let failed = |step| {
+            let file = file.clone();
+            move |source| SettingError { step, file, source }
+        };
+        let text = fs::read_to_string(&file).map_err(failed(Step::Read))?;
+        let before: u64 = text
+            .trim()
+            .parse()
+            .map_err(|error| io::Error::new(ErrorKind::InvalidData, error))
+            .map_err(failed(Step::Read))?;
+        let value = self.value;
+        let step = match self.rule {
+            Rule::Raise if before >= value => return Ok(None),
+            Rule::Set if before == value => return Ok(None),
+            Rule::Raise => Step::Raise { before, value },
+            Rule::Set => Step::Set { value },
+        };
+        fs::write(&file, value.to_string()).map_err(failed(step))?;
+        Ok(Some(Written {
+            setting: *self,
+            before,
+        }))
+    }
+}
+
+impl fmt::Display for Written {
+    /// `net/netfilter/nf_conntrack_max from 65536 to 131072`
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Setting { file, value, .. } = self.setting;
+        write!(f, "{file} from {} to {value}", self.before)
+    }
+}
+
+impl fmt::Display for Step {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Step::Read => f.write_str("read"),
+            Step::Raise { before, value } => write!(f, "raise from {before} to {value}"),
+            Step::Set { value } => write!(f, "set to {value}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,327 @@
+use super::*;
+
+use std::sync::Arc;
+
+use dataplane::{Config, Endpoints, Service, ServiceKey, compile};
+use netlink::conntrack::{Protocol as Kernels, Status, Tuple};
+use testkit::{mk_config, mk_endpoints, mk_node, mk_service};
+
+/// `udp 10.0.1.9:4000 -> 10.96.0.53:53 = 10.0.1.5:5353`, then what is known of it: `redirected`,
+/// `answered`, `zone`.
+fn flow(text: &str) -> Flow {
+    let words: Vec<&str> = text.split_whitespace().collect();
+    let [
+        protocol,
+        source,
+        "->",
+        destination,
+        "=",
+        answerer,
+        ref rest @ ..,
+    ] = words[..]
+    else {
+        panic!("{text:?} is not a flow");
+    };
+    let end = |text: &str| -> SocketAddr { text.parse().expect("an address with a port") };
+    let bits = rest.iter().filter_map(|word| match *word {
+        "redirected" => Some(Status::DST_NAT),
+        "answered" => Some(Status::SEEN_REPLY),
+        _ => None,
+    });
+    Flow {
+        protocol: match protocol {
+            "tcp" => Kernels::Tcp,
+            "udp" => Kernels::Udp,
+            "sctp" => Kernels::Sctp,
+            other => panic!("{other:?} is not a protocol"),
+        },
+        original: Tuple {
+            source: end(source),
+            destination: end(destination),
+        },
+        reply: Tuple {
+            source: end(answerer),
+            destination: end(source),
+        },
+        status: Status::of(&bits.collect::<Vec<_>>()),
+        zone: u16::from(rest.contains(&"zone")),
+        id: 1,
+    }
+}
+
+fn dns() -> Service {
+    mk_service("kube-system/dns")
+        .cluster_ip("10.96.0.53")
+        .load_balancer_ip("192.0.2.1")
+        .udp("dns", 53)
+        .node_port(30053)
+        .port("metrics", 9153)
+        .build()
+}
+
+fn endpoints(udp: &[&str], tcp: &[&str]) -> Endpoints {
+    let udp = udp.iter().fold(mk_endpoints().udp("dns"), |list, at| {
+        list.ready(at, "node-1")
+    });
+    let both = tcp
+        .iter()
+        .fold(udp.tcp("metrics"), |list, at| list.ready(at, "node-1"));
+    both.build()
+}
+
+fn plane(config: &Config, services: &[(Service, Endpoints)]) -> Dataplane {
+    let (node, config) = (mk_node(1).build(), Arc::new(config.clone()));
+    let mut dataplane = Dataplane::new(Arc::clone(&node), Arc::clone(&config));
+    for (service, endpoints) in services {
+        dataplane.set(Arc::new(compile(service, endpoints, &node, &config)));
+    }
+    dataplane
+}
+
+fn dns_at(udp: &[&str], tcp: &[&str]) -> Dataplane {
+    let config = mk_config().build();
+    plane(&config, &[(dns(), endpoints(udp, tcp))])
+}
+
+fn between(cleaned: &Dataplane, programmed: &Dataplane) -> Watchlist {
+    let mut doubts = Doubts::none(Family::Ipv4);
+    doubts.add_step(cleaned, programmed);
+    Watchlist::compile(&doubts, programmed)
+}
+
+fn at_start(programmed: &Dataplane) -> Watchlist {
+    Watchlist::compile(&Doubts::everything(Family::Ipv4), programmed)
+}
+
+#[track_caller]
+fn assert_stale(watchlist: &Watchlist, stale: &[&str], kept: &[&str]) {
+    for text in stale {
+        assert!(watchlist.is_stale(&flow(text)), "kept: {text}");
+    }
+    for text in kept {
+        assert!(!watchlist.is_stale(&flow(text)), "deleted: {text}");
+    }
+}
+
+#[test]
+fn a_udp_flow_is_stale_once_its_endpoint_is_gone_at_every_address_of_the_service() {
+    let gone = at_start(&dns_at(&["10.0.1.6:5353"], &[]));
+    assert_stale(
+        &gone,
+        &[
+            "udp 10.0.1.9:4000 -> 10.96.0.53:53 = 10.0.1.5:5353 redirected answered",
+            "udp 203.0.113.2:4000 -> 192.0.2.1:53 = 10.0.1.5:5353 redirected",
+            "udp 203.0.113.2:4000 -> 192.168.0.1:30053 = 10.0.1.5:5353 redirected answered",
+            // The right address and another port is another endpoint.
+            "udp 10.0.1.9:4000 -> 10.96.0.53:53 = 10.0.1.6:53 redirected answered",
+        ],
+        &[
+            "udp 10.0.1.9:4000 -> 10.96.0.53:53 = 10.0.1.6:5353 redirected answered",
+            "udp 203.0.113.2:4000 -> 192.168.0.1:30053 = 10.0.1.6:5353 redirected",
+        ],
+    );
+}
+
+/// kube-proxy deletes whatever goes to a port with a node port's number, wherever it is: the flows
+/// of a QUIC server outside the cluster among them.
+#[test]
+fn a_node_port_is_one_on_this_nodes_addresses_alone() {
+    let programmed = dns_at(&["10.0.1.6:5353"], &[]);
+    assert_stale(
+        &at_start(&programmed),
+        &["udp 10.0.1.9:4000 -> 192.168.0.1:30053 = 192.168.0.1:30053 answered"],
+        &[
+            "udp 10.0.1.9:4000 -> 203.0.113.7:30053 = 203.0.113.7:30053 answered",
+            "udp 10.0.1.9:4000 -> 192.168.0.2:30053 = 10.0.1.5:5353 redirected answered",
+            "udp 127.0.0.1:4000 -> 127.0.0.1:30053 = 127.0.0.1:30053 answered",
+            // An answer's destination is nobody's original one.
+            "udp 192.168.0.1:30053 -> 203.0.113.7:53 = 203.0.113.7:53 answered",
+        ],
+    );
+}
+
+/// Failure story T40: kubernetes#48370. While there was no endpoint, packets went past us.
+#[test]
+fn t40_a_flow_that_went_past_a_frontend_is_stale() {
+    let empty = dns_at(&[], &[]);
+    let served = dns_at(&["10.0.1.5:5353"], &[]);
+    let came = between(&empty, &served);
+    assert!(
+        came.filters().count() > 0,
+        "endpoints came where there were none"
+    );
+    let past = "udp 10.0.1.9:4000 -> 10.96.0.53:53 = 10.96.0.53:53";
+    assert_stale(&came, &[past], &[]);
+    // And there is nothing left of those that were: an empty list makes all of them stale.
+    let last = "udp 10.0.1.9:4000 -> 10.96.0.53:53 = 10.0.1.5:5353 redirected answered";
+    assert_stale(&between(&served, &empty), &[last, past], &[]);
+}
+
+/// Failure story T44: kubernetes#101607, kubernetes#102631. A connection that was made belongs to
+/// its two ends: its endpoint may be draining.
+#[test]
+fn t44_tcp_is_stale_only_when_it_was_never_answered() {
+    let watchlist = at_start(&dns_at(&[], &["10.0.1.6:9153"]));
+    assert_stale(
+        &watchlist,
+        &[
+            "tcp 10.0.1.9:4000 -> 10.96.0.53:9153 = 10.0.1.5:9153 redirected",
+            "tcp 10.0.1.9:4000 -> 10.96.0.53:9153 = 10.96.0.53:9153",
+        ],
+        &[
+            "tcp 10.0.1.9:4000 -> 10.96.0.53:9153 = 10.0.1.5:9153 redirected answered",
+            "tcp 10.0.1.9:4000 -> 10.96.0.53:9153 = 10.0.1.6:9153 redirected",
+            // The UDP port is not a TCP port.
+            "tcp 10.0.1.9:4000 -> 192.168.0.1:30053 = 192.168.0.1:30053",
+        ],
+    );
+    let tcp: Vec<_> = watchlist
+        .filters()
+        .filter(|filter| filter.protocol == Kernels::Tcp)
+        .collect();
+    assert_eq!(tcp[0].answers, Answers::None, "the others are not listed");
+}
+
+#[test]
+fn an_endpoint_that_drains_keeps_its_flows() {
+    let draining = mk_endpoints()
+        .udp("dns")
+        .draining("10.0.1.5:5353", "node-1")
+        .ready("10.0.1.6:5353", "node-1")
+        .build();
+    let ready = dns_at(&["10.0.1.5:5353", "10.0.1.6:5353"], &[]);
+    let programmed = plane(&ready.config().as_ref().clone(), &[(dns(), draining)]);
+    assert_eq!(between(&ready, &programmed).filters().count(), 0);
+    assert_stale(
+        &at_start(&programmed),
+        &[],
+        &["udp 10.0.1.9:4000 -> 10.96.0.53:53 = 10.0.1.5:5353 redirected answered"],
+    );
+}
+
+#[test]
+fn flows_of_a_frontend_that_is_gone_are_stale_if_they_were_redirected() {
+    let before = dns_at(&["10.0.1.5:5353"], &[]);
+    let mut after = before.clone();
+    assert!(after.remove(&ServiceKey::new("kube-system", "dns")));
+    assert_stale(
+        &between(&before, &after),
+        &[
+            "udp 10.0.1.9:4000 -> 10.96.0.53:53 = 10.0.1.5:5353 redirected answered",
+            "udp 203.0.113.2:4000 -> 192.0.2.1:53 = 10.0.1.5:5353 redirected answered",
+            "udp 203.0.113.2:4000 -> 192.168.0.1:30053 = 10.0.1.5:5353 redirected answered",
+        ],
+        &[
+            // Addressed to whoever has the address now.
+            "udp 203.0.113.2:4000 -> 192.0.2.1:53 = 192.0.2.1:53 answered",
+            // Never a port of it.
+            "udp 203.0.113.2:4000 -> 192.168.0.1:30054 = 10.0.1.5:5353 redirected answered",
+            "tcp 10.0.1.9:4000 -> 10.96.0.53:9153 = 10.0.1.5:9153 redirected answered",
+        ],
+    );
+}
+
+/// What was there before this process came can only be told by where Services' addresses are.
+#[test]
+fn after_a_start_what_was_redirected_from_a_services_address_is_stale_and_nothing_else() {
+    let other = mk_service("shop/web")
+        .cluster_ip("10.96.0.10")
+        .udp("quic", 443)
+        .build();
+    let config = mk_config().build();
+    let programmed = plane(&config, &[(other, Endpoints::default())]);
+    assert_stale(
+        &at_start(&programmed),
+        &[
+            "udp 10.0.1.9:4000 -> 10.96.0.53:53 = 10.0.1.5:5353 redirected answered",
+            // Another port of a Service that is there.
+            "udp 10.0.1.9:4000 -> 10.96.0.10:80 = 10.0.1.5:5353 redirected answered",
+        ],
+        &[
+            "udp 10.0.1.9:4000 -> 10.96.0.53:53 = 10.96.0.53:53 answered",
+            // A hostPort, or a load balancer of somebody else's.
+            "udp 203.0.113.2:4000 -> 192.168.0.1:30053 = 10.0.1.5:5353 redirected answered",
+            "udp 203.0.113.2:4000 -> 192.0.2.1:53 = 10.0.1.5:5353 redirected answered",
+        ],
+    );
+}
+
+#[test]
+fn in_somebody_elses_zone_only_what_was_redirected_is_ours() {
+    let watchlist = at_start(&dns_at(&["10.0.1.6:5353"], &[]));
+    assert_stale(
+        &watchlist,
+        &["udp 10.0.1.9:4000 -> 10.96.0.53:53 = 10.0.1.5:5353 redirected zone"],
+        &["udp 10.0.1.9:4000 -> 10.96.0.53:53 = 10.96.0.53:53 answered zone"],
+    );
+}
+
+/// Failure story T41: a list of a million flows is made for what can matter, and for that protocol
+/// alone.
+#[test]
+fn t41_nothing_is_listed_for_changes_that_leave_every_flow_where_it_is() {
+    let two = ["10.0.1.5:5353", "10.0.1.6:5353"];
+    let protocols = |before: &Dataplane, after: &Dataplane| -> Vec<String> {
+        let watchlist = between(before, after);
+        let filters = watchlist.filters();
+        filters.map(|filter| filter.protocol.to_string()).collect()
+    };
+    let (one, both, none) = (
+        dns_at(&two[..1], &[]),
+        dns_at(&two, &[]),
+        dns_at(&[], &["10.0.1.7:9153"]),
+    );
+    assert_eq!(protocols(&one, &one), [""; 0]);
+    assert_eq!(protocols(&one, &both), [""; 0], "one more");
+    assert_eq!(protocols(&both, &one), ["udp"], "one less");
+    assert_eq!(protocols(&one, &none), ["tcp", "udp"]);
+    let mut ipv6 = Doubts::none(Family::Ipv6);
+    ipv6.add_step(&both, &one);
+    assert!(ipv6.is_empty(), "the other family has no part in it");
+}
+
+#[test]
+fn node_ports_that_open_and_close_with_addresses_are_looked_at() {
+    let at = |address: &str| {
+        let node_ports = dataplane::NodePortAddresses {
+            ipv4: Some([address.parse().expect("an address")].into()),
+            ipv6: None,
+        };
+        let config = Config {
+            node_ports,
+            ..mk_config().build().as_ref().clone()
+        };
+        plane(&config, &[(dns(), endpoints(&["10.0.1.5:5353"], &[]))])
+    };
+    let moved = between(&at("192.168.0.1"), &at("172.20.0.1"));
+    let filters: Vec<_> = moved.filters().map(|filter| filter.protocol).collect();
+    assert_eq!(filters, [Kernels::Udp]);
+    assert_stale(
+        &moved,
+        &[
+            "udp 203.0.113.2:4000 -> 192.168.0.1:30053 = 10.0.1.5:5353 redirected answered",
+            "udp 203.0.113.2:4000 -> 172.20.0.1:30053 = 172.20.0.1:30053",
+        ],
+        &["udp 203.0.113.2:4000 -> 192.168.0.1:30053 = 192.168.0.1:30053 answered"],
+    );
+}
+
+/// Failure story T39, kubernetes#125467, in disguise: a Service came and went before anybody has
+/// looked.
+#[test]
+fn t39_flows_of_a_frontend_that_came_and_went_between_two_looks_are_stale() {
+    let without = plane(&mk_config().build(), &[]);
+    let with = dns_at(&["10.0.1.5:5353"], &[]);
+    let mut doubts = Doubts::none(Family::Ipv4);
+    doubts.add_step(&without, &with);
+    doubts.add_step(&with, &without);
+    let flows = [
+        "udp 10.0.1.9:4000 -> 10.96.0.53:53 = 10.0.1.5:5353 redirected answered",
+        "udp 203.0.113.2:4000 -> 192.0.2.1:53 = 10.0.1.5:5353 redirected answered",
+        "udp 203.0.113.2:4000 -> 192.168.0.1:30053 = 10.0.1.5:5353 redirected answered",
+    ];
+    assert_stale(&Watchlist::compile(&doubts, &without), &flows, &[]);
+    // Where what is programmed was lost sight of meanwhile, it is remembered all the same.
+    doubts.add_everything();
+    assert_stale(&Watchlist::compile(&doubts, &without), &flows, &[]);
+}

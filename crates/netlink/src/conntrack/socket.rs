@@ -1,0 +1,242 @@
+//! The socket that flows are listed and deleted through.
+
+use std::ops::ControlFlow;
+use std::os::fd::OwnedFd;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::net::netlink::SocketAddrNetlink;
+use rustix::net::{RecvFlags, SendFlags, recv, sendto};
+use thiserror::Error;
+
+use super::codec::{self, NEW};
+use super::{Filter, Flow};
+use crate::descriptor::{self, OpenError};
+use crate::wire::{DONE, DUMP_INTERRUPTED, ERROR, Messages};
+
+/// The kernel sends at most 32 KiB of a list at once.
+const DATAGRAM: usize = 64 << 10;
+/// The kernel fills a datagram in a millisecond; a minute is a hang.
+const ANSWER_DEADLINE: Timespec = Timespec {
+    tv_sec: 60,
+    tv_nsec: 0,
+};
+/// How often a list begins anew because the table was resized meanwhile.
+const LIST_ATTEMPTS: u32 = 5;
+
+/// A netlink socket for the table of connections of the network namespace it was opened in. Once a
+/// deletion has failed by the socket, its answer may still be on its way: open another.
+#[derive(Debug)]
+pub struct FlowSocket {
+    descriptor: OwnedFd,
+    sequence: u32,
+    datagram: Vec<u8>,
+}
+
+/// How much was listed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Listed {
+    /// How many flows were handed over.
+    pub flows: u64,
+    /// How many entries of the table could not be read, and were passed over.
+    pub unreadable: u64,
+}
+
+/// What came of a deletion.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Deletion {
+    /// The kernel has forgotten the flow.
+    Deleted,
+    /// There was no such flow any more.
+    Absent,
+}
+
+/// Why not every flow was listed.
+#[derive(Debug, Error)]
+pub enum ObserveError {
+    /// The socket failed.
+    #[error("failed to {step} netlink")]
+    Socket {
+        /// What was being done.
+        step: &'static str,
+        /// Why it failed.
+        source: std::io::Error,
+    },
+    /// The kernel refused.
+    #[error("the kernel refused to list connections")]
+    Refused {
+        /// Why.
+        source: std::io::Error,
+    },
+    /// The table changed its size at every attempt.
+    #[error("the table of connections changed during each of {LIST_ATTEMPTS} attempts to list it")]
+    Unsteady,
+}
+
+/// Why a flow is not deleted.
+#[derive(Debug, Error)]
+pub enum DeleteError {
+    /// The socket failed; whether the flow is there is not known.
+    #[error("failed to {step} netlink")]
+    Socket {
+        /// What was being done.
+        step: &'static str,
+        /// Why it failed.
+        source: std::io::Error,
+    },
+    /// The kernel refused, which concerns this flow alone: it is offloaded to a device.
+    #[error("the kernel refused to forget {flow}")]
+    Refused {
+        /// The flow.
+        flow: Box<Flow>,
+        /// Why.
+        source: std::io::Error,
+    },
+}
+
+/// How an attempt to list ended.
+enum Attempt {
+    Ended,
+    Interrupted,
+}
+
+// === impl FlowSocket ===
+
+impl FlowSocket {
+    /// Opens a socket in the network namespace of this thread. Needs `CAP_NET_ADMIN` there.
+    pub fn open() -> Result<FlowSocket, OpenError> {
+        let (descriptor, _) = descriptor::open()?;
+        Ok(FlowSocket {
+            descriptor,
+            sequence: 0,
+            datagram: vec![0; DATAGRAM],
+        })
+    }
+
+    /// Gives every flow that `filter` admits to `take`, as the kernel lists them, until `take` has
+    /// had enough: what is kept of them is for the caller to bound. A flow may come twice, where the
+    /// list had to begin anew. Flows may be deleted meanwhile, through another socket. This one is
+    /// used up: a list that was not read to its end cannot be told from the next.
+    pub fn observe_flows(
+        mut self,
+        filter: &Filter,
+        mut take: impl FnMut(&Flow) -> ControlFlow<()>,
+    ) -> Result<Listed, ObserveError> {
+        let mut listed = Listed::default();
+        for _ in 0..LIST_ATTEMPTS {
+            match self.list(filter, &mut listed, &mut take)? {
+                Attempt::Ended => return Ok(listed),
+                Attempt::Interrupted => {}
+            }
+        }
+        Err(ObserveError::Unsteady)
+    }
+
+    /// Makes the kernel forget `flow`, and no other: not even a later one with the same addresses.
+    pub fn commit_deletion(&mut self, flow: &Flow) -> Result<Deletion, DeleteError> {
+        let failed = |step| move |source: std::io::Error| DeleteError::Socket { step, source };
+        let sequence = self.next_sequence();
+        self.send(&codec::encode_deletion(flow, sequence))
+            .map_err(failed("send to"))?;
+        loop {
+            let length = self.receive().map_err(failed("receive from"))?;
+            let mut messages = Messages::parse(&self.datagram[..length]);
+            let answer = messages.find(|m| m.sequence == sequence && m.kind == ERROR);
+            let Some(answer) = answer else { continue };
+            if answer.errno() == 0 {
+                return Ok(Deletion::Deleted);
+            }
+            let source = std::io::Error::from_raw_os_error(answer.errno());
+            return match source.kind() {
+                std::io::ErrorKind::NotFound => Ok(Deletion::Absent),
+                _ => Err(DeleteError::Refused {
+                    flow: Box::new(*flow),
+                    source,
+                }),
+            };
+        }
+    }
+
+    fn list(
+        &mut self,
+        filter: &Filter,
+        listed: &mut Listed,
+        take: &mut impl FnMut(&Flow) -> ControlFlow<()>,
+    ) -> Result<Attempt, ObserveError> {
+        let failed = |step| move |source: std::io::Error| ObserveError::Socket { step, source };
+        let sequence = self.next_sequence();
+        self.send(&codec::encode_dump(filter, sequence))
+            .map_err(failed("send to"))?;
+        let mut attempt = Attempt::Ended;
+        loop {
+            let length = self.receive().map_err(failed("receive from"))?;
+            for message in Messages::parse(&self.datagram[..length]) {
+                if message.sequence != sequence {
+                    continue;
+                }
+                if message.flags & DUMP_INTERRUPTED != 0 {
+                    attempt = Attempt::Interrupted;
+                }
+                match message.kind {
+                    DONE if message.errno() == 0 => return Ok(attempt),
+                    DONE | ERROR if message.errno() != 0 => {
+                        let source = std::io::Error::from_raw_os_error(message.errno());
+                        return match source.kind() {
+                            std::io::ErrorKind::Interrupted => Ok(Attempt::Interrupted),
+                            _ => Err(ObserveError::Refused { source }),
+                        };
+                    }
+                    NEW => match codec::decode(&message) {
+                        // A kernel without filters lists everything.
+                        Ok(Some(flow)) if filter.admits(&flow) => {
+                            listed.flows += 1;
+                            if take(&flow).is_break() {
+                                return Ok(Attempt::Ended);
+                            }
+                        }
+                        Ok(_) => {}
+                        Err(_) => listed.unreadable += 1,
+                    },
+                    _ => {}
+                }
+            }
+        }
+    }
+
+    fn next_sequence(&mut self) -> u32 {
+        self.sequence = self.sequence.wrapping_add(1);
+        self.sequence
+    }
+
+    fn send(&self, bytes: &[u8]) -> std::io::Result<()> {
+        // To the kernel: port 0, no groups.
+        let kernel = SocketAddrNetlink::new(0, 0);
+        loop {
+            match sendto(&self.descriptor, bytes, SendFlags::empty(), &kernel) {
+                Err(Errno::INTR) => {}
+                Err(errno) => return Err(errno.into()),
+                Ok(_) => return Ok(()),
+            }
+        }
+    }
+
+    fn receive(&mut self) -> std::io::Result<usize> {
+        loop {
+            let mut ready = [PollFd::new(&self.descriptor, PollFlags::IN)];
+            match poll(&mut ready, Some(&ANSWER_DEADLINE)) {
+                Err(Errno::INTR) => continue,
+                Err(errno) => return Err(errno.into()),
+                Ok(0) => return Err(std::io::ErrorKind::TimedOut.into()),
+                Ok(_) => {}
+            }
+            match recv(&self.descriptor, &mut self.datagram, RecvFlags::TRUNC) {
+                Err(Errno::INTR) => {}
+                Err(errno) => return Err(errno.into()),
+                Ok((_, length)) if length > self.datagram.len() => {
+                    return Err(std::io::ErrorKind::FileTooLarge.into());
+                }
+                Ok((_, length)) => return Ok(length),
+            }
+        }
+    }
+}

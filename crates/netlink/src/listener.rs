@@ -1,0 +1,81 @@
+//! A socket on which the kernel tells of every transaction.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::net::netlink::SocketAddrNetlink;
+use rustix::net::{RecvFlags, bind, recv};
+
+use crate::descriptor::{self, OpenError};
+use crate::notification::{Heard, Hearing};
+use crate::socket::Socket;
+
+/// `NFNLGRP_NFTABLES` as a bit of `nl_groups` (include/uapi/linux/netfilter/nfnetlink.h).
+const GROUP: u32 = 1 << 6;
+/// The kernel joins notifications up to about 8 KiB; a single one is that of a rule at most.
+const DATAGRAM: usize = 64 << 10;
+
+/// Hears of what others do to one table in the network namespace it was opened in. As long as
+/// somebody listens, anywhere on the machine, the kernel writes a message for each element of each
+/// transaction, our own included.
+#[derive(Debug)]
+pub struct Listener {
+    descriptor: OwnedFd,
+    port: u32,
+    datagram: Vec<u8>,
+    hearing: Hearing,
+}
+
+// === impl Listener ===
+
+impl Listener {
+    /// A listener for the tables of this name, in families `ip` and `ip6`, that does not hear
+    /// anything before it [joins](Listener::join). What goes through `own` is not of others.
+    pub fn open(table: &str, own: &Socket) -> Result<Listener, OpenError> {
+        let (descriptor, port) = descriptor::open()?;
+        Ok(Listener {
+            descriptor,
+            port,
+            datagram: vec![0; DATAGRAM],
+            hearing: Hearing::new(table, own.port()),
+        })
+    }
+
+    /// Begins to hear. Needs `CAP_NET_ADMIN` in the network namespace.
+    pub fn join(&mut self) -> Result<(), OpenError> {
+        // Binding again, to the same port, changes the groups.
+        let address = SocketAddrNetlink::new(self.port, GROUP);
+        bind(&self.descriptor, &address).map_err(descriptor::failed("join the group of"))
+    }
+
+    /// What others did, or nothing when they did nothing in this time. Returns after each datagram,
+    /// those about our own transactions included.
+    pub fn receive(&mut self, wait: Duration) -> io::Result<Vec<Heard>> {
+        let wait = Timespec::try_from(wait).map_err(|_| io::ErrorKind::InvalidInput)?;
+        let mut waited = false;
+        loop {
+            let flags = RecvFlags::DONTWAIT | RecvFlags::TRUNC;
+            match recv(&self.descriptor, &mut self.datagram, flags) {
+                Err(Errno::INTR) => {}
+                Err(Errno::NOBUFS) => self.hearing.overrun(),
+                Err(Errno::AGAIN) => {
+                    let missed = self.hearing.quiet();
+                    if waited || missed.is_some() {
+                        return Ok(missed.into_iter().collect());
+                    }
+                    let mut ready = [PollFd::new(&self.descriptor, PollFlags::IN)];
+                    match poll(&mut ready, Some(&wait)) {
+                        Err(Errno::INTR) | Ok(_) => waited = true,
+                        Err(errno) => return Err(errno.into()),
+                    }
+                }
+                Err(errno) => return Err(errno.into()),
+                Ok((_, length)) if length > self.datagram.len() => self.hearing.illegible(),
+                Ok((_, length)) => return Ok(self.hearing.take(&self.datagram[..length])),
+            }
+        }
+    }
+}

@@ -1,0 +1,160 @@
+//! What the kernel tells of transactions: gathered into those of others that touched our tables.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use crate::nf_tables::Family;
+use crate::wire::{Message, Messages};
+
+/// `NFNL_SUBSYS_NFTABLES`, the upper byte of a message's type.
+const SUBSYSTEM: u16 = 10;
+/// `NFT_MSG_NEWGEN`, the last message of every transaction.
+const NEW_GENERATION: u16 = SUBSYSTEM << 8 | 15;
+/// `NFTA_TABLE_NAME`, `NFTA_CHAIN_TABLE`, `NFTA_RULE_TABLE`, `NFTA_SET_TABLE`,
+/// `NFTA_SET_ELEM_LIST_TABLE`, `NFTA_OBJ_TABLE` and `NFTA_FLOWTABLE_TABLE` are all the same.
+const TABLE: u16 = 1;
+/// `NFTA_GEN_ID`.
+const GENERATION: u16 = 1;
+/// `NFTA_GEN_PROC_PID`: of the thread, in the machine's own process namespace.
+const PROCESS: u16 = 2;
+/// `NFTA_GEN_PROC_NAME`.
+const PROGRAM: u16 = 3;
+
+/// The families in which a table can be ours.
+const FAMILIES: [Family; 2] = [Family::Ip, Family::Ip6];
+
+/// Something that was heard.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Heard {
+    /// Somebody else committed a transaction.
+    Transaction(ForeignTransaction),
+    /// The kernel had more to tell than the socket could hold: up to now, anything may have
+    /// happened.
+    Missed,
+}
+
+/// A transaction that went through none of our sockets.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ForeignTransaction {
+    /// The families in which it touched the table listened for.
+    pub touched: BTreeSet<Family>,
+    /// The generation of the ruleset that it began.
+    pub generation: u32,
+    /// Which process it was, where the kernel says so.
+    pub process: Option<Process>,
+}
+
+/// A process as the kernel names it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Process {
+    /// Its id in the machine's own process namespace, whatever namespace it or we are in.
+    pub id: u32,
+    /// The name of the thread, cut to 15 bytes.
+    pub name: String,
+}
+
+/// Makes transactions out of notifications. The kernel tells of one transaction after the other.
+#[derive(Debug)]
+pub(crate) struct Hearing {
+    table: Box<str>,
+    own_port: Arc<AtomicU32>,
+    /// What the transaction that is being told of has touched so far.
+    touched: BTreeSet<Family>,
+    completeness: Completeness,
+}
+
+/// Whether notifications were lost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Completeness {
+    /// None of the transaction that is being told of.
+    Whole,
+    /// Those that follow what is still in the socket's queue. The kernel queues nothing more until
+    /// that is empty.
+    Overrun,
+    /// Perhaps the first ones of the transaction that is being told of.
+    Doubtful,
+}
+
+// === impl Hearing ===
+
+impl Hearing {
+    pub(crate) fn new(table: &str, own_port: Arc<AtomicU32>) -> Hearing {
+        Hearing {
+            table: table.into(),
+            own_port,
+            touched: BTreeSet::new(),
+            completeness: Completeness::Whole,
+        }
+    }
+
+    /// Takes in one datagram. Costs a look at the header for each message of ours.
+    pub(crate) fn take(&mut self, datagram: &[u8]) -> Vec<Heard> {
+        let own_port = self.own_port.load(Ordering::Relaxed);
+        let messages = Messages::parse(datagram);
+        messages
+            .filter_map(|message| self.take_message(&message, own_port))
+            .map(Heard::Transaction)
+            .collect()
+    }
+
+    /// One datagram of the transaction that is being told of could not be read.
+    pub(crate) fn illegible(&mut self) {
+        self.touched = BTreeSet::from(FAMILIES);
+    }
+
+    /// The kernel said that it had to drop something.
+    pub(crate) fn overrun(&mut self) {
+        self.completeness = Completeness::Overrun;
+    }
+
+    /// There is nothing more to take in for now.
+    pub(crate) fn quiet(&mut self) -> Option<Heard> {
+        if self.completeness != Completeness::Overrun {
+            return None;
+        }
+        self.completeness = Completeness::Doubtful;
+        Some(Heard::Missed)
+    }
+
+    fn take_message(&mut self, message: &Message<'_>, own_port: u32) -> Option<ForeignTransaction> {
+        if message.kind >> 8 != SUBSYSTEM {
+            return None;
+        }
+        if message.kind != NEW_GENERATION {
+            if message.port != own_port {
+                self.touched.extend(self.family_touched_by(message));
+            }
+            return None;
+        }
+        let mut touched = std::mem::take(&mut self.touched);
+        if self.completeness == Completeness::Doubtful {
+            self.completeness = Completeness::Whole;
+            touched = BTreeSet::from(FAMILIES);
+        }
+        if message.port == own_port {
+            return None;
+        }
+        let attributes = message.attributes();
+        let process = attributes.u32(PROCESS).map(|id| Process {
+            id,
+            name: attributes.string(PROGRAM).unwrap_or_default().to_owned(),
+        });
+        Some(ForeignTransaction {
+            touched,
+            generation: attributes.u32(GENERATION)?,
+            process,
+        })
+    }
+
+    fn family_touched_by(&self, message: &Message<'_>) -> Option<Family> {
+        let family = FAMILIES
+            .into_iter()
+            .find(|family| message.family() == Some(family.number()))?;
+        let ours = message.attributes().string(TABLE) == Some(&*self.table);
+        ours.then_some(family)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,113 @@
+use super::*;
+use crate::wire::Writer;
+
+const OWN: u32 = 4711;
+const OTHER: u32 = 815;
+/// `NFT_MSG_DELCHAIN`, `NFT_MSG_NEWSETELEM`.
+const DELETE_CHAIN: u16 = SUBSYSTEM << 8 | 5;
+const NEW_ELEMENT: u16 = SUBSYSTEM << 8 | 12;
+
+fn hearing() -> Hearing {
+    Hearing::new("signpost", Arc::new(AtomicU32::new(OWN)))
+}
+
+fn message(port: u32, kind: u16, family: u8, fill: impl FnOnce(&mut Writer)) -> Vec<u8> {
+    let mut writer = Writer::default();
+    let open = writer.begin(kind, 0, 0, family, 0);
+    fill(&mut writer);
+    writer.end(open);
+    let mut bytes = writer.into_bytes();
+    bytes[12..16].copy_from_slice(&port.to_ne_bytes());
+    bytes
+}
+
+fn change(port: u32, kind: u16, family: Family, table: &str) -> Vec<u8> {
+    message(port, kind, family.number(), |writer| {
+        writer.string(TABLE, table);
+    })
+}
+
+fn end(port: u32, generation: u32) -> Vec<u8> {
+    message(port, NEW_GENERATION, 0, |writer| {
+        writer.u32(GENERATION, generation);
+        writer.u32(PROCESS, 99);
+        writer.string(PROGRAM, "nft");
+    })
+}
+
+fn by_nft(touched: impl Into<BTreeSet<Family>>, generation: u32) -> Heard {
+    Heard::Transaction(ForeignTransaction {
+        touched: touched.into(),
+        generation,
+        process: Some(Process {
+            id: 99,
+            name: "nft".into(),
+        }),
+    })
+}
+
+#[test]
+fn a_transaction_of_others_is_told_from_ours() {
+    let mut hearing = hearing();
+    let ours = [
+        change(OWN, NEW_ELEMENT, Family::Ip, "signpost"),
+        end(OWN, 7),
+    ];
+    let theirs = [
+        change(OTHER, DELETE_CHAIN, Family::Ip, "signpost"),
+        end(OTHER, 8),
+    ];
+    assert_eq!(hearing.take(&ours.concat()), []);
+    assert_eq!(hearing.take(&theirs.concat()), [by_nft([Family::Ip], 8)]);
+}
+
+#[test]
+fn a_transaction_over_several_datagrams_is_one() {
+    let mut hearing = hearing();
+    for family in FAMILIES {
+        let deleted = change(OTHER, DELETE_CHAIN, family, "signpost");
+        assert_eq!(hearing.take(&deleted), []);
+    }
+    assert_eq!(hearing.take(&end(OTHER, 8)), [by_nft(FAMILIES, 8)]);
+    assert_eq!(hearing.take(&end(OTHER, 9)), [by_nft([], 9)]);
+}
+
+#[test]
+fn other_tables_and_families_are_not_ours() {
+    let mut hearing = hearing();
+    let inet = message(OTHER, DELETE_CHAIN, 1, |writer| {
+        writer.string(TABLE, "signpost");
+    });
+    let theirs = change(OTHER, DELETE_CHAIN, Family::Ip, "kube-proxy");
+    let datagram = [inet, theirs, end(OTHER, 8)].concat();
+    assert_eq!(hearing.take(&datagram), [by_nft([], 8)]);
+}
+
+#[test]
+fn what_was_lost_may_have_been_ours() {
+    let mut hearing = hearing();
+    hearing.overrun();
+    // Queued before the loss, and whole.
+    assert_eq!(hearing.take(&end(OTHER, 8)), [by_nft([], 8)]);
+    assert_eq!(hearing.quiet(), Some(Heard::Missed));
+    assert_eq!(hearing.quiet(), None);
+    // Its beginning may be among what was lost.
+    assert_eq!(hearing.take(&end(OTHER, 10)), [by_nft(FAMILIES, 10)]);
+    assert_eq!(hearing.take(&end(OTHER, 11)), [by_nft([], 11)]);
+}
+
+#[test]
+fn a_datagram_that_cannot_be_read_may_have_been_about_ours() {
+    let mut hearing = hearing();
+    hearing.illegible();
+    assert_eq!(hearing.take(&end(OTHER, 8)), [by_nft(FAMILIES, 8)]);
+}
+
+proptest::proptest! {
+    #[test]
+    fn whatever_is_received_does_no_harm(
+        bytes in proptest::collection::vec(proptest::prelude::any::<u8>(), 0..400),
+    ) {
+        hearing().take(&bytes);
+    }
+}

@@ -1,0 +1,225 @@
+//! Open ports, and the tasks behind them.
+
+use std::collections::BTreeMap;
+use std::net::{TcpListener, UdpSocket};
+use std::sync::Arc;
+use std::time::Duration;
+
+use dataplane::{Dataplane, Family};
+use thiserror::Error;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep_until};
+use tracing::{debug, info, warn};
+
+use crate::shared::{Routes, Shared, propagate};
+use crate::{
+    Counts, Limits, Listeners, LocalPort, News, Refusal, Route, Step, Transport, tcp, udp,
+};
+
+/// Why a port is not listened on.
+#[derive(Debug, Error)]
+pub enum OpenError {
+    /// The kernel refuses it.
+    #[error("{port} cannot be listened on")]
+    Bind {
+        /// Which port.
+        port: LocalPort,
+        /// Why; most often somebody else has it.
+        source: std::io::Error,
+    },
+    /// It would take a descriptor that the rest of the process may need.
+    #[error(
+        "{port} is not listened on: {limit} ports are, which is all that this process's limit of open files allows"
+    )]
+    TooMany {
+        /// Which port.
+        port: LocalPort,
+        /// How many may be.
+        limit: usize,
+    },
+}
+
+/// Open ports, and the tasks behind them. All of them end when this is dropped.
+#[derive(Debug)]
+pub struct Relays {
+    listeners: Listeners,
+    /// Where whoever listens on a port learns where to send what arrives; `None` closes it.
+    open: BTreeMap<LocalPort, watch::Sender<Option<Arc<Route>>>>,
+    ports: JoinSet<()>,
+    /// When ports that were refused are tried again.
+    retry: Option<Instant>,
+    /// How long that is put off for: it grows as long as nothing changes.
+    pause: Duration,
+    shared: Arc<Shared>,
+}
+
+// === impl OpenError ===
+
+impl OpenError {
+    /// Whether `other` says the same of the same port.
+    pub(crate) fn is_like(&self, other: &OpenError) -> bool {
+        match (self, other) {
+            (OpenError::Bind { source: one, .. }, OpenError::Bind { source: other, .. }) => {
+                (one.kind(), one.raw_os_error()) == (other.kind(), other.raw_os_error())
+            }
+            (OpenError::TooMany { .. }, OpenError::TooMany { .. }) => true,
+            (OpenError::Bind { .. }, OpenError::TooMany { .. })
+            | (OpenError::TooMany { .. }, OpenError::Bind { .. }) => false,
+        }
+    }
+}
+
+// === impl Relays ===
+
+impl Relays {
+    /// No open port yet.
+    pub fn new(limits: Limits, counts: Arc<Counts>) -> Relays {
+        Relays {
+            listeners: Listeners::default(),
+            open: BTreeMap::new(),
+            ports: JoinSet::new(),
+            retry: None,
+            pause: limits.retry,
+            shared: Arc::new(Shared::new(limits, counts)),
+        }
+    }
+
+    /// Brings the open ports of `family` to what `dataplane` has; without one, closes them. Costs
+    /// what changed. What cannot be opened is in [`Relays::refusals`], and tried again by
+    /// [`Relays::watch`]. When this returns, what was closed can be opened again, by anyone. Not
+    /// cancel safe.
+    pub async fn apply(&mut self, family: Family, dataplane: Option<&Dataplane>) {
+        let steps = self.listeners.follow(family, dataplane);
+        self.commit(steps).await;
+    }
+
+    /// Returns when ports were tried again, which may have changed [`Relays::refusals`]. Cancel
+    /// safe.
+    pub async fn watch(&mut self) {
+        loop {
+            let due = self.retry;
+            // Cancel safe, both: a time is waited for again, a task's end is taken or it is not.
+            // To open ports takes no waiting.
+            tokio::select! {
+                () = async { if let Some(due) = due { sleep_until(due).await } }, if due.is_some() => {
+                    self.retry = None;
+                    self.pause = (self.pause * 2).min(self.shared.limits.retry_at_most);
+                    let steps = self.listeners.retry(self.room());
+                    self.commit(steps).await;
+                    return;
+                }
+                Some(ended) = self.ports.join_next() => {
+                    if let Err(error) = ended {
+                        propagate(error);
+                    }
+                }
+                else => std::future::pending().await,
+            }
+        }
+    }
+
+    /// The ports that cannot be listened on.
+    pub fn refusals(&self) -> Vec<Refusal> {
+        self.listeners.refusals().collect()
+    }
+
+    async fn commit(&mut self, steps: Vec<Step>) {
+        let mut closing = Vec::new();
+        for step in steps {
+            match step {
+                Step::Open(port, route) => self.open(port, route),
+                Step::Retarget(port, route) => {
+                    if let Some(open) = self.open.get(&port) {
+                        debug!(%port, service = %route.service_port, "goes elsewhere");
+                        open.send_replace(Some(route));
+                    }
+                }
+                Step::Close(port) => {
+                    if let Some(open) = self.open.remove(&port) {
+                        info!(%port, "no longer listened on");
+                        self.shared.counts.closed(port.family);
+                        // There is room for one that waits for it.
+                        self.pause = self.shared.limits.retry;
+                        open.send_replace(None);
+                        closing.push(open);
+                    }
+                }
+            }
+        }
+        let soonest = Instant::now() + self.pause;
+        let is_refused = self.listeners.refusals().next().is_some();
+        self.retry = is_refused.then(|| self.retry.map_or(soonest, |due| due.min(soonest)));
+        for port in closing {
+            port.closed().await;
+        }
+    }
+
+    fn open(&mut self, port: LocalPort, route: Arc<Route>) {
+        let service = route.service_port.clone();
+        let (sender, routes) = watch::channel(None);
+        match self.listen(port, route, routes) {
+            Ok(()) => {
+                info!(%port, %service, "listened on");
+                self.open.insert(port, sender);
+                self.listeners.opened(port);
+                self.shared.counts.opened(port.family);
+            }
+            Err(error) => {
+                let cause = std::error::Error::source(&error).map(ToString::to_string);
+                let message = format!("{error}; trying again");
+                match self.listeners.refused(port, error) {
+                    News::Fresh => {
+                        warn!(%service, cause, "{message}");
+                        self.pause = self.shared.limits.retry;
+                    }
+                    News::Stale => debug!(%service, cause, "{message}"),
+                }
+                self.shared.counts.failed(port.family);
+            }
+        }
+    }
+
+    /// How many more ports may be open.
+    fn room(&self) -> usize {
+        self.shared.limits.listeners.saturating_sub(self.open.len())
+    }
+
+    fn listen(
+        &mut self,
+        port: LocalPort,
+        route: Arc<Route>,
+        routes: Routes,
+    ) -> Result<(), OpenError> {
+        if self.room() == 0 {
+            let limit = self.shared.limits.listeners;
+            return Err(OpenError::TooMany { port, limit });
+        }
+        let failed = |source| OpenError::Bind { port, source };
+        let shared = Arc::clone(&self.shared);
+        match port.transport {
+            Transport::Tcp => {
+                let listener = bind_tcp(port).map_err(failed)?;
+                self.ports
+                    .spawn(tcp::serve(listener, route, routes, shared));
+            }
+            Transport::Udp => {
+                let socket = bind_udp(port).map_err(failed)?;
+                self.ports.spawn(udp::serve(socket, route, routes, shared));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn bind_tcp(port: LocalPort) -> std::io::Result<tokio::net::TcpListener> {
+    let listener = TcpListener::bind(port.address())?;
+    listener.set_nonblocking(true)?;
+    tokio::net::TcpListener::from_std(listener)
+}
+
+fn bind_udp(port: LocalPort) -> std::io::Result<tokio::net::UdpSocket> {
+    let socket = UdpSocket::bind(port.address())?;
+    socket.set_nonblocking(true)?;
+    tokio::net::UdpSocket::from_std(socket)
+}

@@ -1,0 +1,178 @@
+//! UDP: a client's datagrams go to the endpoint its session was given, one by one.
+
+mod datagram;
+mod session;
+
+use std::collections::HashMap;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::Instant;
+
+use dataplane::Target;
+use tokio::net::UdpSocket;
+use tokio::sync::mpsc;
+use tokio::sync::mpsc::error::TrySendError;
+use tokio::task::{Id, JoinError, JoinSet};
+
+use crate::shared::{Routes, Shared, next_route, propagate};
+use crate::{Chooser, Route, Transport};
+use datagram::Datagram;
+use session::{End, Session};
+
+/// The largest datagram, with room for one byte more than IPv4 and IPv6 allow without a jumbo
+/// payload option (RFC 768: the length has 16 bits, and counts a header of 8 bytes).
+const LARGEST: usize = 65_535;
+/// How many datagrams are taken in before anything else is looked at.
+const AT_ONCE: usize = 64;
+/// How many datagrams wait for one session. More are lost, as in a socket's buffer.
+const QUEUE: usize = 64;
+
+/// One port that is listened on.
+struct UdpPort {
+    socket: Arc<UdpSocket>,
+    chooser: Chooser,
+    sessions: HashMap<SocketAddr, Held>,
+    tasks: JoinSet<(SocketAddr, Target, End)>,
+    shared: Arc<Shared>,
+}
+
+/// A session, as its port knows it. The session ends when this is dropped.
+struct Held {
+    task: Id,
+    target: Target,
+    datagrams: mpsc::Sender<Datagram>,
+}
+
+/// Listens until it is told to close.
+pub(crate) async fn serve(
+    socket: UdpSocket,
+    route: Arc<Route>,
+    mut routes: Routes,
+    shared: Arc<Shared>,
+) {
+    let mut port = UdpPort {
+        socket: Arc::new(socket),
+        chooser: Chooser::new(route, fastrand::Rng::new()),
+        sessions: HashMap::new(),
+        tasks: JoinSet::new(),
+        shared,
+    };
+    loop {
+        // Cancel safe, all three: a datagram is only taken in after the wait for it.
+        tokio::select! {
+            route = next_route(&mut routes) => match route {
+                Some(route) => port.retarget(route),
+                None => break,
+            },
+            Some(ended) = port.tasks.join_next_with_id() => port.forget(ended),
+            _ = port.socket.readable() => port.receive().await,
+        }
+    }
+    // Each session has the socket too, to answer by.
+    port.tasks.shutdown().await;
+    drop((port, routes));
+}
+
+// === impl UdpPort ===
+
+impl UdpPort {
+    /// Sessions whose endpoint answers no more end: what their clients send next goes to another.
+    /// One that is only given to nobody new keeps those it has, as in the kernel.
+    fn retarget(&mut self, route: Arc<Route>) {
+        self.chooser.retarget(route);
+        self.sessions
+            .retain(|_, session| self.chooser.serves(session.target));
+    }
+
+    fn forget(&mut self, ended: Result<(Id, (SocketAddr, Target, End)), JoinError>) {
+        let (task, (client, target, end)) = match ended {
+            Ok(ended) => ended,
+            Err(error) => return propagate(error),
+        };
+        // Its client may have another by now.
+        if self
+            .sessions
+            .get(&client)
+            .is_some_and(|held| held.task == task)
+        {
+            self.sessions.remove(&client);
+        }
+        if end == End::Refused {
+            self.chooser.refused(target, Instant::now());
+        }
+    }
+
+    async fn receive(&mut self) {
+        // Only as long as there is something to receive: thousands of ports wait at once.
+        let mut buffer = vec![0; LARGEST];
+        for _ in 0..AT_ONCE {
+            // An error is that there is no more, or that an answer did not reach its client.
+            let Ok((length, client)) = self.socket.try_recv_from(&mut buffer) else {
+                return;
+            };
+            let datagram = Datagram::keep(&buffer[..length], &self.shared);
+            if let Some(datagram) = datagram {
+                self.forward(client, datagram).await;
+            }
+        }
+    }
+
+    async fn forward(&mut self, client: SocketAddr, datagram: Datagram) {
+        let datagram = match self.sessions.get(&client) {
+            None => datagram,
+            Some(session) => match session.datagrams.try_send(datagram) {
+                Ok(()) => return,
+                Err(TrySendError::Full(_)) => return self.shared.counts.reject(Transport::Udp),
+                // It has ended, and its end has yet to be taken in.
+                Err(TrySendError::Closed(datagram)) => datagram,
+            },
+        };
+        let Some(place) = self.shared.admit(Transport::Udp, client) else {
+            return;
+        };
+        let Some((target, server)) = self.connect(client.ip()).await else {
+            return self.shared.counts.reject(Transport::Udp);
+        };
+        let (datagrams, queue) = mpsc::channel(QUEUE);
+        // There is room: the channel is new.
+        let _ = datagrams.try_send(datagram);
+        let session = Session {
+            client,
+            server,
+            queue,
+            near: Arc::clone(&self.socket),
+            shared: Arc::clone(&self.shared),
+        };
+        let task = self.tasks.spawn(async move {
+            let end = session.run().await;
+            drop(place);
+            (client, target, end)
+        });
+        let held = Held {
+            task: task.id(),
+            target,
+            datagrams,
+        };
+        self.sessions.insert(client, held);
+    }
+
+    /// A socket for a new session, and the endpoint it is connected to.
+    async fn connect(&mut self, client: IpAddr) -> Option<(Target, UdpSocket)> {
+        let mut tried = Vec::new();
+        while tried.len() < self.shared.limits.attempts {
+            let target = self.chooser.choose(client, &tried, Instant::now())?;
+            match session::connect(target).await {
+                Ok(server) => {
+                    self.chooser.given(client, target, Instant::now());
+                    return Some((target, server));
+                }
+                Err(error) => {
+                    tracing::debug!(%target, %error, "does not take datagrams");
+                    self.chooser.refused(target, Instant::now());
+                    tried.push(target);
+                }
+            }
+        }
+        None
+    }
+}

@@ -1,0 +1,165 @@
+//! A Service on a free port of this machine's loopback, and servers on other free ports.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use dataplane::{Dataplane, Family, compile};
+use relay::{Counts, Limits, Relays, Transport};
+use testkit::{mk_config, mk_endpoints, mk_node, mk_service};
+use tokio::net::{TcpListener, UdpSocket};
+use tokio::task::JoinHandle;
+use tokio::time::{sleep, timeout};
+
+/// How long anything may take that takes no time.
+pub(crate) const PROMPTLY: Duration = Duration::from_secs(10);
+
+/// A node port on loopback and what is open on this node.
+pub(crate) struct Stage {
+    pub(crate) relays: Relays,
+    pub(crate) counts: Arc<Counts>,
+    pub(crate) port: u16,
+    pub(crate) transport: Transport,
+    affinity: Option<Duration>,
+}
+
+// === impl Stage ===
+
+impl Stage {
+    /// A port that nobody has, and no endpoint yet.
+    pub(crate) async fn new(transport: Transport, limits: Limits) -> Stage {
+        let counts = Arc::new(Counts::default());
+        Stage {
+            relays: Relays::new(limits, Arc::clone(&counts)),
+            counts,
+            port: free_port(transport).await,
+            transport,
+            affinity: None,
+        }
+    }
+
+    /// With session affinity.
+    pub(crate) fn sticky(mut self) -> Stage {
+        self.affinity = Some(Duration::from_secs(60));
+        self
+    }
+
+    /// Gives the Service these endpoints and no others.
+    pub(crate) async fn endpoints(&mut self, endpoints: &[SocketAddr]) {
+        self.endpoints_and_draining(endpoints, &[]).await;
+    }
+
+    /// Gives the Service these endpoints, and those that are going away and still serve.
+    pub(crate) async fn endpoints_and_draining(
+        &mut self,
+        endpoints: &[SocketAddr],
+        draining: &[SocketAddr],
+    ) {
+        let (node, config) = (mk_node(1).build(), mk_config().build());
+        let service = mk_service("shop/web").cluster_ip("10.96.0.10");
+        let mut service = match self.transport {
+            Transport::Tcp => service.port("main", 80),
+            Transport::Udp => service.udp("main", 80),
+        }
+        .node_port(self.port);
+        if let Some(affinity) = self.affinity {
+            service = service.client_ip_affinity(affinity);
+        }
+        let mut list = match self.transport {
+            Transport::Tcp => mk_endpoints().tcp("main"),
+            Transport::Udp => mk_endpoints().udp("main"),
+        };
+        for endpoint in endpoints {
+            list = list.ready(&endpoint.to_string(), "node-2");
+        }
+        for endpoint in draining {
+            list = list.draining(&endpoint.to_string(), "node-2");
+        }
+        let rules = compile(&service.build(), &list.build(), &node, &config);
+        let mut dataplane = Dataplane::new(node, config);
+        dataplane.set(Arc::new(rules));
+        self.relays.apply(Family::Ipv4, Some(&dataplane)).await;
+    }
+
+    /// Where clients connect to.
+    pub(crate) fn address(&self) -> SocketAddr {
+        (Ipv4Addr::LOCALHOST, self.port).into()
+    }
+
+    pub(crate) fn refusals(&self) -> Vec<String> {
+        let refusals = self.relays.refusals().into_iter();
+        refusals
+            .map(|refusal| format!("{}: {}", refusal.service_port, refusal.error))
+            .collect()
+    }
+
+    /// Waits until so many connections or datagrams were turned away.
+    pub(crate) async fn wait_for_rejected(&self, count: u64) {
+        let wait = async {
+            while self.counts.rejected(self.transport) < count {
+                sleep(Duration::from_millis(5)).await;
+            }
+        };
+        promptly("a rejection is counted", wait).await;
+    }
+}
+
+/// Limits for tests that do not mean to reach them.
+pub(crate) fn limits() -> Limits {
+    Limits::within(4096)
+}
+
+/// The output of `work`, which must not take long.
+pub(crate) async fn promptly<T>(what: &str, work: impl Future<Output = T>) -> T {
+    let Ok(output) = timeout(PROMPTLY, work).await else {
+        panic!("waited in vain: {what}");
+    };
+    output
+}
+
+/// A port that nobody has, for a moment at least.
+pub(crate) async fn free_port(transport: Transport) -> u16 {
+    let any = (Ipv4Addr::LOCALHOST, 0);
+    let address = match transport {
+        Transport::Tcp => TcpListener::bind(any).await.expect("a port").local_addr(),
+        Transport::Udp => UdpSocket::bind(any).await.expect("a port").local_addr(),
+    };
+    address.expect("it is bound").port()
+}
+
+/// Serves with each connection that comes, until the test ends.
+pub(crate) async fn tcp_server<F>(
+    serve: impl Fn(tokio::net::TcpStream) -> F + Send + 'static,
+) -> SocketAddr
+where
+    F: Future<Output = ()> + Send + 'static,
+{
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
+        .await
+        .expect("a port");
+    let address = listener.local_addr().expect("it is bound");
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            tokio::spawn(serve(stream));
+        }
+    });
+    address
+}
+
+/// Answers each datagram with `name`, the address it came from, and what it said.
+pub(crate) async fn udp_server(name: &'static str) -> (SocketAddr, JoinHandle<()>) {
+    let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))
+        .await
+        .expect("a port");
+    let address = socket.local_addr().expect("it is bound");
+    let task = tokio::spawn(async move {
+        let mut buffer = vec![0; 65_535];
+        while let Ok((length, from)) = socket.recv_from(&mut buffer).await {
+            let mut answer = format!("{name} {from} ").into_bytes();
+            answer.extend(&buffer[..length]);
+            answer.truncate(65_507);
+            drop(socket.send_to(&answer, from).await);
+        }
+    });
+    (address, task)
+}

@@ -1,0 +1,50 @@
+//! The worker that removes stale connections, and who hears of what it does.
+
+use ::conntrack::{Feed, Outcome, Pass};
+use runtime::chain;
+use tracing::{debug, info, warn};
+
+use crate::board::Board;
+use crate::conntrack::metrics::ConntrackMetrics;
+
+/// Removes stale connections until `feed` is closed.
+pub(super) fn commit_passes(feed: &Feed, board: &Board, metrics: &ConntrackMetrics) {
+    ::conntrack::run(feed, |pass| {
+        metrics.finished(&pass);
+        report(&pass);
+        board.update_conntrack(|standing| match &pass.outcome {
+            Outcome::Failed(error) => {
+                let error = chain(error).to_string();
+                standing.uncleaned.insert(pass.family, error);
+            }
+            Outcome::Complete | Outcome::BudgetSpent => {
+                standing.uncleaned.remove(&pass.family);
+            }
+            Outcome::Overtaken => {}
+        });
+    });
+}
+
+fn report(pass: &Pass) {
+    let (family, deleted) = (pass.family, pass.deleted);
+    let (listed, took) = (pass.listed, pass.took);
+    if pass.unreadable > 0 {
+        let unreadable = pass.unreadable;
+        warn!(%family, unreadable, "connections that could not be read are left as they are");
+    }
+    match &pass.outcome {
+        Outcome::Failed(error) => {
+            warn!(%family, deleted, error = %chain(error), "stale connections may be left; trying again");
+        }
+        Outcome::BudgetSpent => {
+            info!(%family, deleted, listed, ?took, "removed stale connections; more are left");
+        }
+        Outcome::Overtaken => {
+            debug!(%family, deleted, "what is programmed is not known; going on once it is");
+        }
+        Outcome::Complete if deleted > 0 => {
+            info!(%family, deleted, listed, ?took, "removed stale connections");
+        }
+        Outcome::Complete => debug!(%family, listed, ?took, "no connection is stale"),
+    }
+}

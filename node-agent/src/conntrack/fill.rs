@@ -1,0 +1,132 @@
+//! How full the kernel's table of connections is.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crds::node_proxy::ConntrackFill;
+use runtime::Stop;
+use tracing::warn;
+
+use crate::board::Board;
+
+/// How often to look. Two small files; a burst of connections fills what is left above
+/// [`FILLING`] of the smallest table in about this time at 6,500 new ones a second.
+const INTERVAL: Duration = Duration::from_secs(2);
+/// From how many percent on new connections are about to be dropped.
+const FILLING: u64 = 90;
+/// Below how many percent they no longer are. Apart, so that a table that stays at one of the two
+/// does not change its condition with every look.
+const ROOMY: u64 = 80;
+
+/// How full the table is, in a word.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) enum Pressure {
+    /// The kernel has never said.
+    #[default]
+    Unheard,
+    /// The kernel does not say any more.
+    Unknown,
+    /// There is room.
+    Roomy,
+    /// New connections are about to be dropped.
+    Filling,
+}
+
+/// Entries and limit of this network namespace; `None` where the kernel does not say (no module, or
+/// a user namespace that may not look).
+pub(crate) fn observe_fill() -> Option<ConntrackFill> {
+    let read = |name: &str| -> Option<u32> {
+        let text = std::fs::read_to_string(format!("/proc/sys/net/netfilter/{name}")).ok()?;
+        text.trim().parse().ok()
+    };
+    Some(ConntrackFill {
+        entries: read("nf_conntrack_count")?,
+        max: read("nf_conntrack_max")?,
+    })
+}
+
+/// Looks now and then, until told to stop.
+pub(super) async fn watch(board: Arc<Board>, stop: Stop) {
+    let mut pressure = Pressure::default();
+    loop {
+        let fill = observe_fill();
+        let now = pressure.after(fill);
+        if now == Pressure::Filling && pressure != now {
+            let ConntrackFill { entries, max } = fill.unwrap_or_default();
+            warn!(entries, max, "the table of connections is nearly full");
+        }
+        pressure = now;
+        board.update_conntrack(|standing| standing.pressure = pressure);
+        // Cancel safe: neither arm holds anything.
+        tokio::select! {
+            () = stop.stopped() => return,
+            () = tokio::time::sleep(INTERVAL) => {}
+        }
+    }
+}
+
+// === impl Pressure ===
+
+impl Pressure {
+    /// What it is once the table is seen to hold `fill`.
+    fn after(self, fill: Option<ConntrackFill>) -> Pressure {
+        let Some(ConntrackFill { entries, max }) = fill else {
+            return match self {
+                Pressure::Unheard => Pressure::Unheard,
+                Pressure::Unknown | Pressure::Roomy | Pressure::Filling => Pressure::Unknown,
+            };
+        };
+        let from = match self {
+            Pressure::Filling => ROOMY,
+            Pressure::Roomy | Pressure::Unknown | Pressure::Unheard => FILLING,
+        };
+        // A limit of 0 is none.
+        if max > 0 && u64::from(entries) * 100 >= u64::from(max) * from {
+            Pressure::Filling
+        } else {
+            Pressure::Roomy
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Failure story T46: kubernetes#71261. Said before anything is dropped, and not with every
+    /// look anew.
+    #[test]
+    fn t46_pressure_is_said_before_drops_and_does_not_flap() {
+        let mut pressure = Pressure::default();
+        let mut said = Vec::new();
+        for entries in [0, 899, 900, 880, 899, 950, 800, 799, 899, 900, 1000] {
+            pressure = pressure.after(Some(ConntrackFill { entries, max: 1000 }));
+            said.push(match pressure {
+                Pressure::Filling => entries,
+                _ => 0,
+            });
+        }
+        assert_eq!(said, [0, 0, 900, 880, 899, 950, 800, 0, 0, 900, 1000]);
+        let unlimited = ConntrackFill { entries: 5, max: 0 };
+        assert_eq!(pressure.after(Some(unlimited)), Pressure::Roomy);
+        let full = ConntrackFill {
+            entries: u32::MAX,
+            max: u32::MAX,
+        };
+        assert_eq!(pressure.after(Some(full)), Pressure::Filling);
+    }
+
+    #[test]
+    fn what_can_no_longer_be_read_is_not_what_it_was() {
+        let unheard = Pressure::default();
+        assert_eq!(unheard.after(None), Pressure::Unheard);
+        let full = ConntrackFill {
+            entries: 1000,
+            max: 1000,
+        };
+        let unknown = unheard.after(Some(full)).after(None);
+        assert_eq!(unknown, Pressure::Unknown);
+        assert_eq!(unknown.after(None), Pressure::Unknown);
+        assert_eq!(unknown.after(Some(full)), Pressure::Filling);
+    }
+}

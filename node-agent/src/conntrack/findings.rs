@@ -1,0 +1,105 @@
+//! What conditions say of the table of connections. Pure.
+
+use crds::condition::reason::{self, Reason};
+use crds::condition::{self, Finding, Status};
+
+use crate::conntrack::{Limits, Pressure, Standing};
+
+/// The conditions of its own that the table has. None before there is anything to say.
+pub(crate) fn findings(standing: &Standing) -> Vec<Finding> {
+    let pressure = match standing.pressure {
+        Pressure::Unheard => None,
+        // What was said before would stay.
+        Pressure::Unknown => Some((Status::Unknown, reason::TABLE_UNREADABLE, "")),
+        Pressure::Roomy => Some((Status::False, reason::TABLE_ROOMY, "")),
+        // Without figures: each would be another message, and another write to the API.
+        Pressure::Filling => {
+            let message = "the table is nearly full: see status.conntrack";
+            Some((Status::True, reason::TABLE_FILLING, message))
+        }
+    };
+    let limits = match &standing.limits {
+        Limits::Awaited => None,
+        Limits::Set => Some((Status::True, reason::LIMITS_SET, String::new())),
+        Limits::NotSet(failed) => Some((Status::False, reason::LIMITS_NOT_SET, failed.join("; "))),
+    };
+    let pressure = pressure.map(|(status, reason, message)| {
+        let kind = condition::CONNTRACK_PRESSURE;
+        finding(kind, status, reason, message.to_owned())
+    });
+    let limits = limits.map(|(status, reason, message)| {
+        finding(condition::CONNTRACK_CONFIGURED, status, reason, message)
+    });
+    pressure.into_iter().chain(limits).collect()
+}
+
+/// Why the node is degraded by what is left in the table, if it is.
+pub(crate) fn degradation(standing: &Standing) -> Option<(Reason, String)> {
+    let (family, error) = standing.uncleaned.first_key_value()?;
+    Some((reason::STALE_FLOWS_LEFT, format!("{family}: {error}")))
+}
+
+fn finding(kind: &'static str, status: Status, reason: Reason, message: String) -> Finding {
+    Finding {
+        kind,
+        status,
+        reason,
+        message,
+        generation: None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    use dataplane::Family;
+
+    fn said(standing: &Standing) -> Vec<String> {
+        let findings = findings(standing).into_iter();
+        let texts = findings.map(|f| format!("{} {} {}", f.kind, f.status, f.reason.name));
+        texts.collect()
+    }
+
+    #[test]
+    fn nothing_is_said_before_anything_is_known() {
+        assert_eq!(said(&Standing::default()), [""; 0]);
+        assert_eq!(degradation(&Standing::default()), None);
+    }
+
+    /// A condition of which nothing is said stays as it was: True for ever.
+    #[test]
+    fn pressure_that_can_no_longer_be_told_is_unknown() {
+        let standing = Standing {
+            pressure: Pressure::Unknown,
+            ..Standing::default()
+        };
+        assert_eq!(
+            said(&standing),
+            ["ConntrackPressure Unknown TableUnreadable"]
+        );
+    }
+
+    #[test]
+    fn what_could_not_be_written_is_named() {
+        let failed = "unable to set to 86400 /proc/sys/a: Read-only file system (os error 30)";
+        let standing = Standing {
+            pressure: Pressure::Filling,
+            limits: Limits::NotSet(vec![failed.to_owned()]),
+            uncleaned: [(Family::Ipv4, "not permitted".to_owned())].into(),
+        };
+        assert_eq!(
+            said(&standing),
+            [
+                "ConntrackPressure True TableFilling",
+                "ConntrackConfigured False LimitsNotSet",
+            ]
+        );
+        assert_eq!(findings(&standing)[1].message, failed);
+        let (reason, message) = degradation(&standing).expect("something is left");
+        assert_eq!(
+            (reason.name, message.as_str()),
+            ("StaleFlowsLeft", "IPv4: not permitted")
+        );
+    }
+}

@@ -1,0 +1,100 @@
+//! What a scrape is told of the table of connections.
+
+use ::conntrack::{Outcome, Pass};
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric};
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family as Labelled;
+use prometheus_client::metrics::gauge::ConstGauge;
+use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
+use runtime::Metrics;
+
+use crate::conntrack::observe_fill;
+
+/// kube-proxy's buckets: 1 ms to 16.4 s, doubling.
+const BUCKETS: (f64, f64, u16) = (0.001, 2.0, 15);
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OfFamily {
+    ip_family: String,
+}
+
+/// What moves with every pass.
+#[derive(Debug, Clone)]
+pub(super) struct ConntrackMetrics {
+    duration: Labelled<OfFamily, Histogram, fn() -> Histogram>,
+    deleted: Labelled<OfFamily, Counter>,
+}
+
+// === impl ConntrackMetrics ===
+
+impl ConntrackMetrics {
+    pub(super) fn register(metrics: &Metrics) -> ConntrackMetrics {
+        let own = ConntrackMetrics {
+            duration: Labelled::new_with_constructor(histogram as fn() -> Histogram),
+            deleted: Labelled::default(),
+        };
+        let registered = own.clone();
+        metrics.register_with(move |registry| {
+            registry.register(
+                "kubeproxy_conntrack_reconciler_sync_duration_seconds",
+                "How long it took to look for stale connections and remove them",
+                registered.duration,
+            );
+            registry.register(
+                "kubeproxy_conntrack_reconciler_deleted_entries",
+                "Stale connections that were removed",
+                registered.deleted,
+            );
+            registry.register_collector(Box::new(Fill));
+        });
+        own
+    }
+
+    /// A pass ended.
+    pub(super) fn finished(&self, pass: &Pass) {
+        let family = OfFamily {
+            ip_family: pass.family.to_string(),
+        };
+        self.deleted.get_or_create(&family).inc_by(pass.deleted);
+        if matches!(pass.outcome, Outcome::Complete | Outcome::BudgetSpent) {
+            let duration = self.duration.get_or_create(&family);
+            duration.observe(pass.took.as_secs_f64());
+        }
+    }
+}
+
+fn histogram() -> Histogram {
+    let (start, factor, length) = BUCKETS;
+    Histogram::new(exponential_buckets(start, factor, length))
+}
+
+/// What is read off the kernel at a scrape.
+#[derive(Debug)]
+struct Fill;
+
+impl Collector for Fill {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
+        let Some(fill) = observe_fill() else {
+            return Ok(());
+        };
+        let gauges = [
+            (
+                "signpost_conntrack_entries",
+                "Connections the kernel remembers in the node's network",
+                fill.entries,
+            ),
+            (
+                "signpost_conntrack_limit",
+                "Connections the kernel can remember before it drops new ones",
+                fill.max,
+            ),
+        ];
+        for (name, help, value) in gauges {
+            let gauge = ConstGauge::new(f64::from(value));
+            let metric = encoder.encode_descriptor(name, help, None, gauge.metric_type())?;
+            gauge.encode(metric)?;
+        }
+        Ok(())
+    }
+}

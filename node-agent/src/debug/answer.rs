@@ -1,0 +1,156 @@
+//! `/debug/services`, `/debug/explain`, `/debug/trace`, `/debug/dataplane`: answers that take a look
+//! at the kernel, or at everything.
+
+use std::fmt::Display;
+use std::sync::Arc;
+
+use axum::extract::{Path, Query, State};
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use dataplane::{Dataplane, Family};
+use runtime::chain;
+use serde::{Deserialize, Serialize};
+
+use super::Sources;
+use super::turns::TurnError;
+use crate::arguments::Output;
+use crate::engine::View;
+use crate::explain::{Evidence, Kernel, Question, Unknown, explain};
+use crate::trace::{self, Wording};
+
+/// Why there is no answer: a status and a line.
+type Refusal = (StatusCode, String);
+
+/// How an answer is wanted.
+#[derive(Debug, Default, Deserialize)]
+pub(super) struct Form {
+    #[serde(default)]
+    output: Output,
+}
+
+/// What an explanation is asked about.
+#[derive(Debug, Deserialize)]
+pub(super) struct About {
+    about: String,
+}
+
+/// The packet whose way is asked for.
+#[derive(Debug, Deserialize)]
+pub(super) struct OfPacket {
+    packet: String,
+}
+
+pub(super) async fn service(
+    State(sources): State<Sources>,
+    Path((namespace, name)): Path<(String, String)>,
+    Query(form): Query<Form>,
+) -> Result<Response, Refusal> {
+    explain_question(sources, &format!("{namespace}/{name}"), form.output).await
+}
+
+pub(super) async fn explanation(
+    State(sources): State<Sources>,
+    Query(About { about }): Query<About>,
+    Query(form): Query<Form>,
+) -> Result<Response, Refusal> {
+    explain_question(sources, &about, form.output).await
+}
+
+async fn explain_question(
+    sources: Sources,
+    question: &str,
+    output: Output,
+) -> Result<Response, Refusal> {
+    let question: Question = question.parse().map_err(bad_request)?;
+    let view = view(&sources)?;
+    let turn = sources.turns.take().map_err(no_turn)?;
+    let told = sources.inquiries.ask(question.clone()).await;
+    let told = told.map_err(unavailable)?;
+    let board = sources.board;
+    let answer = move || {
+        let tables = Family::ALL.map(|family| Some((family, board.table(family)?)));
+        let report = board.report().borrow().clone();
+        let evidence = Evidence {
+            dataplane: wanted(&view)?,
+            told: &told,
+            rejections: &view.rejections,
+            believed: &tables.into_iter().flatten().collect(),
+            kernel: &Kernel::observe(),
+            families: report.as_ref().map_or(&[], |report| &report.families),
+        };
+        let explanation = explain(&question, &evidence);
+        print(&explanation.map_err(not_found)?, output)
+    };
+    let text = turn.spend(answer).await.map_err(no_turn)??;
+    Ok(respond(text, output))
+}
+
+pub(super) async fn trace(
+    State(sources): State<Sources>,
+    Query(OfPacket { packet }): Query<OfPacket>,
+    Query(form): Query<Form>,
+) -> Result<Response, Refusal> {
+    let wording: Wording = packet.parse().map_err(bad_request)?;
+    let view = view(&sources)?;
+    let turn = sources.turns.take().map_err(no_turn)?;
+    let answer = move || {
+        let traced = trace::trace(&wording, wanted(&view)?, &Kernel::observe());
+        let traced = traced.map_err(|error| (StatusCode::CONFLICT, format!("{error}\n")))?;
+        print(&traced, form.output)
+    };
+    let text = turn.spend(answer).await.map_err(no_turn)??;
+    Ok(respond(text, form.output))
+}
+
+pub(super) async fn dataplane(State(sources): State<Sources>) -> Result<String, Refusal> {
+    let view = view(&sources)?;
+    let turn = sources.turns.take().map_err(no_turn)?;
+    let answer = move || wanted(&view).map(Dataplane::to_string);
+    turn.spend(answer).await.map_err(no_turn)?
+}
+
+/// What the engine knows and wants.
+fn view(sources: &Sources) -> Result<Arc<View>, Refusal> {
+    let view = sources.board.view().borrow().clone();
+    view.ok_or_else(nothing_yet)
+}
+
+fn wanted(view: &View) -> Result<&Dataplane, Refusal> {
+    view.wanted.as_ref().ok_or_else(nothing_yet)
+}
+
+fn print(answer: &(impl Display + Serialize), output: Output) -> Result<String, Refusal> {
+    let text = output.print(answer);
+    text.map_err(|error| (StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")))
+}
+
+fn respond(text: String, output: Output) -> Response {
+    match output {
+        Output::Text => text.into_response(),
+        Output::Json => ([(header::CONTENT_TYPE, "application/json")], text).into_response(),
+    }
+}
+
+fn no_turn(error: TurnError) -> Refusal {
+    let status = match error {
+        TurnError::Taken => StatusCode::SERVICE_UNAVAILABLE,
+        TurnError::Failed(_) => StatusCode::INTERNAL_SERVER_ERROR,
+    };
+    (status, format!("{}\n", chain(&error)))
+}
+
+fn bad_request(error: impl Display) -> Refusal {
+    (StatusCode::BAD_REQUEST, format!("{error}\n"))
+}
+
+fn unavailable(error: impl Display) -> Refusal {
+    (StatusCode::SERVICE_UNAVAILABLE, format!("{error}\n"))
+}
+
+fn nothing_yet() -> Refusal {
+    unavailable("nothing is wanted of the kernel yet: not everything has been listed")
+}
+
+fn not_found(error: Unknown) -> Refusal {
+    (StatusCode::NOT_FOUND, format!("{error}\n"))
+}

@@ -1,0 +1,108 @@
+//! How many answers that cost much are made at once.
+
+use std::sync::Arc;
+
+use thiserror::Error;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+/// One for somebody who looks, one for something that looks all the time: each may hold a copy of
+/// all that the kernel has, and programming needs the processor too.
+const AT_ONCE: usize = 2;
+
+/// Where turns are had at answers that cost much.
+#[derive(Debug, Clone)]
+pub(super) struct Turns(Arc<Semaphore>);
+
+/// Leave to make one. It is given back when it is dropped, or when the work is done.
+#[derive(Debug)]
+pub(super) struct Turn(OwnedSemaphorePermit);
+
+/// Why there is no answer.
+#[derive(Debug, Error)]
+pub(super) enum TurnError {
+    /// Others are being answered.
+    #[error("{AT_ONCE} others are being answered, and no more than that at once; ask again")]
+    Taken,
+    /// Whoever made it did not come to an end.
+    #[error("the answer could not be made")]
+    Failed(#[source] tokio::task::JoinError),
+}
+
+// === impl Turns ===
+
+impl Turns {
+    pub(super) fn new() -> Turns {
+        Turns(Arc::new(Semaphore::new(AT_ONCE)))
+    }
+
+    /// A turn, now or not at all.
+    pub(super) fn take(&self) -> Result<Turn, TurnError> {
+        let turn = Arc::clone(&self.0).try_acquire_owned();
+        turn.map(Turn).map_err(|_| TurnError::Taken)
+    }
+}
+
+// === impl Turn ===
+
+impl Turn {
+    /// Does `work` where it holds up nobody. Once begun it goes on, and the turn with it, also when
+    /// whoever asked has gone.
+    pub(super) async fn spend<T: Send + 'static>(
+        self,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, TurnError> {
+        let Turn(permit) = self;
+        let work = move || {
+            let done = work();
+            drop(permit);
+            done
+        };
+        let done = tokio::task::spawn_blocking(work).await;
+        done.map_err(TurnError::Failed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::{Receiver, Sender, channel};
+    use std::time::Duration;
+
+    use super::*;
+
+    /// Work that says that it has begun, and ends when it is told to.
+    fn held() -> (impl FnOnce() + Send + 'static, Receiver<()>, Sender<()>) {
+        let ((begun, beginning), (end, ending)) = (channel(), channel());
+        let work = move || {
+            let _ = begun.send(());
+            let _ = ending.recv();
+        };
+        (work, beginning, end)
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn one_more_is_told_to_ask_again_and_a_turn_is_over_when_its_work_is() {
+        let turns = Turns::new();
+        let mut held_up = Vec::new();
+        for _ in 0..AT_ONCE {
+            let (work, beginning, end) = held();
+            let turn = turns.take().expect("it is free");
+            let asking = tokio::spawn(turn.spend(work));
+            let begun = beginning.recv_timeout(Duration::from_secs(10));
+            begun.expect("it has its turn");
+            // Whoever asked goes away.
+            asking.abort();
+            assert!(asking.await.is_err_and(|error| error.is_cancelled()));
+            held_up.push(end);
+        }
+        let refused = turns.take().expect_err("all turns are taken");
+        assert!(matches!(refused, TurnError::Taken), "{refused}");
+
+        held_up.clear();
+        let answered = tokio::time::timeout(Duration::from_secs(10), async {
+            while turns.take().is_err() {
+                tokio::task::yield_now().await;
+            }
+        });
+        answered.await.expect("a turn is free again");
+    }
+}

@@ -1,0 +1,84 @@
+use std::time::SystemTime;
+
+use backend::{Culprit, Size};
+use reconciler::{Activity, Pace, Rounds};
+
+use super::*;
+
+/// A report after this many repairs of IPv4, the last of them of what `program` did.
+fn report(drifts: u64, program: &str) -> Report {
+    let damage = Damage {
+        found: SystemTime::UNIX_EPOCH,
+        culprit: Some(Culprit {
+            program: program.to_owned(),
+            process: 4711,
+        }),
+        size: Size {
+            elements: 3,
+            objects: 1,
+        },
+        repaired_after: Duration::from_millis(12),
+    };
+    Report {
+        activity: Activity::Waiting,
+        families: vec![FamilyStatus {
+            family: Family::Ipv4,
+            programmed_since: None,
+            last_receipt: None,
+            last_success: None,
+            failing: None,
+            pace: Pace::Ordinary,
+            drifts,
+            last_damage: (drifts > 0).then_some(damage),
+            quarantined: Vec::new(),
+            shortcomings: Arc::default(),
+            programmed: None,
+            rounds: Rounds::default(),
+        }],
+        contest: None,
+        finished: Vec::new(),
+        latencies: Vec::new(),
+    }
+}
+
+fn notes(announcements: &[Announcement]) -> Vec<&str> {
+    announcements.iter().map(|news| &*news.note).collect()
+}
+
+const BY_NFT: &str =
+    "IPv4: nft (process 4711) had changed 3 elements and 1 objects, repaired after 12ms";
+
+#[test]
+fn a_repair_is_announced_once_with_its_culprit() {
+    let (mut told, now) = (Told::default(), Instant::now());
+    assert_eq!(told.news(&report(0, "nft"), now), []);
+    assert_eq!(notes(&told.news(&report(1, "nft"), now)), [BY_NFT]);
+    assert_eq!(told.news(&report(1, "nft"), now), []);
+}
+
+#[test]
+fn the_same_program_is_announced_once_a_minute() {
+    let (mut told, now) = (Told::default(), Instant::now());
+    let at = |seconds| now + Duration::from_secs(seconds);
+    assert_eq!(told.news(&report(1, "nft"), now).len(), 1);
+    assert_eq!(told.news(&report(2, "nft"), at(59)).len(), 0);
+    assert_eq!(told.news(&report(3, "firewalld"), at(59)).len(), 1);
+    assert_eq!(told.news(&report(4, "nft"), at(60)).len(), 1);
+}
+
+#[test]
+fn that_repairs_are_held_back_is_announced_when_it_begins() {
+    let (mut told, now) = (Told::default(), Instant::now());
+    let contested = Report {
+        contest: Some(Contest {
+            since: SystemTime::UNIX_EPOCH,
+            repairs: 6,
+            within: Duration::from_millis(1250),
+            culprit: None,
+        }),
+        ..report(0, "nft")
+    };
+    let expected = "somebody keeps changing the rules: repaired 6 times within 1.2 s";
+    assert_eq!(notes(&told.news(&contested, now)), [expected]);
+    assert_eq!(told.news(&contested, now), []);
+}

@@ -1,0 +1,291 @@
+//! What happens on this node that people look for in `kubectl events`.
+//!
+//! Whoever has something to say announces it and goes on: nothing here waits, and nothing that goes
+//! wrong here is anybody else's concern. Every announcement is in the log too.
+
+use std::fmt;
+use std::time::Duration;
+
+use dataplane::ServiceKey;
+use k8s_openapi::api::core::v1::ObjectReference;
+use kube::runtime::events::{Event, EventType, Recorder, Reporter};
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family as Labelled;
+use runtime::{Metrics, Stop, chain};
+use tokio::sync::mpsc;
+use tokio::time::Instant;
+use tracing::{info, warn};
+
+/// What `reportingController` says.
+const CONTROLLER: &str = "signpost-agent";
+/// What `action` says, which the API does not accept without: these are reports about state.
+const ACTION: &str = "Report";
+/// How many announcements may wait to be published.
+const WAITING: usize = 64;
+/// How many events may be written one after the other, as client-go's spam filter allows.
+const BURST: u32 = 25;
+/// How long it takes until one more may be. 5,000 nodes that never stop are 500 writes a second.
+const ONE_MORE_AFTER: Duration = Duration::from_secs(10);
+/// The longest `note` the API accepts, in bytes (pkg/apis/core/validation/events.go).
+const LONGEST_NOTE: usize = 1024;
+
+/// Something that happened.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Announcement {
+    /// What it happened to.
+    pub(crate) regarding: Regarding,
+    /// Whether somebody should do something about it.
+    pub(crate) severity: Severity,
+    /// What, in one word in camel case. Announcements of the same reason about the same object are
+    /// one event with a count.
+    pub(crate) reason: &'static str,
+    /// The particulars, for people. Cut at what the API accepts.
+    pub(crate) note: String,
+}
+
+/// What an announcement is about.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Regarding {
+    /// The node that this process runs on.
+    Node,
+    /// A Service.
+    Service(ServiceKey),
+}
+
+/// How much an announcement matters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Severity {
+    /// It is as it should be.
+    Normal,
+    /// It is not.
+    Warning,
+}
+
+/// Where announcements are made. Cheap to clone; never blocks.
+#[derive(Debug, Clone)]
+pub(crate) struct Events {
+    waiting: mpsc::Sender<Announcement>,
+    counts: Counts,
+}
+
+/// The other end of [`Events`].
+#[derive(Debug)]
+pub(crate) struct Announcements {
+    waiting: mpsc::Receiver<Announcement>,
+    counts: Counts,
+}
+
+/// Where announcements are published.
+pub(crate) enum Journal {
+    /// In the cluster, as events of `events.k8s.io/v1`.
+    Cluster(Box<Recorder>),
+    /// Nowhere but in the log: there is no API server.
+    Log,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OfOutcome {
+    outcome: &'static str,
+}
+
+#[derive(Debug, Clone, Default)]
+struct Counts(Labelled<OfOutcome, Counter>);
+
+/// How many events may be written at the moment.
+#[derive(Debug)]
+struct Allowance {
+    left: u32,
+    /// When one was last added.
+    since: Instant,
+}
+
+// === impl Events ===
+
+impl Events {
+    /// With `signpost_events_total{outcome}` in `metrics`: published, failed, or dropped because
+    /// there were too many.
+    pub(crate) fn register(metrics: &Metrics) -> (Events, Announcements) {
+        let counts = Counts::default();
+        metrics.register(
+            "signpost_events",
+            "What was announced, by what became of it",
+            counts.0.clone(),
+        );
+        let (sender, receiver) = mpsc::channel(WAITING);
+        let events = Events {
+            waiting: sender,
+            counts: counts.clone(),
+        };
+        let announcements = Announcements {
+            waiting: receiver,
+            counts,
+        };
+        (events, announcements)
+    }
+
+    /// Makes it known, some time soon; or counts it as dropped when too much is waiting.
+    pub(crate) fn announce(&self, announcement: Announcement) {
+        if self.waiting.try_send(announcement).is_err() {
+            self.counts.add("dropped");
+        }
+    }
+}
+
+// === impl Announcements ===
+
+impl Announcements {
+    /// The next announcement; `None` when nobody is left to make one. Cancel safe.
+    pub(crate) async fn next(&mut self) -> Option<Announcement> {
+        self.waiting.recv().await
+    }
+
+    /// Publishes what is announced until `stop`, and what was announced before it.
+    pub(crate) async fn publish(mut self, node: String, journal: Journal, stop: Stop) {
+        let mut allowance = Allowance::full(Instant::now());
+        let mut failing = false;
+        loop {
+            // Both arms are cancel safe.
+            let announcement = tokio::select! {
+                biased;
+                announcement = self.next() => announcement,
+                () = stop.stopped() => {
+                    self.waiting.close();
+                    self.next().await
+                }
+            };
+            let Some(announcement) = announcement else {
+                // Whoever could announce something is gone, which is not why this task should end.
+                return stop.stopped().await;
+            };
+            log(&announcement);
+            let Journal::Cluster(recorder) = &journal else {
+                self.counts.add("published");
+                continue;
+            };
+            if !allowance.take(Instant::now()) {
+                self.counts.add("dropped");
+                continue;
+            }
+            let (event, regarding) = event(announcement, &node);
+            match recorder.publish(&event, &regarding).await {
+                Ok(()) => {
+                    self.counts.add("published");
+                    failing = false;
+                }
+                Err(error) => {
+                    self.counts.add("failed");
+                    if !failing {
+                        warn!(error = %chain(&error), "events are not written; they stay in this log");
+                    }
+                    failing = true;
+                }
+            }
+        }
+    }
+}
+
+// === impl Journal ===
+
+impl Journal {
+    /// In the cluster that `client` reaches, in the name of the agent on `node`.
+    pub(crate) fn cluster(client: kube::Client, node: &str) -> Journal {
+        let reporter = Reporter {
+            controller: CONTROLLER.to_owned(),
+            instance: Some(node.to_owned()),
+        };
+        Journal::Cluster(Box::new(Recorder::new(client, reporter)))
+    }
+}
+
+// === impl Allowance ===
+
+impl Allowance {
+    fn full(now: Instant) -> Allowance {
+        Allowance {
+            left: BURST,
+            since: now,
+        }
+    }
+
+    fn take(&mut self, now: Instant) -> bool {
+        while self.left < BURST && now.saturating_duration_since(self.since) >= ONE_MORE_AFTER {
+            self.left += 1;
+            self.since += ONE_MORE_AFTER;
+        }
+        if self.left == BURST {
+            self.since = now;
+        }
+        let allowed = self.left > 0;
+        self.left = self.left.saturating_sub(1);
+        allowed
+    }
+}
+
+// === impl Counts ===
+
+impl Counts {
+    fn add(&self, outcome: &'static str) {
+        self.0.get_or_create(&OfOutcome { outcome }).inc();
+    }
+}
+
+fn log(announcement: &Announcement) {
+    let Announcement {
+        regarding,
+        severity,
+        reason,
+        note,
+    } = announcement;
+    match severity {
+        Severity::Normal => info!(%regarding, reason, "{note}"),
+        Severity::Warning => warn!(%regarding, reason, "{note}"),
+    }
+}
+
+/// In the API's terms: what is said, and what about.
+fn event(announcement: Announcement, node: &str) -> (Event, ObjectReference) {
+    let mut note = announcement.note;
+    note.truncate(note.floor_char_boundary(LONGEST_NOTE));
+    let event = Event {
+        type_: match announcement.severity {
+            Severity::Normal => EventType::Normal,
+            Severity::Warning => EventType::Warning,
+        },
+        reason: announcement.reason.to_owned(),
+        note: Some(note),
+        action: ACTION.to_owned(),
+        secondary: None,
+    };
+    let regarding = match announcement.regarding {
+        Regarding::Node => ObjectReference {
+            api_version: Some("v1".to_owned()),
+            kind: Some("Node".to_owned()),
+            name: Some(node.to_owned()),
+            // `kubectl describe node` looks for this beside the real one, because kubelets and
+            // kube-proxy say it so.
+            uid: Some(node.to_owned()),
+            ..ObjectReference::default()
+        },
+        Regarding::Service(service) => ObjectReference {
+            api_version: Some("v1".to_owned()),
+            kind: Some("Service".to_owned()),
+            namespace: Some(service.namespace.to_string()),
+            name: Some(service.name.to_string()),
+            ..ObjectReference::default()
+        },
+    };
+    (event, regarding)
+}
+
+impl fmt::Display for Regarding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Regarding::Node => f.write_str("Node"),
+            Regarding::Service(service) => write!(f, "Service {service}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,193 @@
+//! What is answered, for machines as it stands here and for people as [`text`](super::text) prints
+//! it.
+
+use serde::Serialize;
+
+/// All that is known of what was asked about.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Explanation {
+    /// What was asked.
+    pub(crate) question: String,
+    /// The node that answers.
+    pub(crate) node: String,
+    /// What there is to say at once, in sentences without their end.
+    pub(crate) remarks: Vec<String>,
+    /// The Services that it is about.
+    pub(crate) services: Vec<ServiceAnswer>,
+    /// For an address: the Services that have it as an endpoint.
+    pub(crate) endpoint_of: Vec<EndpointOf>,
+    /// For an address that no Service has: what the kernel has at it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) unclaimed: Option<FrontendAnswer>,
+    /// How the kernel stands, for each family that it is about.
+    pub(crate) kernel: Vec<KernelAnswer>,
+}
+
+/// One Service.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct ServiceAnswer {
+    /// Its name.
+    pub(crate) service: String,
+    /// `spec.type`, as far as it changes anything.
+    #[serde(rename = "type")]
+    pub(crate) kind: &'static str,
+    /// `spec.internalTrafficPolicy`.
+    pub(crate) internal_traffic_policy: &'static str,
+    /// `spec.externalTrafficPolicy`, where it has a meaning.
+    pub(crate) external_traffic_policy: Option<&'static str>,
+    /// For how many seconds a client returns to its endpoint.
+    pub(crate) affinity_seconds: Option<u64>,
+    /// Who may connect to load-balancer IPs; empty: everyone.
+    pub(crate) source_ranges: Vec<String>,
+    /// What a load balancer is told.
+    pub(crate) health_check: Option<HealthCheckAnswer>,
+    /// Its ports with their endpoints.
+    pub(crate) ports: Vec<PortAnswer>,
+    /// What it is reached at.
+    pub(crate) frontends: Vec<FrontendAnswer>,
+    /// Its cluster IPs and its endpoints on this node, in the sets of those.
+    pub(crate) memberships: Vec<PieceAnswer>,
+    /// What of it is not honoured or not programmed, in sentences.
+    pub(crate) not_honoured: Vec<String>,
+}
+
+/// `spec.healthCheckNodePort`.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct HealthCheckAnswer {
+    /// The port.
+    pub(crate) port: u16,
+    /// How many ready endpoints this node has.
+    pub(crate) local_endpoints: usize,
+}
+
+/// One port of a Service.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct PortAnswer {
+    /// Its name; empty when it has none.
+    pub(crate) name: String,
+    /// `80/tcp`.
+    pub(crate) port: String,
+    /// Its node port.
+    pub(crate) node_port: Option<u16>,
+    /// Its endpoints, of both families.
+    pub(crate) endpoints: Vec<EndpointAnswer>,
+}
+
+/// One endpoint of one port.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct EndpointAnswer {
+    /// Its address and port.
+    pub(crate) address: String,
+    /// The node it is on, if that is said.
+    pub(crate) node: Option<String>,
+    /// Whether that is this node.
+    pub(crate) here: bool,
+    /// Its condition `ready`.
+    pub(crate) ready: bool,
+    /// Its condition `serving`.
+    pub(crate) serving: bool,
+    /// Its condition `terminating`.
+    pub(crate) terminating: bool,
+    /// The zones and nodes that it is hinted for.
+    pub(crate) hinted_for: Vec<String>,
+    /// Whether this node sends anyone there.
+    pub(crate) usage: Usage,
+    /// Why, where that is not plain.
+    pub(crate) because: Option<String>,
+}
+
+/// Whether an endpoint is used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) enum Usage {
+    /// Under every policy that the port has.
+    Used,
+    /// Not under policy Local.
+    UsedUnlessLocal,
+    /// Under policy Local alone.
+    UsedIfLocal,
+    /// Not at all.
+    Unused,
+}
+
+/// One thing that a Service is reached at.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct FrontendAnswer {
+    /// `10.96.0.10:80/tcp`.
+    pub(crate) address: String,
+    /// The sort of address; empty where nobody wants it.
+    pub(crate) kind: String,
+    /// The name of the Service's port.
+    pub(crate) port: String,
+    /// The policy that counts here.
+    pub(crate) policy: &'static str,
+    /// Where connections go, in sentences without their end.
+    pub(crate) connections: Vec<String>,
+    /// The Service that has it instead.
+    pub(crate) served_for: Option<String>,
+    /// Its elements.
+    pub(crate) elements: Vec<PieceAnswer>,
+    /// The chains that its packets pass and others do not.
+    pub(crate) chains: Vec<PieceAnswer>,
+}
+
+/// A piece of the table.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct PieceAnswer {
+    /// As nft prints it.
+    pub(crate) piece: String,
+    /// How it stands.
+    pub(crate) standing: PieceStanding,
+    /// What the kernel has in its place, where that differs.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) found: Vec<String>,
+}
+
+/// How a piece of the table stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) enum PieceStanding {
+    /// It is in the kernel.
+    Present,
+    /// It is missing in the kernel.
+    Missing,
+    /// It is in the kernel and not wanted.
+    Unwanted,
+    /// The kernel has something else in its place.
+    Different,
+    /// It is wanted; no kernel was read.
+    Unverified,
+}
+
+/// A Service that has the address as an endpoint.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct EndpointOf {
+    /// The Service.
+    pub(crate) service: String,
+    /// The name of its port.
+    pub(crate) port: String,
+    /// The endpoint.
+    pub(crate) endpoint: EndpointAnswer,
+}
+
+/// One family of the kernel.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct KernelAnswer {
+    /// `IPv4` or `IPv6`.
+    pub(crate) family: String,
+    /// How its whole table compares with what was programmed last, in a sentence without its end.
+    pub(crate) table: String,
+    /// Chains and sets that all packets pass and that are not as they were programmed.
+    pub(crate) damaged: Vec<PieceAnswer>,
+    /// The last round, in words.
+    pub(crate) last_round: Option<String>,
+}

@@ -1,0 +1,140 @@
+//! Why each endpoint of a port is used, or is not. Pure.
+
+use dataplane::{
+    Endpoint, Family, Frontend, FrontendKind, Nearness, Node, Service, ServicePort, TrafficPolicy,
+    nearness, select,
+};
+
+use super::answer::{EndpointAnswer, Usage};
+
+/// Which lists of endpoints the frontends of a port draw from.
+#[derive(Debug, Clone, Copy)]
+struct InUse {
+    cluster: bool,
+    local: bool,
+}
+
+/// What is said of every endpoint of `port` in one family, in order. `frontends` are those of the
+/// port.
+pub(super) fn explain_endpoints<'a>(
+    family: Family,
+    service: &Service,
+    port: &ServicePort,
+    endpoints: &[Endpoint],
+    frontends: impl Iterator<Item = &'a Frontend> + Clone,
+    node: &Node,
+) -> Vec<EndpointAnswer> {
+    let candidates: Vec<&Endpoint> = endpoints
+        .iter()
+        .filter(|endpoint| Family::of(endpoint.address) == family)
+        .collect();
+    if service.cluster_ip(family).is_none() {
+        let because = format!("the Service has no {family} cluster IP");
+        let unused =
+            |endpoint: &&Endpoint| answer(endpoint, node, Usage::Unused, Some(because.clone()));
+        return candidates.iter().map(unused).collect();
+    }
+    let in_use = InUse::of(frontends);
+    let selection = select(service, port, &candidates, node);
+    let nearness = nearness(&candidates, node);
+    let explain = |(position, endpoint): (usize, &&Endpoint)| {
+        let cluster = in_use.cluster && selection.cluster.contains(&position);
+        let local = in_use.local && selection.local.contains(&position);
+        let (usage, because) = judge(in_use, (cluster, local), endpoint, nearness, node);
+        answer(endpoint, node, usage, because)
+    };
+    candidates.iter().enumerate().map(explain).collect()
+}
+
+/// How an endpoint that is chosen for these lists is used, and why.
+fn judge(
+    in_use: InUse,
+    (cluster, local): (bool, bool),
+    endpoint: &Endpoint,
+    nearness: Nearness,
+    node: &Node,
+) -> (Usage, Option<String>) {
+    let not_in_cluster = || why_not_in_cluster(endpoint, nearness).map(str::to_owned);
+    let not_local = || why_not_local(endpoint, node).map(str::to_owned);
+    match (cluster, local) {
+        (false, false) if in_use.cluster => (Usage::Unused, not_in_cluster()),
+        (false, false) if in_use.local => (Usage::Unused, not_local()),
+        (false, false) => (Usage::Unused, Some("nothing leads to this port".to_owned())),
+        chosen if chosen == (in_use.cluster, in_use.local) => {
+            let because = (!endpoint.readiness.ready)
+                .then(|| "it still serves, and none that may be used is ready".to_owned());
+            (Usage::Used, because)
+        }
+        (true, _) => (Usage::UsedUnlessLocal, not_local()),
+        (false, true) => (Usage::UsedIfLocal, not_in_cluster()),
+    }
+}
+
+fn why_not_in_cluster(endpoint: &Endpoint, nearness: Nearness) -> Option<&'static str> {
+    match nearness {
+        _ if !endpoint.readiness.ready => why_not_ready(endpoint),
+        Nearness::SameNode => Some("it is not hinted for this node, and others are"),
+        Nearness::SameZone => Some("it is not hinted for this node's zone, and others are"),
+        Nearness::Anywhere => None,
+    }
+}
+
+fn why_not_local(endpoint: &Endpoint, node: &Node) -> Option<&'static str> {
+    if node.hosts(endpoint) {
+        why_not_ready(endpoint)
+    } else {
+        Some("it is not on this node")
+    }
+}
+
+/// Nothing, where it is neither ready nor anything else that would let it be used.
+fn why_not_ready(endpoint: &Endpoint) -> Option<&'static str> {
+    let draining = endpoint.readiness.draining();
+    draining.then_some("it is going away, and others are ready")
+}
+
+fn answer(
+    endpoint: &Endpoint,
+    node: &Node,
+    usage: Usage,
+    because: Option<String>,
+) -> EndpointAnswer {
+    let target = dataplane::Target {
+        address: endpoint.address,
+        port: endpoint.port,
+    };
+    let zones = endpoint
+        .hints
+        .zones
+        .iter()
+        .map(|zone| format!("zone {zone}"));
+    let nodes = endpoint
+        .hints
+        .nodes
+        .iter()
+        .map(|node| format!("node {node}"));
+    EndpointAnswer {
+        address: target.to_string(),
+        node: endpoint.node.as_deref().map(str::to_owned),
+        here: node.hosts(endpoint),
+        ready: endpoint.readiness.ready,
+        serving: endpoint.readiness.serving,
+        terminating: endpoint.readiness.terminating,
+        hinted_for: zones.chain(nodes).collect(),
+        usage,
+        because,
+    }
+}
+
+// === impl InUse ===
+
+impl InUse {
+    fn of<'a>(mut frontends: impl Iterator<Item = &'a Frontend> + Clone) -> InUse {
+        let local = |frontend: &Frontend| frontend.policy == TrafficPolicy::Local;
+        InUse {
+            local: frontends.clone().any(local),
+            cluster: frontends
+                .any(|frontend| frontend.kind != FrontendKind::ClusterIp || !local(frontend)),
+        }
+    }
+}

@@ -1,0 +1,211 @@
+//! An address or a node port that somebody asked about: whose it is, and whose endpoint. Pure.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, SocketAddr};
+
+use dataplane::{Dataplane, Family, FrontendKey, Port, Protocol, ServiceKey, Target};
+
+use super::answer::{EndpointAnswer, EndpointOf, FrontendAnswer};
+use super::service::Comparison;
+use super::{Evidence, Question, count, service};
+
+/// The Services that are reached at a place. Costs in proportion to the cluster.
+pub(crate) fn services_at(question: &Question, dataplane: &Dataplane) -> BTreeSet<ServiceKey> {
+    frontends_at(question, dataplane).into_keys().collect()
+}
+
+/// What is reached at a place, by Service, whoever of several gets it.
+pub(super) fn frontends_at(
+    question: &Question,
+    dataplane: &Dataplane,
+) -> BTreeMap<ServiceKey, Vec<FrontendKey>> {
+    let mut found: BTreeMap<ServiceKey, Vec<FrontendKey>> = BTreeMap::new();
+    for (key, claims) in dataplane.frontends().sorted() {
+        if is_at(question, key, dataplane) {
+            let claimants = [claims.winner()].into_iter().chain(claims.losers());
+            for (service, _) in claimants {
+                found.entry(service.clone()).or_default().push(*key);
+            }
+        }
+    }
+    found
+}
+
+/// Whether a packet to the place is a packet to `key`; a node's address leads to node ports.
+fn is_at(question: &Question, key: &FrontendKey, dataplane: &Dataplane) -> bool {
+    if question.is_about(key) {
+        return true;
+    }
+    let Question::Address {
+        address,
+        port,
+        protocol,
+    } = question
+    else {
+        return false;
+    };
+    let Some(port) = port else { return false };
+    let on_node = Question::NodePort {
+        port: *port,
+        protocol: *protocol,
+    };
+    key.family() == Family::of(*address) && is_of_node(*address, dataplane) && on_node.is_about(key)
+}
+
+/// Whether the node has this address and takes node ports at it.
+fn is_of_node(address: IpAddr, dataplane: &Dataplane) -> bool {
+    match dataplane.config().node_ports.of(Family::of(address)) {
+        Some(listed) => listed.contains(&address),
+        None => dataplane.node().local_addresses.contains(&address) && !address.is_loopback(),
+    }
+}
+
+/// The Services that have the address as an endpoint, in whatever condition.
+pub(super) fn endpoint_of(question: &Question, evidence: &Evidence<'_>) -> Vec<EndpointOf> {
+    let Question::Address { address, port, .. } = question else {
+        return Vec::new();
+    };
+    let mut uses = Vec::new();
+    for name in evidence.told.services.keys() {
+        for service_port in service::explain_ports(name, evidence) {
+            let endpoints = service_port.endpoints.into_iter();
+            let meant = endpoints.filter(|endpoint| is_endpoint(endpoint, *address, *port));
+            uses.extend(meant.map(|endpoint| EndpointOf {
+                service: name.to_string(),
+                port: service_port.name.clone(),
+                endpoint,
+            }));
+        }
+    }
+    uses
+}
+
+fn is_endpoint(endpoint: &EndpointAnswer, address: IpAddr, port: Option<Port>) -> bool {
+    let text = &endpoint.address;
+    match port {
+        Some(port) => *text == Target { address, port }.to_string(),
+        None => text
+            .parse()
+            .is_ok_and(|socket: std::net::SocketAddr| socket.ip() == address),
+    }
+}
+
+/// What there is to say of a place at once.
+pub(super) fn remarks(
+    question: &Question,
+    asked: &BTreeMap<ServiceKey, Vec<FrontendKey>>,
+    uses: &[EndpointOf],
+    evidence: &Evidence<'_>,
+) -> Vec<String> {
+    let mut remarks = Vec::new();
+    if !uses.is_empty() {
+        let services: BTreeSet<&str> = uses.iter().map(|u| u.service.as_str()).collect();
+        let services = count(services.len(), "Service");
+        remarks.push(format!("{question} is an endpoint of {services}"));
+    }
+    if !asked.is_empty() || !uses.is_empty() {
+        return remarks;
+    }
+    let dataplane = evidence.dataplane;
+    if let Question::NodePort { .. } = question {
+        remarks.push(format!("no Service has {question} as a node port"));
+        return remarks;
+    }
+    if let Question::Address { address, port, .. } = question {
+        if let Some(remark) = remark_on_own(*address, *port, dataplane) {
+            remarks.push(remark);
+            return remarks;
+        }
+        if let Some(claims) = dataplane.cluster_ips().get(address) {
+            let (owner, ()) = claims.winner();
+            remarks.push(format!(
+                "{address} is a cluster IP of Service {owner}, which has nothing at {question}: \
+                 connections are refused"
+            ));
+            return remarks;
+        }
+        let mut ranges = dataplane.config().service_cidrs.iter();
+        if let Some(range) = ranges.find(|range| range.contains(address)) {
+            remarks.push(format!(
+                "{address} is inside the Service range {range}, and no Service has it: connections \
+                 are dropped"
+            ));
+            return remarks;
+        }
+    }
+    remarks.push(format!(
+        "no Service has {question}, as an address or as an endpoint"
+    ));
+    remarks
+}
+
+/// What there is to say of an address of the node itself, if it is one.
+fn remark_on_own(address: IpAddr, port: Option<Port>, dataplane: &Dataplane) -> Option<String> {
+    let node_port = |protocol| {
+        let (family, port) = (Family::of(address), port?);
+        let key = FrontendKey::NodePort {
+            family,
+            protocol,
+            port,
+        };
+        Some(dataplane.frontends().get(&key)?.winner().0)
+    };
+    let owner = Protocol::ALL.into_iter().find_map(node_port);
+    let place = match port {
+        Some(port) => SocketAddr::new(address, port.get()).to_string(),
+        None => address.to_string(),
+    };
+    if address.is_loopback() {
+        let owner = owner?;
+        return Some(format!(
+            "{place} is a node port of Service {owner} on localhost, where no rule of the kernel \
+             applies: the agent itself answers there if the profile has nodePorts.localhost: \
+             userspace"
+        ));
+    }
+    if is_of_node(address, dataplane) {
+        return Some(match port {
+            Some(port) => format!(
+                "{place} is at this node, which takes node ports there, and no Service has node \
+                 port {port}"
+            ),
+            None => format!(
+                "{place} is this node's, which takes node ports there: node:PORT asks for one"
+            ),
+        });
+    }
+    if !dataplane.node().local_addresses.contains(&address) {
+        return None;
+    }
+    let mut remark = format!(
+        "{place} is at this node, which takes no node ports there: the profile's \
+         nodePorts.addresses leaves it out"
+    );
+    if let (Some(owner), Some(port)) = (owner, port) {
+        remark.push_str(&format!("; Service {owner} has node port {port}"));
+    }
+    Some(remark)
+}
+
+/// What the kernel holds for a place that no Service has.
+pub(super) fn explain_unclaimed(
+    question: &Question,
+    asked: &BTreeMap<ServiceKey, Vec<FrontendKey>>,
+    evidence: &Evidence<'_>,
+) -> Option<FrontendAnswer> {
+    let key = question.frontend().filter(|_| asked.is_empty())?;
+    let dataplane = evidence.dataplane;
+    let nothing = Dataplane::new(dataplane.node().clone(), dataplane.config().clone());
+    let comparison = Comparison::new(key.family(), &nothing, evidence);
+    let elements = comparison.pieces(|wanted, found| wanted.compare_elements(found, &key));
+    (!elements.is_empty()).then(|| FrontendAnswer {
+        address: key.to_string(),
+        kind: String::new(),
+        port: String::new(),
+        policy: "",
+        connections: Vec::new(),
+        served_for: None,
+        elements,
+        chains: Vec::new(),
+    })
+}

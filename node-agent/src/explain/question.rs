@@ -1,0 +1,223 @@
+//! What people ask about.
+
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+use std::str::FromStr;
+
+use dataplane::{FrontendKey, Port, Protocol, ServiceKey};
+use thiserror::Error;
+
+/// A Service or an address, as people write them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Question {
+    /// `namespace/name` or `namespace/name:port`.
+    Service {
+        /// The Service.
+        service: ServiceKey,
+        /// The name of one of its ports, or its number.
+        port: Option<String>,
+    },
+    /// `10.96.0.10`, `10.96.0.10:80` or `10.96.0.10:80/tcp`: what is reached there, or has it as
+    /// an endpoint.
+    Address {
+        /// The address.
+        address: IpAddr,
+        /// The port, if only one is meant.
+        port: Option<Port>,
+        /// The protocol, if only one is meant.
+        protocol: Option<Protocol>,
+    },
+    /// `node:30080` or `node:30080/tcp`.
+    NodePort {
+        /// The port.
+        port: Port,
+        /// The protocol, if only one is meant.
+        protocol: Option<Protocol>,
+    },
+}
+
+/// A text that names neither a Service nor an address.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[error("{text:?} is not namespace/name[:port], ADDRESS[:PORT[/PROTOCOL]] or node:PORT[/PROTOCOL]")]
+pub(crate) struct ParseQuestionError {
+    text: String,
+}
+
+// === impl Question ===
+
+impl Question {
+    /// The one thing to connect to that the question names, if it is one: an address with port and
+    /// protocol.
+    pub(crate) fn frontend(&self) -> Option<FrontendKey> {
+        match self {
+            Question::Address {
+                address,
+                port: Some(port),
+                protocol: Some(protocol),
+            } => Some(FrontendKey::Address {
+                address: *address,
+                protocol: *protocol,
+                port: *port,
+            }),
+            _ => None,
+        }
+    }
+
+    /// Whether `key` is what the question is about, as something to connect to.
+    pub(crate) fn is_about(&self, key: &FrontendKey) -> bool {
+        let protocol_matches =
+            |wanted: &Option<Protocol>| wanted.is_none_or(|wanted| wanted == key.protocol());
+        match (self, key) {
+            (
+                Question::Address {
+                    address,
+                    port,
+                    protocol,
+                },
+                FrontendKey::Address { address: own, .. },
+            ) => {
+                address == own
+                    && port.is_none_or(|port| port == key.port())
+                    && protocol_matches(protocol)
+            }
+            (Question::NodePort { port, protocol }, FrontendKey::NodePort { .. }) => {
+                *port == key.port() && protocol_matches(protocol)
+            }
+            _ => false,
+        }
+    }
+}
+
+impl FromStr for Question {
+    type Err = ParseQuestionError;
+
+    fn from_str(text: &str) -> Result<Question, ParseQuestionError> {
+        parse_place(text)
+            .or_else(|| parse_service(text))
+            .ok_or_else(|| ParseQuestionError {
+                text: text.to_owned(),
+            })
+    }
+}
+
+/// An address or a node port; a Service's name is neither, whatever its namespace is called.
+fn parse_place(text: &str) -> Option<Question> {
+    let (place, protocol) = match text.rsplit_once('/') {
+        Some((place, protocol)) => (place, Some(parse_protocol(protocol)?)),
+        None => (text, None),
+    };
+    if let Some(port) = place.strip_prefix("node:") {
+        let port = port.parse().ok().and_then(Port::new)?;
+        return Some(Question::NodePort { port, protocol });
+    }
+    if let Ok(socket) = place.parse::<SocketAddr>() {
+        return Some(Question::Address {
+            address: socket.ip(),
+            port: Some(Port::new(socket.port())?),
+            protocol,
+        });
+    }
+    let bare = place.trim_start_matches('[').trim_end_matches(']');
+    Some(Question::Address {
+        address: bare.parse().ok()?,
+        port: None,
+        protocol,
+    })
+}
+
+fn parse_service(text: &str) -> Option<Question> {
+    let (namespace, rest) = text.split_once('/')?;
+    let (name, port) = match rest.split_once(':') {
+        Some((name, port)) => (name, Some(port.to_owned())),
+        None => (rest, None),
+    };
+    let is_name = !namespace.is_empty() && !name.is_empty() && !name.contains('/');
+    let is_port = port.as_ref().is_none_or(|port| !port.is_empty());
+    (is_name && is_port).then(|| Question::Service {
+        service: ServiceKey::new(namespace, name),
+        port,
+    })
+}
+
+/// The protocol of this name, as we print it.
+pub(crate) fn parse_protocol(name: &str) -> Option<Protocol> {
+    let mut known = Protocol::ALL.into_iter();
+    known.find(|protocol| protocol.to_string() == name.to_lowercase())
+}
+
+impl fmt::Display for Question {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let protocol = match self {
+            Question::Service { service, port } => {
+                service.fmt(f)?;
+                return match port {
+                    Some(port) => write!(f, ":{port}"),
+                    None => Ok(()),
+                };
+            }
+            Question::Address {
+                address,
+                port,
+                protocol,
+            } => {
+                match port {
+                    Some(port) => SocketAddr::new(*address, port.get()).fmt(f)?,
+                    None => address.fmt(f)?,
+                }
+                protocol
+            }
+            Question::NodePort { port, protocol } => {
+                write!(f, "node:{port}")?;
+                protocol
+            }
+        };
+        match protocol {
+            Some(protocol) => write!(f, "/{protocol}"),
+            None => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_question_reads_as_it_prints() {
+        for text in [
+            "shop/cart",
+            "shop/cart:http",
+            "10.96.0.10",
+            "10.96.0.10:80",
+            "10.96.0.10:80/tcp",
+            "[fd00:10:96::10]:53/udp",
+            "fd00:10:96::10",
+            "node:30080",
+            "node:30080/sctp",
+        ] {
+            let question: Question = text.parse().expect("a question");
+            assert_eq!(question.to_string(), text);
+        }
+    }
+
+    #[test]
+    fn a_namespace_called_node_is_no_node_port() {
+        let question: Question = "node/web:http".parse().expect("a question");
+        assert!(matches!(question, Question::Service { .. }), "{question:?}");
+    }
+
+    #[test]
+    fn what_names_nothing_is_refused() {
+        for text in [
+            "cart",
+            "/cart",
+            "shop/",
+            "shop/cart:",
+            "a/b/c",
+            "10.96.0.10:0",
+            "node:0",
+        ] {
+            assert!(text.parse::<Question>().is_err(), "{text}");
+        }
+    }
+}

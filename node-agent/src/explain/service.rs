@@ -1,0 +1,353 @@
+//! One Service, and the frontends of it that somebody asked about. Pure.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use backend::{Backend, Rendered};
+use backend_nftables::{Nftables, Piece, Table};
+use catalog::View;
+use dataplane::{
+    Affinity, Dataplane, Family, Frontend, FrontendKey, ObjectKind, Service, ServiceKey,
+    ServiceKind, ServicePort, ServiceRules, TrafficPolicy,
+};
+
+use super::answer::{
+    FrontendAnswer, HealthCheckAnswer, PieceAnswer, PieceStanding, PortAnswer, ServiceAnswer,
+};
+use super::endpoints::explain_endpoints;
+use super::{Evidence, Unknown, connections, verified};
+use crate::inquiry::Standing;
+
+/// What is wanted of one family's table for one Service, and what the kernel was seen to hold.
+pub(super) struct Comparison {
+    wanted: Table,
+    /// `None`: no kernel was read.
+    found: Option<Table>,
+}
+
+/// The frontends of a Service; with a `port`, all those of the ports that have it as their name,
+/// their number or their node port.
+pub(super) fn frontends_of(
+    service: &Service,
+    port: Option<&str>,
+    evidence: &Evidence<'_>,
+) -> Result<Vec<FrontendKey>, Unknown> {
+    let ports = service.ports.iter();
+    let meant: Vec<&ServicePort> = ports
+        .filter(|candidate| port.is_none_or(|port| is_called(candidate, port)))
+        .collect();
+    if let (true, Some(port)) = (meant.is_empty(), port) {
+        let has: Vec<String> = service.ports.iter().map(describe_port).collect();
+        return Err(Unknown::Port {
+            service: service.key.clone(),
+            port: port.to_owned(),
+            has: has.join(", "),
+        });
+    }
+    // A Service without rules was told of a moment ago and is about to be compiled.
+    let rules = evidence.dataplane.services().get(&service.key);
+    let frontends = rules.into_iter().flat_map(|rules| &rules.frontends);
+    let is_meant = |frontend: &Frontend| meant.iter().any(|port| is_of(frontend, port));
+    let keys = frontends.filter(|(_, frontend)| is_meant(frontend));
+    Ok(keys.map(|(key, _)| *key).collect())
+}
+
+/// `http (80/tcp, node port 30080)`.
+fn describe_port(port: &ServicePort) -> String {
+    let number = format!("{}/{}", port.port, port.protocol);
+    let numbers = match port.node_port {
+        Some(node_port) => format!("{number}, node port {node_port}"),
+        None => number,
+    };
+    match &*port.name {
+        "" => numbers,
+        name => format!("{name} ({numbers})"),
+    }
+}
+
+/// Whether somebody who says `name` means `port`. Names have a letter in them, numbers have none.
+fn is_called(port: &ServicePort, name: &str) -> bool {
+    let mut numbers = [Some(port.port), port.node_port].into_iter().flatten();
+    *port.name == *name || numbers.any(|number| number.to_string() == name)
+}
+
+fn is_of(frontend: &Frontend, port: &ServicePort) -> bool {
+    let name = &frontend.service_port;
+    (&name.port, name.protocol) == (&port.name, port.protocol)
+}
+
+/// What there is to say of a Service, with these of its frontends. `None`: nothing of it is known.
+pub(super) fn explain_service(
+    service: &ServiceKey,
+    keys: &[FrontendKey],
+    evidence: &Evidence<'_>,
+) -> Option<ServiceAnswer> {
+    let Some(Standing::Served { view, slices }) = evidence.told.services.get(service) else {
+        return None;
+    };
+    let rules = evidence.dataplane.services().get(service);
+    let comparisons = compare(rules, evidence);
+    let object = &view.service;
+    let meant: Vec<&(FrontendKey, Arc<Frontend>)> = rules
+        .iter()
+        .flat_map(|rules| &rules.frontends)
+        .filter(|(key, _)| keys.contains(key))
+        .collect();
+    let mut not_honoured = rejected(service, slices, evidence);
+    not_honoured.extend(refused(service, &meant, evidence));
+    let is_external = object
+        .ports
+        .iter()
+        .any(|port| object.externally_accessible(port));
+    let is_meant = |family| is_meant(family, rules, &meant);
+    let compared = comparisons.iter().filter(|(family, _)| is_meant(**family));
+    let memberships = compared.flat_map(|(_, comparison)| {
+        comparison.pieces(|wanted, found| wanted.compare_memberships(found))
+    });
+    // The node's own addresses are in a set of that sort too; what is missing there is missed here.
+    let memberships = memberships.filter(|piece| {
+        piece.standing == PieceStanding::Missing || !piece.piece.starts_with("nodeport-addresses")
+    });
+    Some(ServiceAnswer {
+        service: service.to_string(),
+        kind: match object.kind {
+            ServiceKind::ClusterIp => "ClusterIP",
+            ServiceKind::NodePort => "NodePort",
+            ServiceKind::LoadBalancer => "LoadBalancer",
+        },
+        internal_traffic_policy: policy(object.internal_policy),
+        external_traffic_policy: is_external.then(|| policy(object.effective_external_policy())),
+        affinity_seconds: match object.affinity {
+            Affinity::None => None,
+            Affinity::ClientIp { timeout } => Some(timeout.as_secs()),
+        },
+        source_ranges: object
+            .source_ranges
+            .iter()
+            .map(ToString::to_string)
+            .collect(),
+        health_check: rules
+            .and_then(|rules| rules.health_check)
+            .map(|check| HealthCheckAnswer {
+                port: check.port.get(),
+                local_endpoints: check.local_endpoints.total(),
+            }),
+        ports: ports_behind(view, &meant, is_meant, evidence),
+        frontends: meant
+            .iter()
+            .map(|(key, frontend)| {
+                let comparison = comparisons.get(&key.family());
+                explain_frontend(service, key, frontend, comparison, evidence)
+            })
+            .collect(),
+        memberships: memberships.collect(),
+        not_honoured,
+    })
+}
+
+/// The ports of a Service, each with all of its endpoints.
+pub(super) fn explain_ports(service: &ServiceKey, evidence: &Evidence<'_>) -> Vec<PortAnswer> {
+    let rules = evidence.dataplane.services().get(service);
+    match (rules, evidence.told.services.get(service)) {
+        (Some(rules), Some(Standing::Served { view, .. })) => {
+            let all: Vec<_> = rules.frontends.iter().collect();
+            ports_behind(view, &all, |_| true, evidence)
+        }
+        _ => Vec::new(),
+    }
+}
+
+/// Whether a family is asked about: not, where only frontends of the other are. That a Service has no
+/// frontend in a family is worth to be told.
+fn is_meant(
+    family: Family,
+    rules: Option<&Arc<ServiceRules>>,
+    meant: &[&(FrontendKey, Arc<Frontend>)],
+) -> bool {
+    let frontends = rules.into_iter().flat_map(|rules| &rules.frontends);
+    let mut of_family = frontends.filter(|(key, _)| key.family() == family);
+    meant.iter().any(|(key, _)| key.family() == family) || of_family.next().is_none()
+}
+
+/// The ports that `meant` are frontends of, each with all of its endpoints of the families asked
+/// about.
+fn ports_behind(
+    view: &View,
+    meant: &[&(FrontendKey, Arc<Frontend>)],
+    families: impl Fn(Family) -> bool,
+    evidence: &Evidence<'_>,
+) -> Vec<PortAnswer> {
+    let of_port = |port| {
+        let frontends = meant.iter().map(|(_, frontend)| &**frontend);
+        frontends.filter(move |frontend| is_of(frontend, port))
+    };
+    let ports = view.service.ports.iter();
+    ports
+        .filter(|port| of_port(port).next().is_some())
+        .map(|port| PortAnswer {
+            name: port.name.to_string(),
+            port: format!("{}/{}", port.port, port.protocol),
+            node_port: port.node_port.map(|number| number.get()),
+            endpoints: Family::ALL
+                .into_iter()
+                .filter(|family| families(*family))
+                .flat_map(|family| {
+                    explain_endpoints(
+                        family,
+                        &view.service,
+                        port,
+                        view.endpoints.of(&port.name, port.protocol),
+                        of_port(port),
+                        evidence.dataplane.node(),
+                    )
+                })
+                .collect(),
+        })
+        .collect()
+}
+
+fn explain_frontend(
+    service: &ServiceKey,
+    key: &FrontendKey,
+    frontend: &Frontend,
+    comparison: Option<&Comparison>,
+    evidence: &Evidence<'_>,
+) -> FrontendAnswer {
+    let claims = evidence.dataplane.frontends().get(key);
+    let winner = claims.map(|claims| claims.winner().0);
+    let served_for = winner.filter(|winner| *winner != service);
+    let mut answer = FrontendAnswer {
+        address: key.to_string(),
+        kind: frontend.kind.to_string(),
+        port: frontend.service_port.port.to_string(),
+        policy: policy(frontend.policy),
+        connections: connections::describe(frontend),
+        served_for: served_for.map(ToString::to_string),
+        elements: Vec::new(),
+        chains: Vec::new(),
+    };
+    if served_for.is_some() {
+        answer.connections.clear();
+    } else if let Some(comparison) = comparison {
+        answer.elements = comparison.pieces(|wanted, found| wanted.compare_elements(found, key));
+        let names = comparison.wanted.chains_of(key);
+        answer.chains = comparison.pieces(|wanted, found| {
+            let mut chains = wanted.compare_chains(found);
+            names
+                .iter()
+                .filter_map(|name| chains.remove(name))
+                .collect()
+        });
+    }
+    answer
+}
+
+/// Renders this Service alone, in the arrangement that is believed, for each family.
+fn compare(
+    rules: Option<&Arc<ServiceRules>>,
+    evidence: &Evidence<'_>,
+) -> BTreeMap<Family, Comparison> {
+    let whole = evidence.dataplane;
+    let mut alone = Dataplane::new(Arc::clone(whole.node()), Arc::clone(whole.config()));
+    if let Some(rules) = rules {
+        alone.set(Arc::clone(rules));
+    }
+    let compare = |family: Family| (family, Comparison::new(family, &alone, evidence));
+    Family::ALL.map(compare).into()
+}
+
+/// What of a Service and its EndpointSlices is not honoured, in sentences.
+pub(super) fn rejected(
+    service: &ServiceKey,
+    slices: &[Arc<str>],
+    evidence: &Evidence<'_>,
+) -> Vec<String> {
+    let rejections = evidence.rejections.iter();
+    rejections
+        .filter(|rejection| {
+            let object = &rejection.object;
+            object.namespace == service.namespace
+                && match object.kind {
+                    ObjectKind::Service => object.name == service.name,
+                    ObjectKind::EndpointSlice => slices.contains(&object.name),
+                    _ => false,
+                }
+        })
+        .map(|rejection| match rejection.object.kind {
+            ObjectKind::Service => format!("{}: {}", rejection.field, rejection.message),
+            _ => rejection.to_string(),
+        })
+        .collect()
+}
+
+/// What the kernel refuses of a Service, and what the mechanism cannot do for it.
+fn refused(
+    service: &ServiceKey,
+    meant: &[&(FrontendKey, Arc<Frontend>)],
+    evidence: &Evidence<'_>,
+) -> Vec<String> {
+    let mut sentences = Vec::new();
+    for status in evidence.families {
+        let family = status.family;
+        for quarantined in status.quarantined.iter().filter(|q| q.service == *service) {
+            sentences.push(format!(
+                "the {family} kernel refuses it: {}",
+                quarantined.error
+            ));
+        }
+        for shortcoming in status.shortcomings.iter() {
+            let is_meant = meant.iter().any(|(key, _)| *key == shortcoming.frontend);
+            if is_meant && shortcoming.service == *service {
+                let (field, message) = (shortcoming.field, shortcoming.message);
+                sentences.push(format!("{field}: {message} ({})", shortcoming.frontend));
+            }
+        }
+    }
+    sentences
+}
+
+fn policy(policy: TrafficPolicy) -> &'static str {
+    match policy {
+        TrafficPolicy::Cluster => "Cluster",
+        TrafficPolicy::Local => "Local",
+    }
+}
+
+// === impl Comparison ===
+
+impl Comparison {
+    /// What `wanted` comes to in `family`, in the arrangement that is believed, beside what was
+    /// found.
+    pub(super) fn new(family: Family, wanted: &Dataplane, evidence: &Evidence<'_>) -> Comparison {
+        let from = Rendered {
+            dataplane: Dataplane::default(),
+            rules: evidence.believed.get(&family).cloned().unwrap_or_default(),
+        };
+        Comparison {
+            wanted: Nftables::detached(family).render(wanted, &from),
+            found: evidence.kernel.table(family).cloned(),
+        }
+    }
+
+    /// The pieces that `compare` names, given what is wanted and what was found.
+    pub(super) fn pieces(
+        &self,
+        compare: impl FnOnce(&Table, &Table) -> Vec<Piece>,
+    ) -> Vec<PieceAnswer> {
+        match &self.found {
+            Some(found) => compare(&self.wanted, found)
+                .into_iter()
+                .map(verified)
+                .collect(),
+            None => {
+                let unverified = |piece: Piece| PieceAnswer {
+                    piece: piece.text,
+                    standing: PieceStanding::Unverified,
+                    found: Vec::new(),
+                };
+                let wanted = compare(&self.wanted, &self.wanted);
+                wanted.into_iter().map(unverified).collect()
+            }
+        }
+    }
+}

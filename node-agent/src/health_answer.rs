@@ -1,0 +1,181 @@
+//! `/healthz` and `/livez` for load balancers and monitors, in the form kube-proxy gives them.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
+
+use axum::extract::State;
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use axum::{Json, Router};
+use catalog::NodeStanding;
+use crds::EffectiveConfig;
+use dataplane::Family;
+use http::{StatusCode, header};
+use jiff::Timestamp;
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family as Labelled;
+use runtime::{Health, Metrics};
+use serde::Serialize;
+
+use crate::board::Board;
+use crate::engine::View;
+use crate::health_proxy::{ProxyHealth, Verdict};
+
+/// How Go prints a time that was never set (time.Time's zero value).
+const NEVER: &str = "0001-01-01T00:00:00Z";
+
+/// What answers are made of.
+#[derive(Debug, Clone)]
+struct Sources {
+    board: Arc<Board>,
+    proxy: ProxyHealth,
+    process: Health,
+    counts: Counts,
+}
+
+/// How often which code was answered.
+#[derive(Debug, Clone, Default)]
+struct Counts {
+    healthz: Labelled<OfCode, Counter>,
+    livez: Labelled<OfCode, Counter>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OfCode {
+    code: &'static str,
+}
+
+/// The body, in the order of kube-proxy's fields.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Body {
+    last_updated: String,
+    current_time: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    node_eligible: Option<bool>,
+    healthy: bool,
+    status: BTreeMap<String, FamilyBody>,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct FamilyBody {
+    last_updated: String,
+    healthy: bool,
+}
+
+/// `/healthz`, which says whether this node should be sent traffic, and `/livez`, which says whether
+/// the agent should be started again. Both are 200 or 503 and count themselves in `metrics` as
+/// `kubeproxy_proxy_healthz_total` and `kubeproxy_proxy_livez_total`.
+///
+/// An agent that has nothing to do is alive, one that has not read its cluster yet is too, and so is
+/// one that works at a long round, until `process` takes that for a hang.
+pub(crate) fn router(
+    board: Arc<Board>,
+    proxy: ProxyHealth,
+    process: Health,
+    metrics: &Metrics,
+) -> Router {
+    let counts = Counts::default();
+    metrics.register(
+        "kubeproxy_proxy_healthz",
+        "Answers to /healthz by status code",
+        counts.healthz.clone(),
+    );
+    metrics.register(
+        "kubeproxy_proxy_livez",
+        "Answers to /livez by status code",
+        counts.livez.clone(),
+    );
+    Router::new()
+        .route("/healthz", get(healthz))
+        .route("/livez", get(livez))
+        .with_state(Sources {
+            board,
+            proxy,
+            process,
+            counts,
+        })
+}
+
+/// How late an update may be on a node with this configuration.
+pub(crate) fn patience(view: Option<&View>) -> Duration {
+    let period = match view {
+        Some(view) => view.effective.sync_period,
+        None => EffectiveConfig::default().sync_period,
+    };
+    2 * period.duration()
+}
+
+async fn healthz(State(sources): State<Sources>) -> Response {
+    let view = sources.board.view().borrow().clone();
+    let verdict = sources
+        .proxy
+        .verdict(patience(view.as_deref()), Instant::now());
+    // A node of which nothing is known yet is not programmed either.
+    let standing = view.map_or(NodeStanding::Staying, |view| view.standing);
+    let eligible = standing == NodeStanding::Staying;
+    let healthy = verdict.is_healthy();
+    let body = body(&verdict, healthy && eligible, healthy, SystemTime::now());
+    let body = Body {
+        node_eligible: Some(eligible),
+        ..body
+    };
+    answer(healthy && eligible, body, &sources.counts.healthz)
+}
+
+async fn livez(State(sources): State<Sources>) -> Response {
+    let view = sources.board.view().borrow().clone();
+    let verdict = sources
+        .proxy
+        .verdict(patience(view.as_deref()), Instant::now());
+    let alive = verdict.is_alive() && sources.process.liveness().passed();
+    let body = body(&verdict, alive, alive, SystemTime::now());
+    answer(alive, body, &sources.counts.livez)
+}
+
+/// `passes`: whether the code is 200, for which the time of the last update is said to be now, as
+/// older releases of kube-proxy did and monitors rely on.
+fn body(verdict: &Verdict, passes: bool, healthy: bool, now: SystemTime) -> Body {
+    let last_updated = if passes {
+        Some(now)
+    } else {
+        verdict.last_updated()
+    };
+    let family = |(family, verdict): (&Family, &crate::health_proxy::FamilyVerdict)| {
+        let body = FamilyBody {
+            last_updated: go_time(verdict.last_updated),
+            healthy: verdict.is_healthy(),
+        };
+        (family.to_string(), body)
+    };
+    Body {
+        last_updated: go_time(last_updated),
+        current_time: go_time(Some(now)),
+        node_eligible: None,
+        healthy,
+        status: verdict.families.iter().map(family).collect(),
+    }
+}
+
+fn answer(passes: bool, body: Body, counts: &Labelled<OfCode, Counter>) -> Response {
+    let (status, code) = if passes {
+        (StatusCode::OK, "200")
+    } else {
+        (StatusCode::SERVICE_UNAVAILABLE, "503")
+    };
+    counts.get_or_create(&OfCode { code }).inc();
+    let sniffing = [(header::X_CONTENT_TYPE_OPTIONS, "nosniff")];
+    (status, sniffing, Json(body)).into_response()
+}
+
+/// As Go prints a time in JSON: RFC 3339 with as many digits of a second as it has.
+fn go_time(time: Option<SystemTime>) -> String {
+    let time = time.and_then(|time| Timestamp::try_from(time).ok());
+    time.map_or_else(|| NEVER.to_owned(), |time| time.to_string())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,196 @@
+use std::sync::Arc;
+
+use axum::body::Body as HttpBody;
+use backend::Size;
+use http::Request;
+use http_body_util::BodyExt;
+use reconciler::{Activity, Outcome, Phases, Reason, Report, Round};
+use runtime::BuildInfo;
+use serde_json::Value;
+use tower::ServiceExt;
+
+use super::*;
+use crate::engine::{Engine, Silence};
+use crate::source::Delivery;
+
+struct Rig {
+    board: Arc<Board>,
+    proxy: ProxyHealth,
+    process: Health,
+    metrics: Metrics,
+    router: Router,
+}
+
+fn rig() -> Rig {
+    let board = Arc::new(Board::new());
+    let (proxy, process) = (ProxyHealth::default(), Health::new());
+    let metrics = Metrics::new(&BuildInfo {
+        program: "test",
+        version: "0",
+    });
+    let router = router(Arc::clone(&board), proxy.clone(), process.clone(), &metrics);
+    Rig {
+        board,
+        proxy,
+        process,
+        metrics,
+        router,
+    }
+}
+
+impl Rig {
+    fn program(&self) {
+        let now = Instant::now();
+        let finished = Family::ALL.map(|family| {
+            Arc::new(Round {
+                family,
+                number: 1,
+                reason: Reason::Startup,
+                started: SystemTime::UNIX_EPOCH,
+                took: Duration::from_secs(1),
+                ended: now,
+                phases: Phases::default(),
+                size: Size::default(),
+                transactions: 1,
+                outcome: Outcome::Committed,
+                damage: None,
+                quarantined: Vec::new(),
+                shortcomings: Arc::new([]),
+            })
+        });
+        self.proxy.reported(&Report {
+            activity: Activity::Waiting,
+            families: Vec::new(),
+            contest: None,
+            finished: finished.into(),
+            latencies: Vec::new(),
+        });
+    }
+
+    async fn ask(&self, path: &str) -> (StatusCode, Value, String) {
+        let request = Request::get(path).body(HttpBody::empty());
+        let request = request.expect("a request");
+        let response = self.router.clone().oneshot(request).await;
+        let response = response.expect("routes are infallible");
+        let headers = response.headers();
+        assert_eq!(headers["content-type"], "application/json");
+        assert_eq!(headers["x-content-type-options"], "nosniff");
+        let status = response.status();
+        let bytes = response.into_body().collect().await.expect("a body");
+        let text = String::from_utf8(bytes.to_bytes().to_vec()).expect("text");
+        let json = serde_json::from_str(&text).expect("JSON");
+        (status, json, text)
+    }
+}
+
+/// What a node with this object posts once everything is listed.
+fn view_of_node(node: Option<Value>) -> View {
+    let mut engine = Engine::new("node-1", None, Silence::MayEnd);
+    let now = Instant::now();
+    for change in [
+        catalog::Event::<catalog::object::Service>::Init.into(),
+        catalog::Event::<catalog::object::Service>::InitDone.into(),
+        catalog::Event::<catalog::object::EndpointSlice>::Init.into(),
+        catalog::Event::<catalog::object::EndpointSlice>::InitDone.into(),
+        catalog::Event::<catalog::object::ServiceCidr>::Init.into(),
+        catalog::Event::<catalog::object::ServiceCidr>::InitDone.into(),
+        catalog::Event::<catalog::object::Node>::Init.into(),
+    ] {
+        engine.apply(Delivery::Objects(change), now);
+    }
+    if let Some(node) = node {
+        let node: catalog::object::Node = serde_json::from_value(node).expect("a Node");
+        engine.apply(
+            Delivery::Objects(catalog::Event::InitApply(node).into()),
+            now,
+        );
+    }
+    let done = catalog::Event::<catalog::object::Node>::InitDone.into();
+    engine.apply(Delivery::Objects(done), now);
+    engine.view()
+}
+
+#[tokio::test]
+async fn a_node_that_keeps_up_is_described_as_kube_proxy_would() {
+    let rig = rig();
+    let node = serde_json::json!({"metadata": {"name": "node-1"}});
+    rig.board.post_view(view_of_node(Some(node)));
+    rig.program();
+    let (status, json, text) = rig.ask("/healthz").await;
+    assert_eq!(status, StatusCode::OK, "{text}");
+    assert_eq!(json["nodeEligible"], true);
+    assert_eq!(json["healthy"], true);
+    assert_eq!(json["lastUpdated"], json["currentTime"]);
+    assert_eq!(json["status"]["IPv4"]["healthy"], true);
+    assert_eq!(
+        json["status"]["IPv6"]["lastUpdated"],
+        "1970-01-01T00:00:01Z"
+    );
+    let order = [
+        "lastUpdated",
+        "currentTime",
+        "nodeEligible",
+        "healthy",
+        "status",
+    ];
+    let places = order.map(|field| text.find(&format!("\"{field}\":")));
+    assert!(places.is_sorted(), "{text}");
+    let (status, json, _) = rig.ask("/livez").await;
+    assert_eq!(status, StatusCode::OK);
+    assert_eq!(json.get("nodeEligible"), None);
+    let scraped = rig.metrics.scrape().expect("metrics encode");
+    for line in [
+        "kubeproxy_proxy_healthz_total{code=\"200\"} 1\n",
+        "kubeproxy_proxy_livez_total{code=\"200\"} 1\n",
+    ] {
+        assert!(scraped.contains(line), "no {line} in\n{scraped}");
+    }
+}
+
+/// Failure story T56: kubernetes#83263.
+#[tokio::test]
+async fn t56_healthz_is_503_before_anything_is_programmed() {
+    let rig = rig();
+    let (status, json, _) = rig.ask("/healthz").await;
+    assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE);
+    assert_eq!(json["healthy"], false);
+    assert_eq!(json["lastUpdated"], NEVER);
+    assert_eq!(rig.ask("/livez").await.0, StatusCode::OK);
+}
+
+/// Failure story T59: kubernetes#85643.
+#[tokio::test]
+async fn t59_a_node_that_is_about_to_go_is_healthy_and_gets_no_traffic() {
+    let taint =
+        serde_json::json!({"key": "ToBeDeletedByClusterAutoscaler", "effect": "NoSchedule"});
+    for node in [
+        Some(serde_json::json!({"metadata": {"name": "node-1"}, "spec": {"taints": [taint]}})),
+        Some(serde_json::json!({
+            "metadata": {"name": "node-1", "deletionTimestamp": "2026-01-02T03:04:05Z"},
+        })),
+        None,
+    ] {
+        let rig = rig();
+        rig.board.post_view(view_of_node(node.clone()));
+        rig.program();
+        let (status, json, text) = rig.ask("/healthz").await;
+        assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE, "{node:?}: {text}");
+        assert_eq!(json["nodeEligible"], false);
+        assert_eq!(json["healthy"], true);
+        assert_eq!(json["lastUpdated"], "1970-01-01T00:00:01Z");
+        assert_eq!(rig.ask("/livez").await.0, StatusCode::OK);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn livez_fails_when_work_hangs() {
+    let rig = rig();
+    rig.program();
+    rig.process
+        .heartbeat("reconciler", Duration::from_secs(3600))
+        .busy();
+    tokio::time::advance(Duration::from_secs(300)).await;
+    assert_eq!(rig.ask("/livez").await.0, StatusCode::OK);
+    tokio::time::advance(Duration::from_secs(3600)).await;
+    assert_eq!(rig.ask("/livez").await.0, StatusCode::SERVICE_UNAVAILABLE);
+}

@@ -1,0 +1,223 @@
+//! Whether this node's kernel keeps up with what is wanted of it, by the rule that load balancers know
+//! from kube-proxy (pkg/proxy/healthcheck/proxy_health.go): an update that was queued is answered
+//! within twice the sync period.
+//!
+//! Two things differ on purpose. A family that has never been programmed is not healthy: kube-proxy
+//! answers 200 before it has written anything (kubernetes#83263). And who asks whether to kill this
+//! process is told not to as long as a round is under way: a slow one is not helped by starting over.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant, SystemTime};
+
+use backend::Recovery;
+use dataplane::Family;
+use reconciler::{Activity, FamilyStatus, Report, Round};
+
+/// What was queued and what was answered, by family. Cheap to clone; clones are the same.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct ProxyHealth(Arc<Mutex<State>>);
+
+#[derive(Debug, Default)]
+struct State {
+    families: BTreeMap<Family, Updates>,
+    /// Whether a round is under way.
+    activity: Option<Activity>,
+}
+
+/// The updates of one family.
+#[derive(Debug, Clone, Copy, Default)]
+struct Updates {
+    /// When the oldest of those was queued that are not answered.
+    oldest_pending: Option<Instant>,
+    /// When one was last queued.
+    last_queued: Option<Instant>,
+    /// When the kernel last held what was wanted.
+    last_answered: Option<SystemTime>,
+    support: Support,
+}
+
+/// Whether the kernel can do what is asked of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+enum Support {
+    /// Nothing says otherwise.
+    #[default]
+    Assumed,
+    /// It lacks what this family needs. As with kube-proxy, which does not even start a proxier for
+    /// it, such a family does not count.
+    Lacking,
+}
+
+/// How a node stands at one moment.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Verdict {
+    /// Each family.
+    pub(crate) families: BTreeMap<Family, FamilyVerdict>,
+    work: Work,
+}
+
+/// How a family stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct FamilyVerdict {
+    /// When the kernel last held what was wanted.
+    pub(crate) last_updated: Option<SystemTime>,
+    /// Whether it keeps up.
+    pub(crate) pace: Pace,
+}
+
+/// Whether a family keeps up with what is wanted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Pace {
+    /// It has never been programmed by this process.
+    Never,
+    /// The kernel lacks it.
+    Unsupported,
+    /// Every update is answered, or not yet late.
+    KeepsUp,
+    /// An update has waited for too long.
+    Late,
+}
+
+/// Whether anything is being done about what waits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Work {
+    UnderWay,
+    None,
+}
+
+// === impl ProxyHealth ===
+
+impl ProxyHealth {
+    /// Something else is wanted of every family, from `now` on.
+    pub(crate) fn queued(&self, now: Instant) {
+        let mut state = self.state();
+        for family in Family::ALL {
+            let updates = state.families.entry(family).or_default();
+            updates.oldest_pending.get_or_insert(now);
+            updates.last_queued = Some(now);
+        }
+    }
+
+    /// Takes in what the loop has done.
+    pub(crate) fn reported(&self, report: &Report) {
+        let mut state = self.state();
+        state.activity = Some(report.activity);
+        for round in &report.finished {
+            let updates = state.families.entry(round.family).or_default();
+            updates.answer(round);
+        }
+        for status in &report.families {
+            let updates = state.families.entry(status.family).or_default();
+            updates.support = support(status);
+            if report.activity == Activity::Paused {
+                // It was told to let things be.
+                updates.oldest_pending = None;
+            }
+        }
+    }
+
+    /// How the node stands at `now`, where an update is late after `patience`.
+    pub(crate) fn verdict(&self, patience: Duration, now: Instant) -> Verdict {
+        let state = self.state();
+        let families = Family::ALL.map(|family| {
+            let updates = state.families.get(&family).copied().unwrap_or_default();
+            let verdict = FamilyVerdict {
+                last_updated: updates.last_answered,
+                pace: updates.pace(patience, now),
+            };
+            (family, verdict)
+        });
+        Verdict {
+            families: families.into(),
+            work: match state.activity {
+                Some(Activity::Running { .. }) => Work::UnderWay,
+                _ => Work::None,
+            },
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        // Whatever is behind it is whole between any two statements that change it.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+// === impl Updates ===
+
+impl Updates {
+    fn answer(&mut self, round: &Round) {
+        let began = round.ended.checked_sub(round.took).unwrap_or(round.ended);
+        if round.succeeded() {
+            // What was queued while it ran is for the next one.
+            let later = self.last_queued.is_some_and(|queued| queued > began);
+            self.oldest_pending = later.then_some(began);
+            self.last_answered = Some(round.started + round.took);
+        } else {
+            // A round that fails for whatever reason leaves the kernel without what is wanted.
+            self.oldest_pending.get_or_insert(began);
+        }
+    }
+
+    fn pace(&self, patience: Duration, now: Instant) -> Pace {
+        let late = self
+            .oldest_pending
+            .is_some_and(|since| now.saturating_duration_since(since) >= patience);
+        match (self.support, self.last_answered) {
+            (Support::Lacking, _) => Pace::Unsupported,
+            (Support::Assumed, _) if late => Pace::Late,
+            (Support::Assumed, None) => Pace::Never,
+            (Support::Assumed, Some(_)) => Pace::KeepsUp,
+        }
+    }
+}
+
+// === impl Verdict ===
+
+impl Verdict {
+    /// Whether traffic should be sent to this node.
+    pub(crate) fn is_healthy(&self) -> bool {
+        let counted = || self.paces().filter(|pace| *pace != Pace::Unsupported);
+        counted().all(|pace| pace == Pace::KeepsUp) && counted().next().is_some()
+    }
+
+    /// Whether nothing speaks for starting this process again: no update is late, or it is being
+    /// worked at.
+    pub(crate) fn is_alive(&self) -> bool {
+        self.work == Work::UnderWay || self.paces().all(|pace| pace != Pace::Late)
+    }
+
+    /// When the kernel last held what was wanted, in any family.
+    pub(crate) fn last_updated(&self) -> Option<SystemTime> {
+        let families = self.families.values();
+        families.filter_map(|family| family.last_updated).max()
+    }
+
+    fn paces(&self) -> impl Iterator<Item = Pace> {
+        self.families.values().map(|family| family.pace)
+    }
+}
+
+// === impl FamilyVerdict ===
+
+impl FamilyVerdict {
+    /// Whether it keeps up.
+    pub(crate) fn is_healthy(&self) -> bool {
+        self.pace == Pace::KeepsUp
+    }
+}
+
+fn support(status: &FamilyStatus) -> Support {
+    let halted = status
+        .failing
+        .as_ref()
+        .is_some_and(|failing| failing.recovery == Recovery::Halt);
+    // One that was programmed before and may no longer be is late, not lacking.
+    if halted && status.programmed_since.is_none() {
+        Support::Lacking
+    } else {
+        Support::Assumed
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,45 @@
+//! What else kube-proxy answers beside its metrics, for whoever asks: which mode, which configuration.
+
+use std::sync::Arc;
+
+use axum::extract::State;
+use axum::http::header;
+use axum::response::IntoResponse;
+use axum::routing::get;
+use axum::{Json, Router};
+use crds::EffectiveConfig;
+use crds::profile::mechanism::Mode;
+use serde_json::Value;
+
+use crate::board::Board;
+use crate::configz::render_configz;
+
+#[derive(Debug, Clone)]
+struct Sources {
+    board: Arc<Board>,
+    node: Arc<str>,
+}
+
+/// `/healthz`, which says no more than that this server answers, `/proxyMode` and `/configz`.
+pub(crate) fn router(board: Arc<Board>, node: &str) -> Router {
+    Router::new()
+        .route("/healthz", get(async || "ok"))
+        .route("/proxyMode", get(proxy_mode))
+        .route("/configz", get(configz))
+        .with_state(Sources {
+            board,
+            node: node.into(),
+        })
+}
+
+/// The mode in force, whatever the profile asks for.
+async fn proxy_mode() -> impl IntoResponse {
+    let headers = [(header::X_CONTENT_TYPE_OPTIONS, "nosniff")];
+    (headers, Mode::Nftables.to_string())
+}
+
+async fn configz(State(sources): State<Sources>) -> Json<Value> {
+    let view = sources.board.view().borrow().clone();
+    let config = view.map_or_else(EffectiveConfig::default, |view| view.effective.clone());
+    Json(render_configz(&sources.node, &config))
+}

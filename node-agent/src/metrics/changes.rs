@@ -1,0 +1,248 @@
+//! How many changes have come in, and how many of them the kernel does not hold yet.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use catalog::{Change, Event};
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::gauge::Gauge;
+use reconciler::{Activity, Report};
+use runtime::Metrics;
+
+/// kube-proxy's `sync_proxy_rules_{service,endpoint}_changes_{total,pending}`. Cheap to clone; clones
+/// are the same.
+///
+/// Pending is what kube-proxy means by it and more: a change is no longer pending when the kernel has
+/// acknowledged it, not when a sync that may fail begins.
+#[derive(Debug, Clone)]
+pub(crate) struct ChangeCounts {
+    services: Counter,
+    endpoints: Counter,
+    services_pending: Gauge,
+    endpoints_pending: Gauge,
+    pending: Arc<Mutex<Pending>>,
+}
+
+/// Where changes are that are pending.
+#[derive(Debug, Default)]
+struct Pending {
+    /// Taken in, and not compiled.
+    taken: Tally,
+    /// Compiled, and asked of the kernel.
+    ordered: Tally,
+    /// Those of `ordered` that the round under way is about.
+    under_way: Tally,
+}
+
+/// Changes by what they are of.
+#[derive(Debug, Clone, Copy, Default)]
+struct Tally {
+    services: i64,
+    endpoints: i64,
+}
+
+// === impl ChangeCounts ===
+
+impl ChangeCounts {
+    pub(crate) fn register(metrics: &Metrics) -> ChangeCounts {
+        ChangeCounts {
+            services: metrics.register(
+                "kubeproxy_sync_proxy_rules_service_changes",
+                "Changes of Services",
+                Counter::default(),
+            ),
+            endpoints: metrics.register(
+                "kubeproxy_sync_proxy_rules_endpoint_changes",
+                "Changes of EndpointSlices",
+                Counter::default(),
+            ),
+            services_pending: metrics.register(
+                "kubeproxy_sync_proxy_rules_service_changes_pending",
+                "Changes of Services that the kernel does not hold yet",
+                Gauge::default(),
+            ),
+            endpoints_pending: metrics.register(
+                "kubeproxy_sync_proxy_rules_endpoint_changes_pending",
+                "Changes of EndpointSlices that the kernel does not hold yet",
+                Gauge::default(),
+            ),
+            pending: Arc::default(),
+        }
+    }
+
+    /// A change came in.
+    pub(crate) fn took(&self, change: &Change) {
+        let mut pending = self.pending();
+        match change {
+            Change::Service(event) if is_change(event) => {
+                self.services.inc();
+                pending.taken.services += 1;
+            }
+            Change::EndpointSlice(event) if is_change(event) => {
+                self.endpoints.inc();
+                pending.taken.endpoints += 1;
+            }
+            _ => {}
+        }
+        self.show(&pending);
+    }
+
+    /// What came in is asked of the kernel.
+    pub(crate) fn ordered(&self) {
+        let mut pending = self.pending();
+        let taken = std::mem::take(&mut pending.taken);
+        pending.ordered = pending.ordered.plus(taken);
+        self.show(&pending);
+    }
+
+    /// What came in makes no difference to the kernel.
+    pub(crate) fn dismissed(&self) {
+        let mut pending = self.pending();
+        pending.taken = Tally::default();
+        self.show(&pending);
+    }
+
+    /// Takes in what the loop has done.
+    pub(crate) fn reported(&self, report: &Report) {
+        let mut pending = self.pending();
+        if let Activity::Running { .. } = report.activity {
+            pending.under_way = pending.ordered;
+        } else if !report.finished.is_empty() {
+            let held = std::mem::take(&mut pending.under_way);
+            if report.finished.iter().all(|round| round.succeeded()) {
+                pending.ordered = pending.ordered.minus(held);
+            }
+        }
+        self.show(&pending);
+    }
+
+    fn show(&self, pending: &Pending) {
+        let all = pending.taken.plus(pending.ordered);
+        self.services_pending.set(all.services);
+        self.endpoints_pending.set(all.endpoints);
+    }
+
+    fn pending(&self) -> MutexGuard<'_, Pending> {
+        // Numbers, whole between any two statements.
+        self.pending.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+// === impl Tally ===
+
+impl Tally {
+    fn plus(self, other: Tally) -> Tally {
+        Tally {
+            services: self.services + other.services,
+            endpoints: self.endpoints + other.endpoints,
+        }
+    }
+
+    fn minus(self, other: Tally) -> Tally {
+        Tally {
+            services: self.services - other.services,
+            endpoints: self.endpoints - other.endpoints,
+        }
+    }
+}
+
+/// Whether it is about an object, and not about a list.
+fn is_change<T>(event: &Event<T>) -> bool {
+    !matches!(event, Event::Init | Event::InitDone)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, Instant, SystemTime};
+
+    use backend::{Recovery, Size};
+    use catalog::ObjectKey;
+    use catalog::object::{EndpointSlice, Service};
+    use dataplane::Family;
+    use reconciler::{Failure, Outcome, Phases, Reason, Round};
+    use runtime::BuildInfo;
+
+    use super::*;
+
+    fn key() -> ObjectKey {
+        ObjectKey {
+            namespace: "shop".into(),
+            name: "cart".into(),
+        }
+    }
+
+    fn report(activity: Activity, outcomes: Vec<Outcome>) -> Report {
+        let round = |outcome| {
+            Arc::new(Round {
+                family: Family::Ipv4,
+                number: 1,
+                reason: Reason::Changed,
+                started: SystemTime::UNIX_EPOCH,
+                took: Duration::ZERO,
+                ended: Instant::now(),
+                phases: Phases::default(),
+                size: Size::default(),
+                transactions: 0,
+                outcome,
+                damage: None,
+                quarantined: Vec::new(),
+                shortcomings: Arc::new([]),
+            })
+        };
+        Report {
+            activity,
+            families: Vec::new(),
+            contest: None,
+            finished: outcomes.into_iter().map(round).collect(),
+            latencies: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn a_change_is_pending_until_the_kernel_holds_it() {
+        let counts = ChangeCounts::register(&Metrics::new(&BuildInfo {
+            program: "test",
+            version: "0",
+        }));
+        let pending = || {
+            (
+                counts.services_pending.get(),
+                counts.endpoints_pending.get(),
+            )
+        };
+        let running = report(
+            Activity::Running {
+                reason: Reason::Changed,
+                since: SystemTime::UNIX_EPOCH,
+            },
+            Vec::new(),
+        );
+        let ended = |outcomes| report(Activity::Waiting, outcomes);
+        let service = || Change::from(Event::<Service>::Delete(key()));
+        let slice = || Change::from(Event::<EndpointSlice>::Delete(key()));
+
+        counts.took(&Event::<Service>::Init.into());
+        counts.took(&service());
+        counts.took(&slice());
+        counts.took(&slice());
+        assert_eq!(pending(), (1, 2));
+        counts.ordered();
+        counts.reported(&running);
+        counts.took(&service());
+        counts.ordered();
+        let failure = Outcome::Failed(Failure {
+            error: String::new(),
+            recovery: Recovery::Retry,
+        });
+        counts.reported(&ended(vec![Outcome::Committed, failure]));
+        assert_eq!(pending(), (2, 2), "one family does not hold it");
+        counts.reported(&running);
+        counts.took(&service());
+        counts.ordered();
+        counts.reported(&ended(vec![Outcome::Committed, Outcome::Unchanged]));
+        assert_eq!(pending(), (1, 0), "what came later is for the next round");
+        counts.took(&slice());
+        counts.dismissed();
+        assert_eq!(pending(), (1, 0));
+        assert_eq!((counts.services.get(), counts.endpoints.get()), (3, 3));
+    }
+}

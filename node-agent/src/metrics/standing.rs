@@ -1,0 +1,121 @@
+//! What is read off the board at a scrape.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use dataplane::{Dataplane, Family, Frontend, FrontendKey, ServicePortName, TrafficPolicy};
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::gauge::ConstGauge;
+
+use crate::board::Board;
+
+/// Reads the board at each scrape.
+#[derive(Debug)]
+pub(super) struct Standing(pub(super) Arc<Board>);
+
+// === impl Standing ===
+
+impl Standing {
+    fn encode_totals(&self, encoder: &mut DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
+        let board = &self.0;
+        let view = board.view().borrow().clone();
+        let wanted = view.as_ref().and_then(|view| view.wanted.as_ref());
+        let stale = view.as_ref().and_then(|view| view.source.stale.as_ref());
+        let stale_for = stale.map_or(0.0, |(since, _)| {
+            let stale = SystemTime::now().duration_since(*since);
+            stale.unwrap_or_default().as_secs_f64()
+        });
+        let gauges = [
+            (
+                "signpost_services",
+                "Services that are wanted in the kernel",
+                float(wanted.map_or(0, |dataplane| dataplane.services().len())),
+            ),
+            (
+                "signpost_elements",
+                "Elements the kernel is believed to hold",
+                float(board.elements()),
+            ),
+            (
+                "signpost_rejections",
+                "Objects or parts of them that are not honoured",
+                float(view.as_ref().map_or(0, |view| view.rejections.len())),
+            ),
+            (
+                "signpost_source_stale_seconds",
+                "For how long nothing has been heard of the source; 0 while it answers",
+                stale_for,
+            ),
+        ];
+        for (name, help, value) in gauges {
+            let gauge = ConstGauge::new(value);
+            let metric = encoder.encode_descriptor(name, help, None, gauge.metric_type())?;
+            gauge.encode(metric)?;
+        }
+        Ok(())
+    }
+
+    fn encode_no_local_endpoints(
+        &self,
+        encoder: &mut DescriptorEncoder<'_>,
+    ) -> Result<(), std::fmt::Error> {
+        let report = self.0.report().borrow().clone();
+        let mut metric = encoder.encode_descriptor(
+            "kubeproxy_sync_proxy_rules_no_local_endpoints_total",
+            "Service ports with policy Local that have endpoints, and none on this node",
+            None,
+            MetricType::Gauge,
+        )?;
+        for family in report.iter().flat_map(|report| &report.families) {
+            let Some(programmed) = &family.programmed else {
+                continue;
+            };
+            for (policy, ports) in without_local_endpoints(programmed, family.family) {
+                let labels = [
+                    ("traffic_policy", policy.to_owned()),
+                    ("ip_family", family.family.to_string()),
+                ];
+                let gauge = ConstGauge::new(float(ports));
+                gauge.encode(metric.encode_family(&labels)?)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Collector for Standing {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
+        self.encode_totals(&mut encoder)?;
+        self.encode_no_local_endpoints(&mut encoder)
+    }
+}
+
+/// How many Service ports have endpoints, and none that a Local policy allows: internally, externally.
+fn without_local_endpoints(programmed: &Dataplane, family: Family) -> [(&'static str, usize); 2] {
+    let mut internal = BTreeSet::<&ServicePortName>::new();
+    let mut external = BTreeSet::<&ServicePortName>::new();
+    let frontends = programmed.services().iter().flat_map(|(_, rules)| {
+        let of_family = |(key, _): &&(FrontendKey, Arc<Frontend>)| key.family() == family;
+        rules.frontends.iter().filter(of_family)
+    });
+    for (_, frontend) in frontends {
+        if frontend.policy == TrafficPolicy::Local
+            && frontend.has_endpoints
+            && frontend.local.is_empty()
+        {
+            let ports = match frontend.is_external() {
+                true => &mut external,
+                false => &mut internal,
+            };
+            ports.insert(&frontend.service_port);
+        }
+    }
+    [("internal", internal.len()), ("external", external.len())]
+}
+
+fn float(number: usize) -> f64 {
+    f64::from(u32::try_from(number).unwrap_or(u32::MAX))
+}

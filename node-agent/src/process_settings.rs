@@ -1,0 +1,230 @@
+//! What a profile says about this process itself: where it answers, and how readily the kernel ends it.
+
+use std::fs;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use crds::EffectiveConfig;
+use runtime::{BindPolicy, Place, Stop, chain};
+use thiserror::Error;
+use tokio::sync::watch;
+use tracing::{debug, info, warn};
+
+use crate::board::Board;
+use crate::engine::{Configuration, View};
+
+/// The file that the kernel reads the adjustment from (proc_pid_oom_score_adj(5)).
+const OOM_SCORE_ADJ: &str = "/proc/self/oom_score_adj";
+
+/// Where the two servers are to listen.
+#[derive(Debug, Clone)]
+pub(crate) struct Places {
+    pub(crate) health: watch::Sender<Place>,
+    pub(crate) metrics: watch::Sender<Place>,
+    /// What the command line says: before any profile is known, and where it says nothing.
+    initial: Addresses,
+}
+
+/// One address for each server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Addresses {
+    pub(crate) health: SocketAddr,
+    pub(crate) metrics: SocketAddr,
+}
+
+/// The kernel did not take the adjustment.
+#[derive(Debug, Error)]
+#[error("failed to set oomScoreAdj to {adjustment}")]
+struct AdjustError {
+    adjustment: i32,
+    source: io::Error,
+}
+
+// === impl Places ===
+
+impl Places {
+    /// As the command line says.
+    pub(crate) fn new(initial: Addresses) -> Places {
+        let at = |address| {
+            watch::Sender::new(Place {
+                address: Some(address),
+                policy: BindPolicy::Retry,
+            })
+        };
+        Places {
+            health: at(initial.health),
+            metrics: at(initial.metrics),
+            initial,
+        }
+    }
+
+    /// As `view` says.
+    fn follow(&self, view: &View) {
+        let (health, metrics) = places(view, self.initial);
+        for (sender, place) in [(&self.health, health), (&self.metrics, metrics)] {
+            sender.send_if_modified(|known| {
+                let changed = *known != place;
+                *known = place;
+                changed
+            });
+        }
+    }
+}
+
+/// Carries out what the profile in force says about this process, until told to stop.
+pub(crate) async fn follow(board: Arc<Board>, places: Places, stop: Stop) {
+    let mut view = board.view();
+    let mut adjusted = None;
+    loop {
+        // Both arms are cancel safe.
+        tokio::select! {
+            () = stop.stopped() => return,
+            changed = view.changed() => if changed.is_err() { return },
+        }
+        let Some(view) = view.borrow_and_update().clone() else {
+            continue;
+        };
+        if let Configuration::Awaited { .. } = view.configuration {
+            continue;
+        }
+        places.follow(&view);
+        let adjustment = view.effective.oom_score_adj;
+        if adjusted != Some(adjustment) {
+            adjusted = Some(adjustment);
+            // To be ended sooner than asked for is no reason not to serve; said once.
+            match commit_oom_score(adjustment) {
+                Ok(()) => info!(adjustment, "oomScoreAdj set"),
+                Err(error) if is_written(&view, "oomScoreAdj") => {
+                    warn!(error = %chain(&error), "oomScoreAdj stays as it is");
+                }
+                // Nobody asked; and a kubelet gives a critical Pod -997, which is as good.
+                Err(error) => debug!(error = %chain(&error), "oomScoreAdj stays as it is"),
+            }
+        }
+    }
+}
+
+fn commit_oom_score(adjustment: i32) -> Result<(), AdjustError> {
+    fs::write(OOM_SCORE_ADJ, adjustment.to_string())
+        .map_err(|source| AdjustError { adjustment, source })
+}
+
+/// Whether the profile names this field.
+fn is_written(view: &View, field: &str) -> bool {
+    let assignment = view.configuration.assignment();
+    let fields = assignment.map(|assignment| &assignment.spec.written_fields);
+    fields.is_some_and(|fields| fields.iter().any(|written| written == field))
+}
+
+/// Where to listen for load balancers, and for scrapers. A profile that does not name an address
+/// leaves it to the command line: the default of the API is that of the command line, too, and who
+/// started an agent elsewhere had a reason.
+fn places(view: &View, initial: Addresses) -> (Place, Place) {
+    let EffectiveConfig {
+        healthz_bind_address,
+        metrics_bind_address,
+        bind_address_hard_fail,
+        ..
+    } = &view.effective;
+    let place = |field: &str, text: &str, initial: SocketAddr| Place {
+        address: match (is_written(view, field), text) {
+            (false, _) => Some(initial),
+            (true, "") => None,
+            // The API accepts nothing else; what an older version accepted is left to the start.
+            (true, text) => Some(text.parse().unwrap_or(initial)),
+        },
+        policy: match bind_address_hard_fail {
+            true => BindPolicy::Fail,
+            false => BindPolicy::Retry,
+        },
+    };
+    (
+        place("healthzBindAddress", healthz_bind_address, initial.health),
+        place("metricsBindAddress", metrics_bind_address, initial.metrics),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use crds::{NodeProxySpec, ProxyProfileSpec};
+
+    use super::*;
+    use crate::engine::{Engine, Silence};
+    use crate::source::{Assignment, Delivery};
+
+    const INITIAL: Addresses = Addresses {
+        health: address([127, 0, 0, 1], 1),
+        metrics: address([127, 0, 0, 1], 2),
+    };
+
+    const fn address(ip: [u8; 4], port: u16) -> SocketAddr {
+        let [a, b, c, d] = ip;
+        SocketAddr::new(
+            std::net::IpAddr::V4(std::net::Ipv4Addr::new(a, b, c, d)),
+            port,
+        )
+    }
+
+    fn view(profile: &str) -> View {
+        let profile: ProxyProfileSpec = serde_saphyr::from_str(profile).expect("a spec");
+        let spec = NodeProxySpec {
+            config: EffectiveConfig::of(&profile),
+            written_fields: crds::honoured::written_fields(&profile),
+            ..NodeProxySpec::default()
+        };
+        let assignment = Assignment {
+            generation: Some(1),
+            spec,
+            reason: String::new(),
+        };
+        let mut engine = Engine::new("node-1", None, Silence::MayEnd);
+        engine.apply(
+            Delivery::Configuration(Some(assignment)),
+            std::time::Instant::now(),
+        );
+        engine.view()
+    }
+
+    fn addresses(profile: &str) -> (Option<SocketAddr>, Option<SocketAddr>) {
+        let (health, metrics) = places(&view(profile), INITIAL);
+        (health.address, metrics.address)
+    }
+
+    #[test]
+    fn a_profile_that_names_no_address_leaves_the_command_line_in_force() {
+        assert_eq!(
+            addresses("{}"),
+            (Some(INITIAL.health), Some(INITIAL.metrics))
+        );
+    }
+
+    #[test]
+    fn an_address_is_that_of_the_profile_and_an_empty_one_is_no_server() {
+        assert_eq!(
+            addresses("{healthzBindAddress: '', metricsBindAddress: '0.0.0.0:10249'}"),
+            (None, Some(address([0, 0, 0, 0], 10249)))
+        );
+    }
+
+    #[test]
+    fn who_wants_to_fail_hard_does() {
+        let policy = |profile| places(&view(profile), INITIAL).0.policy;
+        assert_eq!(policy("{}"), BindPolicy::Retry);
+        assert_eq!(policy("{bindAddressHardFail: true}"), BindPolicy::Fail);
+    }
+
+    #[test]
+    fn servers_stay_where_they_are_through_changes_of_something_else() {
+        let places = Places::new(INITIAL);
+        let mut told = places.health.subscribe();
+        places.follow(&view("{minSyncPeriod: 10ms}"));
+        assert!(!told.has_changed().expect("the sender is there"));
+        places.follow(&view("{healthzBindAddress: '127.0.0.1:9'}"));
+        assert!(told.has_changed().expect("the sender is there"));
+        assert_eq!(
+            told.borrow_and_update().address,
+            Some(address([127, 0, 0, 1], 9))
+        );
+    }
+}

@@ -1,0 +1,117 @@
+//! Answers load balancers on the health-check node ports of Services: whether this node has endpoints.
+//!
+//! ```text
+//! Report: what the kernel carries out --follow--> Wanted --listeners--> one listener an address
+//!                                                                          | answer: weight, health
+//! ```
+//!
+//! A listener stays open through every change of its Service but that of the port. Beside kube-proxy's,
+//! listeners follow the node's addresses as these come and go, and a Service's own load-balancer
+//! addresses are answered too: balancers that keep the destination of a packet probe those
+//! (kubernetes#117621).
+
+mod answer;
+mod listener;
+mod wanted;
+
+use std::collections::BTreeMap;
+use std::future::pending;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use dataplane::ServiceKey;
+use reconciler::Report;
+use runtime::{Stop, chain};
+use tokio::time::sleep;
+
+use crate::board::Board;
+use crate::events::{Announcement, Events, Regarding, Severity};
+use crate::health_proxy::ProxyHealth;
+use answer::Judge;
+use listener::Listeners;
+use wanted::{Listening, Wanted};
+
+/// How long after a failure to listen the next attempt is.
+const RETRY: Duration = Duration::from_secs(5);
+
+/// Listens wherever some Service asks for it, as far as the kernel is known to carry that Service
+/// out, until told to stop.
+pub(crate) async fn serve(board: Arc<Board>, proxy: ProxyHealth, events: Events, stop: Stop) {
+    let mut report = board.report();
+    let judge = Judge::new(Arc::clone(&board), proxy);
+    let mut server = ServiceHealth {
+        wanted: Wanted::default(),
+        listeners: Listeners::new(judge),
+        refused: BTreeMap::new(),
+        events,
+    };
+    loop {
+        let newest = report.borrow_and_update().clone();
+        if let Some(report) = newest {
+            server.follow(&report).await;
+        }
+        let retry = async {
+            match server.refused.is_empty() {
+                true => pending().await,
+                false => sleep(RETRY).await,
+            }
+        };
+        // All arms are cancel safe: what is missed here is seen at the next look.
+        tokio::select! {
+            () = stop.stopped() => return,
+            changed = report.changed() => if changed.is_err() { return },
+            () = retry => {}
+        }
+    }
+}
+
+/// What is wanted, what is open, and what cannot be.
+struct ServiceHealth {
+    wanted: Wanted,
+    listeners: Listeners,
+    /// What cannot be listened on, and for which Service that has been announced.
+    refused: BTreeMap<SocketAddr, ServiceKey>,
+    events: Events,
+}
+
+// === impl ServiceHealth ===
+
+impl ServiceHealth {
+    async fn follow(&mut self, report: &Report) {
+        for family in &report.families {
+            self.wanted
+                .follow(family.family, family.programmed.as_ref());
+        }
+        let (wanted, contested) = self.wanted.listeners();
+        let mut refused = BTreeMap::new();
+        for (address, error) in self.listeners.apply(&wanted).await {
+            if let Some(Listening { service, .. }) = wanted.get(&address) {
+                self.announce(address, service, &chain(&error).to_string());
+                refused.insert(address, service.clone());
+            }
+        }
+        for (address, service) in contested {
+            // Two Services at one address: one of them is refused as long as the other is there.
+            self.announce(address, &service, "another Service has this port");
+            refused.insert(address, service);
+        }
+        self.refused = refused;
+    }
+
+    /// Makes it known once, until it succeeds.
+    fn announce(&self, address: SocketAddr, service: &ServiceKey, error: &str) {
+        if self.refused.get(&address) == Some(service) {
+            return;
+        }
+        self.events.announce(Announcement {
+            regarding: Regarding::Service(service.clone()),
+            severity: Severity::Warning,
+            reason: "FailedToStartServiceHealthcheck",
+            note: format!("no health checks are answered on {address}: {error}"),
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,103 @@
+//! What one load balancer is told about one Service, in the form kube-proxy gives it
+//! (pkg/proxy/healthcheck/service_health.go).
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Instant;
+
+use axum::Router;
+use axum::extract::State;
+use axum::response::{IntoResponse, Response};
+use dataplane::ServiceKey;
+use http::{StatusCode, header};
+
+use crate::board::Board;
+use crate::health_answer::patience;
+use crate::health_proxy::ProxyHealth;
+
+/// How much traffic a node should get compared to others, for balancers that weigh.
+const WEIGHT: &str = "x-load-balancing-endpoint-weight";
+
+/// Knows whether this node's kernel keeps up. Cheap to clone.
+#[derive(Debug, Clone)]
+pub(super) struct Judge {
+    board: Arc<Board>,
+    proxy: ProxyHealth,
+}
+
+/// One Service as its balancers see it.
+#[derive(Debug, Clone)]
+struct Subject {
+    service: ServiceKey,
+    local_endpoints: Arc<AtomicUsize>,
+    judge: Judge,
+}
+
+// === impl Judge ===
+
+impl Judge {
+    pub(super) fn new(board: Arc<Board>, proxy: ProxyHealth) -> Judge {
+        Judge { board, proxy }
+    }
+
+    /// Answers every path: 200 where `service` has endpoints on this node and the kernel keeps up,
+    /// else 503.
+    pub(super) fn router(&self, service: ServiceKey, local_endpoints: Arc<AtomicUsize>) -> Router {
+        Router::new().fallback(answer).with_state(Subject {
+            service,
+            local_endpoints,
+            judge: self.clone(),
+        })
+    }
+
+    fn keeps_up(&self) -> bool {
+        let patience = patience(self.board.view().borrow().as_deref());
+        self.proxy.verdict(patience, Instant::now()).is_healthy()
+    }
+}
+
+async fn answer(State(subject): State<Subject>) -> Response {
+    let local_endpoints = subject.local_endpoints.load(Ordering::Relaxed);
+    let healthy = subject.judge.keeps_up();
+    let status = match local_endpoints != 0 && healthy {
+        true => StatusCode::OK,
+        false => StatusCode::SERVICE_UNAVAILABLE,
+    };
+    let headers = [
+        (header::CONTENT_TYPE.as_str(), "application/json".to_owned()),
+        (
+            header::X_CONTENT_TYPE_OPTIONS.as_str(),
+            "nosniff".to_owned(),
+        ),
+        (WEIGHT, local_endpoints.to_string()),
+    ];
+    let body = body(&subject.service, local_endpoints, healthy);
+    (status, headers, body).into_response()
+}
+
+/// Byte for byte: there are balancers that compare.
+fn body(service: &ServiceKey, local_endpoints: usize, healthy: bool) -> String {
+    let ServiceKey { namespace, name } = service;
+    format!(
+        "{{\n\t\"service\": {{\n\t\t\"namespace\": \"{namespace}\",\n\t\t\"name\": \"{name}\"\n\t}},\n\
+         \t\"localEndpoints\": {local_endpoints},\n\t\"serviceProxyHealthy\": {healthy}\n}}"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_body_is_that_of_kube_proxy() {
+        let expected = "{
+\t\"service\": {
+\t\t\"namespace\": \"shop\",
+\t\t\"name\": \"cart\"
+\t},
+\t\"localEndpoints\": 3,
+\t\"serviceProxyHealthy\": true
+}";
+        assert_eq!(body(&ServiceKey::new("shop", "cart"), 3, true), expected);
+    }
+}

@@ -1,0 +1,364 @@
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::time::{Instant, SystemTime};
+
+use backend::Size;
+use dataplane::{Config, Dataplane, Endpoints, Family, NodePortAddresses, Service, compile};
+use reconciler::{Activity, FamilyStatus, Outcome, Pace, Phases, Reason, Round, Rounds};
+use runtime::{BuildInfo, Metrics, Stopper};
+use testkit::{mk_config, mk_endpoints, mk_node, mk_service};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+
+use super::*;
+use crate::events::Announcements;
+
+const DEADLINE: Duration = Duration::from_secs(30);
+
+fn web(health_check: u16) -> Service {
+    mk_service("shop/web")
+        .cluster_ip("10.96.0.10")
+        .load_balancer_ip("192.0.2.1")
+        .port("http", 80)
+        .external_local()
+        .health_check_node_port(health_check)
+        .build()
+}
+
+fn here(pods: u8) -> Endpoints {
+    let endpoints = mk_endpoints().tcp("http").ready("10.0.2.9:8080", "node-2");
+    (0..pods)
+        .fold(endpoints, |endpoints, pod| {
+            endpoints.ready(&format!("10.0.1.{}:8080", 5 + pod), "node-1")
+        })
+        .build()
+}
+
+fn config(node_ports: NodePortAddresses) -> Arc<Config> {
+    let config = mk_config().build();
+    Arc::new(Config {
+        node_ports,
+        ..(*config).clone()
+    })
+}
+
+fn only(addresses: &[&str]) -> NodePortAddresses {
+    let addresses = addresses.iter().map(|address| address.parse());
+    let addresses: Result<BTreeSet<IpAddr>, _> = addresses.collect();
+    NodePortAddresses {
+        ipv4: Some(addresses.expect("addresses")),
+        ipv6: Some(BTreeSet::new()),
+    }
+}
+
+fn dataplane(node_ports: NodePortAddresses, services: &[(Service, Endpoints)]) -> Dataplane {
+    let mut dataplane = Dataplane::new(mk_node(1).build(), config(node_ports));
+    for (service, endpoints) in services {
+        let (node, config) = (dataplane.node(), dataplane.config());
+        let rules = compile(service, endpoints, node, config);
+        dataplane.set(rules.into());
+    }
+    dataplane
+}
+
+fn listeners(wanted: &Wanted) -> Vec<String> {
+    let (listeners, _) = wanted.listeners();
+    let line = |(address, listening): (&SocketAddr, &Listening)| {
+        format!(
+            "{address} {} {}",
+            listening.service, listening.local_endpoints
+        )
+    };
+    listeners.iter().map(line).collect()
+}
+
+/// Failure story T53: kubernetes#117621.
+#[test]
+fn t53_a_load_balancers_address_is_listened_on_beside_those_of_node_ports() {
+    let mut wanted = Wanted::default();
+    let services = [(web(32000), here(2))];
+    let dataplane = dataplane(only(&["192.168.0.1"]), &services);
+    wanted.follow(Family::Ipv4, Some(&dataplane));
+    wanted.follow(Family::Ipv6, Some(&dataplane));
+    let expected = ["192.0.2.1:32000 shop/web 2", "192.168.0.1:32000 shop/web 2"];
+    assert_eq!(listeners(&wanted), expected);
+}
+
+#[test]
+fn where_every_address_takes_node_ports_one_listener_is_enough() {
+    let mut wanted = Wanted::default();
+    let services = [(web(32000), here(0))];
+    let dataplane = dataplane(NodePortAddresses::ANY, &services);
+    wanted.follow(Family::Ipv4, Some(&dataplane));
+    // The Service has no IPv6 address.
+    wanted.follow(Family::Ipv6, Some(&dataplane));
+    assert_eq!(listeners(&wanted), ["0.0.0.0:32000 shop/web 0"]);
+}
+
+#[test]
+fn listeners_follow_services_ports_and_addresses() {
+    let mut wanted = Wanted::default();
+    let mut follow = |node_ports, services: &[(Service, Endpoints)]| {
+        wanted.follow(Family::Ipv4, Some(&dataplane(node_ports, services)));
+        listeners(&wanted)
+    };
+    assert_eq!(follow(NodePortAddresses::ANY, &[]), [""; 0]);
+    let services = [(web(32000), here(1))];
+    assert_eq!(
+        follow(NodePortAddresses::ANY, &services),
+        ["0.0.0.0:32000 shop/web 1"]
+    );
+    let services = [(web(32001), here(1))];
+    assert_eq!(
+        follow(NodePortAddresses::ANY, &services),
+        ["0.0.0.0:32001 shop/web 1"]
+    );
+    let addresses = ["192.0.2.1:32001 shop/web 1", "192.168.0.7:32001 shop/web 1"];
+    assert_eq!(follow(only(&["192.168.0.7"]), &services), addresses);
+    assert_eq!(follow(only(&["192.168.0.7"]), &[]), [""; 0]);
+}
+
+#[test]
+fn of_two_services_with_one_port_the_first_by_name_is_heard_and_the_other_named() {
+    let mut wanted = Wanted::default();
+    let other = Service {
+        key: ServiceKey::new("shop", "admin"),
+        ..web(32000)
+    };
+    let services = [(web(32000), here(1)), (other, here(0))];
+    wanted.follow(
+        Family::Ipv4,
+        Some(&dataplane(NodePortAddresses::ANY, &services)),
+    );
+    assert_eq!(listeners(&wanted), ["0.0.0.0:32000 shop/admin 0"]);
+    let (_, contested) = wanted.listeners();
+    let address = SocketAddr::from(([0, 0, 0, 0], 32000));
+    assert_eq!(contested, [(address, ServiceKey::new("shop", "web"))]);
+}
+
+/// An agent as far as load balancers see it; node ports are on loopback.
+struct Rig {
+    board: Arc<Board>,
+    proxy: ProxyHealth,
+    announcements: Announcements,
+    stopper: Stopper,
+    task: JoinHandle<()>,
+}
+
+fn rig() -> Rig {
+    let board = Arc::new(Board::new());
+    let proxy = ProxyHealth::default();
+    let metrics = Metrics::new(&BuildInfo {
+        program: "test",
+        version: "0",
+    });
+    let (events, announcements) = Events::register(&metrics);
+    let (stopper, stop) = Stop::new();
+    let task = tokio::spawn(serve(Arc::clone(&board), proxy.clone(), events, stop));
+    Rig {
+        board,
+        proxy,
+        announcements,
+        stopper,
+        task,
+    }
+}
+
+impl Rig {
+    /// The kernel carries out these Services now.
+    fn program(&self, services: &[(Service, Endpoints)]) {
+        let programmed = dataplane(only(&["127.0.0.1"]), services);
+        let status = |family| FamilyStatus {
+            family,
+            programmed_since: Some(SystemTime::UNIX_EPOCH),
+            last_receipt: None,
+            last_success: None,
+            failing: None,
+            pace: Pace::Ordinary,
+            drifts: 0,
+            last_damage: None,
+            quarantined: Vec::new(),
+            shortcomings: Arc::new([]),
+            programmed: Some(programmed.clone()),
+            rounds: Rounds::default(),
+        };
+        let round = |family| {
+            Arc::new(Round {
+                family,
+                number: 1,
+                reason: Reason::Changed,
+                started: SystemTime::UNIX_EPOCH,
+                took: Duration::ZERO,
+                ended: Instant::now(),
+                phases: Phases::default(),
+                size: Size::default(),
+                transactions: 1,
+                outcome: Outcome::Committed,
+                damage: None,
+                quarantined: Vec::new(),
+                shortcomings: Arc::new([]),
+            })
+        };
+        let report = Report {
+            activity: Activity::Waiting,
+            families: Family::ALL.map(status).into(),
+            contest: None,
+            finished: Family::ALL.map(round).into(),
+            latencies: Vec::new(),
+        };
+        self.proxy.reported(&report);
+        self.board
+            .post_report(report, BTreeMap::new(), Instant::now());
+    }
+
+    async fn finish(self) {
+        self.stopper.stop();
+        let ended = timeout(DEADLINE, self.task).await;
+        ended.expect("nothing holds it").expect("it does not panic");
+    }
+}
+
+/// The whole answer at a port of loopback, head and body, or that nobody listens.
+async fn ask(port: u16) -> Option<String> {
+    let mut stream = TcpStream::connect(("127.0.0.1", port)).await.ok()?;
+    let request = b"GET /any/path HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
+    stream.write_all(request).await.ok()?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.ok()?;
+    Some(answer)
+}
+
+/// Waits until the answer at `port` is as `wanted`.
+async fn wait_for(port: u16, what: &str, wanted: impl Fn(Option<&str>) -> bool) -> Option<String> {
+    let deadline = Instant::now() + DEADLINE;
+    loop {
+        let answer = ask(port).await;
+        if wanted(answer.as_deref()) {
+            return answer;
+        }
+        assert!(Instant::now() < deadline, "not {what}: {answer:?}");
+        tokio::task::yield_now().await;
+    }
+}
+
+fn is(code: &str) -> impl Fn(Option<&str>) -> bool {
+    let start = format!("HTTP/1.1 {code}");
+    move |answer| answer.is_some_and(|answer| answer.starts_with(&start))
+}
+
+async fn free_port() -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").await;
+    let listener = listener.expect("loopback has free ports");
+    listener.local_addr().expect("it listens").port()
+}
+
+/// Failure story T59: kubernetes#115825.
+#[tokio::test]
+async fn t59_a_node_is_asked_for_traffic_as_long_as_it_has_a_pod_and_the_agent_keeps_up() {
+    let rig = rig();
+    let port = free_port().await;
+    rig.program(&[(web(port), here(2))]);
+    let answer = wait_for(port, "answered", is("200")).await;
+    let answer = answer.expect("an answer");
+    for part in [
+        "x-load-balancing-endpoint-weight: 2\r\n",
+        "content-type: application/json\r\n",
+        "x-content-type-options: nosniff\r\n",
+        "\t\"localEndpoints\": 2,\n\t\"serviceProxyHealthy\": true\n}",
+    ] {
+        assert!(answer.contains(part), "no {part:?} in\n{answer}");
+    }
+
+    // A connection that is open stays so while endpoints come and go.
+    let mut kept = TcpStream::connect(("127.0.0.1", port))
+        .await
+        .expect("it listens");
+    rig.program(&[(web(port), here(0))]);
+    let answer = wait_for(port, "503 without a pod", is("503")).await;
+    let answer = answer.expect("an answer");
+    assert!(answer.contains("endpoint-weight: 0\r\n"), "{answer}");
+    rig.program(&[(web(port), here(1))]);
+    wait_for(port, "200 with a pod again", is("200")).await;
+    let request = b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
+    kept.write_all(request).await.expect("it is still open");
+    let mut answer = String::new();
+    let read = timeout(DEADLINE, kept.read_to_string(&mut answer)).await;
+    read.expect("it answers in time").expect("it answers");
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+
+    // The agent falls behind: an update that has waited for longer than anybody allows.
+    let long_ago = Instant::now().checked_sub(Duration::from_secs(300));
+    rig.proxy
+        .queued(long_ago.expect("the machine is up for longer"));
+    let answer = wait_for(port, "503 when late", is("503")).await;
+    let answer = answer.expect("an answer");
+    assert!(
+        answer.contains("\"serviceProxyHealthy\": false"),
+        "{answer}"
+    );
+    assert!(answer.contains("endpoint-weight: 1\r\n"), "{answer}");
+    rig.finish().await;
+}
+
+#[tokio::test]
+async fn another_port_closes_the_one_and_opens_the_other() {
+    let rig = rig();
+    let (one, other) = (free_port().await, free_port().await);
+    rig.program(&[(web(one), here(1))]);
+    wait_for(one, "answered", is("200")).await;
+    rig.program(&[(web(other), here(1))]);
+    wait_for(other, "answered", is("200")).await;
+    wait_for(one, "closed", |answer| answer.is_none()).await;
+    rig.program(&[]);
+    wait_for(other, "closed", |answer| answer.is_none()).await;
+    rig.finish().await;
+}
+
+#[tokio::test]
+async fn a_service_takes_over_the_port_of_another() {
+    let rig = rig();
+    let port = free_port().await;
+    let of = |name: &str| Service {
+        key: ServiceKey::new("shop", name),
+        ..web(port)
+    };
+    let says = |name: &'static str| {
+        move |answer: Option<&str>| {
+            let line = format!("\"name\": \"{name}\"");
+            answer.is_some_and(|answer| answer.contains(&line))
+        }
+    };
+    rig.program(&[(of("before"), here(1))]);
+    wait_for(port, "the first", says("before")).await;
+    rig.program(&[(of("after"), here(1))]);
+    wait_for(port, "the second", says("after")).await;
+    rig.finish().await;
+}
+
+#[tokio::test]
+async fn a_port_that_is_taken_is_an_event_on_the_service_and_is_tried_again() {
+    let mut rig = rig();
+    let taken = TcpListener::bind("127.0.0.1:0").await;
+    let taken = taken.expect("loopback has free ports");
+    let port = taken.local_addr().expect("it listens").port();
+    rig.program(&[(web(port), here(1))]);
+    let told = timeout(DEADLINE, rig.announcements.next()).await;
+    let told = told.expect("it is announced").expect("it still runs");
+    assert_eq!(told.reason, "FailedToStartServiceHealthcheck");
+    assert_eq!(told.severity, Severity::Warning);
+    assert_eq!(
+        told.regarding,
+        Regarding::Service(ServiceKey::new("shop", "web"))
+    );
+    assert!(told.note.contains("in use"), "{}", told.note);
+    // Again it fails, which is no news; then the port is free.
+    rig.program(&[(web(port), here(2))]);
+    drop(taken);
+    rig.program(&[(web(port), here(1))]);
+    wait_for(port, "answered", is("200")).await;
+    let again = timeout(Duration::ZERO, rig.announcements.next()).await;
+    assert!(again.is_err(), "announced twice: {again:?}");
+    rig.finish().await;
+}

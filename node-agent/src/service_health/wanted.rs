@@ -1,0 +1,135 @@
+//! Where to listen, and for which Service. Pure.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use dataplane::{
+    Dataplane, Family, FrontendKey, FrontendKind, HealthCheck, ServiceKey, ServiceRules,
+};
+
+/// What is wanted, by what the kernel of each family carries out.
+#[derive(Debug, Default)]
+pub(super) struct Wanted(BTreeMap<Family, OfFamily>);
+
+/// What one family wants.
+#[derive(Debug, Default)]
+struct OfFamily {
+    /// What it was last known to carry out.
+    dataplane: Dataplane,
+    /// The Services of it that are asked after.
+    checks: BTreeMap<ServiceKey, Check>,
+}
+
+/// How one Service is asked after.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Check {
+    check: HealthCheck,
+    /// The Service's own load-balancer addresses.
+    balancers: Vec<IpAddr>,
+}
+
+/// What is said at one address.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Listening {
+    /// For which Service.
+    pub(super) service: ServiceKey,
+    /// Its endpoints on this node.
+    pub(super) local_endpoints: usize,
+}
+
+// === impl Wanted ===
+
+impl Wanted {
+    /// Takes in what the kernel of `family` carries out: nothing as long as that is not known.
+    pub(super) fn follow(&mut self, family: Family, programmed: Option<&Dataplane>) {
+        let Some(programmed) = programmed else {
+            self.0.remove(&family);
+            return;
+        };
+        self.0.entry(family).or_default().follow(family, programmed);
+    }
+
+    /// What to say at which address; and who is not heard because another Service, the first by name,
+    /// has the same address.
+    pub(super) fn listeners(
+        &self,
+    ) -> (
+        BTreeMap<SocketAddr, Listening>,
+        Vec<(SocketAddr, ServiceKey)>,
+    ) {
+        let mut listeners = BTreeMap::<SocketAddr, Listening>::new();
+        let mut contested = Vec::new();
+        for (family, wanted) in &self.0 {
+            for (service, check) in &wanted.checks {
+                for address in wanted.addresses(*family, check) {
+                    let address = SocketAddr::new(address, check.check.port.get());
+                    if listeners.contains_key(&address) {
+                        contested.push((address, service.clone()));
+                        continue;
+                    }
+                    let listening = Listening {
+                        service: service.clone(),
+                        local_endpoints: check.check.local_endpoints.of(*family),
+                    };
+                    listeners.insert(address, listening);
+                }
+            }
+        }
+        (listeners, contested)
+    }
+}
+
+// === impl OfFamily ===
+
+impl OfFamily {
+    /// Costs what has changed.
+    fn follow(&mut self, family: Family, programmed: &Dataplane) {
+        for difference in self.dataplane.services().differences(programmed.services()) {
+            let check = difference.after.and_then(|rules| check(family, rules));
+            match check {
+                Some(check) => drop(self.checks.insert(difference.key.clone(), check)),
+                None => drop(self.checks.remove(difference.key)),
+            }
+        }
+        self.dataplane = programmed.clone();
+    }
+
+    /// Where one Service is asked after: wherever node ports are open.
+    fn addresses(&self, family: Family, check: &Check) -> Vec<IpAddr> {
+        match self.dataplane.config().node_ports.of(family) {
+            None => vec![match family {
+                Family::Ipv4 => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+                Family::Ipv6 => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
+            }],
+            Some(addresses) => {
+                let balancers = check.balancers.iter();
+                let mut all: Vec<IpAddr> = addresses.iter().chain(balancers).copied().collect();
+                all.sort();
+                all.dedup();
+                all
+            }
+        }
+    }
+}
+
+/// What `rules` say about `family`, of which the Service may have no address.
+fn check(family: Family, rules: &ServiceRules) -> Option<Check> {
+    let check = rules.health_check?;
+    let of_family = |address: &&IpAddr| Family::of(**address) == family;
+    rules.cluster_ips.iter().find(of_family)?;
+    let balancers = rules
+        .frontends
+        .iter()
+        .filter_map(|(key, frontend)| match key {
+            FrontendKey::Address { address, .. }
+                if frontend.kind == FrontendKind::LoadBalancerIp =>
+            {
+                Some(address)
+            }
+            _ => None,
+        });
+    Some(Check {
+        check,
+        balancers: balancers.filter(of_family).copied().collect(),
+    })
+}

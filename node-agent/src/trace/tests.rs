@@ -1,0 +1,131 @@
+use super::*;
+
+use std::collections::BTreeMap;
+
+use backend::{Backend, Rendered};
+use backend_nftables::Nftables;
+use testkit::{mk_config, mk_endpoints, mk_node, mk_service};
+
+/// One Service with a node port, an endpoint here and one elsewhere.
+fn dataplane(endpoints: &[(&str, &str)]) -> Dataplane {
+    let (node, config) = (mk_node(1).build(), mk_config().build());
+    let service = mk_service("shop/cart")
+        .cluster_ip("10.96.0.10")
+        .port("", 80)
+        .node_port(30080);
+    let mut list = mk_endpoints().tcp("");
+    for (address, node) in endpoints {
+        list = list.ready(address, node);
+    }
+    let rules = dataplane::compile(&service.build(), &list.build(), &node, &config);
+    let mut dataplane = Dataplane::new(node, config);
+    dataplane.set(rules.into());
+    dataplane
+}
+
+fn kernel(dataplane: &Dataplane) -> Kernel {
+    let render = |family| Nftables::detached(family).render(dataplane, &Rendered::default());
+    let tables = Family::ALL.map(|family| (family, Ok(render(family))));
+    Kernel::Observed(tables.into())
+}
+
+fn ask(packet: &str, dataplane: &Dataplane, kernel: &Kernel) -> Trace {
+    let wording: Wording = packet.parse().expect("a packet");
+    trace(&wording, dataplane, kernel).expect("there are rules")
+}
+
+const BOTH: &[(&str, &str)] = &[("10.0.1.5:8080", "node-1"), ("10.0.2.7:8080", "node-2")];
+
+#[test]
+fn a_packet_is_followed_hook_by_hook() {
+    let dataplane = dataplane(BOTH);
+    let trace = ask(
+        "203.0.113.2 -> 192.168.0.1:30080/tcp",
+        &dataplane,
+        &kernel(&dataplane),
+    );
+    assert_eq!(
+        trace.to_string(),
+        "\
+outside 203.0.113.2 -> 192.168.0.1:30080/tcp
+  taken for somebody outside: this node knows nothing of that address
+wanted: 10.0.1.5:8080, 10.0.2.7:8080 masqueraded
+the rules in the kernel: 10.0.1.5:8080, 10.0.2.7:8080 masqueraded
+they agree
+
+the way to 10.0.1.5:8080 masqueraded or 10.0.2.7:8080 masqueraded
+  filter-prerouting (filter hook prerouting priority -110)
+    restrict: nothing applies
+  nat-prerouting (nat hook prerouting priority -100)
+    dispatch
+      nodeport-addresses { 192.168.0.1 }
+      nodeports { tcp . 30080 : goto nodeport-external-2 }
+    nodeport-external-2
+      mark 0x4000
+    nodeport-lb-2
+      a number below 2 is drawn
+      nodeport-endpoints { tcp . 30080 . 0x00000000 : 10.0.1.5 . 8080 }
+      or nodeport-endpoints { tcp . 30080 . 0x00000001 : 10.0.2.7 . 8080 }
+      dnat to 10.0.1.5:8080
+      or dnat to 10.0.2.7:8080
+  filter-forward (filter hook forward priority 0)
+    refuse-services: nothing applies
+    refuse-cluster-ips: nothing applies
+  nat-postrouting-learn (nat hook postrouting priority 90)
+    learn: nothing applies
+  nat-postrouting (nat hook postrouting priority 100)
+    masquerading
+      mark 0x0
+      masquerade
+"
+    );
+}
+
+#[test]
+fn a_way_that_differs_in_more_than_a_number_is_told_by_itself() {
+    let dataplane = dataplane(BOTH);
+    let trace = ask("10.0.1.5 -> 10.96.0.10:80", &dataplane, &kernel(&dataplane));
+    assert!(trace.agree, "{trace}");
+    let outcomes: Vec<&str> = trace.ways.iter().map(|way| way.outcome.as_str()).collect();
+    assert_eq!(outcomes, ["10.0.1.5:8080 masqueraded", "10.0.2.7:8080"]);
+    let hairpin = "hairpins { 10.0.1.5 . 10.0.1.5 . tcp . 8080 }";
+    assert!(trace.to_string().contains(hairpin), "{trace}");
+}
+
+#[test]
+fn a_refused_packet_ends_where_it_is_refused() {
+    let dataplane = dataplane(&[]);
+    let trace = ask("10.0.1.9 -> 10.96.0.10:80", &dataplane, &kernel(&dataplane));
+    let text = trace.to_string();
+    assert_eq!(trace.taken, "reject");
+    assert!(
+        text.contains("refusals { 10.96.0.10 . tcp . 80 : goto refuse }"),
+        "{text}"
+    );
+    assert!(text.ends_with("    refuse\n      reject\n"), "{text}");
+}
+
+#[test]
+fn rules_that_lead_elsewhere_do_not_agree() {
+    let (wanted, held) = (dataplane(BOTH), dataplane(&BOTH[..1]));
+    let trace = ask("10.0.1.9 -> 10.96.0.10:80", &wanted, &kernel(&held));
+    assert!(!trace.agree);
+    let text = trace.to_string();
+    assert!(
+        text.contains("wanted: 10.0.1.5:8080, 10.0.2.7:8080\n"),
+        "{text}"
+    );
+    assert!(
+        text.contains("the rules in the kernel: 10.0.1.5:8080\n! they do not agree\n"),
+        "{text}"
+    );
+}
+
+#[test]
+fn without_rules_there_is_no_way() {
+    let wording: Wording = "10.0.1.9 -> 10.96.0.10:80".parse().expect("a packet");
+    let refused = BTreeMap::from([(Family::Ipv4, Err("permission denied".to_owned()))]);
+    let error = trace(&wording, &dataplane(BOTH), &Kernel::Observed(refused));
+    let error = error.expect_err("nothing was read").to_string();
+    assert_eq!(error, "the IPv4 table could not be read: permission denied");
+}

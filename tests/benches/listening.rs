@@ -1,0 +1,153 @@
+//! What a listener costs those who are listened to: `cargo bench --package tests --bench listening`.
+//!
+//! IPv4 only, five endpoints a Service, in network namespaces of their own. While somebody listens,
+//! the kernel writes a message for each element that is committed.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use backend::{Backend, Change as _, Rendered};
+use backend_nftables::{Disturbances, Nftables, Table, open_with_disturbances};
+use dataplane::Dataplane;
+use tests::network::{Network, enter_private_namespaces};
+
+/// Services: 50,000 elements of endpoints, and one a Service.
+const SERVICES: u32 = 10_000;
+/// How often each figure is taken; the middle one counts.
+const RUNS: usize = 9;
+/// Single changes measured in each run.
+const CHANGES: u32 = 300;
+
+/// Whether anybody hears what is committed.
+#[derive(Debug, Clone, Copy)]
+enum Audience {
+    Nobody,
+    Listener,
+}
+
+/// What one run took.
+struct Figures {
+    elements: usize,
+    load: Duration,
+    change: Duration,
+    removal: Duration,
+}
+
+fn main() -> Result<()> {
+    enter_private_namespaces()?;
+    let dataplane = cluster();
+    println!("| heard by | elements | load | one endpoint replaced, p50 | removal of all |");
+    println!("|---|---|---|---|---|");
+    for audience in [Audience::Nobody, Audience::Listener] {
+        let mut runs = (0..RUNS)
+            .map(|_| measure(&dataplane, audience))
+            .collect::<Result<Vec<_>>>()?;
+        let elements = runs[0].elements;
+        let mut middle = |part: fn(&Figures) -> Duration| {
+            runs.sort_by_key(part);
+            part(&runs[RUNS / 2])
+        };
+        let load = middle(|figures| figures.load);
+        let change = middle(|figures| figures.change);
+        let removal = middle(|figures| figures.removal);
+        println!("| {audience:?} | {elements} | {load:.1?} | {change:.1?} | {removal:.1?} |");
+    }
+    Ok(())
+}
+
+fn measure(dataplane: &Dataplane, audience: Audience) -> Result<Figures> {
+    let mut network = Network::new()?;
+    let [namespace] = network.add_namespaces(["bench"])?;
+    let ([mut backend, _], mut disturbances) = namespace.enter(open_with_disturbances)??;
+    if let Audience::Listener = audience {
+        disturbances.join()?;
+    }
+    let ended = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let listener = scope.spawn(|| listen(disturbances, &ended));
+        let figures = commit(&mut backend, dataplane);
+        ended.store(true, Ordering::Relaxed);
+        let heard = listener.join().ok().context("the listener panicked")?;
+        anyhow::ensure!(
+            heard? == 0,
+            "our own commits were taken for somebody else's"
+        );
+        figures
+    })
+}
+
+/// Reads everything until the end; how many disturbances there were.
+fn listen(mut disturbances: Disturbances, ended: &AtomicBool) -> Result<usize> {
+    let mut heard = 0;
+    while !ended.load(Ordering::Relaxed) {
+        let disturbance = disturbances.receive(Duration::from_millis(20))?;
+        heard += usize::from(disturbance.is_some());
+    }
+    Ok(heard)
+}
+
+fn commit(backend: &mut Nftables, dataplane: &Dataplane) -> Result<Figures> {
+    let rules = backend.render(dataplane, &Rendered::default());
+    let change = backend.diff(&Table::default(), &rules);
+    let elements = change.size().elements;
+    let start = Instant::now();
+    let _ = backend.commit(change)?;
+    let load = start.elapsed();
+
+    let mut believed = Rendered {
+        dataplane: dataplane.clone(),
+        rules,
+    };
+    let mut changes = Vec::new();
+    for number in 0..CHANGES {
+        let mut wanted = believed.dataplane.clone();
+        add_service(&mut wanted, number * 7919 % SERVICES, 1);
+        let rules = backend.render(&wanted, &believed);
+        let change = backend.diff(&believed.rules, &rules);
+        let start = Instant::now();
+        let _ = backend.commit(change)?;
+        changes.push(start.elapsed());
+        believed = Rendered {
+            dataplane: wanted,
+            rules,
+        };
+    }
+    changes.sort();
+
+    let start = Instant::now();
+    let _ = backend.commit_removal()?;
+    Ok(Figures {
+        elements,
+        load,
+        change: changes[changes.len() / 2],
+        removal: start.elapsed(),
+    })
+}
+
+fn cluster() -> Dataplane {
+    let mut dataplane = Dataplane::default();
+    for number in 0..SERVICES {
+        add_service(&mut dataplane, number, 0);
+    }
+    dataplane
+}
+
+/// A Service whose first endpoint is another one in each generation.
+fn add_service(dataplane: &mut Dataplane, number: u32, generation: u8) {
+    let [_, a, b, c] = number.to_be_bytes();
+    let mut endpoints = testkit::mk_endpoints().tcp("http");
+    for endpoint in 0..5 {
+        let generation = if endpoint == 0 { generation } else { 0 };
+        let address = format!("{}.{a}.{b}.{c}:8080", 10 + endpoint + 20 * generation);
+        endpoints = endpoints.ready(&address, "node-2");
+    }
+    let service = testkit::mk_service(&format!("bench/service-{number}"))
+        .cluster_ip(&format!("100.{a}.{b}.{c}"))
+        .port("http", 80)
+        .build();
+    let (node, config) = (dataplane.node(), dataplane.config());
+    let rules = dataplane::compile(&service, &endpoints.build(), node, config);
+    dataplane.set(Arc::new(rules));
+}

@@ -1,0 +1,389 @@
+//! The real kube-proxy and Signpost, side by side: what comes of the same packets.
+//!
+//! ```text
+//!                       control: etcd, API server
+//!                       |                       |
+//!   clients -- world -- node-1, kube-proxy      node-1, signpost-agent -- world -- clients
+//!               |        `- pods                        pods -'             |
+//!              node-2 -- pods                                   pods -- node-2
+//! ```
+//!
+//! Both nodes have the same name, the same addresses and the same pods, and neither knows of the
+//! other. A [`Population`] of Services is written to the API server; a canary written last tells
+//! when both have programmed it; then every [`Case`] is asked of both worlds. What a client can see
+//! has to be the same, but for [`EXPECTED_DIFFERENCES`].
+
+mod answer;
+mod case;
+mod configuration;
+mod expected;
+mod manifests;
+mod population;
+mod sight;
+mod world;
+mod writer;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::fs;
+use std::net::Ipv4Addr;
+use std::path::Path;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use anyhow::{Context, Result, anyhow};
+use dataplane::Family;
+use tempfile::TempDir;
+use testkit::address_plan as addresses;
+
+pub use answer::Answer;
+pub use case::{Case, Front, Origin};
+pub use configuration::{Configuration, Detection, Masquerade, NodePorts};
+pub use expected::{EXPECTED_DIFFERENCES, ExpectedDifference};
+pub use population::{Population, Service};
+pub use sight::{Seen, Sight, Source};
+pub use writer::NodeFate;
+
+use crate::binaries;
+use crate::cluster::Program;
+use crate::control_plane::{ADMINISTRATOR, ControlPlane, Options, User};
+use crate::deadline::wait_for;
+use crate::network::{Network, Server};
+use manifests::Canary;
+use world::{CLIENTS, Effort, World, control_address};
+use writer::Writer;
+
+/// Where the API server is.
+const API_SERVER: Ipv4Addr = Ipv4Addr::new(10, 123, 0, 1);
+/// The user that Kubernetes itself lets do what kube-proxy needs.
+const KUBE_PROXY_USER: &str = "system:kube-proxy";
+/// How long both may take to program a round. They take a second or two.
+const SETTLES_WITHIN: Duration = Duration::from_secs(60);
+/// How many cases are asked at a time: most of their time is waiting.
+const AT_A_TIME: usize = 12;
+/// Clients of a case whose clients stay with their endpoints: with four endpoints, one of them
+/// stays out of twelve once in 30 times, and out of 36 once in 30,000.
+const CROWDS: [u8; 2] = [12, 36];
+
+/// Who programs node 1.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Rival {
+    /// kube-proxy, in its mode nftables.
+    KubeProxy,
+    /// Ours.
+    Signpost,
+}
+
+/// Two worlds and the API server that both look at.
+#[derive(Debug)]
+pub struct Contest {
+    // Dropped in this order: who uses something goes before it.
+    programs: Option<[Program; 2]>,
+    #[expect(dead_code, reason = "held for the sake of their end")]
+    servers: [Vec<Server>; 2],
+    worlds: [World; 2],
+    control_plane: ControlPlane,
+    #[expect(dead_code, reason = "held for the sake of its end")]
+    network: Network,
+    files: TempDir,
+    round: u16,
+    next_client: u8,
+}
+
+/// What came of many cases.
+#[derive(Debug, Default)]
+pub struct Comparison {
+    /// How many there were of each sort, as clients of kube-proxy saw them.
+    pub sorts: BTreeMap<&'static str, usize>,
+    /// Those in which clients saw different things, each time they looked.
+    pub differences: Vec<Difference>,
+}
+
+/// A case in which clients saw something else of one than of the other.
+#[derive(Debug, Clone)]
+pub struct Difference {
+    /// Who connected to what.
+    pub case: Case,
+    /// What they saw of kube-proxy.
+    pub theirs: Sight,
+    /// What they saw of ours.
+    pub ours: Sight,
+}
+
+// === impl Contest ===
+
+impl Contest {
+    /// Starts the control plane and builds both worlds; nobody programs their nodes yet.
+    pub fn start() -> Result<Contest> {
+        binaries::find("signpost-agent")?;
+        let worlds = [World::build()?, World::build()?];
+        let servers = [worlds[0].start_servers()?, worlds[1].start_servers()?];
+        let mut network = Network::new()?;
+        let [control] = network.add_namespaces(["control"])?;
+        control.configure(&format!("addr add {API_SERVER}/32 dev lo\n"))?;
+        for (world, (name, number)) in worlds.iter().zip([("theirs", 1), ("ours", 2)]) {
+            let link = (name, control_address(number));
+            world.connect(&network, &control, link, API_SERVER)?;
+        }
+        let control_plane = ControlPlane::start(Options {
+            bind: API_SERVER,
+            network: Some(control.path()),
+            users: vec![User::named(KUBE_PROXY_USER)],
+        })?;
+        let files = tempfile::Builder::new()
+            .prefix("signpost-contest-")
+            .tempdir();
+        let contest = Contest {
+            programs: None,
+            servers,
+            worlds,
+            control_plane,
+            network,
+            files: files.context("failed to make a folder for logs")?,
+            round: 0,
+            next_client: *CLIENTS.start(),
+        };
+        contest.install()?;
+        Ok(contest)
+    }
+
+    /// The definitions of our kinds, and what every round has.
+    fn install(&self) -> Result<()> {
+        let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../crds/generated/nodeproxies.yaml");
+        let definition = fs::read_to_string(&file)
+            .with_context(|| format!("failed to read {}", file.display()))?;
+        self.control_plane.apply(&definition)?;
+        wait_for("NodeProxies to be served", SETTLES_WITHIN, || {
+            Ok(self.control_plane.kubectl(&["get", "nodeproxies"]).ok())
+        })?;
+        self.writer().apply_setting(NodeFate::Stays)
+    }
+
+    /// Starts both with this configuration, in the place of those that run. What these have
+    /// programmed is still there.
+    pub fn configure(&mut self, configuration: Configuration) -> Result<()> {
+        self.programs = None;
+        self.writer()
+            .apply_objects(&[configuration.of_signpost()?], &[])?;
+        let [theirs, ours] = &self.worlds;
+
+        let file = self.files.path().join("kube-proxy.yaml");
+        let kubeconfig = self.control_plane.kubeconfig(KUBE_PROXY_USER)?;
+        fs::write(&file, configuration.of_kube_proxy(&kubeconfig).to_string())
+            .context("failed to write the configuration of kube-proxy")?;
+        let program = self.control_plane.programs().join("kube-proxy");
+        let mut kube_proxy = theirs.node()?.command(program);
+        kube_proxy.arg("--config").arg(&file);
+        let kube_proxy = Program::start("kube-proxy", kube_proxy, &self.log(Rival::KubeProxy))?;
+
+        let mut agent = ours.node()?.command(binaries::find("signpost-agent")?);
+        agent.args(["run", "--node", addresses::NODE, "--kubeconfig"]);
+        agent.arg(self.control_plane.kubeconfig(ADMINISTRATOR)?);
+        agent.arg("--state").arg(self.files.path().join("state"));
+        let agent = Program::start("signpost-agent", agent, &self.log(Rival::Signpost))?;
+        self.programs = Some([kube_proxy, agent]);
+        Ok(())
+    }
+
+    /// Writes `population` and returns when both have programmed it.
+    pub fn settle(&mut self, population: &Population) -> Result<()> {
+        let canary = self.write(population)?;
+        self.wait_for(Rival::Signpost, canary)?;
+        self.wait_for(Rival::KubeProxy, canary)
+    }
+
+    /// Ends our agent, writes `population`, and returns when kube-proxy has programmed it.
+    pub fn settle_without_us(&mut self, population: &Population) -> Result<()> {
+        if let Some([kube_proxy, agent]) = self.programs.take() {
+            agent.kill()?;
+            let canary = self.write(population)?;
+            self.wait_for(Rival::KubeProxy, canary)?;
+            kube_proxy.kill()?;
+        }
+        Ok(())
+    }
+
+    /// Removes every Service of ours, and ends both when they have heard of it.
+    pub fn clear(&mut self) -> Result<()> {
+        self.writer().clear()?;
+        if self.programs.is_some() {
+            self.settle(&Population::empty())?;
+            self.programs = None;
+        }
+        self.writer().clear()
+    }
+
+    /// Asks every case of both.
+    pub fn compare(&mut self, cases: &[Case]) -> Result<Comparison> {
+        let quick = Effort {
+            patience: Duration::from_millis(400),
+            each: 6,
+            crowd: self.take_clients(CROWDS[0]),
+        };
+        let patient = Effort {
+            patience: Duration::from_secs(3),
+            each: 24,
+            crowd: self.take_clients(CROWDS[1]),
+        };
+        let next = AtomicUsize::new(0);
+        let comparison = Mutex::new(Ok(Comparison::default()));
+        let worlds = &self.worlds;
+        std::thread::scope(|scope| {
+            for _ in 0..AT_A_TIME {
+                scope.spawn(|| {
+                    while let Some(case) = cases.get(next.fetch_add(1, Ordering::Relaxed)) {
+                        let looked = look(worlds, case, &[&quick, &patient]);
+                        let Ok(mut comparison) = comparison.lock() else {
+                            return;
+                        };
+                        match (looked, comparison.as_mut()) {
+                            (Ok((sort, difference)), Ok(comparison)) => {
+                                *comparison.sorts.entry(sort).or_default() += 1;
+                                comparison.differences.extend(difference);
+                            }
+                            (Err(error), _) => *comparison = Err(error.context(case.to_string())),
+                            (Ok(_), Err(_)) => return,
+                        }
+                    }
+                });
+            }
+        });
+        self.ensure_both_run()?;
+        let compared = comparison.into_inner();
+        compared.map_err(|_| anyhow!("a thread that asks has panicked"))?
+    }
+
+    /// Says of node 1 what the cluster's autoscaler would.
+    pub fn announce(&self, fate: NodeFate) -> Result<()> {
+        self.writer().apply_setting(fate)
+    }
+
+    /// What `rival` answers to an HTTP request from its own node.
+    pub fn ask(&self, rival: Rival, url: &str) -> Result<Answer> {
+        self.world(rival).node()?.enter(|| Answer::get(url))?
+    }
+
+    /// The ends of both logs, for an error.
+    pub fn describe_logs(&self) -> String {
+        let logs = [Rival::KubeProxy, Rival::Signpost].map(|rival| {
+            let text = fs::read(self.log(rival)).unwrap_or_default();
+            let text = String::from_utf8_lossy(&text);
+            let lines: Vec<&str> = text.lines().collect();
+            let end = lines[lines.len().saturating_sub(15)..].join("\n");
+            format!("--- the end of the log of {rival}:\n{end}")
+        });
+        logs.join("\n")
+    }
+
+    fn write(&mut self, population: &Population) -> Result<Canary> {
+        self.round += 1;
+        let canary = Canary { round: self.round };
+        self.writer().apply(population, canary)?;
+        Ok(canary)
+    }
+
+    fn wait_for(&mut self, rival: Rival, canary: Canary) -> Result<()> {
+        for family in Family::ALL {
+            let what = format!("{rival} to program round {} of {family:?}", canary.round);
+            let waited = wait_for(&what, SETTLES_WITHIN, || {
+                self.ensure_both_run()?;
+                let address = canary.address(family);
+                let sent = self.world(rival).is_sent_to(address, canary.place())?;
+                Ok(sent.then_some(()))
+            });
+            waited.with_context(|| self.describe_logs())?;
+        }
+        Ok(())
+    }
+
+    fn ensure_both_run(&mut self) -> Result<()> {
+        let mut programs = self.programs.iter_mut().flatten();
+        programs.try_for_each(Program::ensure_runs)
+    }
+
+    fn take_clients(&mut self, count: u8) -> Vec<u8> {
+        let mut clients = Vec::new();
+        for _ in 0..count {
+            clients.push(self.next_client);
+            self.next_client = match self.next_client == *CLIENTS.end() {
+                true => *CLIENTS.start(),
+                false => self.next_client + 1,
+            };
+        }
+        clients
+    }
+
+    fn world(&self, rival: Rival) -> &World {
+        let [theirs, ours] = &self.worlds;
+        match rival {
+            Rival::KubeProxy => theirs,
+            Rival::Signpost => ours,
+        }
+    }
+
+    fn log(&self, rival: Rival) -> std::path::PathBuf {
+        self.files.path().join(format!("{rival}.log"))
+    }
+
+    fn writer(&self) -> Writer<'_> {
+        Writer {
+            control_plane: &self.control_plane,
+            folder: self.files.path().to_owned(),
+        }
+    }
+}
+
+impl fmt::Display for Rival {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Rival::KubeProxy => "kube-proxy",
+            Rival::Signpost => "signpost-agent",
+        })
+    }
+}
+
+// === impl Difference ===
+
+impl Difference {
+    /// The row of the parity page that says why, if it is on purpose.
+    pub fn expected(
+        &self,
+        service: &Service,
+        configuration: Configuration,
+    ) -> Option<&'static str> {
+        let mut rows = EXPECTED_DIFFERENCES.iter();
+        let row = rows.find(|row| (row.shows)(self, service, configuration));
+        row.map(|row| row.row)
+    }
+}
+
+impl fmt::Display for Difference {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Difference { case, theirs, ours } = self;
+        write!(
+            f,
+            "{case}\n    kube-proxy: {theirs}\n    Signpost:   {ours}"
+        )
+    }
+}
+
+/// Looks at both, ever more closely while they differ. Also says of what sort the case is.
+fn look(
+    worlds: &[World; 2],
+    case: &Case,
+    efforts: &[&Effort],
+) -> Result<(&'static str, Option<Difference>)> {
+    let mut last = ("not asked", None);
+    for effort in efforts {
+        let [theirs, ours] = worlds;
+        let (theirs, ours) = (theirs.observe(case, effort)?, ours.observe(case, effort)?);
+        let sort = theirs.sort();
+        if theirs == ours {
+            return Ok((sort, None));
+        }
+        let case = case.clone();
+        last = (sort, Some(Difference { case, theirs, ours }));
+    }
+    Ok(last)
+}

@@ -1,0 +1,204 @@
+//! One of the two networks, alike in everything but the proxy on node 1.
+
+use std::collections::BTreeSet;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::time::Duration;
+
+use anyhow::Result;
+use dataplane::{Family, Protocol};
+
+use super::case::{Case, Origin};
+use super::population::{Affinity, PLACES, Place, TARGETS};
+use super::sight::{Seen, Sight};
+use crate::network::{
+    Link, Namespace, Network, Outcome, Plan, PlannedNode, Probe, Server, Topology, probe,
+    start_server,
+};
+
+/// The clients outside. Where clients stay with their endpoints, each answers once: a new crowd is
+/// taken for every question.
+pub(super) const CLIENTS: std::ops::RangeInclusive<u8> = 2..=240;
+/// Node 1's interface towards the API server.
+const CONTROL_LINK: &str = "control0";
+
+/// A network with room for servers wherever endpoints can be.
+#[derive(Debug)]
+pub(super) struct World {
+    topology: Topology,
+}
+
+/// How hard to look.
+#[derive(Debug, Clone)]
+pub(super) struct Effort {
+    /// How long silence is listened to.
+    pub(super) patience: Duration,
+    /// How many connections are made for each endpoint there may be.
+    pub(super) each: u32,
+    /// Who connects where clients stay with their endpoints, two connections each.
+    pub(super) crowd: Vec<u8>,
+}
+
+// === impl World ===
+
+impl World {
+    pub(super) fn build() -> Result<World> {
+        let node = |number: u8| PlannedNode {
+            number,
+            pods: PLACES
+                .iter()
+                .filter_map(|place| match place {
+                    Place::Pod(node, pod) if *node == number => Some(*pod),
+                    Place::Pod(..) | Place::Host(_) => None,
+                })
+                .chain([9])
+                .collect(),
+        };
+        let topology = Topology::build(&Plan {
+            nodes: [1, 2].map(node).into(),
+            clients: CLIENTS.collect(),
+            others: Vec::new(),
+        })?;
+        // What nobody redirects goes round between node and world until the world says so.
+        topology.world().set_sysctls(&[
+            ("net/ipv4/icmp_ratelimit", "0"),
+            ("net/ipv6/icmp/ratelimit", "0"),
+        ])?;
+        Ok(World { topology })
+    }
+
+    /// Starts a server in every place where endpoints can be.
+    pub(super) fn start_servers(&self) -> Result<Vec<Server>> {
+        let servers = PLACES.iter().map(|place| {
+            let inside = match place {
+                Place::Pod(node, pod) => self.topology.pod(*node, *pod)?,
+                Place::Host(node) => self.topology.node(*node)?,
+            };
+            let listen = Family::ALL
+                .map(|family| TARGETS.map(|port| SocketAddr::new(place.address(family), port)));
+            let name = format!("{place:?}").replace(' ', "");
+            start_server(inside, &name, listen.as_flattened())
+        });
+        servers.collect()
+    }
+
+    /// The node that the proxy is on.
+    pub(super) fn node(&self) -> Result<&Namespace> {
+        self.topology.node(1)
+    }
+
+    /// Gives node 1 a way to the API server: an interface with `own` address, which nothing else
+    /// goes through.
+    pub(super) fn connect(
+        &self,
+        network: &Network,
+        control: &Namespace,
+        (far_end, own): (&str, Ipv4Addr),
+        api_server: Ipv4Addr,
+    ) -> Result<()> {
+        let node = self.node()?;
+        network.add_links(&[Link {
+            from: (node, CONTROL_LINK),
+            to: (control, far_end),
+        }])?;
+        node.configure(&format!(
+            "link set {CONTROL_LINK} up\n\
+             addr add {own}/32 dev {CONTROL_LINK}\n\
+             route add {api_server} dev {CONTROL_LINK} src {own}\n"
+        ))?;
+        control.configure(&format!(
+            "link set {far_end} up\nroute add {own} dev {far_end}\n"
+        ))
+    }
+
+    /// What clients see of `case`.
+    pub(super) fn observe(&self, case: &Case, effort: &Effort) -> Result<Sight> {
+        let inside = match (case.origin, case.origin.pod()) {
+            (_, Some((node, pod))) => self.topology.pod(node, pod)?,
+            (Origin::Outside(_), None) => self.topology.outside()?,
+            (_, None) => self.node()?,
+        };
+        match (case.affinity, case.origin) {
+            (Affinity::None, _) => {
+                let count = effort.each * case.endpoints;
+                let outcomes = ask(inside, case, effort, count)?;
+                Ok(Sight::of(&outcomes, case.source()))
+            }
+            (Affinity::ClientIp, Origin::Outside(_)) => {
+                let mut all = BTreeSet::new();
+                for client in &effort.crowd {
+                    let origin = Origin::Outside(*client);
+                    let case = Case {
+                        origin,
+                        ..case.clone()
+                    };
+                    let mut outcomes = ask(inside, &case, effort, 2)?;
+                    if let Some(destination) = case.then {
+                        let case = Case {
+                            destination,
+                            ..case.clone()
+                        };
+                        outcomes.extend(ask(inside, &case, effort, 2)?);
+                    }
+                    let sight = Sight::of(&outcomes, case.source());
+                    let answered = sight.has_answer();
+                    if answered && !sight.is_steady() {
+                        all.insert(Seen::Unsteady);
+                    }
+                    all.extend(sight.0);
+                    // Where nobody answers the first, nobody answers the others.
+                    if !answered {
+                        break;
+                    }
+                }
+                Ok(Sight(all))
+            }
+            (Affinity::ClientIp, _) => {
+                let outcomes = ask(inside, case, effort, effort.each)?;
+                let sight = Sight::of(&outcomes, case.source());
+                Ok(match sight.is_steady() {
+                    true => Sight([Seen::Steady].into()),
+                    false => sight,
+                })
+            }
+        }
+    }
+
+    /// Whether a pod of the node reaches `place` by way of `destination`.
+    pub(super) fn is_sent_to(&self, destination: SocketAddr, place: Place) -> Result<bool> {
+        let outcomes = probe(
+            self.topology.pod(1, 9)?,
+            &Probe {
+                protocol: Protocol::Tcp,
+                source: None,
+                destination,
+                deadline: Duration::from_millis(500),
+            },
+            1,
+        )?;
+        let wanted = SocketAddr::new(place.address(Family::of(destination.ip())), TARGETS[0]);
+        let sent =
+            |outcome: &Outcome| matches!(outcome, Outcome::Answered { at, .. } if *at == wanted);
+        Ok(outcomes.iter().any(sent))
+    }
+}
+
+/// Connects `count` times, at least twice; but where the first connection was not answered, the
+/// second tells enough.
+fn ask(inside: &Namespace, case: &Case, effort: &Effort, count: u32) -> Result<Vec<Outcome>> {
+    let connection = Probe {
+        protocol: case.protocol,
+        source: case.source(),
+        destination: case.destination,
+        deadline: effort.patience,
+    };
+    let mut outcomes = probe(inside, &connection, 1)?;
+    let answered = matches!(outcomes[..], [Outcome::Answered { .. }]);
+    let more = if answered { count.max(2) - 1 } else { 1 };
+    outcomes.extend(probe(inside, &connection, more)?);
+    Ok(outcomes)
+}
+
+/// The address of node 1 on the way to the API server, by the number of its world.
+pub(super) fn control_address(world: u8) -> Ipv4Addr {
+    Ipv4Addr::new(10, 123, 1, world)
+}

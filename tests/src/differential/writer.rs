@@ -1,0 +1,116 @@
+//! How the API server comes to hold what a round needs.
+
+use std::fs;
+use std::path::PathBuf;
+
+use anyhow::{Context, Result};
+use dataplane::Family;
+use serde_json::{Value, json};
+use testkit::address_plan as addresses;
+
+use super::manifests::{
+    Canary, NAMESPACE, names_of_slices, service_object, slice_objects, status_object, zone_of,
+};
+use super::population::{Kind, Population, Service};
+use crate::control_plane::ControlPlane;
+
+/// What the cluster's autoscaler has in mind for node 1.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NodeFate {
+    /// Nothing.
+    Stays,
+    /// It is to be deleted: load balancers have to send nothing more to it.
+    Leaves,
+}
+
+/// Writes objects to one API server, by way of files that kubectl reads.
+#[derive(Debug)]
+pub(super) struct Writer<'a> {
+    pub(super) control_plane: &'a ControlPlane,
+    pub(super) folder: PathBuf,
+}
+
+// === impl Writer ===
+
+impl Writer<'_> {
+    /// Writes what every round has: the namespace, and node 1 as its kubelet would have it.
+    pub(super) fn apply_setting(&self, fate: NodeFate) -> Result<()> {
+        let taints = match fate {
+            NodeFate::Stays => json!([]),
+            NodeFate::Leaves => {
+                json!([{"key": "ToBeDeletedByClusterAutoscaler", "effect": "NoSchedule"}])
+            }
+        };
+        let node = json!({
+            "apiVersion": "v1",
+            "kind": "Node",
+            "metadata": {
+                "name": addresses::NODE,
+                "labels": {"topology.kubernetes.io/zone": zone_of(1)},
+            },
+            "spec": {
+                "podCIDRs": Family::ALL.map(|family| addresses::pod_cidr(1, family)),
+                "taints": taints,
+            },
+        });
+        let namespace = json!({
+            "apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE},
+        });
+        self.apply_objects(&[namespace, node], &[])?;
+        let address = |family| addresses::node_address(1, family);
+        let own =
+            Family::ALL.map(|family| json!({"type": "InternalIP", "address": address(family)}));
+        let status = json!({"status": {"addresses": own}}).to_string();
+        let node = format!("node/{}", addresses::NODE);
+        self.control_plane.patch_status(&node, "default", &status)
+    }
+
+    /// Makes the API server hold `population` and nothing else of ours, and after it the canary.
+    pub(super) fn apply(&self, population: &Population, canary: Canary) -> Result<()> {
+        self.delete(&population.deleted)?;
+        let services = &population.services;
+        let mut objects: Vec<Value> = services.iter().map(service_object).collect();
+        objects.extend(services.iter().flat_map(slice_objects));
+        self.apply_objects(&objects, &[])?;
+        let balanced = services.iter().filter(|s| s.kind == Kind::LoadBalancer);
+        let statuses: Vec<Value> = balanced.map(status_object).collect();
+        self.apply_objects(&statuses, &["--subresource=status"])?;
+        self.apply_objects(&canary.objects(), &[])
+    }
+
+    /// Removes all Services and EndpointSlices of ours.
+    pub(super) fn clear(&self) -> Result<()> {
+        let namespace = format!("--namespace={NAMESPACE}");
+        let everything = ["delete", "services,endpointslices", "--all", &namespace];
+        self.control_plane.kubectl(&everything).map(drop)
+    }
+
+    /// Writes `objects` as their only writer, so that what is no longer said is no longer there.
+    pub(super) fn apply_objects(&self, objects: &[Value], more: &[&str]) -> Result<()> {
+        if objects.is_empty() {
+            return Ok(());
+        }
+        let list = json!({"apiVersion": "v1", "kind": "List", "items": objects});
+        let file = self.folder.join("objects.json");
+        fs::write(&file, list.to_string()).context("failed to write objects for kubectl")?;
+        let file = format!("--filename={}", file.display());
+        let apply = ["apply", "--server-side", "--force-conflicts", &file];
+        self.control_plane
+            .kubectl(&[&apply[..], more].concat())
+            .map(drop)
+    }
+
+    fn delete(&self, services: &[Service]) -> Result<()> {
+        let slices = services.iter().flat_map(names_of_slices);
+        let slices = slices.map(|name| format!("endpointslice/{name}"));
+        let services = services.iter().map(|s| format!("service/{}", s.name()));
+        let names: Vec<String> = services.chain(slices).collect();
+        if names.is_empty() {
+            return Ok(());
+        }
+        let namespace = format!("--namespace={NAMESPACE}");
+        let mut arguments = vec!["delete", "--ignore-not-found", &namespace];
+        arguments.extend(names.iter().map(String::as_str));
+        self.control_plane.kubectl(&arguments).map(drop)
+    }
+}

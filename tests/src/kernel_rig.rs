@@ -1,0 +1,131 @@
+//! Linux 6.1 in an emulated machine that sees this one's files: `tests/kernel-rig`.
+//!
+//! Nothing of the network of this machine is in there, and nothing that is written there stays.
+
+use std::ffi::OsStr;
+use std::io::{BufRead as _, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, SystemTime};
+use std::{env, fs};
+
+use anyhow::{Context, Result, bail, ensure};
+
+/// The exit status of the rig's scripts when something it needs is not here.
+const SKIPPED: i32 = 77;
+/// Run before each command, so that what was tested stands in the output of the test.
+const WITH_VERSIONS: &str = r#"echo "kernel $(uname -r), $(nft --version)"; exec "$@""#;
+
+/// The rig, if this machine can have it.
+#[derive(Debug)]
+pub enum KernelRig {
+    /// A kernel is there to be started.
+    Ready,
+    /// It is not, and why.
+    Missing(String),
+}
+
+/// How a command ended, and what it printed.
+#[derive(Debug)]
+pub struct Ended {
+    /// Its exit status, or one of the rig's own.
+    pub status: Option<i32>,
+    /// Its lines, standard output and standard error as they came.
+    pub lines: Vec<String>,
+}
+
+/// Fetches the kernel unless it is there.
+pub fn prepare() -> Result<KernelRig> {
+    let output = Command::new(script("fetch"))
+        .stdin(Stdio::null())
+        .output()
+        .context("failed to run the rig's fetch")?;
+    let complaint = String::from_utf8_lossy(&output.stderr);
+    match output.status.code() {
+        Some(0) => Ok(KernelRig::Ready),
+        Some(SKIPPED) => {
+            let last = complaint.trim().lines().last().unwrap_or_default();
+            Ok(KernelRig::Missing(last.to_owned()))
+        }
+        _ => bail!("the kernel was not fetched: {complaint}"),
+    }
+}
+
+/// Runs a command as root on that kernel and prints what it prints, each line after `name`. A
+/// command that has not ended after `deadline`, start of the machine included, ends with 124.
+pub fn run_in_rig<A: AsRef<OsStr>>(
+    name: &str,
+    deadline: Duration,
+    command: impl IntoIterator<Item = A>,
+) -> Result<Ended> {
+    // If this process is killed, so is the machine.
+    let mut child = Command::new("setpriv")
+        .args(["--pdeathsig", "TERM", "--"])
+        .arg(script("run"))
+        .args(["--deadline", &deadline.as_secs().to_string()])
+        .args(["sh", "-c", WITH_VERSIONS, "sh"])
+        .args(command)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn()
+        .context("failed to run setpriv: install util-linux")?;
+    let output = child.stdout.take().context("the output is a pipe")?;
+    let mut lines = Vec::new();
+    for line in BufReader::new(output).lines() {
+        let line = line.context("failed to read what the machine prints")?;
+        println!("{name}: {line}");
+        lines.push(line);
+    }
+    let status = child.wait()?.code();
+    Ok(Ended { status, lines })
+}
+
+/// The program that cargo has built most recently from this test target.
+pub fn test_program(target: &str) -> Result<PathBuf> {
+    let own = env::current_exe().context("failed to find this program")?;
+    let folder = own.parent().context("programs are in folders")?;
+    let prefix = format!("{target}-");
+    let mut newest: Option<(SystemTime, PathBuf)> = None;
+    for entry in fs::read_dir(folder).context("failed to list the test programs")? {
+        let path = entry?.path();
+        let is_it = path.extension().is_none()
+            && path
+                .file_name()
+                .and_then(OsStr::to_str)
+                .is_some_and(|name| name.starts_with(&prefix));
+        if is_it {
+            let built = fs::metadata(&path)?.modified()?;
+            newest = newest.max(Some((built, path)));
+        }
+    }
+    let (_, path) = newest.with_context(|| {
+        format!("{target} is not built: cargo test --package tests --test {target} --no-run")
+    })?;
+    Ok(path)
+}
+
+fn script(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("kernel-rig")
+        .join(name)
+}
+
+// === impl Ended ===
+
+impl Ended {
+    /// Fails unless the command was a test program that passed, and returns how many of its tests did.
+    pub fn expect_passed(&self) -> Result<u32> {
+        let result = self.lines.iter().rfind(|l| l.starts_with("test result: "));
+        ensure!(
+            self.status == Some(0),
+            "ended with {:?}: {}",
+            self.status,
+            result.or(self.lines.last()).map_or("", String::as_str)
+        );
+        let passed = result.and_then(|line| {
+            let before = line.split_once(" passed")?.0;
+            before.rsplit_once(' ')?.1.parse().ok()
+        });
+        passed.context("it does not say how many tests have passed")
+    }
+}

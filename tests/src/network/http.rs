@@ -1,0 +1,28 @@
+//! Requests from inside a namespace.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use ureq::http::Response;
+
+use super::Namespace;
+use crate::deadline::patience;
+
+impl Namespace {
+    /// What `url` answers to somebody inside, whatever the status; that nobody answers before
+    /// [`patience`] with `deadline` has ended is an error.
+    pub fn get(&self, url: &str, deadline: Duration) -> Result<Response<String>> {
+        let answered = self.enter(|| -> Result<Response<String>> {
+            let client = ureq::Agent::config_builder()
+                // A proxy that the person's environment names is not in this namespace.
+                .proxy(None)
+                .http_status_as_error(false)
+                .timeout_global(Some(patience(deadline)))
+                .build()
+                .new_agent();
+            let (head, mut body) = client.get(url).call()?.into_parts();
+            Ok(Response::from_parts(head, body.read_to_string()?))
+        })?;
+        answered.with_context(|| format!("no answer at {url}"))
+    }
+}

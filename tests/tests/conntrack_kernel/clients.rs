@@ -1,0 +1,91 @@
+//! Clients that keep their source port.
+
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream, UdpSocket};
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use tests::network::Namespace;
+
+/// How long an answer to one datagram is waited for. Answers take microseconds; what was lost is
+/// sent again.
+const PATIENCE: Duration = Duration::from_millis(200);
+
+/// A UDP client with one source port for all its life, as a resolver has it.
+#[derive(Debug)]
+pub(crate) struct UdpClient {
+    socket: UdpSocket,
+}
+
+/// An established TCP connection.
+#[derive(Debug)]
+pub(crate) struct Connection {
+    stream: BufReader<TcpStream>,
+    /// The server that answered it.
+    pub(crate) server: u8,
+}
+
+// === impl UdpClient ===
+
+impl UdpClient {
+    pub(crate) fn open(inside: &Namespace, destination: SocketAddr) -> Result<UdpClient> {
+        let any = match destination {
+            SocketAddr::V4(_) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+            SocketAddr::V6(_) => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
+        };
+        let socket = inside.enter(|| -> std::io::Result<UdpSocket> {
+            let socket = UdpSocket::bind((any, 0))?;
+            socket.connect(destination)?;
+            socket.set_read_timeout(Some(PATIENCE))?;
+            Ok(socket)
+        })??;
+        Ok(UdpClient { socket })
+    }
+
+    /// Sends a datagram; the server that answers it, if one does.
+    pub(crate) fn ask(&self) -> Result<Option<u8>> {
+        let mut buffer = [0; 256];
+        // Errors are those that ICMP brings: nobody answers.
+        let answer = self.socket.send(b"who is there?");
+        let Ok(length) = answer.and_then(|_| self.socket.recv(&mut buffer)) else {
+            return Ok(None);
+        };
+        parse_server(&String::from_utf8_lossy(&buffer[..length])).map(Some)
+    }
+}
+
+// === impl Connection ===
+
+impl Connection {
+    /// Connects; fails when nobody has answered after `patience`.
+    pub(crate) fn open(
+        inside: &Namespace,
+        destination: SocketAddr,
+        patience: Duration,
+    ) -> Result<Connection> {
+        let stream = inside.enter(|| TcpStream::connect_timeout(&destination, patience))??;
+        stream.set_read_timeout(Some(patience))?;
+        let mut stream = BufReader::new(stream);
+        let mut line = String::new();
+        stream.read_line(&mut line)?;
+        Ok(Connection {
+            server: parse_server(&line)?,
+            stream,
+        })
+    }
+
+    /// Sends a line, which has to come back.
+    pub(crate) fn echo(&mut self) -> Result<()> {
+        self.stream.get_mut().write_all(b"still there?\n")?;
+        let mut line = String::new();
+        self.stream.read_line(&mut line)?;
+        ensure!(line == "still there?\n", "it answered {line:?}");
+        Ok(())
+    }
+}
+
+fn parse_server(line: &str) -> Result<u8> {
+    let name = line.split_whitespace().next();
+    let name = name.with_context(|| format!("{line:?} is no answer"))?;
+    Ok(name.parse()?)
+}

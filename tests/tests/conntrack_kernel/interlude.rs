@@ -1,0 +1,91 @@
+//! Flows that were made by rules that did not last: what is programmed is what was programmed
+//! before, and the flows lead elsewhere.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+use dataplane::Family;
+use netlink::conntrack::Protocol;
+use rustix::process::{Pid, Signal, kill_process};
+use tests::deadline::wait_for;
+use tests::lone_agent::LoneAgent;
+
+use crate::clients::UdpClient;
+use crate::stage::{SERVERS, Stage, UDP_PORT, cluster_ip, load_balancer_ip, passes};
+use crate::table::fill;
+
+/// How often a change is made and taken back before it is said that passes do not wait for it.
+const ATTEMPTS: usize = 5;
+/// How many entries make a pass take a tenth of a second, so that the pause after it, nine times as
+/// long, has room for a change and its end. The smallest table has twice as many.
+const ENTRIES: u64 = 30_000;
+/// How long the pause may be at most, on a machine that has much else to do.
+const PAUSE: Duration = Duration::from_secs(60);
+
+/// Story: kubernetes#125467 in disguise. An endpoint comes, is given a client and goes, all in the
+/// pause between two passes: nothing has changed, and the client's server is dead.
+pub(crate) fn change_taken_back(stage: &Stage) -> Result<()> {
+    let [home, other, before] = SERVERS;
+    stage.apply_service()?;
+    stage.apply_endpoints(&[before])?;
+    let agent = stage.start_agent()?;
+    fill(stage, ENTRIES)?;
+    for _ in 0..ATTEMPTS {
+        stage.apply_endpoints(&[before])?;
+        find_client(stage, &agent, before)?;
+        let earlier = passes(&agent, Family::Ipv4)?;
+        stage.apply_endpoints(&[home])?;
+        let seen = agent.wait_for("the pass before the pause", |agent| {
+            Ok(Some(passes(agent, Family::Ipv4)?).filter(|now| *now > earlier))
+        })?;
+        stage.apply_endpoints(&[other])?;
+        let client = find_client(stage, &agent, other)?;
+        stage.apply_endpoints(&[home])?;
+        find_client(stage, &agent, home)?;
+        if passes(&agent, Family::Ipv4)? == seen {
+            wait_for("an answer by the server that is left", PAUSE, || {
+                Ok(client.ask()?.filter(|server| *server == home))
+            })?;
+            return Ok(());
+        }
+    }
+    bail!("{ATTEMPTS} times a pass came between a change and its end")
+}
+
+/// Stories: spatiumddi#382, rke2#10469, a ruleset that was flushed; kubernetes#48370, a client whose
+/// datagrams went past a Service.
+pub(crate) fn deleted_table(stage: &Stage) -> Result<()> {
+    // As network plugins have it. Without any rule that looks at connections none is remembered.
+    let node = stage.node()?;
+    node.nft(&["add table ip plugin; \
+         add chain ip plugin forward { type filter hook forward priority 0; }; \
+         add rule ip plugin forward ct state established accept"])?;
+    stage.apply_service()?;
+    stage.apply_endpoints(&SERVERS)?;
+    let agent = stage.start_agent()?;
+    let process = i32::try_from(agent.process_id())
+        .ok()
+        .and_then(Pid::from_raw);
+    let process = process.context("the agent has a process id")?;
+    // It repairs faster than a client can send.
+    kill_process(process, Signal::STOP)?;
+    node.nft(&["delete", "table", "ip", "signpost"])?;
+    let destination = SocketAddr::new(load_balancer_ip(Family::Ipv4), UDP_PORT);
+    let client = UdpClient::open(stage.client()?, destination)?;
+    ensure!(client.ask()?.is_none(), "somebody answers without rules");
+    let past = stage.observe_flows(Protocol::Udp, destination)?;
+    ensure!(past.len() == 1, "the client has a flow: {past:?}");
+    kill_process(process, Signal::CONT)?;
+    agent.wait_for("an answer after the repair", |_| client.ask())?;
+    Ok(())
+}
+
+/// A client that `server` answers, from when on it does.
+fn find_client(stage: &Stage, agent: &LoneAgent, server: u8) -> Result<UdpClient> {
+    let destination = SocketAddr::new(cluster_ip(Family::Ipv4), UDP_PORT);
+    agent.wait_for("a client of the endpoint", |_| {
+        let client = UdpClient::open(stage.client()?, destination)?;
+        Ok((client.ask()? == Some(server)).then_some(client))
+    })
+}

@@ -1,0 +1,74 @@
+//! The agent and the table of connections of a real kernel: clients that keep their source port
+//! while endpoints come and go, a table that is nearly full, settings that can and cannot be
+//! written.
+
+mod clients;
+mod interlude;
+mod settings;
+mod stage;
+mod stale;
+mod table;
+
+use anyhow::Result;
+use libtest_mimic::Arguments;
+use tests::network::enter_private_namespaces;
+use tests::trial::trial;
+
+use crate::stage::Stage;
+
+type Test = fn(&Stage) -> Result<()>;
+
+fn main() -> Result<()> {
+    enter_private_namespaces()?;
+    let tests: [(&str, Test); 11] = [
+        (
+            "t39_a_client_that_keeps_its_port_is_answered_after_its_endpoint_died",
+            stale::dead_endpoint,
+        ),
+        (
+            "t40_a_client_that_was_there_before_the_endpoints_is_answered",
+            stale::endpoints_come,
+        ),
+        (
+            "t42_a_restart_with_nothing_changed_moves_no_flow",
+            stale::restart,
+        ),
+        (
+            "t43_what_died_while_the_agent_was_dead_is_removed_at_its_start",
+            stale::dead_agent,
+        ),
+        (
+            "t44_a_connection_that_was_never_answered_moves_and_one_that_was_stays",
+            stale::unanswered_connection,
+        ),
+        (
+            "t39_a_client_of_an_endpoint_that_came_and_went_between_two_passes_is_answered",
+            interlude::change_taken_back,
+        ),
+        (
+            "t30_t40_a_client_that_came_while_the_table_was_gone_is_answered",
+            interlude::deleted_table,
+        ),
+        (
+            "a_service_that_is_removed_leaves_no_flow",
+            stale::removed_service,
+        ),
+        (
+            "t41_t46_a_table_that_is_nearly_full_is_said_and_cleaned_in_bounded_memory",
+            table::nearly_full,
+        ),
+        (
+            "settings_follow_the_profile_without_a_restart",
+            settings::follow_the_profile,
+        ),
+        (
+            "t45_a_read_only_proc_sys_is_said_and_services_are_served",
+            settings::read_only,
+        ),
+    ];
+    let trials = tests.map(|(name, test)| trial(name, move || test(&Stage::build()?)));
+    let mut arguments = Arguments::from_args();
+    // Figures are taken and silence is waited for.
+    arguments.test_threads = Some(1);
+    libtest_mimic::run(&arguments, trials.into()).exit();
+}

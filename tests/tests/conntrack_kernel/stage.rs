@@ -1,0 +1,277 @@
+//! A node, three servers, a client, and the manifests that the agent follows.
+
+use std::fs;
+use std::net::{IpAddr, SocketAddr};
+use std::ops::ControlFlow;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use dataplane::Family;
+use netlink::conntrack::{Answers, Filter, Flow, FlowSocket, Protocol};
+use netlink::nf_tables;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use testkit::address_plan as addresses;
+use tests::lone_agent::{LoneAgent, Source, Sysctls, Workplace};
+use tests::network::{Namespace, Plan, PlannedNode, Server, Topology, start_server};
+
+/// How long anything may take that is waited for.
+pub(crate) const PROMPTLY: Duration = Duration::from_secs(10);
+/// The number of the node.
+const NODE: u8 = 1;
+/// The numbers of the servers' pods.
+pub(crate) const SERVERS: [u8; 3] = [5, 6, 7];
+/// The number of the client's pod.
+const CLIENT: u8 = 9;
+/// Where servers listen, for both ports of the Service.
+const SERVER_PORT: u16 = 5353;
+/// The UDP port of the Service.
+pub(crate) const UDP_PORT: u16 = 53;
+/// Its TCP port.
+pub(crate) const TCP_PORT: u16 = 80;
+
+/// Namespaces with servers in them, and an empty directory of manifests but for the node.
+#[derive(Debug)]
+pub(crate) struct Stage {
+    #[expect(
+        dead_code,
+        reason = "servers stop when they are dropped, before their namespaces go"
+    )]
+    servers: Vec<Server>,
+    topology: Topology,
+    folder: TempDir,
+}
+
+// === impl Stage ===
+
+impl Stage {
+    pub(crate) fn build() -> Result<Stage> {
+        let topology = Topology::build(&Plan {
+            nodes: vec![PlannedNode {
+                number: NODE,
+                pods: SERVERS.into_iter().chain([CLIENT]).collect(),
+            }],
+            clients: [].into(),
+            others: Vec::new(),
+        })?;
+        let mut servers = Vec::new();
+        for pod in SERVERS {
+            let listens = Family::ALL.map(|family| server(pod, family));
+            let inside = topology.pod(NODE, pod)?;
+            servers.push(start_server(inside, &pod.to_string(), &listens)?);
+        }
+        let stage = Stage {
+            servers,
+            topology,
+            folder: tempfile::tempdir()?,
+        };
+        fs::create_dir(stage.manifests())?;
+        stage.apply("node", &node())?;
+        Ok(stage)
+    }
+
+    /// Starts the agent and waits until everything is programmed and its first pass is over.
+    pub(crate) fn start_agent(&self) -> Result<LoneAgent> {
+        self.start_agent_with(Sysctls::Writable)
+    }
+
+    pub(crate) fn start_agent_with(&self, sysctls: Sysctls) -> Result<LoneAgent> {
+        let agent = LoneAgent::start(&Workplace {
+            node: self.node()?.clone(),
+            source: Source::Manifests(self.manifests()),
+            folder: self.folder.path().to_owned(),
+            sysctls,
+            deadline: PROMPTLY,
+        })?;
+        agent.wait_until_ready()?;
+        agent.wait_for("its first passes", |agent| {
+            let [ipv4, ipv6] = Family::ALL.map(|family| passes(agent, family));
+            Ok((ipv4? > 0.0 && ipv6? > 0.0).then_some(()))
+        })?;
+        Ok(agent)
+    }
+
+    /// Where the agent runs.
+    pub(crate) fn node(&self) -> Result<&Namespace> {
+        self.topology.node(NODE)
+    }
+
+    /// Where clients run.
+    pub(crate) fn client(&self) -> Result<&Namespace> {
+        self.topology.pod(NODE, CLIENT)
+    }
+
+    /// Where server `pod` runs.
+    pub(crate) fn server(&self, pod: u8) -> Result<&Namespace> {
+        self.topology.pod(NODE, pod)
+    }
+
+    /// Writes the Service.
+    pub(crate) fn apply_service(&self) -> Result<()> {
+        let cluster_ips = Family::ALL.map(cluster_ip);
+        let ingress = Family::ALL.map(|family| json!({"ip": load_balancer_ip(family)}));
+        let ports = [("dns", "UDP", UDP_PORT), ("http", "TCP", TCP_PORT)];
+        let ports = ports.map(|(name, protocol, port)| {
+            json!({"name": name, "protocol": protocol, "port": port, "targetPort": SERVER_PORT})
+        });
+        self.apply(
+            "service",
+            &json!({
+                "apiVersion": "v1", "kind": "Service",
+                "metadata": {"namespace": "demo", "name": "dns"},
+                "spec": {
+                    "type": "LoadBalancer", "ipFamilyPolicy": "RequireDualStack",
+                    "ipFamilies": ["IPv4", "IPv6"],
+                    "clusterIP": cluster_ips[0], "clusterIPs": cluster_ips, "ports": ports,
+                },
+                "status": {"loadBalancer": {"ingress": ingress}},
+            }),
+        )
+    }
+
+    /// Takes the Service out.
+    pub(crate) fn remove_service(&self) -> Result<()> {
+        let file = self.manifests().join("service.yaml");
+        fs::remove_file(file).context("failed to remove the Service")
+    }
+
+    /// Writes that the Service is served by the pods of `servers`, and no other.
+    pub(crate) fn apply_endpoints(&self, servers: &[u8]) -> Result<()> {
+        for family in Family::ALL {
+            let endpoints = servers.iter().map(|pod| {
+                json!({
+                    "addresses": [server(*pod, family).ip()], "nodeName": addresses::NODE,
+                    "conditions": {"ready": true},
+                })
+            });
+            let ports = [("dns", "UDP"), ("http", "TCP")];
+            let ports = ports.map(
+                |(name, protocol)| json!({"name": name, "protocol": protocol, "port": SERVER_PORT}),
+            );
+            let name = format!("dns-{}", family.to_string().to_lowercase());
+            self.apply(
+                &name,
+                &json!({
+                    "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice",
+                    "metadata": {
+                        "namespace": "demo", "name": name,
+                        "labels": {"kubernetes.io/service-name": "dns"},
+                    },
+                    "addressType": family.to_string(), "ports": ports,
+                    "endpoints": endpoints.collect::<Vec<Value>>(),
+                }),
+            )?;
+        }
+        Ok(())
+    }
+
+    /// Writes a profile with this section `conntrack`.
+    pub(crate) fn apply_profile(&self, conntrack: &Value) -> Result<()> {
+        self.apply(
+            "profile",
+            &json!({
+                "apiVersion": "signpost.dev/v1alpha1", "kind": "ProxyProfile",
+                "metadata": {"name": "default"}, "spec": {"conntrack": conntrack},
+            }),
+        )
+    }
+
+    /// The flows to `destination` in the node's table.
+    pub(crate) fn observe_flows(
+        &self,
+        protocol: Protocol,
+        destination: SocketAddr,
+    ) -> Result<Vec<Flow>> {
+        let filter = Filter {
+            family: match Family::of(destination.ip()) {
+                Family::Ipv4 => nf_tables::Family::Ip,
+                Family::Ipv6 => nf_tables::Family::Ip6,
+            },
+            protocol,
+            answers: Answers::Any,
+        };
+        let mut flows = Vec::new();
+        self.node()?.enter(|| -> Result<()> {
+            FlowSocket::open()?.observe_flows(&filter, |flow| {
+                if flow.original.destination == destination {
+                    flows.push(*flow);
+                }
+                ControlFlow::Continue(())
+            })?;
+            Ok(())
+        })??;
+        Ok(flows)
+    }
+
+    /// What the node's kernel has in `nf_conntrack_NAME`: there as soon as any rule looks at
+    /// connections.
+    pub(crate) fn observe_sysctl(&self, name: &str) -> Result<String> {
+        let file = format!("/proc/sys/net/netfilter/nf_conntrack_{name}");
+        let text = self.node()?.enter(|| fs::read_to_string(file))??;
+        Ok(text.trim().to_owned())
+    }
+
+    /// Puts `object` in the place of what `name` held, at once.
+    fn apply(&self, name: &str, object: &Value) -> Result<()> {
+        let new = self.folder.path().join("new");
+        fs::write(&new, serde_json::to_string_pretty(object)?)?;
+        let file = self.manifests().join(format!("{name}.yaml"));
+        fs::rename(&new, file).with_context(|| format!("failed to write {name}"))
+    }
+
+    fn manifests(&self) -> PathBuf {
+        self.folder.path().join("manifests")
+    }
+}
+
+/// How many passes over the flows of a family ended well.
+pub(crate) fn passes(agent: &LoneAgent, family: Family) -> Result<f64> {
+    agent.metric(&format!(
+        "kubeproxy_conntrack_reconciler_sync_duration_seconds_count{{ip_family=\"{family}\"}}"
+    ))
+}
+
+/// How many flows of a family the agent has removed.
+pub(crate) fn deleted(agent: &LoneAgent, family: Family) -> Result<f64> {
+    agent.metric(&format!(
+        "kubeproxy_conntrack_reconciler_deleted_entries_total{{ip_family=\"{family}\"}}"
+    ))
+}
+
+/// The cluster IP of the Service.
+pub(crate) fn cluster_ip(family: Family) -> IpAddr {
+    addresses::cluster_ip(53, family)
+}
+
+/// Its load-balancer IP, where no ServiceCIDR is.
+pub(crate) fn load_balancer_ip(family: Family) -> IpAddr {
+    addresses::load_balancer_ip(1, family)
+}
+
+/// Where the server on `pod` listens.
+pub(crate) fn server(pod: u8, family: Family) -> SocketAddr {
+    SocketAddr::new(addresses::pod_address(NODE, pod, family), SERVER_PORT)
+}
+
+fn node() -> Value {
+    let internal = Family::ALL.map(
+        |family| json!({"type": "InternalIP", "address": addresses::node_address(NODE, family)}),
+    );
+    let cidrs = Family::ALL.map(|family| addresses::pod_cidr(NODE, family));
+    let services = Family::ALL.map(addresses::service_cidr);
+    json!({
+        "apiVersion": "v1", "kind": "List",
+        "items": [
+            {
+                "apiVersion": "v1", "kind": "Node", "metadata": {"name": addresses::NODE},
+                "spec": {"podCIDR": cidrs[0], "podCIDRs": cidrs},
+                "status": {"addresses": internal},
+            },
+            {
+                "apiVersion": "networking.k8s.io/v1", "kind": "ServiceCIDR",
+                "metadata": {"name": "kubernetes"}, "spec": {"cidrs": services},
+            },
+        ],
+    })
+}

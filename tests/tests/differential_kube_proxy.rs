@@ -1,0 +1,325 @@
+//! The real kube-proxy and Signpost face the same random Services and packets: no client can tell
+//! one from the other, but where `docs/parity.md` says so.
+//!
+//! `SIGNPOST_SEEDS=0..50` asks for other seeds than the few of every run.
+
+use std::collections::BTreeMap;
+use std::env;
+use std::ops::Range;
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, anyhow, ensure};
+use libtest_mimic::{Arguments, Failed, Trial};
+use testkit::Seeded;
+use tests::control_plane::build_programs;
+use tests::deadline::wait_for;
+use tests::differential::{
+    Answer, Case, Configuration, Contest, Difference, EXPECTED_DIFFERENCES, Front, NodeFate,
+    Origin, Population, Rival, Service,
+};
+use tests::network::enter_private_namespaces;
+
+/// The seeds of every run; `SIGNPOST_SEEDS` names others.
+const SEEDS: Range<u64> = 0..3;
+/// What is written and asked for one seed: Services, changes of them, and changes at a time.
+const SERVICES: usize = 10;
+const ROUNDS: usize = 2;
+const CHANGES: usize = 5;
+/// How many cases are asked in a round, of about a thousand: others come up in other rounds.
+const CASES: usize = 120;
+/// How long a health server may take to follow the rules.
+const FOLLOWS_WITHIN: Duration = Duration::from_secs(10);
+
+type Test = fn(&mut Contest) -> Result<()>;
+
+/// The contest that trials share, made by the first that needs it.
+#[derive(Debug, Clone, Default)]
+struct Shared(Arc<Mutex<State>>);
+
+#[derive(Debug, Default)]
+enum State {
+    #[default]
+    NotStarted,
+    Running(Box<Contest>),
+    /// It did not start: what trials after the first are told.
+    Failed,
+}
+
+fn main() -> Result<()> {
+    build_programs()?;
+    enter_private_namespaces()?;
+    let mut arguments = Arguments::from_args();
+    arguments.test_threads = Some(1);
+    let mut trials = vec![Trial::test(
+        "every_expected_difference_is_a_row_of_the_parity_page",
+        || expectations_are_documented().map_err(|error| Failed::from(format!("{error:#}"))),
+    )];
+    let shared = Shared::default();
+    let assets = env::var_os("KUBEBUILDER_ASSETS");
+    if assets.is_some_and(|folder| !Path::new(&folder).join("kube-proxy").exists()) {
+        let name = "SKIPPED_all_comparisons_for_want_of_kube-proxy_in_KUBEBUILDER_ASSETS";
+        trials.push(Trial::test(name, || Ok(())).with_ignored_flag(true));
+    } else {
+        for seed in seeds()? {
+            let name = format!("seed_{seed}_no_packet_tells_one_from_the_other");
+            trials.push(shared.trial(name, move |contest| compare_seed(contest, seed)));
+        }
+        let others: [(&str, Test); 2] = [
+            ("health_checks_read_alike", compare_probes),
+            ("a_difference_is_noticed", notice),
+        ];
+        for (name, test) in others {
+            trials.push(shared.trial(name.to_owned(), test));
+        }
+    }
+    let conclusion = libtest_mimic::run(&arguments, trials);
+    // An exit drops nothing.
+    drop(shared);
+    conclusion.exit();
+}
+
+fn seeds() -> Result<Range<u64>> {
+    let Ok(text) = env::var("SIGNPOST_SEEDS") else {
+        return Ok(SEEDS);
+    };
+    let parse = || {
+        let (start, end) = text.split_once("..")?;
+        Some(start.parse().ok()?..end.parse().ok()?)
+    };
+    parse().with_context(|| format!("SIGNPOST_SEEDS is {text:?} and not a range like 0..50"))
+}
+
+/// Several rounds with one seed.
+fn compare_seed(contest: &mut Contest, seed: u64) -> Result<()> {
+    let mut seeded = Seeded::new(seed);
+    let configuration = Configuration::of_seed(seed);
+    println!("    seed {seed}: {configuration:?}");
+    contest.configure(configuration)?;
+    let mut population = Population::generate(&mut seeded, SERVICES);
+    let mut found = Vec::new();
+    for round in 0..=ROUNDS {
+        let mut done = Vec::new();
+        if round > 0 {
+            done = population.mutate(&mut seeded, CHANGES);
+        }
+        let started = Instant::now();
+        contest.settle(&population)?;
+        let settled = started.elapsed();
+        let cases = Case::sample(&mut seeded, &population, configuration, CASES);
+        let comparison = contest.compare(&cases)?;
+        println!(
+            "    round {round}: both settled in {settled:.1?}, {} cases asked in {:.1?}: {:?}",
+            cases.len(),
+            started.elapsed() - settled,
+            comparison.sorts
+        );
+        let results = [
+            judge(&comparison.differences, &population, configuration),
+            compare_health_checks(contest, &population),
+        ];
+        for error in results.into_iter().filter_map(Result::err) {
+            let finding = format!("round {round}, after {done:?}: {error:#}");
+            println!("    {finding}");
+            found.push(finding);
+        }
+    }
+    ensure!(
+        found.is_empty(),
+        "seed {seed}, {configuration:?}:\n{}",
+        found.join("\n")
+    );
+    Ok(())
+}
+
+/// Every difference has to be one that is on purpose.
+fn judge(
+    differences: &[Difference],
+    population: &Population,
+    configuration: Configuration,
+) -> Result<()> {
+    let mut expected: BTreeMap<&str, usize> = BTreeMap::new();
+    let mut found = Vec::new();
+    for difference in differences {
+        let service = service_of(population, &difference.case)?;
+        match difference.expected(service, configuration) {
+            Some(row) => *expected.entry(row).or_default() += 1,
+            None => found.push(format!("{difference}\n  {service}")),
+        }
+    }
+    for (row, count) in expected {
+        println!("    {count} differences on purpose: {row}");
+    }
+    ensure!(
+        found.is_empty(),
+        "{} differences that nobody wants:\n{}",
+        found.len(),
+        found.join("\n")
+    );
+    Ok(())
+}
+
+fn service_of<'a>(population: &'a Population, case: &Case) -> Result<&'a Service> {
+    let mut all = population.services.iter().chain(&population.deleted);
+    let service = all.find(|service| service.number == case.service);
+    service.context("a case is about a Service of the population")
+}
+
+/// The servers that load balancers ask whether a node has endpoints.
+fn compare_health_checks(contest: &Contest, population: &Population) -> Result<()> {
+    let services = population.services.iter();
+    let ports = services.filter_map(|service| Some((service, service.health_check_port()?)));
+    let urls = ports.flat_map(|(service, port)| {
+        let url = |host| {
+            (
+                format!("http://{host}:{port}/any/path"),
+                service.to_string(),
+            )
+        };
+        ["192.168.0.1", "172.20.0.1", "[fd00:192:168::1]"].map(url)
+    });
+    compare_answers(contest, urls.collect(), |answer| Ok(format!("{answer:?}")))
+}
+
+/// `/healthz`, `/livez` and `/proxyMode`: code, headers and form of the body, of a node that stays
+/// and of one that is to be deleted.
+fn compare_probes(contest: &mut Contest) -> Result<()> {
+    contest.configure(Configuration::of_seed(0))?;
+    contest.settle(&Population::empty())?;
+    // Times differ from one answer to the next.
+    let form = |answer: &Answer| {
+        let fields = answer.fields()?;
+        Ok(format!("{} {:?} {fields:?}", answer.status, answer.headers))
+    };
+    let servers = ["http://192.168.0.1:10256", "http://[fd00:192:168::1]:10256"];
+    let urls = servers.map(|server| {
+        ["/healthz", "/livez"].map(|path| (format!("{server}{path}"), String::new()))
+    });
+    let mode = [("http://127.0.0.1:10249/proxyMode".to_owned(), String::new())];
+    let mut results = vec![
+        compare_answers(contest, urls.concat(), form),
+        compare_answers(contest, mode.into(), |answer| Ok(format!("{answer:?}"))),
+    ];
+    contest.announce(NodeFate::Leaves)?;
+    results.push(compare_answers(contest, urls.concat(), form).context("a node that leaves"));
+    contest.announce(NodeFate::Stays)?;
+    let failures = results.into_iter().filter_map(Result::err);
+    let failures: Vec<String> = failures.map(|error| format!("{error:#}")).collect();
+    ensure!(failures.is_empty(), "{}", failures.join("\n"));
+    Ok(())
+}
+
+/// Asks both at each of `urls`, which come with what an error says of them, until what `form` makes
+/// of their answers is the same.
+fn compare_answers(
+    contest: &Contest,
+    mut urls: Vec<(String, String)>,
+    form: impl Fn(&Answer) -> Result<String>,
+) -> Result<()> {
+    let read = |rival, url: &str| match contest.ask(rival, url) {
+        Ok(answer) => form(&answer).unwrap_or_else(|error| format!("{error:#}: {answer:?}")),
+        Err(_) => "no answer".to_owned(),
+    };
+    let mut last = String::new();
+    wait_for("the same answers", FOLLOWS_WITHIN, || {
+        last.clear();
+        urls.retain(|(url, about)| {
+            let (theirs, ours) = (read(Rival::KubeProxy, url), read(Rival::Signpost, url));
+            let differ = theirs != ours;
+            if differ {
+                last += &format!(
+                    "\n{url}\n    kube-proxy: {theirs}\n    Signpost:   {ours}\n  {about}"
+                );
+            }
+            differ
+        });
+        Ok(urls.is_empty().then_some(()))
+    })
+    .with_context(|| format!("answers differ: {last}"))
+}
+
+/// A test of the test: without us a Service is deleted, and clients see it.
+fn notice(contest: &mut Contest) -> Result<()> {
+    let configuration = Configuration::of_seed(0);
+    contest.configure(configuration)?;
+    let mut population = Population::generate(&mut Seeded::new(0), SERVICES);
+    contest.settle(&population)?;
+    let served = |service: &Service| {
+        let case = |case: &Case| {
+            case.service == service.number
+                && case.front == Front::ClusterIp
+                && case.origin == Origin::Pod
+        };
+        let all = Case::all(&population, configuration);
+        all.into_iter().filter(case).collect::<Vec<_>>()
+    };
+    let cases: Vec<Vec<Case>> = population.services.iter().map(served).collect();
+    let ready = population.services.iter().position(Service::is_served);
+    let ready = ready.context("seed 0 has a Service with a ready endpoint")?;
+    population.deleted.push(population.services.remove(ready));
+    contest.settle_without_us(&population)?;
+    for (index, cases) in cases.iter().enumerate() {
+        let own: Vec<&Case> = cases.iter().collect();
+        let differences = contest.compare(cases)?.differences;
+        let seen = !differences.is_empty();
+        ensure!(
+            seen == (index == ready),
+            "{seen} is what was noticed of {own:?}: {differences:?}"
+        );
+    }
+    Ok(())
+}
+
+/// The first cells of all rows of the page that says how the two differ.
+fn expectations_are_documented() -> Result<()> {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/parity.md");
+    let page = std::fs::read_to_string(&file)?;
+    let rows: Vec<&str> = page
+        .lines()
+        .filter_map(|line| line.strip_prefix("| ")?.split(" | ").next())
+        .collect();
+    for expected in EXPECTED_DIFFERENCES {
+        ensure!(
+            rows.contains(&expected.row),
+            "docs/parity.md has no row {:?}",
+            expected.row
+        );
+    }
+    Ok(())
+}
+
+// === impl Shared ===
+
+impl Shared {
+    fn trial(
+        &self,
+        name: String,
+        test: impl Fn(&mut Contest) -> Result<()> + Send + 'static,
+    ) -> Trial {
+        let shared = self.clone();
+        Trial::test(name, move || {
+            let outcome = shared.run(test);
+            outcome.map_err(|error| Failed::from(format!("{error:#}")))
+        })
+    }
+
+    /// Runs a test on a contest without Services.
+    fn run(&self, test: impl Fn(&mut Contest) -> Result<()>) -> Result<()> {
+        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if matches!(*state, State::NotStarted) {
+            *state = State::Failed;
+            let started = Instant::now();
+            let contest = Contest::start().context("the contest did not start")?;
+            println!("    the contest started in {:.1?}", started.elapsed());
+            *state = State::Running(Box::new(contest));
+        }
+        let State::Running(contest) = &mut *state else {
+            return Err(anyhow!("the contest did not start: see the first trial"));
+        };
+        let outcome = test(contest);
+        let cleared = contest.clear();
+        outcome.map_err(|error| anyhow!("{error:#}\n{}", contest.describe_logs()))?;
+        cleared
+    }
+}

@@ -1,0 +1,183 @@
+//! The real agent, whose rules somebody changes.
+
+use std::fs;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use crds::condition::RULES_CONTESTED;
+use tests::deadline::wait_for;
+
+use crate::node::Node;
+
+/// Within this time everything is repaired.
+const AT_ONCE: Duration = Duration::from_secs(1);
+/// How often somebody flushes, and for how long.
+const FLUSHES_EVERY: Duration = Duration::from_millis(200);
+const FLUSHES_FOR: Duration = Duration::from_secs(5);
+
+/// Waits for the repair of `damage` and checks what is said of it.
+fn expect_repair(node: &Node, damage: &str, drifts: f64) -> Result<()> {
+    wait_for(&format!("the repair of: {damage}"), AT_ONCE, || {
+        Ok(node.is_as_before()?.then_some(()))
+    })
+    .with_context(|| node.rounds().unwrap_or_default())?;
+    // Counted before it is told, and told after it is done.
+    wait_for("the repair to be counted", AT_ONCE, || {
+        let counted = node.agent.metric("signpost_drift_total")? - drifts;
+        Ok((counted > 0.0).then_some(()))
+    })
+    .with_context(|| format!("there was no harm in: {damage}"))?;
+    wait_for("the culprit to be named", AT_ONCE, || {
+        let (status, message) = node.condition(RULES_CONTESTED)?;
+        let named = message.contains("nft (process ") && message.contains(" had changed ");
+        Ok((status == "False" && named).then_some(()))
+    })
+}
+
+/// Failure stories T30 (spatiumddi#382) and T31 (rke2#10469, k3s#7542).
+pub(crate) fn flushed_rulesets_are_repaired() -> Result<()> {
+    let node = Node::start()?;
+    let reload = "flush ruleset; add table inet firewalld; \
+        add chain inet firewalld input { type filter hook input priority 10; policy accept; }";
+    for damage in ["flush ruleset", reload] {
+        let drifts = node.agent.metric("signpost_drift_total")?;
+        node.nft(damage)?;
+        expect_repair(&node, damage, drifts)?;
+        ensure!(node.answers()?, "no answer after {damage}");
+        let counted = node.agent.metric("signpost_drift_total")? - drifts;
+        ensure!(counted == 2.0, "{counted} repairs after {damage}");
+    }
+    node.nft("list chain inet firewalld input")
+        .context("what somebody else has written is gone")?;
+    let log = node.agent.log();
+    ensure!(log.contains("RulesDrifted"), "nobody was told:\n{log}");
+    Ok(())
+}
+
+/// Failure story T32: kubernetes#129128, kubernetes#133767.
+pub(crate) fn every_damage_is_repaired_within_a_second() -> Result<()> {
+    let damages: [fn(&Node) -> Result<String>; 6] = [
+        |_| Ok("delete table ip6 signpost".to_owned()),
+        |_| Ok("flush chain ip signpost dispatch".to_owned()),
+        |node| first_rule_of(node, "masquerading"),
+        |_| Ok("flush map ip6 signpost services".to_owned()),
+        |node| {
+            let (key, _) = first_endpoint(node)?;
+            Ok(format!("delete element ip signpost endpoints {{ {key} }}"))
+        },
+        |node| {
+            let (key, target) = first_endpoint(node)?;
+            Ok(format!(
+                "delete element ip signpost endpoints {{ {key} : {target} }}; \
+                 add element ip signpost endpoints {{ {key} : 10.0.1.99 . 9999 }}"
+            ))
+        },
+    ];
+    // More than a few in a row would be held back.
+    for few in damages.chunks(3) {
+        let node = Node::start()?;
+        for damage in few {
+            let damage = damage(&node)?;
+            let drifts = node.agent.metric("signpost_drift_total")?;
+            node.nft(&damage)?;
+            expect_repair(&node, &damage, drifts)?;
+        }
+        ensure!(node.answers()?, "no answer");
+    }
+    Ok(())
+}
+
+/// An element of the map of endpoints: its key and its target.
+fn first_endpoint(node: &Node) -> Result<(String, String)> {
+    let listed = node.nft("list map ip signpost endpoints")?;
+    let (_, elements) = listed
+        .split_once("elements = {")
+        .context("it has elements")?;
+    let (element, _) = elements.split_once([',', '}']).context("it ends")?;
+    let (key, target) = element.split_once(" : ").context("it has a target")?;
+    Ok((key.trim().to_owned(), target.trim().to_owned()))
+}
+
+/// A command that deletes the first rule of a chain.
+fn first_rule_of(node: &Node, chain: &str) -> Result<String> {
+    let command = ["--handle", "list", "chain", "ip", "signpost", chain];
+    let listed = node.namespace()?.nft(&command)?;
+    let handle = listed
+        .lines()
+        .filter(|line| !line.contains('{') || line.contains("vmap"))
+        .find_map(|line| Some(line.rsplit_once("# handle ")?.1.to_owned()))
+        .with_context(|| format!("chain {chain} has no rule:\n{listed}"))?;
+    Ok(format!("delete rule ip signpost {chain} handle {handle}"))
+}
+
+/// Failure story T38: somebody flushes all the time. The first repairs are made at once, then ever
+/// more rarely; the agent says so and keeps to a share of a processor; and all is well afterwards.
+pub(crate) fn t38_somebody_who_does_not_stop_is_not_answered_every_time() -> Result<()> {
+    let node = Node::start()?;
+    let (drifts, busy) = (node.agent.metric("signpost_drift_total")?, busy_for(&node)?);
+    let began = Instant::now();
+    let mut flushes = 0.0;
+    while began.elapsed() < FLUSHES_FOR {
+        node.nft("flush ruleset")?;
+        flushes += 1.0;
+        let next = began + FLUSHES_EVERY.mul_f64(flushes);
+        std::thread::sleep(next.saturating_duration_since(Instant::now()));
+    }
+    // Each counts once in each family.
+    let repairs = (node.agent.metric("signpost_drift_total")? - drifts) / 2.0;
+    let share = (busy_for(&node)? - busy).as_secs_f64() / began.elapsed().as_secs_f64();
+    ensure!(
+        (4.0..=10.0).contains(&repairs),
+        "{repairs} repairs after {flushes} flushes"
+    );
+    ensure!(share < 0.5, "the agent was busy for {share:.2} of the time");
+    let (status, message) = wait_for("the condition to be written", AT_ONCE, || {
+        let condition = node.condition(RULES_CONTESTED)?;
+        Ok((condition.0 == "True").then_some(condition))
+    })?;
+    ensure!(
+        message.contains("nft (process ") && message.contains("keeps changing the rules"),
+        "{status}: {message}"
+    );
+    wait_for("the last repair", Duration::from_secs(6), || {
+        Ok(node.is_as_before()?.then_some(()))
+    })?;
+    ensure!(node.answers()?, "no answer");
+    wait_for("the condition to end", Duration::from_secs(15), || {
+        let (status, _) = node.condition(RULES_CONTESTED)?;
+        Ok((status == "False").then_some(()))
+    })
+}
+
+/// For how long the agent has kept processors busy since it started.
+fn busy_for(node: &Node) -> Result<Duration> {
+    let stat = fs::read_to_string(format!("/proc/{}/stat", node.agent.process_id()))?;
+    let (_, fields) = stat.rsplit_once(')').context("it has a name")?;
+    // utime and stime are fields 14 and 15 of proc(5); the first after the name is field 3.
+    let ticks = fields.split_whitespace().skip(11).take(2);
+    let ticks: u64 = ticks
+        .map(|field| field.parse::<u64>())
+        .sum::<Result<_, _>>()?;
+    let per_second = rustix::param::clock_ticks_per_second();
+    Ok(Duration::from_millis(ticks * 1000 / per_second))
+}
+
+/// A busy firewall of somebody else's is none of our business: our tables are not even looked at.
+pub(crate) fn changes_elsewhere_cause_no_round() -> Result<()> {
+    let node = Node::start()?;
+    let before = node.agent.metric("signpost_rounds_total")?;
+    node.nft("add table inet theirs; add set inet theirs s { type ipv4_addr; }")?;
+    node.nft("add table ip theirs; add map ip theirs services { type ipv4_addr : verdict; }")?;
+    for number in 1..=50 {
+        node.nft(&format!("add element inet theirs s {{ 10.9.0.{number} }}"))?;
+    }
+    // The kernel tells of one transaction after the other: once this is repaired, all of those
+    // have been heard.
+    let drifts = node.agent.metric("signpost_drift_total")?;
+    let damage = "flush chain ip signpost dispatch";
+    node.nft(damage)?;
+    expect_repair(&node, damage, drifts)?;
+    let rounds = node.agent.metric("signpost_rounds_total")? - before;
+    ensure!(rounds == 1.0, "{rounds} rounds:\n{}", node.rounds()?);
+    Ok(())
+}

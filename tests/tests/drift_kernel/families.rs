@@ -1,0 +1,262 @@
+//! The families of one kernel without an agent: what is heard, and what is made of it.
+
+use std::fs;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use backend::{Backend, Disturbance, Drift, Rendered};
+use backend_nftables::{Disturbances, Nftables, open_with_disturbances};
+use dataplane::{Dataplane, Family};
+use netlink::Socket;
+use netlink::nf_tables::{
+    self, Bytes, DataType, ElementData, Operation, Set, SetContent, SetWriter, Transaction,
+};
+use reconciler::{Domain, Outcome, Reason};
+use tests::deadline::patience;
+use tests::network::{Namespace, Network};
+use tests::system_clock::SystemClock;
+
+/// How long the kernel may take to tell of something.
+const PROMPTLY: Duration = Duration::from_secs(2);
+
+/// How many elements are written by how many transactions to flood a socket: their notifications are
+/// some 40 bytes each, and 16 MiB asked for are 32 MiB given.
+const FLOOD_PART: u32 = 20_000;
+const FLOOD_PARTS: u32 = 60;
+
+/// A Service for each number, with endpoints on these ports.
+fn services(numbers: std::ops::RangeInclusive<u8>, ports: &[u16]) -> Dataplane {
+    let mut dataplane = Dataplane::default();
+    for number in numbers {
+        let service = testkit::mk_service(&format!("shop/service-{number}"))
+            .cluster_ip(&format!("10.96.0.{number}"))
+            .cluster_ip(&format!("fd00:10:96::{number}"))
+            .port("http", 80)
+            .build();
+        let mut endpoints = testkit::mk_endpoints().tcp("http");
+        for port in ports {
+            endpoints = endpoints
+                .ready(&format!("10.0.1.5:{port}"), "node-1")
+                .ready(&format!("[fd00:10:0:1::5]:{port}"), "node-1");
+        }
+        let (node, config) = (dataplane.node(), dataplane.config());
+        let rules = dataplane::compile(&service, &endpoints.build(), node, config);
+        dataplane.set(rules.into());
+    }
+    dataplane
+}
+
+/// Families that hold some Services and are listened to.
+fn open(inside: &Namespace) -> Result<(Vec<Domain<Nftables>>, Disturbances)> {
+    let (families, mut disturbances) = inside.enter(open_with_disturbances)??;
+    let mut domains: Vec<_> = families.into_iter().map(Domain::new).collect();
+    for domain in &mut domains {
+        let round = domain.round(&services(1..=3, &[8080]), Reason::Startup, &SystemClock);
+        ensure!(round.succeeded(), "{round}");
+    }
+    disturbances.join()?;
+    Ok((domains, disturbances))
+}
+
+fn kernel() -> Result<(Network, Namespace)> {
+    let mut network = Network::new()?;
+    let [namespace] = network.add_namespaces(["kernel"])?;
+    Ok((network, namespace))
+}
+
+/// The next disturbance; `None` when there is none until the deadline.
+fn next(disturbances: &mut Disturbances, deadline: Duration) -> Result<Option<Disturbance>> {
+    let end = Instant::now() + patience(deadline);
+    loop {
+        let left = end.saturating_duration_since(Instant::now());
+        if let Some(disturbance) = disturbances.receive(left)? {
+            return Ok(Some(disturbance));
+        }
+        if left.is_zero() {
+            return Ok(None);
+        }
+    }
+}
+
+/// Our transactions are told from those of others by the socket they went through; what others do is
+/// told with family and program, and what they do elsewhere is no reason to look.
+pub(crate) fn others_are_told_from_us() -> Result<()> {
+    let (_network, namespace) = kernel()?;
+    let (mut domains, mut disturbances) = open(&namespace)?;
+    for domain in &mut domains {
+        let round = domain.round(&services(2..=5, &[8081]), Reason::Changed, &SystemClock);
+        ensure!(round.outcome == Outcome::Committed, "{round}");
+    }
+    namespace.nft(&["add table ip theirs"])?;
+    namespace.nft(&["add table ip6 theirs; add chain ip6 theirs c"])?;
+    // What is told comes in order, so everything before it has been heard by then.
+    namespace.nft(&["add chain ip6 signpost strange"])?;
+    let heard = next(&mut disturbances, PROMPTLY)?.context("nothing was heard")?;
+    ensure!(heard.families == [Family::Ipv6].into(), "{heard:?}");
+    let culprit = heard.culprit.context("the kernel names the culprit")?;
+    ensure!(culprit.program == "nft", "{culprit}");
+    let looks: Vec<bool> = domains
+        .iter_mut()
+        .map(|domain| {
+            let disturbance = Disturbance::possible();
+            domain.disturb(&disturbance, Instant::now());
+            let desired = services(2..=5, &[8081]);
+            let round = domain.round(&desired, Reason::Drift, &SystemClock);
+            round.damage.is_some()
+        })
+        .collect();
+    ensure!(looks == [false, true], "damage was found in {looks:?}");
+    let nothing = next(&mut disturbances, Duration::from_millis(200))?;
+    ensure!(nothing.is_none(), "our own repair was heard as {nothing:?}");
+    Ok(())
+}
+
+/// Without a listener, anything anybody did is a reason to read everything; with one it is not.
+pub(crate) fn changes_elsewhere_are_no_reason_to_look() -> Result<()> {
+    let (_network, namespace) = kernel()?;
+    let (families, mut disturbances) = namespace.enter(open_with_disturbances)??;
+    let [mut backend, _] = families;
+    let rules = backend.render(&services(1..=3, &[8080]), &Rendered::default());
+    let change = backend.diff(&backend_nftables::Table::default(), &rules);
+    let _ = backend.commit(change)?;
+    backend.observe()?;
+    disturbances.join()?;
+    for number in 0..20 {
+        namespace.nft(&[&format!("add table ip theirs-{number}")])?;
+    }
+    ensure!(
+        backend.observe_drift()? == Drift::Possible,
+        "nobody has listened yet"
+    );
+    ensure!(next(&mut disturbances, Duration::from_millis(300))?.is_none());
+    ensure!(
+        backend.observe_drift()? == Drift::None,
+        "all of it was elsewhere"
+    );
+    namespace.nft(&["add chain ip signpost strange"])?;
+    ensure!(next(&mut disturbances, PROMPTLY)?.is_some());
+    ensure!(backend.observe_drift()? == Drift::Possible, "that was ours");
+    Ok(())
+}
+
+/// More than the socket holds: that something was missed is told, and nothing is taken for harmless.
+pub(crate) fn missed_notifications_are_a_reason_to_look() -> Result<()> {
+    let (_network, namespace) = kernel()?;
+    let (mut domains, mut disturbances) = open(&namespace)?;
+    flood(&namespace)?;
+    namespace.nft(&["flush chain ip signpost dispatch"])?;
+    let heard = next(&mut disturbances, PROMPTLY)?.context("nothing was heard")?;
+    ensure!(heard == Disturbance::possible(), "{heard:?}");
+    domains[0].disturb(&heard, Instant::now());
+    let round = domains[0].round(&services(1..=3, &[8080]), Reason::Drift, &SystemClock);
+    ensure!(round.damage.is_some(), "not repaired: {round}");
+    namespace.nft(&["flush chain ip6 signpost dispatch"])?;
+    let heard = next(&mut disturbances, PROMPTLY)?.context("it is deaf since")?;
+    ensure!(heard.culprit.is_some(), "{heard:?}");
+    Ok(())
+}
+
+/// Writes more elsewhere than any socket holds that is not read.
+fn flood(namespace: &Namespace) -> Result<()> {
+    let mut socket = namespace.enter(Socket::open)??;
+    let set = Set {
+        name: "many".into(),
+        key: vec![DataType::Ipv4Address],
+        content: SetContent::Membership,
+        writer: SetWriter::Transactions,
+    };
+    let mut table = Transaction::new(nf_tables::Family::Ip, "theirs".into());
+    table.operations = vec![Operation::AddTable, Operation::AddSet(set.clone())];
+    socket.commit(&table)?;
+    for part in 0..FLOOD_PARTS {
+        let keys =
+            (0..FLOOD_PART).map(|n| Bytes::new().with(&(part * FLOOD_PART + n).to_be_bytes()));
+        let mut transaction = Transaction::new(nf_tables::Family::Ip, "theirs".into());
+        transaction.operations.push(Operation::AddElements {
+            set: set.clone().into(),
+            elements: keys.map(|key| (key, ElementData::None)).collect(),
+        });
+        socket.commit(&transaction)?;
+    }
+    Ok(())
+}
+
+/// Failure story T20 (kubernetes#121362, calico#10538): somebody has deleted the chain and the map
+/// that a change refers to, and nobody has told us. It is repaired in the same round.
+pub(crate) fn t20_a_change_to_what_somebody_deleted_repairs_it() -> Result<()> {
+    for damage in [
+        "delete table ip signpost",
+        // What rules refer to can only go after them.
+        "flush table ip signpost; flush map ip signpost services; delete chain ip signpost cluster-1",
+        "flush table ip signpost; delete map ip signpost endpoints",
+        "flush map ip signpost services",
+    ] {
+        let (_network, namespace) = kernel()?;
+        let (mut domains, _) = open(&namespace)?;
+        let domain = &mut domains[0];
+        let both = services(1..=3, &[8080, 8081]);
+        domain.round(&both, Reason::Changed, &SystemClock);
+        let one = services(1..=3, &[8081]);
+        domain.round(&one, Reason::Changed, &SystemClock);
+        namespace.nft(&[damage])?;
+        let desired = services(2..=4, &[8082]);
+
+        let round = domain.round(&desired, Reason::Changed, &SystemClock);
+
+        ensure!(
+            round.outcome == Outcome::Committed,
+            "after {damage}: {round}"
+        );
+        let believed = domain.believed().context("it is known")?.rules.clone();
+        let [mut other, _] = namespace.enter(backend_nftables::open)??;
+        let observed = other.observe()?;
+        let change = other.diff(&observed, &believed);
+        ensure!(observed == believed, "after {damage}:\n{change}");
+    }
+    Ok(())
+}
+
+/// Failure story T29 (kubernetes#122604, kubernetes#128829): everything is created and deleted some
+/// hundred times, and nothing is busy and nothing grows.
+pub(crate) fn t29_hundreds_of_cycles_leave_nothing_behind() -> Result<()> {
+    let (_network, namespace) = kernel()?;
+    let [mut backend, _] = namespace.enter(backend_nftables::open)??;
+    let mut believed = Rendered::default();
+    let few = services(1..=2, &[8080]);
+    let many = services(1..=60, &[8080, 8081, 8082]);
+    let mut settled = 0;
+    for cycle in 0..300 {
+        for dataplane in [&few, &many] {
+            let rules = backend.render(dataplane, &believed);
+            let change = backend.diff(&believed.rules, &rules);
+            let _ = backend
+                .commit(change)
+                .with_context(|| format!("cycle {cycle}"))?;
+            believed = Rendered {
+                dataplane: dataplane.clone(),
+                rules,
+            };
+        }
+        let _ = backend
+            .commit_removal()
+            .with_context(|| format!("cycle {cycle}"))?;
+        believed = Rendered::default();
+        if cycle == 100 {
+            settled = resident_pages()?;
+        }
+    }
+    ensure!(
+        namespace.nft(&["list ruleset"])?.is_empty(),
+        "something is left"
+    );
+    let grown = resident_pages()?.saturating_sub(settled);
+    ensure!(grown < 2048, "grown by {grown} pages in 200 cycles");
+    Ok(())
+}
+
+/// How many pages of memory this process has.
+fn resident_pages() -> Result<u64> {
+    let pages = fs::read_to_string("/proc/self/statm")?;
+    let resident = pages.split_whitespace().nth(1).context("proc(5)")?;
+    Ok(resident.parse()?)
+}

@@ -1,0 +1,129 @@
+//! `signpost-agent explain` and `trace` ask the real agent about a real kernel.
+
+mod stage;
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use libtest_mimic::Arguments;
+use serde_json::Value;
+use tests::deadline::wait_for;
+use tests::network::enter_private_namespaces;
+use tests::trial::trial;
+
+use stage::{SECOND_ENDPOINT, Stage};
+
+/// How long repairs may go on being too fast to be seen.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+type Test = fn(&Stage) -> Result<()>;
+
+fn main() -> Result<()> {
+    enter_private_namespaces()?;
+    let tests: [(&str, Test); 4] = [
+        ("explain_reads_the_kernel", explain_reads_the_kernel),
+        ("a_missing_element_is_named", a_missing_element_is_named),
+        (
+            "trace_follows_the_kernels_rules",
+            trace_follows_the_kernels_rules,
+        ),
+        ("what_is_not_known_is_refused", what_is_not_known_is_refused),
+    ];
+    let trials = tests.map(|(name, test)| trial(name, move || test(&Stage::build()?)));
+    libtest_mimic::run(&Arguments::from_args(), trials.into()).exit();
+}
+
+fn contains_all(text: &str, wanted: &[&str]) -> Result<()> {
+    for words in wanted {
+        ensure!(text.contains(words), "no {words:?} in:\n{text}");
+    }
+    Ok(())
+}
+
+fn explain_reads_the_kernel(stage: &Stage) -> Result<()> {
+    let text = stage.agent.ask(&["explain", "demo/web:http"])?;
+    contains_all(
+        &text,
+        &[
+            "Service demo/web\n",
+            "10.0.1.5:8080 on node-1 (here), ready: used\n",
+            "services { 10.96.0.10 . tcp . 80 : goto cluster-3 }\n",
+            "IPv4: the kernel holds what was programmed, ",
+            "IPv6: the kernel holds what was programmed, ",
+            "  last round: ",
+        ],
+    )?;
+    ensure!(!text.contains('!'), "something is wrong:\n{text}");
+    let at_agent = stage.agent.get("/debug/services/demo/web:http")?;
+    ensure!(
+        at_agent == text,
+        "not the same at /debug:\n{at_agent}\n{text}"
+    );
+
+    let text = stage.agent.ask(&["explain", "10.0.1.6:8080"])?;
+    contains_all(&text, &["10.0.1.6:8080 is an endpoint of 1 Service\n"])?;
+    let json = stage
+        .agent
+        .ask(&["explain", "10.96.0.10:80/tcp", "-o", "json"])?;
+    let json: Value = serde_json::from_str(&json)?;
+    let element = &json["services"][0]["frontends"][0]["elements"][0];
+    ensure!(element["standing"] == "present", "{json:#}");
+    Ok(())
+}
+
+/// The agent repairs at once, but not for somebody who does the same again and again.
+fn a_missing_element_is_named(stage: &Stage) -> Result<()> {
+    let missing =
+        format!("! missing in the kernel: endpoints {{ {SECOND_ENDPOINT} : 10.0.1.6 . 8080 }}\n");
+    let text = wait_for("an element that is gone to be named", PATIENCE, || {
+        stage.delete_second_endpoint();
+        let text = stage.agent.ask(&["explain", "demo/web:http"])?;
+        Ok(text.contains(&missing).then_some(text))
+    })?;
+    contains_all(
+        &text,
+        &["IPv4: ! the kernel differs from what was programmed: 1 element to mend\n"],
+    )
+}
+
+fn trace_follows_the_kernels_rules(stage: &Stage) -> Result<()> {
+    let packet = "10.0.1.9 -> 10.96.0.10:80/tcp";
+    let text = stage.agent.ask(&["trace", packet])?;
+    contains_all(
+        &text,
+        &[
+            "pod 10.0.1.9 -> 10.96.0.10:80/tcp\n  taken for a pod of this node",
+            "the rules in the kernel: 10.0.1.5:8080, 10.0.1.6:8080, 10.0.1.7:8080\nthey agree\n",
+            "      services { 10.96.0.10 . tcp . 80 : goto cluster-3 }\n",
+            "      or dnat to 10.0.1.6:8080\n",
+        ],
+    )?;
+    let misled = wait_for("an element that is gone to be missed", PATIENCE, || {
+        stage.delete_second_endpoint();
+        let text = stage.agent.ask(&["trace", packet])?;
+        Ok(text.contains("! they do not agree\n").then_some(text))
+    })?;
+    // Whoever draws the slot that is gone is given the first one.
+    let taken = "the rules in the kernel: 10.0.1.5:8080 x2, 10.0.1.7:8080\n";
+    contains_all(&misled, &[taken])
+}
+
+fn what_is_not_known_is_refused(stage: &Stage) -> Result<()> {
+    for (arguments, words) in [
+        (
+            ["explain", "demo/nobody"],
+            "nothing is known of Service demo/nobody here",
+        ),
+        (
+            ["explain", "demo/web:nope"],
+            "Service demo/web has no port \"nope\": it has http (80/tcp, node port 30080)",
+        ),
+        (["explain", "nobody"], "\"nobody\" is not namespace/name"),
+        (["trace", "10.0.1.9"], "a packet is [ORIGIN] SOURCE"),
+    ] {
+        let error = stage.agent.ask(&arguments).err();
+        let error = error.with_context(|| format!("{arguments:?} was answered"))?;
+        contains_all(&format!("{error:#}"), &[words])?;
+    }
+    Ok(())
+}

@@ -1,0 +1,345 @@
+//! What moves which metric.
+
+use std::fs;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use dataplane::{Family, Protocol};
+use serde_json::json;
+use testkit::address_plan as addresses;
+use tests::network::{Outcome, Probe, Process, probe};
+
+use crate::manifests::{
+    self, DEAD_NODE_PORT, NODE_PORT, endpoints, profile, service, triggered, web,
+};
+use crate::stage::{METRICS, SERVED, Stage};
+
+/// Something that happens, and the metrics that tell of it.
+pub(crate) struct Cause {
+    pub(crate) what: &'static str,
+    pub(crate) happens: fn(&mut Stage) -> Result<()>,
+    pub(crate) moves: &'static [&'static str],
+}
+
+/// In this order, on one node, after its agent has become ready.
+pub(crate) const CAUSES: &[Cause] = &[
+    Cause {
+        what: "the agent starts",
+        happens: |_| Ok(()),
+        moves: &[
+            "kubernetes_build_info",
+            "signpost_build_info",
+            "process_cpu_seconds_total",
+            "process_resident_memory_bytes",
+            "process_virtual_memory_bytes",
+            "process_start_time_seconds",
+            "process_open_fds",
+            "process_max_fds",
+            "signpost_events_total",
+            "signpost_conntrack_entries",
+            "signpost_conntrack_limit",
+            "signpost_services",
+            "signpost_elements",
+            "signpost_elements_written_total",
+            "signpost_rounds_total",
+            "signpost_phase_duration_seconds",
+            "kubeproxy_sync_proxy_rules_duration_seconds",
+            "kubeproxy_sync_full_proxy_rules_duration_seconds",
+            "kubeproxy_sync_proxy_rules_last_timestamp_seconds",
+            "kubeproxy_conntrack_reconciler_sync_duration_seconds",
+        ],
+    },
+    Cause {
+        what: "a second goes by",
+        happens: |_| Ok(()),
+        moves: &["signpost_kernel_compared_timestamp_seconds"],
+    },
+    Cause {
+        what: "a Service and endpoints come",
+        happens: |stage| {
+            let slices = endpoints("far", &[None, None], SERVED, "TCP");
+            stage.apply("far-endpoints", &triggered(slices))?;
+            stage.apply("far", &service("far", 11, &json!({})))
+        },
+        moves: &[
+            "kubeproxy_sync_partial_proxy_rules_duration_seconds",
+            "kubeproxy_sync_proxy_rules_last_queued_timestamp_seconds",
+            "kubeproxy_sync_proxy_rules_service_changes_total",
+            "kubeproxy_sync_proxy_rules_endpoint_changes_total",
+            "kubeproxy_network_programming_duration_seconds",
+        ],
+    },
+    Cause {
+        what: "changes come faster than the kernel may be written to",
+        happens: |stage| {
+            stage.apply(
+                "profile",
+                &profile(&json!({"syncPeriod": "3s", "minSyncPeriod": "2s"})),
+            )?;
+            for number in 20..23 {
+                let name = format!("more-{number}");
+                let slices = endpoints(&name, &[None], SERVED, "TCP");
+                stage.apply(&format!("{name}-endpoints"), &slices)?;
+                stage.apply(&name, &service(&name, number, &json!({})))?;
+            }
+            Ok(())
+        },
+        moves: &[
+            "kubeproxy_sync_proxy_rules_service_changes_pending",
+            "kubeproxy_sync_proxy_rules_endpoint_changes_pending",
+        ],
+    },
+    Cause {
+        what: "somebody deletes a table",
+        happens: |stage| {
+            stage.apply("profile", &profile(&json!({})))?;
+            stage.nft("delete table ip signpost")
+        },
+        moves: &[
+            "signpost_drift_total",
+            "signpost_drift_repair_seconds",
+            "signpost_kernel_agrees",
+        ],
+    },
+    Cause {
+        what: "somebody owns a table of the name of ours",
+        happens: |stage| {
+            let mut command = stage.node()?.command("nft");
+            command.arg("-i");
+            let mut owner = Process::start("nft", command)?;
+            owner
+                .write_line("delete table ip6 signpost; add table ip6 signpost { flags owner; }")?;
+            let log = "IPv6 round";
+            stage.wait_until("a round to fail", || {
+                Ok(stage
+                    .agent
+                    .log()
+                    .lines()
+                    .any(|line| line.contains(log) && line.contains("permit")))
+            })?;
+            // With it goes its table.
+            drop(owner);
+            Ok(())
+        },
+        moves: &["kubeproxy_sync_proxy_rules_nftables_sync_failures_total"],
+    },
+    Cause {
+        what: "a policy is Local and the endpoints are elsewhere",
+        happens: |stage| {
+            let local = json!({"internalTrafficPolicy": "Local"});
+            stage.apply("far", &service("far", 11, &local))
+        },
+        moves: &["kubeproxy_sync_proxy_rules_no_local_endpoints_total"],
+    },
+    Cause {
+        what: "a Service asks for what cannot be",
+        happens: |stage| {
+            let odd = json!({"externalIPs": ["not-an-address"]});
+            stage.apply("odd", &service("odd", 12, &odd))
+        },
+        moves: &["signpost_rejections"],
+    },
+    Cause {
+        what: "load balancers and monitors ask",
+        happens: |stage| {
+            for path in ["/healthz", "/livez"] {
+                stage.ask(&format!("127.0.0.1:10256{path}"))?;
+            }
+            Ok(())
+        },
+        moves: &[
+            "kubeproxy_proxy_healthz_total",
+            "kubeproxy_proxy_livez_total",
+        ],
+    },
+    Cause {
+        what: "node ports are relayed on localhost, and one cannot be",
+        happens: |stage| {
+            let taken = SocketAddr::from((Ipv4Addr::LOCALHOST, NODE_PORT));
+            let taken = stage.node()?.enter(|| TcpListener::bind(taken))?;
+            stage.taken.push(taken.context("the port is free")?);
+            let ports = json!([{
+                "name": "http", "protocol": "TCP", "port": 80, "nodePort": DEAD_NODE_PORT,
+            }]);
+            let dead = json!({"type": "NodePort", "ports": ports});
+            stage.apply("dead", &service("dead", 13, &dead))?;
+            let slices = endpoints("dead", &[Some(addresses::NODE)], 9, "TCP");
+            stage.apply("dead-endpoints", &slices)?;
+            let relayed = json!({"nodePorts": {"localhost": "userspace"}});
+            stage.apply("profile", &profile(&relayed))
+        },
+        moves: &[
+            "kubeproxy_nftables_localhost_nodeport_listeners",
+            "kubeproxy_nftables_localhost_nodeport_listener_creation_failures_total",
+        ],
+    },
+    Cause {
+        what: "a relayed connection finds nobody",
+        happens: |stage| {
+            let dead = SocketAddr::from((Ipv4Addr::LOCALHOST, DEAD_NODE_PORT));
+            stage.wait_until("the port to be relayed", || {
+                Ok(stage.node()?.enter(|| TcpStream::connect(dead))?.is_ok())
+            })
+        },
+        moves: &["kubeproxy_nftables_localhost_nodeport_rejected_packets_total"],
+    },
+    Cause {
+        what: "the endpoint of a UDP client goes",
+        happens: |stage| {
+            let ports = json!([{"name": "http", "protocol": "UDP", "port": 53}]);
+            let mut dns = service("dns", 14, &json!({}));
+            dns["spec"]["ports"] = ports;
+            stage.apply("dns", &dns)?;
+            let slices = endpoints("dns", &[Some(addresses::NODE)], SERVED, "UDP");
+            stage.apply("dns-endpoints", &slices)?;
+            let question = Probe {
+                protocol: Protocol::Udp,
+                source: None,
+                destination: SocketAddr::new(addresses::cluster_ip(14, Family::Ipv4), 53),
+                deadline: Duration::from_secs(1),
+            };
+            stage.wait_until("an answer", || {
+                let outcomes = probe(stage.client()?, &question, 1)?;
+                Ok(matches!(outcomes[..], [Outcome::Answered { .. }]))
+            })?;
+            stage.apply("dns-endpoints", &endpoints("dns", &[None], SERVED, "UDP"))
+        },
+        moves: &["kubeproxy_conntrack_reconciler_deleted_entries_total"],
+    },
+    Cause {
+        what: "the directory of manifests is not there",
+        happens: |stage| {
+            let [manifests, elsewhere] = stage.directories();
+            fs::rename(manifests, elsewhere)?;
+            Ok(())
+        },
+        moves: &["signpost_source_stale_seconds"],
+    },
+    Cause {
+        what: "an API server does not answer",
+        happens: |stage| {
+            stage.follow_nobody()?;
+            stage.wait_until("the other agent to answer", || {
+                let answer = stage.ask(&format!("{METRICS}/livez"));
+                Ok(answer.is_ok_and(|answer| answer.status == 200))
+            })
+        },
+        moves: &[
+            "rest_client_requests_total",
+            "rest_client_request_duration_seconds",
+        ],
+    },
+];
+
+/// What is answered to load balancers, at the addresses where they ask.
+pub(crate) fn health_checks() -> Result<()> {
+    let stage = Stage::start()?;
+    let asked = |family: Family| {
+        [
+            addresses::node_address(1, family),
+            addresses::load_balancer_ip(10, family),
+        ]
+    };
+    // As the agents of balancers that keep the destination do: the address is one of the node's.
+    for family in Family::ALL {
+        let [_, balancer] = asked(family);
+        stage
+            .node()?
+            .configure(&format!("addr add {balancer} dev lo"))?;
+    }
+    let port = manifests::HEALTH_CHECK;
+    let expect = |what: &str, status: u16, weight: &str| -> Result<()> {
+        for address in Family::ALL.into_iter().flat_map(asked) {
+            stage.wait_until(&format!("{status} at {address} {what}"), || {
+                let answer = stage.ask_from_outside(address, port, "/");
+                Ok(answer.is_ok_and(|answer| {
+                    answer.status == status && answer.weight.as_deref() == Some(weight)
+                }))
+            })?;
+        }
+        Ok(())
+    };
+    expect("with a pod on this node", 200, "1")?;
+    stage.apply("web-endpoints", &endpoints("web", &[None], SERVED, "TCP"))?;
+    expect("when the last pod of this node is gone", 503, "0")?;
+    let here = endpoints("web", &[Some(addresses::NODE)], SERVED, "TCP");
+    stage.apply("web-endpoints", &here)?;
+    expect("when there is one again", 200, "1")?;
+
+    let node = addresses::node_address(1, Family::Ipv4);
+    let healthz = |status: u16| {
+        stage.wait_until(&format!("/healthz to be {status}"), || {
+            let answer = stage.ask_from_outside(node, 10256, "/healthz");
+            Ok(answer.is_ok_and(|answer| answer.status == status))
+        })
+    };
+    healthz(200)?;
+    let taint = json!({"key": "ToBeDeletedByClusterAutoscaler", "effect": "NoSchedule"});
+    stage.apply(
+        "node",
+        &manifests::node(&json!({"spec": {"taints": [taint]}})),
+    )?;
+    healthz(503)?;
+    expect("on a node that is about to go", 200, "1")?;
+    stage.apply("node", &manifests::node(&json!({})))?;
+    healthz(200)?;
+
+    let mut moved = web();
+    moved["spec"]["healthCheckNodePort"] = json!(port + 1);
+    stage.apply("web", &moved)?;
+    stage.wait_until("the other port", || {
+        Ok(stage.ask_from_outside(node, port + 1, "/").is_ok())
+    })?;
+    let left = stage.ask_from_outside(node, port, "/");
+    ensure!(left.is_err(), "the port before still answers: {left:?}");
+    Ok(())
+}
+
+/// What a profile says about the process itself.
+pub(crate) fn process_settings() -> Result<()> {
+    let stage = Stage::start()?;
+    let answers = |place: &str| {
+        let answer = stage.ask(place);
+        answer.is_ok_and(|answer| answer.status == 200)
+    };
+    ensure!(stage.ask(&format!("{METRICS}/healthz"))?.body == "ok");
+    ensure!(stage.ask(&format!("{METRICS}/proxyMode"))?.body == "nftables");
+    let moved = json!({
+        "healthzBindAddress": "127.0.0.1:20256", "metricsBindAddress": "127.0.0.1:20249",
+        "oomScoreAdj": 500,
+    });
+    stage.apply("profile", &profile(&moved))?;
+    stage.wait_until("the servers to move", || {
+        Ok(answers("127.0.0.1:20256/healthz") && answers("127.0.0.1:20249/metrics"))
+    })?;
+    for place in ["127.0.0.1:10256/healthz", "127.0.0.1:10249/metrics"] {
+        ensure!(!answers(place), "{place} still answers");
+    }
+    stage.wait_until("oomScoreAdj to be set", || {
+        let file = format!("/proc/{}/oom_score_adj", stage.agent.process_id());
+        Ok(fs::read_to_string(file)?.trim() == "500")
+    })?;
+    let document = stage.ask("127.0.0.1:20249/configz")?.body;
+    let document: serde_json::Value = serde_json::from_str(&document)?;
+    let config = &document["kubeproxy.config.k8s.io"];
+    ensure!(
+        config["healthzBindAddress"] == "127.0.0.1:20256",
+        "{config}"
+    );
+    ensure!(config["nftables"]["syncPeriod"] == "1s", "{config}");
+
+    stage.apply("profile", &profile(&json!({"healthzBindAddress": ""})))?;
+    stage.wait_until("one server to go and the other to come back", || {
+        Ok(!answers("127.0.0.1:20256/healthz") && answers("127.0.0.1:10249/metrics"))
+    })?;
+    ensure!(
+        !answers("127.0.0.1:10256/healthz"),
+        "it is at its old place"
+    );
+    // Whatever a profile says, the Pod's own probes are answered.
+    for path in ["/livez", "/readyz"] {
+        ensure!(answers(&format!("127.0.0.1:10261{path}")), "no {path}");
+    }
+    Ok(())
+}

@@ -1,0 +1,121 @@
+//! What monitors and load balancers get from a real agent on a real kernel: metrics, health checks,
+//! and where a profile has them.
+
+mod causes;
+mod defined;
+mod manifests;
+mod scrape;
+mod stage;
+mod table;
+
+use std::collections::BTreeSet;
+
+use anyhow::{Context, Result, ensure};
+use libtest_mimic::Arguments;
+use tests::deadline::wait_for;
+use tests::network::enter_private_namespaces;
+use tests::trial::trial;
+
+use causes::CAUSES;
+use scrape::Scrape;
+use stage::{PROMPTLY, Stage};
+use table::TABLE;
+
+type Test = fn() -> Result<()>;
+
+fn main() -> Result<()> {
+    enter_private_namespaces()?;
+    let tests: [(&str, Test); 4] = [
+        (
+            "every_metric_that_is_defined_has_a_cause",
+            every_metric_has_a_cause,
+        ),
+        (
+            "every_metric_moves_and_is_named_typed_and_labelled_as_kube_proxys",
+            every_metric_moves,
+        ),
+        (
+            "t53_t59_health_checks_are_answered_where_load_balancers_ask",
+            causes::health_checks,
+        ),
+        (
+            "a_profile_moves_the_servers_while_the_agent_runs",
+            causes::process_settings,
+        ),
+    ];
+    let trials = tests.map(|(name, test)| trial(name, test));
+    libtest_mimic::run(&Arguments::from_args(), trials.into()).exit();
+}
+
+/// Who defines a metric says here what moves it.
+fn every_metric_has_a_cause() -> Result<()> {
+    let defined = defined::observe()?;
+    ensure!(defined.len() > 30, "few are found: {defined:?}");
+    let caused: BTreeSet<&str> = CAUSES
+        .iter()
+        .flat_map(|cause| cause.moves)
+        .copied()
+        .collect();
+    let without: Vec<&String> = defined
+        .iter()
+        .filter(|name| !defined::names_of(name).any(|name| caused.contains(&*name)))
+        .collect();
+    ensure!(without.is_empty(), "nothing is known to move {without:?}");
+    let of_kube_proxy: Vec<&str> = TABLE.iter().map(|row| row.name).collect();
+    let without: Vec<_> = of_kube_proxy
+        .iter()
+        .filter(|name| !caused.contains(*name))
+        .collect();
+    ensure!(without.is_empty(), "nothing is known to move {without:?}");
+    Ok(())
+}
+
+fn every_metric_moves() -> Result<()> {
+    let mut stage = Stage::start()?;
+    let mut before = Scrape::default();
+    for cause in CAUSES {
+        (cause.happens)(&mut stage).with_context(|| cause.what)?;
+        let mut left: BTreeSet<&str> = cause.moves.iter().copied().collect();
+        let mut last = Scrape::default();
+        let waited = wait_for("all of them", PROMPTLY, || {
+            last = stage.scrape()?;
+            for moved in last.moved_since(&before) {
+                left.remove(moved);
+            }
+            Ok(left.is_empty().then_some(()))
+        });
+        waited.with_context(|| {
+            let log = stage.agent.log();
+            format!(
+                "{}, and what does not move is {left:?}; the agent said:\n{log}",
+                cause.what
+            )
+        })?;
+        for row in TABLE.iter().filter(|row| cause.moves.contains(&row.name)) {
+            expect_as_in(&last, row)?;
+        }
+        before = last;
+    }
+    Ok(())
+}
+
+fn expect_as_in(scrape: &Scrape, row: &table::Row) -> Result<()> {
+    let name = row.name;
+    let kind = scrape.types.get(name);
+    ensure!(
+        kind.is_some_and(|kind| kind == row.kind),
+        "{name} is a {kind:?}"
+    );
+    let labels: BTreeSet<&str> = row.labels.iter().copied().collect();
+    ensure!(
+        scrape.labels(name) == labels,
+        "{name} has {:?}",
+        scrape.labels(name)
+    );
+    let bounds = scrape.bounds(name)?;
+    ensure!(bounds == (row.buckets)(), "{name} has buckets {bounds:?}");
+    let families = scrape.values(name, "ip_family");
+    let known = ["IPv4", "IPv6"].into();
+    ensure!(families.is_subset(&known), "{name} is of {families:?}");
+    Ok(())
+}

@@ -1,0 +1,185 @@
+//! A node with the real agent on a directory of manifests, a pod that serves, one that asks, and a
+//! client outside.
+
+use std::fs;
+use std::net::{IpAddr, SocketAddr, TcpListener};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use dataplane::Family;
+use serde_json::Value;
+use tempfile::TempDir;
+use testkit::address_plan as addresses;
+use tests::lone_agent::{LoneAgent, Source, Sysctls, Workplace};
+use tests::network::{Namespace, Plan, PlannedNode, Server, Topology, start_server};
+
+use crate::manifests;
+use crate::scrape::Scrape;
+
+/// The pod that serves, on [`SERVED`], and the pod that asks.
+pub(crate) const SERVING: u8 = 5;
+pub(crate) const ASKING: u8 = 9;
+/// TCP, and UDP: every server answers both on each of its ports.
+pub(crate) const SERVED: u16 = 8080;
+/// The number of the client outside.
+const OUTSIDER: u8 = 2;
+/// How long the agent may take for anything.
+pub(crate) const PROMPTLY: Duration = Duration::from_secs(20);
+/// How long an answer may take.
+const ANSWERS_WITHIN: Duration = Duration::from_secs(3);
+/// Where the agent's metrics are unless a profile says otherwise.
+pub(crate) const METRICS: &str = "127.0.0.1:10249";
+
+/// Everything. It ends when this is dropped, the agent first.
+#[derive(Debug)]
+pub(crate) struct Stage {
+    pub(crate) agent: LoneAgent,
+    /// Ports that somebody else has.
+    pub(crate) taken: Vec<TcpListener>,
+    #[expect(dead_code, reason = "held for the sake of their end")]
+    servers: Vec<Server>,
+    folder: TempDir,
+    topology: Topology,
+}
+
+/// What is answered at an address.
+#[derive(Debug, Clone)]
+pub(crate) struct Answer {
+    pub(crate) status: u16,
+    /// The weight for load balancers, where it is told.
+    pub(crate) weight: Option<String>,
+    pub(crate) body: String,
+}
+
+// === impl Stage ===
+
+impl Stage {
+    /// Starts everything and waits until the agent is ready.
+    pub(crate) fn start() -> Result<Stage> {
+        let topology = Topology::build(&Plan {
+            nodes: vec![PlannedNode {
+                number: 1,
+                pods: [SERVING, ASKING].into(),
+            }],
+            clients: [OUTSIDER].into(),
+            others: Vec::new(),
+        })?;
+        let listening = Family::ALL
+            .map(|family| SocketAddr::new(addresses::pod_address(1, SERVING, family), SERVED));
+        let server = start_server(topology.pod(1, SERVING)?, "web", &listening)?;
+        let folder = TempDir::new()?;
+        fs::create_dir(folder.path().join("manifests"))?;
+        for (name, manifest) in manifests::initial() {
+            commit(folder.path(), name, &manifest)?;
+        }
+        let source = Source::Manifests(folder.path().join("manifests"));
+        let agent = start_agent(topology.node(1)?, folder.path(), source)?;
+        agent.wait_until_ready()?;
+        Ok(Stage {
+            agent,
+            taken: Vec::new(),
+            servers: vec![server],
+            folder,
+            topology,
+        })
+    }
+
+    /// Writes a manifest, in the place of the one of this name.
+    pub(crate) fn apply(&self, name: &str, manifest: &Value) -> Result<()> {
+        commit(self.folder.path(), name, manifest)
+    }
+
+    /// Where the manifests are, and where they are not.
+    pub(crate) fn directories(&self) -> [PathBuf; 2] {
+        ["manifests", "elsewhere"].map(|name| self.folder.path().join(name))
+    }
+
+    /// The network namespace of the node.
+    pub(crate) fn node(&self) -> Result<&Namespace> {
+        self.topology.node(1)
+    }
+
+    /// The network namespace of the pod that asks.
+    pub(crate) fn client(&self) -> Result<&Namespace> {
+        self.topology.pod(1, ASKING)
+    }
+
+    /// Changes the kernel's rules as a person does.
+    pub(crate) fn nft(&self, command: &str) -> Result<()> {
+        self.node()?.nft(&[command]).map(drop)
+    }
+
+    /// Ends the agent and starts one that is to follow an API server nobody runs.
+    pub(crate) fn follow_nobody(&mut self) -> Result<()> {
+        let kubeconfig = self.folder.path().join("kubeconfig");
+        fs::write(&kubeconfig, manifests::kubeconfig().to_string())?;
+        // The one before is killed when it is replaced, and its ports are free at once or soon.
+        let node = self.topology.node(1)?;
+        self.agent = start_agent(node, self.folder.path(), Source::Kubeconfig(kubeconfig))?;
+        Ok(())
+    }
+
+    /// What the agent's metrics are now.
+    pub(crate) fn scrape(&self) -> Result<Scrape> {
+        let answer = self.ask(&format!("{METRICS}/metrics"))?;
+        Scrape::parse(&answer.body)
+    }
+
+    /// What the node is answered at `place`: address, port and path.
+    pub(crate) fn ask(&self, place: &str) -> Result<Answer> {
+        ask(self.node()?, place)
+    }
+
+    /// What somebody outside is answered on `port` of `address`.
+    pub(crate) fn ask_from_outside(
+        &self,
+        address: IpAddr,
+        port: u16,
+        path: &str,
+    ) -> Result<Answer> {
+        let address = SocketAddr::new(address, port);
+        ask(self.topology.outside()?, &format!("{address}{path}"))
+    }
+
+    /// Waits until `look` holds; the agent's log explains an error.
+    pub(crate) fn wait_until(
+        &self,
+        what: &str,
+        mut look: impl FnMut() -> Result<bool>,
+    ) -> Result<()> {
+        self.agent.wait_for(what, |_| Ok(look()?.then_some(())))
+    }
+}
+
+fn start_agent(node: &Namespace, folder: &Path, source: Source) -> Result<LoneAgent> {
+    LoneAgent::start(&Workplace {
+        node: node.clone(),
+        source,
+        folder: folder.to_owned(),
+        sysctls: Sysctls::Writable,
+        deadline: PROMPTLY,
+    })
+}
+
+/// Readers see the old manifest or the new one.
+fn commit(folder: &Path, name: &str, manifest: &Value) -> Result<()> {
+    let new = folder.join("new.yaml");
+    let documents: Vec<String> = match manifest {
+        Value::Array(documents) => documents.iter().map(Value::to_string).collect(),
+        document => vec![document.to_string()],
+    };
+    fs::write(&new, documents.join("\n---\n"))?;
+    let file = folder.join("manifests").join(format!("{name}.yaml"));
+    fs::rename(new, file).with_context(|| format!("failed to write {name}"))
+}
+
+fn ask(inside: &Namespace, place: &str) -> Result<Answer> {
+    let answer = inside.get(&format!("http://{place}"), ANSWERS_WITHIN)?;
+    let weight = answer.headers().get("x-load-balancing-endpoint-weight");
+    Ok(Answer {
+        status: answer.status().as_u16(),
+        weight: weight.and_then(|weight| Some(weight.to_str().ok()?.to_owned())),
+        body: answer.into_body(),
+    })
+}
