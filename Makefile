@@ -3,10 +3,10 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 export PATH := $(PATH):/usr/sbin:/sbin
 
-.PHONY: help demo test check unit control-plane bench generate clean
+.PHONY: help demo test check unit control-plane helm kernel-6.1 bench generate clean
 
 help: ## List what can be made
-	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
+	@sed -n 's/^\([a-z0-9.-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
 
 demo: ## Show it on this machine: namespaces, a node, servers, real connections; no cluster needed
 	@tools/set-up demo
@@ -14,7 +14,7 @@ demo: ## Show it on this machine: namespaces, a node, servers, real connections;
 		--bin signpost-agent --bin demo --bin echo-server --bin probe
 	@target/release/demo
 
-test: check control-plane ## Run every test, on a real control plane and a real kernel
+test: check control-plane helm ## Run every test, on a real control plane and a real kernel
 	cargo build --workspace --bins
 	set -o pipefail; cargo test --workspace --no-fail-fast 2>&1 | tools/tally
 
@@ -30,12 +30,23 @@ control-plane: ## Build the real API server, etcd and controllers for the tests;
 	@tools/set-up
 	tests/control-plane/build
 
+helm: ## Build Helm for the tests of the chart; once, then cached
+	@tools/set-up
+	tools/helm/build
+
+kernel-6.1: ## Every test that asks a kernel, on Linux 6.1 in an emulated machine; some 10 minutes
+	@tools/set-up
+	cargo build --package tests --package node-agent --bins
+	cargo test --package tests --no-run --test '*_kernel'
+	set -o pipefail; SIGNPOST_KERNEL_RIG=all cargo test --package tests --test kernel_rig 2>&1 | tools/tally
+
 bench: ## How long the kernel takes, by size of the cluster, in one run
 	@tools/set-up demo
 	cargo bench --package tests --bench nftables
 
-generate: ## Write what is generated: CRDs
+generate: ## Write what is generated: CRDs, and their copies in the chart
 	cargo run --quiet --package crds --bin generate-crds
+	cp crds/generated/*.yaml charts/signpost/files/crds/
 
 clean: ## Remove what was built here
 	cargo clean

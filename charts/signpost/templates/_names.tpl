@@ -1,0 +1,52 @@
+{{/* Who an object belongs to. Takes the root and the component. */}}
+{{- define "signpost.labels" -}}
+{{ include "signpost.selector" .component }}
+app.kubernetes.io/instance: {{ .root.Release.Name }}
+app.kubernetes.io/version: {{ .root.Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .root.Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace "+" "_" }}
+{{- end }}
+
+{{/* What Pods are found by. It can never change, and is the same as in the plain manifests. */}}
+{{- define "signpost.selector" -}}
+app.kubernetes.io/name: signpost
+app.kubernetes.io/component: {{ . }}
+{{- end }}
+
+{{/* The image of a component. Takes the root and the component's values. */}}
+{{- define "signpost.image" -}}
+{{- $image := .component.image -}}
+{{- if $image.digest -}}
+{{ $image.repository }}@{{ $image.digest }}
+{{- else -}}
+{{ $image.repository }}:{{ $image.tag | default .root.Chart.AppVersion }}
+{{- end -}}
+{{- end }}
+
+{{/* What agents and operators are told alike. Takes the root. */}}
+{{- define "signpost.environment" -}}
+{{- $server := include "signpost.apiServer" . | fromJson -}}
+- name: KUBERNETES_SERVICE_HOST
+  value: {{ $server.host | quote }}
+- name: KUBERNETES_SERVICE_PORT
+  value: {{ $server.port | quote }}
+- name: SIGNPOST_LOG
+  value: {{ .Values.log.filter | quote }}
+- name: SIGNPOST_LOG_FORMAT
+  value: {{ .Values.log.format }}
+{{- end }}
+
+{{/* Where agents serve metrics until a profile says otherwise. Takes the root. */}}
+{{- define "signpost.agentMetricsAddress" -}}
+{{- $scraped := or .Values.metrics.service.enabled .Values.metrics.podMonitor.enabled -}}
+{{- $address := .Values.agent.metricsAddress | default (ternary "0.0.0.0:10249" "127.0.0.1:10249" $scraped) -}}
+{{- if and $scraped (or (hasPrefix "127." $address) (hasPrefix "[::1]" $address)) -}}
+{{- fail (printf "agent.metricsAddress is %s, where nobody can scrape what metrics.service and metrics.podMonitor tell to scrape: leave it out, or turn both off" $address) -}}
+{{- end -}}
+{{ $address }}
+{{- end }}
+
+{{/* The port of an IP:port. */}}
+{{- define "signpost.port" -}}
+{{ regexFind "[0-9]+$" . }}
+{{- end }}

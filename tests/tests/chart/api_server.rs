@@ -1,0 +1,161 @@
+//! Where the API server is: said, or found, or asked for in words that help.
+
+use anyhow::{Context, Result, ensure};
+use serde_json::json;
+use tests::control_plane::{ADMINISTRATOR, ControlPlane, Options};
+
+use crate::helm::{Cluster, Helm};
+use crate::{k3s, manifests};
+
+/// A ConfigMap: its namespace, its name, its only key and what is under it.
+pub(crate) type ConfigMap = (&'static str, &'static str, &'static str, &'static str);
+
+/// What kubeadm writes for whoever is about to join.
+pub(crate) const CLUSTER_INFO: ConfigMap = (
+    "kube-public",
+    "cluster-info",
+    "kubeconfig",
+    "
+apiVersion: v1
+kind: Config
+clusters:
+  - name: ''
+    cluster: {certificate-authority-data: bm90IG9uZQ==, server: 'https://api.example.com:6443'}
+contexts: null
+users: null
+",
+);
+
+/// What kubeadm was told, with a name for all control plane nodes.
+const NAMED: ConfigMap = kubeadm_config("controlPlaneEndpoint: control.example.com:8443");
+
+/// … without a port.
+const PORTLESS: ConfigMap = kubeadm_config("controlPlaneEndpoint: control.example.com");
+
+/// … in IPv6.
+const IPV6: ConfigMap = kubeadm_config("controlPlaneEndpoint: '[2001:db8::10]:6443'");
+
+/// … with a single control plane node, and no name for it.
+const NAMELESS: ConfigMap = kubeadm_config("clusterName: kubernetes");
+
+/// What kubeadm gives to kube-proxy.
+const KUBE_PROXY: ConfigMap = (
+    "kube-system",
+    "kube-proxy",
+    "kubeconfig.conf",
+    "
+apiVersion: v1
+kind: Config
+clusters:
+  - name: default
+    cluster: {certificate-authority: /no/such/ca.crt, server: 'https://192.0.2.20:6443'}
+",
+);
+
+/// The endpoints of the Service kubernetes, which may be others tomorrow.
+const ENDPOINTS: &str = "
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: kubernetes, namespace: default}
+addressType: IPv4
+endpoints:
+  - addresses: [192.0.2.10]
+  - addresses: [192.0.2.11]
+ports:
+  - {name: https, port: 6443, protocol: TCP}
+";
+
+const fn kubeadm_config(text: &'static str) -> ConfigMap {
+    (
+        "kube-system",
+        "kubeadm-config",
+        "ClusterConfiguration",
+        text,
+    )
+}
+
+/// Writes a ConfigMap into a cluster.
+pub(crate) fn apply(control_plane: &ControlPlane, map: ConfigMap) -> Result<()> {
+    let (namespace, name, key, text) = map;
+    // The API server makes this one itself, but some time after its start.
+    let namespace_object =
+        json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}});
+    control_plane.apply(&namespace_object.to_string())?;
+    let map = json!({
+        "apiVersion": "v1", "kind": "ConfigMap", "metadata": {"namespace": namespace, "name": name}, "data": {key: text},
+    });
+    control_plane.apply(&map.to_string()).map(drop)
+}
+
+/// Where agents and operators are told that the API server is.
+fn told(helm: &Helm, arguments: &[&str]) -> Result<String> {
+    let rendered = manifests::parse(&helm.render(arguments)?)?;
+    let at = |kind: &str, name: &str| {
+        let workload = manifests::find(&rendered, kind, name)?;
+        let host = manifests::variable(workload, "KUBERNETES_SERVICE_HOST");
+        let port = manifests::variable(workload, "KUBERNETES_SERVICE_PORT");
+        let (host, port) = host.zip(port).context("host and port")?;
+        anyhow::Ok(format!("{host} {port}"))
+    };
+    let agents = at("DaemonSet", "signpost-agent")?;
+    let operators = at("Deployment", "signpost-operator")?;
+    ensure!(agents == operators, "{agents} and {operators}");
+    Ok(agents)
+}
+
+#[test]
+fn the_api_server_is_found_where_the_cluster_tells() -> Result<()> {
+    let control_plane = ControlPlane::start(Options::default())?;
+    let helm = Helm::new(Cluster::Kubeconfig(
+        control_plane.kubeconfig(ADMINISTRATOR)?,
+    ))?;
+
+    let Err(error) = helm.render(&[""; 0]) else {
+        anyhow::bail!("nobody tells, and it is rendered");
+    };
+    let said = error.to_string();
+    ensure!(said.contains("apiServer.host is needed"), "{said}");
+    control_plane.apply(ENDPOINTS)?;
+    let Err(error) = helm.render(&[""; 0]) else {
+        anyhow::bail!("endpoints are taken for an address that stays");
+    };
+    let said = error.to_string();
+    let hint = "The Service kubernetes leads to 192.0.2.10, 192.0.2.11, port 6443.";
+    ensure!(said.contains(hint), "{said}");
+
+    // Each goes before those above it.
+    for (map, expected) in [
+        (KUBE_PROXY, "192.0.2.20 6443"),
+        (NAMELESS, "192.0.2.20 6443"),
+        (PORTLESS, "control.example.com 6443"),
+        (IPV6, "2001:db8::10 6443"),
+        (NAMED, "control.example.com 8443"),
+        (CLUSTER_INFO, "api.example.com 6443"),
+    ] {
+        apply(&control_plane, map)?;
+        let found = told(&helm, &[])?;
+        ensure!(found == expected, "{} leads to {found}", map.1);
+    }
+    let given = ["--set=apiServer.host=192.0.2.30,apiServer.port=443"];
+    let found = told(&helm, &given)?;
+    ensure!(found == "192.0.2.30 443", "{found}");
+
+    // On each node of these the API server, or a balancer in front of all of them, is on loopback.
+    for (version, expected) in [
+        ("v1.34.2+k3s1", "127.0.0.1 6444"),
+        ("v1.34.2+rke2r1", "127.0.0.1 6443"),
+    ] {
+        let server = Cluster::Server(k3s::serve(&control_plane, version)?);
+        let found = told(&Helm::new(server)?, &[])?;
+        ensure!(found == expected, "{version} leads to {found}");
+    }
+    Ok(())
+}
+
+#[test]
+fn an_address_in_ipv6_is_taken_as_it_is() -> Result<()> {
+    let helm = Helm::new(Cluster::None)?;
+    let found = told(&helm, &["--set=apiServer.host=2001:db8::10"])?;
+    ensure!(found == "2001:db8::10 6443", "{found}");
+    Ok(())
+}

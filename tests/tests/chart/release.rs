@@ -1,0 +1,200 @@
+//! A release on a real API server, from its installation to its removal. No kubelet runs its Pods;
+//! that it installs what a cluster takes, keeps what is a person's and leaves nothing else is all
+//! the API server's.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+use serde_json::Value;
+use tempfile::TempDir;
+use tests::control_plane::{ADMINISTRATOR, ControlPlane, Options};
+use tests::deadline::wait_for;
+
+use crate::helm::{Cluster, Helm, chart, repository};
+
+/// Everything happens within seconds; the rest is for a machine with other work.
+const DEADLINE: Duration = Duration::from_secs(60);
+
+/// What stays of a release besides the kinds would be one of these.
+const KINDS: &str = "daemonsets,deployments,services,serviceaccounts,roles,rolebindings,clusterroles,clusterrolebindings,poddisruptionbudgets,validatingadmissionpolicies,validatingadmissionpolicybindings";
+
+/// A cluster and Helm for it.
+struct Stage {
+    control_plane: ControlPlane,
+    helm: Helm,
+}
+
+// === impl Stage ===
+
+impl Stage {
+    fn start() -> Result<Stage> {
+        let control_plane = ControlPlane::start(Options::default())?;
+        let kubeconfig = control_plane.kubeconfig(ADMINISTRATOR)?;
+        let helm = Helm::new(Cluster::Kubeconfig(kubeconfig))?;
+        Ok(Stage {
+            control_plane,
+            helm,
+        })
+    }
+
+    /// Runs Helm on a chart: `install signpost CHART …`.
+    fn helm(&self, verb: &str, release: &str, chart: &Path, more: &[&str]) -> Result<String> {
+        let chart = chart.to_str().context("the path of the chart is text")?;
+        let arguments = [verb, release, chart, "--set=apiServer.host=192.0.2.10"];
+        self.helm.run(&[&arguments, more].concat())
+    }
+
+    fn install(&self, more: &[&str]) -> Result<String> {
+        let more = [&["--create-namespace"], more].concat();
+        self.helm("install", "signpost", &chart(), &more)
+    }
+
+    /// Removes the release and waits until nothing is left of it but what is kept.
+    fn uninstall(&self) -> Result<()> {
+        self.helm.run(&["uninstall", "signpost"])?;
+        wait_for("nothing to be left of the release", DEADLINE, || {
+            let label = "--selector=app.kubernetes.io/name=signpost";
+            let all = ["get", KINDS, "--all-namespaces", "--output=name", label];
+            let left = self.control_plane.kubectl(&all)?;
+            Ok(left.trim().is_empty().then_some(()))
+        })
+    }
+
+    fn priority_of_the_profile(&self) -> Result<Value> {
+        let arguments = ["get", "proxyprofile", "default", "--output=json"];
+        let profile: Value = serde_json::from_str(&self.control_plane.kubectl(&arguments)?)?;
+        Ok(profile["spec"]["priority"].clone())
+    }
+
+    /// The definition of a kind, which must not be about to go.
+    fn kind(&self, name: &str) -> Result<Value> {
+        let arguments = ["get", "crd", name, "--output=json"];
+        let kind: Value = serde_json::from_str(&self.control_plane.kubectl(&arguments)?)?;
+        let deleted = &kind["metadata"]["deletionTimestamp"];
+        // It and its objects can be read for a while after that.
+        ensure!(deleted.is_null(), "{name} was deleted at {deleted}");
+        Ok(kind)
+    }
+
+    /// The columns that `kubectl get proxyprofiles` shows.
+    fn columns(&self) -> Result<String> {
+        let kind = self.kind("proxyprofiles.signpost.dev")?;
+        Ok(kind["spec"]["versions"][0]["additionalPrinterColumns"].to_string())
+    }
+}
+
+/// The chart as a later version might be: with another column, and another version.
+fn later_chart() -> Result<TempDir> {
+    let folder = tempfile::tempdir()?;
+    let copied = Command::new("cp")
+        .arg("--recursive")
+        .arg(chart().join("."))
+        .arg(folder.path())
+        .status()?;
+    ensure!(copied.success(), "failed to copy the chart: {copied}");
+    let column = "  - additionalPrinterColumns:\n    - jsonPath: .spec.syncPeriod\n      name: Later\n      type: string\n";
+    for (file, from, to) in [
+        (
+            "files/crds/proxyprofiles.yaml",
+            "  - additionalPrinterColumns:\n",
+            column,
+        ),
+        ("Chart.yaml", "\nversion: ", "\nversion: 99"),
+    ] {
+        let file = folder.path().join(file);
+        let text = fs::read_to_string(&file)?;
+        ensure!(text.contains(from), "{} has no {from:?}", file.display());
+        fs::write(&file, text.replacen(from, to, 1))?;
+    }
+    Ok(folder)
+}
+
+#[test]
+fn a_release_is_installed_upgraded_with_its_kinds_and_removed_without_them() -> Result<()> {
+    let stage = Stage::start()?;
+    let notes = stage.install(&[])?;
+    let next = "kubectl --namespace signpost-system rollout status daemonset/signpost-agent";
+    ensure!(notes.contains(next), "{notes}");
+    ensure!(!notes.contains("kube-proxy runs"), "{notes}");
+    ensure!(stage.priority_of_the_profile()? == 1000);
+
+    let Err(error) = stage.helm("install", "another", &chart(), &[]) else {
+        bail!("a second installation is let in");
+    };
+    ensure!(
+        error.to_string().contains("cannot be imported"),
+        "{error:#}"
+    );
+
+    // From here on the profile is somebody's.
+    let edit = r#"--patch={"spec": {"priority": 7}}"#;
+    let patch = ["patch", "proxyprofile", "default", "--type=merge", edit];
+    stage.control_plane.kubectl(&patch)?;
+
+    ensure!(!stage.columns()?.contains("Later"));
+    stage.helm("upgrade", "signpost", later_chart()?.path(), &[])?;
+    ensure!(
+        stage.columns()?.contains("Later"),
+        "the kind is the old one"
+    );
+    ensure!(stage.priority_of_the_profile()? == 7, "after an upgrade");
+
+    stage.uninstall()?;
+    stage.kind("nodeproxies.signpost.dev")?;
+    ensure!(stage.columns()?.contains("Later"), "after a removal");
+    ensure!(stage.priority_of_the_profile()? == 7, "after a removal");
+
+    stage.install(&[])?;
+    ensure!(
+        !stage.columns()?.contains("Later"),
+        "the kind is the new one"
+    );
+    ensure!(stage.priority_of_the_profile()? == 7, "installed again");
+    stage.uninstall()
+}
+
+#[test]
+fn what_was_installed_from_plain_manifests_is_taken_over() -> Result<()> {
+    let stage = Stage::start()?;
+    for folder in ["deploy/namespace.yaml", "crds/generated", "deploy"] {
+        let folder = repository().join(folder);
+        let file = format!("--filename={}", folder.display());
+        stage.control_plane.kubectl(&["apply", &file])?;
+    }
+    let Err(error) = stage.install(&[]) else {
+        bail!("what is somebody else's is taken without being asked to");
+    };
+    ensure!(
+        error.to_string().contains("cannot be imported"),
+        "{error:#}"
+    );
+    // Fails where a selector differs: that of a DaemonSet can never change.
+    stage.install(&["--take-ownership"])?;
+    stage.uninstall()
+}
+
+#[test]
+fn a_kube_proxy_that_runs_is_pointed_out() -> Result<()> {
+    let stage = Stage::start()?;
+    stage.control_plane.apply(
+        "
+apiVersion: apps/v1
+kind: DaemonSet
+metadata: {name: kube-proxy, namespace: kube-system}
+spec:
+  selector: {matchLabels: {k8s-app: kube-proxy}}
+  template:
+    metadata: {labels: {k8s-app: kube-proxy}}
+    spec: {containers: [{name: kube-proxy, image: none.invalid/kube-proxy}]}
+",
+    )?;
+    let notes = stage.install(&["--dry-run=server"])?;
+    ensure!(
+        notes.contains("kube-proxy runs in this cluster too"),
+        "{notes}"
+    );
+    Ok(())
+}

@@ -1,0 +1,170 @@
+//! What values are refused, and that the schema knows all there are.
+
+use std::fs;
+
+use anyhow::{Context, Result, bail, ensure};
+use serde_json::{Map, Value};
+use tests::scenario::Update;
+
+use crate::helm::{Cluster, Helm, chart, fixtures};
+
+/// What a definition's schema says that a schema of values says in the same words.
+const SHARED: [&str; 10] = [
+    "enum",
+    "maxItems",
+    "maxLength",
+    "maxProperties",
+    "maximum",
+    "minItems",
+    "minLength",
+    "minimum",
+    "pattern",
+    "required",
+];
+
+/// The line of a file of bad values that has what Helm is to say.
+const SAYS: &str = "# says: ";
+
+#[test]
+fn the_chart_is_free_of_complaints() -> Result<()> {
+    let helm = Helm::new(Cluster::None)?;
+    let chart = chart();
+    let chart = chart.to_str().context("the path of the chart is text")?;
+    helm.run(&["lint", "--strict", chart])?;
+    for example in fs::read_dir(crate::helm::chart().join("examples"))? {
+        let values = format!("--values={}", example?.path().display());
+        helm.run(&["lint", "--strict", chart, &values])?;
+    }
+    Ok(())
+}
+
+#[test]
+fn bad_values_are_refused_by_their_names() -> Result<()> {
+    let helm = Helm::new(Cluster::None)?;
+    let mut found = 0;
+    for entry in fs::read_dir(fixtures("bad-values"))? {
+        let path = entry?.path();
+        let text = fs::read_to_string(&path)?;
+        let expected = text.lines().find_map(|line| line.strip_prefix(SAYS));
+        let expected = expected.with_context(|| format!("{} says nothing", path.display()))?;
+        let Err(error) = helm.render(&[format!("--values={}", path.display())]) else {
+            bail!("{} is taken", path.display());
+        };
+        let said = error.to_string();
+        ensure!(
+            said.contains(expected),
+            "{}: not {expected:?} but {said}",
+            path.display()
+        );
+        found += 1;
+    }
+    ensure!(found > 0, "there are no bad values");
+    Ok(())
+}
+
+fn schema() -> Result<Value> {
+    let text = fs::read_to_string(chart().join("values.schema.json"))?;
+    serde_json::from_str(&text).context("the schema is JSON")
+}
+
+/// Where a schema lets through what it does not know, each as its path.
+fn open_places(schema: &Value, path: &str, found: &mut Vec<String>) {
+    let Some(schema) = schema.as_object() else {
+        return;
+    };
+    if schema.contains_key("properties")
+        && schema.get("additionalProperties") != Some(&false.into())
+    {
+        found.push(path.to_owned());
+    }
+    for key in ["properties", "definitions"] {
+        let inner = schema.get(key).and_then(Value::as_object);
+        for (name, inner) in inner.into_iter().flatten() {
+            open_places(inner, &format!("{path}.{name}"), found);
+        }
+    }
+    for key in ["items", "additionalProperties"] {
+        let inner = schema.get(key).unwrap_or(&Value::Null);
+        open_places(inner, &format!("{path}[]"), found);
+    }
+}
+
+#[test]
+fn what_the_schema_does_not_know_is_refused_everywhere() -> Result<()> {
+    let mut found = Vec::new();
+    open_places(&schema()?, "", &mut found);
+    ensure!(found.is_empty(), "anything passes at {found:?}");
+    Ok(())
+}
+
+#[test]
+fn every_value_has_its_default_in_the_file_of_values() -> Result<()> {
+    let values: Value = serde_saphyr::from_str(&fs::read_to_string(chart().join("values.yaml"))?)?;
+    let schema = schema()?;
+    let sections = schema["properties"].as_object().context("sections")?;
+    // Helm's own: for a chart that has this one in it.
+    for (section, schema) in sections.iter().filter(|(name, _)| *name != "global") {
+        ensure!(
+            values.get(section).is_some(),
+            "{section} is not in values.yaml"
+        );
+        let fields = schema["properties"].as_object();
+        for field in fields.into_iter().flat_map(Map::keys) {
+            let value = values[section].get(field);
+            ensure!(value.is_some(), "{section}.{field} is not in values.yaml");
+        }
+    }
+    Ok(())
+}
+
+/// The schema of values that says of a field what the schema in a definition says of it, but for
+/// rules in CEL, which the API server alone can tell.
+fn schema_of_values(definition: &Value) -> Value {
+    let mut schema = Map::new();
+    if definition["x-kubernetes-int-or-string"] == true {
+        schema.insert("type".to_owned(), serde_json::json!(["integer", "string"]));
+    } else if let Some(name) = definition.get("type") {
+        schema.insert("type".to_owned(), name.clone());
+    }
+    for key in SHARED {
+        if let Some(value) = definition.get(key) {
+            schema.insert(key.to_owned(), value.clone());
+        }
+    }
+    if let Some(properties) = definition["properties"].as_object() {
+        let properties = properties.iter();
+        let properties = properties.map(|(name, inner)| (name.clone(), schema_of_values(inner)));
+        schema.insert("properties".to_owned(), properties.collect());
+        schema.insert("additionalProperties".to_owned(), false.into());
+    }
+    for key in ["additionalProperties", "items"] {
+        if let Some(inner) = definition.get(key).filter(|inner| inner.is_object()) {
+            schema.insert(key.to_owned(), schema_of_values(inner));
+        }
+    }
+    Value::Object(schema)
+}
+
+#[test]
+fn a_profile_in_the_values_is_held_to_the_schema_of_profiles() -> Result<()> {
+    let kind = fs::read_to_string(chart().join("files/crds/proxyprofiles.yaml"))?;
+    let kind: Value = serde_saphyr::from_str(&kind)?;
+    let version = &kind["spec"]["versions"][0]["schema"]["openAPIV3Schema"];
+    let mut wanted = schema_of_values(&version["properties"]["spec"]);
+
+    let mut schema = schema()?;
+    let place = "/properties/profile/properties/spec";
+    let spec = schema.pointer_mut(place).context("profile.spec")?;
+    wanted["description"] = spec["description"].clone();
+    if *spec == wanted {
+        return Ok(());
+    }
+    ensure!(
+        Update::from_environment()? == Update::Differing,
+        "profile.spec in values.schema.json is not what ProxyProfile takes (UPDATE=1 writes it)"
+    );
+    *spec = wanted;
+    let text = serde_json::to_string_pretty(&schema)? + "\n";
+    fs::write(chart().join("values.schema.json"), text)?;
+    Ok(())
+}
