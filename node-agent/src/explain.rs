@@ -206,12 +206,15 @@ fn describe_round(round: &Round) -> String {
     )
 }
 
-/// The chains and sets that are not as they were programmed.
+/// The chains and sets that are not as they were programmed, and what is in sets that all Services
+/// share and was never put there. What is missing in these is told of the Service that misses it.
 fn damaged(believed: &Table, found: &Table) -> Vec<PieceAnswer> {
     let chains = believed.compare_chains(found).into_values();
+    let shared = believed.compare_memberships(found).into_iter();
     chains
         .chain(believed.compare_sets(found))
         .filter(|piece| piece.standing != Found::Present)
+        .chain(shared.filter(|piece| piece.standing == Found::Unwanted))
         .map(verified)
         .collect()
 }

@@ -59,27 +59,15 @@ impl Table {
         pieces.into_iter().map(|(_, piece)| piece).collect()
     }
 
-    /// The elements here that are no frontend's, and how they stand in `found`: cluster IPs,
-    /// endpoints of this node, addresses that accept node ports.
+    /// The elements that are no frontend's, here and in `found`, set by set: cluster IPs, endpoints
+    /// of this node, addresses that accept node ports. Costs in proportion to both tables.
     pub fn compare_memberships(&self, found: &Table) -> Vec<Piece> {
-        let memberships = self.sets.values().flat_map(|set| {
-            let shared = SetName::parse(&set.set.name).is_some_and(|name| name.keyed().is_none());
-            let elements = set.elements.sorted().into_iter().filter(move |_| shared);
-            elements.map(move |(key, data)| {
-                let text = format!("{} {{ {} }}", set.set.name, set.set.element(key, data));
-                let other = found.sets.get(&set.set.name);
-                let is_there = other.is_some_and(|other| other.elements.get(key).is_some());
-                Piece {
-                    text,
-                    standing: if is_there {
-                        Standing::Present
-                    } else {
-                        Standing::Missing
-                    },
-                }
-            })
-        });
-        memberships.collect()
+        let (wanted, found) = (self.memberships(), found.memberships());
+        let keys: BTreeSet<_> = wanted.keys().chain(found.keys()).copied().collect();
+        let pieces = keys
+            .into_iter()
+            .filter_map(|at| compare(wanted.get(&at), found.get(&at)));
+        pieces.collect()
     }
 
     /// Every chain, here and in `found`, by name.
@@ -159,12 +147,31 @@ impl Table {
 
     /// Every element that begins with `key`, as nft prints it.
     fn carriers(&self, key: &FrontendKey) -> BTreeMap<(SetName, Bytes), String> {
+        self.print(self.keyed_elements(key))
+    }
+
+    /// Every element that is no frontend's, as nft prints it.
+    fn memberships(&self) -> BTreeMap<(SetName, Bytes), String> {
+        let sets = self.sets.iter();
+        let shared = sets
+            .filter_map(|(name, set)| Some((SetName::parse(name)?, set)))
+            .filter(|(name, _)| name.keyed().is_none());
+        self.print(
+            shared
+                .flat_map(|(name, set)| set.elements.iter().map(move |(k, data)| (name, k, data))),
+        )
+    }
+
+    fn print<'a>(
+        &self,
+        elements: impl Iterator<Item = (SetName, &'a Bytes, &'a ElementData)>,
+    ) -> BTreeMap<(SetName, Bytes), String> {
         let text = |(name, key, data): (SetName, &Bytes, &ElementData)| {
             let set = self.sets.get(name.as_str())?;
             let text = format!("{} {{ {} }}", name.as_str(), set.set.element(key, data));
             Some(((name, *key), text))
         };
-        self.keyed_elements(key).filter_map(text).collect()
+        elements.filter_map(text).collect()
     }
 }
 

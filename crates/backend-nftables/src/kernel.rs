@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use backend::{
-    Backend, CommitError, Drift, ObserveError, Receipt, Recovery, Rendered, Shortcoming,
+    Backend, CommitError, Drift, Effect, ObserveError, Receipt, Recovery, Rendered, Shortcoming,
 };
 use dataplane::{Dataplane, Family, Protocol, ServiceKey};
 use netlink::nf_tables::{Chain, Operation, Rule, Set, SetContent, SetWriter, Transaction};
@@ -192,6 +192,7 @@ impl Backend for Nftables {
         let mut connection = self.connection().map_err(|source| CommitError {
             family: self.family,
             recovery: Recovery::Halt,
+            effect: Effect::None,
             source: source.into(),
         })?;
         for (done, transaction) in change.transactions.iter().enumerate() {
@@ -211,6 +212,11 @@ impl Backend for Nftables {
                 return Err(CommitError {
                     family: self.family,
                     recovery,
+                    effect: if refused_whole {
+                        Effect::None
+                    } else {
+                        Effect::Possible
+                    },
                     source: source.into(),
                 });
             }

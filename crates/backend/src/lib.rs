@@ -143,8 +143,19 @@ pub struct CommitError {
     pub family: Family,
     /// What to do next.
     pub recovery: Recovery,
+    /// What became of the change.
+    pub effect: Effect,
     /// Why.
     pub source: Box<dyn Error + Send + Sync>,
+}
+
+/// What a commit that failed has left in the kernel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Effect {
+    /// Nothing: all of the change was refused. What the kernel holds is not our doing.
+    None,
+    /// Some of the change may have taken effect.
+    Possible,
 }
 
 /// What to do after a call to the kernel that failed.

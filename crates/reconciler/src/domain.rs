@@ -1,6 +1,7 @@
 //! One family of the kernel, and what is believed of it.
 
 mod damages;
+mod doubt;
 mod isolate;
 mod progress;
 mod quarantine;
@@ -10,14 +11,16 @@ use std::sync::Arc;
 use std::time::{Instant, SystemTime};
 
 use backend::{
-    Backend, Change, CommitError, Disturbance, Drift, ObserveError, Receipt, Recovery, Rendered,
+    Backend, Change, CommitError, Disturbance, Drift, Effect, ObserveError, Receipt, Recovery,
+    Rendered,
 };
 use dataplane::{Dataplane, Family};
 
 use crate::error_chain::error_chain;
 use crate::status::{Failing, FamilyStatus, Pace};
-use crate::{Clock, Damage, Failure, Outcome, Reason, Round, Rounds};
+use crate::{Clock, Failure, Outcome, Reason, Round, Rounds};
 use damages::Damages;
+use doubt::{Cause, Doubt};
 use progress::{Phase, Progress};
 use quarantine::Quarantine;
 use shortfall::Shortfall;
@@ -31,6 +34,9 @@ pub struct Domain<B: Backend> {
     backend: B,
     /// `None`: not known; the next attempt reads the kernel back.
     believed: Option<Rendered<B::Rules>>,
+    /// What was believed before, where what is read next tells what others did to it. `None`
+    /// whenever something is believed.
+    doubt: Option<Doubt<B::Rules>>,
     /// What the kernel was last known to carry out. Unlike what is believed it survives a commit
     /// with unknown effect: a Service that is held back keeps what it has here.
     programmed: Option<Dataplane>,
@@ -54,6 +60,7 @@ impl<B: Backend> Domain<B> {
         Domain {
             backend,
             believed: None,
+            doubt: None,
             programmed: None,
             quarantine: Quarantine::default(),
             shortfall: Shortfall::default(),
@@ -98,11 +105,6 @@ impl<B: Backend> Domain<B> {
         if disturbance.families.contains(&self.family()) {
             self.damages.hear(disturbance.culprit.as_ref(), now);
         }
-    }
-
-    /// What was repaired last.
-    pub fn last_damage(&self) -> Option<&Damage> {
-        self.damages.last()
     }
 
     /// Whether a round for `reason` has anything to do here. A retry is for what failed; where no
@@ -159,6 +161,7 @@ impl<B: Backend> Domain<B> {
     /// the kernel back.
     pub fn commit_removal(&mut self) -> Result<Receipt, CommitError> {
         self.believed = None;
+        self.doubt = None;
         let receipt = self.backend.commit_removal()?;
         self.programmed = None;
         self.programmed_since = None;
@@ -170,10 +173,14 @@ impl<B: Backend> Domain<B> {
         if !progress.reason.checks_kernel() {
             return Ok(());
         }
-        let heard = self.damages.take_heard();
         let Some(believed) = self.believed.take() else {
+            // There is nothing to compare with, save where there is a doubt: then the attempt does.
+            if self.doubt.is_none() {
+                self.damages.forget_heard();
+            }
             return Ok(());
         };
+        let heard = self.damages.take_heard();
         let backend = &mut self.backend;
         let look = match progress.reason {
             Reason::Retry | Reason::Changed | Reason::Startup => false,
@@ -192,6 +199,10 @@ impl<B: Backend> Domain<B> {
             Ok(rules) => rules,
             Err(failure) => {
                 self.damages.hear_again(heard);
+                self.doubt = Some(Doubt {
+                    rules: believed.rules,
+                    cause: Cause::Unread,
+                });
                 return Err(failure);
             }
         };
@@ -220,16 +231,15 @@ impl<B: Backend> Domain<B> {
 
     /// Takes the kernel from what is believed to `wanted`, looking first where nothing is believed.
     fn attempt(&mut self, wanted: &Dataplane, progress: &mut Progress<'_>) -> Result<(), Failure> {
-        let mut stumbled = None;
         loop {
             let believed = match self.believed.take() {
                 Some(believed) => believed,
-                None => as_observed(self.observe(progress)?),
+                None => {
+                    let rules = self.observe(progress)?;
+                    self.resolve_doubt(&rules, progress);
+                    as_observed(rules)
+                }
             };
-            if let Some(before) = stumbled.take() {
-                let size = self.backend.diff(&believed.rules, &before).size();
-                self.damages.stumble(size);
-            }
             let backend = &mut self.backend;
             let rules = progress.measure(Phase::Render, || backend.render(wanted, &believed));
             let change = progress.measure(Phase::Diff, || backend.diff(&believed.rules, &rules));
@@ -249,12 +259,17 @@ impl<B: Backend> Domain<B> {
                     match error.recovery {
                         // The contract of both: nothing was changed.
                         Recovery::Retry | Recovery::Isolate => self.believed = Some(believed),
-                        Recovery::Observe if progress.take_second_look() => {
-                            stumbled = Some(believed.rules);
-                            continue;
-                        }
                         // The process may have lost its rights halfway.
-                        Recovery::Observe | Recovery::Halt => {}
+                        Recovery::Observe | Recovery::Halt => {
+                            // What is left of a change that was cut short is nobody else's doing.
+                            self.doubt = (error.effect == Effect::None).then_some(Doubt {
+                                rules: believed.rules,
+                                cause: Cause::Refused,
+                            });
+                        }
+                    }
+                    if error.recovery == Recovery::Observe && progress.take_second_look() {
+                        continue;
                     }
                     return Err(Failure {
                         error: error_chain(&error),
@@ -262,6 +277,20 @@ impl<B: Backend> Domain<B> {
                     });
                 }
             }
+        }
+    }
+
+    /// Compares what was read with what the kernel was left with, if that was in doubt.
+    fn resolve_doubt(&mut self, rules: &B::Rules, progress: &Progress<'_>) {
+        let Some(doubt) = self.doubt.take() else {
+            return;
+        };
+        let heard = self.damages.take_heard();
+        let size = self.backend.diff(rules, &doubt.rules).size();
+        match doubt.cause {
+            Cause::Unread if !size.is_empty() => self.damages.find(size, heard, progress),
+            Cause::Refused if !size.is_empty() => self.damages.stumble(size, heard, progress),
+            Cause::Unread | Cause::Refused => self.damages.accuse(heard, progress),
         }
     }
 

@@ -17,7 +17,7 @@ pub(crate) fn error_chain(error: &dyn Error) -> String {
 #[cfg(test)]
 mod tests {
     use super::error_chain;
-    use backend::{CommitError, Recovery};
+    use backend::{CommitError, Effect, Recovery};
     use dataplane::Family;
 
     #[test]
@@ -26,6 +26,7 @@ mod tests {
         let error = CommitError {
             family: Family::Ipv4,
             recovery: Recovery::Retry,
+            effect: Effect::None,
             source: Box::new(busy),
         };
         assert_eq!(

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use backend::{Backend, CommitError, Culprit, Disturbance, Recovery};
+use backend::{Backend, CommitError, Disturbance, Recovery};
 use dataplane::{Dataplane, Family};
 
 use crate::{Clock, Domain, FamilyStatus, Reason, Round, Sequel};
@@ -39,13 +39,6 @@ impl<B: Backend> Reconciler<B> {
         for domain in &mut self.domains {
             domain.disturb(disturbance, now);
         }
-    }
-
-    /// Who was found last to have changed something.
-    pub fn last_culprit(&self) -> Option<&Culprit> {
-        let damages = self.domains.iter().filter_map(Domain::last_damage);
-        let last = damages.max_by_key(|damage| damage.found)?;
-        last.culprit.as_ref()
     }
 
     /// Makes the kernel hold `desired`: one round in each family that has anything to do for

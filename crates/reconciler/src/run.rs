@@ -14,7 +14,7 @@ use dataplane::{Dataplane, Family};
 use crate::latency::{Backlog, Latency};
 use crate::urgency::urgency;
 use crate::{
-    Clock, Contest, Domain, Periods, Reason, Reconciler, Round, Schedule, Stamps, Urgency,
+    Clock, Contest, Damage, Domain, Periods, Reason, Reconciler, Round, Schedule, Stamps, Urgency,
 };
 pub use inbox::{Inbox, Received};
 pub use mailbox::{Mailbox, Orders, mailbox};
@@ -196,6 +196,7 @@ impl<B: Backend, P: FnMut(Report, &[Domain<B>])> Loop<'_, B, P> {
                 self.schedule.set_periods(periods);
                 if self.permission != permission {
                     self.permission = permission;
+                    self.end_contest_if_paused();
                     self.refuse_replies_if_paused();
                     self.publish_idle();
                 }
@@ -210,6 +211,13 @@ impl<B: Backend, P: FnMut(Report, &[Domain<B>])> Loop<'_, B, P> {
                 self.refuse_replies_if_paused();
             }
             Command::Stop => {}
+        }
+    }
+
+    /// While nothing is repaired, no repair is held back.
+    fn end_contest_if_paused(&mut self) {
+        if self.permission == Permission::Paused {
+            self.contest = None;
         }
     }
 
@@ -230,8 +238,9 @@ impl<B: Backend, P: FnMut(Report, &[Domain<B>])> Loop<'_, B, P> {
         // What was there before this process came says nothing about how fast it is.
         let caught_up: Vec<Family> = self.caught_up().collect();
         let rounds = self.reconciler.round(&desired, reason, self.clock);
-        self.schedule
-            .finish(self.clock.now(), self.reconciler.sequel());
+        let repaired: Vec<&Damage> = rounds.iter().filter_map(|r| r.damage.as_ref()).collect();
+        let sequel = self.reconciler.sequel();
+        self.schedule.finish(self.clock.now(), sequel, &repaired);
         self.judge_contest();
         let latencies = rounds
             .iter()
@@ -266,7 +275,7 @@ impl<B: Backend, P: FnMut(Report, &[Domain<B>])> Loop<'_, B, P> {
             since: self.clock.wall_time(),
             repairs: streak.repairs,
             within: self.clock.now().saturating_duration_since(streak.began),
-            culprit: self.reconciler.last_culprit().cloned(),
+            culprit: streak.culprit.clone(),
         });
     }
 

@@ -4,7 +4,7 @@ mod restraint;
 
 use std::time::{Duration, Instant};
 
-use crate::Reason;
+use crate::{Damage, Reason};
 use restraint::Restraint;
 pub(crate) use restraint::Streak;
 
@@ -83,8 +83,15 @@ struct Waiting {
 #[derive(Debug, Clone, Copy)]
 struct Running {
     reason: Reason,
-    /// Whether somebody was seen to have changed the kernel before it.
-    repairs: bool,
+    began: Instant,
+    prompt: Prompt,
+}
+
+/// Whether a round looks because somebody may have changed the kernel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Prompt {
+    Disturbance,
+    Other,
 }
 
 /// What is remembered of past rounds.
@@ -129,7 +136,8 @@ impl Schedule {
 
     /// Notes that the kernel may have been changed by somebody else. That is answered at once,
     /// but for somebody who does it again and again: then ever more rarely, every few seconds in
-    /// the end, until it has been quiet for some.
+    /// the end, until it has been quiet for some. After a look that found nothing, the next one
+    /// waits in proportion to how long that took.
     pub fn drifted(&mut self, now: Instant) {
         self.drifted.get_or_insert(now);
     }
@@ -140,7 +148,7 @@ impl Schedule {
     }
 
     /// The repairs of late, while they are so many that the next one has to wait.
-    pub(crate) fn held_back(&self) -> Option<Streak> {
+    pub(crate) fn held_back(&self) -> Option<&Streak> {
         self.restraint.held_back().map(|(streak, _)| streak)
     }
 
@@ -182,19 +190,23 @@ impl Schedule {
         // Every round compares with what is wanted now, so it answers a change whatever its
         // reason; but only some look at the kernel, and only one by request answers a request.
         self.changed = None;
-        let repairs = reason.checks_kernel() && self.drifted.take().is_some();
-        if repairs {
-            self.restraint.start(now);
-        }
+        let prompt = match reason.checks_kernel() && self.drifted.take().is_some() {
+            true => Prompt::Disturbance,
+            false => Prompt::Other,
+        };
         if matches!(reason, Reason::Requested | Reason::Startup) {
             self.requested = None;
         }
-        self.running = Some(Running { reason, repairs });
+        self.running = Some(Running {
+            reason,
+            began: now,
+            prompt,
+        });
         Some(reason)
     }
 
-    /// Notes the end of the round that was started last.
-    pub fn finish(&mut self, now: Instant, sequel: Sequel) {
+    /// Notes the end of the round that was started last, and what it has repaired.
+    pub fn finish(&mut self, now: Instant, sequel: Sequel, repaired: &[&Damage]) {
         let running = self.running.take();
         let checked = match self.last {
             Some(last) if !running.is_some_and(|running| running.reason.is_periodic()) => {
@@ -202,8 +214,13 @@ impl Schedule {
             }
             _ => now,
         };
-        if running.is_some_and(|running| running.repairs) {
-            self.restraint.finish(now);
+        if let Some(running) = running {
+            self.restraint.forgive(running.began);
+            if !repaired.is_empty() {
+                self.restraint.repaired(repaired, running.began, now);
+            } else if running.prompt == Prompt::Disturbance {
+                self.restraint.found_nothing(running.began, now);
+            }
         }
         self.last = Some(Last {
             ended: now,

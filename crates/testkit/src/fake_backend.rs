@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use backend::{
-    Backend, CommitError, Drift, ObserveError, Receipt, Recovery, Rendered, Shortcoming,
+    Backend, CommitError, Drift, Effect, ObserveError, Receipt, Recovery, Rendered, Shortcoming,
 };
 use dataplane::{Affinity, Dataplane, Family, ServiceKey};
 
@@ -184,6 +184,7 @@ impl Backend for FakeBackend {
             Err(carried_out) => Err(CommitError {
                 family: self.family,
                 recovery: Recovery::Observe,
+                effect: Effect::Possible,
                 source: Box::new(Cut {
                     carried_out,
                     asked: steps.len(),

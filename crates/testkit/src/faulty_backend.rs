@@ -5,8 +5,8 @@ use std::fmt;
 use std::sync::{Mutex, PoisonError};
 
 use backend::{
-    Backend, Change, CommitError, Drift, ObserveError, Receipt, Recovery, Rendered, Shortcoming,
-    Size,
+    Backend, Change, CommitError, Drift, Effect, ObserveError, Receipt, Recovery, Rendered,
+    Shortcoming, Size,
 };
 use dataplane::{Dataplane, Family, ServiceKey, ServiceRules};
 
@@ -122,6 +122,10 @@ impl<B: Backend> Faulty<B> {
             recovery: match fate {
                 Fate::Refuse(recovery) => recovery,
                 Fate::Pass | Fate::LoseAnswer => Recovery::Observe,
+            },
+            effect: match fate {
+                Fate::Refuse(_) => Effect::None,
+                Fate::Pass | Fate::LoseAnswer => Effect::Possible,
             },
             source: Box::new(Injected { fate }),
         }

@@ -104,9 +104,12 @@ pub(super) fn explain_service(
     let memberships = compared.flat_map(|(_, comparison)| {
         comparison.pieces(|wanted, found| wanted.compare_memberships(found))
     });
-    // The node's own addresses are in a set of that sort too; what is missing there is missed here.
-    let memberships = memberships.filter(|piece| {
-        piece.standing == PieceStanding::Missing || !piece.piece.starts_with("nodeport-addresses")
+    // What this Service does not want, another one may. The node's own addresses are in a set of
+    // that sort too; what is missing there is missed here.
+    let memberships = memberships.filter(|piece| match piece.standing {
+        PieceStanding::Unwanted => false,
+        PieceStanding::Missing => true,
+        _ => !piece.piece.starts_with("nodeport-addresses"),
     });
     Some(ServiceAnswer {
         service: service.to_string(),

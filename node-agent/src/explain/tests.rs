@@ -250,6 +250,23 @@ fn what_leads_elsewhere_and_what_nobody_wants_is_marked() {
 }
 
 #[test]
+fn an_address_among_the_cluster_ips_that_no_service_has_is_marked() {
+    let mut world = World::new(&[cart(), till(&["10.0.1.5:53"])]);
+    let text = world.answer("shop/till");
+    assert!(!text.contains("! not wanted"), "{text}");
+
+    let surplus = mk_service("shop/gone")
+        .cluster_ip("10.96.0.99")
+        .port("", 80);
+    let surplus = (surplus.build(), mk_endpoints().build());
+    let other = World::new(&[cart(), till(&["10.0.1.5:53"]), surplus]);
+    world.kernel = observed(&other.believed);
+    let text = world.answer("shop/till");
+    let line = "! not wanted: cluster-ips { 10.96.0.99 }\n";
+    assert!(text.contains(line), "no {line:?} in:\n{text}");
+}
+
+#[test]
 fn a_kernel_that_cannot_be_read_is_said_to_be_unread() {
     let mut world = World::new(&[till(&["10.0.1.5:53"])]);
     let refused = Err("the kernel refused: permission denied".to_owned());

@@ -74,6 +74,25 @@ fn an_element_that_leads_elsewhere_and_one_too_many_are_named() {
 }
 
 #[test]
+fn a_shared_element_is_missing_or_one_too_many_like_any_other() {
+    let wanted = table(&["10.0.1.5:8080"]);
+    let mut found = wanted.clone();
+    let address = |last| Bytes::new().with(&[10, 96, 0, last]);
+    found.set_element(SetName::ClusterIps, address(99), ElementData::None);
+    assert!(found.remove_element(SetName::ClusterIps, &address(11)));
+    let mut lines = lines(wanted.compare_memberships(&found));
+    lines.retain(|line| line.starts_with("cluster-ips"));
+    assert_eq!(
+        lines,
+        [
+            "cluster-ips { 10.96.0.10 }: Present",
+            "cluster-ips { 10.96.0.11 }: Missing",
+            "cluster-ips { 10.96.0.99 }: Unwanted",
+        ]
+    );
+}
+
+#[test]
 fn a_flushed_chain_is_different_and_a_table_that_is_gone_lacks_everything() {
     let wanted = table(&["10.0.1.5:8080"]);
     let chains = wanted.chains_of(&key());

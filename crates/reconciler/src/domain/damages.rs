@@ -61,18 +61,33 @@ impl Damages {
         self.heard = heard;
     }
 
-    /// Notes that the kernel did not hold what a commit was made for. It may be that an own commit
-    /// had an unknown effect.
-    pub(super) fn stumble(&mut self, size: Size) {
-        self.stumbled = (!size.is_empty()).then_some(size);
+    /// Forgets who was heard: it is not known what there was for them to change.
+    pub(super) fn forget_heard(&mut self) {
+        self.heard = None;
     }
 
-    /// Nothing differs. If a commit has stumbled before and somebody was heard, it was their doing.
-    pub(super) fn find_nothing(&mut self, heard: Option<Heard>, progress: &Progress<'_>) {
-        let stumbled = self.stumbled.take();
-        if let (Some(size), Some(heard)) = (stumbled, heard) {
-            self.find(size, Some(heard), progress);
+    /// Notes that the kernel did not hold what a commit was made for.
+    pub(super) fn stumble(&mut self, size: Size, heard: Option<Heard>, progress: &Progress<'_>) {
+        self.stumbled = Some(size);
+        self.accuse(heard, progress);
+    }
+
+    /// If a commit has stumbled and it is known who was heard, it was their doing. Where the kernel
+    /// does not say who, it may only not be known that nobody was there.
+    pub(super) fn accuse(&mut self, heard: Option<Heard>, progress: &Progress<'_>) {
+        let culprit = heard.filter(|heard| heard.culprit.is_some());
+        if culprit.is_some()
+            && let Some(size) = self.stumbled.take()
+        {
+            self.find(size, culprit, progress);
         }
+    }
+
+    /// Nothing differs. Whoever is heard from now on has nothing to do with what a commit has
+    /// stumbled over before.
+    pub(super) fn find_nothing(&mut self, heard: Option<Heard>, progress: &Progress<'_>) {
+        self.accuse(heard, progress);
+        self.stumbled = None;
     }
 
     /// The kernel holds something else than it was left with. Several findings before a repair are

@@ -406,6 +406,68 @@ fn t38_a_contest_is_reported_while_it_lasts() {
     assert_eq!((contest.repairs, &contest.culprit), (6, &Some(culprit)));
 }
 
+/// Somebody flushed once, long ago. That more is to be heard than can be heard since then, again and
+/// again, is no reason to say that anybody keeps changing anything.
+#[test]
+fn nobody_is_said_to_contest_what_nobody_has_changed() {
+    let flush = Disturbance {
+        families: Family::ALL.into(),
+        culprit: Some(Culprit {
+            program: "firewalld".to_owned(),
+            process: 815,
+        }),
+    };
+    let mut story = Story::new()
+        .wants(0, web([8080]))
+        .at(1000, Command::Drifted(flush));
+    for missed in 0..20 {
+        let command = Command::Drifted(Disturbance::possible());
+        story = story.at(100_000 + 1000 * missed, command);
+    }
+    let (kernel, clock) = (story.kernel.clone(), story.clock.clone());
+    let backend = Faulty::new(story.kernel.backend(Family::Ipv4), move |call| {
+        match call {
+            Call::Observe if clock.elapsed() == Duration::from_secs(1) => {
+                kernel.tamper(Family::Ipv4, |rules| *rules = FakeRules::default());
+            }
+            // The same again: there is reason to look.
+            Call::Observe => kernel.tamper(Family::Ipv4, |_| ()),
+            Call::Commit { .. } | Call::Removal => {}
+        }
+        Fate::Pass
+    });
+    let reports = story.until_with(120_000, backend);
+    let last = reports.last().expect("there were rounds");
+    assert_eq!(last.families[0].drifts, 1);
+    let looks = rounds(&reports);
+    let looks = looks.iter().filter(|(_, reason)| *reason == Reason::Drift);
+    assert_eq!(looks.count(), 21);
+    assert!(reports.iter().all(|report| report.contest.is_none()));
+}
+
+/// Nothing is repaired then, so no repair is held back, and nobody hears that it is.
+#[test]
+fn a_contest_ends_with_a_pause() {
+    let mut story = Story::new().wants(0, web([8080]));
+    for flush in 0..50 {
+        let command = Command::Drifted(Disturbance::possible());
+        story = story.at(1000 + 200 * flush, command);
+    }
+    story = story.at(11_000, Command::Settings(PAUSED));
+    let script_kernel = story.kernel.clone();
+    let backend = Faulty::new(story.kernel.backend(Family::Ipv4), move |call| {
+        if matches!(call, Call::Observe) && script_kernel.commits() > 0 {
+            script_kernel.tamper(Family::Ipv4, |rules| *rules = FakeRules::default());
+        }
+        Fate::Pass
+    });
+    let reports = story.until_with(600_000, backend);
+    let (last, before) = reports.split_last().expect("there were rounds");
+    let before = before.last().expect("there were rounds");
+    assert!(before.contest.is_some());
+    assert_eq!((last.activity, &last.contest), (Activity::Paused, &None));
+}
+
 #[test]
 fn a_running_round_is_reported_before_it_ends() {
     let reports = Story::new().wants(0, web([8080])).until(1000);

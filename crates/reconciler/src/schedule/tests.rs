@@ -1,8 +1,10 @@
 use std::time::{Duration, Instant};
 
+use backend::{Culprit, Size};
+
 use super::{Periods, Schedule, Sequel, Urgency};
 use crate::fake_clock::FakeClock;
-use crate::{Clock, Reason};
+use crate::{Clock, Damage, Reason};
 
 const PERIODS: Periods = Periods {
     min_sync_period: Duration::from_millis(100),
@@ -45,7 +47,7 @@ fn play(story: &[Line]) {
                 Some(reason),
                 "line {line}: {time} {event:?}"
             ),
-            Event::Ends(sequel) => schedule.finish(now, sequel),
+            Event::Ends(sequel) => schedule.finish(now, sequel, &[]),
             Event::MinSyncPeriod(period) => {
                 periods.min_sync_period = Duration::from_millis(period);
                 schedule.set_periods(periods);
@@ -255,6 +257,19 @@ fn a_request_is_not_answered_by_a_round_that_does_not_look() {
     ]);
 }
 
+/// Something that somebody did.
+fn damage(culprit: Option<&str>) -> Damage {
+    Damage {
+        found: FakeClock::new().wall_time(),
+        culprit: culprit.map(|program| Culprit {
+            program: program.to_owned(),
+            process: 815,
+        }),
+        size: Size::default(),
+        repaired_after: Duration::ZERO,
+    }
+}
+
 /// Plays somebody who changes the kernel every so often, from `from` to `until`, and rounds of 10
 /// milliseconds; returns when they began.
 fn repairs(
@@ -263,6 +278,18 @@ fn repairs(
     every: u64,
     from: u64,
     until: u64,
+) -> Vec<u64> {
+    looks(schedule, clock, every, from, until, &[&damage(None)])
+}
+
+/// The same, with rounds that each find this.
+fn looks(
+    schedule: &mut Schedule,
+    clock: &FakeClock,
+    every: u64,
+    from: u64,
+    until: u64,
+    found: &[&Damage],
 ) -> Vec<u64> {
     let at = |milliseconds| clock.at(Duration::from_millis(milliseconds));
     let mut repairs = Vec::new();
@@ -275,7 +302,7 @@ fn repairs(
             schedule.start(at(now));
             repairs.push(now);
             now += 10;
-            schedule.finish(at(now), Settled);
+            schedule.finish(at(now), Settled, found);
         } else {
             now += 10;
         }
@@ -291,7 +318,7 @@ fn started() -> (Schedule, FakeClock) {
     });
     schedule.changed(clock.now(), Urgency::Ordinary);
     schedule.start(clock.now());
-    schedule.finish(clock.now(), Settled);
+    schedule.finish(clock.now(), Settled, &[]);
     (schedule, clock)
 }
 
@@ -327,6 +354,49 @@ fn after_quiet_repairs_are_made_at_once_again() {
         repairs(&mut schedule, &clock, 1_000_000, 60_000, 60_100),
         [60_000]
     );
+}
+
+/// More notifications than can be heard, again and again: each time it has to be looked, but nobody
+/// has done any harm, and a repair waits for none of it.
+#[test]
+fn looks_that_find_nothing_are_no_repairs() {
+    let (mut schedule, clock) = started();
+    let looks = looks(&mut schedule, &clock, 500, 500, 20_000, &[]);
+    let expected: Vec<u64> = (500..20_000).step_by(500).collect();
+    assert_eq!(looks, expected);
+    assert!(schedule.held_back().is_none());
+    let repairs = repairs(&mut schedule, &clock, 200, 20_000, 20_900);
+    assert_eq!(repairs, [20_000, 20_200, 20_400, 20_600, 20_800]);
+}
+
+/// However fast somebody writes what is there already.
+#[test]
+fn looks_that_find_nothing_take_a_quarter_of_the_time_at_most() {
+    let (mut schedule, clock) = started();
+    let looks = looks(&mut schedule, &clock, 10, 0, 400, &[]);
+    let expected: Vec<u64> = (0..400).step_by(40).collect();
+    assert_eq!(looks, expected);
+}
+
+#[test]
+fn a_streak_of_repairs_names_only_whom_it_is_about() {
+    let (mut schedule, clock) = started();
+    let (firewalld, nobody) = (damage(Some("firewalld")), damage(None));
+    looks(&mut schedule, &clock, 200, 100, 200, &[&firewalld]);
+    repairs(&mut schedule, &clock, 200, 60_000, 65_000);
+    let streak = schedule.held_back().expect("they are held back");
+    assert_eq!(streak.culprit, None, "it was somebody else's turn long ago");
+    looks(
+        &mut schedule,
+        &clock,
+        200,
+        65_000,
+        70_000,
+        &[&firewalld, &nobody],
+    );
+    repairs(&mut schedule, &clock, 200, 70_000, 75_000);
+    let streak = schedule.held_back().expect("they are held back");
+    assert_eq!(streak.culprit, firewalld.culprit);
 }
 
 #[test]

@@ -116,6 +116,102 @@ fn t20_a_change_that_stumbles_over_damage_repairs_it_in_the_same_round() {
     );
 }
 
+/// Where a look fails, what it was for is found by the next one, which a retry begins with.
+#[test]
+fn damage_that_could_not_be_read_at_first_is_told_once_it_is_repaired() {
+    for next in [Reason::Retry, Reason::Changed, Reason::Drift] {
+        let (kernel, clock) = (FakeKernel::new(), FakeClock::new());
+        let unreadable = Arc::new(AtomicBool::new(false));
+        let fails = Arc::clone(&unreadable);
+        let backend = Faulty::new(kernel.backend(IPV4), move |call| match call {
+            Call::Observe if fails.load(Ordering::Relaxed) => Fate::Refuse(Recovery::Observe),
+            _ => Fate::Pass,
+        });
+        let mut families = Reconciler::new(vec![backend]);
+        families.round(&web_and_cart(), Reason::Startup, &clock);
+        flush(&kernel, IPV4);
+        families.disturb(&by_nft([IPV4]), clock.now());
+        unreadable.store(true, Ordering::Relaxed);
+        let failed = families.round(&web_and_cart(), Reason::Drift, &clock);
+        assert!(!failed[0].succeeded());
+        unreadable.store(false, Ordering::Relaxed);
+        clock.advance(Duration::from_millis(50));
+
+        let rounds = families.round(&web_and_cart(), next, &clock);
+
+        let damage = rounds[0].damage.as_ref().expect("there was damage");
+        assert_eq!((damage.size.elements, &damage.culprit), (6, &Some(nft())));
+        assert_eq!(damage.repaired_after, Duration::from_millis(50), "{next}");
+        assert_eq!(families.status()[0].drifts, 1);
+        assert_held(&kernel, &web_and_cart());
+        let rounds = families.round(&web_and_cart(), Reason::Drift, &clock);
+        assert!(rounds.is_empty(), "it has been looked for");
+    }
+}
+
+/// The look after a commit that stumbled can fail, too.
+#[test]
+fn damage_that_was_stumbled_over_and_not_read_is_told_once_it_is_known_whose_it_is() {
+    let (kernel, clock) = (FakeKernel::new(), FakeClock::new());
+    let mut calls = Vec::new();
+    let backend = Faulty::new(kernel.backend(IPV4), move |call| {
+        calls.push(matches!(call, Call::Observe));
+        match calls[..] {
+            // A look and a commit at the start; then the commit that stumbles, and the look after it.
+            [_, _, false] | [_, _, _, true] => Fate::Refuse(Recovery::Observe),
+            _ => Fate::Pass,
+        }
+    });
+    let mut families = Reconciler::new(vec![backend]);
+    families.round(&web_and_cart(), Reason::Startup, &clock);
+    flush(&kernel, IPV4);
+    let desired = dataplane(&[service("shop/web", 10, &[8081])]);
+    let failed = families.round(&desired, Reason::Changed, &clock);
+    assert!(!failed[0].succeeded());
+    let retried = families.round(&desired, Reason::Retry, &clock);
+    assert_eq!(retried[0].outcome, Outcome::Committed);
+
+    families.disturb(&by_nft([IPV4]), clock.now());
+    let rounds = families.round(&desired, Reason::Drift, &clock);
+    let damage = rounds[0].damage.as_ref().expect("there was damage");
+    assert_eq!((damage.size.elements, &damage.culprit), (6, &Some(nft())));
+}
+
+/// Whoever touches our table after a commit of ours was cut short has not done what that left.
+#[test]
+fn what_our_own_commit_left_is_nobody_elses_damage() {
+    let (kernel, clock) = (FakeKernel::new(), FakeClock::new());
+    let backend = failing(&kernel, Fate::LoseAnswer, &[1]);
+    let mut families = Reconciler::new(vec![backend]);
+    families.round(&web_and_cart(), Reason::Startup, &clock);
+    let desired = dataplane(&[service("shop/web", 10, &[8081])]);
+    families.round(&desired, Reason::Changed, &clock);
+    assert_held(&kernel, &desired);
+
+    kernel.tamper(IPV4, |_| ());
+    families.disturb(&by_nft([IPV4]), clock.now());
+    let rounds = families.round(&desired, Reason::Drift, &clock);
+    assert_eq!(rounds[0].damage, None);
+    assert_eq!(families.status()[0].drifts, 0);
+}
+
+/// That more was to be heard than could be heard is no evidence against anybody.
+#[test]
+fn what_was_stumbled_over_is_not_told_before_it_is_known_who_was_there() {
+    let (kernel, clock) = (FakeKernel::new(), FakeClock::new());
+    let backend = failing(&kernel, Fate::Refuse(Recovery::Observe), &[1]);
+    let mut families = Reconciler::new(vec![backend]);
+    families.round(&web_and_cart(), Reason::Startup, &clock);
+    flush(&kernel, IPV4);
+    let desired = dataplane(&[service("shop/web", 10, &[8081])]);
+    families.round(&desired, Reason::Changed, &clock);
+
+    families.disturb(&Disturbance::possible(), clock.now());
+    let rounds = families.round(&desired, Reason::Drift, &clock);
+    assert_eq!(rounds[0].damage, None);
+    assert_held(&kernel, &desired);
+}
+
 /// T29 (k/k#122604, k/k#128829): a kernel that says "busy" every other time, ten thousand times. Each
 /// is followed by one retry, and nothing grows with their number.
 #[test]
