@@ -118,7 +118,8 @@ pub(crate) struct Trace {
 #[derive(Debug, Args)]
 pub(crate) struct Target {
     /// A directory of YAML files to answer from, in the place of a running agent.
-    #[arg(long, env = "SIGNPOST_MANIFESTS", requires = "node")]
+    // Not the variable that `run` reads: where that is set, an agent runs, and is to be asked.
+    #[arg(long, env = "SIGNPOST_ANSWER_FROM", requires = "node")]
     pub(crate) manifests: Option<PathBuf>,
     /// The name of the node to answer for, with --manifests.
     #[arg(long, env = "SIGNPOST_NODE")]

@@ -8,7 +8,9 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::extract::{FromRef, State};
-use axum::http::StatusCode;
+use axum::http::{HeaderValue, StatusCode};
+use axum::middleware::map_response;
+use axum::response::Response;
 use axum::routing::get;
 
 use crate::board::Board;
@@ -22,6 +24,9 @@ struct Sources {
     inquiries: Inquiries,
     turns: Turns,
 }
+
+/// The header by which an answer of ours is told from that of whatever else has the port.
+pub(crate) const ANSWERED_BY: &str = "x-answered-by";
 
 /// What `/debug` answers.
 pub(crate) fn router(board: Arc<Board>, inquiries: Inquiries) -> Router {
@@ -38,6 +43,13 @@ pub(crate) fn router(board: Arc<Board>, inquiries: Inquiries) -> Router {
             inquiries,
             turns: Turns::new(),
         })
+        .layer(map_response(sign))
+}
+
+async fn sign(mut response: Response) -> Response {
+    let us = HeaderValue::from_static("signpost-agent");
+    response.headers_mut().insert(ANSWERED_BY, us);
+    response
 }
 
 async fn index() -> &'static str {

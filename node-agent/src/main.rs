@@ -106,6 +106,10 @@ fn ask_agent(target: &Target, path: &str, parameter: &str, value: &str) -> anyho
         .build()
         .call()
         .with_context(|| format!("failed to ask the agent at {address}"))?;
+    anyhow::ensure!(
+        response.headers().contains_key(debug::ANSWERED_BY),
+        "{address} is answered by something else, such as kube-proxy: give the agent's --metrics-address"
+    );
     let text = response
         .body_mut()
         .with_config()

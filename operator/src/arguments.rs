@@ -58,7 +58,7 @@ pub(crate) struct RunArguments {
         long,
         env = "SIGNPOST_METRICS_ADDRESS",
         value_name = "IP:PORT",
-        default_value = "0.0.0.0:10258"
+        default_value = "0.0.0.0:10262"
     )]
     pub(crate) metrics_address: SocketAddr,
 }

@@ -112,15 +112,6 @@ impl LocalDetection {
             _ => None,
         }
     }
-
-    /// Whether anything of `family` can be recognised at all.
-    pub fn implemented(&self, family: Family) -> bool {
-        match self {
-            LocalDetection::None => false,
-            LocalDetection::Source { .. } => self.source(family).is_some(),
-            LocalDetection::Interface(_) => true,
-        }
-    }
 }
 
 // === impl NodePortAddresses ===

@@ -10,11 +10,9 @@ use crate::helm::{Cluster, Helm, repository};
 use crate::manifests::{Identity, Objects, find, parse, read_folder};
 
 /// What only the plain manifests have, as the ends of paths.
-const ONLY_PLAIN: [&str; 2] = [
+const ONLY_PLAIN: [&str; 1] = [
     // Where the API server is: a ConfigMap there, values here.
     "/envFrom",
-    // Declared, a port is taken of the node; here the agent's only is where somebody finds it by name.
-    "DaemonSet signpost-agent: /spec/template/spec/containers/0/ports",
 ];
 
 fn both() -> Result<(Objects, Objects)> {

@@ -20,7 +20,7 @@ type Test = fn(&Stage) -> Result<()>;
 
 fn main() -> Result<()> {
     enter_private_namespaces()?;
-    let tests: [(&str, Test); 4] = [
+    let tests: [(&str, Test); 5] = [
         ("explain_reads_the_kernel", explain_reads_the_kernel),
         ("a_missing_element_is_named", a_missing_element_is_named),
         (
@@ -28,6 +28,10 @@ fn main() -> Result<()> {
             trace_follows_the_kernels_rules,
         ),
         ("what_is_not_known_is_refused", what_is_not_known_is_refused),
+        (
+            "an_answer_that_is_not_the_agents_is_not_taken_for_one",
+            somebody_elses_answer,
+        ),
     ];
     let trials = tests.map(|(name, test)| trial(name, move || test(&Stage::build()?)));
     libtest_mimic::run(&Arguments::from_args(), trials.into()).exit();
@@ -125,5 +129,21 @@ fn what_is_not_known_is_refused(stage: &Stage) -> Result<()> {
         let error = error.with_context(|| format!("{arguments:?} was answered"))?;
         contains_all(&format!("{error:#}"), &[words])?;
     }
+    Ok(())
+}
+
+/// Beside a kube-proxy that has the port, its "404 page not found" said that there is no such Service.
+/// What answers probes has no `/debug` either.
+fn somebody_elses_answer(stage: &Stage) -> Result<()> {
+    let arguments = [
+        "explain",
+        "demo/web:http",
+        "--metrics-address",
+        "127.0.0.1:10261",
+    ];
+    let error = stage.agent.ask(&arguments).err();
+    let error = error.context("it took an answer of somebody else's")?;
+    let text = format!("{error:#}");
+    ensure!(text.contains("answered by something else"), "{text}");
     Ok(())
 }
