@@ -52,10 +52,10 @@ pub(crate) fn agent(cluster: &mut Cluster) -> Result<()> {
     cluster.wait_until_ready(DEADLINE)?;
     let seen = monitor.finish()?;
     ensure!(seen.is_empty(), "rules were written:\n{}", seen.join("\n"));
-    // And it does write when something changes.
+    flows.go_on()?;
+    // And it does write when something changes. A UDP flow of web-2 is sent elsewhere then.
     cluster.set_readiness(WEB[1], Readiness::NotReady)?;
     cluster.wait_until_served_by(&["web-1", "web-3", "web-4"], DEADLINE)?;
-    flows.go_on()?;
     clients.finish_unharmed()
 }
 
