@@ -74,6 +74,8 @@ async fn clients_reach_every_endpoint_and_each_keeps_its_own() {
     stage.endpoints(&[a, b]).await;
     let mut names = BTreeSet::new();
     let mut sessions = BTreeSet::new();
+    // Kept: the port of one that is gone may be the next one's, and the next one would have its session.
+    let mut clients = Vec::new();
     for _ in 0..40 {
         let client = Client::of(&stage).await;
         let first = client.ask("who?").await;
@@ -81,6 +83,7 @@ async fn clients_reach_every_endpoint_and_each_keeps_its_own() {
         assert_eq!(first, second);
         names.insert(first.name);
         sessions.insert(first.saw);
+        clients.push(client);
     }
     assert_eq!(names, ["a".to_owned(), "b".to_owned()].into());
     assert_eq!(sessions.len(), 40);
