@@ -44,7 +44,7 @@ pub(crate) fn render(family: Family, desired: &Dataplane, from: &Rendered<Table>
     } else {
         Dataplane::default()
     };
-    let mut wanted_chains = kept_chains(&from.rules);
+    let mut needed_chains = BTreeSet::new();
     render_memberships(family, desired, &before, &mut table);
     for difference in before.frontends().differences(desired.frontends()) {
         if difference.key.family() != family {
@@ -65,19 +65,17 @@ pub(crate) fn render(family: Family, desired: &Dataplane, from: &Rendered<Table>
                 after.as_deref(),
                 &from.rules,
                 &mut table,
-                &mut wanted_chains,
+                &mut needed_chains,
             );
         }
     }
     table.chains = render_chains(
         family,
         desired.config(),
-        wanted_chains,
-        &table.sets,
-        &Before {
-            rules: &from.rules,
-            same_config: incremental && before.config() == desired.config(),
-        },
+        &table,
+        needed_chains,
+        &from.rules,
+        incremental && before.config() == desired.config(),
     );
     table
 }
@@ -90,73 +88,60 @@ fn add_set(family: Family, name: SetName, table: &mut Table) {
     });
 }
 
-/// The numbered chains that are there: they stay. Of those that remember clients for so and so many
-/// seconds there could be one for each second of a day, so only those stay that are in use once
-/// they are many; that nothing leads to them was committed before, not just now.
-fn kept_chains(rules: &Table) -> BTreeSet<NumberedChain> {
-    let mut chains: BTreeSet<NumberedChain> = rules
-        .chains
-        .keys()
-        .filter_map(|name| NumberedChain::parse(name))
-        .flat_map(NumberedChain::closure)
-        .collect();
-    let learns = |chain: &NumberedChain| chain.job == Job::Learn;
-    if chains.iter().filter(|chain| learns(chain)).count() > LEARNING_CHAINS_KEPT {
-        let used = learning_chains_in_use(rules);
-        chains.retain(|chain| !learns(chain) || used.contains(chain));
-    }
-    chains
-}
-
-fn learning_chains_in_use(rules: &Table) -> BTreeSet<NumberedChain> {
-    let sets = [SetName::Affinities, SetName::NodePortAffinities];
-    let sets = sets.iter().filter_map(|set| rules.sets.get(set.as_str()));
-    sets.flat_map(|set| set.elements.iter())
-        .filter_map(|(_, data)| match data {
-            ElementData::Verdict(Verdict::Goto(chain)) => NumberedChain::parse(chain),
-            _ => None,
-        })
-        .collect()
-}
-
-/// Renders the chains that `before` does not have, or all of them where it was made for another
-/// configuration. Each is taken from there where it is the same, so that it is shared.
+/// The chains of `table`, whose frontends lead to those `needed`. Where `before` was rendered for the
+/// same configuration, only what it lacks is rendered; in any case a chain that is the same there is
+/// shared with it.
 fn render_chains(
     family: Family,
     config: &Config,
-    numbered: BTreeSet<NumberedChain>,
-    sets: &BTreeMap<Arc<str>, SetWithElements>,
-    before: &Before<'_>,
+    table: &Table,
+    mut needed: BTreeSet<NumberedChain>,
+    before: &Table,
+    is_same_config: bool,
 ) -> BTreeMap<Arc<str>, Arc<ChainWithRules>> {
-    let known = |name: &Arc<str>| before.rules.chains.get_key_value(name);
-    let share = |chain: ChainWithRules| {
-        let same = known(&chain.chain.name).filter(|(_, old)| ***old == chain);
-        match same {
-            Some((name, chain)) => (Arc::clone(name), Arc::clone(chain)),
-            None => (Arc::clone(&chain.chain.name), Arc::new(chain)),
-        }
-    };
-    let numbered = numbered.into_iter().map(|chain| {
-        let kept = known(&chain.name()).filter(|_| before.same_config);
-        match kept {
-            Some((name, chain)) => (Arc::clone(name), Arc::clone(chain)),
-            None => share(chain.render(family, config)),
-        }
-    });
-    let allow_sources = chains::allow_sources(family, source_lengths(sets));
-    let fixed = chains::fixed(family, config).into_iter();
-    fixed
-        .chain([allow_sources])
-        .map(share)
-        .chain(numbered)
-        .collect()
+    let surplus = surplus_learning_chains(before);
+    // Numbered chains that are there stay.
+    let kept = before.chains.iter();
+    let kept = kept.filter(|(name, _)| !surplus.contains(*name));
+    let mut chains = BTreeMap::new();
+    let mut rendered = vec![chains::allow_sources(family, source_lengths(&table.sets))];
+    if is_same_config {
+        chains.extend(kept.map(|(name, chain)| (Arc::clone(name), Arc::clone(chain))));
+        needed.retain(|chain| !chains.contains_key(&chain.name()));
+    } else {
+        let kept = kept.filter_map(|(name, _)| NumberedChain::parse(name));
+        needed.extend(kept.flat_map(NumberedChain::closure));
+        rendered.extend(chains::fixed(family, config));
+    }
+    rendered.extend(needed.into_iter().map(|chain| chain.render(family, config)));
+    chains.extend(rendered.into_iter().map(|chain| {
+        let same = before.chains.get(&chain.chain.name);
+        let same = same.filter(|old| ***old == chain).cloned();
+        let chain = same.unwrap_or_else(|| Arc::new(chain));
+        (Arc::clone(&chain.chain.name), chain)
+    }));
+    chains
 }
 
-/// What chains are rendered over.
-struct Before<'a> {
-    rules: &'a Table,
-    /// Whether `rules` were rendered for the configuration at hand.
-    same_config: bool,
+/// Of the chains that remember clients for so and so many seconds there could be one for each second
+/// of a day. Once they are many, those go that nothing leads to; that was committed before, not just
+/// now.
+fn surplus_learning_chains(rules: &Table) -> BTreeSet<Arc<str>> {
+    let learns =
+        |name: &&Arc<str>| NumberedChain::parse(name).is_some_and(|chain| chain.job == Job::Learn);
+    let mut learning: BTreeSet<Arc<str>> = rules.chains.keys().filter(learns).cloned().collect();
+    if learning.len() <= LEARNING_CHAINS_KEPT {
+        return BTreeSet::new();
+    }
+    for set in [SetName::Affinities, SetName::NodePortAffinities] {
+        let elements = rules.sets.get(set.as_str()).map(|set| set.elements.iter());
+        for (_, data) in elements.into_iter().flatten() {
+            if let ElementData::Verdict(Verdict::Goto(chain)) = data {
+                learning.remove(chain);
+            }
+        }
+    }
+    learning
 }
 
 /// The lengths of prefixes that there is a set of ranges for, in order.

@@ -85,40 +85,10 @@ enum Source {
 impl Dataplane {
     /// Where `packet` may go.
     pub fn verdict(&self, packet: &Packet) -> Verdict {
-        match self.frontend_of(packet) {
+        match self.frontend_at(packet.destination, packet.protocol, packet.port) {
             Some(frontend) => self.behind(frontend, packet),
             None => self.without_frontend(packet),
         }
-    }
-
-    /// What `packet` is addressed to, if it is one of ours. An address comes before a node port: it
-    /// says more about what is meant.
-    fn frontend_of(&self, packet: &Packet) -> Option<&Frontend> {
-        let address = FrontendKey::Address {
-            address: packet.destination,
-            protocol: packet.protocol,
-            port: packet.port,
-        };
-        let node_port = FrontendKey::NodePort {
-            family: Family::of(packet.destination),
-            protocol: packet.protocol,
-            port: packet.port,
-        };
-        let claims = self.frontends().get(&address).or_else(|| {
-            self.accepts_node_ports(packet.destination)
-                .then(|| self.frontends().get(&node_port))
-                .flatten()
-        })?;
-        let (_, frontend) = claims.winner();
-        Some(frontend)
-    }
-
-    fn accepts_node_ports(&self, address: IpAddr) -> bool {
-        let listed = match self.config().node_ports.of(Family::of(address)) {
-            Some(addresses) => addresses.contains(&address),
-            None => self.is_local(address),
-        };
-        listed && !address.is_loopback()
     }
 
     fn is_local(&self, address: IpAddr) -> bool {

@@ -3,6 +3,7 @@
 mod text;
 
 use std::net::IpAddr;
+use std::num::NonZeroUsize;
 use std::sync::Arc;
 
 use crate::{
@@ -19,7 +20,7 @@ pub struct Dataplane {
     services: PersistentMap<ServiceKey, Arc<ServiceRules>>,
     frontends: PersistentMap<FrontendKey, Claims<Arc<Frontend>>>,
     cluster_ips: PersistentMap<IpAddr, Claims<()>>,
-    hairpins: PersistentMap<Hairpin, Claims<()>>,
+    hairpins: PersistentMap<Hairpin, NonZeroUsize>,
 }
 
 /// An endpoint on this node: a packet from it to itself must be masqueraded, or the reply would
@@ -140,16 +141,17 @@ impl Dataplane {
         &self.cluster_ips
     }
 
-    /// Every endpoint of this node that could be sent its own packets.
-    pub fn hairpins(&self) -> &PersistentMap<Hairpin, Claims<()>> {
+    /// Every endpoint of this node that could be sent its own packets, with the number of Services
+    /// that send it packets. Nobody has to know which: a thousand Services may share one endpoint.
+    pub fn hairpins(&self) -> &PersistentMap<Hairpin, NonZeroUsize> {
         &self.hairpins
     }
 
-    fn replace_claims(
+    fn replace_claims<'a>(
         &mut self,
         service: &ServiceKey,
-        before: Option<&ServiceRules>,
-        after: Option<&ServiceRules>,
+        before: Option<&'a ServiceRules>,
+        after: Option<&'a ServiceRules>,
     ) {
         let frontends = |rules: Option<&ServiceRules>| {
             rules.map_or_else(Vec::new, |rules| rules.frontends.clone())
@@ -171,17 +173,22 @@ impl Dataplane {
             addresses(before),
             addresses(after),
         );
-        let hairpins = |rules: Option<&ServiceRules>| {
-            rules.map_or_else(Vec::new, |rules| {
-                rules.hairpins.iter().map(|h| (*h, ())).collect()
-            })
-        };
-        replace(
-            &mut self.hairpins,
-            service,
-            hairpins(before),
-            hairpins(after),
-        );
+        let hairpins = |rules: Option<&'a ServiceRules>| rules.map_or(&[][..], |r| &r.hairpins);
+        let (before, after) = (hairpins(before), hairpins(after));
+        for gone in before.iter().filter(|h| after.binary_search(h).is_err()) {
+            self.recount(gone, |count| count - 1);
+        }
+        for new in after.iter().filter(|h| before.binary_search(h).is_err()) {
+            self.recount(new, |count| count + 1);
+        }
+    }
+
+    fn recount(&mut self, hairpin: &Hairpin, change: impl FnOnce(usize) -> usize) {
+        let count = self.hairpins.get(hairpin).map_or(0, |count| count.get());
+        match NonZeroUsize::new(change(count)) {
+            Some(count) => drop(self.hairpins.insert(*hairpin, count)),
+            None => drop(self.hairpins.remove(hairpin)),
+        }
     }
 }
 

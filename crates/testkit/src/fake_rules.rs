@@ -193,8 +193,9 @@ impl FakeChange {
                     suspects.extend(claims.map(|claims| claims.winner().0.clone()));
                 }
                 FakeOperation::AddHairpin(hairpin) => {
-                    let claims = desired.hairpins().get(hairpin);
-                    suspects.extend(claims.map(|claims| claims.winner().0.clone()));
+                    let services = desired.services().iter();
+                    let with_it = services.filter(|(_, rules)| rules.hairpins.contains(hairpin));
+                    suspects.extend(with_it.map(|(service, _)| service.clone()).min());
                 }
                 FakeOperation::SetBase(_)
                 | FakeOperation::RemoveBase

@@ -173,3 +173,27 @@ fn a_service_that_changes_one_frontend_keeps_its_others() {
     });
     assert_eq!(same_object.collect::<Vec<_>>(), [true, false]);
 }
+
+/// Thousands of Services may share one endpoint, such as a gateway's: it stays in its own set for as
+/// long as one of them has it.
+#[test]
+fn an_endpoint_that_many_share_is_a_hairpin_until_the_last_is_gone() {
+    let mut dataplane = empty();
+    let (node, config) = (mk_node(1).build(), mk_config().build());
+    let names = ["shop/a", "shop/b", "shop/c"];
+    for (name, number) in names.iter().zip(1..) {
+        let service = mk_service(name)
+            .cluster_ip(&format!("10.96.0.{number}"))
+            .port("http", 80);
+        let endpoints = mk_endpoints().tcp("http").ready("10.0.1.5:8080", "node-1");
+        let rules = compile(&service.build(), &endpoints.build(), &node, &config);
+        dataplane.set(rules.into());
+    }
+    for name in names {
+        let counts: Vec<usize> = dataplane.hairpins().iter().map(|(_, n)| n.get()).collect();
+        assert_eq!(counts, [dataplane.services().len()]);
+        let (namespace, name) = name.split_once('/').expect("a full name");
+        assert!(dataplane.remove(&ServiceKey::new(namespace, name)));
+    }
+    assert!(dataplane.hairpins().is_empty());
+}
