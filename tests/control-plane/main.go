@@ -3,6 +3,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -16,6 +17,8 @@ import (
 	apiserver "k8s.io/kubernetes/cmd/kube-apiserver/app"
 	controllermanager "k8s.io/kubernetes/cmd/kube-controller-manager/app"
 	kubeproxy "k8s.io/kubernetes/cmd/kube-proxy/app"
+	scheduler "k8s.io/kubernetes/cmd/kube-scheduler/app"
+	kubelet "k8s.io/kubernetes/cmd/kubelet/app"
 )
 
 // program is one of the programs in this file. It reads os.Args and does not return before it has ended.
@@ -28,6 +31,8 @@ var programs = []program{
 	{"etcd", func() { etcdmain.Main(os.Args) }},
 	{"kube-apiserver", func() { os.Exit(cli.Run(apiserver.NewAPIServerCommand())) }},
 	{"kube-controller-manager", func() { os.Exit(cli.Run(controllermanager.NewControllerManagerCommand())) }},
+	{"kube-scheduler", func() { os.Exit(cli.Run(scheduler.NewSchedulerCommand())) }},
+	{"kubelet", func() { os.Exit(cli.Run(kubelet.NewKubeletCommand(context.Background()))) }},
 	{"kube-proxy", func() { os.Exit(cli.Run(kubeproxy.NewProxyCommand())) }},
 	{"kubectl", runKubectl},
 }
