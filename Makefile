@@ -50,4 +50,8 @@ generate: ## Write what is generated: CRDs, and their copies in the chart
 
 clean: ## Remove what was built here
 	cargo clean
-	rm -rf .cache
+	rm -rf .cache dist
+image: ## Write the images of agent and operator to dist/ as OCI archives; no container daemon needed
+	images/programs target/images
+	images/archives target/images dist
+

@@ -19,6 +19,7 @@ const RULES: &[(&str, May)] = &[
     ("netlink", May::Use(&[])),
     ("runtime", May::Use(&[])),
     ("crds", May::Use(&[])),
+    ("images", May::Use(&[])),
     ("catalog", May::Use(&["dataplane"])),
     ("backend", May::Use(&["dataplane"])),
     ("conntrack", May::Use(&["dataplane", "netlink"])),
