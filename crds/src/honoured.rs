@@ -32,18 +32,22 @@ pub const UNREAD_FIELDS: &[&str] = &[
     "showHiddenMetricsForVersion",
 ];
 
-/// The paths below spec of everything `spec` says beyond the defaults the API itself fills in, in the order of their
-/// names. A field of a section without such defaults counts as soon as it is written, whatever its value.
+/// The paths below spec of everything `spec` asks of a node beyond the defaults the API itself fills in, in the order of
+/// their names. What only the operator reads (selector, priority, pause, rollout) is not among them: it changes nothing
+/// for a node, and must not be worth a write on every one. A field of a section without such defaults counts as soon as it is written, whatever its value.
 #[must_use]
 pub fn written_fields(spec: &ProxyProfileSpec) -> Vec<String> {
     let json = |spec: &ProxyProfileSpec| serde_json::to_value(spec).unwrap_or_default();
+    let default = ProxyProfileSpec::default();
+    let of_node = ProxyProfileSpec {
+        node_selector: default.node_selector.clone(),
+        priority: default.priority,
+        paused: default.paused,
+        rollout: default.rollout.clone(),
+        ..spec.clone()
+    };
     let mut paths = Vec::new();
-    collect(
-        &json(spec),
-        &json(&ProxyProfileSpec::default()),
-        "",
-        &mut paths,
-    );
+    collect(&json(&of_node), &json(&default), "", &mut paths);
     // Within the bounds of NodeProxySpec::written_fields: gates may have any name and any number of letters.
     paths.retain(|path| path.len() <= 256);
     paths.truncate(256);
@@ -139,6 +143,9 @@ mod tests {
     fn a_field_nobody_reads_is_named_even_when_it_is_written_with_its_default() {
         let spec = spec(serde_json::json!({
             "priority": 5,
+            "paused": true,
+            "nodeSelector": {"matchLabels": {"role": "edge"}},
+            "rollout": {"canary": 1},
             "minSyncPeriod": "10ms",
             "conntrack": {"maxPerCore": 32768},
             "ipvs": {},
@@ -146,7 +153,7 @@ mod tests {
         }));
         assert_eq!(
             written_fields(&spec),
-            ["conntrack.maxPerCore", "ipvs.strictARP", "priority"]
+            ["conntrack.maxPerCore", "ipvs.strictARP"]
         );
         assert_eq!(fields(&spec), ["FieldNotHonoured/ipvs.strictARP"]);
     }

@@ -110,7 +110,7 @@ pub struct NodeProxySpec {
     /// The complete configuration, every default filled in.
     pub config: EffectiveConfig,
 
-    /// The paths of what the profile says beyond the API's own defaults, such as conntrack.maxPerCore, at most 256: among
+    /// The paths of what the profile asks of the node beyond the API's own defaults, such as conntrack.maxPerCore, at most 256: among
     /// them the agent finds what somebody asked for and it does not honour.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 256), inner(length(max = 256)))]

@@ -4,8 +4,8 @@ use crds::{
     condition::{
         ACCEPTED, CONFLICT, PROGRESSING,
         reason::{
-            DEADLINE_EXCEEDED, HALTED, INVALID_FIELD, INVALID_NODE_SELECTOR, NO_CONFLICT,
-            ROLLED_BACK, SAME_PRIORITY, UNREADABLE, VALID,
+            DEADLINE_EXCEEDED, HALTED, HELD_BACK, INVALID_FIELD, INVALID_NODE_SELECTOR,
+            NO_CONFLICT, ROLLED_BACK, SAME_PRIORITY, UNREADABLE, VALID,
         },
     },
     profile::{ProxyProfile, status::ProxyProfileStatus},
@@ -100,6 +100,7 @@ fn render(condition: &Condition) -> Event {
         UNREADABLE,
         DEADLINE_EXCEEDED,
         HALTED,
+        HELD_BACK,
         ROLLED_BACK,
         SAME_PRIORITY,
     ];

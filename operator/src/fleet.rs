@@ -25,7 +25,7 @@ use crds::{
     profile::{ProxyProfile, status::ProxyProfileStatus},
     resolve::{NodeFacts, Ranking},
 };
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 
 pub(crate) use crate::fleet::{known::Change, rollup::NodeCounts};
 use crate::{
@@ -46,7 +46,6 @@ pub(crate) struct Fleet {
     nodes: Known<NodeRecord>,
     proxies: Known<NodeProxyRecord>,
     courses: BTreeMap<String, Course>,
-    reported_at: BTreeMap<String, Timestamp>,
 }
 
 /// Something a watch, or the answer to a write, told.
@@ -103,9 +102,6 @@ pub(crate) enum Action {
     },
 }
 
-/// Nobody reads a status more often than this, and every write of it wakes everybody who watches.
-const BETWEEN_REPORTS: SignedDuration = SignedDuration::from_secs(1);
-
 /// The longest value of a label. Names may be longer: those go without label.
 const LONGEST_LABEL: usize = 63;
 
@@ -142,7 +138,6 @@ impl Fleet {
             nodes,
             proxies,
             courses,
-            reported_at,
         } = self;
         let (Some(profiles), Some(nodes), Some(proxies)) =
             (profiles.listed(), nodes.listed(), proxies.listed())
@@ -150,7 +145,6 @@ impl Fleet {
             return Plan::default();
         };
         courses.retain(|name, _| profiles.contains_key(name));
-        reported_at.retain(|name, _| profiles.contains_key(name));
 
         let ranking = Ranking::of(profiles.values().map(|record| &record.profile));
         let mut conflicts = Conflicts::default();
@@ -197,22 +191,13 @@ impl Fleet {
                 courses.insert(name.clone(), course);
             }
             if record.profile.status.as_ref() != Some(&status) {
-                let next = reported_at
-                    .get(name)
-                    .and_then(|last| last.checked_add(BETWEEN_REPORTS).ok());
-                match next {
-                    Some(next) if now < next => plan.wake_at(Some(next)),
-                    _ => {
-                        reported_at.insert(name.clone(), now);
-                        let before = record.profile.status.clone().map(Box::new);
-                        let status = Box::new(status);
-                        plan.actions.push(Action::Report {
-                            profile: name.clone(),
-                            before,
-                            status,
-                        });
-                    }
-                }
+                let before = record.profile.status.clone().map(Box::new);
+                let status = Box::new(status);
+                plan.actions.push(Action::Report {
+                    profile: name.clone(),
+                    before,
+                    status,
+                });
             }
         }
 

@@ -1,9 +1,6 @@
 //! The loop of the operator that holds the lease: hear, plan, write, and again.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 
 use futures::{FutureExt, StreamExt, stream};
 use jiff::{SignedDuration, Timestamp};
@@ -15,6 +12,7 @@ use tracing::{debug, info, warn};
 use crate::{
     fleet::{Action, Fleet, Plan},
     operator_metrics::OperatorMetrics,
+    pace::{Novelty, Pace},
     watches::{Events, watch},
     writes::Writer,
 };
@@ -30,13 +28,6 @@ pub(crate) struct FleetLoop {
     pub(crate) heartbeat: Heartbeat,
 }
 
-/// The writes that failed, each with how often in a row and when it may be tried again.
-#[derive(Debug, Default)]
-struct Postponed(BTreeMap<Key, (u32, Instant)>);
-
-/// What is written, by kind and name of the object.
-type Key = (&'static str, String);
-
 /// Time for more to be heard before the fleet is looked at, so that a thousand agents that report in a second make ten
 /// rounds and not a thousand.
 const GATHER: Duration = Duration::from_millis(100);
@@ -44,9 +35,6 @@ const GATHER: Duration = Duration::from_millis(100);
 const WRITES_AT_ONCE: usize = 16;
 /// How many writes are made by one plan. What has been heard meanwhile, a pause or a rollback, counts from the next.
 const WRITES_A_PLAN: usize = 256;
-/// A write that was refused is tried again after this time, and then after twice as long each time up to [`LONGEST_PAUSE`].
-const FIRST_PAUSE: Duration = Duration::from_secs(1);
-const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 
 // === impl FleetLoop ===
 
@@ -56,7 +44,7 @@ impl FleetLoop {
     pub(crate) async fn run(self, client: &Client) {
         let mut events = watch(client);
         let mut fleet = Fleet::default();
-        let mut postponed = Postponed::default();
+        let mut pace = Pace::default();
         let mut wake = None;
         loop {
             self.heartbeat.idle();
@@ -74,7 +62,7 @@ impl FleetLoop {
             let plan = fleet.plan(Timestamp::now());
             wake = plan.wake;
             let counts = plan.counts.clone();
-            let rewake = self.commit(plan, &mut fleet, &mut postponed).await;
+            let rewake = self.commit(plan, &mut fleet, &mut pace).await;
             wake = [wake, rewake].into_iter().flatten().min();
             self.metrics
                 .round(&counts, seconds(Timestamp::now()), began.elapsed());
@@ -82,18 +70,8 @@ impl FleetLoop {
     }
 
     /// Carries out `plan`, and tells `fleet` what came of it. Returns when to plan again for what was left.
-    async fn commit(
-        &self,
-        plan: Plan,
-        fleet: &mut Fleet,
-        postponed: &mut Postponed,
-    ) -> Option<Timestamp> {
-        let now = Instant::now();
-        postponed.forget_all_but(&plan.actions);
-        let (due, waiting): (Vec<Action>, Vec<Action>) = plan
-            .actions
-            .into_iter()
-            .partition(|action| postponed.due(action).is_none_or(|due| due <= now));
+    async fn commit(&self, plan: Plan, fleet: &mut Fleet, pace: &mut Pace) -> Option<Timestamp> {
+        let (due, next) = pace.take_due(plan.actions, Instant::now());
         let due_count = due.len();
         let writes = due
             .into_iter()
@@ -108,33 +86,36 @@ impl FleetLoop {
             self.metrics.wrote(&action, written.is_ok());
             match written {
                 Ok(event) => {
-                    tell(&action);
-                    postponed.succeeded(&action);
+                    tell(&action, pace.succeeded(&action, Instant::now()));
                     event.into_iter().for_each(|event| fleet.apply(event));
                 }
                 Err(error) => {
-                    warn!(error = %chain(&error), "unable to write");
-                    postponed.failed(&action, Instant::now());
+                    let error = chain(&error).to_string();
+                    match pace.failed(&action, &error, Instant::now()) {
+                        Novelty::New => warn!(error, "unable to write; trying less and less often"),
+                        Novelty::Known => debug!(error, "still unable to write"),
+                    }
                 }
             }
         }
         let after_writes = (due_count > 0).then(Timestamp::now);
-        let next = waiting
-            .iter()
-            .filter_map(|action| postponed.due(action))
-            .chain(postponed.next())
-            .min();
         let next = next.and_then(|due| {
             let left =
                 SignedDuration::try_from(due.saturating_duration_since(Instant::now())).ok()?;
             Timestamp::now().checked_add(left).ok()
         });
-        // What was written may be what the next write waited for: a look that finds nothing to do costs nothing.
+        // What was written may be what the next write waited for, and what was not has a turn now: a look that finds
+        // nothing to do costs nothing.
         [after_writes, next].into_iter().flatten().min()
     }
 }
 
-fn tell(action: &Action) {
+/// Says that `action` was carried out, after it had failed this often in a row.
+fn tell(action: &Action, failures: u32) {
+    if failures > 0 {
+        let (kind, name) = action.object();
+        info!(kind, name, failures, "able to write again");
+    }
     match action {
         Action::Stamp { node, spec, .. } => {
             info!(node, profile = spec.profile_name, config = %spec.config_hash, mode = %spec.config.mode, "stamped");
@@ -170,73 +151,4 @@ async fn pause(wake: Option<Timestamp>) {
 )]
 fn seconds(time: Timestamp) -> f64 {
     time.as_microsecond() as f64 / 1e6
-}
-
-// === impl Postponed ===
-
-impl Postponed {
-    fn key(action: &Action) -> Key {
-        let (kind, name) = action.object();
-        (kind, name.to_owned())
-    }
-
-    fn due(&self, action: &Action) -> Option<Instant> {
-        self.0.get(&Self::key(action)).map(|(_, due)| *due)
-    }
-
-    fn next(&self) -> Option<Instant> {
-        self.0.values().map(|(_, due)| *due).min()
-    }
-
-    fn succeeded(&mut self, action: &Action) {
-        self.0.remove(&Self::key(action));
-    }
-
-    fn failed(&mut self, action: &Action, now: Instant) {
-        let entry = self.0.entry(Self::key(action)).or_insert((0, now));
-        let pause = FIRST_PAUSE
-            .saturating_mul(1 << entry.0.min(6))
-            .min(LONGEST_PAUSE);
-        *entry = (entry.0 + 1, now + pause);
-    }
-
-    /// What no longer needs to be written need not be waited for.
-    fn forget_all_but(&mut self, actions: &[Action]) {
-        let keys: BTreeSet<Key> = actions.iter().map(Self::key).collect();
-        self.0.retain(|key, _| keys.contains(key));
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn removal(node: &str) -> Action {
-        Action::Remove {
-            node: node.into(),
-            uid: "1".into(),
-        }
-    }
-
-    #[test]
-    fn a_write_that_keeps_failing_is_tried_less_and_less_often_and_one_that_is_not_needed_is_forgotten()
-     {
-        let (mut postponed, now) = (Postponed::default(), Instant::now());
-        let pauses: Vec<u64> = (0..9)
-            .map(|_| {
-                postponed.failed(&removal("n1"), now);
-                postponed
-                    .due(&removal("n1"))
-                    .map_or(0, |due| due.duration_since(now).as_secs())
-            })
-            .collect();
-        assert_eq!(pauses, [1, 2, 4, 8, 16, 32, 60, 60, 60]);
-        assert_eq!(
-            postponed.due(&removal("n2")),
-            None,
-            "others are not held up"
-        );
-        postponed.forget_all_but(&[removal("n2")]);
-        assert_eq!(postponed.next(), None);
-    }
 }

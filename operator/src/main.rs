@@ -18,6 +18,7 @@ mod fleet;
 mod fleet_loop;
 mod lease;
 mod operator_metrics;
+mod pace;
 mod records;
 mod watches;
 mod writes;

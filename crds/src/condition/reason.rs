@@ -121,6 +121,8 @@ reasons! {
         "Some nodes are not ready: look at status.worstNodes, and at condition Ready of their NodeProxy objects.";
     NO_MATCHING_NODES = "NoMatchingNodes" for [READY]:
         "Nothing to do if this is meant: the profile decides for no node; otherwise compare its nodeSelector with the labels of the nodes.";
+    HELD_BACK = "HeldBack" for [PROGRESSING, DEGRADED]:
+        "Nodes that came to the profile after its rollout fail with it, and others that came keep what they have: mend the nodes the message names, or move them away.";
     VALID = "Valid" for [ACCEPTED]:
         "Nothing to do: the configuration is valid.";
     INVALID_FIELD = "InvalidField" for [ACCEPTED, READY]:

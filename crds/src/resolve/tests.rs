@@ -225,6 +225,7 @@ fn a_paused_profile_keeps_every_node_at_what_it_has() {
 fn what_a_node_is_given_says_where_it_comes_from() {
     let mut profile = profile("edge", 1, None);
     profile.metadata.generation = Some(7);
+    profile.spec.oom_score_adj = Some(-999);
     let given = resolve([&profile], &node(&[]))
         .effective
         .expect("a configuration");
@@ -233,7 +234,7 @@ fn what_a_node_is_given_says_where_it_comes_from() {
         ("edge", 7)
     );
     assert_eq!(given.config_hash, ConfigHash::of(&given.config));
-    assert_eq!(given.written_fields, ["priority"]);
+    assert_eq!(given.written_fields, ["oomScoreAdj"]);
 }
 
 proptest! {

@@ -3,13 +3,19 @@
 //! Which nodes have a change, since when, and what they had before is read from their objects every time. Only what
 //! cannot be read there is kept, and written into the profile's status: that a rollout came to its end, well or badly.
 //! An operator that starts in the middle of a rollout therefore goes on where the last one stopped.
+//!
+//! Nodes also come to a profile whose rollout has ended. One that joins the cluster is given the configuration at once,
+//! whatever became of those before it: it has no other, so that nothing could be saved by waiting. How it does is summed
+//! up with the others. One that comes from another configuration (its labels changed, or the selector) has something to
+//! lose: as many change at once as may be unavailable, and when as many fail, the next ones keep what they have. Nobody
+//! goes back for their sake: the profile is known to work where it was.
 
 use std::collections::BTreeMap;
 
 use crds::{
     condition::{
         PROGRESSING,
-        reason::{DEADLINE_EXCEEDED, HALTED, ROLLED_BACK, SETTLED},
+        reason::{DEADLINE_EXCEEDED, HALTED, HELD_BACK, ROLLED_BACK, SETTLED},
     },
     effective::hash::ConfigHash,
     node_proxy::NodeProxySpec,
@@ -20,7 +26,7 @@ use crds::{
 };
 use jiff::Timestamp;
 
-use crate::fleet::member::{Health, Member, Standing, Wanted};
+use crate::fleet::member::{Failure, Health, Member, Onset, Standing, Wanted};
 
 /// What a profile asks of its nodes.
 #[derive(Clone, Debug)]
@@ -64,6 +70,11 @@ pub(crate) enum Phase {
     Settled,
     /// Every node has it, but some did not report success in time, fewer than would have failed the rollout.
     Overdue,
+    /// The rollout has ended, but too many fail of the nodes that came since, and others wait.
+    HeldBack {
+        /// Which nodes, and why, for people.
+        message: String,
+    },
     /// Too many nodes failed.
     Failed {
         /// What followed.
@@ -106,6 +117,9 @@ impl Course {
                 match said.reason.as_str() {
                     reason if reason == SETTLED.name => Phase::Settled,
                     reason if reason == DEADLINE_EXCEEDED.name => Phase::Overdue,
+                    reason if reason == HELD_BACK.name => Phase::HeldBack {
+                        message: said.message.clone(),
+                    },
                     reason if reason == HALTED.name => failed(OnFailure::Halt, &said.message),
                     reason if reason == ROLLED_BACK.name => {
                         failed(OnFailure::Rollback, &said.message)
@@ -164,48 +178,53 @@ impl Course {
     }
 
     fn judge(&mut self, target: &Target, members: &[Member<'_>], standings: &[Standing]) {
+        match self.phase {
+            Phase::Rolling => self.judge_rollout(target, members, standings),
+            Phase::Settled | Phase::Overdue | Phase::HeldBack { .. } => {
+                self.judge_newcomers(target, members, standings);
+            }
+            Phase::Failed { .. } => {}
+        }
+    }
+
+    fn judge_rollout(&mut self, target: &Target, members: &[Member<'_>], standings: &[Standing]) {
         let open = |standing: &Standing| {
             matches!(
                 standing,
                 Standing::Bare | Standing::Behind(_) | Standing::Pending(_)
             )
         };
-        let failing = || {
-            members
-                .iter()
-                .zip(standings)
-                .filter_map(|(member, standing)| match standing {
-                    Standing::Failing(why) => Some((member.name(), why.as_str())),
-                    _ => None,
-                })
-        };
-        match &self.phase {
-            Phase::Rolling => {
-                let failures = failing().count();
-                let tolerated = if canaries_missing(&target.rollout, standings) > 0 {
-                    1
-                } else {
-                    target.rollout.max_unavailable.of(members.len())
-                };
-                if failures >= tolerated {
-                    let message = describe_failure(failing(), failures, members.len());
-                    self.phase = Phase::Failed {
-                        outcome: target.rollout.on_failure,
-                        message,
-                    };
-                } else if !members.is_empty() && !standings.iter().any(open) {
-                    let all_done = standings.iter().all(|standing| *standing == Standing::Done);
-                    self.phase = if all_done {
-                        Phase::Settled
-                    } else {
-                        Phase::Overdue
-                    };
-                }
-            }
-            Phase::Overdue if standings.iter().all(|standing| *standing == Standing::Done) => {
-                self.phase = Phase::Settled
-            }
-            Phase::Overdue | Phase::Settled | Phase::Failed { .. } => {}
+        let failing: Vec<_> = failing(members, standings).collect();
+        if failing.len() >= tolerated(&target.rollout, standings) {
+            self.phase = Phase::Failed {
+                outcome: target.rollout.on_failure,
+                message: describe_failure(&failing, members.len()),
+            };
+        } else if !members.is_empty() && !standings.iter().any(open) {
+            let all_done = standings.iter().all(|standing| *standing == Standing::Done);
+            self.phase = if all_done {
+                Phase::Settled
+            } else {
+                Phase::Overdue
+            };
+        }
+    }
+
+    /// Whether nodes that come from another configuration may take on this one.
+    fn judge_newcomers(&mut self, target: &Target, members: &[Member<'_>], standings: &[Standing]) {
+        let behind = |standing: &&Standing| matches!(standing, Standing::Behind(_));
+        let waiting = standings.iter().filter(behind).count();
+        let failing: Vec<_> = failing(members, standings)
+            .filter(|(_, failure)| failure.onset == Onset::WithTheChange)
+            .collect();
+        let all_done = || standings.iter().all(|standing| *standing == Standing::Done);
+        if waiting > 0 && failing.len() >= tolerated(&target.rollout, standings) {
+            let failed = describe_failure(&failing, members.len());
+            self.phase = Phase::HeldBack {
+                message: format!("{waiting} keep what they have: {failed}"),
+            };
+        } else if self.phase != Phase::Overdue || all_done() {
+            self.phase = Phase::Settled;
         }
     }
 
@@ -216,19 +235,22 @@ impl Course {
         members: &[Member<'_>],
         standings: &[Standing],
     ) -> BTreeMap<String, Wanted> {
-        // Failures of a rollout in progress use up what it may risk; later ones must not keep a node from joining.
+        // Failures of a rollout in progress use up what it may risk. After it those do that came with the change: what
+        // happens to a node later must not keep others from coming.
         let risky = |standing: &&Standing| match standing {
             Standing::Pending(_) => true,
-            Standing::Failing(_) => self.phase == Phase::Rolling,
+            Standing::Failing(failure) => {
+                self.phase == Phase::Rolling || failure.onset == Onset::WithTheChange
+            }
             _ => false,
         };
         let changing = standings.iter().filter(risky).count();
         let missing = canaries_missing(rollout, standings);
-        let allowed = rollout.max_unavailable.of(members.len());
-        let allowed = if missing > 0 {
-            missing.min(allowed)
-        } else {
-            allowed
+        let most = rollout.max_unavailable.of(members.len());
+        let allowed = match self.phase {
+            Phase::HeldBack { .. } => 0,
+            _ if missing > 0 => missing.min(most),
+            _ => most,
         };
         let mut behind: Vec<(Health, &str)> = members
             .iter()
@@ -295,6 +317,27 @@ impl Course {
     }
 }
 
+/// The nodes that fail.
+fn failing<'a>(
+    members: &'a [Member<'_>],
+    standings: &'a [Standing],
+) -> impl Iterator<Item = (&'a str, &'a Failure)> {
+    let failure = |(member, standing): (&'a Member<'_>, &'a Standing)| match standing {
+        Standing::Failing(failure) => Some((member.name(), failure)),
+        _ => None,
+    };
+    members.iter().zip(standings).filter_map(failure)
+}
+
+/// With how many failures no further node changes.
+fn tolerated(rollout: &Rollout, standings: &[Standing]) -> usize {
+    if canaries_missing(rollout, standings) > 0 {
+        1
+    } else {
+        rollout.max_unavailable.of(standings.len())
+    }
+}
+
 /// How many more nodes have to be ready before the change goes on to the others.
 fn canaries_missing(rollout: &Rollout, standings: &[Standing]) -> usize {
     let able = standings.iter().filter(|standing| {
@@ -322,15 +365,12 @@ fn settle(member: &Member<'_>, wanted: Option<Wanted>) -> (String, Wanted) {
     )
 }
 
-fn describe_failure<'a>(
-    failing: impl Iterator<Item = (&'a str, &'a str)>,
-    count: usize,
-    total: usize,
-) -> String {
+fn describe_failure(failing: &[(&str, &Failure)], total: usize) -> String {
+    let count = failing.len();
     let mut text = format!("{count} of {total} nodes failed");
-    for (index, (name, why)) in failing.take(MOST_NAMED).enumerate() {
+    for (index, (name, failure)) in failing.iter().take(MOST_NAMED).enumerate() {
         text += if index == 0 { ": " } else { "; " };
-        text += &format!("{name} ({why})");
+        text += &format!("{name} ({})", failure.why);
     }
     if count > MOST_NAMED {
         text += &format!("; and {} more", count - MOST_NAMED);

@@ -5,8 +5,9 @@ use crds::{
         ACCEPTED, CONFLICT, DEGRADED, FEATURES_HONOURED, Finding, PROGRESSING, READY, Status,
         reason::{
             AGENT_SILENT, ALL_HONOURED, ALL_NODES_PROGRAMMED, AS_EXPECTED, DEADLINE_EXCEEDED,
-            HALTED, INVALID_FIELD, INVALID_NODE_SELECTOR, NO_MATCHING_NODES, NODES_DEGRADED,
-            NODES_NOT_READY, PAUSED, ROLLED_BACK, ROLLING_OUT, Reason, SETTLED, UNREADABLE, VALID,
+            HALTED, HELD_BACK, INVALID_FIELD, INVALID_NODE_SELECTOR, NO_MATCHING_NODES,
+            NODES_DEGRADED, NODES_NOT_READY, PAUSED, ROLLED_BACK, ROLLING_OUT, Reason, SETTLED,
+            UNREADABLE, VALID,
         },
         set_condition,
     },
@@ -139,11 +140,20 @@ impl Rollup {
                 (Status::False, PAUSED, taken_on)
             }
             Some(Phase::Rolling) => (Status::True, ROLLING_OUT, taken_on),
+            Some(Phase::Settled) if self.given < matched => (
+                Status::False,
+                SETTLED,
+                format!(
+                    "{} of {matched} nodes were given what the profile asks for",
+                    self.given
+                ),
+            ),
             Some(Phase::Settled) => (
                 Status::False,
                 SETTLED,
                 "every node has what the profile asks for".to_owned(),
             ),
+            Some(Phase::HeldBack { message }) => (Status::False, HELD_BACK, message.clone()),
             Some(Phase::Overdue) => (Status::False, DEADLINE_EXCEEDED, taken_on),
         }
     }
@@ -161,6 +171,7 @@ impl Rollup {
                 outcome: OnFailure::Halt,
                 message,
             }) => (Status::True, NODES_DEGRADED, message.clone()),
+            Some(Phase::HeldBack { message }) => (Status::True, HELD_BACK, message.clone()),
             _ if degraded > 0 => (
                 Status::True,
                 NODES_DEGRADED,

@@ -45,9 +45,27 @@ pub(crate) enum Standing {
     /// It is ready with it.
     Done,
     /// It was ready with what it had before and is not with this.
-    Failing(String),
+    Failing(Failure),
     /// It is not ready, and was not before either, or cannot be heard: it proves nothing.
     Excused,
+}
+
+/// How a node fails with a configuration.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Failure {
+    /// What its agent says, or that it says nothing; for people.
+    pub(crate) why: String,
+    /// Since when.
+    pub(crate) onset: Onset,
+}
+
+/// Since when a node fails, which tells what it says about the configuration.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Onset {
+    /// Since before its time to be ready was over: the next node that is given the same may well do the same.
+    WithTheChange,
+    /// It had been given long enough ago: something else happened to the node.
+    Afterwards,
 }
 
 /// How a node does with what it has, best first: the first to change are those whose answer can be believed.
@@ -140,10 +158,21 @@ impl Member<'_> {
         if spec.config_hash != *target {
             return Standing::Behind(self.health());
         }
+        let deadline = proxy
+            .stamped_at
+            .and_then(|stamped| after(stamped, rollout.progress_deadline.duration()));
+        let failing = |why: String, condition: Option<&Condition>| {
+            let began = condition.map(|condition| condition.last_transition_time.0);
+            let onset = match began.zip(deadline) {
+                Some((began, deadline)) if deadline <= began => Onset::Afterwards,
+                _ => Onset::WithTheChange,
+            };
+            Standing::Failing(Failure { why, onset })
+        };
         if let Some(degraded) = self.degraded_since_stamped(proxy) {
             let why = format!("{}: {}", degraded.reason, degraded.message);
             return if proxy.previous.is_some() {
-                Standing::Failing(why)
+                failing(why, Some(degraded))
             } else {
                 Standing::Excused
             };
@@ -151,14 +180,11 @@ impl Member<'_> {
         if self.is_done() {
             return Standing::Done;
         }
-        let deadline = proxy
-            .stamped_at
-            .and_then(|stamped| after(stamped, rollout.progress_deadline.duration()));
         match deadline {
             _ if self.node.reach == Reach::Unreachable => Standing::Excused,
             Some(deadline) if now < deadline => Standing::Pending(deadline),
             _ if proxy.previous.is_none() => Standing::Excused,
-            _ => Standing::Failing(self.shortfall(rollout)),
+            _ => failing(self.shortfall(rollout), self.unready()),
         }
     }
 
@@ -183,16 +209,21 @@ impl Member<'_> {
         }
     }
 
+    /// The condition Ready, when it says that the node is not.
+    fn unready(&self) -> Option<&Condition> {
+        self.condition(READY).filter(|ready| ready.status != "True")
+    }
+
     fn shortfall(&self, rollout: &Rollout) -> String {
         let deadline = rollout.progress_deadline;
-        match self.condition(READY) {
-            Some(ready) if ready.status != "True" => {
+        match self.unready() {
+            Some(ready) => {
                 format!(
                     "not ready after {deadline}: {}: {}",
                     ready.reason, ready.message
                 )
             }
-            _ => format!("no report that it is ready after {deadline}"),
+            None => format!("no report that it is ready after {deadline}"),
         }
     }
 

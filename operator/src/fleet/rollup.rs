@@ -25,7 +25,9 @@ pub(crate) struct Rollup {
     pub(crate) counts: NodeCounts,
     /// When an agent will have been silent for too long.
     pub(crate) wake: Option<Timestamp>,
-    /// Nodes that are ready with what the profile asks for.
+    /// Nodes that were given what the profile asks for.
+    pub(super) given: u32,
+    /// Those of them that are ready with it.
     pub(super) arrived: u32,
     /// The configuration most of them have applied.
     pub(super) current: Option<String>,
@@ -99,6 +101,7 @@ impl Rollup {
             let asked_for = member
                 .current()
                 .is_some_and(|spec| spec.config_hash == *target);
+            rollup.given += u32::from(asked_for);
             rollup.arrived += u32::from(ready && asked_for && member.is_done());
             if silent {
                 rollup.silent.push(member.name().to_owned());

@@ -1,6 +1,7 @@
 //! The fleet in a cluster that exists in memory only: objects are JSON, versions and generations count up as an API
 //! server lets them, and agents report what they are told to.
 
+mod newcomers;
 mod properties;
 mod rollout;
 mod stamping;

@@ -135,6 +135,18 @@ fn what_reaches_no_agent_stamps_no_node() {
         "the same configuration in another generation"
     );
     assert_eq!(cluster.status("default").observed_generation, Some(2));
+    let own = [
+        json!({"priority": 7}),
+        json!({"priority": 7, "paused": true}),
+        json!({"rollout": {"canary": 2, "maxUnavailable": 3}}),
+        json!({"nodeSelector": {"matchExpressions": [{"key": "spare", "operator": "DoesNotExist"}]}}),
+    ];
+    for spec in own {
+        cluster.put_profile("default", spec.clone());
+        cluster.run();
+        assert_eq!(cluster.stamped, [""; 0], "only the operator reads {spec}");
+    }
+    assert_eq!(cluster.status("default").observed_generation, Some(6));
 }
 
 #[test]

@@ -1,0 +1,154 @@
+//! Nodes that come to a profile whose rollout has ended.
+
+use serde_json::{Value, json};
+
+use super::Cluster;
+
+/// Five nodes n1 to n5 with mode nftables, and n6 with profile edge, which has long been settled.
+fn settled() -> Cluster {
+    settled_with(json!({}))
+}
+
+fn settled_with(rollout: Value) -> Cluster {
+    let mut cluster = Cluster::with_nodes(6);
+    let selector = json!({"matchLabels": {"role": "edge"}});
+    let edge =
+        json!({"priority": 10, "mode": "iptables", "nodeSelector": selector, "rollout": rollout});
+    cluster.put_profile("edge", edge);
+    cluster.relabel_node("n6", json!({"role": "edge"}));
+    cluster.run();
+    assert_eq!(cluster.condition("edge", "Progressing"), "False/Settled");
+    cluster.advance(3600);
+    cluster.forget_writes();
+    cluster
+}
+
+fn move_five_to_edge(cluster: &mut Cluster) {
+    for number in 1..=5 {
+        cluster.relabel_node(&format!("n{number}"), json!({"role": "edge"}));
+    }
+    cluster.run();
+}
+
+#[test]
+fn where_one_that_had_another_configuration_fails_the_others_keep_theirs() {
+    let mut cluster = settled();
+    cluster.broken_mode = Some("iptables");
+    move_five_to_edge(&mut cluster);
+    assert_eq!(cluster.stamped, ["n1"]);
+    assert_eq!(cluster.nodes_with_mode("iptables"), ["n1", "n6"]);
+    let said = "4 keep what they have: 1 of 6 nodes failed: n1 (Said: by the test)";
+    for (kind, status) in [("Progressing", "False"), ("Degraded", "True")] {
+        assert_eq!(
+            cluster.condition("edge", kind),
+            format!("{status}/HeldBack")
+        );
+        assert_eq!(cluster.message("edge", kind), said);
+    }
+
+    cluster.forget_writes();
+    cluster.restart_operator();
+    cluster.run();
+    cluster.advance(3600);
+    assert_eq!((cluster.stamped.len(), cluster.reported.len()), (0, 0));
+
+    cluster.add_node("n7", json!({"role": "edge"}));
+    cluster.run();
+    assert_eq!(cluster.stamped, ["n7"], "it has nothing to lose");
+
+    cluster.broken_mode = None;
+    cluster.say("n1", json!({"Ready": "True"}));
+    cluster.run();
+    assert_eq!(cluster.nodes_with_mode("iptables").len(), 7);
+    assert_eq!(cluster.condition("edge", "Progressing"), "False/Settled");
+}
+
+#[test]
+fn one_that_says_nothing_holds_the_others_back_until_it_goes() {
+    let mut cluster = settled();
+    cluster.mute.insert("n1".into());
+    move_five_to_edge(&mut cluster);
+    assert_eq!(cluster.nodes_with_mode("iptables"), ["n1", "n6"]);
+    assert_eq!(
+        cluster.message("edge", "Progressing"),
+        "2 of 6 nodes were given what the profile asks for"
+    );
+    cluster.advance(601);
+    assert_eq!(cluster.nodes_with_mode("iptables"), ["n1", "n6"]);
+    assert_eq!(cluster.condition("edge", "Degraded"), "True/HeldBack");
+    cluster.relabel_node("n1", json!({}));
+    cluster.run();
+    assert_eq!(
+        cluster.nodes_with_mode("iptables"),
+        ["n2", "n3", "n4", "n5", "n6"]
+    );
+    assert_eq!(cluster.condition("edge", "Progressing"), "False/Settled");
+}
+
+#[test]
+fn those_that_fail_count_among_those_that_may_be_unavailable() {
+    let mut cluster = settled_with(json!({"maxUnavailable": 2}));
+    cluster.mute = (1..=5).map(|number| format!("n{number}")).collect();
+    move_five_to_edge(&mut cluster);
+    assert_eq!(cluster.stamped, ["n1", "n2"]);
+    cluster.say("n1", json!({"Ready": "False", "Degraded": "True"}));
+    cluster.say("n2", json!({"Ready": "True"}));
+    cluster.run();
+    assert_eq!(
+        cluster.stamped,
+        ["n1", "n2", "n3"],
+        "one fails, one changes"
+    );
+    cluster.say("n3", json!({"Ready": "False", "Degraded": "True"}));
+    cluster.run();
+    assert_eq!(cluster.stamped, ["n1", "n2", "n3"]);
+    assert_eq!(cluster.condition("edge", "Progressing"), "False/HeldBack");
+}
+
+#[test]
+fn while_they_are_held_back_nobody_goes_in_place_of_one_that_was_ready() {
+    let mut cluster = settled_with(json!({"maxUnavailable": 3, "canary": 3}));
+    cluster.mute = (1..=5).map(|number| format!("n{number}")).collect();
+    move_five_to_edge(&mut cluster);
+    cluster.say("n1", json!({"Ready": "False", "Degraded": "True"}));
+    cluster.say("n2", json!({"Ready": "True"}));
+    cluster.run();
+    assert_eq!(cluster.condition("edge", "Progressing"), "False/HeldBack");
+    cluster.say("n6", json!({"Ready": "False"}));
+    cluster.run();
+    assert_eq!(cluster.stamped, ["n1", "n2"]);
+}
+
+#[test]
+fn one_that_fails_long_after_its_change_holds_back_nobody() {
+    let mut cluster = settled();
+    cluster.relabel_node("n1", json!({"role": "edge"}));
+    cluster.run();
+    cluster.advance(3600);
+    cluster.say("n1", json!({"Ready": "False", "Degraded": "True"}));
+    move_five_to_edge(&mut cluster);
+    assert_eq!(cluster.nodes_with_mode("iptables").len(), 6);
+    assert_eq!(cluster.condition("edge", "Progressing"), "False/Settled");
+}
+
+#[test]
+fn those_that_join_the_cluster_and_fail_are_named_and_keep_no_other_from_joining() {
+    let mut cluster = Cluster::with_nodes(2);
+    cluster.broken_mode = Some("nftables");
+    for node in ["n3", "n4", "n5"] {
+        cluster.add_node(node, json!({}));
+    }
+    cluster.run();
+    assert_eq!(cluster.stamped, ["n3", "n4", "n5"]);
+    assert_eq!(cluster.condition("default", "Progressing"), "False/Settled");
+    assert_eq!(
+        cluster.message("default", "Degraded"),
+        "3 of 5 nodes are degraded: n3 (Said), n4 (Said), n5 (Said)"
+    );
+    cluster.mute.insert("n6".into());
+    cluster.add_node("n6", json!({}));
+    cluster.advance(3600);
+    assert_eq!(cluster.given().len(), 6);
+    let ready = cluster.message("default", "Ready");
+    assert!(ready.ends_with("n6 (Starting)"), "{ready}");
+}

@@ -1,0 +1,110 @@
+use jiff::Timestamp;
+use serde_json::json;
+
+use super::*;
+use crate::{
+    fleet::{Change, Event, Fleet},
+    records::ProfileRecord,
+};
+
+fn removal(node: &str) -> Action {
+    Action::Remove {
+        node: node.into(),
+        uid: "1".into(),
+    }
+}
+
+fn report() -> Action {
+    Action::Report {
+        profile: "default".into(),
+        before: None,
+        status: Box::default(),
+    }
+}
+
+fn seconds(number: u64) -> Duration {
+    Duration::from_secs(number)
+}
+
+#[test]
+fn a_write_that_keeps_failing_is_tried_less_and_less_often_and_holds_up_no_other() {
+    let (mut pace, mut now) = (Pace::default(), Instant::now());
+    let mut pauses = Vec::new();
+    for _ in 0..9 {
+        let (due, _) = pace.take_due(vec![removal("n1"), removal("n2")], now);
+        assert_eq!(due, [removal("n1"), removal("n2")]);
+        pace.failed(&removal("n1"), "refused", now);
+        let (due, next) = pace.take_due(vec![removal("n1"), removal("n2")], now);
+        assert_eq!(due, [removal("n2")]);
+        let next = next.expect("it is tried again");
+        pauses.push(next.duration_since(now).as_secs());
+        now = next;
+    }
+    assert_eq!(pauses, [1, 2, 4, 8, 16, 32, 60, 60, 60]);
+    pace.succeeded(&removal("n1"), now);
+    assert_eq!(pace.take_due(vec![removal("n1")], now).0, [removal("n1")]);
+}
+
+#[test]
+fn what_is_not_to_be_written_any_more_is_not_waited_for_and_then_forgotten() {
+    let (mut pace, now) = (Pace::default(), Instant::now());
+    pace.failed(&removal("n1"), "refused", now);
+    assert_eq!(pace.take_due(vec![removal("n2")], now).1, None);
+    pace.take_due(Vec::new(), now + seconds(1));
+    pace.failed(&removal("n1"), "refused", now + seconds(2));
+    let (_, next) = pace.take_due(vec![removal("n1")], now + seconds(2));
+    assert_eq!(next, Some(now + seconds(3)), "as after a first failure");
+}
+
+#[test]
+fn the_same_failure_is_said_once_and_another_one_again() {
+    let (mut pace, now) = (Pace::default(), Instant::now());
+    let mut fail = |error: &str| pace.failed(&report(), error, now);
+    let heard = ["forbidden", "forbidden", "not valid", "forbidden"].map(&mut fail);
+    use Novelty::{Known, New};
+    assert_eq!(heard, [New, Known, New, New]);
+    assert_eq!(pace.succeeded(&report(), now), 4);
+    assert_eq!(
+        pace.failed(&report(), "forbidden", now),
+        New,
+        "it had been mended"
+    );
+}
+
+#[test]
+fn a_status_is_written_at_most_once_a_second_and_the_last_word_is_written() {
+    let (mut pace, now) = (Pace::default(), Instant::now());
+    assert_eq!(pace.take_due(vec![report()], now).0.len(), 1);
+    pace.succeeded(&report(), now);
+    // Nothing to say for a moment.
+    assert_eq!(pace.take_due(Vec::new(), now), (Vec::new(), None));
+    let (due, next) = pace.take_due(vec![report()], now);
+    assert_eq!((due, next), (Vec::new(), Some(now + seconds(1))));
+    let (due, _) = pace.take_due(vec![report()], now + seconds(1));
+    assert_eq!(due, [report()]);
+}
+
+/// It was tried every second for ever: in the second after a try the plan left the status out, so that it seemed to be
+/// written, and how often it had failed was forgotten.
+#[test]
+fn a_status_the_api_server_refuses_is_tried_less_and_less_often() {
+    let profile = json!({"metadata": {"name": "default", "uid": "1", "resourceVersion": "1"}});
+    let profile = serde_json::from_value(profile).expect("a profile");
+    let mut fleet = Fleet::default();
+    fleet.apply(Event::Profile(Change::Listed(vec![ProfileRecord::parse(
+        profile,
+    )])));
+    fleet.apply(Event::Node(Change::Listed(Vec::new())));
+    fleet.apply(Event::Proxy(Change::Listed(Vec::new())));
+    let (mut pace, start) = (Pace::default(), Instant::now());
+    let mut tries = Vec::new();
+    for half_second in 0..400 {
+        let passed = Duration::from_millis(500 * half_second);
+        let now = Timestamp::UNIX_EPOCH + passed;
+        for action in pace.take_due(fleet.plan(now).actions, start + passed).0 {
+            tries.push(passed.as_secs());
+            pace.failed(&action, "forbidden", start + passed);
+        }
+    }
+    assert_eq!(tries, [0, 1, 3, 7, 15, 31, 63, 123, 183]);
+}

@@ -1,0 +1,99 @@
+//! What the agents of nodes would report.
+
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use crds::node_proxy::NodeProxy;
+use kube::api::{Api, ApiResource, DynamicObject, Patch, PatchParams};
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::{Client, Config};
+use serde_json::{Value, json};
+use tests::control_plane::ServiceAccount;
+
+use crate::NAMESPACE;
+use crate::cluster::Cluster;
+
+// === impl Cluster ===
+
+impl Cluster {
+    /// Writes the status of `reported` as the agent of `node` would.
+    pub(crate) fn report_as(
+        &self,
+        node: Option<&str>,
+        reported: &str,
+        status: &Value,
+    ) -> Result<()> {
+        let mut account = ServiceAccount::new(NAMESPACE, "signpost-agent");
+        if let Some(node) = node {
+            account = account.on_node(node);
+        }
+        let kubeconfig = self.control_plane.kubeconfig_of_account(&account)?;
+        // Not with kubectl: it reads the subresource before, which agents may not.
+        tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()?
+            .block_on(patch_status(&kubeconfig, reported, status))
+    }
+
+    /// The agent of `node` has programmed what it was given, with nftables, which is all it can do.
+    pub(crate) fn report_ready(&self, node: &str) -> Result<()> {
+        let proxy = self
+            .get("nodeproxy", node)?
+            .context("the node was given something")?;
+        let (generation, mode) = (
+            &proxy["metadata"]["generation"],
+            &proxy["spec"]["config"]["mode"],
+        );
+        let honoured = if mode == "nftables" {
+            (
+                "True",
+                "AllHonoured",
+                "everything asked for is carried out".to_owned(),
+            )
+        } else {
+            (
+                "False",
+                "ModeNotHonoured",
+                format!("mode {mode} is not available yet"),
+            )
+        };
+        let quantiles =
+            json!({"p50Microseconds": 900, "p99Microseconds": 4000, "maxMicroseconds": 5000});
+        let condition = |kind: &str, (status, reason, message): (&str, &str, String)| {
+            json!({
+                "type": kind, "status": status, "reason": reason, "message": message,
+                "observedGeneration": generation, "lastTransitionTime": "2026-01-01T00:00:00Z",
+            })
+        };
+        self.report_as(
+            Some(node),
+            node,
+            &json!({
+                "observedGeneration": generation,
+                "appliedHash": proxy["spec"]["configHash"],
+                "mode": "nftables",
+                "syncLatency": {
+                    "window": "5m", "decode": quantiles, "compile": quantiles, "commit": quantiles,
+                    "total": quantiles, "p99": "4ms",
+                },
+                "counts": {"services": 3, "endpoints": 5, "elements": 40},
+                "conditions": [
+                    condition("Ready", ("True", "Programmed", "3 services".to_owned())),
+                    condition("FeaturesHonoured", honoured),
+                ],
+            }),
+        )
+    }
+}
+
+async fn patch_status(kubeconfig: &Path, node: &str, status: &Value) -> Result<()> {
+    let file = Kubeconfig::read_from(kubeconfig)?;
+    let config = Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await?;
+    let resource = ApiResource::erase::<NodeProxy>(&());
+    let proxies = Api::<DynamicObject>::all_with(Client::try_from(config)?, &resource);
+    let patch = Patch::Merge(json!({"status": status}));
+    proxies
+        .patch_status(node, &PatchParams::default(), &patch)
+        .await?;
+    Ok(())
+}

@@ -1,0 +1,169 @@
+//! A cluster with everything applied, and what can be read of it.
+
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use serde_json::{Value, json};
+use tests::control_plane::{ControlPlane, Options};
+use tests::deadline::wait_for;
+
+use crate::{DEADLINE, NAMESPACE, NODES};
+
+/// What an operator and its agents need in a cluster, in this order.
+pub(crate) const MANIFESTS: [&str; 6] = [
+    "deploy/namespace.yaml",
+    "crds/generated/proxyprofiles.yaml",
+    "crds/generated/nodeproxies.yaml",
+    "deploy/rbac-operator.yaml",
+    "deploy/rbac-agent.yaml",
+    "deploy/admission-policy.yaml",
+];
+
+/// A cluster with everything applied and three nodes.
+pub(crate) struct Cluster {
+    pub(crate) control_plane: ControlPlane,
+}
+
+// === impl Cluster ===
+
+impl Cluster {
+    /// Starts a control plane of its own.
+    pub(crate) fn start() -> Result<Cluster> {
+        let control_plane = ControlPlane::start(Options::default())?;
+        for file in MANIFESTS {
+            control_plane.apply(&manifest(file)?)?;
+        }
+        let established = "--for=condition=Established";
+        control_plane.kubectl(&["wait", "crd", "--all", established, "--timeout=60s"])?;
+        for node in NODES {
+            let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": node}});
+            control_plane.apply(&node.to_string())?;
+        }
+        Ok(Cluster { control_plane })
+    }
+
+    /// Creates the profile, or replaces its spec.
+    pub(crate) fn put_profile(&self, name: &str, spec: Value) -> Result<()> {
+        let kind = "ProxyProfile";
+        let profile = json!({
+            "apiVersion": "signpost.dev/v1alpha1", "kind": kind, "metadata": {"name": name}, "spec": spec,
+        });
+        self.control_plane.apply(&profile.to_string()).map(drop)
+    }
+
+    /// The object, or nothing when there is none.
+    pub(crate) fn get(&self, kind: &str, name: &str) -> Result<Option<Value>> {
+        let text = self.control_plane.kubectl(&[
+            "get",
+            kind,
+            name,
+            "--ignore-not-found",
+            "--output=json",
+        ])?;
+        if text.trim().is_empty() {
+            return Ok(None);
+        }
+        serde_json::from_str(&text)
+            .map(Some)
+            .context("kubectl prints JSON")
+    }
+
+    /// The NodeProxy of `node` once it has this profile and mode.
+    pub(crate) fn wait_for_stamp(&self, node: &str, profile: &str, mode: &str) -> Result<Value> {
+        wait_for(
+            &format!("node {node} to be given {profile} with {mode}"),
+            DEADLINE,
+            || {
+                let proxy = self.get("nodeproxy", node)?;
+                Ok(proxy.filter(|proxy| {
+                    proxy["spec"]["profileName"] == profile
+                        && proxy["spec"]["config"]["mode"] == mode
+                }))
+            },
+        )
+    }
+
+    /// The status of a profile once it has this condition, given as `True/Reason`.
+    pub(crate) fn wait_for_condition(
+        &self,
+        profile: &str,
+        kind: &str,
+        wanted: &str,
+    ) -> Result<Value> {
+        let mut seen = Value::Null;
+        let found = wait_for(
+            &format!("profile {profile} to be {kind} {wanted}"),
+            DEADLINE,
+            || {
+                seen = self
+                    .get("proxyprofile", profile)?
+                    .context("the profile is there")?;
+                Ok((condition(&seen, kind) == wanted).then(|| seen.clone()))
+            },
+        );
+        found.with_context(|| format!("its last status: {:#}", seen["status"]))
+    }
+
+    /// The versions of everything the operator writes.
+    pub(crate) fn versions(&self) -> Result<String> {
+        let version = "jsonpath={range .items[*]}{.kind}/{.metadata.name} {.metadata.resourceVersion}{\"\\n\"}{end}";
+        let output = format!("--output={version}");
+        self.control_plane
+            .kubectl(&["get", "proxyprofiles,nodeproxies", &output])
+    }
+
+    /// Which operator holds the lease; empty when none does.
+    pub(crate) fn holder(&self) -> Result<String> {
+        let path = "--output=jsonpath={.spec.holderIdentity}";
+        let namespace = format!("--namespace={NAMESPACE}");
+        self.control_plane.kubectl(&[
+            "get",
+            "lease",
+            "signpost-operator",
+            "--ignore-not-found",
+            &namespace,
+            path,
+        ])
+    }
+
+    pub(crate) fn wait_for_holder(&self, wanted: &str) -> Result<()> {
+        wait_for(&format!("{wanted} to hold the lease"), DEADLINE, || {
+            Ok((self.holder()? == wanted).then_some(()))
+        })
+    }
+}
+
+fn manifest(file: &str) -> Result<String> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(file);
+    fs::read_to_string(&path).with_context(|| format!("failed to read {file}"))
+}
+
+/// `True/Reason` of a condition of `profile`; empty without it.
+pub(crate) fn condition(profile: &Value, kind: &str) -> String {
+    let conditions = profile["status"]["conditions"].as_array();
+    let found = conditions
+        .into_iter()
+        .flatten()
+        .find(|condition| condition["type"] == kind);
+    found.map_or_else(String::new, |condition| {
+        format!(
+            "{}/{}",
+            condition["status"].as_str().unwrap_or("?"),
+            condition["reason"].as_str().unwrap_or("?")
+        )
+    })
+}
+
+/// The message of a condition of `profile`; empty without it.
+pub(crate) fn message(profile: &Value, kind: &str) -> String {
+    let conditions = profile["status"]["conditions"].as_array();
+    let found = conditions
+        .into_iter()
+        .flatten()
+        .find(|condition| condition["type"] == kind);
+    found
+        .and_then(|condition| condition["message"].as_str())
+        .unwrap_or_default()
+        .to_owned()
+}

@@ -1,0 +1,21 @@
+//! The operator as a program, with the permissions of its manifests, against a real API server.
+//!
+//! Nodes are made by hand, and the tests report for their agents, each with the token of its own
+//! node.
+
+mod agents;
+mod cluster;
+mod leases;
+mod operator;
+mod profiles;
+mod rights;
+mod rollouts;
+
+use std::time::Duration;
+
+/// Everything happens within a second or two; the rest is for a machine with other work.
+const DEADLINE: Duration = Duration::from_secs(60);
+
+const NAMESPACE: &str = "signpost-system";
+
+const NODES: [&str; 3] = ["n1", "n2", "n3"];

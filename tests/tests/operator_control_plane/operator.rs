@@ -1,0 +1,91 @@
+//! The operator as a process.
+
+use std::process::Command;
+
+use anyhow::{Context, Result};
+use rustix::process::{Pid, Signal, kill_process};
+use tests::binaries;
+use tests::control_plane::ServiceAccount;
+use tests::network::Process;
+
+use crate::cluster::Cluster;
+use crate::{DEADLINE, NAMESPACE};
+
+/// Runs a program until our end of its input is closed, however we end, says which process it is,
+/// and says how it ended.
+const LEASH: &str = r#"
+exec 3<&0 </dev/null
+"$@" 3<&- >&2 &
+program=$!
+echo "$program"
+{ read -r _ <&3; kill -KILL "$program"; } 2>/dev/null &
+guard=$!
+exec 3<&-
+wait "$program" 2>/dev/null
+echo "ended $?"
+kill -KILL "$guard" 2>/dev/null
+"#;
+
+/// A running operator.
+pub(crate) struct Operator {
+    leash: Process,
+    pid: Pid,
+}
+
+// === impl Operator ===
+
+impl Operator {
+    /// Starts one on `cluster`, with the rights of its manifests.
+    pub(crate) fn start(cluster: &Cluster, identity: &str) -> Result<Operator> {
+        let account = ServiceAccount::new(NAMESPACE, "signpost-operator");
+        let kubeconfig = cluster.control_plane.kubeconfig_of_account(&account)?;
+        let mut command = Command::new("sh");
+        command
+            .args(["-c", LEASH, "sh"])
+            .arg(binaries::find("signpost-operator")?);
+        command.args([
+            "run",
+            "--metrics-address=127.0.0.1:0",
+            "--log=info,kube=error",
+        ]);
+        command
+            .arg(format!("--identity={identity}"))
+            .arg("--kubeconfig")
+            .arg(kubeconfig);
+        let mut leash = Process::start(identity, command)?;
+        let pid = leash
+            .next_line(DEADLINE)?
+            .parse()
+            .ok()
+            .and_then(Pid::from_raw);
+        Ok(Operator {
+            leash,
+            pid: pid.context("a process id")?,
+        })
+    }
+
+    /// Asks it to end, and waits until it has, with success.
+    pub(crate) fn stop(mut self) -> Result<()> {
+        kill_process(self.pid, Signal::TERM)?;
+        self.leash.wait_for_line("ended 0", DEADLINE)
+    }
+
+    /// Ends it as a crash does, and waits until it has.
+    pub(crate) fn crash(mut self) -> Result<()> {
+        kill_process(self.pid, Signal::KILL)?;
+        self.leash.wait_for_line("ended 137", DEADLINE)
+    }
+
+    /// Waits until it has ended by itself, with this code.
+    pub(crate) fn wait_for_end(&mut self, code: u8) -> Result<()> {
+        self.leash.wait_for_line(&format!("ended {code}"), DEADLINE)
+    }
+}
+
+impl Drop for Operator {
+    fn drop(&mut self) {
+        // By its input, so that no other process that has come by the number since is hit.
+        drop(self.leash.write_line("end"));
+        drop(self.leash.next_line(DEADLINE));
+    }
+}

@@ -1,0 +1,192 @@
+//! What profiles come to on nodes, and what they say of it.
+
+use anyhow::{Context, Result};
+use serde_json::json;
+use tests::deadline::wait_for;
+
+use crate::cluster::{Cluster, condition, message};
+use crate::operator::Operator;
+use crate::{DEADLINE, NODES};
+
+#[test]
+fn nodes_are_stamped_and_what_their_agents_say_is_summed_up() -> Result<()> {
+    let cluster = Cluster::start()?;
+    let _operator = Operator::start(&cluster, "operator-1")?;
+    cluster.put_profile("default", json!({}))?;
+    for node in NODES {
+        let proxy = cluster.wait_for_stamp(node, "default", "nftables")?;
+        assert_eq!(proxy["metadata"]["ownerReferences"][0]["name"], node);
+        assert_eq!(
+            proxy["metadata"]["labels"],
+            json!({"signpost.dev/node": node, "signpost.dev/profile": "default"})
+        );
+    }
+    let selected = [
+        "get",
+        "nodeproxies",
+        "--field-selector=spec.profileName=default",
+        "--output=name",
+    ];
+    assert_eq!(cluster.control_plane.kubectl(&selected)?.lines().count(), 3);
+    cluster.wait_for_condition("default", "Ready", "False/NodesNotReady")?;
+
+    for node in NODES {
+        cluster.report_ready(node)?;
+    }
+    let profile = cluster.wait_for_condition("default", "Ready", "True/AllNodesProgrammed")?;
+    let status = &profile["status"];
+    for count in ["matchedNodes", "updatedNodes", "readyNodes"] {
+        assert_eq!(status[count], 3, "{count}");
+    }
+    assert_eq!(
+        (&status["degradedNodes"], &status["syncLatency"]["p99"]),
+        (&json!(0), &json!("4ms"))
+    );
+    assert_eq!(status["currentHash"], status["targetHash"]);
+    assert_eq!(condition(&profile, "Progressing"), "False/Settled");
+
+    // T4: another mode goes node by node, and what is not honoured is said where people look.
+    cluster.put_profile("default", json!({"mode": "ipvs"}))?;
+    let mut waiting = NODES.to_vec();
+    while let Some(node) = waiting.first().copied() {
+        cluster.wait_for_stamp(node, "default", "ipvs")?;
+        for other in &waiting[1..] {
+            let proxy = cluster
+                .get("nodeproxy", other)?
+                .context("it was given something")?;
+            assert_eq!(
+                proxy["spec"]["config"]["mode"], "nftables",
+                "one node at a time"
+            );
+        }
+        cluster.report_ready(node)?;
+        waiting.remove(0);
+    }
+    let profile =
+        cluster.wait_for_condition("default", "FeaturesHonoured", "False/ModeNotHonoured")?;
+    assert!(
+        message(&profile, "FeaturesHonoured").contains("ipvs"),
+        "{}",
+        message(&profile, "FeaturesHonoured")
+    );
+    let proxy = cluster
+        .get("nodeproxy", "n1")?
+        .context("it was given something")?;
+    assert_eq!(
+        (&proxy["spec"]["config"]["mode"], &proxy["status"]["mode"]),
+        (&json!("ipvs"), &json!("nftables"))
+    );
+
+    cluster.control_plane.kubectl(&["delete", "node", "n3"])?;
+    wait_for(
+        "the configuration of a deleted node to go",
+        DEADLINE,
+        || Ok(cluster.get("nodeproxy", "n3")?.is_none().then_some(())),
+    )?;
+    cluster
+        .control_plane
+        .kubectl(&["delete", "proxyprofile", "default"])?;
+    wait_for(
+        "the configuration of nodes nobody decides for to go",
+        DEADLINE,
+        || Ok(cluster.get("nodeproxy", "n1")?.is_none().then_some(())),
+    )
+}
+
+#[test]
+fn t5_of_two_profiles_one_decides_and_both_say_so() -> Result<()> {
+    let cluster = Cluster::start()?;
+    let operator = Operator::start(&cluster, "operator-1")?;
+    cluster.put_profile(
+        "a",
+        json!({"priority": 100, "nodeSelector": {"matchLabels": {"role": "edge"}}}),
+    )?;
+    cluster.put_profile("b", json!({"priority": 100}))?;
+    for node in NODES {
+        cluster.wait_for_stamp(node, "b", "nftables")?;
+        cluster.report_ready(node)?;
+    }
+    cluster.wait_for_condition("b", "Ready", "True/AllNodesProgrammed")?;
+    // Same priority: the older decides. Made in one second, they would be ordered by name.
+    let first = |name: &str| -> Result<String> {
+        let profile = cluster
+            .get("proxyprofile", name)?
+            .context("the profile is there")?;
+        Ok(format!(
+            "{} {name}",
+            profile["metadata"]["creationTimestamp"]
+        ))
+    };
+    let winner = if first("a")? < first("b")? { "a" } else { "b" };
+    let loser = if winner == "a" { "b" } else { "a" };
+    cluster
+        .control_plane
+        .kubectl(&["label", "node", "n1", "role=edge"])?;
+    cluster.wait_for_stamp("n1", winner, "nftables")?;
+    cluster.report_ready("n1")?;
+    let profile = cluster.wait_for_condition(loser, "Conflict", "True/SamePriority")?;
+    let told = format!("same priority, same nodes: {winner} decides for 1 node");
+    assert_eq!(message(&profile, "Conflict"), told);
+    cluster.wait_for_condition(winner, "Conflict", "True/SamePriority")?;
+    operator.stop()?;
+
+    // It does not matter who looks, and when.
+    let before = cluster.versions()?;
+    let _operator = Operator::start(&cluster, "operator-2")?;
+    cluster.wait_for_holder("operator-2")?;
+    cluster.put_profile("c", json!({"priority": 9000}))?;
+    cluster.wait_for_condition("c", "Conflict", "False/Overridden")?;
+    let others = |versions: &str| {
+        versions
+            .lines()
+            .filter(|line| !line.contains("/c "))
+            .map(str::to_owned)
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(others(&before), others(&cluster.versions()?));
+    Ok(())
+}
+
+#[test]
+fn a_profile_stored_without_validation_is_named_and_disturbs_no_other() -> Result<()> {
+    let cluster = Cluster::start()?;
+    let open = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
+    let patch = json!([{
+        "op": "replace", "path": "/spec/versions/0/schema/openAPIV3Schema/properties/spec", "value": open,
+    }]);
+    let name = "proxyprofiles.signpost.dev";
+    cluster.control_plane.kubectl(&[
+        "patch",
+        "crd",
+        name,
+        "--type=json",
+        "--patch",
+        &patch.to_string(),
+    ])?;
+    let unreadable = json!({"mode": "teleport", "priority": 1});
+    let invalid = json!({"minSyncPeriod": "1h", "priority": 2});
+    wait_for("the API server to accept anything", DEADLINE, || {
+        Ok(cluster.put_profile("unreadable", unreadable.clone()).ok())
+    })?;
+    cluster.put_profile("invalid", invalid)?;
+    cluster.put_profile("default", json!({}))?;
+    let _operator = Operator::start(&cluster, "operator-1")?;
+    for node in NODES {
+        cluster.wait_for_stamp(node, "default", "nftables")?;
+        cluster.report_ready(node)?;
+    }
+    cluster.wait_for_condition("default", "Ready", "True/AllNodesProgrammed")?;
+    let profile = cluster.wait_for_condition("unreadable", "Accepted", "False/Unreadable")?;
+    assert!(
+        message(&profile, "Accepted").starts_with("spec.mode: "),
+        "{}",
+        message(&profile, "Accepted")
+    );
+    let profile = cluster.wait_for_condition("invalid", "Accepted", "False/InvalidField")?;
+    assert!(
+        message(&profile, "Accepted").starts_with("spec.minSyncPeriod: "),
+        "{}",
+        message(&profile, "Accepted")
+    );
+    Ok(())
+}
