@@ -37,8 +37,11 @@ pub const CONNTRACK_CONFIGURED: &str = "ConntrackConfigured";
 /// Node: True while another program keeps changing the rules, so that they are repaired only every few seconds.
 pub const RULES_CONTESTED: &str = "RulesContested";
 
+/// Node: True while the rules of another service proxy, such as kube-proxy, are on the node.
+pub const FOREIGN_PROXY_DETECTED: &str = "ForeignProxyDetected";
+
 /// Every condition type there is.
-pub const TYPES: [&str; 13] = [
+pub const TYPES: [&str; 14] = [
     READY,
     PROGRESSING,
     DEGRADED,
@@ -52,6 +55,7 @@ pub const TYPES: [&str; 13] = [
     CONNTRACK_PRESSURE,
     CONNTRACK_CONFIGURED,
     RULES_CONTESTED,
+    FOREIGN_PROXY_DETECTED,
 ];
 
 /// Whether a condition holds.

@@ -32,9 +32,16 @@ pub(crate) enum Command {
     Explain(Explain),
     /// Follow a packet through the rules in the kernel, and tell whether it goes where it should.
     Trace(Trace),
-    /// Remove everything of ours from this network namespace. Connections to Services stop, those
-    /// that are established too, unless another program's NAT rules are there to carry them on.
-    Cleanup,
+    /// Ask the agent that runs here to serve this node's Services in the place of kube-proxy, and to
+    /// remove kube-proxy's rules. No connection is lost.
+    Takeover(Handover),
+    /// Ask the agent that runs here to leave this node's Services to a kube-proxy that runs again, and
+    /// to remove our rules. No connection is lost.
+    Handback(Handover),
+    /// Remove everything of ours from this network namespace, and what the agent kept on disk.
+    /// Connections to Services stop, those that are established too, unless another program's NAT
+    /// rules are there to carry them on.
+    Cleanup(Cleanup),
 }
 
 #[derive(Debug, Args)]
@@ -112,6 +119,29 @@ pub(crate) struct Trace {
     pub(crate) packet: String,
     #[command(flatten)]
     pub(crate) target: Target,
+}
+
+/// Where to ask for a handover, and how far it is to go.
+#[derive(Debug, Args)]
+pub(crate) struct Handover {
+    /// The directory that the running agent was given as --state.
+    #[arg(long, env = "SIGNPOST_STATE", default_value = "/var/lib/signpost")]
+    pub(crate) state: PathBuf,
+    /// Tell what would be done and what speaks against it, and change nothing.
+    #[arg(long, env = "SIGNPOST_DRY_RUN", conflicts_with = "force")]
+    pub(crate) dry_run: bool,
+    /// Do it against all warnings. Connections may be lost.
+    #[arg(long, env = "SIGNPOST_FORCE")]
+    pub(crate) force: bool,
+}
+
+/// What is removed besides rules.
+#[derive(Debug, Args)]
+pub(crate) struct Cleanup {
+    /// The directory that the agent was given as --state: what it kept there goes, and the directory
+    /// with it once it is empty.
+    #[arg(long, env = "SIGNPOST_STATE", default_value = "/var/lib/signpost")]
+    pub(crate) state: PathBuf,
 }
 
 /// Who answers a question, and how.

@@ -13,7 +13,9 @@ use reconciler::Report;
 use tokio::sync::watch;
 
 use crate::conntrack::Standing;
+use crate::duty::Duty;
 use crate::engine::View;
+use crate::foreign_proxy::Sight;
 use crate::latency::Latencies;
 
 /// Everything that is shared. Whoever knows a thing posts it; whoever wants to know looks, or waits
@@ -25,6 +27,8 @@ pub(crate) struct Board {
     status: watch::Sender<NodeProxyStatus>,
     conntrack: watch::Sender<Standing>,
     not_relayed: watch::Sender<Vec<Rejection>>,
+    duty: watch::Sender<Duty>,
+    sight: watch::Sender<Sight>,
     latencies: Mutex<Latencies>,
     tables: Mutex<BTreeMap<Family, Table>>,
 }
@@ -39,6 +43,8 @@ impl Board {
             status: watch::Sender::new(NodeProxyStatus::default()),
             conntrack: watch::Sender::new(Standing::default()),
             not_relayed: watch::Sender::new(Vec::new()),
+            duty: watch::Sender::new(Duty::default()),
+            sight: watch::Sender::new(Sight::default()),
             latencies: Mutex::default(),
             tables: Mutex::default(),
         }
@@ -94,6 +100,28 @@ impl Board {
         self.not_relayed.send_if_modified(|posted| {
             let changed = *posted != rejections;
             *posted = rejections;
+            changed
+        });
+    }
+
+    /// Whose the node's Services are.
+    pub(crate) fn duty(&self) -> watch::Receiver<Duty> {
+        self.duty.subscribe()
+    }
+
+    pub(crate) fn post_duty(&self, duty: Duty) {
+        self.duty.send_replace(duty);
+    }
+
+    /// What there is of other proxies.
+    pub(crate) fn sight(&self) -> watch::Receiver<Sight> {
+        self.sight.subscribe()
+    }
+
+    pub(crate) fn post_sight(&self, sight: Sight) {
+        self.sight.send_if_modified(|posted| {
+            let changed = *posted != sight;
+            *posted = sight;
             changed
         });
     }

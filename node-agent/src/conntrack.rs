@@ -13,7 +13,7 @@ use std::sync::Arc;
 use ::conntrack::{Feed, Knowledge};
 use backend::Recovery;
 use dataplane::Family;
-use reconciler::{Outcome, Reason, Report};
+use reconciler::{Activity, Outcome, Reason, Report};
 use runtime::{Metrics, Supervisor};
 
 use crate::board::Board;
@@ -88,6 +88,10 @@ pub(crate) fn post(feed: &Feed, report: &Report) {
 /// was left of them: the same is programmed as before, and yet nothing was known in between.
 fn learnt(report: &Report) -> Vec<(Family, Knowledge)> {
     let mut learnt = Vec::new();
+    if report.activity == Activity::Withdrawn {
+        // Whose connections these are now, and where they lead, is another proxy's business.
+        learnt.extend(Family::ALL.map(|family| (family, Knowledge::Unknown)));
+    }
     for round in &report.finished {
         let family = round.family;
         let disturbed = round.damage.is_some() || round.reason == Reason::Drift;

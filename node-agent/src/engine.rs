@@ -25,6 +25,9 @@ pub(crate) struct Engine {
     catalog: Catalog,
     local_addresses: Option<BTreeSet<IpAddr>>,
     configuration: Configuration,
+    /// What `configuration` comes to, and its hash: made anew with it, not for every look.
+    effective: Arc<EffectiveConfig>,
+    hash: ConfigHash,
     silence: Silence,
     source: SourceHealth,
     dataplane: Dataplane,
@@ -42,12 +45,12 @@ pub(crate) enum Configuration {
     /// Nobody has said anything yet, and it is too early to go without.
     Awaited {
         /// What it was told before it was started, if that is known.
-        last_good: Option<Assignment>,
+        last_good: Option<Arc<Assignment>>,
     },
     /// This was said.
-    Assigned(Assignment),
+    Assigned(Arc<Assignment>),
     /// Nobody says anything; this was said before, perhaps before a restart.
-    LastGood(Assignment),
+    LastGood(Arc<Assignment>),
     /// Nobody has ever said anything.
     Default,
 }
@@ -74,7 +77,7 @@ pub(crate) struct SourceHealth {
 struct CompiledWith {
     node: Arc<Node>,
     config: Arc<Config>,
-    effective: EffectiveConfig,
+    effective: Arc<EffectiveConfig>,
 }
 
 /// What has come in and is not compiled yet.
@@ -92,8 +95,9 @@ pub(crate) struct View {
     /// Who says what this node does.
     pub(crate) configuration: Configuration,
     /// What it does.
-    pub(crate) effective: EffectiveConfig,
-    /// Its hash.
+    pub(crate) effective: Arc<EffectiveConfig>,
+    /// Its hash, as it was told: an agent of another version than the operator's could complete and
+    /// hash the same configuration differently.
     pub(crate) hash: ConfigHash,
     /// How the source stands.
     pub(crate) source: SourceHealth,
@@ -112,11 +116,16 @@ pub(crate) struct View {
 impl Engine {
     /// An engine for the node called `name`, that was last told `last_good`.
     pub(crate) fn new(name: &str, last_good: Option<Assignment>, silence: Silence) -> Engine {
+        let defaults = EffectiveConfig::default();
         Engine {
             name: name.into(),
             catalog: Catalog::new(name),
             local_addresses: None,
-            configuration: Configuration::Awaited { last_good },
+            configuration: Configuration::Awaited {
+                last_good: last_good.map(Arc::new),
+            },
+            hash: ConfigHash::of(&defaults),
+            effective: Arc::new(defaults),
             silence,
             source: SourceHealth::default(),
             dataplane: Dataplane::default(),
@@ -136,12 +145,12 @@ impl Engine {
                 false
             }
             Delivery::Configuration(Some(assignment)) => {
-                self.configuration = Configuration::Assigned(assignment);
+                self.configure(Configuration::Assigned(Arc::new(assignment)));
                 true
             }
             Delivery::Configuration(None) => {
                 if let Configuration::Assigned(assignment) = &self.configuration {
-                    self.configuration = Configuration::LastGood(assignment.clone());
+                    self.configuration = Configuration::LastGood(Arc::clone(assignment));
                 } else if self.silence == Silence::IsAnAnswer {
                     self.go_without_assignment(now);
                 }
@@ -166,10 +175,10 @@ impl Engine {
     /// Stops waiting for somebody to say what this node is to do.
     pub(crate) fn go_without_assignment(&mut self, now: Instant) {
         if let Configuration::Awaited { last_good } = &self.configuration {
-            self.configuration = match last_good.clone() {
+            self.configure(match last_good.clone() {
                 Some(assignment) => Configuration::LastGood(assignment),
                 None => Configuration::Default,
-            };
+            });
             self.waiting = Some(Waiting {
                 since: self.waiting.as_ref().map_or(now, |waiting| waiting.since),
                 everything: true,
@@ -203,21 +212,19 @@ impl Engine {
 
     /// How often to write and look.
     pub(crate) fn periods(&self) -> (Duration, Duration) {
-        let effective = self.effective();
         (
-            effective.min_sync_period.duration(),
-            effective.sync_period.duration(),
+            self.effective.min_sync_period.duration(),
+            self.effective.sync_period.duration(),
         )
     }
 
     /// What there is to tell.
     pub(crate) fn view(&self) -> View {
-        let effective = self.effective();
         View {
             missing: self.missing(),
             configuration: self.configuration.clone(),
-            hash: ConfigHash::of(&effective),
-            effective,
+            hash: self.hash.clone(),
+            effective: Arc::clone(&self.effective),
             source: self.source.clone(),
             standing: self.standing(),
             wanted: self.compiled.is_some().then(|| self.dataplane.clone()),
@@ -258,13 +265,13 @@ impl Engine {
         missing
     }
 
-    fn effective(&self) -> EffectiveConfig {
-        match &self.configuration {
-            Configuration::Assigned(assignment) | Configuration::LastGood(assignment) => {
-                assignment.spec.config.clone()
-            }
-            Configuration::Awaited { .. } | Configuration::Default => EffectiveConfig::default(),
+    /// Goes by `configuration` from here on.
+    fn configure(&mut self, configuration: Configuration) {
+        if let Some(assignment) = configuration.assignment() {
+            self.effective = Arc::new(assignment.spec.config.clone());
+            self.hash = assignment.spec.config_hash.clone();
         }
+        self.configuration = configuration;
     }
 
     fn facts(&self) -> Facts {
@@ -279,7 +286,7 @@ impl Engine {
     /// Compiles what is about the node as a whole, and every Service where that makes a difference
     /// to it. Returns whether anything changed.
     fn compile_node(&mut self) -> bool {
-        let effective = self.effective();
+        let effective = Arc::clone(&self.effective);
         let facts = self.facts();
         let (node, config) = (facts.node(), facts.config(&effective));
         let before = self.compiled.as_ref();

@@ -109,8 +109,8 @@ impl ProxyHealth {
         for status in &report.families {
             let updates = state.families.entry(status.family).or_default();
             updates.support = support(status);
-            if report.activity == Activity::Paused {
-                // It was told to let things be.
+            if matches!(report.activity, Activity::Paused | Activity::Withdrawn) {
+                // It was told to let things be, or not to be there.
                 updates.oldest_pending = None;
             }
         }

@@ -7,7 +7,6 @@ use axum::http::header;
 use axum::response::IntoResponse;
 use axum::routing::get;
 use axum::{Json, Router};
-use crds::EffectiveConfig;
 use crds::profile::mechanism::Mode;
 use serde_json::Value;
 
@@ -40,6 +39,6 @@ async fn proxy_mode() -> impl IntoResponse {
 
 async fn configz(State(sources): State<Sources>) -> Json<Value> {
     let view = sources.board.view().borrow().clone();
-    let config = view.map_or_else(EffectiveConfig::default, |view| view.effective.clone());
+    let config = view.map_or_else(Default::default, |view| Arc::clone(&view.effective));
     Json(render_configz(&sources.node, &config))
 }

@@ -12,7 +12,7 @@ use thiserror::Error;
 use crate::source::Assignment;
 
 /// The file, within the state directory.
-const FILE: &str = "last-good.json";
+pub(crate) const FILE: &str = "last-good.json";
 
 /// Where the last assignment is kept. A node may go without: then a restart without operator starts
 /// from the defaults.

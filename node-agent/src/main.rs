@@ -11,13 +11,17 @@
 
 mod arguments;
 mod board;
+mod cleanup;
 mod configz;
 mod conntrack;
 mod debug;
 mod drift;
+mod duty;
 mod engine;
 mod events;
 mod explain;
+mod foreign_proxy;
+mod handover;
 mod health_answer;
 mod health_proxy;
 mod inquiry;
@@ -40,12 +44,12 @@ mod trace;
 use std::process::ExitCode;
 
 use anyhow::Context;
-use backend::Backend;
 use clap::Parser;
 use runtime::{GRACE, chain};
 
 use crate::arguments::{Arguments, Command, Explain, Target, Trace};
 use crate::explain::Question;
+use crate::handover::What;
 use crate::trace::Wording;
 
 /// The most that an answer may be, in bytes: a Service with tens of thousands of endpoints.
@@ -60,7 +64,9 @@ fn main() -> ExitCode {
         Command::Render(render) => offline::render(&render.manifests, &render.node),
         Command::Explain(arguments) => explain(&arguments),
         Command::Trace(arguments) => trace(&arguments),
-        Command::Cleanup => cleanup(),
+        Command::Takeover(handover) => handover::ask(What::Takeover, &handover),
+        Command::Handback(handover) => handover::ask(What::Handback, &handover),
+        Command::Cleanup(cleanup) => cleanup::commit_removal(&cleanup.state),
     };
     match printed {
         Ok(text) => {
@@ -117,11 +123,4 @@ fn ask_agent(target: &Target, path: &str, parameter: &str, value: &str) -> anyho
         .read_to_string()?;
     anyhow::ensure!(response.status().is_success(), "{}", text.trim_end());
     Ok(text)
-}
-
-fn cleanup() -> anyhow::Result<String> {
-    for mut family in backend_nftables::open()? {
-        family.commit_removal().map(drop)?;
-    }
-    Ok("nothing of Signpost is left in this network namespace\n".to_owned())
 }

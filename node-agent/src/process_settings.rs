@@ -12,6 +12,7 @@ use tokio::sync::watch;
 use tracing::{debug, info, warn};
 
 use crate::board::Board;
+use crate::duty::Duty;
 use crate::engine::{Configuration, View};
 
 /// The file that the kernel reads the adjustment from (proc_pid_oom_score_adj(5)).
@@ -44,11 +45,11 @@ struct AdjustError {
 // === impl Places ===
 
 impl Places {
-    /// As the command line says.
-    pub(crate) fn new(initial: Addresses) -> Places {
+    /// As the command line says, unless another proxy is to answer.
+    pub(crate) fn new(initial: Addresses, duty: Duty) -> Places {
         let at = |address| {
             watch::Sender::new(Place {
-                address: Some(address),
+                address: (duty == Duty::Serving).then_some(address),
                 policy: BindPolicy::Retry,
             })
         };
@@ -59,9 +60,12 @@ impl Places {
         }
     }
 
-    /// As `view` says.
-    fn follow(&self, view: &View) {
-        let (health, metrics) = places(view, self.initial);
+    /// As `view` says, unless another proxy is to answer.
+    fn follow(&self, view: &View, duty: Duty) {
+        let (mut health, mut metrics) = places(view, self.initial);
+        if duty != Duty::Serving {
+            (health.address, metrics.address) = (None, None);
+        }
         for (sender, place) in [(&self.health, health), (&self.metrics, metrics)] {
             sender.send_if_modified(|known| {
                 let changed = *known != place;
@@ -74,21 +78,23 @@ impl Places {
 
 /// Carries out what the profile in force says about this process, until told to stop.
 pub(crate) async fn follow(board: Arc<Board>, places: Places, stop: Stop) {
-    let mut view = board.view();
+    let (mut view, mut duty) = (board.view(), board.duty());
     let mut adjusted = None;
     loop {
-        // Both arms are cancel safe.
+        // All arms are cancel safe.
         tokio::select! {
             () = stop.stopped() => return,
             changed = view.changed() => if changed.is_err() { return },
+            changed = duty.changed() => if changed.is_err() { return },
         }
+        let duty = *duty.borrow_and_update();
         let Some(view) = view.borrow_and_update().clone() else {
             continue;
         };
         if let Configuration::Awaited { .. } = view.configuration {
             continue;
         }
-        places.follow(&view);
+        places.follow(&view, duty);
         let adjustment = view.effective.oom_score_adj;
         if adjusted != Some(adjustment) {
             adjusted = Some(adjustment);
@@ -126,7 +132,7 @@ fn places(view: &View, initial: Addresses) -> (Place, Place) {
         metrics_bind_address,
         bind_address_hard_fail,
         ..
-    } = &view.effective;
+    } = &*view.effective;
     let place = |field: &str, text: &str, initial: SocketAddr| Place {
         address: match (is_written(view, field), text) {
             (false, _) => Some(initial),
@@ -216,11 +222,11 @@ mod tests {
 
     #[test]
     fn servers_stay_where_they_are_through_changes_of_something_else() {
-        let places = Places::new(INITIAL);
+        let places = Places::new(INITIAL, Duty::Serving);
         let mut told = places.health.subscribe();
-        places.follow(&view("{minSyncPeriod: 10ms}"));
+        places.follow(&view("{minSyncPeriod: 10ms}"), Duty::Serving);
         assert!(!told.has_changed().expect("the sender is there"));
-        places.follow(&view("{healthzBindAddress: '127.0.0.1:9'}"));
+        places.follow(&view("{healthzBindAddress: '127.0.0.1:9'}"), Duty::Serving);
         assert!(told.has_changed().expect("the sender is there"));
         assert_eq!(
             told.borrow_and_update().address,

@@ -61,6 +61,7 @@ pub(crate) async fn compose(board: Arc<Board>, readiness: Check, kernel: String,
     let (mut view, mut report) = (board.view(), board.report());
     let mut not_relayed = board.not_relayed();
     let mut connections = board.conntrack();
+    let (mut duty, mut sight) = (board.duty(), board.sight());
     let mut status_now = NodeProxyStatus::default();
     loop {
         // All arms are cancel safe: a change that is missed here is seen at the next look.
@@ -70,6 +71,8 @@ pub(crate) async fn compose(board: Arc<Board>, readiness: Check, kernel: String,
             changed = report.changed() => if changed.is_err() { return },
             changed = not_relayed.changed() => if changed.is_err() { return },
             changed = connections.changed() => if changed.is_err() { return },
+            changed = duty.changed() => if changed.is_err() { return },
+            changed = sight.changed() => if changed.is_err() { return },
             // Figures of the last while change without anything happening.
             () = tokio::time::sleep(FIGURES) => {}
         }
@@ -77,6 +80,7 @@ pub(crate) async fn compose(board: Arc<Board>, readiness: Check, kernel: String,
         let report = report.borrow_and_update().clone();
         let not_relayed = not_relayed.borrow_and_update().clone();
         let connections = connections.borrow_and_update().clone();
+        let (duty, sight) = (*duty.borrow_and_update(), sight.borrow_and_update().clone());
         let Some(view) = view else { continue };
         let facts = Facts {
             view: &view,
@@ -86,6 +90,8 @@ pub(crate) async fn compose(board: Arc<Board>, readiness: Check, kernel: String,
             conntrack: conntrack::observe_fill(),
             connections: &connections,
             not_relayed: &not_relayed,
+            duty,
+            sight: &sight,
             kernel: &kernel,
         };
         let now = Timestamp::now();

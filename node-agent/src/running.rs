@@ -23,8 +23,10 @@ use tracing::{info, warn};
 
 use crate::arguments::Run;
 use crate::board::Board;
+use crate::duty::{Duty, HandbackMark};
 use crate::engine::{Engine, Silence};
 use crate::events::{Announcement, Events, Journal, Regarding, Severity};
+use crate::handover::Server;
 use crate::health_proxy::ProxyHealth;
 use crate::inquiry::{Inquiries, Inquiry};
 use crate::last_good::LastGood;
@@ -32,7 +34,7 @@ use crate::metrics::{AgentMetrics, ChangeCounts};
 use crate::reporter::Destination;
 use crate::servers::Answers;
 use crate::source::{self, Delivery};
-use crate::{conntrack, drift, relay, reporter};
+use crate::{conntrack, drift, foreign_proxy, relay, reporter};
 
 /// How many deliveries may wait for the engine. A full list of 10,000 Services and their slices
 /// streams through it; a source that is faster waits.
@@ -63,6 +65,12 @@ pub(crate) async fn start(supervisor: Supervisor, arguments: Run) -> anyhow::Res
     let board = Arc::new(Board::new());
     let (inquiries, asked) = Inquiries::new();
     let node = arguments.node.clone();
+
+    let mark = HandbackMark::within(&arguments.state, &node);
+    board.post_duty(mark.observe().unwrap_or_else(|error| {
+        warn!(error = %chain(&error), "serving, whether or not this node was handed back");
+        Duty::Serving
+    }));
 
     let (events, announcements) = Events::register(&metrics);
     let proxy = ProxyHealth::default();
@@ -164,6 +172,12 @@ pub(crate) async fn start(supervisor: Supervisor, arguments: Run) -> anyhow::Res
         "drift announcements",
         drift::announce(Arc::clone(&board), events.clone(), supervisor.stop()),
     );
+    supervisor.spawn(
+        "other proxies",
+        foreign_proxy::watch(Arc::clone(&board), events.clone(), supervisor.stop()),
+    );
+    let handovers = Server::within(&arguments.state, Arc::clone(&board), mark);
+    supervisor.spawn("handovers", handovers.serve(supervisor.stop()));
     // The loop waits for commands, not for signals: it is told.
     let stop = supervisor.stop();
     supervisor.spawn("reconciler's end", async move {
@@ -232,10 +246,14 @@ impl Follower {
         tokio::pin!(deadline);
         let mut patient = true;
         self.board.post_view(self.engine.view());
+        let mut duty = self.board.duty();
+        // Known before anything is wanted, and so before anything is written.
+        self.order();
         loop {
             // Every arm is cancel safe: a delivery is taken out of the channel or it is not.
             tokio::select! {
                 () = stop.stopped() => return,
+                changed = duty.changed() => if changed.is_err() { return },
                 () = &mut deadline, if patient => {
                     patient = false;
                     self.engine.go_without_assignment(Instant::now());
@@ -298,7 +316,10 @@ impl Follower {
                 min_sync_period,
                 sync_period,
             },
-            permission: Permission::Active,
+            permission: match *self.board.duty().borrow() {
+                Duty::Serving | Duty::Yielding => Permission::Active,
+                Duty::HandedBack => Permission::Withdrawn,
+            },
         }
     }
 }
@@ -328,7 +349,7 @@ fn reconcile(
         |report, domains: &[Domain<Nftables>]| {
             match report.activity {
                 Activity::Running { .. } => heartbeat.busy(),
-                Activity::Waiting | Activity::Paused => heartbeat.idle(),
+                Activity::Waiting | Activity::Paused | Activity::Withdrawn => heartbeat.idle(),
             }
             for round in &report.finished {
                 let family = report.families.iter().find(|f| f.family == round.family);

@@ -32,10 +32,11 @@ impl Answers {
     /// after.
     pub(crate) fn start(self, supervisor: &Supervisor, arguments: &Run) {
         let board = || Arc::clone(&self.board);
-        let places = Places::new(Addresses {
+        let initial = Addresses {
             health: arguments.health_address,
             metrics: arguments.metrics_address,
-        });
+        };
+        let places = Places::new(initial, *self.board.duty().borrow());
         let (proxy, health) = (self.proxy.clone(), self.health.clone());
         let public = health_answer::router(board(), proxy, health, &self.metrics)
             .merge(self.health.readiness_router());

@@ -17,7 +17,9 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use crate::conntrack;
+use crate::duty::Duty;
 use crate::engine::{Configuration, View};
+use crate::foreign_proxy::{self, Sight};
 
 /// For how long a node that hears nothing of its source still counts as up to date: as long as it takes
 /// to notice, and to let an API server start again. Longer, and it may be sending traffic to what is
@@ -38,6 +40,10 @@ pub(crate) struct Facts<'a> {
     pub(crate) connections: &'a conntrack::Standing,
     /// The node ports that localhost should have and has not.
     pub(crate) not_relayed: &'a [Rejection],
+    /// Whose the node's Services are.
+    pub(crate) duty: Duty,
+    /// What there is of other proxies.
+    pub(crate) sight: &'a Sight,
     pub(crate) kernel: &'a str,
 }
 
@@ -65,9 +71,7 @@ pub(crate) fn status(
     NodeProxyStatus {
         observed_generation: generation,
         applied_hash: if applied {
-            // What the operator stamped is what it compares with; an agent of another version
-            // could complete and hash the same configuration differently.
-            Some(assignment.map_or_else(|| view.hash.clone(), |a| a.spec.config_hash.clone()))
+            Some(view.hash.clone())
         } else {
             before.applied_hash.clone()
         },
@@ -109,6 +113,9 @@ pub(crate) fn ready(facts: &Facts<'_>, now: Timestamp) -> Finding {
     let families = families(facts);
     let finding =
         |status, reason, message: String| finding(condition::READY, status, reason, message);
+    if facts.duty == Duty::HandedBack {
+        return finding(Status::False, reason::HANDED_BACK, handed_back(facts));
+    }
     if !view.missing.is_empty() {
         let message = format!("waiting for the {}", view.missing.join(", the "));
         let reason = match view.configuration {
@@ -170,8 +177,10 @@ fn findings(facts: &Facts<'_>, now: Timestamp) -> Vec<Finding> {
         degraded(facts),
         honoured(facts),
     ];
-    findings.extend(families(facts).iter().map(family_programmed));
+    let families = families(facts).iter();
+    findings.extend(families.map(|family| family_programmed(family, facts.duty)));
     findings.extend(facts.report.map(rules_contested));
+    findings.extend(foreign_proxy::finding(facts.sight));
     findings.push(source_synced(facts.view));
     findings.extend(manifests_parsed(facts.view));
     findings.extend(conntrack::findings(facts.connections));
@@ -192,6 +201,9 @@ fn progressing(facts: &Facts<'_>, now: Timestamp) -> Finding {
     let say = |status, reason, message: &str| {
         finding(condition::PROGRESSING, status, reason, message.to_owned())
     };
+    if facts.duty == Duty::HandedBack {
+        return say(Status::False, reason::HANDED_BACK, &handed_back(facts));
+    }
     if let Some(Activity::Running { since, .. }) = facts.report.map(|report| report.activity)
         && age(since, now) > SLOW_ROUND
     {
@@ -281,7 +293,23 @@ fn honoured(facts: &Facts<'_>) -> Finding {
     }
 }
 
-fn family_programmed(family: &FamilyStatus) -> Finding {
+/// What became of the node's Services.
+fn handed_back(facts: &Facts<'_>) -> String {
+    let failing = families(facts).iter().find(|f| f.failing.is_some());
+    if let Some(family) = failing {
+        let error = failure_message(family);
+        return format!("handed back, and our rules are still here: {error}");
+    }
+    match facts.sight {
+        Sight::Seen(found, _) if found.is_nothing() => {
+            "handed back, and no rules of another proxy are here: nobody serves this node's Services"
+        }
+        _ => "handed back to another proxy: nothing of ours is in the kernel",
+    }
+    .to_owned()
+}
+
+fn family_programmed(family: &FamilyStatus, duty: Duty) -> Finding {
     let kind = match family.family {
         Family::Ipv4 => condition::IPV4_PROGRAMMED,
         Family::Ipv6 => condition::IPV6_PROGRAMMED,
@@ -293,6 +321,10 @@ fn family_programmed(family: &FamilyStatus) -> Finding {
                 Some(first) => format!("all but {}: {first}", family.quarantined.len()),
             };
             finding(kind, Status::True, reason::FAMILY_PROGRAMMED, message)
+        }
+        Standing::NeverProgrammed if duty == Duty::HandedBack => {
+            let message = String::new();
+            finding(kind, Status::False, reason::HANDED_BACK, message)
         }
         Standing::NeverProgrammed if family.failing.is_none() => {
             let message = "no rule has been written since the agent started".to_owned();

@@ -12,3 +12,4 @@ pub mod network;
 pub mod scenario;
 pub mod system_clock;
 pub mod trial;
+pub mod shared;

@@ -7,11 +7,10 @@ use std::collections::BTreeMap;
 use std::env;
 use std::ops::Range;
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, ensure};
-use libtest_mimic::{Arguments, Failed, Trial};
+use libtest_mimic::{Arguments, Trial};
 use testkit::Seeded;
 use tests::control_plane::build_programs;
 use tests::deadline::wait_for;
@@ -20,6 +19,8 @@ use tests::differential::{
     Origin, Population, Rival, Service,
 };
 use tests::network::enter_private_namespaces;
+use tests::shared::Shared;
+use tests::trial::trial;
 
 /// The seeds of every run; `SIGNPOST_SEEDS` names others.
 const SEEDS: Range<u64> = 0..3;
@@ -34,29 +35,16 @@ const FOLLOWS_WITHIN: Duration = Duration::from_secs(10);
 
 type Test = fn(&mut Contest) -> Result<()>;
 
-/// The contest that trials share, made by the first that needs it.
-#[derive(Debug, Clone, Default)]
-struct Shared(Arc<Mutex<State>>);
-
-#[derive(Debug, Default)]
-enum State {
-    #[default]
-    NotStarted,
-    Running(Box<Contest>),
-    /// It did not start: what trials after the first are told.
-    Failed,
-}
-
 fn main() -> Result<()> {
     build_programs()?;
     enter_private_namespaces()?;
     let mut arguments = Arguments::from_args();
     arguments.test_threads = Some(1);
-    let mut trials = vec![Trial::test(
+    let mut trials = vec![trial(
         "every_expected_difference_is_a_row_of_the_parity_page",
-        || expectations_are_documented().map_err(|error| Failed::from(format!("{error:#}"))),
+        expectations_are_documented,
     )];
-    let shared = Shared::default();
+    let shared = Shared::new("contest", Contest::start);
     let assets = env::var_os("KUBEBUILDER_ASSETS");
     if assets.is_some_and(|folder| !Path::new(&folder).join("kube-proxy").exists()) {
         let name = "SKIPPED_all_comparisons_for_want_of_kube-proxy_in_KUBEBUILDER_ASSETS";
@@ -64,14 +52,15 @@ fn main() -> Result<()> {
     } else {
         for seed in seeds()? {
             let name = format!("seed_{seed}_no_packet_tells_one_from_the_other");
-            trials.push(shared.trial(name, move |contest| compare_seed(contest, seed)));
+            let test = move |contest: &mut Contest| compare_seed(contest, seed);
+            trials.push(shared.trial(&name, move |contest| run_cleared(contest, test)));
         }
         let others: [(&str, Test); 2] = [
             ("health_checks_read_alike", compare_probes),
             ("a_difference_is_noticed", notice),
         ];
         for (name, test) in others {
-            trials.push(shared.trial(name.to_owned(), test));
+            trials.push(shared.trial(name, move |contest| run_cleared(contest, test)));
         }
     }
     let conclusion = libtest_mimic::run(&arguments, trials);
@@ -289,37 +278,10 @@ fn expectations_are_documented() -> Result<()> {
     Ok(())
 }
 
-// === impl Shared ===
-
-impl Shared {
-    fn trial(
-        &self,
-        name: String,
-        test: impl Fn(&mut Contest) -> Result<()> + Send + 'static,
-    ) -> Trial {
-        let shared = self.clone();
-        Trial::test(name, move || {
-            let outcome = shared.run(test);
-            outcome.map_err(|error| Failed::from(format!("{error:#}")))
-        })
-    }
-
-    /// Runs a test on a contest without Services.
-    fn run(&self, test: impl Fn(&mut Contest) -> Result<()>) -> Result<()> {
-        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if matches!(*state, State::NotStarted) {
-            *state = State::Failed;
-            let started = Instant::now();
-            let contest = Contest::start().context("the contest did not start")?;
-            println!("    the contest started in {:.1?}", started.elapsed());
-            *state = State::Running(Box::new(contest));
-        }
-        let State::Running(contest) = &mut *state else {
-            return Err(anyhow!("the contest did not start: see the first trial"));
-        };
-        let outcome = test(contest);
-        let cleared = contest.clear();
-        outcome.map_err(|error| anyhow!("{error:#}\n{}", contest.describe_logs()))?;
-        cleared
-    }
+/// Runs a test on a contest without Services.
+fn run_cleared(contest: &mut Contest, test: impl FnOnce(&mut Contest) -> Result<()>) -> Result<()> {
+    let outcome = test(contest);
+    let cleared = contest.clear();
+    outcome.map_err(|error| anyhow!("{error:#}\n{}", contest.describe_logs()))?;
+    cleared
 }

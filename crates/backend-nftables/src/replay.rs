@@ -89,6 +89,8 @@ impl Table {
                 let chain = self.chains.get_mut(name).ok_or_else(|| missing(name))?;
                 Arc::make_mut(chain).rules.clear();
             }
+            // Rules in memory have no numbers.
+            Operation::DeleteRule { chain, .. } => return Err(missing(chain)),
             Operation::DeleteChain(name) => {
                 let chain = self.chains.get(name).ok_or_else(|| missing(name))?;
                 if !chain.rules.is_empty() || self.leads_to(name) {

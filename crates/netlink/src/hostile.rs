@@ -117,6 +117,10 @@ fn decode_all(bytes: &[u8]) -> (usize, Vec<DecodeError>) {
     for message in Messages::parse(bytes) {
         count += 1;
         let _ = (nf_tables::table(&message), nf_tables::generation(&message));
+        let _ = (
+            nf_tables::foreign_chain(&message),
+            nf_tables::jump(&message),
+        );
         let _ = message.errno();
         let family = match message.family() {
             Some(10) => Family::Ip6,

@@ -19,6 +19,7 @@
 
 pub mod conntrack;
 mod descriptor;
+mod exchange;
 #[cfg(test)]
 mod hostile;
 mod listener;

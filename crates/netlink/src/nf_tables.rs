@@ -3,6 +3,7 @@
 mod decode;
 mod encode;
 mod expression;
+mod foreign;
 mod jenkins;
 mod print;
 mod transaction;
@@ -12,11 +13,15 @@ use std::sync::Arc;
 
 pub use decode::DecodeError;
 pub(crate) use decode::{chain, elements, generation, rule, set, table};
-pub(crate) use encode::{encode, encode_dump, encode_generation, message as request};
+pub(crate) use encode::{
+    encode, encode_dump, encode_generation, encode_get_chain, message as request,
+};
 pub use expression::{
     ADDRESS_TYPE_LOCAL, CtKey, Direction, Expression, FibField, Learning, MetaKey, NatKind,
     NumberGenerator, Operator, PayloadBase, Register, RejectKind,
 };
+pub use foreign::{Entry, ForeignChain, Jump};
+pub(crate) use foreign::{foreign_chain, jump};
 pub use jenkins::{jhash, reciprocal_scale};
 pub use print::Typed;
 pub use transaction::{Operation, Transaction};

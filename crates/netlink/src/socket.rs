@@ -1,18 +1,16 @@
 //! One netlink socket, kept open for the life of the process.
 
+mod foreign;
+
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::Duration;
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::io::Errno;
-use rustix::net::netlink::SocketAddrNetlink;
-use rustix::net::{RecvFlags, SendFlags, recv, sendto};
 use thiserror::Error;
 
 use crate::descriptor::{self, OpenError, observe_namespace};
+use crate::exchange;
 use crate::nf_tables::{
     self, Bytes, Chain, DecodeError, ElementData, Family, Rule, Set, Transaction,
 };
@@ -20,8 +18,6 @@ use crate::wire::{DONE, DUMP_INTERRUPTED, ERROR, Message, Messages};
 
 /// The kernel sends at most 32 KiB of a dump at once; an error carries the message it is about.
 const DATAGRAM: usize = 128 << 10;
-/// The kernel answers when it is done, and it is done in milliseconds; a minute is a hang.
-const ANSWER_DEADLINE: Duration = Duration::from_secs(60);
 /// How often a dump begins anew because somebody changed the ruleset meanwhile.
 const DUMP_ATTEMPTS: u32 = 20;
 
@@ -335,18 +331,8 @@ impl Socket {
         if self.condition == Condition::Failed {
             self.reopen()?;
         }
-        // To the kernel: port 0, no groups.
-        let kernel = SocketAddrNetlink::new(0, 0);
-        loop {
-            match sendto(&self.descriptor, bytes, SendFlags::empty(), &kernel) {
-                Err(Errno::INTR) => {}
-                Err(errno) => {
-                    self.condition = Condition::Failed;
-                    return Err(errno.into());
-                }
-                Ok(_) => return Ok(()),
-            }
-        }
+        let sent = exchange::send(&self.descriptor, bytes);
+        self.note(sent)
     }
 
     /// Opens it anew where it was; from a thread that is elsewhere, that would be another kernel's
@@ -363,35 +349,15 @@ impl Socket {
     }
 
     fn receive(&mut self) -> std::io::Result<usize> {
-        let received = self.receive_datagram();
-        if received.is_err() {
-            self.condition = Condition::Failed;
-        }
-        received
+        let received = exchange::receive(&self.descriptor, &mut self.datagram);
+        self.note(received)
     }
 
-    fn receive_datagram(&mut self) -> std::io::Result<usize> {
-        let deadline = Timespec {
-            tv_sec: i64::try_from(ANSWER_DEADLINE.as_secs()).unwrap_or(i64::MAX),
-            tv_nsec: 0,
-        };
-        loop {
-            let mut ready = [PollFd::new(&self.descriptor, PollFlags::IN)];
-            match poll(&mut ready, Some(&deadline)) {
-                Err(Errno::INTR) => continue,
-                Err(errno) => return Err(errno.into()),
-                Ok(0) => return Err(std::io::ErrorKind::TimedOut.into()),
-                Ok(_) => {}
-            }
-            match recv(&self.descriptor, &mut self.datagram, RecvFlags::TRUNC) {
-                Err(Errno::INTR) => {}
-                Err(errno) => return Err(errno.into()),
-                Ok((_, length)) if length > self.datagram.len() => {
-                    return Err(std::io::ErrorKind::FileTooLarge.into());
-                }
-                Ok((_, length)) => return Ok(length),
-            }
+    fn note<T>(&mut self, outcome: std::io::Result<T>) -> std::io::Result<T> {
+        if outcome.is_err() {
+            self.condition = Condition::Failed;
         }
+        outcome
     }
 }
 

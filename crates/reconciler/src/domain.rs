@@ -158,13 +158,28 @@ impl<B: Backend> Domain<B> {
     }
 
     /// Removes everything that is ours from the kernel. Whatever comes of it, the next round reads
-    /// the kernel back.
-    pub fn commit_removal(&mut self) -> Result<Receipt, CommitError> {
+    /// the kernel back. A failure is in [`status`](Domain::status), too.
+    pub fn commit_removal(&mut self, clock: &dyn Clock) -> Result<Receipt, CommitError> {
         self.believed = None;
         self.doubt = None;
-        let receipt = self.backend.commit_removal()?;
+        let receipt = match self.backend.commit_removal() {
+            Ok(receipt) => receipt,
+            Err(error) => {
+                let failure = Failure {
+                    error: error_chain(&error),
+                    recovery: error.recovery,
+                };
+                self.fail(failure, clock.wall_time(), 0);
+                return Err(error);
+            }
+        };
         self.programmed = None;
         self.programmed_since = None;
+        self.failing = None;
+        self.quarantine = Quarantine::default();
+        self.shortfall = Shortfall::default();
+        // What others do to what is not there harms nobody.
+        self.damages.forget_heard();
         Ok(receipt)
     }
 
@@ -312,6 +327,22 @@ impl<B: Backend> Domain<B> {
             })
     }
 
+    /// Writes down a failure of what began at `started`; `retries` is 1 where it only repeated what
+    /// had failed, and 0 elsewhere.
+    fn fail(&mut self, failure: Failure, started: SystemTime, retries: u32) {
+        let (since, rounds, before) = match &self.failing {
+            Some(before) => (before.since, before.rounds, before.retries),
+            None => (started, 0, 0),
+        };
+        self.failing = Some(Failing {
+            since,
+            rounds: rounds.saturating_add(1),
+            retries: before.saturating_add(retries),
+            error: failure.error,
+            recovery: failure.recovery,
+        });
+    }
+
     /// Writes down how the round ended.
     fn conclude(&mut self, result: Result<(), Failure>, progress: &Progress<'_>) -> Arc<Round> {
         let now = progress.clock.wall_time();
@@ -331,18 +362,8 @@ impl<B: Backend> Domain<B> {
                 }
             }
             Err(failure) => {
-                let (since, rounds, retries) = match &self.failing {
-                    Some(before) => (before.since, before.rounds, before.retries),
-                    None => (progress.started, 0, 0),
-                };
                 let retry = u32::from(progress.reason == Reason::Retry);
-                self.failing = Some(Failing {
-                    since,
-                    rounds: rounds.saturating_add(1),
-                    retries: retries.saturating_add(retry),
-                    error: failure.error.clone(),
-                    recovery: failure.recovery,
-                });
+                self.fail(failure.clone(), progress.started, retry);
                 Outcome::Failed(failure)
             }
         };

@@ -75,11 +75,11 @@ impl<B: Backend> Reconciler<B> {
 
     /// Removes everything that is ours from the kernel, in every family, whatever happens in the
     /// others; returns what went wrong.
-    pub fn commit_removal(&mut self) -> Result<(), Vec<CommitError>> {
+    pub fn commit_removal(&mut self, clock: &dyn Clock) -> Result<(), Vec<CommitError>> {
         let failures: Vec<CommitError> = self
             .domains
             .iter_mut()
-            .filter_map(|domain| domain.commit_removal().err())
+            .filter_map(|domain| domain.commit_removal(clock).err())
             .collect();
         if failures.is_empty() {
             Ok(())

@@ -6,7 +6,7 @@ mod report;
 
 use std::fmt;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use backend::{Backend, Disturbance};
 use dataplane::{Dataplane, Family};
@@ -65,6 +65,9 @@ pub enum Permission {
     /// It keeps what it has: nothing is written, nothing is removed, drift is not repaired. What
     /// is wanted is remembered, and programmed once this ends.
     Paused,
+    /// It holds nothing of ours: what is there is removed, and nothing is written. What is wanted is
+    /// remembered, and programmed once this ends.
+    Withdrawn,
 }
 
 /// Where the outcome of a resync goes.
@@ -75,7 +78,7 @@ pub struct Reply(Box<dyn FnOnce(Resync) + Send>);
 pub enum Resync {
     /// The round in each family.
     Done(Vec<Arc<Round>>),
-    /// None: the loop is paused.
+    /// None: the loop is paused, or nothing of ours is to be in the kernel.
     Paused,
 }
 
@@ -97,15 +100,14 @@ pub fn run<B: Backend>(
         clock,
         publish,
         schedule: Schedule::new(settings.periods),
-        permission: settings.permission,
+        permission: Permission::Active,
         desired: None,
         backlog: Backlog::default(),
         replies: Vec::new(),
         contest: None,
+        removal: None,
     };
-    if settings.permission == Permission::Paused {
-        state.publish_idle();
-    }
+    state.permit(settings.permission, settings.periods);
     while let Next::Round(reason) = state.take_commands(inbox) {
         state.round(reason);
     }
@@ -122,6 +124,16 @@ struct Loop<'a, B: Backend, P> {
     backlog: Backlog,
     replies: Vec<Reply>,
     contest: Option<Contest>,
+    /// The next attempt to remove everything, after one that failed.
+    removal: Option<Removal>,
+}
+
+/// An attempt to remove everything that is due.
+#[derive(Debug, Clone, Copy)]
+struct Removal {
+    at: Instant,
+    /// How many have failed before.
+    failures: u32,
 }
 
 /// What to do after taking commands.
@@ -149,6 +161,7 @@ impl<B: Backend, P: FnMut(Report, &[Domain<B>])> Loop<'_, B, P> {
                 Received::Command(Command::Stop) | Received::Closed => return Next::End,
                 Received::Command(command) => self.take(command),
                 Received::Nothing => {
+                    self.remove_if_due();
                     if let Some(reason) = self.start() {
                         return Next::Round(reason);
                     }
@@ -162,6 +175,10 @@ impl<B: Backend, P: FnMut(Report, &[Domain<B>])> Loop<'_, B, P> {
     fn wait(&self) -> Option<Duration> {
         match self.permission {
             Permission::Paused => None,
+            Permission::Withdrawn => {
+                let removal = self.removal?;
+                Some(removal.at.saturating_duration_since(self.clock.now()))
+            }
             Permission::Active => {
                 let due = self.schedule.due().map(|due| due.at);
                 let next = due.into_iter().chain(self.schedule.calm_at()).min()?;
@@ -172,7 +189,7 @@ impl<B: Backend, P: FnMut(Report, &[Domain<B>])> Loop<'_, B, P> {
 
     fn start(&mut self) -> Option<Reason> {
         match self.permission {
-            Permission::Paused => None,
+            Permission::Paused | Permission::Withdrawn => None,
             Permission::Active => self.schedule.start(self.clock.now()),
         }
     }
@@ -194,12 +211,7 @@ impl<B: Backend, P: FnMut(Report, &[Domain<B>])> Loop<'_, B, P> {
                 permission,
             }) => {
                 self.schedule.set_periods(periods);
-                if self.permission != permission {
-                    self.permission = permission;
-                    self.end_contest_if_paused();
-                    self.refuse_replies_if_paused();
-                    self.publish_idle();
-                }
+                self.permit(permission, periods);
             }
             Command::Drifted(disturbance) => {
                 self.reconciler.disturb(&disturbance, now);
@@ -214,15 +226,52 @@ impl<B: Backend, P: FnMut(Report, &[Domain<B>])> Loop<'_, B, P> {
         }
     }
 
+    fn permit(&mut self, permission: Permission, periods: Periods) {
+        if self.permission == permission {
+            return;
+        }
+        self.permission = permission;
+        self.removal = None;
+        self.end_contest_if_paused();
+        self.refuse_replies_if_paused();
+        if permission == Permission::Withdrawn {
+            // What follows is as after a start: the kernel is looked at before it is written to.
+            self.schedule = Schedule::new(periods);
+            if self.desired.is_some() {
+                self.schedule.changed(self.clock.now(), Urgency::Ordinary);
+            }
+            self.remove(0);
+        }
+        self.publish_idle();
+    }
+
+    fn remove_if_due(&mut self) {
+        if let Some(removal) = self.removal
+            && removal.at <= self.clock.now()
+        {
+            self.remove(removal.failures);
+            self.publish_idle();
+        }
+    }
+
+    /// Removes everything that is ours, after so many attempts that have failed.
+    fn remove(&mut self, failures: u32) {
+        let removed = self.reconciler.commit_removal(self.clock);
+        self.removal = removed.is_err().then(|| Removal {
+            at: self.clock.now() + self.schedule.retry_delay(failures),
+            failures: failures.saturating_add(1),
+        });
+    }
+
     /// While nothing is repaired, no repair is held back.
     fn end_contest_if_paused(&mut self) {
-        if self.permission == Permission::Paused {
+        if self.permission != Permission::Active {
             self.contest = None;
         }
     }
 
     fn refuse_replies_if_paused(&mut self) {
-        if self.permission == Permission::Paused {
+        if self.permission != Permission::Active {
             for reply in self.replies.drain(..) {
                 reply.send(Resync::Paused);
             }
@@ -291,6 +340,7 @@ impl<B: Backend, P: FnMut(Report, &[Domain<B>])> Loop<'_, B, P> {
         let activity = match self.permission {
             Permission::Active => Activity::Waiting,
             Permission::Paused => Activity::Paused,
+            Permission::Withdrawn => Activity::Withdrawn,
         };
         self.publish(activity, Vec::new(), Vec::new());
     }

@@ -147,6 +147,11 @@ impl Schedule {
         self.requested.get_or_insert(now);
     }
 
+    /// How long after a failure that followed so many others the next attempt is made.
+    pub(crate) fn retry_delay(&self, failures: u32) -> Duration {
+        retry_delay(failures, self.periods.sync_period)
+    }
+
     /// The repairs of late, while they are so many that the next one has to wait.
     pub(crate) fn held_back(&self) -> Option<&Streak> {
         self.restraint.held_back().map(|(streak, _)| streak)

@@ -2,8 +2,8 @@
 
 use super::{
     ACCEPTED, CONFLICT, CONNTRACK_CONFIGURED, CONNTRACK_PRESSURE, DEGRADED, FEATURES_HONOURED,
-    IPV4_PROGRAMMED, IPV6_PROGRAMMED, MANIFESTS_PARSED, PROGRESSING, READY, RULES_CONTESTED,
-    SOURCE_SYNCED,
+    FOREIGN_PROXY_DETECTED, IPV4_PROGRAMMED, IPV6_PROGRAMMED, MANIFESTS_PARSED, PROGRESSING, READY,
+    RULES_CONTESTED, SOURCE_SYNCED,
 };
 
 /// Why a condition has its status.
@@ -56,6 +56,22 @@ reasons! {
     REPAIRS_HELD_BACK = "RepairsHeldBack" for [RULES_CONTESTED, DEGRADED]:
         "Stop the program the message names from flushing or editing tables ip signpost and ip6 signpost; until then Services fail again and again for up to a few seconds.";
 
+    // A node and another proxy.
+    HANDED_BACK = "HandedBack" for [READY, PROGRESSING, IPV4_PROGRAMMED, IPV6_PROGRAMMED]:
+        "This node's Services were left to another proxy on request: run signpost-agent takeover on it to have them served by Signpost again.";
+    NONE_FOUND = "NoneFound" for [FOREIGN_PROXY_DETECTED]:
+        "Nothing to do: no rules of another service proxy are on the node.";
+    KUBE_PROXY_NFTABLES = "KubeProxyNftables" for [FOREIGN_PROXY_DETECTED]:
+        "Rules of kube-proxy's mode nftables are beside ours, and both serve: stop kube-proxy, then run signpost-agent takeover on the node.";
+    KUBE_PROXY_IPTABLES = "KubeProxyIptables" for [FOREIGN_PROXY_DETECTED]:
+        "Rules of kube-proxy's mode iptables are beside ours, and both serve: stop kube-proxy, then run signpost-agent takeover on the node, which says where kube-proxy --cleanup is needed.";
+    KUBE_PROXY_IPVS = "KubeProxyIpvs" for [FOREIGN_PROXY_DETECTED]:
+        "Virtual servers of kube-proxy's mode ipvs are on the node: stop kube-proxy, then run kube-proxy --cleanup of the same version in its image.";
+    LEGACY_RULES_UNREAD = "LegacyRulesUnread" for [FOREIGN_PROXY_DETECTED]:
+        "Nothing to do where kube-proxy never ran in mode iptables: whether its rules are in the legacy iptables only iptables-legacy-save -t nat on the node can tell.";
+    RULES_UNREADABLE = "RulesUnreadable" for [FOREIGN_PROXY_DETECTED]:
+        "The kernel does not say whether rules of another proxy are on the node: read the message for why, and see whether the agent has CAP_NET_ADMIN.";
+
     // A node and its sources.
     LISTS_COMPLETE = "ListsComplete" for [SOURCE_SYNCED]:
         "Nothing to do: the agent has read everything and follows changes.";
@@ -105,6 +121,8 @@ reasons! {
         "Nodes took longer than rollout.progressDeadline: look at status.worstNodes and their NodeProxy objects.";
     HALTED = "Halted" for [PROGRESSING]:
         "A wave of the rollout failed and no further node changes: mend or revert the profile.";
+    HELD_BACK = "HeldBack" for [PROGRESSING, DEGRADED]:
+        "Nodes that came to the profile after its rollout fail with it, and others that came keep what they have: mend the nodes the message names, or move them away.";
     ROLLED_BACK = "RolledBack" for [PROGRESSING, DEGRADED]:
         "A wave of the rollout failed and its nodes went back: look at the nodes the message names, then mend the profile.";
 
@@ -121,8 +139,6 @@ reasons! {
         "Some nodes are not ready: look at status.worstNodes, and at condition Ready of their NodeProxy objects.";
     NO_MATCHING_NODES = "NoMatchingNodes" for [READY]:
         "Nothing to do if this is meant: the profile decides for no node; otherwise compare its nodeSelector with the labels of the nodes.";
-    HELD_BACK = "HeldBack" for [PROGRESSING, DEGRADED]:
-        "Nodes that came to the profile after its rollout fail with it, and others that came keep what they have: mend the nodes the message names, or move them away.";
     VALID = "Valid" for [ACCEPTED]:
         "Nothing to do: the configuration is valid.";
     INVALID_FIELD = "InvalidField" for [ACCEPTED, READY]:

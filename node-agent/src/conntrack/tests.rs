@@ -107,3 +107,20 @@ fn t30_after_a_repair_it_is_told_that_nothing_was_known() {
         assert_eq!(told, ["?", "programmed"]);
     }
 }
+
+/// Whose Services were handed to another proxy keeps its hands off that proxy's connections.
+#[test]
+fn where_nothing_of_ours_is_in_the_kernel_nothing_is_known() {
+    let report = Report {
+        activity: Activity::Withdrawn,
+        families: Vec::new(),
+        contest: None,
+        finished: Vec::new(),
+        latencies: Vec::new(),
+    };
+    let learnt = learnt(&report);
+    let families: Vec<Family> = learnt.iter().map(|(family, _)| *family).collect();
+    assert_eq!(families, Family::ALL);
+    let unknown = |(_, knowledge): &(Family, Knowledge)| matches!(knowledge, Knowledge::Unknown);
+    assert!(learnt.iter().all(unknown));
+}

@@ -154,6 +154,26 @@ fn a_node_whose_operator_is_gone_goes_on_with_what_it_was_told() {
 }
 
 #[test]
+fn a_configuration_is_made_once_and_goes_by_the_name_it_was_given() {
+    let mut story = Story::new(Silence::MayEnd).listed();
+    let mut told = assignment("masquerade: {all: true}");
+    told.spec.config_hash = decode(json!("of-another-version"));
+    story.apply(Delivery::Configuration(Some(told.clone())));
+    let first = story.engine.view();
+    assert_eq!(first.hash, told.spec.config_hash);
+    story.service("cart", "10.96.0.10");
+    story.apply(Delivery::Configuration(None));
+    assert!(story.compile().is_some());
+    let later = story.engine.view();
+    assert!(Arc::ptr_eq(&first.effective, &later.effective));
+    assert_eq!(later.hash, first.hash, "it is gone by still");
+    story.apply(Delivery::Configuration(Some(assignment("{}"))));
+    let other = story.engine.view();
+    assert_eq!(*other.effective, EffectiveConfig::default());
+    assert_eq!(other.hash, ConfigHash::of(&EffectiveConfig::default()));
+}
+
+#[test]
 fn a_change_compiles_its_own_service_and_shares_the_others() {
     let mut story = Story::new(Silence::IsAnAnswer).listed();
     story.apply(Delivery::Configuration(None));

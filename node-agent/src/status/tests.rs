@@ -24,9 +24,9 @@ fn view() -> View {
     };
     View {
         missing: Vec::new(),
-        configuration: Configuration::Assigned(assignment),
+        configuration: Configuration::Assigned(Arc::new(assignment)),
         hash: ConfigHash::of(&effective),
-        effective,
+        effective: Arc::new(effective),
         source: SourceHealth::default(),
         standing: catalog::NodeStanding::Staying,
         wanted: Some(Dataplane::new(
@@ -85,6 +85,8 @@ fn say(view: &View, report: Option<&Report>) -> NodeProxyStatus {
         conntrack: None,
         connections: &conntrack::Standing::default(),
         not_relayed: &[],
+        duty: Duty::Serving,
+        sight: &Sight::None,
         kernel: "6.18",
     };
     status(&facts, &NodeProxyStatus::default(), Timestamp::UNIX_EPOCH)
@@ -197,7 +199,7 @@ fn t25_a_service_that_the_kernel_refuses_is_named_and_the_node_is_ready() {
 #[test]
 fn t4_a_mode_that_is_not_there_is_answered_and_the_effective_one_is_shown() {
     let mut view = view();
-    view.effective.mode = Mode::Ipvs;
+    Arc::make_mut(&mut view.effective).mode = Mode::Ipvs;
     let both = Family::ALL.map(|family| programmed(family, &view));
     let status = say(&view, Some(&report(both)));
     assert_eq!(status.mode, Some(Mode::Nftables));
@@ -235,6 +237,8 @@ fn say_at(view: &View, report: &Report, now: SystemTime) -> NodeProxyStatus {
         conntrack: None,
         connections: &conntrack::Standing::default(),
         not_relayed: &[],
+        duty: Duty::Serving,
+        sight: &Sight::None,
         kernel: "6.18",
     };
     let now = Timestamp::try_from(now).expect("a time");
@@ -353,5 +357,58 @@ fn who_keeps_changing_the_rules_is_told_once_and_who_did_it_last_afterwards() {
         told(&status, condition::READY).0,
         "True",
         "the rules are there again"
+    );
+}
+
+#[test]
+fn a_node_that_was_handed_back_is_not_ready_and_says_who_serves() {
+    let view = view();
+    let mut report = report(Family::ALL.map(|family| {
+        let mut status = programmed(family, &view);
+        (status.programmed, status.programmed_since) = (None, None);
+        status
+    }));
+    report.activity = Activity::Withdrawn;
+    let say = |report: &Report, sight: &Sight| {
+        let facts = Facts {
+            view: &view,
+            report: Some(report),
+            elements: 0,
+            latency: None,
+            conntrack: None,
+            connections: &conntrack::Standing::default(),
+            not_relayed: &[],
+            duty: Duty::HandedBack,
+            sight,
+            kernel: "6.18",
+        };
+        status(&facts, &NodeProxyStatus::default(), Timestamp::UNIX_EPOCH)
+    };
+    let told_of = |sight: &Sight| {
+        let status = say(&report, sight);
+        for kind in [
+            condition::READY,
+            condition::PROGRESSING,
+            condition::IPV6_PROGRAMMED,
+        ] {
+            let (status, reason, _) = told(&status, kind);
+            assert_eq!((&*status, &*reason), ("False", "HandedBack"), "{kind}");
+        }
+        told(&status, condition::READY).2
+    };
+    assert!(told_of(&Sight::None).contains("nothing of ours is in the kernel"));
+    let nothing = Sight::Seen(
+        foreign_proxy::Found::default(),
+        foreign_proxy::process::KubeProxy::Silent,
+    );
+    assert!(told_of(&nothing).contains("nobody serves"));
+
+    let mut stuck = report.clone();
+    stuck.families[0] = failing(stuck.families[0].clone(), Recovery::Retry);
+    let status = say(&stuck, &Sight::None);
+    assert!(
+        told(&status, condition::READY)
+            .2
+            .contains("still here: IPv4: failed to commit")
     );
 }

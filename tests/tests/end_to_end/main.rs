@@ -11,29 +11,16 @@ mod profiles;
 mod restarts;
 mod traffic;
 
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use anyhow::{Context, Result, anyhow};
-use libtest_mimic::{Arguments, Failed, Trial};
+use libtest_mimic::Arguments;
 use tests::cluster::Cluster;
 use tests::control_plane::build_programs;
 use tests::network::enter_private_namespaces;
+use tests::shared::Shared;
 
 type Test = fn(&mut Cluster) -> Result<()>;
-
-/// The cluster that trials share, made by the first that needs it.
-#[derive(Debug, Clone, Default)]
-struct Shared(Arc<Mutex<State>>);
-
-#[derive(Debug, Default)]
-enum State {
-    #[default]
-    NotStarted,
-    Running(Box<Cluster>),
-    /// It did not start: what trials after the first are told.
-    Failed,
-}
 
 fn main() -> Result<()> {
     build_programs()?;
@@ -113,48 +100,28 @@ fn main() -> Result<()> {
         ),
         ("a_node_joins_and_leaves", nodes::join_and_leave),
     ];
-    let shared = Shared::default();
-    let trials = tests.map(|(name, test)| {
-        let shared = shared.clone();
-        Trial::test(name, move || {
-            let outcome = shared.run(test);
-            outcome.map_err(|error| Failed::from(format!("{error:#}")))
-        })
-    });
+    let shared = Shared::new("cluster", Cluster::start);
+    let trials =
+        tests.map(|(name, test)| shared.trial(name, move |cluster| run_settled(cluster, test)));
     let conclusion = libtest_mimic::run(&arguments, trials.into());
     // An exit drops nothing.
     drop(shared);
     conclusion.exit();
 }
 
-// === impl Shared ===
-
-impl Shared {
-    /// Runs a test on the cluster as it is when nothing is going on.
-    fn run(&self, test: Test) -> Result<()> {
-        // A trial that panicked has left behind what every trial begins with putting right.
-        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if matches!(*state, State::NotStarted) {
-            *state = State::Failed;
-            let started = Instant::now();
-            let cluster = Cluster::start().context("the cluster did not start")?;
-            println!("    the cluster started in {:.1?}", started.elapsed());
-            *state = State::Running(Box::new(cluster));
-        }
-        let State::Running(cluster) = &mut *state else {
-            return Err(anyhow!("the cluster did not start: see the first trial"));
-        };
-        let started = Instant::now();
-        let outcome = cluster
-            .settle()
-            .context("not as it should be before anything is done");
-        let settled = started.elapsed();
-        let outcome = outcome.and_then(|()| test(cluster));
-        let outcome = outcome.and_then(|()| cluster.ensure_agents_run());
-        println!(
-            "    took {:.1?}, and {settled:.1?} before it to put everything right",
-            started.elapsed() - settled
-        );
-        outcome.map_err(|error| anyhow!("{error:#}\n{}", cluster.describe_logs()))
-    }
+/// Runs a test on the cluster as it is when nothing is going on. A trial that panicked has left
+/// behind what every trial begins with putting right.
+fn run_settled(cluster: &mut Cluster, test: Test) -> Result<()> {
+    let started = Instant::now();
+    let outcome = cluster
+        .settle()
+        .context("not as it should be before anything is done");
+    let settled = started.elapsed();
+    let outcome = outcome.and_then(|()| test(cluster));
+    let outcome = outcome.and_then(|()| cluster.ensure_agents_run());
+    println!(
+        "    took {:.1?}, and {settled:.1?} before it to put everything right",
+        started.elapsed() - settled
+    );
+    outcome.map_err(|error| anyhow!("{error:#}\n{}", cluster.describe_logs()))
 }

@@ -3,24 +3,16 @@
 use std::ops::ControlFlow;
 use std::os::fd::OwnedFd;
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::io::Errno;
-use rustix::net::netlink::SocketAddrNetlink;
-use rustix::net::{RecvFlags, SendFlags, recv, sendto};
 use thiserror::Error;
 
 use super::codec::{self, NEW};
 use super::{Filter, Flow};
 use crate::descriptor::{self, OpenError};
+use crate::exchange::{receive, send};
 use crate::wire::{DONE, DUMP_INTERRUPTED, ERROR, Messages};
 
 /// The kernel sends at most 32 KiB of a list at once.
 const DATAGRAM: usize = 64 << 10;
-/// The kernel fills a datagram in a millisecond; a minute is a hang.
-const ANSWER_DEADLINE: Timespec = Timespec {
-    tv_sec: 60,
-    tv_nsec: 0,
-};
 /// How often a list begins anew because the table was resized meanwhile.
 const LIST_ATTEMPTS: u32 = 5;
 
@@ -136,10 +128,11 @@ impl FlowSocket {
     pub fn commit_deletion(&mut self, flow: &Flow) -> Result<Deletion, DeleteError> {
         let failed = |step| move |source: std::io::Error| DeleteError::Socket { step, source };
         let sequence = self.next_sequence();
-        self.send(&codec::encode_deletion(flow, sequence))
-            .map_err(failed("send to"))?;
+        let request = codec::encode_deletion(flow, sequence);
+        send(&self.descriptor, &request).map_err(failed("send to"))?;
         loop {
-            let length = self.receive().map_err(failed("receive from"))?;
+            let received = receive(&self.descriptor, &mut self.datagram);
+            let length = received.map_err(failed("receive from"))?;
             let mut messages = Messages::parse(&self.datagram[..length]);
             let answer = messages.find(|m| m.sequence == sequence && m.kind == ERROR);
             let Some(answer) = answer else { continue };
@@ -165,11 +158,12 @@ impl FlowSocket {
     ) -> Result<Attempt, ObserveError> {
         let failed = |step| move |source: std::io::Error| ObserveError::Socket { step, source };
         let sequence = self.next_sequence();
-        self.send(&codec::encode_dump(filter, sequence))
-            .map_err(failed("send to"))?;
+        let request = codec::encode_dump(filter, sequence);
+        send(&self.descriptor, &request).map_err(failed("send to"))?;
         let mut attempt = Attempt::Ended;
         loop {
-            let length = self.receive().map_err(failed("receive from"))?;
+            let received = receive(&self.descriptor, &mut self.datagram);
+            let length = received.map_err(failed("receive from"))?;
             for message in Messages::parse(&self.datagram[..length]) {
                 if message.sequence != sequence {
                     continue;
@@ -206,37 +200,5 @@ impl FlowSocket {
     fn next_sequence(&mut self) -> u32 {
         self.sequence = self.sequence.wrapping_add(1);
         self.sequence
-    }
-
-    fn send(&self, bytes: &[u8]) -> std::io::Result<()> {
-        // To the kernel: port 0, no groups.
-        let kernel = SocketAddrNetlink::new(0, 0);
-        loop {
-            match sendto(&self.descriptor, bytes, SendFlags::empty(), &kernel) {
-                Err(Errno::INTR) => {}
-                Err(errno) => return Err(errno.into()),
-                Ok(_) => return Ok(()),
-            }
-        }
-    }
-
-    fn receive(&mut self) -> std::io::Result<usize> {
-        loop {
-            let mut ready = [PollFd::new(&self.descriptor, PollFlags::IN)];
-            match poll(&mut ready, Some(&ANSWER_DEADLINE)) {
-                Err(Errno::INTR) => continue,
-                Err(errno) => return Err(errno.into()),
-                Ok(0) => return Err(std::io::ErrorKind::TimedOut.into()),
-                Ok(_) => {}
-            }
-            match recv(&self.descriptor, &mut self.datagram, RecvFlags::TRUNC) {
-                Err(Errno::INTR) => {}
-                Err(errno) => return Err(errno.into()),
-                Ok((_, length)) if length > self.datagram.len() => {
-                    return Err(std::io::ErrorKind::FileTooLarge.into());
-                }
-                Ok((_, length)) => return Ok(length),
-            }
-        }
     }
 }

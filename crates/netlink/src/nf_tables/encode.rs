@@ -122,6 +122,17 @@ pub(crate) fn encode_generation(sequence: u32) -> Vec<u8> {
     writer.into_bytes()
 }
 
+/// A request for one chain.
+pub(crate) fn encode_get_chain(family: Family, table: &str, chain: &str, sequence: u32) -> Vec<u8> {
+    let mut writer = Writer::default();
+    let kind = SUBSYSTEM << 8 | message::GET_CHAIN;
+    let open = writer.begin(kind, REQUEST, sequence, family.number(), 0);
+    writer.string(1, table);
+    writer.string(3, chain);
+    writer.end(open);
+    writer.into_bytes()
+}
+
 // === impl Encoder ===
 
 impl Encoder<'_> {
@@ -163,6 +174,12 @@ impl Encoder<'_> {
             }
             Operation::DeleteChain(chain) => {
                 self.message(message::DELETE_CHAIN, 0, |writer| writer.string(3, chain));
+            }
+            Operation::DeleteRule { chain, handle } => {
+                self.message(message::DELETE_RULE, 0, |writer| {
+                    writer.string(2, chain);
+                    writer.bytes(3, &handle.to_be_bytes());
+                });
             }
             Operation::AddRule { chain, rule } => {
                 let family = self.transaction.family;

@@ -386,6 +386,9 @@ impl Display for Transaction {
                 Operation::AddChain(chain) => writeln!(f, "add chain {table} {chain}")?,
                 Operation::FlushChain(chain) => writeln!(f, "flush chain {table} {chain}")?,
                 Operation::DeleteChain(chain) => writeln!(f, "delete chain {table} {chain}")?,
+                Operation::DeleteRule { chain, handle } => {
+                    writeln!(f, "delete rule {table} {chain} handle {handle}")?;
+                }
                 Operation::AddRule { chain, rule } => {
                     writeln!(f, "add rule {table} {chain} {rule}")?;
                 }

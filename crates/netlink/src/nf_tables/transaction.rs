@@ -35,6 +35,13 @@ pub enum Operation {
         /// The rule.
         rule: Rule,
     },
+    /// Removes one rule.
+    DeleteRule {
+        /// The chain.
+        chain: Arc<str>,
+        /// The rule's number, as a [`Jump`](super::Jump) has it.
+        handle: u64,
+    },
     /// Creates a set, or leaves it as it is.
     AddSet(Set),
     /// Removes a set that no rule refers to.

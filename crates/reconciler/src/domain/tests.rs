@@ -383,7 +383,7 @@ fn removal_leaves_nothing_and_the_next_round_programs_everything_again() {
     families.round(&web_and_cart(), Reason::Startup, &clock);
 
     families
-        .commit_removal()
+        .commit_removal(&clock)
         .expect("this kernel has no faults");
 
     for family in Family::ALL {

@@ -36,4 +36,7 @@ pub enum Activity {
     },
     /// It has been told to keep what is programmed as it is.
     Paused,
+    /// It has been told to have nothing of ours in the kernel. A family of which something is left
+    /// fails, and is tried again.
+    Withdrawn,
 }

@@ -1,3 +1,5 @@
+mod withdrawal;
+
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;

@@ -1,0 +1,54 @@
+//! What goes to the kernel and what comes back, whoever asks for what.
+
+use std::io;
+use std::os::fd::OwnedFd;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::net::netlink::SocketAddrNetlink;
+use rustix::net::{RecvFlags, SendFlags, recv, sendto};
+
+/// The kernel answers when it is done, and it is done in milliseconds; a minute is a hang.
+const ANSWER_DEADLINE: Timespec = Timespec {
+    tv_sec: 60,
+    tv_nsec: 0,
+};
+
+/// Sends `bytes` to the kernel.
+pub(crate) fn send(descriptor: &OwnedFd, bytes: &[u8]) -> io::Result<()> {
+    // To the kernel: port 0, no groups.
+    let kernel = SocketAddrNetlink::new(0, 0);
+    loop {
+        match sendto(descriptor, bytes, SendFlags::empty(), &kernel) {
+            Err(Errno::INTR) => {}
+            Err(errno) => return Err(errno.into()),
+            Ok(_) => return Ok(()),
+        }
+    }
+}
+
+/// Waits for the next datagram of the kernel and returns how much of `datagram` it fills. Fails with
+/// `TimedOut` when none comes within a minute, and with `FileTooLarge` when it does not fit; after
+/// any error, what was asked may still be answered.
+pub(crate) fn receive(descriptor: &OwnedFd, datagram: &mut [u8]) -> io::Result<usize> {
+    loop {
+        let mut ready = [PollFd::new(descriptor, PollFlags::IN)];
+        match poll(&mut ready, Some(&ANSWER_DEADLINE)) {
+            Err(Errno::INTR) => continue,
+            Err(errno) => return Err(errno.into()),
+            Ok(0) => return Err(io::ErrorKind::TimedOut.into()),
+            Ok(_) => {}
+        }
+        match recv(descriptor, &mut *datagram, RecvFlags::TRUNC) {
+            Err(Errno::INTR) => {}
+            Err(errno) => return Err(errno.into()),
+            Ok((_, length)) if length > datagram.len() => {
+                return Err(io::ErrorKind::FileTooLarge.into());
+            }
+            Ok((_, length)) => return Ok(length),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

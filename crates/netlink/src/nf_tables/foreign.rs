@@ -1,0 +1,81 @@
+//! Chains and rules of others, as far as one has to know them to live beside them, or to remove them.
+
+use std::sync::Arc;
+
+use super::decode::DecodeError;
+use crate::wire::{Attributes, Message};
+
+/// A chain of somebody else.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ForeignChain {
+    /// Its name, unique in its table.
+    pub name: Arc<str>,
+    /// Whether packets enter it by themselves, and then what becomes of those that no rule decides.
+    pub entry: Entry,
+}
+
+/// How packets come into a chain.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Entry {
+    /// By a rule of another chain.
+    Jump,
+    /// At a hook; what comes to its end is accepted.
+    HookAccept,
+    /// At a hook; what comes to its end is dropped.
+    HookDrop,
+}
+
+/// A rule of somebody else that leads to another chain.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Jump {
+    /// The chain that it is in.
+    pub chain: Arc<str>,
+    /// Its number, unique in its table.
+    pub handle: u64,
+    /// The chain that it leads to.
+    pub target: Arc<str>,
+}
+
+/// `NF_DROP`, in `NFTA_CHAIN_POLICY`.
+const DROP: u32 = 0;
+
+fn missing(object: &'static str, part: &'static str) -> DecodeError {
+    DecodeError::Missing { object, part }
+}
+
+/// Any chain: `NFTA_CHAIN_NAME`, `NFTA_CHAIN_HOOK`, `NFTA_CHAIN_POLICY`.
+pub(crate) fn foreign_chain(message: &Message<'_>) -> Result<ForeignChain, DecodeError> {
+    let attributes = message.attributes();
+    let name = attributes.string(3).ok_or(missing("chain", "name"))?;
+    let entry = match (attributes.get(4), attributes.u32(5)) {
+        (None, _) => Entry::Jump,
+        (Some(_), Some(DROP)) => Entry::HookDrop,
+        (Some(_), _) => Entry::HookAccept,
+    };
+    Ok(ForeignChain {
+        name: name.into(),
+        entry,
+    })
+}
+
+/// Any rule: `None` unless a verdict of it leads to a chain.
+pub(crate) fn jump(message: &Message<'_>) -> Result<Option<Jump>, DecodeError> {
+    let attributes = message.attributes();
+    let chain = attributes.string(2).ok_or(missing("rule", "chain"))?;
+    let handle = attributes.get(3).and_then(|bytes| bytes.try_into().ok());
+    let handle = u64::from_be_bytes(handle.ok_or(missing("rule", "handle"))?);
+    let expressions = attributes.nested(4).into_iter().flatten();
+    let target = expressions
+        .map(|(_, expression)| Attributes::parse(expression))
+        .filter(|expression| expression.string(1) == Some("immediate"))
+        .find_map(|expression| {
+            // NFTA_EXPR_DATA, NFTA_IMMEDIATE_DATA, NFTA_DATA_VERDICT, NFTA_VERDICT_CHAIN.
+            let verdict = expression.nested(2)?.nested(2)?.nested(2)?;
+            verdict.string(2)
+        });
+    Ok(target.map(|target| Jump {
+        chain: chain.into(),
+        handle,
+        target: target.into(),
+    }))
+}

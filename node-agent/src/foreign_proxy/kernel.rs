@@ -1,0 +1,264 @@
+//! What other proxies have in the kernel, and its removal.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io;
+use std::sync::Arc;
+
+use dataplane::Family;
+use netlink::nf_tables::{self, Entry, Jump, Operation, Transaction};
+use netlink::{CommitError, ObserveError, OpenError, Socket};
+use nix::net::if_::if_nametoindex;
+use thiserror::Error;
+
+use super::{Found, Legacy, Mechanism};
+
+/// kube-proxy's own table in mode nftables (pkg/proxy/nftables/proxier.go).
+pub(crate) const TABLE: &str = "kube-proxy";
+/// The device that has the addresses of virtual servers in mode ipvs (pkg/proxy/ipvs/proxier.go).
+const IPVS_DEVICE: &str = "kube-ipvs0";
+/// Chains that nobody but kube-proxy makes: its entry, and those by which it notices a flush
+/// (pkg/proxy/iptables/proxier.go).
+const PROOF: [(&str, &str); 4] = [
+    ("nat", "KUBE-SERVICES"),
+    ("nat", "KUBE-PROXY-CANARY"),
+    ("filter", "KUBE-PROXY-CANARY"),
+    ("mangle", "KUBE-PROXY-CANARY"),
+];
+/// Where the kernel names the tables of legacy iptables, one a line.
+const LEGACY_TABLES: [&str; 2] = ["/proc/net/ip_tables_names", "/proc/net/ip6_tables_names"];
+/// How many chains a transaction removes: nobody else on the node waits long for the kernel's lock.
+const CHAINS_AT_ONCE: usize = 2000;
+
+/// The tables of iptables that kube-proxy has chains in. What redirects goes first.
+const IPTABLES: [&str; 3] = ["nat", "filter", "mangle"];
+/// Chains that are kube-proxy's alone. `KUBE-MARK-MASQ` and `KUBE-POSTROUTING` are not among them:
+/// kubelets before 1.28 have them, and rules of CNI's portmap lead there. `KUBE-FIREWALL` is a
+/// kubelet's to this day.
+const NAMES: [&str; 6] = [
+    "KUBE-SERVICES",
+    "KUBE-EXTERNAL-SERVICES",
+    "KUBE-NODEPORTS",
+    "KUBE-FORWARD",
+    "KUBE-PROXY-FIREWALL",
+    "KUBE-PROXY-CANARY",
+];
+/// How the names of its chains for one Service or endpoint begin.
+const PREFIXES: [&str; 6] = [
+    "KUBE-SVC-",
+    "KUBE-SVL-",
+    "KUBE-SEP-",
+    "KUBE-EXT-",
+    "KUBE-FW-",
+    "KUBE-XLB-",
+];
+
+/// Why it is not known what is there.
+#[derive(Debug, Error)]
+pub(crate) enum LookError {
+    #[error("failed to open a way to the kernel")]
+    Open(#[source] OpenError),
+    #[error("failed to look for rules of other proxies")]
+    Observe(#[source] ObserveError),
+    #[error("failed to read {file}")]
+    Read {
+        file: &'static str,
+        source: io::Error,
+    },
+}
+
+/// Why rules of another proxy were not removed, or not all of them.
+#[derive(Debug, Error)]
+pub(crate) enum RemoveError {
+    #[error("failed to find what to remove")]
+    Look(#[source] LookError),
+    #[error("failed to remove rules of kube-proxy for {family} from table {table}")]
+    Commit {
+        family: Family,
+        table: &'static str,
+        source: CommitError,
+    },
+}
+
+/// Looks for rules of other proxies in the network namespace of this thread.
+pub(crate) fn observe() -> Result<Found, LookError> {
+    let mut socket = open()?;
+    let mut found = Found::default();
+    for family in Family::ALL {
+        let of = nft_family(family);
+        if socket
+            .observe_table(of, TABLE)
+            .map_err(LookError::Observe)?
+        {
+            found.add(Mechanism::Nftables, family);
+        }
+        for (table, chain) in PROOF {
+            if socket
+                .observe_chain(of, table, chain)
+                .map_err(LookError::Observe)?
+            {
+                found.add(Mechanism::Iptables, family);
+                break;
+            }
+        }
+    }
+    if if_nametoindex(IPVS_DEVICE).is_ok() {
+        found.add(Mechanism::Ipvs, Family::Ipv4);
+        found.add(Mechanism::Ipvs, Family::Ipv6);
+    }
+    for file in LEGACY_TABLES {
+        let names = match fs::read_to_string(file) {
+            // A kernel that has no legacy iptables, or has not been asked for it.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+            read => read.map_err(|source| LookError::Read { file, source })?,
+        };
+        if names.lines().any(|name| name == "nat") {
+            found.legacy = Legacy::Unreadable;
+        }
+    }
+    Ok(found)
+}
+
+/// Removes the table of mode nftables, of one family, in one transaction. Established connections go
+/// on as long as somebody else's chains of type nat are there. That there is none is no failure.
+pub(crate) fn commit_table_removal(family: Family) -> Result<(), RemoveError> {
+    let mut socket = open().map_err(RemoveError::Look)?;
+    let mut removal = Transaction::new(nft_family(family), TABLE.into());
+    removal.operations = vec![Operation::AddTable, Operation::DeleteTable];
+    commit(&mut socket, family, TABLE, &removal)
+}
+
+/// Removes the chains of mode iptables that are kube-proxy's alone, of one family. First the rules
+/// that lead there, in one transaction a table; what is left then is part of no packet's way.
+pub(crate) fn commit_chains_removal(family: Family) -> Result<(), RemoveError> {
+    let mut socket = open().map_err(RemoveError::Look)?;
+    for table in IPTABLES {
+        let jumps = observe_entries(&mut socket, family, table).map_err(RemoveError::Look)?;
+        let mut entries = Transaction::new(nft_family(family), table.into());
+        let delete = |jump: Jump| Operation::DeleteRule {
+            chain: jump.chain,
+            handle: jump.handle,
+        };
+        entries.operations = jumps.into_iter().map(delete).collect();
+        commit(&mut socket, family, table, &entries)?;
+
+        let chains = observe_chains(&mut socket, family, table).map_err(RemoveError::Look)?;
+        // All are emptied before the first is removed: they lead to one another.
+        let steps: [fn(Arc<str>) -> Operation; 2] = [Operation::FlushChain, Operation::DeleteChain];
+        for step in steps {
+            for some in chains.chunks(CHAINS_AT_ONCE) {
+                let mut transaction = Transaction::new(nft_family(family), table.into());
+                transaction.operations = some.iter().cloned().map(step).collect();
+                commit(&mut socket, family, table, &transaction)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// What of mode iptables keeps its removal from being safe, of one family, in words.
+pub(crate) fn observe_entanglements(family: Family) -> Result<Entanglements, LookError> {
+    let mut socket = open()?;
+    let mut entanglements = Entanglements::default();
+    for table in IPTABLES {
+        let own: BTreeSet<Arc<str>> = observe_own(&mut socket, family, table, &mut entanglements)?;
+        for jump in observe_entries(&mut socket, family, table)? {
+            if !own.contains(&jump.chain) {
+                continue;
+            }
+            let Jump { chain, target, .. } = jump;
+            let words = format!("a rule of chain {chain} in table {table} leads to {target}");
+            entanglements.others.push(words);
+        }
+    }
+    Ok(entanglements)
+}
+
+/// What others have to do with the chains of mode iptables.
+#[derive(Debug, Default)]
+pub(crate) struct Entanglements {
+    /// Rules of others that lead to chains of kube-proxy: it cannot be removed without breaking them.
+    pub(crate) others: Vec<String>,
+    /// The node forwards nothing that no rule accepts, and kube-proxy's rules accept what is sent to
+    /// Services.
+    pub(crate) drops_forwarded: bool,
+}
+
+/// The chains of a table that are neither kube-proxy's nor at a hook: somebody else's own.
+fn observe_own(
+    socket: &mut Socket,
+    family: Family,
+    table: &str,
+    entanglements: &mut Entanglements,
+) -> Result<BTreeSet<Arc<str>>, LookError> {
+    let chains = socket.observe_foreign_chains(nft_family(family), table);
+    let chains = chains.map_err(LookError::Observe)?;
+    let forward = |chain: &nf_tables::ForeignChain| {
+        &*chain.name == "FORWARD" && chain.entry == Entry::HookDrop
+    };
+    entanglements.drops_forwarded |= table == "filter" && chains.iter().any(forward);
+    let own = chains.into_iter().filter(|c| c.entry == Entry::Jump);
+    Ok(own.map(|chain| chain.name).collect())
+}
+
+/// The rules of others' chains, those at hooks among them, that lead to kube-proxy's.
+fn observe_entries(
+    socket: &mut Socket,
+    family: Family,
+    table: &str,
+) -> Result<Vec<Jump>, LookError> {
+    let jumps = socket.observe_jumps(nft_family(family), table);
+    let mut jumps = jumps.map_err(LookError::Observe)?;
+    jumps.retain(|jump| is_kube_proxys(&jump.target) && !is_kube_proxys(&jump.chain));
+    Ok(jumps)
+}
+
+fn observe_chains(
+    socket: &mut Socket,
+    family: Family,
+    table: &str,
+) -> Result<Vec<Arc<str>>, LookError> {
+    let chains = socket.observe_foreign_chains(nft_family(family), table);
+    let chains = chains.map_err(LookError::Observe)?;
+    let names = chains.into_iter().map(|chain| chain.name);
+    Ok(names.filter(|name| is_kube_proxys(name)).collect())
+}
+
+fn commit(
+    socket: &mut Socket,
+    family: Family,
+    table: &'static str,
+    transaction: &Transaction,
+) -> Result<(), RemoveError> {
+    socket
+        .commit(transaction)
+        .map_err(|source| RemoveError::Commit {
+            family,
+            table,
+            source,
+        })
+}
+
+pub(super) fn open() -> Result<Socket, LookError> {
+    Socket::open().map_err(LookError::Open)
+}
+
+/// Whether a chain in a table of iptables is kube-proxy's alone.
+fn is_kube_proxys(chain: &str) -> bool {
+    NAMES.contains(&chain) || PREFIXES.iter().any(|prefix| chain.starts_with(prefix))
+}
+
+pub(super) fn nft_family(family: Family) -> nf_tables::Family {
+    match family {
+        Family::Ipv4 => nf_tables::Family::Ip,
+        Family::Ipv6 => nf_tables::Family::Ip6,
+    }
+}
+
+// === impl Found ===
+
+impl Found {
+    fn add(&mut self, mechanism: Mechanism, family: Family) {
+        self.rules.entry(mechanism).or_default().insert(family);
+    }
+}

@@ -1,0 +1,62 @@
+//! Which Services the kernel has of kube-proxy, in mode nftables, and of us.
+
+use std::collections::BTreeSet;
+
+use dataplane::Family;
+use netlink::Socket;
+use netlink::nf_tables::{Bytes, DataType};
+
+use super::kernel::{LookError, TABLE, nft_family, open};
+
+/// Our maps of what is redirected and what is refused, by address and by node port.
+const OURS: [[&str; 2]; 2] = [["services", "refusals"], ["nodeports", "nodeport-refusals"]];
+/// kube-proxy's, with the same keys (pkg/proxy/nftables/proxier.go).
+const THEIRS: [[&str; 2]; 2] = [
+    ["service-ips", "no-endpoint-services"],
+    ["service-nodeports", "no-endpoint-nodeports"],
+];
+
+/// What one of the two serves and the other does not, each as nft prints it.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Difference {
+    /// What only kube-proxy's rules name.
+    pub(crate) only_theirs: Vec<String>,
+    /// What only ours do.
+    pub(crate) only_ours: Vec<String>,
+}
+
+/// Compares addresses, protocols and ports of one family, whether they are redirected or refused.
+pub(crate) fn observe_difference(family: Family) -> Result<Difference, LookError> {
+    let mut socket = open()?;
+    let mut difference = Difference::default();
+    let address = nft_family(family).address();
+    let keys: [&[DataType]; 2] = [
+        &[address, DataType::Protocol, DataType::Service],
+        &[DataType::Protocol, DataType::Service],
+    ];
+    for ((ours, theirs), fields) in OURS.into_iter().zip(THEIRS).zip(keys) {
+        let ours = observe_keys(&mut socket, family, backend_nftables::TABLE, ours)?;
+        let theirs = observe_keys(&mut socket, family, TABLE, theirs)?;
+        let print = |key: &Bytes| key.typed(fields).to_string();
+        let only_theirs = theirs.difference(&ours).map(print);
+        difference.only_theirs.extend(only_theirs);
+        let only_ours = ours.difference(&theirs).map(print);
+        difference.only_ours.extend(only_ours);
+    }
+    Ok(difference)
+}
+
+fn observe_keys(
+    socket: &mut Socket,
+    family: Family,
+    table: &str,
+    maps: [&str; 2],
+) -> Result<BTreeSet<Bytes>, LookError> {
+    let mut keys = BTreeSet::new();
+    for map in maps {
+        let elements = socket.observe_elements(nft_family(family), table, map);
+        let elements = elements.map_err(LookError::Observe)?;
+        keys.extend(elements.into_iter().map(|(key, _)| key));
+    }
+    Ok(keys)
+}

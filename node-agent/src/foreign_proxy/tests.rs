@@ -1,0 +1,80 @@
+use super::*;
+
+fn found(mechanisms: &[Mechanism]) -> Found {
+    let both = BTreeSet::from(Family::ALL);
+    let rules = mechanisms
+        .iter()
+        .map(|mechanism| (*mechanism, both.clone()));
+    Found {
+        rules: rules.collect(),
+        legacy: Legacy::None,
+    }
+}
+
+const ANSWERS: KubeProxy = KubeProxy::Answers {
+    at: "127.0.0.1:10249",
+};
+
+/// Status, reason and message.
+fn told(found: Found, kube_proxy: KubeProxy) -> (Status, &'static str, String) {
+    let finding = finding(&Sight::Seen(found, kube_proxy)).expect("it was looked");
+    (finding.status, finding.reason.name, finding.message)
+}
+
+#[test]
+fn what_was_found_is_named_with_who_serves_and_whether_it_still_runs() {
+    let (status, reason, message) = told(found(&[Mechanism::Nftables]), ANSWERS);
+    assert_eq!((status, reason), (Status::True, "KubeProxyNftables"));
+    assert_eq!(
+        message,
+        "rules of kube-proxy in mode nftables are here for IPv4 and IPv6; kube-proxy answers at 127.0.0.1:10249; \
+         new connections go by the rules of whoever of the two has attached its chains last, established ones \
+         stay as they are"
+    );
+    let (.., message) = told(found(&[Mechanism::Iptables]), KubeProxy::Silent);
+    assert!(message.contains("no kube-proxy answers here"), "{message}");
+}
+
+/// Mode ipvs has an entry in iptables, too.
+#[test]
+fn virtual_servers_with_chains_beside_them_are_mode_ipvs() {
+    let both = found(&[Mechanism::Iptables, Mechanism::Ipvs]);
+    assert_eq!(told(both.clone(), KubeProxy::Silent).1, "KubeProxyIpvs");
+    assert_eq!(both.removable(), [], "they belong together");
+    let chains = found(&[Mechanism::Iptables]).removable();
+    assert_eq!(
+        chains,
+        Family::ALL.map(|family| (Mechanism::Iptables, family))
+    );
+}
+
+#[test]
+fn nothing_found_is_false_and_not_looked_is_not_said() {
+    let (status, reason, message) = told(Found::default(), KubeProxy::Silent);
+    assert_eq!(
+        (status, reason, &*message),
+        (Status::False, "NoneFound", "")
+    );
+    assert_eq!(finding(&Sight::None), None);
+}
+
+/// What only other programs can read is unknown, unless kube-proxy itself says that it is its own.
+#[test]
+fn legacy_rules_are_unknown_until_somebody_says_whose_they_are() {
+    let legacy = Found {
+        legacy: Legacy::Unreadable,
+        ..Found::default()
+    };
+    let (status, reason, _) = told(legacy.clone(), KubeProxy::Silent);
+    assert_eq!((status, reason), (Status::Unknown, "LegacyRulesUnread"));
+    let (status, reason, _) = told(legacy, ANSWERS);
+    assert_eq!((status, reason), (Status::True, "KubeProxyIptables"));
+}
+
+#[test]
+fn a_kernel_that_refuses_is_unknown_and_not_nothing() {
+    let finding = finding(&Sight::Refused("operation not permitted".to_owned()));
+    let finding = finding.expect("it was looked");
+    assert_eq!(finding.status, Status::Unknown);
+    assert_eq!(finding.reason.name, "RulesUnreadable");
+}

@@ -1,0 +1,127 @@
+//! `takeover` and `handback`: the commands that ask the running agent to take this node's Services
+//! over from kube-proxy, and to give them back.
+//!
+//! ```text
+//! signpost-agent takeover --a line of JSON--> agent.sock, in the state directory --> the agent
+//!                        <--lines of JSON, as it goes, the last one says how it ended--
+//! ```
+//!
+//! The agent does the work, because nobody else writes our rules; who asks may be killed at any time
+//! without changing what comes of it. A socket that only root can open, and no route of the metrics
+//! server: that one may be open to the network.
+
+mod handback;
+mod preflight;
+mod server;
+mod takeover;
+
+use std::fmt;
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::Context;
+use serde::{Deserialize, Serialize};
+
+use crate::arguments::Handover;
+pub(crate) use server::Server;
+
+/// The socket, within the state directory.
+pub(crate) const SOCKET: &str = "agent.sock";
+/// How long the agent may say nothing: longer than it waits for anything itself.
+const SILENCE: Duration = Duration::from_secs(180);
+
+/// What the agent is asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Request {
+    pub(crate) what: What,
+    pub(crate) effort: Effort,
+}
+
+/// Which way Services are to go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) enum What {
+    /// From kube-proxy to us.
+    Takeover,
+    /// From us to kube-proxy.
+    Handback,
+}
+
+/// How far to go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) enum Effort {
+    /// Only tell what would be done, and what speaks against it.
+    DryRun,
+    /// Do it, unless something speaks against it.
+    Careful,
+    /// Do it whatever speaks against it, as long as it can be done.
+    Forced,
+}
+
+/// What the agent says.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+enum Reply {
+    /// A line for whoever asked.
+    Line(String),
+    /// It is over.
+    Ended(Ending),
+}
+
+/// How a handover ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+enum Ending {
+    /// All is as it was asked for.
+    Done,
+    /// Nothing was changed.
+    Refused,
+    /// Something was changed, and not all.
+    Failed,
+}
+
+/// Asks the agent, prints what it says as it says it, and fails unless it did what was asked.
+pub(crate) fn ask(what: What, arguments: &Handover) -> anyhow::Result<String> {
+    let socket = socket_within(&arguments.state);
+    let stream = UnixStream::connect(&socket).with_context(|| {
+        let socket = socket.display();
+        format!("failed to reach the agent at {socket}: run this where the agent runs, as root")
+    })?;
+    stream.set_read_timeout(Some(SILENCE))?;
+    let request = Request {
+        what,
+        effort: match (arguments.dry_run, arguments.force) {
+            (true, _) => Effort::DryRun,
+            (false, true) => Effort::Forced,
+            (false, false) => Effort::Careful,
+        },
+    };
+    writeln!(&stream, "{}", serde_json::to_string(&request)?)?;
+    for line in BufReader::new(&stream).lines() {
+        let line = line.context("the agent has not answered to the end; ask again")?;
+        match serde_json::from_str(&line).context("the agent is of another version")? {
+            Reply::Line(text) => println!("{text}"),
+            Reply::Ended(Ending::Done) => return Ok(String::new()),
+            Reply::Ended(ending) => anyhow::bail!("{ending}"),
+        }
+    }
+    anyhow::bail!("the agent has ended before it had answered; ask again once it runs")
+}
+
+fn socket_within(state: &Path) -> PathBuf {
+    state.join(SOCKET)
+}
+
+impl fmt::Display for Ending {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Ending::Done => "done",
+            Ending::Refused => "refused; nothing was changed",
+            Ending::Failed => "failed halfway; ask again once what is named above is mended",
+        })
+    }
+}

@@ -1,0 +1,166 @@
+//! From us to kube-proxy.
+
+use std::time::Duration;
+
+use dataplane::Family;
+use jiff::Timestamp;
+use reconciler::{Activity, Report};
+use runtime::chain;
+use tokio::time::{Instant, sleep, timeout};
+
+use super::preflight::{Point, some_of};
+use super::server::{Caller, Server, blocking};
+use super::{Effort, Ending};
+use crate::duty::Duty;
+use crate::foreign_proxy::process::{KubeProxy, observe_process};
+use crate::foreign_proxy::services::observe_difference;
+use crate::foreign_proxy::{Found, Legacy, Mechanism, Sight};
+
+/// How long kube-proxy may take to answer where we did: it tries every five seconds
+/// (cmd/kube-proxy/app/server.go).
+const ANSWERS_WITHIN: Duration = Duration::from_secs(12);
+/// How often it is asked.
+const ASKED_EVERY: Duration = Duration::from_millis(500);
+/// How long the removal of our rules may take.
+const REMOVED_WITHIN: Duration = Duration::from_secs(60);
+/// How kube-proxy is had again on all nodes.
+const START_KUBE_PROXY: &str = "kubectl -n kube-system patch daemonset kube-proxy --type json -p \
+    '[{\"op\":\"remove\",\"path\":\"/spec/template/spec/nodeSelector/signpost.dev~1kube-proxy\"}]'";
+
+impl Server {
+    /// Removes our rules once kube-proxy's are there, and it has shown that it runs.
+    pub(super) async fn hand_back(&self, effort: Effort, caller: &mut Caller) -> Ending {
+        let before = *self.board.duty().borrow();
+        if before == Duty::HandedBack {
+            caller.say("this node was handed back before").await;
+            return match effort {
+                Effort::DryRun => Ending::Done,
+                Effort::Careful | Effort::Forced => self.expect_withdrawal(caller).await,
+            };
+        }
+        let sight = self.look().await;
+        let points = check_handback(&sight).await;
+        if !caller.allows(points, effort).await {
+            return Ending::Refused;
+        }
+        if effort == Effort::DryRun {
+            caller.say("a dry run: nothing was changed").await;
+            return Ending::Done;
+        }
+        self.board.post_duty(Duty::Yielding);
+        if effort == Effort::Careful && !expect_kube_proxy(caller).await {
+            self.board.post_duty(Duty::Serving);
+            return Ending::Refused;
+        }
+        // From here on a restart goes on where this was.
+        if let Err(error) = self.mark.commit(Timestamp::now()) {
+            self.board.post_duty(Duty::Serving);
+            let text = chain(&error).to_string();
+            caller.say(text).await;
+            return Ending::Refused;
+        }
+        self.board.post_duty(Duty::HandedBack);
+        self.expect_withdrawal(caller).await
+    }
+
+    async fn expect_withdrawal(&self, caller: &mut Caller) -> Ending {
+        let mut report = self.board.report();
+        let withdrawn = report.wait_for(|report| report.as_deref().is_some_and(has_withdrawn));
+        if timeout(REMOVED_WITHIN, withdrawn).await.is_err() {
+            let report = self.board.report().borrow().clone();
+            let mut families = report.iter().flat_map(|report| &report.families);
+            let failing = families.find_map(|family| family.failing.as_ref());
+            let error = failing.map_or("the kernel has not answered", |failing| &failing.error);
+            caller
+                .say(format!(
+                    "our rules are still here: {error}; it is tried again"
+                ))
+                .await;
+            return Ending::Failed;
+        }
+        let text = "nothing of Signpost is in the kernel any more, also after restarts, until \
+            signpost-agent takeover";
+        caller.say(text).await;
+        Ending::Done
+    }
+}
+
+/// Whether nothing of ours is left.
+fn has_withdrawn(report: &Report) -> bool {
+    let mut families = report.families.iter();
+    report.activity == Activity::Withdrawn
+        && families.all(|family| family.programmed.is_none() && family.failing.is_none())
+}
+
+/// Whether it answers, now that the ports are free.
+async fn expect_kube_proxy(caller: &mut Caller) -> bool {
+    let deadline = Instant::now() + ANSWERS_WITHIN;
+    loop {
+        let kube_proxy = blocking(observe_process).await;
+        if let KubeProxy::Answers { .. } = kube_proxy {
+            caller.say(kube_proxy.to_string()).await;
+            return true;
+        }
+        if Instant::now() >= deadline {
+            break;
+        }
+        sleep(ASKED_EVERY).await;
+    }
+    let text = format!(
+        "no kube-proxy has answered within {} s after its ports were free, so that nobody would follow \
+         changes: start it first\n{START_KUBE_PROXY}\n--force does it all the same",
+        ANSWERS_WITHIN.as_secs()
+    );
+    caller.say(text).await;
+    false
+}
+
+async fn check_handback(sight: &Sight) -> Vec<Point> {
+    let found = match sight {
+        Sight::None => return Vec::new(),
+        Sight::Refused(error) => return vec![Point::obstacle(error.clone())],
+        Sight::Seen(found, _) => found.clone(),
+    };
+    blocking(move || observe_points(&found)).await
+}
+
+fn observe_points(found: &Found) -> Vec<Point> {
+    let mut points = Vec::new();
+    for family in Family::ALL {
+        let has = |mechanism| {
+            let families = found.rules.get(&mechanism);
+            families.is_some_and(|families| families.contains(&family))
+        };
+        if has(Mechanism::Nftables) {
+            points.push(match observe_difference(family) {
+                Err(error) => Point::warning(chain(&error).to_string()),
+                Ok(difference) if difference.only_ours.is_empty() => Point::note(format!(
+                    "{family}: kube-proxy's rules name all that ours do"
+                )),
+                Ok(difference) => {
+                    let some = some_of(&difference.only_ours);
+                    Point::warning(format!("{family}: kube-proxy's rules do not name {some}"))
+                }
+            });
+        } else if has(Mechanism::Iptables) || has(Mechanism::Ipvs) {
+            let text = "kube-proxy's rules are here; which Services they name is not compared";
+            points.push(Point::note(format!("{family}: {text}")));
+        } else if found.legacy == Legacy::Unreadable {
+            let text = "only legacy iptables may have rules of kube-proxy, and they cannot be seen from here: \
+                iptables-legacy-save -t nat | grep KUBE-SVC";
+            points.push(Point::warning(format!("{family}: {text}")));
+        } else {
+            points.push(match observe_difference(family) {
+                Err(error) => Point::warning(chain(&error).to_string()),
+                Ok(difference) if difference.only_ours.is_empty() => {
+                    Point::note(format!("{family}: nothing is served, by nobody"))
+                }
+                Ok(_) => Point::warning(format!(
+                    "{family}: no rules of kube-proxy are here, and connections, also established ones, \
+                     would end: start it first\n{START_KUBE_PROXY}"
+                )),
+            });
+        }
+    }
+    points
+}

@@ -1,0 +1,82 @@
+//! What is to be known before Services change hands: what differs, and what speaks against it.
+
+use std::fmt;
+
+/// Something to know.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Point {
+    pub(super) weight: Weight,
+    pub(super) text: String,
+}
+
+/// How much it counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Weight {
+    /// It is as it should be, or it is good to know.
+    Note,
+    /// It speaks against it; who insists is not kept from it.
+    Warning,
+    /// It cannot be done.
+    Obstacle,
+}
+
+/// How many Services, rules or chains are named before they are only counted.
+const NAMED: usize = 5;
+
+// === impl Point ===
+
+impl Point {
+    pub(super) fn note(text: impl Into<String>) -> Point {
+        Point {
+            weight: Weight::Note,
+            text: text.into(),
+        }
+    }
+
+    pub(super) fn warning(text: impl Into<String>) -> Point {
+        Point {
+            weight: Weight::Warning,
+            text: text.into(),
+        }
+    }
+
+    pub(super) fn obstacle(text: impl Into<String>) -> Point {
+        Point {
+            weight: Weight::Obstacle,
+            text: text.into(),
+        }
+    }
+}
+
+impl fmt::Display for Point {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let sign = match self.weight {
+            Weight::Note => "note",
+            Weight::Warning => "warning",
+            Weight::Obstacle => "obstacle",
+        };
+        write!(f, "{sign}: {}", self.text)
+    }
+}
+
+/// The first of `things`, and how many more there are.
+pub(super) fn some_of(things: &[String]) -> String {
+    let named = &things[..things.len().min(NAMED)];
+    match things.len() - named.len() {
+        0 => named.join(", "),
+        more => format!("{} and {more} more", named.join(", ")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn many_are_counted_and_a_few_are_named() {
+        let things = |count: u8| (0..count).map(|n| n.to_string()).collect::<Vec<_>>();
+        assert_eq!(some_of(&things(2)), "0, 1");
+        assert_eq!(some_of(&things(5)), "0, 1, 2, 3, 4");
+        assert_eq!(some_of(&things(7)), "0, 1, 2, 3, 4 and 2 more");
+    }
+}

@@ -1,0 +1,164 @@
+//! The agent's end: one request after the other.
+
+use std::fs::{self, Permissions};
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use runtime::{Stop, chain};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::net::UnixListener;
+use tokio::net::unix::OwnedWriteHalf;
+use tokio::task::spawn_blocking;
+use tokio::time::timeout;
+use tracing::{info, warn};
+
+use super::preflight::{Point, Weight};
+use super::{Effort, Reply, Request, What, socket_within};
+use crate::board::Board;
+use crate::duty::HandbackMark;
+use crate::foreign_proxy::{self, Sight};
+
+/// How long a request may take to arrive, and its longest form in bytes.
+const PATIENCE: Duration = Duration::from_secs(5);
+const LONGEST_REQUEST: u64 = 4096;
+
+/// Where requests arrive, and what they are about.
+pub(crate) struct Server {
+    socket: PathBuf,
+    pub(super) board: Arc<Board>,
+    pub(super) mark: HandbackMark,
+}
+
+/// Who asked. What was begun goes on when they are gone.
+pub(super) struct Caller(OwnedWriteHalf);
+
+// === impl Server ===
+
+impl Server {
+    /// Answers in the state directory, where `mark` is, too.
+    pub(crate) fn within(state: &Path, board: Arc<Board>, mark: HandbackMark) -> Server {
+        Server {
+            socket: socket_within(state),
+            board,
+            mark,
+        }
+    }
+
+    /// Answers until told to stop. A node without a directory to do it in serves all the same.
+    pub(crate) async fn serve(self, stop: Stop) {
+        let listener = match self.listen() {
+            Ok(listener) => listener,
+            Err(error) => {
+                let at = self.socket.display();
+                warn!(%at, error = %chain(&error), "takeover and handback cannot be asked for");
+                return stop.stopped().await;
+            }
+        };
+        loop {
+            // Both arms are cancel safe.
+            let accepted = tokio::select! {
+                () = stop.stopped() => return,
+                accepted = listener.accept() => accepted,
+            };
+            let Ok((stream, _)) = accepted else {
+                // For want of descriptors; whoever asked asks again.
+                tokio::time::sleep(PATIENCE).await;
+                continue;
+            };
+            let (reader, writer) = stream.into_split();
+            let mut line = String::new();
+            let mut reader = BufReader::new(reader.take(LONGEST_REQUEST));
+            let read = timeout(PATIENCE, reader.read_line(&mut line)).await;
+            let Ok(request) = serde_json::from_str::<Request>(&line) else {
+                info!(?read, "a request for a handover that makes no sense");
+                continue;
+            };
+            // Its steps outlast a stop by their own deadlines only; a killed agent goes on after its
+            // start from the mark, or is asked again.
+            tokio::select! {
+                () = stop.stopped() => return,
+                () = self.carry_out(request, Caller(writer)) => {}
+            }
+        }
+    }
+
+    fn listen(&self) -> io::Result<UnixListener> {
+        if let Some(directory) = self.socket.parent() {
+            fs::create_dir_all(directory)?;
+        }
+        match fs::remove_file(&self.socket) {
+            // That of an agent before this one.
+            Ok(()) => {}
+            Err(error) if error.kind() == ErrorKind::NotFound => {}
+            Err(error) => return Err(error),
+        }
+        let listener = UnixListener::bind(&self.socket)?;
+        fs::set_permissions(&self.socket, Permissions::from_mode(0o600))?;
+        Ok(listener)
+    }
+
+    async fn carry_out(&self, request: Request, mut caller: Caller) {
+        info!(?request, "a handover was asked for");
+        let ending = match request.what {
+            What::Takeover => self.take_over(request.effort, &mut caller).await,
+            What::Handback => self.hand_back(request.effort, &mut caller).await,
+        };
+        info!(%ending, "the handover has ended");
+        caller.send(&Reply::Ended(ending)).await;
+    }
+
+    /// Looks for other proxies now.
+    pub(super) async fn look(&self) -> Sight {
+        let sight = blocking(foreign_proxy::observe).await;
+        self.board.post_sight(sight.clone());
+        sight
+    }
+}
+
+// === impl Caller ===
+
+impl Caller {
+    pub(super) async fn say(&mut self, line: impl Into<String>) {
+        let line = line.into();
+        info!("{line}");
+        self.send(&Reply::Line(line)).await;
+    }
+
+    /// Says all `points`; whether it is to go on after them.
+    pub(super) async fn allows(&mut self, points: Vec<Point>, effort: Effort) -> bool {
+        let worst = points.iter().map(|point| point.weight).max();
+        for point in &points {
+            self.say(point.to_string()).await;
+        }
+        match worst {
+            Some(Weight::Obstacle) => false,
+            Some(Weight::Warning) if effort == Effort::Forced => true,
+            Some(Weight::Warning) => {
+                self.say("--force does it all the same").await;
+                false
+            }
+            Some(Weight::Note) | None => true,
+        }
+    }
+
+    async fn send(&mut self, reply: &Reply) {
+        if let Ok(mut text) = serde_json::to_string(reply) {
+            text.push('\n');
+            // Whoever asked may have gone.
+            let _ = self.0.write_all(text.as_bytes()).await;
+        }
+    }
+}
+
+/// Runs what blocks where that may.
+pub(super) async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+    match spawn_blocking(work).await {
+        Ok(done) => done,
+        Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
+        // The runtime is shutting down, and this with it.
+        Err(_) => std::future::pending().await,
+    }
+}

@@ -1,0 +1,259 @@
+//! From kube-proxy to us.
+
+use std::time::Duration;
+
+use crds::condition::{self, Status, status_of};
+use dataplane::Family;
+use runtime::chain;
+use tokio::time::{Instant, sleep, timeout};
+
+use super::preflight::{Point, some_of};
+use super::server::{Caller, Server, blocking};
+use super::{Effort, Ending};
+use crate::duty::Duty;
+use crate::foreign_proxy::kernel::{self, Entanglements, LookError};
+use crate::foreign_proxy::process::KubeProxy;
+use crate::foreign_proxy::services::{Difference, observe_difference};
+use crate::foreign_proxy::{Found, Legacy, Mechanism, Sight};
+
+/// How long it may take until our rules are there again after a handback.
+const PROGRAMMED_WITHIN: Duration = Duration::from_secs(60);
+/// For how long it is looked whether the rules come back. A kube-proxy that still runs may take an
+/// hour (pkg/proxy/nftables/proxier.go); those that do not wait show at once.
+const COME_BACK_WITHIN: Duration = Duration::from_secs(2);
+/// How kube-proxy is stopped on all nodes, and not removed.
+const STOP_KUBE_PROXY: &str = "kubectl -n kube-system patch daemonset kube-proxy -p \
+    '{\"spec\":{\"template\":{\"spec\":{\"nodeSelector\":{\"signpost.dev/kube-proxy\":\"wanted\"}}}}}'";
+
+/// What differs, as docs/parity.md has it, between kube-proxy's mode iptables and nftables, ours or its.
+const FROM_IPTABLES: &str = "from mode iptables to nftables: node ports answer on the node's own addresses, not on \
+    127.0.0.1, unless a profile says so; no rule opens health-check node ports in a firewall of the node; invalid \
+    packets are not dropped; wrong ports of cluster IPs are rejected";
+/// What we do not remove: kube-proxy knows which virtual servers there are better than the kernel tells.
+const VIRTUAL_SERVERS: &str = "kube-proxy's virtual servers are here (device kube-ipvs0) and stay: once our rules are \
+    here, which come before them, remove them with kube-proxy --cleanup, in the image that kube-proxy has; it removes \
+    virtual servers of others, too";
+
+impl Server {
+    /// Removes kube-proxy's rules once ours are there. Every step can be repeated: what is done
+    /// already is not done again.
+    pub(super) async fn take_over(&self, effort: Effort, caller: &mut Caller) -> Ending {
+        let before = *self.board.duty().borrow();
+        let sight = self.look().await;
+        let points = self.check_takeover(&sight, before).await;
+        if !caller.allows(points, effort).await {
+            return Ending::Refused;
+        }
+        let Sight::Seen(found, _) = sight else {
+            return Ending::Refused;
+        };
+        if effort == Effort::DryRun {
+            caller.say("a dry run: nothing was changed").await;
+            return Ending::Done;
+        }
+        if before == Duty::HandedBack
+            && let Err(ending) = self.resume(effort, caller).await
+        {
+            return ending;
+        }
+        for (mechanism, family) in found.removable() {
+            let removed = match mechanism {
+                Mechanism::Nftables => blocking(move || kernel::commit_table_removal(family)).await,
+                _ => blocking(move || kernel::commit_chains_removal(family)).await,
+            };
+            if let Err(error) = removed {
+                let text = chain(&error).to_string();
+                caller.say(text).await;
+                return Ending::Failed;
+            }
+            let text = format!("removed kube-proxy's {mechanism} rules for {family}");
+            caller.say(text).await;
+        }
+        self.expect_gone(caller).await
+    }
+
+    /// Has our rules in the kernel again.
+    async fn resume(&self, effort: Effort, caller: &mut Caller) -> Result<(), Ending> {
+        if let Err(error) = self.mark.commit_removal() {
+            let text = chain(&error).to_string();
+            caller.say(text).await;
+            return Err(Ending::Refused);
+        }
+        let mut status = self.board.status();
+        self.board.post_duty(Duty::Serving);
+        let ready = status
+            .wait_for(|status| status_of(&status.conditions, condition::READY) == Status::True);
+        if timeout(PROGRAMMED_WITHIN, ready).await.is_ok() {
+            let text = "this node's Services are programmed again";
+            caller.say(text).await;
+            return Ok(());
+        }
+        let text = self.describe_readiness();
+        caller.say(format!("serving again, but {text}")).await;
+        match effort {
+            Effort::Forced => Ok(()),
+            Effort::DryRun | Effort::Careful => Err(Ending::Failed),
+        }
+    }
+
+    /// Looks whether what was removed stays away.
+    async fn expect_gone(&self, caller: &mut Caller) -> Ending {
+        let deadline = Instant::now() + COME_BACK_WITHIN;
+        let left = loop {
+            let found = match self.look().await {
+                Sight::Seen(found, _) => found,
+                Sight::None => Found::default(),
+                Sight::Refused(error) => {
+                    caller.say(error).await;
+                    return Ending::Failed;
+                }
+            };
+            if !found.removable().is_empty() {
+                let text = "kube-proxy's rules came back: stop it first";
+                caller.say(format!("{text}\n{STOP_KUBE_PROXY}")).await;
+                return Ending::Failed;
+            }
+            if Instant::now() >= deadline {
+                break (found.rules.is_empty(), found.legacy);
+            }
+            sleep(COME_BACK_WITHIN / 8).await;
+        };
+        let text = match left {
+            (false, _) => {
+                caller.say(VIRTUAL_SERVERS).await;
+                return Ending::Failed;
+            }
+            (true, Legacy::Unreadable) => {
+                "Signpost serves this node's Services; what the legacy variant of iptables has was left as it is"
+            }
+            (true, Legacy::None) => {
+                "Signpost alone serves this node's Services; should kube-proxy come back, condition \
+                 ForeignProxyDetected says so"
+            }
+        };
+        caller.say(text).await;
+        Ending::Done
+    }
+
+    /// What there is to know.
+    async fn check_takeover(&self, sight: &Sight, duty: Duty) -> Vec<Point> {
+        let (found, kube_proxy) = match sight {
+            Sight::None => return Vec::new(),
+            Sight::Refused(error) => return vec![Point::obstacle(error.clone())],
+            Sight::Seen(found, kube_proxy) => (found.clone(), kube_proxy),
+        };
+        let mut points = vec![readiness(self, duty)];
+        if let KubeProxy::Answers { .. } = kube_proxy {
+            let text = format!(
+                "{kube_proxy} and would put its rules back: stop it first\n{STOP_KUBE_PROXY}"
+            );
+            points.push(Point::warning(text));
+        }
+        points.extend(blocking(move || observe_points(&found, duty)).await);
+        points
+    }
+
+    /// The condition Ready, in words.
+    pub(super) fn describe_readiness(&self) -> String {
+        let status = self.board.status().borrow().clone();
+        let mut conditions = status.conditions.into_iter();
+        let ready = conditions.find(|condition| condition.type_ == condition::READY);
+        ready.map_or_else(
+            || "the agent has not looked at anything yet".to_owned(),
+            |ready| {
+                format!(
+                    "Ready is {}, {}: {}",
+                    ready.status, ready.reason, ready.message
+                )
+            },
+        )
+    }
+}
+
+fn readiness(server: &Server, duty: Duty) -> Point {
+    let status = server.board.status().borrow().clone();
+    match (duty, status_of(&status.conditions, condition::READY)) {
+        (Duty::HandedBack, _) => Point::note(
+            "this node was handed back: its Services are programmed again before anything is removed",
+        ),
+        (_, Status::True) => Point::note("every Service this agent knows is programmed"),
+        _ => {
+            let text = server.describe_readiness();
+            Point::warning(format!("not everything is programmed: {text}"))
+        }
+    }
+}
+
+/// What the kernel says about the rules that were found.
+fn observe_points(found: &Found, duty: Duty) -> Vec<Point> {
+    let mut points = Vec::new();
+    if found.legacy == Legacy::Unreadable {
+        let text = "the legacy variant of iptables has a table nat here, which only its own programs can \
+            change: if there are chains KUBE-SVC-* in it (iptables-legacy-save -t nat), remove them with \
+            kube-proxy --cleanup, in the image that kube-proxy has, before anything else";
+        points.push(match found.rules.is_empty() {
+            true => Point::warning(text),
+            false => Point::note(text),
+        });
+    }
+    if found.rules.contains_key(&Mechanism::Ipvs) {
+        points.push(Point::warning(VIRTUAL_SERVERS));
+    }
+    if found.rules.is_empty() {
+        points.push(Point::note("no rules of kube-proxy are here to be removed"));
+    }
+    let removable = found.removable();
+    if removable.iter().any(|(of, _)| *of == Mechanism::Iptables) {
+        points.push(Point::note(FROM_IPTABLES));
+    }
+    for (mechanism, family) in removable {
+        let some = match mechanism {
+            Mechanism::Nftables => observe_nftables(family, duty),
+            _ => observe_iptables(family),
+        };
+        points
+            .extend(some.unwrap_or_else(|error| vec![Point::obstacle(chain(&error).to_string())]));
+    }
+    points
+}
+
+fn observe_nftables(family: Family, duty: Duty) -> Result<Vec<Point>, LookError> {
+    if duty == Duty::HandedBack {
+        return Ok(Vec::new());
+    }
+    let Difference {
+        only_theirs,
+        only_ours,
+    } = observe_difference(family)?;
+    let mut points = Vec::new();
+    if !only_theirs.is_empty() {
+        let some = some_of(&only_theirs);
+        let text = "either they are long gone, or another proxy is to serve them";
+        points.push(Point::note(format!(
+            "{family}: only kube-proxy's rules name {some}; {text}"
+        )));
+    }
+    if !only_ours.is_empty() {
+        let some = some_of(&only_ours);
+        points.push(Point::note(format!("{family}: only ours name {some}")));
+    }
+    Ok(points)
+}
+
+fn observe_iptables(family: Family) -> Result<Vec<Point>, LookError> {
+    let Entanglements {
+        others,
+        drops_forwarded,
+    } = kernel::observe_entanglements(family)?;
+    let mut points = Vec::new();
+    if !others.is_empty() {
+        points.push(Point::obstacle(format!("{family}: {}", some_of(&others))));
+    }
+    if drops_forwarded {
+        points.push(Point::warning(format!(
+            "{family}: chain FORWARD of table filter drops what no rule accepts, and kube-proxy's rules accept what goes \
+             to Services: have the network plug-in, or a rule of your own, accept what is forwarded to Pods"
+        )));
+    }
+    Ok(points)
+}

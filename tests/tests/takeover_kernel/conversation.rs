@@ -1,0 +1,108 @@
+//! Connections that were established before and go on through everything.
+
+use std::io::{BufRead, BufReader, Write};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream, UdpSocket};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use anyhow::{Context, Result, anyhow, ensure};
+use dataplane::Protocol;
+use tests::deadline::patience;
+use tests::network::Namespace;
+
+/// How long an answer may take. One that was lost is not sent again in time by UDP, and TCP that has
+/// lost its way never finds it again.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Between two questions.
+const PAUSE: Duration = Duration::from_millis(10);
+
+/// Somebody who keeps asking over one connection.
+#[derive(Debug)]
+pub(crate) struct Conversation {
+    over: Arc<AtomicBool>,
+    thread: JoinHandle<Result<u64>>,
+}
+
+// === impl Conversation ===
+
+impl Conversation {
+    /// Connects, and asks until [`Conversation::end`].
+    pub(crate) fn begin(
+        inside: &Namespace,
+        protocol: Protocol,
+        with: SocketAddr,
+    ) -> Result<Conversation> {
+        let over = Arc::new(AtomicBool::new(false));
+        let end = Arc::clone(&over);
+        let thread = match protocol {
+            Protocol::Udp => {
+                let socket = inside.enter(|| connect_udp(with))??;
+                thread::spawn(move || ask_over_udp(&socket, &end))
+            }
+            Protocol::Tcp | Protocol::Sctp => {
+                let stream = inside.enter(|| TcpStream::connect(with))??;
+                stream.set_read_timeout(Some(patience(PATIENCE)))?;
+                thread::spawn(move || ask_over_tcp(stream, &end))
+            }
+        };
+        Ok(Conversation { over, thread })
+    }
+
+    /// How many questions were answered; fails when one was not, or not by who answered the first.
+    pub(crate) fn end(self) -> Result<u64> {
+        self.over.store(true, Ordering::Relaxed);
+        let joined = self.thread.join();
+        joined.map_err(|_| anyhow!("who asks panicked"))?
+    }
+}
+
+fn connect_udp(with: SocketAddr) -> std::io::Result<UdpSocket> {
+    let socket = match with {
+        SocketAddr::V4(_) => UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)),
+        SocketAddr::V6(_) => UdpSocket::bind((Ipv6Addr::UNSPECIFIED, 0)),
+    }?;
+    socket.connect(with)?;
+    socket.set_read_timeout(Some(patience(PATIENCE)))?;
+    Ok(socket)
+}
+
+fn ask_over_tcp(stream: TcpStream, over: &AtomicBool) -> Result<u64> {
+    let mut stream = BufReader::new(stream);
+    let mut line = String::new();
+    stream.read_line(&mut line)?;
+    let mut answers = 0;
+    while !over.load(Ordering::Relaxed) {
+        let question = format!("question {answers}\n");
+        stream.get_mut().write_all(question.as_bytes())?;
+        line.clear();
+        let answered = stream.read_line(&mut line);
+        answered.with_context(|| format!("established TCP, after {answers} answers"))?;
+        ensure!(line == question, "{line:?} came back of {question:?}");
+        answers += 1;
+        thread::sleep(PAUSE);
+    }
+    Ok(answers)
+}
+
+fn ask_over_udp(socket: &UdpSocket, over: &AtomicBool) -> Result<u64> {
+    let mut buffer = [0; 2048];
+    let mut first = None;
+    let mut answers = 0;
+    while !over.load(Ordering::Relaxed) {
+        let exchange = |buffer: &mut [u8]| {
+            socket.send(b"who is there?")?;
+            socket.recv(buffer)
+        };
+        let length = exchange(&mut buffer);
+        let length = length.with_context(|| format!("established UDP, after {answers} answers"))?;
+        // With the server's name, and what it sees of us: a change of either is another connection.
+        let answer = String::from_utf8_lossy(&buffer[..length]).into_owned();
+        let first = first.get_or_insert_with(|| answer.clone());
+        ensure!(*first == answer, "{first:?} became {answer:?}");
+        answers += 1;
+        thread::sleep(PAUSE);
+    }
+    Ok(answers)
+}

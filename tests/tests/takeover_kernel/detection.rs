@@ -1,0 +1,155 @@
+//! What the agent says of others.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use crds::condition::READY;
+use dataplane::{Family, Protocol};
+use testkit::address_plan as addresses;
+use tests::network::{Outcome, Probe, probe};
+
+use crate::handovers::{expect, list_everything};
+use crate::stage::{CLIENT, Mode, Stage};
+
+/// Failure story T17 (calico#10748, cilium#27982): kube-proxy still runs on the node. It is named, both
+/// keep their rules, and neither repairs anything.
+pub(crate) fn kube_proxy_beside_us(stage: &mut Stage) -> Result<()> {
+    stage.start_kube_proxy(Mode::Nftables)?;
+    stage.start_agent()?;
+    let told = stage.wait_for_foreign("True", "KubeProxyNftables")?;
+    ensure!(
+        told.message.contains("IPv4 and IPv6")
+            && told
+                .message
+                .contains("kube-proxy answers at 127.0.0.1:10249"),
+        "{}",
+        told.message
+    );
+    ensure!(stage.agent()?.log().contains("ForeignProxyDetected"));
+    ensure!(stage.has_our_tables()?);
+    for family in Family::ALL {
+        let theirs = stage.list_kube_proxy(Mode::Nftables, family)?;
+        ensure!(
+            !theirs.is_empty(),
+            "kube-proxy's rules for {family} have gone"
+        );
+    }
+    // A Service that both are told of reaches both tables, and is nobody's damage.
+    stage.apply_services(&["web", "cart"])?;
+    stage.wait_for("both to program another Service", |stage| {
+        let listed = stage.node()?.nft(&["list", "ruleset"])?;
+        Ok((listed.matches("10.96.0.11 . tcp . 80 : goto").count() == 2).then_some(()))
+    })?;
+    let rules = stage.agent()?.condition("RulesContested")?;
+    ensure!(
+        rules.is_some_and(|rules| rules.message.is_empty()),
+        "somebody repaired something"
+    );
+
+    // Who has attached chains last is asked first, and then the other is not asked at all.
+    ensure!(
+        !goes_by_kube_proxy(stage)?,
+        "a new connection went by the rules that came first"
+    );
+    stage.stop_kube_proxy();
+    stage.start_kube_proxy(Mode::Nftables)?;
+    let attached = "to attach its chains anew";
+    stage.wait_for(attached, |stage| {
+        Ok(goes_by_kube_proxy(stage)?.then_some(()))
+    })?;
+
+    stage.stop_kube_proxy();
+    stage.wait_for_condition("ForeignProxyDetected", |condition| {
+        condition.status == "True" && condition.message.contains("no kube-proxy answers here")
+    })?;
+    ensure!(
+        stage
+            .agent()?
+            .condition(READY)?
+            .is_some_and(|ready| ready.status == "True")
+    );
+    Ok(())
+}
+
+/// Whether chain `nat-prerouting` of kube-proxy sees a new connection of a pod.
+fn goes_by_kube_proxy(stage: &Stage) -> Result<bool> {
+    let node = stage.node()?;
+    let chain = ["list", "chain", "ip", "kube-proxy", "nat-prerouting"];
+    if !node.nft(&chain)?.contains("counter") {
+        node.nft(&["insert rule ip kube-proxy nat-prerouting counter"])?;
+    }
+    let question = Probe {
+        protocol: Protocol::Tcp,
+        source: None,
+        destination: SocketAddr::new(addresses::cluster_ip(10, Family::Ipv4), 80),
+        deadline: Duration::from_secs(5),
+    };
+    let outcomes = probe(stage.topology().pod(1, CLIENT)?, &question, 1)?;
+    ensure!(
+        matches!(outcomes[..], [Outcome::Answered { .. }]),
+        "{outcomes:?}"
+    );
+    Ok(!node.nft(&chain)?.contains("counter packets 0 "))
+}
+
+/// Kubelets have chains of their own in the tables of iptables, which stay when kube-proxy has gone, or
+/// never was (pkg/kubelet/kubelet_network_linux.go); older ones also had those for masquerading.
+pub(crate) fn kubelet_chains(stage: &mut Stage) -> Result<()> {
+    let node = stage.node()?;
+    for family in ["ip", "ip6"] {
+        node.nft(&[&format!(
+            "add table {family} mangle; add chain {family} mangle KUBE-KUBELET-CANARY; \
+             add chain {family} mangle KUBE-IPTABLES-HINT; add table {family} filter; \
+             add chain {family} filter KUBE-FIREWALL; add table {family} nat; \
+             add chain {family} nat KUBE-MARK-DROP; add chain {family} nat KUBE-MARK-MASQ; \
+             add chain {family} nat KUBE-POSTROUTING"
+        )])?;
+    }
+    stage.start_agent()?;
+    stage.wait_for_foreign("False", "NoneFound")?;
+    // One of kube-proxy's among them is not overlooked.
+    stage.node()?.nft(&["add chain ip6 nat KUBE-SERVICES"])?;
+    let told = stage.wait_for_foreign("True", "KubeProxyIptables")?;
+    ensure!(told.message.contains("here for IPv6;"), "{}", told.message);
+    Ok(())
+}
+
+/// Virtual servers, and the rules of the legacy variant of iptables, which no other program can read.
+pub(crate) fn not_ours_to_remove(stage: &mut Stage) -> Result<()> {
+    let iptables = ["--table", "nat", "--list"];
+    let legacy = stage
+        .node()?
+        .command("iptables-legacy")
+        .args(iptables)
+        .output();
+    let legacy = legacy.is_ok_and(|output| output.status.success());
+    stage.start_agent()?;
+    if legacy {
+        stage.wait_for_foreign("Unknown", "LegacyRulesUnread")?;
+        let cleanup = "iptables-legacy-save -t nat";
+        expect(stage.run(&["takeover"])?, false, cleanup)?;
+        expect(
+            stage.run(&["takeover", "--force"])?,
+            true,
+            "was left as it is",
+        )?;
+    } else {
+        println!("    SKIPPED: this machine has no legacy iptables");
+    }
+    // The device has this name and no other; that it is a dummy one makes no difference.
+    stage
+        .node()?
+        .configure("link add name kube-ipvs0 type veth peer name kube-ipvs1\n")?;
+    let told = stage.wait_for_foreign("True", "KubeProxyIpvs");
+    let before = list_everything(stage)?;
+    let refused = stage.run(&["takeover"]);
+    stage.node()?.configure("link del kube-ipvs0\n")?;
+    told?;
+    expect(refused?, false, "kube-proxy --cleanup")?;
+    ensure!(
+        list_everything(stage)? == before,
+        "a refusal changed something"
+    );
+    Ok(())
+}

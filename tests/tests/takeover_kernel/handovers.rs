@@ -1,0 +1,267 @@
+//! Services change hands while everybody uses them.
+
+use anyhow::{Result, ensure};
+use crds::condition::READY;
+use dataplane::Family;
+
+use crate::crowd::Crowd;
+use crate::stage::{Mode, Printed, Stage};
+
+/// Failure story T18 (kubernetes#119265): nothing of ours is left, and what is not ours is as it was. From
+/// kube-proxy to us, back, and once more, with as many restarts in between as there may be.
+pub(crate) fn there_and_back(stage: &mut Stage) -> Result<()> {
+    let mode = Mode::Nftables;
+    stage.start_kube_proxy(mode)?;
+    let crowd = Crowd::gather(stage.topology())?;
+    stage.start_agent()?;
+    stage.wait_for_foreign("True", "KubeProxyNftables")?;
+    stage.stop_kube_proxy();
+
+    let before = list_everything(stage)?;
+    expect(
+        stage.run(&["takeover", "--dry-run"])?,
+        true,
+        "nothing was changed",
+    )?;
+    ensure!(
+        list_everything(stage)? == before,
+        "a dry run changed something"
+    );
+
+    expect(stage.run(&["takeover"])?, true, "Signpost alone serves")?;
+    ensure!(is_gone(stage, mode)? && stage.has_our_tables()?);
+    stage.wait_for_foreign("False", "NoneFound")?;
+    expect(
+        stage.run(&["takeover"])?,
+        true,
+        "no rules of kube-proxy are here",
+    )?;
+
+    stage.start_kube_proxy(mode)?;
+    expect(
+        stage.run(&["handback", "--dry-run"])?,
+        true,
+        "nothing was changed",
+    )?;
+    let theirs = list_all_but_ours(stage)?;
+    expect(stage.run(&["handback"])?, true, "kube-proxy answers at")?;
+    ensure!(!stage.has_our_tables()? && !is_gone(stage, mode)?);
+    ensure!(
+        list_everything(stage)? == theirs,
+        "rules of others have changed"
+    );
+    stage.wait_for_condition(READY, is_handed_back)?;
+    expect(stage.run(&["handback"])?, true, "handed back before")?;
+
+    // What the API server says is kube-proxy's to carry out, also after a restart of ours.
+    stage.apply_services(&["web", "cart"])?;
+    stage.kill_agent()?;
+    stage.launch_agent()?;
+    stage.wait_for_condition(READY, is_handed_back)?;
+    stage.wait_for("kube-proxy to program another Service", |stage| {
+        let listed = stage.list_kube_proxy(mode, Family::Ipv4)?;
+        Ok(listed.contains("10.96.0.11 . tcp . 80").then_some(()))
+    })?;
+    ensure!(
+        !stage.has_our_tables()?,
+        "it programmed what it had handed back"
+    );
+
+    stage.stop_kube_proxy();
+    expect(stage.run(&["takeover"])?, true, "programmed again")?;
+    ensure!(is_gone(stage, mode)? && stage.has_our_tables()?);
+    crowd.disperse()
+}
+
+/// kube-proxy in mode iptables, on the variant of iptables that writes nf_tables.
+pub(crate) fn from_iptables(stage: &mut Stage) -> Result<()> {
+    let mode = Mode::Iptables;
+    stage.start_kube_proxy(mode)?;
+    // What others have in the same tables stays: a kubelet, a port mapping, a person.
+    let others = [
+        "add chain ip filter KUBE-FIREWALL",
+        "add chain ip nat CNI-HOSTPORT-SETMARK",
+        "add rule ip nat CNI-HOSTPORT-SETMARK jump KUBE-MARK-MASQ",
+        "add chain ip nat mine",
+        "add rule ip nat PREROUTING counter jump mine",
+    ];
+    stage.node()?.nft(&[&others.join("; ")])?;
+    let crowd = Crowd::gather(stage.topology())?;
+    stage.start_agent()?;
+    stage.wait_for_foreign("True", "KubeProxyIptables")?;
+    stage.stop_kube_proxy();
+
+    let before = list_everything(stage)?;
+    expect(
+        stage.run(&["takeover", "--dry-run"])?,
+        true,
+        "node ports answer",
+    )?;
+    ensure!(
+        list_everything(stage)? == before,
+        "a dry run changed something"
+    );
+    expect(stage.run(&["takeover"])?, true, "Signpost alone serves")?;
+    ensure!(is_gone(stage, mode)? && stage.has_our_tables()?);
+    stage.wait_for_foreign("False", "NoneFound")?;
+    stage.start_kube_proxy(mode)?;
+    expect(stage.run(&["handback"])?, true, "kube-proxy answers at")?;
+    ensure!(!stage.has_our_tables()? && !is_gone(stage, mode)?);
+    stage.stop_kube_proxy();
+    expect(stage.run(&["takeover"])?, true, "programmed again")?;
+    ensure!(is_gone(stage, mode)? && stage.has_our_tables()?);
+    let left = stage.list_kube_proxy(mode, Family::Ipv4)?;
+    for kept in ["chain KUBE-FIREWALL", "jump KUBE-MARK-MASQ", "jump mine"] {
+        ensure!(left.contains(kept), "{kept} has gone:\n{left}");
+    }
+    crowd.disperse()?;
+
+    // A rule that leads to what is to be removed is named, and nothing is touched; nor is it where the
+    // node forwards only what rules accept, as a container engine leaves it.
+    stage.start_kube_proxy(mode)?;
+    stage.stop_kube_proxy();
+    let node = stage.node()?;
+    node.nft(&["chain ip6 filter FORWARD { policy drop; }"])?;
+    let refused = stage.run(&["takeover"])?;
+    expect(refused, false, "IPv6: chain FORWARD of table filter drops")?;
+    node.nft(&["add rule ip nat mine jump KUBE-SERVICES"])?;
+    let before = list_everything(stage)?;
+    ensure!(before.matches("jump KUBE-SERVICES").count() > 1, "{before}");
+    let refused = stage.run(&["takeover", "--force"])?;
+    expect(
+        refused,
+        false,
+        "a rule of chain mine in table nat leads to KUBE-SERVICES",
+    )?;
+    ensure!(
+        list_everything(stage)? == before,
+        "a refusal changed something"
+    );
+    Ok(())
+}
+
+pub(crate) fn kube_proxy_still_runs(stage: &mut Stage) -> Result<()> {
+    let mode = Mode::Nftables;
+    stage.start_kube_proxy(mode)?;
+    stage.start_agent()?;
+    stage.wait_for_foreign("True", "KubeProxyNftables")?;
+    let before = list_everything(stage)?;
+    let refused = stage.run(&["takeover"])?;
+    expect(
+        refused,
+        false,
+        "would put its rules back: stop it first\nkubectl",
+    )?;
+    ensure!(
+        list_everything(stage)? == before,
+        "a refusal changed something"
+    );
+
+    expect(
+        stage.run(&["takeover", "--force"])?,
+        true,
+        "Signpost alone serves",
+    )?;
+    stage.wait_for_foreign("False", "NoneFound")?;
+    // It notices with the next change, or within the hour.
+    stage.apply_services(&["web", "cart"])?;
+    stage
+        .wait_for_foreign("True", "KubeProxyNftables")
+        .map(drop)
+}
+
+pub(crate) fn nobody_to_hand_back_to(stage: &mut Stage) -> Result<()> {
+    stage.start_agent()?;
+    let crowd = Crowd::gather(stage.topology())?;
+    expect(
+        stage.run(&["handback"])?,
+        false,
+        "no rules of kube-proxy are here",
+    )?;
+    crowd.disperse()?;
+
+    // Its rules alone follow no change: it has to show that it runs.
+    stage.start_kube_proxy(Mode::Nftables)?;
+    stage.stop_kube_proxy();
+    let crowd = Crowd::gather(stage.topology())?;
+    expect(
+        stage.run(&["handback"])?,
+        false,
+        "no kube-proxy has answered",
+    )?;
+    ensure!(stage.has_our_tables()?);
+    // The ports were given back for that time only.
+    stage
+        .agent()?
+        .wait_for("the agent to answer again", |agent| {
+            Ok(agent.get("/debug").ok())
+        })?;
+    crowd.disperse()?;
+
+    expect(
+        stage.run(&["handback", "--force"])?,
+        true,
+        "nothing of Signpost",
+    )?;
+    ensure!(!stage.has_our_tables()?);
+    stage.node()?.nft(&["flush ruleset"])?;
+    stage
+        .wait_for_condition(READY, |ready| ready.message.contains("nobody serves"))
+        .map(drop)
+}
+
+fn is_handed_back(ready: &k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition) -> bool {
+    (ready.status.as_str(), ready.reason.as_str()) == ("False", "HandedBack")
+}
+
+/// Whether nothing that only kube-proxy has is left.
+pub(crate) fn is_gone(stage: &Stage, mode: Mode) -> Result<bool> {
+    for family in Family::ALL {
+        let listed = stage.list_kube_proxy(mode, family)?;
+        let gone = match mode {
+            Mode::Nftables => listed.is_empty(),
+            Mode::Iptables => {
+                let its = [
+                    "KUBE-SERVICES",
+                    "KUBE-NODEPORTS",
+                    "KUBE-S",
+                    "KUBE-EXT",
+                    "KUBE-PROXY",
+                ];
+                its.iter().all(|its| !listed.contains(its))
+            }
+        };
+        if !gone {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// All rules, without what packets count.
+pub(crate) fn list_everything(stage: &Stage) -> Result<String> {
+    stage.node()?.nft(&["--stateless", "list", "ruleset"])
+}
+
+/// The same without our tables.
+fn list_all_but_ours(stage: &Stage) -> Result<String> {
+    let all = list_everything(stage)?;
+    let mut ours = false;
+    let others = all.lines().filter(|line| {
+        if line.starts_with("table ") {
+            ours = line.contains(" signpost {");
+        }
+        !ours
+    });
+    Ok(others.map(|line| format!("{line}\n")).collect())
+}
+
+/// Fails unless the command ended like this, and said that.
+pub(crate) fn expect(printed: Printed, succeeds: bool, says: &str) -> Result<()> {
+    let Printed { succeeded, text } = printed;
+    ensure!(
+        succeeded == succeeds && text.contains(says),
+        "it ended with success {succeeded} and did not say {says:?}:\n{text}"
+    );
+    Ok(())
+}

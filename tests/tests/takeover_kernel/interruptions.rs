@@ -1,0 +1,68 @@
+//! Handovers that end before they are done: agents and commands that are killed.
+
+use std::fs;
+use std::process::Stdio;
+
+use anyhow::{Result, ensure};
+use crds::condition::READY;
+use serde_json::json;
+use testkit::address_plan as addresses;
+
+use crate::crowd::Crowd;
+use crate::handovers::{expect, is_gone};
+use crate::stage::{Mode, Stage};
+
+/// Killed between the two families, the agent starts again and says what is left; asked again, it
+/// removes that. A command that is killed changes nothing about what it has begun.
+pub(crate) fn takeover_cut_short(stage: &mut Stage) -> Result<()> {
+    let mode = Mode::Nftables;
+    stage.start_kube_proxy(mode)?;
+    stage.start_agent()?;
+    stage.stop_kube_proxy();
+    let crowd = Crowd::gather(stage.topology())?;
+
+    // As a takeover leaves it that is killed after its first step.
+    stage.kill_agent()?;
+    stage.node()?.nft(&["delete table ip kube-proxy"])?;
+    stage.start_agent()?;
+    let told = stage.wait_for_foreign("True", "KubeProxyNftables")?;
+    ensure!(told.message.contains("here for IPv6;"), "{}", told.message);
+
+    let mut command = stage.command(&["takeover"])?;
+    let mut asked = command.stdout(Stdio::null()).spawn()?;
+    stage.wait_for("the agent to have begun", |stage| {
+        let begun = stage.agent()?.log().contains("a handover was asked for");
+        Ok(begun.then_some(()))
+    })?;
+    asked.kill()?;
+    asked.wait()?;
+    stage.wait_for("the takeover to be completed", |stage| {
+        Ok(is_gone(stage, mode)?.then_some(()))
+    })?;
+    ensure!(stage.has_our_tables()?);
+    crowd.disperse()
+}
+
+/// Killed when it has just decided to hand back, the agent does so when it starts.
+pub(crate) fn handback_cut_short(stage: &mut Stage) -> Result<()> {
+    let mode = Mode::Nftables;
+    stage.start_agent()?;
+    let crowd = Crowd::gather(stage.topology())?;
+    stage.start_kube_proxy(mode)?;
+
+    // As a handback leaves it that is killed before its last step.
+    stage.kill_agent()?;
+    ensure!(stage.has_our_tables()?);
+    let mark = json!({"node": addresses::NODE, "since": "2026-01-01T00:00:00Z"});
+    fs::write(stage.state().join("handed-back.json"), mark.to_string())?;
+    stage.launch_agent()?;
+    stage.wait_for("the handback to be completed", |stage| {
+        let tables = stage.node()?.nft(&["list", "tables"])?;
+        Ok((!tables.contains("signpost")).then_some(()))
+    })?;
+    stage.wait_for_condition(READY, |ready| ready.reason == "HandedBack")?;
+    stage.stop_kube_proxy();
+    expect(stage.run(&["takeover"])?, true, "programmed again")?;
+    ensure!(is_gone(stage, mode)? && stage.has_our_tables()?);
+    crowd.disperse()
+}

@@ -1,0 +1,92 @@
+//! kube-proxy and our agent on one node: who is seen, and Services that go from one to the other and
+//! back while everybody uses them.
+
+mod conversation;
+mod crowd;
+mod detection;
+mod handovers;
+mod interruptions;
+mod stage;
+
+use std::env;
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use anyhow::{Context, Result};
+use libtest_mimic::{Arguments, Trial};
+use tests::control_plane::build_programs;
+use tests::network::enter_private_namespaces;
+use tests::trial::trial;
+
+use stage::Stage;
+
+type Test = fn(&mut Stage) -> Result<()>;
+
+fn main() -> Result<()> {
+    build_programs()?;
+    enter_private_namespaces()?;
+    let mut arguments = Arguments::from_args();
+    arguments.test_threads = Some(1);
+    let assets = env::var_os("KUBEBUILDER_ASSETS");
+    if assets.is_some_and(|folder| !Path::new(&folder).join("kube-proxy").exists()) {
+        let name = "SKIPPED_all_handovers_for_want_of_kube-proxy_in_KUBEBUILDER_ASSETS";
+        let skipped = Trial::test(name, || Ok(())).with_ignored_flag(true);
+        libtest_mimic::run(&arguments, vec![skipped]).exit();
+    }
+    let tests: [(&str, Test); 9] = [
+        (
+            "t17_a_kube_proxy_beside_us_is_named_and_nobody_fights",
+            detection::kube_proxy_beside_us,
+        ),
+        (
+            "the_chains_of_a_kubelet_are_no_proxy",
+            detection::kubelet_chains,
+        ),
+        (
+            "t18_nothing_is_lost_from_kube_proxy_to_us_and_back",
+            handovers::there_and_back,
+        ),
+        (
+            "nothing_is_lost_from_kube_proxy_in_mode_iptables_to_us",
+            handovers::from_iptables,
+        ),
+        (
+            "a_takeover_beside_a_running_kube_proxy_is_refused_and_what_comes_back_is_told",
+            handovers::kube_proxy_still_runs,
+        ),
+        (
+            "a_handback_to_nobody_is_refused",
+            handovers::nobody_to_hand_back_to,
+        ),
+        (
+            "a_takeover_that_was_cut_short_is_completed",
+            interruptions::takeover_cut_short,
+        ),
+        (
+            "a_handback_that_was_cut_short_is_completed",
+            interruptions::handback_cut_short,
+        ),
+        // The last one: a network namespace that has tables of legacy iptables keeps them.
+        (
+            "what_is_not_ours_to_remove_is_named_with_what_removes_it",
+            detection::not_ours_to_remove,
+        ),
+    ];
+    let shared: Arc<Mutex<Option<Stage>>> = Arc::default();
+    let trials = tests.map(|(name, test)| {
+        let shared = Arc::clone(&shared);
+        trial(name, move || {
+            let mut stage = shared.lock().unwrap_or_else(PoisonError::into_inner);
+            if stage.is_none() {
+                *stage = Some(Stage::start()?);
+            }
+            let stage = stage.as_mut().context("it was just made")?;
+            stage.clear()?;
+            test(stage)
+        })
+    });
+    let conclusion = libtest_mimic::run(&arguments, trials.into());
+    // An exit drops nothing.
+    *shared.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    conclusion.exit();
+}

@@ -1,0 +1,441 @@
+//! One node of a cluster with a real API server, on which kube-proxy and our agent come and go.
+
+use std::fs;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use crds::condition::{FOREIGN_PROXY_DETECTED, READY};
+use crds::effective::hash::ConfigHash;
+use crds::{EffectiveConfig, NodeProxySpec, ProxyProfileSpec};
+use dataplane::Family;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use testkit::address_plan as addresses;
+use tests::binaries;
+use tests::cluster::Program;
+use tests::control_plane::{ADMINISTRATOR, ControlPlane, Options, User};
+use tests::deadline::wait_for;
+use tests::lone_agent::{LoneAgent, Source, Sysctls, Workplace};
+use tests::network::{Link, Namespace, Network, Plan, PlannedNode, Server, Topology, start_server};
+
+/// The pods that serve, and the one that asks.
+pub(crate) const SERVING: [u8; 2] = [5, 6];
+pub(crate) const CLIENT: u8 = 9;
+/// The Service's node port, and the port of its endpoints.
+pub(crate) const NODE_PORT: u16 = 30080;
+const SERVER_PORT: u16 = 8080;
+/// Where the API server is, and the node's address on the way there.
+const API_SERVER: Ipv4Addr = Ipv4Addr::new(10, 123, 0, 1);
+const NODE_ON_THE_WAY: Ipv4Addr = Ipv4Addr::new(10, 123, 1, 1);
+/// The user that Kubernetes itself lets do what kube-proxy needs.
+const KUBE_PROXY_USER: &str = "system:kube-proxy";
+/// How long either may take for anything.
+pub(crate) const PROMPTLY: Duration = Duration::from_secs(40);
+
+/// kube-proxy's mode.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Mode {
+    Nftables,
+    Iptables,
+}
+
+/// The cluster. Both proxies are started by trials.
+#[derive(Debug)]
+pub(crate) struct Stage {
+    // Dropped in this order: who uses something goes before it.
+    pub(crate) agent: Option<LoneAgent>,
+    kube_proxy: Option<Program>,
+    #[expect(dead_code, reason = "held for the sake of their end")]
+    servers: Vec<Server>,
+    control_plane: ControlPlane,
+    topology: Topology,
+    #[expect(dead_code, reason = "held for the sake of its end")]
+    network: Network,
+    files: TempDir,
+}
+
+/// What a command printed, and whether it succeeded.
+#[derive(Debug)]
+pub(crate) struct Printed {
+    pub(crate) succeeded: bool,
+    pub(crate) text: String,
+}
+
+// === impl Stage ===
+
+impl Stage {
+    /// Builds everything; nobody programs the node yet.
+    pub(crate) fn start() -> Result<Stage> {
+        let topology = Topology::build(&Plan {
+            nodes: vec![PlannedNode {
+                number: 1,
+                pods: SERVING.into_iter().chain([CLIENT]).collect(),
+            }],
+            clients: [2].into(),
+            others: Vec::new(),
+        })?;
+        let mut servers = Vec::new();
+        for pod in SERVING {
+            let listening = Family::ALL
+                .map(|family| SocketAddr::new(addresses::pod_address(1, pod, family), SERVER_PORT));
+            let name = format!("web-{pod}");
+            servers.push(start_server(topology.pod(1, pod)?, &name, &listening)?);
+        }
+        let mut network = Network::new()?;
+        let [control] = network.add_namespaces(["control"])?;
+        connect(&network, &control, topology.node(1)?)?;
+        let control_plane = ControlPlane::start(Options {
+            bind: API_SERVER,
+            network: Some(control.path()),
+            users: vec![User::named(KUBE_PROXY_USER)],
+            ..Options::default()
+        })?;
+        let stage = Stage {
+            agent: None,
+            kube_proxy: None,
+            servers,
+            control_plane,
+            topology,
+            network,
+            files: TempDir::new()?,
+        };
+        stage.install()?;
+        Ok(stage)
+    }
+
+    /// The network.
+    pub(crate) fn topology(&self) -> &Topology {
+        &self.topology
+    }
+
+    /// The node that changes hands.
+    pub(crate) fn node(&self) -> Result<&Namespace> {
+        self.topology.node(1)
+    }
+
+    /// Ends both proxies and removes what they have left, and what trials have added.
+    pub(crate) fn clear(&mut self) -> Result<()> {
+        self.agent = None;
+        self.kube_proxy = None;
+        self.node()?.nft(&["flush ruleset"])?;
+        let folder = self.folder();
+        if folder.exists() {
+            fs::remove_dir_all(&folder)?;
+        }
+        fs::create_dir(&folder)?;
+        self.apply_services(&["web"])
+    }
+
+    /// Starts kube-proxy, and waits until the kernel holds its rules of `shop/web`.
+    pub(crate) fn start_kube_proxy(&mut self, mode: Mode) -> Result<()> {
+        let file = self.files.path().join("kube-proxy.yaml");
+        let kubeconfig = self.control_plane.kubeconfig(KUBE_PROXY_USER)?;
+        fs::write(&file, configuration(mode, &kubeconfig).to_string())?;
+        let program = self.control_plane.programs().join("kube-proxy");
+        let mut command = self.node()?.command(program);
+        command.arg("--config").arg(&file);
+        let log = self.files.path().join("kube-proxy.log");
+        self.kube_proxy = Some(Program::start("kube-proxy", command, &log)?);
+        let waited = self.wait_for("the rules of kube-proxy", |stage| {
+            let mut all = true;
+            for family in Family::ALL {
+                let rules = stage.list_kube_proxy(mode, family)?;
+                let address = addresses::cluster_ip(10, family).to_string();
+                all &= rules.contains(&address);
+            }
+            Ok(all.then_some(()))
+        });
+        waited.with_context(|| {
+            let log = fs::read_to_string(&log).unwrap_or_default();
+            let lines: Vec<&str> = log.lines().collect();
+            lines[lines.len().saturating_sub(15)..].join("\n")
+        })
+    }
+
+    /// Ends kube-proxy. Its rules stay, as they do when its Pod is deleted.
+    pub(crate) fn stop_kube_proxy(&mut self) {
+        self.kube_proxy = None;
+    }
+
+    /// What the kernel holds of kube-proxy's, as people see it; empty when it is nothing.
+    pub(crate) fn list_kube_proxy(&self, mode: Mode, family: Family) -> Result<String> {
+        let family = nft_word(family);
+        Ok(match mode {
+            Mode::Nftables => {
+                let table = ["list", "table", family, "kube-proxy"];
+                self.node()?.nft(&table).unwrap_or_default()
+            }
+            Mode::Iptables => {
+                let tables = ["nat", "filter", "mangle"];
+                let listed = tables.map(|table| {
+                    let table = ["list", "table", family, table];
+                    self.node()
+                        .and_then(|node| node.nft(&table))
+                        .unwrap_or_default()
+                });
+                listed.concat()
+            }
+        })
+    }
+
+    /// Whether our tables are in the kernel: in both families, or in none.
+    pub(crate) fn has_our_tables(&self) -> Result<bool> {
+        let tables = self.node()?.nft(&["list", "tables"])?;
+        let ours = ["table ip signpost", "table ip6 signpost"];
+        let there = ours.map(|table| tables.lines().any(|line| line == table));
+        ensure!(there[0] == there[1], "half of us is there:\n{tables}");
+        Ok(there[0])
+    }
+
+    /// Starts the agent, and waits until it says that it is ready.
+    pub(crate) fn start_agent(&mut self) -> Result<()> {
+        self.launch_agent()?;
+        self.wait_for_condition(READY, |ready| ready.status == "True")
+            .map(drop)
+    }
+
+    /// Starts the agent.
+    pub(crate) fn launch_agent(&mut self) -> Result<()> {
+        // What an agent before it has said is not what this one says.
+        let status = self.folder().join("status.yaml");
+        if status.exists() {
+            fs::remove_file(status)?;
+        }
+        self.agent = Some(LoneAgent::start(&Workplace {
+            node: self.node()?.clone(),
+            source: Source::Kubeconfig(self.control_plane.kubeconfig(ADMINISTRATOR)?),
+            folder: self.folder(),
+            sysctls: Sysctls::Writable,
+            deadline: PROMPTLY,
+        })?);
+        Ok(())
+    }
+
+    /// The agent that runs.
+    pub(crate) fn agent(&self) -> Result<&LoneAgent> {
+        self.agent.as_ref().context("an agent was started")
+    }
+
+    /// Ends the agent with SIGKILL.
+    pub(crate) fn kill_agent(&mut self) -> Result<()> {
+        self.agent.take().context("an agent was started")?.kill()
+    }
+
+    /// Where agents keep what outlives them.
+    pub(crate) fn state(&self) -> PathBuf {
+        self.folder().join("state")
+    }
+
+    /// Runs `signpost-agent` as somebody on the node does.
+    pub(crate) fn run(&self, arguments: &[&str]) -> Result<Printed> {
+        let output = self.command(arguments)?.output()?;
+        let mut text = String::from_utf8(output.stdout)?;
+        text += &String::from_utf8_lossy(&output.stderr);
+        println!("    signpost-agent {}:", arguments.join(" "));
+        for line in text.lines() {
+            println!("        {line}");
+        }
+        Ok(Printed {
+            succeeded: output.status.success(),
+            text,
+        })
+    }
+
+    /// The command that [`Stage::run`] runs.
+    pub(crate) fn command(&self, arguments: &[&str]) -> Result<std::process::Command> {
+        let mut command = self.node()?.command(binaries::find("signpost-agent")?);
+        command.args(arguments).arg("--state").arg(self.state());
+        Ok(command)
+    }
+
+    /// Waits for the agent to say something, and returns it.
+    pub(crate) fn wait_for_condition(
+        &self,
+        kind: &str,
+        is_it: impl Fn(&Condition) -> bool,
+    ) -> Result<Condition> {
+        let mut last = None;
+        let waited = self
+            .agent()?
+            .wait_for(&format!("condition {kind}"), |agent| {
+                last = agent.condition(kind)?;
+                Ok(last.clone().filter(|condition| is_it(condition)))
+            });
+        waited.with_context(|| format!("it was last {last:?}"))
+    }
+
+    /// Waits for what the agent says of other proxies.
+    pub(crate) fn wait_for_foreign(&self, status: &str, reason: &str) -> Result<Condition> {
+        self.wait_for_condition(FOREIGN_PROXY_DETECTED, |condition| {
+            condition.status == status && condition.reason == reason
+        })
+    }
+
+    /// Waits until `look` sees something.
+    pub(crate) fn wait_for<T>(
+        &self,
+        what: &str,
+        mut look: impl FnMut(&Stage) -> Result<Option<T>>,
+    ) -> Result<T> {
+        wait_for(what, PROMPTLY, || look(self))
+    }
+
+    /// Makes the API server hold these Services and no others, with the same endpoints; the first one
+    /// is the one that everybody uses.
+    pub(crate) fn apply_services(&self, names: &[&str]) -> Result<()> {
+        let objects: Vec<Value> = names
+            .iter()
+            .zip(10..)
+            .flat_map(|(name, number)| service(name, number))
+            .collect();
+        self.control_plane.kubectl(&[
+            "delete",
+            "services,endpointslices",
+            "--namespace=shop",
+            "--selector=service,service!=web",
+        ])?;
+        self.apply(&objects)
+    }
+
+    fn install(&self) -> Result<()> {
+        let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../crds/generated/nodeproxies.yaml");
+        self.control_plane.apply(&fs::read_to_string(file)?)?;
+        wait_for("NodeProxies to be served", PROMPTLY, || {
+            Ok(self.control_plane.kubectl(&["get", "nodeproxies"]).ok())
+        })?;
+        let profile: ProxyProfileSpec = serde_json::from_value(json!({"mode": "nftables"}))?;
+        let config = EffectiveConfig::of(&profile);
+        let spec = NodeProxySpec {
+            profile_name: "default".to_owned(),
+            profile_generation: 1,
+            config_hash: ConfigHash::of(&config),
+            config,
+            written_fields: Vec::new(),
+        };
+        self.apply(&[
+            json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "shop"}}),
+            json!({
+                "apiVersion": "v1",
+                "kind": "Node",
+                "metadata": {"name": addresses::NODE},
+                "spec": {"podCIDRs": Family::ALL.map(|family| addresses::pod_cidr(1, family))},
+            }),
+            json!({
+                "apiVersion": "signpost.dev/v1alpha1",
+                "kind": "NodeProxy",
+                "metadata": {"name": addresses::NODE},
+                "spec": spec,
+            }),
+        ])?;
+        let own = Family::ALL.map(
+            |family| json!({"type": "InternalIP", "address": addresses::node_address(1, family)}),
+        );
+        let status = json!({"status": {"addresses": own}}).to_string();
+        let node = format!("node/{}", addresses::NODE);
+        self.control_plane.patch_status(&node, "default", &status)
+    }
+
+    fn apply(&self, objects: &[Value]) -> Result<()> {
+        let list = json!({"apiVersion": "v1", "kind": "List", "items": objects});
+        self.control_plane.apply(&list.to_string()).map(drop)
+    }
+
+    fn folder(&self) -> PathBuf {
+        self.files.path().join("agent")
+    }
+}
+
+/// A way between the node and the API server that nothing else goes through.
+fn connect(network: &Network, control: &Namespace, node: &Namespace) -> Result<()> {
+    network.add_links(&[Link {
+        from: (node, "control0"),
+        to: (control, "node"),
+    }])?;
+    node.configure(&format!(
+        "link set control0 up\n\
+         addr add {NODE_ON_THE_WAY}/32 dev control0\n\
+         route add {API_SERVER} dev control0 src {NODE_ON_THE_WAY}\n"
+    ))?;
+    control.configure(&format!(
+        "addr add {API_SERVER}/32 dev lo\n\
+         link set node up\n\
+         route add {NODE_ON_THE_WAY} dev node\n"
+    ))
+}
+
+/// A Service of both families with a node port, and its EndpointSlices.
+fn service(name: &str, number: u8) -> Vec<Value> {
+    let ips = Family::ALL.map(|family| addresses::cluster_ip(number, family));
+    let node_port = NODE_PORT + u16::from(number) - 10;
+    let ports = [("http", "TCP"), ("quic", "UDP")];
+    let mut objects = vec![json!({
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {"namespace": "shop", "name": name, "labels": {"service": name}},
+        "spec": {
+            "type": "NodePort",
+            "clusterIP": ips[0],
+            "clusterIPs": ips,
+            "ipFamilies": ["IPv4", "IPv6"],
+            "ipFamilyPolicy": "RequireDualStack",
+            "ports": ports.map(|(name, protocol)| json!({
+                "name": name, "protocol": protocol, "port": 80, "targetPort": SERVER_PORT, "nodePort": node_port,
+            })),
+        },
+    })];
+    for family in Family::ALL {
+        let endpoints = SERVING.map(|pod| {
+            let address = addresses::pod_address(1, pod, family);
+            json!({"addresses": [address], "nodeName": addresses::NODE, "conditions": {"ready": true}})
+        });
+        objects.push(json!({
+            "apiVersion": "discovery.k8s.io/v1",
+            "kind": "EndpointSlice",
+            "metadata": {
+                "namespace": "shop",
+                "name": format!("{name}-{}", family.to_string().to_lowercase()),
+                "labels": {"kubernetes.io/service-name": name, "service": name},
+            },
+            "addressType": family.to_string(),
+            "ports": ports.map(|(name, protocol)| json!({
+                "name": name, "protocol": protocol, "port": SERVER_PORT,
+            })),
+            "endpoints": endpoints,
+        }));
+    }
+    objects
+}
+
+/// The file that kube-proxy reads. It leaves the sysctls of conntrack alone.
+fn configuration(mode: Mode, kubeconfig: &Path) -> Value {
+    json!({
+        "apiVersion": "kubeproxy.config.k8s.io/v1alpha1",
+        "kind": "KubeProxyConfiguration",
+        "mode": match mode {
+            Mode::Nftables => "nftables",
+            Mode::Iptables => "iptables",
+        },
+        "hostnameOverride": addresses::NODE,
+        "clientConnection": {"kubeconfig": kubeconfig},
+        "detectLocalMode": "NodeCIDR",
+        "nftables": {"minSyncPeriod": "1s"},
+        "iptables": {"minSyncPeriod": "1s"},
+        "oomScoreAdj": 0,
+        "conntrack": {
+            "maxPerCore": 0,
+            "min": 0,
+            "tcpEstablishedTimeout": "0s",
+            "tcpCloseWaitTimeout": "0s",
+        },
+    })
+}
+
+pub(crate) fn nft_word(family: Family) -> &'static str {
+    match family {
+        Family::Ipv4 => "ip",
+        Family::Ipv6 => "ip6",
+    }
+}
