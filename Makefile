@@ -3,7 +3,7 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 export PATH := $(PATH):/usr/sbin:/sbin
 
-.PHONY: help demo test check unit control-plane helm kernel-6.1 bench generate clean
+.PHONY: help demo test check unit control-plane helm cluster cluster-down e2e kernel-6.1 image bench generate clean
 
 help: ## List what can be made
 	@sed -n 's/^\([a-z0-9.-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -14,7 +14,7 @@ demo: ## Show it on this machine: namespaces, a node, servers, real connections;
 		--bin signpost-agent --bin demo --bin echo-server --bin probe
 	@target/release/demo
 
-test: check control-plane helm ## Run every test, on a real control plane and a real kernel
+test: check control-plane helm image ## Run every test, on a real control plane, real kubelets and a real kernel
 	cargo build --workspace --bins
 	set -o pipefail; cargo test --workspace --no-fail-fast 2>&1 | tools/tally
 
@@ -34,11 +34,29 @@ helm: ## Build Helm for the tests of the chart; once, then cached
 	@tools/set-up
 	tools/helm/build
 
+cluster: image control-plane helm ## Start a real cluster here, kubelets and all, to try Signpost on: `make cluster nodes=3`
+	@tools/set-up cluster
+	@cargo build --quiet --package tests --bin cluster
+	@target/debug/cluster up --nodes $(or $(nodes),3) $$(printf -- '--image %s ' dist/*.tar)
+
+cluster-down: ## End it, and leave nothing behind
+	@cargo build --quiet --package tests --bin cluster
+	@target/debug/cluster down
+
+e2e: control-plane helm $(if $(filter kube-proxy,$(PROXY)),,image) ## Run Kubernetes' own tests of Services on a real cluster: `make e2e`, `make e2e PROXY=kube-proxy`; an hour
+	@tools/set-up cluster
+	@cargo build --quiet --package tests --bin e2e
+	@target/debug/e2e --proxy $(or $(PROXY),signpost) $(FLAGS)
+
 kernel-6.1: ## Every test that asks a kernel, on Linux 6.1 in an emulated machine; some 10 minutes
 	@tools/set-up
 	cargo build --package tests --package node-agent --bins
 	cargo test --package tests --no-run --test '*_kernel'
 	set -o pipefail; SIGNPOST_KERNEL_RIG=all cargo test --package tests --test kernel_rig 2>&1 | tools/tally
+
+image: ## Write the images of agent and operator to dist/ as OCI archives; no container daemon needed
+	images/programs target/images
+	images/archives target/images dist
 
 bench: ## How long the kernel takes, by size of the cluster, in one run
 	@tools/set-up demo
@@ -51,7 +69,3 @@ generate: ## Write what is generated: CRDs, and their copies in the chart
 clean: ## Remove what was built here
 	cargo clean
 	rm -rf .cache dist
-image: ## Write the images of agent and operator to dist/ as OCI archives; no container daemon needed
-	images/programs target/images
-	images/archives target/images dist
-

@@ -36,7 +36,6 @@ use dataplane::Family;
 use tempfile::TempDir;
 use testkit::address_plan as addresses;
 
-pub use clients::Clients;
 pub use program::Program;
 
 use crate::binaries;
@@ -112,7 +111,7 @@ impl Cluster {
         let control_plane = ControlPlane::start(Options {
             bind: CONTROL_ADDRESS,
             network: Some(topology.other("control")?.path()),
-            users: Vec::new(),
+            ..Options::default()
         })?;
         access::install(&control_plane)?;
         control_plane.apply(SERVICES)?;

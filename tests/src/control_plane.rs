@@ -6,9 +6,9 @@
 //!                                         kube-controller-manager
 //! ```
 //!
-//! It has no kubelets: Nodes and Pods are objects a test makes, and their status is what the test
-//! says it is. What follows from them is real: EndpointSlices, garbage collection, service
-//! accounts, the DaemonSet's Pods, the end of a namespace.
+//! Unless kubelets come to it ([`Kubelets::Real`]), Nodes and Pods are objects a test makes, and
+//! their status is what the test says it is. What follows from them is real: EndpointSlices,
+//! garbage collection, service accounts, the DaemonSet's Pods, the end of a namespace.
 //!
 //! Authorization is RBAC: a user who is not the [administrator](ADMINISTRATOR) may do what bindings
 //! allow and nothing else. Everything is in one temporary folder, which goes with the processes
@@ -48,12 +48,26 @@ pub struct Options {
     pub network: Option<PathBuf>,
     /// Who can log in besides the administrator, with no permission until a binding gives one.
     pub users: Vec<User>,
+    /// Who runs the Pods.
+    pub kubelets: Kubelets,
+}
+
+/// Who stands in for the nodes of a control plane.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kubelets {
+    /// The test, which writes the status of Nodes and Pods. There is no scheduler, only the
+    /// controllers whose work tests see run, and Pods need no service account.
+    Acted,
+    /// Kubelets, as members of the group `system:nodes`. There is a scheduler, and controllers and
+    /// admission are those of any cluster.
+    Real,
 }
 
 /// A running control plane.
 #[derive(Debug)]
 pub struct ControlPlane {
     // Fields are dropped in this order: who uses a server goes before it, and all before the folder.
+    scheduler: Option<Server>,
     controller_manager: Server,
     api_server: Option<Server>,
     etcd: Server,
@@ -69,6 +83,8 @@ pub enum Component {
     ApiServer,
     /// The loops behind EndpointSlices, service accounts, garbage collection and more.
     ControllerManager,
+    /// What gives Pods their nodes, where there are kubelets.
+    Scheduler,
 }
 
 // === impl Options ===
@@ -80,6 +96,7 @@ impl Default for Options {
             bind: Ipv4Addr::LOCALHOST,
             network: None,
             users: Vec::new(),
+            kubelets: Kubelets::Acted,
         }
     }
 }
@@ -99,7 +116,12 @@ impl ControlPlane {
         let etcd = setting.start_etcd()?;
         let api_server = setting.start_api_server()?;
         let controller_manager = setting.start_controller_manager()?;
+        let scheduler = match setting.options.kubelets {
+            Kubelets::Acted => None,
+            Kubelets::Real => Some(setting.start_scheduler()?),
+        };
         Ok(ControlPlane {
+            scheduler,
             controller_manager,
             api_server: Some(api_server),
             etcd,
@@ -166,6 +188,9 @@ impl ControlPlane {
         if let Some(api_server) = &mut self.api_server {
             api_server.ensure_runs()?;
         }
+        if let Some(scheduler) = &mut self.scheduler {
+            scheduler.ensure_runs()?;
+        }
         self.controller_manager.ensure_runs()
     }
 }
@@ -178,13 +203,14 @@ impl Component {
             Component::Etcd => "etcd",
             Component::ApiServer => "kube-apiserver",
             Component::ControllerManager => "kube-controller-manager",
+            Component::Scheduler => "kube-scheduler",
         }
     }
 }
 
 /// Builds the programs unless they are built: many minutes, with progress on standard error.
 /// [`ControlPlane::start`] does it too, but where there is a network namespace of our own around us
-/// there is no way to the modules.
-pub fn build_programs() -> Result<()> {
-    Programs::build().map(drop)
+/// there is no way to the modules. Returns the folder they are in.
+pub fn build_programs() -> Result<PathBuf> {
+    Ok(Programs::build()?.folder().to_owned())
 }

@@ -130,6 +130,7 @@ impl Contest {
             bind: API_SERVER,
             network: Some(control.path()),
             users: vec![User::named(KUBE_PROXY_USER)],
+            ..Options::default()
         })?;
         let files = tempfile::Builder::new()
             .prefix("signpost-contest-")

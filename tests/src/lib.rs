@@ -1,6 +1,7 @@
 //! Harnesses for tests that need more than one crate: real networks, scenarios.
 
 pub mod binaries;
+pub mod build_script;
 pub mod cluster;
 pub mod control_plane;
 pub mod deadline;
@@ -10,6 +11,7 @@ pub mod kernel_rig;
 pub mod lone_agent;
 pub mod network;
 pub mod scenario;
+pub mod real_cluster;
 pub mod system_clock;
 pub mod trial;
 pub mod shared;

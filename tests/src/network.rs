@@ -17,6 +17,7 @@
 //! Making namespaces takes root, or a kernel that gives user namespaces: a test target calls
 //! [`enter_private_namespaces`] at the start of its `main`.
 
+mod connections;
 mod http;
 mod isolation;
 mod namespace;
@@ -34,6 +35,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use anyhow::{Context, Result, ensure};
 
+pub use connections::{Connections, Kind, Way};
 pub use isolation::enter_private_namespaces;
 pub use namespace::Namespace;
 pub use outcome::Outcome;
@@ -41,7 +43,7 @@ pub use process::Process;
 pub use sctp::sctp_socket;
 pub use tally::Tally;
 pub use topology::{Outsider, Plan, PlannedNode, Topology};
-pub use traffic::{Probe, Server, Traffic, probe, start_server, start_traffic};
+pub use traffic::{Probe, Server, Traffic, keep_connection, probe, start_server, start_traffic};
 
 /// Where iproute2 keeps the names of namespaces.
 const NAMES: &str = "/run/netns";
@@ -102,6 +104,13 @@ impl Network {
             namespace.configure("link set lo up")?;
         }
         Ok(namespaces)
+    }
+
+    /// Removes a namespace before the rest. What still runs in it keeps it, without its name.
+    pub fn remove_namespace(&mut self, namespace: &Namespace) -> Result<()> {
+        self.namespaces
+            .retain(|kept| kept.name() != namespace.name());
+        delete(namespace.name())
     }
 
     /// Connects namespaces.

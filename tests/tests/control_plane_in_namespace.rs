@@ -34,7 +34,7 @@ fn serves_nodes() -> Result<()> {
     let control_plane = ControlPlane::start(Options {
         bind: ADDRESS,
         network: Some(topology.other("control")?.path()),
-        users: Vec::new(),
+        ..Options::default()
     })?;
     let kubeconfig = control_plane.kubeconfig(ADMINISTRATOR)?;
 

@@ -414,7 +414,11 @@ fn cleanup_command(namespace: &Namespace) -> Result<()> {
     drop(program_all(namespace, &rich()?)?);
     for _ in 0..2 {
         let agent = binaries::find("signpost-agent")?;
-        let output = namespace.command(agent).arg("cleanup").output()?;
+        // Not that of the machine.
+        let state = tempfile::tempdir()?;
+        let mut command = namespace.command(agent);
+        command.args(["cleanup", "--state"]).arg(state.path());
+        let output = command.output()?;
         let complaint = String::from_utf8_lossy(&output.stderr);
         ensure!(output.status.success(), "cleanup failed: {complaint}");
         let left = namespace.nft(&["list", "tables"])?;

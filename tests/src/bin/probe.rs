@@ -1,9 +1,10 @@
 //! Connects and says what came of it.
 //!
 //! `probe once` prints a line for each connection, `probe watch` prints `running` after the first
-//! answer, goes on until its input ends, and prints a tally in JSON.
+//! answer, goes on until its input ends, and prints a tally in JSON; `probe keep` does the same over
+//! one connection.
 
-use std::io::{self, BufRead as _, BufReader, Read as _};
+use std::io::{self, BufRead, BufReader, Read as _, Write as _};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream, UdpSocket};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -41,7 +42,25 @@ enum Mode {
         #[command(flatten)]
         connection: Connection,
     },
+    /// Questions over one TCP connection, or one UDP flow, until the input ends.
+    Keep {
+        /// The time from one question to the next, in milliseconds.
+        #[arg(long)]
+        every_ms: u64,
+        #[command(flatten)]
+        connection: Connection,
+    },
 }
+
+/// A connection that is kept.
+enum Kept {
+    /// And whom it was made to.
+    Tcp(BufReader<TcpStream>, Outcome),
+    Udp(UdpSocket),
+}
+
+/// What is asked, and over TCP given back.
+const QUESTION: &str = "who is there?\n";
 
 #[derive(clap::Args)]
 struct Connection {
@@ -75,38 +94,53 @@ fn main() -> Result<()> {
             every_ms,
             connection,
         } => {
-            let tally = connection.watch(Duration::from_millis(every_ms));
+            let tally = tally(Duration::from_millis(every_ms), || connection.outcome());
+            println!("{}", serde_json::to_string(&tally)?);
+        }
+        Mode::Keep {
+            every_ms,
+            connection,
+        } => {
+            let mut kept = None;
+            let tally = tally(Duration::from_millis(every_ms), || {
+                let outcome = connection.ask_over(&mut kept);
+                outcome.unwrap_or_else(|error| {
+                    kept = None;
+                    Outcome::of_error(&error)
+                })
+            });
             println!("{}", serde_json::to_string(&tally)?);
         }
     }
     Ok(())
 }
 
-impl Connection {
-    fn watch(&self, every: Duration) -> Tally {
-        let stopped = Arc::new(AtomicBool::new(false));
-        let stop = Arc::clone(&stopped);
-        thread::spawn(move || {
-            // An error ends the input just as well.
-            drop(io::copy(&mut io::stdin(), &mut io::sink()));
-            stop.store(true, Ordering::Relaxed);
-        });
-        let start = Instant::now();
-        let mut tally = Tally::default();
-        let mut due = start;
-        while !stopped.load(Ordering::Relaxed) {
-            let outcome = self.outcome();
-            tally.count(&outcome, start.elapsed());
-            if tally.answers() == 1 && matches!(outcome, Outcome::Answered { .. }) {
-                println!("running");
-            }
-            due += every;
-            thread::sleep(due.saturating_duration_since(Instant::now()));
+/// Asks until the input ends, and says so on the output when the first answer has come.
+fn tally(every: Duration, mut ask: impl FnMut() -> Outcome) -> Tally {
+    let stopped = Arc::new(AtomicBool::new(false));
+    let stop = Arc::clone(&stopped);
+    thread::spawn(move || {
+        // An error ends the input just as well.
+        drop(io::copy(&mut io::stdin(), &mut io::sink()));
+        stop.store(true, Ordering::Relaxed);
+    });
+    let start = Instant::now();
+    let mut tally = Tally::default();
+    let mut due = start;
+    while !stopped.load(Ordering::Relaxed) {
+        let outcome = ask();
+        tally.count(&outcome, start.elapsed());
+        if tally.answers() == 1 && matches!(outcome, Outcome::Answered { .. }) {
+            println!("running");
         }
-        tally.end(start.elapsed());
-        tally
+        due += every;
+        thread::sleep(due.saturating_duration_since(Instant::now()));
     }
+    tally.end(start.elapsed());
+    tally
+}
 
+impl Connection {
     fn outcome(&self) -> Outcome {
         let answer = match self.protocol {
             Transport::Tcp => self.ask_tcp(),
@@ -114,8 +148,41 @@ impl Connection {
             Transport::Sctp => self.ask_sctp(),
         };
         match answer {
-            Ok(line) => parse_answer(&line).unwrap_or(Outcome::Failed(format!("answer {line:?}"))),
+            Ok(line) => read_answer(&line),
             Err(error) => Outcome::of_error(&error),
+        }
+    }
+
+    /// Asks over `kept`, which is made if there is none. After an error it is of no more use.
+    fn ask_over(&self, kept: &mut Option<Kept>) -> io::Result<Outcome> {
+        let kept = match kept {
+            Some(kept) => kept,
+            none => none.insert(self.make()?),
+        };
+        match kept {
+            Kept::Udp(socket) => Ok(read_answer(&exchange(socket)?)),
+            Kept::Tcp(stream, server) => {
+                stream.get_mut().write_all(QUESTION.as_bytes())?;
+                let mut line = String::new();
+                stream.read_line(&mut line)?;
+                if line != QUESTION {
+                    return Err(io::ErrorKind::UnexpectedEof.into());
+                }
+                Ok(server.clone())
+            }
+        }
+    }
+
+    fn make(&self) -> io::Result<Kept> {
+        match self.protocol {
+            Transport::Udp => Ok(Kept::Udp(self.connect_udp()?)),
+            Transport::Tcp => {
+                let stream = self.connect(self.socket(Type::STREAM, Protocol::TCP)?)?;
+                let mut stream = BufReader::new(stream);
+                let server = read_answer(&read_line(&mut stream)?);
+                Ok(Kept::Tcp(stream, server))
+            }
+            Transport::Sctp => Err(io::ErrorKind::Unsupported.into()),
         }
     }
 
@@ -135,31 +202,27 @@ impl Connection {
     }
 
     fn ask_connected(&self, socket: Socket) -> io::Result<String> {
+        let stream = self.connect(socket)?;
+        read_line(&mut BufReader::new(stream.take(1024)))
+    }
+
+    fn connect(&self, socket: Socket) -> io::Result<TcpStream> {
         socket.connect_timeout(&self.destination.into(), self.deadline())?;
         let stream = TcpStream::from(socket);
         stream.set_read_timeout(Some(self.deadline()))?;
-        let mut line = String::new();
-        BufReader::new(stream.take(1024)).read_line(&mut line)?;
-        if line.is_empty() {
-            return Err(io::ErrorKind::UnexpectedEof.into());
-        }
-        Ok(line)
+        Ok(stream)
     }
 
     fn ask_udp(&self) -> io::Result<String> {
+        exchange(&self.connect_udp()?)
+    }
+
+    fn connect_udp(&self) -> io::Result<UdpSocket> {
         let socket = self.socket(Type::DGRAM, Protocol::UDP)?;
         socket.connect(&self.destination.into())?;
         let socket = UdpSocket::from(socket);
         socket.set_read_timeout(Some(self.deadline()))?;
-        match socket.send(b"who is there?") {
-            // What this host's own rules do away with is reported so at once, whether they refuse
-            // it or drop it. Only a refusal is followed by an ICMP error.
-            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {}
-            sent => drop(sent?),
-        }
-        let mut buffer = [0; 2048];
-        let length = socket.recv(&mut buffer)?;
-        Ok(String::from_utf8_lossy(&buffer[..length]).into_owned())
+        Ok(socket)
     }
 
     fn socket(&self, kind: Type, protocol: Protocol) -> io::Result<Socket> {
@@ -180,6 +243,32 @@ impl Connection {
     fn deadline(&self) -> Duration {
         Duration::from_millis(self.deadline_ms)
     }
+}
+
+fn exchange(socket: &UdpSocket) -> io::Result<String> {
+    match socket.send(QUESTION.as_bytes()) {
+        // What this host's own rules do away with is reported so at once, whether they refuse
+        // it or drop it. Only a refusal is followed by an ICMP error.
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {}
+        sent => drop(sent?),
+    }
+    let mut buffer = [0; 2048];
+    let length = socket.recv(&mut buffer)?;
+    Ok(String::from_utf8_lossy(&buffer[..length]).into_owned())
+}
+
+/// A line, of which there has to be something.
+fn read_line(from: &mut impl BufRead) -> io::Result<String> {
+    let mut line = String::new();
+    from.read_line(&mut line)?;
+    if line.is_empty() {
+        return Err(io::ErrorKind::UnexpectedEof.into());
+    }
+    Ok(line)
+}
+
+fn read_answer(line: &str) -> Outcome {
+    parse_answer(line).unwrap_or(Outcome::Failed(format!("answer {line:?}")))
 }
 
 /// Reads a server's line: its name, the address it was reached at, the address it saw.

@@ -2,8 +2,8 @@
 
 use std::net::SocketAddrV4;
 
-use super::ADMINISTRATOR;
 use super::folder::{Folder, argument};
+use super::{ADMINISTRATOR, Kubelets};
 
 /// Where cluster IPs are taken from: IPv4, the first family of Services, and IPv6.
 pub const SERVICE_CIDRS: [&str; 2] = ["10.96.0.0/16", "fd00:10:96::/112"];
@@ -11,8 +11,8 @@ pub const SERVICE_CIDRS: [&str; 2] = ["10.96.0.0/16", "fd00:10:96::/112"];
 /// Who signs the tokens of service accounts.
 const ISSUER: &str = "https://kubernetes.default.svc.cluster.local";
 
-/// The controllers whose work tests see. Not the one that watches nodes: without kubelets it would
-/// declare all of them dead.
+/// The controllers whose work tests see where they act for the kubelets. Not the one that watches
+/// nodes: it would declare all of them dead.
 const CONTROLLERS: [&str; 8] = [
     "daemonset-controller",
     "endpointslice-controller",
@@ -43,11 +43,28 @@ pub(super) fn of_etcd(folder: &Folder) -> Vec<String> {
     ]
 }
 
-pub(super) fn of_api_server(folder: &Folder, address: SocketAddrV4) -> Vec<String> {
+pub(super) fn of_api_server(
+    folder: &Folder,
+    address: SocketAddrV4,
+    kubelets: Kubelets,
+) -> Vec<String> {
     let (ip, port) = (address.ip(), address.port());
     // No Service may have a loopback address as its endpoint.
     let endpoints = if ip.is_loopback() { "none" } else { "lease" };
-    vec![
+    let who_runs_pods = match kubelets {
+        // With the plugin, a Pod in a new namespace is refused until a controller has made the account.
+        Kubelets::Acted => vec![
+            "--authorization-mode=RBAC",
+            "--disable-admission-plugins=ServiceAccount",
+        ],
+        Kubelets::Real => vec![
+            "--authorization-mode=Node,RBAC",
+            "--enable-admission-plugins=NodeRestriction",
+            // No DNS knows the names of the nodes.
+            "--kubelet-preferred-address-types=InternalIP",
+        ],
+    };
+    let mut arguments = vec![
         format!("--etcd-servers=unix://{}", folder.etcd_socket().display()),
         format!("--bind-address={ip}"),
         format!("--advertise-address={ip}"),
@@ -55,28 +72,42 @@ pub(super) fn of_api_server(folder: &Folder, address: SocketAddrV4) -> Vec<Strin
         format!("--endpoint-reconciler-type={endpoints}"),
         argument("cert-dir", &folder.certificates()),
         argument("token-auth-file", &folder.tokens()),
-        "--authorization-mode=RBAC".to_owned(),
         format!("--service-cluster-ip-range={}", SERVICE_CIDRS.join(",")),
         format!("--service-account-issuer={ISSUER}"),
         argument("service-account-key-file", &folder.verifying_key()),
         argument("service-account-signing-key-file", &folder.signing_key()),
         // Agents are privileged Pods.
         "--allow-privileged=true".to_owned(),
-        // With it, a Pod in a new namespace is refused until a controller has made the account.
-        "--disable-admission-plugins=ServiceAccount".to_owned(),
-    ]
+    ];
+    arguments.extend(who_runs_pods.into_iter().map(str::to_owned));
+    arguments
 }
 
-pub(super) fn of_controller_manager(folder: &Folder) -> Vec<String> {
+pub(super) fn of_controller_manager(folder: &Folder, kubelets: Kubelets) -> Vec<String> {
+    let controllers = match kubelets {
+        Kubelets::Acted => CONTROLLERS.join(","),
+        Kubelets::Real => "*".to_owned(),
+    };
     vec![
         argument("kubeconfig", &folder.kubeconfig(ADMINISTRATOR)),
-        format!("--controllers={}", CONTROLLERS.join(",")),
+        format!("--controllers={controllers}"),
         argument("root-ca-file", &folder.certificate_authority()),
         argument("service-account-private-key-file", &folder.signing_key()),
         "--leader-elect=false".to_owned(),
         // It serves nothing, so it takes no port that a second control plane would want.
         "--secure-port=0".to_owned(),
         // The defaults of 20 a second make a test with hundreds of Services wait for them.
+        "--kube-api-qps=500".to_owned(),
+        "--kube-api-burst=1000".to_owned(),
+    ]
+}
+
+pub(super) fn of_scheduler(folder: &Folder) -> Vec<String> {
+    vec![
+        argument("kubeconfig", &folder.kubeconfig(ADMINISTRATOR)),
+        "--leader-elect=false".to_owned(),
+        "--secure-port=0".to_owned(),
+        // As for the controllers: the default of 50 a second is for machines with other work.
         "--kube-api-qps=500".to_owned(),
         "--kube-api-burst=1000".to_owned(),
     ]

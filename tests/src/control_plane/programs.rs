@@ -1,12 +1,14 @@
 //! The programs of the control plane, and how they get here.
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
+
+use crate::build_script;
 
 /// A folder with etcd, kube-apiserver, kube-controller-manager and, unless someone else has filled
-/// it, kubectl and kube-proxy.
+/// it, kubectl, kube-proxy, kube-scheduler and kubelet.
 #[derive(Debug)]
 pub(super) struct Programs {
     folder: PathBuf,
@@ -15,27 +17,9 @@ pub(super) struct Programs {
 impl Programs {
     /// Runs the script that builds them, which returns at once when they are built.
     pub(super) fn build() -> Result<Programs> {
-        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("control-plane/build");
-        // Its progress goes where ours does: nobody waits ten minutes in silence.
-        let output = Command::new(&script)
-            .stdin(Stdio::null())
-            .stderr(Stdio::inherit())
-            .output()
-            .with_context(|| format!("failed to run {}", script.display()))?;
-        ensure!(
-            output.status.success(),
-            "failed to build the control plane: {} ended with {}",
-            script.display(),
-            output.status
-        );
-        let printed = String::from_utf8(output.stdout).context("the folder's name is not UTF-8")?;
-        let folder = printed
-            .lines()
-            .last()
-            .context("the build has printed no folder")?;
-        Ok(Programs {
-            folder: PathBuf::from(folder),
-        })
+        let folder = build_script::run("control-plane/build", &[])
+            .context("failed to build the control plane")?;
+        Ok(Programs { folder })
     }
 
     pub(super) fn folder(&self) -> &Path {

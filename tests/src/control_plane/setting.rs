@@ -73,7 +73,7 @@ impl Setting {
 
     /// Returns when it is ready.
     pub(super) fn start_api_server(&self) -> Result<Server> {
-        let arguments = arguments::of_api_server(&self.folder, self.address);
+        let arguments = arguments::of_api_server(&self.folder, self.address, self.options.kubelets);
         let mut server = self.start(Component::ApiServer, &arguments)?;
         self.wait_for_answer(&mut server, &["get", "--raw", "/readyz"])?;
         Ok(server)
@@ -81,12 +81,17 @@ impl Setting {
 
     /// Returns when its controllers work.
     pub(super) fn start_controller_manager(&self) -> Result<Server> {
-        let arguments = arguments::of_controller_manager(&self.folder);
+        let arguments = arguments::of_controller_manager(&self.folder, self.options.kubelets);
         let mut server = self.start(Component::ControllerManager, &arguments)?;
         // It serves no health check here, but this object is made by one of its controllers.
         let made = ["get", "serviceaccount", "default", "--namespace=default"];
         self.wait_for_answer(&mut server, &made)?;
         Ok(server)
+    }
+
+    /// Returns at once: it serves nothing that could be asked.
+    pub(super) fn start_scheduler(&self) -> Result<Server> {
+        self.start(Component::Scheduler, &arguments::of_scheduler(&self.folder))
     }
 
     /// A kubectl that is yet to be run, as the user of a kubeconfig.

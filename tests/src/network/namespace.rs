@@ -24,6 +24,11 @@ impl Namespace {
         Namespace { name: name.into() }
     }
 
+    /// That of a process, for as long as it runs. Where iproute2 wants a name it takes a path, too.
+    pub fn of_process(process: u32) -> Namespace {
+        Namespace::named(&format!("/proc/{process}/ns/net"))
+    }
+
     /// Its name for `ip -n` and below [`Namespace::path`].
     pub fn name(&self) -> &str {
         &self.name

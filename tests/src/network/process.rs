@@ -1,13 +1,13 @@
 //! Child processes that end with the test.
 
 use std::io::{BufRead, BufReader, Write as _};
-use std::process::{Child, ChildStdin, Command, Stdio};
+use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 
-use crate::deadline::patience;
+use crate::deadline::{patience, wait_for};
 
 /// A running child: its output line by line, its input open. Killed when this is dropped; children
 /// that end when their input does also end when the test is killed.
@@ -85,6 +85,12 @@ impl Process {
     pub fn write_line(&mut self, line: &str) -> Result<()> {
         let input = self.input.as_mut().context("its input is open")?;
         writeln!(input, "{line}").with_context(|| format!("{} does not read its input", self.name))
+    }
+
+    /// Waits for its end, whichever it is.
+    pub fn wait_for_end(&mut self, deadline: Duration) -> Result<ExitStatus> {
+        let what = format!("{} to end", self.name);
+        wait_for(&what, deadline, || Ok(self.child.try_wait()?))
     }
 
     /// Closes its input and waits for the lines it has yet to print, then for its end, which must

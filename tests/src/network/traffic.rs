@@ -34,7 +34,7 @@ pub struct Probe {
     pub deadline: Duration,
 }
 
-/// New connections, one after the other, until [`Traffic::stop`].
+/// New connections, one after the other, or questions over one that is kept, until [`Traffic::stop`].
 #[derive(Debug)]
 pub struct Traffic {
     process: Process,
@@ -69,9 +69,19 @@ pub fn probe(inside: &Namespace, probe: &Probe, count: u32) -> Result<Vec<Outcom
 
 /// Starts to make a new connection every `interval`. Returns once the first was answered.
 pub fn start_traffic(inside: &Namespace, probe: &Probe, interval: Duration) -> Result<Traffic> {
+    start("watch", inside, probe, interval)
+}
+
+/// Makes one connection and starts to ask over it every `interval`; another is made only when that
+/// one has failed. Returns once the first question was answered.
+pub fn keep_connection(inside: &Namespace, probe: &Probe, interval: Duration) -> Result<Traffic> {
+    start("keep", inside, probe, interval)
+}
+
+fn start(mode: &str, inside: &Namespace, probe: &Probe, interval: Duration) -> Result<Traffic> {
     let mut command = inside.command(own_program("probe")?);
     let interval = interval.as_millis().to_string();
-    command.args(["watch", "--every-ms", &interval]);
+    command.args([mode, "--every-ms", &interval]);
     add_arguments(&mut command, probe);
     let mut process = Process::start("a client", command)?;
     process.wait_for_line("running", PROMPTLY)?;
@@ -81,7 +91,7 @@ pub fn start_traffic(inside: &Namespace, probe: &Probe, interval: Duration) -> R
 // === impl Traffic ===
 
 impl Traffic {
-    /// Makes no more connections; what came of all of them.
+    /// Asks no more; what came of every connection, or question.
     pub fn stop(self) -> Result<Tally> {
         let lines = self.process.finish(PROMPTLY)?;
         let line = lines.last().context("a client counted nothing")?;

@@ -1,0 +1,70 @@
+//! The API server is away.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use tests::deadline::wait_for;
+
+use crate::shop::{SERVERS, SHIFTING};
+use crate::stage::{DEADLINE, PROMPTLY, Stage};
+
+/// How long it is away: longer than the operators hold on to their lease.
+const OUTAGE: Duration = Duration::from_secs(15);
+/// How soon the controllers of Kubernetes act after the API server was away: they wait up to a
+/// minute before they ask again.
+const CONTROLLERS_ARE_BACK_WITHIN: Duration = Duration::from_secs(120);
+
+pub(crate) fn api_server(stage: &mut Stage) -> Result<()> {
+    let before = stage.observe_ours("agent")?;
+    let servers = stage.observe_servers(SHIFTING)?;
+    let connections = stage.connect()?;
+    stage.cluster.control_plane_mut().stop_api_server();
+    let away = sit_out(stage);
+    let served = stage.wait_until_served(SHIFTING, &servers, Duration::ZERO);
+    stage.cluster.control_plane_mut().start_api_server()?;
+    let back = Instant::now();
+    away?;
+    served.context("while the API server was away")?;
+    let servers = wait_for(
+        "the controllers to act",
+        CONTROLLERS_ARE_BACK_WITHIN,
+        || Ok(stage.scale(SHIFTING, SERVERS + 1).ok()),
+    )?;
+    wait_for("EndpointSlices", CONTROLLERS_ARE_BACK_WITHIN, || {
+        Ok((stage.observe_endpoints(SHIFTING)? == servers).then_some(()))
+    })?;
+    println!(
+        "    another server was in EndpointSlices {:.1?} after the API server was back",
+        back.elapsed()
+    );
+    stage.wait_until_served(SHIFTING, &servers, PROMPTLY)?;
+    stage.wait_until_ready()?;
+    let after = stage.wait_for_ours("agent", "agents to be ready", |_| true)?;
+    ensure!(after == before, "agents were {before:?} and are {after:?}");
+    connections.finish_unharmed()
+}
+
+/// Sees that everything else runs for as long as the API server is away. Agents say by then that they
+/// miss it, and that they are ready all the same.
+fn sit_out(stage: &mut Stage) -> Result<()> {
+    let stopped = Instant::now();
+    wait_for("the end of the outage", DEADLINE, || {
+        stage.cluster.ensure_runs()?;
+        Ok((stopped.elapsed() >= OUTAGE).then_some(()))
+    })?;
+    for node in stage.cluster.nodes() {
+        let ask = |path| {
+            let url = format!("http://127.0.0.1:10249/{path}");
+            node.namespace().get(&url, PROMPTLY)
+        };
+        let metrics = ask("metrics")?;
+        let name = "signpost_source_stale_seconds ";
+        let mut lines = metrics.body().lines();
+        let stale = lines.find_map(|line| line.strip_prefix(name));
+        let stale: f64 = stale.with_context(|| format!("no {name}"))?.parse()?;
+        ensure!(stale > 0.0, "{} does not miss the API server", node.name());
+        let ready = ask("readyz")?;
+        ensure!(ready.status() == 200, "{}: {ready:?}", node.name());
+    }
+    Ok(())
+}

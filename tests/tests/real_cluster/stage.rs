@@ -1,0 +1,356 @@
+//! The cluster that all trials share, and Signpost on it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+use std::net::IpAddr;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use crds::{NodeProxy, ProxyProfile};
+use dataplane::Family;
+use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::discovery::v1::EndpointSlice;
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+use tests::cluster::resources::{is_node_ready, is_ready};
+use tests::deadline::wait_for;
+use tests::real_cluster::enclosure::{self, Place};
+use tests::real_cluster::helm::{Helm, chart};
+use tests::real_cluster::images;
+use tests::real_cluster::{Built, Node, Plan, RealCluster};
+
+use crate::shop::{CLIENTS, SERVER_IMAGE, SERVERS, SHIFTING, STEADY, Shop, client, client_object};
+
+/// Where everything of ours is.
+pub(crate) const NAMESPACE: &str = "kube-system";
+/// How long containers may take to start or to end on a machine with other work, and what follows
+/// from it to be programmed.
+pub(crate) const DEADLINE: Duration = Duration::from_secs(90);
+/// How long something may take that is only programmed.
+pub(crate) const PROMPTLY: Duration = Duration::from_secs(20);
+/// How many nodes there are when nothing is going on.
+pub(crate) const NODES: u8 = 3;
+/// What trials change of the profile, as it is when nothing is going on.
+const PROFILE: &str =
+    r#"{"spec": {"masquerade": {"all": false}, "nodePorts": null, "syncPeriod": "30s"}}"#;
+
+/// A cluster, and what its trials use.
+#[derive(Debug)]
+pub(crate) struct Stage {
+    pub(crate) helm: Helm,
+    pub(crate) cluster: RealCluster,
+    client_image: String,
+}
+
+/// What a Pod is to a trial.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Running {
+    pub(crate) name: String,
+    pub(crate) node: String,
+    pub(crate) uid: String,
+    pub(crate) restarts: i32,
+    pub(crate) ready: bool,
+}
+
+#[derive(Debug, Deserialize)]
+struct List<T> {
+    items: Vec<T>,
+}
+
+// === impl Stage ===
+
+impl Stage {
+    /// Starts a cluster on which nothing of ours runs. In an enclosure.
+    pub(crate) fn start() -> Result<Stage> {
+        let Place::Inside(enclosure) = enclosure::enter()? else {
+            bail!("a cluster starts in an enclosure");
+        };
+        let images::Ours::Made(mut archives) = images::observe_ours()? else {
+            bail!("there are no images: make image");
+        };
+        let servers = enclosure.folder().join("echo-server.tar");
+        images::commit_program(&servers, SERVER_IMAGE, "echo-server")?;
+        archives.push(servers);
+        let plan = Plan {
+            nodes: NODES,
+            images: archives,
+        };
+        let cluster = RealCluster::start(&plan, &enclosure, &|event| println!("    {event}"))?;
+        let stage = Stage {
+            helm: Helm::new(&cluster)?,
+            client_image: Built::cluster()?.image("agnhost")?,
+            cluster,
+        };
+        for shop in [STEADY, SHIFTING] {
+            stage.apply(&shop.objects())?;
+        }
+        stage.create_clients(1..=NODES)?;
+        Ok(stage)
+    }
+
+    /// Waits until everything is as it is when nothing is going on. What is not installed is.
+    pub(crate) fn settle(&mut self) -> Result<()> {
+        self.cluster.ensure_runs()?;
+        // Of a trial that failed.
+        let nodes: Vec<u8> = self.cluster.nodes().map(Node::number).collect();
+        for node in nodes.into_iter().filter(|node| *node > NODES) {
+            self.cluster.remove_node(node)?;
+        }
+        if self
+            .kubectl(&[
+                "get",
+                "daemonset",
+                "signpost-agent",
+                "--namespace",
+                NAMESPACE,
+            ])
+            .is_err()
+        {
+            self.install()?;
+        }
+        self.patch_profile(PROFILE)?;
+        self.scale(SHIFTING, SERVERS)?;
+        self.wait_until_ready()?;
+        for shop in [STEADY, SHIFTING] {
+            self.wait_until_served(shop, &self.observe_servers(shop)?, DEADLINE)?;
+        }
+        Ok(())
+    }
+
+    /// As the README of the chart says, on a cluster that tells where its API server is.
+    pub(crate) fn install(&self) -> Result<String> {
+        self.run_helm("install", &[])
+    }
+
+    /// Runs helm on our chart until Pods are ready.
+    pub(crate) fn run_helm(&self, verb: &str, more: &[&str]) -> Result<String> {
+        let chart = chart();
+        let chart = chart.to_str().context("the path of the chart is text")?;
+        let namespace = format!("--namespace={NAMESPACE}");
+        let timeout = format!("--timeout={}s", DEADLINE.as_secs());
+        let arguments = [verb, "signpost", chart, &namespace, "--wait", &timeout];
+        self.helm.run(&[&arguments, more].concat())
+    }
+
+    pub(crate) fn kubectl(&self, arguments: &[&str]) -> Result<String> {
+        self.cluster.control_plane().kubectl(arguments)
+    }
+
+    fn apply(&self, object: &Value) -> Result<()> {
+        self.cluster
+            .control_plane()
+            .apply(&object.to_string())
+            .map(drop)
+    }
+
+    /// What `kubectl get … --output=json` prints, as what it stands for.
+    pub(crate) fn get<T: DeserializeOwned>(&self, arguments: &[&str]) -> Result<T> {
+        let text = self.kubectl(&[&["get", "--output=json"], arguments].concat())?;
+        serde_json::from_str(&text)
+            .with_context(|| format!("kubectl get {} prints {text}", arguments.join(" ")))
+    }
+
+    pub(crate) fn patch_profile(&self, patch: &str) -> Result<()> {
+        let arguments = [
+            "patch",
+            "proxyprofile",
+            "default",
+            "--type=merge",
+            "--patch",
+            patch,
+        ];
+        self.kubectl(&arguments).map(drop)
+    }
+
+    /// Makes Pods on nodes from which connections are made, and waits until they run.
+    pub(crate) fn create_clients(&self, nodes: impl Iterator<Item = u8>) -> Result<()> {
+        let pods: Vec<Value> = nodes
+            .map(|node| client_object(node, &self.client_image))
+            .collect();
+        self.apply(&json!({"apiVersion": "v1", "kind": "List", "items": pods}))?;
+        let timeout = format!("--timeout={}s", DEADLINE.as_secs());
+        let all = ["wait", "--for=condition=Ready", &timeout, "pods", CLIENTS];
+        self.kubectl(&all).map(drop)
+    }
+
+    /// Every NodeProxy, by the name of its node.
+    pub(crate) fn observe_node_proxies(&self) -> Result<BTreeMap<String, NodeProxy>> {
+        let proxies: List<NodeProxy> = self.get(&["nodeproxies"])?;
+        let by_name = |proxy: NodeProxy| Some((proxy.metadata.name.clone()?, proxy));
+        Ok(proxies.items.into_iter().filter_map(by_name).collect())
+    }
+
+    /// Waits until the profile is Ready on all nodes that the cluster has, by its own word and by
+    /// that of each node.
+    pub(crate) fn wait_until_ready(&self) -> Result<ProxyProfile> {
+        let names: BTreeSet<String> = self.cluster.nodes().map(|node| node.name()).collect();
+        let count = u32::try_from(names.len())?;
+        let what = format!("the profile to be Ready on {count} nodes");
+        wait_for(&what, DEADLINE, || {
+            let profile: ProxyProfile = self.get(&["proxyprofile", "default"])?;
+            let all = profile.status.as_ref().is_some_and(|status| {
+                [
+                    status.matched_nodes,
+                    status.updated_nodes,
+                    status.ready_nodes,
+                ] == [count; 3]
+            });
+            let proxies = self.observe_node_proxies()?;
+            let nodes = proxies.keys().eq(&names) && proxies.values().all(is_node_ready);
+            Ok((is_ready(&profile) && all && nodes).then_some(profile))
+        })
+    }
+
+    /// Our Pods of a component, `agent` or `operator`, without those that are about to go or whose
+    /// node has gone.
+    pub(crate) fn observe_ours(&self, component: &str) -> Result<Vec<Running>> {
+        let selector = format!(
+            "--selector=app.kubernetes.io/name=signpost,app.kubernetes.io/component={component}"
+        );
+        let namespace = format!("--namespace={NAMESPACE}");
+        let nodes: BTreeSet<String> = self.cluster.nodes().map(|node| node.name()).collect();
+        let mut pods = self.observe_pods(&["pods", &selector, &namespace])?;
+        // That of a node that was removed is there for a minute.
+        pods.retain(|pod| nodes.contains(&pod.node));
+        Ok(pods)
+    }
+
+    /// Pods that are not about to go.
+    fn observe_pods(&self, arguments: &[&str]) -> Result<Vec<Running>> {
+        let pods: List<Pod> = self.get(arguments)?;
+        let pods = pods.items.into_iter();
+        let staying = pods.filter(|pod| pod.metadata.deletion_timestamp.is_none());
+        Ok(staying.map(Running::of).collect())
+    }
+
+    /// Waits until the Pods of a component are as `wanted`, each of them ready, and returns them.
+    pub(crate) fn wait_for_ours(
+        &self,
+        component: &str,
+        what: &str,
+        wanted: impl Fn(&[Running]) -> bool,
+    ) -> Result<Vec<Running>> {
+        wait_for(what, DEADLINE, || {
+            let pods = self.observe_ours(component)?;
+            let seen = pods.iter().all(|pod| pod.ready) && wanted(&pods);
+            Ok(seen.then_some(pods))
+        })
+    }
+
+    /// The servers that a Service is for: ready, and not about to go.
+    pub(crate) fn observe_servers(&self, shop: Shop) -> Result<BTreeSet<String>> {
+        let servers = self.observe_running_servers(shop)?.into_iter();
+        Ok(servers.map(|pod| pod.name).collect())
+    }
+
+    /// Those of them that are on a node.
+    pub(crate) fn observe_servers_on(&self, shop: Shop, node: u8) -> Result<BTreeSet<String>> {
+        let servers = self.observe_running_servers(shop)?.into_iter();
+        let there = servers.filter(|pod| pod.node == format!("node-{node}"));
+        Ok(there.map(|pod| pod.name).collect())
+    }
+
+    fn observe_running_servers(&self, shop: Shop) -> Result<Vec<Running>> {
+        let selector = format!("--selector=app={}", shop.name);
+        let servers = self.observe_pods(&["pods", &selector])?.into_iter();
+        Ok(servers.filter(|pod| pod.ready).collect())
+    }
+
+    /// The servers that the EndpointSlices of a Service call ready.
+    pub(crate) fn observe_endpoints(&self, shop: Shop) -> Result<BTreeSet<String>> {
+        let selector = format!("--selector=kubernetes.io/service-name={}", shop.name);
+        let slices: List<EndpointSlice> = self.get(&["endpointslices", &selector])?;
+        let endpoints = slices.items.into_iter().flat_map(|slice| slice.endpoints);
+        let ready = endpoints.filter(|endpoint| {
+            let conditions = endpoint.conditions.as_ref();
+            conditions.and_then(|conditions| conditions.ready) == Some(true)
+        });
+        Ok(ready
+            .filter_map(|endpoint| endpoint.target_ref?.name)
+            .collect())
+    }
+
+    /// The address of the Pod on a node from which connections are made.
+    pub(crate) fn observe_client_address(&self, node: u8, family: Family) -> Result<IpAddr> {
+        let pod: Pod = self.get(&["pod", &client(node)])?;
+        let addresses = pod
+            .status
+            .and_then(|status| status.pod_ips)
+            .unwrap_or_default();
+        let addresses = addresses
+            .iter()
+            .filter_map(|address| address.ip.parse::<IpAddr>().ok());
+        let mut fitting = addresses.filter(|address| address.is_ipv4() == (family == Family::Ipv4));
+        fitting
+            .next()
+            .with_context(|| format!("{} has no {family} address", client(node)))
+    }
+
+    /// Gives a Service so many servers, and returns their names once they are ready.
+    pub(crate) fn scale(&self, shop: Shop, servers: usize) -> Result<BTreeSet<String>> {
+        let deployment = format!("deployment/{}", shop.name);
+        self.kubectl(&["scale", &deployment, &format!("--replicas={servers}")])?;
+        wait_for(
+            &format!("{servers} servers of {}", shop.name),
+            DEADLINE,
+            || {
+                let names = self.observe_servers(shop)?;
+                Ok((names.len() == servers).then_some(names))
+            },
+        )
+    }
+
+    /// What a person would look at first when something is wrong.
+    pub(crate) fn describe(&self) -> String {
+        let mut text = String::new();
+        let namespace = format!("--namespace={NAMESPACE}");
+        let looks: [&[&str]; 4] = [
+            &["get", "pods", "--all-namespaces", "--output=wide"],
+            &["get", "proxyprofiles,nodeproxies"],
+            &[
+                "logs",
+                "daemonset/signpost-agent",
+                &namespace,
+                "--all-pods",
+                "--tail=15",
+            ],
+            &[
+                "logs",
+                "deployment/signpost-operator",
+                &namespace,
+                "--all-pods",
+                "--tail=15",
+            ],
+        ];
+        for look in looks {
+            let seen = self
+                .kubectl(look)
+                .unwrap_or_else(|error| format!("{error:#}"));
+            let _ = writeln!(text, "$ kubectl {}\n{seen}", look.join(" "));
+        }
+        text
+    }
+}
+
+// === impl Running ===
+
+impl Running {
+    fn of(pod: Pod) -> Running {
+        let status = pod.status.unwrap_or_default();
+        let conditions = status.conditions.unwrap_or_default();
+        let containers = status.container_statuses.unwrap_or_default();
+        Running {
+            name: pod.metadata.name.unwrap_or_default(),
+            node: pod.spec.and_then(|spec| spec.node_name).unwrap_or_default(),
+            uid: pod.metadata.uid.unwrap_or_default(),
+            restarts: containers
+                .iter()
+                .map(|container| container.restart_count)
+                .sum(),
+            ready: conditions
+                .iter()
+                .any(|said| said.type_ == "Ready" && said.status == "True"),
+        }
+    }
+}

@@ -1,0 +1,150 @@
+//! From kube-proxy to Signpost and back, as docs/operations.md says.
+
+use anyhow::{Context, Result, ensure};
+use serde_json::{Value, json};
+use tests::deadline::wait_for;
+use tests::real_cluster::kube_proxy;
+
+use crate::shop::STEADY;
+use crate::stage::{DEADLINE, NAMESPACE, Stage};
+
+/// No node has this label.
+const WANTED: &str = "signpost.dev/kube-proxy";
+const DETECTED: &str = "ForeignProxyDetected";
+
+/// Who forwards, as the node's tables say.
+const OURS: [&str; 2] = ["table ip signpost", "table ip6 signpost"];
+const THEIRS: [&str; 2] = ["table ip kube-proxy", "table ip6 kube-proxy"];
+
+/// A cluster that has kube-proxy goes over, thinks better of it, and goes over again. One crowd of
+/// clients is there all along.
+pub(crate) fn from_kube_proxy_and_back(stage: &mut Stage) -> Result<()> {
+    kube_proxy::install(&stage.cluster)?;
+    let servers = stage.observe_servers(STEADY)?;
+    stage.wait_until_served(STEADY, &servers, DEADLINE)?;
+    let connections = stage.connect()?;
+
+    let notes = stage.install()?;
+    ensure!(notes.contains("signpost-agent takeover"), "{notes}");
+    stage.wait_until_ready()?;
+    wait_for_condition(stage, DETECTED, "True", "KubeProxyNftables")?;
+    expect_tables(stage, &[OURS, THEIRS].concat(), &[])?;
+
+    stop_kube_proxy(stage)?;
+    let told = ask_agents(stage, &["takeover", "--dry-run"])?;
+    expect_tables(stage, &[OURS, THEIRS].concat(), &[])?;
+    println!("{told}");
+    println!("{}", ask_agents(stage, &["takeover"])?);
+    expect_tables(stage, &OURS, &THEIRS)?;
+    wait_for_condition(stage, DETECTED, "False", "NoneFound")?;
+
+    start_kube_proxy(stage)?;
+    // Refused as long as kube-proxy's rules are not complete; and its Pods count as ready before, because
+    // it is our agent that answers at the port of its probe.
+    let told = wait_for("kube-proxy to be able to go on", DEADLINE, || {
+        Ok(ask_agents(stage, &["handback"]).ok())
+    })?;
+    println!("{told}");
+    expect_tables(stage, &THEIRS, &OURS)?;
+    wait_for_condition(stage, "Ready", "False", "HandedBack")?;
+
+    stop_kube_proxy(stage)?;
+    ask_agents(stage, &["takeover"])?;
+    expect_tables(stage, &OURS, &THEIRS)?;
+    stage.wait_until_ready()?;
+    stage.kubectl(&[
+        "delete",
+        "daemonset",
+        "kube-proxy",
+        "--namespace",
+        NAMESPACE,
+    ])?;
+    stage.wait_until_served(STEADY, &servers, DEADLINE)?;
+    connections.finish_unharmed()
+}
+
+/// Its Pods go, its rules stay.
+fn stop_kube_proxy(stage: &Stage) -> Result<()> {
+    select_nodes(stage, &json!({WANTED: "wanted"}))?;
+    wait_for("kube-proxy to be gone from all nodes", DEADLINE, || {
+        let selector = format!("--selector={}={}", kube_proxy::LABEL.0, kube_proxy::LABEL.1);
+        let pods = [
+            "get",
+            "pods",
+            "--namespace",
+            NAMESPACE,
+            "--output=name",
+            &selector,
+        ];
+        Ok(stage.kubectl(&pods)?.is_empty().then_some(()))
+    })
+}
+
+fn start_kube_proxy(stage: &Stage) -> Result<()> {
+    select_nodes(stage, &json!({WANTED: null}))?;
+    kube_proxy::wait_until_ready(&stage.cluster)
+}
+
+fn select_nodes(stage: &Stage, selector: &Value) -> Result<()> {
+    let patch = json!({"spec": {"template": {"spec": {"nodeSelector": selector}}}}).to_string();
+    let arguments = [
+        "patch",
+        "daemonset",
+        "kube-proxy",
+        "--namespace",
+        NAMESPACE,
+        "--patch",
+        &patch,
+    ];
+    stage.kubectl(&arguments).map(drop)
+}
+
+/// Runs the agent's program in the Pod of each agent, and returns what one of them says.
+fn ask_agents(stage: &Stage, arguments: &[&str]) -> Result<String> {
+    let mut said = None;
+    for pod in stage.observe_ours("agent")? {
+        let exec = [
+            "exec",
+            &pod.name,
+            "--namespace",
+            NAMESPACE,
+            "--",
+            "signpost-agent",
+        ];
+        let told = stage.kubectl(&[&exec[..], arguments].concat());
+        said = Some(told.with_context(|| format!("on {}", pod.node))?);
+    }
+    said.context("there are agents")
+}
+
+fn expect_tables(stage: &Stage, there: &[&str], gone: &[&str]) -> Result<()> {
+    for node in stage.cluster.nodes() {
+        let tables = node.namespace().nft(&["list", "tables"])?;
+        let has = |table: &&&str| tables.lines().any(|line| line == **table);
+        ensure!(
+            there.iter().all(|table| has(&table)) && !gone.iter().any(|table| has(&table)),
+            "{} has the tables\n{tables}",
+            node.name()
+        );
+    }
+    Ok(())
+}
+
+/// Waits until every NodeProxy has the condition, for this reason.
+fn wait_for_condition(stage: &Stage, kind: &str, status: &str, reason: &str) -> Result<()> {
+    let what = format!("{kind} {status} {reason} on all nodes");
+    wait_for(&what, DEADLINE, || {
+        let proxies = stage.observe_node_proxies()?;
+        let all = proxies.values().all(|proxy| {
+            let status_of = proxy.status.as_ref();
+            status_of.is_some_and(|node| {
+                node.conditions.iter().any(|condition| {
+                    condition.type_ == kind
+                        && condition.status == status
+                        && condition.reason == reason
+                })
+            })
+        });
+        Ok(all.then_some(()))
+    })
+}

@@ -1,0 +1,117 @@
+//! From where to where connections are made.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use anyhow::Result;
+use dataplane::{Family, Protocol};
+use tests::network::{Connections, Kind, Way};
+
+use crate::shop::{STEADY, Shop, client};
+use crate::stage::Stage;
+
+/// Where a client is, with the node that it goes through.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// Nowhere in the cluster: it asks a node port of the node.
+    Outside(u8),
+    /// On the node itself: it asks the cluster IP.
+    Node(u8),
+    /// In a Pod of the node: it asks the cluster IP.
+    Pod(u8),
+}
+
+/// Where a client is, and how it asks.
+pub(crate) type Client = (Place, (Protocol, Family));
+
+/// Clients outside, on nodes and in Pods, so that each node, protocol and family is among them.
+pub(crate) const EVERYWHERE: [Client; 7] = [
+    (Place::Outside(1), (Protocol::Tcp, Family::Ipv4)),
+    (Place::Outside(2), (Protocol::Udp, Family::Ipv6)),
+    (Place::Node(2), (Protocol::Tcp, Family::Ipv6)),
+    (Place::Node(3), (Protocol::Udp, Family::Ipv4)),
+    (Place::Pod(1), (Protocol::Tcp, Family::Ipv6)),
+    (Place::Pod(2), (Protocol::Tcp, Family::Ipv4)),
+    (Place::Pod(3), (Protocol::Udp, Family::Ipv4)),
+];
+
+/// How often each client asks.
+const INTERVAL: Duration = Duration::from_millis(20);
+
+impl Stage {
+    /// The way from a place to a Service.
+    pub(crate) fn way(
+        &self,
+        place: Place,
+        shop: Shop,
+        (protocol, family): (Protocol, Family),
+    ) -> Result<Way> {
+        let (from, inside, destination) = match place {
+            Place::Outside(node) => (
+                "outside".to_owned(),
+                self.cluster.lan().outside().clone(),
+                shop.node_address(node, family),
+            ),
+            Place::Node(node) => (
+                format!("node-{node}"),
+                self.cluster.node(node)?.namespace().clone(),
+                shop.cluster_address(family)?,
+            ),
+            Place::Pod(node) => (
+                format!("a pod of node-{node}"),
+                self.cluster
+                    .node(node)?
+                    .observe_pod_network(&client(node))?,
+                shop.cluster_address(family)?,
+            ),
+        };
+        Ok(Way {
+            from,
+            inside,
+            protocol,
+            destination,
+        })
+    }
+
+    /// The way from a place over TCP, in each family.
+    pub(crate) fn tcp_ways(&self, place: Place, shop: Shop) -> Result<Vec<Way>> {
+        let families = Family::ALL.into_iter();
+        families
+            .map(|family| self.way(place, shop, (Protocol::Tcp, family)))
+            .collect()
+    }
+
+    /// Waits until connections from outside, from nodes and from Pods of every node reach these
+    /// servers alone.
+    pub(crate) fn wait_until_served(
+        &self,
+        shop: Shop,
+        servers: &BTreeSet<String>,
+        deadline: Duration,
+    ) -> Result<()> {
+        let nodes: Vec<u8> = self.cluster.nodes().map(|node| node.number()).collect();
+        for node in nodes {
+            for place in [Place::Outside(node), Place::Node(node), Place::Pod(node)] {
+                for way in self.tcp_ways(place, shop)? {
+                    way.wait_for_servers(servers, deadline)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Starts clients everywhere that ask a Service whose servers stay, over new connections and
+    /// over kept ones.
+    pub(crate) fn connect(&self) -> Result<Connections> {
+        self.connect_from(&EVERYWHERE)
+    }
+
+    /// Starts such clients in these places.
+    pub(crate) fn connect_from(&self, clients: &[Client]) -> Result<Connections> {
+        let ways = clients
+            .iter()
+            .map(|(place, how)| self.way(*place, STEADY, *how));
+        let ways: Vec<Way> = ways.collect::<Result<_>>()?;
+        Connections::start(&ways, &[Kind::New, Kind::Kept], INTERVAL)
+    }
+}
