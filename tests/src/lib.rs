@@ -3,6 +3,7 @@
 pub mod binaries;
 pub mod build_script;
 pub mod cluster;
+pub mod conformance;
 pub mod control_plane;
 pub mod deadline;
 pub mod demo;
@@ -10,8 +11,8 @@ pub mod differential;
 pub mod kernel_rig;
 pub mod lone_agent;
 pub mod network;
-pub mod scenario;
 pub mod real_cluster;
+pub mod scenario;
+pub mod shared;
 pub mod system_clock;
 pub mod trial;
-pub mod shared;

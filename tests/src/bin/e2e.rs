@@ -1,0 +1,255 @@
+//! Kubernetes' own tests of Services, run on a real cluster: `make e2e`, `make e2e PROXY=kube-proxy`.
+//!
+//! Each run is kept in `target/e2e/PROXY-N.json`, with what ginkgo says of it in the folder beside. After
+//! all of a proxy, `docs/conformance.md` is written from the runs of both that are there. A selection of
+//! one's own is for looking into something: it is kept apart and no page is written.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Instant;
+
+use anyhow::{Context, Result, bail, ensure};
+use clap::Parser;
+use tests::conformance::comparison::Comparison;
+use tests::conformance::load_balancers::LoadBalancers;
+use tests::conformance::selection::{PROXY_RESTART, Selection};
+use tests::conformance::suite::{Order, Suite};
+use tests::conformance::{Proxy, Run, api_server_restart, document, proxies};
+use tests::control_plane::build_programs;
+use tests::real_cluster::enclosure::{self, Enclosure, Place};
+use tests::real_cluster::images::{self, Ours};
+use tests::real_cluster::{self, Built, Plan, RealCluster, helm};
+
+/// Kubernetes' own end-to-end tests of Services, on a real cluster on this machine.
+#[derive(Debug, Parser)]
+struct Arguments {
+    /// Who serves Services.
+    #[arg(long, value_enum, default_value = "signpost")]
+    proxy: Proxy,
+    /// A regular expression for names of tests, in place of all that are about Services; again for more.
+    #[arg(long)]
+    focus: Vec<String>,
+    /// A regular expression for names of tests that are left out, in place of those that cannot be run
+    /// here; again for more.
+    #[arg(long)]
+    skip: Vec<String>,
+    /// How many tests at a time.
+    #[arg(long, default_value_t = 4)]
+    processes: u8,
+    /// How many times everything is run, one after the other on one cluster.
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..))]
+    runs: u8,
+    /// How many nodes. Some tests want three.
+    #[arg(long, default_value_t = 3)]
+    nodes: u8,
+    /// Restart the proxy and the API server as well, which a selection of one's own otherwise leaves out.
+    #[arg(long)]
+    disruptive: bool,
+    /// Write the page from the runs that are there, and run nothing.
+    #[arg(long)]
+    page_only: bool,
+}
+
+/// Where runs are kept.
+#[derive(Debug)]
+struct Shelf {
+    folder: PathBuf,
+    proxy: Proxy,
+}
+
+fn main() -> Result<ExitCode> {
+    let arguments = Arguments::parse();
+    if arguments.page_only {
+        return conclude(&arguments);
+    }
+    if let Some(problem) = real_cluster::missing() {
+        bail!("{problem}");
+    }
+    // There is no way to anything from within.
+    build_programs()?;
+    Built::cluster()?;
+    helm::build()?;
+    Suite::build()?;
+    match enclosure::enter()? {
+        Place::Inside(enclosure) => {
+            run_all(&arguments, &enclosure)?;
+            conclude(&arguments)
+        }
+        Place::Outside(code) => Ok(code),
+    }
+}
+
+// === impl Arguments ===
+
+impl Arguments {
+    /// Whether a person wants to know about these tests only.
+    fn is_partial(&self) -> bool {
+        !self.focus.is_empty() || !self.skip.is_empty()
+    }
+
+    fn shelf(&self, proxy: Proxy) -> Shelf {
+        let folder = repository().join("target/e2e");
+        Shelf {
+            folder: if self.is_partial() {
+                folder.join("partial")
+            } else {
+                folder
+            },
+            proxy,
+        }
+    }
+}
+
+fn run_all(arguments: &Arguments, enclosure: &Enclosure) -> Result<()> {
+    let proxy = arguments.proxy;
+    let suite = Suite::build()?;
+    let mut archives = suite.images();
+    if proxy == Proxy::Signpost {
+        let Ours::Made(ours) = images::observe_ours()? else {
+            bail!("there are no images of Signpost: make image");
+        };
+        archives.extend(ours);
+    }
+    let plan = Plan {
+        nodes: arguments.nodes,
+        images: archives,
+    };
+    let mut cluster = RealCluster::start(&plan, enclosure, &say)?;
+    proxies::install(proxy, &cluster)?;
+    println!("{proxy} serves");
+    let shelf = arguments.shelf(proxy);
+    shelf.clear()?;
+    for number in 1..=arguments.runs {
+        println!("run {number} of {}", arguments.runs);
+        let mut run = run_tests(arguments, &cluster, &suite, &shelf.details(number))?;
+        // Already now: what follows can fail otherwise than a test does.
+        run.save(&shelf.file(number))?;
+        if arguments.disruptive || !arguments.is_partial() {
+            restart(&mut run, &mut cluster, &suite, &shelf.details(number))?;
+            run.save(&shelf.file(number))?;
+        }
+    }
+    Ok(())
+}
+
+/// Runs the tests that do not disturb one another.
+fn run_tests(
+    arguments: &Arguments,
+    cluster: &RealCluster,
+    suite: &Suite,
+    folder: &Path,
+) -> Result<Run> {
+    let start = Instant::now();
+    let selection = Selection::given(&arguments.focus, &arguments.skip);
+    let order = Order {
+        selection: &selection,
+        processes: arguments.processes,
+        folder,
+        name: "services",
+    };
+    let balancers = LoadBalancers::start(cluster)?;
+    let report = suite.run(cluster, order, &say)?;
+    drop(balancers);
+    Ok(Run {
+        proxy: arguments.proxy,
+        setting: proxies::observe_setting(arguments.proxy, cluster)?,
+        duration: start.elapsed(),
+        tests: report.tests,
+        left_out: report.left_out,
+    })
+}
+
+/// Restarts the proxy, then the API server, and adds what came of it.
+fn restart(run: &mut Run, cluster: &mut RealCluster, suite: &Suite, folder: &Path) -> Result<()> {
+    let start = Instant::now();
+    let selection = Selection::named([PROXY_RESTART]);
+    let order = Order {
+        selection: &selection,
+        processes: 1,
+        folder,
+        name: "restart",
+    };
+    println!("restarting the proxy");
+    run.add(suite.run(cluster, order, &say)?.tests);
+    println!("restarting the API server");
+    run.add(api_server_restart::restart(cluster, suite));
+    run.duration += start.elapsed();
+    Ok(())
+}
+
+fn say(event: &str) {
+    println!("{event}");
+}
+
+/// Says what the runs come to, and writes it down unless they are of a few tests only.
+fn conclude(arguments: &Arguments) -> Result<ExitCode> {
+    let mut runs = Vec::new();
+    // Selections of one's own may differ: they are not compared.
+    let compared = |proxy: &Proxy| *proxy == arguments.proxy || !arguments.is_partial();
+    for proxy in Proxy::ALL.into_iter().filter(compared) {
+        runs.extend(arguments.shelf(proxy).read()?);
+    }
+    ensure!(!runs.is_empty(), "there are no runs to write about");
+    let comparison = Comparison::of(runs);
+    print!("{}", document::render_verdict(&comparison, arguments.proxy));
+    if !arguments.is_partial() {
+        let page = repository().join("docs/conformance.md");
+        fs::write(&page, document::render(&comparison)).context("failed to write the page")?;
+        println!("docs/conformance.md is written");
+    }
+    let regressions = comparison.regressions();
+    for test in &regressions {
+        println!(
+            "kube-proxy passes, Signpost does not: {} {}",
+            test.group.0, test.name
+        );
+    }
+    let fails = !comparison.failures_alone(arguments.proxy).is_empty() || !regressions.is_empty();
+    Ok(if fails {
+        ExitCode::FAILURE
+    } else {
+        ExitCode::SUCCESS
+    })
+}
+
+/// The top of the repository.
+fn repository() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+}
+
+// === impl Shelf ===
+
+impl Shelf {
+    fn file(&self, number: u8) -> PathBuf {
+        self.folder
+            .join(format!("{}-{number}.json", self.proxy.name()))
+    }
+
+    /// The folder for all that is said about a run.
+    fn details(&self, number: u8) -> PathBuf {
+        self.folder.join(format!("{}-{number}", self.proxy.name()))
+    }
+
+    /// Removes what earlier runs of this proxy came to.
+    fn clear(&self) -> Result<()> {
+        fs::create_dir_all(&self.folder)
+            .with_context(|| format!("failed to make {}", self.folder.display()))?;
+        for number in 1..=u8::MAX {
+            let file = self.file(number);
+            if file.exists() {
+                fs::remove_file(&file)
+                    .with_context(|| format!("failed to remove {}", file.display()))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn read(&self) -> Result<Vec<Run>> {
+        let files = (1..=u8::MAX).map(|number| self.file(number));
+        files
+            .filter(|file| file.exists())
+            .map(|file| Run::read(&file))
+            .collect()
+    }
+}

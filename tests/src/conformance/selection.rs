@@ -1,0 +1,182 @@
+//! Which of Kubernetes' some 7,500 tests are run, and why not the others.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// What a proxy does for Services, by the beginnings of the names of tests.
+const GROUPS: [&str; 14] = [
+    "[sig-network] API Server ",
+    "[sig-network] Connectivity Pod Lifecycle ",
+    "[sig-network] Conntrack ",
+    "[sig-network] EndpointSlice ",
+    "[sig-network] EndpointSliceMirroring ",
+    "[sig-network] KubeProxy ",
+    "[sig-network] LoadBalancers ",
+    "[sig-network] Networking Granular Checks: Services ",
+    "[sig-network] Networking should check kube-proxy urls",
+    "[sig-network] Service CIDRs ",
+    "[sig-network] ServiceCIDR and IPAddress API ",
+    "[sig-network] Services ",
+    "[sig-network] Traffic Distribution ",
+    "[sig-network] [Feature:IPv6DualStack] ",
+];
+
+/// Marks in the names of tests that need what is not here, and what that is.
+const MARKS: [(&str, LeftOut); 3] = [
+    ("[Disruptive]", LeftOut::Disruptive),
+    ("[Feature:SCTPConnectivity]", LeftOut::Sctp),
+    ("[Feature:KubeProxyNFAcct]", LeftOut::Iptables),
+];
+
+/// The test of the marked ones that is run by itself, after the others.
+pub const PROXY_RESTART: &str =
+    "[sig-network] Services should work after restarting kube-proxy [Disruptive]";
+
+/// Regular expressions as ginkgo takes them: a test is run that matches one of `focus` and none of
+/// `skip`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Selection {
+    focus: Vec<String>,
+    skip: Vec<String>,
+}
+
+/// Why a test was not even begun.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum LeftOut {
+    /// It restarts what others need at the same time.
+    Disruptive,
+    /// It needs a kernel with SCTP.
+    Sctp,
+    /// It is about a counter of kube-proxy's iptables mode.
+    Iptables,
+    /// It is about something else than Services.
+    OtherMatter,
+}
+
+// === impl Selection ===
+
+impl Selection {
+    /// Everything that is about Services and can be run here, several at a time.
+    pub fn services() -> Selection {
+        Selection {
+            focus: GROUPS.map(quote).to_vec(),
+            skip: MARKS.map(|(mark, _)| quote(mark)).to_vec(),
+        }
+    }
+
+    /// Tests of these names.
+    pub fn named<'a>(names: impl IntoIterator<Item = &'a str>) -> Selection {
+        // The end is part of the name: some begin with the whole name of another.
+        let focus = names.into_iter().map(|name| format!("{}$", quote(name)));
+        Selection {
+            focus: focus.collect(),
+            skip: Vec::new(),
+        }
+    }
+
+    /// What a person asks for, or everything of [`Selection::services`] where nothing is.
+    pub fn given(focus: &[String], skip: &[String]) -> Selection {
+        let Selection {
+            focus: all,
+            skip: marked,
+        } = Selection::services();
+        let or = |given: &[String], otherwise| {
+            if given.is_empty() {
+                otherwise
+            } else {
+                given.to_vec()
+            }
+        };
+        Selection {
+            focus: or(focus, all),
+            skip: or(skip, marked),
+        }
+    }
+
+    /// The arguments for ginkgo.
+    pub fn arguments(&self) -> Vec<String> {
+        let focus = self
+            .focus
+            .iter()
+            .map(|expression| format!("--focus={expression}"));
+        let skip = self
+            .skip
+            .iter()
+            .map(|expression| format!("--skip={expression}"));
+        focus.chain(skip).collect()
+    }
+}
+
+// === impl LeftOut ===
+
+impl LeftOut {
+    /// Why [`Selection::services`] leaves a test of this name out.
+    pub fn of(name: &str) -> LeftOut {
+        if !GROUPS.iter().any(|group| name.starts_with(group)) {
+            return LeftOut::OtherMatter;
+        }
+        let mark = MARKS.iter().find(|(mark, _)| name.contains(mark));
+        mark.map_or(LeftOut::OtherMatter, |(_, reason)| *reason)
+    }
+}
+
+impl fmt::Display for LeftOut {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            LeftOut::Disruptive => "they restart what other tests need; of the two, see below",
+            LeftOut::Sctp => "they need a kernel with SCTP (`[Feature:SCTPConnectivity]`)",
+            LeftOut::Iptables => {
+                "they are about a counter of iptables mode (`[Feature:KubeProxyNFAcct]`)"
+            }
+            LeftOut::OtherMatter => "they are about something else than Services",
+        })
+    }
+}
+
+/// A regular expression that only this text matches.
+fn quote(text: &str) -> String {
+    let mut quoted = String::with_capacity(text.len());
+    for character in text.chars() {
+        if character.is_ascii_punctuation() {
+            quoted.push('\\');
+        }
+        quoted.push(character);
+    }
+    quoted
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_run_has_a_reason() {
+        let sctp = "[sig-network] Networking Granular Checks: Services should function for \
+                    pod-Service: sctp [Feature:SCTPConnectivity]";
+        assert_eq!(LeftOut::of(sctp), LeftOut::Sctp);
+        assert_eq!(LeftOut::of(PROXY_RESTART), LeftOut::Disruptive);
+        let other = "[sig-network] DNS should provide DNS for services [Conformance]";
+        assert_eq!(LeftOut::of(other), LeftOut::OtherMatter);
+        // It begins as a group does, but the group is another.
+        let other = "[sig-network] Service endpoints latency should not be very high [Conformance]";
+        assert_eq!(LeftOut::of(other), LeftOut::OtherMatter);
+    }
+
+    #[test]
+    fn names_are_no_expressions() {
+        let selection = Selection::named([PROXY_RESTART]);
+        let quoted = r"--focus=\[sig\-network\] Services should work after restarting kube\-proxy \[Disruptive\]$";
+        assert_eq!(selection.arguments(), [quoted]);
+    }
+
+    #[test]
+    fn what_a_person_asks_for_goes_before_what_is_usual() {
+        let usual = Selection::services();
+        assert_eq!(Selection::given(&[], &[]), usual);
+        let asked = Selection::given(&["NodePort".to_owned()], &[]);
+        assert_eq!(asked.focus, ["NodePort"]);
+        assert_eq!(asked.skip, usual.skip);
+    }
+}
