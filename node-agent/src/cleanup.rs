@@ -27,7 +27,9 @@ pub(crate) fn commit_removal(state: &Path) -> anyhow::Result<String> {
     }
     remove_kept(state)?;
     let state = state.display();
-    Ok(format!("nothing of Signpost is left in this network namespace, nor in {state}\n"))
+    Ok(format!(
+        "nothing of Signpost is left in this network namespace, nor in {state}\n"
+    ))
 }
 
 fn remove_kept(state: &Path) -> anyhow::Result<()> {
