@@ -89,6 +89,16 @@ pub struct Contest {
     files: TempDir,
     round: u16,
     next_client: u8,
+    zone: Zone,
+}
+
+/// Whether kube-proxy knows which zone its node is in. 1.36 hears of it once, and forgets it when that is
+/// before it has said who wants to know: NodeTopologyConfig adds its handler to an informer that runs, and
+/// registers the proxier after (cmd/kube-proxy/app/server.go). It then follows no hints for zones.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Zone {
+    PerhapsMissed,
+    Heard,
 }
 
 /// What came of many cases.
@@ -143,6 +153,7 @@ impl Contest {
             network,
             files: files.context("failed to make a folder for logs")?,
             round: 0,
+            zone: Zone::PerhapsMissed,
             next_client: *CLIENTS.start(),
         };
         contest.install()?;
@@ -184,14 +195,41 @@ impl Contest {
         agent.arg("--state").arg(self.files.path().join("state"));
         let agent = Program::start("signpost-agent", agent, &self.log(Rival::Signpost))?;
         self.programs = Some([kube_proxy, agent]);
+        self.zone = Zone::PerhapsMissed;
         Ok(())
     }
 
     /// Writes `population` and returns when both have programmed it.
     pub fn settle(&mut self, population: &Population) -> Result<()> {
+        self.settle_once(population)?;
+        if self.zone == Zone::PerhapsMissed {
+            self.repeat_zone()?;
+            self.zone = Zone::Heard;
+            self.settle_once(population)?;
+        }
+        Ok(())
+    }
+
+    fn settle_once(&mut self, population: &Population) -> Result<()> {
         let canary = self.write(population)?;
         self.wait_for(Rival::Signpost, canary)?;
         self.wait_for(Rival::KubeProxy, canary)
+    }
+
+    /// Takes the node to another zone and back, now that kube-proxy listens.
+    fn repeat_zone(&self) -> Result<()> {
+        let label = |zone: &str| format!("topology.kubernetes.io/zone={zone}");
+        for zone in ["elsewhere", manifests::zone_of(1)] {
+            let arguments = [
+                "label",
+                "node",
+                addresses::NODE,
+                "--overwrite",
+                &label(zone),
+            ];
+            self.control_plane.kubectl(&arguments)?;
+        }
+        Ok(())
     }
 
     /// Ends our agent, writes `population`, and returns when kube-proxy has programmed it.
