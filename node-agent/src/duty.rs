@@ -86,17 +86,26 @@ impl HandbackMark {
             let mut file = fs::File::create(&temporary)?;
             file.write_all(&bytes)?;
             file.sync_all()?;
-            fs::rename(&temporary, &self.file)
+            fs::rename(&temporary, &self.file)?;
+            self.sync_directory()
         };
         write().map_err(|source| self.failed("write", source))
     }
 
-    /// Takes it away. That there is none is no failure.
+    /// Takes it away, also for after a power cut. That there is none is no failure.
     pub(crate) fn commit_removal(&self) -> Result<(), MarkError> {
-        match fs::remove_file(&self.file) {
+        let removed = match fs::remove_file(&self.file) {
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
-            removed => removed.map_err(|source| self.failed("remove", source)),
-        }
+            removed => removed.and_then(|()| self.sync_directory()),
+        };
+        removed.map_err(|source| self.failed("remove", source))
+    }
+
+    /// A name is in the directory for good only after this: a mark that came back with the power would
+    /// leave the node to a kube-proxy that has been stopped meanwhile.
+    fn sync_directory(&self) -> io::Result<()> {
+        let directory = self.file.parent().unwrap_or(Path::new("/"));
+        fs::File::open(directory)?.sync_all()
     }
 
     fn failed(&self, step: &'static str, source: io::Error) -> MarkError {

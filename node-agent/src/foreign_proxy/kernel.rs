@@ -156,6 +156,15 @@ pub(crate) fn commit_chains_removal(family: Family) -> Result<(), RemoveError> {
     Ok(())
 }
 
+/// Whether packets get to the Services of mode iptables, of one family: kube-proxy has its entry, and
+/// the hook that forwarded packets come through leads there.
+pub(crate) fn observe_entrance(family: Family) -> Result<bool, LookError> {
+    let mut socket = open()?;
+    let jumps = observe_entries(&mut socket, family, "nat")?;
+    let leads = |jump: &Jump| &*jump.chain == "PREROUTING" && &*jump.target == "KUBE-SERVICES";
+    Ok(jumps.iter().any(leads))
+}
+
 /// What of mode iptables keeps its removal from being safe, of one family, in words.
 pub(crate) fn observe_entanglements(family: Family) -> Result<Entanglements, LookError> {
     let mut socket = open()?;

@@ -12,6 +12,7 @@ use super::preflight::{Point, some_of};
 use super::server::{Caller, Server, blocking};
 use super::{Effort, Ending};
 use crate::duty::Duty;
+use crate::foreign_proxy::kernel;
 use crate::foreign_proxy::process::{KubeProxy, observe_process};
 use crate::foreign_proxy::services::observe_difference;
 use crate::foreign_proxy::{Found, Legacy, Mechanism, Sight};
@@ -48,9 +49,12 @@ impl Server {
             return Ending::Done;
         }
         self.board.post_duty(Duty::Yielding);
-        if effort == Effort::Careful && !expect_kube_proxy(caller).await {
-            self.board.post_duty(Duty::Serving);
-            return Ending::Refused;
+        if !expect_kube_proxy(caller).await {
+            if effort != Effort::Forced {
+                self.board.post_duty(Duty::Serving);
+                return Ending::Refused;
+            }
+            caller.say("handing back all the same").await;
         }
         // From here on a restart goes on where this was.
         if let Err(error) = self.mark.commit(Timestamp::now()) {
@@ -79,7 +83,8 @@ impl Server {
             return Ending::Failed;
         }
         let text = "nothing of Signpost is in the kernel any more, also after restarts, until \
-            signpost-agent takeover";
+            signpost-agent takeover\nhealth-check node ports answer again once kube-proxy here is restarted, or \
+            writes its rules the next time";
         caller.say(text).await;
         Ending::Done
     }
@@ -142,8 +147,20 @@ fn observe_points(found: &Found) -> Vec<Point> {
                     Point::warning(format!("{family}: kube-proxy's rules do not name {some}"))
                 }
             });
-        } else if has(Mechanism::Iptables) || has(Mechanism::Ipvs) {
-            let text = "kube-proxy's rules are here; which Services they name is not compared";
+        } else if has(Mechanism::Iptables) {
+            points.push(match kernel::observe_entrance(family) {
+                Err(error) => Point::warning(chain(&error).to_string()),
+                Ok(true) => Point::note(format!(
+                    "{family}: kube-proxy's rules are here; which Services they name is not compared"
+                )),
+                // It makes some empty chains before it knows any Service.
+                Ok(false) => Point::warning(format!(
+                    "{family}: kube-proxy has chains here, but nothing leads to its Services yet: try again when \
+                     it has synced"
+                )),
+            });
+        } else if has(Mechanism::Ipvs) {
+            let text = "kube-proxy's device is here; which Services it serves is not compared";
             points.push(Point::note(format!("{family}: {text}")));
         } else if found.legacy == Legacy::Unreadable {
             let text = "only legacy iptables may have rules of kube-proxy, and they cannot be seen from here: \

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use crds::condition::{self, Status, status_of};
 use dataplane::Family;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use runtime::chain;
 use tokio::time::{Instant, sleep, timeout};
 
@@ -156,18 +157,24 @@ impl Server {
     /// The condition Ready, in words.
     pub(super) fn describe_readiness(&self) -> String {
         let status = self.board.status().borrow().clone();
-        let mut conditions = status.conditions.into_iter();
-        let ready = conditions.find(|condition| condition.type_ == condition::READY);
-        ready.map_or_else(
+        describe(status.conditions, condition::READY)
+    }
+}
+
+/// One of the conditions, in words.
+fn describe(conditions: Vec<Condition>, kind: &str) -> String {
+    let mut conditions = conditions.into_iter();
+    conditions
+        .find(|condition| condition.type_ == kind)
+        .map_or_else(
             || "the agent has not looked at anything yet".to_owned(),
-            |ready| {
+            |said| {
                 format!(
-                    "Ready is {}, {}: {}",
-                    ready.status, ready.reason, ready.message
+                    "{kind} is {}, {}: {}",
+                    said.status, said.reason, said.message
                 )
             },
         )
-    }
 }
 
 fn readiness(server: &Server, duty: Duty) -> Point {
@@ -176,6 +183,13 @@ fn readiness(server: &Server, duty: Duty) -> Point {
         (Duty::HandedBack, _) => Point::note(
             "this node was handed back: its Services are programmed again before anything is removed",
         ),
+        // Ready is said of the rest where some Services cannot be programmed, or repairs are held back.
+        (_, Status::True) if status_of(&status.conditions, condition::DEGRADED) == Status::True => {
+            let text = describe(status.conditions, condition::DEGRADED);
+            Point::warning(format!(
+                "kube-proxy's rules may be all that some Services have: {text}"
+            ))
+        }
         (_, Status::True) => Point::note("every Service this agent knows is programmed"),
         _ => {
             let text = server.describe_readiness();

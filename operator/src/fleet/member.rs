@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crds::{
-    condition::{self, DEGRADED, READY, Status},
+    condition::{self, DEGRADED, READY, Status, reason::HANDED_BACK},
     effective::hash::ConfigHash,
     node_proxy::{NodeProxySpec, NodeProxyStatus},
     profile::rollout::Rollout,
@@ -136,8 +136,12 @@ impl Member<'_> {
     }
 
     /// The time from which the agent counts as silent; absent while it has not reported a sync. An agent renews its
-    /// report at least every five minutes, but only compares with the kernel every syncPeriod.
+    /// report at least every five minutes, but only compares with the kernel every syncPeriod. One that has left its node
+    /// to another proxy compares nothing.
     pub(crate) fn silent_from(&self) -> Option<Timestamp> {
+        if self.is_handed_back() {
+            return None;
+        }
         let last = self.status()?.last_sync_time.as_ref()?.0;
         let period = self
             .current()
@@ -177,7 +181,9 @@ impl Member<'_> {
                 Standing::Excused
             };
         }
-        if self.is_done() {
+        // On a node that was handed back there is nothing more to come: that it does not serve says
+        // nothing about the change.
+        if self.is_done() || self.is_handed_back() {
             return Standing::Done;
         }
         match deadline {
@@ -186,6 +192,12 @@ impl Member<'_> {
             _ if proxy.previous.is_none() => Standing::Excused,
             _ => failing(self.shortfall(rollout), self.unready()),
         }
+    }
+
+    /// Whether its Services were left to another proxy on request.
+    fn is_handed_back(&self) -> bool {
+        self.condition(READY)
+            .is_some_and(|ready| ready.reason == HANDED_BACK.name)
     }
 
     /// The condition Degraded, when it became True after the node was given what it has. One from before says nothing

@@ -237,3 +237,28 @@ fn an_agent_that_has_gone_silent_is_noticed_although_nothing_is_heard() {
     assert_eq!(cluster.condition("default", "Ready"), "False/NodesNotReady");
     assert_eq!(cluster.condition("default", "Degraded"), "True/AgentSilent");
 }
+
+#[test]
+fn a_node_that_was_handed_back_stops_no_change_and_is_not_called_silent() {
+    let mut cluster = Cluster::with_nodes(5);
+    cluster.put_profile("default", json!({"syncPeriod": "20s"}));
+    cluster.run();
+    // It reports on what it is given and carries nothing out.
+    let mut status = cluster.proxies["n1"]["status"].clone();
+    status["conditions"][0]["status"] = "False".into();
+    status["conditions"][0]["reason"] = "HandedBack".into();
+    status["lastSyncTime"] = json!(cluster.now);
+    cluster.change_status("n1", status);
+    cluster.mute.insert("n1".into());
+    cluster.put_profile("default", json!({"syncPeriod": "25s"}));
+    cluster.run();
+    for _ in 0..4 {
+        cluster.advance(1200);
+    }
+    assert_eq!(cluster.condition("default", "Progressing"), "False/Settled");
+    assert_ne!(cluster.condition("default", "Degraded"), "True/AgentSilent");
+    for node in ["n1", "n2", "n3", "n4", "n5"] {
+        let config = &cluster.proxies[node]["spec"]["config"];
+        assert_eq!(config["syncPeriod"], "25s", "{node}");
+    }
+}
