@@ -3,7 +3,7 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 export PATH := $(PATH):/usr/sbin:/sbin
 
-.PHONY: help demo test check unit control-plane helm cluster cluster-down e2e kernel-6.1 image bench generate clean
+.PHONY: help demo test check unit control-plane helm cluster cluster-down cluster-set-up e2e kernel-6.1 image bench generate clean
 
 help: ## List what can be made
 	@sed -n 's/^\([a-z0-9.-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -16,7 +16,7 @@ demo: ## Show it on this machine: namespaces, a node, servers, real connections;
 
 test: check control-plane helm image ## Run every test, on a real control plane, real kubelets and a real kernel
 	cargo build --workspace --bins
-	set -o pipefail; cargo test --workspace --no-fail-fast 2>&1 | tools/tally
+	set -o pipefail; SIGNPOST_IMAGES=$(CURDIR)/dist cargo test --workspace --no-fail-fast 2>&1 | tools/tally
 
 check: ## Formatting and lints
 	@tools/set-up
@@ -34,17 +34,19 @@ helm: ## Build Helm for the tests of the chart; once, then cached
 	@tools/set-up
 	tools/helm/build
 
-cluster: image control-plane helm ## Start a real cluster here, kubelets and all, to try Signpost on: `make cluster nodes=3`
-	@tools/set-up cluster
+cluster: cluster-set-up image control-plane helm ## Start a real cluster here, kubelets and all, to try Signpost on: `make cluster nodes=3`
 	@cargo build --quiet --package tests --bin cluster
 	@target/debug/cluster up --nodes $(or $(nodes),3) $$(printf -- '--image %s ' dist/*.tar)
 
 cluster-down: ## End it, and leave nothing behind
-	@cargo build --quiet --package tests --bin cluster
+	@[ -x target/debug/cluster ] || cargo build --quiet --package tests --bin cluster
 	@target/debug/cluster down
 
-e2e: control-plane helm $(if $(filter kube-proxy,$(PROXY)),,image) ## Run Kubernetes' own tests of Services on a real cluster: `make e2e`, `make e2e PROXY=kube-proxy`; an hour
+cluster-set-up:
+	@[ "$$(id -u)" = 0 ] || { echo 'Containers take root: sudo --preserve-env=HOME env PATH="$$PATH" make cluster' >&2; exit 1; }
 	@tools/set-up cluster
+
+e2e: cluster-set-up control-plane helm $(if $(filter kube-proxy,$(PROXY)),,image) ## Run Kubernetes' own tests of Services on a real cluster: `make e2e`, `make e2e PROXY=kube-proxy`; an hour
 	@cargo build --quiet --package tests --bin e2e
 	@target/debug/e2e --proxy $(or $(PROXY),signpost) $(FLAGS)
 

@@ -48,6 +48,16 @@ use node::Parts;
 
 /// The largest number that a node may have.
 pub const LAST_NODE: u8 = 9;
+/// Programs and other files that `tools/set-up cluster` installs.
+const NEEDED: [&str; 7] = [
+    "containerd",
+    "runc",
+    "/usr/lib/cni/ptp",
+    "iptables",
+    "conntrack",
+    "mmdebstrap",
+    "/usr/include/stdio.h",
+];
 /// How long a node may take to be ready. It takes some ten seconds.
 const READY_DEADLINE: Duration = Duration::from_secs(120);
 
@@ -356,25 +366,28 @@ pub fn kubeconfig(cluster: &RealCluster) -> Result<PathBuf> {
     cluster.control_plane.kubeconfig(ADMINISTRATOR)
 }
 
-/// Whether a cluster can be started here, or what is missing, in a line.
+/// Whether a cluster can be built and started here, or what is missing, in a line.
 pub fn missing() -> Option<String> {
     if !rustix::process::geteuid().is_root() {
         return Some("containers take root".to_owned());
+    }
+    if Path::new("/sys/fs/cgroup/cgroup.controllers").exists() {
+        return Some(
+            "nodes need control groups of version 1, and here they are of version 2".to_owned(),
+        );
     }
     if let Some(folder) = env::var_os("KUBEBUILDER_ASSETS")
         && !Path::new(&folder).join("kubelet").exists()
     {
         return Some(format!("there is no kubelet in {}", folder.display()));
     }
-    let programs = [
-        ("/usr/bin/containerd", "containerd"),
-        ("/usr/sbin/runc", "runc"),
-        ("/usr/lib/cni/ptp", "containernetworking-plugins"),
-    ];
-    let missing = programs
-        .iter()
-        .find(|(file, _)| !Path::new(file).exists())?;
-    Some(format!("{} is not installed", missing.1))
+    let path = env::var_os("PATH").unwrap_or_default();
+    let folders: Vec<PathBuf> = env::split_paths(&path)
+        .chain(["/usr/sbin".into(), "/sbin".into()])
+        .collect();
+    let is_there = |file: &&str| folders.iter().any(|folder| folder.join(file).exists());
+    let missing = NEEDED.iter().find(|file| !is_there(file))?;
+    Some(format!("there is no {missing}: tools/set-up cluster"))
 }
 
 /// Whether a cluster can be started here and Signpost installed on it, or what is missing, in a line.

@@ -4,9 +4,9 @@
 //! files has what others need to find it: its process id, its log, a kubeconfig.
 
 use std::env;
-use std::fs::{self, File};
+use std::fs::{self, DirBuilder, File};
 use std::io::{BufRead as _, BufReader, Write as _};
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{DirBuilderExt as _, symlink};
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
@@ -90,7 +90,11 @@ fn up(trace: &Trace, size: &Size) -> Result<()> {
     let programs = control_plane::build_programs()?;
     Built::cluster()?;
     let start = Instant::now();
-    fs::create_dir(&trace.0).with_context(|| format!("failed to make {}", trace.0.display()))?;
+    // Whoever could read the kubeconfig would be root here: Pods may be privileged.
+    DirBuilder::new()
+        .mode(0o700)
+        .create(&trace.0)
+        .with_context(|| format!("failed to make {}", trace.0.display()))?;
     trace.link(&programs)?;
     let log = File::create(trace.log()).context("failed to make a log")?;
     let mut command = Command::new("setsid");
@@ -239,7 +243,7 @@ impl Trace {
             "it is not ready yet: {folder}/log"
         );
         println!(
-            "\n  export KUBECONFIG={folder}/kubeconfig PATH={folder}/bin:$PATH\n\n  \
+            "\n  export KUBECONFIG={folder}/kubeconfig PATH=$PATH:{folder}/bin\n\n  \
              kubectl get nodes\n  \
              helm install signpost charts/signpost --namespace kube-system    # there is no service proxy yet\n  \
              cluster exec node-1 nft list ruleset\n  \

@@ -9,11 +9,10 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 use serde_json::json;
 
-use super::suite::Suite;
 use super::{Group, Outcome};
 use crate::control_plane::ControlPlane;
 use crate::deadline::wait_for;
-use crate::real_cluster::RealCluster;
+use crate::real_cluster::{Built, RealCluster};
 
 /// What a reader of the results has to know.
 pub const EXPLANATION: &str = "\
@@ -29,11 +28,8 @@ const DEADLINE: Duration = Duration::from_secs(120);
 
 /// Restarts the API server between Services that are served, and one that is not there yet, and
 /// returns the test by which this is known and what came of it.
-pub fn restart(
-    cluster: &mut RealCluster,
-    suite: &Suite,
-) -> BTreeMap<Group, BTreeMap<String, Outcome>> {
-    let steps = take_steps(cluster, suite);
+pub fn restart(cluster: &mut RealCluster) -> BTreeMap<Group, BTreeMap<String, Outcome>> {
+    let steps = take_steps(cluster);
     let arguments = [
         "delete",
         "namespace",
@@ -53,8 +49,8 @@ pub fn restart(
     BTreeMap::from([(group, BTreeMap::from([(name, outcome)]))])
 }
 
-fn take_steps(cluster: &mut RealCluster, suite: &Suite) -> Result<()> {
-    let image = suite.image("agnhost")?;
+fn take_steps(cluster: &mut RealCluster) -> Result<()> {
+    let image = Built::cluster()?.image("agnhost")?;
     let control_plane = cluster.control_plane();
     control_plane.kubectl(&["create", "namespace", NAMESPACE])?;
     control_plane.apply(&clients(&image))?;

@@ -56,19 +56,6 @@ impl Suite {
         vec![self.folder.join("images/e2e.tar")]
     }
 
-    /// The full name of the image whose last part is `name`, with the tag that the tests expect.
-    pub fn image(&self, name: &str) -> Result<String> {
-        let file = self.folder.join("images.txt");
-        let list = fs::read_to_string(&file)
-            .with_context(|| format!("failed to read {}", file.display()))?;
-        let image = list.lines().find(|image| {
-            let last = image.rsplit('/').next().unwrap_or_default();
-            last.split(':').next() == Some(name)
-        });
-        let image = image.with_context(|| format!("the tests have no image {name}"))?;
-        Ok(image.to_owned())
-    }
-
     /// Runs tests from the network of the control plane, and returns what came of each. `say` is told
     /// of each that has ended. That some fail is no error; that none could be run is one.
     pub fn run(

@@ -7,17 +7,23 @@
 
 use std::env;
 use std::fs;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use tokio::process::Command;
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::control_groups;
+use crate::deadline::wait_for;
 
 /// What names of enclosures start with; the process id of who made it follows.
 pub const PREFIX: &str = "signpost-enclosure-";
+
+/// How long processes may take to end that were told to.
+const REMOVED_WITHIN: Duration = Duration::from_secs(30);
 
 /// Set inside, to the folder.
 const FOLDER: &str = "SIGNPOST_ENCLOSURE";
@@ -61,6 +67,8 @@ pub fn enter() -> Result<Place> {
     sweep_stale()?;
     let enclosure = Enclosure::of(std::process::id());
     let folder = enclosure.folder();
+    // Of a process that had the number before us.
+    remove(&enclosure.name())?;
     fs::create_dir(folder).with_context(|| format!("failed to make {}", folder.display()))?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -143,16 +151,21 @@ pub fn observe_names() -> Result<Vec<String>> {
     Ok(names.into_iter().collect())
 }
 
-/// Removes what an enclosure without processes leaves.
+/// Removes what an enclosure leaves whose processes have ended, or are about to: until they have, they
+/// may still make files.
 fn remove(name: &str) -> Result<()> {
     control_groups::remove(name)?;
     let folder = env::temp_dir().join(name);
-    match fs::remove_dir_all(&folder) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-            Err(error).with_context(|| format!("failed to remove {}", folder.display()))
+    let what = format!("{} to be removed", folder.display());
+    wait_for(&what, REMOVED_WITHIN, || {
+        match fs::remove_dir_all(&folder) {
+            Err(error) if error.kind() == ErrorKind::DirectoryNotEmpty => Ok(None),
+            Err(error) if error.kind() != ErrorKind::NotFound => {
+                Err(error).with_context(|| format!("failed to remove {}", folder.display()))
+            }
+            _ => Ok(Some(())),
         }
-        _ => Ok(()),
-    }
+    })
 }
 
 // === impl Enclosure ===

@@ -15,6 +15,8 @@ use crate::cluster::Program;
 use crate::deadline::wait_for;
 use crate::network::{Namespace, Process};
 
+/// How many zones nodes are in, one after the other.
+const ZONES: u8 = 3;
 /// How long a program may take to answer that takes a second on a machine with nothing else to do.
 const DEADLINE: Duration = Duration::from_secs(60);
 
@@ -159,7 +161,7 @@ impl Node {
             .arg(format!("--hostname-override={name}"))
             .arg(format!(
                 "--node-labels=topology.kubernetes.io/zone=zone-{}",
-                self.number
+                (self.number - 1) % ZONES + 1
             ));
         let kubelet = Program::start("kubelet", command, &self.folder.join("log/kubelet.log"))?;
         control_groups::put(kubelet.id(), &format!("{}/system", self.group))?;
