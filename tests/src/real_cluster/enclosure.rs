@@ -17,6 +17,7 @@ use tokio::process::Command;
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::control_groups;
+use super::node::HOLDER;
 use crate::deadline::wait_for;
 
 /// What names of enclosures start with; the process id of who made it follows.
@@ -180,7 +181,7 @@ impl Enclosure {
 
     /// A process of a node in it, by the process ids of who asks.
     pub fn observe_process_of(&self, node: &str) -> Result<u32> {
-        let group = format!("{}/{node}/system", self.name());
+        let group = format!("{}/{node}/{HOLDER}", self.name());
         let processes = control_groups::observe_processes(&group)?;
         processes
             .first()

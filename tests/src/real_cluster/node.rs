@@ -15,6 +15,8 @@ use crate::cluster::Program;
 use crate::deadline::wait_for;
 use crate::network::{Namespace, Process};
 
+/// The control group, of a node's own, of the one process that is there as long as the node.
+pub(super) const HOLDER: &str = "holder";
 /// How many zones nodes are in, one after the other.
 const ZONES: u8 = 3;
 /// How long a program may take to answer that takes a second on a machine with nothing else to do.
@@ -70,7 +72,8 @@ impl Node {
         let folder = parts.folder.join(&name);
         let group = format!("{}/{name}", parts.group);
         write_files(&folder, number, &group)?;
-        let own = format!("{group}/system");
+        let (place, own) = (format!("{group}/{HOLDER}"), format!("{group}/system"));
+        control_groups::make(&place)?;
         control_groups::make(&own)?;
         let mut command = namespace.command("unshare");
         command
@@ -80,7 +83,7 @@ impl Node {
             .arg(&name);
         let mut holder = Process::start(&name, command)?;
         holder.wait_for_line("it is a node", DEADLINE)?;
-        control_groups::put(holder.id(), &own)?;
+        control_groups::put(holder.id(), &place)?;
         let mut command = enter(&holder, "containerd");
         command.arg(format!("--config={SETTINGS}/containerd.toml"));
         // Joined before it starts anything, which then is in the group, too.
