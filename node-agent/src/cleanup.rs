@@ -7,17 +7,8 @@ use std::path::Path;
 use anyhow::Context;
 use backend::Backend;
 
+use crate::kept_file::KeptFile;
 use crate::{duty, handover, last_good};
-
-/// Everything that an agent makes in its state directory. Two are written as another file first,
-/// which stays if the agent is killed then.
-const KEPT: [&str; 5] = [
-    last_good::FILE,
-    "last-good.new",
-    duty::FILE,
-    "handed-back.new",
-    handover::SOCKET,
-];
 
 /// Removes our tables, and what agents keep in `state`; returns what to tell the person. What is not
 /// there any more, or never was, is no failure.
@@ -33,11 +24,13 @@ pub(crate) fn commit_removal(state: &Path) -> anyhow::Result<String> {
 }
 
 fn remove_kept(state: &Path) -> anyhow::Result<()> {
-    for file in KEPT.map(|name| state.join(name)) {
-        match fs::remove_file(&file) {
-            Err(error) if error.kind() == ErrorKind::NotFound => {}
-            removed => removed.with_context(|| format!("failed to remove {}", file.display()))?,
-        }
+    for name in [last_good::FILE, duty::FILE] {
+        KeptFile::within(state, name).commit_removal()?;
+    }
+    let socket = state.join(handover::SOCKET);
+    match fs::remove_file(&socket) {
+        Err(error) if error.kind() == ErrorKind::NotFound => {}
+        removed => removed.with_context(|| format!("failed to remove {}", socket.display()))?,
     }
     match fs::remove_dir(state) {
         // Somebody else's files, or a container's mount, are not for us to remove.
@@ -63,7 +56,8 @@ mod tests {
         let state = above.path().join("state");
         remove_kept(&state).expect("nothing is there");
         fs::create_dir(&state).expect("it is made");
-        for name in KEPT.into_iter().chain(["somebody-elses"]) {
+        let ours = [last_good::FILE, duty::FILE, handover::SOCKET];
+        for name in ours.into_iter().chain(["somebody-elses"]) {
             fs::write(state.join(name), "").expect("it is written");
         }
         remove_kept(&state).expect("ours can be removed");

@@ -25,6 +25,7 @@ mod handover;
 mod health_answer;
 mod health_proxy;
 mod inquiry;
+mod kept_file;
 mod kube_proxy_routes;
 mod last_good;
 mod latency;

@@ -231,23 +231,34 @@ impl Socket {
     /// The number of the ruleset's generation in this network namespace. Every transaction of
     /// anybody raises it: as long as it stands, nobody has changed anything.
     pub fn observe_generation(&mut self) -> Result<u32, ObserveError> {
-        let what = "the generation";
+        self.ask(
+            "the generation",
+            nf_tables::encode_generation,
+            nf_tables::generation,
+        )
+    }
+
+    /// Asks for one thing, and reads it.
+    fn ask<T>(
+        &mut self,
+        what: &'static str,
+        encode: impl FnOnce(u32) -> Vec<u8>,
+        decode: impl FnOnce(&Message<'_>) -> Result<T, DecodeError>,
+    ) -> Result<T, ObserveError> {
         let sequence = self.next_sequence();
-        let request = nf_tables::encode_generation(sequence);
+        let request = encode(sequence);
         self.send(&request).map_err(socket_failed("send to"))?;
         loop {
             let length = self.receive().map_err(socket_failed("receive from"))?;
-            for message in Messages::parse(&self.datagram[..length]) {
-                if message.sequence != sequence {
-                    continue;
-                }
-                if message.kind == ERROR {
-                    let source = std::io::Error::from_raw_os_error(message.errno());
-                    return Err(ObserveError::Refused { what, source });
-                }
-                return nf_tables::generation(&message)
-                    .map_err(|source| ObserveError::Foreign { what, source });
+            let mut messages = Messages::parse(&self.datagram[..length]);
+            let Some(message) = messages.find(|message| message.sequence == sequence) else {
+                continue;
+            };
+            if message.kind == ERROR {
+                let source = std::io::Error::from_raw_os_error(message.errno());
+                return Err(ObserveError::Refused { what, source });
             }
+            return decode(&message).map_err(|source| ObserveError::Foreign { what, source });
         }
     }
 

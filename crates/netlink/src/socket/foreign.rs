@@ -2,9 +2,8 @@
 
 use std::io::ErrorKind;
 
-use super::{ObserveError, Socket, socket_failed};
+use super::{ObserveError, Socket};
 use crate::nf_tables::{self, Family, ForeignChain, Jump};
-use crate::wire::{ERROR, Messages};
 
 impl Socket {
     /// Whether somebody's table has a chain of this name. Asks for this one alone: it costs the same
@@ -15,26 +14,14 @@ impl Socket {
         table: &str,
         chain: &str,
     ) -> Result<bool, ObserveError> {
-        let what = "a chain";
-        let sequence = self.next_sequence();
-        let request = nf_tables::encode_get_chain(family, table, chain, sequence);
-        self.send(&request).map_err(socket_failed("send to"))?;
-        loop {
-            let length = self.receive().map_err(socket_failed("receive from"))?;
-            for message in Messages::parse(&self.datagram[..length]) {
-                if message.sequence != sequence {
-                    continue;
-                }
-                if message.kind != ERROR {
-                    return Ok(true);
-                }
-                let source = std::io::Error::from_raw_os_error(message.errno());
-                return match source.kind() {
-                    // ENOENT: the table or the chain is not there.
-                    ErrorKind::NotFound => Ok(false),
-                    _ => Err(ObserveError::Refused { what, source }),
-                };
+        let encode = |sequence| nf_tables::encode_get_chain(family, table, chain, sequence);
+        match self.ask("a chain", encode, |_| Ok(())) {
+            Ok(()) => Ok(true),
+            // ENOENT: the table or the chain is not there.
+            Err(ObserveError::Refused { source, .. }) if source.kind() == ErrorKind::NotFound => {
+                Ok(false)
             }
+            Err(error) => Err(error),
         }
     }
 
