@@ -11,7 +11,7 @@ use backend::{
 };
 use dataplane::{Dataplane, Family, Protocol, ServiceKey};
 use netlink::nf_tables::{Chain, Operation, Rule, Set, SetContent, SetWriter, Transaction};
-use netlink::{Listener, OpenError, Socket};
+use netlink::{Listener, OpenError, Socket, Watched};
 use rustix::io::Errno;
 
 use crate::diff::{Change, diff};
@@ -71,7 +71,7 @@ pub fn open() -> Result<[Nftables; 2], OpenError> {
 /// While it is listened to, changes of others elsewhere are no reason to look.
 pub fn open_with_disturbances() -> Result<([Nftables; 2], Disturbances), OpenError> {
     let socket = Socket::open()?;
-    let listener = Listener::open(TABLE, &socket)?;
+    let listener = Listener::open(Watched::Table(TABLE), &[&socket])?;
     let ledger = Arc::default();
     let families = families(socket, &ledger);
     Ok((families, Disturbances::new(listener, ledger)))

@@ -98,7 +98,7 @@ impl Table {
                 }
                 self.chains.remove(name);
             }
-            Operation::AddRule { chain, rule } => {
+            Operation::AddRule { chain, rule } | Operation::InsertRule { chain, rule } => {
                 for needed in needs(rule) {
                     let found = match needed {
                         Needed::Set(name) => self.sets.contains_key(name),
@@ -109,7 +109,12 @@ impl Table {
                     }
                 }
                 let chain = self.chains.get_mut(chain).ok_or_else(|| missing(chain))?;
-                Arc::make_mut(chain).rules.push(rule.clone());
+                let rules = &mut Arc::make_mut(chain).rules;
+                let position = match operation {
+                    Operation::InsertRule { .. } => 0,
+                    _ => rules.len(),
+                };
+                rules.insert(position, rule.clone());
             }
             Operation::AddSet(set) => match self.sets.get(&set.name) {
                 Some(old) if *old.set != *set => return Err(present(&set.name)),

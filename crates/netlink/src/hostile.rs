@@ -15,7 +15,7 @@ use crate::nf_tables::{
     self, Bytes, DataType, DecodeError, ElementData, Family, Operation, Set, SetContent, SetWriter,
     Transaction,
 };
-use crate::notification::Hearing;
+use crate::notification::{Hearing, Watched};
 use crate::wire::Messages;
 
 /// Of each test, for each case that proptest is asked for.
@@ -72,6 +72,10 @@ fn words() -> Vec<Vec<u8>> {
         "nat",
         "masq",
         "reject",
+        "range",
+        "counter",
+        "match",
+        "target",
         "signpost",
         "\u{e9}",
     ];
@@ -117,15 +121,12 @@ fn decode_all(bytes: &[u8]) -> (usize, Vec<DecodeError>) {
     for message in Messages::parse(bytes) {
         count += 1;
         let _ = (nf_tables::table(&message), nf_tables::generation(&message));
-        let _ = (
-            nf_tables::foreign_chain(&message),
-            nf_tables::jump(&message),
-        );
-        let _ = message.errno();
+        let _ = (nf_tables::foreign_chain(&message), message.errno());
         let family = match message.family() {
             Some(10) => Family::Ip6,
             _ => Family::Ip,
         };
+        let _ = nf_tables::jump(&message, family);
         let mut take = |operation: Result<Operation, DecodeError>| match operation {
             Ok(operation) => {
                 objects += 1;
@@ -201,7 +202,10 @@ fn whatever_an_answer_holds_it_is_an_error_or_reads_the_same_again() {
 #[test]
 fn whatever_is_heard_is_told_or_passed_over() {
     for_every_input(|bytes| {
-        let mut hearing = Hearing::new("signpost", Arc::new(AtomicU32::new(4711)));
+        let mut hearing = Hearing::new(
+            Watched::Table("signpost"),
+            vec![Arc::new(AtomicU32::new(4711))],
+        );
         let heard = hearing.take(bytes);
         assert!(heard.len() <= bytes.len() / 16);
     });

@@ -30,5 +30,5 @@ mod wire;
 
 pub use descriptor::OpenError;
 pub use listener::Listener;
-pub use notification::{ForeignTransaction, Heard, Process};
+pub use notification::{ForeignTransaction, Heard, Process, Watched};
 pub use socket::{CommitError, Named, ObserveError, Refusal, Socket};

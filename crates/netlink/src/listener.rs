@@ -10,7 +10,7 @@ use rustix::net::netlink::SocketAddrNetlink;
 use rustix::net::{RecvFlags, bind, recv};
 
 use crate::descriptor::{self, OpenError};
-use crate::notification::{Heard, Hearing};
+use crate::notification::{Heard, Hearing, Watched};
 use crate::socket::Socket;
 
 /// `NFNLGRP_NFTABLES` as a bit of `nl_groups` (include/uapi/linux/netfilter/nfnetlink.h).
@@ -18,7 +18,7 @@ const GROUP: u32 = 1 << 6;
 /// The kernel joins notifications up to about 8 KiB; a single one is that of a rule at most.
 const DATAGRAM: usize = 64 << 10;
 
-/// Hears of what others do to one table in the network namespace it was opened in. As long as
+/// Hears of what others do to what is ours in the network namespace it was opened in. As long as
 /// somebody listens, anywhere on the machine, the kernel writes a message for each element of each
 /// transaction, our own included.
 #[derive(Debug)]
@@ -32,15 +32,15 @@ pub struct Listener {
 // === impl Listener ===
 
 impl Listener {
-    /// A listener for the tables of this name, in families `ip` and `ip6`, that does not hear
-    /// anything before it [joins](Listener::join). What goes through `own` is not of others.
-    pub fn open(table: &str, own: &Socket) -> Result<Listener, OpenError> {
+    /// A listener for what is `watched`, in families `ip` and `ip6`, that does not hear anything
+    /// before it [joins](Listener::join). What goes through one of `own` is not of others.
+    pub fn open(watched: Watched, own: &[&Socket]) -> Result<Listener, OpenError> {
         let (descriptor, port) = descriptor::open()?;
         Ok(Listener {
             descriptor,
             port,
             datagram: vec![0; DATAGRAM],
-            hearing: Hearing::new(table, own.port()),
+            hearing: Hearing::new(watched, own.iter().map(|socket| socket.port()).collect()),
         })
     }
 

@@ -5,6 +5,7 @@ mod encode;
 mod expression;
 mod foreign;
 mod jenkins;
+mod listed;
 mod print;
 mod transaction;
 
@@ -17,12 +18,14 @@ pub(crate) use encode::{
     encode, encode_dump, encode_generation, encode_get_chain, message as request,
 };
 pub use expression::{
-    ADDRESS_TYPE_LOCAL, CtKey, Direction, Expression, FibField, Learning, MetaKey, NatKind,
+    ADDRESS_TYPE_LOCAL, CtKey, Direction, Expression, FibField, Learning, MetaKey, Module, NatKind,
     NumberGenerator, Operator, PayloadBase, Register, RejectKind,
 };
 pub use foreign::{Entry, ForeignChain, Jump};
 pub(crate) use foreign::{foreign_chain, jump};
 pub use jenkins::{jhash, reciprocal_scale};
+pub use listed::ListedRule;
+pub(crate) use listed::listed;
 pub use print::Typed;
 pub use transaction::{Operation, Transaction};
 
@@ -84,7 +87,7 @@ pub enum HookPoint {
 pub struct Rule {
     /// What it matches and does.
     pub expressions: Vec<Expression>,
-    /// For people who list it; at most 127 bytes.
+    /// For people who list it; at most 253 bytes (`NFT_USERDATA_MAXLEN`), of which nft writes 127.
     pub comment: Option<Arc<str>>,
 }
 

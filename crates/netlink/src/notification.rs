@@ -9,11 +9,25 @@ use crate::wire::{Message, Messages};
 
 /// `NFNL_SUBSYS_NFTABLES`, the upper byte of a message's type.
 const SUBSYSTEM: u16 = 10;
+/// `NFT_MSG_DELTABLE`.
+const DELETE_TABLE: u16 = SUBSYSTEM << 8 | 2;
+/// `NFT_MSG_NEWCHAIN`.
+const NEW_CHAIN: u16 = SUBSYSTEM << 8 | 3;
+/// `NFT_MSG_DELCHAIN`.
+const DELETE_CHAIN: u16 = SUBSYSTEM << 8 | 5;
+/// `NFT_MSG_NEWRULE`.
+const NEW_RULE: u16 = SUBSYSTEM << 8 | 6;
+/// `NFT_MSG_DELRULE`.
+const DELETE_RULE: u16 = SUBSYSTEM << 8 | 8;
 /// `NFT_MSG_NEWGEN`, the last message of every transaction.
 const NEW_GENERATION: u16 = SUBSYSTEM << 8 | 15;
 /// `NFTA_TABLE_NAME`, `NFTA_CHAIN_TABLE`, `NFTA_RULE_TABLE`, `NFTA_SET_TABLE`,
 /// `NFTA_SET_ELEM_LIST_TABLE`, `NFTA_OBJ_TABLE` and `NFTA_FLOWTABLE_TABLE` are all the same.
 const TABLE: u16 = 1;
+/// `NFTA_RULE_CHAIN`.
+const CHAIN_OF_RULE: u16 = 2;
+/// `NFTA_CHAIN_NAME`.
+const CHAIN_NAME: u16 = 3;
 /// `NFTA_GEN_ID`.
 const GENERATION: u16 = 1;
 /// `NFTA_GEN_PROC_PID`: of the thread, in the machine's own process namespace.
@@ -21,8 +35,26 @@ const PROCESS: u16 = 2;
 /// `NFTA_GEN_PROC_NAME`.
 const PROGRAM: u16 = 3;
 
+/// The chains that iptables has by itself, in which others have rules beside ours.
+const BUILT_IN: [&str; 5] = ["PREROUTING", "INPUT", "FORWARD", "OUTPUT", "POSTROUTING"];
+
 /// The families in which a table can be ours.
 const FAMILIES: [Family; 2] = [Family::Ip, Family::Ip6];
+
+/// What is ours, and heard of when others touch it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Watched {
+    /// All of the tables of this name.
+    Table(&'static str),
+    /// In tables of everybody: chains whose names begin like this, and rules of the built-in chains
+    /// that go. What a rule was that goes the kernel does not say.
+    Chains {
+        /// The tables.
+        tables: &'static [&'static str],
+        /// What the names of our chains begin with.
+        prefix: &'static str,
+    },
+}
 
 /// Something that was heard.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -37,7 +69,7 @@ pub enum Heard {
 /// A transaction that went through none of our sockets.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ForeignTransaction {
-    /// The families in which it touched the table listened for.
+    /// The families in which it touched what is ours.
     pub touched: BTreeSet<Family>,
     /// The generation of the ruleset that it began.
     pub generation: u32,
@@ -57,8 +89,8 @@ pub struct Process {
 /// Makes transactions out of notifications. The kernel tells of one transaction after the other.
 #[derive(Debug)]
 pub(crate) struct Hearing {
-    table: Box<str>,
-    own_port: Arc<AtomicU32>,
+    watched: Watched,
+    own_ports: Vec<Arc<AtomicU32>>,
     /// What the transaction that is being told of has touched so far.
     touched: BTreeSet<Family>,
     completeness: Completeness,
@@ -79,10 +111,10 @@ enum Completeness {
 // === impl Hearing ===
 
 impl Hearing {
-    pub(crate) fn new(table: &str, own_port: Arc<AtomicU32>) -> Hearing {
+    pub(crate) fn new(watched: Watched, own_ports: Vec<Arc<AtomicU32>>) -> Hearing {
         Hearing {
-            table: table.into(),
-            own_port,
+            watched,
+            own_ports,
             touched: BTreeSet::new(),
             completeness: Completeness::Whole,
         }
@@ -90,10 +122,9 @@ impl Hearing {
 
     /// Takes in one datagram. Costs a look at the header for each message of ours.
     pub(crate) fn take(&mut self, datagram: &[u8]) -> Vec<Heard> {
-        let own_port = self.own_port.load(Ordering::Relaxed);
         let messages = Messages::parse(datagram);
         messages
-            .filter_map(|message| self.take_message(&message, own_port))
+            .filter_map(|message| self.take_message(&message))
             .map(Heard::Transaction)
             .collect()
     }
@@ -117,12 +148,12 @@ impl Hearing {
         Some(Heard::Missed)
     }
 
-    fn take_message(&mut self, message: &Message<'_>, own_port: u32) -> Option<ForeignTransaction> {
+    fn take_message(&mut self, message: &Message<'_>) -> Option<ForeignTransaction> {
         if message.kind >> 8 != SUBSYSTEM {
             return None;
         }
         if message.kind != NEW_GENERATION {
-            if message.port != own_port {
+            if !self.is_own(message.port) {
                 self.touched.extend(self.family_touched_by(message));
             }
             return None;
@@ -132,7 +163,7 @@ impl Hearing {
             self.completeness = Completeness::Whole;
             touched = BTreeSet::from(FAMILIES);
         }
-        if message.port == own_port {
+        if self.is_own(message.port) {
             return None;
         }
         let attributes = message.attributes();
@@ -147,11 +178,32 @@ impl Hearing {
         })
     }
 
+    /// Whether this is the port of a socket of ours, just now.
+    fn is_own(&self, port: u32) -> bool {
+        let mut own = self.own_ports.iter();
+        own.any(|own| own.load(Ordering::Relaxed) == port)
+    }
+
     fn family_touched_by(&self, message: &Message<'_>) -> Option<Family> {
         let family = FAMILIES
             .into_iter()
             .find(|family| message.family() == Some(family.number()))?;
-        let ours = message.attributes().string(TABLE) == Some(&*self.table);
+        let attributes = message.attributes();
+        let table = attributes.string(TABLE)?;
+        let ours = match self.watched {
+            Watched::Table(own) => table == own,
+            Watched::Chains { tables, prefix } if tables.contains(&table) => match message.kind {
+                DELETE_TABLE => true,
+                NEW_CHAIN | DELETE_CHAIN => attributes.string(CHAIN_NAME)?.starts_with(prefix),
+                NEW_RULE => attributes.string(CHAIN_OF_RULE)?.starts_with(prefix),
+                DELETE_RULE => {
+                    let chain = attributes.string(CHAIN_OF_RULE)?;
+                    chain.starts_with(prefix) || BUILT_IN.contains(&chain)
+                }
+                _ => false,
+            },
+            Watched::Chains { .. } => false,
+        };
         ours.then_some(family)
     }
 }

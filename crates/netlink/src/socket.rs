@@ -268,12 +268,12 @@ impl Socket {
         kind: u16,
         family: Family,
         table: Option<&str>,
-        set: Option<&str>,
+        within: Option<&str>,
         decode: impl Fn(&Message<'_>) -> Result<T, DecodeError>,
     ) -> Result<Vec<T>, ObserveError> {
         for _ in 0..DUMP_ATTEMPTS {
             let sequence = self.next_sequence();
-            let request = nf_tables::encode_dump(kind, family, table, set, sequence);
+            let request = nf_tables::encode_dump(kind, family, table, within, sequence);
             self.send(&request).map_err(socket_failed("send to"))?;
             if let Some(objects) = self.receive_dump(what, sequence, family, table, &decode)? {
                 return Ok(objects);

@@ -17,6 +17,7 @@ enum May {
 const RULES: &[(&str, May)] = &[
     ("dataplane", May::Use(&[])),
     ("netlink", May::Use(&[])),
+    ("xtables", May::Use(&["netlink"])),
     ("runtime", May::Use(&[])),
     ("crds", May::Use(&[])),
     ("images", May::Use(&[])),
@@ -25,7 +26,10 @@ const RULES: &[(&str, May)] = &[
     ("conntrack", May::Use(&["dataplane", "netlink"])),
     ("relay", May::Use(&["dataplane"])),
     // A mechanism knows the model and its own part of the kernel: no Kubernetes, no other mechanism.
-    ("backend-*", May::Use(&["backend", "dataplane", "netlink"])),
+    (
+        "backend-*",
+        May::Use(&["backend", "dataplane", "netlink", "xtables"]),
+    ),
     ("reconciler", May::Use(&["backend", "dataplane"])),
     ("testkit", May::Use(&["backend", "dataplane"])),
     // The cluster's side knows nothing of packets.

@@ -6,8 +6,8 @@ pub(crate) use self::rules::RULE_COMMENT;
 use self::rules::{add_rule, add_verdict};
 pub(crate) use self::rules::{ct_number, meta_number, port_unreachable};
 use super::{
-    Bytes, Chain, ChainKind, DataType, ElementData, Family, HookPoint, Operation, Set, SetContent,
-    SetWriter, Transaction,
+    Bytes, Chain, ChainKind, DataType, ElementData, Family, HookPoint, Operation, Rule, Set,
+    SetContent, SetWriter, Transaction,
 };
 use crate::wire::{ACK, APPEND, CREATE, DUMP, REQUEST, Writer};
 
@@ -82,12 +82,13 @@ pub(crate) fn encode(transaction: &Transaction, sequence: u32) -> Batch {
     }
 }
 
-/// A request for all objects of one sort. `table` and `set` narrow it.
+/// A request for all objects of one sort. `table` narrows it, and so does what they are `within`:
+/// elements a set, rules a chain.
 pub(crate) fn encode_dump(
     kind: u16,
     family: Family,
     table: Option<&str>,
-    set: Option<&str>,
+    within: Option<&str>,
     sequence: u32,
 ) -> Vec<u8> {
     let mut writer = Writer::default();
@@ -101,8 +102,8 @@ pub(crate) fn encode_dump(
     if let Some(table) = table {
         writer.string(1, table);
     }
-    if let Some(set) = set {
-        writer.string(2, set);
+    if let Some(within) = within {
+        writer.string(2, within);
     }
     writer.end(open);
     writer.into_bytes()
@@ -181,13 +182,8 @@ impl Encoder<'_> {
                     writer.bytes(3, &handle.to_be_bytes());
                 });
             }
-            Operation::AddRule { chain, rule } => {
-                let family = self.transaction.family;
-                self.message(message::NEW_RULE, CREATE | APPEND, |writer| {
-                    writer.string(2, chain);
-                    add_rule(writer, family, rule);
-                });
-            }
+            Operation::AddRule { chain, rule } => self.rule(CREATE | APPEND, chain, rule),
+            Operation::InsertRule { chain, rule } => self.rule(CREATE, chain, rule),
             Operation::AddSet(set) => {
                 let id = self.sequence;
                 self.message(message::NEW_SET, CREATE, |writer| add_set(writer, set, id));
@@ -218,6 +214,14 @@ impl Encoder<'_> {
                 );
             }
         }
+    }
+
+    fn rule(&mut self, flags: u16, chain: &str, rule: &Rule) {
+        let family = self.transaction.family;
+        self.message(message::NEW_RULE, flags, |writer| {
+            writer.string(2, chain);
+            add_rule(writer, family, rule);
+        });
     }
 
     fn elements<T>(

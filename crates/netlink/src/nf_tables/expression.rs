@@ -55,6 +55,17 @@ pub enum Expression {
         /// The constant.
         value: Vec<u8>,
     },
+    /// Goes on only if a register lies so to a range of constants.
+    Range {
+        /// The register.
+        from: Register,
+        /// Within it, or not.
+        operator: Operator,
+        /// The first constant of the range.
+        first: Vec<u8>,
+        /// The last, as long as the first.
+        last: Vec<u8>,
+    },
     /// `to = (from & mask) ^ xor`.
     Bitwise {
         /// The operand.
@@ -152,6 +163,26 @@ pub enum Expression {
     Masquerade,
     /// Answers with a refusal and drops.
     Reject(RejectKind),
+    /// Counts packets that come so far. What it has counted is not part of the value: a rule begins
+    /// at zero.
+    Counter,
+    /// Asks a match of iptables.
+    Match(Module),
+    /// Does what a target of iptables does.
+    Target(Module),
+}
+
+/// A match or target of iptables inside a rule (`nft_compat`). One that is only for a protocol is
+/// told of the protocol that the rule asks for before.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Module {
+    /// `xt_match.name` or `xt_target.name`.
+    pub name: Arc<str>,
+    /// Which of the module's layouts.
+    pub revision: u8,
+    /// The layout's bytes. The kernel gives them back padded to a multiple of eight, with zeros for
+    /// what it keeps to itself.
+    pub payload: Vec<u8>,
 }
 
 /// The header a payload expression reads.

@@ -2,8 +2,10 @@
 
 use std::sync::Arc;
 
+use super::Family;
 use super::decode::DecodeError;
-use crate::wire::{Attributes, Message};
+use super::listed::listed;
+use crate::wire::Message;
 
 /// A chain of somebody else.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -59,23 +61,11 @@ pub(crate) fn foreign_chain(message: &Message<'_>) -> Result<ForeignChain, Decod
 }
 
 /// Any rule: `None` unless a verdict of it leads to a chain.
-pub(crate) fn jump(message: &Message<'_>) -> Result<Option<Jump>, DecodeError> {
-    let attributes = message.attributes();
-    let chain = attributes.string(2).ok_or(missing("rule", "chain"))?;
-    let handle = attributes.get(3).and_then(|bytes| bytes.try_into().ok());
-    let handle = u64::from_be_bytes(handle.ok_or(missing("rule", "handle"))?);
-    let expressions = attributes.nested(4).into_iter().flatten();
-    let target = expressions
-        .map(|(_, expression)| Attributes::parse(expression))
-        .filter(|expression| expression.string(1) == Some("immediate"))
-        .find_map(|expression| {
-            // NFTA_EXPR_DATA, NFTA_IMMEDIATE_DATA, NFTA_DATA_VERDICT, NFTA_VERDICT_CHAIN.
-            let verdict = expression.nested(2)?.nested(2)?.nested(2)?;
-            verdict.string(2)
-        });
-    Ok(target.map(|target| Jump {
-        chain: chain.into(),
-        handle,
+pub(crate) fn jump(message: &Message<'_>, family: Family) -> Result<Option<Jump>, DecodeError> {
+    let rule = listed(message, family)?;
+    Ok(rule.leads_to().map(|target| Jump {
+        chain: rule.chain().into(),
+        handle: rule.handle(),
         target: target.into(),
     }))
 }

@@ -332,6 +332,20 @@ impl Registers {
                 };
                 Some(format!("{left} {operator} {right}"))
             }
+            Expression::Range {
+                from,
+                operator,
+                first,
+                last,
+            } => {
+                let not = match operator {
+                    Operator::Equal => "",
+                    Operator::NotEqual => "!= ",
+                };
+                let left = self.key(*from);
+                let (first, last) = (number(&left, first), number(&left, last));
+                Some(format!("{left} {not}{first}-{last}"))
+            }
             Expression::SetMeta { key: _, from } => {
                 Some(format!("meta mark set {}", self.key(*from)))
             }
@@ -352,6 +366,9 @@ impl Registers {
             Expression::Nat { address, .. } => Some(format!("dnat to {}", self.key(*address))),
             Expression::Masquerade => Some("masquerade fully-random".to_owned()),
             Expression::Reject(_) => Some("reject".to_owned()),
+            Expression::Counter => Some("counter".to_owned()),
+            Expression::Match(module) => Some(format!("xt match {}", module.name)),
+            Expression::Target(module) => Some(format!("xt target {}", module.name)),
         }
     }
 }
@@ -391,6 +408,9 @@ impl Display for Transaction {
                 }
                 Operation::AddRule { chain, rule } => {
                     writeln!(f, "add rule {table} {chain} {rule}")?;
+                }
+                Operation::InsertRule { chain, rule } => {
+                    writeln!(f, "insert rule {table} {chain} {rule}")?;
                 }
                 Operation::AddSet(set) => writeln!(f, "add {} {table} {set}", set.keyword())?,
                 Operation::DeleteSet(set) => writeln!(f, "delete set {table} {set}")?,

@@ -127,7 +127,32 @@ fn expressions() -> impl Strategy<Value = Expression> {
         }),
         Just(Expression::Masquerade),
         Just(Expression::Reject(RejectKind::PortUnreachable)),
+        Just(Expression::Counter),
+        (
+            registers(),
+            select(vec![Operator::Equal, Operator::NotEqual]),
+            vec(any::<(u8, u8)>(), 1..17)
+        )
+            .prop_map(|(from, operator, bytes)| {
+                let (first, last) = bytes.into_iter().unzip();
+                Expression::Range {
+                    from,
+                    operator,
+                    first,
+                    last,
+                }
+            }),
+        modules().prop_map(Expression::Match),
+        modules().prop_map(Expression::Target),
     ]
+}
+
+fn modules() -> impl Strategy<Value = Module> {
+    (names(), any::<u8>(), vec(any::<u8>(), 0..300)).prop_map(|(name, revision, payload)| Module {
+        name,
+        revision,
+        payload,
+    })
 }
 
 fn learning() -> impl Strategy<Value = Learning> {
@@ -197,6 +222,14 @@ fn elements_of_any_kind() -> impl Strategy<Value = (Bytes, ElementData)> {
     (words(), data)
 }
 
+/// `NFTA_RULE_HANDLE` with the number 9, as the kernel gives it.
+const HANDLE: [u8; 12] = {
+    let [length, kind] = [12u16.to_ne_bytes(), 3u16.to_ne_bytes()];
+    [
+        length[0], length[1], kind[0], kind[1], 0, 0, 0, 0, 0, 0, 0, 9,
+    ]
+};
+
 /// The messages of one operation, without those that frame the transaction.
 fn sent<T>(family: Family, operation: Operation, decode: impl Fn(&Message<'_>) -> T) -> Vec<T> {
     let mut transaction = Transaction::new(family, "table".into());
@@ -224,6 +257,31 @@ proptest! {
         let operation = Operation::AddRule { chain: Arc::clone(&chain), rule: written.clone() };
         let read = sent(family, operation, |message| rule(message, family));
         prop_assert_eq!(read, [Ok((chain, Ok(written)))]);
+    }
+
+    #[test]
+    fn a_listed_rule_says_where_it_is_and_where_it_leads(
+        chain in names(), verdict in verdicts(), comment in proptest::option::of("[ -~]{1,253}".prop_map(Arc::from)),
+    ) {
+        let target = match &verdict {
+            Verdict::Jump(chain) | Verdict::Goto(chain) => Some(Arc::clone(chain)),
+            _ => None,
+        };
+        let expressions = vec![Expression::Counter, Expression::Immediate(verdict)];
+        let written = Rule { expressions, comment };
+        // A rule of its own has no number: the operation that removes one has.
+        let removal = Operation::DeleteRule { chain: Arc::clone(&chain), handle: 7 };
+        let removed = sent(Family::Ip, removal, |message| listed(message, Family::Ip).map(|rule| rule.handle()));
+        prop_assert_eq!(removed, [Ok(7)]);
+        let operation = Operation::InsertRule { chain: Arc::clone(&chain), rule: written.clone() };
+        let read = sent(Family::Ip, operation, |message| {
+            let payload = [message.payload, &HANDLE].concat();
+            let message = Message { payload: &payload, ..*message };
+            let rule = listed(&message, Family::Ip).expect("a chain and a handle");
+            let target = rule.leads_to().map(Arc::from);
+            (Arc::from(rule.chain()), rule.handle(), target, rule.decode())
+        });
+        prop_assert_eq!(read, [(chain, 9, target, Ok(written))]);
     }
 
     #[test]

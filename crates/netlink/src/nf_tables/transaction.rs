@@ -35,11 +35,19 @@ pub enum Operation {
         /// The rule.
         rule: Rule,
     },
+    /// Puts a rule before all others of a chain.
+    InsertRule {
+        /// The chain.
+        chain: Arc<str>,
+        /// The rule.
+        rule: Rule,
+    },
     /// Removes one rule.
     DeleteRule {
         /// The chain.
         chain: Arc<str>,
-        /// The rule's number, as a [`Jump`](super::Jump) has it.
+        /// The rule's number, as a [`Jump`](super::Jump) or a
+        /// [`ListedRule`](super::ListedRule) has it.
         handle: u64,
     },
     /// Creates a set, or leaves it as it is.

@@ -3,12 +3,14 @@ use crate::wire::Writer;
 
 const OWN: u32 = 4711;
 const OTHER: u32 = 815;
-/// `NFT_MSG_DELCHAIN`, `NFT_MSG_NEWSETELEM`.
-const DELETE_CHAIN: u16 = SUBSYSTEM << 8 | 5;
+/// `NFT_MSG_NEWSETELEM`.
 const NEW_ELEMENT: u16 = SUBSYSTEM << 8 | 12;
 
 fn hearing() -> Hearing {
-    Hearing::new("signpost", Arc::new(AtomicU32::new(OWN)))
+    Hearing::new(
+        Watched::Table("signpost"),
+        vec![Arc::new(AtomicU32::new(OWN))],
+    )
 }
 
 fn message(port: u32, kind: u16, family: u8, fill: impl FnOnce(&mut Writer)) -> Vec<u8> {
@@ -109,5 +111,36 @@ proptest::proptest! {
         bytes in proptest::collection::vec(proptest::prelude::any::<u8>(), 0..400),
     ) {
         hearing().take(&bytes);
+    }
+}
+
+#[test]
+fn in_tables_of_everybody_only_what_may_be_ours_counts() {
+    let watched = Watched::Chains {
+        tables: &["nat", "filter"],
+        prefix: "SIGNPOST-",
+    };
+    let mut hearing = Hearing::new(watched, vec![Arc::new(AtomicU32::new(OWN))]);
+    let touched = |kind, table: &str, attribute, chain: &str, hearing: &mut Hearing| {
+        let change = message(OTHER, kind, Family::Ip.number(), |writer| {
+            writer.string(TABLE, table);
+            writer.string(attribute, chain);
+        });
+        let heard = hearing.take(&[change, end(OTHER, 8)].concat());
+        heard == [by_nft([Family::Ip], 8)]
+    };
+    for (kind, table, attribute, chain, ours) in [
+        (NEW_RULE, "nat", CHAIN_OF_RULE, "SIGNPOST-SERVICES", true),
+        (DELETE_RULE, "filter", CHAIN_OF_RULE, "SIGNPOST-INPUT", true),
+        (DELETE_RULE, "nat", CHAIN_OF_RULE, "PREROUTING", true),
+        (NEW_RULE, "nat", CHAIN_OF_RULE, "PREROUTING", false),
+        (DELETE_RULE, "nat", CHAIN_OF_RULE, "CNI-HOSTPORT", false),
+        (DELETE_CHAIN, "nat", CHAIN_NAME, "SIGNPOST-SERVICES", true),
+        (DELETE_CHAIN, "nat", CHAIN_NAME, "CNI-HOSTPORT", false),
+        (DELETE_RULE, "mangle", CHAIN_OF_RULE, "PREROUTING", false),
+        (DELETE_TABLE, "filter", CHAIN_NAME, "", true),
+    ] {
+        let found = touched(kind, table, attribute, chain, &mut hearing);
+        assert_eq!(found, ours, "{kind:#x} {table} {chain}");
     }
 }

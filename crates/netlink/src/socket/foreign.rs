@@ -3,7 +3,7 @@
 use std::io::ErrorKind;
 
 use super::{ObserveError, Socket};
-use crate::nf_tables::{self, Family, ForeignChain, Jump};
+use crate::nf_tables::{self, Family, ForeignChain, Jump, ListedRule};
 
 impl Socket {
     /// Whether somebody's table has a chain of this name. Asks for this one alone: it costs the same
@@ -43,7 +43,28 @@ impl Socket {
         table: &str,
     ) -> Result<Vec<Jump>, ObserveError> {
         let kind = nf_tables::request::GET_RULE;
-        let rules = self.observe("rules", kind, family, Some(table), None, nf_tables::jump)?;
+        let rules = self.observe("rules", kind, family, Some(table), None, |message| {
+            nf_tables::jump(message, family)
+        })?;
+        Ok(rules.into_iter().flatten().collect())
+    }
+
+    /// What `choose` makes of the rules of a table, or of one chain of it, in order within each
+    /// chain. Rules of which it makes nothing cost a look at their beginning.
+    pub fn observe_chosen_rules<T>(
+        &mut self,
+        family: Family,
+        table: &str,
+        chain: Option<&str>,
+        choose: impl Fn(&ListedRule<'_>) -> Option<T>,
+    ) -> Result<Vec<T>, ObserveError> {
+        let kind = nf_tables::request::GET_RULE;
+        let rules = self.observe("rules", kind, family, Some(table), chain, |message| {
+            let rule = nf_tables::listed(message, family)?;
+            // Kernels before 4.10 list those of other chains, too.
+            let is_asked_for = chain.is_none_or(|chain| chain == rule.chain());
+            Ok(is_asked_for.then(|| choose(&rule)).flatten())
+        })?;
         Ok(rules.into_iter().flatten().collect())
     }
 }

@@ -37,11 +37,42 @@ pub(super) fn add_rule(writer: &mut Writer, family: Family, rule: &Rule) {
         writer.close(element);
     }
     writer.close(list);
+    if rule.expressions.iter().any(is_module) {
+        // NFTA_RULE_COMPAT_PROTO and NFTA_RULE_COMPAT_FLAGS.
+        let compat = writer.nest(5);
+        writer.u32(1, u32::from(protocol_asked(&rule.expressions)));
+        writer.u32(2, 0);
+        writer.close(compat);
+    }
     if let Some(comment) = &rule.comment {
         let length = u8::try_from(comment.len() + 1).expect("comments are short");
         let note = [&[RULE_COMMENT, length], comment.as_bytes(), &[0]].concat();
         writer.bytes(7, &note);
     }
+}
+
+fn is_module(expression: &Expression) -> bool {
+    matches!(expression, Expression::Match(_) | Expression::Target(_))
+}
+
+/// The transport protocol that all packets have which pass these expressions; 0 for any. Modules
+/// that are for one protocol refuse to be in a rule for another.
+fn protocol_asked(expressions: &[Expression]) -> u8 {
+    let asked = expressions.windows(2).find_map(|pair| match pair {
+        [
+            Expression::Meta {
+                key: MetaKey::TransportProtocol,
+                to,
+            },
+            Expression::Compare {
+                from,
+                operator: Operator::Equal,
+                value,
+            },
+        ] if to == from => value.first().copied(),
+        _ => None,
+    });
+    asked.unwrap_or(0)
 }
 
 /// `NFT_REG32_00`.
@@ -57,6 +88,7 @@ impl Expression {
             Expression::Meta { .. } | Expression::SetMeta { .. } => "meta",
             Expression::Ct { .. } => "ct",
             Expression::Compare { .. } => "cmp",
+            Expression::Range { .. } => "range",
             Expression::Bitwise { .. } => "bitwise",
             Expression::Lookup { .. }
             | Expression::LookupValue { .. }
@@ -69,6 +101,9 @@ impl Expression {
             Expression::Nat { .. } => "nat",
             Expression::Masquerade => "masq",
             Expression::Reject(_) => "reject",
+            Expression::Counter => "counter",
+            Expression::Match(_) => "match",
+            Expression::Target(_) => "target",
         }
     }
 }
@@ -119,14 +154,19 @@ fn add_expression(writer: &mut Writer, family: Family, expression: &Expression) 
             value,
         } => {
             writer.u32(1, register(*from));
-            writer.u32(
-                2,
-                match operator {
-                    Operator::Equal => 0,
-                    Operator::NotEqual => 1,
-                },
-            );
+            writer.u32(2, operator_number(*operator));
             data(writer, 3, value);
+        }
+        Expression::Range {
+            from,
+            operator,
+            first,
+            last,
+        } => {
+            writer.u32(1, register(*from));
+            writer.u32(2, operator_number(*operator));
+            data(writer, 3, first);
+            data(writer, 4, last);
         }
         Expression::Bitwise {
             from,
@@ -243,6 +283,13 @@ fn add_expression(writer: &mut Writer, family: Family, expression: &Expression) 
             writer.u32(1, 0);
             writer.u8(2, port_unreachable(family));
         }
+        // Without numbers it begins at zero.
+        Expression::Counter => {}
+        Expression::Match(module) | Expression::Target(module) => {
+            writer.string(1, &module.name);
+            writer.u32(2, u32::from(module.revision));
+            writer.bytes(3, &module.payload);
+        }
     }
 }
 
@@ -257,6 +304,14 @@ pub(crate) fn port_unreachable(family: Family) -> u8 {
     match family {
         Family::Ip => 3,
         Family::Ip6 => 4,
+    }
+}
+
+/// `enum nft_cmp_ops`, and `enum nft_range_ops`.
+fn operator_number(operator: Operator) -> u32 {
+    match operator {
+        Operator::Equal => 0,
+        Operator::NotEqual => 1,
     }
 }
 

@@ -1,0 +1,66 @@
+//! A rule in a listing, of which one reads as much as one needs.
+
+use super::decode::{DecodeError, rule_of};
+use super::{Family, Rule};
+use crate::wire::{Attributes, Message};
+
+/// A rule as the kernel lists it. Only what is asked for is decoded: most rules of a shared table
+/// are of no interest.
+#[derive(Debug)]
+pub struct ListedRule<'a> {
+    chain: &'a str,
+    handle: u64,
+    attributes: Attributes<'a>,
+    family: Family,
+}
+
+/// Any rule, with its chain and its number.
+pub(crate) fn listed<'a>(
+    message: &Message<'a>,
+    family: Family,
+) -> Result<ListedRule<'a>, DecodeError> {
+    let attributes = message.attributes();
+    let missing = |part| DecodeError::Missing {
+        object: "rule",
+        part,
+    };
+    let handle = attributes.get(3).and_then(|bytes| bytes.try_into().ok());
+    Ok(ListedRule {
+        chain: attributes.string(2).ok_or(missing("chain"))?,
+        handle: u64::from_be_bytes(handle.ok_or(missing("handle"))?),
+        attributes,
+        family,
+    })
+}
+
+// === impl ListedRule ===
+
+impl<'a> ListedRule<'a> {
+    /// The chain that it is in.
+    pub fn chain(&self) -> &'a str {
+        self.chain
+    }
+
+    /// Its number, unique in its table.
+    pub fn handle(&self) -> u64 {
+        self.handle
+    }
+
+    /// The chain that a verdict of it leads to.
+    pub fn leads_to(&self) -> Option<&'a str> {
+        let expressions = self.attributes.nested(4).into_iter().flatten();
+        expressions
+            .map(|(_, expression)| Attributes::parse(expression))
+            .filter(|expression| expression.string(1) == Some("immediate"))
+            .find_map(|expression| {
+                // NFTA_EXPR_DATA, NFTA_IMMEDIATE_DATA, NFTA_DATA_VERDICT, NFTA_VERDICT_CHAIN.
+                let verdict = expression.nested(2)?.nested(2)?.nested(2)?;
+                verdict.string(2)
+            })
+    }
+
+    /// The whole rule, if it is one that this crate has a value for.
+    pub fn decode(&self) -> Result<Rule, DecodeError> {
+        rule_of(&self.attributes, self.family)
+    }
+}

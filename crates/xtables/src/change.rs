@@ -1,0 +1,57 @@
+//! What a table holds of ours, and steps from one state of it to another.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use crate::{BuiltIn, Rule, TableName};
+
+/// What of a table is ours.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Held {
+    /// Our chains, with their rules in order. A rule that is not of our making is `None`.
+    pub chains: BTreeMap<Arc<str>, Vec<Option<Rule>>>,
+    /// The rules of the kernel's own chains that lead to a chain of ours, in order; `None` where
+    /// such a rule asks what none of ours asks.
+    pub entries: BTreeMap<BuiltIn, Vec<Option<Rule>>>,
+}
+
+/// One step: all of it takes effect at once, or nothing does.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TableChange {
+    /// The table.
+    pub table: TableName,
+    /// Chains of ours that come to hold exactly these rules, whether or not they were there. What
+    /// they lead to is there already, or among them.
+    pub chains: Vec<(Arc<str>, Arc<[Rule]>)>,
+    /// For each of these chains of the kernel: our rules come to be exactly these, before everybody
+    /// else's.
+    pub entries: Vec<(BuiltIn, Vec<Rule>)>,
+    /// Chains of ours that go. Nothing leads to them any more when the rest has been done.
+    pub removed: Vec<Arc<str>>,
+}
+
+// === impl TableChange ===
+
+impl TableChange {
+    /// A step that does nothing.
+    pub fn new(table: TableName) -> TableChange {
+        TableChange {
+            table,
+            chains: Vec::new(),
+            entries: Vec::new(),
+            removed: Vec::new(),
+        }
+    }
+
+    /// Whether there is nothing to do.
+    pub fn is_empty(&self) -> bool {
+        self.chains.is_empty() && self.entries.is_empty() && self.removed.is_empty()
+    }
+
+    /// How many rules it writes.
+    pub fn rules(&self) -> usize {
+        let chains = self.chains.iter().map(|(_, rules)| rules.len());
+        let entries = self.entries.iter().map(|(_, rules)| rules.len());
+        chains.sum::<usize>() + entries.sum::<usize>()
+    }
+}

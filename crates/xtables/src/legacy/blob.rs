@@ -1,0 +1,312 @@
+//! A table of the kernel, as it lies in memory: entries one behind the other, chains that begin where
+//! somebody jumps to.
+//!
+//! ```text
+//! [rule]... [policy]   [rule]... [policy]   [ERROR name] [rule]... [RETURN]   ...   [ERROR]
+//!  a hook's chain       the next hook's      a chain of its own                      the end
+//! ```
+//!
+//! Nothing is copied: what others have put into a table is known by where it lies.
+
+use std::ops::Range;
+
+use thiserror::Error;
+
+use super::kernel::Info;
+use super::layout::{
+    ALIGNMENT, ERROR, EXTENSION, EXTENSION_NAME, EXTENSION_REVISION, Layout, STANDARD_TARGET,
+    read_i32, read_u16, until_nul,
+};
+use crate::Family;
+
+/// A table, read.
+#[derive(Debug)]
+pub(crate) struct Table<'a> {
+    pub(super) layout: &'static Layout,
+    pub(super) bytes: &'a [u8],
+    /// Where each entry begins, and where the last ends.
+    offsets: Vec<u32>,
+    /// In the order in which they lie.
+    pub(crate) chains: Vec<Chain<'a>>,
+    /// The entries that lead somewhere within the table, in order.
+    jumps: Vec<Jump>,
+}
+
+/// A chain.
+#[derive(Debug, Clone)]
+pub(crate) struct Chain<'a> {
+    pub(crate) kind: Kind<'a>,
+    /// The numbers of its entries, without the one that bears its name and the last one, which says
+    /// what becomes of packets that come to its end.
+    pub(crate) rules: Range<usize>,
+}
+
+/// How packets come into a chain.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind<'a> {
+    /// At the hook of this number.
+    Hook(usize),
+    /// By the rules of other chains, which know it by this name.
+    Named(&'a [u8]),
+}
+
+/// An entry whose verdict is another entry.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Jump {
+    pub(super) entry: usize,
+    pub(super) to: To,
+}
+
+/// Where an entry leads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum To {
+    /// To the one behind it: it has no target and only counts.
+    Next,
+    /// To the chain at this place in [`Table::chains`].
+    Chain(usize),
+}
+
+/// Why these bytes are no table as iptables makes them.
+#[derive(Debug, Error)]
+pub(crate) enum Unreadable {
+    #[error("the entry at byte {0} is cut off or says of itself what cannot be")]
+    Entry(usize),
+    #[error("the chain before byte {0} has no end")]
+    Open(usize),
+    #[error("no chain begins at hook {0}, or it ends elsewhere than it should")]
+    Hook(usize),
+    #[error("the entry at byte {0} belongs to no chain")]
+    Stray(usize),
+    #[error("the entry at byte {0} leads to where no chain begins")]
+    Astray(usize),
+    #[error("there are not as many entries as the kernel says")]
+    Size,
+    #[error("the entry that ends a table is missing")]
+    End,
+}
+
+/// A chain whose end was not reached yet.
+struct Open<'a> {
+    kind: Kind<'a>,
+    first: usize,
+}
+
+// === impl Table ===
+
+impl<'a> Table<'a> {
+    /// Reads entries of which the kernel has said `info`.
+    pub(crate) fn parse(
+        family: Family,
+        info: &Info,
+        bytes: &'a [u8],
+    ) -> Result<Table<'a>, Unreadable> {
+        let layout = Layout::of(family);
+        // Room for no more entries than there can be, whatever `info` says.
+        let most = bytes.len() / (layout.length + EXTENSION);
+        let mut offsets = Vec::with_capacity(most.min(info.entries as usize) + 1);
+        let mut table = Table {
+            layout,
+            bytes,
+            offsets: Vec::new(),
+            chains: Vec::new(),
+            jumps: Vec::new(),
+        };
+        let mut verdicts: Vec<(usize, usize)> = Vec::new();
+        let mut open: Option<Open<'a>> = None;
+        let mut at = 0;
+        let mut ended = false;
+        while at < bytes.len() {
+            let number = offsets.len();
+            let offset = u32::try_from(at).map_err(|_| Unreadable::Entry(at))?;
+            offsets.push(offset);
+            let entry = layout.entry(bytes, at).ok_or(Unreadable::Entry(at))?;
+            let end = at + entry.length;
+            let begun = match entry.target_name() {
+                ERROR if end == bytes.len() => {
+                    table.close(open.take(), number, at)?;
+                    ended = true;
+                    None
+                }
+                ERROR => Some((Kind::Named(until_nul(entry.payload())), number + 1)),
+                _ => info
+                    .hooks()
+                    .find(|hook| info.starts[*hook] == offset)
+                    .map(|hook| (Kind::Hook(hook), number)),
+            };
+            if let Some((kind, first)) = begun {
+                table.close(open.replace(Open { kind, first }), number, at)?;
+            }
+            if open.is_none() && !ended {
+                return Err(Unreadable::Stray(at));
+            }
+            if let Some(verdict) = entry.verdict().and_then(|verdict| verdict.try_into().ok()) {
+                verdicts.push((number, verdict));
+            }
+            at = end;
+        }
+        if !ended {
+            return Err(Unreadable::End);
+        }
+        offsets.push(u32::try_from(at).map_err(|_| Unreadable::Entry(at))?);
+        table.offsets = offsets;
+        if table.end() + 1 != info.entries as usize || at != info.size as usize {
+            return Err(Unreadable::Size);
+        }
+        table.check_hooks(info)?;
+        table.jumps = verdicts
+            .into_iter()
+            .map(|(entry, verdict)| table.find_target(entry, verdict))
+            .collect::<Result<_, _>>()?;
+        Ok(table)
+    }
+
+    /// Ends a chain before entry `next`, which begins at byte `at`.
+    fn close(&mut self, open: Option<Open<'a>>, next: usize, at: usize) -> Result<(), Unreadable> {
+        let Some(Open { kind, first }) = open else {
+            return Ok(());
+        };
+        let last = next
+            .checked_sub(1)
+            .filter(|last| *last >= first)
+            .ok_or(Unreadable::Open(at))?;
+        self.chains.push(Chain {
+            kind,
+            rules: first..last,
+        });
+        Ok(())
+    }
+
+    fn check_hooks(&self, info: &Info) -> Result<(), Unreadable> {
+        for hook in info.hooks() {
+            let chain = self.chains.iter().find(|c| c.kind == Kind::Hook(hook));
+            let policy = chain.and_then(|chain| self.offsets.get(chain.rules.end));
+            if policy != Some(&info.policies[hook]) {
+                return Err(Unreadable::Hook(hook));
+            }
+        }
+        Ok(())
+    }
+
+    fn find_target(&self, entry: usize, verdict: usize) -> Result<Jump, Unreadable> {
+        if verdict == self.offset(entry + 1) {
+            let to = To::Next;
+            return Ok(Jump { entry, to });
+        }
+        let start = |chain: &Chain<'_>| self.offset(chain.rules.start);
+        let found = self.chains.binary_search_by_key(&verdict, start).ok();
+        let found = found.filter(|chain| matches!(self.chains[*chain].kind, Kind::Named(_)));
+        let to = To::Chain(found.ok_or_else(|| Unreadable::Astray(self.offset(entry)))?);
+        Ok(Jump { entry, to })
+    }
+
+    /// Where entry `number` begins.
+    pub(super) fn offset(&self, number: usize) -> usize {
+        self.offsets
+            .get(number)
+            .map_or(self.bytes.len(), |offset| *offset as usize)
+    }
+
+    /// The bytes of these entries.
+    pub(super) fn entries(&self, numbers: Range<usize>) -> &'a [u8] {
+        let range = self.offset(numbers.start)..self.offset(numbers.end);
+        self.bytes.get(range).unwrap_or_default()
+    }
+
+    /// Those of these entries that lead somewhere.
+    pub(super) fn jumps(&self, numbers: Range<usize>) -> &[Jump] {
+        let first = self.jumps.partition_point(|j| j.entry < numbers.start);
+        let rest = &self.jumps[first..];
+        &rest[..rest.partition_point(|jump| jump.entry < numbers.end)]
+    }
+
+    /// Where entry `number` leads, if anywhere.
+    pub(super) fn leads_to(&self, number: usize) -> Option<To> {
+        self.jumps(number..number + 1).first().map(|jump| jump.to)
+    }
+
+    /// Whether entry `number` leads to a chain whose name begins with `prefix`.
+    pub(crate) fn leads_to_prefix(&self, number: usize, prefix: &str) -> bool {
+        match self.leads_to(number) {
+            Some(To::Chain(chain)) => self.chains[chain].begins_with(prefix),
+            Some(To::Next) | None => false,
+        }
+    }
+
+    /// The number of the entry that ends the table.
+    pub(super) fn end(&self) -> usize {
+        self.offsets.len().saturating_sub(2)
+    }
+}
+
+// === impl Chain ===
+
+impl<'a> Chain<'a> {
+    /// Its name, unless it is the kernel's own.
+    pub(crate) fn name(&self) -> Option<&'a [u8]> {
+        match self.kind {
+            Kind::Named(name) => Some(name),
+            Kind::Hook(_) => None,
+        }
+    }
+
+    /// Whether it has a name and this begins so.
+    pub(crate) fn begins_with(&self, prefix: &str) -> bool {
+        self.name()
+            .is_some_and(|name| name.starts_with(prefix.as_bytes()))
+    }
+}
+
+/// One entry: fields, matches, target.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Entry<'a> {
+    /// All of it.
+    pub(super) bytes: &'a [u8],
+    /// Where its target begins.
+    pub(super) target: usize,
+    length: usize,
+}
+
+impl Layout {
+    /// The entry at `at`, if there is room for what it says of itself.
+    pub(super) fn entry<'a>(&self, bytes: &'a [u8], at: usize) -> Option<Entry<'a>> {
+        let rest = bytes.get(at..)?;
+        let target = usize::from(read_u16(rest, self.target_offset)?);
+        let length = usize::from(read_u16(rest, self.next_offset())?);
+        let bytes = rest.get(..length)?;
+        let size = usize::from(read_u16(bytes, target)?);
+        let fits = target >= self.length
+            && size >= EXTENSION
+            && target + size == length
+            && length.is_multiple_of(ALIGNMENT);
+        fits.then_some(Entry {
+            bytes,
+            target,
+            length,
+        })
+    }
+}
+
+// === impl Entry ===
+
+impl<'a> Entry<'a> {
+    /// What its target is called: nothing for verdicts and chains.
+    pub(super) fn target_name(&self) -> &'a [u8] {
+        let name = self.target + EXTENSION_NAME..self.target + EXTENSION_REVISION;
+        until_nul(self.bytes.get(name).unwrap_or_default())
+    }
+
+    /// What its target is told.
+    pub(super) fn payload(&self) -> &'a [u8] {
+        let start = self.target + EXTENSION;
+        self.bytes.get(start..).unwrap_or_default()
+    }
+
+    /// A verdict below 0, or the offset of the entry to go to.
+    pub(super) fn verdict(&self) -> Option<i32> {
+        let standard =
+            self.target_name().is_empty() && self.length - self.target == STANDARD_TARGET;
+        standard
+            .then(|| read_i32(self.bytes, self.target + EXTENSION))
+            .flatten()
+    }
+}

@@ -1,0 +1,325 @@
+//! A rule as the kernel keeps it.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::sync::Arc;
+
+use ipnet::IpNet;
+use thiserror::Error;
+
+use super::blob::Entry;
+use super::layout::{
+    CHAIN_NAME, ERROR, ERROR_TARGET, EXTENSION, EXTENSION_NAME, EXTENSION_REVISION, INTERFACE_NAME,
+    INVERTED_DESTINATION, INVERTED_INPUT, INVERTED_SOURCE, Layout, STANDARD_TARGET, VERDICT_ACCEPT,
+    VERDICT_DROP, VERDICT_RETURN, aligned, read_u16, until_nul, write,
+};
+use crate::extension::{
+    Extension, decode_comment, decode_match, decode_target, encode_comment, encode_match,
+    encode_target,
+};
+use crate::{AddressMatch, Family, InterfaceMatch, Match, Protocol, Rule, Target};
+
+/// Why there is no entry for a rule or a chain.
+#[derive(Debug, Error)]
+pub(super) enum Unfit {
+    #[error("the name of the chain {0:?} is empty or longer than {CHAIN_NAME} bytes")]
+    ChainName(String),
+    #[error("the rule is for addresses of the other family: {0}")]
+    Address(String),
+    #[error("the name of the interface {0:?} is empty or longer than 15 bytes")]
+    InterfaceName(String),
+    #[error("the rule is longer than an entry can be: {0}")]
+    Length(String),
+}
+
+/// Entries, one behind the other.
+#[derive(Debug)]
+pub(super) struct Writer {
+    pub(super) layout: &'static Layout,
+    pub(super) family: Family,
+    pub(super) bytes: Vec<u8>,
+}
+
+// === impl Writer ===
+
+impl Writer {
+    /// Appends `rule`. Where it leads to a chain, it ends with a verdict that is yet to be filled in.
+    pub(super) fn rule(&mut self, rule: &Rule) -> Result<(), Unfit> {
+        let start = self.begin();
+        self.fields(start, rule)?;
+        for asked in &rule.matches {
+            self.extension(&encode_match(asked, rule.protocol));
+        }
+        // Last, so that packets which another match turns away do not pass it.
+        if let Some(comment) = &rule.comment {
+            self.extension(&encode_comment(comment));
+        }
+        let target = self.bytes.len();
+        match (&rule.target, encode_target(&rule.target, self.family)) {
+            (_, Some(extension)) => self.extension(&extension),
+            (Target::Accept, None) => self.verdict(VERDICT_ACCEPT),
+            (Target::Drop, None) => self.verdict(VERDICT_DROP),
+            (Target::Return, None) => self.verdict(VERDICT_RETURN),
+            (_, None) => self.verdict(0),
+        }
+        self.finish(start, target)
+            .ok_or_else(|| Unfit::Length(rule.to_string()))
+    }
+
+    /// Appends the entry that a chain begins with.
+    pub(super) fn head(&mut self, name: &str) -> Result<(), Unfit> {
+        let unfit = || Unfit::ChainName(name.to_owned());
+        if name.is_empty() || name.len() > CHAIN_NAME {
+            return Err(unfit());
+        }
+        let start = self.begin();
+        let target = self.bytes.len();
+        self.bytes.resize(target + ERROR_TARGET, 0);
+        let size = u16::try_from(ERROR_TARGET).unwrap_or_default();
+        write(&mut self.bytes, target, &size.to_ne_bytes());
+        write(&mut self.bytes, target + EXTENSION_NAME, ERROR);
+        write(&mut self.bytes, target + EXTENSION, name.as_bytes());
+        self.finish(start, target).ok_or_else(unfit)
+    }
+
+    /// Appends the entry that a chain ends with.
+    pub(super) fn foot(&mut self) -> Result<(), Unfit> {
+        self.rule(&Rule::always(Target::Return))
+    }
+
+    fn begin(&mut self) -> usize {
+        let start = self.bytes.len();
+        self.bytes.resize(start + self.layout.length, 0);
+        start
+    }
+
+    fn finish(&mut self, start: usize, target: usize) -> Option<()> {
+        let length = u16::try_from(self.bytes.len() - start).ok()?;
+        let target = u16::try_from(target - start).ok()?;
+        let layout = self.layout;
+        self.put(start + layout.target_offset, &target.to_ne_bytes());
+        self.put(start + layout.next_offset(), &length.to_ne_bytes());
+        Some(())
+    }
+
+    fn put(&mut self, at: usize, value: &[u8]) {
+        write(&mut self.bytes, at, value);
+    }
+
+    fn fields(&mut self, start: usize, rule: &Rule) -> Result<(), Unfit> {
+        let layout = self.layout;
+        let (mut flags, mut inverted) = (0, 0);
+        let sides = [
+            (
+                &rule.source,
+                layout.source(),
+                layout.source_mask(),
+                INVERTED_SOURCE,
+            ),
+            (
+                &rule.destination,
+                layout.destination(),
+                layout.destination_mask(),
+                INVERTED_DESTINATION,
+            ),
+        ];
+        for (asked, address, mask, flag) in sides {
+            let Some(asked) = asked else { continue };
+            match (asked.range, self.family) {
+                (IpNet::V4(range), Family::Ipv4) => {
+                    self.put(start + address, &range.network().octets());
+                    self.put(start + mask, &range.netmask().octets());
+                }
+                (IpNet::V6(range), Family::Ipv6) => {
+                    self.put(start + address, &range.network().octets());
+                    self.put(start + mask, &range.netmask().octets());
+                }
+                _ => return Err(Unfit::Address(rule.to_string())),
+            }
+            if asked.inverted {
+                inverted |= flag;
+            }
+        }
+        if let Some(input) = &rule.input {
+            let name = input.name.as_bytes();
+            if name.is_empty() || name.len() >= INTERFACE_NAME {
+                return Err(Unfit::InterfaceName(input.name.as_ref().to_owned()));
+            }
+            // A name that ends is compared with its end.
+            let compared = name.len() + usize::from(!input.is_prefix);
+            self.put(start + layout.input(), name);
+            let mask = [0xff; INTERFACE_NAME];
+            self.put(start + layout.input_mask(), &mask[..compared]);
+            if input.inverted {
+                inverted |= INVERTED_INPUT;
+            }
+        }
+        if let Some(protocol) = rule.protocol {
+            let number = u16::from(protocol.number());
+            self.put(start + layout.protocol, &number.to_ne_bytes());
+            flags |= layout.flag_protocol;
+        }
+        if matches!(rule.target, Target::Goto(_)) {
+            flags |= layout.flag_goto;
+        }
+        self.put(start + layout.flags, &[flags]);
+        self.put(start + layout.inverted, &[inverted]);
+        Ok(())
+    }
+
+    fn extension(&mut self, extension: &Extension) {
+        let start = self.bytes.len();
+        let length = EXTENSION + aligned(extension.payload.len());
+        self.bytes.resize(start + length, 0);
+        // None that we write comes near; `finish` finds one that would.
+        let size = u16::try_from(length).unwrap_or(u16::MAX);
+        self.put(start, &size.to_ne_bytes());
+        self.put(start + EXTENSION_NAME, extension.name.as_bytes());
+        self.put(start + EXTENSION_REVISION, &[extension.revision]);
+        self.put(start + EXTENSION, &extension.payload);
+    }
+
+    fn verdict(&mut self, verdict: i32) {
+        let start = self.bytes.len();
+        self.bytes.resize(start + STANDARD_TARGET, 0);
+        let size = u16::try_from(STANDARD_TARGET).unwrap_or_default();
+        self.put(start, &size.to_ne_bytes());
+        self.put(start + EXTENSION, &verdict.to_ne_bytes());
+    }
+}
+
+/// The rule that `entry` is, if it is one that we write. `chain` is where it leads, if anywhere.
+pub(super) fn decode(
+    entry: Entry<'_>,
+    layout: &Layout,
+    family: Family,
+    chain: Option<Arc<str>>,
+) -> Option<Rule> {
+    let bytes = entry.bytes;
+    let flags = *bytes.get(layout.flags)?;
+    let inverted = *bytes.get(layout.inverted)?;
+    let known = INVERTED_INPUT | INVERTED_SOURCE | INVERTED_DESTINATION;
+    let asks_more = inverted & !known != 0
+        || flags & !(layout.flag_protocol | layout.flag_goto) != 0
+        || bytes
+            .get(layout.output_mask()..layout.protocol)?
+            .iter()
+            .any(|byte| *byte != 0);
+    if asks_more {
+        return None;
+    }
+    let protocol = match read_u16(bytes, layout.protocol)? {
+        0 => None,
+        number => Some(Protocol::from_number(u8::try_from(number).ok()?)?),
+    };
+    let address = |at: usize, mask: usize, flag: u8| {
+        let length = layout.address;
+        let address = address(bytes.get(at..at + length)?)?;
+        let mask = self::address(bytes.get(mask..mask + length)?)?;
+        let range = IpNet::with_netmask(address, mask).ok()?;
+        let inverted = inverted & flag != 0;
+        let asked = range.prefix_len() > 0 || inverted;
+        Some(asked.then_some(AddressMatch { range, inverted }))
+    };
+    let source = address(layout.source(), layout.source_mask(), INVERTED_SOURCE)?;
+    let destination = address(
+        layout.destination(),
+        layout.destination_mask(),
+        INVERTED_DESTINATION,
+    )?;
+    let input = interface(bytes, layout, inverted & INVERTED_INPUT != 0)?;
+    let (matches, comment) = matches(entry, layout, protocol)?;
+    Some(Rule {
+        source,
+        destination,
+        input,
+        protocol,
+        matches,
+        target: target(entry, family, flags & layout.flag_goto != 0, chain)?,
+        comment,
+    })
+}
+
+fn address(bytes: &[u8]) -> Option<IpAddr> {
+    match bytes.len() {
+        4 => Some(Ipv4Addr::from(*bytes.first_chunk()?).into()),
+        _ => Some(Ipv6Addr::from(*bytes.first_chunk()?).into()),
+    }
+}
+
+/// The interface that is asked for; `Some(None)` where none is.
+fn interface(bytes: &[u8], layout: &Layout, inverted: bool) -> Option<Option<InterfaceMatch>> {
+    let name = until_nul(bytes.get(layout.input()..layout.output())?);
+    let mask = bytes.get(layout.input_mask()..layout.output_mask())?;
+    let compared = mask.iter().take_while(|byte| **byte == 0xff).count();
+    if mask[compared..].iter().any(|byte| *byte != 0) {
+        return None;
+    }
+    if compared == 0 {
+        return (!inverted).then_some(None);
+    }
+    let is_prefix = compared <= name.len();
+    if !is_prefix && compared != name.len() + 1 {
+        return None;
+    }
+    // iptables leaves the plus behind what is compared.
+    let name = &name[..compared.min(name.len())];
+    Some(Some(InterfaceMatch {
+        name: str::from_utf8(name).ok()?.into(),
+        is_prefix,
+        inverted,
+    }))
+}
+
+fn matches(
+    entry: Entry<'_>,
+    layout: &Layout,
+    protocol: Option<Protocol>,
+) -> Option<(Vec<Match>, Option<Arc<str>>)> {
+    let mut rest = entry.bytes.get(layout.length..entry.target)?;
+    let (mut matches, mut comment) = (Vec::new(), None);
+    while !rest.is_empty() {
+        let size = usize::from(read_u16(rest, 0)?);
+        let (asked, behind) = rest.split_at_checked(size)?;
+        rest = behind;
+        let (name, revision, payload) = extension(asked)?;
+        match decode_match(name, revision, payload, protocol) {
+            Some(asked) => matches.push(asked),
+            None if rest.is_empty() => {
+                comment = Some(decode_comment(name, revision, payload)?.into());
+            }
+            None => return None,
+        }
+    }
+    Some((matches, comment))
+}
+
+fn target(
+    entry: Entry<'_>,
+    family: Family,
+    is_goto: bool,
+    chain: Option<Arc<str>>,
+) -> Option<Target> {
+    match (entry.verdict(), chain) {
+        (Some(_), Some(chain)) if is_goto => Some(Target::Goto(chain)),
+        (Some(_), Some(chain)) => Some(Target::Jump(chain)),
+        (Some(VERDICT_ACCEPT), None) => Some(Target::Accept),
+        (Some(VERDICT_DROP), None) => Some(Target::Drop),
+        (Some(VERDICT_RETURN), None) => Some(Target::Return),
+        (Some(_), None) => None,
+        (None, _) => {
+            let (name, revision, payload) = extension(entry.bytes.get(entry.target..)?)?;
+            decode_target(name, revision, payload, family)
+        }
+    }
+}
+
+/// Name, revision and payload of a match or target.
+fn extension(bytes: &[u8]) -> Option<(&str, u8, &[u8])> {
+    let name = until_nul(bytes.get(EXTENSION_NAME..EXTENSION_REVISION)?);
+    let revision = *bytes.get(EXTENSION_REVISION)?;
+    Some((
+        str::from_utf8(name).ok()?,
+        revision,
+        bytes.get(EXTENSION..)?,
+    ))
+}

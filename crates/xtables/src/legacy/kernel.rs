@@ -1,0 +1,257 @@
+//! What is asked of the kernel, and what it answers, as values.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::unix::fs::FileExt as _;
+
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
+use thiserror::Error;
+
+use super::layout::{
+    ADD_COUNTERS, COUNTERS, GET_ENTRIES, HOOKS, INFO, REPLACE_COUNTERS_NUMBER, TABLE_NAME,
+    read_u32, write,
+};
+use super::socket_option;
+use crate::Family;
+
+/// How often a table is read anew because somebody replaced it between the question for its size and
+/// that for its entries.
+const READ_ATTEMPTS: u32 = 20;
+/// More than the names of all tables that there are (five, and room for others).
+const NAMES: usize = 4096;
+
+/// The way to the tables of one family in one network namespace.
+#[derive(Debug)]
+pub(crate) struct Kernel {
+    socket: OwnedFd,
+    /// The list of tables that are there, of the namespace in which it was opened. The kernel has
+    /// none as long as nothing has loaded `ip_tables`.
+    names: Option<File>,
+    family: Family,
+}
+
+/// What the kernel says of a table without its entries: `struct ipt_getinfo`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Info {
+    /// Which hooks it has, a bit each.
+    pub(crate) hooks: u32,
+    /// Where the chain of each begins; 0 for a hook that it does not have.
+    pub(crate) starts: [u32; HOOKS],
+    /// Where the policy of each is.
+    pub(crate) policies: [u32; HOOKS],
+    /// How many entries there are.
+    pub(crate) entries: u32,
+    /// Their length in bytes.
+    pub(crate) size: u32,
+}
+
+/// A table as it was read.
+#[derive(Debug)]
+pub(crate) struct Snapshot {
+    pub(crate) info: Info,
+    /// The entries, behind [`GET_ENTRIES`] bytes of something else.
+    argument: Vec<u8>,
+}
+
+/// A table as it shall be.
+#[derive(Debug)]
+pub(crate) struct Replacement {
+    pub(crate) info: Info,
+    /// The entries, behind [`REPLACE`](super::layout::REPLACE) bytes of room.
+    pub(crate) argument: Vec<u8>,
+    /// For each entry, which of those before it was, if any: whose counters it keeps.
+    pub(crate) before: Vec<Option<u32>>,
+}
+
+/// Why the kernel did not do what it was asked for.
+#[derive(Debug, Error)]
+#[error("failed to {step} a table of iptables-legacy")]
+pub(crate) struct KernelError {
+    pub(crate) step: &'static str,
+    pub(crate) source: io::Error,
+}
+
+fn failed(step: &'static str) -> impl Fn(io::Error) -> KernelError {
+    move |source| KernelError { step, source }
+}
+
+// === impl Kernel ===
+
+impl Kernel {
+    /// Opens it in the network namespace of this thread.
+    pub(crate) fn open(family: Family) -> io::Result<Kernel> {
+        let (domain, names) = match family {
+            Family::Ipv4 => (AddressFamily::INET, "ip_tables_names"),
+            Family::Ipv6 => (AddressFamily::INET6, "ip6_tables_names"),
+        };
+        // The options are those of any socket of the family. iptables takes a raw one, for which
+        // CAP_NET_ADMIN does not do.
+        let socket = socket_with(domain, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
+        // Not /proc/net: that is of the process's first thread.
+        let names = match File::open(format!("/proc/thread-self/net/{names}")) {
+            Ok(file) => Some(file),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+            Err(error) => return Err(error),
+        };
+        Ok(Kernel {
+            socket,
+            names,
+            family,
+        })
+    }
+
+    /// The names of the tables that are there; `None` where the kernel keeps no list. To ask for a
+    /// table that is not there makes it, with hooks that every packet then passes.
+    pub(crate) fn observe_names(&self) -> Result<Option<Vec<String>>, KernelError> {
+        let Some(file) = &self.names else {
+            return Ok(None);
+        };
+        let mut text = vec![0; NAMES];
+        let mut length = 0;
+        loop {
+            let read = file.read_at(&mut text[length..], length as u64);
+            match read.map_err(failed("look for"))? {
+                0 => break,
+                more => length += more,
+            }
+        }
+        let text = String::from_utf8_lossy(&text[..length]);
+        Ok(Some(text.lines().map(str::to_owned).collect()))
+    }
+
+    /// What the kernel says of a table, which comes to be there if it was not.
+    pub(crate) fn observe_info(&self, table: &str) -> Result<Info, KernelError> {
+        let mut argument = [0; INFO];
+        write(&mut argument, 0, table.as_bytes());
+        socket_option::observe_info(self.socket.as_fd(), self.family, &mut argument)
+            .map_err(failed("ask for the size of"))?;
+        Ok(Info::parse(&argument))
+    }
+
+    /// A table, which comes to be there if it was not.
+    pub(crate) fn observe_snapshot(&self, table: &str) -> Result<Snapshot, KernelError> {
+        let mut attempt = 1;
+        loop {
+            let info = self.observe_info(table)?;
+            let mut argument = vec![0; GET_ENTRIES + info.size as usize];
+            write(&mut argument, 0, table.as_bytes());
+            write(&mut argument, TABLE_NAME, &info.size.to_ne_bytes());
+            let read =
+                socket_option::observe_entries(self.socket.as_fd(), self.family, &mut argument);
+            match read {
+                Ok(()) => return Ok(Snapshot { info, argument }),
+                // EAGAIN: it is of another size by now.
+                Err(error)
+                    if error.kind() == io::ErrorKind::WouldBlock && attempt < READ_ATTEMPTS =>
+                {
+                    attempt += 1;
+                }
+                Err(source) => return Err(failed("read the entries of")(source)),
+            }
+        }
+    }
+
+    /// Replaces a table that had `before` entries, and returns the counters that they had at that
+    /// moment.
+    pub(crate) fn commit_replacement(
+        &mut self,
+        table: &str,
+        replacement: &mut Replacement,
+        before: u32,
+    ) -> Result<Vec<u8>, KernelError> {
+        let mut counters = vec![0; before as usize * COUNTERS];
+        replacement.write_header(table, before);
+        let argument = &mut replacement.argument;
+        socket_option::commit_replacement(
+            self.socket.as_fd(),
+            self.family,
+            argument,
+            &mut counters,
+        )
+        .map_err(failed("replace"))?;
+        Ok(counters)
+    }
+
+    /// Adds to the counters of the table that `replacement` has become those which its entries had
+    /// before.
+    pub(crate) fn commit_counters(
+        &mut self,
+        table: &str,
+        replacement: &Replacement,
+        counters: &[u8],
+    ) -> Result<(), KernelError> {
+        let mut argument = vec![0; ADD_COUNTERS + replacement.before.len() * COUNTERS];
+        write(&mut argument, 0, table.as_bytes());
+        let number = replacement.info.entries.to_ne_bytes();
+        write(&mut argument, TABLE_NAME, &number);
+        let (_, places) = argument.split_at_mut(ADD_COUNTERS);
+        for (place, before) in places.chunks_exact_mut(COUNTERS).zip(&replacement.before) {
+            let Some(before) = before else { continue };
+            let start = *before as usize * COUNTERS;
+            if let Some(counters) = counters.get(start..start + COUNTERS) {
+                place.copy_from_slice(counters);
+            }
+        }
+        socket_option::commit_counters(self.socket.as_fd(), self.family, &argument)
+            .map_err(failed("restore the counters of"))
+    }
+}
+
+// === impl Info ===
+
+impl Info {
+    fn parse(argument: &[u8; INFO]) -> Info {
+        let word = |index: usize| read_u32(argument, TABLE_NAME + 4 * index).unwrap_or_default();
+        let hooks = word(0);
+        let places = |first: usize| {
+            std::array::from_fn(|hook| match hooks & (1 << hook) {
+                0 => 0,
+                _ => word(first + hook),
+            })
+        };
+        Info {
+            hooks,
+            starts: places(1),
+            policies: places(1 + HOOKS),
+            entries: word(1 + 2 * HOOKS),
+            size: word(2 + 2 * HOOKS),
+        }
+    }
+
+    /// The hooks that the table has, by number.
+    pub(crate) fn hooks(&self) -> impl Iterator<Item = usize> + use<> {
+        let hooks = self.hooks;
+        (0..HOOKS).filter(move |hook| hooks & (1 << hook) != 0)
+    }
+}
+
+// === impl Snapshot ===
+
+impl Snapshot {
+    pub(crate) fn entries(&self) -> &[u8] {
+        self.argument.get(GET_ENTRIES..).unwrap_or_default()
+    }
+}
+
+// === impl Replacement ===
+
+impl Replacement {
+    fn write_header(&mut self, table: &str, before: u32) {
+        let header = &mut self.argument;
+        write(header, 0, table.as_bytes());
+        let words = [self.info.hooks, self.info.entries, self.info.size];
+        let words = words.into_iter().chain(self.info.starts);
+        for (index, word) in words.chain(self.info.policies).enumerate() {
+            write(header, TABLE_NAME + 4 * index, &word.to_ne_bytes());
+        }
+        write(header, REPLACE_COUNTERS_NUMBER, &before.to_ne_bytes());
+    }
+
+    #[cfg(test)]
+    pub(crate) fn entries(&self) -> &[u8] {
+        self.argument
+            .get(super::layout::REPLACE..)
+            .unwrap_or_default()
+    }
+}

@@ -1,0 +1,375 @@
+//! A table with some of our chains changed, and everything else where it was.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::ops::Range;
+use std::sync::Arc;
+
+use thiserror::Error;
+
+use super::blob::{Chain, Kind, Table, To};
+use super::decode_entry;
+use super::entry::{Unfit, Writer};
+use super::kernel::{Info, Replacement};
+use super::layout::{EXTENSION, REPLACE, STANDARD_TARGET, read_u16, write};
+use crate::{BuiltIn, Family, Rule, TableChange};
+
+/// Why a change cannot be made to a table.
+#[derive(Debug, Error)]
+pub(super) enum Obstacle {
+    #[error("the chain {0} that goes is not there")]
+    Absent(String),
+    #[error("a rule leads to the chain {0}, which is not there")]
+    Missing(String),
+    #[error("a rule of the chain {by} leads to the chain {chain} that goes")]
+    Used { chain: String, by: String },
+    #[error("the table has no chain {0}")]
+    NoSuchHook(BuiltIn),
+    #[error("the table would be longer than its length can say")]
+    Length,
+    #[error("failed to write an entry")]
+    Unfit {
+        #[source]
+        source: Unfit,
+    },
+}
+
+/// What some changes together make of a table.
+#[derive(Debug, Default)]
+struct Plan<'a> {
+    /// Chains that come to be, or change; `None` for those that go.
+    named: BTreeMap<&'a [u8], Option<&'a [Rule]>>,
+    /// Our rules in the chain of each hook that gets others.
+    hooks: BTreeMap<usize, &'a [Rule]>,
+}
+
+/// A chain of the table that comes to be.
+#[derive(Debug)]
+struct Successor<'a> {
+    name: &'a [u8],
+    /// Its place in the table before.
+    before: Option<usize>,
+    /// Its rules; `None` where they stay as they are.
+    rules: Option<&'a [Rule]>,
+    /// Where its first rule begins, once that is known.
+    start: usize,
+}
+
+/// A table that is being written.
+struct Build<'a> {
+    table: &'a Table<'a>,
+    prefix: &'a str,
+    writer: Writer,
+    /// For each entry, which one of before it was.
+    before: Vec<Option<u32>>,
+    /// In the order of their names.
+    chains: Vec<Successor<'a>>,
+    /// For each chain of the table before, its place among `chains`.
+    places: Vec<Option<usize>>,
+    /// Verdicts to be filled in: where, and which of `chains` is meant.
+    jumps: Vec<(usize, usize)>,
+}
+
+/// The table with `changes` made one after the other. Entries that stay do so byte for byte, but for
+/// where they lead; a rule of ours that its chain had before keeps its counters.
+pub(super) fn compile_replacement(
+    table: &Table<'_>,
+    info: &Info,
+    changes: &[TableChange],
+    family: Family,
+    prefix: &str,
+) -> Result<Replacement, Obstacle> {
+    let mut old: Vec<(&[u8], usize)> = table.chains.iter().enumerate().filter_map(named).collect();
+    old.sort_unstable();
+    let plan = Plan::compile(changes, info, |name| {
+        old.binary_search_by_key(&name, |(name, _)| name).is_ok()
+    })?;
+    let chains = plan.successors(&old);
+    let mut places = vec![None; table.chains.len()];
+    for (place, chain) in chains.iter().enumerate() {
+        if let Some(before) = chain.before {
+            places[before] = Some(place);
+        }
+    }
+    let mut bytes = Vec::with_capacity(REPLACE + table.bytes.len() + table.bytes.len() / 8);
+    bytes.resize(REPLACE, 0);
+    let mut build = Build {
+        table,
+        prefix,
+        writer: Writer {
+            layout: table.layout,
+            family,
+            bytes,
+        },
+        before: Vec::with_capacity(info.entries as usize),
+        chains,
+        places,
+        jumps: Vec::new(),
+    };
+    let mut new = *info;
+    for chain in &table.chains {
+        if let Kind::Hook(hook) = chain.kind {
+            new.starts[hook] = build.offset()?;
+            let ours = plan.hooks.get(&hook).copied();
+            build.hook(chain.rules.clone(), ours)?;
+            new.policies[hook] = build.offset()?;
+            build.copy(chain.rules.end..chain.rules.end + 1)?;
+        }
+    }
+    for place in 0..build.chains.len() {
+        build.chain(place)?;
+    }
+    build.copy(table.end()..table.end() + 1)?;
+    build.fill_in_jumps()?;
+    new.size = build.offset()?;
+    new.entries = u32::try_from(build.before.len()).map_err(|_| Obstacle::Length)?;
+    Ok(Replacement {
+        info: new,
+        argument: build.writer.bytes,
+        before: build.before,
+    })
+}
+
+fn named<'a>((place, chain): (usize, &Chain<'a>)) -> Option<(&'a [u8], usize)> {
+    chain.name().map(|name| (name, place))
+}
+
+/// `NF_INET_*`.
+pub(super) fn hook_number(chain: BuiltIn) -> usize {
+    match chain {
+        BuiltIn::Prerouting => 0,
+        BuiltIn::Input => 1,
+        BuiltIn::Forward => 2,
+        BuiltIn::Output => 3,
+        BuiltIn::Postrouting => 4,
+    }
+}
+
+fn text(name: &[u8]) -> String {
+    String::from_utf8_lossy(name).into_owned()
+}
+
+// === impl Plan ===
+
+impl<'a> Plan<'a> {
+    fn compile(
+        changes: &'a [TableChange],
+        info: &Info,
+        is_there: impl Fn(&[u8]) -> bool,
+    ) -> Result<Plan<'a>, Obstacle> {
+        let mut plan = Plan::default();
+        for change in changes {
+            for (name, rules) in &change.chains {
+                plan.named.insert(name.as_bytes(), Some(rules));
+            }
+            for (chain, rules) in &change.entries {
+                let hook = hook_number(*chain);
+                if !info.hooks().any(|number| number == hook) {
+                    return Err(Obstacle::NoSuchHook(*chain));
+                }
+                plan.hooks.insert(hook, rules);
+            }
+            for name in &change.removed {
+                let bytes = name.as_bytes();
+                let is_there = is_there(bytes);
+                match plan.named.get(bytes) {
+                    Some(None) => return Err(Obstacle::Absent(name.to_string())),
+                    None if !is_there => return Err(Obstacle::Absent(name.to_string())),
+                    Some(Some(_)) if !is_there => drop(plan.named.remove(bytes)),
+                    _ => drop(plan.named.insert(bytes, None)),
+                }
+            }
+        }
+        Ok(plan)
+    }
+
+    /// The chains that there will be, by name: iptables takes those of its tables to be sorted.
+    fn successors(&self, old: &[(&'a [u8], usize)]) -> Vec<Successor<'a>> {
+        let stay = old.iter().filter_map(|(name, place)| {
+            let rules = match self.named.get(name) {
+                None => None,
+                Some(Some(rules)) => Some(*rules),
+                Some(None) => return None,
+            };
+            Some(Successor {
+                name,
+                before: Some(*place),
+                rules,
+                start: 0,
+            })
+        });
+        let come = self.named.iter().filter_map(|(name, rules)| {
+            let before = old.binary_search_by_key(name, |(name, _)| name);
+            before.is_err().then_some(Successor {
+                name,
+                before: None,
+                rules: Some((*rules)?),
+                start: 0,
+            })
+        });
+        let mut chains: Vec<Successor<'a>> = stay.chain(come).collect();
+        chains.sort_by_key(|chain| chain.name);
+        chains
+    }
+}
+
+// === impl Build ===
+
+impl Build<'_> {
+    /// Where the next entry begins.
+    fn offset(&self) -> Result<u32, Obstacle> {
+        u32::try_from(self.writer.bytes.len() - REPLACE).map_err(|_| Obstacle::Length)
+    }
+
+    /// Writes the rules of a hook: `ours`, then those of others. Where ours are there already they
+    /// stay where they are: whoever puts rules before them, and sees to it, would do so again.
+    fn hook(&mut self, rules: Range<usize>, ours: Option<&[Rule]>) -> Result<(), Obstacle> {
+        let Some(ours) = ours else {
+            return self.copy(rules);
+        };
+        let table = self.table;
+        let is_ours = |number: &usize| table.leads_to_prefix(*number, self.prefix);
+        let before: Vec<usize> = rules.clone().filter(is_ours).collect();
+        let family = self.writer.family;
+        let held = before
+            .iter()
+            .map(|number| decode_entry(table, *number, family));
+        if held.eq(ours.iter().cloned().map(Some)) {
+            return self.copy(rules);
+        }
+        self.write(ours, &before)?;
+        let mut rest = rules.start;
+        for number in before.into_iter().chain([rules.end]) {
+            self.copy(rest..number)?;
+            rest = number + 1;
+        }
+        Ok(())
+    }
+
+    fn chain(&mut self, place: usize) -> Result<(), Obstacle> {
+        let Successor {
+            name,
+            before,
+            rules,
+            ..
+        } = self.chains[place];
+        let before = before.map(|before| self.table.chains[before].rules.clone());
+        match &before {
+            Some(old) => self.copy(old.start - 1..old.start)?,
+            None => self.new_entry(|writer| writer.head(&text(name)))?,
+        }
+        self.chains[place].start = self.offset()? as usize;
+        match (rules, before) {
+            (None, Some(old)) => self.copy(old.start..old.end + 1),
+            (rules, old) => {
+                let old: Vec<usize> = old.into_iter().flatten().collect();
+                self.write(rules.unwrap_or_default(), &old)?;
+                self.new_entry(Writer::foot)
+            }
+        }
+    }
+
+    /// Copies these entries.
+    fn copy(&mut self, numbers: Range<usize>) -> Result<(), Obstacle> {
+        let table = self.table;
+        let from = table.offset(numbers.start);
+        let to = self.writer.bytes.len();
+        let bytes = table.entries(numbers.clone());
+        self.writer.bytes.extend_from_slice(bytes);
+        let entries = numbers.clone().map(|number| u32::try_from(number).ok());
+        self.before.extend(entries);
+        for jump in table.jumps(numbers) {
+            let entry = table.offset(jump.entry) - from;
+            let target = read_u16(bytes, entry + table.layout.target_offset).unwrap_or_default();
+            let verdict = to + entry + usize::from(target) + EXTENSION;
+            match jump.to {
+                To::Next => {
+                    let next = to - REPLACE + table.offset(jump.entry + 1) - from;
+                    self.fill_in(verdict, next)?;
+                }
+                To::Chain(chain) => {
+                    let place = self.places[chain].ok_or_else(|| self.used(chain, jump.entry))?;
+                    self.jumps.push((verdict, place));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes `rules`. Those that were among the entries `old` in this order keep their counters.
+    fn write(&mut self, rules: &[Rule], old: &[usize]) -> Result<(), Obstacle> {
+        let table = self.table;
+        let family = self.writer.family;
+        let mut old = old
+            .iter()
+            .map(|number| (*number, decode_entry(table, *number, family)))
+            .collect::<VecDeque<_>>();
+        for rule in rules {
+            let same = old
+                .iter()
+                .position(|(_, before)| before.as_ref() == Some(rule));
+            let before = same.and_then(|same| old.drain(..=same).next_back());
+            self.new_entry(|writer| writer.rule(rule))?;
+            if let (Some((number, _)), Some(last)) = (before, self.before.last_mut()) {
+                *last = u32::try_from(number).ok();
+            }
+            if let Some(chain) = rule.leads_to() {
+                let verdict = self.writer.bytes.len() - (STANDARD_TARGET - EXTENSION);
+                self.jumps.push((verdict, self.place(chain)?));
+            }
+        }
+        Ok(())
+    }
+
+    fn new_entry(
+        &mut self,
+        write: impl FnOnce(&mut Writer) -> Result<(), Unfit>,
+    ) -> Result<(), Obstacle> {
+        write(&mut self.writer).map_err(|source| Obstacle::Unfit { source })?;
+        self.before.push(None);
+        Ok(())
+    }
+
+    fn place(&self, name: &Arc<str>) -> Result<usize, Obstacle> {
+        self.chains
+            .binary_search_by_key(&name.as_bytes(), |chain| chain.name)
+            .map_err(|_| Obstacle::Missing(name.to_string()))
+    }
+
+    fn used(&self, chain: usize, entry: usize) -> Obstacle {
+        let name = |place: usize| match self.table.chains[place].kind {
+            Kind::Named(name) => text(name),
+            Kind::Hook(hook) => format!("of hook {hook}"),
+        };
+        let by = self.table.chains.partition_point(|c| c.rules.end < entry);
+        Obstacle::Used {
+            chain: name(chain),
+            by: name(by),
+        }
+    }
+
+    fn fill_in_jumps(&mut self) -> Result<(), Obstacle> {
+        for (verdict, chain) in std::mem::take(&mut self.jumps) {
+            self.fill_in(verdict, self.chains[chain].start)?;
+        }
+        Ok(())
+    }
+
+    fn fill_in(&mut self, verdict: usize, offset: usize) -> Result<(), Obstacle> {
+        // Offsets are the positive half of a C int.
+        let offset = i32::try_from(offset).map_err(|_| Obstacle::Length)?;
+        write(&mut self.writer.bytes, verdict, &offset.to_ne_bytes());
+        Ok(())
+    }
+}
+
+// === impl Obstacle ===
+
+impl Obstacle {
+    /// Whether it lies in what the table holds, rather than in what the change says.
+    pub(super) fn is_about_content(&self) -> bool {
+        match self {
+            Obstacle::Absent(_) | Obstacle::Missing(_) | Obstacle::Used { .. } => true,
+            Obstacle::NoSuchHook(_) | Obstacle::Length | Obstacle::Unfit { .. } => false,
+        }
+    }
+}

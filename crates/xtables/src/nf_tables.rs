@@ -1,0 +1,312 @@
+//! The tables as nf_tables keeps them: rules one by one, changed by transactions.
+//!
+//! What is written is what `iptables-nft` writes, so that every version of it from 1.8.2 on lists our
+//! rules as it lists its own, and can go on working with the same tables.
+
+mod chains;
+mod compile;
+mod decode;
+mod encode;
+mod fault;
+mod layout;
+
+use std::collections::BTreeMap;
+use std::error::Error;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use netlink::Socket;
+use netlink::nf_tables::ListedRule;
+use netlink::nf_tables::Transaction;
+
+use self::chains::{built_ins, table_name};
+use self::compile::{Entry, Present, compile};
+use crate::{
+    BuiltIn, CommitError, Family, Fault, Held, ObserveError, OpenError, Rule, TableChange,
+    TableName,
+};
+
+/// With more chains than these, rules are listed chain by chain.
+const LISTED_AT_ONCE: usize = 2_000;
+
+/// One family's tables in the network namespace of the thread that opened them.
+#[derive(Debug)]
+pub struct NfTables {
+    family: Family,
+    /// What the names of our chains begin with.
+    prefix: &'static str,
+    socket: Socket,
+    transactions: Transactions,
+    /// How the ruleset stood when each table was last read, or found to be as it was left.
+    seen: BTreeMap<TableName, Seen>,
+}
+
+/// How many transactions took effect through this value, and through those it was opened beside.
+/// Held while one is under way: whoever asks for the generation meanwhile waits.
+type Transactions = Arc<Mutex<u32>>;
+
+/// The ruleset's generation, and how many transactions of our own it includes. Each transaction of
+/// anybody in the namespace raises the generation by one.
+#[derive(Debug, Clone, Copy)]
+struct Seen {
+    generation: u32,
+    transactions: u32,
+}
+
+/// Why one step did not take effect.
+struct Failure {
+    fault: Fault,
+    source: Box<dyn Error + Send + Sync>,
+}
+
+/// A rule that says where it belongs.
+enum Found {
+    /// In a chain of ours.
+    Ours(Arc<str>, Option<Rule>),
+    /// In a chain of the kernel, to a chain of ours.
+    Entry(BuiltIn, Option<Rule>),
+}
+
+// === impl NfTables ===
+
+impl NfTables {
+    /// Opens the tables in this thread's network namespace. Needs `CAP_NET_ADMIN` there.
+    pub(crate) fn open(family: Family, prefix: &'static str) -> Result<NfTables, OpenError> {
+        NfTables::open_with(family, prefix, Transactions::default())
+    }
+
+    /// Opens the tables of another family in the same network namespace, in which this thread still
+    /// is. Neither takes what the other does for drift.
+    pub(crate) fn open_beside(&self, family: Family) -> Result<NfTables, OpenError> {
+        NfTables::open_with(family, self.prefix, Arc::clone(&self.transactions))
+    }
+
+    fn open_with(
+        family: Family,
+        prefix: &'static str,
+        transactions: Transactions,
+    ) -> Result<NfTables, OpenError> {
+        let socket = Socket::open().map_err(|error| OpenError {
+            source: error.into(),
+        })?;
+        Ok(NfTables {
+            family,
+            prefix,
+            socket,
+            transactions,
+            seen: BTreeMap::new(),
+        })
+    }
+
+    /// The socket through which all changes of this family go.
+    pub(crate) fn socket(&self) -> &Socket {
+        &self.socket
+    }
+
+    /// What of `table` is ours: two listings, of which only our own part is decoded. A chain of the
+    /// kernel without a rule of ours is not among the entries.
+    pub(crate) fn observe(&mut self, table: TableName) -> Result<Held, ObserveError> {
+        // Read before the table: what changes meanwhile shows as drift.
+        let seen = self.observe_seen();
+        let held = self.observe_held(table);
+        let unread = |error| unread(self.family, table, error);
+        self.seen.insert(table, seen.map_err(unread)?);
+        held.map_err(unread)
+    }
+
+    fn observe_held(&mut self, table: TableName) -> Result<Held, netlink::ObserveError> {
+        let (family, prefix) = (self.family, self.prefix);
+        let (of, name) = (family.into(), table_name(table));
+        let built_ins = built_ins(table).iter();
+        let built_ins: Vec<(String, BuiltIn)> = built_ins.map(|c| (c.to_string(), *c)).collect();
+        let mut held = Held::default();
+        for chain in self.socket.observe_foreign_chains(of, name)? {
+            if chain.name.starts_with(prefix) {
+                held.chains.insert(chain.name, Vec::new());
+            }
+        }
+        let choose = |listed: &ListedRule<'_>| {
+            let chain = listed.chain();
+            if chain.starts_with(prefix) {
+                return Some(Found::Ours(chain.into(), decode::rule(listed, family)));
+            }
+            let (_, built_in) = built_ins.iter().find(|(name, _)| name == chain)?;
+            let is_entry = listed.leads_to()?.starts_with(prefix);
+            is_entry.then(|| Found::Entry(*built_in, decode::rule(listed, family)))
+        };
+        // The kernel begins a listing of a whole table at its first rule again for each 32 KiB of it
+        // (nf_tables_dump_rules), so that many rules are listed chain by chain.
+        let one_by_one: Vec<Option<Arc<str>>> = match held.chains.len() > LISTED_AT_ONCE {
+            true => {
+                let own = held.chains.keys().cloned();
+                let built_ins = built_ins.iter().map(|(name, _)| Arc::from(name.as_str()));
+                own.chain(built_ins).map(Some).collect()
+            }
+            false => vec![None],
+        };
+        for chain in one_by_one {
+            let chain = chain.as_deref();
+            for found in self.socket.observe_chosen_rules(of, name, chain, choose)? {
+                match found {
+                    Found::Ours(chain, rule) => held.chains.entry(chain).or_default().push(rule),
+                    Found::Entry(chain, rule) => {
+                        held.entries.entry(chain).or_default().push(rule);
+                    }
+                }
+            }
+        }
+        Ok(held)
+    }
+
+    /// Carries out `changes` in order, each in one transaction, and none for one that leaves
+    /// everything as it is. Entries that are there already, whatever is before them, are left where
+    /// they are: whoever puts rules before ours and looks after them would do so again. Returns how
+    /// many transactions it took.
+    pub(crate) fn commit(&mut self, changes: &[TableChange]) -> Result<usize, CommitError> {
+        let mut transactions = 0;
+        for (done, change) in changes.iter().enumerate() {
+            match self.commit_one(change) {
+                Ok(written) => transactions += usize::from(written),
+                Err(Failure { fault, source }) => {
+                    if !matches!(fault, Fault::Refused | Fault::Passing) {
+                        self.seen.clear();
+                    }
+                    return Err(CommitError {
+                        family: self.family,
+                        table: change.table,
+                        done,
+                        fault,
+                        source,
+                    });
+                }
+            }
+        }
+        Ok(transactions)
+    }
+
+    /// Whether there was anything to write.
+    fn commit_one(&mut self, change: &TableChange) -> Result<bool, Failure> {
+        let present = self.observe_present(change).map_err(|error| Failure {
+            fault: fault::of_reading(&error),
+            source: error.into(),
+        })?;
+        let transaction = compile(change, self.family, &present);
+        if transaction.operations.is_empty() {
+            return Ok(false);
+        }
+        match self.commit_transaction(&transaction) {
+            Ok(()) => Ok(true),
+            Err(error) => {
+                let was_refused = matches!(error, netlink::CommitError::Refused { .. });
+                let fault = match fault::of_writing(&error, &transaction) {
+                    // Nobody has changed anything, so the kernel holds what was believed, and what
+                    // it calls missing is a match or target that it does not have, or a mistake.
+                    Fault::Changed if was_refused && self.is_unchanged() => Fault::Refused,
+                    fault => fault,
+                };
+                Err(Failure {
+                    fault,
+                    source: error.into(),
+                })
+            }
+        }
+    }
+
+    fn commit_transaction(
+        &mut self,
+        transaction: &Transaction,
+    ) -> Result<(), netlink::CommitError> {
+        let mut transactions = count(&self.transactions);
+        self.socket.commit(transaction)?;
+        *transactions = transactions.wrapping_add(1);
+        Ok(())
+    }
+
+    /// Those chains of the kernel that `change` has something for.
+    fn observe_present(
+        &mut self,
+        change: &TableChange,
+    ) -> Result<BTreeMap<BuiltIn, Present>, netlink::ObserveError> {
+        let (family, prefix) = (self.family, self.prefix);
+        let (of, table) = (family.into(), table_name(change.table));
+        let mut all = BTreeMap::new();
+        for (built_in, _) in &change.entries {
+            let chain = built_in.to_string();
+            if !self.socket.observe_chain(of, table, &chain)? {
+                continue;
+            }
+            let choose = |listed: &ListedRule<'_>| {
+                let is_entry = listed.leads_to()?.starts_with(prefix);
+                is_entry.then(|| Entry {
+                    handle: listed.handle(),
+                    rule: decode::rule(listed, family),
+                })
+            };
+            let entries = self
+                .socket
+                .observe_chosen_rules(of, table, Some(&chain), choose)?;
+            all.insert(*built_in, Present { entries });
+        }
+        Ok(all)
+    }
+
+    /// Whether anybody else has changed anything in nf_tables, in whichever table, since ours were last
+    /// read. One that has not been read counts as changed.
+    pub(crate) fn observe_drift(&mut self) -> Result<bool, ObserveError> {
+        let Some(&table) = self.seen.keys().next() else {
+            return Ok(true);
+        };
+        let now = self
+            .observe_seen()
+            .map_err(|error| unread(self.family, table, error))?;
+        let is_explained = |seen: &Seen| {
+            let ours = now.transactions.wrapping_sub(seen.transactions);
+            ours == now.generation.wrapping_sub(seen.generation)
+        };
+        if !self.seen.values().all(is_explained) {
+            return Ok(true);
+        }
+        for seen in self.seen.values_mut() {
+            *seen = now;
+        }
+        Ok(false)
+    }
+
+    /// Whether the kernel is known to hold what was read or written last.
+    fn is_unchanged(&mut self) -> bool {
+        self.observe_drift().is_ok_and(|drift| !drift)
+    }
+
+    fn observe_seen(&mut self) -> Result<Seen, netlink::ObserveError> {
+        let transactions = count(&self.transactions);
+        Ok(Seen {
+            generation: self.socket.observe_generation()?,
+            transactions: *transactions,
+        })
+    }
+}
+
+fn count(transactions: &Transactions) -> MutexGuard<'_, u32> {
+    // A number is good at any moment, so a panic elsewhere does not spoil it.
+    transactions.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn unread(family: Family, table: TableName, error: netlink::ObserveError) -> ObserveError {
+    ObserveError {
+        family,
+        table,
+        fault: fault::of_reading(&error),
+        source: error.into(),
+    }
+}
+
+impl From<Family> for netlink::nf_tables::Family {
+    fn from(family: Family) -> netlink::nf_tables::Family {
+        match family {
+            Family::Ipv4 => netlink::nf_tables::Family::Ip,
+            Family::Ipv6 => netlink::nf_tables::Family::Ip6,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

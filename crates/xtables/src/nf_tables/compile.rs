@@ -1,0 +1,111 @@
+//! A step to a transaction.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use netlink::nf_tables::{Chain, Operation, Transaction};
+
+use super::chains::{base_chain, table_name};
+use super::encode::encode;
+use crate::{BuiltIn, Family, Rule, TableChange};
+
+/// What a chain of the kernel that is there holds of ours.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Present {
+    /// In order.
+    pub(super) entries: Vec<Entry>,
+}
+
+/// A rule of a chain of the kernel that leads to a chain of ours.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Entry {
+    /// Its number, unique in its table.
+    pub(super) handle: u64,
+    /// `None` where it asks what none of ours asks.
+    pub(super) rule: Option<Rule>,
+}
+
+/// What carries out `change` where `present` are those chains of the kernel it has entries for, as
+/// far as they are there. Without operations if there is nothing to do.
+pub(super) fn compile(
+    change: &TableChange,
+    family: Family,
+    present: &BTreeMap<BuiltIn, Present>,
+) -> Transaction {
+    let mut transaction = Transaction::new(family.into(), table_name(change.table).into());
+    let operations = &mut transaction.operations;
+    let makes_entries = change.entries.iter().any(|(_, rules)| !rules.is_empty());
+    if makes_entries || !change.chains.is_empty() {
+        operations.push(Operation::AddTable);
+    }
+    add_chains(change, family, operations);
+    for (built_in, wanted) in &change.entries {
+        enter(
+            change,
+            *built_in,
+            wanted,
+            family,
+            present.get(built_in),
+            operations,
+        );
+    }
+    // All are emptied before the first goes: they may lead to each other.
+    let removed = |step: fn(Arc<str>) -> Operation| change.removed.iter().cloned().map(step);
+    operations.extend(removed(Operation::FlushChain));
+    operations.extend(removed(Operation::DeleteChain));
+    if let [Operation::AddTable] = operations[..] {
+        operations.clear();
+    }
+    transaction
+}
+
+/// All chains come before the first rule: rules lead to any of them.
+fn add_chains(change: &TableChange, family: Family, operations: &mut Vec<Operation>) {
+    for (name, _) in &change.chains {
+        let chain = Chain {
+            name: Arc::clone(name),
+            hook: None,
+        };
+        operations.extend([
+            Operation::AddChain(chain),
+            Operation::FlushChain(Arc::clone(name)),
+        ]);
+    }
+    for (chain, rules) in &change.chains {
+        operations.extend(rules.iter().map(|rule| Operation::AddRule {
+            chain: Arc::clone(chain),
+            rule: encode(rule, family),
+        }));
+    }
+}
+
+/// Makes `wanted` the rules of ours in a chain of the kernel.
+fn enter(
+    change: &TableChange,
+    built_in: BuiltIn,
+    wanted: &[Rule],
+    family: Family,
+    present: Option<&Present>,
+    operations: &mut Vec<Operation>,
+) {
+    let entries = present.map_or(&[][..], |present| &present.entries);
+    let held = entries.iter().map(|entry| entry.rule.as_ref());
+    if held.eq(wanted.iter().map(Some)) {
+        return;
+    }
+    let base = base_chain(change.table, built_in);
+    let chain = Arc::clone(&base.name);
+    // To add one that is there would fail if somebody has made it for another priority.
+    if present.is_none() {
+        operations.push(Operation::AddChain(base));
+    }
+    operations.extend(entries.iter().map(|entry| Operation::DeleteRule {
+        chain: Arc::clone(&chain),
+        handle: entry.handle,
+    }));
+    // Each is put before the one that was put there last.
+    operations.extend(wanted.iter().rev().map(|rule| Operation::InsertRule {
+        chain: Arc::clone(&chain),
+        rule: encode(rule, family),
+    }));
+}

@@ -1,0 +1,99 @@
+//! Which variant others use, and what is ours in either.
+
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use tests::network::Namespace;
+use xtables::{
+    BuiltIn, Choice, Family, Found, Rule, Split, TableChange, TableName, Tables, Target, Variant,
+    Why, observe_variants,
+};
+
+use crate::ground::PREFIX;
+
+fn run(namespace: &Namespace, command: &str) -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let mut words = command.split(' ');
+    let program = words.next().context("a program")?;
+    let mut command_line = namespace.command(program);
+    command_line.env("XTABLES_LOCKFILE", folder.path().join("lock"));
+    let output = command_line.args(words).output()?;
+    let errors = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "{command}: {errors}");
+    Ok(())
+}
+
+fn observe(namespace: &Namespace) -> Result<Found> {
+    Ok(namespace.enter(|| observe_variants(PREFIX))??)
+}
+
+/// Failure story T36 (cilium#28260, kube-router#1069): rules of both variants on one machine. Ours go
+/// where the others' are, and a split is told with its numbers.
+pub(crate) fn the_variant_of_the_others_is_chosen(namespace: &Namespace) -> Result<()> {
+    let expect = |what: &str, variant, why, split| -> Result<()> {
+        let found = observe(namespace)?;
+        let chosen = found.choose();
+        let expected = Choice {
+            variant,
+            why,
+            split,
+        };
+        ensure!(chosen == expected, "after {what}: {chosen:?} of {found:?}");
+        Ok(())
+    };
+    let (nf, legacy) = (Variant::NfTables, Variant::Legacy);
+    expect("nothing", nf, Why::Preferred, None)?;
+    let names =
+        namespace.enter(|| std::fs::read_to_string("/proc/thread-self/net/ip_tables_names"))?;
+    ensure!(names?.is_empty(), "to look has made a table");
+
+    run(namespace, "iptables-legacy -t nat -N KUBE-KUBELET-CANARY")?;
+    expect("a chain without rules", nf, Why::Preferred, None)?;
+    run(
+        namespace,
+        "iptables-legacy -t nat -A POSTROUTING -j MASQUERADE",
+    )?;
+    expect("a legacy rule", legacy, Why::MoreRules, None)?;
+    run(namespace, "iptables-nft -A INPUT -j ACCEPT")?;
+    run(namespace, "ip6tables-nft -A INPUT -j ACCEPT")?;
+    let split = |nf_tables, legacy| Some(Split { nf_tables, legacy });
+    expect("two of nft", nf, Why::MoreRules, split(2, 1))?;
+    run(namespace, "iptables-legacy -t mangle -N KUBE-IPTABLES-HINT")?;
+    expect("the legacy hint", legacy, Why::Kubelet, split(2, 1))?;
+    run(namespace, "ip6tables-nft -t mangle -N KUBE-KUBELET-CANARY")?;
+    expect("two hints", nf, Why::MoreRules, split(2, 1))?;
+    run(namespace, "iptables-legacy -t mangle -X")?;
+    expect("the nft hint", nf, Why::Kubelet, split(2, 1))
+}
+
+/// What we have left behind in a variant is seen, and is nobody else's use of it.
+pub(crate) fn what_is_ours_is_told_from_others(namespace: &Namespace) -> Result<()> {
+    for variant in [Variant::NfTables, Variant::Legacy] {
+        let folder = tempfile::tempdir()?;
+        let mut tables = namespace.enter(|| open(variant, folder.path()))??;
+        let mut step = TableChange::new(TableName::Nat);
+        let rule = Rule::always(Target::Return);
+        step.chains.push(("SIGNPOST-A".into(), [rule].into()));
+        let entry = Rule::always(Target::Jump("SIGNPOST-A".into()));
+        step.entries.push((BuiltIn::Prerouting, vec![entry]));
+        tables.commit(&[step])?;
+        let found = observe(namespace)?;
+        let presence = found.of(variant);
+        ensure!(presence.ours && presence.rules == 0, "{found:?}");
+        ensure!(found.choose().why == Why::Preferred, "{found:?}");
+
+        let mut step = TableChange::new(TableName::Nat);
+        step.entries.push((BuiltIn::Prerouting, Vec::new()));
+        step.removed.push("SIGNPOST-A".into());
+        tables.commit(&[step])?;
+        ensure!(!observe(namespace)?.of(variant).ours, "it is still there");
+    }
+    Ok(())
+}
+
+fn open(variant: Variant, folder: &Path) -> Result<Tables, xtables::OpenError> {
+    let lock = folder.join("lock");
+    let patience = Duration::from_secs(10);
+    Tables::open(variant, Family::Ipv6, PREFIX, &lock, patience)
+}

@@ -1,0 +1,132 @@
+//! What is written to the tables of iptables is what iptables lists, what iptables writes is what is
+//! read, and whatever belongs to others stays as it is: in both variants, in both families.
+
+mod detection;
+mod ground;
+mod legacy;
+mod lists;
+mod neighbours;
+mod refusals;
+mod samples;
+
+use anyhow::Result;
+use ground::Ground;
+use libtest_mimic::{Arguments, Trial};
+use tests::network::{Namespace, Network, enter_private_namespaces};
+use tests::trial::trial;
+use xtables::{Family, Variant};
+
+type Test = fn(&Ground) -> Result<()>;
+type DetectionTest = fn(&Namespace) -> Result<()>;
+
+const TESTS: [(&str, Test); 12] = [
+    (
+        "iptables_lists_every_rule_as_it_prints",
+        lists::iptables_lists_every_rule_as_it_prints,
+    ),
+    (
+        "iptables_deletes_every_rule_by_its_words",
+        lists::iptables_deletes_every_rule_by_its_words,
+    ),
+    (
+        "rules_of_iptables_read_as_the_same",
+        lists::rules_of_iptables_read_as_the_same,
+    ),
+    (
+        "what_none_of_ours_asks_reads_as_nothing",
+        lists::what_none_of_ours_asks_reads_as_nothing,
+    ),
+    (
+        "other_peoples_rules_stay_as_they_are",
+        neighbours::other_peoples_rules_stay_as_they_are,
+    ),
+    (
+        "others_go_on_working_with_the_same_tables",
+        neighbours::others_go_on_working_with_the_same_tables,
+    ),
+    (
+        "entries_come_before_other_peoples_rules",
+        neighbours::entries_come_before_other_peoples_rules,
+    ),
+    (
+        "chains_are_replaced_and_go_together",
+        neighbours::chains_are_replaced_and_go_together,
+    ),
+    (
+        "quiet_is_told_from_change",
+        neighbours::quiet_is_told_from_change,
+    ),
+    (
+        "what_one_family_does_is_no_drift_of_the_other",
+        neighbours::what_one_family_does_is_no_drift_of_the_other,
+    ),
+    (
+        "what_the_kernel_lacks_is_told_from_what_somebody_changed",
+        refusals::what_the_kernel_lacks_is_told_from_what_somebody_changed,
+    ),
+    (
+        "a_refused_step_changes_nothing_and_the_steps_before_it_stand",
+        refusals::a_refused_step_changes_nothing_and_the_steps_before_it_stand,
+    ),
+];
+
+/// Of the variant whose tables are replaced whole.
+const LEGACY_TESTS: [(&str, Test); 6] = [
+    (
+        "others_keep_everything_at_every_step",
+        legacy::others_keep_everything_at_every_step,
+    ),
+    (
+        "a_rule_that_stays_goes_on_counting",
+        legacy::a_rule_that_stays_goes_on_counting,
+    ),
+    (
+        "what_the_kernel_refuses_changes_nothing",
+        legacy::what_the_kernel_refuses_changes_nothing,
+    ),
+    ("two_writers_lose_nothing", legacy::two_writers_lose_nothing),
+    (
+        "t37_a_held_lock_is_not_waited_for_without_end",
+        legacy::a_held_lock_is_not_waited_for_without_end,
+    ),
+    ("a_look_makes_no_table", legacy::a_look_makes_no_table),
+];
+
+/// Of both variants beside each other.
+const DETECTION_TESTS: [(&str, DetectionTest); 2] = [
+    (
+        "t36_the_variant_of_the_others_is_chosen",
+        detection::the_variant_of_the_others_is_chosen,
+    ),
+    (
+        "what_is_ours_is_told_from_others",
+        detection::what_is_ours_is_told_from_others,
+    ),
+];
+
+fn main() -> Result<()> {
+    enter_private_namespaces()?;
+    let mut trials: Vec<Trial> = Vec::new();
+    for variant in [Variant::NfTables, Variant::Legacy] {
+        for family in [Family::Ipv4, Family::Ipv6] {
+            trials.extend(TESTS.map(|(name, test)| {
+                let name = format!("{name}::{variant}::{family}");
+                trial(&name, move || test(&Ground::new(variant, family)?))
+            }));
+        }
+    }
+    for family in [Family::Ipv4, Family::Ipv6] {
+        trials.extend(LEGACY_TESTS.map(|(name, test)| {
+            let name = format!("{name}::{}::{family}", Variant::Legacy);
+            trial(&name, move || test(&Ground::new(Variant::Legacy, family)?))
+        }));
+    }
+    trials.extend(DETECTION_TESTS.map(|(name, test)| {
+        trial(name, move || {
+            let mut network = Network::new()?;
+            let [namespace] = network.add_namespaces(["both"])?;
+            test(&namespace)
+        })
+    }));
+    libtest_mimic::run(&Arguments::from_args(), trials).exit();
+}
