@@ -40,8 +40,11 @@ pub const RULES_CONTESTED: &str = "RulesContested";
 /// Node: True while the rules of another service proxy, such as kube-proxy, are on the node.
 pub const FOREIGN_PROXY_DETECTED: &str = "ForeignProxyDetected";
 
+/// Node, in mode iptables: True while both variants of iptables, legacy and nf_tables, hold rules on the node.
+pub const IPTABLES_SPLIT: &str = "IptablesSplit";
+
 /// Every condition type there is.
-pub const TYPES: [&str; 14] = [
+pub const TYPES: [&str; 15] = [
     READY,
     PROGRESSING,
     DEGRADED,
@@ -56,6 +59,7 @@ pub const TYPES: [&str; 14] = [
     CONNTRACK_CONFIGURED,
     RULES_CONTESTED,
     FOREIGN_PROXY_DETECTED,
+    IPTABLES_SPLIT,
 ];
 
 /// Whether a condition holds.

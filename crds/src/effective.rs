@@ -85,6 +85,7 @@ impl EffectiveConfig {
     /// `spec` with every default filled in. Total: what [`crate::check::check`] would refuse is carried over as it is.
     #[must_use]
     pub fn of(spec: &ProxyProfileSpec) -> Self {
+        let iptables = spec.iptables.complete();
         let text = |written: &Option<String>, default: &str| {
             written.clone().unwrap_or_else(|| default.to_owned())
         };
@@ -98,12 +99,12 @@ impl EffectiveConfig {
                 .scheduler
                 .unwrap_or_else(|| Scheduler::default_of(spec.mode)),
             node_port_addresses: spec.node_ports.complete(spec.mode),
-            localhost_node_ports: spec.node_ports.localhost.unwrap_or_default(),
+            localhost_node_ports: spec.node_ports.complete_localhost(spec.mode, &iptables),
             masquerade: spec.masquerade.clone(),
             detect_local: spec.detect_local.clone(),
             allow_service_external_ips: spec.allow_service_external_ips,
             conntrack: spec.conntrack.complete(),
-            iptables: spec.iptables.complete(),
+            iptables,
             ipvs: spec.ipvs.complete(),
             bind_address: text(&spec.bind_address, "0.0.0.0"),
             healthz_bind_address: text(&spec.healthz_bind_address, "0.0.0.0:10256"),
@@ -163,6 +164,46 @@ mod tests {
             ..ProxyProfileSpec::default()
         };
         assert_eq!(texts(&EffectiveConfig::of(&spec)), ["primary"]);
+    }
+
+    #[test]
+    fn in_mode_iptables_node_ports_answer_on_localhost_as_kube_proxys_do() {
+        let (nobody, agent) = (LocalhostNodePorts::None, LocalhostNodePorts::Userspace);
+        let of = |json: serde_json::Value| {
+            let spec = serde_json::from_value(json).expect("a spec");
+            EffectiveConfig::of(&spec).localhost_node_ports
+        };
+        let iptables = |addresses: &[&str]| {
+            of(serde_json::json!({"mode": "iptables", "nodePorts": {"addresses": addresses}}))
+        };
+        // NewProxier of kube-proxy's mode iptables leaves localhost out where ContainsIPv4Loopback says no.
+        for (addresses, expected) in [
+            (&[][..], agent),
+            (&["0.0.0.0/0"], agent),
+            (&["10.0.0.0/8", "127.0.0.0/8"], agent),
+            (&["2001:db8::/32"], agent),
+            (&["10.0.0.0/8"], nobody),
+            (&["10.0.0.0/8", "::/0"], nobody),
+            (&["primary"], nobody),
+        ] {
+            assert_eq!(iptables(addresses), expected, "{addresses:?}");
+        }
+        let written = |mode: &str, iptables: bool, localhost: &str| {
+            of(serde_json::json!({
+                "mode": mode,
+                "iptables": {"localhostNodePorts": iptables},
+                "nodePorts": {"addresses": ["10.0.0.0/8"], "localhost": localhost},
+            }))
+        };
+        assert_eq!(written("iptables", true, "none"), nobody);
+        assert_eq!(written("iptables", false, "userspace"), agent);
+        let switched_off = |mode: &str| {
+            of(serde_json::json!({"mode": mode, "iptables": {"localhostNodePorts": false}}))
+        };
+        assert_eq!(switched_off("iptables"), nobody);
+        for mode in ["nftables", "ipvs"] {
+            assert_eq!(of(serde_json::json!({"mode": mode})), nobody, "{mode}");
+        }
     }
 
     #[test]

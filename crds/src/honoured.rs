@@ -26,7 +26,6 @@ pub const UNREAD_FIELDS: &[&str] = &[
     "configSyncPeriod",
     "enableProfiling",
     "featureGates",
-    "iptables",
     "ipvs",
     "logging",
     "showHiddenMetricsForVersion",
@@ -57,7 +56,7 @@ pub fn written_fields(spec: &ProxyProfileSpec) -> Vec<String> {
 /// What `config` asks for that no code carries out yet; `written` is [`written_fields`] of the profile it was made from.
 #[must_use]
 pub fn not_honoured(config: &EffectiveConfig, written: &[String]) -> Vec<NotHonoured> {
-    let mode = (config.mode != Mode::Nftables).then(|| NotHonoured {
+    let mode = (config.mode == Mode::Ipvs).then(|| NotHonoured {
         field: "mode".to_owned(),
         reason: MODE_NOT_HONOURED,
         message: format!(
@@ -67,16 +66,14 @@ pub fn not_honoured(config: &EffectiveConfig, written: &[String]) -> Vec<NotHono
         ),
     });
     let scheduler =
-        (config.mode == Mode::Nftables && config.scheduler != Scheduler::Random).then(|| {
-            NotHonoured {
-                field: "loadBalancer.scheduler".to_owned(),
-                reason: FIELD_NOT_HONOURED,
-                message: format!(
-                    "scheduler {} is not available yet: {} is used instead",
-                    config.scheduler,
-                    Scheduler::Random
-                ),
-            }
+        (config.mode != Mode::Ipvs && config.scheduler != Scheduler::Random).then(|| NotHonoured {
+            field: "loadBalancer.scheduler".to_owned(),
+            reason: FIELD_NOT_HONOURED,
+            message: format!(
+                "scheduler {} is not available yet: {} is used instead",
+                config.scheduler,
+                Scheduler::Random
+            ),
         });
     let fields = written
         .iter()
@@ -148,12 +145,16 @@ mod tests {
             "rollout": {"canary": 1},
             "minSyncPeriod": "10ms",
             "conntrack": {"maxPerCore": 32768},
-            "ipvs": {},
+            "iptables": {"localhostNodePorts": false},
             "ipvs": {"strictARP": true},
         }));
         assert_eq!(
             written_fields(&spec),
-            ["conntrack.maxPerCore", "ipvs.strictARP"]
+            [
+                "conntrack.maxPerCore",
+                "iptables.localhostNodePorts",
+                "ipvs.strictARP"
+            ]
         );
         assert_eq!(fields(&spec), ["FieldNotHonoured/ipvs.strictARP"]);
     }
@@ -163,6 +164,10 @@ mod tests {
         assert_eq!(
             fields(&spec(serde_json::json!({"mode": "ipvs"}))),
             ["ModeNotHonoured/mode"]
+        );
+        assert_eq!(
+            fields(&spec(serde_json::json!({"mode": "iptables"}))),
+            Vec::<String>::new()
         );
         assert_eq!(
             fields(&spec(

@@ -8,6 +8,8 @@
 pub mod latency;
 pub mod rejections;
 
+use std::fmt;
+
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::CustomResource;
 use schemars::JsonSchema;
@@ -18,6 +20,7 @@ use crate::{
     effective::{EffectiveConfig, hash::ConfigHash},
     node_proxy::{latency::SyncLatency, rejections::Rejections},
     profile::mechanism::Mode,
+    span::Span,
 };
 
 /// The configuration one node was given. Named after its node; written by the operator alone, or by the agent for
@@ -149,6 +152,10 @@ pub struct NodeProxyStatus {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub conntrack: Option<ConntrackFill>,
 
+    /// What mode iptables uses of the node; absent in other modes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub iptables: Option<IptablesStatus>,
+
     /// The version of the agent.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 64))]
@@ -163,8 +170,8 @@ pub struct NodeProxyStatus {
     #[serde(skip_serializing_if = "Rejections::is_empty")]
     pub rejections: Rejections,
 
-    /// Ready, Progressing, Degraded, IPv4Programmed, IPv6Programmed, FeaturesHonoured, SourceSynced, ManifestsParsed and
-    /// Conflict, as far as they apply.
+    /// Ready, Progressing, Degraded, IPv4Programmed, IPv6Programmed, FeaturesHonoured, SourceSynced, ManifestsParsed,
+    /// IptablesSplit and Conflict, as far as they apply.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "condition::list_schema")]
     pub conditions: Vec<Condition>,
@@ -190,4 +197,36 @@ pub struct ConntrackFill {
     pub entries: u32,
     /// Entries there is room for.
     pub max: u32,
+}
+
+/// What mode iptables uses of a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct IptablesStatus {
+    /// The variant of iptables the rules are in.
+    pub variant: IptablesVariant,
+
+    /// The longest that a write has waited for the lock of legacy iptables (/run/xtables.lock) since the agent started;
+    /// 0s in variant nf_tables, which has no such lock.
+    pub longest_lock_wait: Span,
+}
+
+/// A variant of iptables: which tables of the kernel its rules are in.
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
+)]
+#[serde(rename_all = "snake_case")]
+pub enum IptablesVariant {
+    /// Tables of nf_tables, the variant of iptables-nft.
+    NfTables,
+    /// The older tables of x_tables, the variant of iptables-legacy.
+    Legacy,
+}
+
+// === impl IptablesVariant ===
+
+impl fmt::Display for IptablesVariant {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.serialize(f)
+    }
 }

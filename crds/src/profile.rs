@@ -99,8 +99,8 @@ use crate::{
     &MIN_SYNC_PERIOD, &SCHEDULER_NFTABLES, &SCHEDULER_IPTABLES, &SCHEDULER_IPVS,
 ])))]
 pub struct ProxyProfileSpec {
-    /// The kernel mechanism that forwards Service traffic. Default nftables; iptables and ipvs are not honoured yet:
-    /// reported by condition FeaturesHonoured.
+    /// The kernel mechanism that forwards Service traffic. Default nftables; ipvs is not honoured yet: reported by
+    /// condition FeaturesHonoured.
     pub mode: Mode,
 
     /// Which profile decides when several select a node: the lowest number wins, ties go to the oldest profile and then

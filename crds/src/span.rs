@@ -78,6 +78,13 @@ impl Span {
     }
 }
 
+impl From<Duration> for Span {
+    /// The whole milliseconds of `duration`, or [`Span::MAX`] when that is less.
+    fn from(duration: Duration) -> Self {
+        Self::milliseconds(u64::try_from(duration.as_millis()).unwrap_or(u64::MAX))
+    }
+}
+
 impl From<Span> for Duration {
     fn from(span: Span) -> Self {
         span.0
@@ -207,6 +214,14 @@ mod tests {
             assert_eq!(text.parse::<Span>(), Err(ParseSpanError::Form), "{text:?}");
         }
         assert_eq!("99999h1s".parse::<Span>(), Err(ParseSpanError::TooLong));
+    }
+
+    #[test]
+    fn a_measured_time_is_told_in_whole_milliseconds_and_never_too_long() {
+        let told = |duration: Duration| Span::from(duration).to_string();
+        assert_eq!(told(Duration::from_micros(1_234_999)), "1s234ms");
+        assert_eq!(told(Duration::from_micros(999)), "0s");
+        assert_eq!(Span::from(Duration::MAX), Span::MAX);
     }
 
     proptest! {

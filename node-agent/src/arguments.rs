@@ -27,8 +27,8 @@ pub(crate) enum Command {
     Run(Box<Run>),
     /// Print what would be programmed for a directory of manifests, and touch no kernel.
     Render(Render),
-    /// Tell what is programmed for a Service or an address, from the Service to the elements in the
-    /// kernel and back, and where the kernel differs from what is wanted.
+    /// Tell what is programmed for a Service or an address, from the Service to the elements or rules in
+    /// the kernel and back, and where the kernel differs from what is wanted.
     Explain(Explain),
     /// Follow a packet through the rules in the kernel, and tell whether it goes where it should.
     Trace(Trace),
@@ -66,6 +66,14 @@ pub(crate) struct Run {
     /// read-only: where the host's is mounted.
     #[arg(long, env = "SIGNPOST_SYSCTLS", default_value = "/proc/sys")]
     pub(crate) sysctls: PathBuf,
+    /// The lock that all who change the tables of legacy iptables take. In a container: where the
+    /// host's is mounted.
+    #[arg(
+        long,
+        env = "SIGNPOST_XTABLES_LOCK",
+        default_value = "/run/xtables.lock"
+    )]
+    pub(crate) xtables_lock: PathBuf,
     /// Where /healthz and /livez answer for load balancers and monitors, until a profile names
     /// another address.
     #[arg(long, env = "SIGNPOST_HEALTH_ADDRESS", default_value = "0.0.0.0:10256")]
@@ -142,6 +150,13 @@ pub(crate) struct Cleanup {
     /// with it once it is empty.
     #[arg(long, env = "SIGNPOST_STATE", default_value = "/var/lib/signpost")]
     pub(crate) state: PathBuf,
+    /// The lock that all who change the tables of legacy iptables take.
+    #[arg(
+        long,
+        env = "SIGNPOST_XTABLES_LOCK",
+        default_value = "/run/xtables.lock"
+    )]
+    pub(crate) xtables_lock: PathBuf,
 }
 
 /// Who answers a question, and how.

@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use backend_nftables::Table;
 use crds::NodeProxyStatus;
 use crds::node_proxy::latency::SyncLatency;
 use crds::node_proxy::rejections::Rejection;
@@ -17,6 +16,7 @@ use crate::duty::Duty;
 use crate::engine::View;
 use crate::foreign_proxy::Sight;
 use crate::latency::Latencies;
+use crate::mechanism::{Held, Sighting, Standing as Carried};
 
 /// Everything that is shared. Whoever knows a thing posts it; whoever wants to know looks, or waits
 /// for it to change.
@@ -30,7 +30,9 @@ pub(crate) struct Board {
     duty: watch::Sender<Duty>,
     sight: watch::Sender<Sight>,
     latencies: Mutex<Latencies>,
-    tables: Mutex<BTreeMap<Family, Table>>,
+    variants: watch::Sender<Sighting>,
+    carried: Mutex<BTreeMap<Family, Carried>>,
+    held: Mutex<BTreeMap<Family, Held>>,
 }
 
 // === impl Board ===
@@ -46,7 +48,9 @@ impl Board {
             duty: watch::Sender::new(Duty::default()),
             sight: watch::Sender::new(Sight::default()),
             latencies: Mutex::default(),
-            tables: Mutex::default(),
+            variants: watch::Sender::new(Sighting::default()),
+            carried: Mutex::default(),
+            held: Mutex::default(),
         }
     }
 
@@ -64,15 +68,18 @@ impl Board {
         self.report.subscribe()
     }
 
-    /// Takes in a report and what the kernel is believed to hold now, by family.
+    /// Takes in a report, and by family what the kernel is believed to hold now and how that is
+    /// carried out.
     pub(crate) fn post_report(
         &self,
         report: Report,
-        tables: BTreeMap<Family, Table>,
+        held: BTreeMap<Family, Held>,
+        carried: BTreeMap<Family, Carried>,
         now: Instant,
     ) {
         lock(&self.latencies).record(&report, now);
-        *lock(&self.tables) = tables;
+        *lock(&self.held) = held;
+        *lock(&self.carried) = carried;
         self.report.send_replace(Some(Arc::new(report)));
     }
 
@@ -82,13 +89,31 @@ impl Board {
     }
 
     /// What the kernel is believed to hold of one family.
-    pub(crate) fn table(&self, family: Family) -> Option<Table> {
-        lock(&self.tables).get(&family).cloned()
+    pub(crate) fn held(&self, family: Family) -> Option<Held> {
+        lock(&self.held).get(&family).cloned()
     }
 
-    /// How many elements the kernel is believed to hold.
+    /// How many elements and rules the kernel is believed to hold.
     pub(crate) fn elements(&self) -> usize {
-        lock(&self.tables).values().map(Table::elements).sum()
+        lock(&self.held).values().map(Held::elements).sum()
+    }
+
+    /// How each family is carried out.
+    pub(crate) fn carried(&self) -> BTreeMap<Family, Carried> {
+        lock(&self.carried).clone()
+    }
+
+    /// What others have in the variants of iptables.
+    pub(crate) fn variants(&self) -> watch::Receiver<Sighting> {
+        self.variants.subscribe()
+    }
+
+    pub(crate) fn post_variants(&self, sighting: Sighting) {
+        self.variants.send_if_modified(|posted| {
+            let changed = *posted != sighting;
+            *posted = sighting;
+            changed
+        });
     }
 
     /// The node ports that localhost should have and has not.

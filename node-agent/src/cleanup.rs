@@ -7,13 +7,18 @@ use std::path::Path;
 use anyhow::Context;
 use backend::Backend;
 
+use crate::arguments::Cleanup;
 use crate::kept_file::KeptFile;
+use crate::mechanism::{Mechanisms, Variants, lock_at};
+use crate::metrics::lock_waits;
 use crate::{duty, handover, last_good};
 
-/// Removes our tables, and what agents keep in `state`; returns what to tell the person. What is not
-/// there any more, or never was, is no failure.
-pub(crate) fn commit_removal(state: &Path) -> anyhow::Result<String> {
-    for mut family in backend_nftables::open()? {
+/// Removes our tables and chains, and what agents keep in the state directory; returns what to tell
+/// the person. What is not there any more, or never was, is no failure.
+pub(crate) fn commit_removal(arguments: &Cleanup) -> anyhow::Result<String> {
+    let state = &arguments.state;
+    let (variants, _) = Variants::new(lock_at(&arguments.xtables_lock), lock_waits());
+    for mut family in Mechanisms::open(backend_nftables::open()?, variants) {
         family.commit_removal().map(drop)?;
     }
     remove_kept(state)?;

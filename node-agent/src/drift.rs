@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::io;
 use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::Duration;
 
 use backend::Disturbance;
-use backend_nftables::Disturbances;
-use dataplane::Family;
+use dataplane::{Family, Mechanism};
 use reconciler::{Command, Contest, Damage, FamilyStatus, Orders, Report};
 use runtime::Stop;
 use thiserror::Error;
@@ -18,6 +18,7 @@ use tracing::debug;
 
 use crate::board::Board;
 use crate::events::{Announcement, Events, Regarding, Severity};
+use crate::mechanism::Listener;
 
 /// How long it may take until the thread that listens notices that the process ends.
 const PATIENCE: Duration = Duration::from_millis(500);
@@ -33,10 +34,19 @@ pub(crate) enum WatchError {
     Receive(#[source] io::Error),
 }
 
-/// Passes every disturbance on to the loop, from when it has first programmed something until told
-/// to stop. Blocks its thread; `runtime` is where it waits for reports.
+/// Where disturbances are heard.
+trait Source {
+    /// Begins to hear. What happened before is not told.
+    fn join(&mut self) -> Result<(), netlink::OpenError>;
+
+    /// Waits about this long at most for others to touch what is ours.
+    fn receive(&mut self, wait: Duration) -> io::Result<Option<Disturbance>>;
+}
+
+/// Passes every disturbance of nf_tables on to the loop, from when it has first programmed something
+/// until told to stop. Blocks its thread; `runtime` is where it waits for reports.
 pub(crate) fn watch(
-    mut disturbances: Disturbances,
+    mut disturbances: backend_nftables::Disturbances,
     board: &Board,
     orders: &Orders,
     runtime: &Handle,
@@ -44,18 +54,73 @@ pub(crate) fn watch(
 ) -> Result<(), WatchError> {
     // The commits of a start are the largest ones, and while somebody listens the kernel writes a
     // message for each element. Whatever came of the start, both families have had their turn.
+    expect_report(board, runtime, stop, has_programmed);
+    pass_on(&mut disturbances, orders, || !stop.is_stopped())
+}
+
+/// The same for iptables: for each listener that comes, from when iptables has first carried anything,
+/// if it listens to the kernel, until it is of no use any more.
+pub(crate) fn watch_iptables(
+    listeners: &Receiver<Listener>,
+    board: &Board,
+    orders: &Orders,
+    runtime: &Handle,
+    stop: &Stop,
+) -> Result<(), WatchError> {
+    while !stop.is_stopped() {
+        let Listener {
+            mut disturbances,
+            interest,
+        } = match listeners.recv_timeout(PATIENCE) {
+            Ok(listener) => listener,
+            Err(RecvTimeoutError::Timeout) => continue,
+            // Whoever opens them has ended, and the process with it.
+            Err(RecvTimeoutError::Disconnected) => return Ok(()),
+        };
+        let is_carried = || {
+            let mut families = board.carried().into_values();
+            families.any(|family| family.carrier == Some(Mechanism::Iptables))
+        };
+        // Who only asks costs nobody anything, and learns of a free lock from the start on.
+        let waits = disturbances.listens();
+        expect_report(board, runtime, stop, |_| {
+            !waits || is_carried() || !interest.lasts()
+        });
+        if interest.lasts() {
+            let goes_on = || interest.lasts() && !stop.is_stopped();
+            pass_on(&mut disturbances, orders, goes_on)?;
+        }
+    }
+    Ok(())
+}
+
+/// Waits for a report of which that is true, or until told to stop.
+fn expect_report(
+    board: &Board,
+    runtime: &Handle,
+    stop: &Stop,
+    mut is_it: impl FnMut(&Report) -> bool,
+) {
     let mut report = board.report();
     runtime.block_on(async {
         // Both arms are cancel safe: neither takes anything out of anywhere.
         tokio::select! {
             () = stop.stopped() => {}
-            _ = report.wait_for(|report| report.as_deref().is_some_and(has_programmed)) => {}
+            _ = report.wait_for(|report| report.as_deref().is_some_and(&mut is_it)) => {}
         }
     });
+}
+
+/// Listens, and tells the loop of what is heard.
+fn pass_on(
+    disturbances: &mut impl Source,
+    orders: &Orders,
+    goes_on: impl Fn() -> bool,
+) -> Result<(), WatchError> {
     disturbances.join().map_err(WatchError::Join)?;
     // Between the start and now, nobody has listened.
     orders.send(Command::Drifted(Disturbance::possible()));
-    while !stop.is_stopped() {
+    while goes_on() {
         let disturbance = disturbances
             .receive(PATIENCE)
             .map_err(WatchError::Receive)?;
@@ -72,6 +137,26 @@ pub(crate) fn watch(
 fn has_programmed(report: &Report) -> bool {
     let programmed = |family: &FamilyStatus| family.programmed_since.is_some();
     report.families.iter().any(programmed)
+}
+
+impl Source for backend_nftables::Disturbances {
+    fn join(&mut self) -> Result<(), netlink::OpenError> {
+        self.join()
+    }
+
+    fn receive(&mut self, wait: Duration) -> io::Result<Option<Disturbance>> {
+        self.receive(wait)
+    }
+}
+
+impl Source for backend_iptables::Disturbances {
+    fn join(&mut self) -> Result<(), netlink::OpenError> {
+        self.join()
+    }
+
+    fn receive(&mut self, wait: Duration) -> io::Result<Option<Disturbance>> {
+        self.receive(wait)
+    }
 }
 
 /// Announces what was repaired, and that repairs are held back, until told to stop.

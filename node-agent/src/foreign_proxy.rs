@@ -39,14 +39,16 @@ pub(crate) enum Mechanism {
     Ipvs,
 }
 
-/// Whether there are rules of which nothing can be known.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+/// What there is of kube-proxy in the legacy variant of iptables, where nothing is removed from here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub(crate) enum Legacy {
-    /// No.
+    /// Nothing.
     #[default]
     None,
-    /// The legacy variant of iptables has a table `nat` here, and gives it to its own programs only.
+    /// There is a table `nat`, and it cannot be read.
     Unreadable,
+    /// Chains of its mode iptables.
+    Chains,
 }
 
 /// What there is of other proxies.
@@ -139,16 +141,23 @@ pub(crate) fn finding(sight: &Sight) -> Option<Finding> {
     }
     match (found.legacy, kube_proxy) {
         (Legacy::None, _) => say(Status::False, reason::NONE_FOUND, String::new()),
+        (Legacy::Chains, _) => {
+            let message = format!(
+                "rules of kube-proxy in mode iptables are here, in the legacy variant; {kube_proxy}; {}",
+                Mechanism::Iptables.precedence()
+            );
+            say(Status::True, reason::KUBE_PROXY_IPTABLES, message)
+        }
         (Legacy::Unreadable, KubeProxy::Answers { .. }) => {
             let message = format!(
-                "the legacy variant of iptables has a table nat here, and {kube_proxy}; {}",
+                "the legacy variant of iptables has a table nat here that cannot be read, and {kube_proxy}; {}",
                 Mechanism::Iptables.precedence()
             );
             say(Status::True, reason::KUBE_PROXY_IPTABLES, message)
         }
         (Legacy::Unreadable, KubeProxy::Silent) => {
-            let message = "the legacy variant of iptables has a table nat here, which only its own \
-                programs can read";
+            let message =
+                "the legacy variant of iptables has a table nat here, which cannot be read";
             say(
                 Status::Unknown,
                 reason::LEGACY_RULES_UNREAD,

@@ -7,11 +7,11 @@ use axum::http::header;
 use axum::response::IntoResponse;
 use axum::routing::get;
 use axum::{Json, Router};
-use crds::profile::mechanism::Mode;
 use serde_json::Value;
 
 use crate::board::Board;
 use crate::configz::render_configz;
+use crate::mechanism::findings;
 
 #[derive(Debug, Clone)]
 struct Sources {
@@ -32,9 +32,10 @@ pub(crate) fn router(board: Arc<Board>, node: &str) -> Router {
 }
 
 /// The mode in force, whatever the profile asks for.
-async fn proxy_mode() -> impl IntoResponse {
+async fn proxy_mode(State(sources): State<Sources>) -> impl IntoResponse {
     let headers = [(header::X_CONTENT_TYPE_OPTIONS, "nosniff")];
-    (headers, Mode::Nftables.to_string())
+    let mode = findings::mode(&sources.board.carried()).unwrap_or_default();
+    (headers, mode.to_string())
 }
 
 async fn configz(State(sources): State<Sources>) -> Json<Value> {

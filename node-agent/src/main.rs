@@ -29,6 +29,7 @@ mod kept_file;
 mod kube_proxy_routes;
 mod last_good;
 mod latency;
+mod mechanism;
 mod metrics;
 mod node_config;
 mod offline;
@@ -62,12 +63,12 @@ fn main() -> ExitCode {
         Command::Run(run) => {
             return runtime::run(&log, GRACE, |supervisor| running::start(supervisor, *run));
         }
-        Command::Render(render) => offline::render(&render.manifests, &render.node),
+        Command::Render(render) => offline::print(&render.manifests, &render.node),
         Command::Explain(arguments) => explain(&arguments),
         Command::Trace(arguments) => trace(&arguments),
         Command::Takeover(handover) => handover::ask(What::Takeover, &handover),
         Command::Handback(handover) => handover::ask(What::Handback, &handover),
-        Command::Cleanup(cleanup) => cleanup::commit_removal(&cleanup.state),
+        Command::Cleanup(cleanup) => cleanup::commit_removal(&cleanup),
     };
     match printed {
         Ok(text) => {

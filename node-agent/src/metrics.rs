@@ -2,11 +2,13 @@
 //! meaning is kube-proxy's, `signpost_` where it is ours.
 
 mod changes;
+mod iptables;
 mod standing;
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use dataplane::Mechanism;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family as Labelled;
@@ -17,6 +19,7 @@ use runtime::Metrics;
 
 use crate::board::Board;
 pub(crate) use changes::ChangeCounts;
+pub(crate) use iptables::{lock_waits, register_lock_waits};
 use standing::Standing;
 
 /// kube-proxy's buckets for the duration of a sync: 1 ms to 16.4 s, doubling.
@@ -59,6 +62,7 @@ pub(crate) struct AgentMetrics {
     full_sync: Labelled<OfFamily, Histogram, fn() -> Histogram>,
     partial_sync: Labelled<OfFamily, Histogram, fn() -> Histogram>,
     sync_failures: Labelled<OfFamily, Counter>,
+    iptables_failures: iptables::Failures,
     network_programming: Labelled<OfFamily, Histogram, fn() -> Histogram>,
     last_sync: Labelled<OfFamily, Timestamp>,
     last_queued: Labelled<OfFamily, Timestamp>,
@@ -80,6 +84,7 @@ impl AgentMetrics {
             full_sync: Labelled::new_with_constructor(sync_histogram as fn() -> Histogram),
             partial_sync: Labelled::new_with_constructor(sync_histogram as fn() -> Histogram),
             sync_failures: Labelled::default(),
+            iptables_failures: iptables::Failures::register(metrics),
             network_programming: Labelled::new_with_constructor(
                 network_programming_histogram as fn() -> Histogram,
             ),
@@ -112,7 +117,7 @@ impl AgentMetrics {
             );
             registry.register(
                 "kubeproxy_sync_proxy_rules_nftables_sync_failures",
-                "Rounds that failed",
+                "Rounds that failed in mode nftables",
                 registered.sync_failures,
             );
             registry.register(
@@ -175,8 +180,8 @@ impl AgentMetrics {
         self.phase("compile", took);
     }
 
-    /// A round ended.
-    pub(crate) fn finished(&self, round: &Round) {
+    /// A round ended in which `mechanism` was to carry out what is wanted.
+    pub(crate) fn finished(&self, round: &Round, mechanism: Mechanism) {
         let family = of_family(round.family);
         let outcome = match round.outcome {
             Outcome::Unchanged => "unchanged",
@@ -207,10 +212,10 @@ impl AgentMetrics {
         };
         by_extent.get_or_create(&family).observe(took);
         let ended = since_epoch(round.started + round.took);
-        if !round.succeeded() {
-            self.sync_failures.get_or_create(&family).inc();
-        } else {
-            self.last_sync.get_or_create(&family).set(ended);
+        match mechanism {
+            _ if round.succeeded() => drop(self.last_sync.get_or_create(&family).set(ended)),
+            Mechanism::Nftables => drop(self.sync_failures.get_or_create(&family).inc()),
+            Mechanism::Iptables => self.iptables_failures.count(round),
         }
         if let Some(agrees) = comparison(round) {
             self.last_comparison.get_or_create(&family).set(ended);

@@ -8,8 +8,9 @@ use catalog::OwnNode;
 use crds::EffectiveConfig;
 use crds::address::NodePortAddress;
 use crds::profile::detect_local::{DetectLocal, DetectLocalMode};
+use crds::profile::mechanism::Mode;
 use dataplane::{
-    Config, ExternalIps, Family, InterfaceMatch, LocalDetection, Mark, Masquerade, Node,
+    Config, ExternalIps, Family, InterfaceMatch, LocalDetection, Mark, Masquerade, Mechanism, Node,
     NodePortAddresses, Scheduler,
 };
 use ipnet::IpNet;
@@ -43,6 +44,11 @@ impl Facts {
     /// `effective`, completed with what it leaves to the node.
     pub(crate) fn config(&self, effective: &EffectiveConfig) -> Config {
         Config {
+            mechanism: match effective.mode {
+                Mode::Iptables => Mechanism::Iptables,
+                // Of mode ipvs, condition FeaturesHonoured says what it is replaced by.
+                Mode::Nftables | Mode::Ipvs => Mechanism::Nftables,
+            },
             node_ports: NodePortAddresses {
                 ipv4: self.node_port_addresses(&effective.node_port_addresses, Family::Ipv4),
                 ipv6: self.node_port_addresses(&effective.node_port_addresses, Family::Ipv6),
@@ -197,6 +203,14 @@ mod tests {
     fn an_empty_prefix_opens_everything() {
         let node_ports = config("nodePorts: {addresses: [172.20.0.0/16, 0.0.0.0/0]}").node_ports;
         assert_eq!(node_ports.ipv4, None);
+    }
+
+    #[test]
+    fn the_mechanism_is_that_of_the_mode_as_far_as_there_is_one() {
+        let of_mode = |mode: &str| config(&format!("mode: {mode}")).mechanism;
+        assert_eq!(of_mode("nftables"), Mechanism::Nftables);
+        assert_eq!(of_mode("iptables"), Mechanism::Iptables);
+        assert_eq!(of_mode("ipvs"), Mechanism::Nftables);
     }
 
     #[test]

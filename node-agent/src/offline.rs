@@ -7,37 +7,48 @@ use std::time::Instant;
 
 use anyhow::Context;
 use backend::{Backend, Rendered};
-use backend_nftables::{Nftables, Table};
-use dataplane::{Dataplane, Family};
+use backend_iptables::Iptables;
+use backend_nftables::{Nftables, TABLE};
+use dataplane::{Dataplane, Family, Mechanism};
+use xtables::Variant;
 
 use crate::engine::{Engine, Silence, View};
 use crate::explain::{Evidence, Explanation, Kernel, Question, explain};
+use crate::mechanism::Held;
 use crate::source::{Delivery, manifests};
 use crate::trace::{self, RulesOf, Trace, Wording};
 
-/// A directory of manifests, compiled for one node.
+/// The variant that rules of iptables are rendered for: which of the two a node uses only the node
+/// can tell. In this one they have a comment at every rule of a Service.
+const VARIANT: Variant = Variant::NfTables;
+
+/// A directory of manifests, compiled for one node, in the mode of the profile among them that
+/// selects it.
 struct Offline {
     engine: Engine,
     view: View,
     dataplane: Dataplane,
-    tables: BTreeMap<Family, Table>,
+    rendered: BTreeMap<Family, Held>,
     remarks: Vec<String>,
 }
 
-/// The tables that would be programmed, with what could not be honoured as comments before them.
-pub(crate) fn render(directory: &Path, node: &str) -> anyhow::Result<String> {
+/// What would be programmed, with what could not be honoured as comments before it: tables as nft
+/// prints them, or rules as `iptables-save` and `ip6tables-save` do.
+pub(crate) fn print(directory: &Path, node: &str) -> anyhow::Result<String> {
     let offline = load(directory, node)?;
     let mut text = String::new();
     for remark in &offline.remarks {
         let _ = writeln!(text, "# {remark}");
     }
-    for (family, table) in &offline.tables {
-        let name = match family {
-            Family::Ipv4 => "ip",
-            Family::Ipv6 => "ip6",
+    let mechanism = offline.dataplane.config().mechanism;
+    for (family, held) in &offline.rendered {
+        let _ = match (mechanism, family) {
+            (Mechanism::Nftables, Family::Ipv4) => writeln!(text, "table ip {TABLE}"),
+            (Mechanism::Nftables, Family::Ipv6) => writeln!(text, "table ip6 {TABLE}"),
+            (Mechanism::Iptables, Family::Ipv4) => writeln!(text, "# iptables"),
+            (Mechanism::Iptables, Family::Ipv6) => writeln!(text, "# ip6tables"),
         };
-        let _ = writeln!(text, "table {name} {}", backend_nftables::TABLE);
-        let _ = writeln!(text, "{table}");
+        let _ = writeln!(text, "{held}");
     }
     Ok(text)
 }
@@ -53,9 +64,10 @@ pub(crate) fn explain_question(
         dataplane: &offline.dataplane,
         told: &offline.engine.tell(question),
         rejections: &offline.view.rejections,
-        believed: &offline.tables,
+        believed: &offline.rendered,
         kernel: &Kernel::NotAsked,
         families: &[],
+        variant: VARIANT,
     };
     explain(question, &evidence).with_context(|| format!("no answer in {}", directory.display()))
 }
@@ -67,15 +79,10 @@ pub(crate) fn trace_packet(
     wording: &Wording,
 ) -> anyhow::Result<Trace> {
     let offline = load(directory, node)?;
-    let nothing = Table::default();
-    let table = |family| Ok(offline.tables.get(&family).unwrap_or(&nothing));
+    let nothing = Held::default();
+    let held = |family| Ok(offline.rendered.get(&family).unwrap_or(&nothing));
     let dataplane = &offline.dataplane;
-    Ok(trace::follow(
-        wording,
-        dataplane,
-        RulesOf::Rendering,
-        table,
-    )?)
+    Ok(trace::follow(wording, dataplane, RulesOf::Rendering, held)?)
 }
 
 fn load(directory: &Path, node: &str) -> anyhow::Result<Offline> {
@@ -96,18 +103,28 @@ fn load(directory: &Path, node: &str) -> anyhow::Result<Offline> {
         .chain(view.rejections.iter().map(ToString::to_string))
         .collect();
     let dataplane = desired.map(|desired| desired.dataplane).unwrap_or_default();
-    let tables = Family::ALL
-        .into_iter()
-        .map(|family| {
-            let backend = Nftables::detached(family);
-            (family, backend.render(&dataplane, &Rendered::default()))
-        })
-        .collect();
+    let rendered = Family::ALL.map(|family| (family, render(family, &dataplane)));
     Ok(Offline {
         engine,
         view,
         dataplane,
-        tables,
+        rendered: rendered.into(),
         remarks,
     })
+}
+
+/// One family of `dataplane`, in its mechanism.
+pub(crate) fn render(family: Family, dataplane: &Dataplane) -> Held {
+    let mut held = Held::default();
+    match dataplane.config().mechanism {
+        Mechanism::Nftables => {
+            let backend = Nftables::detached(family);
+            held.nftables = backend.render(dataplane, &Rendered::default());
+        }
+        Mechanism::Iptables => {
+            let backend = Iptables::detached(family, VARIANT);
+            held.iptables = backend.render(dataplane, &Rendered::default());
+        }
+    }
+    held
 }

@@ -62,6 +62,7 @@ pub(crate) async fn compose(board: Arc<Board>, readiness: Check, kernel: String,
     let mut not_relayed = board.not_relayed();
     let mut connections = board.conntrack();
     let (mut duty, mut sight) = (board.duty(), board.sight());
+    let mut variants = board.variants();
     let mut status_now = NodeProxyStatus::default();
     loop {
         // All arms are cancel safe: a change that is missed here is seen at the next look.
@@ -73,6 +74,7 @@ pub(crate) async fn compose(board: Arc<Board>, readiness: Check, kernel: String,
             changed = connections.changed() => if changed.is_err() { return },
             changed = duty.changed() => if changed.is_err() { return },
             changed = sight.changed() => if changed.is_err() { return },
+            changed = variants.changed() => if changed.is_err() { return },
             // Figures of the last while change without anything happening.
             () = tokio::time::sleep(FIGURES) => {}
         }
@@ -81,11 +83,14 @@ pub(crate) async fn compose(board: Arc<Board>, readiness: Check, kernel: String,
         let not_relayed = not_relayed.borrow_and_update().clone();
         let connections = connections.borrow_and_update().clone();
         let (duty, sight) = (*duty.borrow_and_update(), sight.borrow_and_update().clone());
+        let variants = variants.borrow_and_update().clone();
         let Some(view) = view else { continue };
         let facts = Facts {
             view: &view,
             report: report.as_deref(),
             elements: board.elements(),
+            carried: &board.carried(),
+            variants: &variants,
             latency: board.latency(Instant::now()),
             conntrack: conntrack::observe_fill(),
             connections: &connections,

@@ -6,8 +6,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use ::conntrack::Feed;
 use anyhow::Context;
-use backend::{Backend, Recovery};
-use backend_nftables::Nftables;
+use backend::Recovery;
 use kube::api::Api;
 use reconciler::{
     Activity, Clock, Command, Domain, Mailbox, Orders, Outcome, Periods, Permission, Reconciler,
@@ -30,7 +29,8 @@ use crate::handover::Server;
 use crate::health_proxy::ProxyHealth;
 use crate::inquiry::{Inquiries, Inquiry};
 use crate::last_good::LastGood;
-use crate::metrics::{AgentMetrics, ChangeCounts};
+use crate::mechanism::{self, Mechanisms, Variants};
+use crate::metrics::{AgentMetrics, ChangeCounts, register_lock_waits};
 use crate::reporter::Destination;
 use crate::servers::Answers;
 use crate::source::{self, Delivery};
@@ -111,8 +111,11 @@ pub(crate) async fn start(supervisor: Supervisor, arguments: Run) -> anyhow::Res
         Source::Manifests(_) => Silence::IsAnAnswer,
     };
     let engine = Engine::new(&node, kept, silence);
-    let (backends, disturbances) =
+    let (nftables, disturbances) =
         backend_nftables::open_with_disturbances().context("nftables cannot be programmed here")?;
+    let lock = mechanism::lock_at(&arguments.xtables_lock);
+    let (variants, listeners) = Variants::new(lock, register_lock_waits(&metrics));
+    let backends = Mechanisms::open(nftables, variants);
 
     let (deliveries, inbox) = mpsc::channel(DELIVERIES);
     let (orders, loop_inbox) = mailbox();
@@ -168,9 +171,17 @@ pub(crate) async fn start(supervisor: Supervisor, arguments: Run) -> anyhow::Res
     supervisor.spawn_thread("drift", move |stop| {
         drift::watch(disturbances, &watched, &told, &runtime, &stop)
     });
+    let (watched, told, runtime) = (Arc::clone(&board), orders.clone(), Handle::current());
+    supervisor.spawn_thread("iptables drift", move |stop| {
+        drift::watch_iptables(&listeners, &watched, &told, &runtime, &stop)
+    });
     supervisor.spawn(
         "drift announcements",
         drift::announce(Arc::clone(&board), events.clone(), supervisor.stop()),
+    );
+    supervisor.spawn(
+        "iptables variants",
+        mechanism::watch(Arc::clone(&board), supervisor.stop()),
     );
     supervisor.spawn(
         "other proxies",
@@ -326,7 +337,7 @@ impl Follower {
 
 /// The loop's thread.
 fn reconcile(
-    backends: [Nftables; 2],
+    backends: [Mechanisms; 2],
     mut inbox: Mailbox,
     board: Arc<Board>,
     connections: Feed,
@@ -346,16 +357,21 @@ fn reconcile(
         settings,
         &mut inbox,
         &SystemClock,
-        |report, domains: &[Domain<Nftables>]| {
+        |report, domains: &[Domain<Mechanisms>]| {
             match report.activity {
                 Activity::Running { .. } => heartbeat.busy(),
                 Activity::Waiting | Activity::Paused | Activity::Withdrawn => heartbeat.idle(),
             }
+            let carried: BTreeMap<_, _> = domains
+                .iter()
+                .map(|domain| (domain.family(), domain.backend().standing()))
+                .collect();
             for round in &report.finished {
+                let wanted = carried.get(&round.family).and_then(|family| family.wanted);
                 let family = report.families.iter().find(|f| f.family == round.family);
                 let failing = family.and_then(|family| family.failing.as_ref());
                 log_round(round, failing.map_or(0, |failing| failing.rounds));
-                followed.metrics.finished(round);
+                followed.metrics.finished(round, wanted.unwrap_or_default());
             }
             for latency in &report.latencies {
                 followed.metrics.arrived(latency);
@@ -363,12 +379,12 @@ fn reconcile(
             followed.changes.reported(&report);
             followed.proxy.reported(&report);
             conntrack::post(&connections, &report);
-            let tables = domains.iter().filter_map(|domain| {
+            let held = domains.iter().filter_map(|domain| {
                 let believed = domain.believed()?;
-                Some((domain.backend().family(), believed.rules.clone()))
+                Some((domain.family(), believed.rules.clone()))
             });
-            let tables: BTreeMap<_, _> = tables.collect();
-            board.post_report(report, tables, Instant::now());
+            let held: BTreeMap<_, _> = held.collect();
+            board.post_report(report, held, carried, Instant::now());
         },
     );
 }

@@ -8,11 +8,11 @@ use crds::honoured::not_honoured;
 use crds::node_proxy::latency::SyncLatency;
 use crds::node_proxy::rejections::{Rejection, Rejections};
 use crds::node_proxy::{ConntrackFill, Counts};
-use crds::profile::mechanism::Mode;
 use dataplane::{Dataplane, Family};
 use jiff::Timestamp;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use reconciler::{Activity, Damage, FamilyStatus, Pace, Report, SLOW_ROUND, Standing};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -20,6 +20,7 @@ use crate::conntrack;
 use crate::duty::Duty;
 use crate::engine::{Configuration, View};
 use crate::foreign_proxy::{self, Sight};
+use crate::mechanism::{self, LockStanding, Sighting};
 
 /// For how long a node that hears nothing of its source still counts as up to date: as long as it takes
 /// to notice, and to let an API server start again. Longer, and it may be sending traffic to what is
@@ -34,6 +35,10 @@ pub(crate) struct Facts<'a> {
     pub(crate) report: Option<&'a Report>,
     /// How many elements the kernel holds of ours.
     pub(crate) elements: usize,
+    /// What carries each family out.
+    pub(crate) carried: &'a BTreeMap<Family, mechanism::Standing>,
+    /// What others have in the variants of iptables.
+    pub(crate) variants: &'a Sighting,
     pub(crate) latency: Option<SyncLatency>,
     pub(crate) conntrack: Option<ConntrackFill>,
     /// How the table of connections stands.
@@ -58,7 +63,18 @@ pub(crate) fn status(
     let assignment = view.configuration.assignment();
     let generation = assignment.and_then(|assignment| assignment.generation);
     let mut conditions = before.conditions.clone();
-    for finding in findings(facts, now) {
+    let findings = findings(facts, now);
+    // What is only said in one mode is not said any more in another.
+    let is_said = |kind: &str| findings.iter().any(|finding| finding.kind == kind);
+    conditions.retain(|c| c.type_ != condition::IPTABLES_SPLIT || is_said(&c.type_));
+    for mut finding in findings {
+        if finding.kind == condition::IPTABLES_SPLIT {
+            // With the numbers that it began with: each other message would be another write to the API.
+            let is_same =
+                |c: &&Condition| c.type_ == finding.kind && c.reason == finding.reason.name;
+            let before = conditions.iter().find(is_same);
+            finding.message = before.map_or(finding.message, |before| before.message.clone());
+        }
         let finding = Finding {
             generation,
             ..finding
@@ -75,7 +91,7 @@ pub(crate) fn status(
         } else {
             before.applied_hash.clone()
         },
-        mode: (!programmed.is_empty()).then_some(Mode::Nftables),
+        mode: mechanism::findings::mode(facts.carried).filter(|_| !programmed.is_empty()),
         last_sync_time: last_sync(facts).or(before.last_sync_time.clone()),
         // The last figures stay through quiet times: that they were is no news.
         sync_latency: facts.latency.clone().or(before.sync_latency.clone()),
@@ -85,6 +101,7 @@ pub(crate) fn status(
             elements: count(facts.elements),
         },
         conntrack: facts.conntrack,
+        iptables: mechanism::findings::iptables(facts.carried),
         agent_version: Some(env!("CARGO_PKG_VERSION").to_owned()),
         kernel_version: Some(facts.kernel.to_owned()),
         rejections: Rejections::of(rejections(facts)),
@@ -165,7 +182,7 @@ pub(crate) fn ready(facts: &Facts<'_>, now: Timestamp) -> Finding {
     let reason = if broken.len() < families.len() {
         reason::PARTIALLY_PROGRAMMED
     } else {
-        failure_reason(first)
+        failure_reason(facts, first)
     };
     finding(Status::False, reason, failure_message(first))
 }
@@ -178,9 +195,10 @@ fn findings(facts: &Facts<'_>, now: Timestamp) -> Vec<Finding> {
         honoured(facts),
     ];
     let families = families(facts).iter();
-    findings.extend(families.map(|family| family_programmed(family, facts.duty)));
+    findings.extend(families.map(|family| family_programmed(facts, family)));
     findings.extend(facts.report.map(rules_contested));
     findings.extend(foreign_proxy::finding(facts.sight));
+    findings.extend(mechanism::findings::split(facts.variants, facts.carried));
     findings.push(source_synced(facts.view));
     findings.extend(manifests_parsed(facts.view));
     findings.extend(conntrack::findings(facts.connections));
@@ -237,7 +255,7 @@ fn degraded(facts: &Facts<'_>) -> Finding {
         let reason = if failing.len() < families.len() {
             reason::PARTIALLY_PROGRAMMED
         } else {
-            failure_reason(first)
+            failure_reason(facts, first)
         };
         return say(Status::True, reason, failure_message(first));
     }
@@ -274,7 +292,11 @@ fn honoured(facts: &Facts<'_>) -> Finding {
         |status, reason, message| finding(condition::FEATURES_HONOURED, status, reason, message);
     let written = facts.view.configuration.assignment();
     let written = written.map_or(&[][..], |a| a.spec.written_fields.as_slice());
-    let fields = not_honoured(&facts.view.effective, written);
+    let wanted = facts.view.wanted.as_ref();
+    let wanted = wanted.map(|wanted| wanted.config().mechanism);
+    let replaced = wanted.and_then(|w| mechanism::findings::replaced(w, facts.carried));
+    let mut fields: Vec<_> = replaced.into_iter().collect();
+    fields.extend(not_honoured(&facts.view.effective, written));
     if let Some(first) = fields.first() {
         let all: Vec<String> = fields
             .iter()
@@ -309,7 +331,7 @@ fn handed_back(facts: &Facts<'_>) -> String {
     .to_owned()
 }
 
-fn family_programmed(family: &FamilyStatus, duty: Duty) -> Finding {
+fn family_programmed(facts: &Facts<'_>, family: &FamilyStatus) -> Finding {
     let kind = match family.family {
         Family::Ipv4 => condition::IPV4_PROGRAMMED,
         Family::Ipv6 => condition::IPV6_PROGRAMMED,
@@ -322,7 +344,7 @@ fn family_programmed(family: &FamilyStatus, duty: Duty) -> Finding {
             };
             finding(kind, Status::True, reason::FAMILY_PROGRAMMED, message)
         }
-        Standing::NeverProgrammed if duty == Duty::HandedBack => {
+        Standing::NeverProgrammed if facts.duty == Duty::HandedBack => {
             let message = String::new();
             finding(kind, Status::False, reason::HANDED_BACK, message)
         }
@@ -333,7 +355,7 @@ fn family_programmed(family: &FamilyStatus, duty: Duty) -> Finding {
         Standing::NeverProgrammed | Standing::Failing => finding(
             kind,
             Status::False,
-            failure_reason(family),
+            failure_reason(facts, family),
             failure_message(family),
         ),
     }
@@ -407,7 +429,11 @@ fn last_sync(facts: &Facts<'_>) -> Option<Time> {
         .map(Time)
 }
 
-fn failure_reason(family: &FamilyStatus) -> Reason {
+fn failure_reason(facts: &Facts<'_>, family: &FamilyStatus) -> Reason {
+    let carried = facts.carried.get(&family.family);
+    if carried.is_some_and(|carried| carried.lock == LockStanding::Held) {
+        return reason::XTABLES_LOCK_HELD;
+    }
     match &family.failing {
         Some(failing) if failing.recovery == Recovery::Halt => reason::KERNEL_UNSUPPORTED,
         _ => reason::COMMIT_FAILED,

@@ -1,4 +1,4 @@
-//! The way of one packet: where it may go, and where the rules take it. Pure: the table is read by
+//! The way of one packet: where it may go, and where the rules take it. Pure: the rules are read by
 //! whoever asks.
 
 mod packet;
@@ -6,12 +6,13 @@ mod text;
 
 use std::collections::BTreeSet;
 
-use backend_nftables::{Event, Table, Way, simulate, ways};
-use dataplane::{Choice, Dataplane, Family, Verdict};
+use backend::{Event, Way};
+use dataplane::{Choice, Dataplane, Family, Mechanism, Node, Packet, Verdict};
 use serde::Serialize;
 use thiserror::Error;
 
-use crate::explain::Kernel;
+use crate::explain::{Kernel, carrier};
+use crate::mechanism::Held;
 
 pub(crate) use packet::{ResolvePacketError, Wording};
 
@@ -87,7 +88,7 @@ pub(crate) enum TraceError {
     #[error(transparent)]
     Packet(#[from] ResolvePacketError),
     /// There are no rules to follow.
-    #[error("the {family} table could not be read: {reason}")]
+    #[error("the {family} rules could not be read: {reason}")]
     Unreadable {
         /// Whose.
         family: Family,
@@ -96,22 +97,22 @@ pub(crate) enum TraceError {
     },
 }
 
-/// Follows the packet through the tables that were read from the kernel.
+/// Follows the packet through what was read from the kernel.
 pub(crate) fn trace(
     wording: &Wording,
     dataplane: &Dataplane,
     kernel: &Kernel,
 ) -> Result<Trace, TraceError> {
     follow(wording, dataplane, RulesOf::Kernel, |family| {
-        let table = match kernel {
+        let held = match kernel {
             Kernel::NotAsked => Err("nobody looked".to_owned()),
-            Kernel::Observed(tables) => match tables.get(&family) {
-                Some(Ok(table)) => Ok(table),
+            Kernel::Observed(seen) => match seen.get(&family) {
+                Some(Ok(held)) => Ok(held),
                 Some(Err(reason)) => Err(reason.clone()),
                 None => Err("nobody looked".to_owned()),
             },
         };
-        table.map_err(|reason| TraceError::Unreadable { family, reason })
+        held.map_err(|reason| TraceError::Unreadable { family, reason })
     })
 }
 
@@ -120,13 +121,13 @@ pub(crate) fn follow<'a>(
     wording: &Wording,
     dataplane: &Dataplane,
     rules_of: RulesOf,
-    table: impl FnOnce(Family) -> Result<&'a Table, TraceError>,
+    held: impl FnOnce(Family) -> Result<&'a Held, TraceError>,
 ) -> Result<Trace, TraceError> {
     let (packet, guess) = wording.resolve(dataplane)?;
-    let table = table(Family::of(packet.destination))?;
-    let node = dataplane.node();
+    let held = held(Family::of(packet.destination))?;
     let wanted = dataplane.verdict(&packet);
-    let taken = simulate(table, node, &packet);
+    let mechanism = carrier(held, dataplane.config().mechanism);
+    let (taken, ways) = simulate(mechanism, held, dataplane.node(), &packet);
     Ok(Trace {
         packet: packet.to_string(),
         guess,
@@ -134,8 +135,29 @@ pub(crate) fn follow<'a>(
         wanted: wanted.to_string(),
         rules_of,
         taken: taken.to_string(),
-        ways: group(&ways(table, node, &packet)),
+        ways: group(&ways),
     })
+}
+
+/// Where the rules of `mechanism` take a packet, and by which ways.
+fn simulate(
+    mechanism: Mechanism,
+    held: &Held,
+    node: &Node,
+    packet: &Packet,
+) -> (Verdict, Vec<Way>) {
+    match mechanism {
+        Mechanism::Nftables => {
+            use backend_nftables::{simulate, ways};
+            let table = &held.nftables;
+            (simulate(table, node, packet), ways(table, node, packet))
+        }
+        Mechanism::Iptables => {
+            use backend_iptables::{simulate, ways};
+            let rules = &held.iptables;
+            (simulate(rules, node, packet), ways(rules, node, packet))
+        }
+    }
 }
 
 /// Whether both send a packet to the same endpoints in the same manner. How often each is chosen is
@@ -151,7 +173,7 @@ fn agree(wanted: &Verdict, taken: &Verdict) -> bool {
     }
 }
 
-/// Puts ways together that pass the same chains and differ in numbers and elements alone.
+/// Puts ways together that pass the same chains and differ in numbers, elements and rules alone.
 fn group(ways: &[Way]) -> Vec<WayAnswer> {
     let mut groups: Vec<Vec<&Way>> = Vec::new();
     for way in ways {
@@ -165,7 +187,9 @@ fn group(ways: &[Way]) -> Vec<WayAnswer> {
 
 fn is_alike(one: &Way, other: &Way) -> bool {
     let same = |(a, b): (&Event, &Event)| match (a, b) {
-        (Event::Element(_), Event::Element(_)) | (Event::Redirect(_), Event::Redirect(_)) => true,
+        (Event::Element(_), Event::Element(_))
+        | (Event::Redirect(_), Event::Redirect(_))
+        | (Event::Learn(_), Event::Learn(_)) => true,
         (a, b) => a == b,
     };
     one.events.len() == other.events.len() && one.events.iter().zip(&other.events).all(same)

@@ -11,6 +11,7 @@ pub mod differential;
 pub mod kernel_rig;
 pub mod lone_agent;
 pub mod network;
+pub mod programmed;
 pub mod real_cluster;
 pub mod scenario;
 pub mod shared;

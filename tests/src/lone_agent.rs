@@ -80,6 +80,11 @@ impl Workplace {
         self.folder.join("status.yaml")
     }
 
+    /// The lock that it takes for the tables of legacy iptables: not the machine's.
+    pub fn xtables_lock(&self) -> PathBuf {
+        self.folder.join("xtables.lock")
+    }
+
     fn log_file(&self) -> PathBuf {
         self.folder.join("agent.log")
     }
@@ -112,6 +117,7 @@ impl LoneAgent {
         };
         command.arg("--status").arg(workplace.status_file());
         command.arg("--state").arg(workplace.folder.join("state"));
+        command.arg("--xtables-lock").arg(workplace.xtables_lock());
         let child = command
             .stdin(Stdio::null())
             .stdout(Stdio::null())

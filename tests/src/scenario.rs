@@ -28,7 +28,7 @@
 //! | `packet ORIGIN SOURCE -> DESTINATION:PORT/PROTOCOL = VERDICT` | asks where a packet goes |
 //! | `keeps ORIGIN SOURCE -> DESTINATION:PORT/PROTOCOL = VERDICT` | a client connects again and again: always to one of these endpoints, and to that of its last `keeps` while it is among them |
 //! | `expect no change` | the last step before that programs (one of the four above) wrote nothing |
-//! | `expect DUMP [LABEL]` | what is programmed prints as the section `DUMP [LABEL]`: `dataplane`, `nftables` at depths that have it, or `rejections` |
+//! | `expect DUMP [LABEL]` | what is programmed prints as the section `DUMP [LABEL]`: `dataplane`, `nftables` or `iptables` at depths that have it, or `rejections` |
 //!
 //! A verdict is written as [`dataplane::Verdict`] prints it: endpoints, `masqueraded` behind those
 //! whose packets leave with this node's address, or `reject`, `drop`, `untouched`.
@@ -62,10 +62,12 @@ mod affinity;
 mod cluster;
 mod depth;
 mod golden;
+mod iptables;
 mod kernel;
 mod nftables;
 mod oracle;
 mod packet_line;
+mod real_kernels;
 mod runner;
 mod script;
 mod setting;
@@ -75,10 +77,12 @@ pub use affinity::Kept;
 pub use cluster::Cluster;
 pub use depth::{Depth, Judgement};
 pub use golden::{Goldens, Update};
+pub use iptables::iptables_form;
 pub use kernel::RealKernel;
 pub use nftables::nftables_form;
 pub use oracle::Oracle;
-pub use runner::{run, scenario_files, trials};
+pub use real_kernels::{believe_no_lie, remember_for_a_second, skipped_for_want_of_sctp};
+pub use runner::{run, scenario_files, trials, trials_named};
 pub use script::{Action, Dump, Expectation, ParseError, Script, Step};
 pub use setting::Setting;
 pub use simulated::{Form, Simulated, Walk};

@@ -7,13 +7,12 @@ use backend::{Backend, Change as _, Drift, Recovery, Rendered};
 use backend_nftables::{Nftables, Table};
 use dataplane::{Dataplane, Family, FrontendKey, ServiceRules, Target};
 use libtest_mimic::Arguments;
-use proptest::strategy::{Strategy, ValueTree};
-use proptest::test_runner::TestRunner;
 use reconciler::{Domain, Reason};
+use testkit::Faulty;
 use testkit::laws::Subject;
-use testkit::{Cluster, Faulty, clusters};
 use tests::binaries;
 use tests::network::{Namespace, Network, enter_private_namespaces};
+use tests::programmed::{generated_clusters, generated_histories, program, richest};
 use tests::system_clock::SystemClock;
 use tests::trial::trial;
 
@@ -78,52 +77,13 @@ fn main() -> Result<()> {
     libtest_mimic::run(&Arguments::from_args(), trials.into()).exit();
 }
 
-/// Clusters that are the same at every run.
-fn generated(count: usize) -> Result<Vec<Cluster>> {
-    let mut runner = TestRunner::deterministic();
-    let strategy = clusters();
-    (0..count)
-        .map(|_| {
-            let tree = strategy.new_tree(&mut runner);
-            Ok(tree
-                .map_err(|reason| anyhow::anyhow!("{reason}"))?
-                .current())
-        })
-        .collect()
-}
-
 /// One that has something in every map.
 fn rich() -> Result<Dataplane> {
-    let richest = generated(200)?.into_iter().map(|cluster| cluster.compile());
-    let elements = |dataplane: &Dataplane| {
-        let render = |family| Nftables::detached(family).render(dataplane, &Rendered::default());
-        Family::ALL
-            .map(|family| render(family).elements())
-            .iter()
-            .sum::<usize>()
-    };
-    richest.max_by_key(elements).context("there are clusters")
+    richest(&Family::ALL.map(Nftables::detached), Table::elements)
 }
 
 fn open(namespace: &Namespace) -> Result<[Nftables; 2]> {
     Ok(namespace.enter(backend_nftables::open)??)
-}
-
-/// Brings one family to `dataplane` and returns what it is then believed to hold.
-fn program(
-    backend: &mut Nftables,
-    dataplane: &Dataplane,
-    from: &Rendered<Table>,
-) -> Result<Rendered<Table>> {
-    let rules = backend.render(dataplane, from);
-    let change = backend.diff(&from.rules, &rules);
-    let text = change.to_string();
-    let receipt = backend.commit(change);
-    let _ = receipt.with_context(|| format!("refused:\n{text}"))?;
-    Ok(Rendered {
-        dataplane: dataplane.clone(),
-        rules,
-    })
 }
 
 fn program_all(
@@ -166,21 +126,16 @@ impl Subject for Kernels {
 }
 
 fn every_law_of_backends_holds(_: &Namespace) -> Result<()> {
-    let mut runner = TestRunner::deterministic();
-    let strategy = testkit::histories(5);
-    for seed in 0..8 {
-        let tree = strategy
-            .new_tree(&mut runner)
-            .map_err(|reason| anyhow::anyhow!("{reason}"))?;
+    for (seed, history) in (0..).zip(generated_histories(8)?) {
         for family in Family::ALL {
-            testkit::laws::all(&Kernels { family }, &tree.current(), seed);
+            testkit::laws::all(&Kernels { family }, &history, seed);
         }
     }
     Ok(())
 }
 
 fn the_kernel_holds_what_was_rendered(namespace: &Namespace) -> Result<()> {
-    let clusters = generated(CLUSTERS)?;
+    let clusters = generated_clusters(CLUSTERS)?;
     for mut backend in open(namespace)? {
         let mut believed = Rendered::default();
         for cluster in &clusters {
@@ -197,7 +152,7 @@ fn the_kernel_holds_what_was_rendered(namespace: &Namespace) -> Result<()> {
 }
 
 fn nft_lists_every_form_we_write(namespace: &Namespace) -> Result<()> {
-    let clusters = generated(CLUSTERS)?;
+    let clusters = generated_clusters(CLUSTERS)?;
     let mut believed = [Rendered::default(), Rendered::default()];
     let mut backends = open(namespace)?;
     let mut listed = String::new();
@@ -223,7 +178,7 @@ fn nft_lists_every_form_we_write(namespace: &Namespace) -> Result<()> {
 }
 
 fn a_restart_with_nothing_changed_writes_nothing(namespace: &Namespace) -> Result<()> {
-    for cluster in generated(CLUSTERS)? {
+    for cluster in generated_clusters(CLUSTERS)? {
         let dataplane = cluster.compile();
         drop(program_all(namespace, &dataplane)?);
         for mut backend in open(namespace)? {

@@ -3,36 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use backend::{Piece, Standing};
 use dataplane::FrontendKey;
 use netlink::nf_tables::{Bytes, ElementData, Expression, Verdict};
 
 use crate::layout::{self, Keyed, SetName};
 use crate::table::{ChainWithRules, Table};
-
-/// A piece of a table, as one table has it and another has it or not.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Piece {
-    /// As nft prints it: `services { 10.96.0.10 . tcp . 80 : goto cluster-2 }`, `chain lb-2`.
-    pub text: String,
-    /// How it stands.
-    pub standing: Standing,
-}
-
-/// How a piece that is wanted stands in a table that was found.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Standing {
-    /// It is there as it is wanted.
-    Present,
-    /// It is not there.
-    Missing,
-    /// It is there, and nobody wants it.
-    Unwanted,
-    /// Something else is in its place.
-    Different {
-        /// The same, as it was found: an element, or the rules of a chain.
-        found: Vec<String>,
-    },
-}
 
 // === impl Table ===
 

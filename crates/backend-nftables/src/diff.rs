@@ -33,7 +33,8 @@ pub(crate) fn diff(family: Family, believed: &Table, wanted: &Table) -> Change {
     let mut transactions = Vec::new();
     let start = || Transaction::new(nft_family(family), layout::name(TABLE));
     let mut current = start();
-    let rebuilt = believed.exists && !can_be_mended(believed, wanted);
+    // What goes whole goes as a table: element by element, kernels before 6.2 would refuse it.
+    let rebuilt = believed.exists && !(wanted.exists && can_be_mended(believed, wanted));
     let nothing = Table::default();
     let believed = if rebuilt {
         current.operations.push(Operation::DeleteTable);

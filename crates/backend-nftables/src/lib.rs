@@ -34,11 +34,10 @@ mod simulate;
 mod slots;
 mod table;
 
-pub use compare::{Piece, Standing};
 pub use diff::Change;
 pub use disturbances::Disturbances;
 pub use kernel::{Nftables, open, open_with_disturbances};
 pub use layout::TABLE;
 pub use replay::Refused;
-pub use simulate::{Event, Memory, Way, simulate, simulate_next, ways};
+pub use simulate::{Memory, simulate, simulate_next, ways};
 pub use table::Table;

@@ -11,6 +11,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use backend::Event;
 use dataplane::{Choice, Family, Node, Origin, Packet, Port, Target, Verdict as Outcome};
 use netlink::nf_tables::{
     Bytes, ElementData, Expression, HookPoint, Learning, Operator, Register, Rule, SetContent,
@@ -19,7 +20,7 @@ use netlink::nf_tables::{
 
 use crate::table::{SetWithElements, Table};
 use path::Path;
-pub use path::{Event, Way, ways};
+pub use path::ways;
 
 /// How deep chains may lead into each other (`NFT_JUMP_STACK_SIZE`).
 const JUMPS: usize = 16;
@@ -197,7 +198,7 @@ impl<'a> Walk<'a> {
             .collect();
         chains.sort_by_key(|(hook, _)| hook.priority);
         for (_, chain) in chains {
-            self.path.note(|| Event::entering(&chain.chain, 0));
+            self.path.note(|| path::entering(&chain.chain, 0));
             match self.rules(&chain.rules, 0) {
                 Step::Continue | Step::Accept => {}
                 end => return end,
@@ -237,7 +238,7 @@ impl<'a> Walk<'a> {
         let table = self.table;
         match table.chains.get(name) {
             Some(chain) if depth < JUMPS => {
-                self.path.note(|| Event::entering(&chain.chain, depth));
+                self.path.note(|| path::entering(&chain.chain, depth));
                 self.rules(&chain.rules, depth + 1)
             }
             // The kernel does not take such rules.
@@ -329,7 +330,7 @@ impl<'a> Walk<'a> {
                 ElementData::Value(*value)
             }
         };
-        self.path.note(|| Event::found(set, &key, &data));
+        self.path.note(|| path::found(set, &key, &data));
         Some(data)
     }
 

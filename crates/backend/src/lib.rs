@@ -12,7 +12,9 @@
 //!                                  '------------- believed <-----------'
 //! ```
 
+mod compare;
 mod disturbance;
+mod trace;
 
 use std::collections::BTreeSet;
 use std::error::Error;
@@ -20,7 +22,9 @@ use std::fmt::{Debug, Display};
 
 use dataplane::{Dataplane, Family, FrontendKey, ServiceKey};
 
+pub use compare::{Piece, Standing};
 pub use disturbance::{Culprit, Disturbance};
+pub use trace::{Event, Way};
 
 /// One way of making the kernel carry out one family of a [`Dataplane`].
 pub trait Backend {

@@ -9,9 +9,13 @@ use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 use crate::Family;
 
-/// The part of a node's effective configuration that changes where packets go.
+/// The part of a node's effective configuration that changes where packets go, or what takes them
+/// there.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Config {
+    /// Which of the kernel's mechanisms carries the dataplane out. Backends ignore it: it says
+    /// which of them is asked.
+    pub mechanism: Mechanism,
     /// Which of the node's addresses accept node ports.
     pub node_ports: NodePortAddresses,
     /// How traffic of this node's own pods is told from other traffic.
@@ -27,6 +31,16 @@ pub struct Config {
     pub external_ips: ExternalIps,
     /// How an endpoint is chosen.
     pub scheduler: Scheduler,
+}
+
+/// One of the kernel's mechanisms that can carry a dataplane out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub enum Mechanism {
+    /// Sets and maps of nf_tables.
+    #[default]
+    Nftables,
+    /// Rules in the tables of iptables.
+    Iptables,
 }
 
 /// Which addresses of this node accept node ports, per family. Loopback never does.
@@ -111,6 +125,17 @@ impl LocalDetection {
             (LocalDetection::Source { ipv6, .. }, Family::Ipv6) => ipv6.map(IpNet::V6),
             _ => None,
         }
+    }
+}
+
+// === impl Mechanism ===
+
+impl fmt::Display for Mechanism {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Mechanism::Nftables => "nftables",
+            Mechanism::Iptables => "iptables",
+        })
     }
 }
 

@@ -28,8 +28,8 @@ mod topology;
 pub use address::{Family, Port, Protocol};
 pub use compile::compile;
 pub use config::{
-    Config, ExternalIps, InterfaceMatch, LocalDetection, Mark, Masquerade, NodePortAddresses,
-    Scheduler,
+    Config, ExternalIps, InterfaceMatch, LocalDetection, Mark, Masquerade, Mechanism,
+    NodePortAddresses, Scheduler,
 };
 pub use endpoint::{Endpoint, EndpointPort, Endpoints, Hints, Readiness};
 pub use frontend::{

@@ -96,6 +96,7 @@ fn configs() -> impl Strategy<Value = Config> {
                     service_cidrs: cidrs.into_iter().collect(),
                     external_ips,
                     scheduler,
+                    ..Config::default()
                 }
             },
         )

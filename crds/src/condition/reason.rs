@@ -2,8 +2,8 @@
 
 use super::{
     ACCEPTED, CONFLICT, CONNTRACK_CONFIGURED, CONNTRACK_PRESSURE, DEGRADED, FEATURES_HONOURED,
-    FOREIGN_PROXY_DETECTED, IPV4_PROGRAMMED, IPV6_PROGRAMMED, MANIFESTS_PARSED, PROGRESSING, READY,
-    RULES_CONTESTED, SOURCE_SYNCED,
+    FOREIGN_PROXY_DETECTED, IPTABLES_SPLIT, IPV4_PROGRAMMED, IPV6_PROGRAMMED, MANIFESTS_PARSED,
+    PROGRESSING, READY, RULES_CONTESTED, SOURCE_SYNCED,
 };
 
 /// Why a condition has its status.
@@ -40,6 +40,8 @@ reasons! {
         "One address family is served and the other is not: read IPv4Programmed and IPv6Programmed for which one and why.";
     COMMIT_FAILED = "CommitFailed" for [READY, DEGRADED, IPV4_PROGRAMMED, IPV6_PROGRAMMED]:
         "The kernel refused the last change and keeps forwarding as before it; read the message for the error and the object, and the node's kernel log.";
+    XTABLES_LOCK_HELD = "XtablesLockHeld" for [READY, DEGRADED, IPV4_PROGRAMMED, IPV6_PROGRAMMED]:
+        "Another program keeps the lock of legacy iptables for longer than the agent waits; the kernel keeps forwarding as before, and it is tried again: find the program with lslocks on the node (/run/xtables.lock), and see why it hangs.";
     KERNEL_UNSUPPORTED = "KernelUnsupported" for [READY, DEGRADED, IPV4_PROGRAMMED, IPV6_PROGRAMMED]:
         "The node's kernel lacks what the mode needs: load the module the message names, or give the node a profile with another mode.";
     FAMILY_PROGRAMMED = "FamilyProgrammed" for [IPV4_PROGRAMMED, IPV6_PROGRAMMED]:
@@ -54,7 +56,7 @@ reasons! {
     UNDISTURBED = "Undisturbed" for [RULES_CONTESTED]:
         "Nothing to do: nobody else changes the rules; if the message tells of a repair, see whether the program it names should have done that.";
     REPAIRS_HELD_BACK = "RepairsHeldBack" for [RULES_CONTESTED, DEGRADED]:
-        "Stop the program the message names from flushing or editing tables ip signpost and ip6 signpost; until then Services fail again and again for up to a few seconds.";
+        "Stop the program the message names from flushing or editing tables ip signpost and ip6 signpost, or in mode iptables the chains SIGNPOST-* and what leads to them; until then Services fail again and again for up to a few seconds.";
 
     // A node and another proxy.
     HANDED_BACK = "HandedBack" for [READY, PROGRESSING, IPV4_PROGRAMMED, IPV6_PROGRAMMED]:
@@ -71,6 +73,14 @@ reasons! {
         "Nothing to do where kube-proxy never ran in mode iptables: whether its rules are in the legacy iptables only iptables-legacy-save -t nat on the node can tell.";
     RULES_UNREADABLE = "RulesUnreadable" for [FOREIGN_PROXY_DETECTED]:
         "The kernel does not say whether rules of another proxy are on the node: read the message for why, and see whether the agent has CAP_NET_ADMIN.";
+
+    // A node and the variants of iptables.
+    ONE_VARIANT_IN_USE = "OneVariantInUse" for [IPTABLES_SPLIT]:
+        "Nothing to do: the rules of everybody on the node are in the variant of iptables that Signpost uses, or there are none but ours.";
+    BOTH_VARIANTS_IN_USE = "BothVariantsInUse" for [IPTABLES_SPLIT]:
+        "Packets pass the rules of both variants, and no program shows both: move everything on the node to one of them (update-alternatives --set iptables), then remove what is left in the other with its own program (iptables-legacy -F and -X, or iptables-nft), or reboot.";
+    VARIANTS_UNREADABLE = "VariantsUnreadable" for [IPTABLES_SPLIT]:
+        "The kernel does not say what the variants of iptables hold, and the one that the message names is used: read the message for why.";
 
     // A node and its sources.
     LISTS_COMPLETE = "ListsComplete" for [SOURCE_SYNCED]:

@@ -1,13 +1,16 @@
 //! How packets are treated, whatever the mechanism.
 
-use std::fmt;
+use std::{
+    fmt,
+    net::{IpAddr, Ipv4Addr},
+};
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::{
     address::{Cidr, NodePortAddress},
-    profile::mechanism::Mode,
+    profile::mechanism::{Iptables, Mode},
     rule::{self, PRIMARY_ALONE},
     section::section,
     span::Span,
@@ -72,9 +75,10 @@ pub struct NodePortsSpec {
     #[schemars(length(max = 32), extend("x-kubernetes-validations" = rule::list(&[&PRIMARY_ALONE])))]
     pub addresses: Option<Vec<NodePortAddress>>,
 
-    /// Whether node ports, TCP and UDP, answer on 127.0.0.1 and ::1 as well, for processes of the node. none (default):
-    /// they do not. userspace: the agent listens there and relays to the endpoints; such connections cost a copy and end
-    /// when the agent does. A port that another process has is reported by condition FeaturesHonoured.
+    /// Whether node ports, TCP and UDP, answer on 127.0.0.1 and ::1 as well, for processes of the node. none: they
+    /// do not. userspace: the agent listens there and relays to the endpoints; such connections cost a copy and end when
+    /// the agent does. A port that another process has is reported by condition FeaturesHonoured. Left out it is none, and
+    /// in mode iptables what iptables.localhostNodePorts says.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "LocalhostNodePorts")]
     pub localhost: Option<LocalhostNodePorts>,
@@ -212,6 +216,35 @@ impl NodePortsSpec {
             },
         }
     }
+
+    /// Who answers on loopback addresses for a profile in `mode` with section `iptables`. What is written here decides;
+    /// where nothing is, a profile in mode iptables keeps what its users know from kube-proxy.
+    #[must_use]
+    pub fn complete_localhost(&self, mode: Mode, iptables: &Iptables) -> LocalhostNodePorts {
+        let implied = mode == Mode::Iptables
+            && iptables.localhost_node_ports
+            && take_in_localhost(&self.complete(mode));
+        self.localhost.unwrap_or(if implied {
+            LocalhostNodePorts::Userspace
+        } else {
+            LocalhostNodePorts::None
+        })
+    }
+}
+
+/// Whether node ports are open on 127.0.0.1 too, by what kube-proxy's mode iptables goes by: a family without a block is
+/// open on every address, and primary is never a loopback address.
+fn take_in_localhost(addresses: &[NodePortAddress]) -> bool {
+    let mut ipv4 = addresses
+        .iter()
+        .filter_map(|address| match address {
+            NodePortAddress::Primary => None,
+            NodePortAddress::Within(cidr) => Some(cidr.net()),
+        })
+        .filter(|net| net.addr().is_ipv4())
+        .peekable();
+    let open = ipv4.peek().is_none() && !addresses.contains(&NodePortAddress::Primary);
+    open || ipv4.any(|net| net.contains(&IpAddr::V4(Ipv4Addr::LOCALHOST)))
 }
 
 fn every_address() -> Vec<NodePortAddress> {

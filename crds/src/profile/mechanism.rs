@@ -38,8 +38,9 @@ section! {
     IptablesSpec;
     /// What mode iptables reads, every default filled in.
     Iptables {
-        /// Whether IPv4 NodePorts answer on 127.0.0.1 too, which needs the sysctl route_localnet. Default true.
-        /// Not honoured yet: reported by condition FeaturesHonoured.
+        /// Whether node ports answer on 127.0.0.1 and ::1 where nodePorts.localhost is left out: true is its userspace, as
+        /// long as nodePorts.addresses takes in 127.0.0.1, false its none. The agent relays; sysctl route_localnet is left alone.
+        /// Default true.
         localhost_node_ports: bool = true,
     }
 }

@@ -10,12 +10,14 @@ use axum::response::{IntoResponse, Response};
 use dataplane::{Dataplane, Family};
 use runtime::chain;
 use serde::{Deserialize, Serialize};
+use xtables::Variant;
 
 use super::Sources;
 use super::turns::TurnError;
 use crate::arguments::Output;
+use crate::board::Board;
 use crate::engine::View;
-use crate::explain::{Evidence, Kernel, Question, Unknown, explain};
+use crate::explain::{Evidence, Kernel, Question, Unknown, Whereabouts, explain};
 use crate::trace::{self, Wording};
 
 /// Why there is no answer: a status and a line.
@@ -68,15 +70,18 @@ async fn explain_question(
     let told = told.map_err(unavailable)?;
     let board = sources.board;
     let answer = move || {
-        let tables = Family::ALL.map(|family| Some((family, board.table(family)?)));
+        let dataplane = wanted(&view)?;
+        let held = Family::ALL.map(|family| Some((family, board.held(family)?)));
+        let at = whereabouts(&board, dataplane);
         let report = board.report().borrow().clone();
         let evidence = Evidence {
-            dataplane: wanted(&view)?,
+            dataplane,
             told: &told,
             rejections: &view.rejections,
-            believed: &tables.into_iter().flatten().collect(),
-            kernel: &Kernel::observe(),
+            believed: &held.into_iter().flatten().collect(),
+            kernel: &Kernel::observe(&at),
             families: report.as_ref().map_or(&[], |report| &report.families),
+            variant: at.variant,
         };
         let explanation = explain(&question, &evidence);
         print(&explanation.map_err(not_found)?, output)
@@ -93,8 +98,11 @@ pub(super) async fn trace(
     let wording: Wording = packet.parse().map_err(bad_request)?;
     let view = view(&sources)?;
     let turn = sources.turns.take().map_err(no_turn)?;
+    let board = sources.board;
     let answer = move || {
-        let traced = trace::trace(&wording, wanted(&view)?, &Kernel::observe());
+        let dataplane = wanted(&view)?;
+        let kernel = Kernel::observe(&whereabouts(&board, dataplane));
+        let traced = trace::trace(&wording, dataplane, &kernel);
         let traced = traced.map_err(|error| (StatusCode::CONFLICT, format!("{error}\n")))?;
         print(&traced, form.output)
     };
@@ -107,6 +115,20 @@ pub(super) async fn dataplane(State(sources): State<Sources>) -> Result<String, 
     let turn = sources.turns.take().map_err(no_turn)?;
     let answer = move || wanted(&view).map(Dataplane::to_string);
     turn.spend(answer).await.map_err(no_turn)?
+}
+
+/// Where the kernel has what is ours; before a first round, where it is to come.
+fn whereabouts(board: &Board, dataplane: &Dataplane) -> Whereabouts {
+    let carried = board.carried();
+    let carrier = |family: Family| {
+        let known = carried.get(&family).and_then(|carried| carried.carrier);
+        (family, known.unwrap_or(dataplane.config().mechanism))
+    };
+    let variant = carried.values().find_map(|carried| carried.variant);
+    Whereabouts {
+        carriers: Family::ALL.map(carrier).into(),
+        variant: variant.unwrap_or(Variant::NfTables),
+    }
 }
 
 /// What the engine knows and wants.

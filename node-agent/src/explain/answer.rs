@@ -47,7 +47,8 @@ pub(crate) struct ServiceAnswer {
     pub(crate) ports: Vec<PortAnswer>,
     /// What it is reached at.
     pub(crate) frontends: Vec<FrontendAnswer>,
-    /// Its cluster IPs and its endpoints on this node, in the sets of those.
+    /// Its cluster IPs and its endpoints on this node, in the sets or among the rules of those; in mode
+    /// iptables its health check, too.
     pub(crate) memberships: Vec<PieceAnswer>,
     /// What of it is not honoured or not programmed, in sentences.
     pub(crate) not_honoured: Vec<String>,
@@ -131,17 +132,17 @@ pub(crate) struct FrontendAnswer {
     pub(crate) connections: Vec<String>,
     /// The Service that has it instead.
     pub(crate) served_for: Option<String>,
-    /// Its elements.
+    /// Its elements; in mode iptables its rules.
     pub(crate) elements: Vec<PieceAnswer>,
     /// The chains that its packets pass and others do not.
     pub(crate) chains: Vec<PieceAnswer>,
 }
 
-/// A piece of the table.
+/// A piece of what is in the kernel.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct PieceAnswer {
-    /// As nft prints it.
+    /// As nft prints it, or the command of iptables that would make it.
     pub(crate) piece: String,
     /// How it stands.
     pub(crate) standing: PieceStanding,
@@ -150,8 +151,8 @@ pub(crate) struct PieceAnswer {
     pub(crate) found: Vec<String>,
 }
 
-/// How a piece of the table stands.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+/// How such a piece stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) enum PieceStanding {
     /// It is in the kernel.
@@ -184,7 +185,7 @@ pub(crate) struct EndpointOf {
 pub(crate) struct KernelAnswer {
     /// `IPv4` or `IPv6`.
     pub(crate) family: String,
-    /// How its whole table compares with what was programmed last, in a sentence without its end.
+    /// How all of it compares with what was programmed last, in a sentence without its end.
     pub(crate) table: String,
     /// Chains and sets that all packets pass and that are not as they were programmed.
     pub(crate) damaged: Vec<PieceAnswer>,

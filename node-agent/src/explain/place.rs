@@ -6,7 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 use dataplane::{Dataplane, Family, FrontendKey, Port, Protocol, ServiceKey, Target};
 
 use super::answer::{EndpointAnswer, EndpointOf, FrontendAnswer};
-use super::service::Comparison;
+use super::comparison::Comparison;
 use super::{Evidence, Question, count, service};
 
 /// The Services that are reached at a place. Costs in proportion to the cluster.
@@ -196,8 +196,8 @@ pub(super) fn explain_unclaimed(
     let key = question.frontend().filter(|_| asked.is_empty())?;
     let dataplane = evidence.dataplane;
     let nothing = Dataplane::new(dataplane.node().clone(), dataplane.config().clone());
-    let comparison = Comparison::new(key.family(), &nothing, evidence);
-    let elements = comparison.pieces(|wanted, found| wanted.compare_elements(found, &key));
+    let comparison = Comparison::new(key.family(), &nothing, None, evidence);
+    let elements = comparison.elements(&key);
     (!elements.is_empty()).then(|| FrontendAnswer {
         address: key.to_string(),
         kind: String::new(),

@@ -3,27 +3,17 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use backend::{Backend, Rendered};
-use backend_nftables::{Nftables, Piece, Table};
 use catalog::View;
 use dataplane::{
     Affinity, Dataplane, Family, Frontend, FrontendKey, ObjectKind, Service, ServiceKey,
     ServiceKind, ServicePort, ServiceRules, TrafficPolicy,
 };
 
-use super::answer::{
-    FrontendAnswer, HealthCheckAnswer, PieceAnswer, PieceStanding, PortAnswer, ServiceAnswer,
-};
+use super::answer::{FrontendAnswer, HealthCheckAnswer, PieceStanding, PortAnswer, ServiceAnswer};
+use super::comparison::Comparison;
 use super::endpoints::explain_endpoints;
-use super::{Evidence, Unknown, connections, verified};
+use super::{Evidence, Unknown, WholeRules, connections};
 use crate::inquiry::Standing;
-
-/// What is wanted of one family's table for one Service, and what the kernel was seen to hold.
-pub(super) struct Comparison {
-    wanted: Table,
-    /// `None`: no kernel was read.
-    found: Option<Table>,
-}
 
 /// The frontends of a Service; with a `port`, all those of the ports that have it as their name,
 /// their number or their node port.
@@ -80,13 +70,14 @@ fn is_of(frontend: &Frontend, port: &ServicePort) -> bool {
 pub(super) fn explain_service(
     service: &ServiceKey,
     keys: &[FrontendKey],
+    whole: &WholeRules,
     evidence: &Evidence<'_>,
 ) -> Option<ServiceAnswer> {
     let Some(Standing::Served { view, slices }) = evidence.told.services.get(service) else {
         return None;
     };
     let rules = evidence.dataplane.services().get(service);
-    let comparisons = compare(rules, evidence);
+    let comparisons = compare(rules, whole, evidence);
     let object = &view.service;
     let meant: Vec<&(FrontendKey, Arc<Frontend>)> = rules
         .iter()
@@ -101,9 +92,7 @@ pub(super) fn explain_service(
         .any(|port| object.externally_accessible(port));
     let is_meant = |family| is_meant(family, rules, &meant);
     let compared = comparisons.iter().filter(|(family, _)| is_meant(**family));
-    let memberships = compared.flat_map(|(_, comparison)| {
-        comparison.pieces(|wanted, found| wanted.compare_memberships(found))
-    });
+    let memberships = compared.flat_map(|(_, comparison)| comparison.memberships());
     // What this Service does not want, another one may. The node's own addresses are in a set of
     // that sort too; what is missing there is missed here.
     let memberships = memberships.filter(|piece| match piece.standing {
@@ -213,7 +202,7 @@ fn explain_frontend(
     service: &ServiceKey,
     key: &FrontendKey,
     frontend: &Frontend,
-    comparison: Option<&Comparison>,
+    comparison: Option<&Comparison<'_>>,
     evidence: &Evidence<'_>,
 ) -> FrontendAnswer {
     let claims = evidence.dataplane.frontends().get(key);
@@ -232,30 +221,27 @@ fn explain_frontend(
     if served_for.is_some() {
         answer.connections.clear();
     } else if let Some(comparison) = comparison {
-        answer.elements = comparison.pieces(|wanted, found| wanted.compare_elements(found, key));
-        let names = comparison.wanted.chains_of(key);
-        answer.chains = comparison.pieces(|wanted, found| {
-            let mut chains = wanted.compare_chains(found);
-            names
-                .iter()
-                .filter_map(|name| chains.remove(name))
-                .collect()
-        });
+        answer.elements = comparison.elements(key);
+        answer.chains = comparison.chains(key);
     }
     answer
 }
 
-/// Renders this Service alone, in the arrangement that is believed, for each family.
-fn compare(
+/// Compares this Service alone with what was found, for each family.
+fn compare<'a>(
     rules: Option<&Arc<ServiceRules>>,
-    evidence: &Evidence<'_>,
-) -> BTreeMap<Family, Comparison> {
-    let whole = evidence.dataplane;
-    let mut alone = Dataplane::new(Arc::clone(whole.node()), Arc::clone(whole.config()));
+    whole: &WholeRules,
+    evidence: &Evidence<'a>,
+) -> BTreeMap<Family, Comparison<'a>> {
+    let all = evidence.dataplane;
+    let mut alone = Dataplane::new(Arc::clone(all.node()), Arc::clone(all.config()));
     if let Some(rules) = rules {
         alone.set(Arc::clone(rules));
     }
-    let compare = |family: Family| (family, Comparison::new(family, &alone, evidence));
+    let compare = |family: Family| {
+        let whole = whole.get(&family);
+        (family, Comparison::new(family, &alone, whole, evidence))
+    };
     Family::ALL.map(compare).into()
 }
 
@@ -313,44 +299,5 @@ fn policy(policy: TrafficPolicy) -> &'static str {
     match policy {
         TrafficPolicy::Cluster => "Cluster",
         TrafficPolicy::Local => "Local",
-    }
-}
-
-// === impl Comparison ===
-
-impl Comparison {
-    /// What `wanted` comes to in `family`, in the arrangement that is believed, beside what was
-    /// found.
-    pub(super) fn new(family: Family, wanted: &Dataplane, evidence: &Evidence<'_>) -> Comparison {
-        let from = Rendered {
-            dataplane: Dataplane::default(),
-            rules: evidence.believed.get(&family).cloned().unwrap_or_default(),
-        };
-        Comparison {
-            wanted: Nftables::detached(family).render(wanted, &from),
-            found: evidence.kernel.table(family).cloned(),
-        }
-    }
-
-    /// The pieces that `compare` names, given what is wanted and what was found.
-    pub(super) fn pieces(
-        &self,
-        compare: impl FnOnce(&Table, &Table) -> Vec<Piece>,
-    ) -> Vec<PieceAnswer> {
-        match &self.found {
-            Some(found) => compare(&self.wanted, found)
-                .into_iter()
-                .map(verified)
-                .collect(),
-            None => {
-                let unverified = |piece: Piece| PieceAnswer {
-                    piece: piece.text,
-                    standing: PieceStanding::Unverified,
-                    found: Vec::new(),
-                };
-                let wanted = compare(&self.wanted, &self.wanted);
-                wanted.into_iter().map(unverified).collect()
-            }
-        }
     }
 }

@@ -6,18 +6,23 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use backend::Rendered;
+use answer::PieceStanding;
+use backend::Backend;
+use backend_nftables::{Nftables, Table};
 use catalog::{Unserved, View};
-use dataplane::{Endpoints, ObjectKind, ObjectName, Service, compile};
+use dataplane::{Config, Endpoints, ObjectKind, ObjectName, Service, compile};
 use netlink::nf_tables::{Operation, Transaction};
 use testkit::{mk_config, mk_endpoints, mk_node, mk_service};
+use xtables::{BuiltIn, Rule, TableChange, TableName};
+
+use crate::offline::render;
 
 /// Services, a kernel and whoever asks.
 struct World {
     dataplane: Dataplane,
     told: Told,
     rejections: Vec<Rejection>,
-    believed: BTreeMap<Family, Table>,
+    believed: BTreeMap<Family, Held>,
     kernel: Kernel,
 }
 
@@ -25,9 +30,17 @@ struct World {
 
 impl World {
     fn new(services: &[(Service, Endpoints)]) -> World {
+        World::carried_by(Mechanism::Nftables, services)
+    }
+
+    fn carried_by(mechanism: Mechanism, services: &[(Service, Endpoints)]) -> World {
         let node = mk_node(1).zone("a").build();
+        let config = Config {
+            mechanism,
+            ..Config::clone(&mk_config().build())
+        };
         let mut world = World {
-            dataplane: Dataplane::new(node, mk_config().build()),
+            dataplane: Dataplane::new(node, config.into()),
             told: Told::default(),
             rejections: Vec::new(),
             believed: BTreeMap::new(),
@@ -47,20 +60,33 @@ impl World {
             };
             world.told.services.insert(service.key.clone(), standing);
         }
-        world.believed = tables(&world.dataplane);
+        world.believed = rendered(&world.dataplane);
         world.kernel = observed(&world.believed);
         world
     }
 
     /// Somebody does something to the IPv4 table.
     fn damage(&mut self, operation: impl FnOnce(&Table) -> Operation) {
-        let mut table = self.believed[&Family::Ipv4].clone();
+        let mut held = self.believed[&Family::Ipv4].clone();
         let mut transaction = Transaction::new(netlink::nf_tables::Family::Ip, "signpost".into());
-        transaction.operations.push(operation(&table));
-        table.replay(&transaction).expect("the kernel takes it");
-        let mut tables = self.believed.clone();
-        tables.insert(Family::Ipv4, table);
-        self.kernel = observed(&tables);
+        transaction.operations.push(operation(&held.nftables));
+        let replayed = held.nftables.replay(&transaction);
+        replayed.expect("the kernel takes it");
+        self.find(held);
+    }
+
+    /// Somebody does something to the IPv4 rules of iptables.
+    fn damage_rules(&mut self, change: &TableChange) {
+        let mut held = self.believed[&Family::Ipv4].clone();
+        held.iptables.replay(change).expect("the kernel takes it");
+        self.find(held);
+    }
+
+    /// That is what the kernel has for IPv4.
+    fn find(&mut self, held: Held) {
+        let mut both = self.believed.clone();
+        both.insert(Family::Ipv4, held);
+        self.kernel = observed(&both);
     }
 
     fn ask(&self, question: &str) -> Result<Explanation, Unknown> {
@@ -71,6 +97,7 @@ impl World {
             believed: &self.believed,
             kernel: &self.kernel,
             families: &[],
+            variant: Variant::NfTables,
         };
         let question: Question = question.parse().expect("a question");
         explain(&question, &evidence)
@@ -86,16 +113,17 @@ impl World {
     }
 }
 
-fn tables(dataplane: &Dataplane) -> BTreeMap<Family, Table> {
-    let render = |family| Nftables::detached(family).render(dataplane, &Rendered::default());
-    Family::ALL.map(|family| (family, render(family))).into()
+fn rendered(dataplane: &Dataplane) -> BTreeMap<Family, Held> {
+    Family::ALL
+        .map(|family| (family, render(family, dataplane)))
+        .into()
 }
 
-fn observed(tables: &BTreeMap<Family, Table>) -> Kernel {
-    let tables = tables
+fn observed(held: &BTreeMap<Family, Held>) -> Kernel {
+    let held = held
         .iter()
-        .map(|(family, table)| (*family, Ok(table.clone())));
-    Kernel::Observed(tables.collect())
+        .map(|(family, held)| (*family, Ok(held.clone())));
+    Kernel::Observed(held.collect())
 }
 
 /// The operation that takes out the element that begins like this.
@@ -483,4 +511,103 @@ fn machines_are_told_the_same() {
     let elements = &service["frontends"][0]["elements"];
     assert_eq!(elements[0]["standing"], "present");
     assert_eq!(elements[1]["standing"], "missing");
+}
+
+/// A change of table nat that writes these chains.
+fn nat(chains: &[(&str, &[Rule])]) -> TableChange {
+    let chains = chains
+        .iter()
+        .map(|(name, rules)| ((*name).into(), (*rules).into()));
+    TableChange {
+        chains: chains.collect(),
+        ..TableChange::new(TableName::Nat)
+    }
+}
+
+#[test]
+fn in_mode_iptables_a_service_is_told_from_its_fields_to_its_rules() {
+    let services = [cart(), till(&["10.0.1.5:53"])];
+    let mut world = World::carried_by(Mechanism::Iptables, &services);
+    compare_with_golden("whole-iptables", &world.answer("shop/cart"));
+    let other = world.answer("shop/till");
+    assert!(!other.contains("! missing"), "nothing is wrong:\n{other}");
+
+    world.kernel = Kernel::NotAsked;
+    let explanation = world.ask("shop/till").expect("it is known");
+    let frontend = &explanation.services[0].frontends[0];
+    let mut pieces = frontend.elements.iter().chain(&frontend.chains);
+    assert!(pieces.all(|piece| piece.standing == PieceStanding::Unverified));
+    assert_eq!((frontend.elements.len(), frontend.chains.len()), (3, 2));
+}
+
+#[test]
+fn in_mode_iptables_where_the_kernel_differs_is_marked() {
+    let services = [till(&["10.0.1.5:53", "10.0.1.6:53"])];
+    let mut world = World::carried_by(Mechanism::Iptables, &services);
+    let believed = world.believed[&Family::Ipv4].iptables.to_string();
+    let of_service = |line: &&str| line.starts_with("-A SIGNPOST-SVC-");
+    let chain = believed
+        .lines()
+        .find(of_service)
+        .and_then(|line| line.split(' ').nth(1));
+    let chain = chain.expect("the Service has a chain");
+
+    world.damage_rules(&nat(&[(chain, &[])]));
+    compare_with_golden("missing-iptables", &world.answer("shop/till"));
+
+    world.damage_rules(&nat(&[("SIGNPOST-POSTROUTING", &[])]));
+    let text = world.answer("shop/till");
+    for line in [
+        "IPv4: ! the kernel differs from what was programmed: 1 chain to mend\n",
+        "  ! differs: nat chain SIGNPOST-POSTROUTING\n    in the kernel it is empty\n",
+    ] {
+        assert!(text.contains(line), "no {line:?} in:\n{text}");
+    }
+
+    let without_entry = TableChange {
+        entries: vec![(BuiltIn::Output, Vec::new())],
+        ..TableChange::new(TableName::Nat)
+    };
+    world.damage_rules(&without_entry);
+    let text = world.answer("shop/till");
+    assert!(
+        text.contains("  ! missing in the kernel: nat OUTPUT\n"),
+        "{text}"
+    );
+
+    world.find(Held::default());
+    let text = world.answer("shop/till");
+    assert!(
+        text.contains("IPv4: ! our rules are missing in the kernel\n"),
+        "{text}"
+    );
+    assert!(
+        text.contains("! missing in the kernel: iptables -t nat -A SIGNPOST-SERVICES"),
+        "{text}"
+    );
+}
+
+#[test]
+fn in_mode_iptables_what_nobody_wants_is_marked() {
+    let mut world = World::carried_by(Mechanism::Iptables, &[till(&["10.0.1.5:53"])]);
+    let other = World::carried_by(
+        Mechanism::Iptables,
+        &[till(&["10.0.1.5:53", "10.0.1.9:53"])],
+    );
+    world.kernel = observed(&other.believed);
+    let text = world.answer("shop/till").replace("\n        ", " ");
+    let line = "-j DNAT --to-destination 10.0.1.9:53\n";
+    let unwanted = text.lines().find(|line| line.contains("10.0.1.9:53"));
+    let unwanted = unwanted.expect("it is named");
+    assert!(
+        unwanted.starts_with("    ! not wanted: iptables -t nat -A SIGNPOST-SVC-"),
+        "{unwanted}"
+    );
+    assert!(text.contains(line), "{text}");
+
+    let gone = World::carried_by(Mechanism::Iptables, &[cart()]);
+    world.dataplane = gone.dataplane;
+    let text = world.answer("10.96.0.11:53/udp");
+    let line = "! not wanted: iptables -t nat -A SIGNPOST-SERVICES -d 10.96.0.11/32 -p udp";
+    assert!(text.contains(line), "{text}");
 }

@@ -1,5 +1,6 @@
 //! An explanation as people read it: at most 100 columns, what differs marked with `!`.
 
+use std::collections::BTreeSet;
 use std::fmt::{self, Display};
 
 use super::answer::{
@@ -10,6 +11,9 @@ use super::answer::{
 /// How wide a line may be.
 const WIDTH: usize = 100;
 
+/// What was told of a Service already.
+type Told<'a> = BTreeSet<(PieceStanding, &'a str)>;
+
 impl Display for Explanation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for remark in &self.remarks {
@@ -19,7 +23,7 @@ impl Display for Explanation {
             write_endpoint_of(f, use_of)?;
         }
         if let Some(unclaimed) = &self.unclaimed {
-            write_frontend(f, unclaimed)?;
+            write_frontend(f, unclaimed, &mut Told::new())?;
         }
         for service in &self.services {
             write_service(f, service)?;
@@ -65,12 +69,13 @@ fn write_service(f: &mut fmt::Formatter<'_>, service: &ServiceAnswer) -> fmt::Re
     for port in &service.ports {
         write_port(f, port)?;
     }
+    let mut told = Told::new();
     for frontend in &service.frontends {
-        write_frontend(f, frontend)?;
+        write_frontend(f, frontend, &mut told)?;
     }
     if !service.memberships.is_empty() {
         line(f, 2, "its cluster IPs, and its endpoints on this node")?;
-        write_pieces(f, 4, &service.memberships)?;
+        write_new(f, 4, &service.memberships, &mut told)?;
     }
     Ok(())
 }
@@ -137,7 +142,11 @@ fn write_endpoint_of(f: &mut fmt::Formatter<'_>, use_of: &EndpointOf) -> fmt::Re
     line(f, 4, &describe_endpoint(&use_of.endpoint))
 }
 
-fn write_frontend(f: &mut fmt::Formatter<'_>, frontend: &FrontendAnswer) -> fmt::Result {
+fn write_frontend<'a>(
+    f: &mut fmt::Formatter<'_>,
+    frontend: &'a FrontendAnswer,
+    told: &mut Told<'a>,
+) -> fmt::Result {
     let mut text = frontend.address.clone();
     if !frontend.kind.is_empty() {
         let port = match frontend.port.as_str() {
@@ -157,22 +166,33 @@ fn write_frontend(f: &mut fmt::Formatter<'_>, frontend: &FrontendAnswer) -> fmt:
         let text = format!("! not served for this Service: {other} has it too, and comes first");
         return line(f, 4, &text);
     }
-    write_pieces(f, 4, &frontend.elements)?;
+    write_new(f, 4, &frontend.elements, told)?;
     let (sound, damaged): (Vec<_>, Vec<_>) = frontend.chains.iter().partition(|chain| {
         matches!(
             chain.standing,
             PieceStanding::Present | PieceStanding::Unverified
         )
     });
-    let names: Vec<&str> = sound
+    let names: Vec<String> = sound
         .iter()
-        .map(|chain| chain.piece.trim_start_matches("chain "))
+        .map(|chain| chain.piece.replacen("chain ", "", 1))
         .collect();
     if !names.is_empty() {
         let word = if names.len() == 1 { "chain" } else { "chains" };
         line(f, 4, &format!("{word} {}", names.join(", ")))?;
     }
     write_pieces(f, 4, damaged)
+}
+
+/// Those pieces that were not told before: frontends of a Service share chains in mode iptables.
+fn write_new<'a>(
+    f: &mut fmt::Formatter<'_>,
+    indent: usize,
+    pieces: &'a [PieceAnswer],
+    told: &mut Told<'a>,
+) -> fmt::Result {
+    let new = |piece: &&'a PieceAnswer| told.insert((piece.standing, piece.piece.as_str()));
+    write_pieces(f, indent, pieces.iter().filter(new).collect::<Vec<_>>())
 }
 
 fn write_pieces<'a>(

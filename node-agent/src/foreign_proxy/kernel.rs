@@ -3,13 +3,16 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::io;
+use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use dataplane::Family;
 use netlink::nf_tables::{self, Entry, Jump, Operation, Transaction};
 use netlink::{CommitError, ObserveError, OpenError, Socket};
 use nix::net::if_::if_nametoindex;
 use thiserror::Error;
+use xtables::{TableName, Tables, Variant};
 
 use super::{Found, Legacy, Mechanism};
 
@@ -26,7 +29,13 @@ const PROOF: [(&str, &str); 4] = [
     ("mangle", "KUBE-PROXY-CANARY"),
 ];
 /// Where the kernel names the tables of legacy iptables, one a line.
-const LEGACY_TABLES: [&str; 2] = ["/proc/net/ip_tables_names", "/proc/net/ip6_tables_names"];
+const LEGACY_TABLES: [(xtables::Family, &str); 2] = [
+    (xtables::Family::Ipv4, "/proc/net/ip_tables_names"),
+    (xtables::Family::Ipv6, "/proc/net/ip6_tables_names"),
+];
+/// How the names of those chains of table `nat` begin that nobody but kube-proxy makes:
+/// `KUBE-SERVICES`, `KUBE-SVC-…`, `KUBE-SEP-…`.
+const LEGACY_PREFIX: &str = "KUBE-S";
 /// How many chains a transaction removes: nobody else on the node waits long for the kernel's lock.
 const CHAINS_AT_ONCE: usize = 2000;
 
@@ -106,17 +115,30 @@ pub(crate) fn observe() -> Result<Found, LookError> {
         found.add(Mechanism::Ipvs, Family::Ipv4);
         found.add(Mechanism::Ipvs, Family::Ipv6);
     }
-    for file in LEGACY_TABLES {
+    for (family, file) in LEGACY_TABLES {
         let names = match fs::read_to_string(file) {
             // A kernel that has no legacy iptables, or has not been asked for it.
             Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
             read => read.map_err(|source| LookError::Read { file, source })?,
         };
         if names.lines().any(|name| name == "nat") {
-            found.legacy = Legacy::Unreadable;
+            found.legacy = found.legacy.max(observe_legacy(family));
         }
     }
     Ok(found)
+}
+
+/// What table `nat` of the legacy variant has of kube-proxy's.
+fn observe_legacy(family: xtables::Family) -> Legacy {
+    // Nothing is changed, so that no lock is taken.
+    let (lock, patience) = (Path::new(""), Duration::ZERO);
+    let tables = Tables::open(Variant::Legacy, family, LEGACY_PREFIX, lock, patience);
+    let chains = tables.map(|mut tables| tables.observe(TableName::Nat).map(|held| held.chains));
+    match chains {
+        Ok(Ok(chains)) if chains.is_empty() => Legacy::None,
+        Ok(Ok(_)) => Legacy::Chains,
+        Ok(Err(_)) | Err(_) => Legacy::Unreadable,
+    }
 }
 
 /// Removes the table of mode nftables, of one family, in one transaction. Established connections go

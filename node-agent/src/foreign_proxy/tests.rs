@@ -58,7 +58,7 @@ fn nothing_found_is_false_and_not_looked_is_not_said() {
     assert_eq!(finding(&Sight::None), None);
 }
 
-/// What only other programs can read is unknown, unless kube-proxy itself says that it is its own.
+/// What cannot be read is unknown, unless kube-proxy itself says that it is its own.
 #[test]
 fn legacy_rules_are_unknown_until_somebody_says_whose_they_are() {
     let legacy = Found {
@@ -68,6 +68,12 @@ fn legacy_rules_are_unknown_until_somebody_says_whose_they_are() {
     let (status, reason, _) = told(legacy.clone(), KubeProxy::Silent);
     assert_eq!((status, reason), (Status::Unknown, "LegacyRulesUnread"));
     let (status, reason, _) = told(legacy, ANSWERS);
+    assert_eq!((status, reason), (Status::True, "KubeProxyIptables"));
+    let seen = Found {
+        legacy: Legacy::Chains,
+        ..Found::default()
+    };
+    let (status, reason, _) = told(seen, KubeProxy::Silent);
     assert_eq!((status, reason), (Status::True, "KubeProxyIptables"));
 }
 

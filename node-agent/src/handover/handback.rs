@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crds::profile::mechanism::Mode;
 use dataplane::Family;
 use jiff::Timestamp;
 use reconciler::{Activity, Report};
@@ -9,7 +10,7 @@ use runtime::chain;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::preflight::{Point, some_of};
-use super::server::{Caller, Server, blocking};
+use super::server::{Caller, Ours, Server, blocking};
 use super::{Effort, Ending};
 use crate::duty::Duty;
 use crate::foreign_proxy::kernel;
@@ -40,7 +41,7 @@ impl Server {
             };
         }
         let sight = self.look().await;
-        let points = check_handback(&sight).await;
+        let points = check_handback(&sight, self.ours()).await;
         if !caller.allows(points, effort).await {
             return Ending::Refused;
         }
@@ -120,23 +121,26 @@ async fn expect_kube_proxy(caller: &mut Caller) -> bool {
     false
 }
 
-async fn check_handback(sight: &Sight) -> Vec<Point> {
+async fn check_handback(sight: &Sight, ours: Ours) -> Vec<Point> {
     let found = match sight {
         Sight::None => return Vec::new(),
         Sight::Refused(error) => return vec![Point::obstacle(error.clone())],
         Sight::Seen(found, _) => found.clone(),
     };
-    blocking(move || observe_points(&found)).await
+    blocking(move || observe_points(&found, ours)).await
 }
 
-fn observe_points(found: &Found) -> Vec<Point> {
+fn observe_points(found: &Found, ours: Ours) -> Vec<Point> {
     let mut points = Vec::new();
     for family in Family::ALL {
         let has = |mechanism| {
             let families = found.rules.get(&mechanism);
             families.is_some_and(|families| families.contains(&family))
         };
-        if has(Mechanism::Nftables) {
+        if has(Mechanism::Nftables) && ours.mode == Mode::Iptables {
+            let text = "kube-proxy's rules are here; which Services they name is not compared";
+            points.push(Point::note(format!("{family}: {text}")));
+        } else if has(Mechanism::Nftables) {
             points.push(match observe_difference(family) {
                 Err(error) => Point::warning(chain(&error).to_string()),
                 Ok(difference) if difference.only_ours.is_empty() => Point::note(format!(
@@ -162,17 +166,23 @@ fn observe_points(found: &Found) -> Vec<Point> {
         } else if has(Mechanism::Ipvs) {
             let text = "kube-proxy's device is here; which Services it serves is not compared";
             points.push(Point::note(format!("{family}: {text}")));
+        } else if found.legacy == Legacy::Chains {
+            let text = "kube-proxy's rules are here, in the legacy variant of iptables; which Services they \
+                name is not compared";
+            points.push(Point::note(format!("{family}: {text}")));
         } else if found.legacy == Legacy::Unreadable {
             let text = "only legacy iptables may have rules of kube-proxy, and they cannot be seen from here: \
                 iptables-legacy-save -t nat | grep KUBE-SVC";
             points.push(Point::warning(format!("{family}: {text}")));
         } else {
-            points.push(match observe_difference(family) {
+            let is_served = match ours.mode {
+                Mode::Iptables => Ok(ours.services > 0),
+                _ => observe_difference(family).map(|difference| !difference.only_ours.is_empty()),
+            };
+            points.push(match is_served {
                 Err(error) => Point::warning(chain(&error).to_string()),
-                Ok(difference) if difference.only_ours.is_empty() => {
-                    Point::note(format!("{family}: nothing is served, by nobody"))
-                }
-                Ok(_) => Point::warning(format!(
+                Ok(false) => Point::note(format!("{family}: nothing is served, by nobody")),
+                Ok(true) => Point::warning(format!(
                     "{family}: no rules of kube-proxy are here, and connections, also established ones, \
                      would end: start it first\n{START_KUBE_PROXY}"
                 )),

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use crds::profile::mechanism::Mode;
 use runtime::{Stop, chain};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::UnixListener;
@@ -20,6 +21,7 @@ use super::{Effort, Reply, Request, What, socket_within};
 use crate::board::Board;
 use crate::duty::HandbackMark;
 use crate::foreign_proxy::{self, Sight};
+use crate::mechanism::findings;
 
 /// How long a request may take to arrive, and its longest form in bytes.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -30,6 +32,15 @@ pub(crate) struct Server {
     socket: PathBuf,
     pub(super) board: Arc<Board>,
     pub(super) mark: HandbackMark,
+}
+
+/// What of ours is to be compared with another proxy's.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Ours {
+    /// The mode in which the node is served, or is to be.
+    pub(super) mode: Mode,
+    /// How many Services are.
+    pub(super) services: usize,
 }
 
 /// Who asked. What was begun goes on when they are gone.
@@ -115,6 +126,20 @@ impl Server {
         let sight = blocking(foreign_proxy::observe).await;
         self.board.post_sight(sight.clone());
         sight
+    }
+
+    /// What there is of ours.
+    pub(super) fn ours(&self) -> Ours {
+        let view = self.board.view().borrow().clone();
+        let wanted = || view.map_or_else(Mode::default, |view| view.effective.mode);
+        let report = self.board.report().borrow().clone();
+        let families = report.iter().flat_map(|report| &report.families);
+        let programmed = families.filter_map(|family| family.programmed.as_ref());
+        let services = programmed.map(|dataplane| dataplane.services().len());
+        Ours {
+            mode: findings::mode(&self.board.carried()).unwrap_or_else(wanted),
+            services: services.max().unwrap_or_default(),
+        }
     }
 }
 

@@ -3,13 +3,14 @@
 use std::time::Duration;
 
 use crds::condition::{self, Status, status_of};
+use crds::profile::mechanism::Mode;
 use dataplane::Family;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use runtime::chain;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::preflight::{Point, some_of};
-use super::server::{Caller, Server, blocking};
+use super::server::{Caller, Ours, Server, blocking};
 use super::{Effort, Ending};
 use crate::duty::Duty;
 use crate::foreign_proxy::kernel::{self, Entanglements, LookError};
@@ -124,7 +125,7 @@ impl Server {
                 caller.say(VIRTUAL_SERVERS).await;
                 return Ending::Failed;
             }
-            (true, Legacy::Unreadable) => {
+            (true, Legacy::Unreadable | Legacy::Chains) => {
                 "Signpost serves this node's Services; what the legacy variant of iptables has was left as it is"
             }
             (true, Legacy::None) => {
@@ -150,7 +151,8 @@ impl Server {
             );
             points.push(Point::warning(text));
         }
-        points.extend(blocking(move || observe_points(&found, duty)).await);
+        let ours = self.ours();
+        points.extend(blocking(move || observe_points(&found, duty, ours)).await);
         points
     }
 
@@ -199,12 +201,21 @@ fn readiness(server: &Server, duty: Duty) -> Point {
 }
 
 /// What the kernel says about the rules that were found.
-fn observe_points(found: &Found, duty: Duty) -> Vec<Point> {
+fn observe_points(found: &Found, duty: Duty, ours: Ours) -> Vec<Point> {
     let mut points = Vec::new();
-    if found.legacy == Legacy::Unreadable {
-        let text = "the legacy variant of iptables has a table nat here, which only its own programs can \
-            change: if there are chains KUBE-SVC-* in it (iptables-legacy-save -t nat), remove them with \
-            kube-proxy --cleanup, in the image that kube-proxy has, before anything else";
+    let legacy = match found.legacy {
+        Legacy::None => None,
+        Legacy::Unreadable => Some(
+            "the legacy variant of iptables has a table nat here that cannot be read: if there are chains \
+             KUBE-SVC-* in it (iptables-legacy-save -t nat), remove them with kube-proxy --cleanup, in the image \
+             that kube-proxy has, before anything else",
+        ),
+        Legacy::Chains => Some(
+            "rules of kube-proxy are in the legacy variant of iptables, and stay (iptables-legacy-save -t nat): \
+             remove them with kube-proxy --cleanup, in the image that kube-proxy has, before anything else",
+        ),
+    };
+    if let Some(text) = legacy {
         points.push(match found.rules.is_empty() {
             true => Point::warning(text),
             false => Point::note(text),
@@ -217,11 +228,16 @@ fn observe_points(found: &Found, duty: Duty) -> Vec<Point> {
         points.push(Point::note("no rules of kube-proxy are here to be removed"));
     }
     let removable = found.removable();
-    if removable.iter().any(|(of, _)| *of == Mechanism::Iptables) {
+    let from_iptables = removable.iter().any(|(of, _)| *of == Mechanism::Iptables);
+    if from_iptables && ours.mode != Mode::Iptables {
         points.push(Point::note(FROM_IPTABLES));
     }
     for (mechanism, family) in removable {
         let some = match mechanism {
+            Mechanism::Nftables if ours.mode == Mode::Iptables => {
+                let text = "which Services kube-proxy's rules name is not compared with ours";
+                Ok(vec![Point::note(format!("{family}: {text}"))])
+            }
             Mechanism::Nftables => observe_nftables(family, duty),
             _ => observe_iptables(family),
         };

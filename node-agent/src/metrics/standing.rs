@@ -10,6 +10,7 @@ use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::gauge::ConstGauge;
 
+use super::iptables;
 use crate::board::Board;
 
 /// Reads the board at each scrape.
@@ -36,7 +37,7 @@ impl Standing {
             ),
             (
                 "signpost_elements",
-                "Elements the kernel is believed to hold",
+                "Elements, or rules of iptables, the kernel is believed to hold",
                 float(board.elements()),
             ),
             (
@@ -89,7 +90,8 @@ impl Standing {
 impl Collector for Standing {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
         self.encode_totals(&mut encoder)?;
-        self.encode_no_local_endpoints(&mut encoder)
+        self.encode_no_local_endpoints(&mut encoder)?;
+        iptables::encode_rules(&self.0, &mut encoder)
     }
 }
 
@@ -116,6 +118,6 @@ fn without_local_endpoints(programmed: &Dataplane, family: Family) -> [(&'static
     [("internal", internal.len()), ("external", external.len())]
 }
 
-fn float(number: usize) -> f64 {
+pub(super) fn float(number: usize) -> f64 {
     f64::from(u32::try_from(number).unwrap_or(u32::MAX))
 }

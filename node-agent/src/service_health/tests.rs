@@ -210,7 +210,7 @@ impl Rig {
         };
         self.proxy.reported(&report);
         self.board
-            .post_report(report, BTreeMap::new(), Instant::now());
+            .post_report(report, BTreeMap::new(), BTreeMap::new(), Instant::now());
     }
 
     async fn finish(self) {

@@ -3,8 +3,9 @@ use super::*;
 use std::time::SystemTime;
 
 use crds::condition::status_of;
+use crds::profile::mechanism::Mode;
 use crds::{ConfigHash, EffectiveConfig, NodeProxySpec};
-use dataplane::{Config, Node, ServiceKey};
+use dataplane::{Config, Mechanism, Node, ServiceKey};
 use reconciler::{Contest, Failing, Pace, Quarantined, Rounds};
 
 use crate::engine::SourceHealth;
@@ -55,6 +56,14 @@ fn programmed(family: Family, view: &View) -> FamilyStatus {
     }
 }
 
+fn by_nftables() -> BTreeMap<Family, mechanism::Standing> {
+    let standing = mechanism::Standing {
+        carrier: Some(Mechanism::Nftables),
+        ..mechanism::Standing::default()
+    };
+    Family::ALL.map(|family| (family, standing.clone())).into()
+}
+
 fn failing(mut family: FamilyStatus, recovery: Recovery) -> FamilyStatus {
     family.failing = Some(Failing {
         since: SystemTime::UNIX_EPOCH,
@@ -81,6 +90,8 @@ fn say(view: &View, report: Option<&Report>) -> NodeProxyStatus {
         view,
         report,
         elements: 0,
+        carried: &by_nftables(),
+        variants: &Sighting::None,
         latency: None,
         conntrack: None,
         connections: &conntrack::Standing::default(),
@@ -233,6 +244,8 @@ fn say_at(view: &View, report: &Report, now: SystemTime) -> NodeProxyStatus {
         view,
         report: Some(report),
         elements: 0,
+        carried: &by_nftables(),
+        variants: &Sighting::None,
         latency: None,
         conntrack: None,
         connections: &conntrack::Standing::default(),
@@ -374,6 +387,8 @@ fn a_node_that_was_handed_back_is_not_ready_and_says_who_serves() {
             view: &view,
             report: Some(report),
             elements: 0,
+            carried: &by_nftables(),
+            variants: &Sighting::None,
             latency: None,
             conntrack: None,
             connections: &conntrack::Standing::default(),

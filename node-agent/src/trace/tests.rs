@@ -2,13 +2,20 @@ use super::*;
 
 use std::collections::BTreeMap;
 
-use backend::{Backend, Rendered};
-use backend_nftables::Nftables;
+use dataplane::Config;
 use testkit::{mk_config, mk_endpoints, mk_node, mk_service};
 
-/// One Service with a node port, an endpoint here and one elsewhere.
-fn dataplane(endpoints: &[(&str, &str)]) -> Dataplane {
+use crate::offline::render;
+
+const BOTH_MECHANISMS: [Mechanism; 2] = [Mechanism::Nftables, Mechanism::Iptables];
+
+/// One Service with a node port and these endpoints, by address and node.
+fn dataplane(mechanism: Mechanism, endpoints: &[(&str, &str)]) -> Dataplane {
     let (node, config) = (mk_node(1).build(), mk_config().build());
+    let config = Config {
+        mechanism,
+        ..Config::clone(&config)
+    };
     let service = mk_service("shop/cart")
         .cluster_ip("10.96.0.10")
         .port("", 80)
@@ -18,15 +25,14 @@ fn dataplane(endpoints: &[(&str, &str)]) -> Dataplane {
         list = list.ready(address, node);
     }
     let rules = dataplane::compile(&service.build(), &list.build(), &node, &config);
-    let mut dataplane = Dataplane::new(node, config);
+    let mut dataplane = Dataplane::new(node, config.into());
     dataplane.set(rules.into());
     dataplane
 }
 
 fn kernel(dataplane: &Dataplane) -> Kernel {
-    let render = |family| Nftables::detached(family).render(dataplane, &Rendered::default());
-    let tables = Family::ALL.map(|family| (family, Ok(render(family))));
-    Kernel::Observed(tables.into())
+    let held = Family::ALL.map(|family| (family, Ok(render(family, dataplane))));
+    Kernel::Observed(held.into())
 }
 
 fn ask(packet: &str, dataplane: &Dataplane, kernel: &Kernel) -> Trace {
@@ -38,7 +44,7 @@ const BOTH: &[(&str, &str)] = &[("10.0.1.5:8080", "node-1"), ("10.0.2.7:8080", "
 
 #[test]
 fn a_packet_is_followed_hook_by_hook() {
-    let dataplane = dataplane(BOTH);
+    let dataplane = dataplane(Mechanism::Nftables, BOTH);
     let trace = ask(
         "203.0.113.2 -> 192.168.0.1:30080/tcp",
         &dataplane,
@@ -82,50 +88,137 @@ the way to 10.0.1.5:8080 masqueraded or 10.0.2.7:8080 masqueraded
 }
 
 #[test]
+fn a_packet_is_followed_from_rule_to_rule() {
+    let dataplane = dataplane(Mechanism::Iptables, BOTH);
+    let trace = ask(
+        "203.0.113.2 -> 192.168.0.1:30080/tcp",
+        &dataplane,
+        &kernel(&dataplane),
+    );
+    assert_eq!(
+        trace.to_string(),
+        "\
+outside 203.0.113.2 -> 192.168.0.1:30080/tcp
+  taken for somebody outside: this node knows nothing of that address
+wanted: 10.0.1.5:8080, 10.0.2.7:8080 masqueraded
+the rules in the kernel: 10.0.1.5:8080, 10.0.2.7:8080 masqueraded
+they agree
+
+the way to 10.0.1.5:8080 masqueraded or 10.0.2.7:8080 masqueraded
+  PREROUTING (nat)
+    SIGNPOST-SERVICES
+      -d 192.168.0.1/32 -j SIGNPOST-NODEPORTS
+    SIGNPOST-NODEPORTS
+      -p tcp -m tcp --dport 30080 -m comment --comment \"shop/cart node port\" -g
+          SIGNPOST-EXT-N2HKNPJJEZ3AA3X
+    SIGNPOST-EXT-N2HKNPJJEZ3AA3X
+      mark 0x4000
+    SIGNPOST-SVC-N2HKNPJJEZ3AA3X
+      -p tcp -m statistic --mode random --probability 0.50000000000 -m comment --comment \"shop/cart
+          -> 10.0.1.5:8080\" -j DNAT --to-destination 10.0.1.5:8080
+      or -p tcp -m comment --comment \"shop/cart -> 10.0.2.7:8080\" -j DNAT --to-destination
+          10.0.2.7:8080
+      dnat to 10.0.1.5:8080
+      or dnat to 10.0.2.7:8080
+  FORWARD (filter)
+    SIGNPOST-FORWARD
+      -m conntrack --ctstate NEW -j SIGNPOST-LEAVING
+    SIGNPOST-LEAVING
+    SIGNPOST-CLUSTER-IPS: nothing applies
+    SIGNPOST-FORWARD
+      -m mark --mark 0x4000/0x4000 -j ACCEPT
+      accept
+  POSTROUTING (nat)
+    SIGNPOST-POSTROUTING
+      -m mark --mark 0x4000/0x4000 -g SIGNPOST-MASQUERADE
+    SIGNPOST-MASQUERADE
+      mark 0x0
+      masquerade
+"
+    );
+}
+
+#[test]
 fn a_way_that_differs_in_more_than_a_number_is_told_by_itself() {
-    let dataplane = dataplane(BOTH);
-    let trace = ask("10.0.1.5 -> 10.96.0.10:80", &dataplane, &kernel(&dataplane));
-    assert!(trace.agree, "{trace}");
-    let outcomes: Vec<&str> = trace.ways.iter().map(|way| way.outcome.as_str()).collect();
-    assert_eq!(outcomes, ["10.0.1.5:8080 masqueraded", "10.0.2.7:8080"]);
-    let hairpin = "hairpins { 10.0.1.5 . 10.0.1.5 . tcp . 8080 }";
-    assert!(trace.to_string().contains(hairpin), "{trace}");
+    for (mechanism, hairpin) in [
+        (
+            Mechanism::Nftables,
+            "hairpins { 10.0.1.5 . 10.0.1.5 . tcp . 8080 }",
+        ),
+        (
+            Mechanism::Iptables,
+            "-s 10.0.1.5/32 -d 10.0.1.5/32 -p tcp -m tcp --dport 8080 -j MASQUERADE",
+        ),
+    ] {
+        let dataplane = dataplane(mechanism, BOTH);
+        let trace = ask("10.0.1.5 -> 10.96.0.10:80", &dataplane, &kernel(&dataplane));
+        assert!(trace.agree, "{trace}");
+        let outcomes: Vec<&str> = trace.ways.iter().map(|way| way.outcome.as_str()).collect();
+        assert_eq!(outcomes, ["10.0.1.5:8080 masqueraded", "10.0.2.7:8080"]);
+        assert!(trace.to_string().contains(hairpin), "{trace}");
+    }
 }
 
 #[test]
 fn a_refused_packet_ends_where_it_is_refused() {
-    let dataplane = dataplane(&[]);
-    let trace = ask("10.0.1.9 -> 10.96.0.10:80", &dataplane, &kernel(&dataplane));
-    let text = trace.to_string();
-    assert_eq!(trace.taken, "reject");
-    assert!(
-        text.contains("refusals { 10.96.0.10 . tcp . 80 : goto refuse }"),
-        "{text}"
-    );
-    assert!(text.ends_with("    refuse\n      reject\n"), "{text}");
+    for (mechanism, words, end) in [
+        (
+            Mechanism::Nftables,
+            "refusals { 10.96.0.10 . tcp . 80 : goto refuse }",
+            "    refuse\n      reject\n",
+        ),
+        (
+            Mechanism::Iptables,
+            "\"shop/cart cluster IP has no endpoints\"",
+            "-j REJECT\n      reject\n",
+        ),
+    ] {
+        let dataplane = dataplane(mechanism, &[]);
+        let trace = ask("10.0.1.9 -> 10.96.0.10:80", &dataplane, &kernel(&dataplane));
+        let text = trace.to_string();
+        assert_eq!(trace.taken, "reject");
+        // Lines are folded between words.
+        let unfolded = text.replace("\n          ", " ");
+        assert!(unfolded.contains(words), "no {words:?} in:\n{text}");
+        assert!(text.ends_with(end), "{text}");
+    }
 }
 
 #[test]
 fn rules_that_lead_elsewhere_do_not_agree() {
-    let (wanted, held) = (dataplane(BOTH), dataplane(&BOTH[..1]));
+    for mechanism in BOTH_MECHANISMS {
+        let (wanted, held) = (dataplane(mechanism, BOTH), dataplane(mechanism, &BOTH[..1]));
+        let trace = ask("10.0.1.9 -> 10.96.0.10:80", &wanted, &kernel(&held));
+        assert!(!trace.agree);
+        let text = trace.to_string();
+        assert!(
+            text.contains("wanted: 10.0.1.5:8080, 10.0.2.7:8080\n"),
+            "{text}"
+        );
+        assert!(
+            text.contains("the rules in the kernel: 10.0.1.5:8080\n! they do not agree\n"),
+            "{text}"
+        );
+    }
+}
+
+/// A node whose kernel cannot do what the profile asks for is served by the other mechanism.
+#[test]
+fn a_packet_takes_the_rules_that_are_there() {
+    let (wanted, held) = (
+        dataplane(Mechanism::Iptables, BOTH),
+        dataplane(Mechanism::Nftables, BOTH),
+    );
     let trace = ask("10.0.1.9 -> 10.96.0.10:80", &wanted, &kernel(&held));
-    assert!(!trace.agree);
-    let text = trace.to_string();
-    assert!(
-        text.contains("wanted: 10.0.1.5:8080, 10.0.2.7:8080\n"),
-        "{text}"
-    );
-    assert!(
-        text.contains("the rules in the kernel: 10.0.1.5:8080\n! they do not agree\n"),
-        "{text}"
-    );
+    assert!(trace.agree, "{trace}");
 }
 
 #[test]
 fn without_rules_there_is_no_way() {
     let wording: Wording = "10.0.1.9 -> 10.96.0.10:80".parse().expect("a packet");
     let refused = BTreeMap::from([(Family::Ipv4, Err("permission denied".to_owned()))]);
-    let error = trace(&wording, &dataplane(BOTH), &Kernel::Observed(refused));
+    let dataplane = dataplane(Mechanism::Nftables, BOTH);
+    let error = trace(&wording, &dataplane, &Kernel::Observed(refused));
     let error = error.expect_err("nothing was read").to_string();
-    assert_eq!(error, "the IPv4 table could not be read: permission denied");
+    assert_eq!(error, "the IPv4 rules could not be read: permission denied");
 }

@@ -25,15 +25,21 @@ pub fn scenario_files() -> Result<Vec<PathBuf>> {
 /// A test for each scenario, told to the depth that `depth` makes for it.
 pub fn trials<D: Depth>(
     update: Update,
-    depth: impl Fn(&Script) -> Result<D> + Copy + Send + 'static,
+    depth: impl Fn(&Script) -> Result<D> + Clone + Send + 'static,
+) -> Result<Vec<Trial>> {
+    trials_named("", update, depth)
+}
+
+/// The same, with a beginning for the names of the tests.
+pub fn trials_named<D: Depth>(
+    prefix: &str,
+    update: Update,
+    depth: impl Fn(&Script) -> Result<D> + Clone + Send + 'static,
 ) -> Result<Vec<Trial>> {
     let mut trials = Vec::new();
     for path in scenario_files()? {
-        let name = path
-            .file_stem()
-            .unwrap_or_default()
-            .to_string_lossy()
-            .into_owned();
+        let story = path.file_stem().unwrap_or_default().to_string_lossy();
+        let (name, depth) = (format!("{prefix}{story}"), depth.clone());
         trials.push(trial(&name, move || tell(&path, update, depth)));
     }
     Ok(trials)

@@ -1,6 +1,7 @@
 //! A scenario as it is written.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::ops::RangeInclusive;
 
 use dataplane::{Packet, Verdict};
@@ -78,6 +79,8 @@ pub enum Dump {
     Dataplane,
     /// The elements of the nftables sets, both families.
     Nftables,
+    /// The rules of iptables that the story changes, both families.
+    Iptables,
     /// What is not honoured, as it is said to whoever wrote it.
     Rejections,
 }
@@ -210,12 +213,13 @@ fn parse_section_names(words: &[&str]) -> Result<Vec<String>, String> {
 fn parse_expectation(words: &[&str]) -> Result<Expectation, String> {
     let dump = match words.first() {
         Some(&"no") if words == ["no", "change"] => return Ok(Expectation::NoChange),
-        Some(&"dataplane") => Dump::Dataplane,
-        Some(&"nftables") => Dump::Nftables,
-        Some(&"rejections") => Dump::Rejections,
-        _ => {
-            let known = "expect takes `no change`, `dataplane`, `nftables` or `rejections`";
-            return Err(known.to_owned());
+        first => {
+            let dumps = Dump::ALL.into_iter();
+            let dump = dumps.map(|dump| (dump, dump.to_string()));
+            let mut dump = dump.filter(|(_, word)| first.is_some_and(|first| first == word));
+            let known =
+                "expect takes `no change`, `dataplane`, `nftables`, `iptables` or `rejections`";
+            dump.next().ok_or(known)?.0
         }
     };
     if words.len() > 2 {
@@ -223,6 +227,29 @@ fn parse_expectation(words: &[&str]) -> Result<Expectation, String> {
     }
     let section = words.join(" ");
     Ok(Expectation::Prints { dump, section })
+}
+
+// === impl Dump ===
+
+impl Dump {
+    const ALL: [Dump; 4] = [
+        Dump::Dataplane,
+        Dump::Nftables,
+        Dump::Iptables,
+        Dump::Rejections,
+    ];
+}
+
+impl fmt::Display for Dump {
+    /// The word of scenarios for it.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Dump::Dataplane => "dataplane",
+            Dump::Nftables => "nftables",
+            Dump::Iptables => "iptables",
+            Dump::Rejections => "rejections",
+        })
+    }
 }
 
 #[cfg(test)]

@@ -171,10 +171,10 @@ pub(crate) fn refused(cluster: &mut Cluster) -> Result<()> {
 
 pub(crate) fn another_mode(cluster: &mut Cluster) -> Result<()> {
     let clients = cluster.start_clients(Duration::from_millis(10))?;
-    cluster.patch_profile("default", &json!({"mode": "iptables"}))?;
+    cluster.patch_profile("default", &json!({"mode": "ipvs"}))?;
     let answered = |proxy: &NodeProxy| {
         is_node_ready(proxy)
-            && proxy.spec.config.mode == Mode::Iptables
+            && proxy.spec.config.mode == Mode::Ipvs
             && proxy.status.as_ref().is_some_and(|status| {
                 let reason = MODE_NOT_HONOURED;
                 status.mode == Some(Mode::Nftables)

@@ -10,6 +10,7 @@ use serde_json::Value;
 use tests::deadline::wait_for;
 use tests::network::enter_private_namespaces;
 use tests::trial::trial;
+use xtables::Variant;
 
 use stage::{SECOND_ENDPOINT, Stage};
 
@@ -34,7 +35,14 @@ fn main() -> Result<()> {
         ),
     ];
     let trials = tests.map(|(name, test)| trial(name, move || test(&Stage::build()?)));
-    libtest_mimic::run(&Arguments::from_args(), trials.into()).exit();
+    let with_iptables = [Variant::NfTables, Variant::Legacy].map(|variant| {
+        let name = format!("{variant}/rules_of_iptables_are_read_and_followed");
+        trial(&name, move || {
+            rules_of_iptables(&Stage::build_with_iptables(variant)?, variant)
+        })
+    });
+    let trials = trials.into_iter().chain(with_iptables);
+    libtest_mimic::run(&Arguments::from_args(), trials.collect()).exit();
 }
 
 fn contains_all(text: &str, wanted: &[&str]) -> Result<()> {
@@ -110,6 +118,51 @@ fn trace_follows_the_kernels_rules(stage: &Stage) -> Result<()> {
     // Whoever draws the slot that is gone is given the first one.
     let taken = "the rules in the kernel: 10.0.1.5:8080 x2, 10.0.1.7:8080\n";
     contains_all(&misled, &[taken])
+}
+
+fn rules_of_iptables(stage: &Stage, variant: Variant) -> Result<()> {
+    let packet = "10.0.1.9 -> 10.96.0.10:80/tcp";
+    let text = stage.agent.ask(&["explain", "demo/web:http"])?;
+    contains_all(
+        &text,
+        &[
+            " -d 10.96.0.10/32 -p tcp -m tcp --dport 80 -m comment",
+            "    ip6tables -t nat -A SIGNPOST-",
+            "IPv4: the kernel holds what was programmed, ",
+            "IPv6: the kernel holds what was programmed, ",
+            &format!(" rules of iptables ({variant})\n"),
+        ],
+    )?;
+    ensure!(!text.contains("! missing"), "something is wrong:\n{text}");
+    let mut words = text.split_whitespace();
+    let chain = words.find(|word| word.starts_with("SIGNPOST-SVC-"));
+    let chain = chain.context("no rule leads to the Service")?;
+
+    let text = stage.agent.ask(&["trace", packet])?;
+    contains_all(
+        &text,
+        &[
+            "the rules in the kernel: 10.0.1.5:8080, 10.0.1.6:8080, 10.0.1.7:8080\nthey agree\n",
+            "  PREROUTING (nat)\n    SIGNPOST-SERVICES\n",
+            "      or dnat to 10.0.1.6:8080\n",
+        ],
+    )?;
+
+    let differs = format!("! differs: nat chain {chain}\n      in the kernel it is empty\n");
+    let text = wait_for("an empty chain to be seen", PATIENCE, || {
+        stage.flush(variant, chain)?;
+        let text = stage.agent.ask(&["explain", "demo/web:http"])?;
+        Ok(text.contains(&differs).then_some(text))
+    })?;
+    let missing = format!("    ! missing in the kernel: iptables -t nat -A {chain} ");
+    let mending = "IPv4: ! the kernel differs from what was programmed: 1 chain to mend\n";
+    contains_all(&text, &[&missing, mending])?;
+    let misled = wait_for("a packet that goes astray", PATIENCE, || {
+        stage.flush(variant, chain)?;
+        let text = stage.agent.ask(&["trace", packet])?;
+        Ok(text.contains("! they do not agree\n").then_some(text))
+    })?;
+    contains_all(&misled, &["the rules in the kernel: reject\n"])
 }
 
 fn what_is_not_known_is_refused(stage: &Stage) -> Result<()> {

@@ -1,11 +1,14 @@
 //! An agent in a namespace of its own, that follows the example.
 
+use std::fs;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use tempfile::TempDir;
 use tests::lone_agent::{LoneAgent, Source, Sysctls, Workplace};
 use tests::network::{Namespace, Network};
+use xtables::Variant;
 
 /// What the agent follows.
 const EXAMPLE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/demo");
@@ -21,7 +24,6 @@ pub(crate) const SECOND_ENDPOINT: &str = "10.96.0.10 . tcp . 80 . 0x00000001";
 pub(crate) struct Stage {
     pub(crate) agent: LoneAgent,
     node: Namespace,
-    #[expect(dead_code, reason = "held for the sake of its end")]
     folder: TempDir,
     // Goes last: whatever else holds the namespace only holds its name.
     #[expect(dead_code, reason = "held for the sake of its end")]
@@ -33,13 +35,35 @@ pub(crate) struct Stage {
 impl Stage {
     /// Starts the agent and waits until it is ready.
     pub(crate) fn build() -> Result<Stage> {
+        Stage::follow(|_, _| Ok(EXAMPLE.into()))
+    }
+
+    /// The same in mode iptables, on a node where somebody else uses this variant.
+    pub(crate) fn build_with_iptables(variant: Variant) -> Result<Stage> {
+        Stage::follow(|folder, node| {
+            let rule = ["-A", "INPUT", "-i", "lo", "-j", "ACCEPT"];
+            run_iptables(node, folder, variant, &rule)?;
+            let manifests = folder.join("manifests");
+            fs::create_dir(&manifests)?;
+            for entry in fs::read_dir(EXAMPLE)? {
+                let entry = entry?;
+                let text = fs::read_to_string(entry.path())?;
+                let text = text.replace("mode: nftables", "mode: iptables");
+                fs::write(manifests.join(entry.file_name()), text)?;
+            }
+            Ok(manifests)
+        })
+    }
+
+    /// An agent that follows the manifests that `prepare` makes, or knows.
+    fn follow(prepare: impl FnOnce(&Path, &Namespace) -> Result<PathBuf>) -> Result<Stage> {
         let mut network = Network::new()?;
         let [node] = network.add_namespaces(["node-1"])?;
         node.configure("addr add 192.168.0.1/32 dev lo\naddr add fd00:192:168::1/128 dev lo\n")?;
         let folder = tempfile::tempdir()?;
         let agent = LoneAgent::start(&Workplace {
             node: node.clone(),
-            source: Source::Manifests(EXAMPLE.into()),
+            source: Source::Manifests(prepare(folder.path(), &node)?),
             folder: folder.path().to_owned(),
             sysctls: Sysctls::Writable,
             deadline: PROMPTLY,
@@ -59,4 +83,28 @@ impl Stage {
         let command = format!("delete element ip signpost endpoints {{ {SECOND_ENDPOINT} }}");
         let _ = self.node.nft(&[&command]);
     }
+
+    /// Empties a chain of IPv4's table nat.
+    pub(crate) fn flush(&self, variant: Variant, chain: &str) -> Result<()> {
+        let arguments = ["-t", "nat", "-F", chain];
+        run_iptables(&self.node, self.folder.path(), variant, &arguments)
+    }
+}
+
+/// Runs the program of `variant`, under the lock of the agent that has `folder`.
+fn run_iptables(
+    node: &Namespace,
+    folder: &Path,
+    variant: Variant,
+    arguments: &[&str],
+) -> Result<()> {
+    let mut command = match variant {
+        Variant::NfTables => node.command("iptables-nft"),
+        Variant::Legacy => node.command("iptables-legacy"),
+    };
+    command.env("XTABLES_LOCKFILE", folder.join("xtables.lock"));
+    let output = command.arg("-w").args(arguments).output()?;
+    let errors = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "{command:?}: {errors}");
+    Ok(())
 }

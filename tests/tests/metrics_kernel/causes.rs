@@ -1,11 +1,14 @@
 //! What moves which metric.
 
-use std::fs;
+use std::fs::{self, File};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use crds::condition::IPV4_PROGRAMMED;
+use crds::condition::reason::XTABLES_LOCK_HELD;
 use dataplane::{Family, Protocol};
+use rustix::fs::{FlockOperation, flock};
 use serde_json::json;
 use testkit::address_plan as addresses;
 use tests::network::{Outcome, Probe, Process, probe};
@@ -206,6 +209,35 @@ pub(crate) const CAUSES: &[Cause] = &[
             stage.apply("dns-endpoints", &endpoints("dns", &[None], SERVED, "UDP"))
         },
         moves: &["kubeproxy_conntrack_reconciler_deleted_entries_total"],
+    },
+    Cause {
+        what: "a profile asks for mode iptables where others use the legacy variant",
+        happens: |stage| {
+            stage.use_legacy_iptables()?;
+            let iptables = json!({"mode": "iptables", "iptables": {"localhostNodePorts": false}});
+            stage.apply("profile", &profile(&iptables))
+        },
+        moves: &[
+            "kubeproxy_sync_proxy_rules_iptables_total",
+            "kubeproxy_sync_proxy_rules_iptables_last",
+            "signpost_xtables_lock_wait_seconds",
+        ],
+    },
+    Cause {
+        what: "somebody holds the lock of iptables when endpoints go",
+        happens: |stage| {
+            let lock = File::open(stage.xtables_lock()?).context("the agent has made it")?;
+            flock(&lock, FlockOperation::LockExclusive)?;
+            stage.apply("web-endpoints", &endpoints("web", &[None], SERVED, "TCP"))?;
+            stage.wait_until("a round to fail", || {
+                let condition = stage.agent.condition(IPV4_PROGRAMMED)?;
+                Ok(condition.is_some_and(|said| said.reason == XTABLES_LOCK_HELD.name))
+            })
+        },
+        moves: &[
+            "kubeproxy_sync_proxy_rules_iptables_restore_failures_total",
+            "kubeproxy_sync_proxy_rules_iptables_partial_restore_failures_total",
+        ],
     },
     Cause {
         what: "the directory of manifests is not there",

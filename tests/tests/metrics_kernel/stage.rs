@@ -4,6 +4,7 @@
 use std::fs;
 use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -13,6 +14,7 @@ use tempfile::TempDir;
 use testkit::address_plan as addresses;
 use tests::lone_agent::{LoneAgent, Source, Sysctls, Workplace};
 use tests::network::{Namespace, Plan, PlannedNode, Server, Topology, start_server};
+use xtables::{BuiltIn, Rule, TableChange, TableName, Tables, Target, Variant};
 
 use crate::manifests;
 use crate::scrape::Scrape;
@@ -110,6 +112,27 @@ impl Stage {
         self.node()?.nft(&[command]).map(drop)
     }
 
+    /// Makes somebody else have a rule in the legacy variant of iptables.
+    pub(crate) fn use_legacy_iptables(&self) -> Result<()> {
+        let lock = self.xtables_lock()?;
+        let (family, prefix) = (xtables::Family::Ipv4, "THEIRS-");
+        let open = || Tables::open(Variant::Legacy, family, prefix, &lock, PROMPTLY);
+        let mut tables = self.node()?.enter(open)??;
+        let chain: Arc<str> = format!("{prefix}RULES").into();
+        let mut change = TableChange::new(TableName::Filter);
+        change.chains.push((Arc::clone(&chain), [].into()));
+        let jump = Rule::always(Target::Jump(chain));
+        change.entries.push((BuiltIn::Input, vec![jump]));
+        tables.commit(&[change])?;
+        Ok(())
+    }
+
+    /// The lock that the agent takes for the legacy variant of iptables.
+    pub(crate) fn xtables_lock(&self) -> Result<PathBuf> {
+        let manifests = Source::Manifests(PathBuf::new());
+        Ok(workplace(self.node()?, self.folder.path(), manifests).xtables_lock())
+    }
+
     /// Ends the agent and starts one that is to follow an API server nobody runs.
     pub(crate) fn follow_nobody(&mut self) -> Result<()> {
         let kubeconfig = self.folder.path().join("kubeconfig");
@@ -153,13 +176,17 @@ impl Stage {
 }
 
 fn start_agent(node: &Namespace, folder: &Path, source: Source) -> Result<LoneAgent> {
-    LoneAgent::start(&Workplace {
+    LoneAgent::start(&workplace(node, folder, source))
+}
+
+fn workplace(node: &Namespace, folder: &Path, source: Source) -> Workplace {
+    Workplace {
         node: node.clone(),
         source,
         folder: folder.to_owned(),
         sysctls: Sysctls::Writable,
         deadline: PROMPTLY,
-    })
+    }
 }
 
 /// Readers see the old manifest or the new one.

@@ -1,10 +1,10 @@
-//! The metrics of kube-proxy 1.36 that have a meaning in nftables mode (pkg/proxy/metrics/metrics.go),
+//! The metrics of kube-proxy 1.36 that have a meaning in mode nftables or iptables (pkg/proxy/metrics/metrics.go),
 //! of client-go (component-base/metrics/prometheus/restclient/metrics.go), and of every process
 //! (client_golang, prometheus/process_collector.go).
 //!
 //! Not among them: `sync_proxy_rules_nftables_cleanup_failures_total`. kube-proxy deletes stale chains
 //! in a transaction of their own, which can fail; what is stale here goes with the change that makes
-//! it so.
+//! it so. Nor those that kube-proxy counts with nfacct in mode iptables.
 
 /// One metric.
 #[derive(Debug)]
@@ -16,6 +16,7 @@ pub(crate) struct Row {
 }
 
 const FAMILY: &[&str] = &["ip_family"];
+const RULES: &[&str] = &["ip_family", "table"];
 
 pub(crate) const TABLE: &[Row] = &[
     histogram("kubeproxy_sync_proxy_rules_duration_seconds", FAMILY, sync),
@@ -49,6 +50,16 @@ pub(crate) const TABLE: &[Row] = &[
     ),
     counter(
         "kubeproxy_sync_proxy_rules_nftables_sync_failures_total",
+        FAMILY,
+    ),
+    gauge("kubeproxy_sync_proxy_rules_iptables_total", RULES),
+    gauge("kubeproxy_sync_proxy_rules_iptables_last", RULES),
+    counter(
+        "kubeproxy_sync_proxy_rules_iptables_restore_failures_total",
+        FAMILY,
+    ),
+    counter(
+        "kubeproxy_sync_proxy_rules_iptables_partial_restore_failures_total",
         FAMILY,
     ),
     counter("kubeproxy_proxy_healthz_total", &["code"]),

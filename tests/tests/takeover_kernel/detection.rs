@@ -115,7 +115,7 @@ pub(crate) fn kubelet_chains(stage: &mut Stage) -> Result<()> {
     Ok(())
 }
 
-/// Virtual servers, and the rules of the legacy variant of iptables, which no other program can read.
+/// Virtual servers, and rules of kube-proxy in the legacy variant of iptables.
 pub(crate) fn not_ours_to_remove(stage: &mut Stage) -> Result<()> {
     let iptables = ["--table", "nat", "--list"];
     let legacy = stage
@@ -126,7 +126,12 @@ pub(crate) fn not_ours_to_remove(stage: &mut Stage) -> Result<()> {
     let legacy = legacy.is_ok_and(|output| output.status.success());
     stage.start_agent()?;
     if legacy {
-        stage.wait_for_foreign("Unknown", "LegacyRulesUnread")?;
+        // A table alone is nobody's proxy.
+        stage.wait_for_foreign("False", "NoneFound")?;
+        let chain = ["--table", "nat", "--new-chain", "KUBE-SERVICES"];
+        let mut iptables = stage.node()?.command("iptables-legacy");
+        ensure!(iptables.args(chain).status()?.success(), "{chain:?}");
+        stage.wait_for_foreign("True", "KubeProxyIptables")?;
         let cleanup = "iptables-legacy-save -t nat";
         expect(stage.run(&["takeover"])?, false, cleanup)?;
         expect(

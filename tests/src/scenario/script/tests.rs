@@ -65,8 +65,8 @@ fn what_is_wrong_is_said_with_its_line() {
         ),
         ("restart now\n", "line 1: restart takes nothing"),
         (
-            "expect iptables\n",
-            "line 1: expect takes `no change`, `dataplane`, `nftables` or `rejections`",
+            "expect ipvs\n",
+            "line 1: expect takes `no change`, `dataplane`, `nftables`, `iptables` or `rejections`",
         ),
         (
             "expect dataplane a b\n",

@@ -1,0 +1,331 @@
+//! Where some rules differ from others, for people who ask about a Service.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use backend::{Piece, Standing};
+use dataplane::{Dataplane, Family, FrontendKey, Hairpin, Protocol, ServiceRules, Target};
+use xtables::{Rule, TableName, Target as Action};
+
+use crate::key::{Key, Shape};
+use crate::rules::{Chain, Rank, Rules};
+use crate::trees::TreeName;
+
+/// A chain and the table it is in.
+pub type ChainName = (TableName, Arc<str>);
+
+/// A rule, and the chain it is in.
+type Placed<'a> = (ChainName, &'a Rule);
+
+// === impl Rules ===
+
+impl Rules {
+    /// Whether there is anything of ours.
+    pub fn exist(&self) -> bool {
+        TableName::ALL
+            .iter()
+            .any(|table| !self.of(*table).chains.is_empty())
+    }
+
+    /// The chains that a packet to `key` is led through that not all packets are. Known of rules
+    /// that were rendered; none of those that were read from the kernel.
+    pub fn chains_of(&self, key: &FrontendKey) -> BTreeSet<ChainName> {
+        let (key, trees) = placed(key);
+        let mut chains = BTreeSet::new();
+        for name in trees {
+            let Some(tree) = self.trees.get(name) else {
+                continue;
+            };
+            let Some(entry) = tree.get(&key) else {
+                continue;
+            };
+            let table = name.table();
+            chains.extend(tree.path(&key).into_iter().map(|chain| (table, chain)));
+            let behind = entry.rule.leads_to().cloned().into_iter().collect();
+            chains.extend(self.reached(table, behind));
+        }
+        chains
+    }
+
+    /// The rules of `key` alone, here and in `found`: those by which it is looked up, and those of
+    /// the chains they lead to. Costs in proportion to both.
+    pub fn compare_rules(&self, found: &Rules, key: &FrontendKey) -> Vec<Piece> {
+        let mut pieces = Vec::new();
+        for table in TableName::ALL {
+            let (wanted, found) = (self.lookups(table, key), found.lookups(table, key));
+            let pairs = 0..wanted.len().max(found.len());
+            pieces.extend(pairs.filter_map(|at| {
+                let print = |placed: &Placed<'_>| print(key.family(), placed);
+                compare_texts(wanted.get(at).map(print), found.get(at).map(print))
+            }));
+        }
+        for table in TableName::ALL {
+            let behind = |rules: &Rules| {
+                let lookups = rules.lookups(table, key);
+                let first = lookups.iter().filter_map(|(_, rule)| rule.leads_to());
+                rules.reached(table, first.cloned().collect())
+            };
+            let mut chains = behind(self);
+            let own: BTreeSet<ChainName> = chains.iter().cloned().collect();
+            let others = behind(found).into_iter();
+            chains.extend(others.filter(|chain| !own.contains(chain)));
+            for chain in chains {
+                let (wanted, found) = (self.rules(&chain), found.rules(&chain));
+                pieces.extend(compare_listed(key.family(), &chain, wanted, found));
+            }
+        }
+        pieces
+    }
+
+    /// The rules of what else the Services of `of` need in `family`, here and in `found`: their cluster
+    /// IPs, their endpoints on this node, their health checks. None where these were read from the
+    /// kernel.
+    pub fn compare_memberships(&self, found: &Rules, of: &Dataplane, family: Family) -> Vec<Piece> {
+        let cluster_ips = of.cluster_ips();
+        let cluster_ips = cluster_ips
+            .iter()
+            .map(|(address, _)| Key::address(*address));
+        let hairpins = of.hairpins().iter().map(|(hairpin, _)| {
+            let Hairpin {
+                address,
+                protocol,
+                port,
+            } = *hairpin;
+            Key::address(address).with_port(protocol, port)
+        });
+        let health_check = |(_, rules): (_, &Arc<ServiceRules>)| {
+            let port = rules.health_check?.port;
+            Some(Key::port(Protocol::Tcp, port))
+        };
+        let health_checks = of.services().iter().filter_map(health_check);
+        let keys = cluster_ips
+            .map(|key| (TreeName::ClusterIps, key))
+            .chain(hairpins.map(|key| (TreeName::Hairpins, key)))
+            .chain(health_checks.map(|key| (TreeName::HealthChecks, key)));
+        let mut keys: Vec<(TreeName, Key)> = keys.collect();
+        keys.sort();
+        let piece = |(name, key): (TreeName, Key)| {
+            let rule = &self.trees.get(name)?.get(&key)?.rule;
+            let chain = self.chain_with(name, &key)?;
+            let standing = match found.rules(&chain).contains(rule) {
+                true => Standing::Present,
+                false => Standing::Missing,
+            };
+            let text = print(family, &(chain, rule));
+            Some(Piece { text, standing })
+        };
+        keys.into_iter().filter_map(piece).collect()
+    }
+
+    /// These chains, here and in `found`.
+    pub fn compare_chains(&self, found: &Rules, chains: &BTreeSet<ChainName>) -> Vec<Piece> {
+        let piece = |name: &ChainName| {
+            let rules = |rules: &Rules| {
+                let chain = rules.of(name.0).chains.get(&name.1)?;
+                Some(texts(&chain.rules))
+            };
+            let (table, chain) = name;
+            compare(format!("{table} chain {chain}"), rules(self), rules(found))
+        };
+        chains.iter().filter_map(piece).collect()
+    }
+
+    /// What all packets pass, here and in `found`: the rules that lead from the kernel's own chains
+    /// to ours, and the chains that are always there. Chains of ours that nobody wants, too.
+    pub fn compare_shared(&self, found: &Rules) -> Vec<Piece> {
+        let mut pieces = Vec::new();
+        for table in TableName::ALL {
+            let (wanted, held) = (self.of(table), found.of(table));
+            let hooks: BTreeSet<_> = wanted.entries.keys().chain(held.entries.keys()).collect();
+            for hook in hooks {
+                let rules = |entries: Option<&Vec<Rule>>| entries.map(|rules| texts(rules));
+                let (wanted, found) = (wanted.entries.get(hook), held.entries.get(hook));
+                let text = format!("{table} {hook}");
+                pieces.extend(compare(text, rules(wanted), rules(found)));
+            }
+            let shared = wanted.chains.iter().filter(|(_, chain)| chain.is_shared());
+            let held = held.chains.iter();
+            let surplus = held.filter(|(name, _)| wanted.chains.get(name).is_none());
+            let names = shared
+                .chain(surplus)
+                .map(|(name, _)| (table, Arc::clone(name)));
+            pieces.extend(self.compare_chains(found, &names.collect()));
+        }
+        pieces
+    }
+
+    /// Where these rules send connections to `key`, whoever makes them. Of rules that were read, too.
+    pub fn targets(&self, key: &FrontendKey) -> BTreeSet<Target> {
+        let lookups = self.lookups(TableName::Nat, key);
+        let first = lookups.iter().filter_map(|(_, rule)| rule.leads_to());
+        let chains = self.reached(TableName::Nat, first.cloned().collect());
+        let rules = chains.iter().flat_map(|chain| self.rules(chain));
+        let target = |rule: &Rule| match rule.target {
+            // A node port is asked for in both families alike.
+            Action::DestinationNat { address, port }
+                if dataplane::Family::of(address) == key.family() =>
+            {
+                let port = dataplane::Port::new(port)?;
+                Some(Target { address, port })
+            }
+            _ => None,
+        };
+        rules.filter_map(target).collect()
+    }
+
+    /// The rules by which `key` is looked up, in the order of their chains' names.
+    fn lookups(&self, table: TableName, key: &FrontendKey) -> Vec<Placed<'_>> {
+        let asked = lookup(key);
+        let is_lookup = |rule: &Rule| {
+            let same = Rule {
+                target: rule.target.clone(),
+                comment: rule.comment.clone(),
+                ..asked.clone()
+            };
+            // A health check asks for a port as a node port does, and is let in.
+            let is_let_in = table == TableName::Filter && rule.target == Action::Accept;
+            *rule == same && !is_let_in
+        };
+        let mut lookups: Vec<Placed<'_>> = Vec::new();
+        for (name, chain) in self.of(table).chains.iter() {
+            let rules = chain.rules.iter().filter(|rule| is_lookup(rule));
+            lookups.extend(rules.map(|rule| ((table, Arc::clone(name)), rule)));
+        }
+        lookups.sort_by(|(a, _), (b, _)| a.cmp(b));
+        lookups
+    }
+
+    /// `next` and all that they lead to, each once and before what it leads to.
+    fn reached(&self, table: TableName, mut next: Vec<Arc<str>>) -> Vec<ChainName> {
+        let mut chains: Vec<ChainName> = Vec::new();
+        next.reverse();
+        while let Some(name) = next.pop() {
+            let name = (table, name);
+            if chains.contains(&name) || self.of(table).chains.get(&name.1).is_none() {
+                continue;
+            }
+            let behind = self.rules(&name).iter().filter_map(Rule::leads_to);
+            next.extend(behind.rev().cloned());
+            chains.push(name);
+        }
+        chains
+    }
+
+    /// The rules of a chain; none where there is no such chain.
+    fn rules(&self, (table, name): &ChainName) -> &[Rule] {
+        let chain = self.of(*table).chains.get(name);
+        chain.map_or(&[], |chain| &chain.rules)
+    }
+
+    /// The chain that has the rule of `key`: one of the tree, or the one at its entrance.
+    fn chain_with(&self, name: TreeName, key: &Key) -> Option<ChainName> {
+        let (tree, table) = (self.trees.get(name)?, name.table());
+        if let Some(chain) = tree.path(key).pop() {
+            return Some((table, chain));
+        }
+        let rule = &tree.get(key)?.rule;
+        let mut chains = self.of(table).chains.iter();
+        let entrance = chains.find(|(_, c)| c.is_shared() && c.rules.contains(rule));
+        entrance.map(|(name, _)| (table, Arc::clone(name)))
+    }
+}
+
+impl Chain {
+    fn is_shared(&self) -> bool {
+        matches!(self.rank, Rank::Entrance | Rank::Inner | Rank::Outer)
+    }
+}
+
+/// What the rule that `key` is looked up by asks.
+fn lookup(key: &FrontendKey) -> Rule {
+    let (digits, _) = placed(key);
+    let shape = match key {
+        FrontendKey::Address { .. } => Shape {
+            address: Some(key.family()),
+        },
+        FrontendKey::NodePort { .. } => Shape { address: None },
+    };
+    shape.criteria(&digits).rule(Action::Accept)
+}
+
+/// The key in the trees, and the trees that may have it.
+fn placed(key: &FrontendKey) -> (Key, [TreeName; 2]) {
+    match *key {
+        FrontendKey::Address {
+            address,
+            protocol,
+            port,
+        } => (
+            Key::address(address).with_port(protocol, port),
+            [TreeName::Services, TreeName::Refusals],
+        ),
+        FrontendKey::NodePort { protocol, port, .. } => (
+            Key::port(protocol, port),
+            [TreeName::NodePorts, TreeName::NodePortRefusals],
+        ),
+    }
+}
+
+/// As the command by which a person would make it.
+fn print(family: Family, ((table, chain), rule): &Placed<'_>) -> String {
+    let program = match family {
+        Family::Ipv4 => "iptables",
+        Family::Ipv6 => "ip6tables",
+    };
+    format!("{program} -t {table} -A {chain} {rule}")
+}
+
+fn texts(rules: &[Rule]) -> Vec<String> {
+    rules.iter().map(ToString::to_string).collect()
+}
+
+/// One rule as it is wanted and as it was found; `None` if it is neither.
+fn compare_texts(wanted: Option<String>, found: Option<String>) -> Option<Piece> {
+    let text = wanted.clone().or(found.clone())?;
+    let rules = |text: Option<String>| text.map(|text| vec![text]);
+    compare(text, rules(wanted), rules(found))
+}
+
+/// The rules of one chain, one by one: those that are wanted in their order, then what is there
+/// beside them.
+fn compare_listed(
+    family: Family,
+    chain: &ChainName,
+    wanted: &[Rule],
+    found: &[Rule],
+) -> Vec<Piece> {
+    let mut surplus: Vec<&Rule> = found.iter().collect();
+    let mut pieces: Vec<Piece> = Vec::new();
+    for rule in wanted {
+        let at = surplus.iter().position(|found| *found == rule);
+        let standing = match at {
+            Some(at) => {
+                surplus.remove(at);
+                Standing::Present
+            }
+            None => Standing::Missing,
+        };
+        let text = print(family, &(chain.clone(), rule));
+        pieces.push(Piece { text, standing });
+    }
+    pieces.extend(surplus.into_iter().map(|rule| Piece {
+        text: print(family, &(chain.clone(), rule)),
+        standing: Standing::Unwanted,
+    }));
+    pieces
+}
+
+/// One piece as it is wanted and as it was found; `None` if it is neither.
+fn compare(text: String, wanted: Option<Vec<String>>, found: Option<Vec<String>>) -> Option<Piece> {
+    let standing = match (wanted, found) {
+        (Some(wanted), Some(found)) if wanted == found => Standing::Present,
+        (Some(_), Some(found)) => Standing::Different { found },
+        (Some(_), None) => Standing::Missing,
+        (None, Some(_)) => Standing::Unwanted,
+        (None, None) => return None,
+    };
+    Some(Piece { text, standing })
+}
+
+#[cfg(test)]
+mod tests;

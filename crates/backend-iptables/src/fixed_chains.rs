@@ -1,0 +1,227 @@
+//! The chains that are always there: from the kernel's own chains to the entrances of the trees.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use dataplane::{Config, Family};
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+use xtables::{AddressMatch, BuiltIn, Match, Rule, States, TableName, Target, Which};
+
+use crate::rules::{Chain, Rank};
+use crate::service_chains::host;
+use crate::trees::{TreeName, Trees};
+
+const SERVICES: &str = "SIGNPOST-SERVICES";
+const NODE_PORTS: &str = "SIGNPOST-NODEPORTS";
+const POSTROUTING: &str = "SIGNPOST-POSTROUTING";
+const MASQUERADE: &str = "SIGNPOST-MASQUERADE";
+const HAIRPINS: &str = "SIGNPOST-HAIRPINS";
+const INPUT: &str = "SIGNPOST-INPUT";
+const FORWARD: &str = "SIGNPOST-FORWARD";
+const OUTPUT: &str = "SIGNPOST-OUTPUT";
+const ARRIVING: &str = "SIGNPOST-ARRIVING";
+const LEAVING: &str = "SIGNPOST-LEAVING";
+const REFUSALS: &str = "SIGNPOST-REFUSALS";
+const NODE_PORT_REFUSALS: &str = "SIGNPOST-NODEPORT-REFUSALS";
+const CLUSTER_IPS: &str = "SIGNPOST-CLUSTER-IPS";
+const HEALTH_CHECKS: &str = "SIGNPOST-HEALTH-CHECKS";
+
+/// What becomes of packets that conntrack cannot make sense of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) enum Invalid {
+    /// They are not forwarded: one that went on without its NAT would make its receiver reset the
+    /// connection (kubernetes#74839).
+    #[default]
+    Dropped,
+    /// conntrack was told to be liberal, and there are none.
+    LetThrough,
+}
+
+/// Every fixed chain of `table`.
+pub(crate) fn render(
+    table: TableName,
+    family: Family,
+    config: &Config,
+    invalid: Invalid,
+    trees: &Trees,
+) -> Vec<(Arc<str>, Chain)> {
+    let tree = |name| trees.get(name);
+    let entrance = |name| tree(name).map_or_else(Vec::new, |tree| tree.entrance());
+    let used = |name| tree(name).is_some_and(|tree| !tree.is_empty());
+    match table {
+        TableName::Nat => {
+            let mut services = entrance(TreeName::Services);
+            if used(TreeName::NodePorts) {
+                services.extend(to_node_ports(family, config, NODE_PORTS, Hook::Nat));
+            }
+            let mut postrouting = vec![Rule {
+                matches: vec![marked(config)],
+                ..Rule::always(Target::Goto(MASQUERADE.into()))
+            }];
+            if used(TreeName::Hairpins) {
+                postrouting.push(Rule {
+                    matches: vec![Match::ConnectionState(States::DNAT)],
+                    ..Rule::always(Target::Goto(HAIRPINS.into()))
+                });
+            }
+            // The mark is taken off: a tunnel sends the same packet through here once more, in its
+            // envelope (kubernetes#92035).
+            let unmark = Target::Mark {
+                value: 0,
+                mask: config.mark.value(),
+            };
+            let masquerade = [unmark, Target::Masquerade].map(Rule::always).to_vec();
+            vec![
+                chain(NODE_PORTS, Rank::Entrance, entrance(TreeName::NodePorts)),
+                chain(HAIRPINS, Rank::Entrance, entrance(TreeName::Hairpins)),
+                chain(MASQUERADE, Rank::Inner, masquerade),
+                chain(SERVICES, Rank::Outer, services),
+                chain(POSTROUTING, Rank::Outer, postrouting),
+            ]
+        }
+        TableName::Filter => {
+            let jump_if_used =
+                |name, chain: &str| used(name).then(|| Rule::always(Target::Jump(chain.into())));
+            let refusals = jump_if_used(TreeName::Refusals, REFUSALS);
+            let mut arriving: Vec<Rule> = refusals.clone().into_iter().collect();
+            if used(TreeName::NodePortRefusals) {
+                let hook = Hook::Input;
+                arriving.extend(to_node_ports(family, config, NODE_PORT_REFUSALS, hook));
+            }
+            let mut leaving: Vec<Rule> = refusals.into_iter().collect();
+            leaving.extend(jump_if_used(TreeName::ClusterIps, CLUSTER_IPS));
+            // What is still addressed to a Service CIDR has no Service.
+            let cidrs = config.service_cidrs.iter();
+            let cidrs = cidrs.filter(|cidr| family_of(cidr) == family);
+            leaving.extend(cidrs.map(|cidr| Rule {
+                destination: Some(AddressMatch::within(*cidr)),
+                ..Rule::always(Target::Drop)
+            }));
+            let new = |to: &str| Rule {
+                matches: vec![Match::ConnectionState(States::NEW)],
+                ..Rule::always(Target::Jump(to.into()))
+            };
+            let mut input: Vec<Rule> = Vec::new();
+            input.extend(jump_if_used(TreeName::HealthChecks, HEALTH_CHECKS));
+            input.push(new(ARRIVING));
+            vec![
+                chain(REFUSALS, Rank::Entrance, entrance(TreeName::Refusals)),
+                chain(
+                    NODE_PORT_REFUSALS,
+                    Rank::Entrance,
+                    entrance(TreeName::NodePortRefusals),
+                ),
+                chain(CLUSTER_IPS, Rank::Entrance, entrance(TreeName::ClusterIps)),
+                chain(
+                    HEALTH_CHECKS,
+                    Rank::Entrance,
+                    entrance(TreeName::HealthChecks),
+                ),
+                chain(ARRIVING, Rank::Inner, arriving),
+                chain(LEAVING, Rank::Inner, leaving),
+                chain(INPUT, Rank::Outer, input),
+                chain(FORWARD, Rank::Outer, forward(config, invalid, new(LEAVING))),
+                chain(OUTPUT, Rank::Outer, vec![new(LEAVING)]),
+            ]
+        }
+    }
+}
+
+/// The rules by which packets come in from the kernel's own chains.
+pub(crate) fn entries(table: TableName) -> BTreeMap<BuiltIn, Vec<Rule>> {
+    let to = |at, chain: &str| {
+        let rule = Rule {
+            comment: Some("signpost".into()),
+            ..Rule::always(Target::Jump(chain.into()))
+        };
+        (at, vec![rule])
+    };
+    match table {
+        TableName::Nat => BTreeMap::from([
+            to(BuiltIn::Prerouting, SERVICES),
+            to(BuiltIn::Output, SERVICES),
+            to(BuiltIn::Postrouting, POSTROUTING),
+        ]),
+        TableName::Filter => BTreeMap::from([
+            to(BuiltIn::Input, INPUT),
+            to(BuiltIn::Forward, FORWARD),
+            to(BuiltIn::Output, OUTPUT),
+        ]),
+    }
+}
+
+/// What is forwarded: refusals first. Then what a firewall that forwards nothing by itself has to let
+/// through: connections that we redirected and masquerade, and whatever belongs to a connection.
+fn forward(config: &Config, invalid: Invalid, refusing: Rule) -> Vec<Rule> {
+    let state = |states, target| Rule {
+        matches: vec![Match::ConnectionState(states)],
+        ..Rule::always(target)
+    };
+    let mut rules = vec![refusing];
+    if invalid == Invalid::Dropped {
+        rules.push(state(States::INVALID, Target::Drop));
+    }
+    rules.push(Rule {
+        matches: vec![marked(config)],
+        ..Rule::always(Target::Accept)
+    });
+    let known = States::RELATED.or(States::ESTABLISHED);
+    rules.push(state(known, Target::Accept));
+    rules
+}
+
+fn marked(config: &Config) -> Match {
+    let bit = config.mark.value();
+    Match::Mark {
+        value: bit,
+        mask: bit,
+    }
+}
+
+/// Where a question about node ports is asked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Hook {
+    /// Of what is addressed to anybody.
+    Nat,
+    /// Of what is for this node.
+    Input,
+}
+
+/// Sends what is addressed to one of the node's addresses that accept node ports to `chain`. Loopback
+/// never does: replies to a redirected packet would be martians.
+fn to_node_ports(family: Family, config: &Config, chain: &str, hook: Hook) -> Vec<Rule> {
+    let jump = Rule::always(Target::Jump(chain.into()));
+    let Some(addresses) = config.node_ports.of(family) else {
+        let loopback: IpNet = match family {
+            Family::Ipv4 => Ipv4Net::new_assert([127, 0, 0, 0].into(), 8).into(),
+            Family::Ipv6 => Ipv6Net::new_assert(std::net::Ipv6Addr::LOCALHOST, 128).into(),
+        };
+        return vec![Rule {
+            destination: Some(AddressMatch::outside(loopback)),
+            matches: match hook {
+                Hook::Nat => vec![Match::LocalAddress(Which::Destination)],
+                Hook::Input => Vec::new(),
+            },
+            ..jump
+        }];
+    };
+    let addresses = addresses.iter().filter(|address| !address.is_loopback());
+    let rule = |address: &std::net::IpAddr| Rule {
+        destination: Some(host(*address)),
+        ..jump.clone()
+    };
+    addresses.map(rule).collect()
+}
+
+fn family_of(range: &IpNet) -> Family {
+    Family::of(range.addr())
+}
+
+fn chain(name: &str, rank: Rank, rules: Vec<Rule>) -> (Arc<str>, Chain) {
+    let chain = Chain {
+        rules: rules.into(),
+        services: Vec::new(),
+        rank,
+    };
+    (name.into(), chain)
+}

@@ -1,0 +1,45 @@
+//! Services as rules of iptables, in a tree.
+//!
+//! kube-proxy has one chain with a rule for each Service, which every first packet walks through.
+//! Here a packet is led to its Service by the digits of the address it asks for, sixteen rules at
+//! each step at most ([`tree`]); what it finds there are chains of that Service port alone
+//! ([`service_chains`]), with kube-proxy's own words for what they do. Names begin with `SIGNPOST-`;
+//! comments say `namespace/name:port`.
+//!
+//! ```text
+//! nat PREROUTING, OUTPUT -j SIGNPOST-SERVICES
+//!     -d 10.96.0.0/16   -j S-10.96.0.0/16   -g S-10.96.32.0/20   -g …
+//!         -d 10.96.0.10/32 -p tcp --dport 80   -g SVC-…    cluster IP
+//!         -d 192.0.2.7/32 -p tcp --dport 80    -g EXT-…    external IP
+//!     -m addrtype --dst-type LOCAL -j SIGNPOST-NODEPORTS   -p tcp --dport 30080 -g EXT-…
+//! FW-…    who may connect; EXT-…  marks for masquerade, or keeps to this node; SVC-…, SVL-…  DNAT at random
+//! nat POSTROUTING -j SIGNPOST-POSTROUTING      what is marked; what an endpoint sent to itself
+//! filter INPUT, FORWARD, OUTPUT                refuses what nat left as it was; lets health checks in
+//! ```
+//!
+//! The kernel is programmed by [`xtables`], without any program of iptables, in either of its
+//! variants.
+
+mod compare;
+mod diff;
+mod disturbances;
+mod fixed_chains;
+mod kernel;
+mod key;
+mod names;
+mod render;
+mod replay;
+mod rules;
+mod service_chains;
+mod simulate;
+mod tree;
+mod trees;
+
+pub use compare::ChainName;
+pub use diff::Change;
+pub use disturbances::Disturbances;
+pub use kernel::{Iptables, Lock, open, open_with_disturbances};
+pub use names::PREFIX;
+pub use replay::Refused;
+pub use rules::Rules;
+pub use simulate::{Memory, simulate, simulate_next, ways};

@@ -1,0 +1,375 @@
+//! What the kernel should hold, from what the node should do.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use backend::Rendered;
+use dataplane::{
+    Claims, Dataplane, Family, Frontend, FrontendKey, FrontendKind, Hairpin, Port, Precedence,
+    Protocol, ServiceKey, ServicePortName, ServiceRules,
+};
+use xtables::{Rule, TableName, Target};
+
+use crate::fixed_chains::{self, Invalid};
+use crate::key::{Key, Shape};
+use crate::names;
+use crate::rules::{Chain, Rank, Rules, TableRules};
+use crate::service_chains::{self, Comments, ServicePortChains};
+use crate::tree::{Entry, Tree};
+use crate::trees::{TreeName, Trees};
+
+/// What is the same for all Services of one family.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Setting {
+    pub(crate) family: Family,
+    pub(crate) comments: Comments,
+    pub(crate) invalid: Invalid,
+}
+
+/// Renders one family of `desired`. Where `from` is a dataplane's rules, only what differs from that
+/// dataplane is looked at. There is one arrangement, so `from` never changes what comes out.
+pub(crate) fn render(setting: Setting, desired: &Dataplane, from: &Rendered<Rules>) -> Rules {
+    let is_incremental =
+        from.rules.trees.are_known() && from.dataplane.config() == desired.config();
+    if is_incremental {
+        let mut rules = from.rules.clone();
+        rules.first = None;
+        return advance(setting, &from.dataplane, desired, rules);
+    }
+    let nothing = Dataplane::default();
+    let rules = Rules {
+        trees: Trees::new(setting.family),
+        ..Rules::default()
+    };
+    let mut rules = advance(setting, &nothing, desired, rules);
+    rules.first = first(setting, desired).map(Arc::new);
+    rules
+}
+
+/// The rules of those Services alone that come before all others; `None` where nobody does, or
+/// nobody else is there.
+fn first(setting: Setting, desired: &Dataplane) -> Option<Rules> {
+    let mut first = Dataplane::new(Arc::clone(desired.node()), Arc::clone(desired.config()));
+    for (_, service) in desired.services().iter() {
+        let precedence = service.frontends.iter().map(|(_, f)| f.precedence).min();
+        if precedence == Some(Precedence::First) {
+            first.set(Arc::clone(service));
+        }
+    }
+    let count = first.services().len();
+    if count == 0 || count == desired.services().len() {
+        return None;
+    }
+    let rules = Rules {
+        trees: Trees::new(setting.family),
+        ..Rules::default()
+    };
+    Some(advance(setting, &Dataplane::default(), &first, rules))
+}
+
+/// Takes `rules` from what they are for `before` to what they are for `desired`.
+fn advance(setting: Setting, before: &Dataplane, desired: &Dataplane, mut rules: Rules) -> Rules {
+    let trees_before = rules.trees.clone();
+    let ports = place_frontends(setting, before, desired, &mut rules.trees);
+    for port in &ports {
+        place_service_port(setting, before, desired, port, &mut rules);
+    }
+    place_memberships(setting, before, desired, &mut rules.trees);
+    for name in TreeName::ALL {
+        let empty = Trees::new(setting.family);
+        let (Some(old), Some(new)) = (
+            trees_before.get(name).or(empty.get(name)),
+            rules.trees.get(name),
+        ) else {
+            continue;
+        };
+        let changes = new.changes_since(old);
+        let table = rules_of(name.table(), &mut rules.nat, &mut rules.filter);
+        for (name, chain) in changes {
+            let chain = chain.map(|chain| Chain {
+                rules: chain.rules.into(),
+                services: chain.services,
+                rank: Rank::Tree(Reverse(chain.depth)),
+            });
+            table.put(name, chain);
+        }
+    }
+    for table in TableName::ALL {
+        let Setting {
+            family, invalid, ..
+        } = setting;
+        let chains = fixed_chains::render(table, family, desired.config(), invalid, &rules.trees);
+        let table_rules = rules.of_mut(table);
+        for (name, chain) in chains {
+            table_rules.put(name, Some(chain));
+        }
+        table_rules.entries = fixed_chains::entries(table);
+    }
+    rules
+}
+
+/// Gives every frontend that changed its rules in the trees. Returns the Service ports concerned.
+fn place_frontends(
+    setting: Setting,
+    before: &Dataplane,
+    desired: &Dataplane,
+    trees: &mut Trees,
+) -> BTreeSet<ServicePortName> {
+    let mut ports = BTreeSet::new();
+    for difference in before.frontends().differences(desired.frontends()) {
+        if difference.key.family() != setting.family {
+            continue;
+        }
+        let winner = |claims: &Claims<Arc<Frontend>>| Arc::clone(claims.winner().1);
+        let (old, new) = (difference.before.map(winner), difference.after.map(winner));
+        if old == new {
+            continue;
+        }
+        let (key, shape, dispatch, refusals) = match *difference.key {
+            FrontendKey::Address {
+                address,
+                protocol,
+                port,
+            } => (
+                Key::address(address).with_port(protocol, port),
+                Shape {
+                    address: Some(setting.family),
+                },
+                TreeName::Services,
+                TreeName::Refusals,
+            ),
+            FrontendKey::NodePort { protocol, port, .. } => (
+                Key::port(protocol, port),
+                Shape { address: None },
+                TreeName::NodePorts,
+                TreeName::NodePortRefusals,
+            ),
+        };
+        let entry = |frontend: &Frontend, target: Target, word: &str| {
+            let port = &frontend.service_port;
+            let comment = format!("{port} {}{word}", kind(frontend.kind));
+            Entry {
+                rule: Rule {
+                    comment: Some(comment.into()),
+                    ..shape.criteria(&key).rule(target)
+                },
+                service: Some(port.service.clone()),
+            }
+        };
+        let found = new
+            .as_deref()
+            .map(|frontend| entry(frontend, service_chains::target(frontend), ""));
+        let refused = new.as_deref().and_then(|frontend| {
+            let (target, _) = service_chains::refusal(frontend);
+            let word = match (frontend.has_endpoints, frontend.source_ranges.is_empty()) {
+                (false, _) => " has no endpoints",
+                (true, true) => " has no local endpoints",
+                (true, false) => " is not for everyone",
+            };
+            Some(entry(frontend, target?, word))
+        });
+        for (tree, entry) in [(dispatch, found), (refusals, refused)] {
+            if let Some(tree) = trees.get_mut(tree) {
+                tree.set(key, entry);
+            }
+        }
+        let concerned = [old, new].into_iter().flatten();
+        ports.extend(concerned.map(|frontend| frontend.service_port.clone()));
+    }
+    ports
+}
+
+/// Gives one Service port the chains it needs, and takes those that it does not.
+fn place_service_port(
+    setting: Setting,
+    before: &Dataplane,
+    desired: &Dataplane,
+    port: &ServicePortName,
+    rules: &mut Rules,
+) {
+    let chains = |dataplane: &Dataplane| {
+        let owned = frontends_of(dataplane, port, setting.family);
+        let frontends: Vec<(FrontendKey, &Frontend)> =
+            owned.iter().map(|(key, f)| (*key, &**f)).collect();
+        let filter = frontends
+            .iter()
+            .filter_map(|(_, frontend)| service_chains::refusal(frontend).1);
+        let filter: BTreeMap<Arc<str>, Chain> = filter.collect();
+        let nat = ServicePortChains {
+            family: setting.family,
+            config: dataplane.config(),
+            comments: setting.comments,
+            port,
+            frontends,
+        };
+        let nat = nat.render().into_iter();
+        let nat = nat.filter_map(|(name, chain)| Some((name, chain?)));
+        (nat.collect::<BTreeMap<_, _>>(), filter)
+    };
+    let (old_nat, old_filter) = chains(before);
+    let (nat, filter) = chains(desired);
+    for (table, old, new) in [
+        (TableName::Nat, old_nat, nat),
+        (TableName::Filter, old_filter, filter),
+    ] {
+        let table = rules.of_mut(table);
+        for name in old.into_keys().filter(|name| !new.contains_key(name)) {
+            table.put(name, None);
+        }
+        for (name, chain) in new {
+            table.put(name, Some(chain));
+        }
+    }
+}
+
+/// The frontends of a Service port that are its own and not somebody else's too, who comes first.
+fn frontends_of(
+    dataplane: &Dataplane,
+    port: &ServicePortName,
+    family: Family,
+) -> Vec<(FrontendKey, Arc<Frontend>)> {
+    let rules = dataplane.services().get(&port.service);
+    let frontends = rules.into_iter().flat_map(|rules| &rules.frontends);
+    let is_own = |key: &FrontendKey| {
+        let claims = dataplane.frontends().get(key);
+        claims.is_some_and(|claims| *claims.winner().0 == port.service)
+    };
+    frontends
+        .filter(|(key, frontend)| {
+            key.family() == family && frontend.service_port == *port && is_own(key)
+        })
+        .cloned()
+        .collect()
+}
+
+/// The trees that are not about frontends.
+fn place_memberships(setting: Setting, before: &Dataplane, desired: &Dataplane, trees: &mut Trees) {
+    let family = setting.family;
+    let by_address = Shape {
+        address: Some(family),
+    };
+    if let Some(tree) = trees.get_mut(TreeName::ClusterIps) {
+        for difference in before.cluster_ips().differences(desired.cluster_ips()) {
+            if Family::of(*difference.key) != family {
+                continue;
+            }
+            let key = Key::address(*difference.key);
+            let entry = difference.after.map(|claims| {
+                let (service, ()) = claims.winner();
+                let comment = (setting.comments == Comments::Everywhere)
+                    .then(|| format!("{service} has no such port").into());
+                let rule = by_address.criteria(&key).rule(Target::Reject);
+                entry(Rule { comment, ..rule }, Some(service))
+            });
+            tree.set(key, entry);
+        }
+    }
+    if let Some(tree) = trees.get_mut(TreeName::Hairpins) {
+        for difference in before.hairpins().differences(desired.hairpins()) {
+            let Hairpin {
+                address,
+                protocol,
+                port,
+            } = *difference.key;
+            if Family::of(address) != family {
+                continue;
+            }
+            let key = Key::address(address).with_port(protocol, port);
+            let rule = by_address.criteria(&key).rule(Target::Masquerade);
+            let rule = Rule {
+                source: rule.destination,
+                ..rule
+            };
+            tree.set(key, difference.after.map(|_| entry(rule, None)));
+        }
+    }
+    if let Some(tree) = trees.get_mut(TreeName::HealthChecks) {
+        place_health_checks(before, desired, tree);
+    }
+}
+
+/// Lets in what asks for a health-check node port. Of Services that claim one port the first by name
+/// is named; they are looked for only when such a port comes or goes.
+fn place_health_checks(before: &Dataplane, desired: &Dataplane, tree: &mut Tree) {
+    let port = |rules: &Arc<ServiceRules>| Some(rules.health_check?.port);
+    let mut concerned: BTreeMap<Port, Option<&ServiceKey>> = BTreeMap::new();
+    for difference in before.services().differences(desired.services()) {
+        let (old, new) = (
+            difference.before.and_then(port),
+            difference.after.and_then(port),
+        );
+        if old != new {
+            concerned.extend([old, new].into_iter().flatten().map(|port| (port, None)));
+        }
+    }
+    if concerned.is_empty() {
+        return;
+    }
+    for (service, rules) in desired.services().iter() {
+        let claimed = port(rules).and_then(|port| concerned.get_mut(&port));
+        if let Some(first) = claimed
+            && first.is_none_or(|first| service < first)
+        {
+            *first = Some(service);
+        }
+    }
+    let by_port = Shape { address: None };
+    for (port, service) in concerned {
+        let key = Key::port(Protocol::Tcp, port);
+        let let_in = service.map(|service| {
+            let comment = format!("{service} health check node port");
+            let rule = Rule {
+                comment: Some(comment.into()),
+                ..by_port.criteria(&key).rule(Target::Accept)
+            };
+            entry(rule, Some(service))
+        });
+        tree.set(key, let_in);
+    }
+}
+
+fn entry(rule: Rule, service: Option<&ServiceKey>) -> Entry {
+    Entry {
+        rule,
+        service: service.cloned(),
+    }
+}
+
+/// The word that people look for.
+fn kind(kind: FrontendKind) -> &'static str {
+    match kind {
+        FrontendKind::ClusterIp => "cluster IP",
+        FrontendKind::ExternalIp => "external IP",
+        FrontendKind::LoadBalancerIp => "loadbalancer IP",
+        FrontendKind::NodePort => "node port",
+    }
+}
+
+fn rules_of<'a>(
+    table: TableName,
+    nat: &'a mut TableRules,
+    filter: &'a mut TableRules,
+) -> &'a mut TableRules {
+    match table {
+        TableName::Nat => nat,
+        TableName::Filter => filter,
+    }
+}
+
+// === impl TableRules ===
+
+impl TableRules {
+    /// Puts `chain` in the place of what has this name. One that is the same stays shared.
+    fn put(&mut self, name: Arc<str>, chain: Option<Chain>) {
+        match chain {
+            None => drop(self.chains.remove(&name)),
+            Some(chain) => {
+                if self.chains.get(&name).is_none_or(|old| **old != chain) {
+                    debug_assert!(name.starts_with(names::PREFIX), "{name} is not ours");
+                    self.chains.insert(name, Arc::new(chain));
+                }
+            }
+        }
+    }
+}

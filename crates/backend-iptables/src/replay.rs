@@ -1,0 +1,75 @@
+//! Carries out changes on a value instead of a kernel, as strictly.
+
+use std::sync::Arc;
+
+use xtables::TableChange;
+
+use crate::rules::{Chain, Rank, Rules, TableRules};
+
+/// Why a kernel would not take a step.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Refused {
+    /// A rule leads to a chain that is not there (ENOENT).
+    #[error("chain {chain} leads to {target}, which is not there")]
+    NoChain {
+        /// The chain with the rule.
+        chain: Arc<str>,
+        /// The chain that it leads to.
+        target: Arc<str>,
+    },
+    /// A chain was to go that is not there (ENOENT).
+    #[error("there is no chain {0} to remove")]
+    NotThere(Arc<str>),
+}
+
+// === impl Rules ===
+
+impl Rules {
+    /// Carries out `step`, or leaves everything as it is.
+    pub fn replay(&mut self, step: &TableChange) -> Result<(), Refused> {
+        let mut table = self.of(step.table).clone();
+        for (name, rules) in &step.chains {
+            let chain = Chain {
+                rules: Arc::clone(rules),
+                services: Vec::new(),
+                rank: Rank::Inner,
+            };
+            table.chains.insert(Arc::clone(name), Arc::new(chain));
+        }
+        for (hook, rules) in &step.entries {
+            match rules.is_empty() {
+                true => drop(table.entries.remove(hook)),
+                false => drop(table.entries.insert(*hook, rules.clone())),
+            }
+        }
+        for name in &step.removed {
+            if table.chains.remove(name).is_none() {
+                return Err(Refused::NotThere(Arc::clone(name)));
+            }
+        }
+        table.check()?;
+        *self.of_mut(step.table) = table;
+        // They are another state's.
+        self.trees = crate::trees::Trees::default();
+        self.first = None;
+        Ok(())
+    }
+}
+
+impl TableRules {
+    fn check(&self) -> Result<(), Refused> {
+        let entries = self.entries.iter();
+        let entries = entries.map(|(hook, rules)| (Arc::from(hook.to_string()), rules.as_slice()));
+        let chains = self.chains.iter();
+        let chains = chains.map(|(name, chain)| (Arc::clone(name), &*chain.rules));
+        for (chain, rules) in entries.chain(chains) {
+            for target in rules.iter().filter_map(|rule| rule.leads_to()) {
+                if self.chains.get(target).is_none() {
+                    let target = Arc::clone(target);
+                    return Err(Refused::NoChain { chain, target });
+                }
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,314 @@
+//! The tree that packets are led through: at most sixteen rules at each step, whatever the number of
+//! frontends.
+//!
+//! Its form is decided by its keys alone: more than sixteen keys branch at the first digit in which
+//! they differ, sixteen or fewer lie in one leaf. So there is one tree for one set of keys, whatever
+//! was there before; and copies share what they have in common. Below the branches that may follow
+//! one another ([`BRANCHES`]), all keys are in one chain.
+
+mod node;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use dataplane::ServiceKey;
+use xtables::{Rule, Target};
+
+use crate::key::{Key, Shape};
+use node::{Node, insert, remove};
+
+/// How many branches lead to a chain at most. nf_tables takes fifteen chains that lead to one another
+/// (`NFT_JUMP_STACK_SIZE`, where `-g` counts, too), and refuses a change that makes more. Four
+/// are before and behind a tree: in table nat its entrance, source ranges, what external frontends
+/// have in common, endpoints; in table filter three before refusals and source ranges behind them.
+/// Only addresses that were chosen to lie badly get there.
+const BRANCHES: usize = 10;
+
+/// Keys and the rule each of them has.
+#[derive(Debug, Clone)]
+pub(crate) struct Tree {
+    shape: Shape,
+    /// How many branches lead to a chain at most.
+    branches: usize,
+    /// What the names of its chains begin with.
+    tag: &'static str,
+    root: Option<Arc<Node>>,
+}
+
+/// What one key has.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Entry {
+    /// The rule, which asks for all of the key.
+    pub(crate) rule: Rule,
+    /// Whose it is.
+    pub(crate) service: Option<ServiceKey>,
+}
+
+/// A node where it lies in a tree.
+#[derive(Debug, Clone, Copy)]
+struct Place<'a> {
+    node: &'a Arc<Node>,
+    /// How many branches lead here.
+    level: usize,
+}
+
+/// A chain of the tree.
+#[derive(Debug, Clone)]
+pub(crate) struct TreeChain {
+    pub(crate) rules: Vec<Rule>,
+    /// Whose rules they are.
+    pub(crate) services: Vec<ServiceKey>,
+    /// How many digits lead here: what a chain leads to lies deeper.
+    pub(crate) depth: usize,
+}
+
+/// Chains that one tree has and another has not, or has otherwise: `None` to be removed.
+pub(crate) type TreeChanges = BTreeMap<Arc<str>, Option<TreeChain>>;
+
+// === impl Tree ===
+
+impl Tree {
+    /// Without keys.
+    pub(crate) fn new(tag: &'static str, shape: Shape) -> Tree {
+        Tree {
+            shape,
+            branches: BRANCHES,
+            tag,
+            root: None,
+        }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.root.is_none()
+    }
+
+    /// Puts `entry` in the place of what `key` had.
+    pub(crate) fn set(&mut self, key: Key, entry: Option<Entry>) {
+        self.root = match (self.root.take(), entry) {
+            (None, None) => None,
+            (None, Some(entry)) => Some(Arc::new(Node::Leaf(vec![(key, entry)]))),
+            (Some(root), Some(entry)) => Some(insert(&root, key, entry)),
+            (Some(root), None) => remove(&root, &key),
+        };
+    }
+
+    /// The entry of `key`.
+    pub(crate) fn get(&self, key: &Key) -> Option<&Entry> {
+        let mut node = self.root.as_deref()?;
+        loop {
+            match node {
+                Node::Leaf(entries) => {
+                    return entries
+                        .iter()
+                        .find_map(|(other, entry)| (other == key).then_some(entry));
+                }
+                Node::Branch {
+                    prefix, children, ..
+                } => {
+                    let digit = *key.digits().get(prefix.digits().len())?;
+                    node = children
+                        .iter()
+                        .find_map(|(other, child)| (*other == digit).then_some(&**child))?;
+                }
+            }
+        }
+    }
+
+    /// Names of the chains that a packet with `key` is led through, from the root on.
+    pub(crate) fn path(&self, key: &Key) -> Vec<Arc<str>> {
+        let mut names = Vec::new();
+        let mut next = self.top();
+        while let Some(place) = next {
+            if self.has_chain(place.node) {
+                names.push(self.name(place.node));
+            }
+            let digit = key.digits().get(place.node.prefix().digits().len());
+            let mut below = self.below(place);
+            next = below.find_map(|(other, child)| (Some(&other) == digit).then_some(child));
+        }
+        names
+    }
+
+    /// The rules that lead into the tree, for the chain at its entrance. A packet that finds nothing
+    /// comes back behind them.
+    pub(crate) fn entrance(&self) -> Vec<Rule> {
+        match &self.root {
+            None => Vec::new(),
+            Some(root) => self.lead_to(root, Target::Jump),
+        }
+    }
+
+    /// The chains that `self` has otherwise than `before`.
+    pub(crate) fn changes_since(&self, before: &Tree) -> TreeChanges {
+        let mut changes = TreeChanges::new();
+        self.compare(before.top(), self.top(), &mut changes);
+        changes
+    }
+
+    fn top(&self) -> Option<Place<'_>> {
+        let node = self.root.as_ref()?;
+        Some(Place { node, level: 0 })
+    }
+
+    /// What has chains of its own below a branch, by digit.
+    fn below<'a>(&self, place: Place<'a>) -> impl Iterator<Item = (u8, Place<'a>)> {
+        let children = match &**place.node {
+            Node::Branch { children, .. } if place.level < self.branches => &children[..],
+            Node::Branch { .. } | Node::Leaf(_) => &[],
+        };
+        let level = place.level + 1;
+        let placed = move |(digit, node)| (digit, Place { node, level });
+        children
+            .iter()
+            .map(|(digit, node)| (*digit, node))
+            .map(placed)
+    }
+
+    /// Whether a node that both trees have has the same chains in both.
+    fn is_same(&self, before: Place<'_>, after: Place<'_>) -> bool {
+        let fits = |place: Place<'_>| place.level + place.node.height() <= self.branches;
+        Arc::ptr_eq(before.node, after.node)
+            && (before.level == after.level || fits(before) && fits(after))
+    }
+
+    fn compare(
+        &self,
+        before: Option<Place<'_>>,
+        after: Option<Place<'_>>,
+        changes: &mut TreeChanges,
+    ) {
+        let (old, new) = match (before, after) {
+            (None, None) => return,
+            (Some(old), None) => return self.note_removed(old, changes),
+            (None, Some(new)) => return self.note_added(new, changes),
+            (Some(old), Some(new)) => (old, new),
+        };
+        if self.is_same(old, new) {
+            return;
+        }
+        let (old_prefix, new_prefix) = (old.node.prefix(), new.node.prefix());
+        if old_prefix == new_prefix {
+            if !self.has_chain(new.node) {
+                self.note_gone(old.node, changes);
+            } else if !self.has_chain(old.node) || self.rules(old) != self.rules(new) {
+                self.note_chain(new, changes);
+            }
+            let olds: BTreeMap<u8, Place<'_>> = self.below(old).collect();
+            let news: BTreeMap<u8, Place<'_>> = self.below(new).collect();
+            for digit in 0..16 {
+                self.compare(
+                    olds.get(&digit).copied(),
+                    news.get(&digit).copied(),
+                    changes,
+                );
+            }
+        } else if old_prefix.starts_with(&new_prefix) {
+            self.note_chain(new, changes);
+            let next = old_prefix.digits()[new_prefix.digits().len()];
+            let mut rest = Some(old);
+            for (digit, child) in self.below(new) {
+                let same = rest.take_if(|_| digit == next);
+                self.compare(same, Some(child), changes);
+            }
+            self.compare(rest, None, changes);
+        } else if new_prefix.starts_with(&old_prefix) {
+            self.note_gone(old.node, changes);
+            let next = new_prefix.digits()[old_prefix.digits().len()];
+            let mut rest = Some(new);
+            for (digit, child) in self.below(old) {
+                let same = rest.take_if(|_| digit == next);
+                self.compare(Some(child), same, changes);
+            }
+            self.compare(None, rest, changes);
+        } else {
+            self.note_removed(old, changes);
+            self.note_added(new, changes);
+        }
+    }
+
+    fn note_added(&self, place: Place<'_>, changes: &mut TreeChanges) {
+        self.note_chain(place, changes);
+        for (_, child) in self.below(place) {
+            self.note_added(child, changes);
+        }
+    }
+
+    fn note_removed(&self, place: Place<'_>, changes: &mut TreeChanges) {
+        self.note_gone(place.node, changes);
+        for (_, child) in self.below(place) {
+            self.note_removed(child, changes);
+        }
+    }
+
+    fn note_chain(&self, place: Place<'_>, changes: &mut TreeChanges) {
+        if self.has_chain(place.node) {
+            let chain = TreeChain {
+                rules: self.rules(place),
+                services: self.services(place),
+                depth: place.node.prefix().digits().len(),
+            };
+            changes.insert(self.name(place.node), Some(chain));
+        }
+    }
+
+    /// What is added under the same name counts.
+    fn note_gone(&self, node: &Node, changes: &mut TreeChanges) {
+        if self.has_chain(node) {
+            changes.entry(self.name(node)).or_insert(None);
+        }
+    }
+
+    /// A single key has its rule where others have the rule that leads to them.
+    fn has_chain(&self, node: &Node) -> bool {
+        !matches!(node, Node::Leaf(entries) if entries.len() == 1)
+    }
+
+    /// The rules that lead to `node`.
+    fn lead_to(&self, node: &Node, how: impl FnOnce(Arc<str>) -> Target) -> Vec<Rule> {
+        match node {
+            Node::Leaf(entries) if entries.len() == 1 => entries
+                .iter()
+                .map(|(_, entry)| entry.rule.clone())
+                .collect(),
+            _ => {
+                let criteria = self.shape.criteria(&node.prefix());
+                vec![criteria.rule(how(self.name(node)))]
+            }
+        }
+    }
+
+    /// Whether the node's chain has the rules of all keys below.
+    fn is_flat(&self, place: Place<'_>) -> bool {
+        matches!(**place.node, Node::Leaf(_)) || place.level >= self.branches
+    }
+
+    fn rules(&self, place: Place<'_>) -> Vec<Rule> {
+        if self.is_flat(place) {
+            let entries = place.node.entries().into_iter();
+            return entries.map(|(_, entry)| entry.rule).collect();
+        }
+        self.below(place)
+            .flat_map(|(_, child)| self.lead_to(child.node, Target::Goto))
+            .collect()
+    }
+
+    /// Whose rules are in the node's chain.
+    fn services(&self, place: Place<'_>) -> Vec<ServiceKey> {
+        let own = |node: &Node| node.entries().into_iter().filter_map(|(_, e)| e.service);
+        if self.is_flat(place) {
+            return own(place.node).collect();
+        }
+        let alone = self.below(place).map(|(_, child)| child.node);
+        alone
+            .filter(|child| child.count() == 1)
+            .flat_map(|child| own(child))
+            .collect()
+    }
+
+    fn name(&self, node: &Node) -> Arc<str> {
+        crate::names::of_prefix(self.tag, &self.shape.criteria(&node.prefix()))
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,93 @@
+//! The trees that packets are led through: two in table nat that redirect, one that masquerades,
+//! and in table filter those that refuse and let in.
+
+use dataplane::Family;
+use xtables::TableName;
+
+use crate::key::Shape;
+use crate::tree::Tree;
+
+/// Which tree.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) enum TreeName {
+    /// Cluster, external and load-balancer IPs: where connections are sent.
+    Services,
+    /// Node ports: where connections are sent.
+    NodePorts,
+    /// Endpoints of this node, by what they are sent: masqueraded when they sent it themselves.
+    Hairpins,
+    /// Cluster, external and load-balancer IPs that refuse.
+    Refusals,
+    /// Node ports that refuse.
+    NodePortRefusals,
+    /// Cluster IPs: refuse what is still addressed to them.
+    ClusterIps,
+    /// Health-check node ports: let in.
+    HealthChecks,
+}
+
+/// All of them, for one family.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Trees(Option<[Tree; TreeName::ALL.len()]>);
+
+// === impl TreeName ===
+
+impl TreeName {
+    pub(crate) const ALL: [TreeName; 7] = [
+        TreeName::Services,
+        TreeName::NodePorts,
+        TreeName::Hairpins,
+        TreeName::Refusals,
+        TreeName::NodePortRefusals,
+        TreeName::ClusterIps,
+        TreeName::HealthChecks,
+    ];
+
+    pub(crate) fn table(self) -> TableName {
+        match self {
+            TreeName::Services | TreeName::NodePorts | TreeName::Hairpins => TableName::Nat,
+            TreeName::Refusals
+            | TreeName::NodePortRefusals
+            | TreeName::ClusterIps
+            | TreeName::HealthChecks => TableName::Filter,
+        }
+    }
+
+    fn new_tree(self, family: Family) -> Tree {
+        let by_address = Shape {
+            address: Some(family),
+        };
+        let by_port = Shape { address: None };
+        match self {
+            TreeName::Services => Tree::new("S-", by_address),
+            TreeName::NodePorts => Tree::new("P-", by_port),
+            TreeName::Hairpins => Tree::new("H-", by_address),
+            TreeName::Refusals => Tree::new("R-", by_address),
+            TreeName::NodePortRefusals => Tree::new("RP-", by_port),
+            TreeName::ClusterIps => Tree::new("C-", by_address),
+            TreeName::HealthChecks => Tree::new("HC-", by_port),
+        }
+    }
+}
+
+// === impl Trees ===
+
+impl Trees {
+    /// Without keys.
+    pub(crate) fn new(family: Family) -> Trees {
+        Trees(Some(TreeName::ALL.map(|name| name.new_tree(family))))
+    }
+
+    /// Whether these are of rules that were rendered, not read.
+    pub(crate) fn are_known(&self) -> bool {
+        self.0.is_some()
+    }
+
+    pub(crate) fn get(&self, name: TreeName) -> Option<&Tree> {
+        self.0.as_ref().map(|trees| &trees[name as usize])
+    }
+
+    pub(crate) fn get_mut(&mut self, name: TreeName) -> Option<&mut Tree> {
+        self.0.as_mut().map(|trees| &mut trees[name as usize])
+    }
+}

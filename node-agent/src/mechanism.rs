@@ -1,0 +1,188 @@
+//! The kernel's mechanisms together: what a family of it holds of ours in all of them, and the way
+//! from one to another.
+//!
+//! Of two mechanisms one is wanted, by the mode in a profile, and the other is to hold nothing. That
+//! is a rendering like any other, so that a switch is a change like any other, made before broken:
+//!
+//! ```text
+//! believed {nftables: all, iptables: nothing}
+//!     -- 1. all of iptables, 2. table signpost goes -->
+//! wanted   {nftables: nothing, iptables: all}
+//! ```
+//!
+//! Until its second part both are there. Their chains of type nat have the same priority: the first
+//! that redirects a connection decides, and both redirect to the same endpoints. Connections that are
+//! established go on, because chains of type nat are there all the time. Whoever starts after a
+//! switch was cut short reads both, and goes on from there.
+
+pub(crate) mod findings;
+mod mechanisms;
+mod on_demand;
+mod variants;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::time::Duration;
+
+use backend::{Change as _, Size};
+use backend_iptables::Rules;
+use backend_nftables::Table;
+use dataplane::Mechanism;
+use xtables::{TableName, Variant};
+
+pub(crate) use mechanisms::Mechanisms;
+pub(crate) use variants::{Listener, Sighting, Variants, lock_at, watch};
+
+/// What one family of the kernel holds of ours, wherever it is.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub(crate) struct Held {
+    /// In nf_tables.
+    pub(crate) nftables: Table,
+    /// In the variant of iptables that is used.
+    pub(crate) iptables: Rules,
+    /// In the other variant: left there by an agent before this one, that used it.
+    pub(crate) stray: Rules,
+}
+
+/// How to get from one to another: what the wanted mechanism needs comes first.
+#[derive(Debug, Clone)]
+pub(crate) struct Change {
+    /// The mechanism that is wanted; `None` where nothing is.
+    wanted: Option<Mechanism>,
+    parts: Vec<Part>,
+}
+
+/// What is changed in one place.
+#[derive(Debug, Clone)]
+enum Part {
+    Nftables(backend_nftables::Change),
+    Iptables(backend_iptables::Change),
+    Stray(backend_iptables::Change),
+}
+
+/// How one family is carried out, for status and metrics.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) struct Standing {
+    /// By which mechanism; `None` as long as nothing is known to be.
+    pub(crate) carrier: Option<Mechanism>,
+    /// Which one the last change was to lead to.
+    pub(crate) wanted: Option<Mechanism>,
+    /// The variant of iptables that is used, or was when one was used last.
+    pub(crate) variant: Option<Variant>,
+    /// The longest that a change has waited for the lock of iptables, since the process started.
+    pub(crate) longest_lock_wait: Duration,
+    /// Whether the last change gave up waiting for it.
+    pub(crate) lock: LockStanding,
+    /// The mechanisms that cannot be used here, each with the error and its causes.
+    pub(crate) impossible: BTreeMap<Mechanism, String>,
+    /// How many rules the last change of iptables has written, by table.
+    pub(crate) written: BTreeMap<TableName, usize>,
+}
+
+/// How the lock of iptables was found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) enum LockStanding {
+    /// It was taken, or not asked for.
+    #[default]
+    Free,
+    /// Somebody else held it for longer than it was waited for.
+    Held,
+}
+
+// === impl Held ===
+
+impl Held {
+    /// The mechanism that has something of ours; nftables where both have.
+    pub(crate) fn carrier(&self) -> Option<Mechanism> {
+        if self.nftables != Table::default() {
+            Some(Mechanism::Nftables)
+        } else {
+            self.iptables.exist().then_some(Mechanism::Iptables)
+        }
+    }
+
+    /// How many elements and rules there are.
+    pub(crate) fn elements(&self) -> usize {
+        let rules = TableName::ALL.iter();
+        let rules = rules.map(|table| self.iptables.count(*table) + self.stray.count(*table));
+        self.nftables.elements() + rules.sum::<usize>()
+    }
+}
+
+impl fmt::Display for Held {
+    /// One after the other, as each prints; what is nowhere prints nothing.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Held {
+            nftables,
+            iptables,
+            stray,
+        } = self;
+        write!(f, "{nftables}{iptables}{stray}")
+    }
+}
+
+// === impl Change ===
+
+impl Change {
+    /// The way to `wanted`, whose parts these are.
+    fn to(wanted: Option<Mechanism>, mut parts: Vec<Part>) -> Change {
+        parts.retain(|part| !part.size().is_empty());
+        // Stable, so that what nobody wants any more keeps its place: at the end.
+        parts.sort_by_key(|part| part.mechanism() != wanted);
+        Change { wanted, parts }
+    }
+}
+
+impl backend::Change for Change {
+    fn size(&self) -> Size {
+        let mut size = Size::default();
+        for part in self.parts.iter().map(Part::size) {
+            size.elements += part.elements;
+            size.objects += part.objects;
+        }
+        size
+    }
+}
+
+impl fmt::Display for Change {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.parts.iter().try_for_each(|part| match part {
+            Part::Nftables(change) => write!(f, "{change}"),
+            Part::Iptables(change) | Part::Stray(change) => write!(f, "{change}"),
+        })
+    }
+}
+
+// === impl Part ===
+
+impl Part {
+    fn size(&self) -> Size {
+        match self {
+            Part::Nftables(change) => change.size(),
+            Part::Iptables(change) | Part::Stray(change) => change.size(),
+        }
+    }
+
+    /// The mechanism whose rules these are; none where what is left over is removed.
+    fn mechanism(&self) -> Option<Mechanism> {
+        match self {
+            Part::Nftables(_) => Some(Mechanism::Nftables),
+            Part::Iptables(_) => Some(Mechanism::Iptables),
+            Part::Stray(_) => None,
+        }
+    }
+}
+
+// === impl Standing ===
+
+impl Standing {
+    /// What takes the place of `wanted`, and why: where it is impossible and the other carries.
+    pub(crate) fn replacement(&self, wanted: Mechanism) -> Option<(Mechanism, &str)> {
+        let error = self.impossible.get(&wanted)?;
+        let carrier = self.carrier.filter(|carrier| *carrier != wanted)?;
+        Some((carrier, error))
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,105 @@
+//! What a node says of the mechanism in use. Pure.
+
+use std::collections::BTreeMap;
+
+use backend_iptables::PREFIX;
+use crds::condition::reason;
+use crds::condition::{self, Finding, Status};
+use crds::honoured::NotHonoured;
+use crds::node_proxy::{IptablesStatus, IptablesVariant};
+use crds::profile::mechanism::Mode;
+use dataplane::{Family, Mechanism};
+use xtables::Variant;
+
+use super::{Sighting, Standing};
+
+/// The mode in force. Where families differ, as they do while one of them cannot follow, that of
+/// the first.
+pub(crate) fn mode(carried: &BTreeMap<Family, Standing>) -> Option<Mode> {
+    let mut carriers = carried.values().filter_map(|family| family.carrier);
+    carriers.next().map(of_mechanism)
+}
+
+/// What is told of iptables while any family is carried out by it.
+pub(crate) fn iptables(carried: &BTreeMap<Family, Standing>) -> Option<IptablesStatus> {
+    let variant = used_variant(carried)?;
+    let waits = carried.values().map(|family| family.longest_lock_wait);
+    Some(IptablesStatus {
+        variant: match variant {
+            Variant::NfTables => IptablesVariant::NfTables,
+            Variant::Legacy => IptablesVariant::Legacy,
+        },
+        longest_lock_wait: waits.max().unwrap_or_default().into(),
+    })
+}
+
+/// Whether others use both variants of iptables; nothing while ours are not to be there.
+pub(crate) fn split(sighting: &Sighting, carried: &BTreeMap<Family, Standing>) -> Option<Finding> {
+    let (status, reason, message) = match sighting {
+        Sighting::None => return None,
+        Sighting::Seen(found) => {
+            let choice = found.choose();
+            let used = used_variant(carried).unwrap_or(choice.variant);
+            match choice.split {
+                Some(split) => (
+                    Status::True,
+                    reason::BOTH_VARIANTS_IN_USE,
+                    format!("{split}; the chains {PREFIX}* are in variant {used}"),
+                ),
+                None => (
+                    Status::False,
+                    reason::ONE_VARIANT_IN_USE,
+                    format!("the chains {PREFIX}* are in variant {used}"),
+                ),
+            }
+        }
+        Sighting::Refused(error) => {
+            let used = used_variant(carried).map_or_else(
+                || "no variant is used yet".to_owned(),
+                |used| format!("the chains {PREFIX}* are in variant {used}"),
+            );
+            let message = format!("{used}; {error}");
+            (Status::Unknown, reason::VARIANTS_UNREADABLE, message)
+        }
+    };
+    Some(Finding {
+        kind: condition::IPTABLES_SPLIT,
+        status,
+        reason,
+        message,
+        generation: None,
+    })
+}
+
+/// That a mode is asked for which this node cannot do.
+pub(crate) fn replaced(
+    wanted: Mechanism,
+    carried: &BTreeMap<Family, Standing>,
+) -> Option<NotHonoured> {
+    let (family, (instead, error)) = carried
+        .iter()
+        .find_map(|(family, standing)| Some((family, standing.replacement(wanted)?)))?;
+    Some(NotHonoured {
+        field: "mode".to_owned(),
+        reason: reason::MODE_NOT_HONOURED,
+        message: format!(
+            "mode {wanted} cannot be used here: {instead} is used for {family} instead: {error}"
+        ),
+    })
+}
+
+fn used_variant(carried: &BTreeMap<Family, Standing>) -> Option<Variant> {
+    let mut used = carried.values();
+    used.find_map(|family| {
+        family
+            .variant
+            .filter(|_| family.carrier == Some(Mechanism::Iptables))
+    })
+}
+
+fn of_mechanism(mechanism: Mechanism) -> Mode {
+    match mechanism {
+        Mechanism::Nftables => Mode::Nftables,
+        Mechanism::Iptables => Mode::Iptables,
+    }
+}

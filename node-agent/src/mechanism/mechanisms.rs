@@ -1,0 +1,390 @@
+//! One family's mechanisms as one backend.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::error::Error;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use backend::{
+    Backend, CommitError, Drift, Effect, ObserveError, Receipt, Recovery, Rendered, Shortcoming,
+};
+use backend_iptables::Rules;
+use backend_nftables::{Nftables, Table};
+use dataplane::{Dataplane, Family, Mechanism, ServiceKey};
+use runtime::chain;
+use thiserror::Error;
+use tracing::{debug, warn};
+
+use super::on_demand::OnDemand;
+use super::variants::Variants;
+use super::{Change, Held, Part, Standing};
+
+/// For how long a mechanism that turned out impossible is not tried again: longer than a round takes,
+/// and shorter than any time between two periodic checks that somebody would ask for.
+const GIVEN_UP_FOR: Duration = Duration::from_secs(10);
+
+/// One family of one network namespace.
+#[derive(Debug)]
+pub(crate) struct Mechanisms {
+    nftables: Nftables,
+    iptables: OnDemand,
+    carrier: Option<Mechanism>,
+    /// Which one the last change was to lead to.
+    wanted: Option<Mechanism>,
+    /// Those that cannot be used, each with the error.
+    impossible: BTreeMap<Mechanism, String>,
+    /// Since when mechanisms are known to be impossible.
+    given_up: BTreeMap<Mechanism, Instant>,
+    /// What was last logged of each.
+    told: BTreeMap<Mechanism, String>,
+}
+
+/// Why nothing was written to iptables yet.
+#[derive(Debug, Error)]
+#[error("what the tables of iptables hold was not read yet")]
+struct Unread;
+
+// === impl Mechanisms ===
+
+impl Mechanisms {
+    /// Both families of this thread's network namespace, of which nf_tables is open. Looks whether
+    /// there is anything of ours in the tables of iptables.
+    pub(crate) fn open(nftables: [Nftables; 2], variants: Variants) -> [Mechanisms; 2] {
+        let variants = Arc::new(variants);
+        let ours = variants.observe_ours().unwrap_or_else(|error| {
+            warn!(error = %chain(&error), "rules of ours would stay in the tables of iptables");
+            Vec::new()
+        });
+        nftables.map(|nftables| {
+            let mut family = Mechanisms::closed(nftables, Arc::clone(&variants));
+            if !ours.is_empty()
+                && let Err(error) = family.iptables.open()
+            {
+                warn!(error = %chain(&error), "rules of ours in the tables of iptables stay there");
+            }
+            family
+        })
+    }
+
+    /// A family of which only nf_tables is looked at, as far as that is open.
+    pub(super) fn closed(nftables: Nftables, variants: Arc<Variants>) -> Mechanisms {
+        Mechanisms {
+            iptables: OnDemand::new(nftables.family(), variants),
+            nftables,
+            carrier: None,
+            wanted: None,
+            impossible: BTreeMap::new(),
+            given_up: BTreeMap::new(),
+            told: BTreeMap::new(),
+        }
+    }
+
+    /// How it stands.
+    pub(crate) fn standing(&self) -> Standing {
+        let tally = self.iptables.tally().clone();
+        Standing {
+            carrier: self.carrier,
+            wanted: self.wanted,
+            variant: tally.variant,
+            longest_lock_wait: tally.longest_lock_wait,
+            lock: tally.lock,
+            impossible: self.impossible.clone(),
+            written: tally.written,
+        }
+    }
+
+    fn is_possible(&self, mechanism: Mechanism) -> bool {
+        !self.impossible.contains_key(&mechanism)
+    }
+
+    /// The mechanism that is to carry out what `wanted` is wanted to: where that cannot be used, the
+    /// other one, if it can.
+    fn choose(&self, wanted: Mechanism) -> Mechanism {
+        match self.is_possible(wanted) {
+            true => wanted,
+            false => self.replacement(wanted).unwrap_or(wanted),
+        }
+    }
+
+    /// The mechanism to go on with in the place of one that turns out impossible. Tables of iptables
+    /// are not begun to be written where nobody asked for that.
+    fn replacement(&self, wanted: Mechanism) -> Option<Mechanism> {
+        let other = match wanted {
+            Mechanism::Nftables => Mechanism::Iptables,
+            Mechanism::Iptables => Mechanism::Nftables,
+        };
+        let serves = other == Mechanism::Nftables || self.carrier == Some(other);
+        (serves && self.is_possible(other)).then_some(other)
+    }
+
+    /// Does without `mechanism` for some time.
+    fn give_up(&mut self, mechanism: Mechanism, error: &(dyn Error + 'static)) {
+        let error = chain(error).to_string();
+        let told = self.told.insert(mechanism, error.clone());
+        if told.as_ref() != Some(&error) {
+            let family = self.family();
+            warn!(%family, %error, "mode {mechanism} cannot be used here");
+        }
+        self.impossible.insert(mechanism, error);
+        self.given_up.insert(mechanism, Instant::now());
+    }
+
+    /// What was impossible long ago may have become possible.
+    fn try_again_some_time(&mut self) {
+        self.given_up
+            .retain(|_, since| since.elapsed() < GIVEN_UP_FOR);
+        let given_up = &self.given_up;
+        self.impossible
+            .retain(|mechanism, _| given_up.contains_key(mechanism));
+    }
+
+    /// What nf_tables holds; nothing where it cannot be used.
+    fn observe_nftables(&mut self) -> Result<Table, ObserveError> {
+        match self.is_possible(Mechanism::Nftables) {
+            true => self.nftables.observe(),
+            false => Ok(Table::default()),
+        }
+    }
+
+    /// What the used variant of iptables holds; nothing where it cannot be used, or is not open.
+    fn observe_iptables(&mut self) -> Result<Rules, ObserveError> {
+        match self.is_possible(Mechanism::Iptables) {
+            true => self.iptables.observe(),
+            false => Ok(Rules::default()),
+        }
+    }
+
+    fn commit_part(&mut self, part: Part) -> Result<Receipt, CommitError> {
+        match part {
+            Part::Nftables(change) => self.nftables.commit(change),
+            Part::Iptables(change) => self.iptables.commit(change),
+            Part::Stray(change) => self.iptables.commit_stray(change),
+        }
+    }
+
+    /// What was begun in a mechanism that turned out impossible is not to redirect anything once it is
+    /// not kept up any more. Of one that has carried, that is for later: until the other does, it is
+    /// all there is.
+    fn withdraw(&mut self, begun: Mechanism) {
+        if self.carrier == Some(begun) {
+            return;
+        }
+        let withdrawn = match begun {
+            Mechanism::Nftables => self.nftables.commit_removal().map(drop),
+            Mechanism::Iptables => self.iptables.commit_withdrawal(),
+        };
+        if let Err(error) = withdrawn {
+            let family = self.family();
+            debug!(%family, error = %chain(&error), "what was begun may be there");
+        }
+    }
+
+    /// What an error of a part means for the whole, of which so many transactions have taken effect.
+    fn judge(
+        &mut self,
+        error: CommitError,
+        wanted: Option<Mechanism>,
+        transactions: usize,
+    ) -> CommitError {
+        let mut recovery = error.recovery;
+        if let Some(wanted) = wanted
+            && recovery == Recovery::Halt
+            && self.replacement(wanted).is_some()
+        {
+            self.give_up(wanted, &error);
+            self.withdraw(wanted);
+            recovery = Recovery::Observe;
+        }
+        if transactions == 0 {
+            return CommitError { recovery, ..error };
+        }
+        CommitError {
+            recovery: match recovery {
+                Recovery::Retry | Recovery::Isolate => Recovery::Observe,
+                recovery => recovery,
+            },
+            effect: Effect::Possible,
+            ..error
+        }
+    }
+
+    fn failed(
+        &self,
+        recovery: Recovery,
+        effect: Effect,
+        source: impl Error + Send + Sync + 'static,
+    ) -> CommitError {
+        CommitError {
+            family: self.family(),
+            recovery,
+            effect,
+            source: source.into(),
+        }
+    }
+}
+
+impl Backend for Mechanisms {
+    type Rules = Held;
+    type Change = Change;
+
+    fn family(&self) -> Family {
+        self.nftables.family()
+    }
+
+    fn render(&self, desired: &Dataplane, from: &Rendered<Held>) -> Held {
+        match self.choose(desired.config().mechanism) {
+            Mechanism::Nftables => {
+                let from = rendered_from(from, &from.rules.nftables);
+                Held {
+                    nftables: self.nftables.render(desired, &from),
+                    ..Held::default()
+                }
+            }
+            Mechanism::Iptables => {
+                let from = rendered_from(from, &from.rules.iptables);
+                Held {
+                    iptables: self.iptables.pure().render(desired, &from),
+                    ..Held::default()
+                }
+            }
+        }
+    }
+
+    fn diff(&self, believed: &Held, wanted: &Held) -> Change {
+        let parts = vec![
+            Part::Nftables(self.nftables.diff(&believed.nftables, &wanted.nftables)),
+            Part::Iptables(
+                self.iptables
+                    .pure()
+                    .diff(&believed.iptables, &wanted.iptables),
+            ),
+            Part::Stray(self.iptables.pure().diff(&believed.stray, &wanted.stray)),
+        ];
+        Change::to(wanted.carrier(), parts)
+    }
+
+    fn observe(&mut self) -> Result<Held, ObserveError> {
+        self.try_again_some_time();
+        let nftables = self.observe_nftables();
+        let is_impossible = |error: &ObserveError| error.recovery == Recovery::Halt;
+        if nftables.as_ref().is_err_and(is_impossible)
+            && let Err(error) = self.iptables.open()
+        {
+            warn!(error = %chain(&error), "neither mechanism can be used");
+        }
+        let iptables = self.observe_iptables();
+        let (nftables, iptables) = match (nftables, iptables) {
+            (Err(error), Ok(rules)) if is_impossible(&error) && self.iptables.is_open() => {
+                self.give_up(Mechanism::Nftables, &error);
+                (Table::default(), rules)
+            }
+            (Ok(table), Err(error))
+                if is_impossible(&error) && self.replacement(Mechanism::Iptables).is_some() =>
+            {
+                self.give_up(Mechanism::Iptables, &error);
+                (table, Rules::default())
+            }
+            (nftables, iptables) => (nftables?, iptables?),
+        };
+        let held = Held {
+            nftables,
+            iptables,
+            stray: self.iptables.observe_stray()?,
+        };
+        self.carrier = self.carrier.or(held.carrier());
+        Ok(held)
+    }
+
+    fn observe_drift(&mut self) -> Result<Drift, ObserveError> {
+        self.try_again_some_time();
+        if self.is_possible(Mechanism::Nftables)
+            && self.nftables.observe_drift()? == Drift::Possible
+        {
+            return Ok(Drift::Possible);
+        }
+        match self.is_possible(Mechanism::Iptables) {
+            true => self.iptables.observe_drift(),
+            false => Ok(Drift::None),
+        }
+    }
+
+    fn commit(&mut self, change: Change) -> Result<Receipt, CommitError> {
+        let wanted = change.wanted;
+        self.wanted = wanted;
+        let is_iptables = |part: &Part| part.mechanism() == Some(Mechanism::Iptables);
+        if !self.iptables.is_open() && change.parts.iter().any(is_iptables) {
+            // What the rules look like depends on the variant, and what is there is not known.
+            let error = match self.iptables.open() {
+                Ok(()) => self.failed(Recovery::Observe, Effect::Possible, Unread),
+                Err(error) => self.failed(Recovery::Halt, Effect::None, error),
+            };
+            return Err(self.judge(error, wanted, 0));
+        }
+        let mut transactions = 0;
+        for part in change.parts {
+            let of_wanted = wanted.filter(|wanted| part.mechanism() == Some(*wanted));
+            if of_wanted.is_none() {
+                // What is left is removal: what is wanted is all there.
+                self.carrier = wanted.or(self.carrier);
+            }
+            match self.commit_part(part) {
+                Ok(receipt) => transactions += receipt.transactions,
+                Err(error) => return Err(self.judge(error, of_wanted, transactions)),
+            }
+        }
+        self.carrier = wanted;
+        self.told.retain(|mechanism, _| Some(*mechanism) != wanted);
+        match wanted {
+            Some(Mechanism::Iptables) => self.iptables.close_stray(),
+            // It will be tried again soon, and opening it takes a look more than a round has.
+            _ if !self.is_possible(Mechanism::Iptables) => {}
+            Some(Mechanism::Nftables) | None => self.iptables.close(),
+        }
+        Ok(Receipt { transactions })
+    }
+
+    /// Out of everything: nf_tables, and whichever variant of iptables holds something of ours. One
+    /// that fails keeps no other from being tried.
+    fn commit_removal(&mut self) -> Result<Receipt, CommitError> {
+        let mut results = Vec::new();
+        if self.is_possible(Mechanism::Nftables) {
+            results.push(self.nftables.commit_removal());
+        }
+        results.extend(self.iptables.commit_removal());
+        self.carrier = None;
+        let mut transactions = 0;
+        for result in results {
+            transactions += result?.transactions;
+        }
+        Ok(Receipt { transactions })
+    }
+
+    fn suspects(&self, change: &Change, desired: &Dataplane) -> BTreeSet<ServiceKey> {
+        let suspects = change.parts.iter().map(|part| match part {
+            Part::Nftables(change) => self.nftables.suspects(change, desired),
+            Part::Iptables(change) | Part::Stray(change) => {
+                self.iptables.pure().suspects(change, desired)
+            }
+        });
+        suspects.flatten().collect()
+    }
+
+    fn shortcomings(&self, desired: &Dataplane) -> Vec<Shortcoming> {
+        match self.choose(desired.config().mechanism) {
+            Mechanism::Nftables => self.nftables.shortcomings(desired),
+            Mechanism::Iptables => self.iptables.pure().shortcomings(desired),
+        }
+    }
+}
+
+/// What `rules` of one mechanism were rendered from: nothing, as long as the other carries.
+fn rendered_from<R: Clone + PartialEq + Default>(from: &Rendered<Held>, rules: &R) -> Rendered<R> {
+    let dataplane = match *rules == R::default() {
+        true => Dataplane::default(),
+        false => from.dataplane.clone(),
+    };
+    Rendered {
+        dataplane,
+        rules: rules.clone(),
+    }
+}

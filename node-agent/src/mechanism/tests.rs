@@ -1,0 +1,167 @@
+use std::path::Path;
+use std::sync::Arc;
+
+use backend::{Backend, Rendered};
+use backend_nftables::Nftables;
+use crds::condition::reason::{BOTH_VARIANTS_IN_USE, ONE_VARIANT_IN_USE, VARIANTS_UNREADABLE};
+use crds::profile::mechanism::Mode;
+use dataplane::{Config, Dataplane, Family};
+use testkit::{mk_config, mk_endpoints, mk_node, mk_service};
+use xtables::{Found, Presence};
+
+use super::findings;
+use super::*;
+use crate::metrics::lock_waits;
+
+/// One family without a kernel.
+fn detached() -> Mechanisms {
+    let lock = lock_at(Path::new("lock"));
+    let (variants, _) = Variants::new(lock, lock_waits());
+    Mechanisms::closed(Nftables::detached(Family::Ipv4), Arc::new(variants))
+}
+
+/// Services with these numbers, carried out by `mechanism`.
+fn dataplane(mechanism: Mechanism, numbers: std::ops::Range<u8>) -> Dataplane {
+    let config = Config {
+        mechanism,
+        ..Config::clone(&mk_config().build())
+    };
+    let mut dataplane = Dataplane::new(mk_node(1).build(), config.into());
+    for number in numbers {
+        let service = mk_service(&format!("shop/service-{number}"))
+            .cluster_ip(&format!("10.96.0.{number}"))
+            .port("http", 80)
+            .build();
+        let endpoints = mk_endpoints()
+            .tcp("http")
+            .ready("10.0.1.5:8080", "node-1")
+            .build();
+        let (node, config) = (dataplane.node(), dataplane.config());
+        let rules = dataplane::compile(&service, &endpoints, node, config);
+        dataplane.set(rules.into());
+    }
+    dataplane
+}
+
+#[test]
+fn what_is_wanted_is_rendered_whole_and_comes_before_what_goes() {
+    let backend = detached();
+    let (nftables, iptables) = (Mechanism::Nftables, Mechanism::Iptables);
+    let fresh = |mechanism| {
+        let desired = dataplane(mechanism, 1..4);
+        backend.render(&desired, &Rendered::default())
+    };
+    for (from, to) in [(nftables, iptables), (iptables, nftables)] {
+        let believed = Rendered {
+            dataplane: dataplane(from, 1..3),
+            rules: backend.render(&dataplane(from, 1..3), &Rendered::default()),
+        };
+        let wanted = backend.render(&dataplane(to, 1..4), &believed);
+        assert_eq!(wanted, fresh(to), "from {from}");
+        assert_eq!(wanted.carrier(), Some(to));
+        let change = backend.diff(&believed.rules, &wanted);
+        let order = change.parts.iter().map(Part::mechanism);
+        assert_eq!(order.collect::<Vec<_>>(), [Some(to), Some(from)]);
+        assert!(backend.diff(&wanted, &wanted).size().is_empty());
+    }
+}
+
+#[test]
+fn what_changes_in_one_mechanism_is_all_that_is_written() {
+    let backend = detached();
+    for mechanism in [Mechanism::Nftables, Mechanism::Iptables] {
+        let before = Rendered {
+            dataplane: dataplane(mechanism, 1..100),
+            rules: backend.render(&dataplane(mechanism, 1..100), &Rendered::default()),
+        };
+        let mut desired = before.dataplane.clone();
+        let more = dataplane(mechanism, 100..101);
+        for (_, rules) in more.services().iter() {
+            desired.set(Arc::clone(rules));
+        }
+        let after = backend.render(&desired, &before);
+        let size = backend.diff(&before.rules, &after).size();
+        let all = backend.diff(&Held::default(), &after).size();
+        assert!(size.elements * 4 < all.elements, "{size:?} of {all:?}");
+    }
+}
+
+#[test]
+fn an_interrupted_switch_leads_on_to_what_is_wanted() {
+    let backend = detached();
+    let render = |mechanism| backend.render(&dataplane(mechanism, 1..3), &Rendered::default());
+    let both = Held {
+        nftables: render(Mechanism::Nftables).nftables,
+        iptables: render(Mechanism::Iptables).iptables,
+        stray: render(Mechanism::Iptables).iptables,
+    };
+    // As it is after it was read: of which dataplane, nobody knows.
+    let observed = Rendered {
+        dataplane: Dataplane::default(),
+        rules: both.clone(),
+    };
+    for mechanism in [Mechanism::Nftables, Mechanism::Iptables] {
+        let wanted = backend.render(&dataplane(mechanism, 1..3), &observed);
+        assert_eq!(wanted, render(mechanism));
+        let change = backend.diff(&both, &wanted);
+        assert_eq!(change.parts.len(), 2, "the other one and the stray go");
+        let is_kept = |part: &Part| part.mechanism() == Some(mechanism);
+        assert!(!change.parts.iter().any(is_kept), "{mechanism} is complete");
+    }
+}
+
+fn carried(carrier: Mechanism, impossible: Option<Mechanism>) -> BTreeMap<Family, Standing> {
+    let standing = Standing {
+        carrier: Some(carrier),
+        variant: Some(Variant::Legacy),
+        impossible: impossible
+            .map(|mechanism| (mechanism, "no such thing".to_owned()))
+            .into_iter()
+            .collect(),
+        ..Standing::default()
+    };
+    Family::ALL.map(|family| (family, standing.clone())).into()
+}
+
+#[test]
+fn t12_what_cannot_be_used_is_told_with_what_is_used_instead() {
+    let (nftables, iptables) = (Mechanism::Nftables, Mechanism::Iptables);
+    let fallen_back = carried(nftables, Some(iptables));
+    assert_eq!(findings::mode(&fallen_back), Some(Mode::Nftables));
+    assert_eq!(findings::iptables(&fallen_back), None);
+    let replaced = findings::replaced(iptables, &fallen_back).expect("it is told");
+    let expected =
+        "mode iptables cannot be used here: nftables is used for IPv4 instead: no such thing";
+    assert_eq!(replaced.message, expected);
+    // Of what nobody wants it is not told that it is impossible.
+    assert_eq!(findings::replaced(nftables, &fallen_back), None);
+    assert_eq!(findings::replaced(iptables, &carried(iptables, None)), None);
+}
+
+#[test]
+fn t36_a_split_is_told_with_the_variant_that_is_used() {
+    let presence = |rules| Presence {
+        offered: true,
+        rules,
+        ..Presence::default()
+    };
+    let seen = |nf_tables, legacy| {
+        Sighting::Seen(Found {
+            nf_tables: presence(nf_tables),
+            legacy: presence(legacy),
+        })
+    };
+    let carried = carried(Mechanism::Iptables, None);
+    let told = |sighting: &Sighting| {
+        let finding = findings::split(sighting, &carried).expect("it is told");
+        (finding.reason, finding.message)
+    };
+    let (reason, message) = told(&seen(12, 3));
+    assert_eq!(reason, BOTH_VARIANTS_IN_USE);
+    let both = message.contains("12 rules") && message.contains("variant legacy");
+    assert!(both, "{message}");
+    assert_eq!(told(&seen(0, 3)).0, ONE_VARIANT_IN_USE);
+    let refused = Sighting::Refused("not permitted".to_owned());
+    assert_eq!(told(&refused).0, VARIANTS_UNREADABLE);
+    assert_eq!(findings::split(&Sighting::None, &carried), None);
+}

@@ -1,0 +1,255 @@
+//! The two variants of iptables: which of them ours belong to, and what others have in them.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use backend::Backend;
+use backend_iptables::{Disturbances, Iptables, Lock, PREFIX, open_with_disturbances};
+use crds::profile::mechanism::Mode;
+use dataplane::Family;
+use prometheus_client::metrics::histogram::Histogram;
+use runtime::{Stop, chain};
+use tokio::task::spawn_blocking;
+use tokio::time::sleep;
+use tracing::{info, warn};
+use xtables::{DetectError, Found, OpenError, Variant, observe_variants};
+
+use crate::board::Board;
+
+/// How often it is looked at what others have in them: in this many `syncPeriod`s, and no more rarely
+/// than after [`LONGEST`]. A look reads every rule of iptables there is.
+const PERIODS: u32 = 2;
+const LONGEST: Duration = Duration::from_secs(60);
+
+/// For how long a change waits for the lock, as kube-proxy does (pkg/util/iptables/iptables.go).
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// The way of both families to the tables of iptables. They use one variant: what is opened for the
+/// one is there for the other as long as either uses it.
+#[derive(Debug)]
+pub(crate) struct Variants {
+    lock: Lock,
+    /// How long changes have waited for the lock.
+    waits: Histogram,
+    listeners: Sender<Listener>,
+    opened: Mutex<Weak<Opened>>,
+}
+
+/// One variant, opened for both families.
+#[derive(Debug)]
+pub(super) struct Opened {
+    pub(super) variant: Variant,
+    /// Families that are not being used.
+    free: Mutex<BTreeMap<Family, Ways>>,
+}
+
+/// One family's ways to the tables of iptables.
+#[derive(Debug)]
+pub(super) struct Ways {
+    /// To the variant that is used.
+    pub(super) used: Iptables,
+    /// To the other one, where rules of ours were seen there.
+    pub(super) stray: Option<Iptables>,
+}
+
+/// Hears what others do to the rules of ours in iptables, as long as those are open.
+#[derive(Debug)]
+pub(crate) struct Listener {
+    /// What tells.
+    pub(crate) disturbances: Disturbances,
+    /// For how long it has anything to tell.
+    pub(crate) interest: Interest,
+}
+
+/// Lasts as long as the tables of iptables are open.
+#[derive(Debug)]
+pub(crate) struct Interest(Weak<Opened>);
+
+/// What was last seen of the variants.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) enum Sighting {
+    /// It was not looked: nobody uses them.
+    #[default]
+    None,
+    /// This.
+    Seen(Found),
+    /// Nothing, and why, with causes.
+    Refused(String),
+}
+
+/// The lock that is kept in this file, and how long to wait for it.
+pub(crate) fn lock_at(file: &Path) -> Lock {
+    Lock {
+        path: file.to_owned(),
+        patience: PATIENCE,
+    }
+}
+
+/// Looks every few `syncPeriod`s while mode iptables is wanted, until told to stop.
+pub(crate) async fn watch(board: Arc<Board>, stop: Stop) {
+    let mut view = board.view();
+    loop {
+        let (mode, pause) = {
+            let view = view.borrow_and_update();
+            let effective = view.as_ref().map(|view| &view.effective);
+            let period = effective.map(|effective| effective.sync_period.duration());
+            let pause = period.map_or(LONGEST, |period| (PERIODS * period).min(LONGEST));
+            (effective.map(|effective| effective.mode), pause)
+        };
+        let sighting = match mode {
+            Some(Mode::Iptables) => match spawn_blocking(|| observe_variants(PREFIX)).await {
+                Ok(Ok(found)) => Sighting::Seen(found),
+                Ok(Err(error)) => Sighting::Refused(chain(&error).to_string()),
+                Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
+                // The runtime is shutting down.
+                Err(_) => return,
+            },
+            _ => Sighting::None,
+        };
+        board.post_variants(sighting);
+        let another = view.wait_for(|view| view.as_ref().map(|view| view.effective.mode) != mode);
+        // All arms are cancel safe: nothing is taken out of anywhere.
+        tokio::select! {
+            () = stop.stopped() => return,
+            changed = another => if changed.is_err() { return },
+            () = sleep(pause) => {}
+        }
+    }
+}
+
+// === impl Variants ===
+
+impl Variants {
+    /// The tables of this network namespace, which are changed under `lock`. How long that was waited
+    /// for goes into `waits`; whenever they are opened, a listener comes out of what is returned.
+    pub(crate) fn new(lock: Lock, waits: Histogram) -> (Variants, Receiver<Listener>) {
+        let (listeners, receiver) = channel();
+        let variants = Variants {
+            lock,
+            waits,
+            listeners,
+            opened: Mutex::default(),
+        };
+        (variants, receiver)
+    }
+
+    /// For how long a change waits for the lock.
+    pub(super) fn patience(&self) -> Duration {
+        self.lock.patience
+    }
+
+    /// A change has waited this long for the lock.
+    pub(super) fn waited(&self, wait: Duration) {
+        self.waits.observe(wait.as_secs_f64());
+    }
+
+    /// The variant that is used, or the one that is to be from now on.
+    pub(super) fn open(&self) -> Result<Arc<Opened>, OpenError> {
+        let mut kept = lock(&self.opened);
+        if let Some(opened) = kept.upgrade() {
+            return Ok(opened);
+        }
+        let (variant, stray) = observe_choice();
+        let (families, disturbances) = open_with_disturbances(variant, &self.lock)?;
+        let mut strays = match stray {
+            Some(variant) => backend_iptables::open(variant, &self.lock)?.map(Some),
+            None => [None, None],
+        };
+        let ways = families.into_iter().zip(&mut strays);
+        let free = ways.map(|(used, stray)| {
+            let stray = stray.take();
+            (used.family(), Ways { used, stray })
+        });
+        let opened = Arc::new(Opened {
+            variant,
+            free: Mutex::new(free.collect()),
+        });
+        let listener = Listener {
+            disturbances,
+            interest: Interest(Arc::downgrade(&opened)),
+        };
+        // Who only cleans up has nobody that listens.
+        let _ = self.listeners.send(listener);
+        *kept = Arc::downgrade(&opened);
+        Ok(opened)
+    }
+
+    /// The variants with rules of ours.
+    pub(super) fn observe_ours(&self) -> Result<Vec<Variant>, DetectError> {
+        observe_variants(PREFIX).map(|found| ours(&found))
+    }
+
+    /// One family of a variant, for itself.
+    pub(super) fn open_family(
+        &self,
+        family: Family,
+        variant: Variant,
+    ) -> Result<Iptables, OpenError> {
+        let [ipv4, ipv6] = backend_iptables::open(variant, &self.lock)?;
+        Ok(match family {
+            Family::Ipv4 => ipv4,
+            Family::Ipv6 => ipv6,
+        })
+    }
+}
+
+/// The variant to use, and the other one where rules of ours are there.
+fn observe_choice() -> (Variant, Option<Variant>) {
+    match observe_variants(PREFIX) {
+        Ok(found) => {
+            let choice = found.choose();
+            let (variant, why) = (choice.variant, choice.why);
+            info!(%variant, "the variant of iptables for this node: {why}");
+            let stray = other(variant);
+            (variant, found.of(stray).ours.then_some(stray))
+        }
+        Err(error) => {
+            let variant = other(error.variant);
+            warn!(error = %chain(&error), %variant, "not knowing better, this variant of iptables is used");
+            (variant, None)
+        }
+    }
+}
+
+fn ours(found: &Found) -> Vec<Variant> {
+    let mut variants = vec![Variant::NfTables, Variant::Legacy];
+    variants.retain(|variant| found.of(*variant).ours);
+    variants
+}
+
+fn other(variant: Variant) -> Variant {
+    match variant {
+        Variant::NfTables => Variant::Legacy,
+        Variant::Legacy => Variant::NfTables,
+    }
+}
+
+// === impl Opened ===
+
+impl Opened {
+    /// Takes a family's ways; nothing where they were taken before.
+    pub(super) fn take(&self, family: Family) -> Option<Ways> {
+        lock(&self.free).remove(&family)
+    }
+
+    /// Gives them back.
+    pub(super) fn give_back(&self, family: Family, ways: Ways) {
+        lock(&self.free).insert(family, ways);
+    }
+}
+
+// === impl Interest ===
+
+impl Interest {
+    pub(crate) fn lasts(&self) -> bool {
+        self.0.strong_count() > 0
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // Whatever is behind it is whole between any two statements that change it.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,161 @@
+//! What the kernel holds of ours, in our words and in those of iptables.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use anyhow::{Context, Result, ensure};
+use backend::{Backend, Change as _, Rendered};
+use backend_iptables::{Iptables, PREFIX, Rules};
+use dataplane::{Dataplane, Family, FrontendKey, Target};
+use testkit::laws::Subject;
+use tests::programmed::{generated_clusters, generated_histories, program};
+
+use crate::ground::Ground;
+
+/// How many generated clusters follow each other in one kernel.
+const CLUSTERS: usize = 60;
+/// How many generated histories are told to fresh kernels.
+const HISTORIES: usize = 6;
+
+/// The laws ask for fresh kernels: each is a network namespace of its own.
+struct Kernels<'a> {
+    ground: &'a Ground,
+    family: Family,
+}
+
+impl Subject for Kernels<'_> {
+    type Backend = Iptables;
+    type Canonical = Rules;
+
+    fn fresh(&self) -> Iptables {
+        let backends = self.ground.open_elsewhere().expect("tables");
+        let wanted = |backend: &Iptables| backend.family() == self.family;
+        backends.into_iter().find(wanted).expect("both families")
+    }
+
+    fn canonical(&self, rules: &Rules) -> Rules {
+        rules.clone()
+    }
+
+    fn targets(&self, rules: &Rules, key: &FrontendKey) -> BTreeSet<Target> {
+        rules.targets(key)
+    }
+}
+
+pub(crate) fn every_law_of_backends_holds(ground: &Ground) -> Result<()> {
+    for (seed, history) in (0..).zip(generated_histories(HISTORIES)?) {
+        for family in Family::ALL {
+            testkit::laws::all(&Kernels { ground, family }, &history, seed);
+        }
+    }
+    Ok(())
+}
+
+/// Chains of one table by name, with their rules in order.
+type Chains = BTreeMap<String, Vec<String>>;
+
+/// Whatever comes before: cluster after cluster, in one kernel. A new process reads the same, and
+/// would write nothing.
+pub(crate) fn iptables_lists_what_was_rendered(ground: &Ground) -> Result<()> {
+    let clusters = generated_clusters(CLUSTERS)?;
+    for mut backend in ground.open()? {
+        let family = backend.family();
+        let mut believed = Rendered::default();
+        for cluster in &clusters {
+            believed = program(&mut backend, &cluster.compile(), &believed)?;
+            let listed = chains_of(&ground.save(family)?)?;
+            let rendered = chains_of(&believed.rules.to_string())?;
+            expect_same(&listed, &rendered, family)?;
+            let mut other = ground.open()?.into_iter();
+            let mut other = other
+                .find(|b| b.family() == family)
+                .context("there are both")?;
+            let observed = Rendered {
+                dataplane: Dataplane::default(),
+                rules: other.observe()?,
+            };
+            let wanted = other.render(&cluster.compile(), &observed);
+            let change = other.diff(&observed.rules, &wanted);
+            ensure!(change.size().is_empty(), "it would write:\n{change}");
+        }
+        let _ = backend.commit_removal()?;
+        let listed = chains_of(&ground.save(family)?)?;
+        ensure!(listed.values().all(Chains::is_empty), "left is {listed:#?}");
+    }
+    Ok(())
+}
+
+/// Our chains and the rules that lead to them, by table, of what `iptables-save` or we print.
+fn chains_of(saved: &str) -> Result<BTreeMap<String, Chains>> {
+    let mut tables: BTreeMap<String, Chains> = BTreeMap::new();
+    let mut open = None;
+    for line in saved.lines() {
+        if let Some(table) = line.strip_prefix('*') {
+            open = Some(tables.entry(table.to_owned()).or_default());
+            continue;
+        }
+        let Some(chains) = open.as_deref_mut() else {
+            continue;
+        };
+        let line = match line.strip_prefix('[') {
+            Some(counted) => counted.split_once("] ").context("counters end")?.1,
+            None => line,
+        };
+        if let Some(chain) = line.strip_prefix(':') {
+            let name = chain.split(' ').next().unwrap_or_default();
+            if name.starts_with(PREFIX) {
+                chains.entry(name.to_owned()).or_default();
+            }
+        } else if let Some(rule) = line.strip_prefix("-A ")
+            && rule.contains(PREFIX)
+        {
+            let (chain, rule) = rule.split_once(' ').context("a rule says something")?;
+            // iptables has quotes around more than one word only.
+            let rule = rule.replace('"', "");
+            chains.entry(chain.to_owned()).or_default().push(rule);
+        }
+    }
+    Ok(tables)
+}
+
+fn expect_same(
+    listed: &BTreeMap<String, Chains>,
+    rendered: &BTreeMap<String, Chains>,
+    family: Family,
+) -> Result<()> {
+    for (table, rendered) in rendered {
+        let listed = listed.get(table).context("the table is listed")?;
+        for (chain, rules) in rendered {
+            let spelled: Vec<String> = rules.iter().map(|rule| spelled(rule, family)).collect();
+            let found = listed.get(chain);
+            ensure!(
+                found == Some(&spelled),
+                "{family} {table} {chain}: {found:#?}, not {spelled:#?}"
+            );
+        }
+        let strange: Vec<_> = listed
+            .keys()
+            .filter(|c| !rendered.contains_key(*c))
+            .collect();
+        ensure!(
+            strange.is_empty(),
+            "{family} {table}: not ours: {strange:?}"
+        );
+    }
+    Ok(())
+}
+
+/// A rule as iptables prints it, which writes out what it takes for granted when it reads.
+fn spelled(rule: &str, family: Family) -> String {
+    let (mask, unreachable) = match family {
+        Family::Ipv4 => ("255.255.255.255", "icmp-port-unreachable"),
+        Family::Ipv6 => (
+            "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff",
+            "icmp6-port-unreachable",
+        ),
+    };
+    let rule = rule.replace("--rsource", &format!("--mask {mask} --rsource"));
+    match rule.ends_with("-j REJECT") {
+        true => format!("{rule} --reject-with {unreachable}"),
+        false => rule,
+    }
+}

@@ -1,0 +1,74 @@
+//! Services in the tables of iptables of a real kernel, in both variants: what is committed is what
+//! iptables lists, what somebody else did is repaired, and what is somebody else's stays.
+
+mod damages;
+mod depths;
+mod ground;
+mod listings;
+mod lock;
+mod many;
+mod neighbours;
+mod refusals;
+
+use anyhow::Result;
+use ground::Ground;
+use libtest_mimic::{Arguments, Trial};
+use tests::network::enter_private_namespaces;
+use tests::trial::trial;
+use xtables::Variant;
+
+type Test = fn(&Ground) -> Result<()>;
+
+const TESTS: [(&str, Test); 9] = [
+    (
+        "every_law_of_backends_holds",
+        listings::every_law_of_backends_holds,
+    ),
+    (
+        "iptables_lists_what_was_rendered_and_nothing_else_of_ours",
+        listings::iptables_lists_what_was_rendered,
+    ),
+    (
+        "t18_removal_leaves_other_peoples_rules_as_they_were",
+        neighbours::removal_leaves_other_peoples_rules,
+    ),
+    (
+        "quiet_is_told_from_change",
+        neighbours::quiet_is_told_from_change,
+    ),
+    (
+        "t20_a_change_to_what_somebody_deleted_repairs_it",
+        damages::a_change_to_what_somebody_deleted,
+    ),
+    (
+        "t30_t32_whatever_was_damaged_is_repaired",
+        damages::whatever_was_damaged,
+    ),
+    (
+        "t25_one_service_the_kernel_refuses_leaves_the_others_programmed",
+        refusals::one_refused_service,
+    ),
+    (
+        "however_addresses_lie_the_kernel_takes_the_rules",
+        depths::however_addresses_lie,
+    ),
+    (
+        "ten_thousand_services_go_in_bounded_steps_and_one_more_in_a_small_one",
+        many::ten_thousand_services,
+    ),
+];
+
+fn main() -> Result<()> {
+    enter_private_namespaces()?;
+    let mut trials: Vec<Trial> = Vec::new();
+    for variant in [Variant::NfTables, Variant::Legacy] {
+        for (name, test) in TESTS {
+            let run = move || test(&Ground::new(variant)?);
+            trials.push(trial(&format!("{variant}/{name}"), run));
+        }
+    }
+    let run = || lock::held_by_another_process(&Ground::new(Variant::Legacy)?);
+    let name = "legacy/t37_a_lock_that_another_process_holds_is_waited_for_and_no_longer";
+    trials.push(trial(name, run));
+    libtest_mimic::run(&Arguments::from_args(), trials).exit();
+}

@@ -1,0 +1,39 @@
+//! What the kernel does not take.
+
+use anyhow::{Result, ensure};
+use backend::Backend;
+use dataplane::ServiceRules;
+use reconciler::{Domain, Reason};
+use testkit::Faulty;
+use tests::system_clock::SystemClock;
+
+use crate::damages::services;
+use crate::ground::Ground;
+
+/// Failure story T25: kubernetes#142068, where one rule the kernel would not take left a node
+/// without any.
+pub(crate) fn one_refused_service(ground: &Ground) -> Result<()> {
+    let dataplane = services(1..=40, 8080);
+    for backend in ground.open()? {
+        let family = backend.family();
+        // Everything but the refusal is the real kernel's.
+        let bad = |rules: &ServiceRules| &*rules.service.name == "service-17";
+        let mut domain = Domain::new(Faulty::refusing(backend, bad));
+        let round = domain.round(&dataplane, Reason::Startup, &SystemClock);
+        let refused: Vec<String> = round
+            .quarantined
+            .iter()
+            .map(|quarantined| quarantined.service.to_string())
+            .collect();
+        ensure!(
+            refused == ["shop/service-17"],
+            "refused: {refused:?} in {round}"
+        );
+        let saved = ground.save(family)?;
+        for number in 1..=40 {
+            let is_there = saved.contains(&format!("\"shop/service-{number}:http cluster IP\""));
+            ensure!(is_there == (number != 17), "service-{number}: {is_there}");
+        }
+    }
+    Ok(())
+}

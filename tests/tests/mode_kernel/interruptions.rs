@@ -1,0 +1,54 @@
+//! Agents that end when they had better not.
+
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use crds::profile::mechanism::Mode;
+use tests::network::{Connections, Kind};
+use xtables::Variant;
+
+use crate::stage::{Place, Stage};
+
+/// Between two connections of one client.
+const EVERY: Duration = Duration::from_millis(10);
+/// How long after a mode was asked for the agent is killed: before it has noticed, while it writes,
+/// and after.
+const MOMENTS: [u64; 8] = [2, 8, 15, 25, 40, 60, 90, 150];
+
+/// Failure story T11 (kubernetes#109286): whenever it is killed, somebody serves, and the next agent
+/// ends what was begun.
+pub(crate) fn killed_while_switching(variant: Variant) -> Result<()> {
+    let mut stage = Stage::start(variant, Mode::Nftables)?;
+    let clients = Connections::start(&stage.ways()?, &[Kind::New, Kind::Kept], EVERY)?;
+    let mut seen = Vec::new();
+    let modes = [Mode::Iptables, Mode::Nftables].into_iter().cycle();
+    for (mode, moment) in modes.zip(MOMENTS) {
+        stage.set_mode(mode)?;
+        // What is tried here is a moment, whatever happens then.
+        std::thread::sleep(Duration::from_millis(moment));
+        stage.kill_agent()?;
+        let places = stage.places()?;
+        ensure!(!places.is_empty(), "nobody serves after {moment} ms");
+        seen.push(places);
+        stage.start_agent()?;
+        stage.expect_mode(mode)?;
+        stage.expect_only(match mode {
+            Mode::Iptables => Place::Iptables(variant),
+            _ => Place::Nftables,
+        })?;
+    }
+    println!("    it was killed with ours in {seen:?}");
+    clients.finish_unharmed()
+}
+
+/// As failure story T42, in this mode: what is there already is not written again.
+pub(crate) fn restarted(variant: Variant) -> Result<()> {
+    let mut stage = Stage::start(variant, Mode::Iptables)?;
+    let clients = Connections::start(&stage.ways()?, &[Kind::New, Kind::Kept], EVERY)?;
+    stage.kill_agent()?;
+    stage.start_agent()?;
+    stage.expect_mode(Mode::Iptables)?;
+    let written = stage.agent()?.metric("signpost_elements_written_total")?;
+    ensure!(written == 0.0, "{written} rules were written");
+    clients.finish_unharmed()
+}

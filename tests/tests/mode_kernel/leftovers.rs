@@ -1,0 +1,59 @@
+//! What agents leave behind, and that it goes.
+
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use crds::condition::READY;
+use crds::condition::reason::HANDED_BACK;
+use crds::profile::mechanism::Mode;
+use tests::network::{Connections, Kind};
+use xtables::Variant;
+
+use crate::stage::{Place, SERVING, Stage};
+
+/// Between two connections of one client.
+const EVERY: Duration = Duration::from_millis(10);
+
+/// After `cleanup` nothing of ours is anywhere, whichever mode it was in, and what others have stays.
+pub(crate) fn cleanup(variant: Variant) -> Result<()> {
+    let mut stage = Stage::start(variant, Mode::Iptables)?;
+    stage.kill_agent()?;
+    ensure!(stage.places()? == [Place::Iptables(variant)].into());
+    stage.clean_up()?;
+    ensure!(stage.places()?.is_empty(), "{:?}", stage.places()?);
+    let others = stage
+        .node()?
+        .enter(|| xtables::observe_variants("SIGNPOST-"))??;
+    ensure!(others.of(variant).rules == 2, "{others:?}");
+    stage.clean_up()
+}
+
+/// As failure story T18, in this mode: after a handback nothing of ours is anywhere, and a takeover
+/// brings it back.
+pub(crate) fn handback(variant: Variant) -> Result<()> {
+    let stage = Stage::start(variant, Mode::Iptables)?;
+    // There is nobody to hand back to.
+    stage.run(&["handback", "--force"])?;
+    ensure!(stage.places()?.is_empty(), "{:?}", stage.places()?);
+    let said = stage.expect_condition(READY, "False")?;
+    ensure!(said.reason == HANDED_BACK.name, "{said:?}");
+    stage.run(&["takeover"])?;
+    stage.expect_mode(Mode::Iptables)?;
+    stage.expect_only(Place::Iptables(variant))?;
+    stage.expect_answers(&SERVING)
+}
+
+/// Failure story T36 (cilium#28260): a host that has gone over to the other variant since. What an
+/// agent before had in the one goes when the other serves.
+pub(crate) fn other_variant() -> Result<()> {
+    let mut stage = Stage::start(Variant::Legacy, Mode::Iptables)?;
+    let clients = Connections::start(&stage.ways()?, &[Kind::New, Kind::Kept], EVERY)?;
+    stage.kill_agent()?;
+    stage.set_others(Variant::Legacy, false)?;
+    stage.set_others(Variant::NfTables, true)?;
+    ensure!(stage.places()? == [Place::Iptables(Variant::Legacy)].into());
+    stage.start_agent()?;
+    stage.expect_mode(Mode::Iptables)?;
+    stage.expect_only(Place::Iptables(Variant::NfTables))?;
+    clients.finish_unharmed()
+}

@@ -1,0 +1,81 @@
+//! The real agent in mode iptables, and on its way from one mode to another, while everybody uses what
+//! it serves.
+
+mod interruptions;
+mod leftovers;
+mod manifests;
+mod obstacles;
+mod stage;
+mod switches;
+
+use anyhow::Result;
+use libtest_mimic::{Arguments, Trial};
+use tests::network::enter_private_namespaces;
+use tests::trial::trial;
+use xtables::Variant;
+
+type Test = fn(Variant) -> Result<()>;
+type LoneTest = fn() -> Result<()>;
+
+/// In both variants of iptables.
+const TESTS: [(&str, Test); 6] = [
+    (
+        "mode_iptables_serves_and_says_which_variant_it_uses",
+        switches::serves,
+    ),
+    (
+        "t04_t09_t10_a_switch_loses_nothing_and_leaves_nothing",
+        switches::there_and_back,
+    ),
+    (
+        "t11_a_switch_that_was_cut_short_is_completed",
+        interruptions::killed_while_switching,
+    ),
+    (
+        "t42_a_restart_in_mode_iptables_writes_nothing",
+        interruptions::restarted,
+    ),
+    (
+        "t18_what_was_handed_back_is_gone_until_it_is_taken_over",
+        leftovers::handback,
+    ),
+    (
+        "what_is_ours_is_cleaned_up_from_every_mode",
+        leftovers::cleanup,
+    ),
+];
+
+fn main() -> Result<()> {
+    enter_private_namespaces()?;
+    let mut trials = Vec::new();
+    for (name, test) in TESTS {
+        for variant in [Variant::NfTables, Variant::Legacy] {
+            let name = format!("{name}::{variant}");
+            trials.push(trial(&name, move || test(variant)));
+        }
+    }
+    let others: [(&str, LoneTest); 4] = [
+        (
+            "t12_where_iptables_cannot_be_used_nftables_goes_on_and_that_is_said",
+            obstacles::lock_that_cannot_be_opened,
+        ),
+        (
+            "t37_a_lock_that_somebody_holds_is_waited_for_and_told",
+            obstacles::lock_that_is_held,
+        ),
+        (
+            "t30_a_flushed_chain_of_iptables_is_mended",
+            obstacles::flushed_chain,
+        ),
+        (
+            "t36_what_was_left_in_the_other_variant_goes_once_this_one_serves",
+            leftovers::other_variant,
+        ),
+    ];
+    let others = others.map(|(name, test)| trial(name, test));
+    trials.extend::<[Trial; 4]>(others);
+    let mut arguments = Arguments::from_args();
+    // What they measure is time.
+    arguments.test_threads = Some(1);
+    libtest_mimic::run(&arguments, trials).exit();
+}

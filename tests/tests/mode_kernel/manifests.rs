@@ -1,0 +1,93 @@
+//! What the agent is told.
+
+use dataplane::Family;
+use serde_json::{Value, json};
+use testkit::address_plan as addresses;
+
+use crate::stage::{SERVED, SERVING};
+
+/// The port of `shop/web` on every node.
+pub(crate) const NODE_PORT: u16 = 30080;
+/// How many other Services there are: enough that a switch takes a while.
+const OTHERS: u8 = 200;
+
+/// What the agent starts with, but for the profile.
+pub(crate) fn initial() -> Vec<(String, Value)> {
+    let mut all = vec![
+        ("node".to_owned(), node()),
+        ("web".to_owned(), service("web", 10)),
+        ("web-endpoints".to_owned(), endpoints("web", &SERVING)),
+    ];
+    for number in 0..OTHERS {
+        let name = format!("other-{number}");
+        all.push((name.clone(), service(&name, 20 + number)));
+        let slices = endpoints(&name, &SERVING);
+        all.push((format!("{name}-endpoints"), slices));
+    }
+    all
+}
+
+/// A profile with this mode. The agent looks at the kernel every second.
+pub(crate) fn profile(mode: &str) -> Value {
+    json!({
+        "apiVersion": "signpost.dev/v1alpha1", "kind": "ProxyProfile",
+        "metadata": {"name": "default"},
+        "spec": {
+            "mode": mode, "syncPeriod": "1s", "minSyncPeriod": "10ms",
+            "iptables": {"localhostNodePorts": false},
+        },
+    })
+}
+
+fn node() -> Value {
+    json!({
+        "apiVersion": "v1", "kind": "Node",
+        "metadata": {"name": addresses::NODE},
+        "spec": {"podCIDRs": Family::ALL.map(|family| addresses::pod_cidr(1, family))},
+        "status": {"addresses": Family::ALL.map(|family| {
+            json!({"type": "InternalIP", "address": addresses::node_address(1, family)})
+        })},
+    })
+}
+
+/// A Service of which the cluster IPs end in `number`; `web` has a node port.
+pub(crate) fn service(name: &str, number: u8) -> Value {
+    let ips = Family::ALL.map(|family| addresses::cluster_ip(number, family));
+    let mut service = json!({
+        "apiVersion": "v1", "kind": "Service",
+        "metadata": {"namespace": "shop", "name": name},
+        "spec": {
+            "type": "ClusterIP", "ipFamilies": ["IPv4", "IPv6"],
+            "clusterIP": ips[0], "clusterIPs": ips,
+            "ports": [{"name": "http", "protocol": "TCP", "port": 80}],
+        },
+    });
+    if name == "web" {
+        service["spec"]["type"] = json!("NodePort");
+        service["spec"]["ports"][0]["nodePort"] = json!(NODE_PORT);
+    }
+    service
+}
+
+/// The slices of a Service, with these pods of the node.
+pub(crate) fn endpoints(service: &str, pods: &[u8]) -> Value {
+    let slices = Family::ALL.map(|family| {
+        let endpoints = pods.iter().map(|pod| {
+            let address = addresses::pod_address(1, *pod, family);
+            json!({
+                "addresses": [address], "nodeName": addresses::NODE, "conditions": {"ready": true},
+            })
+        });
+        json!({
+            "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice",
+            "metadata": {
+                "namespace": "shop", "name": format!("{service}-{family}").to_lowercase(),
+                "labels": {"kubernetes.io/service-name": service},
+            },
+            "addressType": family.to_string(),
+            "ports": [{"name": "http", "protocol": "TCP", "port": SERVED}],
+            "endpoints": endpoints.collect::<Vec<_>>(),
+        })
+    });
+    slices.to_vec().into()
+}

@@ -1,0 +1,106 @@
+//! What can be in the way of mode iptables.
+
+use std::fs::{self, File};
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use crds::condition::reason::{MODE_NOT_HONOURED, XTABLES_LOCK_HELD};
+use crds::condition::{FEATURES_HONOURED, IPV4_PROGRAMMED, IPV6_PROGRAMMED, READY};
+use crds::profile::mechanism::Mode;
+use rustix::fs::{FlockOperation, flock};
+use tests::network::{Connections, Kind};
+use xtables::Variant;
+
+use crate::manifests::endpoints;
+use crate::stage::{Place, SERVING, Stage};
+
+/// Between two connections of one client.
+const EVERY: Duration = Duration::from_millis(10);
+
+/// Rounds that failed in the one family that is enough to look at.
+const FAILED: &str = "signpost_rounds_total{ip_family=\"IPv4\",outcome=\"failed\"}";
+/// How many rounds of both families are looked at: longer than for which nothing is tried again.
+const CHECKS: f64 = 26.0;
+
+/// Failure story T12 (kubernetes#140898): a mode that cannot be carried out is not begun, is said, and
+/// nobody notices anything.
+pub(crate) fn lock_that_cannot_be_opened() -> Result<()> {
+    let stage = Stage::start(Variant::Legacy, Mode::Nftables)?;
+    let clients = Connections::start(&stage.ways()?, &[Kind::New, Kind::Kept], EVERY)?;
+    fs::create_dir(stage.lock()?)?;
+    stage.set_mode(Mode::Iptables)?;
+    let said = stage.expect_condition(FEATURES_HONOURED, "False")?;
+    ensure!(said.reason == MODE_NOT_HONOURED.name, "{said:?}");
+    let named = said.message.contains("mode iptables") && said.message.contains("xtables.lock");
+    ensure!(named, "{said:?}");
+    stage.expect_mode(Mode::Nftables)?;
+    stage.expect_only(Place::Nftables)?;
+    ensure!(stage.agent()?.get("/proxyMode")? == "nftables");
+    // It goes on following changes.
+    stage.apply("web-endpoints", &endpoints("web", &SERVING[..1]))?;
+    stage.expect_answers(&SERVING[..1])?;
+    stage.apply("web-endpoints", &endpoints("web", &SERVING))?;
+    stage.expect_answers(&SERVING)?;
+    // It is tried again from time to time, and that is no failure.
+    let rounds = || stage.agent()?.metric("signpost_rounds_total");
+    let failed = || stage.agent()?.metric(FAILED);
+    let (rounds_before, failed_before) = (rounds()?, failed()?);
+    stage.agent()?.wait_for("periodic checks", |_| {
+        Ok((rounds()? > rounds_before + CHECKS).then_some(()))
+    })?;
+    let more = failed()? - failed_before;
+    ensure!(more == 0.0, "{more} rounds failed");
+    // What is mended is noticed by itself.
+    fs::remove_dir(stage.lock()?)?;
+    stage.expect_condition(FEATURES_HONOURED, "True")?;
+    stage.expect_mode(Mode::Iptables)?;
+    stage.expect_only(Place::Iptables(Variant::Legacy))?;
+    clients.finish_unharmed()
+}
+
+/// Failure story T37 (kubernetes#105742, vpc-cni#2948): who waits in vain for the lock says for how long and for whom, and is done as
+/// soon as it is free.
+pub(crate) fn lock_that_is_held() -> Result<()> {
+    let stage = Stage::start(Variant::Legacy, Mode::Iptables)?;
+    let lock = File::open(stage.lock()?).context("the agent has made it")?;
+    flock(&lock, FlockOperation::LockExclusive)?;
+    stage.apply("web-endpoints", &endpoints("web", &SERVING[..1]))?;
+    let said = stage.expect_condition(READY, "False")?;
+    ensure!(said.reason == XTABLES_LOCK_HELD.name, "{said:?}");
+    ensure!(said.message.contains("xtables.lock"), "{said:?}");
+    let holder = format!("process {}", std::process::id());
+    ensure!(said.message.contains(&holder), "{said:?}");
+    for family in [IPV4_PROGRAMMED, IPV6_PROGRAMMED] {
+        let said = stage.expect_condition(family, "False")?;
+        ensure!(said.reason == XTABLES_LOCK_HELD.name, "{said:?}");
+    }
+    drop(lock);
+    stage.expect_condition(READY, "True")?;
+    stage.expect_answers(&SERVING[..1])?;
+    let agent = stage.agent()?;
+    let status = agent.status()?.unwrap_or_default();
+    let iptables = status.iptables.context("it tells of iptables")?;
+    let longest = iptables.longest_lock_wait.duration();
+    ensure!(longest >= Duration::from_secs(5), "{longest:?}");
+    let name = "signpost_xtables_lock_wait_seconds_sum";
+    ensure!(agent.metric(name)? >= 5.0, "{name}");
+    let name = "kubeproxy_sync_proxy_rules_iptables_restore_failures_total";
+    ensure!(agent.metric(name)? >= 2.0, "{name}");
+    Ok(())
+}
+
+/// Failure story T30 (spatiumddi#382), in variant nf_tables: who flushes what leads to us is heard.
+pub(crate) fn flushed_chain() -> Result<()> {
+    let stage = Stage::start(Variant::NfTables, Mode::Iptables)?;
+    stage.expect_answers(&SERVING)?;
+    let drifts = || stage.agent()?.metric("signpost_drift_total");
+    for damage in ["flush chain ip nat PREROUTING", "flush table ip6 nat"] {
+        let before = drifts()?;
+        stage.node()?.nft(&[damage])?;
+        stage
+            .agent()?
+            .wait_for("a repair", |_| Ok((drifts()? > before).then_some(())))?;
+        stage.expect_answers(&SERVING)?;
+    }
+    Ok(())
+}

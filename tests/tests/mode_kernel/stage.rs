@@ -1,0 +1,295 @@
+//! A node with the real agent on a directory of manifests, pods that serve, and clients in a pod,
+//! outside and on the node.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use crds::profile::mechanism::Mode;
+use dataplane::{Family, Protocol};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use serde_json::Value;
+use tempfile::TempDir;
+use testkit::address_plan as addresses;
+use tests::deadline::wait_for;
+use tests::lone_agent::{LoneAgent, Source, Sysctls, Workplace};
+use tests::network::{Namespace, Plan, PlannedNode, Server, Topology, Way, start_server};
+use xtables::{BuiltIn, Found, Rule, TableChange, TableName, Tables, Target, Variant};
+
+use crate::manifests::{self, NODE_PORT};
+
+/// The pods that serve, on [`SERVED`], and the pod that asks.
+pub(crate) const SERVING: [u8; 2] = [5, 6];
+const ASKING: u8 = 9;
+pub(crate) const SERVED: u16 = 8080;
+/// The number of the client outside.
+const OUTSIDER: u8 = 2;
+/// How long the agent may take for anything.
+pub(crate) const PROMPTLY: Duration = Duration::from_secs(20);
+/// How the chains of an agent are named.
+const OURS: &str = "SIGNPOST-";
+/// How somebody else's are.
+const THEIRS: &str = "THEIRS-";
+
+/// Everything. It ends when this is dropped, the agent first.
+#[derive(Debug)]
+pub(crate) struct Stage {
+    pub(crate) agent: Option<LoneAgent>,
+    #[expect(dead_code, reason = "held for the sake of their end")]
+    servers: Vec<Server>,
+    folder: TempDir,
+    topology: Topology,
+}
+
+/// Where there is something of ours.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Place {
+    /// Tables of our own.
+    Nftables,
+    /// Chains in tables of iptables.
+    Iptables(Variant),
+}
+
+// === impl Stage ===
+
+impl Stage {
+    /// A node of which others use `variant` of iptables. Nobody serves yet.
+    pub(crate) fn build(variant: Variant) -> Result<Stage> {
+        let topology = Topology::build(&Plan {
+            nodes: vec![PlannedNode {
+                number: 1,
+                pods: SERVING.into_iter().chain([ASKING]).collect(),
+            }],
+            clients: [OUTSIDER].into(),
+            others: Vec::new(),
+        })?;
+        let mut servers = Vec::new();
+        for pod in SERVING {
+            let listening = Family::ALL
+                .map(|family| SocketAddr::new(addresses::pod_address(1, pod, family), SERVED));
+            let name = server(pod);
+            servers.push(start_server(topology.pod(1, pod)?, &name, &listening)?);
+        }
+        let folder = TempDir::new()?;
+        fs::create_dir(folder.path().join("manifests"))?;
+        let stage = Stage {
+            agent: None,
+            servers,
+            folder,
+            topology,
+        };
+        for (name, manifest) in manifests::initial() {
+            stage.apply(&name, &manifest)?;
+        }
+        stage.set_others(variant, true)?;
+        Ok(stage)
+    }
+
+    /// The same, with an agent that serves in `mode`.
+    pub(crate) fn start(variant: Variant, mode: Mode) -> Result<Stage> {
+        let mut stage = Stage::build(variant)?;
+        stage.set_mode(mode)?;
+        stage.start_agent()?;
+        stage.expect_mode(mode)?;
+        Ok(stage)
+    }
+
+    /// The network namespace of the node.
+    pub(crate) fn node(&self) -> Result<&Namespace> {
+        self.topology.node(1)
+    }
+
+    /// The agent that runs.
+    pub(crate) fn agent(&self) -> Result<&LoneAgent> {
+        self.agent.as_ref().context("an agent was started")
+    }
+
+    /// Starts an agent. Nothing is programmed yet when this returns.
+    pub(crate) fn start_agent(&mut self) -> Result<()> {
+        // What an agent before it has said is not what this one says.
+        let status = self.folder.path().join("status.yaml");
+        if status.exists() {
+            fs::remove_file(status)?;
+        }
+        self.agent = Some(LoneAgent::start(&self.workplace()?)?);
+        Ok(())
+    }
+
+    /// Ends it with SIGKILL.
+    pub(crate) fn kill_agent(&mut self) -> Result<()> {
+        self.agent.take().context("an agent was started")?.kill()
+    }
+
+    /// The lock that the agent takes.
+    pub(crate) fn lock(&self) -> Result<PathBuf> {
+        Ok(self.workplace()?.xtables_lock())
+    }
+
+    /// Writes a manifest, in the place of the one of this name.
+    pub(crate) fn apply(&self, name: &str, manifest: &Value) -> Result<()> {
+        let new = self.folder.path().join("new.yaml");
+        let documents: Vec<String> = match manifest {
+            Value::Array(documents) => documents.iter().map(Value::to_string).collect(),
+            document => vec![document.to_string()],
+        };
+        fs::write(&new, documents.join("\n---\n"))?;
+        let file = self.folder.path().join(format!("manifests/{name}.yaml"));
+        fs::rename(new, file).with_context(|| format!("failed to write {name}"))
+    }
+
+    /// Asks for a mode.
+    pub(crate) fn set_mode(&self, mode: Mode) -> Result<()> {
+        self.apply("profile", &manifests::profile(&mode.to_string()))
+    }
+
+    /// Waits until the agent says that it is ready in this mode.
+    pub(crate) fn expect_mode(&self, mode: Mode) -> Result<()> {
+        let agent = self.agent()?;
+        agent.wait_for(&format!("mode {mode}"), |agent| {
+            let status = agent.status()?.unwrap_or_default();
+            let is_settled = status
+                .conditions
+                .iter()
+                .any(|condition| condition.type_ == "Progressing" && condition.reason == "Settled");
+            Ok((status.mode == Some(mode) && is_settled).then_some(()))
+        })?;
+        agent.wait_until_ready()
+    }
+
+    /// Waits for a condition with this status, and returns it.
+    pub(crate) fn expect_condition(&self, kind: &str, status: &str) -> Result<Condition> {
+        self.agent()?
+            .wait_for(&format!("{kind} to be {status}"), |agent| {
+                let condition = agent.condition(kind)?;
+                Ok(condition.filter(|condition| condition.status == status))
+            })
+    }
+
+    /// Waits until this is where anything of ours is.
+    pub(crate) fn expect_only(&self, place: Place) -> Result<()> {
+        let mut last = BTreeSet::new();
+        wait_for(&format!("ours to be in {place:?} alone"), PROMPTLY, || {
+            last = self.places()?;
+            Ok((last == [place].into()).then_some(()))
+        })
+        .with_context(|| format!("they are in {last:?}"))
+    }
+
+    /// Where there is something of ours.
+    pub(crate) fn places(&self) -> Result<BTreeSet<Place>> {
+        let tables = self.node()?.nft(&["list", "tables"])?;
+        let mut places = BTreeSet::new();
+        if tables.lines().any(|line| line.ends_with(" signpost")) {
+            places.insert(Place::Nftables);
+        }
+        let found: Found = self.node()?.enter(|| xtables::observe_variants(OURS))??;
+        for variant in [Variant::NfTables, Variant::Legacy] {
+            if found.of(variant).ours {
+                places.insert(Place::Iptables(variant));
+            }
+        }
+        Ok(places)
+    }
+
+    /// Makes others have a rule in `variant`, or none.
+    pub(crate) fn set_others(&self, variant: Variant, there: bool) -> Result<()> {
+        let lock = self.folder.path().join("their.lock");
+        let mut tables = self
+            .node()?
+            .enter(|| Tables::open(variant, xtables::Family::Ipv4, THEIRS, &lock, PROMPTLY))??;
+        let chain: Arc<str> = format!("{THEIRS}RULES").into();
+        let mut change = TableChange::new(TableName::Filter);
+        let entries = match there {
+            true => {
+                let rules = [Rule::always(Target::Return)];
+                change.chains.push((Arc::clone(&chain), rules.into()));
+                vec![Rule::always(Target::Jump(chain))]
+            }
+            false => {
+                change.removed.push(chain);
+                Vec::new()
+            }
+        };
+        change.entries.push((BuiltIn::Input, entries));
+        tables.commit(&[change])?;
+        Ok(())
+    }
+
+    /// Everybody's ways to `shop/web`.
+    pub(crate) fn ways(&self) -> Result<Vec<Way>> {
+        let places = [
+            ("a pod", self.topology.pod(1, ASKING)?),
+            ("the node", self.topology.node(1)?),
+            ("somebody outside", self.topology.outside()?),
+        ];
+        let mut ways = Vec::new();
+        for (from, inside) in places {
+            for family in Family::ALL {
+                let cluster_ip = SocketAddr::new(addresses::cluster_ip(10, family), 80);
+                let node_port = SocketAddr::new(addresses::node_address(1, family), NODE_PORT);
+                let destination = match from {
+                    "somebody outside" => node_port,
+                    _ => cluster_ip,
+                };
+                ways.push(Way {
+                    from: from.to_owned(),
+                    inside: inside.clone(),
+                    protocol: Protocol::Tcp,
+                    destination,
+                });
+            }
+        }
+        Ok(ways)
+    }
+
+    /// Waits until all of them are answered by these pods, and nobody else.
+    pub(crate) fn expect_answers(&self, pods: &[u8]) -> Result<()> {
+        let servers = pods.iter().map(|pod| server(*pod)).collect();
+        for way in self.ways()? {
+            way.wait_for_servers(&servers, PROMPTLY)?;
+        }
+        Ok(())
+    }
+
+    /// Runs `signpost-agent cleanup` as somebody on the node does.
+    pub(crate) fn clean_up(&self) -> Result<()> {
+        let lock = self.lock()?;
+        let lock = lock.to_str().context("the lock has a name")?;
+        self.run(&["cleanup", "--xtables-lock", lock])
+    }
+
+    /// Runs `signpost-agent` as somebody on the node does.
+    pub(crate) fn run(&self, arguments: &[&str]) -> Result<()> {
+        let program = tests::binaries::find("signpost-agent")?;
+        let mut command = self.node()?.command(program);
+        let state = self.folder.path().join("state");
+        let output = command.args(arguments).arg("--state").arg(state).output()?;
+        ensure!(
+            output.status.success(),
+            "{arguments:?} failed: {}{}",
+            String::from_utf8_lossy(&output.stdout),
+            String::from_utf8_lossy(&output.stderr)
+        );
+        Ok(())
+    }
+
+    fn workplace(&self) -> Result<Workplace> {
+        let folder: &Path = self.folder.path();
+        Ok(Workplace {
+            node: self.node()?.clone(),
+            source: Source::Manifests(folder.join("manifests")),
+            folder: folder.to_owned(),
+            sysctls: Sysctls::Writable,
+            deadline: PROMPTLY,
+        })
+    }
+}
+
+/// The name of the server in a pod.
+fn server(pod: u8) -> String {
+    format!("web-{pod}")
+}

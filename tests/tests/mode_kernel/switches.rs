@@ -1,0 +1,64 @@
+//! From one mode to another and back.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use crds::condition::{FEATURES_HONOURED, IPTABLES_SPLIT};
+use crds::node_proxy::IptablesVariant;
+use crds::profile::mechanism::Mode;
+use tests::network::{Connections, Kind};
+use xtables::Variant;
+
+use crate::manifests::endpoints;
+use crate::stage::{Place, SERVING, Stage};
+
+/// Between two connections of one client.
+const EVERY: Duration = Duration::from_millis(10);
+
+/// Failure story T4: what is said is what is.
+pub(crate) fn serves(variant: Variant) -> Result<()> {
+    let stage = Stage::start(variant, Mode::Iptables)?;
+    stage.expect_answers(&SERVING)?;
+    stage.apply("web-endpoints", &endpoints("web", &SERVING[..1]))?;
+    stage.expect_answers(&SERVING[..1])?;
+    ensure!(stage.places()? == [Place::Iptables(variant)].into());
+    let agent = stage.agent()?;
+    let status = agent.status()?.context("it says how it is")?;
+    let iptables = status.iptables.context("it says which variant it uses")?;
+    let expected = match variant {
+        Variant::NfTables => IptablesVariant::NfTables,
+        Variant::Legacy => IptablesVariant::Legacy,
+    };
+    ensure!(iptables.variant == expected, "{iptables:?}");
+    ensure!(agent.get("/proxyMode")? == "iptables");
+    for table in ["nat", "filter"] {
+        let name = "kubeproxy_sync_proxy_rules_iptables_total";
+        let series = format!("{name}{{table=\"{table}\",ip_family=\"IPv4\"}}");
+        ensure!(agent.metric(&series)? > 100.0, "{series}");
+    }
+    stage.expect_condition(FEATURES_HONOURED, "True")?;
+    stage.expect_condition(IPTABLES_SPLIT, "False")?;
+    Ok(())
+}
+
+/// Failure stories T4, T9 and T10 (talos#8928, kubernetes#75360, kubernetes#102314): nobody waits
+/// while modes change, connections stay, and nothing is left of the mode before.
+pub(crate) fn there_and_back(variant: Variant) -> Result<()> {
+    let stage = Stage::start(variant, Mode::Nftables)?;
+    let clients = Connections::start(&stage.ways()?, &[Kind::New, Kind::Kept], EVERY)?;
+    for _ in 0..2 {
+        stage.set_mode(Mode::Iptables)?;
+        stage.expect_mode(Mode::Iptables)?;
+        stage.expect_only(Place::Iptables(variant))?;
+        stage.expect_condition(IPTABLES_SPLIT, "False")?;
+        stage.set_mode(Mode::Nftables)?;
+        stage.expect_mode(Mode::Nftables)?;
+        stage.expect_only(Place::Nftables)?;
+        stage.agent()?.wait_for("the condition to go", |agent| {
+            Ok(agent.condition(IPTABLES_SPLIT)?.is_none().then_some(()))
+        })?;
+        let status = stage.agent()?.status()?.unwrap_or_default();
+        ensure!(status.iptables.is_none(), "{:?}", status.iptables);
+    }
+    clients.finish_unharmed()
+}
