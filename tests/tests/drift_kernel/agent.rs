@@ -6,17 +6,22 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use crds::condition::RULES_CONTESTED;
 use tests::deadline::wait_for;
+use xtables::Variant;
 
-use crate::node::Node;
+use crate::node::{Node, Place};
 
 /// Within this time everything is repaired.
-const AT_ONCE: Duration = Duration::from_secs(1);
+pub(crate) const AT_ONCE: Duration = Duration::from_secs(1);
+/// How a program is named that the kernel names.
+const NFT: &str = "nft (process ";
 /// How often somebody flushes, and for how long.
 const FLUSHES_EVERY: Duration = Duration::from_millis(200);
 const FLUSHES_FOR: Duration = Duration::from_secs(5);
+/// How somebody flushes legacy tables, both families at a time.
+const FLUSH_LEGACY: &str = "iptables-legacy -w -t nat -F & ip6tables-legacy -w -t nat -F & wait";
 
-/// Waits for the repair of `damage` and checks what is said of it.
-fn expect_repair(node: &Node, damage: &str, drifts: f64) -> Result<()> {
+/// Waits for the repair of `damage`, and until it is said to have been done by `culprit`.
+pub(crate) fn expect_repair(node: &Node, damage: &str, drifts: f64, culprit: &str) -> Result<()> {
     wait_for(&format!("the repair of: {damage}"), AT_ONCE, || {
         Ok(node.is_as_before()?.then_some(()))
     })
@@ -29,20 +34,20 @@ fn expect_repair(node: &Node, damage: &str, drifts: f64) -> Result<()> {
     .with_context(|| format!("there was no harm in: {damage}"))?;
     wait_for("the culprit to be named", AT_ONCE, || {
         let (status, message) = node.condition(RULES_CONTESTED)?;
-        let named = message.contains("nft (process ") && message.contains(" had changed ");
+        let named = message.contains(culprit) && message.contains(" had changed ");
         Ok((status == "False" && named).then_some(()))
     })
 }
 
 /// Failure stories T30 (spatiumddi#382) and T31 (rke2#10469, k3s#7542).
 pub(crate) fn flushed_rulesets_are_repaired() -> Result<()> {
-    let node = Node::start()?;
+    let node = Node::start(Place::Nftables)?;
     let reload = "flush ruleset; add table inet firewalld; \
         add chain inet firewalld input { type filter hook input priority 10; policy accept; }";
     for damage in ["flush ruleset", reload] {
         let drifts = node.agent.metric("signpost_drift_total")?;
         node.nft(damage)?;
-        expect_repair(&node, damage, drifts)?;
+        expect_repair(&node, damage, drifts, NFT)?;
         ensure!(node.answers()?, "no answer after {damage}");
         let counted = node.agent.metric("signpost_drift_total")? - drifts;
         ensure!(counted == 2.0, "{counted} repairs after {damage}");
@@ -75,12 +80,12 @@ pub(crate) fn every_damage_is_repaired_within_a_second() -> Result<()> {
     ];
     // More than a few in a row would be held back.
     for few in damages.chunks(3) {
-        let node = Node::start()?;
+        let node = Node::start(Place::Nftables)?;
         for damage in few {
             let damage = damage(&node)?;
             let drifts = node.agent.metric("signpost_drift_total")?;
             node.nft(&damage)?;
-            expect_repair(&node, &damage, drifts)?;
+            expect_repair(&node, &damage, drifts, NFT)?;
         }
         ensure!(node.answers()?, "no answer");
     }
@@ -112,13 +117,18 @@ fn first_rule_of(node: &Node, chain: &str) -> Result<String> {
 
 /// Failure story T38: somebody flushes all the time. The first repairs are made at once, then ever
 /// more rarely; the agent says so and keeps to a share of a processor; and all is well afterwards.
-pub(crate) fn t38_somebody_who_does_not_stop_is_not_answered_every_time() -> Result<()> {
-    let node = Node::start()?;
+pub(crate) fn t38_somebody_who_does_not_stop_is_not_answered_every_time(
+    place: Place,
+) -> Result<()> {
+    let node = Node::start(place)?;
     let (drifts, busy) = (node.agent.metric("signpost_drift_total")?, busy_for(&node)?);
     let began = Instant::now();
     let mut flushes = 0.0;
     while began.elapsed() < FLUSHES_FOR {
-        node.nft("flush ruleset")?;
+        match place {
+            Place::Nftables | Place::Iptables(Variant::NfTables) => node.nft("flush ruleset")?,
+            Place::Iptables(Variant::Legacy) => node.shell(FLUSH_LEGACY)?,
+        };
         flushes += 1.0;
         let next = began + FLUSHES_EVERY.mul_f64(flushes);
         std::thread::sleep(next.saturating_duration_since(Instant::now()));
@@ -135,8 +145,12 @@ pub(crate) fn t38_somebody_who_does_not_stop_is_not_answered_every_time() -> Res
         let condition = node.condition(RULES_CONTESTED)?;
         Ok((condition.0 == "True").then_some(condition))
     })?;
+    let culprit = match place {
+        Place::Nftables | Place::Iptables(Variant::NfTables) => NFT,
+        Place::Iptables(Variant::Legacy) => "somebody",
+    };
     ensure!(
-        message.contains("nft (process ") && message.contains("keeps changing the rules"),
+        message.contains(culprit) && message.contains("keeps changing the rules"),
         "{status}: {message}"
     );
     wait_for("the last repair", Duration::from_secs(6), || {
@@ -164,7 +178,7 @@ fn busy_for(node: &Node) -> Result<Duration> {
 
 /// A busy firewall of somebody else's is none of our business: our tables are not even looked at.
 pub(crate) fn changes_elsewhere_cause_no_round() -> Result<()> {
-    let node = Node::start()?;
+    let node = Node::start(Place::Nftables)?;
     let before = node.agent.metric("signpost_rounds_total")?;
     node.nft("add table inet theirs; add set inet theirs s { type ipv4_addr; }")?;
     node.nft("add table ip theirs; add map ip theirs services { type ipv4_addr : verdict; }")?;
@@ -176,7 +190,7 @@ pub(crate) fn changes_elsewhere_cause_no_round() -> Result<()> {
     let drifts = node.agent.metric("signpost_drift_total")?;
     let damage = "flush chain ip signpost dispatch";
     node.nft(damage)?;
-    expect_repair(&node, damage, drifts)?;
+    expect_repair(&node, damage, drifts, NFT)?;
     let rounds = node.agent.metric("signpost_rounds_total")? - before;
     ensure!(rounds == 1.0, "{rounds} rounds:\n{}", node.rounds()?);
     Ok(())

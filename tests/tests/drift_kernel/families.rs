@@ -25,7 +25,7 @@ const FLOOD_PART: u32 = 20_000;
 const FLOOD_PARTS: u32 = 60;
 
 /// A Service for each number, with endpoints on these ports.
-fn services(numbers: std::ops::RangeInclusive<u8>, ports: &[u16]) -> Dataplane {
+pub(crate) fn services(numbers: std::ops::RangeInclusive<u8>, ports: &[u16]) -> Dataplane {
     let mut dataplane = Dataplane::default();
     for number in numbers {
         let service = testkit::mk_service(&format!("shop/service-{number}"))
@@ -58,7 +58,7 @@ fn open(inside: &Namespace) -> Result<(Vec<Domain<Nftables>>, Disturbances)> {
     Ok((domains, disturbances))
 }
 
-fn kernel() -> Result<(Network, Namespace)> {
+pub(crate) fn kernel() -> Result<(Network, Namespace)> {
     let mut network = Network::new()?;
     let [namespace] = network.add_namespaces(["kernel"])?;
     Ok((network, namespace))

@@ -2,21 +2,58 @@
 
 mod agent;
 mod families;
+mod iptables;
+mod lock;
+mod manifests;
 mod node;
 
 use anyhow::Result;
 use libtest_mimic::Arguments;
+use node::Place;
 use tests::network::enter_private_namespaces;
 use tests::trial::trial;
+use xtables::Variant;
 
 type Test = fn() -> Result<()>;
+type TestOfVariant = fn(Variant) -> Result<()>;
+
+/// In mode iptables, for each variant.
+const OF_VARIANTS: [(&str, TestOfVariant); 6] = [
+    (
+        "t30_a_flushed_ruleset_is_repaired_within_a_second",
+        iptables::flushed_rulesets_are_repaired,
+    ),
+    (
+        "t31_a_firewalls_reload_is_repaired_within_a_second",
+        iptables::a_firewalls_reload_is_repaired,
+    ),
+    (
+        "t32_every_damage_is_repaired_within_a_second",
+        iptables::every_damage_is_repaired_within_a_second,
+    ),
+    (
+        "t36_rules_of_others_in_both_variants_are_told",
+        iptables::rules_of_others_in_both_variants_are_told,
+    ),
+    (
+        "t38_somebody_who_does_not_stop_is_not_answered_every_time",
+        |variant| {
+            let place = Place::Iptables(variant);
+            agent::t38_somebody_who_does_not_stop_is_not_answered_every_time(place)
+        },
+    ),
+    (
+        "changes_of_others_in_the_same_tables_cause_no_repair",
+        iptables::changes_of_others_cause_no_repair,
+    ),
+];
 
 fn main() -> Result<()> {
     enter_private_namespaces()?;
     let mut arguments = Arguments::from_args();
     // What is repaired within a second is measured; one test at a time leaves it that second.
     arguments.test_threads = Some(1);
-    let tests: [(&str, Test); 9] = [
+    let tests: [(&str, Test); 13] = [
         ("others_are_told_from_us", families::others_are_told_from_us),
         (
             "changes_elsewhere_are_no_reason_to_look",
@@ -44,13 +81,35 @@ fn main() -> Result<()> {
         ),
         (
             "t38_somebody_who_does_not_stop_is_not_answered_every_time",
-            agent::t38_somebody_who_does_not_stop_is_not_answered_every_time,
+            || agent::t38_somebody_who_does_not_stop_is_not_answered_every_time(Place::Nftables),
         ),
         (
             "changes_elsewhere_cause_no_round",
             agent::changes_elsewhere_cause_no_round,
         ),
+        (
+            "legacy/t19_a_commit_that_fails_once_leaves_no_connection_behind",
+            lock::one_commit_that_fails,
+        ),
+        (
+            "legacy/t32_what_does_not_show_is_found_every_sync_period",
+            iptables::what_does_not_show_is_found_every_sync_period,
+        ),
+        (
+            "legacy/t37_a_lock_that_is_held_for_long_is_told_and_harms_nobody",
+            lock::a_lock_held_for_long,
+        ),
+        (
+            "legacy/t37_a_lock_that_is_free_again_is_noticed",
+            lock::a_release_is_noticed,
+        ),
     ];
-    let trials = tests.map(|(name, test)| trial(name, test));
-    libtest_mimic::run(&arguments, trials.into()).exit();
+    let mut trials: Vec<_> = tests.map(|(name, test)| trial(name, test)).into();
+    for variant in [Variant::NfTables, Variant::Legacy] {
+        for (name, test) in OF_VARIANTS {
+            let name = format!("{variant}/{name}");
+            trials.push(trial(&name, move || test(variant)));
+        }
+    }
+    libtest_mimic::run(&arguments, trials).exit();
 }

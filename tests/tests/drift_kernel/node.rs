@@ -1,8 +1,8 @@
 //! One node: the real agent on a directory of manifests, pods that serve, a pod that asks.
 
 use std::fs;
-use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
@@ -12,14 +12,18 @@ use tempfile::TempDir;
 use testkit::address_plan as addresses;
 use tests::lone_agent::{LoneAgent, Source, Sysctls, Workplace};
 use tests::network::{
-    Namespace, Outcome, Plan, PlannedNode, Probe, Server, Topology, probe, start_server,
+    Namespace, Outcome, Plan, PlannedNode, Probe, Server, Topology, Way, probe, start_server,
 };
+use xtables::Variant;
 
-/// What it runs on; an hour lies between two looks that nobody prompts.
-const EXAMPLE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/demo");
-/// The pods that serve, and the one that asks.
-const SERVING: [u8; 3] = [5, 6, 7];
+use crate::manifests;
+
+/// The pods that serve, the ports they serve on, and the pod that asks.
+pub(crate) const SERVING: [u8; 3] = [5, 6, 7];
+const SERVED: [u16; 2] = [8080, 5353];
 const ASKING: u8 = 9;
+/// What the names of our chains of iptables begin with.
+const OURS: &str = "SIGNPOST-";
 /// How long the agent may take for anything that is not about drift.
 const PROMPTLY: Duration = Duration::from_secs(20);
 
@@ -32,15 +36,50 @@ pub(crate) struct Node {
     #[expect(dead_code, reason = "held for the sake of its end")]
     folder: TempDir,
     topology: Topology,
+    workplace: Workplace,
+    place: Place,
     /// What the kernel holds when nobody disturbs it.
     undisturbed: Vec<String>,
+}
+
+/// Where ours are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// Tables of our own.
+    Nftables,
+    /// Chains in tables of iptables.
+    Iptables(Variant),
+}
+
+/// What a node is like before the agent starts, and what that is told.
+#[derive(Debug, Clone)]
+pub(crate) struct Setting {
+    /// Where ours are to be.
+    pub(crate) place: Place,
+    /// How much time lies between two looks that nobody prompts.
+    pub(crate) sync_period: &'static str,
+    /// How many rules others have in each variant of iptables.
+    pub(crate) others: Vec<(Variant, u8)>,
 }
 
 // === impl Node ===
 
 impl Node {
+    /// A node on which nobody looks at the kernel without being prompted, for an hour.
+    pub(crate) fn start(place: Place) -> Result<Node> {
+        Node::start_with(&Setting {
+            place,
+            sync_period: "1h",
+            others: match place {
+                // Ours go where others are.
+                Place::Iptables(Variant::Legacy) => vec![(Variant::Legacy, 1)],
+                Place::Iptables(Variant::NfTables) | Place::Nftables => Vec::new(),
+            },
+        })
+    }
+
     /// Starts everything; returns once the agent listens to the kernel.
-    pub(crate) fn start() -> Result<Node> {
+    pub(crate) fn start_with(setting: &Setting) -> Result<Node> {
         let plan = Plan {
             nodes: vec![PlannedNode {
                 number: 1,
@@ -53,26 +92,35 @@ impl Node {
         for pod in SERVING {
             let listening = Family::ALL.map(|family| {
                 let address = addresses::pod_address(1, pod, family);
-                SocketAddr::new(address, 8080)
+                SERVED.map(|port| SocketAddr::new(address, port))
             });
-            let name = format!("web-{pod}");
-            servers.push(start_server(topology.pod(1, pod)?, &name, &listening)?);
+            let listening = listening.as_flattened();
+            let inside = topology.pod(1, pod)?;
+            servers.push(start_server(inside, &server(pod), listening)?);
         }
         let folder = TempDir::new()?;
-        let manifests = copy_example(folder.path())?;
-        let agent = LoneAgent::start(&Workplace {
+        let workplace = Workplace {
             node: topology.node(1)?.clone(),
-            source: Source::Manifests(manifests),
+            source: Source::Manifests(manifests::write(folder.path(), setting)?),
             folder: folder.path().to_owned(),
             sysctls: Sysctls::Writable,
             deadline: PROMPTLY,
-        })?;
-        wait_until_it_listens(&agent)?;
+        };
+        for (variant, rules) in &setting.others {
+            for number in 0..*rules {
+                let rule = format!("-t filter -A INPUT -s 203.0.113.{number} -j ACCEPT");
+                iptables(&workplace, *variant, Family::Ipv4, &rule)?;
+            }
+        }
+        let agent = LoneAgent::start(&workplace)?;
+        wait_until_it_listens(&agent, setting.place)?;
         let mut node = Node {
             agent,
             servers,
             folder,
             topology,
+            workplace,
+            place: setting.place,
             undisturbed: Vec::new(),
         };
         node.undisturbed = node.listed()?;
@@ -90,6 +138,79 @@ impl Node {
         self.namespace()?.nft(&[command])
     }
 
+    /// Runs `iptables` with arguments as a shell splits them. It waits for the lock that the agent
+    /// takes.
+    pub(crate) fn iptables(
+        &self,
+        variant: Variant,
+        family: Family,
+        arguments: &str,
+    ) -> Result<String> {
+        iptables(&self.workplace, variant, family, arguments)
+    }
+
+    /// The same with a line of a shell.
+    pub(crate) fn shell(&self, line: &str) -> Result<String> {
+        shell(&self.workplace, line)
+    }
+
+    /// What `iptables-save` prints of tables nat and filter, without what changes by itself.
+    pub(crate) fn saved(&self, variant: Variant, family: Family) -> Result<Vec<String>> {
+        let save = program(variant, family, "-save");
+        let mut lines = Vec::new();
+        for table in ["nat", "filter"] {
+            // A table that is not there is listed as nothing.
+            let saved = self.shell(&format!("{save} -t {table}"));
+            let saved = saved.unwrap_or_default();
+            let kept = saved.lines().filter(|line| line.starts_with(['-', ':']));
+            let uncounted = kept.map(|line| line.split(" [").next().unwrap_or(line));
+            lines.extend(uncounted.map(|line| format!("{family} {table} {line}")));
+        }
+        Ok(lines)
+    }
+
+    /// What of that is not ours.
+    pub(crate) fn saved_of_others(&self, variant: Variant, family: Family) -> Result<Vec<String>> {
+        let mut lines = self.saved(variant, family)?;
+        lines.retain(|line| !line.contains(OURS));
+        Ok(lines)
+    }
+
+    /// The lock that the agent takes.
+    pub(crate) fn lock(&self) -> PathBuf {
+        self.workplace.xtables_lock()
+    }
+
+    /// Takes a pod's address of one family out of the endpoints in a file of the example.
+    pub(crate) fn take_out(&self, file: &str, address: IpAddr) -> Result<()> {
+        let manifest = manifests::folder(&self.workplace.folder).join(file);
+        let text = fs::read_to_string(&manifest)?;
+        let is_it = |line: &&str| line.contains(&format!("[{address}]"));
+        ensure!(
+            text.lines().any(|line| is_it(&line)),
+            "the example has changed"
+        );
+        let left = text.lines().filter(|line| !is_it(line));
+        let new = self.workplace.folder.join("new.yaml");
+        fs::write(&new, left.collect::<Vec<_>>().join("\n"))?;
+        fs::rename(new, manifest).context("failed to write a manifest")
+    }
+
+    /// The way of the pod that asks to the Service.
+    pub(crate) fn way(&self, family: Family) -> Result<Way> {
+        Ok(Way {
+            from: "a pod".to_owned(),
+            inside: self.asking()?.clone(),
+            protocol: Protocol::Tcp,
+            destination: SocketAddr::new(addresses::cluster_ip(10, family), 80),
+        })
+    }
+
+    /// The pod that asks.
+    pub(crate) fn asking(&self) -> Result<&Namespace> {
+        self.topology.pod(1, ASKING)
+    }
+
     /// Whether the kernel holds what it did before anybody disturbed it.
     pub(crate) fn is_as_before(&self) -> Result<bool> {
         Ok(self.listed()? == self.undisturbed)
@@ -104,7 +225,7 @@ impl Node {
                 destination: SocketAddr::new(addresses::cluster_ip(10, family), 80),
                 deadline: Duration::from_secs(2),
             };
-            let outcomes = probe(self.topology.pod(1, ASKING)?, &question, 1)?;
+            let outcomes = probe(self.asking()?, &question, 1)?;
             if !matches!(outcomes[..], [Outcome::Answered { .. }]) {
                 return Ok(false);
             }
@@ -124,8 +245,15 @@ impl Node {
         self.agent.get("/debug/rounds")
     }
 
-    /// Everything in our tables, without the order in which the kernel keeps it.
+    /// Everything that is ours, without an order of which nothing depends.
     fn listed(&self) -> Result<Vec<String>> {
+        match self.place {
+            Place::Nftables => self.listed_nftables(),
+            Place::Iptables(variant) => self.listed_iptables(variant),
+        }
+    }
+
+    fn listed_nftables(&self) -> Result<Vec<String>> {
         let mut parts = Vec::new();
         for family in ["ip", "ip6"] {
             // A table that is not there is listed as nothing.
@@ -137,29 +265,83 @@ impl Node {
         parts.sort();
         Ok(parts)
     }
+
+    fn listed_iptables(&self, variant: Variant) -> Result<Vec<String>> {
+        let mut lines = Vec::new();
+        for family in Family::ALL {
+            lines.extend(self.saved(variant, family)?);
+        }
+        lines.retain(|line| line.contains(OURS));
+        // Chains may be in any order, rules in a chain may not.
+        lines.sort_by_cached_key(|line| {
+            let place = line.split(' ').take(4).map(str::to_owned);
+            place.collect::<Vec<_>>()
+        });
+        Ok(lines)
+    }
 }
 
-fn wait_until_it_listens(agent: &LoneAgent) -> Result<()> {
+/// The name of the server in a pod.
+pub(crate) fn server(pod: u8) -> String {
+    format!("web-{pod}")
+}
+
+/// A program of iptables: `suffix` is empty, `-save` or `-restore`.
+pub(crate) fn program(variant: Variant, family: Family, suffix: &str) -> String {
+    let family = match family {
+        Family::Ipv4 => "iptables",
+        Family::Ipv6 => "ip6tables",
+    };
+    let variant = match variant {
+        Variant::NfTables => "nft",
+        Variant::Legacy => "legacy",
+    };
+    format!("{family}-{variant}{suffix}")
+}
+
+fn iptables(
+    workplace: &Workplace,
+    variant: Variant,
+    family: Family,
+    arguments: &str,
+) -> Result<String> {
+    let program = program(variant, family, "");
+    shell(workplace, &format!("{program} --wait {arguments}"))
+}
+
+fn shell(workplace: &Workplace, line: &str) -> Result<String> {
+    let mut command = workplace.node.command("sh");
+    command.args(["-c", line]);
+    command.env("XTABLES_LOCKFILE", workplace.xtables_lock());
+    let output = command.output().context("unable to run sh")?;
+    let errors = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "{line}: {errors}");
+    Ok(String::from_utf8(output.stdout)?)
+}
+
+fn wait_until_it_listens(agent: &LoneAgent, place: Place) -> Result<()> {
+    // For nf_tables it has a socket, and one more for iptables in there.
+    let sockets = match place {
+        Place::Iptables(Variant::NfTables) => 2,
+        Place::Iptables(Variant::Legacy) | Place::Nftables => 1,
+    };
     // Having joined, it looks once in each family for what it has not heard.
     agent.wait_for("the agent to listen", |agent| {
         let looked = agent.get("/debug/rounds").unwrap_or_default();
         let told = agent.condition(RULES_CONTESTED)?.is_some();
-        Ok((told && looked.matches("(Drift)").count() == 2).then_some(()))
+        let joined = listening_sockets(agent)? == sockets;
+        Ok((told && joined && looked.matches("(Drift)").count() >= 2).then_some(()))
     })
 }
 
-/// The example with a long `syncPeriod`.
-fn copy_example(folder: &Path) -> Result<PathBuf> {
-    let copy = folder.join("manifests");
-    fs::create_dir(&copy)?;
-    for entry in fs::read_dir(EXAMPLE)? {
-        let entry = entry?;
-        let mut text = fs::read_to_string(entry.path())?;
-        if entry.file_name() == "profile.yaml" {
-            ensure!(text.contains("syncPeriod: 30s"), "the example has changed");
-            text = text.replace("syncPeriod: 30s", "syncPeriod: 1h");
-        }
-        fs::write(copy.join(entry.file_name()), text)?;
-    }
-    Ok(copy)
+/// How many sockets in the agent's network namespace listen to nf_tables.
+fn listening_sockets(agent: &LoneAgent) -> Result<usize> {
+    let process = agent.process_id();
+    let sockets = fs::read_to_string(format!("/proc/{process}/net/netlink"))?;
+    let is_one = |line: &&str| {
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        // NETLINK_NETFILTER, and NFNLGRP_NFTABLES as a bit of the groups.
+        matches!(fields[..], [_, "12", _, "00000040", ..])
+    };
+    Ok(sockets.lines().filter(is_one).count())
 }

@@ -1,0 +1,201 @@
+//! The real agent in mode iptables, variant legacy, while somebody keeps the lock.
+
+use std::collections::BTreeSet;
+use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use backend::{Backend, Rendered};
+use backend_iptables::{Lock, Rules, open_with_disturbances};
+use crds::condition::reason::XTABLES_LOCK_HELD;
+use crds::condition::{IPV4_PROGRAMMED, IPV6_PROGRAMMED, READY};
+use dataplane::Family;
+use tempfile::TempDir;
+use testkit::address_plan as addresses;
+use tests::deadline::{patience, wait_for};
+use tests::network::{Connections, Kind, Namespace, Process};
+use xtables::Variant;
+
+use crate::families::{kernel, services};
+use crate::node::{Node, Place, SERVING, server};
+
+/// How often somebody waits in vain for five seconds and a little, until twenty are over.
+const ATTEMPTS: f64 = 4.0;
+/// How long that may take.
+const A_WHILE: Duration = Duration::from_secs(40);
+/// How soon a change is made once the lock is free: that is looked for four times a second.
+const RIGHT_AFTER: Duration = Duration::from_secs(1);
+/// How long an answer to one datagram is waited for.
+const AN_ANSWER: Duration = Duration::from_millis(500);
+/// Between two connections of one client.
+const EVERY: Duration = Duration::from_millis(20);
+/// How many changes have failed, as kube-proxy calls it.
+const FAILURES: &str = "kubeproxy_sync_proxy_rules_iptables_restore_failures_total";
+
+/// Another process that has the lock.
+struct Holder(Process);
+
+// === impl Holder ===
+
+impl Holder {
+    fn start(lock: &Path) -> Result<Holder> {
+        let mut command = Command::new("flock");
+        command.arg(lock);
+        // It ends with its input, should this test not end it.
+        command.args(["sh", "-c", "echo held && exec cat"]);
+        let mut process = Process::start("flock", command).context("install util-linux")?;
+        process.wait_for_line("held", Duration::from_secs(5))?;
+        Ok(Holder(process))
+    }
+
+    /// Lets go, and says when.
+    fn release(self) -> Result<Instant> {
+        let released = Instant::now();
+        self.0.finish(Duration::from_secs(5))?;
+        Ok(released)
+    }
+}
+
+/// Failure story T37 (kubernetes#105742, amazon-vpc-cni-k8s#2948): another process has the lock for
+/// twenty seconds. It is named, everybody is served as before, the family that has nothing to write
+/// is well, and what waits is written right after.
+pub(crate) fn a_lock_held_for_long() -> Result<()> {
+    let node = Node::start(Place::Iptables(Variant::Legacy))?;
+    let ways = [node.way(Family::Ipv4)?, node.way(Family::Ipv6)?];
+    let clients = Connections::start(&ways, &[Kind::New, Kind::Kept], EVERY)?;
+    let holder = Holder::start(&node.lock())?;
+    let began = Instant::now();
+    let [gone, left @ ..] = SERVING;
+    let address = addresses::pod_address(1, gone, Family::Ipv4);
+    node.take_out("web-endpoints.yaml", address)?;
+
+    let said = node.agent.wait_for("the condition", |agent| {
+        let said = agent.condition(READY)?;
+        Ok(said.filter(|said| said.status == "False"))
+    })?;
+    let named = format!("flock (process {})", holder.0.id());
+    ensure!(said.message.contains(&named), "no {named:?} in {said:?}");
+    let ipv4 = node.agent.condition(IPV4_PROGRAMMED)?;
+    let ipv4 = ipv4.context("it says something of IPv4")?;
+    ensure!(ipv4.reason == XTABLES_LOCK_HELD.name, "{ipv4:?}");
+    let (status, message) = node.condition(IPV6_PROGRAMMED)?;
+    ensure!(status == "True", "{message}");
+    ensure!(!node.agent.is_ready(), "it is ready for nobody");
+    wait_for("it to be tried again and again", A_WHILE, || {
+        Ok((node.agent.metric(FAILURES)? >= ATTEMPTS).then_some(()))
+    })?;
+    // Load balancers go by the update that is late, for two sync periods.
+    let health = "http://127.0.0.1:10256/healthz";
+    let answer = node.namespace()?.get(health, AN_ANSWER)?;
+    ensure!(answer.status().is_success(), "{}", answer.into_body());
+    let everybody: BTreeSet<String> = SERVING.into_iter().map(server).collect();
+    ways[0].wait_for_servers(&everybody, Duration::ZERO)?;
+
+    let held = began.elapsed();
+    let committed = "signpost_rounds_total{ip_family=\"IPv4\",outcome=\"committed\"}";
+    let before = node.agent.metric(committed)?;
+    let released = holder.release()?;
+    wait_for("the change", RIGHT_AFTER, || {
+        Ok((node.agent.metric(committed)? > before).then_some(()))
+    })?;
+    println!(
+        "    held {held:.1?}; written {:.0?} later",
+        released.elapsed()
+    );
+    let rest: BTreeSet<String> = left.into_iter().map(server).collect();
+    ways[0].wait_for_servers(&rest, RIGHT_AFTER)?;
+    ways[1].wait_for_servers(&everybody, RIGHT_AFTER)?;
+    node.agent.wait_until_ready()?;
+    let status = node.agent.status()?.unwrap_or_default();
+    let iptables = status.iptables.context("it tells of iptables")?;
+    let longest = iptables.longest_lock_wait.duration();
+    ensure!((5..10).contains(&longest.as_secs()), "{longest:?}");
+    clients.finish_unharmed()
+}
+
+/// Failure story T19 (kubernetes#112604): one commit fails, and with it what was to be done after
+/// it: a client of UDP that keeps its port is still led away from the endpoint that went.
+pub(crate) fn one_commit_that_fails() -> Result<()> {
+    let node = Node::start(Place::Iptables(Variant::Legacy))?;
+    let client = open_client(node.asking()?)?;
+    let first = ask(&client).context("somebody answers")?;
+    let pod = SERVING.into_iter().find(|pod| server(*pod) == first);
+    let pod = pod.with_context(|| format!("{first:?} is a server"))?;
+    let deleted = "kubeproxy_conntrack_reconciler_deleted_entries_total";
+    let before = node.agent.metric(deleted)?;
+
+    let holder = Holder::start(&node.lock())?;
+    let began = Instant::now();
+    let address = addresses::pod_address(1, pod, Family::Ipv4);
+    node.take_out("dns.yaml", address)?;
+    wait_for("a commit to fail", A_WHILE, || {
+        Ok((node.agent.metric(FAILURES)? >= 1.0).then_some(()))
+    })?;
+    ensure!(ask(&client).as_deref() == Some(&first), "it moved too soon");
+    let released = holder.release()?;
+    wait_for("another to answer", RIGHT_AFTER, || {
+        let now = ask(&client);
+        Ok(now.is_some_and(|now| now != first).then_some(()))
+    })?;
+    let (after, since) = (released.elapsed(), began.elapsed());
+    println!("    moved {after:.0?} after the release, {since:.1?} after the change");
+    ensure!(since < patience(Duration::from_secs(12)), "{since:?}");
+    let deleted = node.agent.metric(deleted)? - before;
+    ensure!(deleted >= 1.0, "{deleted} connections were removed");
+    node.agent.wait_until_ready()
+}
+
+/// The same story, without an agent: after a minute attempts are seconds apart, so that it is not left
+/// to them to find the lock free. It is told once, and of the family that waits for it.
+pub(crate) fn a_release_is_noticed() -> Result<()> {
+    let (_network, namespace) = kernel()?;
+    let folder = TempDir::new()?;
+    let lock = Lock {
+        path: folder.path().join("lock"),
+        patience: Duration::from_millis(50),
+    };
+    let open = || open_with_disturbances(Variant::Legacy, &lock);
+    let ([mut backend, mut other], mut disturbances) = namespace.enter(open)??;
+    for family in [&mut backend, &mut other] {
+        family.observe()?;
+    }
+    let holder = Holder::start(&lock.path)?;
+    let wanted = backend.render(&services(1..=3, &[8080]), &Rendered::default());
+    let change = backend.diff(&Rules::default(), &wanted);
+    ensure!(backend.commit(change.clone()).is_err(), "it has the lock");
+    let heard = disturbances.receive(AN_ANSWER)?;
+    ensure!(heard.is_none(), "it is still held: {heard:?}");
+    holder.release()?;
+    let heard = disturbances.receive(AN_ANSWER)?;
+    let heard = heard.context("nobody has noticed")?;
+    ensure!(heard.families == [Family::Ipv4].into(), "{heard:?}");
+    let again = disturbances.receive(AN_ANSWER)?;
+    ensure!(again.is_none(), "it was told before: {again:?}");
+    let _ = backend.commit(change)?;
+    let nothing = disturbances.receive(AN_ANSWER)?;
+    ensure!(nothing.is_none(), "nobody waits: {nothing:?}");
+    Ok(())
+}
+
+/// A client of UDP with one source port for all its life.
+fn open_client(inside: &Namespace) -> Result<UdpSocket> {
+    let destination = SocketAddr::new(addresses::cluster_ip(53, Family::Ipv4), 53);
+    let socket = inside.enter(|| -> std::io::Result<UdpSocket> {
+        let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
+        socket.connect(destination)?;
+        socket.set_read_timeout(Some(AN_ANSWER))?;
+        Ok(socket)
+    })??;
+    Ok(socket)
+}
+
+/// The server that answers, if one does.
+fn ask(client: &UdpSocket) -> Option<String> {
+    let mut buffer = [0; 256];
+    client.send(b"who is there?").ok()?;
+    let length = client.recv(&mut buffer).ok()?;
+    let answer = String::from_utf8_lossy(&buffer[..length]);
+    answer.split(' ').next().map(str::to_owned)
+}

@@ -1,0 +1,80 @@
+//! What the agent is told: the example with more Services, in a mode.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Result, ensure};
+use dataplane::Family;
+use testkit::address_plan as addresses;
+
+use crate::node::{Place, SERVING, Setting};
+
+/// What it is made of.
+const EXAMPLE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/demo");
+/// How many Services there are beside those of the example: enough for a tree of iptables to branch.
+const OTHERS: u8 = 40;
+
+/// Where they are.
+pub(crate) fn folder(inside: &Path) -> PathBuf {
+    inside.join("manifests")
+}
+
+/// The example as `setting` has it, with more Services.
+pub(crate) fn write(inside: &Path, setting: &Setting) -> Result<PathBuf> {
+    let copy = folder(inside);
+    fs::create_dir(&copy)?;
+    let mode = match setting.place {
+        Place::Nftables => "nftables",
+        Place::Iptables(_) => "iptables",
+    };
+    for entry in fs::read_dir(EXAMPLE)? {
+        let entry = entry?;
+        let mut text = fs::read_to_string(entry.path())?;
+        if entry.file_name() == "profile.yaml" {
+            for (there, wanted) in [
+                (
+                    "syncPeriod: 30s",
+                    format!("syncPeriod: {}", setting.sync_period),
+                ),
+                ("mode: nftables ", format!("mode: {mode} ")),
+            ] {
+                ensure!(text.contains(there), "the example has changed");
+                text = text.replacen(there, &wanted, 1);
+            }
+        }
+        fs::write(copy.join(entry.file_name()), text)?;
+    }
+    fs::write(copy.join("others.yaml"), others()?)?;
+    Ok(copy)
+}
+
+/// Services at addresses beside that of the example.
+fn others() -> Result<String> {
+    let mut text = String::new();
+    for number in 0..OTHERS {
+        let [ipv4, ipv6] = Family::ALL.map(|family| addresses::cluster_ip(100 + number, family));
+        let endpoint = addresses::pod_address(1, SERVING[0], Family::Ipv4);
+        write!(
+            text,
+            r#"---
+apiVersion: v1
+kind: Service
+metadata: {{namespace: others, name: other-{number}}}
+spec:
+  ipFamilies: [IPv4, IPv6]
+  clusterIP: {ipv4}
+  clusterIPs: [{ipv4}, "{ipv6}"]
+  ports: [{{name: http, protocol: TCP, port: 80}}]
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {{namespace: others, name: other-{number}, labels: {{kubernetes.io/service-name: other-{number}}}}}
+addressType: IPv4
+ports: [{{name: http, protocol: TCP, port: 8080}}]
+endpoints: [{{addresses: [{endpoint}], nodeName: node-1, conditions: {{ready: true}}}}]
+"#
+        )?;
+    }
+    Ok(text)
+}
