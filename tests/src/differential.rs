@@ -9,21 +9,25 @@
 //! ```
 //!
 //! Both nodes have the same name, the same addresses and the same pods, and neither knows of the
-//! other. A [`Population`] of Services is written to the API server; a canary written last tells
-//! when both have programmed it; then every [`Case`] is asked of both worlds. What a client can see
-//! has to be the same, but for [`EXPECTED_DIFFERENCES`].
+//! other. Both programs are in the same [`Mode`], on nodes that have not seen another. A
+//! [`Population`] of Services is written to the API server; a canary written last tells when both
+//! have programmed it; then every [`Case`] is asked of both worlds. What a client can see has to be
+//! the same, but for [`EXPECTED_DIFFERENCES`].
 
 mod answer;
 mod case;
+mod comparison;
 mod configuration;
 mod expected;
+mod ground;
 mod manifests;
+mod mode;
 mod population;
+pub(crate) mod programs;
 mod sight;
 mod world;
 mod writer;
 
-use std::collections::BTreeMap;
 use std::fmt;
 use std::fs;
 use std::net::Ipv4Addr;
@@ -34,13 +38,16 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
 use dataplane::Family;
+use serde_json::{Value, json};
 use tempfile::TempDir;
 use testkit::address_plan as addresses;
 
 pub use answer::Answer;
 pub use case::{Case, Front, Origin};
+pub use comparison::{Comparison, Difference};
 pub use configuration::{Configuration, Detection, Masquerade, NodePorts};
 pub use expected::{EXPECTED_DIFFERENCES, ExpectedDifference};
+pub use mode::Mode;
 pub use population::{Population, Service};
 pub use sight::{Seen, Sight, Source};
 pub use writer::NodeFate;
@@ -49,9 +56,11 @@ use crate::binaries;
 use crate::cluster::Program;
 use crate::control_plane::{ADMINISTRATOR, ControlPlane, Options, User};
 use crate::deadline::wait_for;
-use crate::network::{Network, Server};
+use crate::network::{Namespace, Network};
+use comparison::look;
+use ground::Ground;
 use manifests::Canary;
-use world::{CLIENTS, Effort, World, control_address};
+use world::{CLIENTS, Effort, World};
 use writer::Writer;
 
 /// Where the API server is.
@@ -69,7 +78,7 @@ const CROWDS: [u8; 2] = [12, 36];
 /// Who programs node 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Rival {
-    /// kube-proxy, in its mode nftables.
+    /// kube-proxy.
     KubeProxy,
     /// Ours.
     Signpost,
@@ -80,11 +89,9 @@ pub enum Rival {
 pub struct Contest {
     // Dropped in this order: who uses something goes before it.
     programs: Option<[Program; 2]>,
-    #[expect(dead_code, reason = "held for the sake of their end")]
-    servers: [Vec<Server>; 2],
-    worlds: [World; 2],
+    ground: Ground,
     control_plane: ControlPlane,
-    #[expect(dead_code, reason = "held for the sake of its end")]
+    control: Namespace,
     network: Network,
     files: TempDir,
     round: u16,
@@ -101,41 +108,16 @@ enum Zone {
     Heard,
 }
 
-/// What came of many cases.
-#[derive(Debug, Default)]
-pub struct Comparison {
-    /// How many there were of each sort, as clients of kube-proxy saw them.
-    pub sorts: BTreeMap<&'static str, usize>,
-    /// Those in which clients saw different things, each time they looked.
-    pub differences: Vec<Difference>,
-}
-
-/// A case in which clients saw something else of one than of the other.
-#[derive(Debug, Clone)]
-pub struct Difference {
-    /// Who connected to what.
-    pub case: Case,
-    /// What they saw of kube-proxy.
-    pub theirs: Sight,
-    /// What they saw of ours.
-    pub ours: Sight,
-}
-
 // === impl Contest ===
 
 impl Contest {
     /// Starts the control plane and builds both worlds; nobody programs their nodes yet.
     pub fn start() -> Result<Contest> {
         binaries::find("signpost-agent")?;
-        let worlds = [World::build()?, World::build()?];
-        let servers = [worlds[0].start_servers()?, worlds[1].start_servers()?];
         let mut network = Network::new()?;
         let [control] = network.add_namespaces(["control"])?;
         control.configure(&format!("addr add {API_SERVER}/32 dev lo\n"))?;
-        for (world, (name, number)) in worlds.iter().zip([("theirs", 1), ("ours", 2)]) {
-            let link = (name, control_address(number));
-            world.connect(&network, &control, link, API_SERVER)?;
-        }
+        let ground = Ground::build(&network, &control, API_SERVER)?;
         let control_plane = ControlPlane::start(Options {
             bind: API_SERVER,
             network: Some(control.path()),
@@ -147,9 +129,9 @@ impl Contest {
             .tempdir();
         let contest = Contest {
             programs: None,
-            servers,
-            worlds,
+            ground,
             control_plane,
+            control,
             network,
             files: files.context("failed to make a folder for logs")?,
             round: 0,
@@ -173,12 +155,18 @@ impl Contest {
     }
 
     /// Starts both with this configuration, in the place of those that run. What these have
-    /// programmed is still there.
+    /// programmed is still there, unless it was in another mode: then all is as new.
     pub fn configure(&mut self, configuration: Configuration) -> Result<()> {
         self.programs = None;
+        if !self.ground.suits(configuration.mode) {
+            self.ground
+                .rebuild(&self.network, &self.control, API_SERVER)?;
+        }
+        self.ground.prepare(configuration.mode, self.files.path())?;
+        let (_, iptables) = self.ground.setting()?;
         self.writer()
             .apply_objects(&[configuration.of_signpost()?], &[])?;
-        let [theirs, ours] = &self.worlds;
+        let [theirs, ours] = &self.ground.worlds;
 
         let file = self.files.path().join("kube-proxy.yaml");
         let kubeconfig = self.control_plane.kubeconfig(KUBE_PROXY_USER)?;
@@ -187,6 +175,9 @@ impl Contest {
         let program = self.control_plane.programs().join("kube-proxy");
         let mut kube_proxy = theirs.node()?.command(program);
         kube_proxy.arg("--config").arg(&file);
+        if let Some(programs) = iptables {
+            programs.show_to(&mut kube_proxy)?;
+        }
         let kube_proxy = Program::start("kube-proxy", kube_proxy, &self.log(Rival::KubeProxy))?;
 
         let mut agent = ours.node()?.command(binaries::find("signpost-agent")?);
@@ -203,6 +194,7 @@ impl Contest {
     pub fn settle(&mut self, population: &Population) -> Result<()> {
         self.settle_once(population)?;
         if self.zone == Zone::PerhapsMissed {
+            self.ensure_mode()?;
             self.repeat_zone()?;
             self.zone = Zone::Heard;
             self.settle_once(population)?;
@@ -214,6 +206,36 @@ impl Contest {
         let canary = self.write(population)?;
         self.wait_for(Rival::Signpost, canary)?;
         self.wait_for(Rival::KubeProxy, canary)
+    }
+
+    /// Fails unless both have programmed what they were configured for: whoever cannot may choose
+    /// something else.
+    fn ensure_mode(&self) -> Result<()> {
+        let (mode, programs) = self.ground.setting()?;
+        let wanted = json!({
+            "mode": mode.word(),
+            "variant": mode.variant().map(|variant| variant.to_string()),
+        });
+        let mut last = Value::Null;
+        let reported = wait_for("our agent to report its mode", SETTLES_WITHIN, || {
+            let arguments = ["get", "nodeproxy", addresses::NODE, "--output=json"];
+            let object: Value = serde_json::from_str(&self.control_plane.kubectl(&arguments)?)?;
+            let status = &object["status"];
+            last = json!({"mode": status["mode"], "variant": status["iptables"]["variant"]});
+            Ok((last == wanted).then_some(()))
+        });
+        reported.with_context(|| format!("it reports {last} and not {wanted}"))?;
+        let Some(programs) = programs else {
+            return Ok(());
+        };
+        for (rival, chain) in [
+            (Rival::KubeProxy, "KUBE-SERVICES"),
+            (Rival::Signpost, "SIGNPOST-SERVICES"),
+        ] {
+            let found = programs.ensure_chain(self.world(rival).node()?, chain);
+            found.with_context(|| format!("{rival} has not programmed {mode}"))?;
+        }
+        Ok(())
     }
 
     /// Takes the node to another zone and back, now that kube-proxy listens.
@@ -267,7 +289,7 @@ impl Contest {
         };
         let next = AtomicUsize::new(0);
         let comparison = Mutex::new(Ok(Comparison::default()));
-        let worlds = &self.worlds;
+        let worlds = &self.ground.worlds;
         std::thread::scope(|scope| {
             for _ in 0..AT_A_TIME {
                 scope.spawn(|| {
@@ -354,7 +376,7 @@ impl Contest {
     }
 
     fn world(&self, rival: Rival) -> &World {
-        let [theirs, ours] = &self.worlds;
+        let [theirs, ours] = &self.ground.worlds;
         match rival {
             Rival::KubeProxy => theirs,
             Rival::Signpost => ours,
@@ -380,49 +402,4 @@ impl fmt::Display for Rival {
             Rival::Signpost => "signpost-agent",
         })
     }
-}
-
-// === impl Difference ===
-
-impl Difference {
-    /// The row of the parity page that says why, if it is on purpose.
-    pub fn expected(
-        &self,
-        service: &Service,
-        configuration: Configuration,
-    ) -> Option<&'static str> {
-        let mut rows = EXPECTED_DIFFERENCES.iter();
-        let row = rows.find(|row| (row.shows)(self, service, configuration));
-        row.map(|row| row.row)
-    }
-}
-
-impl fmt::Display for Difference {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Difference { case, theirs, ours } = self;
-        write!(
-            f,
-            "{case}\n    kube-proxy: {theirs}\n    Signpost:   {ours}"
-        )
-    }
-}
-
-/// Looks at both, ever more closely while they differ. Also says of what sort the case is.
-fn look(
-    worlds: &[World; 2],
-    case: &Case,
-    efforts: &[&Effort],
-) -> Result<(&'static str, Option<Difference>)> {
-    let mut last = ("not asked", None);
-    for effort in efforts {
-        let [theirs, ours] = worlds;
-        let (theirs, ours) = (theirs.observe(case, effort)?, ours.observe(case, effort)?);
-        let sort = theirs.sort();
-        if theirs == ours {
-            return Ok((sort, None));
-        }
-        let case = case.clone();
-        last = (sort, Some(Difference { case, theirs, ours }));
-    }
-    Ok(last)
 }

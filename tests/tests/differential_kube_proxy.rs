@@ -1,7 +1,8 @@
 //! The real kube-proxy and Signpost face the same random Services and packets: no client can tell
 //! one from the other, but where `docs/parity.md` says so.
 //!
-//! `SIGNPOST_SEEDS=0..50` asks for other seeds than the few of every run.
+//! `SIGNPOST_SEEDS=0..50` asks for other seeds than the few of every run, `SIGNPOST_MODE=iptables` for
+//! some modes only: those whose names begin with it.
 
 use std::collections::BTreeMap;
 use std::env;
@@ -15,15 +16,21 @@ use testkit::Seeded;
 use tests::control_plane::build_programs;
 use tests::deadline::wait_for;
 use tests::differential::{
-    Answer, Case, Configuration, Contest, Difference, EXPECTED_DIFFERENCES, Front, NodeFate,
+    Answer, Case, Configuration, Contest, Difference, EXPECTED_DIFFERENCES, Front, Mode, NodeFate,
     Origin, Population, Rival, Service,
 };
 use tests::network::enter_private_namespaces;
 use tests::shared::Shared;
 use tests::trial::trial;
+use xtables::Variant;
 
-/// The seeds of every run; `SIGNPOST_SEEDS` names others.
-const SEEDS: Range<u64> = 0..3;
+/// The modes of every run, which `SIGNPOST_MODE` chooses from, and their seeds; `SIGNPOST_SEEDS`
+/// names others. Those of iptables differ in all that a configuration can say.
+const SEEDS: [(Mode, Range<u64>); 3] = [
+    (Mode::Nftables, 0..2),
+    (Mode::Iptables(Variant::NfTables), 1..2),
+    (Mode::Iptables(Variant::Legacy), 2..3),
+];
 /// What is written and asked for one seed: Services, changes of them, and changes at a time.
 const SERVICES: usize = 10;
 const ROUNDS: usize = 2;
@@ -32,8 +39,6 @@ const CHANGES: usize = 5;
 const CASES: usize = 120;
 /// How long a health server may take to follow the rules.
 const FOLLOWS_WITHIN: Duration = Duration::from_secs(10);
-
-type Test = fn(&mut Contest) -> Result<()>;
 
 fn main() -> Result<()> {
     build_programs()?;
@@ -50,17 +55,20 @@ fn main() -> Result<()> {
         let name = "SKIPPED_all_comparisons_for_want_of_kube-proxy_in_KUBEBUILDER_ASSETS";
         trials.push(Trial::test(name, || Ok(())).with_ignored_flag(true));
     } else {
-        for seed in seeds()? {
-            let name = format!("seed_{seed}_no_packet_tells_one_from_the_other");
-            let test = move |contest: &mut Contest| compare_seed(contest, seed);
+        for (mode, seeds) in chosen()? {
+            for seed in seeds {
+                let name = format!("{mode}_seed_{seed}_no_packet_tells_one_from_the_other");
+                let test = move |contest: &mut Contest| compare_seed(contest, mode, seed);
+                trials.push(shared.trial(&name, move |contest| run_cleared(contest, test)));
+            }
+            let name = format!("{mode}_health_checks_read_alike");
+            let test = move |contest: &mut Contest| compare_probes(contest, mode);
             trials.push(shared.trial(&name, move |contest| run_cleared(contest, test)));
-        }
-        let others: [(&str, Test); 2] = [
-            ("health_checks_read_alike", compare_probes),
-            ("a_difference_is_noticed", notice),
-        ];
-        for (name, test) in others {
-            trials.push(shared.trial(name, move |contest| run_cleared(contest, test)));
+            if mode == Mode::Nftables {
+                let name = "a_difference_is_noticed";
+                let test = move |contest: &mut Contest| notice(contest, mode);
+                trials.push(shared.trial(name, move |contest| run_cleared(contest, test)));
+            }
         }
     }
     let conclusion = libtest_mimic::run(&arguments, trials);
@@ -69,21 +77,33 @@ fn main() -> Result<()> {
     conclusion.exit();
 }
 
-fn seeds() -> Result<Range<u64>> {
-    let Ok(text) = env::var("SIGNPOST_SEEDS") else {
-        return Ok(SEEDS);
+/// The modes and seeds that the environment asks for.
+fn chosen() -> Result<Vec<(Mode, Range<u64>)>> {
+    let modes = match env::var("SIGNPOST_MODE") {
+        Ok(text) => Mode::parse(&text).context("SIGNPOST_MODE")?,
+        Err(_) => Mode::ALL.into(),
     };
-    let parse = || {
-        let (start, end) = text.split_once("..")?;
-        Some(start.parse().ok()?..end.parse().ok()?)
-    };
-    parse().with_context(|| format!("SIGNPOST_SEEDS is {text:?} and not a range like 0..50"))
+    let mut chosen: Vec<_> = SEEDS.into();
+    chosen.retain(|(mode, _)| modes.contains(mode));
+    if let Ok(text) = env::var("SIGNPOST_SEEDS") {
+        let parse = || {
+            let (start, end) = text.split_once("..")?;
+            Some(start.parse().ok()?..end.parse().ok()?)
+        };
+        let range: Range<u64> = parse()
+            .with_context(|| format!("SIGNPOST_SEEDS is {text:?} and not a range like 0..50"))?;
+        for (_, seeds) in &mut chosen {
+            seeds.clone_from(&range);
+        }
+    }
+    Ok(chosen)
 }
 
 /// Several rounds with one seed.
-fn compare_seed(contest: &mut Contest, seed: u64) -> Result<()> {
+fn compare_seed(contest: &mut Contest, mode: Mode, seed: u64) -> Result<()> {
+    let begun = Instant::now();
     let mut seeded = Seeded::new(seed);
-    let configuration = Configuration::of_seed(seed);
+    let configuration = Configuration::of_seed(mode, seed);
     println!("    seed {seed}: {configuration:?}");
     contest.configure(configuration)?;
     let mut population = Population::generate(&mut seeded, SERVICES);
@@ -114,6 +134,7 @@ fn compare_seed(contest: &mut Contest, seed: u64) -> Result<()> {
             found.push(finding);
         }
     }
+    println!("    seed {seed} in {mode} took {:.0?}", begun.elapsed());
     ensure!(
         found.is_empty(),
         "seed {seed}, {configuration:?}:\n{}",
@@ -173,8 +194,8 @@ fn compare_health_checks(contest: &Contest, population: &Population) -> Result<(
 
 /// `/healthz`, `/livez` and `/proxyMode`: code, headers and form of the body, of a node that stays
 /// and of one that is to be deleted.
-fn compare_probes(contest: &mut Contest) -> Result<()> {
-    contest.configure(Configuration::of_seed(0))?;
+fn compare_probes(contest: &mut Contest, mode: Mode) -> Result<()> {
+    contest.configure(Configuration::of_seed(mode, 0))?;
     contest.settle(&Population::empty())?;
     // Times differ from one answer to the next.
     let form = |answer: &Answer| {
@@ -229,8 +250,8 @@ fn compare_answers(
 }
 
 /// A test of the test: without us a Service is deleted, and clients see it.
-fn notice(contest: &mut Contest) -> Result<()> {
-    let configuration = Configuration::of_seed(0);
+fn notice(contest: &mut Contest, mode: Mode) -> Result<()> {
+    let configuration = Configuration::of_seed(mode, 0);
     contest.configure(configuration)?;
     let mut population = Population::generate(&mut Seeded::new(0), SERVICES);
     contest.settle(&population)?;

@@ -41,8 +41,10 @@ pub enum Front {
     ExternalIp,
     /// A node port at the address by which others know the node.
     NodePort,
-    /// A node port at another address of the node, or, by the node itself, at its loopback address.
+    /// A node port at another address of the node.
     NodePortElsewhere,
+    /// A node port at a loopback address, which only the node itself can ask for.
+    NodePortAtLoopback,
     /// A cluster IP, and then, by the same client, a node port of the same Service: is it still
     /// answered by the same endpoint?
     ClusterIpThenNodePort,
@@ -138,7 +140,7 @@ impl Case {
             Front::ClusterIp => service.families.contains(&self.family()),
             Front::LoadBalancerIp => service.ingress != Ingress::Absent,
             Front::ExternalIp => service.external_ips == ExternalIps::OfBothFamilies,
-            Front::NodePort | Front::ClusterIpThenNodePort => true,
+            Front::NodePort | Front::NodePortAtLoopback | Front::ClusterIpThenNodePort => true,
             Front::NodePortElsewhere
             | Front::WrongPort
             | Front::WrongPortOfLoadBalancer
@@ -258,10 +260,11 @@ fn fronts(service: &Service, port: &Port, family: Family) -> Vec<(Front, SocketA
         let others = [
             addresses::second_address(1, family),
             addresses::bridge_address(1, family),
-            addresses::loopback(family),
         ];
+        let loopback = addresses::loopback(family);
         fronts.push((Front::NodePort, at(own, number)));
         fronts.extend(others.map(|ip| (Front::NodePortElsewhere, at(ip, number))));
+        fronts.push((Front::NodePortAtLoopback, at(loopback, number)));
         if service.affinity == Affinity::ClientIp && service.families.contains(&family) {
             let first = at(cluster_ip, port.number);
             fronts.push((Front::ClusterIpThenNodePort, first));

@@ -1,17 +1,21 @@
 //! What both proxies are told, each in its own words.
 
+use std::net::IpAddr;
 use std::path::Path;
 
-use anyhow::{Context, Result};
-use crds::effective::hash::ConfigHash;
-use crds::{EffectiveConfig, NodeProxySpec, ProxyProfileSpec};
+use anyhow::Result;
 use dataplane::Family;
 use serde_json::{Value, json};
 use testkit::address_plan as addresses;
 
+use super::mode::Mode;
+use crate::stamped;
+
 /// What differs from one contest to the next. Everything else is as both have it by default.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Configuration {
+    /// What both program.
+    pub mode: Mode,
     /// Whose traffic is local.
     pub detection: Detection,
     /// Who is masqueraded on the way to a cluster IP.
@@ -55,8 +59,9 @@ pub enum NodePorts {
 
 impl Configuration {
     /// One for each seed, the default for 0; neighbours differ in everything they can.
-    pub fn of_seed(seed: u64) -> Configuration {
+    pub fn of_seed(mode: Mode, seed: u64) -> Configuration {
         Configuration {
+            mode,
             detection: match seed % 3 {
                 0 => Detection::NodeCidr,
                 1 => Detection::InterfaceNamePrefix,
@@ -77,17 +82,13 @@ impl Configuration {
     /// The file that kube-proxy reads. It leaves the sysctls of conntrack alone: they are not what
     /// is compared.
     pub(super) fn of_kube_proxy(self, kubeconfig: &Path) -> Value {
-        json!({
+        let mut file = json!({
             "apiVersion": "kubeproxy.config.k8s.io/v1alpha1",
             "kind": "KubeProxyConfiguration",
-            "mode": "nftables",
+            "mode": self.mode.word(),
             "hostnameOverride": addresses::NODE,
             "clientConnection": {"kubeconfig": kubeconfig},
-            "nftables": {
-                "masqueradeAll": self.masquerade == Masquerade::All,
-                "minSyncPeriod": "1s",
-            },
-            "detectLocalMode": self.mode(),
+            "detectLocalMode": self.detection_mode(),
             "clusterCIDR": cluster_cidrs().join(","),
             "detectLocal": {"interfaceNamePrefix": addresses::POD_INTERFACE_PREFIX},
             "nodePortAddresses": self.node_port_addresses(),
@@ -98,36 +99,27 @@ impl Configuration {
                 "tcpEstablishedTimeout": "0s",
                 "tcpCloseWaitTimeout": "0s",
             },
-        })
+        });
+        // Each mode has a section of its own.
+        file[self.mode.word()] = json!({
+            "masqueradeAll": self.masquerade == Masquerade::All,
+            "minSyncPeriod": "1s",
+        });
+        file
     }
 
     /// The NodeProxy that our agent reads, as the operator would have stamped it.
     pub(super) fn of_signpost(self) -> Result<Value> {
         let profile = json!({
-            "mode": "nftables",
+            "mode": self.mode.word(),
             "detectLocal": self.detect_local(),
             "masquerade": {"all": self.masquerade == Masquerade::All},
             "nodePorts": {"addresses": self.node_port_addresses()},
         });
-        let profile: ProxyProfileSpec =
-            serde_json::from_value(profile).context("the profile above can be read")?;
-        let config = EffectiveConfig::of(&profile);
-        let spec = NodeProxySpec {
-            profile_name: "contest".to_owned(),
-            profile_generation: 1,
-            config_hash: ConfigHash::of(&config),
-            config,
-            written_fields: Vec::new(),
-        };
-        Ok(json!({
-            "apiVersion": "signpost.dev/v1alpha1",
-            "kind": "NodeProxy",
-            "metadata": {"name": addresses::NODE},
-            "spec": spec,
-        }))
+        stamped::node_proxy("contest", profile)
     }
 
-    fn mode(self) -> &'static str {
+    fn detection_mode(self) -> &'static str {
         match self.detection {
             Detection::NodeCidr => "NodeCIDR",
             Detection::ClusterCidr => "ClusterCIDR",
@@ -136,7 +128,7 @@ impl Configuration {
     }
 
     fn detect_local(self) -> Value {
-        let mode = self.mode();
+        let mode = self.detection_mode();
         match self.detection {
             Detection::NodeCidr => json!({"mode": mode}),
             Detection::ClusterCidr => json!({"mode": mode, "clusterCIDRs": cluster_cidrs()}),
@@ -153,6 +145,21 @@ impl Configuration {
             NodePorts::Second => {
                 json!([format!("{}/32", addresses::second_address(1, Family::Ipv4))])
             }
+        }
+    }
+}
+
+// === impl NodePorts ===
+
+impl NodePorts {
+    /// Whether `ip`, an address of node 1, is to take node ports.
+    pub(super) fn take(self, ip: IpAddr) -> bool {
+        let family = Family::of(ip);
+        match (self, family) {
+            _ if ip.is_loopback() => self == NodePorts::Anywhere && family == Family::Ipv4,
+            (NodePorts::Primary, _) => ip == addresses::node_address(1, family),
+            (NodePorts::Second, Family::Ipv4) => ip == addresses::second_address(1, family),
+            (NodePorts::Second, Family::Ipv6) | (NodePorts::Anywhere, _) => true,
         }
     }
 }

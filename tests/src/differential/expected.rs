@@ -1,10 +1,13 @@
 //! Where the two are meant to differ.
 
+use std::collections::BTreeSet;
+
 use super::Difference;
-use super::case::Front;
-use super::configuration::Configuration;
-use super::population::Service;
-use super::sight::Seen;
+use super::case::{Front, Origin};
+use super::configuration::{Configuration, NodePorts};
+use super::mode::Mode;
+use super::population::{Policy, Service};
+use super::sight::{Seen, Sight};
 
 /// A difference that is on purpose, and who says so.
 #[derive(Debug, Clone, Copy)]
@@ -16,10 +19,119 @@ pub struct ExpectedDifference {
 }
 
 /// All of them. Whatever else differs is a mistake of ours.
-pub const EXPECTED_DIFFERENCES: &[ExpectedDifference] = &[ExpectedDifference {
-    row: "session affinity",
-    shows: |difference, _, _| {
-        difference.case.front == Front::ClusterIpThenNodePort
-            && difference.ours.0.contains(&Seen::Unsteady)
+pub const EXPECTED_DIFFERENCES: &[ExpectedDifference] = &[
+    ExpectedDifference {
+        row: "session affinity",
+        shows: |difference, _, configuration| {
+            configuration.mode == Mode::Nftables
+                && difference.case.front == Front::ClusterIpThenNodePort
+                && difference.ours.0.contains(&Seen::Unsteady)
+        },
     },
-}];
+    // Those of mode iptables, each with what is behind it in pkg/proxy/iptables/proxier.go. It has no
+    // rule for what is addressed to a Service CIDR and to no Service.
+    ExpectedDifference {
+        row: "a wrong port of a cluster IP is routed on",
+        shows: |difference, _, configuration| {
+            is_of_iptables(configuration)
+                && difference.case.front == Front::WrongPort
+                && is_ignored(&difference.theirs)
+                && is_only(&difference.ours, Seen::Refused)
+        },
+    },
+    ExpectedDifference {
+        row: "an address in a Service CIDR that no Service has is routed on",
+        shows: |difference, _, configuration| {
+            // A cluster IP may be that of a Service that is gone, or somebody else's to serve.
+            let asks_one = matches!(
+                difference.case.front,
+                Front::ClusterIp
+                    | Front::ClusterIpThenNodePort
+                    | Front::WrongPort
+                    | Front::Unallocated
+            );
+            is_of_iptables(configuration)
+                && asks_one
+                && !difference.ours.has_answer()
+                && silenced(&difference.theirs) == difference.ours
+        },
+    },
+    // KUBE-EXTERNAL-SERVICES is jumped to from INPUT and FORWARD alone (iptablesJumpChains).
+    ExpectedDifference {
+        row: "… at external and load-balancer IPs not in OUTPUT: what the node itself sends there is routed on",
+        shows: |difference, _, configuration| {
+            let asks_one = matches!(
+                difference.case.front,
+                Front::LoadBalancerIp | Front::ExternalIp
+            );
+            is_of_iptables(configuration)
+                && difference.case.origin == Origin::Node
+                && asks_one
+                && is_ignored(&difference.theirs)
+                && is_only(&difference.ours, Seen::Refused)
+        },
+    },
+    // Its rule has `-m addrtype --dst-type LOCAL`, whatever nodePortAddresses says.
+    ExpectedDifference {
+        row: "… at node ports on every address of the node, also on those that take no node ports",
+        shows: |difference, service, configuration| {
+            let destination = difference.case.destination.ip();
+            let asks_one = matches!(
+                difference.case.front,
+                Front::NodePort | Front::NodePortElsewhere | Front::NodePortAtLoopback
+            );
+            is_of_iptables(configuration)
+                && asks_one
+                && service.external == Policy::Local
+                && !configuration.node_ports.take(destination)
+                && is_only(&difference.theirs, Seen::Silence)
+                && is_only(&difference.ours, Seen::Refused)
+        },
+    },
+    // It has no firewall chain without endpoints (usesFWChain).
+    ExpectedDifference {
+        row: "source ranges: whoever is not allowed is left as he was by table nat, and dropped in table filter; only where there are endpoints",
+        shows: |difference, service, configuration| {
+            is_of_iptables(configuration)
+                && difference.case.front == Front::LoadBalancerIp
+                && !service.source_ranges.is_empty()
+                && is_only(&difference.theirs, Seen::Refused)
+                && is_only(&difference.ours, Seen::Silence)
+        },
+    },
+    // Theirs are for IPv4 alone: route_localnet has no counterpart.
+    ExpectedDifference {
+        row: "node ports on localhost by `route_localnet=1`, IPv4; `KUBE-FIREWALL` against the martians that lets in",
+        shows: |difference, _, configuration| {
+            is_of_iptables(configuration)
+                && configuration.node_ports == NodePorts::Anywhere
+                && difference.case.front == Front::NodePortAtLoopback
+                && difference.case.destination.is_ipv6()
+                && !difference.theirs.has_answer()
+                && difference.ours.has_answer()
+        },
+    },
+];
+
+fn is_of_iptables(configuration: Configuration) -> bool {
+    configuration.mode.variant().is_some()
+}
+
+fn is_only(sight: &Sight, seen: Seen) -> bool {
+    sight.0 == BTreeSet::from([seen])
+}
+
+/// Whether no rule had anything to say of it: it left the node, and nobody has it.
+fn is_ignored(sight: &Sight) -> bool {
+    let went_on = |seen: &Seen| matches!(seen, Seen::Silence | Seen::Failed(_));
+    sight.0.iter().all(went_on)
+}
+
+/// What clients would have seen if what no rule had anything to say of had been dropped.
+fn silenced(sight: &Sight) -> Sight {
+    let silenced = |seen: &Seen| match seen {
+        Seen::Failed(_) => Seen::Silence,
+        seen => seen.clone(),
+    };
+    Sight(sight.0.iter().map(silenced).collect())
+}

@@ -1,7 +1,7 @@
 //! One of the two networks, alike in everything but the proxy on node 1.
 
 use std::collections::BTreeSet;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use anyhow::Result;
@@ -11,15 +11,12 @@ use super::case::{Case, Origin};
 use super::population::{Affinity, PLACES, Place, TARGETS};
 use super::sight::{Seen, Sight};
 use crate::network::{
-    Link, Namespace, Network, Outcome, Plan, PlannedNode, Probe, Server, Topology, probe,
-    start_server,
+    Namespace, Outcome, Plan, PlannedNode, Probe, Server, Topology, probe, start_server,
 };
 
 /// The clients outside. Where clients stay with their endpoints, each answers once: a new crowd is
 /// taken for every question.
 pub(super) const CLIENTS: std::ops::RangeInclusive<u8> = 2..=240;
-/// Node 1's interface towards the API server.
-const CONTROL_LINK: &str = "control0";
 
 /// A network with room for servers wherever endpoints can be.
 #[derive(Debug)]
@@ -84,30 +81,6 @@ impl World {
     /// The node that the proxy is on.
     pub(super) fn node(&self) -> Result<&Namespace> {
         self.topology.node(1)
-    }
-
-    /// Gives node 1 a way to the API server: an interface with `own` address, which nothing else
-    /// goes through.
-    pub(super) fn connect(
-        &self,
-        network: &Network,
-        control: &Namespace,
-        (far_end, own): (&str, Ipv4Addr),
-        api_server: Ipv4Addr,
-    ) -> Result<()> {
-        let node = self.node()?;
-        network.add_links(&[Link {
-            from: (node, CONTROL_LINK),
-            to: (control, far_end),
-        }])?;
-        node.configure(&format!(
-            "link set {CONTROL_LINK} up\n\
-             addr add {own}/32 dev {CONTROL_LINK}\n\
-             route add {api_server} dev {CONTROL_LINK} src {own}\n"
-        ))?;
-        control.configure(&format!(
-            "link set {far_end} up\nroute add {own} dev {far_end}\n"
-        ))
     }
 
     /// What clients see of `case`.
@@ -196,9 +169,4 @@ fn ask(inside: &Namespace, case: &Case, effort: &Effort, count: u32) -> Result<V
     let more = if answered { count.max(2) - 1 } else { 1 };
     outcomes.extend(probe(inside, &connection, more)?);
     Ok(outcomes)
-}
-
-/// The address of node 1 on the way to the API server, by the number of its world.
-pub(super) fn control_address(world: u8) -> Ipv4Addr {
-    Ipv4Addr::new(10, 123, 1, world)
 }

@@ -1,0 +1,100 @@
+//! The programs of iptables that a node's components find, in one variant.
+
+use std::env;
+use std::ffi::OsString;
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+use xtables::Variant;
+
+use crate::network::Namespace;
+
+/// What kube-proxy looks for in its PATH (pkg/util/iptables), and kubelets too.
+const NAMES: [&str; 6] = [
+    "iptables",
+    "iptables-save",
+    "iptables-restore",
+    "ip6tables",
+    "ip6tables-save",
+    "ip6tables-restore",
+];
+/// The programs of each family that change one rule.
+const OF_FAMILIES: [&str; 2] = ["iptables", "ip6tables"];
+/// The chain in table mangle by which a kubelet shows others which variant it uses (KEP-3178).
+const HINT: &str = "KUBE-IPTABLES-HINT";
+
+/// A folder where they have the names without a variant.
+#[derive(Debug)]
+pub(crate) struct Programs {
+    folder: PathBuf,
+}
+
+// === impl Programs ===
+
+impl Programs {
+    /// Those of `variant`, linked from a folder of their own in `parent`.
+    pub(crate) fn link(parent: &Path, variant: Variant) -> Result<Programs> {
+        let (name, program) = match variant {
+            Variant::NfTables => ("nft", "xtables-nft-multi"),
+            Variant::Legacy => ("legacy", "xtables-legacy-multi"),
+        };
+        let path = env::var_os("PATH").unwrap_or_default();
+        let program = env::split_paths(&path)
+            .map(|folder| folder.join(program))
+            .find(|file| file.is_file())
+            .with_context(|| format!("{program} is not in PATH: install iptables"))?;
+        let folder = parent.join(name);
+        if !folder.exists() {
+            fs::create_dir(&folder).context("failed to make a folder for iptables")?;
+            for name in NAMES {
+                symlink(&program, folder.join(name))
+                    .with_context(|| format!("failed to make a link called {name}"))?;
+            }
+        }
+        Ok(Programs { folder })
+    }
+
+    /// Makes `command` find them, and no others, and take a lock that is not the machine's.
+    pub(crate) fn show_to(&self, command: &mut Command) -> Result<()> {
+        let before = env::var_os("PATH").unwrap_or_default();
+        let folders = [self.folder.clone()].into_iter();
+        let path: OsString = env::join_paths(folders.chain(env::split_paths(&before)))
+            .context("PATH can be joined as it was split")?;
+        command.env("PATH", path);
+        command.env("XTABLES_LOCKFILE", self.folder.join("lock"));
+        Ok(())
+    }
+
+    /// Does on `node` what a kubelet does at its start.
+    pub(crate) fn hint(&self, node: &Namespace) -> Result<()> {
+        for program in OF_FAMILIES {
+            self.run(node, program, &["-t", "mangle", "-N", HINT])?;
+        }
+        Ok(())
+    }
+
+    /// Fails unless both families on `node` have a chain of this name in table nat.
+    pub(super) fn ensure_chain(&self, node: &Namespace, chain: &str) -> Result<()> {
+        for program in OF_FAMILIES {
+            self.run(node, program, &["-t", "nat", "-S", chain])?;
+        }
+        Ok(())
+    }
+
+    fn run(&self, node: &Namespace, program: &str, arguments: &[&str]) -> Result<()> {
+        let mut command = node.command(self.folder.join(program));
+        self.show_to(&mut command)?;
+        // The legacy one does not wait for the lock unless it is told to.
+        let output = command.arg("-w").args(arguments).output()?;
+        let errors = String::from_utf8_lossy(&output.stderr);
+        ensure!(
+            output.status.success(),
+            "{program} {}: {errors}",
+            arguments.join(" ")
+        );
+        Ok(())
+    }
+}
