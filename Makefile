@@ -60,9 +60,9 @@ image: ## Write the images of agent and operator to dist/ as OCI archives; no co
 	images/programs target/images
 	images/archives target/images dist
 
-bench: ## How long the kernel takes, by size of the cluster, in one run
-	@tools/set-up demo
-	cargo bench --package tests --bench nftables
+bench: control-plane ## Measure it against kube-proxy: `make bench FLAGS='--services 500 --rounds 2'`; hours as it is, see bench/README.md
+	@cargo build --release --package node-agent --package tests --bin signpost-agent --bin bench
+	@target/release/bench $(FLAGS)
 
 generate: ## Write what is generated: CRDs, and their copies in the chart
 	cargo run --quiet --package crds --bin generate-crds

@@ -1,5 +1,6 @@
 //! Harnesses for tests that need more than one crate: real networks, scenarios.
 
+pub mod bench;
 pub mod binaries;
 pub mod build_script;
 pub mod cluster;

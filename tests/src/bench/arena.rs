@@ -1,0 +1,208 @@
+//! Where both contenders run: an API server, and a node with clients and servers for each.
+
+use std::fs;
+use std::net::Ipv4Addr;
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use dataplane::Family;
+use serde_json::json;
+use tempfile::TempDir;
+use testkit::address_plan as addresses;
+
+use super::contender::{self, Contender, Entry};
+use super::population::{NAMESPACE, Population};
+use super::writer::Writer;
+use crate::control_link::ControlLink;
+use crate::control_plane::{ADMINISTRATOR, ControlPlane, Options};
+use crate::deadline::wait_for;
+use crate::differential::Mode;
+use crate::network::{Link, Namespace, Network};
+use crate::stamped;
+
+/// Where the API server is.
+const API_SERVER: Ipv4Addr = Ipv4Addr::new(10, 123, 0, 1);
+/// How long the API server may take to serve a kind it was told of.
+const SERVES_WITHIN: Duration = Duration::from_secs(60);
+/// The pod that connects.
+const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 0, 1, 9);
+/// The host behind which all endpoints are, so that the node needs one neighbour and not one each.
+const SERVERS: Ipv4Addr = Ipv4Addr::new(10, 0, 2, 2);
+/// What the node is called by those on its links.
+const GATEWAY: Ipv4Addr = Ipv4Addr::new(169, 254, 1, 1);
+/// Every address an endpoint may have.
+const ENDPOINTS: &str = "10.128.0.0/9";
+
+/// An API server and a place for each contender.
+#[derive(Debug)]
+pub struct Arena {
+    // Dropped in this order: who uses something goes before it.
+    pub(super) writer: Writer,
+    stands: [Stand; 2],
+    control_plane: ControlPlane,
+    #[expect(dead_code, reason = "held for the sake of its end")]
+    network: Network,
+    files: TempDir,
+    pub(super) mode: Mode,
+    /// How many Services the API server has.
+    services: u32,
+}
+
+/// A node, with a pod on it that connects and a host with all servers.
+#[derive(Debug, Clone)]
+pub(super) struct Stand {
+    pub(super) node: Namespace,
+    pub(super) client: Namespace,
+    pub(super) servers: Namespace,
+}
+
+// === impl Arena ===
+
+impl Arena {
+    /// Starts the control plane; nobody programs the nodes yet.
+    pub fn start(mode: Mode) -> Result<Arena> {
+        let mut network = Network::new()?;
+        let [control] = network.add_namespaces(["control"])?;
+        control.configure(&format!("addr add {API_SERVER}/32 dev lo\n"))?;
+        let names = [
+            ["node-kp", "client-kp", "servers-kp"],
+            ["node-sp", "client-sp", "servers-sp"],
+        ];
+        let mut stands = Vec::new();
+        for (names, number) in names.into_iter().zip(1..) {
+            let stand = Stand::build(&mut network, names)?;
+            let link = ControlLink {
+                control: &control,
+                api_server: API_SERVER,
+                far_end: names[0],
+                own: Ipv4Addr::new(10, 123, 1, number),
+            };
+            link.connect(&network, &stand.node)?;
+            stands.push(stand);
+        }
+        let control_plane = ControlPlane::start(Options {
+            bind: API_SERVER,
+            network: Some(control.path()),
+            ..Options::default()
+        })?;
+        let kubeconfig = control_plane.kubeconfig(ADMINISTRATOR)?;
+        let files = tempfile::Builder::new().prefix("signpost-bench-").tempdir();
+        let arena = Arena {
+            writer: Writer::open(&control, &kubeconfig)?,
+            stands: stands
+                .try_into()
+                .map_err(|_| anyhow::anyhow!("there are two stands"))?,
+            control_plane,
+            network,
+            files: files.context("failed to make a folder for logs")?,
+            mode,
+            services: 0,
+        };
+        arena.install()?;
+        Ok(arena)
+    }
+
+    /// Makes the API server hold `population`, which has only grown since the last time.
+    pub fn fill(&mut self, population: &Population) -> Result<()> {
+        self.writer.create(population, self.services)?;
+        self.services = population.services();
+        Ok(())
+    }
+
+    /// From now on both are to use another mechanism.
+    pub fn set_mode(&mut self, mode: Mode) -> Result<()> {
+        self.mode = mode;
+        self.tell_agent()
+    }
+
+    /// How a contender is started.
+    pub(super) fn entry(&self, contender: Contender) -> Result<Entry> {
+        Ok(Entry {
+            contender,
+            mode: self.mode,
+            node: self.stand(contender).node.clone(),
+            program: contender.find_program(self.control_plane.programs())?,
+            kubeconfig: self.control_plane.kubeconfig(ADMINISTRATOR)?,
+            folder: self.files.path().to_owned(),
+        })
+    }
+
+    pub(super) fn stand(&self, contender: Contender) -> &Stand {
+        let [theirs, ours] = &self.stands;
+        match contender {
+            Contender::KubeProxy => theirs,
+            Contender::Signpost => ours,
+        }
+    }
+
+    /// Writes what our agent is told. kube-proxy reads a file.
+    fn tell_agent(&self) -> Result<()> {
+        let proxy = stamped::node_proxy("bench", contender::profile(self.mode))?;
+        self.control_plane.apply(&proxy.to_string()).map(drop)
+    }
+
+    /// Our kinds, the namespace, the node as its kubelet would have it, and what our agent is told.
+    fn install(&self) -> Result<()> {
+        let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../crds/generated/nodeproxies.yaml");
+        let definition = fs::read_to_string(&file)
+            .with_context(|| format!("failed to read {}", file.display()))?;
+        self.control_plane.apply(&definition)?;
+        wait_for("NodeProxies to be served", SERVES_WITHIN, || {
+            Ok(self.control_plane.kubectl(&["get", "nodeproxies"]).ok())
+        })?;
+        let node = json!({
+            "apiVersion": "v1",
+            "kind": "Node",
+            "metadata": {"name": addresses::NODE},
+            "spec": {"podCIDRs": [addresses::pod_cidr(1, Family::Ipv4)]},
+        });
+        let namespace =
+            json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}});
+        let all = json!({"apiVersion": "v1", "kind": "List", "items": [node, namespace]});
+        self.control_plane.apply(&all.to_string())?;
+        self.tell_agent()?;
+        let own = json!({"type": "InternalIP", "address": node_address()});
+        let status = json!({"status": {"addresses": [own]}}).to_string();
+        let node = format!("node/{}", addresses::NODE);
+        self.control_plane.patch_status(&node, "default", &status)
+    }
+}
+
+// === impl Stand ===
+
+impl Stand {
+    fn build(network: &mut Network, names: [&str; 3]) -> Result<Stand> {
+        let [node, client, servers] = network.add_namespaces(names)?;
+        let links = [("veth9", &client), ("eth1", &servers)].map(|(near, far)| Link {
+            from: (&node, near),
+            to: (far, addresses::UPLINK),
+        });
+        network.add_links(&links)?;
+        node.set_sysctls(&[("net/ipv4/ip_forward", "1")])?;
+        node.configure(&format!(
+            "addr add {own}/32 dev lo\n\
+             link set veth9 up\naddr add {GATEWAY}/32 dev veth9\nroute add {CLIENT} dev veth9\n\
+             link set eth1 up\naddr add {GATEWAY}/32 dev eth1\nroute add {SERVERS} dev eth1\n\
+             route add {ENDPOINTS} via {SERVERS} dev eth1\n",
+            own = node_address(),
+        ))?;
+        for (far, address) in [(&client, CLIENT), (&servers, SERVERS)] {
+            let uplink = addresses::UPLINK;
+            far.configure(&format!(
+                "link set {uplink} up\naddr add {address}/32 dev {uplink}\n\
+                 route add default via {GATEWAY} dev {uplink} onlink\n"
+            ))?;
+        }
+        servers.configure(&format!("route add local {ENDPOINTS} dev lo\n"))?;
+        Ok(Stand {
+            node,
+            client,
+            servers,
+        })
+    }
+}
+
+fn node_address() -> std::net::IpAddr {
+    addresses::node_address(1, Family::Ipv4)
+}

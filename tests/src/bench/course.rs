@@ -1,0 +1,368 @@
+//! What one contender goes through in one round.
+
+mod changes;
+
+use std::collections::BTreeSet;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use xtables::Variant;
+
+use super::contender::{Entry, Running};
+use super::ear::Ear;
+use super::eye::{Eye, Sighting};
+use super::neighbour::Neighbour;
+use super::packets::connect_from_pod;
+use super::process_tree::{Bytes, MemoryWatch, observe_kernel_memory};
+use crate::differential::Mode;
+
+use super::{Arena, Contender, Figures, Measure, Population, Reading, Row};
+
+/// How long nothing may have been heard before it is quiet: longer than either gathers changes by
+/// default (minSyncPeriod, 1 s).
+const QUIET: Duration = Duration::from_millis(1200);
+/// How often a program is asked whether it is done.
+const ASKED_EVERY: Duration = Duration::from_millis(10);
+
+/// How much is done of everything.
+#[derive(Debug, Clone)]
+pub struct Effort {
+    /// What is measured; the others are left out.
+    pub rows: BTreeSet<Row>,
+    /// Endpoints replaced one by one.
+    pub replacements: u32,
+    /// Steady changes in a second.
+    pub churn_rate: u32,
+    /// How long they last.
+    pub churn: Duration,
+    /// How long nothing happens.
+    pub idle: Duration,
+    /// First packets of each protocol.
+    pub packets: usize,
+    /// How long connections are made for their number.
+    pub connecting: Duration,
+    /// How long a start may take.
+    pub start_patience: Duration,
+    /// How long one change may take.
+    pub change_patience: Duration,
+    /// How long a repair may take.
+    pub repair_patience: Duration,
+}
+
+/// One contender on its node.
+#[derive(Debug)]
+struct Course<'a> {
+    arena: &'a Arena,
+    entry: Entry,
+    contender: Contender,
+    effort: &'a Effort,
+}
+
+/// How a start ended.
+#[derive(Debug)]
+enum Start {
+    /// With everything in the kernel. Its memory is watched since the beginning.
+    Programmed(Box<Running>, MemoryWatch),
+    /// With something missing when the patience was over.
+    TooLate,
+}
+
+/// One round of both. Who is first changes from round to round.
+pub fn measure_round(
+    arena: &Arena,
+    effort: &Effort,
+    round: u32,
+    population: &mut Population,
+    figures: &mut Figures,
+) -> Result<()> {
+    let mut order = Contender::ALL;
+    if !round.is_multiple_of(2) {
+        order.reverse();
+    }
+    for contender in order {
+        let started = Instant::now();
+        Course::new(arena, contender, effort)?
+            .run(population, figures)
+            .with_context(|| format!("round {round} of {contender}"))?;
+        println!("round {round} of {contender}: {:.0?}", started.elapsed());
+    }
+    Ok(())
+}
+
+// === impl Course ===
+
+impl<'a> Course<'a> {
+    /// A course for `contender`.
+    fn new(arena: &'a Arena, contender: Contender, effort: &'a Effort) -> Result<Course<'a>> {
+        Ok(Course {
+            arena,
+            entry: arena.entry(contender)?,
+            contender,
+            effort,
+        })
+    }
+
+    /// Goes through one round. The kernel is empty before and after.
+    fn run(&self, population: &mut Population, figures: &mut Figures) -> Result<()> {
+        self.arena.writer.remove_services(population.waiting())?;
+        self.entry.clean_node()?;
+        let outcome = self.run_dirty(population, figures);
+        let cleaned = self.entry.clean_node();
+        outcome?;
+        cleaned
+    }
+
+    fn run_dirty(&self, population: &mut Population, figures: &mut Figures) -> Result<()> {
+        let apart = [Row::Neighbour, Row::Decoding];
+        let others = Row::ALL.iter().filter(|row| !apart.contains(row));
+        if others.copied().any(|row| self.wants(row)) {
+            let before = observe_kernel_memory()?;
+            match self.start_cold(population, figures)? {
+                Start::TooLate => return Ok(()),
+                Start::Programmed(running, memory) => {
+                    self.run_started(*running, (memory, before), population, figures)?;
+                }
+            }
+        }
+        if self.wants(Row::Neighbour) {
+            self.entry.clean_node()?;
+            self.meet_neighbour(population, figures)?;
+        }
+        Ok(())
+    }
+
+    fn run_started(
+        &self,
+        mut running: Running,
+        (memory, Bytes(before)): (MemoryWatch, Bytes),
+        population: &mut Population,
+        figures: &mut Figures,
+    ) -> Result<()> {
+        let ear = Ear::open(&self.entry.node, self.arena.mode)?;
+        self.settle(&mut running, &ear)?;
+        // A machine on which nothing else happened may still have less of it than before.
+        let Bytes(after) = observe_kernel_memory()?;
+        let kernel = Bytes(after.saturating_sub(before));
+        self.push(figures, Measure::KernelMemory, Reading::memory(kernel));
+        let rounds = running.observe_rounds()?;
+        let rounds = Reading::time(Measure::ColdStartRounds, rounds);
+        self.push(figures, Measure::ColdStartRounds, rounds);
+
+        if self.wants(Row::Packets) {
+            self.count_packets(population, figures)?;
+        }
+        if self.wants(Row::ServiceAdded) {
+            self.add_services(&mut running, &ear, population, figures)?;
+        }
+        if self.wants(Row::EndpointReplaced) {
+            self.replace_endpoints(&mut running, &ear, population, figures)?;
+        }
+        if self.wants(Row::Churn) {
+            self.change_steadily(&mut running, &ear, population, figures)?;
+        }
+        self.settle(&mut running, &ear)?;
+        let peak = Reading::memory(memory.finish());
+        self.push(figures, Measure::MemoryPeak, peak);
+        if self.wants(Row::Idle) {
+            self.do_nothing(&mut running, figures)?;
+        }
+        let rest = running.tree().observe_memory();
+        self.push(figures, Measure::MemoryAtRest, Reading::memory(rest));
+        if self.wants(Row::Restart) {
+            running = self.restart(running, &ear, figures)?;
+        }
+        self.note_losses(&ear, figures);
+        // Whoever listens makes a repair slower.
+        drop(ear);
+        if self.wants(Row::Repair) {
+            self.repair(&mut running, population, figures)?;
+        }
+        Ok(())
+    }
+
+    /// Starts it with an empty kernel, and waits until that has everything.
+    fn start_cold(&self, population: &Population, figures: &mut Figures) -> Result<Start> {
+        let mut eye = self.open_eye()?;
+        let mut running = self.entry.start()?;
+        let memory = running.tree().watch_memory();
+        let patience = self.effort.start_patience;
+        let seen = eye.wait_for_all(population, patience, || running.ensure_runs())?;
+        let started = running.started;
+        self.push_sighting(figures, Measure::ColdStart, seen, started, patience);
+        Ok(match seen {
+            Some(_) => Start::Programmed(Box::new(running), memory),
+            None => {
+                let peak = Reading::memory(memory.finish());
+                self.push(figures, Measure::MemoryPeak, peak);
+                Start::TooLate
+            }
+        })
+    }
+
+    /// Starts it once more, beside somebody who writes to another table.
+    fn meet_neighbour(&self, population: &Population, figures: &mut Figures) -> Result<()> {
+        let neighbour = Neighbour::start(&self.entry.node)?;
+        let mut eye = self.open_eye()?;
+        let mut running = self.entry.start()?;
+        let patience = self.effort.start_patience;
+        let _ = eye.wait_for_all(population, patience, || running.ensure_runs())?;
+        drop(running);
+        let [mut alone, mut beside] = neighbour.stop()?;
+        let measures = [(Measure::NeighbourAlone, 100)];
+        figures.push_percentiles(self.contender, &measures, &mut alone);
+        let measures = [(Measure::NeighbourP50, 50), (Measure::NeighbourMost, 100)];
+        figures.push_percentiles(self.contender, &measures, &mut beside);
+        Ok(())
+    }
+
+    fn count_packets(&self, population: &Population, figures: &mut Figures) -> Result<()> {
+        let Effort {
+            packets,
+            connecting,
+            ..
+        } = self.effort;
+        let stand = self.arena.stand(self.contender);
+        let mut noticed = connect_from_pod(stand, population, *packets, *connecting)?;
+        let tcp = [
+            (Measure::TcpP50, 50),
+            (Measure::TcpP90, 90),
+            (Measure::TcpP99, 99),
+        ];
+        let udp = [
+            (Measure::UdpP50, 50),
+            (Measure::UdpP90, 90),
+            (Measure::UdpP99, 99),
+        ];
+        figures.push_percentiles(self.contender, &tcp, &mut noticed.tcp);
+        figures.push_percentiles(self.contender, &udp, &mut noticed.udp);
+        let connections = Reading::number(noticed.connections);
+        self.push(figures, Measure::Connections, connections);
+        Ok(())
+    }
+
+    fn do_nothing(&self, running: &mut Running, figures: &mut Figures) -> Result<()> {
+        let tree = running.tree();
+        let children = tree.watch_children();
+        let started = Instant::now();
+        let (time, wakeups) = (tree.observe_processor_time()?, tree.observe_wakeups()?);
+        while started.elapsed() < self.effort.idle {
+            running.ensure_runs()?;
+            thread::sleep(ASKED_EVERY);
+        }
+        let took = started.elapsed().as_secs_f64();
+        let time = tree.observe_processor_time()?.saturating_sub(time);
+        let wakeups = tree.observe_wakeups()?.saturating_sub(wakeups);
+        let children = children.finish();
+        let percent = Reading::number(time.as_secs_f64() / took * 100.0);
+        self.push(figures, Measure::IdleProcessor, percent);
+        let wakeups = Reading::count(wakeups).per(took);
+        self.push(figures, Measure::IdleWakeups, wakeups);
+        let processes = Reading::count(children).per(took / 60.0);
+        self.push(figures, Measure::IdleProcesses, processes);
+        Ok(())
+    }
+
+    /// Kills it and starts it again. Nothing in the kernel says that it is done where it writes
+    /// nothing, so that its own word has to do.
+    fn restart(&self, running: Running, ear: &Ear, figures: &mut Figures) -> Result<Running> {
+        drop(running);
+        let before = ear.counts();
+        let mut running = self.entry.start()?;
+        let patience = self.effort.start_patience;
+        let reading = loop {
+            running.ensure_runs()?;
+            let took = running.started.elapsed();
+            if running.says_programmed() {
+                break Reading::time(Measure::Restart, took);
+            }
+            if took > patience {
+                break Reading::at_least(Measure::Restart, patience);
+            }
+            thread::sleep(ASKED_EVERY);
+        };
+        self.push(figures, Measure::Restart, reading);
+        self.settle(&mut running, ear)?;
+        if self.arena.mode == Mode::Iptables(Variant::Legacy) {
+            let note = "The legacy tables tell nobody of their changes: what a restart writes is \
+                        not counted.";
+            figures.note(note.to_owned());
+            return Ok(running);
+        }
+        let after = ear.counts();
+        let transactions = Reading::count(after.transactions - before.transactions);
+        self.push(figures, Measure::RestartTransactions, transactions);
+        let objects = Reading::count(after.objects - before.objects);
+        self.push(figures, Measure::RestartObjects, objects);
+        Ok(running)
+    }
+
+    fn repair(
+        &self,
+        running: &mut Running,
+        population: &Population,
+        figures: &mut Figures,
+    ) -> Result<()> {
+        let mut eye = self.open_eye()?;
+        self.entry.damage()?;
+        let damaged = Instant::now();
+        let patience = self.effort.repair_patience;
+        let seen = eye.wait_for_all(population, patience, || running.ensure_runs())?;
+        self.push_sighting(figures, Measure::Repair, seen, damaged, patience);
+        Ok(())
+    }
+
+    /// Waits until it has nothing more to do.
+    fn settle(&self, running: &mut Running, ear: &Ear) -> Result<()> {
+        let beginning = Instant::now();
+        while ear.quiet_since(beginning).elapsed() < QUIET || running.tree().has_children() {
+            running.ensure_runs()?;
+            ensure!(
+                beginning.elapsed() < self.effort.start_patience,
+                "{} never comes to rest",
+                self.contender
+            );
+            thread::sleep(ASKED_EVERY);
+        }
+        Ok(())
+    }
+
+    fn note_losses(&self, ear: &Ear, figures: &mut Figures) {
+        if ear.counts().missed > 0 {
+            figures.note(format!(
+                "Notifications about {} were lost: what it wrote is more than what is counted.",
+                self.contender
+            ));
+        }
+    }
+
+    fn push_sighting(
+        &self,
+        figures: &mut Figures,
+        measure: Measure,
+        seen: Option<Sighting>,
+        since: Instant,
+        patience: Duration,
+    ) {
+        let reading = match seen {
+            Some(Sighting { at, look }) => {
+                figures.push_look(self.contender, look);
+                Reading::time(measure, at.saturating_duration_since(since))
+            }
+            None => Reading::at_least(measure, patience),
+        };
+        self.push(figures, measure, reading);
+    }
+
+    fn push(&self, figures: &mut Figures, measure: Measure, reading: Reading) {
+        figures.push(self.contender, measure, reading);
+    }
+
+    fn open_eye(&self) -> Result<Eye> {
+        Eye::open(&self.entry.node, self.contender, self.arena.mode)
+    }
+
+    fn wants(&self, row: Row) -> bool {
+        self.effort.rows.contains(&row)
+    }
+}

@@ -1,0 +1,149 @@
+//! Changes of what the API server holds, from its answer to the kernel's word.
+
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use xtables::Variant;
+
+use super::Course;
+use crate::bench::contender::Running;
+use crate::bench::ear::{Ear, LEGACY_READ};
+use crate::bench::population::cluster_ip;
+use crate::bench::writer::Written;
+use crate::bench::{Figures, Measure, Population, Reading};
+use crate::differential::Mode;
+
+/// Added to the number of a Service that was changed, for the next one: prime, so that all have
+/// their turn before one has its second.
+const STRIDE: u32 = 7919;
+
+impl Course<'_> {
+    /// Adds the Services that wait, one after the other, and removes them again.
+    pub(super) fn add_services(
+        &self,
+        running: &mut Running,
+        ear: &Ear,
+        population: &Population,
+        figures: &mut Figures,
+    ) -> Result<()> {
+        let measures = [(Measure::AddedP50, 50), (Measure::AddedP99, 99)];
+        let mut times = Vec::new();
+        for number in population.waiting() {
+            ear.expect(cluster_ip(number));
+            let written = self.arena.writer.add_service(number)?;
+            times.push(self.wait_for(running, ear, written)?);
+            self.settle(running, ear)?;
+        }
+        self.push_latencies(figures, &measures, times);
+        self.arena.writer.remove_services(population.waiting())?;
+        self.settle(running, ear)
+    }
+
+    /// Replaces endpoints, one after the other.
+    pub(super) fn replace_endpoints(
+        &self,
+        running: &mut Running,
+        ear: &Ear,
+        population: &mut Population,
+        figures: &mut Figures,
+    ) -> Result<()> {
+        let measures = [(Measure::ReplacedP50, 50), (Measure::ReplacedP99, 99)];
+        let mut times = Vec::new();
+        for number in 0..self.effort.replacements {
+            let service = number.wrapping_mul(STRIDE) % population.services();
+            let replacement = population.replace_endpoint(service);
+            ear.expect(replacement.fresh);
+            let written = self.arena.writer.replace_endpoint(replacement)?;
+            times.push(self.wait_for(running, ear, written)?);
+            self.settle(running, ear)?;
+        }
+        self.push_latencies(figures, &measures, times);
+        if self.arena.mode == Mode::Iptables(Variant::Legacy) {
+            figures.note(format!(
+                "An endpoint in the place of another does not change the length of a legacy table, \
+                 which is then read every {LEGACY_READ:?}: replacements and steady changes are \
+                 that coarse."
+            ));
+        }
+        Ok(())
+    }
+
+    /// Replaces endpoints at a steady pace, whether the kernel follows or not.
+    pub(super) fn change_steadily(
+        &self,
+        running: &mut Running,
+        ear: &Ear,
+        population: &mut Population,
+        figures: &mut Figures,
+    ) -> Result<()> {
+        let every = Duration::from_secs(1) / self.effort.churn_rate;
+        let count = u32::try_from(self.effort.churn.as_nanos() / every.as_nanos())?;
+        let services = (0..count).map(|turn| turn.wrapping_mul(STRIDE) % population.services());
+        let services: Vec<u32> = services.collect();
+        let changes = services
+            .iter()
+            .map(|service| population.replace_endpoint(*service));
+        let changes: Vec<_> = changes.collect();
+        changes.iter().for_each(|change| ear.expect(change.fresh));
+
+        let (before, started) = (running.tree().observe_processor_time()?, Instant::now());
+        let written = self.arena.writer.replace_steadily(changes, every)?;
+        self.settle(running, ear)?;
+        let time = running
+            .tree()
+            .observe_processor_time()?
+            .saturating_sub(before);
+        let percent = time.as_secs_f64() / started.elapsed().as_secs_f64() * 100.0;
+        self.push(figures, Measure::ChurnProcessor, Reading::number(percent));
+
+        let heard = |written: &Written| latency(ear, *written);
+        let mut times: Vec<Duration> = written.iter().filter_map(heard).collect();
+        let unseen = written.len() - times.len();
+        let unseen = Reading::count(u64::try_from(unseen)?).per(f64::from(count) / 100.0);
+        self.push(figures, Measure::ChurnUnseen, unseen);
+        let measures = [(Measure::ChurnP50, 50), (Measure::ChurnP99, 99)];
+        figures.push_percentiles(self.contender, &measures, &mut times);
+        Ok(())
+    }
+
+    /// How long one change took, `None` for longer than there is patience.
+    fn wait_for(
+        &self,
+        running: &mut Running,
+        ear: &Ear,
+        written: Written,
+    ) -> Result<Option<Duration>> {
+        let heard = ear.wait_for(written.address, self.effort.change_patience)?;
+        running.ensure_runs()?;
+        Ok(heard.and_then(|_| latency(ear, written)))
+    }
+
+    fn push_latencies(
+        &self,
+        figures: &mut Figures,
+        measures: &[(Measure, usize)],
+        times: Vec<Option<Duration>>,
+    ) {
+        let patience = self.effort.change_patience;
+        let late = times.iter().filter(|time| time.is_none()).count();
+        if late > 0 {
+            figures.note(format!(
+                "{late} changes were not in the kernel of {} within {patience:?}: they count as \
+                 that long.",
+                self.contender
+            ));
+        }
+        let mut times: Vec<Duration> = times
+            .into_iter()
+            .map(|time| time.unwrap_or(patience))
+            .collect();
+        figures.push_percentiles(self.contender, measures, &mut times);
+    }
+}
+
+/// From the answer to the kernel's word. The API server tells who watches before it answers, so that
+/// the kernel may have been faster: that is no time at all.
+fn latency(ear: &Ear, written: Written) -> Option<Duration> {
+    let heard = ear.heard(written.address)?;
+    Some(heard.saturating_duration_since(written.answered))
+}

@@ -1,0 +1,140 @@
+//! Every endpoint, in one process: answers at each address of its namespace.
+
+use std::io::{IoSlice, IoSliceMut};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
+use std::os::fd::AsRawFd as _;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use nix::cmsg_space;
+use nix::errno::Errno;
+use nix::sys::socket::{
+    ControlMessage, ControlMessageOwned, MsgFlags, SockaddrIn, recvmsg, sendmsg, setsockopt,
+    sockopt,
+};
+use rustix::thread::CpuSet;
+use socket2::{Domain, Socket, Type};
+
+use super::population::TARGET;
+use crate::network::Namespace;
+
+/// How long a server waits before it looks whether it should end.
+const PAUSE: Duration = Duration::from_millis(50);
+/// Connections that no server has taken yet: with more, the client waits a second to try again.
+const WAITING: i32 = 4096;
+
+/// Servers of both protocols. They end when this is dropped.
+#[derive(Debug)]
+pub(super) struct Servers {
+    ending: Arc<AtomicBool>,
+    threads: Vec<JoinHandle<Result<()>>>,
+}
+
+// === impl Servers ===
+
+impl Servers {
+    /// Starts them inside, on the given processor.
+    pub(super) fn start(inside: &Namespace, processor: CpuSet) -> Result<Servers> {
+        let anywhere = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), TARGET);
+        let (tcp, udp) = inside.enter(|| {
+            let tcp = Socket::new(Domain::IPV4, Type::STREAM, None)?;
+            tcp.bind(&anywhere.into())?;
+            tcp.listen(WAITING)?;
+            tcp.set_read_timeout(Some(PAUSE))?;
+            let udp = UdpSocket::bind(anywhere)?;
+            std::io::Result::Ok((tcp, udp))
+        })??;
+        udp.set_read_timeout(Some(PAUSE))?;
+        // Answers have to come from the address that was asked, which is any of millions.
+        setsockopt(&udp, sockopt::Ipv4PacketInfo, &true)?;
+        let ending = Arc::new(AtomicBool::new(false));
+        let (tcp_ending, udp_ending) = (Arc::clone(&ending), Arc::clone(&ending));
+        let threads = vec![
+            thread::spawn(move || accept(&tcp.into(), processor, &tcp_ending)),
+            thread::spawn(move || echo(&udp, processor, &udp_ending)),
+        ];
+        Ok(Servers { ending, threads })
+    }
+
+    /// Ends them. Fails when one has failed before.
+    pub(super) fn stop(mut self) -> Result<()> {
+        self.ending.store(true, Ordering::Relaxed);
+        for thread in std::mem::take(&mut self.threads) {
+            let joined = thread.join();
+            joined.map_err(|_| anyhow::anyhow!("a server has panicked"))??;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Servers {
+    fn drop(&mut self) {
+        self.ending.store(true, Ordering::Relaxed);
+    }
+}
+
+fn accept(listener: &TcpListener, processor: CpuSet, ending: &AtomicBool) -> Result<()> {
+    rustix::thread::sched_setaffinity(None, &processor)?;
+    while !ending.load(Ordering::Relaxed) {
+        match listener.accept() {
+            Ok(connection) => drop(connection),
+            Err(error) if is_nothing(&error) => {}
+            Err(error) => return Err(error).context("a server of TCP has failed"),
+        }
+    }
+    Ok(())
+}
+
+fn echo(socket: &UdpSocket, processor: CpuSet, ending: &AtomicBool) -> Result<()> {
+    rustix::thread::sched_setaffinity(None, &processor)?;
+    let mut bytes = [0; 64];
+    let mut space = cmsg_space!([u8; 32]);
+    while !ending.load(Ordering::Relaxed) {
+        let mut buffers = [IoSliceMut::new(&mut bytes)];
+        let descriptor = socket.as_raw_fd();
+        let received = recvmsg::<SockaddrIn>(
+            descriptor,
+            &mut buffers,
+            Some(&mut space),
+            MsgFlags::empty(),
+        );
+        let message = match received {
+            Ok(message) => message,
+            Err(Errno::EAGAIN | Errno::EINTR) => continue,
+            Err(errno) => return Err(errno).context("a server of UDP has failed"),
+        };
+        let mut asked = message.cmsgs()?.filter_map(|control| match control {
+            ControlMessageOwned::Ipv4PacketInfo(info) => Some(info),
+            _ => None,
+        });
+        let mut info = asked
+            .next()
+            .context("the kernel says which address was asked")?;
+        info.ipi_spec_dst = info.ipi_addr;
+        info.ipi_ifindex = 0;
+        let (length, client) = (message.bytes, message.address);
+        let answer = [IoSlice::new(&bytes[..length])];
+        let control = [ControlMessage::Ipv4PacketInfo(&info)];
+        // A client that has gone answers with an ICMP error.
+        let _ = sendmsg(
+            descriptor,
+            &answer,
+            &control,
+            MsgFlags::empty(),
+            client.as_ref(),
+        );
+    }
+    Ok(())
+}
+
+fn is_nothing(error: &std::io::Error) -> bool {
+    matches!(
+        error.kind(),
+        std::io::ErrorKind::WouldBlock
+            | std::io::ErrorKind::Interrupted
+            | std::io::ErrorKind::ConnectionAborted
+    )
+}

@@ -1,0 +1,220 @@
+//! What is programmed, as the kernel lists it.
+
+use std::collections::BTreeSet;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use netlink::Socket;
+use xtables::Variant;
+
+use super::Contender;
+use super::netlink_dump::{Listed, NetlinkSocket};
+use super::population::{Population, is_endpoint, service_at};
+use super::saved_rules::SavedRules;
+use crate::differential::Mode;
+use crate::network::Namespace;
+
+/// How often the kernel is asked whether anything has changed: the resolution of what is timed by
+/// looking, together with the time of a look.
+const PAUSE: Duration = Duration::from_millis(1);
+
+/// Looks into the tables of one node.
+#[derive(Debug)]
+pub struct Eye {
+    kernel: Kernel,
+    view: View,
+}
+
+/// What is asked, and how.
+#[derive(Debug)]
+enum Kernel {
+    /// nf_tables, which counts its transactions.
+    NfTables {
+        socket: Socket,
+        dump: NetlinkSocket,
+        generation: Option<u32>,
+    },
+    /// The tables of before.
+    Legacy(SavedRules),
+}
+
+/// Where a contender has what it programs.
+#[derive(Debug, Clone, Copy)]
+struct View {
+    places: &'static [Place],
+    proof: Proof,
+}
+
+/// What is listed.
+#[derive(Debug, Clone, Copy)]
+struct Place {
+    table: &'static str,
+    listed: Listed,
+}
+
+/// What has to be seen before everything counts as programmed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Proof {
+    /// Every Service: they come in one transaction with their endpoints.
+    Services,
+    /// Every Service and every endpoint.
+    Endpoints,
+}
+
+/// What was found.
+#[derive(Debug, Default)]
+struct Found {
+    services: BTreeSet<u32>,
+    endpoints: BTreeSet<u32>,
+}
+
+/// When something was seen.
+#[derive(Debug, Clone, Copy)]
+pub struct Sighting {
+    /// When the kernel said that its rules had changed, before the look that found it.
+    pub at: Instant,
+    /// How long the look took.
+    pub look: Duration,
+}
+
+// === impl View ===
+
+impl View {
+    fn of(contender: Contender, mode: Mode) -> View {
+        match (mode, contender) {
+            (Mode::Nftables, Contender::KubeProxy) => View {
+                places: &[Place {
+                    table: "kube-proxy",
+                    listed: Listed::Elements("service-ips"),
+                }],
+                proof: Proof::Services,
+            },
+            (Mode::Nftables, Contender::Signpost) => View {
+                places: &[
+                    Place {
+                        table: "signpost",
+                        listed: Listed::Elements("services"),
+                    },
+                    Place {
+                        table: "signpost",
+                        listed: Listed::Elements("endpoints"),
+                    },
+                ],
+                proof: Proof::Endpoints,
+            },
+            (Mode::Iptables(_), _) => View {
+                places: &[Place {
+                    table: "nat",
+                    listed: Listed::Rules,
+                }],
+                proof: Proof::Endpoints,
+            },
+        }
+    }
+}
+
+// === impl Eye ===
+
+impl Eye {
+    /// An eye on what `contender` programs on `node`.
+    pub fn open(node: &Namespace, contender: Contender, mode: Mode) -> Result<Eye> {
+        let kernel = match mode {
+            Mode::Iptables(Variant::Legacy) => Kernel::Legacy(SavedRules::open(node)?),
+            Mode::Nftables | Mode::Iptables(Variant::NfTables) => {
+                let opened = node.enter(|| {
+                    anyhow::Ok(Kernel::NfTables {
+                        socket: Socket::open()?,
+                        dump: NetlinkSocket::open()?,
+                        generation: None,
+                    })
+                })?;
+                opened.context("failed to open netlink sockets")?
+            }
+        };
+        Ok(Eye {
+            kernel,
+            view: View::of(contender, mode),
+        })
+    }
+
+    /// Looks until every Service of `population` and all endpoints are there. `None` when that is
+    /// not so after `deadline`. Fails when `check` does, which is asked now and then.
+    pub fn wait_for_all(
+        &mut self,
+        population: &Population,
+        deadline: Duration,
+        mut check: impl FnMut() -> Result<()>,
+    ) -> Result<Option<Sighting>> {
+        let end = Instant::now() + deadline;
+        let mut looked = Instant::now();
+        while Instant::now() < end {
+            let at = Instant::now();
+            if self.has_changed()? {
+                let found = self.look(population.services())?;
+                let look = at.elapsed();
+                if found.is_all(population, self.view.proof) {
+                    return Ok(Some(Sighting { at, look }));
+                }
+            }
+            if looked.elapsed() > Duration::from_millis(200) {
+                check()?;
+                looked = Instant::now();
+            }
+            thread::sleep(PAUSE);
+        }
+        Ok(None)
+    }
+
+    /// Whether the rules may have changed since this was asked before.
+    fn has_changed(&mut self) -> Result<bool> {
+        match &mut self.kernel {
+            Kernel::Legacy(rules) => rules.has_changed(),
+            Kernel::NfTables {
+                socket, generation, ..
+            } => {
+                let now = Some(socket.observe_generation()?);
+                let changed = *generation != now;
+                *generation = now;
+                Ok(changed)
+            }
+        }
+    }
+
+    fn look(&mut self, services: u32) -> Result<Found> {
+        let mut found = Found::default();
+        let mut each = |word| {
+            if let Some(service) = service_at(word, services) {
+                found.services.insert(service);
+            } else if is_endpoint(word) {
+                found.endpoints.insert(word);
+            }
+        };
+        match &mut self.kernel {
+            Kernel::Legacy(rules) => rules.observe_addresses()?.into_iter().for_each(each),
+            Kernel::NfTables { dump, .. } => {
+                for Place { table, listed } in self.view.places {
+                    dump.dump(table, *listed, &mut each)
+                        .with_context(|| format!("failed to list table {table}"))?;
+                }
+            }
+        }
+        Ok(found)
+    }
+}
+
+// === impl Found ===
+
+impl Found {
+    fn is_all(&self, population: &Population, proof: Proof) -> bool {
+        let services = population.services();
+        let endpoints = match proof {
+            Proof::Services => 0,
+            Proof::Endpoints => services * population.endpoints(),
+        };
+        let enough = |found: &BTreeSet<u32>, wanted: u32| {
+            u32::try_from(found.len()).is_ok_and(|found| found >= wanted)
+        };
+        enough(&self.services, services) && enough(&self.endpoints, endpoints)
+    }
+}

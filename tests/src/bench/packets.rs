@@ -1,0 +1,129 @@
+//! What clients notice: how long the first packet of a connection takes, and how many connections
+//! there can be.
+//!
+//! Client and servers are each on a processor of their own, where there are two.
+
+use std::io::Read as _;
+use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use dataplane::Protocol;
+use rustix::thread::CpuSet;
+use socket2::{Domain, Socket, Type};
+use testkit::Seeded;
+
+use super::arena::Stand;
+use super::echo::Servers;
+use super::population::{Population, frontend, protocol};
+
+/// How long an answer may take. One that does not come is an error: there is no loss between
+/// namespaces.
+const ANSWERS_WITHIN: Duration = Duration::from_secs(2);
+/// Connections before those that count: caches and the path to the servers.
+const WARMING_UP: usize = 50;
+
+/// What clients noticed.
+#[derive(Debug)]
+pub(super) struct Noticed {
+    /// From SYN to SYN-ACK, as `connect` sees it.
+    pub(super) tcp: Vec<Duration>,
+    /// From the first datagram to its answer.
+    pub(super) udp: Vec<Duration>,
+    /// New TCP connections in a second.
+    pub(super) connections: f64,
+}
+
+/// Makes `count` connections of each protocol to random Services, then TCP connections for
+/// `connecting`.
+pub(super) fn connect_from_pod(
+    stand: &Stand,
+    population: &Population,
+    count: usize,
+    connecting: Duration,
+) -> Result<Noticed> {
+    let processors = thread::available_parallelism()?.get();
+    let servers = Servers::start(&stand.servers, only(processors - 1))?;
+    let mut services = Seeded::new(u64::from(population.services()));
+    let mut next = |wanted: Protocol| {
+        let count = usize::try_from(population.services()).unwrap_or(usize::MAX);
+        loop {
+            let service = u32::try_from(services.below(count)).unwrap_or(0);
+            if protocol(service) == wanted || count == 1 {
+                return frontend(service);
+            }
+        }
+    };
+    let noticed = stand.client.enter(|| {
+        rustix::thread::sched_setaffinity(None, &only(0))?;
+        let mut of = |protocol, one: fn(SocketAddr) -> Result<Duration>| {
+            for _ in 0..WARMING_UP {
+                one(next(protocol))?;
+            }
+            let times = (0..count).map(|_| one(next(protocol)));
+            times.collect::<Result<Vec<Duration>>>()
+        };
+        let tcp = of(Protocol::Tcp, connect)?;
+        let udp = of(Protocol::Udp, ask)?;
+        let (mut made, started) = (0u32, Instant::now());
+        while started.elapsed() < connecting {
+            complete(next(Protocol::Tcp))?;
+            made += 1;
+        }
+        anyhow::Ok(Noticed {
+            tcp,
+            udp,
+            connections: f64::from(made) / started.elapsed().as_secs_f64(),
+        })
+    })??;
+    servers.stop()?;
+    Ok(noticed)
+}
+
+fn only(processor: usize) -> CpuSet {
+    let mut set = CpuSet::new();
+    set.set(processor);
+    set
+}
+
+/// How long it takes to be connected: the kernel of the server answers, whatever the server does.
+fn connect(to: SocketAddr) -> Result<Duration> {
+    let (_, took) = open(to)?;
+    Ok(took)
+}
+
+/// Connects and waits until the server has taken the connection and closed it.
+fn complete(to: SocketAddr) -> Result<()> {
+    let (mut socket, _) = open(to)?;
+    let length = socket.read(&mut [0; 8])?;
+    ensure!(length == 0, "{to} sends something");
+    Ok(())
+}
+
+fn open(to: SocketAddr) -> Result<(Socket, Duration)> {
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
+    // The first bounds a blocking connect, too (socket(7)).
+    socket.set_write_timeout(Some(ANSWERS_WITHIN))?;
+    socket.set_read_timeout(Some(ANSWERS_WITHIN))?;
+    // The end of a connection is a RST: no port waits for late packets.
+    socket.set_linger(Some(Duration::ZERO))?;
+    let started = Instant::now();
+    let connected = socket.connect(&to.into());
+    let took = started.elapsed();
+    connected.with_context(|| format!("nobody takes connections at {to}"))?;
+    Ok((socket, took))
+}
+
+fn ask(at: SocketAddr) -> Result<Duration> {
+    let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
+    socket.set_read_timeout(Some(ANSWERS_WITHIN))?;
+    socket.connect(at)?;
+    let started = Instant::now();
+    socket.send(b"?")?;
+    let answered = socket.recv(&mut [0; 8]);
+    let took = started.elapsed();
+    let length = answered.with_context(|| format!("nobody answers at {at}"))?;
+    ensure!(length == 1, "{at} answers something else");
+    Ok(took)
+}

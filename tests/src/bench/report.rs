@@ -1,0 +1,181 @@
+//! Figures as a page for people.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use jiff::Zoned;
+
+use super::chart::draw;
+use super::figures::Summary;
+use super::{Contender, Figures, Machine, Measure, Population};
+use crate::differential::Mode;
+
+/// What was run.
+#[derive(Debug, Clone)]
+pub struct Run {
+    /// The mechanism of both.
+    pub mode: Mode,
+    /// Services and endpoints for each.
+    pub size: (u32, u32),
+    /// Times each was measured.
+    pub rounds: u32,
+    /// How it was called.
+    pub command: String,
+    /// When it began.
+    pub began: Zoned,
+}
+
+/// Everything that is told of one size.
+#[derive(Debug)]
+pub struct Report<'a> {
+    /// What was run.
+    pub run: &'a Run,
+    /// On what.
+    pub machine: &'a Machine,
+    /// What came of it.
+    pub figures: &'a Figures,
+    /// The smallest size of the same run, if this is not it, to be compared with.
+    pub smallest: Option<(u32, &'a Figures)>,
+}
+
+// === impl Run ===
+
+impl Run {
+    /// A run that begins now.
+    pub fn new(mode: Mode, population: &Population, rounds: u32, command: String) -> Run {
+        Run {
+            mode,
+            size: (population.services(), population.endpoints()),
+            rounds,
+            command,
+            began: Zoned::now(),
+        }
+    }
+
+    fn name(&self) -> String {
+        let (services, endpoints) = self.size;
+        let date = self.began.date();
+        format!("{date}-{}-{services}x{endpoints}", self.mode)
+    }
+}
+
+// === impl Report ===
+
+impl Report<'_> {
+    /// Writes table and chart to `folder`, and returns the file of the table.
+    pub fn write(&self, folder: &Path) -> Result<PathBuf> {
+        fs::create_dir_all(folder).context("failed to make the folder for results")?;
+        let page = folder.join(self.run.name()).with_added_extension("md");
+        let chart = page.with_extension("svg");
+        fs::write(&chart, draw(&self.title(), self.figures))
+            .with_context(|| format!("failed to write {}", chart.display()))?;
+        fs::write(&page, self.page())
+            .with_context(|| format!("failed to write {}", page.display()))?;
+        Ok(page)
+    }
+
+    fn title(&self) -> String {
+        let (services, endpoints) = self.run.size;
+        format!(
+            "kube-proxy and Signpost, {}, {services} Services x {endpoints} endpoints",
+            self.run.mode
+        )
+    }
+
+    /// The page in Markdown.
+    pub fn page(&self) -> String {
+        let mut page = String::new();
+        // Writing to a String does not fail.
+        let _ = self.write_page(&mut page);
+        page
+    }
+
+    fn write_page(&self, page: &mut String) -> std::fmt::Result {
+        let Run {
+            rounds,
+            command,
+            began,
+            ..
+        } = self.run;
+        writeln!(page, "# {}\n", self.title())?;
+        writeln!(
+            page,
+            "Median of {rounds} rounds, with least and most in parentheses. The rounds of both \
+             alternate, on one API server and\none machine. The ratio says how many times better \
+             Signpost is, round by round. What each figure is: [README](../README.md).\n"
+        )?;
+        writeln!(
+            page,
+            "| | kube-proxy | Signpost | ratio |\n|---|---|---|---|"
+        )?;
+        for measure in self.figures.measures() {
+            let [theirs, ours] = Contender::ALL.map(|c| self.figures.summary(measure, c));
+            let ratio = self.figures.ratio(measure);
+            let unit = measure.unit().to_string();
+            writeln!(
+                page,
+                "| {} | {} | {} | {} |",
+                measure.title(),
+                cell(theirs, &unit),
+                cell(ours, &unit),
+                cell(ratio, "x"),
+            )?;
+        }
+        self.write_growth(page)?;
+        writeln!(page, "\n![chart]({}.svg)\n", self.run.name())?;
+        for (name, fact) in &self.machine.facts {
+            writeln!(page, "- {name}: {fact}")?;
+        }
+        writeln!(page, "- run: `{command}`, {}", began.strftime("%F %R %Z"))?;
+        for contender in Contender::ALL {
+            if let Some(look) = self.figures.longest_look(contender) {
+                writeln!(
+                    page,
+                    "- resolution of starts and repairs of {contender}: a look each ms when its \
+                     rules change, {look:.1?} at most for one"
+                )?;
+            }
+        }
+        for note in self.figures.notes() {
+            writeln!(page, "- {note}")?;
+        }
+        Ok(())
+    }
+
+    /// How single changes grow with the cluster.
+    fn write_growth(&self, page: &mut String) -> std::fmt::Result {
+        let Some((smallest, before)) = self.smallest else {
+            return Ok(());
+        };
+        writeln!(
+            page,
+            "\n| against {smallest} Services | kube-proxy | Signpost |\n|---|---|---|"
+        )?;
+        for measure in [Measure::AddedP50, Measure::ReplacedP50, Measure::ColdStart] {
+            let cells = Contender::ALL.map(|contender| {
+                let of = |figures: &Figures| figures.summary(measure, contender);
+                match (of(self.figures), of(before)) {
+                    (Some(now), Some(before)) if before.median > 0.0 => {
+                        format!("{:.2} x", now.median / before.median)
+                    }
+                    _ => "–".to_owned(),
+                }
+            });
+            writeln!(
+                page,
+                "| {} | {} | {} |",
+                measure.title(),
+                cells[0],
+                cells[1]
+            )?;
+        }
+        Ok(())
+    }
+}
+
+fn cell(summary: Option<Summary>, unit: &str) -> String {
+    let text = summary.map(|summary| format!("{summary} {unit}"));
+    text.map_or("–".to_owned(), |text| text.trim_end().to_owned())
+}

@@ -1,0 +1,89 @@
+//! Rules of the legacy tables: when they change, and which addresses are in what
+//! `iptables-legacy-save` prints.
+//!
+//! These tables tell nobody of their changes, so that somebody has to look.
+
+use std::net::Ipv4Addr;
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use xtables::{Family, TableName, Tables, Variant};
+
+use crate::network::Namespace;
+
+/// Table nat of one node.
+#[derive(Debug)]
+pub(super) struct SavedRules {
+    node: Namespace,
+    tables: Tables,
+}
+
+// === impl SavedRules ===
+
+impl SavedRules {
+    /// The table as it is on `node` from now on.
+    pub(super) fn open(node: &Namespace) -> Result<SavedRules> {
+        // Only looks: no lock is ever taken.
+        let lock = Path::new("/nonexistent");
+        let open = || {
+            Tables::open(
+                Variant::Legacy,
+                Family::Ipv4,
+                "SIGNPOST-",
+                lock,
+                Duration::ZERO,
+            )
+        };
+        let mut tables = node
+            .enter(open)?
+            .context("failed to open the legacy tables")?;
+        let _ = tables.observe(TableName::Nat)?;
+        Ok(SavedRules {
+            node: node.clone(),
+            tables,
+        })
+    }
+
+    /// Whether it has changed since it was asked before, as far as its length tells. Cheap.
+    pub(super) fn has_changed(&mut self) -> Result<bool> {
+        let changed = self.tables.observe_drift()?;
+        if changed {
+            let _ = self.tables.observe(TableName::Nat)?;
+        }
+        Ok(changed)
+    }
+
+    /// Every address in it, with repetitions.
+    pub(super) fn observe_addresses(&self) -> Result<Vec<u32>> {
+        let mut command = self.node.command("iptables-legacy-save");
+        let output = command.args(["-t", "nat"]).output()?;
+        ensure!(
+            output.status.success(),
+            "iptables-legacy-save failed: {}",
+            String::from_utf8_lossy(&output.stderr).trim()
+        );
+        Ok(parse_addresses(&String::from_utf8_lossy(&output.stdout)))
+    }
+}
+
+fn parse_addresses(text: &str) -> Vec<u32> {
+    let is_part = |c: char| c.is_ascii_digit() || c == '.';
+    let words = text.split(|c: char| !is_part(c));
+    let addresses = words.filter_map(|word| word.parse::<Ipv4Addr>().ok());
+    addresses.map(u32::from).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_found_whatever_is_around_them() {
+        let text = "-A KUBE-SVC-X -d 10.96.1.7/32 -p tcp -m tcp --dport 80 -j Y\n\
+                    -A KUBE-SEP-Y -p tcp -j DNAT --to-destination 10.128.0.3:8080\n";
+        let found = parse_addresses(text);
+        let wanted = [[10, 96, 1, 7], [10, 128, 0, 3]].map(u32::from_be_bytes);
+        assert_eq!(found, wanted);
+    }
+}

@@ -1,0 +1,228 @@
+//! kube-proxy and Signpost, measured side by side: `make bench`. See `bench/README.md`.
+
+use std::collections::BTreeSet;
+use std::env;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, ensure};
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use tests::bench::{
+    Arena, Contender, Effort, Figures, Machine, Measure, Population, Reading, Report, Row, Run,
+    measure_decoding, measure_round,
+};
+use tests::control_plane::build_programs;
+use tests::differential::Mode;
+use tests::network::enter_private_namespaces;
+use xtables::Variant;
+
+/// Of fewer than this, what is kept is lost among what a process has anyway.
+const FEWEST_SLICES: u32 = 5000;
+
+/// kube-proxy and Signpost, measured side by side.
+#[derive(Debug, Parser)]
+#[command(args_conflicts_with_subcommands = true)]
+struct Cli {
+    #[command(subcommand)]
+    part: Option<Part>,
+    #[command(flatten)]
+    arguments: Arguments,
+}
+
+#[derive(Debug, Subcommand)]
+enum Part {
+    /// Decodes EndpointSlices and prints what came of it in JSON.
+    Decode {
+        /// How many.
+        #[arg(long)]
+        slices: u32,
+        /// Endpoints of each.
+        #[arg(long)]
+        endpoints: u32,
+    },
+}
+
+#[derive(Debug, Args)]
+struct Arguments {
+    /// The mechanism of both.
+    #[arg(long, value_enum, default_value = "nftables")]
+    mode: ModeName,
+    /// The variant of iptables.
+    #[arg(long, value_enum, default_value = "nf_tables")]
+    variant: VariantName,
+    /// Services; again for more sizes, from small to large.
+    #[arg(long, default_values_t = [10_000])]
+    services: Vec<u32>,
+    /// Endpoints of each Service.
+    #[arg(long, default_value_t = 5)]
+    endpoints: u32,
+    /// Times both are measured.
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
+    rounds: u32,
+    /// What is measured; again for more. Everything, unless given.
+    #[arg(long, value_enum)]
+    row: Vec<Row>,
+    /// Services added one by one in each round.
+    #[arg(long, default_value_t = 30)]
+    additions: u32,
+    /// Endpoints replaced one by one in each round.
+    #[arg(long, default_value_t = 30)]
+    replacements: u32,
+    /// Steady changes in a second.
+    #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..))]
+    churn_rate: u32,
+    /// Seconds that they last.
+    #[arg(long, default_value_t = 60)]
+    churn: u64,
+    /// Seconds in which nothing happens.
+    #[arg(long, default_value_t = 120)]
+    idle: u64,
+    /// First packets of each protocol.
+    #[arg(long, default_value_t = 3000)]
+    packets: usize,
+    /// Seconds in which connections are counted.
+    #[arg(long, default_value_t = 5)]
+    connecting: u64,
+    /// Seconds that a start may take.
+    #[arg(long, default_value_t = 600)]
+    start_patience: u64,
+    /// Seconds that one change may take.
+    #[arg(long, default_value_t = 120)]
+    change_patience: u64,
+    /// Seconds that a repair may take.
+    #[arg(long, default_value_t = 90)]
+    repair_patience: u64,
+    /// Where the table and the chart are written.
+    #[arg(long, default_value = "bench/results")]
+    out: PathBuf,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum ModeName {
+    Nftables,
+    Iptables,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum VariantName {
+    #[value(name = "nf_tables")]
+    NfTables,
+    Legacy,
+}
+
+fn main() -> Result<()> {
+    let Cli { part, arguments } = Cli::parse();
+    if let Some(Part::Decode { slices, endpoints }) = part {
+        let decoded = measure_decoding(slices, endpoints)?;
+        println!("{}", serde_json::to_string(&decoded)?);
+        return Ok(());
+    }
+    // There is no way to anything from within.
+    let programs = build_programs()?;
+    enter_private_namespaces()?;
+    ensure!(
+        programs.join("kube-proxy").exists(),
+        "{} has no kube-proxy, without which there is nobody to compare with",
+        programs.display()
+    );
+    ensure!(
+        arguments.services.is_sorted(),
+        "sizes are measured from small to large"
+    );
+    let effort = arguments.effort();
+    let mut arena = Arena::start(arguments.mode())?;
+    let machine = Machine::observe(&arena)?;
+    let mut smallest: Option<(u32, Figures)> = None;
+    let fewest = arguments.services.first().copied().unwrap_or_default();
+    let mut population = Population::new(fewest, arguments.endpoints, arguments.additions)?;
+    for services in &arguments.services {
+        population.grow(*services)?;
+        let run = Run::new(arguments.mode(), &population, arguments.rounds, command());
+        let started = Instant::now();
+        arena.fill(&population)?;
+        println!(
+            "{services} Services x {} endpoints written in {:.1?}",
+            arguments.endpoints,
+            started.elapsed()
+        );
+        let mut figures = Figures::default();
+        for round in 0..arguments.rounds {
+            measure_round(&arena, &effort, round, &mut population, &mut figures)?;
+            if effort.rows.contains(&Row::Decoding) {
+                decode(&population, &mut figures)?;
+            }
+        }
+        let report = Report {
+            run: &run,
+            machine: &machine,
+            figures: &figures,
+            smallest: smallest
+                .as_ref()
+                .map(|(services, figures)| (*services, figures)),
+        };
+        let page = report.write(&arguments.out)?;
+        println!("\n{}\nwritten to {}", report.page(), page.display());
+        smallest.get_or_insert((*services, figures));
+    }
+    Ok(())
+}
+
+/// In a process of its own.
+fn decode(population: &Population, figures: &mut Figures) -> Result<()> {
+    let slices = population.services().max(FEWEST_SLICES);
+    // The file that this was started from, also when another is at its place by now.
+    let output = Command::new("/proc/self/exe")
+        .arg("decode")
+        .args(["--slices", &slices.to_string()])
+        .args(["--endpoints", &population.endpoints().to_string()])
+        .output()?;
+    ensure!(output.status.success(), "decoding has failed");
+    let decoded: tests::bench::Decoded = serde_json::from_slice(&output.stdout)?;
+    let rate = Reading::number(decoded.slices_per_second);
+    figures.push(Contender::Signpost, Measure::DecodeRate, rate);
+    let kept = Reading::number(decoded.bytes_per_slice);
+    figures.push(Contender::Signpost, Measure::BytesPerSlice, kept);
+    Ok(())
+}
+
+/// How this was called, without the folder it is in.
+fn command() -> String {
+    let mut arguments = env::args();
+    let program = arguments.next().unwrap_or_default();
+    let name = Path::new(&program).file_name().unwrap_or_default();
+    let name = name.to_string_lossy().into_owned();
+    let all: Vec<String> = [name].into_iter().chain(arguments).collect();
+    all.join(" ")
+}
+
+// === impl Arguments ===
+
+impl Arguments {
+    fn mode(&self) -> Mode {
+        match (self.mode, self.variant) {
+            (ModeName::Nftables, _) => Mode::Nftables,
+            (ModeName::Iptables, VariantName::NfTables) => Mode::Iptables(Variant::NfTables),
+            (ModeName::Iptables, VariantName::Legacy) => Mode::Iptables(Variant::Legacy),
+        }
+    }
+
+    fn effort(&self) -> Effort {
+        let rows: BTreeSet<Row> = match self.row.as_slice() {
+            [] => Row::ALL.into(),
+            rows => rows.iter().copied().collect(),
+        };
+        Effort {
+            rows,
+            replacements: self.replacements,
+            churn_rate: self.churn_rate,
+            churn: Duration::from_secs(self.churn),
+            idle: Duration::from_secs(self.idle),
+            packets: self.packets,
+            connecting: Duration::from_secs(self.connecting),
+            start_patience: Duration::from_secs(self.start_patience),
+            change_patience: Duration::from_secs(self.change_patience),
+            repair_patience: Duration::from_secs(self.repair_patience),
+        }
+    }
+}

@@ -1,0 +1,196 @@
+//! The benchmark in small: what it measures is there to be measured, and nothing is made up.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::net::Ipv4Addr;
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use libtest_mimic::{Arguments, Trial};
+use tests::bench::{
+    Arena, Contender, Ear, Effort, Eye, Figures, Machine, Measure, Population, Report, Row, Run,
+    measure_round,
+};
+use tests::control_plane::build_programs;
+use tests::deadline::wait_for;
+use tests::differential::Mode;
+use tests::network::{Network, enter_private_namespaces};
+use tests::shared::Shared;
+use tests::trial::trial;
+use xtables::Variant;
+
+/// Services, endpoints of each, and Services that are added.
+const SIZE: [u32; 3] = [40, 2, 2];
+/// How long the kernel may take to tell.
+const TELLS_WITHIN: Duration = Duration::from_secs(10);
+
+/// What all measurements share.
+#[derive(Debug)]
+struct Scene {
+    arena: Arena,
+    population: Population,
+}
+
+fn main() -> Result<()> {
+    let programs = build_programs()?;
+    enter_private_namespaces()?;
+    let mut arguments = Arguments::from_args();
+    arguments.test_threads = Some(1);
+    let mut trials = vec![
+        trial("the_ear_hears_what_it_waits_for_and_nothing_else", hear),
+        trial("the_eye_is_not_content_with_less_than_everything", look),
+    ];
+    let scene = Shared::new("arena", Scene::start);
+    if programs.join("kube-proxy").exists() {
+        let all = Row::ALL.into_iter().filter(|row| *row != Row::Decoding);
+        let all: BTreeSet<Row> = all.collect();
+        trials.push(
+            scene.trial("every_row_of_mode_nftables_has_figures", move |scene| {
+                scene.measure(Mode::Nftables, all)
+            }),
+        );
+        for variant in [Variant::NfTables, Variant::Legacy] {
+            let mode = Mode::Iptables(variant);
+            let rows = [Row::ColdStart, Row::ServiceAdded].into();
+            if variant == Variant::Legacy && !Path::new("/proc/net/ip_tables_names").exists() {
+                skip(&mut trials, "legacy_for_want_of_its_tables_in_this_kernel");
+                continue;
+            }
+            trials.push(scene.trial(&format!("{mode}_has_figures"), move |scene| {
+                scene.measure(mode, rows)
+            }));
+        }
+    } else {
+        let why = "all_measurements_for_want_of_kube-proxy_in_KUBEBUILDER_ASSETS";
+        skip(&mut trials, why);
+    }
+    let conclusion = libtest_mimic::run(&arguments, trials);
+    // An exit drops nothing.
+    drop(scene);
+    conclusion.exit();
+}
+
+fn skip(trials: &mut Vec<Trial>, why: &str) {
+    let name = format!("SKIPPED_{why}");
+    trials.push(Trial::test(name, || Ok(())).with_ignored_flag(true));
+}
+
+// === impl Scene ===
+
+impl Scene {
+    fn start() -> Result<Scene> {
+        let [services, endpoints, waiting] = SIZE;
+        let population = Population::new(services, endpoints, waiting)?;
+        let mut arena = Arena::start(Mode::Nftables)?;
+        arena.fill(&population)?;
+        Ok(Scene { arena, population })
+    }
+
+    /// One round of both in small, and the page that comes of it.
+    fn measure(&mut self, mode: Mode, rows: BTreeSet<Row>) -> Result<()> {
+        let Scene { arena, population } = self;
+        arena.set_mode(mode)?;
+        let effort = Effort {
+            rows,
+            replacements: 2,
+            churn_rate: 20,
+            churn: Duration::from_secs(1),
+            idle: Duration::from_secs(2),
+            packets: 50,
+            connecting: Duration::from_millis(200),
+            start_patience: Duration::from_secs(60),
+            change_patience: Duration::from_secs(20),
+            // kube-proxy does not notice.
+            repair_patience: Duration::from_secs(2),
+        };
+        let mut figures = Figures::default();
+        measure_round(arena, &effort, 0, population, &mut figures)?;
+        let run = Run::new(mode, population, 1, "a test".to_owned());
+        let report = Report {
+            run: &run,
+            machine: &Machine::observe(arena)?,
+            figures: &figures,
+            smallest: None,
+        };
+        let folder = tempfile::tempdir()?;
+        let page = fs::read_to_string(report.write(folder.path())?)?;
+        ensure!(
+            fs::read_dir(folder.path())?.count() == 2,
+            "a table and a chart were written"
+        );
+        for measure in wanted(&effort.rows) {
+            for contender in Contender::ALL {
+                let missing = || format!("{measure:?} of {contender} has no figure");
+                figures.median(measure, contender).with_context(missing)?;
+            }
+            ensure!(page.contains(measure.title()), "{measure:?} is on no page");
+        }
+        let written = figures.median(Measure::RestartObjects, Contender::Signpost);
+        ensure!(
+            written.is_none_or(|written| written == 0.0),
+            "a restart with nothing changed wrote {written:?} objects"
+        );
+        Ok(())
+    }
+}
+
+/// One figure for each row, at least.
+fn wanted(rows: &BTreeSet<Row>) -> Vec<Measure> {
+    let of = |row: &Row| match row {
+        Row::ColdStart => Measure::ColdStart,
+        Row::Packets => Measure::Connections,
+        Row::ServiceAdded => Measure::AddedP99,
+        Row::EndpointReplaced => Measure::ReplacedP99,
+        Row::Churn => Measure::ChurnP99,
+        Row::Idle => Measure::IdleProcesses,
+        Row::Restart => Measure::RestartObjects,
+        Row::Repair => Measure::Repair,
+        Row::Neighbour => Measure::NeighbourMost,
+        Row::Decoding => Measure::DecodeRate,
+    };
+    let always = [Measure::MemoryPeak, Measure::MemoryAtRest];
+    rows.iter().map(of).chain(always).collect()
+}
+
+/// An address in an element, one in a rule, and one that nobody waits for.
+fn hear() -> Result<()> {
+    let mut network = Network::new()?;
+    let [node] = network.add_namespaces(["ear"])?;
+    let ear = Ear::open(&node, Mode::Nftables)?;
+    let [element, rule, other] = [1, 2, 3].map(|last| Ipv4Addr::new(10, 128, 0, last));
+    ear.expect(element);
+    ear.expect(rule);
+    node.nft(&["add table ip t; add set ip t s { type ipv4_addr . inet_service; }"])?;
+    node.nft(&[&format!("add element ip t s {{ {element} . 80 }}")])?;
+    let heard = |address| wait_for("the ear", TELLS_WITHIN, || Ok(ear.heard(address)));
+    let first = heard(element)?;
+    ensure!(ear.heard(rule).is_none(), "nobody has made a rule yet");
+    node.nft(&[&format!(
+        "add chain ip t c; add rule ip t c ip daddr {rule} drop; add rule ip t c ip daddr {other} drop"
+    )])?;
+    ensure!(heard(rule)? > first, "the rule came after the element");
+    ensure!(ear.heard(other).is_none(), "nobody waits for {other}");
+    Ok(())
+}
+
+/// All Services but for one endpoint, then that one, too.
+fn look() -> Result<()> {
+    let mut network = Network::new()?;
+    let [node] = network.add_namespaces(["eye"])?;
+    let population = Population::new(2, 2, 0)?;
+    let mut eye = Eye::open(&node, Contender::Signpost, Mode::Nftables)?;
+    node.nft(&[
+        "add table ip signpost; add set ip signpost services { type ipv4_addr; }; \
+                add set ip signpost endpoints { type ipv4_addr; }; \
+                add element ip signpost services { 10.96.1.0, 10.96.1.1 }; \
+                add element ip signpost endpoints { 10.128.0.0, 10.128.0.1, 10.128.0.2 }",
+    ])?;
+    let short = Duration::from_millis(300);
+    let seen = eye.wait_for_all(&population, short, || Ok(()))?;
+    ensure!(seen.is_none(), "an endpoint is missing");
+    node.nft(&["add element ip signpost endpoints { 10.128.0.3 }"])?;
+    let seen = eye.wait_for_all(&population, TELLS_WITHIN, || Ok(()))?;
+    ensure!(seen.is_some(), "everything is there");
+    Ok(())
+}
