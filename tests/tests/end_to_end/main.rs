@@ -28,7 +28,7 @@ fn main() -> Result<()> {
     let mut arguments = Arguments::from_args();
     // The trials are one story.
     arguments.test_threads = Some(1);
-    let tests: [(&str, Test); 19] = [
+    let tests: [(&str, Test); 20] = [
         (
             "a_profile_is_applied_and_every_node_is_ready",
             profiles::applied,
@@ -54,7 +54,11 @@ fn main() -> Result<()> {
             profiles::refused,
         ),
         (
-            "t04_another_mode_is_answered_and_serving_goes_on",
+            "t04_every_node_takes_on_another_mode_and_serving_goes_on",
+            profiles::mode_of_every_node,
+        ),
+        (
+            "t04_a_mode_that_is_not_there_is_answered_and_serving_goes_on",
             profiles::another_mode,
         ),
         (

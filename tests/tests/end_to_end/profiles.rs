@@ -171,7 +171,8 @@ pub(crate) fn refused(cluster: &mut Cluster) -> Result<()> {
 
 pub(crate) fn another_mode(cluster: &mut Cluster) -> Result<()> {
     let clients = cluster.start_clients(Duration::from_millis(10))?;
-    cluster.patch_profile("default", &json!({"mode": "ipvs"}))?;
+    let ipvs = json!({"mode": "ipvs", "loadBalancer": {"scheduler": null}});
+    cluster.patch_profile("default", &ipvs)?;
     let answered = |proxy: &NodeProxy| {
         is_node_ready(proxy)
             && proxy.spec.config.mode == Mode::Ipvs
@@ -195,6 +196,23 @@ pub(crate) fn another_mode(cluster: &mut Cluster) -> Result<()> {
         })
     })?;
     cluster.wait_until_ready(DEADLINE)?;
+    clients.finish_unharmed()
+}
+
+pub(crate) fn mode_of_every_node(cluster: &mut Cluster) -> Result<()> {
+    let clients = cluster.start_clients(Duration::from_millis(10))?;
+    for (word, mode) in [("iptables", Mode::Iptables), ("nftables", Mode::Nftables)] {
+        cluster.patch_profile("default", &json!({"mode": word}))?;
+        let carried_out = |proxy: &NodeProxy| {
+            let status = proxy.status.as_ref();
+            is_node_ready(proxy) && status.is_some_and(|status| status.mode == Some(mode))
+        };
+        let what = format!("every node to forward by {word}");
+        cluster.wait_for_node_proxies(&what, DEADLINE, |proxies| {
+            proxies.len() == NODES.len() && proxies.values().all(carried_out)
+        })?;
+        cluster.wait_until_ready(DEADLINE)?;
+    }
     clients.finish_unharmed()
 }
 
