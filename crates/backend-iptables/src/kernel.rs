@@ -107,6 +107,12 @@ impl Iptables {
         self.variant
     }
 
+    /// Whether this kernel has tables of the family at all; without a kernel, it has.
+    pub fn is_offered(&self) -> bool {
+        let tables = self.tables.as_ref();
+        tables.is_none_or(|tables| hold(tables).is_offered())
+    }
+
     /// The longest that a change has waited for the lock, since this was opened.
     pub fn longest_lock_wait(&self) -> Duration {
         self.longest_wait

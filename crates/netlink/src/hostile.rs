@@ -88,7 +88,7 @@ fn expect_to_read_again(family: Family, operation: Operation) {
     let mut transaction = Transaction::new(family, "signpost".into());
     transaction.operations.push(operation);
     let _ = transaction.to_string();
-    let batch = nf_tables::encode(&transaction, 1);
+    let batch = nf_tables::encode(&transaction, None, 1);
     let messages: Vec<_> = Messages::parse(&batch.bytes).collect();
     let written = &messages[1..messages.len() - 1];
     let mut elements = Vec::new();
@@ -120,7 +120,10 @@ fn decode_all(bytes: &[u8]) -> (usize, Vec<DecodeError>) {
     let mut count = 0;
     for message in Messages::parse(bytes) {
         count += 1;
-        let _ = (nf_tables::table(&message), nf_tables::generation(&message));
+        let _ = (
+            nf_tables::table_state(&message),
+            nf_tables::generation(&message),
+        );
         let _ = (nf_tables::foreign_chain(&message), message.errno());
         let family = match message.family() {
             Some(10) => Family::Ip6,

@@ -3,6 +3,7 @@
 mod decode;
 mod encode;
 mod expression;
+mod extension;
 mod foreign;
 mod jenkins;
 mod listed;
@@ -13,16 +14,18 @@ use std::fmt;
 use std::sync::Arc;
 
 pub use decode::DecodeError;
-pub(crate) use decode::{chain, elements, generation, rule, set, table};
+pub(crate) use decode::{chain, elements, generation, rule, set};
 pub(crate) use encode::{
-    encode, encode_dump, encode_generation, encode_get_chain, message as request,
+    encode, encode_dump, encode_generation, encode_get_chain, encode_get_extension,
+    encode_get_table, message as request,
 };
 pub use expression::{
     ADDRESS_TYPE_LOCAL, CtKey, Direction, Expression, FibField, Learning, MetaKey, Module, NatKind,
     NumberGenerator, Operator, PayloadBase, Register, RejectKind,
 };
-pub use foreign::{Entry, ForeignChain, Jump};
-pub(crate) use foreign::{foreign_chain, jump};
+pub use extension::{Extension, ExtensionKind};
+pub use foreign::{Entry, ForeignChain, Jump, TableState};
+pub(crate) use foreign::{foreign_chain, jump, table_state};
 pub use jenkins::{jhash, reciprocal_scale};
 pub use listed::ListedRule;
 pub(crate) use listed::listed;

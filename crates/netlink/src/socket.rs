@@ -1,5 +1,6 @@
 //! One netlink socket, kept open for the life of the process.
 
+mod commit;
 mod foreign;
 
 use std::os::fd::OwnedFd;
@@ -7,13 +8,12 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use rustix::io::Errno;
 use thiserror::Error;
 
 use crate::descriptor::{self, OpenError, observe_namespace};
 use crate::exchange;
-use crate::nf_tables::{
-    self, Bytes, Chain, DecodeError, ElementData, Family, Rule, Set, Transaction,
-};
+use crate::nf_tables::{self, Bytes, Chain, DecodeError, ElementData, Family, Rule, Set};
 use crate::wire::{DONE, DUMP_INTERRUPTED, ERROR, Message, Messages};
 
 /// The kernel sends at most 32 KiB of a dump at once; an error carries the message it is about.
@@ -108,6 +108,8 @@ pub enum Refusal {
     Message(u32),
     /// The transaction as a whole.
     Commit,
+    /// Its length: it is more than fits the socket's send buffer, and nobody has looked at it.
+    Length,
 }
 
 // === impl Socket ===
@@ -128,52 +130,6 @@ impl Socket {
 
     pub(crate) fn port(&self) -> Arc<AtomicU32> {
         Arc::clone(&self.port)
-    }
-
-    /// Carries out `transaction`, whole or not at all, and waits for the kernel's word.
-    pub fn commit(&mut self, transaction: &Transaction) -> Result<(), CommitError> {
-        if transaction.operations.is_empty() {
-            return Ok(());
-        }
-        let batch = nf_tables::encode(transaction, self.next_sequence());
-        self.sequence = batch.last.wrapping_add(1);
-        let failed = |step| move |source: std::io::Error| CommitError::Socket { step, source };
-        self.send(&batch.bytes).map_err(failed("send to"))?;
-        let mut refused: Option<CommitError> = None;
-        loop {
-            let length = self.receive().map_err(failed("receive from"))?;
-            for message in Messages::parse(&self.datagram[..length]) {
-                if message.kind != ERROR {
-                    continue;
-                }
-                let number = message.sequence.wrapping_sub(batch.first);
-                if number > batch.last.wrapping_sub(batch.first) {
-                    continue;
-                }
-                let errno = message.errno();
-                if errno != 0 && refused.is_none() {
-                    refused = Some(CommitError::Refused {
-                        at: match number {
-                            0 => Refusal::Commit,
-                            number => Refusal::Message(number),
-                        },
-                        source: std::io::Error::from_raw_os_error(errno),
-                    });
-                }
-                // Answers come in order, so the last message's is the last; an error of the commit
-                // itself bears the first number and is the only answer.
-                if message.sequence == batch.last || number == 0 {
-                    return refused.map_or(Ok(()), Err);
-                }
-            }
-        }
-    }
-
-    /// Whether the table is there.
-    pub fn observe_table(&mut self, family: Family, name: &str) -> Result<bool, ObserveError> {
-        let kind = nf_tables::request::GET_TABLE;
-        let tables = self.observe("tables", kind, family, None, None, nf_tables::table)?;
-        Ok(tables.iter().any(|table| **table == *name))
     }
 
     /// The chains of a table by name. One that is not of our making is what could not be decoded.
@@ -342,8 +298,11 @@ impl Socket {
         if self.condition == Condition::Failed {
             self.reopen()?;
         }
-        let sent = exchange::send(&self.descriptor, bytes);
-        self.note(sent)
+        match exchange::send(&self.descriptor, bytes) {
+            // Nothing was sent that might still be answered (netlink_sendmsg).
+            Err(error) if is_too_long(&error) => Err(error),
+            sent => self.note(sent),
+        }
     }
 
     /// Opens it anew where it was; from a thread that is elsewhere, that would be another kernel's
@@ -376,11 +335,17 @@ fn socket_failed(step: &'static str) -> impl Fn(std::io::Error) -> ObserveError 
     move |source| ObserveError::Socket { step, source }
 }
 
+/// Whether what was to be sent is more than fits the send buffer.
+fn is_too_long(error: &std::io::Error) -> bool {
+    Errno::from_io_error(error) == Some(Errno::MSGSIZE)
+}
+
 impl std::fmt::Display for Refusal {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Refusal::Message(number) => write!(f, "operation {number}"),
             Refusal::Commit => f.write_str("its end"),
+            Refusal::Length => f.write_str("its length"),
         }
     }
 }

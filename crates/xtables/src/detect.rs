@@ -3,17 +3,12 @@
 //! Both are asked for every packet, so that rules in both work together, and nobody who lists one
 //! sees the other. Ours belong where everybody else's are.
 
+mod look;
+
 use std::error::Error;
 use std::fmt;
-use std::io;
 
-use netlink::nf_tables::Family as NfFamily;
-use netlink::{ObserveError, Socket};
-use rustix::io::Errno;
-
-use crate::legacy::blob::Table;
-use crate::legacy::kernel::Kernel;
-use crate::{Family, Variant};
+use crate::{Family, Fault, Variant};
 
 /// The tables of iptables. Those of other names are not iptables' own, even in nf_tables.
 const TABLES: [&str; 5] = ["filter", "nat", "mangle", "raw", "security"];
@@ -42,7 +37,23 @@ pub struct Presence {
     /// Whether the kubelet's hint is there.
     pub kubelet: bool,
     /// Whether there is a chain of ours.
-    pub ours: bool,
+    pub ours: Ours,
+}
+
+/// Whether there is a chain of ours, in the order in which one family speaks for both.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub enum Ours {
+    /// There is none.
+    #[default]
+    None,
+    /// Not all could be read, and no packet is led to one.
+    Unlikely,
+    /// Nothing could be read.
+    Unknown,
+    /// Nothing could be read, and the table is there, which somebody must have asked for.
+    Likely,
+    /// There is one.
+    Present,
 }
 
 /// Which variant ours belong to.
@@ -78,7 +89,7 @@ pub struct Split {
     pub legacy: usize,
 }
 
-/// Why it is not known what others use.
+/// Why it is not known what others use, or not of all.
 #[derive(Debug, thiserror::Error)]
 #[error("failed to look for the rules of others in the {variant} tables of iptables ({family})")]
 pub struct DetectError {
@@ -86,122 +97,57 @@ pub struct DetectError {
     pub variant: Variant,
     /// The family.
     pub family: Family,
+    /// What to do: [`Fault::Passing`] or [`Fault::Impossible`].
+    pub fault: Fault,
+    /// What is known nonetheless. Of what could not be read no rule is counted.
+    pub known: Found,
     /// Why.
     pub source: Box<dyn Error + Send + Sync>,
 }
 
 /// Looks at both variants in this thread's network namespace. Chains whose name begins with `prefix`
-/// are ours. Reads every rule once; makes no table, and changes nothing.
+/// are ours. Reads every rule of others once; makes no table, and changes nothing. What fails and
+/// passes by itself is tried again for a moment.
 pub fn observe_variants(prefix: &str) -> Result<Found, DetectError> {
     let mut found = Found::default();
-    for family in [Family::Ipv4, Family::Ipv6] {
-        let failed = |variant| {
-            move |source| DetectError {
-                variant,
-                family,
-                source,
-            }
-        };
-        let nf_tables = observe_nf_tables(family, prefix).map_err(failed(Variant::NfTables))?;
-        let legacy = observe_legacy(family, prefix).map_err(failed(Variant::Legacy))?;
-        found.nf_tables = found.nf_tables.and(nf_tables);
-        found.legacy = found.legacy.and(legacy);
-    }
-    Ok(found)
-}
-
-fn observe_nf_tables(
-    family: Family,
-    prefix: &str,
-) -> Result<Presence, Box<dyn Error + Send + Sync>> {
-    let family = match family {
-        Family::Ipv4 => NfFamily::Ip,
-        Family::Ipv6 => NfFamily::Ip6,
-    };
-    let mut presence = Presence::default();
-    let mut socket = match Socket::open() {
-        Ok(socket) => socket,
-        Err(error) if is_unsupported(error.source()) => return Ok(presence),
-        Err(error) => return Err(error.into()),
-    };
-    for table in TABLES {
-        match socket.observe_table(family, table) {
-            Ok(true) => {}
-            Ok(false) => {
-                presence.offered = true;
-                continue;
-            }
-            Err(ObserveError::Refused { source, .. }) if is_unsupported(Some(&source)) => {
-                return Ok(presence);
-            }
-            Err(error) => return Err(error.into()),
-        }
-        presence.offered = true;
-        let chains = socket.observe_foreign_chains(family, table)?;
-        presence.ours |= chains.iter().any(|chain| chain.name.starts_with(prefix));
-        presence.kubelet |=
-            table == HINT_TABLE && chains.iter().any(|chain| HINTS.contains(&&*chain.name));
-        let of_others = socket.observe_chosen_rules(family, table, None, |rule| {
-            let into_ours = rule.leads_to().is_some_and(|to| to.starts_with(prefix));
-            (!rule.chain().starts_with(prefix) && !into_ours).then_some(())
-        })?;
-        presence.rules += of_others.len();
-    }
-    Ok(presence)
-}
-
-fn observe_legacy(family: Family, prefix: &str) -> Result<Presence, Box<dyn Error + Send + Sync>> {
-    let mut presence = Presence::default();
-    let kernel = match Kernel::open(family) {
-        Ok(kernel) => kernel,
-        Err(error) if is_unsupported(Some(&error)) => return Ok(presence),
-        Err(error) => return Err(error.into()),
-    };
-    let Some(names) = kernel.observe_names()? else {
-        return Ok(presence);
-    };
-    presence.offered = true;
-    for name in names.iter().filter(|name| TABLES.contains(&name.as_str())) {
-        let snapshot = kernel.observe_snapshot(name)?;
-        match Table::parse(family, &snapshot.info, snapshot.entries()) {
-            Ok(table) => presence = presence.and(legacy_table(&table, name, prefix)),
-            // Somebody keeps something there that iptables could not read either.
-            Err(_) => presence.rules += snapshot.info.entries as usize,
+    let mut failed: Option<DetectError> = None;
+    for variant in [Variant::NfTables, Variant::Legacy] {
+        for family in [Family::Ipv4, Family::Ipv6] {
+            let seen = look::observe(variant, family, prefix);
+            let presence = seen.unwrap_or_else(|look::Failure { fault, source }| {
+                // One that passes is what can be waited for.
+                let is_told = failed.as_ref().is_some_and(|earlier| {
+                    earlier.fault == Fault::Passing || fault != Fault::Passing
+                });
+                if !is_told {
+                    failed = Some(DetectError {
+                        variant,
+                        family,
+                        fault,
+                        known: Found::default(),
+                        source,
+                    });
+                }
+                Presence {
+                    offered: fault == Fault::Passing,
+                    ours: look::observe_traces(variant, family, prefix),
+                    ..Presence::default()
+                }
+            });
+            let known = match variant {
+                Variant::NfTables => &mut found.nf_tables,
+                Variant::Legacy => &mut found.legacy,
+            };
+            *known = known.and(presence);
         }
     }
-    Ok(presence)
-}
-
-fn legacy_table(table: &Table<'_>, name: &str, prefix: &str) -> Presence {
-    let is_hint = |chain: &[u8]| HINTS.iter().any(|hint| hint.as_bytes() == chain);
-    let mut presence = Presence::default();
-    for chain in &table.chains {
-        if chain.begins_with(prefix) {
-            presence.ours = true;
-            continue;
-        }
-        presence.kubelet |= name == HINT_TABLE && chain.name().is_some_and(is_hint);
-        let rules = chain.rules.clone();
-        let of_others = rules.filter(|rule| !table.leads_to_prefix(*rule, prefix));
-        presence.rules += of_others.count();
+    match failed {
+        None => Ok(found),
+        Some(error) => Err(DetectError {
+            known: found,
+            ..error
+        }),
     }
-    presence
-}
-
-/// Whether the kernel has been built without what was asked for, or has not loaded it.
-fn is_unsupported(error: Option<&(dyn Error + 'static)>) -> bool {
-    let error = error.and_then(|error| error.downcast_ref::<io::Error>());
-    matches!(
-        error.and_then(Errno::from_io_error),
-        Some(
-            Errno::AFNOSUPPORT
-                | Errno::PROTONOSUPPORT
-                | Errno::NOPROTOOPT
-                | Errno::OPNOTSUPP
-                // nfnetlink does not know the subsystem.
-                | Errno::INVAL
-        )
-    )
 }
 
 // === impl Found ===
@@ -231,6 +177,29 @@ impl Found {
         }
     }
 
+    /// Where ours are, as far as that is known, when not all could be read: rules are not to be moved
+    /// for a look that failed. `None` where nothing is known of a variant and the other holds nothing.
+    pub fn choose_without_counting(&self) -> Option<Variant> {
+        let Found { nf_tables, legacy } = self;
+        match (nf_tables.ours, legacy.ours) {
+            (Ours::Present, _) => Some(Variant::NfTables),
+            (_, Ours::Present) => Some(Variant::Legacy),
+            (Ours::Unknown, _) | (_, Ours::Unknown) => None,
+            (_, Ours::Likely) => Some(Variant::Legacy),
+            (Ours::Likely, _) => Some(Variant::NfTables),
+            (Ours::None | Ours::Unlikely, Ours::None | Ours::Unlikely) => {
+                Some(self.choose().variant)
+            }
+        }
+    }
+
+    /// The variants of which it is not known that they hold nothing of ours.
+    pub fn suspected(&self) -> Vec<Variant> {
+        let mut variants = vec![Variant::NfTables, Variant::Legacy];
+        variants.retain(|variant| self.of(*variant).ours != Ours::None);
+        variants
+    }
+
     /// What there is in `variant`.
     pub fn of(&self, variant: Variant) -> Presence {
         match variant {
@@ -248,7 +217,7 @@ impl Presence {
             offered: self.offered || other.offered,
             rules: self.rules + other.rules,
             kubelet: self.kubelet || other.kubelet,
-            ours: self.ours || other.ours,
+            ours: self.ours.max(other.ours),
         }
     }
 }
@@ -279,66 +248,4 @@ impl fmt::Display for Split {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn presence(rules: usize, kubelet: bool) -> Presence {
-        Presence {
-            offered: true,
-            rules,
-            kubelet,
-            ours: false,
-        }
-    }
-
-    /// Failure story T36 (cilium#28260, kube-router#1069).
-    #[test]
-    fn t36_the_variant_of_the_others_is_chosen_and_a_split_is_told() {
-        let chosen = |nf_tables, legacy| {
-            let Choice {
-                variant,
-                why,
-                split,
-            } = Found { nf_tables, legacy }.choose();
-            (variant, why, split.is_some())
-        };
-        let none = presence(0, false);
-        let absent = Presence::default();
-        let (nf, legacy) = (Variant::NfTables, Variant::Legacy);
-        for (found, expected) in [
-            ((none, none), (nf, Why::Preferred, false)),
-            ((absent, none), (legacy, Why::Alone, false)),
-            ((none, absent), (nf, Why::Alone, false)),
-            ((absent, absent), (legacy, Why::Alone, false)),
-            ((none, presence(0, true)), (legacy, Why::Kubelet, false)),
-            (
-                (presence(9, false), presence(2, true)),
-                (legacy, Why::Kubelet, true),
-            ),
-            (
-                (presence(9, true), presence(2, true)),
-                (nf, Why::MoreRules, true),
-            ),
-            ((none, presence(1, false)), (legacy, Why::MoreRules, false)),
-            (
-                (presence(3, false), presence(3, false)),
-                (nf, Why::Preferred, true),
-            ),
-        ] {
-            assert_eq!(chosen(found.0, found.1), expected, "{found:?}");
-        }
-    }
-
-    #[test]
-    fn a_split_is_told_with_its_numbers() {
-        let found = Found {
-            nf_tables: presence(12, false),
-            legacy: presence(3, false),
-        };
-        let split = found.choose().split.expect("both hold rules of others");
-        assert_eq!(
-            split.to_string(),
-            "others have 12 rules in iptables-nft and 3 in iptables-legacy"
-        );
-    }
-}
+mod tests;

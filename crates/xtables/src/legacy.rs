@@ -10,10 +10,15 @@
 
 pub(crate) mod blob;
 mod entry;
+mod failure;
 pub(crate) mod kernel;
 mod layout;
 mod lock;
+mod outline;
+mod parsed;
+mod predecessors;
 mod replacement;
+mod seen;
 mod socket_option;
 
 use std::collections::BTreeMap;
@@ -22,15 +27,18 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use blob::{Kind, Table, To, Unreadable};
-use kernel::{Info, Kernel, KernelError, Snapshot};
+use blob::{Kind, Table, To};
+use failure::{Damaged, Failure, NoFamily};
+use kernel::Kernel;
 use lock::{Lock, LockError};
+use outline::Outline;
+use parsed::observe_parsed;
 use replacement::{compile_replacement, hook_number};
 use rustix::io::Errno;
+use seen::{Finding, Seen};
 
 use crate::{
-    BuiltIn, CommitError, Family, Fault, Held, ObserveError, OpenError, Rule, TableChange,
-    TableName,
+    BuiltIn, CommitError, Family, Held, ObserveError, OpenError, Rule, TableChange, TableName,
 };
 
 /// How often a replacement is tried that somebody without the lock came before.
@@ -47,7 +55,8 @@ const BUILT_IN: [BuiltIn; 5] = [
 /// Tables of one family in `ip_tables` or `ip6_tables`.
 #[derive(Debug)]
 pub struct Legacy {
-    kernel: Kernel,
+    /// `None`: this kernel has nothing of the family, so that its tables are for ever absent.
+    kernel: Option<Kernel>,
     family: Family,
     prefix: &'static str,
     lock: PathBuf,
@@ -59,37 +68,20 @@ pub struct Legacy {
     seen: BTreeMap<TableName, Seen>,
 }
 
-/// What a table was like.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Seen {
-    /// It was not there.
-    Absent,
-    /// As the kernel says here.
-    As(Info),
-    /// It could not be read.
-    Unread,
-}
-
-/// Why something did not succeed, and what to do.
-struct Failure {
-    fault: Fault,
-    source: Box<dyn std::error::Error + Send + Sync>,
-}
-
 // === impl Legacy ===
 
 impl Legacy {
     /// Opens the tables in this thread's network namespace. Needs `CAP_NET_ADMIN` there, when it is
-    /// used.
+    /// used. Those of a family that the kernel does not have are empty, and cannot be changed.
     pub(crate) fn open(
         family: Family,
         prefix: &'static str,
         lock: &Path,
         patience: Duration,
     ) -> Result<Legacy, OpenError> {
-        let kernel = Kernel::open(family).map_err(|source| OpenError {
-            source: source.into(),
-        })?;
+        let opened = Kernel::open(family).map(Some);
+        let kernel = opened.or_else(none_if_unsupported);
+        let kernel = kernel.map_err(OpenError::new)?;
         Ok(Legacy {
             kernel,
             family,
@@ -102,24 +94,31 @@ impl Legacy {
         })
     }
 
-    /// What of `table` is ours. Costs one pass over the whole table. One that is not there does not come to be by this.
+    /// What of `table` is ours. Costs one pass over the whole table. One that is not there does not
+    /// come to be by this.
     pub(crate) fn observe(&mut self, table: TableName) -> Result<Held, ObserveError> {
         let failed = self.observe_failed(table);
         self.seen.insert(table, Seen::Unread);
-        if !self.is_there(table).map_err(&failed)? {
-            self.seen.insert(table, Seen::Absent);
-            return Ok(Held::default());
-        }
-        let snapshot = self.kernel.observe_snapshot(&table.to_string());
-        let snapshot = snapshot.map_err(Failure::from).map_err(&failed)?;
-        let parsed = parse(&snapshot, self.family).map_err(&failed)?;
-        let held = held(&parsed, self.family, self.prefix);
-        self.seen.insert(table, Seen::As(snapshot.info));
+        let kernel = match &self.kernel {
+            Some(kernel) if is_there(kernel, table).map_err(&failed)? => kernel,
+            Some(_) | None => {
+                self.seen.insert(table, Seen::Absent);
+                return Ok(Held::default());
+            }
+        };
+        let (family, prefix) = (self.family, self.prefix);
+        let read = observe_parsed(kernel, table, family, |info, parsed| {
+            let seen = Seen::As(*info, Outline::of(parsed, prefix));
+            (seen, held(parsed, family, prefix))
+        });
+        let (seen, held) = read.map_err(&failed)?;
+        self.seen.insert(table, seen);
         Ok(held)
     }
 
-    /// Carries out `changes` in order. Costs two passes over each table it touches, and as much again in the kernel, whatever the
-    /// size of the change: neighbours of the same table are carried out together.
+    /// Carries out `changes` in order. Costs three passes over each table it touches, and as much again
+    /// in the kernel, whatever the size of the change: neighbours of the same table are carried out
+    /// together.
     pub(crate) fn commit(&mut self, changes: &[TableChange]) -> Result<usize, CommitError> {
         self.waited = Duration::ZERO;
         let (mut done, mut transactions) = (0, 0);
@@ -144,6 +143,11 @@ impl Legacy {
         Ok(transactions)
     }
 
+    /// Whether this kernel has the family at all.
+    pub(crate) fn is_offered(&self) -> bool {
+        self.kernel.is_some()
+    }
+
     /// How long the last change waited for the lock.
     pub(crate) fn waited(&self) -> Duration {
         self.waited
@@ -153,7 +157,8 @@ impl Legacy {
     /// number of entries, another length, or a hook's chain that begins or ends elsewhere. Costs the
     /// same for every size of a table. What it cannot see: a rule in the place of another of the same
     /// length, such as another address or mark, another order of rules of the same length, a rule
-    /// that leads to another chain, another policy, and counters.
+    /// that leads to another chain, another policy, and counters. A table that somebody else had
+    /// changed when we last wrote it is not as it was until it is read.
     pub(crate) fn observe_drift(&mut self) -> Result<bool, ObserveError> {
         for (table, seen) in &self.seen {
             let differs = self.observe_difference(*table, *seen);
@@ -173,9 +178,12 @@ impl Legacy {
     }
 
     fn observe_difference(&self, table: TableName, seen: Seen) -> Result<bool, Failure> {
+        let Some(kernel) = &self.kernel else {
+            return Ok(false);
+        };
         match seen {
-            Seen::Absent => self.is_there(table),
-            Seen::As(seen) => Ok(self.kernel.observe_info(&table.to_string())? != seen),
+            Seen::Absent => is_there(kernel, table),
+            Seen::As(seen, _) => Ok(kernel.observe_info(&table.to_string())? != seen),
             Seen::Unread => Ok(true),
         }
     }
@@ -190,13 +198,6 @@ impl Legacy {
         }
     }
 
-    /// Whether the table is there. Where the kernel keeps no list nobody knows before asking for it.
-    fn is_there(&self, table: TableName) -> Result<bool, Failure> {
-        let names = self.kernel.observe_names()?;
-        let table = table.to_string();
-        Ok(names.is_none_or(|names| names.contains(&table)))
-    }
-
     /// Carries out `changes`, all of one table, at once. An error comes with how many of them took
     /// effect: all, where only the counters were lost.
     fn replace(
@@ -204,40 +205,32 @@ impl Legacy {
         table: TableName,
         changes: &[TableChange],
     ) -> Result<(), (usize, Failure)> {
+        let (family, prefix) = (self.family, self.prefix);
         let nothing = |failure: Failure| (0, failure);
+        let kernel = self.kernel.as_ref();
+        let kernel = kernel.ok_or_else(|| nothing(NoFamily(family).into()))?;
         let start = Instant::now();
         let lock = Lock::acquire(&self.lock, self.patience);
         self.waited += start.elapsed();
         self.gave_up = matches!(lock, Err(LockError::Held { .. }));
-        let _lock = lock.map_err(|error| {
-            nothing(Failure {
-                fault: error.fault(),
-                source: error.into(),
-            })
-        })?;
+        let lock = lock.map_err(|error| nothing(error.into()))?;
         let name = table.to_string();
+        let before = self.seen.get(&table).copied();
         let mut attempt = 1;
         loop {
-            let snapshot = self.kernel.observe_snapshot(&name);
-            let snapshot = snapshot.map_err(|error| nothing(error.into()))?;
-            let parsed = parse(&snapshot, self.family).map_err(nothing)?;
-            let (family, prefix) = (self.family, self.prefix);
-            let compiled = compile_replacement(&parsed, &snapshot.info, changes, family, prefix);
-            let mut replacement = compiled.map_err(|obstacle| {
-                // No chain comes or goes without the number of entries: a table that is as we left
-                // it never was what the change was made for.
-                let is_as_left = self.seen.get(&table) == Some(&Seen::As(snapshot.info));
-                let fault = match obstacle.is_about_content() && !is_as_left {
-                    true => Fault::Changed,
-                    false => Fault::Refused,
-                };
-                let source = obstacle.into();
-                nothing(Failure { fault, source })
-            })?;
-            let before = snapshot.info.entries;
-            let replaced = self
-                .kernel
-                .commit_replacement(&name, &mut replacement, before);
+            let read = observe_parsed(kernel, table, family, |info, parsed| {
+                let compiled = compile_replacement(parsed, info, changes, family, prefix);
+                (*info, Outline::of(parsed, prefix), compiled)
+            });
+            let (info, outline, compiled) = read.map_err(nothing)?;
+            let finding = Finding::of(before, info, outline);
+            if finding == Finding::Damaged {
+                return Err(nothing(Damaged.into()));
+            }
+            let is_as_left = before == Some(Seen::As(info, outline));
+            let mut replacement =
+                compiled.map_err(|obstacle| nothing(Failure::obstructed(obstacle, is_as_left)))?;
+            let replaced = kernel.commit_replacement(&name, &mut replacement, info.entries);
             let counters = match replaced {
                 Ok(counters) => counters,
                 // Somebody without the lock has changed the number of entries.
@@ -248,27 +241,65 @@ impl Legacy {
                     attempt += 1;
                     continue;
                 }
+                Err(error) if error.refuses_a_rule() => {
+                    commit_unchanged(kernel, table, family, prefix).map_err(nothing)?;
+                    return Err(nothing(Failure::refused(error)));
+                }
                 Err(error) => return Err(nothing(Failure::refused(error))),
             };
-            self.seen.insert(table, Seen::As(replacement.info));
-            let restored = self.kernel.commit_counters(&name, &replacement, &counters);
-            return restored.map_err(|error| {
-                let failure = Failure {
-                    fault: Fault::Changed,
-                    source: error.into(),
-                };
-                (changes.len(), failure)
-            });
+            let restored = kernel.commit_counters(&name, &replacement, counters);
+            drop(lock);
+            let seen = match Table::parse(family, &replacement.info, replacement.entries()) {
+                Ok(parsed) if finding == Finding::AsLeft => {
+                    Seen::As(replacement.info, Outline::of(&parsed, prefix))
+                }
+                Ok(_) | Err(_) => Seen::Unread,
+            };
+            self.seen.insert(table, seen);
+            return restored.map_err(|error| (changes.len(), Failure::changed(error)));
         }
     }
 }
 
-fn parse(snapshot: &Snapshot, family: Family) -> Result<Table<'_>, Failure> {
-    let parsed = Table::parse(family, &snapshot.info, snapshot.entries());
-    parsed.map_err(|error: Unreadable| Failure {
-        fault: Fault::Impossible,
-        source: error.into(),
-    })
+fn none_if_unsupported(error: io::Error) -> io::Result<Option<Kernel>> {
+    match Errno::from_io_error(&error) {
+        // ipv6.disable=1, or a kernel without the family.
+        Some(Errno::AFNOSUPPORT | Errno::PROTONOSUPPORT) => Ok(None),
+        _ => Err(error),
+    }
+}
+
+/// Whether the table is there. Where the kernel keeps no list nobody knows before asking for it.
+fn is_there(kernel: &Kernel, table: TableName) -> Result<bool, Failure> {
+    let table = table.to_string();
+    if let Some(names) = kernel.observe_names()? {
+        return Ok(names.contains(&table));
+    }
+    match kernel.observe_info(&table) {
+        Ok(_) => Ok(true),
+        Err(error) if error.has_no_tables() => Ok(false),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Replaces a table by itself, to see whether the kernel takes what it holds. The lock is held.
+fn commit_unchanged(
+    kernel: &Kernel,
+    table: TableName,
+    family: Family,
+    prefix: &str,
+) -> Result<(), Failure> {
+    let read = observe_parsed(kernel, table, family, |info, parsed| {
+        let compiled = compile_replacement(parsed, info, &[], family, prefix);
+        (info.entries, compiled)
+    });
+    let (before, compiled) = read?;
+    let mut same = compiled.map_err(|obstacle| Failure::obstructed(obstacle, false))?;
+    let name = table.to_string();
+    let replaced = kernel.commit_replacement(&name, &mut same, before);
+    let counters = replaced.map_err(Failure::not_carried_over)?;
+    let restored = kernel.commit_counters(&name, &same, counters);
+    restored.map_err(Failure::changed)
 }
 
 /// What of `table` belongs to chains whose names begin with `prefix`.
@@ -309,41 +340,6 @@ fn decode_entry(table: &Table<'_>, number: usize, family: Family) -> Option<Rule
         None => None,
     };
     entry::decode(entry, table.layout, family, chain)
-}
-
-// === impl Failure ===
-
-impl Failure {
-    /// The kernel did not take a table.
-    fn refused(error: KernelError) -> Failure {
-        let fault = match Errno::from_io_error(&error.source) {
-            Some(Errno::AGAIN | Errno::NOMEM | Errno::NOBUFS | Errno::INTR) => Fault::Passing,
-            Some(
-                Errno::PERM | Errno::ACCESS | Errno::NOPROTOOPT | Errno::OPNOTSUPP | Errno::NOSYS,
-            ) => Fault::Impossible,
-            // ENOENT: a match or target that it does not have. EINVAL: one in a place where it may
-            // not be. ELOOP: chains that lead in a circle.
-            _ => Fault::Refused,
-        };
-        Failure {
-            fault,
-            source: error.into(),
-        }
-    }
-}
-
-impl From<KernelError> for Failure {
-    /// The kernel could not be read.
-    fn from(error: KernelError) -> Failure {
-        let fault = match Errno::from_io_error(&error.source) {
-            Some(Errno::AGAIN | Errno::NOMEM | Errno::NOBUFS | Errno::INTR) => Fault::Passing,
-            _ => Fault::Impossible,
-        };
-        Failure {
-            fault,
-            source: error.into(),
-        }
-    }
 }
 
 #[cfg(test)]

@@ -9,6 +9,7 @@ mod decode;
 mod encode;
 mod fault;
 mod layout;
+mod prerequisites;
 
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -17,9 +18,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use netlink::Socket;
 use netlink::nf_tables::ListedRule;
 use netlink::nf_tables::Transaction;
+use thiserror::Error;
 
 use self::chains::{built_ins, table_name};
 use self::compile::{Entry, Present, compile};
+use self::prerequisites::{Extensions, Lack};
 use crate::{
     BuiltIn, CommitError, Family, Fault, Held, ObserveError, OpenError, Rule, TableChange,
     TableName,
@@ -27,6 +30,10 @@ use crate::{
 
 /// With more chains than these, rules are listed chain by chain.
 const LISTED_AT_ONCE: usize = 2_000;
+
+/// How often a change is made anew because somebody else's transaction came before it: between what
+/// it relies on and itself lie some hundred microseconds.
+const ATTEMPTS: u32 = 10;
 
 /// One family's tables in the network namespace of the thread that opened them.
 #[derive(Debug)]
@@ -36,12 +43,13 @@ pub struct NfTables {
     prefix: &'static str,
     socket: Socket,
     transactions: Transactions,
+    extensions: Extensions,
     /// How the ruleset stood when each table was last read, or found to be as it was left.
     seen: BTreeMap<TableName, Seen>,
 }
 
 /// How many transactions took effect through this value, and through those it was opened beside.
-/// Held while one is under way: whoever asks for the generation meanwhile waits.
+/// Held while one is prepared and under way: whoever asks for the generation meanwhile waits.
 type Transactions = Arc<Mutex<u32>>;
 
 /// The ruleset's generation, and how many transactions of our own it includes. Each transaction of
@@ -56,6 +64,27 @@ struct Seen {
 struct Failure {
     fault: Fault,
     source: Box<dyn Error + Send + Sync>,
+}
+
+/// What became of a step.
+enum Attempt {
+    /// There was nothing to do.
+    Idle,
+    Written,
+    /// Somebody else has changed something since what it relies on was read.
+    Overtaken,
+}
+
+/// Nothing was changed: what was read for a change was out of date whenever it was made.
+#[derive(Debug, Error)]
+#[error("others changed nf_tables before each of {ATTEMPTS} attempts")]
+struct Overtaken;
+
+/// What the kernel refused for want of something.
+#[derive(Debug, Error)]
+#[error("the kernel refused a rule of a transaction")]
+struct Lacking {
+    source: Lack,
 }
 
 /// A rule that says where it belongs.
@@ -85,14 +114,13 @@ impl NfTables {
         prefix: &'static str,
         transactions: Transactions,
     ) -> Result<NfTables, OpenError> {
-        let socket = Socket::open().map_err(|error| OpenError {
-            source: error.into(),
-        })?;
+        let socket = Socket::open().map_err(OpenError::new)?;
         Ok(NfTables {
             family,
             prefix,
             socket,
             transactions,
+            extensions: Extensions::Unknown,
             seen: BTreeMap::new(),
         })
     }
@@ -154,6 +182,13 @@ impl NfTables {
                 }
             }
         }
+        for (chain, rules) in &mut held.entries {
+            // Rules that no packet comes to are not what any of ours is: they are to be written anew,
+            // and that says why it cannot be done.
+            if self.observe_obstacle(table, *chain)?.is_some() {
+                rules.fill(None);
+            }
+        }
         Ok(held)
     }
 
@@ -162,63 +197,110 @@ impl NfTables {
     /// they are: whoever puts rules before ours and looks after them would do so again. Returns how
     /// many transactions it took.
     pub(crate) fn commit(&mut self, changes: &[TableChange]) -> Result<usize, CommitError> {
+        // Before the first step, so that nothing is begun that cannot be completed.
+        for change in changes {
+            let asked = self.observe_prerequisites(change);
+            asked.map_err(|failure| self.failed(change.table, 0, failure))?;
+        }
         let mut transactions = 0;
         for (done, change) in changes.iter().enumerate() {
-            match self.commit_one(change) {
-                Ok(written) => transactions += usize::from(written),
-                Err(Failure { fault, source }) => {
-                    if !matches!(fault, Fault::Refused | Fault::Passing) {
-                        self.seen.clear();
-                    }
-                    return Err(CommitError {
-                        family: self.family,
-                        table: change.table,
-                        done,
-                        fault,
-                        source,
-                    });
-                }
-            }
+            let committed = self.commit_one(change);
+            let written = committed.map_err(|failure| self.failed(change.table, done, failure))?;
+            transactions += usize::from(written);
         }
         Ok(transactions)
     }
 
-    /// Whether there was anything to write.
-    fn commit_one(&mut self, change: &TableChange) -> Result<bool, Failure> {
-        let present = self.observe_present(change).map_err(|error| Failure {
-            fault: fault::of_reading(&error),
-            source: error.into(),
-        })?;
-        let transaction = compile(change, self.family, &present);
-        if transaction.operations.is_empty() {
-            return Ok(false);
+    fn failed(&mut self, table: TableName, done: usize, failure: Failure) -> CommitError {
+        let Failure { fault, source } = failure;
+        if !matches!(fault, Fault::Refused | Fault::Passing) {
+            self.seen.clear();
         }
-        match self.commit_transaction(&transaction) {
-            Ok(()) => Ok(true),
-            Err(error) => {
-                let was_refused = matches!(error, netlink::CommitError::Refused { .. });
-                let fault = match fault::of_writing(&error, &transaction) {
-                    // Nobody has changed anything, so the kernel holds what was believed, and what
-                    // it calls missing is a match or target that it does not have, or a mistake.
-                    Fault::Changed if was_refused && self.is_unchanged() => Fault::Refused,
-                    fault => fault,
-                };
-                Err(Failure {
-                    fault,
-                    source: error.into(),
-                })
-            }
+        CommitError {
+            family: self.family,
+            table,
+            done,
+            fault,
+            source,
         }
     }
 
-    fn commit_transaction(
+    /// Whether there was anything to write.
+    fn commit_one(&mut self, change: &TableChange) -> Result<bool, Failure> {
+        for _ in 0..ATTEMPTS {
+            match self.attempt(change)? {
+                Attempt::Idle => return Ok(false),
+                Attempt::Written => return Ok(true),
+                Attempt::Overtaken => {}
+            }
+        }
+        Err(Failure {
+            fault: Fault::Passing,
+            source: Overtaken.into(),
+        })
+    }
+
+    fn attempt(&mut self, change: &TableChange) -> Result<Attempt, Failure> {
+        let shared = Arc::clone(&self.transactions);
+        // Held from what is read to what is written: our other family does not come between.
+        let mut transactions = count(&shared);
+        let generation = self.observe_generation_for(change);
+        let generation = generation.map_err(Failure::of_reading)?;
+        let present = self.observe_present(change).map_err(Failure::of_reading)?;
+        let transaction = compile(change, self.family, &present);
+        if transaction.operations.is_empty() {
+            return Ok(Attempt::Idle);
+        }
+        let committed = match generation {
+            Some(generation) => self.socket.commit_in(generation, &transaction),
+            None => self.socket.commit(&transaction),
+        };
+        if committed.is_ok() {
+            *transactions = transactions.wrapping_add(1);
+        }
+        drop(transactions);
+        match committed {
+            Ok(()) => Ok(Attempt::Written),
+            Err(error) if fault::is_overtaken(&error) => Ok(Attempt::Overtaken),
+            Err(error) => Err(self.refused(error, &transaction)),
+        }
+    }
+
+    /// The generation that `change` is only good for, if there is one. A table that somebody makes anew
+    /// numbers its rules from the beginning, so that what was read as the number of a rule of ours may
+    /// by now be that of theirs.
+    fn observe_generation_for(
         &mut self,
-        transaction: &Transaction,
-    ) -> Result<(), netlink::CommitError> {
-        let mut transactions = count(&self.transactions);
-        self.socket.commit(transaction)?;
-        *transactions = transactions.wrapping_add(1);
-        Ok(())
+        change: &TableChange,
+    ) -> Result<Option<u32>, netlink::ObserveError> {
+        match change.entries.is_empty() {
+            true => Ok(None),
+            false => self.socket.observe_generation().map(Some),
+        }
+    }
+
+    /// What a transaction that did not take effect means.
+    fn refused(&mut self, error: netlink::CommitError, transaction: &Transaction) -> Failure {
+        let was_refused = matches!(error, netlink::CommitError::Refused { .. });
+        let fault = match fault::of_writing(&error, transaction) {
+            // Nobody has changed anything, so the kernel holds what was believed, and what it calls
+            // missing is a match or target that it does not have, or a mistake.
+            Fault::Changed if was_refused && self.is_unchanged() => Fault::Refused,
+            fault => fault,
+        };
+        if fault == Fault::Refused {
+            for extension in fault::doubtful_extensions(&error, transaction) {
+                // Without an answer, what is known is what the kernel refused.
+                if let Ok(Some(source)) = self.observe_lack(extension) {
+                    let source = Lacking { source }.into();
+                    return Failure { fault, source };
+                }
+            }
+        }
+        Failure {
+            fault,
+            source: error.into(),
+        }
     }
 
     /// Those chains of the kernel that `change` has something for.

@@ -77,9 +77,16 @@ impl Tables {
             prefix,
         };
         let listener = Listener::open(watched, &[ipv4.socket(), ipv6.socket()]);
-        listener.map(Some).map_err(|error| OpenError {
-            source: error.into(),
-        })
+        listener.map(Some).map_err(OpenError::new)
+    }
+
+    /// Whether this kernel has them at all. Where it does not, as in legacy IPv6 with
+    /// `ipv6.disable=1`, they are empty, and no change is ever taken.
+    pub fn is_offered(&self) -> bool {
+        match self {
+            Tables::NfTables(_) => true,
+            Tables::Legacy(tables) => tables.is_offered(),
+        }
     }
 
     /// Which kernel is behind them.

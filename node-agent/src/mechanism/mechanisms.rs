@@ -15,7 +15,7 @@ use runtime::chain;
 use thiserror::Error;
 use tracing::{debug, warn};
 
-use super::on_demand::OnDemand;
+use super::on_demand::{Offer, OnDemand, recovery};
 use super::variants::Variants;
 use super::{Change, Held, Part, Standing};
 
@@ -27,7 +27,7 @@ const GIVEN_UP_FOR: Duration = Duration::from_secs(10);
 #[derive(Debug)]
 pub(crate) struct Mechanisms {
     nftables: Nftables,
-    iptables: OnDemand,
+    pub(super) iptables: OnDemand,
     carrier: Option<Mechanism>,
     /// Which one the last change was to lead to.
     wanted: Option<Mechanism>,
@@ -51,16 +51,12 @@ impl Mechanisms {
     /// there is anything of ours in the tables of iptables.
     pub(crate) fn open(nftables: [Nftables; 2], variants: Variants) -> [Mechanisms; 2] {
         let variants = Arc::new(variants);
-        let ours = variants.observe_ours().unwrap_or_else(|error| {
-            warn!(error = %chain(&error), "rules of ours would stay in the tables of iptables");
-            Vec::new()
-        });
+        let is_suspected = !variants.observe_suspected().is_empty();
         nftables.map(|nftables| {
             let mut family = Mechanisms::closed(nftables, Arc::clone(&variants));
-            if !ours.is_empty()
-                && let Err(error) = family.iptables.open()
-            {
-                warn!(error = %chain(&error), "rules of ours in the tables of iptables stay there");
+            if is_suspected {
+                family.iptables.suspect();
+                family.iptables.open_suspected();
             }
             family
         })
@@ -100,6 +96,11 @@ impl Mechanisms {
     /// The mechanism that is to carry out what `wanted` is wanted to: where that cannot be used, the
     /// other one, if it can.
     fn choose(&self, wanted: Mechanism) -> Mechanism {
+        // Where the kernel lacks the family as others have it, they have nothing to live beside, and
+        // it is served, or not, as in mode nftables.
+        if wanted == Mechanism::Iptables && self.iptables.offer == Offer::Lacking {
+            return Mechanism::Nftables;
+        }
         match self.is_possible(wanted) {
             true => wanted,
             false => self.replacement(wanted).unwrap_or(wanted),
@@ -265,12 +266,20 @@ impl Backend for Mechanisms {
 
     fn observe(&mut self) -> Result<Held, ObserveError> {
         self.try_again_some_time();
+        self.iptables.open_suspected();
         let nftables = self.observe_nftables();
         let is_impossible = |error: &ObserveError| error.recovery == Recovery::Halt;
         if nftables.as_ref().is_err_and(is_impossible)
             && let Err(error) = self.iptables.open()
         {
             warn!(error = %chain(&error), "neither mechanism can be used");
+            if recovery(&error) != Recovery::Halt {
+                return Err(ObserveError {
+                    family: self.family(),
+                    recovery: Recovery::Observe,
+                    source: error.into(),
+                });
+            }
         }
         let iptables = self.observe_iptables();
         let (nftables, iptables) = match (nftables, iptables) {
@@ -289,7 +298,7 @@ impl Backend for Mechanisms {
         let held = Held {
             nftables,
             iptables,
-            stray: self.iptables.observe_stray()?,
+            stray: self.iptables.observe_stray(),
         };
         self.carrier = self.carrier.or(held.carrier());
         Ok(held)
@@ -297,6 +306,9 @@ impl Backend for Mechanisms {
 
     fn observe_drift(&mut self) -> Result<Drift, ObserveError> {
         self.try_again_some_time();
+        if self.iptables.owes_a_look() {
+            return Ok(Drift::Possible);
+        }
         if self.is_possible(Mechanism::Nftables)
             && self.nftables.observe_drift()? == Drift::Possible
         {
@@ -316,7 +328,7 @@ impl Backend for Mechanisms {
             // What the rules look like depends on the variant, and what is there is not known.
             let error = match self.iptables.open() {
                 Ok(()) => self.failed(Recovery::Observe, Effect::Possible, Unread),
-                Err(error) => self.failed(Recovery::Halt, Effect::None, error),
+                Err(error) => self.failed(recovery(&error), Effect::None, error),
             };
             return Err(self.judge(error, wanted, 0));
         }
@@ -338,6 +350,8 @@ impl Backend for Mechanisms {
             Some(Mechanism::Iptables) => self.iptables.close_stray(),
             // It will be tried again soon, and opening it takes a look more than a round has.
             _ if !self.is_possible(Mechanism::Iptables) => {}
+            // Nor is what may be in the other variant forgotten.
+            _ if self.iptables.owes_a_look() => {}
             Some(Mechanism::Nftables) | None => self.iptables.close(),
         }
         Ok(Receipt { transactions })

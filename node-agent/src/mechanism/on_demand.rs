@@ -7,10 +7,12 @@ use std::time::Duration;
 use backend::{Backend, CommitError, Drift, Effect, ObserveError, Receipt, Recovery};
 use backend_iptables::{Change, Iptables, Rules};
 use dataplane::Family;
-use xtables::{OpenError, TableName, Variant};
+use runtime::chain;
+use tracing::warn;
+use xtables::{Fault, OpenError, TableName, Variant};
 
 use super::LockStanding;
-use super::variants::{Opened, Variants, Ways};
+use super::variants::{Knowledge, Opened, Variants, Ways};
 
 /// Open only from when rules of ours are wanted there, or were seen there, until there are none any
 /// more: others keep thousands of rules in the same tables, all of which a look reads.
@@ -20,6 +22,9 @@ pub(super) struct OnDemand {
     /// Stands for the tables while they are not open: without a kernel.
     closed: Iptables,
     open: Option<Open>,
+    /// Of what may be there while they are not open.
+    knowledge: Knowledge,
+    pub(super) offer: Offer,
     variants: Arc<Variants>,
     tally: Tally,
 }
@@ -37,6 +42,15 @@ pub(super) struct Tally {
     pub(super) written: BTreeMap<TableName, usize>,
 }
 
+/// Whether the kernel has tables of the family, as far as is known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Offer {
+    /// It has, or nobody has asked yet.
+    Assumed,
+    /// The variant that was used last has none: legacy IPv6 with `ipv6.disable=1`.
+    Lacking,
+}
+
 #[derive(Debug)]
 struct Open {
     ways: Ways,
@@ -52,6 +66,8 @@ impl OnDemand {
             family,
             closed: Iptables::detached(family, Variant::NfTables),
             open: None,
+            knowledge: Knowledge::Read,
+            offer: Offer::Assumed,
             variants,
             tally: Tally::default(),
         }
@@ -71,8 +87,13 @@ impl OnDemand {
             return Ok(());
         }
         let opened = self.variants.open()?;
+        self.knowledge = Knowledge::Read;
         self.tally.variant = Some(opened.variant);
         let ways = opened.take(self.family);
+        self.offer = match &ways {
+            Some(ways) if !ways.used.is_offered() => Offer::Lacking,
+            Some(_) | None => Offer::Assumed,
+        };
         self.open = ways.map(|ways| Open { ways, opened });
         Ok(())
     }
@@ -83,10 +104,39 @@ impl OnDemand {
         }
     }
 
-    /// Nothing is left in the variant that is not used.
+    /// Something of ours may be there: they are opened at the next look, or at the first one at which
+    /// that can be done.
+    pub(super) fn suspect(&mut self) {
+        self.knowledge = Knowledge::Owed;
+    }
+
+    /// Opens them where something of ours may be there.
+    pub(super) fn open_suspected(&mut self) {
+        if self.knowledge == Knowledge::Read {
+            return;
+        }
+        if let Err(error) = self.open() {
+            if error.fault == Fault::Impossible {
+                self.knowledge = Knowledge::Read;
+            }
+            let (family, error) = (self.family, chain(&error));
+            warn!(%family, %error, "rules of ours may be in the tables of iptables, and stay there");
+        }
+    }
+
+    /// Whether something of ours may be where it could not be looked yet.
+    pub(super) fn owes_a_look(&self) -> bool {
+        let stray = self.open.as_ref().and_then(|open| open.ways.stray.as_ref());
+        let of_stray = stray.map(|stray| stray.knowledge);
+        [Some(self.knowledge), of_stray].contains(&Some(Knowledge::Owed))
+    }
+
+    /// Nothing is left in the variant that is not used, as far as it was read.
     pub(super) fn close_stray(&mut self) {
         if let Some(open) = &mut self.open {
-            open.ways.stray = None;
+            open.ways
+                .stray
+                .take_if(|stray| stray.knowledge == Knowledge::Read);
         }
     }
 
@@ -103,10 +153,32 @@ impl OnDemand {
         used.map_or_else(|| Ok(Rules::default()), Iptables::observe)
     }
 
-    /// What the other one holds, if anything of ours was seen there.
-    pub(super) fn observe_stray(&mut self) -> Result<Rules, ObserveError> {
-        let stray = self.stray();
-        stray.map_or_else(|| Ok(Rules::default()), Iptables::observe)
+    /// What the other one holds, if anything of ours may be there. What is used is served all the
+    /// same where that cannot be read, and it is read again later.
+    pub(super) fn observe_stray(&mut self) -> Rules {
+        let Some(open) = &mut self.open else {
+            return Rules::default();
+        };
+        let Some(stray) = &mut open.ways.stray else {
+            return Rules::default();
+        };
+        let variant = stray.tables.variant();
+        let (rules, is_done) = match stray.tables.observe() {
+            Ok(rules) => {
+                stray.knowledge = Knowledge::Read;
+                let is_empty = rules == Rules::default();
+                (rules, is_empty)
+            }
+            Err(error) => {
+                stray.knowledge = Knowledge::Owed;
+                warn!(error = %chain(&error), %variant, "rules of ours may be in the other variant of iptables");
+                (Rules::default(), error.recovery == Recovery::Halt)
+            }
+        };
+        if is_done {
+            open.ways.stray = None;
+        }
+        rules
     }
 
     pub(super) fn observe_drift(&mut self) -> Result<Drift, ObserveError> {
@@ -147,13 +219,11 @@ impl OnDemand {
             effect: Effect::None,
             source,
         };
-        let ours = match self.variants.observe_ours() {
-            Ok(ours) => ours,
-            Err(error) => return vec![Err(failed(Recovery::Observe, error.into()))],
-        };
-        let removals = ours.into_iter().map(|variant| {
+        // Of one that could not be looked at, the removal itself says whether it holds anything.
+        let suspected = self.variants.observe_suspected();
+        let removals = suspected.into_iter().map(|variant| {
             let opened = self.variants.open_family(self.family, variant);
-            let opened = opened.map_err(|error| failed(Recovery::Halt, error.into()));
+            let opened = opened.map_err(|error| failed(recovery(&error), error.into()));
             opened?.commit_removal()
         });
         removals.collect()
@@ -164,7 +234,8 @@ impl OnDemand {
     }
 
     fn stray(&mut self) -> Option<&mut Iptables> {
-        self.open.as_mut()?.ways.stray.as_mut()
+        let stray = self.open.as_mut()?.ways.stray.as_mut();
+        stray.map(|stray| &mut stray.tables)
     }
 
     fn note_wait(&mut self, wait: Option<Duration>, succeeded: bool) {
@@ -177,6 +248,14 @@ impl OnDemand {
             true => LockStanding::Held,
             false => LockStanding::Free,
         };
+    }
+}
+
+/// What to do where they could not be opened; nothing was changed.
+pub(super) fn recovery(error: &OpenError) -> Recovery {
+    match error.fault {
+        Fault::Impossible => Recovery::Halt,
+        Fault::Passing | Fault::Changed | Fault::Refused => Recovery::Retry,
     }
 }
 

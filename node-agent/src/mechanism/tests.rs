@@ -10,6 +10,7 @@ use testkit::{mk_config, mk_endpoints, mk_node, mk_service};
 use xtables::{Found, Presence};
 
 use super::findings;
+use super::on_demand::Offer;
 use super::*;
 use crate::metrics::lock_waits;
 
@@ -108,6 +109,22 @@ fn an_interrupted_switch_leads_on_to_what_is_wanted() {
         let is_kept = |part: &Part| part.mechanism() == Some(mechanism);
         assert!(!change.parts.iter().any(is_kept), "{mechanism} is complete");
     }
+}
+
+/// A node with `ipv6.disable=1` whose others use legacy tables, of which it has none for IPv6.
+#[test]
+fn a_family_that_legacy_tables_lack_is_carried_out_as_in_mode_nftables() {
+    let mut backend = detached();
+    let fresh = |backend: &Mechanisms, mechanism| {
+        backend.render(&dataplane(mechanism, 1..4), &Rendered::default())
+    };
+    let expected = fresh(&backend, Mechanism::Nftables);
+    assert_ne!(fresh(&backend, Mechanism::Iptables), expected);
+    backend.iptables.offer = Offer::Lacking;
+    let wanted = fresh(&backend, Mechanism::Iptables);
+    assert_eq!(wanted.carrier(), Some(Mechanism::Nftables));
+    assert!(wanted.iptables == Rules::default() && wanted.nftables == expected.nftables);
+    assert!(backend.standing().impossible.is_empty(), "nothing is said");
 }
 
 fn carried(carrier: Mechanism, impossible: Option<Mechanism>) -> BTreeMap<Family, Standing> {

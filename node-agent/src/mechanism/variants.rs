@@ -15,7 +15,7 @@ use runtime::{Stop, chain};
 use tokio::task::spawn_blocking;
 use tokio::time::sleep;
 use tracing::{info, warn};
-use xtables::{DetectError, Found, OpenError, Variant, observe_variants};
+use xtables::{Fault, Found, OpenError, Ours, Variant, observe_variants};
 
 use crate::board::Board;
 
@@ -51,8 +51,24 @@ pub(super) struct Opened {
 pub(super) struct Ways {
     /// To the variant that is used.
     pub(super) used: Iptables,
-    /// To the other one, where rules of ours were seen there.
-    pub(super) stray: Option<Iptables>,
+    /// To the other one, where rules of ours were seen there, or may be.
+    pub(super) stray: Option<Stray>,
+}
+
+/// A way to what an agent before this one may have left behind.
+#[derive(Debug)]
+pub(super) struct Stray {
+    pub(super) tables: Iptables,
+    pub(super) knowledge: Knowledge,
+}
+
+/// Whether it is known what there is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Knowledge {
+    /// It was read.
+    Read,
+    /// It was not, or the last look failed: another one is owed.
+    Owed,
 }
 
 /// Hears what others do to the rules of ours in iptables, as long as those are open.
@@ -146,16 +162,17 @@ impl Variants {
         self.waits.observe(wait.as_secs_f64());
     }
 
-    /// The variant that is used, or the one that is to be from now on.
+    /// The variant that is used, or the one that is to be from now on. Fails where nobody can tell
+    /// in which one ours are, too.
     pub(super) fn open(&self) -> Result<Arc<Opened>, OpenError> {
         let mut kept = lock(&self.opened);
         if let Some(opened) = kept.upgrade() {
             return Ok(opened);
         }
-        let (variant, stray) = observe_choice();
+        let (variant, stray) = observe_choice()?;
         let (families, disturbances) = open_with_disturbances(variant, &self.lock)?;
         let mut strays = match stray {
-            Some(variant) => backend_iptables::open(variant, &self.lock)?.map(Some),
+            Some(variant) => self.open_stray(variant)?,
             None => [None, None],
         };
         let ways = families.into_iter().zip(&mut strays);
@@ -177,9 +194,34 @@ impl Variants {
         Ok(opened)
     }
 
-    /// The variants with rules of ours.
-    pub(super) fn observe_ours(&self) -> Result<Vec<Variant>, DetectError> {
-        observe_variants(PREFIX).map(|found| ours(&found))
+    /// Both families of what an agent before this one may have left; nothing where that can never be
+    /// opened.
+    fn open_stray(&self, variant: Variant) -> Result<[Option<Stray>; 2], OpenError> {
+        match backend_iptables::open(variant, &self.lock) {
+            Ok(families) => Ok(families.map(|tables| {
+                Some(Stray {
+                    tables,
+                    knowledge: Knowledge::Owed,
+                })
+            })),
+            Err(error) if error.fault == Fault::Impossible => {
+                warn!(error = %chain(&error), %variant, "rules of ours in this variant of iptables stay there");
+                Ok([None, None])
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The variants with rules of ours, and those of which that is not known.
+    pub(super) fn observe_suspected(&self) -> Vec<Variant> {
+        match observe_variants(PREFIX) {
+            Ok(found) => found.suspected(),
+            Err(error) => {
+                let suspected = error.known.suspected();
+                warn!(error = %chain(&error), ?suspected, "rules of ours may be in the tables of iptables");
+                suspected
+            }
+        }
     }
 
     /// One family of a variant, for itself.
@@ -196,28 +238,34 @@ impl Variants {
     }
 }
 
-/// The variant to use, and the other one where rules of ours are there.
-fn observe_choice() -> (Variant, Option<Variant>) {
-    match observe_variants(PREFIX) {
+/// The variant to use, and the other one unless it is known that nothing of ours is there.
+fn observe_choice() -> Result<(Variant, Option<Variant>), OpenError> {
+    let (found, variant) = match observe_variants(PREFIX) {
         Ok(found) => {
             let choice = found.choose();
             let (variant, why) = (choice.variant, choice.why);
             info!(%variant, "the variant of iptables for this node: {why}");
-            let stray = other(variant);
-            (variant, found.of(stray).ours.then_some(stray))
+            (found, variant)
         }
         Err(error) => {
-            let variant = other(error.variant);
-            warn!(error = %chain(&error), %variant, "not knowing better, this variant of iptables is used");
-            (variant, None)
+            let variant = match (error.known.choose_without_counting(), error.fault) {
+                (Some(variant), _) => variant,
+                // It will not be known later, either.
+                (None, Fault::Impossible) => error.known.choose().variant,
+                (None, fault) => {
+                    return Err(OpenError {
+                        fault,
+                        source: error.into(),
+                    });
+                }
+            };
+            warn!(error = %chain(&error), %variant, "not knowing better, this variant of iptables is taken");
+            (error.known, variant)
         }
-    }
-}
-
-fn ours(found: &Found) -> Vec<Variant> {
-    let mut variants = vec![Variant::NfTables, Variant::Legacy];
-    variants.retain(|variant| found.of(*variant).ours);
-    variants
+    };
+    let stray = other(variant);
+    let is_suspected = found.of(stray).ours != Ours::None;
+    Ok((variant, is_suspected.then_some(stray)))
 }
 
 fn other(variant: Variant) -> Variant {

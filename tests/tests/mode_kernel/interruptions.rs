@@ -4,13 +4,15 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use crds::profile::mechanism::Mode;
-use tests::network::{Connections, Kind};
+use tests::network::{Connections, Kind, Restless};
 use xtables::Variant;
 
 use crate::stage::{Place, Stage};
 
 /// Between two connections of one client.
 const EVERY: Duration = Duration::from_millis(10);
+/// Chains of which a list is never whole while somebody else changes anything.
+const LEFT_BEHIND: u32 = 20_000;
 /// How long after a mode was asked for the agent is killed: before it has noticed, while it writes,
 /// and after.
 const MOMENTS: [u64; 8] = [2, 8, 15, 25, 40, 60, 90, 150];
@@ -50,5 +52,26 @@ pub(crate) fn restarted(variant: Variant) -> Result<()> {
     stage.expect_mode(Mode::Iptables)?;
     let written = stage.agent()?.metric("signpost_elements_written_total")?;
     ensure!(written == 0.0, "{written} rules were written");
+    clients.finish_unharmed()
+}
+
+/// While somebody else changes an unrelated table all the time, no look at nf_tables comes to its end.
+/// An agent that started then wrote everything to legacy tables, and left what it had where it was.
+pub(crate) fn restarted_among_the_restless() -> Result<()> {
+    let variant = Variant::NfTables;
+    let mut stage = Stage::start(variant, Mode::Iptables)?;
+    let clients = Connections::start(&stage.ways()?, &[Kind::New, Kind::Kept], EVERY)?;
+    stage.kill_agent()?;
+    stage.leave_behind(LEFT_BEHIND)?;
+    let others = Restless::start(stage.node()?)?;
+    stage.start_agent()?;
+    stage.agent()?.wait_for("an attempt", |agent| {
+        // Until it listens, asking fails.
+        let rounds = agent.metric("signpost_rounds_total").unwrap_or(0.0);
+        Ok((rounds > 0.0).then_some(()))
+    })?;
+    others.finish()?;
+    stage.expect_mode(Mode::Iptables)?;
+    stage.expect_only(Place::Iptables(variant))?;
     clients.finish_unharmed()
 }

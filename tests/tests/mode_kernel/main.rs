@@ -54,7 +54,7 @@ fn main() -> Result<()> {
             trials.push(trial(&name, move || test(variant)));
         }
     }
-    let others: [(&str, LoneTest); 4] = [
+    let others: [(&str, LoneTest); 5] = [
         (
             "t12_where_iptables_cannot_be_used_nftables_goes_on_and_that_is_said",
             obstacles::lock_that_cannot_be_opened,
@@ -71,9 +71,13 @@ fn main() -> Result<()> {
             "t36_what_was_left_in_the_other_variant_goes_once_this_one_serves",
             leftovers::other_variant,
         ),
+        (
+            "a_restart_while_others_never_rest_stays_in_its_variant",
+            interruptions::restarted_among_the_restless,
+        ),
     ];
     let others = others.map(|(name, test)| trial(name, test));
-    trials.extend::<[Trial; 4]>(others);
+    trials.extend::<[Trial; 5]>(others);
     let mut arguments = Arguments::from_args();
     // What they measure is time.
     arguments.test_threads = Some(1);

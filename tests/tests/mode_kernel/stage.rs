@@ -18,7 +18,7 @@ use testkit::address_plan as addresses;
 use tests::deadline::wait_for;
 use tests::lone_agent::{LoneAgent, Source, Sysctls, Workplace};
 use tests::network::{Namespace, Plan, PlannedNode, Server, Topology, Way, start_server};
-use xtables::{BuiltIn, Found, Rule, TableChange, TableName, Tables, Target, Variant};
+use xtables::{BuiltIn, Found, Ours, Rule, TableChange, TableName, Tables, Target, Variant};
 
 use crate::manifests::{self, NODE_PORT};
 
@@ -188,7 +188,7 @@ impl Stage {
         }
         let found: Found = self.node()?.enter(|| xtables::observe_variants(OURS))??;
         for variant in [Variant::NfTables, Variant::Legacy] {
-            if found.of(variant).ours {
+            if found.of(variant).ours == Ours::Present {
                 places.insert(Place::Iptables(variant));
             }
         }
@@ -215,6 +215,21 @@ impl Stage {
             }
         };
         change.entries.push((BuiltIn::Input, entries));
+        tables.commit(&[change])?;
+        Ok(())
+    }
+
+    /// Adds so many chains to those of ours in nf_tables, as of Services that are gone.
+    pub(crate) fn leave_behind(&self, chains: u32) -> Result<()> {
+        let (variant, family) = (Variant::NfTables, xtables::Family::Ipv4);
+        let lock = self.lock()?;
+        let mut tables = self
+            .node()?
+            .enter(|| Tables::open(variant, family, OURS, &lock, PROMPTLY))??;
+        let rules: Arc<[Rule]> = [Rule::always(Target::Return)].into();
+        let mut change = TableChange::new(TableName::Nat);
+        let names = (0..chains).map(|number| format!("{OURS}LEFT-{number}").into());
+        change.chains = names.map(|name| (name, Arc::clone(&rules))).collect();
         tables.commit(&[change])?;
         Ok(())
     }

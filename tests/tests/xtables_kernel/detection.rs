@@ -1,16 +1,20 @@
 //! Which variant others use, and what is ours in either.
 
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use tests::network::Namespace;
+use tests::network::{Namespace, Restless};
 use xtables::{
-    BuiltIn, Choice, Family, Found, Rule, Split, TableChange, TableName, Tables, Target, Variant,
-    Why, observe_variants,
+    BuiltIn, Choice, Family, Fault, Found, Ours, Rule, Split, TableChange, TableName, Tables,
+    Target, Variant, Why, observe_variants,
 };
 
 use crate::ground::PREFIX;
+
+/// How many there are of ours: their list is many datagrams long.
+const CHAINS: u32 = 20_000;
 
 fn run(namespace: &Namespace, command: &str) -> Result<()> {
     let folder = tempfile::tempdir()?;
@@ -80,16 +84,52 @@ pub(crate) fn what_is_ours_is_told_from_others(namespace: &Namespace) -> Result<
         tables.commit(&[step])?;
         let found = observe(namespace)?;
         let presence = found.of(variant);
-        ensure!(presence.ours && presence.rules == 0, "{found:?}");
+        let only_ours = presence.ours == Ours::Present && presence.rules == 0;
+        ensure!(only_ours, "{found:?}");
         ensure!(found.choose().why == Why::Preferred, "{found:?}");
 
         let mut step = TableChange::new(TableName::Nat);
         step.entries.push((BuiltIn::Prerouting, Vec::new()));
         step.removed.push("SIGNPOST-A".into());
         tables.commit(&[step])?;
-        ensure!(!observe(namespace)?.of(variant).ours, "it is still there");
+        let left = observe(namespace)?.of(variant).ours;
+        ensure!(left == Ours::None, "it is still there");
     }
     Ok(())
+}
+
+/// While somebody else changes an unrelated table of nf_tables all the time, no listing of thousands of
+/// chains comes to its end undisturbed. A restart on such a node took ours for gone, and wrote all of
+/// them to the legacy tables beside.
+pub(crate) fn ours_are_found_while_others_never_rest(namespace: &Namespace) -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let mut tables = namespace.enter(|| open(Variant::NfTables, folder.path()))??;
+    let mut step = TableChange::new(TableName::Nat);
+    let rules: Arc<[Rule]> = [Rule::always(Target::Return)].into();
+    let chains =
+        (0..CHAINS).map(|number| (format!("SIGNPOST-{number}").into(), Arc::clone(&rules)));
+    step.chains = chains.collect();
+    let entry = Rule::always(Target::Jump("SIGNPOST-0".into()));
+    step.entries.push((BuiltIn::Prerouting, vec![entry]));
+    tables.commit(&[step])?;
+
+    let others = Restless::start(namespace)?;
+    let look = || -> Result<Variant> {
+        match namespace.enter(|| observe_variants(PREFIX))? {
+            Ok(found) => Ok(found.choose().variant),
+            Err(error) => {
+                ensure!(error.fault == Fault::Passing, "{error:?}");
+                let suspected = error.known.suspected();
+                ensure!(suspected == [Variant::NfTables], "{suspected:?}");
+                let variant = error.known.choose_without_counting();
+                variant.context("it is known where they are")
+            }
+        }
+    };
+    for _ in 0..3 {
+        ensure!(look()? == Variant::NfTables);
+    }
+    others.finish()
 }
 
 fn open(variant: Variant, folder: &Path) -> Result<Tables, xtables::OpenError> {

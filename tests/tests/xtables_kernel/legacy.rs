@@ -17,7 +17,7 @@ use xtables::{
 use crate::ground::{Ground, PREFIX, chains};
 
 /// How long anything may take that waits for nobody.
-const PROMPTLY: Duration = Duration::from_secs(10);
+pub(crate) const PROMPTLY: Duration = Duration::from_secs(10);
 /// How many changes of ours fall among those of another, at least.
 const CHANGES: usize = 200;
 /// How many packets a rule counts.
@@ -25,7 +25,7 @@ const PACKETS: u64 = 7;
 /// How many rules the other adds, at least.
 const RULES: usize = 150;
 
-fn jump(chain: &str) -> Rule {
+pub(crate) fn jump(chain: &str) -> Rule {
     Rule::always(Target::Jump(chain.into()))
 }
 
@@ -41,12 +41,16 @@ fn port(port: u16) -> Rule {
     }
 }
 
-fn ports(numbers: &[u16]) -> Vec<Rule> {
+pub(crate) fn ports(numbers: &[u16]) -> Vec<Rule> {
     numbers.iter().map(|number| port(*number)).collect()
 }
 
 /// `change`, after which these rules are in chains of the kernel and these chains have gone.
-fn with(change: TableChange, entries: &[(BuiltIn, &[&str])], removed: &[&str]) -> TableChange {
+pub(crate) fn with(
+    change: TableChange,
+    entries: &[(BuiltIn, &[&str])],
+    removed: &[&str],
+) -> TableChange {
     let jumps = |chains: &[&str]| chains.iter().map(|chain| jump(chain)).collect();
     let entries = entries.iter().map(|(chain, to)| (*chain, jumps(to)));
     TableChange {
@@ -57,7 +61,7 @@ fn with(change: TableChange, entries: &[(BuiltIn, &[&str])], removed: &[&str]) -
 }
 
 /// An error and all its causes.
-fn chain(error: &CommitError) -> String {
+pub(crate) fn chain(error: &CommitError) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
     while let Some(error) = source {

@@ -4,8 +4,10 @@
 mod detection;
 mod ground;
 mod legacy;
+mod legacy_races;
 mod lists;
 mod neighbours;
+mod nf_tables;
 mod refusals;
 mod samples;
 
@@ -70,8 +72,40 @@ const TESTS: [(&str, Test); 12] = [
     ),
 ];
 
+/// Of the variant in nf_tables.
+const NF_TABLES_TESTS: [(&str, Test); 7] = [
+    (
+        "a_name_that_is_not_utf_8_hides_nothing",
+        nf_tables::a_name_that_is_not_utf_8_hides_nothing,
+    ),
+    (
+        "a_chain_that_is_not_as_iptables_makes_it_is_named",
+        nf_tables::a_chain_that_is_not_as_iptables_makes_it_is_named,
+    ),
+    (
+        "a_table_that_sleeps_is_named_and_can_be_left",
+        nf_tables::a_table_that_sleeps_is_named_and_can_be_left,
+    ),
+    (
+        "a_step_that_is_too_long_is_refused_and_the_next_is_not",
+        nf_tables::a_step_that_is_too_long_is_refused_and_the_next_is_not,
+    ),
+    (
+        "what_was_read_before_others_wrote_removes_nothing",
+        nf_tables::what_was_read_before_others_wrote_removes_nothing,
+    ),
+    (
+        "busy_neighbours_fail_no_change",
+        nf_tables::busy_neighbours_fail_no_change,
+    ),
+    (
+        "matches_and_targets_of_the_kernel_are_known",
+        nf_tables::matches_and_targets_of_the_kernel_are_known,
+    ),
+];
+
 /// Of the variant whose tables are replaced whole.
-const LEGACY_TESTS: [(&str, Test); 6] = [
+const LEGACY_TESTS: [(&str, Test); 8] = [
     (
         "others_keep_everything_at_every_step",
         legacy::others_keep_everything_at_every_step,
@@ -90,10 +124,18 @@ const LEGACY_TESTS: [(&str, Test); 6] = [
         legacy::a_held_lock_is_not_waited_for_without_end,
     ),
     ("a_look_makes_no_table", legacy::a_look_makes_no_table),
+    (
+        "damage_before_a_change_is_not_hidden_by_it",
+        legacy_races::damage_before_a_change_is_not_hidden_by_it,
+    ),
+    (
+        "a_rule_that_cannot_be_carried_over_is_told",
+        legacy_races::a_rule_that_cannot_be_carried_over_is_told,
+    ),
 ];
 
 /// Of both variants beside each other.
-const DETECTION_TESTS: [(&str, DetectionTest); 2] = [
+const DETECTION_TESTS: [(&str, DetectionTest); 3] = [
     (
         "t36_the_variant_of_the_others_is_chosen",
         detection::the_variant_of_the_others_is_chosen,
@@ -101,6 +143,10 @@ const DETECTION_TESTS: [(&str, DetectionTest); 2] = [
     (
         "what_is_ours_is_told_from_others",
         detection::what_is_ours_is_told_from_others,
+    ),
+    (
+        "ours_are_found_while_others_never_rest",
+        detection::ours_are_found_while_others_never_rest,
     ),
 ];
 
@@ -116,6 +162,12 @@ fn main() -> Result<()> {
         }
     }
     for family in [Family::Ipv4, Family::Ipv6] {
+        trials.extend(NF_TABLES_TESTS.map(|(name, test)| {
+            let name = format!("{name}::{}::{family}", Variant::NfTables);
+            trial(&name, move || {
+                test(&Ground::new(Variant::NfTables, family)?)
+            })
+        }));
         trials.extend(LEGACY_TESTS.map(|(name, test)| {
             let name = format!("{name}::{}::{family}", Variant::Legacy);
             trial(&name, move || test(&Ground::new(Variant::Legacy, family)?))

@@ -10,7 +10,7 @@ fn jump(chain: &str) -> Rule {
 }
 
 /// Two chains, of which the kernel's lead to the first.
-fn program(table: TableName, from: &[BuiltIn]) -> TableChange {
+pub(crate) fn program(table: TableName, from: &[BuiltIn]) -> TableChange {
     let mut change = chains(
         table,
         &[
@@ -24,7 +24,7 @@ fn program(table: TableName, from: &[BuiltIn]) -> TableChange {
 }
 
 /// What takes it away again.
-fn removal(table: TableName, from: &[BuiltIn]) -> TableChange {
+pub(crate) fn removal(table: TableName, from: &[BuiltIn]) -> TableChange {
     TableChange {
         entries: from.iter().map(|chain| (*chain, Vec::new())).collect(),
         removed: vec!["SIGNPOST-A".into(), "SIGNPOST-B".into()],
@@ -171,7 +171,7 @@ pub(crate) fn entries_come_before_other_peoples_rules(ground: &Ground) -> Result
     ground.iptables(table, "-D FORWARD -j SIGNPOST-B")?;
     ground.iptables(table, "-A FORWARD -p udp -j SIGNPOST-B")?;
     ground.iptables(table, "-A FORWARD -o eth0 -j SIGNPOST-B")?;
-    let held = ground.observe(table)?;
+    let held = tables.observe(table)?;
     ensure!(
         held.entries[&chain].len() == 3 && held.entries[&chain][2].is_none(),
         "{held:#?}"

@@ -46,12 +46,6 @@ fn unknown(object: &'static str, part: &'static str) -> DecodeError {
     DecodeError::Unknown { object, part }
 }
 
-/// The name of a table.
-pub(crate) fn table(message: &Message<'_>) -> Result<Arc<str>> {
-    let name = message.attributes().string(1);
-    name.map(Arc::from).ok_or(missing("table", "name"))
-}
-
 /// A chain, with its name even where the rest is not of our making.
 pub(crate) fn chain(message: &Message<'_>) -> Result<(Arc<str>, Result<Chain>)> {
     let attributes = message.attributes();

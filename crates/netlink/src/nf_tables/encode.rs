@@ -6,17 +6,21 @@ pub(crate) use self::rules::RULE_COMMENT;
 use self::rules::{add_rule, add_verdict};
 pub(crate) use self::rules::{ct_number, meta_number, port_unreachable};
 use super::{
-    Bytes, Chain, ChainKind, DataType, ElementData, Family, HookPoint, Operation, Rule, Set,
-    SetContent, SetWriter, Transaction,
+    Bytes, Chain, ChainKind, DataType, ElementData, Extension, ExtensionKind, Family, HookPoint,
+    Operation, Rule, Set, SetContent, SetWriter, Transaction,
 };
 use crate::wire::{ACK, APPEND, CREATE, DUMP, REQUEST, Writer};
 
 /// `NFNL_SUBSYS_NFTABLES`, in the upper half of a message's type.
 pub(crate) const SUBSYSTEM: u16 = 10;
+/// `NFNL_SUBSYS_NFT_COMPAT`.
+const COMPAT_SUBSYSTEM: u16 = 11;
 /// `NFNL_MSG_BATCH_BEGIN`.
 const BATCH_BEGIN: u16 = 16;
 /// `NFNL_MSG_BATCH_END`.
 const BATCH_END: u16 = 17;
+/// `NFNL_BATCH_GENID`.
+const BATCH_GENERATION: u16 = 1;
 /// The longest attribute of elements we write. An attribute's length is a 16-bit number.
 const ELEMENT_LIST_LIMIT: usize = 60_000;
 
@@ -57,15 +61,16 @@ struct Encoder<'a> {
     last: Option<crate::wire::Open>,
 }
 
-/// Encodes `transaction` with message numbers from `sequence` on.
-pub(crate) fn encode(transaction: &Transaction, sequence: u32) -> Batch {
+/// Encodes `transaction` with message numbers from `sequence` on. With a `generation`, the kernel
+/// refuses it in any other one.
+pub(crate) fn encode(transaction: &Transaction, generation: Option<u32>, sequence: u32) -> Batch {
     let mut encoder = Encoder {
         writer: Writer::default(),
         transaction,
         sequence,
         last: None,
     };
-    encoder.frame(BATCH_BEGIN);
+    encoder.frame(BATCH_BEGIN, generation);
     for operation in &transaction.operations {
         encoder.operation(operation);
     }
@@ -74,7 +79,7 @@ pub(crate) fn encode(transaction: &Transaction, sequence: u32) -> Batch {
     if let Some(open) = encoder.last {
         encoder.writer.flag(open, ACK);
     }
-    encoder.frame(BATCH_END);
+    encoder.frame(BATCH_END, None);
     Batch {
         bytes: encoder.writer.into_bytes(),
         first: sequence,
@@ -123,6 +128,39 @@ pub(crate) fn encode_generation(sequence: u32) -> Vec<u8> {
     writer.into_bytes()
 }
 
+/// A request for one table.
+pub(crate) fn encode_get_table(family: Family, table: &str, sequence: u32) -> Vec<u8> {
+    let mut writer = Writer::default();
+    let kind = SUBSYSTEM << 8 | message::GET_TABLE;
+    let open = writer.begin(kind, REQUEST, sequence, family.number(), 0);
+    writer.string(1, table);
+    writer.end(open);
+    writer.into_bytes()
+}
+
+/// A request for what the kernel knows of a match or target: `NFNL_MSG_COMPAT_GET` with
+/// `NFTA_COMPAT_NAME`, `NFTA_COMPAT_REV` and `NFTA_COMPAT_TYPE`.
+pub(crate) fn encode_get_extension(
+    family: Family,
+    extension: Extension<'_>,
+    sequence: u32,
+) -> Vec<u8> {
+    let mut writer = Writer::default();
+    let kind = COMPAT_SUBSYSTEM << 8;
+    let open = writer.begin(kind, REQUEST, sequence, family.number(), 0);
+    writer.string(1, extension.name);
+    writer.u32(2, u32::from(extension.revision));
+    writer.u32(
+        3,
+        match extension.kind {
+            ExtensionKind::Match => 0,
+            ExtensionKind::Target => 1,
+        },
+    );
+    writer.end(open);
+    writer.into_bytes()
+}
+
 /// A request for one chain.
 pub(crate) fn encode_get_chain(family: Family, table: &str, chain: &str, sequence: u32) -> Vec<u8> {
     let mut writer = Writer::default();
@@ -137,10 +175,13 @@ pub(crate) fn encode_get_chain(family: Family, table: &str, chain: &str, sequenc
 // === impl Encoder ===
 
 impl Encoder<'_> {
-    fn frame(&mut self, kind: u16) {
+    fn frame(&mut self, kind: u16, generation: Option<u32>) {
         let open = self
             .writer
             .begin(kind, REQUEST, self.sequence, 0, SUBSYSTEM);
+        if let Some(generation) = generation {
+            self.writer.u32(BATCH_GENERATION, generation);
+        }
         self.writer.end(open);
         self.sequence = self.sequence.wrapping_add(1);
     }

@@ -27,6 +27,15 @@ pub enum Entry {
     HookDrop,
 }
 
+/// Whether packets come to the chains of a table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TableState {
+    /// They do.
+    Awake,
+    /// They do not, to none: `NFT_TABLE_F_DORMANT`.
+    Dormant,
+}
+
 /// A rule of somebody else that leads to another chain.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Jump {
@@ -45,24 +54,39 @@ fn missing(object: &'static str, part: &'static str) -> DecodeError {
     DecodeError::Missing { object, part }
 }
 
-/// Any chain: `NFTA_CHAIN_NAME`, `NFTA_CHAIN_HOOK`, `NFTA_CHAIN_POLICY`.
-pub(crate) fn foreign_chain(message: &Message<'_>) -> Result<ForeignChain, DecodeError> {
+/// The flags of any table: `NFTA_TABLE_FLAGS`.
+pub(crate) fn table_state(message: &Message<'_>) -> Result<TableState, DecodeError> {
+    let flags = message.attributes().u32(2);
+    match flags.ok_or(missing("table", "flags"))? & 1 {
+        0 => Ok(TableState::Awake),
+        _ => Ok(TableState::Dormant),
+    }
+}
+
+/// Any chain: `NFTA_CHAIN_NAME`, `NFTA_CHAIN_HOOK`, `NFTA_CHAIN_POLICY`. `None` for one whose name is
+/// not UTF-8: to the kernel names are bytes, and nobody asks here for such a one.
+pub(crate) fn foreign_chain(message: &Message<'_>) -> Result<Option<ForeignChain>, DecodeError> {
     let attributes = message.attributes();
-    let name = attributes.string(3).ok_or(missing("chain", "name"))?;
+    attributes.get(3).ok_or(missing("chain", "name"))?;
+    let Some(name) = attributes.string(3) else {
+        return Ok(None);
+    };
     let entry = match (attributes.get(4), attributes.u32(5)) {
         (None, _) => Entry::Jump,
         (Some(_), Some(DROP)) => Entry::HookDrop,
         (Some(_), _) => Entry::HookAccept,
     };
-    Ok(ForeignChain {
+    Ok(Some(ForeignChain {
         name: name.into(),
         entry,
-    })
+    }))
 }
 
 /// Any rule: `None` unless a verdict of it leads to a chain.
 pub(crate) fn jump(message: &Message<'_>, family: Family) -> Result<Option<Jump>, DecodeError> {
-    let rule = listed(message, family)?;
+    let Some(rule) = listed(message, family)? else {
+        return Ok(None);
+    };
     Ok(rule.leads_to().map(|target| Jump {
         chain: rule.chain().into(),
         handle: rule.handle(),

@@ -14,23 +14,26 @@ pub struct ListedRule<'a> {
     family: Family,
 }
 
-/// Any rule, with its chain and its number.
+/// Any rule, with its chain and its number; `None` for one in a chain whose name is not UTF-8, as
+/// [`foreign_chain`](super::foreign_chain) has none for that chain.
 pub(crate) fn listed<'a>(
     message: &Message<'a>,
     family: Family,
-) -> Result<ListedRule<'a>, DecodeError> {
+) -> Result<Option<ListedRule<'a>>, DecodeError> {
     let attributes = message.attributes();
     let missing = |part| DecodeError::Missing {
         object: "rule",
         part,
     };
+    attributes.get(2).ok_or(missing("chain"))?;
     let handle = attributes.get(3).and_then(|bytes| bytes.try_into().ok());
-    Ok(ListedRule {
-        chain: attributes.string(2).ok_or(missing("chain"))?,
-        handle: u64::from_be_bytes(handle.ok_or(missing("handle"))?),
+    let handle = u64::from_be_bytes(handle.ok_or(missing("handle"))?);
+    Ok(attributes.string(2).map(|chain| ListedRule {
+        chain,
+        handle,
         attributes,
         family,
-    })
+    }))
 }
 
 // === impl ListedRule ===

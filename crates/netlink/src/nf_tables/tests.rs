@@ -234,7 +234,7 @@ const HANDLE: [u8; 12] = {
 fn sent<T>(family: Family, operation: Operation, decode: impl Fn(&Message<'_>) -> T) -> Vec<T> {
     let mut transaction = Transaction::new(family, "table".into());
     transaction.operations.push(operation);
-    let batch = encode(&transaction, 1);
+    let batch = encode(&transaction, None, 1);
     let messages: Vec<_> = Messages::parse(&batch.bytes).collect();
     assert_eq!(messages[0].sequence, batch.first);
     let within = &messages[1..messages.len() - 1];
@@ -271,13 +271,13 @@ proptest! {
         let written = Rule { expressions, comment };
         // A rule of its own has no number: the operation that removes one has.
         let removal = Operation::DeleteRule { chain: Arc::clone(&chain), handle: 7 };
-        let removed = sent(Family::Ip, removal, |message| listed(message, Family::Ip).map(|rule| rule.handle()));
-        prop_assert_eq!(removed, [Ok(7)]);
+        let removed = sent(Family::Ip, removal, |message| listed(message, Family::Ip).map(|rule| rule.map(|rule| rule.handle())));
+        prop_assert_eq!(removed, [Ok(Some(7))]);
         let operation = Operation::InsertRule { chain: Arc::clone(&chain), rule: written.clone() };
         let read = sent(Family::Ip, operation, |message| {
             let payload = [message.payload, &HANDLE].concat();
             let message = Message { payload: &payload, ..*message };
-            let rule = listed(&message, Family::Ip).expect("a chain and a handle");
+            let rule = listed(&message, Family::Ip).expect("a chain and a handle").expect("its name is UTF-8");
             let target = rule.leads_to().map(Arc::from);
             (Arc::from(rule.chain()), rule.handle(), target, rule.decode())
         });
@@ -326,7 +326,7 @@ proptest! {
     ) {
         let mut transaction = Transaction::new(Family::Ip, "table".into());
         transaction.operations.push(Operation::AddRule { chain: "c".into(), rule: Rule { expressions, comment: None } });
-        let mut bytes = encode(&transaction, 1).bytes;
+        let mut bytes = encode(&transaction, None, 1).bytes;
         let at = at.index(bytes.len());
         bytes[at] = byte;
         for message in Messages::parse(&bytes) {
@@ -337,7 +337,7 @@ proptest! {
 
 fn decode_all(message: &Message<'_>) {
     let _ = (
-        table(message),
+        table_state(message),
         chain(message),
         set(message),
         elements(message),
@@ -347,6 +347,77 @@ fn decode_all(message: &Message<'_>) {
         generation(message),
         message.errno(),
     );
+}
+
+/// `iptables-nft -t nat -N $'caf\xe9'`, or anybody in a locale of before: one such chain made the whole
+/// table unreadable, as long as it was there.
+#[test]
+fn a_name_that_is_not_utf_8_is_nobodys_error() {
+    let bad = |message: &Message<'_>| {
+        let name = message
+            .payload
+            .windows(4)
+            .position(|bytes| bytes == b"cafe");
+        let at = name.expect("the name") + 3;
+        let mut payload = message.payload.to_vec();
+        payload[at] = 0xe9;
+        [payload.as_slice(), &HANDLE].concat()
+    };
+    let chain = Operation::AddChain(Chain {
+        name: "cafe".into(),
+        hook: None,
+    });
+    let read = sent(Family::Ip, chain, |message| {
+        let payload = bad(message);
+        let damaged = Message {
+            payload: &payload,
+            ..*message
+        };
+        (
+            foreign_chain(message).is_ok_and(|chain| chain.is_some()),
+            foreign_chain(&damaged),
+        )
+    });
+    assert_eq!(read, [(true, Ok(None))]);
+    let rule = Operation::AddRule {
+        chain: "cafe".into(),
+        rule: Rule {
+            expressions: vec![Expression::Immediate(Verdict::Jump("theirs".into()))],
+            comment: None,
+        },
+    };
+    let read = sent(Family::Ip, rule, |message| {
+        let payload = bad(message);
+        let message = Message {
+            payload: &payload,
+            ..*message
+        };
+        let is_listed = listed(&message, Family::Ip).map(|rule| rule.is_some());
+        (is_listed, jump(&message, Family::Ip))
+    });
+    assert_eq!(read, [(Ok(false), Ok(None))]);
+    let nameless = Message {
+        kind: 0,
+        flags: 0,
+        sequence: 0,
+        port: 0,
+        payload: &[2, 0, 0, 0],
+    };
+    assert!(foreign_chain(&nameless).is_err(), "it has no name at all");
+}
+
+#[test]
+fn a_transaction_begins_with_the_generation_that_it_is_for() {
+    let mut transaction = Transaction::new(Family::Ip, "table".into());
+    transaction.operations.push(Operation::AddTable);
+    for generation in [None, Some(7)] {
+        let batch = encode(&transaction, generation, 1);
+        let messages = Messages::parse(&batch.bytes);
+        let named: Vec<_> = messages
+            .map(|message| message.attributes().u32(1))
+            .collect();
+        assert_eq!(named, [generation, None, None]);
+    }
 }
 
 #[test]

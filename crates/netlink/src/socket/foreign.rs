@@ -2,10 +2,30 @@
 
 use std::io::ErrorKind;
 
+use rustix::io::Errno;
+
 use super::{ObserveError, Socket};
-use crate::nf_tables::{self, Family, ForeignChain, Jump, ListedRule};
+use crate::nf_tables::{
+    self, Chain, DecodeError, Extension, Family, ForeignChain, Jump, ListedRule, TableState,
+};
+use crate::wire::Message;
 
 impl Socket {
+    /// Whether a table is there. Asks for this one alone.
+    pub fn observe_table(&mut self, family: Family, name: &str) -> Result<bool, ObserveError> {
+        Ok(self.observe_table_state(family, name)?.is_some())
+    }
+
+    /// Whether packets come to the chains of a table; `None` where there is no such table.
+    pub fn observe_table_state(
+        &mut self,
+        family: Family,
+        name: &str,
+    ) -> Result<Option<TableState>, ObserveError> {
+        let encode = |sequence| nf_tables::encode_get_table(family, name, sequence);
+        found(self.ask("a table", encode, nf_tables::table_state))
+    }
+
     /// Whether somebody's table has a chain of this name. Asks for this one alone: it costs the same
     /// where there are thousands.
     pub fn observe_chain(
@@ -14,18 +34,42 @@ impl Socket {
         table: &str,
         chain: &str,
     ) -> Result<bool, ObserveError> {
+        Ok(self.observe_one_chain(family, table, chain)?.is_some())
+    }
+
+    /// A chain of somebody's table, or why it is none that this crate has a value for; `None` where
+    /// there is none of this name. Asks for this one alone.
+    pub fn observe_one_chain(
+        &mut self,
+        family: Family,
+        table: &str,
+        chain: &str,
+    ) -> Result<Option<Result<Chain, DecodeError>>, ObserveError> {
         let encode = |sequence| nf_tables::encode_get_chain(family, table, chain, sequence);
-        match self.ask("a chain", encode, |_| Ok(())) {
-            Ok(()) => Ok(true),
-            // ENOENT: the table or the chain is not there.
-            Err(ObserveError::Refused { source, .. }) if source.kind() == ErrorKind::NotFound => {
+        let decode = |message: &Message<'_>| nf_tables::chain(message).map(|(_, chain)| chain);
+        found(self.ask("a chain", encode, decode))
+    }
+
+    /// Whether rules of `family` can have a match or target of iptables; the kernel loads its module
+    /// for that. A kernel without nft_compat refuses to answer, with EINVAL.
+    pub fn observe_extension(
+        &mut self,
+        family: Family,
+        extension: Extension<'_>,
+    ) -> Result<bool, ObserveError> {
+        let encode = |sequence| nf_tables::encode_get_extension(family, extension, sequence);
+        match self.ask("a match or target", encode, |_| Ok(())) {
+            // Of that name there is one, but none of that revision (xt_find_revision).
+            Err(ObserveError::Refused { source, .. })
+                if Errno::from_io_error(&source) == Some(Errno::PROTONOSUPPORT) =>
+            {
                 Ok(false)
             }
-            Err(error) => Err(error),
+            answer => Ok(found(answer)?.is_some()),
         }
     }
 
-    /// All chains of somebody's table.
+    /// All chains of somebody's table whose names are UTF-8.
     pub fn observe_foreign_chains(
         &mut self,
         family: Family,
@@ -33,10 +77,11 @@ impl Socket {
     ) -> Result<Vec<ForeignChain>, ObserveError> {
         let kind = nf_tables::request::GET_CHAIN;
         let decode = nf_tables::foreign_chain;
-        self.observe("chains", kind, family, Some(table), None, decode)
+        let chains = self.observe("chains", kind, family, Some(table), None, decode)?;
+        Ok(chains.into_iter().flatten().collect())
     }
 
-    /// Those rules of somebody's table that lead to another chain.
+    /// Those rules of somebody's table that lead to another chain; both names are UTF-8.
     pub fn observe_jumps(
         &mut self,
         family: Family,
@@ -50,7 +95,8 @@ impl Socket {
     }
 
     /// What `choose` makes of the rules of a table, or of one chain of it, in order within each
-    /// chain. Rules of which it makes nothing cost a look at their beginning.
+    /// chain. Rules of which it makes nothing cost a look at their beginning. It is not asked about
+    /// those in chains whose names are not UTF-8.
     pub fn observe_chosen_rules<T>(
         &mut self,
         family: Family,
@@ -62,9 +108,20 @@ impl Socket {
         let rules = self.observe("rules", kind, family, Some(table), chain, |message| {
             let rule = nf_tables::listed(message, family)?;
             // Kernels before 4.10 list those of other chains, too.
-            let is_asked_for = chain.is_none_or(|chain| chain == rule.chain());
-            Ok(is_asked_for.then(|| choose(&rule)).flatten())
+            let rule = rule.filter(|rule| chain.is_none_or(|chain| chain == rule.chain()));
+            Ok(rule.as_ref().and_then(&choose))
         })?;
         Ok(rules.into_iter().flatten().collect())
+    }
+}
+
+/// `None` where the kernel says that it has no such thing: ENOENT.
+fn found<T>(answer: Result<T, ObserveError>) -> Result<Option<T>, ObserveError> {
+    match answer {
+        Ok(object) => Ok(Some(object)),
+        Err(ObserveError::Refused { source, .. }) if source.kind() == ErrorKind::NotFound => {
+            Ok(None)
+        }
+        Err(error) => Err(error),
     }
 }

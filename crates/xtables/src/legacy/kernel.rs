@@ -1,15 +1,21 @@
 //! What is asked of the kernel, and what it answers, as values.
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::fs::FileExt as _;
+use std::path::PathBuf;
+use std::sync::OnceLock;
+use std::thread;
+use std::time::Duration;
 
+use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 use thiserror::Error;
 
+use super::failure::passes;
 use super::layout::{
-    ADD_COUNTERS, COUNTERS, GET_ENTRIES, HOOKS, INFO, REPLACE_COUNTERS_NUMBER, TABLE_NAME,
+    ADD_COUNTERS, COUNTERS, GET_ENTRIES, HOOKS, INFO, REPLACE, REPLACE_COUNTERS_NUMBER, TABLE_NAME,
     read_u32, write,
 };
 use super::socket_option;
@@ -18,6 +24,10 @@ use crate::Family;
 /// How often a table is read anew because somebody replaced it between the question for its size and
 /// that for its entries.
 const READ_ATTEMPTS: u32 = 20;
+/// How often counters are given back that the kernel had no memory to take.
+const COUNTERS_ATTEMPTS: u32 = 10;
+/// Between two of these attempts. All wait for the lock meanwhile.
+const COUNTERS_PAUSE: Duration = Duration::from_millis(10);
 /// More than the names of all tables that there are (five, and room for others).
 const NAMES: usize = 4096;
 
@@ -27,7 +37,9 @@ pub(crate) struct Kernel {
     socket: OwnedFd,
     /// The list of tables that are there, of the namespace in which it was opened. The kernel has
     /// none as long as nothing has loaded `ip_tables`.
-    names: Option<File>,
+    names: OnceLock<File>,
+    /// The network namespace in which it was opened.
+    namespace: Option<PathBuf>,
     family: Family,
 }
 
@@ -58,10 +70,20 @@ pub(crate) struct Snapshot {
 #[derive(Debug)]
 pub(crate) struct Replacement {
     pub(crate) info: Info,
-    /// The entries, behind [`REPLACE`](super::layout::REPLACE) bytes of room.
+    /// The entries, behind [`REPLACE`] bytes of room.
     pub(crate) argument: Vec<u8>,
     /// For each entry, which of those before it was, if any: whose counters it keeps.
     pub(crate) before: Vec<Option<u32>>,
+}
+
+/// Counters that were taken from a table and are to be given back.
+#[derive(Debug)]
+pub(crate) struct Counters {
+    /// Those of the entries that were there before.
+    before: Vec<u8>,
+    /// Room for those of the entries that are there now, behind [`ADD_COUNTERS`] bytes of something
+    /// else. Made before anything is taken: memory that is short must not cost anybody's counters.
+    argument: Vec<u8>,
 }
 
 /// Why the kernel did not do what it was asked for.
@@ -81,30 +103,48 @@ fn failed(step: &'static str) -> impl Fn(io::Error) -> KernelError {
 impl Kernel {
     /// Opens it in the network namespace of this thread.
     pub(crate) fn open(family: Family) -> io::Result<Kernel> {
-        let (domain, names) = match family {
-            Family::Ipv4 => (AddressFamily::INET, "ip_tables_names"),
-            Family::Ipv6 => (AddressFamily::INET6, "ip6_tables_names"),
+        let domain = match family {
+            Family::Ipv4 => AddressFamily::INET,
+            Family::Ipv6 => AddressFamily::INET6,
         };
         // The options are those of any socket of the family. iptables takes a raw one, for which
         // CAP_NET_ADMIN does not do.
         let socket = socket_with(domain, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
-        // Not /proc/net: that is of the process's first thread.
-        let names = match File::open(format!("/proc/thread-self/net/{names}")) {
-            Ok(file) => Some(file),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
-            Err(error) => return Err(error),
-        };
-        Ok(Kernel {
+        let kernel = Kernel {
             socket,
-            names,
+            names: OnceLock::new(),
+            namespace: observe_namespace(),
             family,
-        })
+        };
+        kernel.names()?;
+        Ok(kernel)
+    }
+
+    /// The list of tables that are there, once there is one.
+    fn names(&self) -> io::Result<Option<&File>> {
+        if let Some(names) = self.names.get() {
+            return Ok(Some(names));
+        }
+        // This thread may be in another namespace than the one that opened the socket.
+        if self.namespace != observe_namespace() {
+            return Ok(None);
+        }
+        let names = match self.family {
+            Family::Ipv4 => "ip_tables_names",
+            Family::Ipv6 => "ip6_tables_names",
+        };
+        // Not /proc/net: that is of the process's first thread.
+        match File::open(format!("/proc/thread-self/net/{names}")) {
+            Ok(file) => Ok(Some(self.names.get_or_init(|| file))),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        }
     }
 
     /// The names of the tables that are there; `None` where the kernel keeps no list. To ask for a
     /// table that is not there makes it, with hooks that every packet then passes.
     pub(crate) fn observe_names(&self) -> Result<Option<Vec<String>>, KernelError> {
-        let Some(file) = &self.names else {
+        let Some(file) = self.names().map_err(failed("look for"))? else {
             return Ok(None);
         };
         let mut text = vec![0; NAMES];
@@ -155,46 +195,94 @@ impl Kernel {
     /// Replaces a table that had `before` entries, and returns the counters that they had at that
     /// moment.
     pub(crate) fn commit_replacement(
-        &mut self,
+        &self,
         table: &str,
         replacement: &mut Replacement,
         before: u32,
-    ) -> Result<Vec<u8>, KernelError> {
-        let mut counters = vec![0; before as usize * COUNTERS];
+    ) -> Result<Counters, KernelError> {
+        let mut counters = Counters {
+            before: vec![0; before as usize * COUNTERS],
+            argument: vec![0; ADD_COUNTERS + replacement.before.len() * COUNTERS],
+        };
         replacement.write_header(table, before);
         let argument = &mut replacement.argument;
         socket_option::commit_replacement(
             self.socket.as_fd(),
             self.family,
             argument,
-            &mut counters,
+            &mut counters.before,
         )
         .map_err(failed("replace"))?;
         Ok(counters)
     }
 
     /// Adds to the counters of the table that `replacement` has become those which its entries had
-    /// before.
+    /// before. Nobody else has them any more: where memory is short, it is tried for a tenth of a
+    /// second.
     pub(crate) fn commit_counters(
-        &mut self,
+        &self,
         table: &str,
         replacement: &Replacement,
-        counters: &[u8],
+        counters: Counters,
     ) -> Result<(), KernelError> {
-        let mut argument = vec![0; ADD_COUNTERS + replacement.before.len() * COUNTERS];
-        write(&mut argument, 0, table.as_bytes());
+        let argument = counters.of(table, replacement);
+        commit_persistently(|| {
+            socket_option::commit_counters(self.socket.as_fd(), self.family, &argument)
+        })
+        .map_err(failed("restore the counters of"))
+    }
+}
+
+/// Which network namespace this thread is in.
+fn observe_namespace() -> Option<PathBuf> {
+    fs::read_link("/proc/thread-self/ns/net").ok()
+}
+
+fn commit_persistently(mut commit: impl FnMut() -> io::Result<()>) -> io::Result<()> {
+    let mut attempt = 1;
+    loop {
+        match commit() {
+            Err(error) if passes(&error) && attempt < COUNTERS_ATTEMPTS => {
+                attempt += 1;
+                thread::sleep(COUNTERS_PAUSE);
+            }
+            outcome => return outcome,
+        }
+    }
+}
+
+// === impl KernelError ===
+
+impl KernelError {
+    /// Whether nothing has loaded `ip_tables`, or `ip6_tables`.
+    pub(crate) fn has_no_tables(&self) -> bool {
+        Errno::from_io_error(&self.source) == Some(Errno::NOPROTOOPT)
+    }
+
+    /// Whether a match or target of a rule is not there, or says that it may not be where it is.
+    pub(crate) fn refuses_a_rule(&self) -> bool {
+        let errno = Errno::from_io_error(&self.source);
+        matches!(errno, Some(Errno::INVAL | Errno::NOENT))
+    }
+}
+
+// === impl Counters ===
+
+impl Counters {
+    /// What to tell the kernel of them.
+    fn of(mut self, table: &str, replacement: &Replacement) -> Vec<u8> {
+        write(&mut self.argument, 0, table.as_bytes());
         let number = replacement.info.entries.to_ne_bytes();
-        write(&mut argument, TABLE_NAME, &number);
-        let (_, places) = argument.split_at_mut(ADD_COUNTERS);
+        write(&mut self.argument, TABLE_NAME, &number);
+        let (_, places) = self.argument.split_at_mut(ADD_COUNTERS);
         for (place, before) in places.chunks_exact_mut(COUNTERS).zip(&replacement.before) {
             let Some(before) = before else { continue };
             let start = *before as usize * COUNTERS;
-            if let Some(counters) = counters.get(start..start + COUNTERS) {
+            if let Some(counters) = self.before.get(start..start + COUNTERS) {
                 place.copy_from_slice(counters);
             }
         }
-        socket_option::commit_counters(self.socket.as_fd(), self.family, &argument)
-            .map_err(failed("restore the counters of"))
+        self.argument
     }
 }
 
@@ -248,10 +336,67 @@ impl Replacement {
         write(header, REPLACE_COUNTERS_NUMBER, &before.to_ne_bytes());
     }
 
-    #[cfg(test)]
     pub(crate) fn entries(&self) -> &[u8] {
-        self.argument
-            .get(super::layout::REPLACE..)
-            .unwrap_or_default()
+        self.argument.get(REPLACE..).unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+impl Snapshot {
+    /// One whose two halves need not belong together.
+    pub(super) fn made(info: Info, entries: &[u8]) -> Snapshot {
+        let mut argument = vec![0; GET_ENTRIES];
+        argument.extend_from_slice(entries);
+        Snapshot { info, argument }
+    }
+}
+
+#[cfg(test)]
+impl Kernel {
+    /// As it is where nothing has loaded `ip_tables`: there is no list, and a socket that knows no
+    /// such option.
+    pub(super) fn without_tables(family: Family) -> io::Result<Kernel> {
+        let kind = SocketType::RAW;
+        let socket = socket_with(AddressFamily::NETLINK, kind, SocketFlags::CLOEXEC, None)?;
+        Ok(Kernel {
+            socket,
+            names: OnceLock::new(),
+            namespace: None,
+            family,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    #[test]
+    fn counters_are_given_back_as_soon_as_there_is_memory() {
+        let mut failures = vec![Errno::INTR, Errno::AGAIN, Errno::NOMEM];
+        let outcome = commit_persistently(|| failures.pop().map_or(Ok(()), |e| Err(e.into())));
+        outcome.expect("it is tried again");
+        assert_eq!(failures, []);
+        for (errno, expected) in [(Errno::INVAL, 1), (Errno::NOMEM, COUNTERS_ATTEMPTS)] {
+            let mut attempts = 0;
+            let outcome = commit_persistently(|| {
+                attempts += 1;
+                Err(errno.into())
+            });
+            let error = outcome.expect_err("it fails every time");
+            assert_eq!(Errno::from_io_error(&error), Some(errno));
+            assert_eq!(attempts, expected, "{errno}");
+        }
+    }
+
+    #[test]
+    fn a_list_of_tables_is_found_that_was_not_there_at_first() {
+        let mut kernel = Kernel::open(Family::Ipv4).expect("every kernel has IPv4");
+        kernel.names = OnceLock::new();
+        let names = kernel.observe_names().expect("it can be read");
+        let is_there = Path::new("/proc/thread-self/net/ip_tables_names").exists();
+        assert_eq!(names.is_some(), is_there);
     }
 }

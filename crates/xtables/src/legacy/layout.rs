@@ -28,6 +28,9 @@ pub(super) const REPLACE: usize = 96;
 pub(super) const REPLACE_COUNTERS_NUMBER: usize = 84;
 /// `ipt_replace.counters`.
 pub(super) const REPLACE_COUNTERS: usize = 88;
+/// Bytes of entries that are too many: with `struct xt_table_info`, which the kernel puts before
+/// them, they are `XT_MAX_TABLE_SIZE` (net/netfilter/x_tables.c).
+pub(super) const TABLE_END: u32 = 512 * 1024 * 1024 - 64;
 /// Where the counters begin in `struct xt_counters_info`: name, number, padding.
 pub(super) const ADD_COUNTERS: usize = 40;
 /// `sizeof(struct xt_counters)`: packets, bytes.

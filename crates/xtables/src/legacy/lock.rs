@@ -12,6 +12,7 @@ use rustix::fs::{FlockOperation, Mode, OFlags, flock, fstat, major, minor, open}
 use rustix::io::Errno;
 use thiserror::Error;
 
+use super::failure::passes;
 use crate::Fault;
 
 /// Between the first two attempts. iptables holds the lock for a few milliseconds.
@@ -149,6 +150,9 @@ impl LockError {
     pub(super) fn fault(&self) -> Fault {
         match self {
             LockError::Held { .. } => Fault::Passing,
+            LockError::Open { source, .. } | LockError::Lock { source, .. } if passes(source) => {
+                Fault::Passing
+            }
             LockError::Open { .. } | LockError::Lock { .. } => Fault::Impossible,
         }
     }
@@ -167,5 +171,23 @@ mod tests {
         assert_eq!(parse_holder(locks, (0, 0x19), 77), Some(13));
         assert_eq!(parse_holder(locks, (0, 0x1a), 77), None);
         assert_eq!(parse_holder("2: FLOCK", (0, 0x19), 77), None);
+    }
+
+    #[test]
+    fn a_process_without_a_free_descriptor_tries_again() {
+        let open = |errno: Errno| LockError::Open {
+            path: PathBuf::from("lock"),
+            source: errno.into(),
+        };
+        let lock = |errno: Errno| LockError::Lock {
+            path: PathBuf::from("lock"),
+            source: errno.into(),
+        };
+        for error in [open(Errno::MFILE), open(Errno::NFILE), lock(Errno::NOLCK)] {
+            assert_eq!(error.fault(), Fault::Passing, "{error:?}");
+        }
+        for error in [open(Errno::ACCESS), open(Errno::ROFS), lock(Errno::BADF)] {
+            assert_eq!(error.fault(), Fault::Impossible, "{error:?}");
+        }
     }
 }

@@ -1,6 +1,6 @@
 //! A table with some of our chains changed, and everything else where it was.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -10,7 +10,8 @@ use super::blob::{Chain, Kind, Table, To};
 use super::decode_entry;
 use super::entry::{Unfit, Writer};
 use super::kernel::{Info, Replacement};
-use super::layout::{EXTENSION, REPLACE, STANDARD_TARGET, read_u16, write};
+use super::layout::{EXTENSION, REPLACE, STANDARD_TARGET, TABLE_END, read_u16, write};
+use super::predecessors::Predecessors;
 use crate::{BuiltIn, Family, Rule, TableChange};
 
 /// Why a change cannot be made to a table.
@@ -24,8 +25,8 @@ pub(super) enum Obstacle {
     Used { chain: String, by: String },
     #[error("the table has no chain {0}")]
     NoSuchHook(BuiltIn),
-    #[error("the table would be longer than its length can say")]
-    Length,
+    #[error("the table would take {0} bytes or more, and the kernel takes less than {TABLE_END}")]
+    Length(usize),
     #[error("failed to write an entry")]
     Unfit {
         #[source]
@@ -121,7 +122,7 @@ pub(super) fn compile_replacement(
     build.copy(table.end()..table.end() + 1)?;
     build.fill_in_jumps()?;
     new.size = build.offset()?;
-    new.entries = u32::try_from(build.before.len()).map_err(|_| Obstacle::Length)?;
+    new.entries = check_length(build.before.len())?;
     Ok(Replacement {
         info: new,
         argument: build.writer.bytes,
@@ -142,6 +143,14 @@ pub(super) fn hook_number(chain: BuiltIn) -> usize {
         BuiltIn::Output => 3,
         BuiltIn::Postrouting => 4,
     }
+}
+
+/// `length`, if entries may be that long together. The kernel says of a longer table that it has no
+/// memory for it, as it does of any other when that is true: this would be tried for ever.
+pub(super) fn check_length(length: usize) -> Result<u32, Obstacle> {
+    let fits = u32::try_from(length).ok();
+    fits.filter(|length| *length < TABLE_END)
+        .ok_or(Obstacle::Length(length))
 }
 
 fn text(name: &[u8]) -> String {
@@ -217,7 +226,7 @@ impl<'a> Plan<'a> {
 impl Build<'_> {
     /// Where the next entry begins.
     fn offset(&self) -> Result<u32, Obstacle> {
-        u32::try_from(self.writer.bytes.len() - REPLACE).map_err(|_| Obstacle::Length)
+        check_length(self.writer.bytes.len() - REPLACE)
     }
 
     /// Writes the rules of a hook: `ours`, then those of others. Where ours are there already they
@@ -295,22 +304,13 @@ impl Build<'_> {
         Ok(())
     }
 
-    /// Writes `rules`. Those that were among the entries `old` in this order keep their counters.
+    /// Writes `rules`. Those that were among the entries `old` keep their counters.
     fn write(&mut self, rules: &[Rule], old: &[usize]) -> Result<(), Obstacle> {
-        let table = self.table;
-        let family = self.writer.family;
-        let mut old = old
-            .iter()
-            .map(|number| (*number, decode_entry(table, *number, family)))
-            .collect::<VecDeque<_>>();
+        let mut old = Predecessors::of(self.table, old, self.writer.family);
         for rule in rules {
-            let same = old
-                .iter()
-                .position(|(_, before)| before.as_ref() == Some(rule));
-            let before = same.and_then(|same| old.drain(..=same).next_back());
             self.new_entry(|writer| writer.rule(rule))?;
-            if let (Some((number, _)), Some(last)) = (before, self.before.last_mut()) {
-                *last = u32::try_from(number).ok();
+            if let Some(last) = self.before.last_mut() {
+                *last = old.take(rule);
             }
             if let Some(chain) = rule.leads_to() {
                 let verdict = self.writer.bytes.len() - (STANDARD_TARGET - EXTENSION);
@@ -356,7 +356,7 @@ impl Build<'_> {
 
     fn fill_in(&mut self, verdict: usize, offset: usize) -> Result<(), Obstacle> {
         // Offsets are the positive half of a C int.
-        let offset = i32::try_from(offset).map_err(|_| Obstacle::Length)?;
+        let offset = i32::try_from(offset).map_err(|_| Obstacle::Length(offset))?;
         write(&mut self.writer.bytes, verdict, &offset.to_ne_bytes());
         Ok(())
     }
@@ -369,7 +369,7 @@ impl Obstacle {
     pub(super) fn is_about_content(&self) -> bool {
         match self {
             Obstacle::Absent(_) | Obstacle::Missing(_) | Obstacle::Used { .. } => true,
-            Obstacle::NoSuchHook(_) | Obstacle::Length | Obstacle::Unfit { .. } => false,
+            Obstacle::NoSuchHook(_) | Obstacle::Length(_) | Obstacle::Unfit { .. } => false,
         }
     }
 }

@@ -1,14 +1,21 @@
 //! Tables made by hand: what is changed in them, what stays, and what happens when they are damaged.
 
+mod absence;
+mod damage;
+
 use std::collections::BTreeMap;
+use std::net::Ipv4Addr;
+use std::ops::Range;
 
 use proptest::collection::{btree_map, vec};
 use proptest::prelude::*;
 use proptest::sample::Index;
 
+use super::blob::Unreadable;
 use super::entry::Writer;
+use super::kernel::Info;
 use super::layout::Layout;
-use super::replacement::Obstacle;
+use super::replacement::{Obstacle, check_length};
 use super::*;
 use crate::generate;
 use crate::{AddressMatch, InterfaceMatch, Match, Protocol, States, Target};
@@ -17,14 +24,18 @@ const OURS: &str = "SIGNPOST-";
 const THEIRS: &str = "KUBE-";
 /// The hooks of table nat, by number.
 const NAT: [usize; 4] = [0, 1, 3, 4];
+/// Of one Service.
+const ENDPOINTS: u32 = 10_000;
+/// Ten times what it takes without optimization on a machine that does other things, too.
+const IN_NO_TIME: Duration = Duration::from_secs(5);
 const FAMILIES: [Family; 2] = [Family::Ipv4, Family::Ipv6];
 
 /// A table with its entries.
 #[derive(Debug, Clone)]
-struct Made {
+pub(super) struct Made {
     family: Family,
-    info: Info,
-    entries: Vec<u8>,
+    pub(super) info: Info,
+    pub(super) entries: Vec<u8>,
 }
 
 impl Made {
@@ -133,7 +144,7 @@ fn jump(chain: &str) -> Rule {
 
 /// Others' rules, among them one that leads nowhere, one of a target that we do not know, and one
 /// that leads to a chain behind ours.
-fn with_others(family: Family) -> Made {
+pub(super) fn with_others(family: Family) -> Made {
     let unknown = Rule {
         matches: vec![Match::Mark { value: 1, mask: 1 }],
         ..Rule::always(Target::Mark { value: 7, mask: 7 })
@@ -270,7 +281,51 @@ fn a_rule_that_its_chain_had_before_keeps_its_counters() {
     // Four policies, the head of ours, its three rules and its end, the end of the table.
     assert_eq!(before[4..9], [None; 5]);
     let (_, before) = made.change(OURS, &[step(&[2, 9, 3, 1])]).expect("it fits");
-    assert_eq!(before[4..9], [Some(4), Some(6), None, Some(7), None]);
+    assert_eq!(before[4..9], [Some(4), Some(6), None, Some(7), Some(5)]);
+}
+
+/// To look for each rule of a chain among all that it had took 16 seconds for these, with the lock
+/// held: one endpoint less changes the probability of every other.
+#[test]
+fn a_chain_of_ten_thousand_endpoints_loses_one_in_no_time() {
+    let rules = |endpoints: Range<u32>| {
+        let number = endpoints.len();
+        let rules = endpoints.enumerate().map(|(place, endpoint)| Rule {
+            matches: vec![Match::Random {
+                probability: Match::CERTAIN / u32::try_from(number - place).expect("few"),
+            }],
+            ..Rule::always(Target::DestinationNat {
+                address: Ipv4Addr::from_bits(0x0a00_0000 + endpoint).into(),
+                port: 8080,
+            })
+        });
+        rules.collect::<Vec<_>>()
+    };
+    let step = |rules: &[Rule]| change(&[("SIGNPOST-A", rules)], &[], &[]);
+    let more = rules(0..ENDPOINTS);
+    let made = Made::empty(Family::Ipv4);
+    let (made, _) = made.change(OURS, &[step(&more)]).expect("it fits");
+    let start = Instant::now();
+    // Half of them stay as they were, and the other half do not.
+    let half = ENDPOINTS as usize / 2;
+    let fewer = [&more[half..], &rules(0..ENDPOINTS - 1)].concat();
+    let (_, before) = made.change(OURS, &[step(&fewer)]).expect("it fits");
+    assert!(start.elapsed() < IN_NO_TIME, "{:?}", start.elapsed());
+    assert_eq!(before[5], Some(5 + u32::try_from(half).expect("few")));
+    let kept = before[5..].iter().take_while(|before| before.is_some());
+    assert_eq!(kept.count(), half);
+}
+
+#[test]
+fn a_table_is_refused_that_the_kernel_has_never_memory_for() {
+    const MIB: usize = 1024 * 1024;
+    assert_eq!(check_length(511 * MIB).ok(), Some(511 * 1024 * 1024));
+    let error = check_length(512 * MIB).expect_err("it is too long");
+    assert!(!error.is_about_content());
+    assert_eq!(
+        error.to_string(),
+        "the table would take 536870912 bytes or more, and the kernel takes less than 536870848"
+    );
 }
 
 #[test]

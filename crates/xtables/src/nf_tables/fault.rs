@@ -1,6 +1,6 @@
 //! What to do about what the kernel, or the way to it, refused.
 
-use netlink::nf_tables::{Operation, Transaction};
+use netlink::nf_tables::{Expression, Extension, ExtensionKind, Operation, Transaction};
 use netlink::{CommitError, ObserveError, Refusal};
 use rustix::io::Errno;
 
@@ -13,11 +13,15 @@ pub(super) fn of_writing(error: &CommitError, transaction: &Transaction) -> Faul
         CommitError::Socket { .. } => return Fault::Changed,
         CommitError::Refused { at, source } => (*at, source),
     };
-    match Errno::from_io_error(source) {
+    match (Errno::from_io_error(source), operation_at(at, transaction)) {
         // A chain that something still leads to.
-        Some(Errno::BUSY) if is_removal(at, transaction) => Fault::Changed,
-        Some(errno) => of_errno(errno),
-        None => Fault::Refused,
+        (Some(Errno::BUSY), Some(Operation::DeleteChain(_))) => Fault::Changed,
+        // The table is there, or is added before: the kernel has no chains of that type.
+        (Some(Errno::NOENT), Some(Operation::AddChain(chain))) if chain.hook.is_some() => {
+            Fault::Impossible
+        }
+        (Some(errno), _) => of_errno(errno),
+        (None, _) => Fault::Refused,
     }
 }
 
@@ -46,15 +50,55 @@ fn of_errno(errno: Errno) -> Fault {
     }
 }
 
-/// Whether the kernel refused to remove a chain. Message 0 begins the transaction, and each of our
-/// operations is one message.
-fn is_removal(at: Refusal, transaction: &Transaction) -> bool {
+/// Whether somebody else's transaction has come before one that was made for a generation.
+pub(super) fn is_overtaken(error: &CommitError) -> bool {
+    has_errno(error, Errno::RESTART)
+}
+
+/// The matches and targets of the rule in which the kernel said that something is not there.
+pub(super) fn doubtful_extensions<'a>(
+    error: &CommitError,
+    transaction: &'a Transaction,
+) -> Vec<Extension<'a>> {
+    let rule = match error {
+        CommitError::Refused { at, .. } if has_errno(error, Errno::NOENT) => {
+            match operation_at(*at, transaction) {
+                Some(Operation::AddRule { rule, .. } | Operation::InsertRule { rule, .. }) => rule,
+                _ => return Vec::new(),
+            }
+        }
+        _ => return Vec::new(),
+    };
+    let extensions = rule.expressions.iter().filter_map(|expression| {
+        let (kind, module) = match expression {
+            Expression::Match(module) => (ExtensionKind::Match, module),
+            Expression::Target(module) => (ExtensionKind::Target, module),
+            _ => return None,
+        };
+        Some(Extension {
+            kind,
+            name: &module.name,
+            revision: module.revision,
+        })
+    });
+    extensions.collect()
+}
+
+fn has_errno(error: &CommitError, errno: Errno) -> bool {
+    match error {
+        CommitError::Refused { source, .. } => Errno::from_io_error(source) == Some(errno),
+        CommitError::Socket { .. } => false,
+    }
+}
+
+/// What the kernel refused. Message 0 begins the transaction, and each of our operations is one
+/// message.
+fn operation_at(at: Refusal, transaction: &Transaction) -> Option<&Operation> {
     let Refusal::Message(number) = at else {
-        return false;
+        return None;
     };
     let number = usize::try_from(number).unwrap_or(usize::MAX);
-    let operation = transaction.operations.get(number.wrapping_sub(1));
-    matches!(operation, Some(Operation::DeleteChain(_)))
+    transaction.operations.get(number.wrapping_sub(1))
 }
 
 #[cfg(test)]
@@ -64,6 +108,9 @@ mod tests {
     use netlink::nf_tables::Family;
 
     use super::*;
+    use crate::nf_tables::chains::base_chain;
+    use crate::nf_tables::encode::encode;
+    use crate::{BuiltIn, Rule, TableName, Target};
 
     fn refused(number: u32, errno: Errno) -> CommitError {
         CommitError::Refused {
@@ -92,6 +139,43 @@ mod tests {
             source: io::ErrorKind::TimedOut.into(),
         };
         assert_eq!(of(lost), Fault::Changed);
+    }
+
+    /// One Service with 6,000 endpoints and affinity, in a user namespace, where a send buffer is at
+    /// most `net.core.wmem_max`: all other Services waited for it without end.
+    #[test]
+    fn what_is_too_long_to_be_sent_is_refused() {
+        let too_long = CommitError::Refused {
+            at: Refusal::Length,
+            source: Errno::MSGSIZE.into(),
+        };
+        let transaction = Transaction::new(Family::Ip, "nat".into());
+        assert_eq!(of_writing(&too_long, &transaction), Fault::Refused);
+    }
+
+    #[test]
+    fn a_kernel_without_chains_of_a_type_is_told_from_a_rule_without_a_module() {
+        let mut transaction = Transaction::new(Family::Ip, "nat".into());
+        let chain = base_chain(TableName::Nat, BuiltIn::Output);
+        let rule = Rule::always(Target::Masquerade);
+        transaction.operations = vec![
+            Operation::AddChain(chain),
+            Operation::AddRule {
+                chain: "SIGNPOST-X".into(),
+                rule: encode(&rule, crate::Family::Ipv4),
+            },
+        ];
+        let of = |number| {
+            let error = refused(number, Errno::NOENT);
+            let doubtful = doubtful_extensions(&error, &transaction);
+            let names = doubtful.iter().map(Extension::to_string).collect();
+            (of_writing(&error, &transaction), names)
+        };
+        let (fault, names): (Fault, Vec<String>) = of(1);
+        assert_eq!((fault, names.len()), (Fault::Impossible, 0));
+        let (fault, names) = of(2);
+        assert_eq!(fault, Fault::Changed);
+        assert_eq!(names, ["target MASQUERADE (revision 0)"]);
     }
 
     #[test]

@@ -1,0 +1,73 @@
+//! Carrying out transactions.
+
+use std::io;
+
+use super::{CommitError, Refusal, Socket, is_too_long};
+use crate::nf_tables::{self, Transaction};
+use crate::wire::{ERROR, Messages};
+
+impl Socket {
+    /// Carries out `transaction`, whole or not at all, and waits for the kernel's word.
+    pub fn commit(&mut self, transaction: &Transaction) -> Result<(), CommitError> {
+        self.commit_batch(transaction, None)
+    }
+
+    /// As [`Socket::commit`], but only as long as the ruleset is of `generation`: after anybody else's
+    /// transaction, the kernel refuses this one with ERESTART. Kernels before 4.12 do not look at it.
+    pub fn commit_in(
+        &mut self,
+        generation: u32,
+        transaction: &Transaction,
+    ) -> Result<(), CommitError> {
+        self.commit_batch(transaction, Some(generation))
+    }
+
+    fn commit_batch(
+        &mut self,
+        transaction: &Transaction,
+        generation: Option<u32>,
+    ) -> Result<(), CommitError> {
+        if transaction.operations.is_empty() {
+            return Ok(());
+        }
+        let batch = nf_tables::encode(transaction, generation, self.next_sequence());
+        self.sequence = batch.last.wrapping_add(1);
+        let failed = |step| move |source: io::Error| CommitError::Socket { step, source };
+        self.send(&batch.bytes)
+            .map_err(|source| match is_too_long(&source) {
+                true => CommitError::Refused {
+                    at: Refusal::Length,
+                    source,
+                },
+                false => failed("send to")(source),
+            })?;
+        let mut refused: Option<CommitError> = None;
+        loop {
+            let length = self.receive().map_err(failed("receive from"))?;
+            for message in Messages::parse(&self.datagram[..length]) {
+                if message.kind != ERROR {
+                    continue;
+                }
+                let number = message.sequence.wrapping_sub(batch.first);
+                if number > batch.last.wrapping_sub(batch.first) {
+                    continue;
+                }
+                let errno = message.errno();
+                if errno != 0 && refused.is_none() {
+                    refused = Some(CommitError::Refused {
+                        at: match number {
+                            0 => Refusal::Commit,
+                            number => Refusal::Message(number),
+                        },
+                        source: io::Error::from_raw_os_error(errno),
+                    });
+                }
+                // Answers come in order, so the last message's is the last; an error of the commit
+                // itself bears the first number and is the only answer.
+                if message.sequence == batch.last || number == 0 {
+                    return refused.map_or(Ok(()), Err);
+                }
+            }
+        }
+    }
+}

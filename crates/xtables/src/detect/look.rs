@@ -1,0 +1,201 @@
+//! Looking at one family of one variant.
+
+use std::error::Error;
+use std::io;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use netlink::nf_tables::{Family as NfFamily, ListedRule};
+use netlink::{ObserveError, Socket};
+use rustix::io::Errno;
+
+use super::{HINT_TABLE, HINTS, Ours, Presence, TABLES};
+use crate::legacy::blob::Table;
+use crate::legacy::kernel::Kernel;
+use crate::{Family, Fault, Variant};
+
+/// For how long a look that fails is begun anew where the cause passes by itself: what a machine is
+/// short of for a moment is there again in one, and what it is short of for longer is not waited for.
+const PATIENCE: Duration = Duration::from_millis(200);
+/// Between two of these looks.
+const PAUSE: Duration = Duration::from_millis(20);
+/// Where the first packet of a connection comes to our rules, and the table of that chain.
+const ENTRANCE: (&str, &str) = ("nat", "PREROUTING");
+
+/// Why nothing was seen.
+#[derive(Debug)]
+pub(super) struct Failure {
+    pub(super) fault: Fault,
+    pub(super) source: Box<dyn Error + Send + Sync>,
+}
+
+/// Reads everything, and begins anew for a moment where that fails and may not the next time.
+pub(super) fn observe(variant: Variant, family: Family, prefix: &str) -> Result<Presence, Failure> {
+    observe_patiently(PATIENCE, || match variant {
+        Variant::NfTables => observe_nf_tables(family, prefix),
+        Variant::Legacy => observe_legacy(family, prefix),
+    })
+}
+
+/// What can be told without reading everything: that costs the same however much there is, and needs
+/// nobody to keep still.
+pub(super) fn observe_traces(variant: Variant, family: Family, prefix: &str) -> Ours {
+    let ours = match variant {
+        Variant::NfTables => observe_nf_tables_traces(family, prefix),
+        Variant::Legacy => observe_legacy_traces(family),
+    };
+    ours.unwrap_or(Ours::Unknown)
+}
+
+/// Carries out `look` until it succeeds, fails for good, or has failed for `patience`.
+pub(super) fn observe_patiently<T>(
+    patience: Duration,
+    mut look: impl FnMut() -> Result<T, Failure>,
+) -> Result<T, Failure> {
+    let start = Instant::now();
+    loop {
+        match look() {
+            Err(Failure {
+                fault: Fault::Passing,
+                ..
+            }) if start.elapsed() < patience => thread::sleep(PAUSE.min(patience)),
+            seen => return seen,
+        }
+    }
+}
+
+fn observe_nf_tables(family: Family, prefix: &str) -> Result<Presence, Failure> {
+    let family = NfFamily::from(family);
+    let mut presence = Presence::default();
+    let mut socket = match Socket::open() {
+        Ok(socket) => socket,
+        Err(error) if is_unsupported(error.source()) => return Ok(presence),
+        Err(error) => return Err(Failure::new(error)),
+    };
+    for table in TABLES {
+        match socket.observe_table(family, table) {
+            Ok(true) => {}
+            Ok(false) => {
+                presence.offered = true;
+                continue;
+            }
+            Err(ObserveError::Refused { source, .. }) if is_unsupported(Some(&source)) => {
+                return Ok(presence);
+            }
+            Err(error) => return Err(Failure::new(error)),
+        }
+        presence.offered = true;
+        let chains = socket.observe_foreign_chains(family, table);
+        // One after the other, and ours not at all: the larger a listing, the likelier somebody else
+        // changes something meanwhile, in whichever table, and it has to begin anew.
+        for chain in chains.map_err(Failure::new)? {
+            if chain.name.starts_with(prefix) {
+                presence.ours = Ours::Present;
+                continue;
+            }
+            presence.kubelet |= table == HINT_TABLE && HINTS.contains(&&*chain.name);
+            let of_others = |rule: &ListedRule<'_>| (!leads_to(rule, prefix)).then_some(());
+            let rules = socket.observe_chosen_rules(family, table, Some(&chain.name), of_others);
+            presence.rules += rules.map_err(Failure::new)?.len();
+        }
+    }
+    Ok(presence)
+}
+
+fn observe_nf_tables_traces(family: Family, prefix: &str) -> Result<Ours, Box<dyn Error>> {
+    let mut socket = Socket::open()?;
+    let (table, chain) = ENTRANCE;
+    let into_ours = |rule: &ListedRule<'_>| leads_to(rule, prefix).then_some(());
+    let entries = socket.observe_chosen_rules(family.into(), table, Some(chain), into_ours)?;
+    Ok(match entries.is_empty() {
+        true => Ours::Unlikely,
+        false => Ours::Present,
+    })
+}
+
+fn leads_to(rule: &ListedRule<'_>, prefix: &str) -> bool {
+    rule.leads_to().is_some_and(|to| to.starts_with(prefix))
+}
+
+fn observe_legacy(family: Family, prefix: &str) -> Result<Presence, Failure> {
+    let mut presence = Presence::default();
+    let kernel = match Kernel::open(family) {
+        Ok(kernel) => kernel,
+        Err(error) if is_unsupported(Some(&error)) => return Ok(presence),
+        Err(error) => return Err(Failure::new(error)),
+    };
+    let Some(names) = kernel.observe_names().map_err(Failure::new)? else {
+        return Ok(presence);
+    };
+    presence.offered = true;
+    for name in names.iter().filter(|name| TABLES.contains(&name.as_str())) {
+        let snapshot = kernel.observe_snapshot(name).map_err(Failure::new)?;
+        match Table::parse(family, &snapshot.info, snapshot.entries()) {
+            Ok(table) => presence = presence.and(legacy_table(&table, name, prefix)),
+            // Somebody keeps something there that iptables could not read either.
+            Err(_) => presence.rules += snapshot.info.entries as usize,
+        }
+    }
+    Ok(presence)
+}
+
+fn legacy_table(table: &Table<'_>, name: &str, prefix: &str) -> Presence {
+    let is_hint = |chain: &[u8]| HINTS.iter().any(|hint| hint.as_bytes() == chain);
+    let mut presence = Presence::default();
+    for chain in &table.chains {
+        if chain.begins_with(prefix) {
+            presence.ours = Ours::Present;
+            continue;
+        }
+        presence.kubelet |= name == HINT_TABLE && chain.name().is_some_and(is_hint);
+        let rules = chain.rules.clone();
+        let of_others = rules.filter(|rule| !table.leads_to_prefix(*rule, prefix));
+        presence.rules += of_others.count();
+    }
+    presence
+}
+
+/// A table is on the kernel's list from when somebody has asked for it.
+fn observe_legacy_traces(family: Family) -> Result<Ours, Box<dyn Error>> {
+    let (nat, _) = ENTRANCE;
+    let names = Kernel::open(family)?.observe_names()?.unwrap_or_default();
+    let is_listed = |table| names.iter().any(|name| name == table);
+    Ok(match (is_listed(nat), is_listed("filter")) {
+        (true, _) => Ours::Likely,
+        (false, true) => Ours::Unlikely,
+        (false, false) => Ours::None,
+    })
+}
+
+/// Whether the kernel has been built without what was asked for, or has not loaded it.
+fn is_unsupported(error: Option<&(dyn Error + 'static)>) -> bool {
+    let error = error.and_then(|error| error.downcast_ref::<io::Error>());
+    matches!(
+        error.and_then(Errno::from_io_error),
+        Some(
+            Errno::AFNOSUPPORT
+                | Errno::PROTONOSUPPORT
+                | Errno::NOPROTOOPT
+                | Errno::OPNOTSUPP
+                // nfnetlink does not know the subsystem.
+                | Errno::INVAL
+        )
+    )
+}
+
+// === impl Failure ===
+
+impl Failure {
+    fn new(source: impl Error + Send + Sync + 'static) -> Failure {
+        let error: &(dyn Error + 'static) = &source;
+        let fault = match error.downcast_ref() {
+            // Somebody else was too busy, or an answer did not come.
+            Some(ObserveError::Unsteady { .. } | ObserveError::Socket { .. }) => Fault::Passing,
+            _ => Fault::of_opening(error),
+        };
+        Failure {
+            fault,
+            source: source.into(),
+        }
+    }
+}

@@ -1,0 +1,159 @@
+use std::io;
+use std::time::Duration;
+
+use rustix::io::Errno;
+
+use super::look::{Failure, observe_patiently};
+use super::*;
+
+fn presence(rules: usize, kubelet: bool) -> Presence {
+    Presence {
+        offered: true,
+        rules,
+        kubelet,
+        ours: Ours::None,
+    }
+}
+
+/// Failure story T36 (cilium#28260, kube-router#1069).
+#[test]
+fn t36_the_variant_of_the_others_is_chosen_and_a_split_is_told() {
+    let chosen = |nf_tables, legacy| {
+        let Choice {
+            variant,
+            why,
+            split,
+        } = Found { nf_tables, legacy }.choose();
+        (variant, why, split.is_some())
+    };
+    let none = presence(0, false);
+    let absent = Presence::default();
+    let (nf, legacy) = (Variant::NfTables, Variant::Legacy);
+    for (found, expected) in [
+        ((none, none), (nf, Why::Preferred, false)),
+        ((absent, none), (legacy, Why::Alone, false)),
+        ((none, absent), (nf, Why::Alone, false)),
+        ((absent, absent), (legacy, Why::Alone, false)),
+        ((none, presence(0, true)), (legacy, Why::Kubelet, false)),
+        (
+            (presence(9, false), presence(2, true)),
+            (legacy, Why::Kubelet, true),
+        ),
+        (
+            (presence(9, true), presence(2, true)),
+            (nf, Why::MoreRules, true),
+        ),
+        ((none, presence(1, false)), (legacy, Why::MoreRules, false)),
+        (
+            (presence(3, false), presence(3, false)),
+            (nf, Why::Preferred, true),
+        ),
+    ] {
+        assert_eq!(chosen(found.0, found.1), expected, "{found:?}");
+    }
+}
+
+#[test]
+fn a_split_is_told_with_its_numbers() {
+    let found = Found {
+        nf_tables: presence(12, false),
+        legacy: presence(3, false),
+    };
+    let split = found.choose().split.expect("both hold rules of others");
+    assert_eq!(
+        split.to_string(),
+        "others have 12 rules in iptables-nft and 3 in iptables-legacy"
+    );
+}
+
+fn failure(fault: Fault) -> Failure {
+    let source: io::Error = Errno::MFILE.into();
+    Failure {
+        fault,
+        source: source.into(),
+    }
+}
+
+/// A process that was out of file descriptors for a moment when it started took its legacy rules for
+/// gone, and wrote all of them to nf_tables.
+#[test]
+fn a_look_that_failed_once_is_taken_again() {
+    let minute = Duration::from_secs(60);
+    let mut looks = 0;
+    let seen = observe_patiently(minute, || {
+        looks += 1;
+        match looks {
+            1 | 2 => Err(failure(Fault::Passing)),
+            _ => Ok("everything"),
+        }
+    });
+    assert_eq!(seen.ok(), Some("everything"));
+    let mut looks = 0;
+    let mut look = |fault, patience| {
+        looks = 0;
+        let seen: Result<(), _> = observe_patiently(patience, || {
+            looks += 1;
+            Err(failure(fault))
+        });
+        (seen.err().map(|failure| failure.fault), looks)
+    };
+    let never = (Some(Fault::Impossible), 1);
+    assert_eq!(look(Fault::Impossible, minute), never);
+    let short = look(Fault::Passing, Duration::from_millis(1));
+    assert_eq!(short.0, Some(Fault::Passing));
+}
+
+#[test]
+fn what_is_short_for_a_moment_is_no_reason_to_give_up() {
+    for (errno, fault) in [
+        (Errno::MFILE, Fault::Passing),
+        (Errno::NFILE, Fault::Passing),
+        (Errno::NOMEM, Fault::Passing),
+        (Errno::INTR, Fault::Passing),
+        (Errno::PERM, Fault::Impossible),
+        (Errno::AFNOSUPPORT, Fault::Impossible),
+    ] {
+        let error = crate::OpenError::new(io::Error::from(errno));
+        assert_eq!(error.fault, fault, "{errno:?}");
+        // As well below other errors.
+        assert_eq!(crate::OpenError::new(error).fault, fault, "{errno:?}");
+    }
+}
+
+/// Rules of ours are never moved away from where they are known to be for a look that failed.
+#[test]
+fn where_a_look_failed_ours_stay_where_they_are() {
+    let with = |ours| Presence {
+        ours,
+        ..presence(0, false)
+    };
+    let (nf, legacy) = (Some(Variant::NfTables), Some(Variant::Legacy));
+    for (found, expected) in [
+        // nf_tables changed all the time.
+        ((Ours::Present, Ours::None), nf),
+        ((Ours::Unlikely, Ours::Present), legacy),
+        ((Ours::Present, Ours::Present), nf),
+        ((Ours::Unlikely, Ours::None), nf),
+        // A legacy table could not be read, or not even the list of them.
+        ((Ours::None, Ours::Likely), legacy),
+        ((Ours::Present, Ours::Likely), nf),
+        ((Ours::Present, Ours::Unknown), nf),
+        ((Ours::None, Ours::Unknown), None),
+        ((Ours::Unknown, Ours::None), None),
+        ((Ours::Unknown, Ours::Likely), None),
+        ((Ours::Unknown, Ours::Unknown), None),
+    ] {
+        let known = Found {
+            nf_tables: with(found.0),
+            legacy: with(found.1),
+        };
+        assert_eq!(known.choose_without_counting(), expected, "{found:?}");
+    }
+    // A first start beside others in legacy tables.
+    let fresh = Found {
+        nf_tables: with(Ours::Unlikely),
+        legacy: presence(5, false),
+    };
+    assert_eq!(fresh.choose_without_counting(), legacy);
+    assert_eq!(fresh.suspected(), [Variant::NfTables]);
+}

@@ -1,0 +1,195 @@
+//! Why something did not succeed, and what to do.
+
+use std::error::Error;
+use std::io;
+
+use rustix::io::Errno;
+use thiserror::Error;
+
+use super::blob::Unreadable;
+use super::kernel::KernelError;
+use super::lock::LockError;
+use super::replacement::Obstacle;
+use crate::{Family, Fault};
+
+/// Why something did not succeed, and what to do.
+pub(super) struct Failure {
+    pub(super) fault: Fault,
+    pub(super) source: Box<dyn Error + Send + Sync>,
+}
+
+/// The kernel has no tables of a family, and will have none as long as it runs.
+#[derive(Debug, Error)]
+#[error("this kernel has no {0}")]
+pub(super) struct NoFamily(pub(super) Family);
+
+/// What a change was made for is not there.
+#[derive(Debug, Error)]
+#[error("chains or rules of ours are missing or have been added since the table was last read")]
+pub(super) struct Damaged;
+
+/// The kernel refuses what it holds itself. Some matches are looked at in the namespaces of whoever
+/// writes the table, which need not be those of whoever put them there.
+#[derive(Debug, Error)]
+#[error(
+    "the kernel refuses the table as it is, too: a rule of somebody else cannot be carried over, \
+     as those with -m cgroup --path or -m owner that were made in other namespaces"
+)]
+pub(super) struct NotCarriedOver {
+    source: KernelError,
+}
+
+/// Whether the cause passes by itself: something is short for a while, or a signal came.
+pub(super) fn passes(error: &io::Error) -> bool {
+    matches!(
+        Errno::from_io_error(error),
+        Some(
+            Errno::AGAIN
+                | Errno::INTR
+                | Errno::IO
+                | Errno::MFILE
+                | Errno::NFILE
+                | Errno::NOBUFS
+                | Errno::NOLCK
+                | Errno::NOMEM
+                | Errno::NOSPC
+        )
+    )
+}
+
+// === impl Failure ===
+
+impl Failure {
+    /// The kernel did not take a table.
+    pub(super) fn refused(error: KernelError) -> Failure {
+        let fault = match Errno::from_io_error(&error.source) {
+            _ if passes(&error.source) => Fault::Passing,
+            Some(
+                Errno::PERM | Errno::ACCESS | Errno::NOPROTOOPT | Errno::OPNOTSUPP | Errno::NOSYS,
+            ) => Fault::Impossible,
+            // ENOENT: a match or target that it does not have. EINVAL: one in a place where it may
+            // not be. ELOOP: chains that lead in a circle.
+            _ => Fault::Refused,
+        };
+        Failure {
+            fault,
+            source: error.into(),
+        }
+    }
+
+    /// The kernel did not take a table as it holds it.
+    pub(super) fn not_carried_over(error: KernelError) -> Failure {
+        match error.refuses_a_rule() {
+            true => Failure {
+                fault: Fault::Impossible,
+                source: NotCarriedOver { source: error }.into(),
+            },
+            false => Failure::refused(error),
+        }
+    }
+
+    /// A table was replaced, and something that was to follow did not.
+    pub(super) fn changed(error: KernelError) -> Failure {
+        Failure {
+            fault: Fault::Changed,
+            source: error.into(),
+        }
+    }
+
+    /// What a change says cannot be made of a table, which is as we left it or is not.
+    pub(super) fn obstructed(obstacle: Obstacle, is_as_left: bool) -> Failure {
+        // No chain comes or goes without the number of entries: a table that is as we left it never
+        // was what the change was made for.
+        let fault = match obstacle.is_about_content() && !is_as_left {
+            true => Fault::Changed,
+            false => Fault::Refused,
+        };
+        Failure {
+            fault,
+            source: obstacle.into(),
+        }
+    }
+
+    /// What was read is no table. `was_replaced`: it is another by now, so that it may be halves of
+    /// two.
+    pub(super) fn unreadable(error: Unreadable, was_replaced: bool) -> Failure {
+        let fault = match was_replaced {
+            true => Fault::Passing,
+            false => Fault::Impossible,
+        };
+        Failure {
+            fault,
+            source: error.into(),
+        }
+    }
+}
+
+impl From<KernelError> for Failure {
+    /// The kernel could not be read.
+    fn from(error: KernelError) -> Failure {
+        let fault = match passes(&error.source) {
+            true => Fault::Passing,
+            false => Fault::Impossible,
+        };
+        Failure {
+            fault,
+            source: error.into(),
+        }
+    }
+}
+
+impl From<LockError> for Failure {
+    fn from(error: LockError) -> Failure {
+        Failure {
+            fault: error.fault(),
+            source: error.into(),
+        }
+    }
+}
+
+impl From<NoFamily> for Failure {
+    fn from(error: NoFamily) -> Failure {
+        Failure {
+            fault: Fault::Impossible,
+            source: error.into(),
+        }
+    }
+}
+
+impl From<Damaged> for Failure {
+    fn from(error: Damaged) -> Failure {
+        Failure {
+            fault: Fault::Changed,
+            source: error.into(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_short_for_a_while_passes_and_what_may_not_be_does_not() {
+        let read = |errno: Errno| {
+            let error = KernelError {
+                step: "read the entries of",
+                source: errno.into(),
+            };
+            Failure::from(error).fault
+        };
+        for errno in [
+            Errno::AGAIN,
+            Errno::INTR,
+            Errno::IO,
+            Errno::MFILE,
+            Errno::NFILE,
+            Errno::NOMEM,
+        ] {
+            assert_eq!(read(errno), Fault::Passing, "{errno}");
+        }
+        for errno in [Errno::PERM, Errno::NOENT, Errno::NOPROTOOPT] {
+            assert_eq!(read(errno), Fault::Impossible, "{errno}");
+        }
+    }
+}

@@ -1,0 +1,69 @@
+//! What somebody else does between our looks at a table and our changes.
+
+use super::*;
+
+fn outline(made: &Made) -> Outline {
+    Outline::of(&made.parse().expect("it can be read"), OURS)
+}
+
+fn with(made: &Made, prefix: &str, step: TableChange) -> Made {
+    made.change(prefix, &[step]).expect("it fits").0
+}
+
+#[test]
+fn others_change_their_own_and_ours_is_found_as_it_was_left() {
+    for family in FAMILIES {
+        let enter = [(BuiltIn::Input, &[jump("SIGNPOST-A")] as &[Rule])];
+        let leaf = [Rule::always(Target::Drop)];
+        let step = change(
+            &[("SIGNPOST-A", &[jump("SIGNPOST-B")]), ("SIGNPOST-B", &leaf)],
+            &enter,
+            &[],
+        );
+        let left = with(&with_others(family), OURS, step);
+        let seen = Some(Seen::As(left.info, outline(&left)));
+        let found = |made: &Made| Finding::of(seen, made.info, outline(made));
+        assert_eq!(found(&left), Finding::AsLeft);
+
+        let theirs = [(BuiltIn::Input, &[jump("KUBE-C")] as &[Rule])];
+        let step = change(&[("KUBE-C", &[Rule::always(Target::Drop)])], &theirs, &[]);
+        assert_eq!(found(&with(&left, THEIRS, step)), Finding::Touched);
+
+        for (damage, what) in [
+            (change(&[], &[(BuiltIn::Input, &[])], &[]), "no way in"),
+            (change(&[("SIGNPOST-A", &[])], &[], &[]), "no way on"),
+            (change(&[("SIGNPOST-B", &[])], &[], &[]), "no rule"),
+            (
+                change(&[("SIGNPOST-A", &[jump("SIGNPOST-A")])], &[], &[]),
+                "another way on, of the same length",
+            ),
+            (
+                change(&[("SIGNPOST-C", &[])], &[], &[]),
+                "a chain that we did not make",
+            ),
+        ] {
+            assert_eq!(
+                found(&with(&left, OURS, damage)),
+                Finding::Damaged,
+                "{what}"
+            );
+        }
+    }
+}
+
+#[test]
+fn where_nothing_is_ours_nothing_can_be_damaged() {
+    let others = with_others(Family::Ipv4);
+    let empty = Made::empty(Family::Ipv4);
+    assert_eq!(outline(&others), Outline::NOTHING);
+    for seen in [
+        None,
+        Some(Seen::Absent),
+        Some(Seen::As(empty.info, Outline::NOTHING)),
+    ] {
+        let found = Finding::of(seen, others.info, outline(&others));
+        assert_eq!(found, Finding::AsLeft);
+    }
+    let found = Finding::of(Some(Seen::Unread), others.info, outline(&others));
+    assert_eq!(found, Finding::Touched);
+}

@@ -1,0 +1,278 @@
+//! What has to be so in a kernel and in a table before rules of ours are of any use there.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use netlink::ObserveError;
+use netlink::nf_tables::{Chain, Extension as Asked, ExtensionKind, TableState};
+use rustix::io::Errno;
+use thiserror::Error;
+
+use super::chains::{base_chain, table_name};
+use super::{Failure, NfTables, fault};
+use crate::extension::{Extension, encode_match, encode_target};
+use crate::{
+    BuiltIn, Family, Fault, Match, Protocol, States, TableChange, TableName, Target, Which,
+};
+
+/// Whether the kernel is known to have the matches and targets that every node's rules are made of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Extensions {
+    /// It was not asked, or lacked something.
+    Unknown,
+    /// It has them all.
+    Present,
+}
+
+/// Why packets do not come to rules in a chain of the kernel, or not when they do for iptables.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub(super) enum Obstacle {
+    /// The table sleeps.
+    #[error(
+        "table {family} {table} is dormant, so that no packet comes to its chains: \
+         `nft add table {family} {table}` wakes it"
+    )]
+    Dormant {
+        family: netlink::nf_tables::Family,
+        table: TableName,
+    },
+    /// Somebody has made a chain of that name for something else.
+    #[error(
+        "a chain of table {family} {table} is not as iptables makes it, {expected}, so that packets \
+         do not come to it when they should: delete it, or give it another name"
+    )]
+    Chain {
+        family: netlink::nf_tables::Family,
+        table: TableName,
+        expected: Chain,
+    },
+}
+
+/// What the kernel lacks.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub(super) enum Lack {
+    /// The way to all matches and targets.
+    #[error(
+        "this kernel has no nft_compat, without which rules of nf_tables cannot use matches and \
+         targets of iptables"
+    )]
+    Compatibility,
+    /// One of them.
+    #[error("this kernel has no {kind} {name} (revision {revision}), nor a module that brings it")]
+    Extension {
+        kind: ExtensionKind,
+        name: String,
+        revision: u8,
+    },
+}
+
+// === impl NfTables ===
+
+impl NfTables {
+    /// Fails where what `change` writes would not work. Something can be removed from anywhere.
+    pub(super) fn observe_prerequisites(&mut self, change: &TableChange) -> Result<(), Failure> {
+        if change.rules() > 0 && self.extensions == Extensions::Unknown {
+            for (kind, extension) in fixed_extensions(self.family) {
+                let lack = self.observe_lack(asked(kind, &extension));
+                if let Some(lack) = lack.map_err(Failure::of_reading)? {
+                    return Err(Failure::impossible(lack));
+                }
+            }
+            self.extensions = Extensions::Present;
+        }
+        for (chain, rules) in &change.entries {
+            if rules.is_empty() {
+                continue;
+            }
+            let obstacle = self.observe_obstacle(change.table, *chain);
+            if let Some(obstacle) = obstacle.map_err(Failure::of_reading)? {
+                return Err(Failure::impossible(obstacle));
+            }
+        }
+        Ok(())
+    }
+
+    /// What keeps packets from rules in `chain`. Nothing, where it is not there: it will be made.
+    pub(super) fn observe_obstacle(
+        &mut self,
+        table: TableName,
+        chain: BuiltIn,
+    ) -> Result<Option<Obstacle>, ObserveError> {
+        let (family, name) = (self.family.into(), table_name(table));
+        if self.socket.observe_table_state(family, name)? == Some(TableState::Dormant) {
+            return Ok(Some(Obstacle::Dormant { family, table }));
+        }
+        let expected = base_chain(table, chain);
+        let found = self
+            .socket
+            .observe_one_chain(family, name, &expected.name)?;
+        let is_expected = found.is_none_or(|found| found.as_ref() == Ok(&expected));
+        Ok((!is_expected).then_some(Obstacle::Chain {
+            family,
+            table,
+            expected,
+        }))
+    }
+
+    /// What the kernel lacks for rules with this match or target.
+    pub(super) fn observe_lack(
+        &mut self,
+        extension: Asked<'_>,
+    ) -> Result<Option<Lack>, ObserveError> {
+        lack(
+            extension,
+            self.socket.observe_extension(self.family.into(), extension),
+        )
+    }
+}
+
+/// What an answer to the question for `extension` says. What is asked is well formed: EINVAL is how
+/// a kernel says that it has no nft_compat (nfnetlink_rcv_msg in net/netfilter/nfnetlink.c).
+fn lack(
+    extension: Asked<'_>,
+    answer: Result<bool, ObserveError>,
+) -> Result<Option<Lack>, ObserveError> {
+    match answer {
+        Err(ObserveError::Refused { source, .. })
+            if Errno::from_io_error(&source) == Some(Errno::INVAL) =>
+        {
+            Ok(Some(Lack::Compatibility))
+        }
+        answer => Ok((!answer?).then(|| Lack::Extension {
+            kind: extension.kind,
+            name: extension.name.to_owned(),
+            revision: extension.revision,
+        })),
+    }
+}
+
+/// What rules are made of whatever Services there are: without one of these nothing works. What only
+/// some need (affinity, a choice of endpoints, SCTP) fails with those.
+fn fixed_extensions(family: Family) -> Vec<(ExtensionKind, Extension)> {
+    let unspecified = match family {
+        Family::Ipv4 => IpAddr::from(Ipv4Addr::UNSPECIFIED),
+        Family::Ipv6 => IpAddr::from(Ipv6Addr::UNSPECIFIED),
+    };
+    let ports = Match::DestinationPorts { first: 0, last: 0 };
+    let matches = [
+        (Match::ConnectionState(States::NEW), None),
+        (Match::Mark { value: 0, mask: 0 }, None),
+        (Match::LocalAddress(Which::Destination), None),
+        (ports.clone(), Some(Protocol::Tcp)),
+        (ports, Some(Protocol::Udp)),
+    ];
+    let targets = [
+        Target::Mark { value: 0, mask: 0 },
+        Target::Masquerade,
+        Target::DestinationNat {
+            address: unspecified,
+            port: 0,
+        },
+        Target::Reject,
+    ];
+    let matches = matches.map(|(asked, protocol)| encode_match(&asked, protocol));
+    let targets = targets
+        .iter()
+        .filter_map(|target| encode_target(target, family));
+    matches
+        .into_iter()
+        .map(|asked| (ExtensionKind::Match, asked))
+        .chain(targets.map(|done| (ExtensionKind::Target, done)))
+        .collect()
+}
+
+fn asked(kind: ExtensionKind, extension: &Extension) -> Asked<'_> {
+    Asked {
+        kind,
+        name: extension.name,
+        revision: extension.revision,
+    }
+}
+
+// === impl Failure ===
+
+impl Failure {
+    fn impossible(source: impl std::error::Error + Send + Sync + 'static) -> Failure {
+        Failure {
+            fault: Fault::Impossible,
+            source: source.into(),
+        }
+    }
+
+    /// The kernel could not be read.
+    pub(super) fn of_reading(error: ObserveError) -> Failure {
+        Failure {
+            fault: fault::of_reading(&error),
+            source: error.into(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CONNTRACK: Asked<'_> = Asked {
+        kind: ExtensionKind::Match,
+        name: "conntrack",
+        revision: 3,
+    };
+
+    fn refused(errno: Errno) -> Result<bool, ObserveError> {
+        Err(ObserveError::Refused {
+            what: "a match or target",
+            source: errno.into(),
+        })
+    }
+
+    #[test]
+    fn what_a_kernel_lacks_is_named() {
+        let of = |answer| lack(CONNTRACK, answer).map(|lack| lack.map(|lack| lack.to_string()));
+        let none = of(Ok(false)).expect("an answer").unwrap_or_default();
+        assert!(none.contains("match conntrack (revision 3)"), "{none}");
+        let no_way = of(refused(Errno::INVAL)).expect("an answer");
+        let no_way = no_way.unwrap_or_default();
+        assert!(no_way.contains("nft_compat"), "{no_way}");
+        assert_eq!(of(Ok(true)).expect("an answer"), None);
+        let unanswered = of(refused(Errno::NOMEM)).map_err(|error| fault::of_reading(&error));
+        assert_eq!(unanswered, Err(Fault::Passing));
+    }
+
+    #[test]
+    fn every_node_needs_the_same_but_for_addresses() {
+        let names = |family| -> Vec<String> {
+            let all = fixed_extensions(family);
+            let all = all
+                .iter()
+                .map(|(kind, e)| format!("{kind} {} {}", e.name, e.revision));
+            all.collect()
+        };
+        let expected = [
+            "match conntrack 3",
+            "match mark 1",
+            "match addrtype 1",
+            "match tcp 0",
+            "match udp 0",
+            "target MARK 2",
+            "target MASQUERADE 0",
+            "target DNAT 2",
+            "target REJECT 0",
+        ];
+        assert_eq!(names(Family::Ipv4), expected);
+        assert_eq!(names(Family::Ipv6), expected);
+    }
+
+    #[test]
+    fn an_obstacle_names_table_and_chain_and_a_way_out() {
+        let chain = Obstacle::Chain {
+            family: netlink::nf_tables::Family::Ip,
+            table: TableName::Nat,
+            expected: base_chain(TableName::Nat, BuiltIn::Prerouting),
+        };
+        assert_eq!(
+            chain.to_string(),
+            "a chain of table ip nat is not as iptables makes it, PREROUTING { type nat hook \
+             prerouting priority -100; }, so that packets do not come to it when they should: \
+             delete it, or give it another name"
+        );
+    }
+}
