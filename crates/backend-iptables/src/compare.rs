@@ -7,9 +7,9 @@ use backend::{Piece, Standing};
 use dataplane::{Dataplane, Family, FrontendKey, Hairpin, Protocol, ServiceRules, Target};
 use xtables::{Rule, TableName, Target as Action};
 
-use crate::key::{Key, Shape};
+use crate::key::Key;
 use crate::rules::{Chain, Rank, Rules};
-use crate::trees::TreeName;
+use crate::trees::{Place, TreeName};
 
 /// A chain and the table it is in.
 pub type ChainName = (TableName, Arc<str>);
@@ -24,15 +24,16 @@ impl Rules {
     pub fn exist(&self) -> bool {
         TableName::ALL
             .iter()
-            .any(|table| !self.of(*table).chains.is_empty())
+            .any(|table| !self.of(*table).chains().is_empty())
     }
 
     /// The chains that a packet to `key` is led through that not all packets are. Known of rules
     /// that were rendered; none of those that were read from the kernel.
     pub fn chains_of(&self, key: &FrontendKey) -> BTreeSet<ChainName> {
-        let (key, trees) = placed(key);
+        let place = Place::of(key);
+        let key = place.key;
         let mut chains = BTreeSet::new();
-        for name in trees {
+        for name in [place.dispatch, place.refusals] {
             let Some(tree) = self.trees.get(name) else {
                 continue;
             };
@@ -121,7 +122,7 @@ impl Rules {
     pub fn compare_chains(&self, found: &Rules, chains: &BTreeSet<ChainName>) -> Vec<Piece> {
         let piece = |name: &ChainName| {
             let rules = |rules: &Rules| {
-                let chain = rules.of(name.0).chains.get(&name.1)?;
+                let chain = rules.of(name.0).chains().get(&name.1)?;
                 Some(texts(&chain.rules))
             };
             let (table, chain) = name;
@@ -143,9 +144,12 @@ impl Rules {
                 let text = format!("{table} {hook}");
                 pieces.extend(compare(text, rules(wanted), rules(found)));
             }
-            let shared = wanted.chains.iter().filter(|(_, chain)| chain.is_shared());
-            let held = held.chains.iter();
-            let surplus = held.filter(|(name, _)| wanted.chains.get(name).is_none());
+            let shared = wanted
+                .chains()
+                .iter()
+                .filter(|(_, chain)| chain.is_shared());
+            let held = held.chains().iter();
+            let surplus = held.filter(|(name, _)| wanted.chains().get(name).is_none());
             let names = shared
                 .chain(surplus)
                 .map(|(name, _)| (table, Arc::clone(name)));
@@ -175,7 +179,7 @@ impl Rules {
 
     /// The rules by which `key` is looked up, in the order of their chains' names.
     fn lookups(&self, table: TableName, key: &FrontendKey) -> Vec<Placed<'_>> {
-        let asked = lookup(key);
+        let asked = Place::of(key).rule(Action::Accept);
         let is_lookup = |rule: &Rule| {
             let same = Rule {
                 target: rule.target.clone(),
@@ -187,7 +191,7 @@ impl Rules {
             *rule == same && !is_let_in
         };
         let mut lookups: Vec<Placed<'_>> = Vec::new();
-        for (name, chain) in self.of(table).chains.iter() {
+        for (name, chain) in self.of(table).chains().iter() {
             let rules = chain.rules.iter().filter(|rule| is_lookup(rule));
             lookups.extend(rules.map(|rule| ((table, Arc::clone(name)), rule)));
         }
@@ -201,7 +205,7 @@ impl Rules {
         next.reverse();
         while let Some(name) = next.pop() {
             let name = (table, name);
-            if chains.contains(&name) || self.of(table).chains.get(&name.1).is_none() {
+            if chains.contains(&name) || self.of(table).chains().get(&name.1).is_none() {
                 continue;
             }
             let behind = self.rules(&name).iter().filter_map(Rule::leads_to);
@@ -213,7 +217,7 @@ impl Rules {
 
     /// The rules of a chain; none where there is no such chain.
     fn rules(&self, (table, name): &ChainName) -> &[Rule] {
-        let chain = self.of(*table).chains.get(name);
+        let chain = self.of(*table).chains().get(name);
         chain.map_or(&[], |chain| &chain.rules)
     }
 
@@ -224,7 +228,7 @@ impl Rules {
             return Some((table, chain));
         }
         let rule = &tree.get(key)?.rule;
-        let mut chains = self.of(table).chains.iter();
+        let mut chains = self.of(table).chains().iter();
         let entrance = chains.find(|(_, c)| c.is_shared() && c.rules.contains(rule));
         entrance.map(|(name, _)| (table, Arc::clone(name)))
     }
@@ -233,36 +237,6 @@ impl Rules {
 impl Chain {
     fn is_shared(&self) -> bool {
         matches!(self.rank, Rank::Entrance | Rank::Inner | Rank::Outer)
-    }
-}
-
-/// What the rule that `key` is looked up by asks.
-fn lookup(key: &FrontendKey) -> Rule {
-    let (digits, _) = placed(key);
-    let shape = match key {
-        FrontendKey::Address { .. } => Shape {
-            address: Some(key.family()),
-        },
-        FrontendKey::NodePort { .. } => Shape { address: None },
-    };
-    shape.criteria(&digits).rule(Action::Accept)
-}
-
-/// The key in the trees, and the trees that may have it.
-fn placed(key: &FrontendKey) -> (Key, [TreeName; 2]) {
-    match *key {
-        FrontendKey::Address {
-            address,
-            protocol,
-            port,
-        } => (
-            Key::address(address).with_port(protocol, port),
-            [TreeName::Services, TreeName::Refusals],
-        ),
-        FrontendKey::NodePort { protocol, port, .. } => (
-            Key::port(protocol, port),
-            [TreeName::NodePorts, TreeName::NodePortRefusals],
-        ),
     }
 }
 

@@ -8,7 +8,8 @@ use backend::Size;
 use dataplane::ServiceKey;
 use xtables::{Rule, TableChange, TableName};
 
-use crate::rules::{Chain, Rank, Rules, TableRules};
+use crate::rules::{Chain, Rank, Rules};
+use crate::table_rules::TableRules;
 
 /// How many rules one step writes at most: nobody else on the node waits for the kernel's lock
 /// longer than some 35 ms, as measured on Linux 6.18.
@@ -57,7 +58,7 @@ impl Change {
     fn append_table(&mut self, table: TableName, believed: &TableRules, wanted: &TableRules) {
         let mut written: Vec<(Rank, &Arc<str>, &Arc<Chain>)> = Vec::new();
         let mut removed: Vec<Arc<str>> = Vec::new();
-        for difference in believed.chains.differences(&wanted.chains) {
+        for difference in believed.chains().differences(wanted.chains()) {
             match difference.after {
                 Some(chain) => written.push((chain.rank, difference.key, chain)),
                 None => removed.push(Arc::clone(difference.key)),

@@ -18,8 +18,9 @@ use crate::disturbances::Disturbances;
 use crate::fixed_chains::Invalid;
 use crate::names::PREFIX;
 use crate::render::{Setting, render};
-use crate::rules::{Rules, TableRules};
+use crate::rules::Rules;
 use crate::service_chains::Comments;
+use crate::table_rules::TableRules;
 
 /// Non-zero where conntrack takes for valid what else it would call invalid.
 const LIBERAL: &str = "/proc/sys/net/netfilter/nf_conntrack_tcp_be_liberal";

@@ -32,6 +32,7 @@ mod replay;
 mod rules;
 mod service_chains;
 mod simulate;
+mod table_rules;
 mod tree;
 mod trees;
 

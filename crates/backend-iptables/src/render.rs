@@ -13,11 +13,10 @@ use xtables::{Rule, TableName, Target};
 
 use crate::fixed_chains::{self, Invalid};
 use crate::key::{Key, Shape};
-use crate::names;
-use crate::rules::{Chain, Rank, Rules, TableRules};
+use crate::rules::{Chain, Rank, Rules};
 use crate::service_chains::{self, Comments, ServicePortChains};
 use crate::tree::{Entry, Tree};
-use crate::trees::{TreeName, Trees};
+use crate::trees::{Place, TreeName, Trees};
 
 /// What is the same for all Services of one family.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -76,8 +75,8 @@ fn advance(setting: Setting, before: &Dataplane, desired: &Dataplane, mut rules:
         place_service_port(setting, before, desired, port, &mut rules);
     }
     place_memberships(setting, before, desired, &mut rules.trees);
+    let empty = Trees::new(setting.family);
     for name in TreeName::ALL {
-        let empty = Trees::new(setting.family);
         let (Some(old), Some(new)) = (
             trees_before.get(name).or(empty.get(name)),
             rules.trees.get(name),
@@ -85,7 +84,7 @@ fn advance(setting: Setting, before: &Dataplane, desired: &Dataplane, mut rules:
             continue;
         };
         let changes = new.changes_since(old);
-        let table = rules_of(name.table(), &mut rules.nat, &mut rules.filter);
+        let table = rules.of_mut(name.table());
         for (name, chain) in changes {
             let chain = chain.map(|chain| Chain {
                 rules: chain.rules.into(),
@@ -126,33 +125,14 @@ fn place_frontends(
         if old == new {
             continue;
         }
-        let (key, shape, dispatch, refusals) = match *difference.key {
-            FrontendKey::Address {
-                address,
-                protocol,
-                port,
-            } => (
-                Key::address(address).with_port(protocol, port),
-                Shape {
-                    address: Some(setting.family),
-                },
-                TreeName::Services,
-                TreeName::Refusals,
-            ),
-            FrontendKey::NodePort { protocol, port, .. } => (
-                Key::port(protocol, port),
-                Shape { address: None },
-                TreeName::NodePorts,
-                TreeName::NodePortRefusals,
-            ),
-        };
+        let place = Place::of(difference.key);
         let entry = |frontend: &Frontend, target: Target, word: &str| {
             let port = &frontend.service_port;
             let comment = format!("{port} {}{word}", kind(frontend.kind));
             Entry {
                 rule: Rule {
                     comment: Some(comment.into()),
-                    ..shape.criteria(&key).rule(target)
+                    ..place.rule(target)
                 },
                 service: Some(port.service.clone()),
             }
@@ -169,9 +149,9 @@ fn place_frontends(
             };
             Some(entry(frontend, target?, word))
         });
-        for (tree, entry) in [(dispatch, found), (refusals, refused)] {
+        for (tree, entry) in [(place.dispatch, found), (place.refusals, refused)] {
             if let Some(tree) = trees.get_mut(tree) {
-                tree.set(key, entry);
+                tree.set(place.key, entry);
             }
         }
         let concerned = [old, new].into_iter().flatten();
@@ -343,33 +323,5 @@ fn kind(kind: FrontendKind) -> &'static str {
         FrontendKind::ExternalIp => "external IP",
         FrontendKind::LoadBalancerIp => "loadbalancer IP",
         FrontendKind::NodePort => "node port",
-    }
-}
-
-fn rules_of<'a>(
-    table: TableName,
-    nat: &'a mut TableRules,
-    filter: &'a mut TableRules,
-) -> &'a mut TableRules {
-    match table {
-        TableName::Nat => nat,
-        TableName::Filter => filter,
-    }
-}
-
-// === impl TableRules ===
-
-impl TableRules {
-    /// Puts `chain` in the place of what has this name. One that is the same stays shared.
-    fn put(&mut self, name: Arc<str>, chain: Option<Chain>) {
-        match chain {
-            None => drop(self.chains.remove(&name)),
-            Some(chain) => {
-                if self.chains.get(&name).is_none_or(|old| **old != chain) {
-                    debug_assert!(name.starts_with(names::PREFIX), "{name} is not ours");
-                    self.chains.insert(name, Arc::new(chain));
-                }
-            }
-        }
     }
 }

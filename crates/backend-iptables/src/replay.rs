@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use xtables::TableChange;
 
-use crate::rules::{Chain, Rank, Rules, TableRules};
+use crate::rules::{Chain, Rank, Rules};
+use crate::table_rules::TableRules;
 
 /// Why a kernel would not take a step.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -34,7 +35,7 @@ impl Rules {
                 services: Vec::new(),
                 rank: Rank::Inner,
             };
-            table.chains.insert(Arc::clone(name), Arc::new(chain));
+            table.insert(Arc::clone(name), Arc::new(chain));
         }
         for (hook, rules) in &step.entries {
             match rules.is_empty() {
@@ -43,7 +44,7 @@ impl Rules {
             }
         }
         for name in &step.removed {
-            if table.chains.remove(name).is_none() {
+            if table.remove(name).is_none() {
                 return Err(Refused::NotThere(Arc::clone(name)));
             }
         }
@@ -60,11 +61,11 @@ impl TableRules {
     fn check(&self) -> Result<(), Refused> {
         let entries = self.entries.iter();
         let entries = entries.map(|(hook, rules)| (Arc::from(hook.to_string()), rules.as_slice()));
-        let chains = self.chains.iter();
+        let chains = self.chains().iter();
         let chains = chains.map(|(name, chain)| (Arc::clone(name), &*chain.rules));
         for (chain, rules) in entries.chain(chains) {
             for target in rules.iter().filter_map(|rule| rule.leads_to()) {
-                if self.chains.get(target).is_none() {
+                if self.chains().get(target).is_none() {
                     let target = Arc::clone(target);
                     return Err(Refused::NoChain { chain, target });
                 }

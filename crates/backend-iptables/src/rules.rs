@@ -1,12 +1,12 @@
 //! What one family of the kernel holds of ours.
 
-use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
-use dataplane::{PersistentMap, ServiceKey};
-use xtables::{BuiltIn, Held, Rule, TableName, Target};
+use dataplane::ServiceKey;
+use xtables::{Rule, TableName};
 
+use crate::table_rules::TableRules;
 use crate::trees::Trees;
 
 /// One family's rules. Two of them are equal when the kernel holds the same.
@@ -20,14 +20,6 @@ pub struct Rules {
     /// The same with nothing but what comes before all others, where it was rendered from nothing:
     /// a kernel without rules is given these first.
     pub(crate) first: Option<Arc<Rules>>,
-}
-
-/// What one table holds of ours.
-#[derive(Clone, Default, PartialEq)]
-pub(crate) struct TableRules {
-    pub(crate) chains: PersistentMap<Arc<str>, Arc<Chain>>,
-    /// The rules by which packets come in from the kernel's own chains.
-    pub(crate) entries: BTreeMap<BuiltIn, Vec<Rule>>,
 }
 
 /// One chain. Two are equal when their rules are.
@@ -58,9 +50,6 @@ pub(crate) enum Rank {
     Outer,
 }
 
-/// The word for a rule that is not of our making.
-const FOREIGN: &str = "not of our making";
-
 // === impl Rules ===
 
 impl Rules {
@@ -78,12 +67,9 @@ impl Rules {
         }
     }
 
-    /// How many rules a table has.
+    /// How many rules a table has. Asked for after every change, so nothing is counted here.
     pub fn count(&self, table: TableName) -> usize {
-        let table = self.of(table);
-        let chains = table.chains.iter().map(|(_, chain)| chain.rules.len());
-        let entries = table.entries.values().map(Vec::len);
-        chains.sum::<usize>() + entries.sum::<usize>()
+        self.of(table).count()
     }
 }
 
@@ -104,63 +90,11 @@ impl fmt::Display for Rules {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for name in TableName::ALL {
             let table = self.of(name);
-            if !table.chains.is_empty() || !table.entries.is_empty() {
+            if !table.chains().is_empty() || !table.entries.is_empty() {
                 writeln!(f, "*{name}\n{table}COMMIT")?;
             }
         }
         Ok(())
-    }
-}
-
-// === impl TableRules ===
-
-impl TableRules {
-    /// What was read from the kernel.
-    pub(crate) fn observed(held: Held) -> TableRules {
-        let rules = |rules: Vec<Option<Rule>>| rules.into_iter().map(|r| r.unwrap_or_else(foreign));
-        let chain = |(name, held): (Arc<str>, Vec<Option<Rule>>)| {
-            let chain = Chain {
-                rules: rules(held).collect(),
-                services: Vec::new(),
-                rank: Rank::Inner,
-            };
-            (name, Arc::new(chain))
-        };
-        let entries = held.entries.into_iter();
-        TableRules {
-            chains: held.chains.into_iter().map(chain).collect(),
-            entries: entries
-                .map(|(at, held)| (at, rules(held).collect::<Vec<Rule>>()))
-                .filter(|(_, rules)| !rules.is_empty())
-                .collect(),
-        }
-    }
-}
-
-impl fmt::Display for TableRules {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (name, _) in self.chains.sorted() {
-            writeln!(f, ":{name} - [0:0]")?;
-        }
-        for (at, rules) in &self.entries {
-            for rule in rules {
-                writeln!(f, "-A {at} {rule}")?;
-            }
-        }
-        for (name, chain) in self.chains.sorted() {
-            for rule in chain.rules.iter() {
-                writeln!(f, "-A {name} {rule}")?;
-            }
-        }
-        Ok(())
-    }
-}
-
-/// Equals none of ours.
-fn foreign() -> Rule {
-    Rule {
-        comment: Some(FOREIGN.into()),
-        ..Rule::always(Target::Return)
     }
 }
 

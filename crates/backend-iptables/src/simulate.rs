@@ -127,7 +127,7 @@ impl Memory {
     /// The kernel frees a list with the last rule that asks for it, and a new one of the same name is
     /// empty (`recent_mt_destroy`).
     fn forget_unused(&mut self, rules: &Rules) {
-        let chains = rules.nat.chains.iter();
+        let chains = rules.nat.chains().iter();
         let asked = chains.flat_map(|(_, chain)| chain.rules.iter());
         let asked = asked.flat_map(|rule| &rule.matches);
         let used: BTreeSet<&str> = asked
@@ -292,7 +292,7 @@ impl<'a> Walk<'a> {
 
     fn chain(&mut self, at: (TableName, BuiltIn), name: &Arc<str>, depth: usize) -> Step {
         let rules = self.rules;
-        match rules.of(at.0).chains.get(name) {
+        match rules.of(at.0).chains().get(name) {
             Some(chain) if depth < JUMPS => {
                 self.path.note(|| path::entering(name, depth));
                 self.walk(at, &chain.rules, Some((name, depth)))

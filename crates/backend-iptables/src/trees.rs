@@ -1,10 +1,10 @@
 //! The trees that packets are led through: two in table nat that redirect, one that masquerades,
 //! and in table filter those that refuse and let in.
 
-use dataplane::Family;
-use xtables::TableName;
+use dataplane::{Family, FrontendKey};
+use xtables::{Rule, TableName, Target};
 
-use crate::key::Shape;
+use crate::key::{Key, Shape};
 use crate::tree::Tree;
 
 /// Which tree.
@@ -29,6 +29,17 @@ pub(crate) enum TreeName {
 /// All of them, for one family.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Trees(Option<[Tree; TreeName::ALL.len()]>);
+
+/// Where a frontend is in the trees.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Place {
+    pub(crate) key: Key,
+    pub(crate) shape: Shape,
+    /// Where it is sent on, if it is.
+    pub(crate) dispatch: TreeName,
+    /// Where it is refused, if it is.
+    pub(crate) refusals: TreeName,
+}
 
 // === impl TreeName ===
 
@@ -89,5 +100,37 @@ impl Trees {
 
     pub(crate) fn get_mut(&mut self, name: TreeName) -> Option<&mut Tree> {
         self.0.as_mut().map(|trees| &mut trees[name as usize])
+    }
+}
+
+// === impl Place ===
+
+impl Place {
+    pub(crate) fn of(frontend: &FrontendKey) -> Place {
+        match *frontend {
+            FrontendKey::Address {
+                address,
+                protocol,
+                port,
+            } => Place {
+                key: Key::address(address).with_port(protocol, port),
+                shape: Shape {
+                    address: Some(frontend.family()),
+                },
+                dispatch: TreeName::Services,
+                refusals: TreeName::Refusals,
+            },
+            FrontendKey::NodePort { protocol, port, .. } => Place {
+                key: Key::port(protocol, port),
+                shape: Shape { address: None },
+                dispatch: TreeName::NodePorts,
+                refusals: TreeName::NodePortRefusals,
+            },
+        }
+    }
+
+    /// A rule that asks for it and nothing else.
+    pub(crate) fn rule(&self, target: Target) -> Rule {
+        self.shape.criteria(&self.key).rule(target)
     }
 }

@@ -12,7 +12,7 @@ use backend_iptables::{Change, Iptables, Rules};
 use dataplane::{Dataplane, Family, FrontendKey, Precedence, ServiceKey, Target, compile};
 use proptest::prelude::*;
 use testkit::{clusters, histories, laws, mk_config, mk_endpoints, mk_node, mk_service};
-use xtables::Variant;
+use xtables::{TableName, Variant};
 
 /// Programs a value.
 struct OverAValue {
@@ -97,6 +97,17 @@ impl laws::Subject for EitherVariant {
     }
 }
 
+/// How many rules they say they have.
+fn counted(rules: &Rules) -> usize {
+    TableName::ALL.map(|table| rules.count(table)).iter().sum()
+}
+
+/// How many rules a person counts.
+fn printed(rules: &Rules) -> usize {
+    let text = rules.to_string();
+    text.lines().filter(|line| line.starts_with("-A ")).count()
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
@@ -128,6 +139,12 @@ proptest! {
                     laws::never_half_serves(&subject, (before, &serving), after, &held);
                 }
                 prop_assert_eq!(&held, &wanted);
+                prop_assert_eq!(counted(&held), printed(&held));
+                let advanced = backend.render(after, &Rendered {
+                    dataplane: before.clone(),
+                    rules: serving,
+                });
+                prop_assert_eq!(counted(&advanced), printed(&wanted));
             }
         }
     }

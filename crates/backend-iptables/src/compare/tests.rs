@@ -6,8 +6,8 @@ use testkit::{mk_config, mk_endpoints, mk_node, mk_service, port};
 use xtables::Variant;
 
 use crate::Iptables;
-use crate::rules::TableRules;
 use crate::service_chains::names_of;
+use crate::table_rules::TableRules;
 
 fn key() -> FrontendKey {
     FrontendKey::Address {
@@ -45,7 +45,7 @@ fn rules(endpoints: &[&str], others: u8) -> Rules {
 /// Takes out the one rule of these chains that begins like this.
 fn take_out(table: &mut TableRules, rule: &str) {
     let is_meant = |candidate: &Rule| candidate.to_string().starts_with(rule);
-    let chains = table.chains.iter();
+    let chains = table.chains().iter();
     let holders = chains.filter(|(_, chain)| chain.rules.iter().any(is_meant));
     let holders: Vec<_> = holders
         .map(|(name, c)| (Arc::clone(name), Arc::clone(c)))
@@ -58,7 +58,7 @@ fn take_out(table: &mut TableRules, rule: &str) {
         rules: kept.collect(),
         ..Chain::clone(old)
     };
-    table.chains.insert(Arc::clone(name), Arc::new(new));
+    table.insert(Arc::clone(name), Arc::new(new));
 }
 
 /// The chain that chooses among the endpoints.
@@ -186,10 +186,7 @@ fn what_all_packets_pass_is_compared_and_what_nobody_wants_is_named() {
         services: Vec::new(),
         rank: Rank::Inner,
     };
-    found
-        .nat
-        .chains
-        .insert("SIGNPOST-OLD".into(), Arc::new(surplus));
+    found.nat.insert("SIGNPOST-OLD".into(), Arc::new(surplus));
     let lines = differing(&found);
     assert_eq!(lines.len(), 3, "{lines:#?}");
     assert_eq!(lines[0], "nat OUTPUT: Missing");

@@ -63,7 +63,7 @@ fn hand_made(chains: &[(&str, &[Rule])]) -> Rules {
                     services: Vec::new(),
                     rank: Rank::Inner,
                 };
-                drop(rules.nat.chains.insert((*name).into(), Arc::new(chain)));
+                rules.nat.insert((*name).into(), Arc::new(chain));
             }
         }
     }
