@@ -94,6 +94,10 @@ pub(super) fn of_controller_manager(folder: &Folder, kubelets: Kubelets) -> Vec<
         argument("root-ca-file", &folder.certificate_authority()),
         argument("service-account-private-key-file", &folder.signing_key()),
         "--leader-elect=false".to_owned(),
+        // Once the API server was away, these controllers ask it again a minute and more after kubelets
+        // do, on a busy machine. By the default of 50 seconds they then take nodes for dead that renewed
+        // their leases all the time, and call the servers there not ready.
+        "--node-monitor-grace-period=300s".to_owned(),
         // It serves nothing, so it takes no port that a second control plane would want.
         "--secure-port=0".to_owned(),
         // The defaults of 20 a second make a test with hundreds of Services wait for them.
