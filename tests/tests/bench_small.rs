@@ -92,6 +92,7 @@ impl Scene {
         let Scene { arena, population } = self;
         arena.set_mode(mode)?;
         let effort = Effort {
+            contenders: Contender::ALL.into(),
             rows,
             replacements: 2,
             churn_rate: 20,

@@ -7,6 +7,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
+use clap::ValueEnum;
 use dataplane::Family;
 use serde_json::{Value, json};
 use testkit::address_plan as addresses;
@@ -31,7 +32,7 @@ const ROUNDS_TOOK: &str = "kubeproxy_sync_proxy_rules_duration_seconds_sum";
 const LAST_ROUND: &str = "kubeproxy_sync_proxy_rules_last_timestamp_seconds";
 
 /// Who programs the kernel.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
 pub enum Contender {
     /// kube-proxy.
     KubeProxy,

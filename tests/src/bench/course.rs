@@ -28,6 +28,8 @@ const ASKED_EVERY: Duration = Duration::from_millis(10);
 /// How much is done of everything.
 #[derive(Debug, Clone)]
 pub struct Effort {
+    /// Who is measured.
+    pub contenders: BTreeSet<Contender>,
     /// What is measured; the others are left out.
     pub rows: BTreeSet<Row>,
     /// Endpoints replaced one by one.
@@ -80,7 +82,8 @@ pub fn measure_round(
     if !round.is_multiple_of(2) {
         order.reverse();
     }
-    for contender in order {
+    let wanted = |contender: &Contender| effort.contenders.contains(contender);
+    for contender in order.into_iter().filter(wanted) {
         let started = Instant::now();
         Course::new(arena, contender, effort)?
             .run(population, figures)

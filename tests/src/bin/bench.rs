@@ -60,6 +60,9 @@ struct Arguments {
     /// Times both are measured.
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
     rounds: u32,
+    /// Who is measured. Both, unless given: with one alone nothing is compared.
+    #[arg(long, value_enum)]
+    contender: Vec<Contender>,
     /// What is measured; again for more. Everything, unless given.
     #[arg(long, value_enum)]
     row: Vec<Row>,
@@ -149,7 +152,9 @@ fn main() -> Result<()> {
         let mut figures = Figures::default();
         for round in 0..arguments.rounds {
             measure_round(&arena, &effort, round, &mut population, &mut figures)?;
-            if effort.rows.contains(&Row::Decoding) {
+            if effort.rows.contains(&Row::Decoding)
+                && effort.contenders.contains(&Contender::Signpost)
+            {
                 decode(&population, &mut figures)?;
             }
         }
@@ -213,6 +218,10 @@ impl Arguments {
             rows => rows.iter().copied().collect(),
         };
         Effort {
+            contenders: match self.contender.as_slice() {
+                [] => Contender::ALL.into(),
+                some => some.iter().copied().collect(),
+            },
             rows,
             replacements: self.replacements,
             churn_rate: self.churn_rate,
