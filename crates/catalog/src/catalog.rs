@@ -24,7 +24,8 @@ pub struct Catalog {
     services: Shelf<Arc<Service>>,
     /// Services that are not to be programmed, for whoever asks about them by name.
     unserved: BTreeMap<ObjectKey, Unserved>,
-    slices: Shelf<Slice>,
+    /// Boxed: a B-tree has room for twice as many as it holds.
+    slices: Shelf<Box<Slice>>,
     /// The names of the slices of each Service, sorted; also of Services that nobody made yet.
     slices_of: BTreeMap<ServiceKey, Vec<Arc<str>>>,
     nodes: Shelf<OwnNode>,
@@ -210,10 +211,11 @@ impl Catalog {
 
     /// Marks the Services whose endpoints are others now that the slice `key` was replaced: the
     /// one it belonged to, and the one it belongs to.
-    fn slice_changed(&mut self, key: &ObjectKey, replaced: Replaced<Slice>) {
+    fn slice_changed(&mut self, key: &ObjectKey, replaced: Replaced<Box<Slice>>) {
         self.dirty.rejections |= replaced.rejections_changed;
         let before = replaced.before;
-        let old_service = before.as_ref().map(|slice| slice.service.clone());
+        let before = before.as_deref();
+        let old_service = before.map(|slice| slice.service.clone());
         let new_service = self.slices.get(key).map(|slice| slice.service.clone());
         if old_service != new_service {
             if let Some(service) = &old_service {
@@ -225,8 +227,8 @@ impl Catalog {
         }
         let affected: BTreeSet<ServiceKey> = old_service.into_iter().chain(new_service).collect();
         for service in affected {
-            if self.endpoints_changed(&service, key, before.as_ref()) {
-                let trigger = self.trigger(Some((before.as_ref(), self.slices.get(key))));
+            if self.endpoints_changed(&service, key, before) {
+                let trigger = self.trigger(Some((before, self.slice(key))));
                 self.dirty.mark(&service, trigger);
             }
         }
@@ -246,13 +248,13 @@ impl Catalog {
         }
         let belongs = |slice: &&Slice| slice.service == *service;
         let before = before.filter(belongs);
-        let after = self.slices.get(key).filter(belongs);
+        let after = self.slice(key).filter(belongs);
         let addresses = differing(before, after);
         let with = |version: Option<&Slice>| {
             let others = self
                 .slice_keys(service)
                 .filter(|other| other != key)
-                .filter_map(|other| self.slices.get(&other));
+                .filter_map(|other| self.slice(&other));
             merge(others.chain(version), Extent::Addresses(&addresses))
         };
         !addresses.is_empty() && with(before) != with(after)
@@ -322,8 +324,11 @@ impl Catalog {
     }
 
     fn slices_of(&self, service: &ServiceKey) -> impl Iterator<Item = &Slice> {
-        self.slice_keys(service)
-            .filter_map(|key| self.slices.get(&key))
+        self.slice_keys(service).filter_map(|key| self.slice(&key))
+    }
+
+    fn slice(&self, key: &ObjectKey) -> Option<&Slice> {
+        self.slices.get(key).map(|slice| &**slice)
     }
 
     fn slice_keys(&self, service: &ServiceKey) -> impl Iterator<Item = ObjectKey> {
@@ -339,7 +344,9 @@ impl Catalog {
     }
 
     fn link(&mut self, service: &ServiceKey, slice: &Arc<str>) {
-        let names = self.slices_of.entry(service.clone()).or_default();
+        // One is all that most have.
+        let names = self.slices_of.entry(service.clone());
+        let names = names.or_insert_with(|| Vec::with_capacity(1));
         if let Err(place) = names.binary_search(slice) {
             names.insert(place, Arc::clone(slice));
         }

@@ -36,10 +36,8 @@ pub(crate) struct SliceEndpoint {
     pub(crate) address: IpAddr,
     pub(crate) readiness: Readiness,
     pub(crate) node: Option<Arc<str>>,
-    /// Lists instead of sets: a set of one name takes the room of eleven.
-    pub(crate) zones: Box<[Arc<str>]>,
-    /// As `zones`.
-    pub(crate) nodes: Box<[Arc<str>]>,
+    /// Shared with all that say the same; `None` where there are none.
+    pub(crate) hints: Option<Arc<Hints>>,
 }
 
 /// Which endpoints to merge.
@@ -163,10 +161,7 @@ impl SliceEndpoint {
             port,
             readiness: self.readiness,
             node: self.node.clone(),
-            hints: Hints {
-                zones: self.zones.iter().cloned().collect(),
-                nodes: self.nodes.iter().cloned().collect(),
-            },
+            hints: self.hints.as_deref().cloned().unwrap_or_default(),
         }
     }
 }

@@ -82,7 +82,7 @@ impl Draft {
         addresses: &Addresses,
         reach: &Reach,
     ) {
-        let no_ranges: Arc<[IpNet]> = Arc::from([]);
+        let no_ranges: Arc<[IpNet]> = Arc::default();
         let frontend = |kind, policy, source_ranges: &Arc<[IpNet]>| {
             Arc::new(reach.frontend(service, port, kind, policy, Arc::clone(source_ranges)))
         };
@@ -238,7 +238,6 @@ impl Reach {
         policy: TrafficPolicy,
         source_ranges: Arc<[IpNet]>,
     ) -> Frontend {
-        let none = || Arc::from([]);
         // Under an external policy Local, pods of this node and the node itself still reach the
         // whole cluster; under an internal one nobody does.
         let uses_cluster = kind != FrontendKind::ClusterIp || policy == TrafficPolicy::Cluster;
@@ -254,12 +253,12 @@ impl Reach {
             cluster: if uses_cluster {
                 Arc::clone(&self.cluster)
             } else {
-                none()
+                Arc::default()
             },
             local: if uses_local {
                 Arc::clone(&self.local)
             } else {
-                none()
+                Arc::default()
             },
             serving: Arc::clone(&self.serving),
             has_endpoints: self.has_endpoints,
@@ -278,7 +277,15 @@ fn targets(endpoints: &[&Endpoint]) -> Arc<[Target]> {
             port: endpoint.port,
         })
         .collect();
-    targets.into_iter().collect()
+    shared(targets.into_iter().collect())
+}
+
+/// Lists without anything are one list: nearly every Service has some.
+fn shared<T>(list: Vec<T>) -> Arc<[T]> {
+    match list.is_empty() {
+        true => Arc::default(),
+        false => list.into(),
+    }
 }
 
 /// The endpoints that may still answer; the very list that is among `chosen`, where it is one of
@@ -329,9 +336,9 @@ fn source_ranges(service: &Service, node: &Node, family: Family) -> Arc<[IpNet]>
     let mut ranges = IpNet::aggregate(&ranges);
     ranges.sort();
     if ranges.iter().any(|range| range.prefix_len() == 0) {
-        return Arc::from([]);
+        ranges.clear();
     }
-    ranges.into()
+    shared(ranges)
 }
 
 fn health_check(service: &Service, endpoints: &Endpoints, node: &Node) -> Option<HealthCheck> {

@@ -51,7 +51,7 @@ pub struct Readiness {
 }
 
 /// Which zones and nodes an endpoint is meant for. Obeyed whatever set them.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Hints {
     /// `hints.forZones[].name`.
     pub zones: BTreeSet<Arc<str>>,

@@ -6,6 +6,8 @@ use std::net::IpAddr;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 
+use smallvec::{SmallVec, smallvec};
+
 use crate::{
     Config, Family, Frontend, FrontendKey, Node, PersistentMap, Port, Protocol, ServiceKey,
     ServiceRules,
@@ -37,8 +39,10 @@ pub struct Hairpin {
 
 /// The Services that ask for the same thing of the kernel, in the order of their names. The first
 /// is the one that gets it: always the same one, whatever order the Services came in.
+///
+/// Nearly always there is one claim, which is kept in place.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Claims<V>(Vec<(ServiceKey, V)>);
+pub struct Claims<V>(SmallVec<[(ServiceKey, V); 1]>);
 
 // === impl Dataplane ===
 
@@ -216,7 +220,7 @@ fn replace<K, V>(
         let claims = match map.get(&key) {
             Some(claims) if claims.of(service) == Some(&value) => continue,
             Some(claims) => claims.with(service, value),
-            None => Claims(vec![(service.clone(), value)]),
+            None => Claims(smallvec![(service.clone(), value)]),
         };
         map.insert(key, claims);
     }
@@ -259,7 +263,7 @@ impl<V: Clone> Claims<V> {
 
     /// The claims of everyone else; `None` when that is nobody.
     fn without(&self, service: &ServiceKey) -> Option<Claims<V>> {
-        let rest: Vec<_> = self
+        let rest: SmallVec<_> = self
             .0
             .iter()
             .filter(|(other, _)| other != service)

@@ -1,10 +1,11 @@
 //! An EndpointSlice object into what is kept of it.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use dataplane::{EndpointPort, Family, ObjectKind, Readiness, ServiceKey};
+use dataplane::{EndpointPort, Family, Hints, ObjectKind, Readiness, ServiceKey};
 
 use super::Parsed;
 use super::findings::{Findings, Rejected};
@@ -23,7 +24,7 @@ mod tests;
 pub(crate) fn parse_endpoint_slice(
     object: &object::EndpointSlice,
     names: &mut SharedNames,
-) -> Parsed<Slice> {
+) -> Parsed<Box<Slice>> {
     let key = object.key();
     let mut findings = Findings::new(ObjectKind::EndpointSlice, &key);
     let slice = slice(object, &key.namespace, names, &mut findings);
@@ -35,7 +36,7 @@ fn slice(
     namespace: &str,
     names: &mut SharedNames,
     findings: &mut Findings<'_>,
-) -> Option<Slice> {
+) -> Option<Box<Slice>> {
     let labels = &object.metadata.labels;
     let service = labels.get(SERVICE_NAME).filter(|name| !name.is_empty())?;
     if labels.contains_key(HEADLESS) {
@@ -58,7 +59,7 @@ fn slice(
     }
     ports.sort_unstable();
     ports.dedup();
-    Some(Slice {
+    Some(Box::new(Slice {
         service: ServiceKey {
             namespace: names.share(namespace),
             name: names.share(service),
@@ -66,7 +67,7 @@ fn slice(
         trigger: trigger(object, findings),
         ports: ports.into(),
         endpoints: endpoints.into(),
-    })
+    }))
 }
 
 /// `None` for host names, which no kernel can send a packet to.
@@ -118,10 +119,8 @@ fn endpoint(
     };
     let path = format_args!("endpoints[{i}].nodeName");
     let node = findings.value(path, &object.node_name, INSTEAD)?;
-    Ok(SliceEndpoint {
-        address,
-        readiness,
-        node: node.map(|name| names.share(name)),
+    let node = node.map(|name| names.share(name));
+    let hints = Hints {
         zones: targets(
             format_args!("endpoints[{i}].hints.forZones"),
             &object.hints.for_zones,
@@ -134,6 +133,12 @@ fn endpoint(
             names,
             findings,
         ),
+    };
+    Ok(SliceEndpoint {
+        address,
+        readiness,
+        node,
+        hints: names.share_hints(&hints),
     })
 }
 
@@ -142,17 +147,15 @@ fn targets(
     hints: &[HintTarget],
     names: &mut SharedNames,
     findings: &mut Findings<'_>,
-) -> Box<[Arc<str>]> {
-    let mut targets = Vec::with_capacity(hints.len());
+) -> BTreeSet<Arc<str>> {
+    let mut targets = BTreeSet::new();
     for (i, hint) in hints.iter().enumerate() {
         let path = format_args!("{path}[{i}].name");
         if let Ok(name) = findings.text(path, &hint.name, "this hint is left out") {
-            targets.push(names.share(name));
+            targets.insert(names.share(name));
         }
     }
-    targets.sort_unstable();
-    targets.dedup();
-    targets.into()
+    targets
 }
 
 fn port(

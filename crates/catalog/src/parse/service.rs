@@ -326,7 +326,7 @@ fn ports(
     names: &mut SharedNames,
     findings: &mut Findings<'_>,
 ) -> Vec<ServicePort> {
-    let mut ports: Vec<ServicePort> = Vec::new();
+    let mut ports: Vec<ServicePort> = Vec::with_capacity(spec.ports.len());
     for (i, object) in spec.ports.iter().enumerate() {
         let Ok(port) = port(i, object, names, findings) else {
             continue;

@@ -1,13 +1,13 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
-use dataplane::{Port, Protocol};
+use dataplane::{Hints, Port, Protocol};
 use serde_json::{Value, json};
 
 use super::*;
 
 /// A slice with one ready endpoint and these fields in place of its own.
-fn parsed(fields: Value) -> Parsed<Slice> {
+fn parsed(fields: Value) -> Parsed<Box<Slice>> {
     let mut object = json!({
         "metadata": {
             "namespace": "shop",
@@ -26,7 +26,7 @@ fn parsed(fields: Value) -> Parsed<Slice> {
     parse_endpoint_slice(&object, &mut SharedNames::default())
 }
 
-fn kept(fields: Value) -> Slice {
+fn kept(fields: Value) -> Box<Slice> {
     let parsed = parsed(fields.clone());
     assert_eq!(parsed.rejections, [], "{fields}");
     parsed.value.unwrap_or_else(|| panic!("not kept: {fields}"))
@@ -38,7 +38,7 @@ fn not_for_us(fields: Value) {
     assert_eq!(parsed.rejections, [], "{fields}");
 }
 
-fn rejected(fields: Value, field: &str, message: &str) -> Option<Slice> {
+fn rejected(fields: Value, field: &str, message: &str) -> Option<Box<Slice>> {
     let parsed = parsed(fields.clone());
     let [rejection] = &parsed.rejections[..] else {
         panic!("one rejection of {fields}, not {:?}", parsed.rejections);
@@ -79,8 +79,7 @@ fn what_an_endpoint_does_not_say_has_its_default() {
             terminating: false,
         },
         node: None,
-        zones: Box::default(),
-        nodes: Box::default(),
+        hints: None,
     };
     assert_eq!(*slice.endpoints, [endpoint]);
 }
@@ -104,8 +103,11 @@ fn conditions_node_and_hints_are_read() {
         }
     );
     assert_eq!(endpoint.node.as_deref(), Some("node-1"));
-    assert_eq!(*endpoint.zones, [Arc::from("a"), Arc::from("b")]);
-    assert_eq!(*endpoint.nodes, [Arc::from("node-1")]);
+    let hints = Hints {
+        zones: ["a".into(), "b".into()].into(),
+        nodes: ["node-1".into()].into(),
+    };
+    assert_eq!(endpoint.hints.as_deref(), Some(&hints));
 }
 
 #[test]
