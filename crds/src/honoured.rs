@@ -143,7 +143,7 @@ mod tests {
             "paused": true,
             "nodeSelector": {"matchLabels": {"role": "edge"}},
             "rollout": {"canary": 1},
-            "minSyncPeriod": "10ms",
+            "minSyncPeriod": "1ms",
             "conntrack": {"maxPerCore": 32768},
             "iptables": {"localhostNodePorts": false},
             "ipvs": {"strictARP": true},

@@ -121,7 +121,8 @@ pub struct ProxyProfileSpec {
     pub sync_period: Span,
 
     /// The least time between two writes to the kernel: changes in between are gathered into one. The first change after
-    /// a quiet time is written at once. 0s writes every change by itself. At most syncPeriod, default 10ms.
+    /// a quiet time is written at once. A write that takes longer is followed by as long a rest, of at most 100ms; 0s
+    /// writes every change by itself. At most syncPeriod, default 1ms.
     pub min_sync_period: Span,
 
     /// How often the agent goes over everything it has read from the API server again. At least 1s, default 15m.
@@ -227,8 +228,8 @@ impl ProxyProfileSpec {
     /// [`ProxyProfileSpec::sync_period`] of a profile that does not say.
     pub const DEFAULT_SYNC_PERIOD: Span = Span::seconds(30);
     /// [`ProxyProfileSpec::min_sync_period`] of a profile that does not say. kube-proxy waits a second because its
-    /// writes cost seconds; ours cost microseconds, so this only has to gather a Service and its slices.
-    pub const DEFAULT_MIN_SYNC_PERIOD: Span = Span::milliseconds(10);
+    /// writes cost seconds; ours cost microseconds, and one that costs more makes for a longer rest by itself.
+    pub const DEFAULT_MIN_SYNC_PERIOD: Span = Span::milliseconds(1);
 }
 
 impl Default for ProxyProfileSpec {

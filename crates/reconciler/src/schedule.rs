@@ -13,10 +13,15 @@ pub(crate) use restraint::Streak;
 /// order of magnitude.
 const FIRST_RETRY: Duration = Duration::from_millis(50);
 
+/// The longest that a round is followed by a rest of its own length, so that whoever else wants the
+/// kernel's locks has them half of the time at least. One that loaded everything is not made up for.
+const LONGEST_REST: Duration = Duration::from_millis(100);
+
 /// How often to write, how often to look.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Periods {
-    /// The least time between the end of one round and the start of the next.
+    /// The least time between the end of one round and the start of the next. Where it is not 0, a
+    /// round that took longer is followed by as long a rest, of at most 100 ms.
     pub min_sync_period: Duration,
     /// The time between two periodic checks, and the longest time between two attempts.
     pub sync_period: Duration,
@@ -98,6 +103,7 @@ enum Prompt {
 #[derive(Debug, Clone, Copy)]
 struct Last {
     ended: Instant,
+    took: Duration,
     checked: Instant,
     /// Whether it ran without waiting for `minSyncPeriod`.
     jumped: bool,
@@ -190,7 +196,7 @@ impl Schedule {
             .collect();
         let reason = due.iter().map(|due| due.reason).max()?;
         if let Some(last) = &mut self.last {
-            last.jumped = now < last.ended + self.periods.min_sync_period;
+            last.jumped = now < last.earliest_next(self.periods);
         }
         // Every round compares with what is wanted now, so it answers a change whatever its
         // reason; but only some look at the kernel, and only one by request answers a request.
@@ -227,8 +233,10 @@ impl Schedule {
                 self.restraint.found_nothing(running.began, now);
             }
         }
+        let began = running.map_or(now, |running| running.began);
         self.last = Some(Last {
             ended: now,
+            took: now.saturating_duration_since(began),
             checked,
             jumped: self.last.is_some_and(|last| last.jumped),
         });
@@ -248,11 +256,8 @@ impl Schedule {
             });
             return first.into_iter().collect();
         };
-        let Periods {
-            min_sync_period,
-            sync_period,
-        } = self.periods;
-        let earliest = last.ended + min_sync_period;
+        let sync_period = self.periods.sync_period;
+        let earliest = last.earliest_next(self.periods);
         let mut candidates = vec![Due {
             at: (last.checked + sync_period).max(earliest),
             reason: Reason::Timer,
@@ -276,6 +281,19 @@ impl Schedule {
             ask(at.max(earliest), Reason::Retry);
         }
         candidates
+    }
+}
+
+// === impl Last ===
+
+impl Last {
+    /// When the next round may start that nothing hurries.
+    fn earliest_next(&self, periods: Periods) -> Instant {
+        let rest = match periods.min_sync_period {
+            Duration::ZERO => Duration::ZERO,
+            least => least.max(self.took.min(LONGEST_REST)),
+        };
+        self.ended + rest
     }
 }
 

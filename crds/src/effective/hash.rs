@@ -97,7 +97,7 @@ mod tests {
         // A change here means that every node of every cluster is told to apply its configuration again.
         assert_eq!(
             ConfigHash::of(&EffectiveConfig::default()).as_str(),
-            "6489e22261f5b61f"
+            "2f77e221323dd348"
         );
     }
 

@@ -25,7 +25,7 @@ spec:
   nodeSelector: {}
   paused: false
   syncPeriod: 30s
-  minSyncPeriod: 10ms
+  minSyncPeriod: 1ms
   loadBalancer: {scheduler: random}
   nodePorts: {addresses: [primary]}
   masquerade: {all: false, markBit: 14}

@@ -120,6 +120,21 @@ fn min_sync_period_runs_from_the_end_of_a_round_to_the_start_of_the_next() {
 }
 
 #[test]
+fn after_a_round_that_took_long_others_have_the_kernel_for_as_long_but_not_for_ever() {
+    play(&[
+        (0, MinSyncPeriod(1), None),
+        (0, Changed, Some((0, For::Startup))),
+        (0, Starts(For::Startup), None),
+        (3000, Ends(Settled), Some((33_000, For::Timer))),
+        (3001, Changed, Some((3100, For::Changed))),
+        (3100, Starts(For::Changed), None),
+        (3140, Ends(Settled), Some((33_000, For::Timer))),
+        (3150, Changed, Some((3180, For::Changed))),
+        (3150, MinSyncPeriod(0), Some((3150, For::Changed))),
+    ]);
+}
+
+#[test]
 fn a_change_that_arrives_during_a_round_is_not_lost() {
     play_after_startup(&[
         (5000, Changed, Some((5000, For::Changed))),
