@@ -2,16 +2,29 @@
 
 use std::time::{Duration, Instant};
 
-use dataplane::{Dataplane, Family};
+use dataplane::{Dataplane, Family, Protocol};
 
 use crate::{Doubts, Knowledge, Outcome, Watchlist};
 
-/// How long after a change its first pass waits. A packet that met the old rules on another CPU
-/// just before they were replaced makes its flow just after; and an endpoint rarely goes alone.
+/// How long after a change of UDP its first pass waits. A packet that met the old rules on another
+/// CPU just before they were replaced makes its flow just after; and an endpoint rarely goes alone.
+/// A resolver that keeps its port asks a dead server meanwhile: nobody notices this little.
 const SETTLE: Duration = Duration::from_millis(10);
-/// A pass is followed by a pause of this many times what it took: at most a tenth of one CPU goes
-/// into passes, however large the table and however often endpoints change.
-const PAUSE: u32 = 9;
+/// The same of TCP and SCTP, of which only flows that were never answered can be stale: nobody can
+/// be helped before a first packet is sent again, a SYN after one second (RFC 6298, section 2), an
+/// INIT after three (`SCTP_RTO_INITIAL`, include/net/sctp/constants.h). What happens until then
+/// shares one pass.
+const SETTLE_UNANSWERED: Duration = Duration::from_millis(600);
+/// A pass is followed by a pause of this many times what it took, as long as that is within
+/// [`PROMPT`]: a fiftieth of one CPU goes into passes of a family, however often endpoints change. The
+/// kernel walks all its buckets for a list, with bottom halves off, so that packets wait for it too:
+/// some 5 ms for 262,144 empty ones, after which the next pass begins a quarter of a second later.
+const PAUSE: u32 = 49;
+/// A client of a dead endpoint does not wait for longer than this only so that less is done.
+const PROMPT: Duration = Duration::from_secs(1);
+/// But a pause is never less than this many times what the pass took: a tenth of one CPU at most goes
+/// into passes of a family, however large the table.
+const LEAST_PAUSE: u32 = 9;
 /// The pause after a first failure; it doubles with every further one.
 const FIRST_RETRY: Duration = Duration::from_secs(1);
 /// The longest pause after a failure.
@@ -61,9 +74,10 @@ impl Agenda {
         }
         self.programmed = Some(programmed);
         if !self.doubts.is_empty() {
-            let settled = now + SETTLE;
-            self.due
-                .get_or_insert(self.rested.map_or(settled, |rested| rested.max(settled)));
+            let settled = now + settle(&self.doubts);
+            let due = self.rested.map_or(settled, |rested| rested.max(settled));
+            // What is urgent does not wait for what is not.
+            self.due = Some(self.due.map_or(due, |before| before.min(due)));
         }
     }
 
@@ -83,7 +97,7 @@ impl Agenda {
     /// The pass that was started last ended at `now`, and took this long. Nothing was learnt
     /// meanwhile.
     pub(crate) fn finish(&mut self, outcome: &Outcome, took: Duration, now: Instant) {
-        let mut pause = took * PAUSE;
+        let mut pause = (took * PAUSE).min(PROMPT).max(took * LEAST_PAUSE);
         match outcome {
             Outcome::Complete => {
                 self.doubts = Doubts::none(self.doubts.family());
@@ -100,6 +114,15 @@ impl Agenda {
         if !matches!(outcome, Outcome::Complete) {
             self.due = self.rested;
         }
+    }
+}
+
+/// How long what is in doubt is given to settle.
+fn settle(doubts: &Doubts) -> Duration {
+    let mut protocols = doubts.protocols().iter();
+    match protocols.any(|protocol| *protocol == Protocol::Udp) {
+        true => SETTLE,
+        false => SETTLE_UNANSWERED,
     }
 }
 

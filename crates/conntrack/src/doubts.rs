@@ -1,5 +1,6 @@
 //! What has to be looked at. Pure.
 
+use std::cell::LazyCell;
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -64,26 +65,33 @@ impl Doubts {
     /// Adds what a step of the kernel from `before` to `after` may have made stale. Costs what
     /// differs between the two.
     pub fn add_step(&mut self, before: &Dataplane, after: &Dataplane) {
-        let [opened, open] = [before, after].map(|at| node_port_addresses(at, self.family));
+        let family = self.family;
+        let opened = LazyCell::new(|| node_port_addresses(before, family));
         for difference in before.frontends().differences(after.frontends()) {
-            if difference.key.family() != self.family {
+            if difference.key.family() != family {
                 continue;
             }
             if makes_stale(difference.before, difference.after) {
                 self.protocols.insert(difference.key.protocol());
             }
             if difference.after.is_none() {
-                self.remember(difference.key, &opened);
+                self.remember(difference.key, || &*opened);
             }
         }
-        if opened != open {
+        // Of most steps both are the same ones, and a node can have thousands of addresses.
+        if Arc::ptr_eq(before.node(), after.node()) && Arc::ptr_eq(before.config(), after.config())
+        {
+            return;
+        }
+        let open = node_port_addresses(after, family);
+        if *opened != open {
             let closed = opened.difference(&open).copied().collect();
-            for key in node_ports(before, self.family) {
+            for key in node_ports(before, family) {
                 self.protocols.insert(key.protocol());
-                self.remember(key, &closed);
+                self.remember(key, || &closed);
             }
             self.protocols
-                .extend(node_ports(after, self.family).map(FrontendKey::protocol));
+                .extend(node_ports(after, family).map(FrontendKey::protocol));
         }
     }
 
@@ -119,12 +127,16 @@ impl Doubts {
             || self.memory == Memory::Patchy && cidrs.any(|cidr| cidr.contains(&address))
     }
 
-    fn remember(&mut self, key: &FrontendKey, node_ports_at: &BTreeSet<IpAddr>) {
+    fn remember<'a>(
+        &mut self,
+        key: &FrontendKey,
+        node_ports_at: impl FnOnce() -> &'a BTreeSet<IpAddr>,
+    ) {
         let (protocol, port) = (key.protocol(), key.port());
         match key {
             FrontendKey::Address { address, .. } => self.insert(*address, protocol, port),
             FrontendKey::NodePort { .. } => {
-                for address in node_ports_at {
+                for address in node_ports_at() {
                     self.insert(*address, protocol, port);
                 }
             }

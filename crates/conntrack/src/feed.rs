@@ -19,6 +19,8 @@ struct Shared {
 
 #[derive(Debug, Default)]
 struct Slots {
+    /// What was said last of each family, received or not.
+    last: BTreeMap<Family, Knowledge>,
     steps: BTreeMap<Family, Vec<Knowledge>>,
     closed: bool,
 }
@@ -49,11 +51,17 @@ pub(crate) enum Received {
 // === impl Feed ===
 
 impl Feed {
-    /// Says what is known now of what the kernel carries out in `family`. Costs a few reference
-    /// counts and never waits for a pass. Of more steps than anybody has use for, the last is
-    /// kept, and that there were others.
+    /// Says what is known now of what the kernel carries out in `family`. Costs what differs from
+    /// what was said last and never waits for a pass. What was said last is no step, and wakes
+    /// nobody: most periodic checks find nothing. Of more steps than anybody has use for, the last
+    /// is kept, and that there were others.
     pub fn post(&self, family: Family, knowledge: Knowledge) {
         let mut slots = self.slots();
+        let last = slots.last.get(&family);
+        if last.is_some_and(|last| last.says_the_same(&knowledge)) {
+            return;
+        }
+        slots.last.insert(family, knowledge.clone());
         let steps = slots.steps.entry(family).or_default();
         if steps.len() >= MOST_STEPS {
             steps.clear();
@@ -96,6 +104,25 @@ impl Feed {
     fn slots(&self) -> MutexGuard<'_, Slots> {
         // It is whole between any two statements that change it.
         self.0.slots.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+// === impl Knowledge ===
+
+impl Knowledge {
+    /// Whether no flow can be judged otherwise by `other`.
+    fn says_the_same(&self, other: &Knowledge) -> bool {
+        match (self, other) {
+            (Knowledge::Unknown, Knowledge::Unknown) => true,
+            (Knowledge::Programmed(before), Knowledge::Programmed(after)) => {
+                Arc::ptr_eq(before.node(), after.node())
+                    && Arc::ptr_eq(before.config(), after.config())
+                    && before.frontends() == after.frontends()
+                    && before.cluster_ips() == after.cluster_ips()
+            }
+            (Knowledge::Unknown, Knowledge::Programmed(_))
+            | (Knowledge::Programmed(_), Knowledge::Unknown) => false,
+        }
     }
 }
 

@@ -71,12 +71,21 @@ pub(crate) trait FlowTable {
 /// Whoever forgets flows.
 pub(crate) trait Forget {
     /// Makes the kernel forget `flow`.
-    fn commit_deletion(&mut self, flow: &Flow) -> Result<Deletion, DeleteError>;
+    fn commit_deletion(&mut self, flow: &Flow) -> Result<Deletion, PassError>;
 }
 
 /// The table of this thread's network namespace.
 #[derive(Debug)]
 pub(crate) struct KernelTable;
+
+/// Deletions from the table of this thread's network namespace: most passes have none, so that the
+/// one socket is opened for the first and kept for those of later passes.
+#[derive(Debug, Default)]
+pub(crate) struct KernelDeletions {
+    /// None before the first deletion, and after one that has failed by it: its answer may still be
+    /// on its way.
+    socket: Option<FlowSocket>,
+}
 
 // === impl KernelTable ===
 
@@ -93,9 +102,19 @@ impl FlowTable for KernelTable {
     }
 }
 
-impl Forget for FlowSocket {
-    fn commit_deletion(&mut self, flow: &Flow) -> Result<Deletion, DeleteError> {
-        FlowSocket::commit_deletion(self, flow)
+// === impl KernelDeletions ===
+
+impl Forget for KernelDeletions {
+    fn commit_deletion(&mut self, flow: &Flow) -> Result<Deletion, PassError> {
+        let mut socket = match self.socket.take() {
+            Some(socket) => socket,
+            None => FlowSocket::open().map_err(PassError::Open)?,
+        };
+        let result = socket.commit_deletion(flow);
+        if !matches!(result, Err(DeleteError::Socket { .. })) {
+            self.socket = Some(socket);
+        }
+        result.map_err(PassError::Delete)
     }
 }
 
@@ -160,9 +179,9 @@ impl Pass {
         match kernel.commit_deletion(flow) {
             Ok(Deletion::Deleted) => self.deleted += 1,
             Ok(Deletion::Absent) => {}
-            Err(error @ DeleteError::Refused { .. }) => self.fail(PassError::Delete(error)),
-            Err(error @ DeleteError::Socket { .. }) => {
-                self.fail(PassError::Delete(error));
+            Err(error @ PassError::Delete(DeleteError::Refused { .. })) => self.fail(error),
+            Err(error) => {
+                self.fail(error);
                 return ControlFlow::Break(());
             }
         }

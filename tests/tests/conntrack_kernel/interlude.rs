@@ -17,8 +17,8 @@ use crate::table::fill;
 
 /// How often a change is made and taken back before it is said that passes do not wait for it.
 const ATTEMPTS: usize = 5;
-/// How many entries make a pass take a tenth of a second, so that the pause after it, nine times as
-/// long, has room for a change and its end. The smallest table has twice as many.
+/// How many entries make a pass take a tenth of a second, so that the pause after it, a second, has
+/// room for a change and its end. The smallest table has twice as many.
 const ENTRIES: u64 = 30_000;
 /// How long the pause may be at most, on a machine that has much else to do.
 const PAUSE: Duration = Duration::from_secs(60);

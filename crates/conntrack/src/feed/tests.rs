@@ -1,5 +1,8 @@
 use super::*;
 
+use dataplane::{Endpoints, compile};
+use testkit::{mk_config, mk_endpoints, mk_node, mk_service};
+
 /// What was posted and not received, `?` where it is unknown and otherwise how many addresses the
 /// node has.
 fn steps(feed: &Feed, family: Family) -> Vec<String> {
@@ -38,6 +41,45 @@ fn a_step_that_is_followed_by_another_before_anybody_has_looked_is_not_lost() {
     assert_eq!(newest.as_deref(), Some("2"));
     assert_eq!(steps(&feed, Family::Ipv4), ["1", "?", "2"]);
     assert!(feed.newest(Family::Ipv4).is_none());
+}
+
+/// Most rounds of a quiet node change nothing, and nothing is to be looked at for them.
+#[test]
+fn what_was_said_last_is_no_step() {
+    let feed = Feed::default();
+    let two = step(2);
+    feed.post(Family::Ipv4, two.clone());
+    feed.post(Family::Ipv6, two.clone());
+    assert_eq!(steps(&feed, Family::Ipv4), ["2"]);
+    feed.post(Family::Ipv4, two.clone());
+    assert_eq!(steps(&feed, Family::Ipv4), [""; 0]);
+    feed.post(Family::Ipv4, Knowledge::Unknown);
+    feed.post(Family::Ipv4, Knowledge::Unknown);
+    feed.post(Family::Ipv4, two);
+    assert_eq!(steps(&feed, Family::Ipv4), ["?", "2"]);
+}
+
+/// An endpoint that drains is given nothing new, so that its end changes no rule; its flows are
+/// stale from then on.
+#[test]
+fn what_changes_for_flows_alone_is_a_step() {
+    let (node, config) = (mk_node(1).build(), mk_config().build());
+    let service = mk_service("kube-system/dns").cluster_ip("10.96.0.53");
+    let service = service.udp("dns", 53).build();
+    let left = mk_endpoints().udp("dns").ready("10.0.1.6:53", "node-1");
+    let drains = left.clone().draining("10.0.1.5:53", "node-1");
+    let programmed = |endpoints: &Endpoints| {
+        let mut dataplane = Dataplane::new(Arc::clone(&node), Arc::clone(&config));
+        let rules = compile(&service, endpoints, &node, &config);
+        dataplane.set(Arc::new(rules));
+        Knowledge::Programmed(dataplane)
+    };
+    let feed = Feed::default();
+    let drains = drains.build();
+    for endpoints in [&drains, &drains, &left.build()] {
+        feed.post(Family::Ipv4, programmed(endpoints));
+    }
+    assert_eq!(steps(&feed, Family::Ipv4).len(), 2);
 }
 
 #[test]

@@ -61,12 +61,12 @@ impl FlowTable for Generated {
 }
 
 impl Forget for Ledger {
-    fn commit_deletion(&mut self, flow: &Flow) -> Result<Deletion, DeleteError> {
+    fn commit_deletion(&mut self, flow: &Flow) -> Result<Deletion, PassError> {
         if self.offloaded.contains(&flow.id) {
-            return Err(DeleteError::Refused {
+            return Err(PassError::Delete(DeleteError::Refused {
                 flow: Box::new(*flow),
                 source: std::io::Error::from(std::io::ErrorKind::ResourceBusy),
-            });
+            }));
         }
         self.deleted += 1;
         Ok(Deletion::Deleted)
