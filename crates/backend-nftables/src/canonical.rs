@@ -30,8 +30,8 @@ impl Table {
                 }
             }
         }
-        table
-            .chains
+        let chains = Arc::make_mut(&mut table.chains);
+        chains
             .retain(|name, _| NumberedChain::parse(name).is_none_or(|chain| used.contains(&chain)));
         table.sets.retain(|name, set| {
             let may_go = matches!(SetName::parse(name), Some(SetName::Sources(_)));
@@ -39,8 +39,8 @@ impl Table {
         });
         let allow_sources = chains::allow_sources(family, source_lengths(&table.sets));
         let name = Arc::clone(&allow_sources.chain.name);
-        if table.chains.contains_key(&name) {
-            table.chains.insert(name, Arc::new(allow_sources));
+        if chains.contains_key(&name) {
+            chains.insert(name, Arc::new(allow_sources));
         }
         for keyed in [Keyed::Address, Keyed::NodePort] {
             let name = keyed.endpoints();

@@ -22,7 +22,7 @@ impl Table {
     /// tables.
     pub fn compare_elements(&self, found: &Table, key: &FrontendKey) -> Vec<Piece> {
         let (wanted, found) = (self.carriers(key), found.carriers(key));
-        let keys: BTreeSet<_> = wanted.keys().chain(found.keys()).copied().collect();
+        let keys: BTreeSet<_> = wanted.keys().chain(found.keys()).cloned().collect();
         let mut pieces: Vec<(SetName, Piece)> = keys
             .into_iter()
             .filter_map(|at| {
@@ -39,7 +39,7 @@ impl Table {
     /// of this node, addresses that accept node ports. Costs in proportion to both tables.
     pub fn compare_memberships(&self, found: &Table) -> Vec<Piece> {
         let (wanted, found) = (self.memberships(), found.memberships());
-        let keys: BTreeSet<_> = wanted.keys().chain(found.keys()).copied().collect();
+        let keys: BTreeSet<_> = wanted.keys().chain(found.keys()).cloned().collect();
         let pieces = keys
             .into_iter()
             .filter_map(|at| compare(wanted.get(&at), found.get(&at)));
@@ -145,7 +145,7 @@ impl Table {
         let text = |(name, key, data): (SetName, &Bytes, &ElementData)| {
             let set = self.sets.get(name.as_str())?;
             let text = format!("{} {{ {} }}", name.as_str(), set.set.element(key, data));
-            Some(((name, *key), text))
+            Some(((name, key.clone()), text))
         };
         elements.filter_map(text).collect()
     }

@@ -1,11 +1,12 @@
 //! How to get from one table to another.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::cell::LazyCell;
+use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 
 use backend::Size;
-use dataplane::{Family, FrontendKey, Hairpin, Precedence};
+use dataplane::{Family, FrontendKey, Hairpin, PersistentMap, Precedence};
 use netlink::nf_tables::{Bytes, ElementData, Operation, Set, Transaction};
 
 use crate::layout::{self, SetName, TABLE, nft_family};
@@ -15,21 +16,25 @@ use crate::table::Table;
 /// lock, during which nobody else on the node can change a rule (measured: 0.5 million a second).
 const ELEMENTS_A_TRANSACTION: usize = 10_000;
 
-/// Transactions in order. A frontend's elements are all in one of them.
+/// Transactions in order. A frontend's elements are all in one of them. In each, all that goes from a
+/// set is one operation, and all that comes to it another.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Change {
     pub(crate) transactions: Vec<Transaction>,
-    pub(crate) frontends: BTreeSet<FrontendKey>,
 }
 
-/// One element to add or remove.
-enum Step<'a> {
-    Add(SetName, Bytes, &'a ElementData),
-    Delete(SetName, Bytes),
+/// One element that differs.
+struct Step<'a> {
+    turn: Precedence,
+    /// Whose it is; `None` for one that is no frontend's.
+    frontend: Option<FrontendKey>,
+    set: SetName,
+    key: &'a Bytes,
+    before: Option<&'a ElementData>,
+    after: Option<&'a ElementData>,
 }
 
 pub(crate) fn diff(family: Family, believed: &Table, wanted: &Table) -> Change {
-    let mut frontends = BTreeSet::new();
     let mut transactions = Vec::new();
     let start = || Transaction::new(nft_family(family), layout::name(TABLE));
     let mut current = start();
@@ -43,18 +48,18 @@ pub(crate) fn diff(family: Family, believed: &Table, wanted: &Table) -> Change {
         believed
     };
     add_objects(believed, wanted, &mut current);
-    let (mut turn, mut elements) = (Precedence::First, 0);
-    for (group, steps) in steps(family, believed, wanted) {
-        frontends.extend(group.frontend);
-        // What comes first neither waits for the rest nor fails with it.
-        let is_next_turn = std::mem::replace(&mut turn, group.turn) != group.turn;
-        let is_full = elements + steps.len() > ELEMENTS_A_TRANSACTION;
-        if elements > 0 && (is_full || is_next_turn) {
-            transactions.push(std::mem::replace(&mut current, start()));
-            elements = 0;
+    let mut steps = steps(family, believed, wanted);
+    let mut is_first = true;
+    // What comes first neither waits for the rest nor fails with it.
+    for mut turn in steps.chunk_by_mut(|a, b| a.turn == b.turn) {
+        while !turn.is_empty() {
+            let (part, rest) = turn.split_at_mut(length_of_part(turn));
+            if !std::mem::take(&mut is_first) {
+                transactions.push(std::mem::replace(&mut current, start()));
+            }
+            add_elements(wanted, part, &mut current);
+            turn = rest;
         }
-        elements += steps.len();
-        add_steps(wanted, steps, &mut current);
     }
     // What is not wanted goes by itself and last: kernels before 6.2 refuse to remove a chain that an
     // element led to a moment ago, and such a refusal must not take anything wanted with it.
@@ -62,10 +67,7 @@ pub(crate) fn diff(family: Family, believed: &Table, wanted: &Table) -> Change {
     delete_objects(believed, wanted, &mut last);
     let some = |transaction: &Transaction| !transaction.operations.is_empty();
     transactions.extend([current, last].into_iter().filter(some));
-    Change {
-        transactions,
-        frontends,
-    }
+    Change { transactions }
 }
 
 /// Whether every set and chain that both have is the same one. A set's shape and a chain's hook
@@ -75,10 +77,12 @@ fn can_be_mended(believed: &Table, wanted: &Table) -> bool {
         let other = believed.sets.get(name);
         other.is_none_or(|other| other.set == set.set)
     });
-    let chains = wanted.chains.iter().all(|(name, chain)| {
-        let other = believed.chains.get(name);
-        other.is_none_or(|other| other.chain == chain.chain)
-    });
+    let mut chains = wanted.chains.iter();
+    let chains = Arc::ptr_eq(&believed.chains, &wanted.chains)
+        || chains.all(|(name, chain)| {
+            let other = believed.chains.get(name);
+            other.is_none_or(|other| other.chain == chain.chain)
+        });
     sets && chains
 }
 
@@ -91,6 +95,9 @@ fn add_objects(believed: &Table, wanted: &Table, transaction: &mut Transaction) 
         if !believed.sets.contains_key(name) {
             operations.push(Operation::AddSet((*set.set).clone()));
         }
+    }
+    if Arc::ptr_eq(&believed.chains, &wanted.chains) {
+        return;
     }
     let changed: Vec<_> = wanted
         .chains
@@ -142,59 +149,47 @@ fn delete_objects(believed: &Table, wanted: &Table, transaction: &mut Transactio
     }
 }
 
-/// What belongs together, a frontend's elements or one that is no frontend's, in the order in which
-/// it is written.
-#[derive(PartialEq, Eq, PartialOrd, Ord)]
-struct Group {
-    turn: Precedence,
-    frontend: Option<FrontendKey>,
-    rest: Bytes,
-}
-
-fn steps<'a>(
-    family: Family,
-    believed: &Table,
-    wanted: &'a Table,
-) -> BTreeMap<Group, Vec<Step<'a>>> {
-    let mut groups: BTreeMap<Group, Vec<Step<'a>>> = BTreeMap::new();
-    let empty = dataplane::PersistentMap::default();
-    let beside_first = beside_first(wanted);
+/// Every element that differs, in the order in which it is written: what belongs together is
+/// together.
+fn steps<'a>(family: Family, believed: &'a Table, wanted: &'a Table) -> Vec<Step<'a>> {
+    static NOTHING: PersistentMap<Bytes, ElementData> = PersistentMap::new();
+    let mut steps = Vec::new();
+    // Few changes ask for it, and it costs a lookup for each endpoint of those that come first.
+    let beside_first = LazyCell::new(|| beside_first(wanted));
     for (name, set) in &wanted.sets {
-        let Some(name) = SetName::parse(name) else {
+        let old = believed.sets.get(name);
+        let old = old.map_or(&NOTHING, |old| &old.elements);
+        let differences = old.differences(&set.elements);
+        if differences.is_empty() {
+            continue;
+        }
+        let Some(set) = SetName::parse(name) else {
             continue;
         };
-        let old = believed
-            .sets
-            .get(name.as_str())
-            .map_or(&empty, |old| &old.elements);
-        for difference in old.differences(&set.elements) {
-            let frontend = name
+        steps.reserve_exact(differences.len());
+        for difference in differences {
+            let frontend = set
                 .keyed()
                 .and_then(|keyed| layout::parse_frontend(family, keyed, difference.key.as_slice()));
-            let (rest, is_first) = match &frontend {
-                Some(frontend) => (Bytes::new(), wanted.first.contains(frontend)),
-                None => (*difference.key, beside_first.contains(difference.key)),
+            let is_first = match &frontend {
+                Some(frontend) => wanted.first.contains(frontend),
+                None => beside_first.contains(difference.key),
             };
-            let turn = match is_first {
-                true => Precedence::First,
-                false => Precedence::Ordinary,
-            };
-            let group = Group {
-                turn,
+            steps.push(Step {
+                turn: match is_first {
+                    true => Precedence::First,
+                    false => Precedence::Ordinary,
+                },
                 frontend,
-                rest,
-            };
-            let steps = groups.entry(group).or_default();
-            if difference.before.is_some() {
-                steps.push(Step::Delete(name, *difference.key));
-            }
-            // Borrowed from the set itself: the difference borrows from both sides.
-            if let Some(data) = set.elements.get(difference.key) {
-                steps.push(Step::Add(name, *difference.key, data));
-            }
+                set,
+                key: difference.key,
+                before: difference.before,
+                after: difference.after,
+            });
         }
     }
-    groups
+    steps.sort_unstable_by(|a, b| (a.group(), a.set, a.key).cmp(&(b.group(), b.set, b.key)));
+    steps
 }
 
 /// The elements that are no frontend's and belong to those that come first: their addresses, as
@@ -216,39 +211,72 @@ fn beside_first(wanted: &Table) -> BTreeSet<Bytes> {
     keys
 }
 
+/// How many of `steps` go into one transaction: as many as may, and none of a group without the
+/// others.
+fn length_of_part(steps: &[Step<'_>]) -> usize {
+    let (mut length, mut elements) = (0, 0);
+    for group in steps.chunk_by(|a, b| a.group() == b.group()) {
+        elements += group.iter().map(Step::elements).sum::<usize>();
+        if length > 0 && elements > ELEMENTS_A_TRANSACTION {
+            break;
+        }
+        length += group.len();
+    }
+    length
+}
+
+/// Set by set, as a message of a few elements costs the kernel as much as one of a thousand.
 /// Removals before additions: a changed element is one of each, and the kernel knows no third way.
-fn add_steps(wanted: &Table, steps: Vec<Step<'_>>, transaction: &mut Transaction) {
-    let mut deletions: BTreeMap<SetName, Vec<Bytes>> = BTreeMap::new();
-    let mut additions: BTreeMap<SetName, Vec<(Bytes, ElementData)>> = BTreeMap::new();
-    for step in steps {
-        match step {
-            Step::Delete(set, key) => deletions.entry(set).or_default().push(key),
-            Step::Add(set, key, data) => {
-                additions.entry(set).or_default().push((key, data.clone()));
-            }
+fn add_elements(wanted: &Table, steps: &mut [Step<'_>], transaction: &mut Transaction) {
+    let operations = &mut transaction.operations;
+    steps.sort_by_key(|step| step.set);
+    let sets = || {
+        let sets = steps.chunk_by(|a, b| a.set == b.set);
+        sets.filter_map(|steps| Some((set_of(wanted, steps.first()?.set)?, steps)))
+    };
+    for (set, steps) in sets() {
+        let gone = steps.iter().filter(|step| step.before.is_some());
+        let keys = exactly(gone.map(|step| step.key.clone()));
+        if !keys.is_empty() {
+            operations.push(Operation::DeleteElements { set, keys });
         }
     }
-    for (set, keys) in deletions {
-        let Some(set) = set_of(wanted, set) else {
-            continue;
-        };
-        transaction
-            .operations
-            .push(Operation::DeleteElements { set, keys });
+    for (set, steps) in sets() {
+        let new = steps
+            .iter()
+            .filter_map(|step| Some((step.key, step.after?)));
+        let elements = exactly(new.map(|(key, data)| (key.clone(), data.clone())));
+        if !elements.is_empty() {
+            operations.push(Operation::AddElements { set, elements });
+        }
     }
-    for (set, elements) in additions {
-        let Some(set) = set_of(wanted, set) else {
-            continue;
-        };
-        transaction
-            .operations
-            .push(Operation::AddElements { set, elements });
-    }
+}
+
+/// All of `items`, in no more memory than they need: those of a whole cluster are kept until the last
+/// transaction is over.
+fn exactly<T>(items: impl Iterator<Item = T> + Clone) -> Vec<T> {
+    let mut all = Vec::with_capacity(items.clone().count());
+    all.extend(items);
+    all
 }
 
 fn set_of(table: &Table, name: SetName) -> Option<Arc<Set>> {
     let set = table.sets.get(name.as_str())?;
     Some(Arc::clone(&set.set))
+}
+
+// === impl Step ===
+
+impl Step<'_> {
+    /// What belongs together is equal in this, and written in its order.
+    fn group(&self) -> (Precedence, Option<FrontendKey>, Option<&Bytes>) {
+        let element = self.frontend.is_none().then_some(self.key);
+        (self.turn, self.frontend, element)
+    }
+
+    fn elements(&self) -> usize {
+        usize::from(self.before.is_some()) + usize::from(self.after.is_some())
+    }
 }
 
 // === impl Change ===
@@ -257,6 +285,27 @@ impl Change {
     /// The transactions, in order.
     pub fn transactions(&self) -> &[Transaction] {
         &self.transactions
+    }
+
+    /// The frontends whose elements are added or removed. Costs in proportion to the change.
+    pub(crate) fn frontends(&self, family: Family) -> BTreeSet<FrontendKey> {
+        let mut frontends = BTreeSet::new();
+        for operation in self.transactions.iter().flat_map(|t| &t.operations) {
+            let parse = |set: &Set, key: &Bytes| {
+                let keyed = SetName::parse(&set.name)?.keyed()?;
+                layout::parse_frontend(family, keyed, key.as_slice())
+            };
+            match operation {
+                Operation::AddElements { set, elements } => {
+                    frontends.extend(elements.iter().filter_map(|(key, _)| parse(set, key)));
+                }
+                Operation::DeleteElements { set, keys } => {
+                    frontends.extend(keys.iter().filter_map(|key| parse(set, key)));
+                }
+                _ => {}
+            }
+        }
+        frontends
     }
 }
 

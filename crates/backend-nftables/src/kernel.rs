@@ -1,9 +1,10 @@
 //! The backend itself: the two families of one network namespace's nf_tables, over one socket.
 
+mod sctp;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::error::Error;
 use std::io::ErrorKind;
-use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use backend::{
@@ -14,12 +15,13 @@ use netlink::nf_tables::{Chain, Operation, Rule, Set, SetContent, SetWriter, Tra
 use netlink::{Listener, OpenError, Socket, Watched};
 use rustix::io::Errno;
 
+use self::sctp::{Sctp, observe_sctp};
 use crate::diff::{Change, diff};
 use crate::disturbances::Disturbances;
 use crate::layout::{self, SetName, TABLE, nft_family};
 use crate::ledger::Ledger;
 use crate::render::render;
-use crate::table::{ChainWithRules, SetWithElements, Table};
+use crate::table::{ChainWithRules, Chains, SetWithElements, Table};
 
 /// One family of the network namespace that [`open`] was called in.
 #[derive(Debug)]
@@ -31,20 +33,9 @@ pub struct Nftables {
     seen: Option<Seen>,
     /// What others were heard doing; empty while nobody listens.
     ledger: Arc<Mutex<Ledger>>,
-    sctp: Sctp,
+    /// `None` as long as conntrack does not tell.
+    sctp: Option<Sctp>,
 }
-
-/// Whether the kernel can redirect SCTP (`CONFIG_NF_CT_PROTO_SCTP`).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Sctp {
-    Tracked,
-    Untracked,
-}
-
-/// A setting of conntrack that is there exactly when it knows SCTP, once NAT has loaded it.
-const SCTP_SETTING: &str = "/proc/sys/net/netfilter/nf_conntrack_sctp_timeout_established";
-/// A setting of conntrack that is there whenever conntrack is.
-const CONNTRACK_SETTING: &str = "/proc/sys/net/netfilter/nf_conntrack_max";
 
 /// What both families share.
 #[derive(Debug)]
@@ -87,7 +78,7 @@ fn families(socket: Socket, ledger: &Arc<Mutex<Ledger>>) -> [Nftables; 2] {
         connection: Some(Arc::clone(&connection)),
         seen: None,
         ledger: Arc::clone(ledger),
-        sctp: Sctp::Tracked,
+        sctp: None,
     })
 }
 
@@ -106,7 +97,7 @@ impl Nftables {
             connection: None,
             seen: None,
             ledger: Arc::default(),
-            sctp: Sctp::Tracked,
+            sctp: None,
         }
     }
 
@@ -188,15 +179,19 @@ impl Backend for Nftables {
     }
 
     fn commit(&mut self, change: Change) -> Result<Receipt, CommitError> {
-        self.sctp = observe_sctp();
+        if self.sctp.is_none() {
+            self.sctp = observe_sctp();
+        }
         let mut connection = self.connection().map_err(|source| CommitError {
             family: self.family,
             recovery: Recovery::Halt,
             effect: Effect::None,
             source: source.into(),
         })?;
-        for (done, transaction) in change.transactions.iter().enumerate() {
-            if let Err(source) = connection.commit(transaction) {
+        let transactions = change.transactions.len();
+        // Each is freed as soon as it is over: together they are as large as the table itself.
+        for (done, transaction) in change.transactions.into_iter().enumerate() {
+            if let Err(source) = connection.commit(&transaction) {
                 drop(connection);
                 let refused_whole =
                     done == 0 && matches!(source, netlink::CommitError::Refused { .. });
@@ -221,9 +216,7 @@ impl Backend for Nftables {
                 });
             }
         }
-        Ok(Receipt {
-            transactions: change.transactions.len(),
-        })
+        Ok(Receipt { transactions })
     }
 
     fn commit_removal(&mut self) -> Result<Receipt, CommitError> {
@@ -232,13 +225,12 @@ impl Backend for Nftables {
         removal.operations = vec![Operation::AddTable, Operation::DeleteTable];
         self.commit(Change {
             transactions: vec![removal],
-            frontends: BTreeSet::new(),
         })
     }
 
     fn suspects(&self, change: &Change, desired: &Dataplane) -> BTreeSet<ServiceKey> {
         change
-            .frontends
+            .frontends(self.family)
             .iter()
             .filter_map(|key| desired.frontends().get(key))
             .map(|claims| claims.winner().0.clone())
@@ -260,7 +252,7 @@ impl Backend for Nftables {
                     message,
                 });
             };
-            if key.protocol() == Protocol::Sctp && self.sctp == Sctp::Untracked {
+            if key.protocol() == Protocol::Sctp && self.sctp == Some(Sctp::Untracked) {
                 report(
                     "spec.ports",
                     "this kernel does not track SCTP connections, so none is sent to an endpoint",
@@ -269,16 +261,6 @@ impl Backend for Nftables {
         }
         shortcomings.sort();
         shortcomings
-    }
-}
-
-/// As far as the kernel lets this be seen.
-fn observe_sctp() -> Sctp {
-    let is_there = |setting: &str| Path::new(setting).exists();
-    if is_there(CONNTRACK_SETTING) && !is_there(SCTP_SETTING) {
-        Sctp::Untracked
-    } else {
-        Sctp::Tracked
     }
 }
 
@@ -364,6 +346,7 @@ impl Connection {
             exists: true,
             ..Table::default()
         };
+        let mut chains = Chains::new();
         for (name, chain) in self.socket.observe_chains(of, TABLE)? {
             let rules = rules.remove(&name).unwrap_or_default();
             // One of ours with a hook that is not: told from ours by having none.
@@ -371,10 +354,9 @@ impl Connection {
                 name: Arc::clone(&name),
                 hook: None,
             });
-            table
-                .chains
-                .insert(name, Arc::new(ChainWithRules { chain, rules }));
+            chains.insert(name, Arc::new(ChainWithRules { chain, rules }));
         }
+        table.chains = Arc::new(chains);
         for (name, set) in self.socket.observe_sets(of, TABLE)? {
             // One of ours with a shape that is not: told from ours by having none.
             let set = set.unwrap_or_else(|_| foreign(&name));

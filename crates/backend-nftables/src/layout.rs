@@ -393,7 +393,8 @@ pub(crate) fn parse_target(family: Family, bytes: &Bytes) -> Option<Target> {
 /// The key of a hairpin.
 pub(crate) fn hairpin(hairpin: &Hairpin) -> Bytes {
     let ip = address(hairpin.address);
-    ip.with(ip.as_slice())
+    ip.clone()
+        .with(ip.as_slice())
         .with(&[hairpin.protocol.number()])
         .with(&hairpin.port.get().to_be_bytes())
 }

@@ -1,29 +1,52 @@
 //! What the kernel should hold, from what the node should do.
 
+mod plan;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
+use std::num::NonZeroUsize;
 use std::sync::Arc;
 
 use backend::Rendered;
 use dataplane::{
-    Affinity, Claims, Config, Dataplane, Family, Frontend, FrontendKey, FrontendKind,
-    PersistentMap, Precedence, Target, TrafficPolicy,
+    Claims, Config, Dataplane, Difference, Family, Frontend, FrontendKey, Hairpin, PersistentMap,
+    Precedence, Target,
 };
 use ipnet::IpNet;
 use netlink::nf_tables::{Bytes, ElementData, Verdict};
 
-use crate::chains::{self, ALLOW_SOURCES, Job, NumberedChain, Placement, REFUSE};
+use self::plan::{NeededChains, Plan};
+use crate::chains::{self, ALLOW_SOURCES, Job, NumberedChain};
 use crate::layout::{self, Keyed, LOCAL_SLOTS, SetName};
 use crate::slots::arrange;
-use crate::table::{ChainWithRules, SetWithElements, Table};
+use crate::table::{Chains, SetWithElements, Table};
 
 /// How many chains that remember clients may be there before those go that nothing leads to.
 const LEARNING_CHAINS_KEPT: usize = 16;
+
+/// What of one family differs between two dataplanes.
+struct Differences<'a> {
+    frontends: Vec<Difference<'a, FrontendKey, Claims<Arc<Frontend>>>>,
+    cluster_ips: Vec<Difference<'a, IpAddr, Claims<()>>>,
+    hairpins: Vec<Difference<'a, Hairpin, NonZeroUsize>>,
+}
 
 /// Renders one family of `desired`. Where `from` is a dataplane's rules, only what differs from that
 /// dataplane is looked at; in any case endpoints keep the slots they have in `from.rules`.
 pub(crate) fn render(family: Family, desired: &Dataplane, from: &Rendered<Table>) -> Table {
     let incremental = !from.dataplane.services().is_empty();
+    let nothing = Dataplane::default();
+    let before = if incremental {
+        &from.dataplane
+    } else {
+        &nothing
+    };
+    let differences = Differences::between(before, desired, family);
+    let is_same_config = incremental && before.config() == desired.config();
+    let surplus = surplus_learning_chains(&from.rules);
+    if is_same_config && differences.is_empty() && surplus.is_empty() {
+        return from.rules.clone();
+    }
     let mut table = if incremental {
         from.rules.clone()
     } else {
@@ -31,25 +54,16 @@ pub(crate) fn render(family: Family, desired: &Dataplane, from: &Rendered<Table>
     };
     table.exists = true;
     // A set of ranges stays once it is made, as numbered chains do.
-    let kept_sets = from
-        .rules
-        .sets
-        .keys()
-        .filter_map(|name| SetName::parse(name));
+    let kept_sets = source_lengths(&from.rules.sets).map(SetName::Sources);
     for name in SetName::FIXED.into_iter().chain(kept_sets) {
         add_set(family, name, &mut table);
     }
-    let before = if incremental {
-        from.dataplane.clone()
-    } else {
-        Dataplane::default()
-    };
-    let mut needed_chains = BTreeSet::new();
-    render_memberships(family, desired, &before, &mut table);
-    for difference in before.frontends().differences(desired.frontends()) {
-        if difference.key.family() != family {
-            continue;
-        }
+    let mut needed_chains = NeededChains::new();
+    render_memberships(&differences, &mut table);
+    if !is_same_config {
+        render_node_port_addresses(family, before.config(), desired.config(), &mut table);
+    }
+    for difference in differences.frontends {
         let winner = |claims: &Claims<Arc<Frontend>>| Arc::clone(claims.winner().1);
         let after = difference.after.map(winner);
         match after.as_ref().map(|frontend| frontend.precedence) {
@@ -75,44 +89,56 @@ pub(crate) fn render(family: Family, desired: &Dataplane, from: &Rendered<Table>
         &table,
         needed_chains,
         &from.rules,
-        incremental && before.config() == desired.config(),
+        &surplus,
+        is_same_config,
     );
     table
 }
 
 fn add_set(family: Family, name: SetName, table: &mut Table) {
-    let at = layout::name(name.as_str());
-    table.sets.entry(at).or_insert_with(|| SetWithElements {
-        set: Arc::new(name.set(family)),
-        elements: PersistentMap::default(),
-    });
+    if !table.sets.contains_key(name.as_str()) {
+        let set = SetWithElements {
+            set: Arc::new(name.set(family)),
+            elements: PersistentMap::default(),
+        };
+        table.sets.insert(Arc::clone(&set.set.name), set);
+    }
 }
 
 /// The chains of `table`, whose frontends lead to those `needed`. Where `before` was rendered for the
 /// same configuration, only what it lacks is rendered; in any case a chain that is the same there is
-/// shared with it.
+/// shared with it, and so are all of them together.
 fn render_chains(
     family: Family,
     config: &Config,
     table: &Table,
-    mut needed: BTreeSet<NumberedChain>,
+    needed: NeededChains,
     before: &Table,
+    surplus: &BTreeSet<Arc<str>>,
     is_same_config: bool,
-) -> BTreeMap<Arc<str>, Arc<ChainWithRules>> {
-    let surplus = surplus_learning_chains(before);
+) -> Arc<Chains> {
+    let needed = needed.into_keys().flat_map(NumberedChain::closure);
+    let mut needed: BTreeSet<NumberedChain> = needed.collect();
     // Numbered chains that are there stay.
     let kept = before.chains.iter();
     let kept = kept.filter(|(name, _)| !surplus.contains(*name));
-    let mut chains = BTreeMap::new();
-    let mut rendered = vec![chains::allow_sources(family, source_lengths(&table.sets))];
+    let mut chains = Chains::new();
+    let mut rendered = Vec::new();
     if is_same_config {
+        let is_kept = |name: &Arc<str>| before.chains.contains_key(name) && !surplus.contains(name);
+        needed.retain(|chain| !is_kept(&chain.name()));
+        // No set goes from one rendering to the next, so these are the same ones.
+        let same_sets = table.sets.len() == before.sets.len();
+        if needed.is_empty() && surplus.is_empty() && same_sets {
+            return Arc::clone(&before.chains);
+        }
         chains.extend(kept.map(|(name, chain)| (Arc::clone(name), Arc::clone(chain))));
-        needed.retain(|chain| !chains.contains_key(&chain.name()));
     } else {
         let kept = kept.filter_map(|(name, _)| NumberedChain::parse(name));
         needed.extend(kept.flat_map(NumberedChain::closure));
         rendered.extend(chains::fixed(family, config));
     }
+    rendered.push(chains::allow_sources(family, source_lengths(&table.sets)));
     rendered.extend(needed.into_iter().map(|chain| chain.render(family, config)));
     chains.extend(rendered.into_iter().map(|chain| {
         let same = before.chains.get(&chain.chain.name);
@@ -120,13 +146,18 @@ fn render_chains(
         let chain = same.unwrap_or_else(|| Arc::new(chain));
         (Arc::clone(&chain.chain.name), chain)
     }));
-    chains
+    Arc::new(chains)
 }
 
 /// Of the chains that remember clients for so and so many seconds there could be one for each second
 /// of a day. Once they are many, those go that nothing leads to; that was committed before, not just
 /// now.
 fn surplus_learning_chains(rules: &Table) -> BTreeSet<Arc<str>> {
+    // Asked for each change: most names need not be read to see that these are few.
+    let may_learn = |name: &&Arc<str>| name.contains(Job::Learn.name());
+    if rules.chains.keys().filter(may_learn).count() <= LEARNING_CHAINS_KEPT {
+        return BTreeSet::new();
+    }
     let learns =
         |name: &&Arc<str>| NumberedChain::parse(name).is_some_and(|chain| chain.job == Job::Learn);
     let mut learning: BTreeSet<Arc<str>> = rules.chains.keys().filter(learns).cloned().collect();
@@ -158,35 +189,35 @@ pub(crate) fn source_lengths(
     lengths.into_iter()
 }
 
-/// The sets that are not about frontends.
-fn render_memberships(family: Family, desired: &Dataplane, before: &Dataplane, table: &mut Table) {
-    for difference in before.cluster_ips().differences(desired.cluster_ips()) {
-        if Family::of(*difference.key) == family {
-            let key = layout::address(*difference.key);
-            member(table, SetName::ClusterIps, key, difference.after.is_some());
-        }
+/// The sets that are not about frontends and differ with the Services.
+fn render_memberships(differences: &Differences<'_>, table: &mut Table) {
+    for difference in &differences.cluster_ips {
+        let key = layout::address(*difference.key);
+        member(table, SetName::ClusterIps, key, difference.after.is_some());
     }
-    for difference in before.hairpins().differences(desired.hairpins()) {
-        if Family::of(difference.key.address) == family {
-            let key = layout::hairpin(difference.key);
-            member(table, SetName::Hairpins, key, difference.after.is_some());
-        }
+    for difference in &differences.hairpins {
+        let key = layout::hairpin(difference.key);
+        member(table, SetName::Hairpins, key, difference.after.is_some());
     }
+}
+
+/// The set that is not about frontends and differs with the configuration.
+fn render_node_port_addresses(
+    family: Family,
+    before: &Config,
+    desired: &Config,
+    table: &mut Table,
+) {
     // Loopback never accepts node ports: replies to a redirected packet would be martians.
-    let addresses = |dataplane: &Dataplane| -> BTreeSet<IpAddr> {
-        let list = dataplane.config().node_ports.of(family);
-        let list = list.into_iter().flatten();
+    let addresses = |config: &Config| -> BTreeSet<IpAddr> {
+        let list = config.node_ports.of(family).into_iter().flatten();
         list.copied().filter(|a| !a.is_loopback()).collect()
     };
     let (old, new) = (addresses(before), addresses(desired));
     for address in old.symmetric_difference(&new) {
         let key = layout::address(*address);
-        member(
-            table,
-            SetName::NodePortAddresses,
-            key,
-            new.contains(address),
-        );
+        let is_member = new.contains(address);
+        member(table, SetName::NodePortAddresses, key, is_member);
     }
 }
 
@@ -206,10 +237,10 @@ fn place(
     frontend: Option<&Frontend>,
     near: &Table,
     table: &mut Table,
-    chains: &mut BTreeSet<NumberedChain>,
+    chains: &mut NeededChains,
 ) {
     let (keyed, bytes) = (Keyed::of(key), layout::frontend(key));
-    let plan = frontend.map_or_else(Plan::default, |frontend| Plan::of(keyed, frontend));
+    let plan = frontend.map_or_else(Plan::default, |frontend| Plan::of(keyed, frontend, chains));
     let is_sticky = plan.affinity.is_some();
     for (set, verdict) in [
         (keyed.services(), plan.service),
@@ -218,7 +249,7 @@ fn place(
         (keyed.refusals(), plan.refusal),
         (keyed.affinities(), plan.affinity),
     ] {
-        set_verdict(table, set, bytes, verdict);
+        set_verdict(table, set, bytes.clone(), verdict);
     }
     if keyed == Keyed::Address {
         let ranges = |frontend: Option<&Frontend>| {
@@ -226,21 +257,20 @@ fn place(
                 .map(|frontend| Arc::clone(&frontend.source_ranges))
                 .unwrap_or_default()
         };
-        place_ranges(family, bytes, &ranges(before), &ranges(frontend), table);
+        place_ranges(family, &bytes, &ranges(before), &ranges(frontend), table);
     }
-    chains.extend(plan.chains.into_iter().flat_map(NumberedChain::closure));
     for (first, targets) in [(0, plan.targets), (LOCAL_SLOTS, plan.local_targets)] {
         let before = near.slots(family, key, first);
         let remembered = if is_sticky { targets } else { &[] };
-        place_sticky(keyed, bytes, first, &before, remembered, table);
+        place_sticky(keyed, &bytes, first, &before, remembered, table);
         let mut slots = first..;
         for target in arrange(&before, targets) {
             let Some(slot) = slots.next() else { break };
             let value = ElementData::Value(layout::target(&target));
-            table.set_element(keyed.endpoints(), layout::slot(bytes, slot), value);
+            table.set_element(keyed.endpoints(), layout::slot(bytes.clone(), slot), value);
         }
         for slot in slots {
-            if !table.remove_element(keyed.endpoints(), &layout::slot(bytes, slot)) {
+            if !table.remove_element(keyed.endpoints(), &layout::slot(bytes.clone(), slot)) {
                 break;
             }
         }
@@ -257,28 +287,32 @@ fn set_verdict(table: &mut Table, set: SetName, key: Bytes, verdict: Option<Verd
 /// Puts the source ranges of one frontend in the place of those it had.
 fn place_ranges(
     family: Family,
-    frontend: Bytes,
+    frontend: &Bytes,
     before: &[IpNet],
     ranges: &[IpNet],
     table: &mut Table,
 ) {
     let restricted = (!ranges.is_empty()).then(|| Verdict::Goto(layout::name(ALLOW_SOURCES)));
-    set_verdict(table, SetName::Restrictions, frontend, restricted);
+    set_verdict(table, SetName::Restrictions, frontend.clone(), restricted);
     for range in before.iter().filter(|range| !ranges.contains(range)) {
         let set = SetName::Sources(range.prefix_len());
-        table.remove_element(set, &layout::source(frontend, range));
+        table.remove_element(set, &layout::source(frontend.clone(), range));
     }
     for range in ranges {
         let set = SetName::Sources(range.prefix_len());
         add_set(family, set, table);
-        table.set_element(set, layout::source(frontend, range), ElementData::None);
+        table.set_element(
+            set,
+            layout::source(frontend.clone(), range),
+            ElementData::None,
+        );
     }
 }
 
 /// Gives every endpoint the slot that clients are remembered by, where they are.
 fn place_sticky(
     keyed: Keyed,
-    frontend: Bytes,
+    frontend: &Bytes,
     first: u32,
     before: &[Target],
     remembered: &[Target],
@@ -291,106 +325,40 @@ fn place_sticky(
         .collect();
     for slot in before.iter().map(slot) {
         if !sticky.contains_key(&slot) {
-            table.remove_element(keyed.endpoints(), &layout::slot(frontend, slot));
+            table.remove_element(keyed.endpoints(), &layout::slot(frontend.clone(), slot));
         }
     }
     for (slot, target) in sticky {
         let value = ElementData::Value(layout::target(&target));
-        table.set_element(keyed.endpoints(), layout::slot(frontend, slot), value);
+        table.set_element(
+            keyed.endpoints(),
+            layout::slot(frontend.clone(), slot),
+            value,
+        );
     }
 }
 
-/// The elements of one frontend, before its endpoints have slots.
-#[derive(Default)]
-struct Plan<'a> {
-    service: Option<Verdict>,
-    short_circuit: Option<Verdict>,
-    local: Option<Verdict>,
-    refusal: Option<Verdict>,
-    affinity: Option<Verdict>,
-    chains: Vec<NumberedChain>,
-    targets: &'a [Target],
-    local_targets: &'a [Target],
-}
+// === impl Differences ===
 
-impl<'a> Plan<'a> {
-    fn of(keyed: Keyed, frontend: &'a Frontend) -> Plan<'a> {
-        let refuse = || {
-            Some(if frontend.has_endpoints {
-                Verdict::Drop
-            } else {
-                Verdict::Goto(layout::name(REFUSE))
-            })
-        };
-        // An address that refuses must not be looked up as a node port of someone else's next.
-        let ends_here = (keyed == Keyed::Address).then_some(Verdict::Accept);
-        let mut chains = Vec::new();
-        let mut goto_numbered = |placement, job, number| {
-            (number > 0).then(|| {
-                let chain = NumberedChain {
-                    keyed,
-                    placement,
-                    job,
-                    number,
-                };
-                chains.push(chain);
-                Verdict::Goto(chain.name())
-            })
-        };
-        let (placement, affinity) = match frontend.affinity {
-            Affinity::None => (Placement::Anew, None),
-            Affinity::ClientIp { timeout } => {
-                let seconds = u32::try_from(timeout.as_secs()).unwrap_or(u32::MAX);
-                let learn = goto_numbered(Placement::Anew, Job::Learn, seconds);
-                (Placement::Sticky, learn)
-            }
-        };
-        let mut goto = |job, targets: &[Target]| {
-            let number = u32::try_from(targets.len()).unwrap_or(u32::MAX);
-            goto_numbered(placement, job, number)
-        };
-        let plan = match (frontend.kind, frontend.policy) {
-            (FrontendKind::ClusterIp, policy) => {
-                let targets = match policy {
-                    TrafficPolicy::Cluster => &*frontend.cluster,
-                    TrafficPolicy::Local => &*frontend.local,
-                };
-                Plan {
-                    service: goto(Job::Cluster, targets),
-                    targets,
-                    ..Plan::default()
-                }
-            }
-            (_, TrafficPolicy::Cluster) => Plan {
-                service: goto(Job::External, &frontend.cluster),
-                targets: &frontend.cluster,
-                ..Plan::default()
-            },
-            (_, TrafficPolicy::Local) => {
-                let short_circuit = goto(Job::Balance, &frontend.cluster);
-                let local = goto(Job::Local, &frontend.local);
-                let any = short_circuit.is_some() || local.is_some();
-                let chain = format!("{}external-local", keyed.prefix());
-                Plan {
-                    service: any.then(|| Verdict::Goto(chain.into())),
-                    short_circuit,
-                    local,
-                    targets: &frontend.cluster,
-                    local_targets: &frontend.local,
-                    ..Plan::default()
-                }
-            }
-        };
-        let nothing_for_strangers = match (frontend.is_external(), frontend.policy) {
-            (true, TrafficPolicy::Local) => plan.local.is_none(),
-            _ => plan.service.is_none(),
-        };
-        Plan {
-            service: plan.service.or(ends_here),
-            refusal: nothing_for_strangers.then(refuse).flatten(),
-            affinity,
-            chains,
-            ..plan
+impl<'a> Differences<'a> {
+    fn between(before: &'a Dataplane, after: &'a Dataplane, family: Family) -> Differences<'a> {
+        let mut frontends = before.frontends().differences(after.frontends());
+        frontends.retain(|difference| difference.key.family() == family);
+        let mut cluster_ips = before.cluster_ips().differences(after.cluster_ips());
+        cluster_ips.retain(|difference| Family::of(*difference.key) == family);
+        let mut hairpins = before.hairpins().differences(after.hairpins());
+        hairpins.retain(|difference| Family::of(difference.key.address) == family);
+        Differences {
+            frontends,
+            cluster_ips,
+            hairpins,
         }
     }
+
+    fn is_empty(&self) -> bool {
+        self.frontends.is_empty() && self.cluster_ips.is_empty() && self.hairpins.is_empty()
+    }
 }
+
+#[cfg(test)]
+mod tests;

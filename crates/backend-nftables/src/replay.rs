@@ -82,11 +82,12 @@ impl Table {
                         rules: Vec::new(),
                     };
                     let name = Arc::clone(&chain.chain.name);
-                    self.chains.insert(name, Arc::new(chain));
+                    Arc::make_mut(&mut self.chains).insert(name, Arc::new(chain));
                 }
             },
             Operation::FlushChain(name) => {
-                let chain = self.chains.get_mut(name).ok_or_else(|| missing(name))?;
+                let chains = Arc::make_mut(&mut self.chains);
+                let chain = chains.get_mut(name).ok_or_else(|| missing(name))?;
                 Arc::make_mut(chain).rules.clear();
             }
             // Rules in memory have no numbers.
@@ -96,7 +97,7 @@ impl Table {
                 if !chain.rules.is_empty() || self.leads_to(name) {
                     return Err(busy(at, name));
                 }
-                self.chains.remove(name);
+                Arc::make_mut(&mut self.chains).remove(name);
             }
             Operation::AddRule { chain, rule } | Operation::InsertRule { chain, rule } => {
                 for needed in needs(rule) {
@@ -108,7 +109,8 @@ impl Table {
                         return Err(missing(needed.name()));
                     }
                 }
-                let chain = self.chains.get_mut(chain).ok_or_else(|| missing(chain))?;
+                let chains = Arc::make_mut(&mut self.chains);
+                let chain = chains.get_mut(chain).ok_or_else(|| missing(chain))?;
                 let rules = &mut Arc::make_mut(chain).rules;
                 let position = match operation {
                     Operation::InsertRule { .. } => 0,
@@ -203,7 +205,7 @@ impl Table {
             }),
             Some(_) => Ok(()),
             None => {
-                set.elements.insert(*key, data.clone());
+                set.elements.insert(key.clone(), data.clone());
                 Ok(())
             }
         }

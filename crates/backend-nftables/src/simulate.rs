@@ -326,8 +326,8 @@ impl<'a> Walk<'a> {
         let data = match set.writer {
             SetWriter::Transactions => elements.get(&key).cloned()?,
             SetWriter::Packets { .. } => {
-                let value = self.memory.0.get(&(Arc::clone(&set.name), key))?;
-                ElementData::Value(*value)
+                let value = self.memory.0.get(&(Arc::clone(&set.name), key.clone()))?;
+                ElementData::Value(value.clone())
             }
         };
         self.path.note(|| path::found(set, &key, &data));

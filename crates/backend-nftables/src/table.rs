@@ -16,13 +16,16 @@ pub struct Table {
     /// Whether the table is there at all.
     pub(crate) exists: bool,
     /// Chains by name.
-    pub(crate) chains: BTreeMap<Arc<str>, Arc<ChainWithRules>>,
+    pub(crate) chains: Arc<Chains>,
     /// Sets by name.
     pub(crate) sets: BTreeMap<Arc<str>, SetWithElements>,
     /// The frontends whose elements are written before all others. Of this the kernel knows
     /// nothing.
     pub(crate) first: BTreeSet<FrontendKey>,
 }
+
+/// Chains by name.
+pub(crate) type Chains = BTreeMap<Arc<str>, Arc<ChainWithRules>>;
 
 /// A chain and what is in it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -75,10 +78,12 @@ impl Table {
     pub(crate) fn slots(&self, family: Family, key: &FrontendKey, first: u32) -> Vec<Target> {
         let (set, bytes) = (Keyed::of(key).endpoints(), layout::frontend(key));
         (first..)
-            .map_while(|slot| match self.element(set, &layout::slot(bytes, slot)) {
-                Some(ElementData::Value(value)) => layout::parse_target(family, value),
-                _ => None,
-            })
+            .map_while(
+                |slot| match self.element(set, &layout::slot(bytes.clone(), slot)) {
+                    Some(ElementData::Value(value)) => layout::parse_target(family, value),
+                    _ => None,
+                },
+            )
             .collect()
     }
 }

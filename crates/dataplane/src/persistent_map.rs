@@ -10,14 +10,18 @@ use std::sync::Arc;
 
 /// Children of the root, and leaves of a child.
 const FANOUT: usize = 64;
+/// A leaf that is full gets room for one entry more, and for one in so many that it has.
+const SLACK: usize = 8;
 
+/// A place that nothing was ever put in is empty.
+type Node<T> = Arc<[Option<T>; FANOUT]>;
 type Leaf<K, V> = Arc<Vec<(K, V)>>;
-type Branch<K, V> = Arc<[Leaf<K, V>; FANOUT]>;
+type Branch<K, V> = Node<Leaf<K, V>>;
 
 /// A map in which untouched entries are shared between copies. Its order of iteration depends on
-/// its keys alone.
+/// its keys alone. One without entries has no memory of its own.
 pub struct PersistentMap<K, V> {
-    root: Arc<[Branch<K, V>; FANOUT]>,
+    root: Option<Node<Branch<K, V>>>,
     len: usize,
 }
 
@@ -35,6 +39,11 @@ pub struct Difference<'a, K, V> {
 // === impl PersistentMap ===
 
 impl<K, V> PersistentMap<K, V> {
+    /// A map without entries.
+    pub const fn new() -> PersistentMap<K, V> {
+        PersistentMap { root: None, len: 0 }
+    }
+
     /// How many entries there are.
     pub fn len(&self) -> usize {
         self.len
@@ -47,12 +56,12 @@ impl<K, V> PersistentMap<K, V> {
 
     /// Every entry, in an order that depends on the keys alone.
     pub fn iter(&self) -> impl Iterator<Item = (&K, &V)> {
-        self.root
-            .iter()
-            .flat_map(|branch| branch.iter())
+        let branches = self.root.iter().flat_map(|root| root.iter().flatten());
+        let leaves = branches.flat_map(|branch| branch.iter().flatten());
+        leaves
             .flat_map(|leaf| leaf.iter())
             .map(|(key, value)| (key, value))
-            // Behind the last one there may be thousands of empty leaves.
+            // Behind the last one there may be thousands of places without a leaf.
             .take(self.len)
     }
 }
@@ -60,8 +69,9 @@ impl<K, V> PersistentMap<K, V> {
 impl<K: Hash + Ord + Clone, V: Clone> PersistentMap<K, V> {
     /// The value at `key`.
     pub fn get(&self, key: &K) -> Option<&V> {
+        let root = self.root.as_ref()?;
         let (branch, leaf) = place(key);
-        let leaf = &self.root[branch][leaf];
+        let leaf = root[branch].as_ref()?[leaf].as_ref()?;
         leaf.binary_search_by(|(other, _)| other.cmp(key))
             .ok()
             .map(|at| &leaf[at].1)
@@ -73,6 +83,10 @@ impl<K: Hash + Ord + Clone, V: Clone> PersistentMap<K, V> {
         match leaf.binary_search_by(|(other, _)| other.cmp(&key)) {
             Ok(at) => Some(std::mem::replace(&mut leaf[at].1, value)),
             Err(at) => {
+                if leaf.len() == leaf.capacity() {
+                    // Not twice as much: there are thousands of leaves, and most never grow again.
+                    leaf.reserve_exact(1 + leaf.len() / SLACK);
+                }
                 leaf.insert(at, (key, value));
                 self.len += 1;
                 None
@@ -87,6 +101,9 @@ impl<K: Hash + Ord + Clone, V: Clone> PersistentMap<K, V> {
         let at = leaf.binary_search_by(|(other, _)| other.cmp(key)).ok()?;
         let (_, value) = leaf.remove(at);
         self.len -= 1;
+        if self.is_empty() {
+            self.root = None;
+        }
         Some(value)
     }
 
@@ -99,30 +116,53 @@ impl<K: Hash + Ord + Clone, V: Clone> PersistentMap<K, V> {
 
     fn leaf_mut(&mut self, key: &K) -> &mut Vec<(K, V)> {
         let (branch, leaf) = place(key);
-        let branch = Arc::make_mut(&mut Arc::make_mut(&mut self.root)[branch]);
-        Arc::make_mut(&mut branch[leaf])
+        let root = self.root.get_or_insert_with(empty);
+        let branch = Arc::make_mut(root)[branch].get_or_insert_with(empty);
+        Arc::make_mut(Arc::make_mut(branch)[leaf].get_or_insert_default())
     }
 }
 
 impl<K: Hash + Ord + Clone, V: PartialEq> PersistentMap<K, V> {
     /// Where `self` and `after` differ. Costs what they do not share.
     pub fn differences<'a>(&'a self, after: &'a PersistentMap<K, V>) -> Vec<Difference<'a, K, V>> {
-        let mut differences = Vec::new();
-        let both_empty = self.is_empty() && after.is_empty();
-        if both_empty || Arc::ptr_eq(&self.root, &after.root) {
-            return differences;
-        }
-        for (old_branch, new_branch) in self.root.iter().zip(after.root.iter()) {
-            if Arc::ptr_eq(old_branch, new_branch) {
-                continue;
-            }
-            for (old_leaf, new_leaf) in old_branch.iter().zip(new_branch.iter()) {
-                if !Arc::ptr_eq(old_leaf, new_leaf) {
-                    merge(old_leaf, new_leaf, &mut differences);
-                }
+        // There are no fewer than these, and at a start no more.
+        let mut differences = Vec::with_capacity(self.len.abs_diff(after.len));
+        for (old, new) in unshared(self.root.as_ref(), after.root.as_ref()) {
+            for (old, new) in unshared(old, new) {
+                let entries = |leaf: Option<&'a Leaf<K, V>>| leaf.map_or(&[][..], |leaf| leaf);
+                merge(entries(old), entries(new), &mut differences);
             }
         }
         differences
+    }
+}
+
+fn empty<T>() -> Node<T> {
+    Arc::new(std::array::from_fn(|_| None))
+}
+
+/// The children of two nodes, side by side, without those that both share.
+fn unshared<'a, T: ?Sized>(
+    before: Option<&'a Node<Arc<T>>>,
+    after: Option<&'a Node<Arc<T>>>,
+) -> impl Iterator<Item = (Option<&'a Arc<T>>, Option<&'a Arc<T>>)> {
+    let places = match is_shared(before, after) {
+        true => 0..0,
+        false => 0..FANOUT,
+    };
+    places
+        .map(move |at| {
+            let child = |node: Option<&'a Node<Arc<T>>>| node.and_then(|node| node[at].as_ref());
+            (child(before), child(after))
+        })
+        .filter(|(before, after)| !is_shared(*before, *after))
+}
+
+fn is_shared<T: ?Sized>(before: Option<&Arc<T>>, after: Option<&Arc<T>>) -> bool {
+    match (before, after) {
+        (None, None) => true,
+        (Some(before), Some(after)) => Arc::ptr_eq(before, after),
+        (None, Some(_)) | (Some(_), None) => false,
     }
 }
 
@@ -161,7 +201,7 @@ fn merge<'a, K: Ord, V: PartialEq>(
 impl<K, V> Clone for PersistentMap<K, V> {
     fn clone(&self) -> PersistentMap<K, V> {
         PersistentMap {
-            root: Arc::clone(&self.root),
+            root: self.root.clone(),
             len: self.len,
         }
     }
@@ -169,12 +209,7 @@ impl<K, V> Clone for PersistentMap<K, V> {
 
 impl<K, V> Default for PersistentMap<K, V> {
     fn default() -> PersistentMap<K, V> {
-        let leaf: Leaf<K, V> = Arc::new(Vec::new());
-        let branch: Branch<K, V> = Arc::new(std::array::from_fn(|_| Arc::clone(&leaf)));
-        PersistentMap {
-            root: Arc::new(std::array::from_fn(|_| Arc::clone(&branch))),
-            len: 0,
-        }
+        PersistentMap::new()
     }
 }
 

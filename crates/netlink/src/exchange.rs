@@ -32,14 +32,14 @@ pub(crate) fn send(descriptor: &OwnedFd, bytes: &[u8]) -> io::Result<()> {
 /// any error, what was asked may still be answered.
 pub(crate) fn receive(descriptor: &OwnedFd, datagram: &mut [u8]) -> io::Result<usize> {
     loop {
-        let mut ready = [PollFd::new(descriptor, PollFlags::IN)];
-        match poll(&mut ready, Some(&ANSWER_DEADLINE)) {
-            Err(Errno::INTR) => continue,
-            Err(errno) => return Err(errno.into()),
-            Ok(0) => return Err(io::ErrorKind::TimedOut.into()),
-            Ok(_) => {}
-        }
-        match recv(descriptor, &mut *datagram, RecvFlags::TRUNC) {
+        match recv(
+            descriptor,
+            &mut *datagram,
+            RecvFlags::TRUNC | RecvFlags::DONTWAIT,
+        ) {
+            // Seldom: the kernel answers a transaction before `sendto` returns, and writes more of a
+            // dump whenever some of it is read.
+            Err(Errno::AGAIN) => wait(descriptor)?,
             Err(Errno::INTR) => {}
             Err(errno) => return Err(errno.into()),
             Ok((_, length)) if length > datagram.len() => {
@@ -47,6 +47,17 @@ pub(crate) fn receive(descriptor: &OwnedFd, datagram: &mut [u8]) -> io::Result<u
             }
             Ok((_, length)) => return Ok(length),
         }
+    }
+}
+
+/// Until there is something to receive.
+fn wait(descriptor: &OwnedFd) -> io::Result<()> {
+    let mut ready = [PollFd::new(descriptor, PollFlags::IN)];
+    match poll(&mut ready, Some(&ANSWER_DEADLINE)) {
+        Err(Errno::INTR) => Ok(()),
+        Err(errno) => Err(errno.into()),
+        Ok(0) => Err(io::ErrorKind::TimedOut.into()),
+        Ok(_) => Ok(()),
     }
 }
 

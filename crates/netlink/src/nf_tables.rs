@@ -10,7 +10,9 @@ mod listed;
 mod print;
 mod transaction;
 
+use std::cmp::Ordering;
 use std::fmt;
+use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
 pub use decode::DecodeError;
@@ -148,10 +150,18 @@ pub enum DataType {
 }
 
 /// The bytes of a key or a value, laid out as in registers.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Bytes {
-    length: u8,
-    buffer: [u8; Bytes::CAPACITY],
+#[derive(Clone)]
+pub struct Bytes(Stored);
+
+/// A large cluster has a hundred thousand keys, and next to all are an address with a protocol, a port
+/// and a slot. Whatever is longer, two IPv6 addresses, lies elsewhere.
+#[derive(Clone)]
+enum Stored {
+    Inline {
+        length: u8,
+        buffer: [u8; Bytes::INLINE],
+    },
+    Boxed(Box<[u8]>),
 }
 
 /// What an element of a set leads to.
@@ -257,12 +267,16 @@ impl Bytes {
     /// The longest key there is: two IPv6 addresses, a protocol and a port.
     pub const CAPACITY: usize = 40;
 
+    /// With this, key and data of an element are 64 bytes: an [`ElementData`] is not longer than the
+    /// longest of what it may be.
+    const INLINE: usize = 30;
+
     /// No bytes.
     pub const fn new() -> Bytes {
-        Bytes {
+        Bytes(Stored::Inline {
             length: 0,
-            buffer: [0; Bytes::CAPACITY],
-        }
+            buffer: [0; Bytes::INLINE],
+        })
     }
 
     /// These bytes, or `None` if they are more than [`Bytes::CAPACITY`].
@@ -272,7 +286,10 @@ impl Bytes {
 
     /// The bytes.
     pub fn as_slice(&self) -> &[u8] {
-        &self.buffer[..usize::from(self.length)]
+        match &self.0 {
+            Stored::Inline { length, buffer } => &buffer[..usize::from(*length)],
+            Stored::Boxed(bytes) => bytes,
+        }
     }
 
     /// These bytes with one more field behind them, padded to a whole register.
@@ -281,11 +298,50 @@ impl Bytes {
     /// If that is more than [`Bytes::CAPACITY`]; the layouts of keys are constants.
     #[must_use]
     pub fn with(mut self, field: &[u8]) -> Bytes {
-        let start = usize::from(self.length);
-        self.buffer[start..start + field.len()].copy_from_slice(field);
+        let start = self.as_slice().len();
         let end = start + field.len().next_multiple_of(4);
-        self.length = u8::try_from(end).expect("the capacity is under 256");
-        self
+        assert!(end <= Bytes::CAPACITY, "a key of {end} bytes");
+        match &mut self.0 {
+            Stored::Inline { length, buffer } if end <= Bytes::INLINE => {
+                buffer[start..start + field.len()].copy_from_slice(field);
+                *length = u8::try_from(end).expect("the capacity is under 256");
+                self
+            }
+            _ => {
+                let mut bytes = vec![0; end];
+                bytes[..start].copy_from_slice(self.as_slice());
+                bytes[start..start + field.len()].copy_from_slice(field);
+                Bytes(Stored::Boxed(bytes.into()))
+            }
+        }
+    }
+}
+
+impl PartialEq for Bytes {
+    fn eq(&self, other: &Bytes) -> bool {
+        self.as_slice() == other.as_slice()
+    }
+}
+
+impl Eq for Bytes {}
+
+impl PartialOrd for Bytes {
+    fn partial_cmp(&self, other: &Bytes) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Bytes {
+    /// Shorter ones come first.
+    fn cmp(&self, other: &Bytes) -> Ordering {
+        let (own, other) = (self.as_slice(), other.as_slice());
+        (own.len(), own).cmp(&(other.len(), other))
+    }
+}
+
+impl Hash for Bytes {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.as_slice().hash(state);
     }
 }
 

@@ -137,7 +137,7 @@ fn without(table: &Table, wanted: &str) -> Operation {
                 if text.starts_with(wanted) {
                     return Operation::DeleteElements {
                         set: Arc::clone(set),
-                        keys: vec![*key],
+                        keys: vec![key.clone()],
                     };
                 }
             }

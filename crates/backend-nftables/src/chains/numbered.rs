@@ -56,13 +56,7 @@ impl NumberedChain {
     pub(crate) fn name(self) -> Arc<str> {
         let keyed = self.keyed.prefix();
         let placement = self.placement.prefix();
-        let job = match self.job {
-            Job::Balance => "lb",
-            Job::Cluster => "cluster",
-            Job::External => "external",
-            Job::Local => "local",
-            Job::Learn => "learn",
-        };
+        let job = self.job.name();
         format!("{keyed}{placement}{job}-{}", self.number).into()
     }
 
@@ -76,14 +70,10 @@ impl NumberedChain {
             None => (Placement::Anew, rest),
         };
         let (job, number) = rest.split_once('-')?;
-        let job = match job {
-            "lb" => Job::Balance,
-            "cluster" => Job::Cluster,
-            "external" => Job::External,
-            "local" => Job::Local,
-            "learn" if placement == Placement::Anew => Job::Learn,
-            _ => return None,
-        };
+        let job = Job::ALL.into_iter().find(|own| own.name() == job)?;
+        if (job, placement) == (Job::Learn, Placement::Sticky) {
+            return None;
+        }
         let number = number.parse().ok().filter(|number| *number > 0)?;
         let chain = NumberedChain {
             keyed,
@@ -183,6 +173,29 @@ impl NumberedChain {
             rules.push(choice(1, NumberGenerator::Random));
         }
         rules
+    }
+}
+
+// === impl Job ===
+
+impl Job {
+    const ALL: [Job; 5] = [
+        Job::Balance,
+        Job::Cluster,
+        Job::External,
+        Job::Local,
+        Job::Learn,
+    ];
+
+    /// What is in the name of every chain with it.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Job::Balance => "lb",
+            Job::Cluster => "cluster",
+            Job::External => "external",
+            Job::Local => "local",
+            Job::Learn => "learn",
+        }
     }
 }
 

@@ -100,7 +100,8 @@ fn a_flushed_chain_is_different_and_a_table_that_is_gone_lacks_everything() {
     assert_eq!(chains, ["cluster-1", "lb-1"]);
 
     let mut found = wanted.clone();
-    let lb = found.chains.get_mut("lb-1").expect("it is there");
+    let chains = Arc::make_mut(&mut found.chains);
+    let lb = chains.get_mut("lb-1").expect("it is there");
     Arc::make_mut(lb).rules.clear();
     let compared = wanted.compare_chains(&found);
     assert_eq!(

@@ -1,17 +1,24 @@
 use super::*;
 
+use std::thread;
+
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
-/// What a socket hands over of a datagram that is too long looks like all there was.
-#[test]
-fn a_datagram_that_does_not_fit_is_an_error_and_not_its_beginning() {
+/// What a kernel and we have in common: whoever has the one end is heard at the other.
+fn pair() -> (OwnedFd, OwnedFd) {
     let pair = socketpair(
         AddressFamily::UNIX,
         SocketType::DGRAM,
         SocketFlags::CLOEXEC,
         None,
     );
-    let (kernel, ours) = pair.expect("anybody may make one");
+    pair.expect("anybody may make one")
+}
+
+/// What a socket hands over of a datagram that is too long looks like all there was.
+#[test]
+fn a_datagram_that_does_not_fit_is_an_error_and_not_its_beginning() {
+    let (kernel, ours) = pair();
     let mut datagram = [0; 4];
     let mut answer = |bytes: &[u8]| {
         rustix::net::send(&kernel, bytes, SendFlags::empty()).expect("there is room");
@@ -19,4 +26,29 @@ fn a_datagram_that_does_not_fit_is_an_error_and_not_its_beginning() {
     };
     assert_eq!(answer(b"1234"), Ok(4));
     assert_eq!(answer(b"12345"), Err(io::ErrorKind::FileTooLarge));
+}
+
+/// Each question is answered by a thread that first has to hear it, and so mostly after somebody has
+/// begun to wait.
+#[test]
+fn an_answer_that_is_not_there_yet_is_waited_for() {
+    let (kernel, ours) = pair();
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut question = [0; 4];
+            while receive(&kernel, &mut question).is_ok_and(|length| length > 0) {
+                rustix::net::send(&kernel, &question, SendFlags::empty()).expect("there is room");
+            }
+        });
+        for number in 0..1000_u32 {
+            let mut answer = [0; 4];
+            let question = number.to_ne_bytes();
+            rustix::net::send(&ours, &question, SendFlags::empty()).expect("there is room");
+            let length = receive(&ours, &mut answer);
+            assert_eq!(length.map_err(|error| error.kind()), Ok(4));
+            assert_eq!(answer, question);
+        }
+        // The end of both.
+        rustix::net::send(&ours, &[], SendFlags::empty()).expect("there is room");
+    });
 }

@@ -439,7 +439,7 @@ fn a_transaction_prints_in_the_language_of_nft() {
         Operation::AddSet(Set::clone(&services)),
         Operation::DeleteElements {
             set: Arc::clone(&services),
-            keys: vec![key],
+            keys: vec![key.clone()],
         },
         Operation::AddElements {
             set: services,
@@ -452,4 +452,21 @@ delete element ip signpost services { 10.96.0.10 . tcp . 80 }
 add element ip signpost services { 10.96.0.10 . tcp . 80 : goto lb-2 }
 ";
     assert_eq!(transaction.to_string(), expected);
+}
+
+/// A large cluster has a hundred thousand of them, and dual stack twice as many.
+#[test]
+fn an_element_of_a_service_is_one_line_of_cache() {
+    assert_eq!(size_of::<(Bytes, ElementData)>(), 64);
+    // A slot of an IPv6 address with protocol and port; two of them.
+    let slot = Bytes::new().with(&[1; 16]).with(&[6]).with(&[0, 80]);
+    let slot = slot.with(&[0; 4]);
+    assert!(matches!(slot.0, Stored::Inline { .. }), "{slot:?}");
+    let hairpin = Bytes::new().with(&[1; 16]).with(&[2; 16]).with(&[6]);
+    assert!(matches!(hairpin.0, Stored::Boxed(_)), "{hairpin:?}");
+    assert_eq!(
+        hairpin.as_slice()[16..],
+        [[2; 16].as_slice(), &[6, 0, 0, 0]].concat()
+    );
+    assert!(slot < hairpin, "shorter ones come first");
 }

@@ -1,0 +1,58 @@
+use std::sync::Arc;
+
+use backend::{Backend, Rendered};
+use dataplane::{Dataplane, Family, compile};
+use testkit::{mk_config, mk_endpoints, mk_node, mk_service};
+
+use crate::{Nftables, Table};
+
+/// One Service with an address of each family, and these endpoints of it.
+fn cluster(ready: &[&str]) -> Dataplane {
+    let (node, config) = (mk_node(1).build(), mk_config().build());
+    let service = mk_service("shop/cart").cluster_ip("10.96.0.10");
+    let service = service.cluster_ip("fd00:10:96::a").port("http", 80);
+    let endpoints = ready
+        .iter()
+        .fold(mk_endpoints().tcp("http"), |endpoints, address| {
+            endpoints.ready(address, "node-2")
+        });
+    let rules = compile(&service.build(), &endpoints.build(), &node, &config);
+    let mut dataplane = Dataplane::new(node, config);
+    dataplane.set(rules.into());
+    dataplane
+}
+
+fn render(family: Family, steps: &[&[&str]]) -> Vec<Table> {
+    let backend = Nftables::detached(family);
+    let mut from = Rendered::default();
+    let tables = steps.iter().map(|ready| {
+        let mut dataplane = cluster(ready);
+        if !from.dataplane.services().is_empty() {
+            let node = Arc::clone(from.dataplane.node());
+            dataplane.set_node(node, Arc::clone(from.dataplane.config()));
+        }
+        let rules = backend.render(&dataplane, &from);
+        from = Rendered { dataplane, rules };
+        from.rules.clone()
+    });
+    tables.collect()
+}
+
+/// A change costs what it changes: there are some fifty chains, and two families.
+#[test]
+fn chains_are_rendered_again_only_when_there_are_others() {
+    let one = ["10.0.2.7:8080", "[fd00:10:0:2::7]:8080"];
+    let another = ["10.0.2.8:8080", "[fd00:10:0:2::7]:8080"];
+    let more = ["10.0.2.8:8080", "10.0.2.9:8080", "[fd00:10:0:2::7]:8080"];
+    let is_shared = |a: &Table, b: &Table| Arc::ptr_eq(&a.chains, &b.chains);
+
+    let ipv4 = render(Family::Ipv4, &[&one, &another, &more]);
+    assert_ne!(ipv4[0], ipv4[1]);
+    assert!(is_shared(&ipv4[0], &ipv4[1]), "the same chains, anew");
+    assert!(!is_shared(&ipv4[1], &ipv4[2]));
+    assert!(ipv4[2].chains.contains_key("lb-2"));
+
+    let ipv6 = render(Family::Ipv6, &[&one, &another, &more]);
+    assert_eq!(ipv6[0], ipv6[2]);
+    assert!(is_shared(&ipv6[0], &ipv6[2]), "the same chains, anew");
+}
