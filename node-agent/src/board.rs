@@ -8,12 +8,12 @@ use crds::NodeProxyStatus;
 use crds::node_proxy::latency::SyncLatency;
 use crds::node_proxy::rejections::Rejection;
 use dataplane::Family;
-use reconciler::Report;
+use reconciler::{Report, UnderWay};
 use tokio::sync::watch;
 
 use crate::conntrack::Standing;
 use crate::duty::Duty;
-use crate::engine::View;
+use crate::engine::{InForce, View};
 use crate::foreign_proxy::Sight;
 use crate::latency::Latencies;
 use crate::mechanism::{Held, Sighting, Standing as Carried};
@@ -23,16 +23,27 @@ use crate::mechanism::{Held, Sighting, Standing as Carried};
 #[derive(Debug)]
 pub(crate) struct Board {
     view: watch::Sender<Option<Arc<View>>>,
+    in_force: watch::Sender<Option<InForce>>,
+    under_way: Mutex<Option<UnderWay>>,
     report: watch::Sender<Option<Arc<Report>>>,
-    status: watch::Sender<NodeProxyStatus>,
+    status: watch::Sender<Arc<NodeProxyStatus>>,
     conntrack: watch::Sender<Standing>,
     not_relayed: watch::Sender<Vec<Rejection>>,
     duty: watch::Sender<Duty>,
     sight: watch::Sender<Sight>,
+    others: watch::Sender<()>,
     latencies: Mutex<Latencies>,
     variants: watch::Sender<Sighting>,
-    carried: Mutex<BTreeMap<Family, Carried>>,
-    held: Mutex<BTreeMap<Family, Held>>,
+    families: Mutex<BTreeMap<Family, Carriage>>,
+}
+
+/// How one family is carried out.
+#[derive(Debug, Clone)]
+pub(crate) struct Carriage {
+    /// What the kernel is believed to hold of it; `None` when that is not known.
+    pub(crate) held: Option<Held>,
+    /// By what.
+    pub(crate) standing: Carried,
 }
 
 // === impl Board ===
@@ -41,16 +52,18 @@ impl Board {
     pub(crate) fn new() -> Board {
         Board {
             view: watch::Sender::new(None),
+            in_force: watch::Sender::new(None),
+            under_way: Mutex::default(),
             report: watch::Sender::new(None),
-            status: watch::Sender::new(NodeProxyStatus::default()),
+            status: watch::Sender::new(Arc::default()),
             conntrack: watch::Sender::new(Standing::default()),
             not_relayed: watch::Sender::new(Vec::new()),
             duty: watch::Sender::new(Duty::default()),
             sight: watch::Sender::new(Sight::default()),
+            others: watch::Sender::new(()),
             latencies: Mutex::default(),
             variants: watch::Sender::new(Sighting::default()),
-            carried: Mutex::default(),
-            held: Mutex::default(),
+            families: Mutex::default(),
         }
     }
 
@@ -59,7 +72,24 @@ impl Board {
         self.view.subscribe()
     }
 
+    /// What this node does, for whoever does not care for Services; `None` while it is not known who
+    /// decides. Whoever waits wakes when something else is said.
+    pub(crate) fn in_force(&self) -> watch::Receiver<Option<InForce>> {
+        self.in_force.subscribe()
+    }
+
     pub(crate) fn post_view(&self, view: View) {
+        let in_force = view.in_force();
+        self.in_force.send_if_modified(|posted| {
+            let changed = match (&*posted, &in_force) {
+                (Some(before), Some(now)) => !before.is(now),
+                (before, now) => before.is_some() != now.is_some(),
+            };
+            if changed {
+                *posted = in_force;
+            }
+            changed
+        });
         self.view.send_replace(Some(Arc::new(view)));
     }
 
@@ -68,18 +98,29 @@ impl Board {
         self.report.subscribe()
     }
 
-    /// Takes in a report, and by family what the kernel is believed to hold now and how that is
-    /// carried out.
+    /// The round that runs, if one does. Nobody is woken when one begins.
+    pub(crate) fn under_way(&self) -> Option<UnderWay> {
+        *lock(&self.under_way)
+    }
+
+    pub(crate) fn post_under_way(&self, under_way: UnderWay) {
+        *lock(&self.under_way) = Some(under_way);
+    }
+
+    /// Takes in a report, and how those families are carried out now of which that may have changed.
     pub(crate) fn post_report(
         &self,
         report: Report,
-        held: BTreeMap<Family, Held>,
-        carried: BTreeMap<Family, Carried>,
+        families: impl IntoIterator<Item = (Family, Carriage)>,
         now: Instant,
     ) {
         lock(&self.latencies).record(&report, now);
-        *lock(&self.held) = held;
-        *lock(&self.carried) = carried;
+        for (family, carriage) in families {
+            // What nobody else has any more is let go of without the lock.
+            let before = lock(&self.families).insert(family, carriage);
+            drop(before);
+        }
+        *lock(&self.under_way) = None;
         self.report.send_replace(Some(Arc::new(report)));
     }
 
@@ -90,17 +131,23 @@ impl Board {
 
     /// What the kernel is believed to hold of one family.
     pub(crate) fn held(&self, family: Family) -> Option<Held> {
-        lock(&self.held).get(&family).cloned()
+        lock(&self.families).get(&family)?.held.clone()
     }
 
     /// How many elements and rules the kernel is believed to hold.
     pub(crate) fn elements(&self) -> usize {
-        lock(&self.held).values().map(Held::elements).sum()
+        let families = lock(&self.families);
+        let held = families.values().filter_map(|family| family.held.as_ref());
+        held.map(Held::elements).sum()
     }
 
     /// How each family is carried out.
     pub(crate) fn carried(&self) -> BTreeMap<Family, Carried> {
-        lock(&self.carried).clone()
+        let families = lock(&self.families);
+        let carried = families.iter();
+        carried
+            .map(|(family, carriage)| (*family, carriage.standing.clone()))
+            .collect()
     }
 
     /// What others have in the variants of iptables.
@@ -151,6 +198,16 @@ impl Board {
         });
     }
 
+    /// That others have changed something in nf_tables, whatever it was. Changes with each change of
+    /// theirs that is heard of.
+    pub(crate) fn others(&self) -> watch::Receiver<()> {
+        self.others.subscribe()
+    }
+
+    pub(crate) fn post_others(&self) {
+        self.others.send_replace(());
+    }
+
     /// How the table of connections stands.
     pub(crate) fn conntrack(&self) -> watch::Receiver<Standing> {
         self.conntrack.subscribe()
@@ -166,11 +223,11 @@ impl Board {
     }
 
     /// What this node says of itself.
-    pub(crate) fn status(&self) -> watch::Receiver<NodeProxyStatus> {
+    pub(crate) fn status(&self) -> watch::Receiver<Arc<NodeProxyStatus>> {
         self.status.subscribe()
     }
 
-    pub(crate) fn post_status(&self, status: NodeProxyStatus) {
+    pub(crate) fn post_status(&self, status: Arc<NodeProxyStatus>) {
         self.status.send_if_modified(|posted| {
             let changed = *posted != status;
             *posted = status;
@@ -182,4 +239,44 @@ impl Board {
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     // Whatever is behind it is whole between any two statements that change it.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use crds::NodeProxySpec;
+
+    use super::*;
+    use crate::engine::{Engine, Silence};
+    use crate::source::{Assignment, Delivery};
+
+    fn assigned() -> Delivery {
+        Delivery::Configuration(Some(Assignment {
+            generation: Some(1),
+            spec: NodeProxySpec::default(),
+            reason: String::new(),
+        }))
+    }
+
+    #[test]
+    fn who_follows_the_configuration_does_not_wake_for_services() {
+        let board = Board::new();
+        let mut engine = Engine::new("node-1", None, Silence::MayEnd);
+        let mut in_force = board.in_force();
+        let mut view = board.view();
+        let mut woke = |engine: &Engine| {
+            board.post_view(engine.view());
+            assert!(view.has_changed().expect("the board is there"));
+            view.mark_unchanged();
+            let woke = in_force.has_changed().expect("the board is there");
+            in_force.mark_unchanged();
+            woke
+        };
+        assert!(!woke(&engine), "nobody has said anything");
+        engine.apply(assigned(), Instant::now());
+        assert!(woke(&engine));
+        engine.apply(Delivery::Addresses([].into()), Instant::now());
+        assert!(!woke(&engine));
+        engine.apply(assigned(), Instant::now());
+        assert!(woke(&engine), "it was said anew");
+    }
 }

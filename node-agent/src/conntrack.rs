@@ -85,7 +85,9 @@ pub(crate) fn post(feed: &Feed, report: &Report) {
 /// What is known after the rounds in `report`, in the order in which it is to be taken in.
 ///
 /// What somebody else had done to the rules is repaired, and not the flows that were made by what
-/// was left of them: the same is programmed as before, and yet nothing was known in between.
+/// was left of them: the same is programmed as before, and yet nothing was known in between. A round
+/// that looked because of somebody else and came to its end without a damage says nothing of the
+/// sort: so does every listener once, for what it may have missed before it listened.
 fn learnt(report: &Report) -> Vec<(Family, Knowledge)> {
     let mut learnt = Vec::new();
     if report.activity == Activity::Withdrawn {
@@ -94,7 +96,9 @@ fn learnt(report: &Report) -> Vec<(Family, Knowledge)> {
     }
     for round in &report.finished {
         let family = round.family;
-        let disturbed = round.damage.is_some() || round.reason == Reason::Drift;
+        // One that failed may have found what only a later one repairs.
+        let failed = matches!(round.outcome, Outcome::Failed(_));
+        let disturbed = round.damage.is_some() || failed && round.reason == Reason::Drift;
         let certainty = certainty(&round.outcome);
         if disturbed || certainty == Certainty::Lost {
             learnt.push((family, Knowledge::Unknown));

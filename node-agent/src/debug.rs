@@ -12,8 +12,10 @@ use axum::http::{HeaderValue, StatusCode};
 use axum::middleware::map_response;
 use axum::response::Response;
 use axum::routing::get;
+use crds::NodeProxyStatus;
 
 use crate::board::Board;
+use crate::conntrack::observe_fill;
 use crate::inquiry::Inquiries;
 use turns::Turns;
 
@@ -77,7 +79,10 @@ async fn rounds(State(board): State<Arc<Board>>) -> String {
 }
 
 async fn status(State(board): State<Arc<Board>>) -> Result<String, StatusCode> {
-    let status = board.status().borrow().clone();
+    let status = NodeProxyStatus {
+        conntrack: observe_fill(),
+        ..NodeProxyStatus::clone(&board.status().borrow())
+    };
     serde_saphyr::to_string(&status).map_err(|_| StatusCode::INTERNAL_SERVER_ERROR)
 }
 

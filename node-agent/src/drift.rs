@@ -4,10 +4,11 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::io;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::sync::mpsc::Receiver;
 use std::time::Duration;
 
 use backend::Disturbance;
+use backend_nftables::Overheard;
 use dataplane::{Family, Mechanism};
 use reconciler::{Command, Contest, Damage, FamilyStatus, Orders, Report};
 use runtime::Stop;
@@ -20,8 +21,6 @@ use crate::board::Board;
 use crate::events::{Announcement, Events, Regarding, Severity};
 use crate::mechanism::Listener;
 
-/// How long it may take until the thread that listens notices that the process ends.
-const PATIENCE: Duration = Duration::from_millis(500);
 /// How long nothing more is announced about the same program.
 const SILENCE: Duration = Duration::from_secs(60);
 
@@ -39,12 +38,12 @@ trait Source {
     /// Begins to hear. What happened before is not told.
     fn join(&mut self) -> Result<(), netlink::OpenError>;
 
-    /// Waits about this long at most for others to touch what is ours.
-    fn receive(&mut self, wait: Duration) -> io::Result<Option<Disturbance>>;
+    /// Waits for others to do something, or for what ends that.
+    fn receive(&mut self) -> io::Result<Overheard>;
 }
 
 /// Passes every disturbance of nf_tables on to the loop, from when it has first programmed something
-/// until told to stop. Blocks its thread; `runtime` is where it waits for reports.
+/// until told to stop and interrupted. Blocks its thread; `runtime` is where it waits for reports.
 pub(crate) fn watch(
     mut disturbances: backend_nftables::Disturbances,
     board: &Board,
@@ -55,7 +54,7 @@ pub(crate) fn watch(
     // The commits of a start are the largest ones, and while somebody listens the kernel writes a
     // message for each element. Whatever came of the start, both families have had their turn.
     expect_report(board, runtime, stop, has_programmed);
-    pass_on(&mut disturbances, orders, || !stop.is_stopped())
+    pass_on(&mut disturbances, board, orders, || !stop.is_stopped())
 }
 
 /// The same for iptables: for each listener that comes, from when iptables has first carried anything,
@@ -67,16 +66,12 @@ pub(crate) fn watch_iptables(
     runtime: &Handle,
     stop: &Stop,
 ) -> Result<(), WatchError> {
-    while !stop.is_stopped() {
+    // Until whoever opens them has ended, and the process with it.
+    while let Ok(listener) = listeners.recv() {
         let Listener {
             mut disturbances,
             interest,
-        } = match listeners.recv_timeout(PATIENCE) {
-            Ok(listener) => listener,
-            Err(RecvTimeoutError::Timeout) => continue,
-            // Whoever opens them has ended, and the process with it.
-            Err(RecvTimeoutError::Disconnected) => return Ok(()),
-        };
+        } = listener;
         let is_carried = || {
             let mut families = board.carried().into_values();
             families.any(|family| family.carrier == Some(Mechanism::Iptables))
@@ -88,7 +83,7 @@ pub(crate) fn watch_iptables(
         });
         if interest.lasts() {
             let goes_on = || interest.lasts() && !stop.is_stopped();
-            pass_on(&mut disturbances, orders, goes_on)?;
+            pass_on(&mut disturbances, board, orders, goes_on)?;
         }
     }
     Ok(())
@@ -111,27 +106,31 @@ fn expect_report(
     });
 }
 
-/// Listens, and tells the loop of what is heard.
+/// Listens, and tells the loop of what is heard, and whoever looks for others that they are here.
 fn pass_on(
     disturbances: &mut impl Source,
+    board: &Board,
     orders: &Orders,
     goes_on: impl Fn() -> bool,
 ) -> Result<(), WatchError> {
     disturbances.join().map_err(WatchError::Join)?;
     // Between the start and now, nobody has listened.
-    orders.send(Command::Drifted(Disturbance::possible()));
-    while goes_on() {
-        let disturbance = disturbances
-            .receive(PATIENCE)
-            .map_err(WatchError::Receive)?;
-        if let Some(disturbance) = disturbance {
+    let mut overheard = Overheard::Disturbance(Disturbance::possible());
+    loop {
+        if overheard != Overheard::Nothing {
+            board.post_others();
+        }
+        if let Overheard::Disturbance(disturbance) = overheard {
             if let Some(culprit) = &disturbance.culprit {
                 debug!(%culprit, "somebody changes our rules");
             }
             orders.send(Command::Drifted(disturbance));
         }
+        if !goes_on() {
+            return Ok(());
+        }
+        overheard = disturbances.receive().map_err(WatchError::Receive)?;
     }
-    Ok(())
 }
 
 fn has_programmed(report: &Report) -> bool {
@@ -144,8 +143,8 @@ impl Source for backend_nftables::Disturbances {
         self.join()
     }
 
-    fn receive(&mut self, wait: Duration) -> io::Result<Option<Disturbance>> {
-        self.receive(wait)
+    fn receive(&mut self) -> io::Result<Overheard> {
+        self.receive(None)
     }
 }
 
@@ -154,8 +153,9 @@ impl Source for backend_iptables::Disturbances {
         self.join()
     }
 
-    fn receive(&mut self, wait: Duration) -> io::Result<Option<Disturbance>> {
-        self.receive(wait)
+    fn receive(&mut self) -> io::Result<Overheard> {
+        let disturbance = self.receive(None)?;
+        Ok(disturbance.map_or(Overheard::Nothing, Overheard::Disturbance))
     }
 }
 

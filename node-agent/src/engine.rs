@@ -1,6 +1,7 @@
 //! From what sources deliver to what is wanted of the kernel: a state machine without I/O.
 
 mod tell;
+mod view;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -17,6 +18,7 @@ use reconciler::{Desired, Stamps};
 
 use crate::node_config::Facts;
 use crate::source::{Assignment, Delivery, SourceCondition};
+pub(crate) use view::{InForce, View};
 
 /// All that is known of the cluster, and what follows from it for this node.
 #[derive(Debug)]
@@ -35,6 +37,10 @@ pub(crate) struct Engine {
     compiled: Option<CompiledWith>,
     rejected: BTreeMap<ServiceKey, Arc<ServiceRules>>,
     contested: BTreeSet<FrontendKey>,
+    /// What could not be honoured, sorted.
+    rejections: Arc<[Rejection]>,
+    /// Whether some of that is another since the list was made.
+    rejections_changed: bool,
     endpoints: usize,
     waiting: Option<Waiting>,
 }
@@ -80,35 +86,22 @@ struct CompiledWith {
     effective: Arc<EffectiveConfig>,
 }
 
+/// How much of what was compiled before no longer holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Outdated {
+    /// Nothing.
+    Nothing,
+    /// What is about the node as a whole; the rules of no Service.
+    Node,
+    /// All of it.
+    Everything,
+}
+
 /// What has come in and is not compiled yet.
 #[derive(Debug)]
 struct Waiting {
     since: Instant,
     everything: bool,
-}
-
-/// What there is to tell about the engine, for status, probes and people.
-#[derive(Debug, Clone)]
-pub(crate) struct View {
-    /// What has not been listed yet, in words; empty once everything has.
-    pub(crate) missing: Vec<String>,
-    /// Who says what this node does.
-    pub(crate) configuration: Configuration,
-    /// What it does.
-    pub(crate) effective: Arc<EffectiveConfig>,
-    /// Its hash, as it was told: an agent of another version than the operator's could complete and
-    /// hash the same configuration differently.
-    pub(crate) hash: ConfigHash,
-    /// How the source stands.
-    pub(crate) source: SourceHealth,
-    /// Whether the node is to stay. One without an object is, where nobody deletes nodes.
-    pub(crate) standing: NodeStanding,
-    /// What is wanted of the kernel; `None` before anything is.
-    pub(crate) wanted: Option<Dataplane>,
-    /// How many distinct endpoints the wanted Services have, summed over Services.
-    pub(crate) endpoints: usize,
-    /// What could not be honoured.
-    pub(crate) rejections: Vec<Rejection>,
 }
 
 // === impl Engine ===
@@ -132,6 +125,8 @@ impl Engine {
             compiled: None,
             rejected: BTreeMap::new(),
             contested: BTreeSet::new(),
+            rejections: Arc::new([]),
+            rejections_changed: false,
             endpoints: 0,
             waiting: None,
         }
@@ -196,9 +191,22 @@ impl Engine {
         let start = clock();
         let dirty = self.catalog.take_dirty();
         let about_node = waiting.everything || dirty.node || dirty.service_cidrs;
-        let mut changed = (about_node || self.compiled.is_none()) && self.compile_node();
-        for key in dirty.services.keys() {
+        let outdated = match about_node || self.compiled.is_none() {
+            true => self.compile_node(),
+            false => Outdated::Nothing,
+        };
+        let mut changed = outdated != Outdated::Nothing;
+        // Each once, also where everything is new and all of it outdated.
+        let mut services: BTreeSet<ServiceKey> = dirty.services.keys().cloned().collect();
+        if outdated == Outdated::Everything {
+            services.extend(self.catalog.services().cloned());
+        }
+        for key in &services {
             changed |= self.compile_service(key);
+        }
+        self.rejections_changed |= dirty.rejections;
+        if std::mem::take(&mut self.rejections_changed) {
+            self.rejections = self.list_rejections();
         }
         changed.then(|| Desired {
             dataplane: self.dataplane.clone(),
@@ -229,7 +237,7 @@ impl Engine {
             standing: self.standing(),
             wanted: self.compiled.is_some().then(|| self.dataplane.clone()),
             endpoints: self.endpoints,
-            rejections: self.rejections(),
+            rejections: Arc::clone(&self.rejections),
         }
     }
 
@@ -283,9 +291,8 @@ impl Engine {
         }
     }
 
-    /// Compiles what is about the node as a whole, and every Service where that makes a difference
-    /// to it. Returns whether anything changed.
-    fn compile_node(&mut self) -> bool {
+    /// Compiles what is about the node as a whole. Returns what that leaves outdated, itself included.
+    fn compile_node(&mut self) -> Outdated {
         let effective = Arc::clone(&self.effective);
         let facts = self.facts();
         let (node, config) = (facts.node(), facts.config(&effective));
@@ -293,7 +300,7 @@ impl Engine {
         if before.is_some_and(|with| {
             *with.node == node && *with.config == config && with.effective == effective
         }) {
-            return false;
+            return Outdated::Nothing;
         }
         let recompile = before.is_none_or(|with| {
             // Of the node's own addresses a Service's rules do not depend.
@@ -315,13 +322,10 @@ impl Engine {
             config,
             effective,
         });
-        if recompile {
-            let all: Vec<ServiceKey> = self.catalog.services().cloned().collect();
-            for key in all {
-                self.compile_service(&key);
-            }
+        match recompile {
+            true => Outdated::Everything,
+            false => Outdated::Node,
         }
-        true
     }
 
     /// Compiles one Service anew, or takes it out. Returns whether that changed anything.
@@ -362,10 +366,15 @@ impl Engine {
             let claims = self.dataplane.frontends().get(frontend);
             if claims.is_some_and(|claims| claims.losers().next().is_some()) {
                 self.contested.insert(*frontend);
+                // Who has it, and who has not, may be another.
+                self.rejections_changed = true;
             } else {
-                self.contested.remove(frontend);
+                self.rejections_changed |= self.contested.remove(frontend);
             }
         }
+        let [rejected_before, rejected] = frontends.map(|rules| rules.map(|r| &r.rejections[..]));
+        self.rejections_changed |=
+            rejected_before.unwrap_or_default() != rejected.unwrap_or_default();
         match after {
             Some(rules) if !rules.rejections.is_empty() => {
                 self.rejected.insert(key.clone(), rules);
@@ -374,7 +383,7 @@ impl Engine {
         }
     }
 
-    fn rejections(&self) -> Vec<Rejection> {
+    fn list_rejections(&self) -> Arc<[Rejection]> {
         let of_rules = self.rejected.values().flat_map(|rules| &rules.rejections);
         let contested = self.contested.iter().flat_map(|key| {
             let claims = self.dataplane.frontends().get(key);
@@ -399,7 +408,7 @@ impl Engine {
             .chain(contested)
             .collect();
         rejections.sort();
-        rejections
+        rejections.into()
     }
 }
 

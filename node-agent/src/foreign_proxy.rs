@@ -18,15 +18,20 @@ use crds::condition::reason::{self, Reason};
 use crds::condition::{self, Finding, Status};
 use dataplane::Family;
 use runtime::{Stop, chain};
+use tokio::sync::watch;
 use tokio::task::spawn_blocking;
+use tokio::time::{Instant, sleep_until};
 
 use crate::board::Board;
 use crate::events::{Announcement, Events, Regarding, Severity};
 use process::{KubeProxy, observe_process};
 
-/// How often it is looked. A look asks the kernel for a dozen objects by name: a proxy that changes
-/// its rules all the time is not looked at more often than one that does not.
-const EVERY: Duration = Duration::from_secs(10);
+/// How soon it is looked again while there is a proxy, or once others have changed nf_tables. A look
+/// asks the kernel for a dozen objects by name: a proxy that changes its rules all the time is not
+/// looked at more often than one that does not.
+const SOON: Duration = Duration::from_secs(10);
+/// How soon where there is none: of legacy tables and of devices nothing is heard.
+const LATEST: Duration = Duration::from_secs(30);
 
 /// How another proxy makes the kernel carry out Services.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -81,10 +86,15 @@ pub(crate) fn observe() -> Sight {
     }
 }
 
-/// Looks every now and then, and announces when something new is there, until told to stop.
+/// Looks every now and then and after others have changed nf_tables, and announces when something new
+/// is there, until told to stop.
 pub(crate) async fn watch(board: Arc<Board>, events: Events, stop: Stop) {
     let mut before = Found::default();
+    let mut others = board.others();
     loop {
+        let looked = Instant::now();
+        // What is changed from here on may be missed by this look.
+        others.mark_unchanged();
         let sight = match spawn_blocking(observe).await {
             Ok(sight) => sight,
             Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
@@ -102,12 +112,28 @@ pub(crate) async fn watch(board: Arc<Board>, events: Events, stop: Stop) {
             }
             before = found.clone();
         }
+        let nobody_is_here = matches!(&sight, Sight::Seen(found, _) if found.is_nothing());
+        let latest = if nobody_is_here { LATEST } else { SOON };
         board.post_sight(sight);
         // Both arms are cancel safe.
         tokio::select! {
             () = stop.stopped() => return,
-            () = tokio::time::sleep(EVERY) => {}
+            () = next_look(&mut others, looked, latest) => {}
         }
+    }
+}
+
+/// Waits until it is time to look again, after `latest` or once others have changed something. Cancel
+/// safe: whatever ends it, a look follows.
+async fn next_look(others: &mut watch::Receiver<()>, looked: Instant, latest: Duration) {
+    let changed = async {
+        // The board has the other end, and lasts.
+        let _ = others.changed().await;
+        sleep_until(looked + SOON).await;
+    };
+    tokio::select! {
+        () = changed => {}
+        () = sleep_until(looked + latest) => {}
     }
 }
 

@@ -22,7 +22,7 @@ pub(crate) struct ProxyHealth(Arc<Mutex<State>>);
 struct State {
     families: BTreeMap<Family, Updates>,
     /// Whether a round is under way.
-    activity: Option<Activity>,
+    work: Work,
 }
 
 /// The updates of one family.
@@ -79,9 +79,10 @@ pub(crate) enum Pace {
 }
 
 /// Whether anything is being done about what waits.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 enum Work {
     UnderWay,
+    #[default]
     None,
 }
 
@@ -98,10 +99,15 @@ impl ProxyHealth {
         }
     }
 
+    /// A round begins.
+    pub(crate) fn began(&self) {
+        self.state().work = Work::UnderWay;
+    }
+
     /// Takes in what the loop has done.
     pub(crate) fn reported(&self, report: &Report) {
         let mut state = self.state();
-        state.activity = Some(report.activity);
+        state.work = Work::None;
         for round in &report.finished {
             let updates = state.families.entry(round.family).or_default();
             updates.answer(round);
@@ -129,10 +135,7 @@ impl ProxyHealth {
         });
         Verdict {
             families: families.into(),
-            work: match state.activity {
-                Some(Activity::Running { .. }) => Work::UnderWay,
-                _ => Work::None,
-            },
+            work: state.work,
         }
     }
 

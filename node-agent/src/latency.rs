@@ -1,29 +1,26 @@
 //! How long changes take, over the last while.
 
-use std::collections::VecDeque;
-use std::time::{Duration, Instant};
+mod window;
 
-use crds::node_proxy::latency::{Microseconds, Quantiles, SyncLatency};
+use std::time::Instant;
+
+use crds::node_proxy::latency::SyncLatency;
 use crds::span::Span;
 use reconciler::{Report, Round};
 
-/// What the figures in a status are about.
+use window::Window;
+
+/// What the figures in a status are about, to half a minute.
 const WINDOW: Span = Span::minutes(5);
-/// How many changes of that time are remembered: at a hundred a second, the last two minutes.
-const REMEMBERED: usize = 12_000;
 
-/// The durations of one phase.
-#[derive(Debug, Default)]
-struct Phase(VecDeque<(Instant, Duration)>);
-
-/// The durations of every phase.
-#[derive(Debug, Default)]
+/// The durations of every phase: of all changes of the window, however many there were.
+#[derive(Debug)]
 pub(crate) struct Latencies {
-    decode: Phase,
-    compile: Phase,
-    commit: Phase,
-    total: Phase,
-    network_programming: Phase,
+    decode: Window,
+    compile: Window,
+    commit: Window,
+    total: Window,
+    network_programming: Window,
 }
 
 // === impl Latencies ===
@@ -49,10 +46,10 @@ impl Latencies {
         }
     }
 
-    /// The figures of the last while; `None` when nothing changed in it.
+    /// The figures of the last while; `None` when nothing changed in it. Costs microseconds.
     pub(crate) fn summary(&mut self, now: Instant) -> Option<SyncLatency> {
         let total = self.total.quantiles(now)?;
-        let rest = |phase: &mut Phase| phase.quantiles(now).unwrap_or_default();
+        let rest = |phase: &mut Window| phase.quantiles(now).unwrap_or_default();
         Some(SyncLatency {
             window: WINDOW,
             decode: rest(&mut self.decode),
@@ -65,44 +62,27 @@ impl Latencies {
     }
 }
 
-// === impl Phase ===
-
-impl Phase {
-    fn push(&mut self, now: Instant, duration: Duration) {
-        if self.0.len() == REMEMBERED {
-            self.0.pop_front();
+impl Default for Latencies {
+    fn default() -> Latencies {
+        let window = || Window::new(WINDOW.duration());
+        Latencies {
+            decode: window(),
+            compile: window(),
+            commit: window(),
+            total: window(),
+            network_programming: window(),
         }
-        self.0.push_back((now, duration));
-    }
-
-    fn quantiles(&mut self, now: Instant) -> Option<Quantiles> {
-        while let Some((at, _)) = self.0.front()
-            && now.saturating_duration_since(*at) > WINDOW.duration()
-        {
-            self.0.pop_front();
-        }
-        let mut sorted: Vec<Duration> = self.0.iter().map(|(_, duration)| *duration).collect();
-        sorted.sort();
-        // The nearest rank: the smallest value that so many percent do not exceed.
-        let rank = |percent: usize| {
-            let rank = (sorted.len() * percent).div_ceil(100).max(1);
-            sorted.get(rank - 1).copied().map(Microseconds::from)
-        };
-        Some(Quantiles {
-            p50_microseconds: rank(50)?,
-            p99_microseconds: rank(99)?,
-            max_microseconds: rank(100)?,
-        })
     }
 }
 
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
-    use std::time::SystemTime;
+    use std::time::{Duration, SystemTime};
 
     use super::*;
     use backend::Size;
+    use crds::node_proxy::latency::Quantiles;
     use dataplane::Family;
     use reconciler::{Activity, Latency, Outcome, Phases, Reason};
 
@@ -146,22 +126,5 @@ mod tests {
         assert_eq!(p50(summary.total), 15_000);
         assert_eq!(summary.network_programming.map(p50), Some(900_000));
         assert_eq!(summary.p99, "15ms");
-    }
-
-    #[test]
-    fn quantiles_are_of_the_last_while_only() {
-        let start = Instant::now();
-        let mut phase = Phase::default();
-        phase.push(start, Duration::from_secs(60));
-        let later = start + WINDOW.duration();
-        for milliseconds in 1..=100 {
-            phase.push(later, Duration::from_millis(milliseconds));
-        }
-        let now = later + Duration::from_secs(1);
-        let quantiles = phase.quantiles(now).expect("a hundred durations");
-        assert_eq!(quantiles.p50_microseconds.count(), 50_000);
-        assert_eq!(quantiles.p99_microseconds.count(), 99_000);
-        assert_eq!(quantiles.max_microseconds.count(), 100_000);
-        assert_eq!(phase.quantiles(now + WINDOW.duration()), None);
     }
 }

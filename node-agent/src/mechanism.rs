@@ -14,8 +14,13 @@
 //! that redirects a connection decides, and both redirect to the same endpoints. Connections that are
 //! established go on, because chains of type nat are there all the time. Whoever starts after a
 //! switch was cut short reads both, and goes on from there.
+//!
+//! A mechanism that turns out impossible is replaced by the other one, and not read while it is given
+//! up. What it had is removed by itself: at once where it was only begun, once the other one carries
+//! where it had carried, and before it is tried again where neither could be done.
 
 pub(crate) mod findings;
+mod given_up;
 mod mechanisms;
 mod on_demand;
 mod variants;
@@ -71,10 +76,12 @@ pub(crate) struct Standing {
     pub(crate) variant: Option<Variant>,
     /// The longest that a change has waited for the lock of iptables, since the process started.
     pub(crate) longest_lock_wait: Duration,
-    /// Whether the last change gave up waiting for it.
+    /// How the last change found it.
     pub(crate) lock: LockStanding,
     /// The mechanisms that cannot be used here, each with the error and its causes.
     pub(crate) impossible: BTreeMap<Mechanism, String>,
+    /// The one of these that still has rules of ours, beside those of the carrier.
+    pub(crate) outgoing: Option<Mechanism>,
     /// How many rules the last change of iptables has written, by table.
     pub(crate) written: BTreeMap<TableName, usize>,
 }

@@ -13,7 +13,7 @@ use tracing::{debug, info, warn};
 
 use crate::board::Board;
 use crate::duty::Duty;
-use crate::engine::{Configuration, View};
+use crate::engine::InForce;
 
 /// The file that the kernel reads the adjustment from (proc_pid_oom_score_adj(5)).
 const OOM_SCORE_ADJ: &str = "/proc/self/oom_score_adj";
@@ -60,9 +60,9 @@ impl Places {
         }
     }
 
-    /// As `view` says, unless another proxy is to answer.
-    fn follow(&self, view: &View, duty: Duty) {
-        let (mut health, mut metrics) = places(view, self.initial);
+    /// As the profile says, unless another proxy is to answer.
+    fn follow(&self, in_force: &InForce, duty: Duty) {
+        let (mut health, mut metrics) = places(in_force, self.initial);
         if duty != Duty::Serving {
             (health.address, metrics.address) = (None, None);
         }
@@ -78,30 +78,27 @@ impl Places {
 
 /// Carries out what the profile in force says about this process, until told to stop.
 pub(crate) async fn follow(board: Arc<Board>, places: Places, stop: Stop) {
-    let (mut view, mut duty) = (board.view(), board.duty());
+    let (mut in_force, mut duty) = (board.in_force(), board.duty());
     let mut adjusted = None;
     loop {
         // All arms are cancel safe.
         tokio::select! {
             () = stop.stopped() => return,
-            changed = view.changed() => if changed.is_err() { return },
+            changed = in_force.changed() => if changed.is_err() { return },
             changed = duty.changed() => if changed.is_err() { return },
         }
         let duty = *duty.borrow_and_update();
-        let Some(view) = view.borrow_and_update().clone() else {
+        let Some(in_force) = in_force.borrow_and_update().clone() else {
             continue;
         };
-        if let Configuration::Awaited { .. } = view.configuration {
-            continue;
-        }
-        places.follow(&view, duty);
-        let adjustment = view.effective.oom_score_adj;
+        places.follow(&in_force, duty);
+        let adjustment = in_force.effective.oom_score_adj;
         if adjusted != Some(adjustment) {
             adjusted = Some(adjustment);
             // To be ended sooner than asked for is no reason not to serve; said once.
             match commit_oom_score(adjustment) {
                 Ok(()) => info!(adjustment, "oomScoreAdj set"),
-                Err(error) if is_written(&view, "oomScoreAdj") => {
+                Err(error) if is_written(&in_force, "oomScoreAdj") => {
                     warn!(error = %chain(&error), "oomScoreAdj stays as it is");
                 }
                 // Nobody asked; and a kubelet gives a critical Pod -997, which is as good.
@@ -117,8 +114,8 @@ fn commit_oom_score(adjustment: i32) -> Result<(), AdjustError> {
 }
 
 /// Whether the profile names this field.
-fn is_written(view: &View, field: &str) -> bool {
-    let assignment = view.configuration.assignment();
+fn is_written(in_force: &InForce, field: &str) -> bool {
+    let assignment = in_force.configuration.assignment();
     let fields = assignment.map(|assignment| &assignment.spec.written_fields);
     fields.is_some_and(|fields| fields.iter().any(|written| written == field))
 }
@@ -126,15 +123,15 @@ fn is_written(view: &View, field: &str) -> bool {
 /// Where to listen for load balancers, and for scrapers. A profile that does not name an address
 /// leaves it to the command line: the default of the API is that of the command line, too, and who
 /// started an agent elsewhere had a reason.
-fn places(view: &View, initial: Addresses) -> (Place, Place) {
+fn places(in_force: &InForce, initial: Addresses) -> (Place, Place) {
     let EffectiveConfig {
         healthz_bind_address,
         metrics_bind_address,
         bind_address_hard_fail,
         ..
-    } = &*view.effective;
+    } = &*in_force.effective;
     let place = |field: &str, text: &str, initial: SocketAddr| Place {
-        address: match (is_written(view, field), text) {
+        address: match (is_written(in_force, field), text) {
             (false, _) => Some(initial),
             (true, "") => None,
             // The API accepts nothing else; what an older version accepted is left to the start.
@@ -172,7 +169,7 @@ mod tests {
         )
     }
 
-    fn view(profile: &str) -> View {
+    fn in_force(profile: &str) -> InForce {
         let profile: ProxyProfileSpec = serde_saphyr::from_str(profile).expect("a spec");
         let spec = NodeProxySpec {
             config: EffectiveConfig::of(&profile),
@@ -189,11 +186,12 @@ mod tests {
             Delivery::Configuration(Some(assignment)),
             std::time::Instant::now(),
         );
-        engine.view()
+        let in_force = engine.view().in_force();
+        in_force.expect("somebody has decided")
     }
 
     fn addresses(profile: &str) -> (Option<SocketAddr>, Option<SocketAddr>) {
-        let (health, metrics) = places(&view(profile), INITIAL);
+        let (health, metrics) = places(&in_force(profile), INITIAL);
         (health.address, metrics.address)
     }
 
@@ -215,7 +213,7 @@ mod tests {
 
     #[test]
     fn who_wants_to_fail_hard_does() {
-        let policy = |profile| places(&view(profile), INITIAL).0.policy;
+        let policy = |profile| places(&in_force(profile), INITIAL).0.policy;
         assert_eq!(policy("{}"), BindPolicy::Retry);
         assert_eq!(policy("{bindAddressHardFail: true}"), BindPolicy::Fail);
     }
@@ -224,9 +222,12 @@ mod tests {
     fn servers_stay_where_they_are_through_changes_of_something_else() {
         let places = Places::new(INITIAL, Duty::Serving);
         let mut told = places.health.subscribe();
-        places.follow(&view("{minSyncPeriod: 10ms}"), Duty::Serving);
+        places.follow(&in_force("{minSyncPeriod: 10ms}"), Duty::Serving);
         assert!(!told.has_changed().expect("the sender is there"));
-        places.follow(&view("{healthzBindAddress: '127.0.0.1:9'}"), Duty::Serving);
+        places.follow(
+            &in_force("{healthzBindAddress: '127.0.0.1:9'}"),
+            Duty::Serving,
+        );
         assert!(told.has_changed().expect("the sender is there"));
         assert_eq!(
             told.borrow_and_update().address,

@@ -14,16 +14,16 @@ use reconciler::Report;
 use runtime::{Metrics, Stop, chain};
 
 use crate::board::Board;
-use crate::engine::View;
+use crate::engine::InForce;
 
 /// Listens on the node ports that the kernel is known to carry out, as long as the profile asks for
 /// it, until told to stop. Connections end with this; a profile that no longer asks for it leaves
 /// them to finish.
 pub(crate) async fn serve(board: Arc<Board>, counts: Arc<Counts>, stop: Stop) {
-    let (mut view, mut report) = (board.view(), board.report());
+    let (mut in_force, mut report) = (board.in_force(), board.report());
     let mut relays = None;
     loop {
-        let wanted = wanted(view.borrow_and_update().as_deref());
+        let wanted = wanted(in_force.borrow_and_update().as_ref());
         let newest = report.borrow_and_update().clone();
         if wanted == LocalhostNodePorts::Userspace && relays.is_none() {
             let limits = Limits::within(raise_descriptor_limit());
@@ -36,7 +36,7 @@ pub(crate) async fn serve(board: Arc<Board>, counts: Arc<Counts>, stop: Stop) {
         // Cancel safe, all of them: what is missed here is seen at the next look.
         tokio::select! {
             () = stop.stopped() => return,
-            changed = view.changed() => if changed.is_err() { return },
+            changed = in_force.changed() => if changed.is_err() { return },
             changed = report.changed() => if changed.is_err() { return },
             () = watch(&mut relays) => {}
         }
@@ -57,9 +57,9 @@ fn rejection(refusal: &Refusal) -> Rejection {
     }
 }
 
-fn wanted(view: Option<&View>) -> LocalhostNodePorts {
-    view.map_or_else(LocalhostNodePorts::default, |view| {
-        view.effective.localhost_node_ports
+fn wanted(in_force: Option<&InForce>) -> LocalhostNodePorts {
+    in_force.map_or_else(LocalhostNodePorts::default, |in_force| {
+        in_force.effective.localhost_node_ports
     })
 }
 

@@ -4,10 +4,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crds::condition::FEATURES_HONOURED;
-use crds::{NodeProxy, NodeProxySpec, NodeProxyStatus};
+use crds::condition::{self, FEATURES_HONOURED};
+use crds::{NodeProxy, NodeProxyStatus};
 use jiff::Timestamp;
 use kube::api::{Api, Patch, PatchParams};
+use reconciler::SLOW_ROUND;
 use runtime::{Check, Readiness, Stop, chain};
 use thiserror::Error;
 use tokio::time::{Instant as Deadline, sleep_until};
@@ -15,7 +16,7 @@ use tracing::{debug, warn};
 
 use crate::board::Board;
 use crate::conntrack;
-use crate::status::{Facts, ready, status};
+use crate::status::{Facts, status};
 
 /// The field manager of the agents: each writes the status of one object, alone.
 const FIELD_MANAGER: &str = "signpost-agent";
@@ -30,10 +31,15 @@ const FIRST_LATENCY: Duration = Duration::from_secs(5);
 /// The time between two writes when nothing has changed: what says that this agent lives. Five
 /// minutes keep 5,000 nodes at 17 writes a second.
 const IDLE: Duration = Duration::from_secs(300);
+/// The shortest time between two statuses that are composed: a node may commit a hundred changes a
+/// second, and nobody asks as often how it is. A file, which costs nobody else anything, is written each
+/// time.
+const COMPOSED: Duration = Duration::from_millis(100);
+/// How long a status stands when nothing is heard: of a source that is silent or a round that is slow,
+/// only time tells.
+const LOOKED_AT: Duration = SLOW_ROUND;
 /// The time between an attempt that failed and the next.
 const RETRY: Duration = Duration::from_secs(3);
-/// The time between two writes of a file, which costs nobody else anything.
-const FILE: Duration = Duration::from_millis(100);
 
 /// Where a status goes.
 #[derive(Clone)]
@@ -57,13 +63,17 @@ enum WriteError {
 }
 
 /// Composes the status whenever something changes, until told to stop. The probes learn of it here.
+///
+/// The first change after quiet is taken in at once; what comes within [`COMPOSED`] of it, together.
 pub(crate) async fn compose(board: Arc<Board>, readiness: Check, kernel: String, stop: Stop) {
     let (mut view, mut report) = (board.view(), board.report());
     let mut not_relayed = board.not_relayed();
     let mut connections = board.conntrack();
     let (mut duty, mut sight) = (board.duty(), board.sight());
     let mut variants = board.variants();
-    let mut status_now = NodeProxyStatus::default();
+    let mut status_now = Arc::<NodeProxyStatus>::default();
+    // What was posted before this began to listen is news, too.
+    view.mark_changed();
     loop {
         // All arms are cancel safe: a change that is missed here is seen at the next look.
         tokio::select! {
@@ -75,8 +85,7 @@ pub(crate) async fn compose(board: Arc<Board>, readiness: Check, kernel: String,
             changed = duty.changed() => if changed.is_err() { return },
             changed = sight.changed() => if changed.is_err() { return },
             changed = variants.changed() => if changed.is_err() { return },
-            // Figures of the last while change without anything happening.
-            () = tokio::time::sleep(FIGURES) => {}
+            () = tokio::time::sleep(LOOKED_AT) => {}
         }
         let view = view.borrow_and_update().clone();
         let report = report.borrow_and_update().clone();
@@ -88,25 +97,35 @@ pub(crate) async fn compose(board: Arc<Board>, readiness: Check, kernel: String,
         let facts = Facts {
             view: &view,
             report: report.as_deref(),
+            under_way: board.under_way(),
             elements: board.elements(),
             carried: &board.carried(),
             variants: &variants,
             latency: board.latency(Instant::now()),
-            conntrack: conntrack::observe_fill(),
             connections: &connections,
             not_relayed: &not_relayed,
             duty,
             sight: &sight,
             kernel: &kernel,
         };
-        let now = Timestamp::now();
-        let finding = ready(&facts, now);
-        readiness.report(match finding.status {
-            crds::condition::Status::True => Readiness::Ready,
-            _ => Readiness::NotReady(format!("{}: {}", finding.reason.name, finding.message)),
-        });
-        status_now = status(&facts, &status_now, now);
-        board.post_status(status_now.clone());
+        status_now = Arc::new(status(&facts, &status_now, Timestamp::now()));
+        readiness.report(readiness_of(&status_now));
+        board.post_status(Arc::clone(&status_now));
+        // Cancel safe: neither arm holds anything, and what changes meanwhile is seen after it.
+        tokio::select! {
+            () = stop.stopped() => return,
+            () = tokio::time::sleep(COMPOSED) => {}
+        }
+    }
+}
+
+/// What the probes are told: the condition Ready.
+fn readiness_of(status: &NodeProxyStatus) -> Readiness {
+    let mut conditions = status.conditions.iter();
+    match conditions.find(|condition| condition.type_ == condition::READY) {
+        Some(ready) if ready.status == "True" => Readiness::Ready,
+        Some(ready) => Readiness::NotReady(format!("{}: {}", ready.reason, ready.message)),
+        None => Readiness::NotReady(String::new()),
     }
 }
 
@@ -123,14 +142,11 @@ pub(crate) async fn report(destination: Destination, node: String, board: Arc<Bo
             changed = status.changed() => if changed.is_err() { return } else { continue },
             () = sleep_until(due) => {}
         }
-        let view = board.view().borrow().clone();
-        let assignment = view.and_then(|view| view.configuration.assignment().cloned());
-        let spec = assignment.map(|assignment| assignment.spec);
-        let outcome = write(&destination, &node, spec, &current).await;
+        let outcome = write(&destination, &node, &board, &current).await;
         let at = Deadline::now();
         last = match outcome {
             Ok(()) => Last::Written {
-                status: Box::new(current),
+                status: current,
                 at,
                 idle: jittered(IDLE),
                 differs_since: None,
@@ -153,7 +169,7 @@ pub(crate) async fn report(destination: Destination, node: String, board: Arc<Bo
 enum Last {
     Never,
     Written {
-        status: Box<NodeProxyStatus>,
+        status: Arc<NodeProxyStatus>,
         at: Deadline,
         idle: Duration,
         /// When the status was first seen to be another one.
@@ -201,7 +217,7 @@ impl Last {
                 }
                 let seen = *differs_since.get_or_insert(now);
                 if matches!(destination, Destination::File(_)) {
-                    return *at + FILE;
+                    return now;
                 }
                 // Where in its range this node falls follows from when it wrote last.
                 let part =
@@ -219,42 +235,62 @@ impl Last {
 }
 
 fn difference(before: &NodeProxyStatus, after: &NodeProxyStatus) -> Difference {
-    // Rounds that find nothing to do are worth a write when one is due anyway.
-    let time = NodeProxyStatus {
-        last_sync_time: after.last_sync_time.clone(),
-        conntrack: after.conntrack,
-        ..before.clone()
-    };
-    if time == *after {
-        return Difference::None;
-    }
-    let said = |status: &NodeProxyStatus| -> Vec<(String, String, String)> {
-        let conditions = status.conditions.iter();
-        conditions
-            // What is honoured changes with Services, on every node alike.
-            .filter(|condition| condition.type_ != FEATURES_HONOURED)
-            .map(|c| (c.type_.clone(), c.status.clone(), c.reason.clone()))
-            .collect()
-    };
-    let same_meaning = before.observed_generation == after.observed_generation
-        && before.applied_hash == after.applied_hash
-        && before.mode == after.mode
-        && said(before) == said(after);
+    let NodeProxyStatus {
+        observed_generation,
+        applied_hash,
+        mode,
+        // Rounds that find nothing to do are worth a write when one is due anyway.
+        last_sync_time: _,
+        sync_latency,
+        counts,
+        conntrack: _,
+        iptables,
+        agent_version,
+        kernel_version,
+        rejections,
+        conditions,
+    } = before;
+    let same_meaning = *observed_generation == after.observed_generation
+        && *applied_hash == after.applied_hash
+        && *mode == after.mode
+        && said(before).eq(said(after));
+    let same_figures = *sync_latency == after.sync_latency
+        && *counts == after.counts
+        && *iptables == after.iptables
+        && *agent_version == after.agent_version
+        && *kernel_version == after.kernel_version
+        && *rejections == after.rejections
+        && *conditions == after.conditions;
     if !same_meaning {
         Difference::Meaning
-    } else if before.sync_latency.is_none() && after.sync_latency.is_some() {
+    } else if same_figures {
+        Difference::None
+    } else if sync_latency.is_none() && after.sync_latency.is_some() {
         Difference::FirstLatency
     } else {
         Difference::Figures
     }
 }
 
+/// What each condition says, without its particulars.
+fn said(status: &NodeProxyStatus) -> impl Iterator<Item = [&str; 3]> {
+    let conditions = status.conditions.iter();
+    conditions
+        // What is honoured changes with Services, on every node alike.
+        .filter(|condition| condition.type_ != FEATURES_HONOURED)
+        .map(|c| [&*c.type_, &*c.status, &*c.reason])
+}
+
 async fn write(
     destination: &Destination,
     node: &str,
-    spec: Option<NodeProxySpec>,
+    board: &Board,
     status: &NodeProxyStatus,
 ) -> Result<(), WriteError> {
+    let status = NodeProxyStatus {
+        conntrack: conntrack::observe_fill(),
+        ..status.clone()
+    };
     match destination {
         Destination::Api(api) => {
             let patch = serde_json::json!({
@@ -273,8 +309,11 @@ async fn write(
             })
         }
         Destination::File(file) => {
+            let in_force = board.in_force().borrow().clone();
+            let spec = in_force
+                .and_then(|in_force| Some(in_force.configuration.assignment()?.spec.clone()));
             let mut document = NodeProxy::new(node, spec.unwrap_or_default());
-            document.status = Some(status.clone());
+            document.status = Some(status);
             write_file(file, &document).map_err(|source| WriteError::File {
                 file: file.clone(),
                 source,
@@ -308,7 +347,9 @@ fn jittered(pause: Duration) -> Duration {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crds::node_proxy::Counts;
+    use crate::engine::{Engine, Silence, View};
+    use crds::node_proxy::{ConntrackFill, Counts};
+    use runtime::Health;
 
     #[test]
     fn figures_alone_are_no_reason_to_hurry() {
@@ -322,10 +363,54 @@ mod tests {
         };
         assert_eq!(difference(&before, &before), Difference::None);
         assert_eq!(difference(&before, &counted), Difference::Figures);
+        let filled = NodeProxyStatus {
+            conntrack: Some(ConntrackFill { entries: 7, max: 9 }),
+            ..before.clone()
+        };
+        assert_eq!(difference(&before, &filled), Difference::None);
         let observed = NodeProxyStatus {
             observed_generation: Some(2),
             ..counted
         };
         assert_eq!(difference(&before, &observed), Difference::Meaning);
+    }
+    /// At a hundred changes a second, the status is composed ten times a second, and says the last of
+    /// them in the end.
+    #[tokio::test(start_paused = true)]
+    async fn a_burst_is_taken_in_together_and_the_last_of_it_is_never_lost() {
+        let board = Arc::new(Board::new());
+        let post = |endpoints| {
+            let view = Engine::new("node-1", None, Silence::MayEnd).view();
+            board.post_view(View { endpoints, ..view });
+        };
+        let (mut said, mut counted) = (board.status(), board.status());
+        let counting = tokio::spawn(async move {
+            let mut statuses = 0;
+            while counted.changed().await.is_ok() {
+                statuses += 1;
+                if counted.borrow_and_update().counts.endpoints == 100 {
+                    break;
+                }
+            }
+            statuses
+        });
+        let (stopper, stop) = Stop::new();
+        let readiness = Health::new().check("programmed");
+        let composing = compose(Arc::clone(&board), readiness, String::new(), stop);
+        let composing = tokio::spawn(composing);
+
+        let start = Deadline::now();
+        post(1);
+        let first = said.wait_for(|status| status.counts.endpoints == 1).await;
+        drop(first.expect("the board is there"));
+        assert_eq!(Deadline::now(), start, "the first waits for nothing");
+        for endpoints in 2..=100 {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+            post(endpoints);
+        }
+        let statuses = counting.await.expect("it ends with the last");
+        assert!((10..=11).contains(&statuses), "{statuses} statuses");
+        stopper.stop();
+        composing.await.expect("it ends when it is told to");
     }
 }

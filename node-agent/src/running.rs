@@ -1,20 +1,16 @@
 //! `signpost-agent run`: what runs, and what it is wired to.
 
-use std::collections::BTreeMap;
+mod rounds;
+
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-use ::conntrack::Feed;
 use anyhow::Context;
-use backend::Recovery;
 use kube::api::Api;
-use reconciler::{
-    Activity, Clock, Command, Domain, Mailbox, Orders, Outcome, Periods, Permission, Reconciler,
-    Round, Settings, mailbox,
-};
+use reconciler::{Command, Orders, Periods, Permission, Settings, mailbox};
 use runtime::{
-    BuildInfo, ClientSource, Health, Heartbeat, Metrics, RestClientMetrics, Stop, Supervisor,
-    chain, open_client,
+    BuildInfo, ClientSource, Health, Metrics, RestClientMetrics, Stop, Supervisor, chain,
+    open_client,
 };
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
@@ -35,18 +31,17 @@ use crate::reporter::Destination;
 use crate::servers::Answers;
 use crate::source::{self, Delivery};
 use crate::{conntrack, drift, foreign_proxy, relay, reporter};
+use rounds::{Followed, reconcile};
 
 /// How many deliveries may wait for the engine. A full list of 10,000 Services and their slices
-/// streams through it; a source that is faster waits.
-const DELIVERIES: usize = 4096;
+/// streams through it; a source that is faster waits. Of large slices, decoded, these are half a
+/// megabyte.
+const DELIVERIES: usize = 128;
 /// How many deliveries are taken in before compiling, when they do not stop coming.
 const TAKEN_AT_ONCE: usize = 4096;
 /// How long a round may take before the probe says that it hangs. Slow rounds that succeed are
 /// reported, never killed (kubernetes#83263): this is an order of magnitude above the slowest known.
 const HANGS_AFTER: Duration = Duration::from_secs(3600);
-
-/// How often in a row a cause that passes must have made rounds fail for that to be worth a line.
-const WORTH_TELLING: u32 = 4;
 
 /// Where the engine's deliveries come from.
 enum Source {
@@ -167,6 +162,7 @@ pub(crate) async fn start(supervisor: Supervisor, arguments: Run) -> anyhow::Res
             heartbeat,
         );
     });
+    let interruption = disturbances.interruption();
     let (watched, told, runtime) = (Arc::clone(&board), orders.clone(), Handle::current());
     supervisor.spawn_thread("drift", move |stop| {
         drift::watch(disturbances, &watched, &told, &runtime, &stop)
@@ -189,6 +185,13 @@ pub(crate) async fn start(supervisor: Supervisor, arguments: Run) -> anyhow::Res
     );
     let handovers = Server::within(&arguments.state, Arc::clone(&board), mark);
     supervisor.spawn("handovers", handovers.serve(supervisor.stop()));
+    // The kernel may have nothing to tell for days. The thread beside it waits for what the loop opens,
+    // and ends with that.
+    let stop = supervisor.stop();
+    supervisor.spawn("drift's end", async move {
+        stop.stopped().await;
+        interruption.begin();
+    });
     // The loop waits for commands, not for signals: it is told.
     let stop = supervisor.stop();
     supervisor.spawn("reconciler's end", async move {
@@ -226,13 +229,6 @@ pub(crate) async fn start(supervisor: Supervisor, arguments: Run) -> anyhow::Res
     });
     info!(%node, "started");
     Ok(())
-}
-
-/// Who wants to know at once what the loop has done.
-struct Followed {
-    metrics: AgentMetrics,
-    changes: ChangeCounts,
-    proxy: ProxyHealth,
 }
 
 /// The engine's task: deliveries in, commands out.
@@ -332,88 +328,6 @@ impl Follower {
                 Duty::HandedBack => Permission::Withdrawn,
             },
         }
-    }
-}
-
-/// The loop's thread.
-fn reconcile(
-    backends: [Mechanisms; 2],
-    mut inbox: Mailbox,
-    board: Arc<Board>,
-    connections: Feed,
-    followed: Followed,
-    heartbeat: Heartbeat,
-) {
-    let mut reconciler = Reconciler::new(backends.into());
-    let settings = Settings {
-        periods: Periods {
-            min_sync_period: Duration::ZERO,
-            sync_period: Duration::from_secs(30),
-        },
-        permission: Permission::Active,
-    };
-    reconciler::run(
-        &mut reconciler,
-        settings,
-        &mut inbox,
-        &SystemClock,
-        |report, domains: &[Domain<Mechanisms>]| {
-            match report.activity {
-                Activity::Running { .. } => heartbeat.busy(),
-                Activity::Waiting | Activity::Paused | Activity::Withdrawn => heartbeat.idle(),
-            }
-            let carried: BTreeMap<_, _> = domains
-                .iter()
-                .map(|domain| (domain.family(), domain.backend().standing()))
-                .collect();
-            for round in &report.finished {
-                let wanted = carried.get(&round.family).and_then(|family| family.wanted);
-                let family = report.families.iter().find(|f| f.family == round.family);
-                let failing = family.and_then(|family| family.failing.as_ref());
-                log_round(round, failing.map_or(0, |failing| failing.rounds));
-                followed.metrics.finished(round, wanted.unwrap_or_default());
-            }
-            for latency in &report.latencies {
-                followed.metrics.arrived(latency);
-            }
-            followed.changes.reported(&report);
-            followed.proxy.reported(&report);
-            conntrack::post(&connections, &report);
-            let held = domains.iter().filter_map(|domain| {
-                let believed = domain.believed()?;
-                Some((domain.family(), believed.rules.clone()))
-            });
-            let held: BTreeMap<_, _> = held.collect();
-            board.post_report(report, held, carried, Instant::now());
-        },
-    );
-}
-
-/// `failures` of them in a row, this one included.
-fn log_round(round: &Round, failures: u32) {
-    match &round.outcome {
-        Outcome::Unchanged => tracing::debug!("{round}"),
-        Outcome::Committed => info!("{round}"),
-        // A kernel that is busy is no longer so when this is read (kubernetes#122604).
-        Outcome::Failed(failure)
-            if failure.recovery == Recovery::Retry && failures < WORTH_TELLING =>
-        {
-            tracing::debug!("{round}");
-        }
-        Outcome::Failed(_) => warn!("{round}"),
-    }
-}
-
-/// The machine's clocks.
-struct SystemClock;
-
-impl Clock for SystemClock {
-    fn now(&self) -> Instant {
-        Instant::now()
-    }
-
-    fn wall_time(&self) -> SystemTime {
-        SystemTime::now()
     }
 }
 

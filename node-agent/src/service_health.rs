@@ -15,7 +15,6 @@ mod listener;
 mod wanted;
 
 use std::collections::BTreeMap;
-use std::future::pending;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,7 +22,7 @@ use std::time::Duration;
 use dataplane::ServiceKey;
 use reconciler::Report;
 use runtime::{Stop, chain};
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep_until};
 
 use crate::board::Board;
 use crate::events::{Announcement, Events, Regarding, Severity};
@@ -46,22 +45,20 @@ pub(crate) async fn serve(board: Arc<Board>, proxy: ProxyHealth, events: Events,
         refused: BTreeMap::new(),
         events,
     };
+    let mut retry: Option<Instant> = None;
     loop {
         let newest = report.borrow_and_update().clone();
-        if let Some(report) = newest {
-            server.follow(&report).await;
+        let changed = newest.is_some_and(|report| server.follow(&report));
+        let now = Instant::now();
+        if changed || retry.is_some_and(|at| at <= now) {
+            server.listen().await;
+            retry = (!server.refused.is_empty()).then(|| now + RETRY);
         }
-        let retry = async {
-            match server.refused.is_empty() {
-                true => pending().await,
-                false => sleep(RETRY).await,
-            }
-        };
         // All arms are cancel safe: what is missed here is seen at the next look.
         tokio::select! {
             () = stop.stopped() => return,
             changed = report.changed() => if changed.is_err() { return },
-            () = retry => {}
+            () = sleep_until(retry.unwrap_or(now)), if retry.is_some() => {}
         }
     }
 }
@@ -78,11 +75,18 @@ struct ServiceHealth {
 // === impl ServiceHealth ===
 
 impl ServiceHealth {
-    async fn follow(&mut self, report: &Report) {
+    /// Takes in what is programmed, and returns whether other listeners may be wanted now.
+    fn follow(&mut self, report: &Report) -> bool {
+        let mut changed = false;
         for family in &report.families {
-            self.wanted
-                .follow(family.family, family.programmed.as_ref());
+            let programmed = family.programmed.as_ref();
+            changed |= self.wanted.follow(family.family, programmed);
         }
+        changed
+    }
+
+    /// Listens wherever that is wanted.
+    async fn listen(&mut self) {
         let (wanted, contested) = self.wanted.listeners();
         let mut refused = BTreeMap::new();
         for (address, error) in self.listeners.apply(&wanted).await {

@@ -5,13 +5,13 @@ use crds::NodeProxyStatus;
 use crds::condition::reason::{self, Reason};
 use crds::condition::{self, Finding, Status, set_condition};
 use crds::honoured::not_honoured;
+use crds::node_proxy::Counts;
 use crds::node_proxy::latency::SyncLatency;
-use crds::node_proxy::rejections::{Rejection, Rejections};
-use crds::node_proxy::{ConntrackFill, Counts};
+use crds::node_proxy::rejections::{MOST_REJECTIONS, Rejection, Rejections};
 use dataplane::{Dataplane, Family};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
-use reconciler::{Activity, Damage, FamilyStatus, Pace, Report, SLOW_ROUND, Standing};
+use reconciler::{Activity, Damage, FamilyStatus, Pace, Report, SLOW_ROUND, Standing, UnderWay};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -33,6 +33,8 @@ pub(crate) struct Facts<'a> {
     pub(crate) view: &'a View,
     /// `None` before the loop has said anything.
     pub(crate) report: Option<&'a Report>,
+    /// The round that runs, if one does.
+    pub(crate) under_way: Option<UnderWay>,
     /// How many elements the kernel holds of ours.
     pub(crate) elements: usize,
     /// What carries each family out.
@@ -40,7 +42,6 @@ pub(crate) struct Facts<'a> {
     /// What others have in the variants of iptables.
     pub(crate) variants: &'a Sighting,
     pub(crate) latency: Option<SyncLatency>,
-    pub(crate) conntrack: Option<ConntrackFill>,
     /// How the table of connections stands.
     pub(crate) connections: &'a conntrack::Standing,
     /// The node ports that localhost should have and has not.
@@ -53,7 +54,8 @@ pub(crate) struct Facts<'a> {
 }
 
 /// The status that follows from `facts`, with the times of transition of `before` where nothing has
-/// changed since.
+/// changed since. Without how full the table of connections is, which changes all the time: whoever
+/// hands the status out looks. Costs the same however much is rejected.
 pub(crate) fn status(
     facts: &Facts<'_>,
     before: &NodeProxyStatus,
@@ -63,12 +65,15 @@ pub(crate) fn status(
     let assignment = view.configuration.assignment();
     let generation = assignment.and_then(|assignment| assignment.generation);
     let mut conditions = before.conditions.clone();
-    let findings = findings(facts, now);
+    let rejections = rejections(facts);
+    let findings = findings(facts, &rejections, now);
     // What is only said in one mode is not said any more in another.
     let is_said = |kind: &str| findings.iter().any(|finding| finding.kind == kind);
     conditions.retain(|c| c.type_ != condition::IPTABLES_SPLIT || is_said(&c.type_));
     for mut finding in findings {
-        if finding.kind == condition::IPTABLES_SPLIT {
+        if finding.kind == condition::IPTABLES_SPLIT
+            && finding.reason == reason::BOTH_VARIANTS_IN_USE
+        {
             // With the numbers that it began with: each other message would be another write to the API.
             let is_same =
                 |c: &&Condition| c.type_ == finding.kind && c.reason == finding.reason.name;
@@ -100,17 +105,17 @@ pub(crate) fn status(
             endpoints: count(view.endpoints),
             elements: count(facts.elements),
         },
-        conntrack: facts.conntrack,
+        conntrack: None,
         iptables: mechanism::findings::iptables(facts.carried),
         agent_version: Some(env!("CARGO_PKG_VERSION").to_owned()),
         kernel_version: Some(facts.kernel.to_owned()),
-        rejections: Rejections::of(rejections(facts)),
+        rejections,
         conditions,
     }
 }
 
 /// Whether every family carries out what is wanted, under the configuration that is wanted.
-pub(crate) fn is_applied(facts: &Facts<'_>) -> bool {
+fn is_applied(facts: &Facts<'_>) -> bool {
     let Some(wanted) = &facts.view.wanted else {
         return false;
     };
@@ -125,7 +130,7 @@ pub(crate) fn is_applied(facts: &Facts<'_>) -> bool {
 /// Whether the node serves everything it is asked for: heard of lately, listed, programmed in both
 /// families, and found there when the kernel was last looked at. What a comparison finds is repaired
 /// by the same round, or that round has failed and its family with it.
-pub(crate) fn ready(facts: &Facts<'_>, now: Timestamp) -> Finding {
+fn ready(facts: &Facts<'_>, now: Timestamp) -> Finding {
     let view = facts.view;
     let families = families(facts);
     let finding =
@@ -187,12 +192,12 @@ pub(crate) fn ready(facts: &Facts<'_>, now: Timestamp) -> Finding {
     finding(Status::False, reason, failure_message(first))
 }
 
-fn findings(facts: &Facts<'_>, now: Timestamp) -> Vec<Finding> {
+fn findings(facts: &Facts<'_>, rejections: &Rejections, now: Timestamp) -> Vec<Finding> {
     let mut findings = vec![
         ready(facts, now),
         progressing(facts, now),
         degraded(facts),
-        honoured(facts),
+        honoured(facts, rejections),
     ];
     let families = families(facts).iter();
     findings.extend(families.map(|family| family_programmed(facts, family)));
@@ -222,7 +227,7 @@ fn progressing(facts: &Facts<'_>, now: Timestamp) -> Finding {
     if facts.duty == Duty::HandedBack {
         return say(Status::False, reason::HANDED_BACK, &handed_back(facts));
     }
-    if let Some(Activity::Running { since, .. }) = facts.report.map(|report| report.activity)
+    if let Some(UnderWay { since, .. }) = facts.under_way
         && age(since, now) > SLOW_ROUND
     {
         let since = Timestamp::try_from(since).unwrap_or_default();
@@ -287,7 +292,7 @@ fn age(since: SystemTime, now: Timestamp) -> Duration {
     age.unwrap_or_default()
 }
 
-fn honoured(facts: &Facts<'_>) -> Finding {
+fn honoured(facts: &Facts<'_>, rejections: &Rejections) -> Finding {
     let say =
         |status, reason, message| finding(condition::FEATURES_HONOURED, status, reason, message);
     let written = facts.view.configuration.assignment();
@@ -296,6 +301,7 @@ fn honoured(facts: &Facts<'_>) -> Finding {
     let wanted = wanted.map(|wanted| wanted.config().mechanism);
     let replaced = wanted.and_then(|w| mechanism::findings::replaced(w, facts.carried));
     let mut fields: Vec<_> = replaced.into_iter().collect();
+    fields.extend(mechanism::findings::left_behind(facts.carried));
     fields.extend(not_honoured(&facts.view.effective, written));
     if let Some(first) = fields.first() {
         let all: Vec<String> = fields
@@ -304,11 +310,10 @@ fn honoured(facts: &Facts<'_>) -> Finding {
             .collect();
         return say(Status::False, first.reason, all.join("; "));
     }
-    let rejections = rejections(facts);
-    match rejections.first() {
+    match rejections.first.first() {
         Some(first) => {
             let first = format!("{}: {}: {}", first.object, first.field, first.message);
-            let message = format!("{} in all, the first: {first}", rejections.len());
+            let message = format!("{} in all, the first: {first}", rejections.total);
             say(Status::False, reason::SERVICES_REJECTED, message)
         }
         None => say(Status::True, reason::ALL_HONOURED, String::new()),
@@ -446,33 +451,45 @@ fn failure_message(family: &FamilyStatus) -> String {
     format!("{}: {}", family.family, error.map_or("", String::as_str))
 }
 
-/// Everything that could not be honoured, whoever found it.
-fn rejections(facts: &Facts<'_>) -> Vec<Rejection> {
+/// Everything that could not be honoured, whoever found it: counted, and the first by name put into
+/// words. Each list is in the order of objects, so that no more than its beginning can be among those.
+fn rejections(facts: &Facts<'_>) -> Rejections {
+    let families = families(facts);
     let found = facts.view.rejections.iter().map(|rejection| Rejection {
         object: rejection.object.to_string(),
         field: rejection.field.clone(),
         message: rejection.message.clone(),
     });
-    let short = families(facts).iter().flat_map(|family| {
-        family.shortcomings.iter().map(|shortcoming| Rejection {
+    let short = families.iter().flat_map(|family| {
+        let first = family.shortcomings.iter().take(MOST_REJECTIONS);
+        first.map(|shortcoming| Rejection {
             object: format!("Service {}", shortcoming.service),
             field: shortcoming.field.to_owned(),
             message: format!("{} ({})", shortcoming.message, shortcoming.frontend),
         })
     });
-    let refused = families(facts).iter().flat_map(|family| {
-        family.quarantined.iter().map(|quarantined| Rejection {
+    let refused = families.iter().flat_map(|family| {
+        let first = family.quarantined.iter().take(MOST_REJECTIONS);
+        first.map(|quarantined| Rejection {
             object: format!("Service {}", quarantined.service),
             field: family.family.to_string(),
             message: quarantined.error.clone(),
         })
     });
     let not_relayed = facts.not_relayed.iter().cloned();
-    found
+    let first = found
+        .take(MOST_REJECTIONS)
         .chain(short)
         .chain(refused)
-        .chain(not_relayed)
-        .collect()
+        .chain(not_relayed);
+    let of_families = families
+        .iter()
+        .map(|family| family.shortcomings.len() + family.quarantined.len());
+    let total = facts.view.rejections.len() + of_families.sum::<usize>() + facts.not_relayed.len();
+    Rejections {
+        total: u32::try_from(total).unwrap_or(u32::MAX),
+        ..Rejections::of(first)
+    }
 }
 
 #[cfg(test)]

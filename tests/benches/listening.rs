@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use backend::{Backend, Change as _, Rendered};
-use backend_nftables::{Disturbances, Nftables, Table, open_with_disturbances};
+use backend_nftables::{Disturbances, Nftables, Overheard, Table, open_with_disturbances};
 use dataplane::Dataplane;
 use tests::network::{Network, enter_private_namespaces};
 
@@ -82,8 +82,8 @@ fn measure(dataplane: &Dataplane, audience: Audience) -> Result<Figures> {
 fn listen(mut disturbances: Disturbances, ended: &AtomicBool) -> Result<usize> {
     let mut heard = 0;
     while !ended.load(Ordering::Relaxed) {
-        let disturbance = disturbances.receive(Duration::from_millis(20))?;
-        heard += usize::from(disturbance.is_some());
+        let overheard = disturbances.receive(Some(Duration::from_millis(20)))?;
+        heard += usize::from(overheard != Overheard::Nothing);
     }
     Ok(heard)
 }

@@ -181,14 +181,9 @@ impl Rules {
     fn lookups(&self, table: TableName, key: &FrontendKey) -> Vec<Placed<'_>> {
         let asked = Place::of(key).rule(Action::Accept);
         let is_lookup = |rule: &Rule| {
-            let same = Rule {
-                target: rule.target.clone(),
-                comment: rule.comment.clone(),
-                ..asked.clone()
-            };
             // A health check asks for a port as a node port does, and is let in.
             let is_let_in = table == TableName::Filter && rule.target == Action::Accept;
-            *rule == same && !is_let_in
+            rule.asks_the_same_as(&asked) && !is_let_in
         };
         let mut lookups: Vec<Placed<'_>> = Vec::new();
         for (name, chain) in self.of(table).chains().iter() {

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use backend::{Culprit, Disturbance};
 use dataplane::Family;
-use netlink::{Heard, Listener, OpenError};
+use netlink::{Heard, Interruption, Listener, OpenError};
 
 use crate::kernel::SharedTables;
 
@@ -47,11 +47,16 @@ impl Disturbances {
         }
     }
 
+    /// What ends its waiting, from any thread, if it listens. Who asks never waits for long.
+    pub fn interruption(&self) -> Option<Interruption> {
+        self.listener.as_ref().map(Listener::interruption)
+    }
+
     /// Waits about this long at most for others to touch our chains, or to let go of the lock that a
-    /// change has waited for in vain.
-    pub fn receive(&mut self, wait: Duration) -> io::Result<Option<Disturbance>> {
+    /// change has waited for in vain; without a limit until something is told, when it listens.
+    pub fn receive(&mut self, wait: Option<Duration>) -> io::Result<Option<Disturbance>> {
         let Some(listener) = &mut self.listener else {
-            thread::sleep(wait.min(POLL));
+            thread::sleep(wait.unwrap_or(POLL).min(POLL));
             return Ok(self.notice());
         };
         let heard = listener.receive(wait)?;

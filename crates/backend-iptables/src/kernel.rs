@@ -32,8 +32,8 @@ pub struct Iptables {
     variant: Variant,
     /// `None`: only what is pure.
     tables: Option<Arc<Mutex<Tables>>>,
+    /// As it was at the last look, or the last question whether one is needed.
     invalid: Invalid,
-    longest_wait: Duration,
 }
 
 /// How to get at the legacy tables, which are changed under a lock that every program takes.
@@ -100,9 +100,9 @@ impl Iptables {
             variant,
             tables: None,
             invalid: Invalid::default(),
-            longest_wait: Duration::ZERO,
         }
     }
+
     /// Which of the kernel's two sets of tables it programs.
     pub fn variant(&self) -> Variant {
         self.variant
@@ -112,11 +112,6 @@ impl Iptables {
     pub fn is_offered(&self) -> bool {
         let tables = self.tables.as_ref();
         tables.is_none_or(|tables| hold(tables).is_offered())
-    }
-
-    /// The longest that a change has waited for the lock, since this was opened.
-    pub fn longest_lock_wait(&self) -> Duration {
-        self.longest_wait
     }
 
     /// How long the last change waited for the lock.
@@ -149,9 +144,10 @@ impl Iptables {
     }
 
     fn unread(&self, source: xtables::ObserveError) -> ObserveError {
-        let recovery = match source.fault {
-            Fault::Impossible => Recovery::Halt,
-            Fault::Passing | Fault::Changed | Fault::Refused => Recovery::Observe,
+        let recovery = match recovery(source.fault) {
+            Recovery::Halt => Recovery::Halt,
+            // The same again is another look.
+            Recovery::Retry | Recovery::Observe | Recovery::Isolate => Recovery::Observe,
         };
         self.unobserved(recovery, source)
     }
@@ -174,6 +170,7 @@ impl Backend for Iptables {
     }
 
     fn observe(&mut self) -> Result<Rules, ObserveError> {
+        self.invalid = observe_invalid();
         let mut rules = Rules::default();
         for table in TableName::ALL {
             let held = match &self.tables {
@@ -182,11 +179,12 @@ impl Backend for Iptables {
             };
             *rules.of_mut(table) = TableRules::observed(held.map_err(|e| self.unread(e))?);
         }
-        self.invalid = observe_invalid();
         Ok(rules)
     }
 
     fn observe_drift(&mut self) -> Result<Drift, ObserveError> {
+        // Set by whoever tunes conntrack, which may be long after its first rule was written.
+        self.invalid = observe_invalid();
         let drift = match (&self.tables, self.variant) {
             (Some(tables), Variant::NfTables) => hold(tables).observe_drift(),
             // A rule in the place of another of the same length shows only where it is read. What
@@ -213,19 +211,19 @@ impl Backend for Iptables {
         };
         let mut tables = hold(tables);
         let committed = tables.commit(&change.steps);
-        self.longest_wait = self.longest_wait.max(tables.waited());
         drop(tables);
         match committed {
             Ok(transactions) => Ok(Receipt { transactions }),
             Err(error) => {
-                let (recovery, effect) = match (error.fault, error.done) {
-                    (Fault::Impossible, _) => (Recovery::Halt, Effect::Possible),
-                    (Fault::Passing, 0) => (Recovery::Retry, Effect::None),
-                    (Fault::Refused, 0) => (Recovery::Isolate, Effect::None),
+                let (recovery, effect) = match (recovery(error.fault), error.done) {
+                    (recovery @ (Recovery::Retry | Recovery::Isolate), 0) => {
+                        (recovery, Effect::None)
+                    }
                     // What was carried out before the step that failed is not what is believed.
-                    (Fault::Passing | Fault::Refused | Fault::Changed, _) => {
+                    (Recovery::Retry | Recovery::Isolate, _) => {
                         (Recovery::Observe, Effect::Possible)
                     }
+                    (recovery, _) => (recovery, Effect::Possible),
                 };
                 Err(failed(recovery, effect, error.into()))
             }
@@ -263,6 +261,16 @@ impl Backend for Iptables {
         }
         shortcomings.sort();
         shortcomings
+    }
+}
+
+/// What to do next where nothing has taken effect.
+pub fn recovery(fault: Fault) -> Recovery {
+    match fault {
+        Fault::Passing => Recovery::Retry,
+        Fault::Changed => Recovery::Observe,
+        Fault::Refused => Recovery::Isolate,
+        Fault::Impossible => Recovery::Halt,
     }
 }
 

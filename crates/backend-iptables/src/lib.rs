@@ -39,7 +39,7 @@ mod trees;
 pub use compare::ChainName;
 pub use diff::Change;
 pub use disturbances::Disturbances;
-pub use kernel::{Iptables, Lock, open, open_with_disturbances};
+pub use kernel::{Iptables, Lock, open, open_with_disturbances, recovery};
 pub use names::PREFIX;
 pub use replay::Refused;
 pub use rules::Rules;

@@ -105,7 +105,6 @@ fn sources(frontend: &Frontend, allowed: &Target, others: Target) -> Chain {
         source: Some(AddressMatch::within(*range)),
         ..Rule::always(allowed.clone())
     };
-    // A range that holds every address is not one that iptables has a word for.
     let rules = frontend.source_ranges.iter().map(within);
     Chain {
         rules: rules.chain([Rule::always(others)]).collect(),

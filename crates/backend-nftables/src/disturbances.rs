@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use backend::{Culprit, Disturbance};
 use dataplane::Family;
-use netlink::{ForeignTransaction, Heard, Listener, OpenError};
+use netlink::{ForeignTransaction, Heard, Interruption, Listener, OpenError};
 
 use crate::layout::nft_family;
 use crate::ledger::Ledger;
@@ -18,6 +18,17 @@ use crate::ledger::Ledger;
 pub struct Disturbances {
     listener: Listener,
     ledger: Arc<Mutex<Ledger>>,
+}
+
+/// What others did.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Overheard {
+    /// Nothing.
+    Nothing,
+    /// Something, to none of our tables.
+    Elsewhere,
+    /// Something to our tables, or perhaps.
+    Disturbance(Disturbance),
 }
 
 // === impl Disturbances ===
@@ -34,24 +45,26 @@ impl Disturbances {
         self.listener.join()
     }
 
-    /// Waits this long at most for others to touch our tables, and returns sooner whenever anybody
-    /// has touched anything.
-    pub fn receive(&mut self, wait: Duration) -> io::Result<Option<Disturbance>> {
-        let heard = self.listener.receive(wait)?;
-        let disturbances = heard.into_iter().filter_map(|heard| self.take(heard));
-        Ok(disturbances.reduce(|mut earlier, later| {
-            earlier.merge(later);
-            earlier
-        }))
+    /// What ends its waiting, from any thread.
+    pub fn interruption(&self) -> Interruption {
+        self.listener.interruption()
     }
 
-    fn take(&self, heard: Heard) -> Option<Disturbance> {
+    /// Waits this long at most for others to touch anything, or without an end to it, and returns
+    /// sooner when it is interrupted, or when we have touched something.
+    pub fn receive(&mut self, wait: Option<Duration>) -> io::Result<Overheard> {
+        let heard = self.listener.receive(wait)?;
+        let overheard = heard.into_iter().map(|heard| self.take(heard));
+        Ok(overheard.fold(Overheard::Nothing, Overheard::and))
+    }
+
+    fn take(&self, heard: Heard) -> Overheard {
         let ForeignTransaction {
             touched,
             generation,
             process,
         } = match heard {
-            Heard::Missed => return Some(Disturbance::possible()),
+            Heard::Missed => return Overheard::Disturbance(Disturbance::possible()),
             Heard::Transaction(transaction) => transaction,
         };
         let families: BTreeSet<Family> = Family::ALL
@@ -61,10 +74,30 @@ impl Disturbances {
         let mut ledger = self.ledger.lock().unwrap_or_else(PoisonError::into_inner);
         ledger.add(generation, families.clone());
         drop(ledger);
+        if families.is_empty() {
+            return Overheard::Elsewhere;
+        }
         let culprit = process.map(|process| Culprit {
             program: process.name,
             process: process.id,
         });
-        (!families.is_empty()).then_some(Disturbance { families, culprit })
+        Overheard::Disturbance(Disturbance { families, culprit })
+    }
+}
+
+// === impl Overheard ===
+
+impl Overheard {
+    /// This, and `later` after it.
+    fn and(self, later: Overheard) -> Overheard {
+        match (self, later) {
+            (Overheard::Disturbance(mut earlier), Overheard::Disturbance(later)) => {
+                earlier.merge(later);
+                Overheard::Disturbance(earlier)
+            }
+            (disturbance @ Overheard::Disturbance(_), _) => disturbance,
+            (Overheard::Elsewhere, Overheard::Nothing) => Overheard::Elsewhere,
+            (_, later) => later,
+        }
     }
 }

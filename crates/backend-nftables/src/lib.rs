@@ -35,7 +35,7 @@ mod slots;
 mod table;
 
 pub use diff::Change;
-pub use disturbances::Disturbances;
+pub use disturbances::{Disturbances, Overheard};
 pub use kernel::{Nftables, open, open_with_disturbances};
 pub use layout::TABLE;
 pub use replay::Refused;

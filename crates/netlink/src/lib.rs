@@ -22,6 +22,7 @@ mod descriptor;
 mod exchange;
 #[cfg(test)]
 mod hostile;
+mod interruption;
 mod listener;
 pub mod nf_tables;
 mod notification;
@@ -29,6 +30,7 @@ mod socket;
 mod wire;
 
 pub use descriptor::OpenError;
+pub use interruption::Interruption;
 pub use listener::Listener;
 pub use notification::{ForeignTransaction, Heard, Process, Watched};
 pub use socket::{CommitError, Named, ObserveError, Refusal, Socket};

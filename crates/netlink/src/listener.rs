@@ -10,6 +10,7 @@ use rustix::net::netlink::SocketAddrNetlink;
 use rustix::net::{RecvFlags, bind, recv};
 
 use crate::descriptor::{self, OpenError};
+use crate::interruption::Interruption;
 use crate::notification::{Heard, Hearing, Watched};
 use crate::socket::Socket;
 
@@ -27,6 +28,7 @@ pub struct Listener {
     port: u32,
     datagram: Vec<u8>,
     hearing: Hearing,
+    interruption: Interruption,
 }
 
 // === impl Listener ===
@@ -36,12 +38,20 @@ impl Listener {
     /// before it [joins](Listener::join). What goes through one of `own` is not of others.
     pub fn open(watched: Watched, own: &[&Socket]) -> Result<Listener, OpenError> {
         let (descriptor, port) = descriptor::open()?;
+        let interruption =
+            Interruption::new().map_err(descriptor::failed("prepare the interruption of"))?;
         Ok(Listener {
             descriptor,
             port,
             datagram: vec![0; DATAGRAM],
             hearing: Hearing::new(watched, own.iter().map(|socket| socket.port()).collect()),
+            interruption,
         })
+    }
+
+    /// What ends its waiting, from any thread.
+    pub fn interruption(&self) -> Interruption {
+        self.interruption.clone()
     }
 
     /// Begins to hear. Needs `CAP_NET_ADMIN` in the network namespace.
@@ -51,10 +61,12 @@ impl Listener {
         bind(&self.descriptor, &address).map_err(descriptor::failed("join the group of"))
     }
 
-    /// What others did, or nothing when they did nothing in this time. Returns after each datagram,
-    /// those about our own transactions included.
-    pub fn receive(&mut self, wait: Duration) -> io::Result<Vec<Heard>> {
-        let wait = Timespec::try_from(wait).map_err(|_| io::ErrorKind::InvalidInput)?;
+    /// What others did, or nothing when they did nothing in this time; without one, however long it
+    /// takes. Returns after each datagram, those about our own transactions included, and whenever it
+    /// is interrupted.
+    pub fn receive(&mut self, wait: Option<Duration>) -> io::Result<Vec<Heard>> {
+        let wait = wait.map(Timespec::try_from).transpose();
+        let wait = wait.map_err(|_| io::ErrorKind::InvalidInput)?;
         let mut waited = false;
         loop {
             let flags = RecvFlags::DONTWAIT | RecvFlags::TRUNC;
@@ -66,8 +78,11 @@ impl Listener {
                     if waited || missed.is_some() {
                         return Ok(missed.into_iter().collect());
                     }
-                    let mut ready = [PollFd::new(&self.descriptor, PollFlags::IN)];
-                    match poll(&mut ready, Some(&wait)) {
+                    let mut ready = [
+                        PollFd::new(&self.descriptor, PollFlags::IN),
+                        PollFd::new(&self.interruption, PollFlags::IN),
+                    ];
+                    match poll(&mut ready, wait.as_ref()) {
                         Err(Errno::INTR) | Ok(_) => waited = true,
                         Err(errno) => return Err(errno.into()),
                     }

@@ -36,8 +36,8 @@ pub use families::Reconciler;
 pub use latency::{Latency, Stamps};
 pub use round::{Failure, Outcome, Phases, Quarantined, Reason, Round, Rounds};
 pub use run::{
-    Activity, Command, Desired, Inbox, Mailbox, Orders, Permission, Received, Reply, Report,
-    Resync, Settings, mailbox, run,
+    Activity, Command, Desired, Inbox, Mailbox, News, Orders, Permission, Received, Reply, Report,
+    Resync, Settings, UnderWay, mailbox, run,
 };
 pub use schedule::{Due, Periods, Schedule, Sequel, Urgency};
 pub use status::{Failing, FamilyStatus, Pace, SLOW_ROUND, Standing};

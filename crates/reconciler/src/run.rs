@@ -18,7 +18,7 @@ use crate::{
 };
 pub use inbox::{Inbox, Received};
 pub use mailbox::{Mailbox, Orders, mailbox};
-pub use report::{Activity, Report};
+pub use report::{Activity, News, Report, UnderWay};
 
 /// How many commands are taken in once a round is due before it starts. More than can have piled up
 /// during any round; without an end to it, a source that never falls silent would put it off.
@@ -85,15 +85,14 @@ pub enum Resync {
 /// Keeps the kernel at what is wanted until it is told to stop or nobody is left to tell it
 /// anything. Nothing is written before the first [`Command::Desired`].
 ///
-/// `publish` is given a report, and the families themselves for whoever wants to see their rules. It
-/// is called before and after every round, when the loop is paused or resumed, and when repairs are no
-/// longer held back; it delays rounds for as long as it takes.
+/// `publish` is told that a round begins, and given a report after every round, when the loop is paused
+/// or resumed, and when repairs are no longer held back; it delays rounds for as long as it takes.
 pub fn run<B: Backend>(
     reconciler: &mut Reconciler<B>,
     settings: Settings,
     inbox: &mut impl Inbox,
     clock: &dyn Clock,
-    publish: impl FnMut(Report, &[Domain<B>]),
+    publish: impl FnMut(News<'_, B>),
 ) {
     let mut state = Loop {
         reconciler,
@@ -144,7 +143,7 @@ enum Next {
 
 // === impl Loop ===
 
-impl<B: Backend, P: FnMut(Report, &[Domain<B>])> Loop<'_, B, P> {
+impl<B: Backend, P: FnMut(News<'_, B>)> Loop<'_, B, P> {
     /// Takes commands until a round is due, and whatever else is there by then.
     fn take_commands(&mut self, inbox: &mut impl Inbox) -> Next {
         let mut taken_late = 0;
@@ -283,7 +282,7 @@ impl<B: Backend, P: FnMut(Report, &[Domain<B>])> Loop<'_, B, P> {
             return;
         };
         let since = self.clock.wall_time();
-        self.publish(Activity::Running { reason, since }, Vec::new(), Vec::new());
+        (self.publish)(News::Began(UnderWay { reason, since }));
         // What was there before this process came says nothing about how fast it is.
         let caught_up: Vec<Family> = self.caught_up().collect();
         let rounds = self.reconciler.round(&desired, reason, self.clock);
@@ -353,7 +352,7 @@ impl<B: Backend, P: FnMut(Report, &[Domain<B>])> Loop<'_, B, P> {
             finished,
             latencies,
         };
-        (self.publish)(report, self.reconciler.domains());
+        (self.publish)(News::Report(report, self.reconciler.domains()));
     }
 }
 

@@ -4,11 +4,13 @@
 //! sees the other. Ours belong where everybody else's are.
 
 mod look;
+mod lookout;
 
 use std::error::Error;
 use std::fmt;
 
 use crate::{Family, Fault, Variant};
+pub use lookout::Lookout;
 
 /// The tables of iptables. Those of other names are not iptables' own, even in nf_tables.
 const TABLES: [&str; 5] = ["filter", "nat", "mangle", "raw", "security"];

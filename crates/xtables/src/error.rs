@@ -62,26 +62,63 @@ pub struct OpenError {
     pub source: Box<dyn Error + Send + Sync>,
 }
 
+/// At what something failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Doing {
+    /// Nothing was asked of the kernel's tables yet.
+    Opening,
+    /// Nothing was to be changed.
+    Reading,
+    /// The kernel was told of rules.
+    Writing,
+}
+
 // === impl Fault ===
 
 impl Fault {
-    /// What to do where nothing was opened or asked for yet: what this process or the machine is short
-    /// of now, it may have in a moment.
+    /// What to do, by errno (`errno-base.h` and `errno.h` of the kernel). What one of them says in one
+    /// variant alone is asked before this.
+    pub(crate) fn of(error: &io::Error, doing: Doing) -> Fault {
+        match (Errno::from_io_error(error), doing) {
+            // What this process or the machine is short of now, it may have in a moment.
+            (
+                Some(
+                    Errno::AGAIN
+                    | Errno::BUSY
+                    | Errno::INTR
+                    | Errno::IO
+                    | Errno::MFILE
+                    | Errno::NFILE
+                    | Errno::NOBUFS
+                    | Errno::NOLCK
+                    | Errno::NOMEM
+                    | Errno::NOSPC,
+                ),
+                _,
+            ) => Fault::Passing,
+            (
+                Some(
+                    Errno::ACCESS
+                    | Errno::NOPROTOOPT
+                    | Errno::NOSYS
+                    | Errno::OPNOTSUPP
+                    | Errno::PERM
+                    | Errno::PROTONOSUPPORT,
+                ),
+                _,
+            ) => Fault::Impossible,
+            // No Service is to blame for a question that is the same with any. It is well formed: who
+            // refuses it now will do so again.
+            (_, Doing::Opening | Doing::Reading) => Fault::Impossible,
+            (_, Doing::Writing) => Fault::Refused,
+        }
+    }
+
+    /// What to do where nothing could be opened, or looked for.
     pub(crate) fn of_opening(error: &(dyn Error + 'static)) -> Fault {
         let mut chain = successors(Some(error), |error| (*error).source());
         let error = chain.find_map(|error| error.downcast_ref::<io::Error>());
-        match error.and_then(Errno::from_io_error) {
-            Some(
-                Errno::MFILE
-                | Errno::NFILE
-                | Errno::NOMEM
-                | Errno::NOBUFS
-                | Errno::INTR
-                | Errno::AGAIN
-                | Errno::BUSY,
-            ) => Fault::Passing,
-            _ => Fault::Impossible,
-        }
+        error.map_or(Fault::Impossible, |error| Fault::of(error, Doing::Opening))
     }
 }
 
@@ -92,6 +129,48 @@ impl OpenError {
         OpenError {
             fault: Fault::of_opening(&source),
             source: source.into(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ALL: [Doing; 3] = [Doing::Opening, Doing::Reading, Doing::Writing];
+
+    fn of(errno: Errno, doing: Doing) -> Fault {
+        Fault::of(&errno.into(), doing)
+    }
+
+    #[test]
+    fn what_is_short_for_a_while_passes_and_what_may_not_be_does_not() {
+        for doing in ALL {
+            for errno in [
+                Errno::AGAIN,
+                Errno::BUSY,
+                Errno::INTR,
+                Errno::IO,
+                Errno::MFILE,
+                Errno::NFILE,
+                Errno::NOMEM,
+            ] {
+                assert_eq!(of(errno, doing), Fault::Passing, "{errno} {doing:?}");
+            }
+            for errno in [Errno::PERM, Errno::NOPROTOOPT, Errno::PROTONOSUPPORT] {
+                assert_eq!(of(errno, doing), Fault::Impossible, "{errno} {doing:?}");
+            }
+        }
+    }
+
+    /// An errno that nobody had thought of, in answer to a question, was taken for a rule that is
+    /// refused: Services were tried one by one, and each was blamed.
+    #[test]
+    fn only_what_was_written_can_be_refused() {
+        for errno in [Errno::INVAL, Errno::NOENT, Errno::LOOP, Errno::OVERFLOW] {
+            assert_eq!(of(errno, Doing::Opening), Fault::Impossible, "{errno}");
+            assert_eq!(of(errno, Doing::Reading), Fault::Impossible, "{errno}");
+            assert_eq!(of(errno, Doing::Writing), Fault::Refused, "{errno}");
         }
     }
 }

@@ -33,7 +33,7 @@ use kernel::Kernel;
 use lock::{Lock, LockError};
 use outline::Outline;
 use parsed::observe_parsed;
-use replacement::{compile_replacement, hook_number};
+use replacement::{Plan, compile_replacement, hook_number};
 use rustix::io::Errno;
 use seen::{Finding, Seen};
 
@@ -116,7 +116,7 @@ impl Legacy {
         Ok(held)
     }
 
-    /// Carries out `changes` in order. Costs three passes over each table it touches, and as much again
+    /// Carries out `changes` in order. Costs two passes over each table it touches, and as much again
     /// in the kernel, whatever the size of the change: neighbours of the same table are carried out
     /// together.
     pub(crate) fn commit(&mut self, changes: &[TableChange]) -> Result<usize, CommitError> {
@@ -219,8 +219,12 @@ impl Legacy {
         let mut attempt = 1;
         loop {
             let read = observe_parsed(kernel, table, family, |info, parsed| {
-                let compiled = compile_replacement(parsed, info, changes, family, prefix);
-                (*info, Outline::of(parsed, prefix), compiled)
+                let outline = Outline::of(parsed, prefix);
+                let compiled = Plan::compile(parsed, info, changes).and_then(|plan| {
+                    let replacement = compile_replacement(parsed, info, &plan, family, prefix)?;
+                    Ok((replacement, outline.after(parsed, &plan, prefix)))
+                });
+                (*info, outline, compiled)
             });
             let (info, outline, compiled) = read.map_err(nothing)?;
             let finding = Finding::of(before, info, outline);
@@ -228,7 +232,7 @@ impl Legacy {
                 return Err(nothing(Damaged.into()));
             }
             let is_as_left = before == Some(Seen::As(info, outline));
-            let mut replacement =
+            let (mut replacement, outline) =
                 compiled.map_err(|obstacle| nothing(Failure::obstructed(obstacle, is_as_left)))?;
             let replaced = kernel.commit_replacement(&name, &mut replacement, info.entries);
             let counters = match replaced {
@@ -249,11 +253,9 @@ impl Legacy {
             };
             let restored = kernel.commit_counters(&name, &replacement, counters);
             drop(lock);
-            let seen = match Table::parse(family, &replacement.info, replacement.entries()) {
-                Ok(parsed) if finding == Finding::AsLeft => {
-                    Seen::As(replacement.info, Outline::of(&parsed, prefix))
-                }
-                Ok(_) | Err(_) => Seen::Unread,
+            let seen = match finding {
+                Finding::AsLeft => Seen::As(replacement.info, outline),
+                Finding::Touched | Finding::Damaged => Seen::Unread,
             };
             self.seen.insert(table, seen);
             return restored.map_err(|error| (changes.len(), Failure::changed(error)));
@@ -290,8 +292,9 @@ fn commit_unchanged(
     prefix: &str,
 ) -> Result<(), Failure> {
     let read = observe_parsed(kernel, table, family, |info, parsed| {
-        let compiled = compile_replacement(parsed, info, &[], family, prefix);
-        (info.entries, compiled)
+        let plan = Plan::compile(parsed, info, &[]);
+        let compile = |plan| compile_replacement(parsed, info, &plan, family, prefix);
+        (info.entries, plan.and_then(compile))
     });
     let (before, compiled) = read?;
     let mut same = compiled.map_err(|obstacle| Failure::obstructed(obstacle, false))?;

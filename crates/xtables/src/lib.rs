@@ -33,7 +33,9 @@ mod rule;
 mod tables;
 
 pub use change::{Held, TableChange};
-pub use detect::{Choice, DetectError, Found, Ours, Presence, Split, Why, observe_variants};
+pub use detect::{
+    Choice, DetectError, Found, Lookout, Ours, Presence, Split, Why, observe_variants,
+};
 pub use error::{CommitError, Fault, ObserveError, OpenError};
 pub use rule::{
     AddressMatch, BuiltIn, Family, InterfaceMatch, Match, Protocol, Recent, Rule, States,

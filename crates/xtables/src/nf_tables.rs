@@ -136,9 +136,16 @@ impl NfTables {
         // Read before the table: what changes meanwhile shows as drift.
         let seen = self.observe_seen();
         let held = self.observe_held(table);
-        let unread = |error| unread(self.family, table, error);
-        self.seen.insert(table, seen.map_err(unread)?);
-        held.map_err(unread)
+        match seen.and_then(|seen| Ok((seen, held?))) {
+            Ok((seen, held)) => {
+                self.seen.insert(table, seen);
+                Ok(held)
+            }
+            Err(error) => {
+                self.seen.clear();
+                Err(unread(self.family, table, error))
+            }
+        }
     }
 
     fn observe_held(&mut self, table: TableName) -> Result<Held, netlink::ObserveError> {

@@ -203,6 +203,24 @@ impl Rule {
         }
     }
 
+    /// Whether it asks what `other` asks, so that both match the same packets.
+    pub fn asks_the_same_as(&self, other: &Rule) -> bool {
+        let Rule {
+            source,
+            destination,
+            input,
+            protocol,
+            matches,
+            target: _,
+            comment: _,
+        } = self;
+        *source == other.source
+            && *destination == other.destination
+            && *input == other.input
+            && *protocol == other.protocol
+            && *matches == other.matches
+    }
+
     /// The chain that it leads to.
     pub fn leads_to(&self) -> Option<&Arc<str>> {
         match &self.target {

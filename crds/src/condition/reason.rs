@@ -98,7 +98,7 @@ reasons! {
     ALL_HONOURED = "AllHonoured" for [FEATURES_HONOURED]:
         "Nothing to do: everything the profile and the Services ask for is carried out.";
     MODE_NOT_HONOURED = "ModeNotHonoured" for [FEATURES_HONOURED]:
-        "This version has no such mode and uses nftables instead: set spec.mode to nftables, or update the agent.";
+        "This version has no such mode, or the node cannot carry it out, and nftables is used instead: mend the cause that the message names, set spec.mode to nftables, or update the agent.";
     FIELD_NOT_HONOURED = "FieldNotHonoured" for [FEATURES_HONOURED]:
         "This version does not read the fields the message names: remove them from the profile, or update the agent.";
     SERVICES_REJECTED = "ServicesRejected" for [FEATURES_HONOURED, DEGRADED]:

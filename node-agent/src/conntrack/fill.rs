@@ -9,9 +9,13 @@ use tracing::warn;
 
 use crate::board::Board;
 
-/// How often to look. Two small files; a burst of connections fills what is left above
-/// [`FILLING`] of the smallest table in about this time at 6,500 new ones a second.
-const INTERVAL: Duration = Duration::from_secs(2);
+/// How many new connections a second a node is taken to see at most: what is left above [`FILLING`]
+/// of the smallest table lasts for about [`SOON`].
+const FASTEST: u32 = 6_500;
+/// How soon to look again at a table that is nearly full. Two small files.
+const SOON: Duration = Duration::from_secs(2);
+/// How soon at one that has room for longer: floods are faster, and limits are lowered.
+const LATEST: Duration = Duration::from_secs(60);
 /// From how many percent on new connections are about to be dropped.
 const FILLING: u64 = 90;
 /// Below how many percent they no longer are. Apart, so that a table that stays at one of the two
@@ -60,9 +64,19 @@ pub(super) async fn watch(board: Arc<Board>, stop: Stop) {
         // Cancel safe: neither arm holds anything.
         tokio::select! {
             () = stop.stopped() => return,
-            () = tokio::time::sleep(INTERVAL) => {}
+            () = tokio::time::sleep(pause(fill)) => {}
         }
     }
+}
+
+/// How long to leave a table that holds `fill` alone.
+fn pause(fill: Option<ConntrackFill>) -> Duration {
+    let Some(ConntrackFill { entries, max }) = fill else {
+        return SOON;
+    };
+    let filling = u64::from(max) * FILLING / 100;
+    let room = filling.saturating_sub(entries.into());
+    Duration::from_secs(room / u64::from(FASTEST)).clamp(SOON, LATEST)
 }
 
 // === impl Pressure ===
@@ -114,6 +128,17 @@ mod tests {
             max: u32::MAX,
         };
         assert_eq!(pressure.after(Some(full)), Pressure::Filling);
+    }
+
+    /// At the fastest, a table that is looked at again has just come to be filling.
+    #[test]
+    fn it_is_looked_again_before_the_table_can_fill() {
+        let pause = |entries, max| pause(Some(ConntrackFill { entries, max })).as_secs();
+        assert_eq!(pause(0, 131_072), 18);
+        assert_eq!(pause(100_000, 131_072), 2);
+        assert_eq!(pause(131_072, 131_072), 2);
+        assert_eq!(pause(0, 16_384), 2);
+        assert_eq!(pause(0, u32::MAX), 60);
     }
 
     #[test]

@@ -16,7 +16,6 @@ use tracing::{info, warn};
 
 use crate::board::Board;
 use crate::conntrack::Limits;
-use crate::engine::{Configuration, View};
 
 /// How long until what could not be set is tried again. The files are not there before the first
 /// rule that looks at connections is.
@@ -32,10 +31,13 @@ struct Attempt {
 /// Sets what the profile says, below `sysctls`, now and whenever it says another thing, until told
 /// to stop. What cannot be set is said, and tried again.
 pub(super) async fn follow(board: Arc<Board>, sysctls: PathBuf, stop: Stop) {
-    let mut view = board.view();
+    let mut in_force = board.in_force();
     let mut last: Option<Attempt> = None;
     loop {
-        let wanted = view.borrow_and_update().as_deref().and_then(settled);
+        let wanted = in_force
+            .borrow_and_update()
+            .as_ref()
+            .map(|in_force| in_force.effective.conntrack.clone());
         let now = Instant::now();
         if let Some(wanted) = wanted
             && last.as_ref().is_none_or(|last| last.is_due(&wanted, now))
@@ -58,17 +60,9 @@ pub(super) async fn follow(board: Arc<Board>, sysctls: PathBuf, stop: Stop) {
         // Cancel safe: what is wanted is looked at anew whichever arm ends.
         tokio::select! {
             () = stop.stopped() => return,
-            changed = view.changed() => if changed.is_err() { return },
+            changed = in_force.changed() => if changed.is_err() { return },
             () = sleep_until(retry.unwrap_or(now)), if retry.is_some() => {}
         }
-    }
-}
-
-/// What is to be set; `None` while it is not known who decides.
-fn settled(view: &View) -> Option<Conntrack> {
-    match view.configuration {
-        Configuration::Awaited { .. } => None,
-        _ => Some(view.effective.conntrack.clone()),
     }
 }
 
@@ -139,7 +133,7 @@ mod tests {
     use crds::{EffectiveConfig, NodeProxySpec};
 
     use super::*;
-    use crate::engine::{Engine, Silence};
+    use crate::engine::{Engine, Silence, View};
     use crate::source::{Assignment, Delivery};
 
     const PATIENCE: Duration = Duration::from_secs(10);

@@ -235,6 +235,36 @@ fn whoever_does_not_get_an_address_is_named() {
     assert!(story.engine.view().rejections.is_empty());
 }
 
+/// With many rejections, a list made anew for each change would cost more than the change.
+#[test]
+fn the_list_of_rejections_is_made_anew_only_when_it_is_another() {
+    let mut story = Story::new(Silence::IsAnAnswer).listed();
+    story.apply(Delivery::Configuration(None));
+    story.service("till", "10.96.0.11");
+    story.service("cart", "10.96.0.10");
+    assert!(story.compile().is_some());
+    let before = story.engine.view().rejections;
+    assert_eq!(before.len(), 1);
+    let other = json!({
+        "metadata": {"namespace": "shop", "name": "web"},
+        "spec": {"clusterIP": "10.96.0.12", "clusterIPs": ["10.96.0.12"], "ports": [{"port": 80}]},
+    });
+    story.deliver(Event::Apply(decode::<object::Service>(other.clone())));
+    assert!(story.compile().is_some());
+    let after = story.engine.view().rejections;
+    assert!(std::ptr::eq(&*before, &*after), "made anew for nothing");
+
+    // What the catalog does not honour, and what it does again.
+    let mut bad = other.clone();
+    bad["spec"]["externalIPs"] = json!(["not an address"]);
+    story.deliver(Event::Apply(decode::<object::Service>(bad)));
+    story.compile();
+    assert_eq!(story.engine.view().rejections.len(), 2);
+    story.deliver(Event::Apply(decode::<object::Service>(other)));
+    story.compile();
+    assert_eq!(story.engine.view().rejections, before);
+}
+
 #[test]
 fn a_new_address_of_the_node_takes_node_ports_without_a_restart() {
     let mut story = Story::new(Silence::IsAnAnswer).listed();

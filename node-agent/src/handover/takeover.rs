@@ -159,13 +159,13 @@ impl Server {
     /// The condition Ready, in words.
     pub(super) fn describe_readiness(&self) -> String {
         let status = self.board.status().borrow().clone();
-        describe(status.conditions, condition::READY)
+        describe(&status.conditions, condition::READY)
     }
 }
 
 /// One of the conditions, in words.
-fn describe(conditions: Vec<Condition>, kind: &str) -> String {
-    let mut conditions = conditions.into_iter();
+fn describe(conditions: &[Condition], kind: &str) -> String {
+    let mut conditions = conditions.iter();
     conditions
         .find(|condition| condition.type_ == kind)
         .map_or_else(
@@ -187,7 +187,7 @@ fn readiness(server: &Server, duty: Duty) -> Point {
         ),
         // Ready is said of the rest where some Services cannot be programmed, or repairs are held back.
         (_, Status::True) if status_of(&status.conditions, condition::DEGRADED) == Status::True => {
-            let text = describe(status.conditions, condition::DEGRADED);
+            let text = describe(&status.conditions, condition::DEGRADED);
             Point::warning(format!(
                 "kube-proxy's rules may be all that some Services have: {text}"
             ))

@@ -44,14 +44,6 @@ fn failed(recovery: Recovery) -> Outcome {
     })
 }
 
-fn running() -> Report {
-    let activity = Activity::Running {
-        reason: Reason::Changed,
-        since: SystemTime::UNIX_EPOCH,
-    };
-    report(activity, Vec::new())
-}
-
 /// One whose families were both programmed by rounds that began at `began`.
 fn programmed(began: Instant) -> ProxyHealth {
     let health = ProxyHealth::default();
@@ -126,7 +118,7 @@ fn t57_five_minutes_of_a_round_are_a_reason_to_send_traffic_elsewhere_and_none_t
     let start = Instant::now();
     let health = programmed(start);
     health.queued(start + 2 * SECOND);
-    health.reported(&running());
+    health.began();
     let later = start + Duration::from_secs(300);
     let verdict = health.verdict(PATIENCE, later);
     assert!(!verdict.is_healthy(), "the kernel is five minutes behind");

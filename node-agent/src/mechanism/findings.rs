@@ -88,6 +88,22 @@ pub(crate) fn replaced(
     })
 }
 
+/// That rules of a mode are there which nobody keeps up any more.
+pub(crate) fn left_behind(carried: &BTreeMap<Family, Standing>) -> Option<NotHonoured> {
+    let (family, outgoing, error) = carried.iter().find_map(|(family, standing)| {
+        let outgoing = standing.outgoing?;
+        Some((family, outgoing, standing.impossible.get(&outgoing)?))
+    })?;
+    Some(NotHonoured {
+        field: "mode".to_owned(),
+        reason: reason::MODE_NOT_HONOURED,
+        message: format!(
+            "rules of mode {outgoing} are still there for {family}, and lead on to endpoints of \
+             before wherever a Service has none any more: {error}"
+        ),
+    })
+}
+
 fn used_variant(carried: &BTreeMap<Family, Standing>) -> Option<Variant> {
     let mut used = carried.values();
     used.find_map(|family| {

@@ -1,27 +1,23 @@
 //! One family's mechanisms as one backend.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::error::Error;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use backend::{
     Backend, CommitError, Drift, Effect, ObserveError, Receipt, Recovery, Rendered, Shortcoming,
 };
-use backend_iptables::Rules;
+use backend_iptables::{Rules, recovery};
 use backend_nftables::{Nftables, Table};
 use dataplane::{Dataplane, Family, Mechanism, ServiceKey};
 use runtime::chain;
 use thiserror::Error;
-use tracing::{debug, warn};
+use tracing::warn;
 
-use super::on_demand::{Offer, OnDemand, recovery};
+use super::given_up::{GivenUp, Novelty};
+use super::on_demand::{Offer, OnDemand};
 use super::variants::Variants;
 use super::{Change, Held, Part, Standing};
-
-/// For how long a mechanism that turned out impossible is not tried again: longer than a round takes,
-/// and shorter than any time between two periodic checks that somebody would ask for.
-const GIVEN_UP_FOR: Duration = Duration::from_secs(10);
 
 /// One family of one network namespace.
 #[derive(Debug)]
@@ -31,12 +27,10 @@ pub(crate) struct Mechanisms {
     carrier: Option<Mechanism>,
     /// Which one the last change was to lead to.
     wanted: Option<Mechanism>,
-    /// Those that cannot be used, each with the error.
-    impossible: BTreeMap<Mechanism, String>,
-    /// Since when mechanisms are known to be impossible.
-    given_up: BTreeMap<Mechanism, Instant>,
-    /// What was last logged of each.
-    told: BTreeMap<Mechanism, String>,
+    given_up: GivenUp,
+    /// One that was given up with rules of ours in it that could not be removed. It is not read, and
+    /// not tried again, before they are: what we have left there is nobody else's doing.
+    outgoing: Option<Mechanism>,
 }
 
 /// Why nothing was written to iptables yet.
@@ -69,9 +63,8 @@ impl Mechanisms {
             nftables,
             carrier: None,
             wanted: None,
-            impossible: BTreeMap::new(),
-            given_up: BTreeMap::new(),
-            told: BTreeMap::new(),
+            given_up: GivenUp::default(),
+            outgoing: None,
         }
     }
 
@@ -84,13 +77,14 @@ impl Mechanisms {
             variant: tally.variant,
             longest_lock_wait: tally.longest_lock_wait,
             lock: tally.lock,
-            impossible: self.impossible.clone(),
+            impossible: self.given_up.errors(),
+            outgoing: self.outgoing,
             written: tally.written,
         }
     }
 
     fn is_possible(&self, mechanism: Mechanism) -> bool {
-        !self.impossible.contains_key(&mechanism)
+        !self.given_up.contains(mechanism)
     }
 
     /// The mechanism that is to carry out what `wanted` is wanted to: where that cannot be used, the
@@ -121,22 +115,24 @@ impl Mechanisms {
     /// Does without `mechanism` for some time.
     fn give_up(&mut self, mechanism: Mechanism, error: &(dyn Error + 'static)) {
         let error = chain(error).to_string();
-        let told = self.told.insert(mechanism, error.clone());
-        if told.as_ref() != Some(&error) {
+        if self.given_up.add(mechanism, error.clone()) == Novelty::New {
             let family = self.family();
             warn!(%family, %error, "mode {mechanism} cannot be used here");
         }
-        self.impossible.insert(mechanism, error);
-        self.given_up.insert(mechanism, Instant::now());
     }
 
-    /// What was impossible long ago may have become possible.
+    /// What was impossible long ago may have become possible, once what it has left is gone.
     fn try_again_some_time(&mut self) {
-        self.given_up
-            .retain(|_, since| since.elapsed() < GIVEN_UP_FOR);
-        let given_up = &self.given_up;
-        self.impossible
-            .retain(|mechanism, _| given_up.contains_key(mechanism));
+        for mechanism in self.given_up.overdue() {
+            if self.outgoing == Some(mechanism) {
+                if let Err(error) = self.commit_withdrawal(mechanism) {
+                    self.give_up(mechanism, &error);
+                    continue;
+                }
+                self.outgoing = None;
+            }
+            self.given_up.remove(mechanism);
+        }
     }
 
     /// What nf_tables holds; nothing where it cannot be used.
@@ -163,20 +159,33 @@ impl Mechanisms {
         }
     }
 
-    /// What was begun in a mechanism that turned out impossible is not to redirect anything once it is
-    /// not kept up any more. Of one that has carried, that is for later: until the other does, it is
-    /// all there is.
-    fn withdraw(&mut self, begun: Mechanism) {
-        if self.carrier == Some(begun) {
-            return;
+    /// From now on all that is wanted is there by `carrier`. The one before it is withdrawn, where it
+    /// is not among what is diffed because it was given up.
+    fn hand_over(&mut self, carrier: Option<Mechanism>) {
+        self.outgoing.take_if(|outgoing| Some(*outgoing) == carrier);
+        let before = std::mem::replace(&mut self.carrier, carrier);
+        if let Some(before) = before
+            && Some(before) != carrier
+            && !self.is_possible(before)
+        {
+            self.withdraw(before);
         }
-        let withdrawn = match begun {
+    }
+
+    /// What there is of a mechanism that turned out impossible is not to redirect anything once it is
+    /// not kept up any more. Where it cannot be removed, either, that is tried again later.
+    fn withdraw(&mut self, mechanism: Mechanism) {
+        if let Err(error) = self.commit_withdrawal(mechanism) {
+            self.outgoing = Some(mechanism);
+            let (family, error) = (self.family(), chain(&error));
+            warn!(%family, %error, "rules of mode {mechanism} are still there");
+        }
+    }
+
+    fn commit_withdrawal(&mut self, mechanism: Mechanism) -> Result<(), CommitError> {
+        match mechanism {
             Mechanism::Nftables => self.nftables.commit_removal().map(drop),
             Mechanism::Iptables => self.iptables.commit_withdrawal(),
-        };
-        if let Err(error) = withdrawn {
-            let family = self.family();
-            debug!(%family, error = %chain(&error), "what was begun may be there");
         }
     }
 
@@ -193,7 +202,10 @@ impl Mechanisms {
             && self.replacement(wanted).is_some()
         {
             self.give_up(wanted, &error);
-            self.withdraw(wanted);
+            // Until the other carries, what has carried is all there is.
+            if self.carrier != Some(wanted) {
+                self.withdraw(wanted);
+            }
             recovery = Recovery::Observe;
         }
         if transactions == 0 {
@@ -273,7 +285,7 @@ impl Backend for Mechanisms {
             && let Err(error) = self.iptables.open()
         {
             warn!(error = %chain(&error), "neither mechanism can be used");
-            if recovery(&error) != Recovery::Halt {
+            if recovery(error.fault) != Recovery::Halt {
                 return Err(ObserveError {
                     family: self.family(),
                     recovery: Recovery::Observe,
@@ -328,7 +340,7 @@ impl Backend for Mechanisms {
             // What the rules look like depends on the variant, and what is there is not known.
             let error = match self.iptables.open() {
                 Ok(()) => self.failed(Recovery::Observe, Effect::Possible, Unread),
-                Err(error) => self.failed(recovery(&error), Effect::None, error),
+                Err(error) => self.failed(recovery(error.fault), Effect::None, error),
             };
             return Err(self.judge(error, wanted, 0));
         }
@@ -337,15 +349,17 @@ impl Backend for Mechanisms {
             let of_wanted = wanted.filter(|wanted| part.mechanism() == Some(*wanted));
             if of_wanted.is_none() {
                 // What is left is removal: what is wanted is all there.
-                self.carrier = wanted.or(self.carrier);
+                self.hand_over(wanted.or(self.carrier));
             }
             match self.commit_part(part) {
                 Ok(receipt) => transactions += receipt.transactions,
                 Err(error) => return Err(self.judge(error, of_wanted, transactions)),
             }
         }
-        self.carrier = wanted;
-        self.told.retain(|mechanism, _| Some(*mechanism) != wanted);
+        self.hand_over(wanted);
+        if let Some(wanted) = wanted {
+            self.given_up.forget(wanted);
+        }
         match wanted {
             Some(Mechanism::Iptables) => self.iptables.close_stray(),
             // It will be tried again soon, and opening it takes a look more than a round has.
@@ -365,7 +379,7 @@ impl Backend for Mechanisms {
             results.push(self.nftables.commit_removal());
         }
         results.extend(self.iptables.commit_removal());
-        self.carrier = None;
+        (self.carrier, self.outgoing) = (None, None);
         let mut transactions = 0;
         for result in results {
             transactions += result?.transactions;

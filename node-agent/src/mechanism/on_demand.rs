@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use backend::{Backend, CommitError, Drift, Effect, ObserveError, Receipt, Recovery};
-use backend_iptables::{Change, Iptables, Rules};
+use backend_iptables::{Change, Iptables, Rules, recovery};
 use dataplane::Family;
 use runtime::chain;
 use tracing::warn;
@@ -223,7 +223,7 @@ impl OnDemand {
         let suspected = self.variants.observe_suspected();
         let removals = suspected.into_iter().map(|variant| {
             let opened = self.variants.open_family(self.family, variant);
-            let opened = opened.map_err(|error| failed(recovery(&error), error.into()));
+            let opened = opened.map_err(|error| failed(recovery(error.fault), error.into()));
             opened?.commit_removal()
         });
         removals.collect()
@@ -248,14 +248,6 @@ impl OnDemand {
             true => LockStanding::Held,
             false => LockStanding::Free,
         };
-    }
-}
-
-/// What to do where they could not be opened; nothing was changed.
-pub(super) fn recovery(error: &OpenError) -> Recovery {
-    match error.fault {
-        Fault::Impossible => Recovery::Halt,
-        Fault::Passing | Fault::Changed | Fault::Refused => Recovery::Retry,
     }
 }
 

@@ -156,6 +156,19 @@ fn t12_what_cannot_be_used_is_told_with_what_is_used_instead() {
 }
 
 #[test]
+fn t12_what_a_mode_has_left_behind_is_told_whatever_is_wanted() {
+    let mut carried = carried(Mechanism::Nftables, Some(Mechanism::Iptables));
+    assert_eq!(findings::left_behind(&carried), None);
+    for standing in carried.values_mut() {
+        standing.outgoing = Some(Mechanism::Iptables);
+    }
+    let told = findings::left_behind(&carried).expect("it is told");
+    let expected = "rules of mode iptables are still there for IPv4, and lead on to endpoints of \
+                    before wherever a Service has none any more: no such thing";
+    assert_eq!(told.message, expected);
+}
+
+#[test]
 fn t36_a_split_is_told_with_the_variant_that_is_used() {
     let presence = |rules| Presence {
         offered: true,

@@ -10,17 +10,19 @@ use backend::Backend;
 use backend_iptables::{Disturbances, Iptables, Lock, PREFIX, open_with_disturbances};
 use crds::profile::mechanism::Mode;
 use dataplane::Family;
+use netlink::Interruption;
 use prometheus_client::metrics::histogram::Histogram;
 use runtime::{Stop, chain};
 use tokio::task::spawn_blocking;
 use tokio::time::sleep;
 use tracing::{info, warn};
-use xtables::{Fault, Found, OpenError, Ours, Variant, observe_variants};
+use xtables::{Fault, Found, Lookout, OpenError, Ours, Variant, observe_variants};
 
 use crate::board::Board;
+use crate::engine::InForce;
 
 /// How often it is looked at what others have in them: in this many `syncPeriod`s, and no more rarely
-/// than after [`LONGEST`]. A look reads every rule of iptables there is.
+/// than after [`LONGEST`]. A look reads every rule of iptables there is, if anybody has changed one.
 const PERIODS: u32 = 2;
 const LONGEST: Duration = Duration::from_secs(60);
 
@@ -44,6 +46,8 @@ pub(super) struct Opened {
     pub(super) variant: Variant,
     /// Families that are not being used.
     free: Mutex<BTreeMap<Family, Ways>>,
+    /// Ends the waiting of whoever listens, with this.
+    interruption: Option<Interruption>,
 }
 
 /// One family's ways to the tables of iptables.
@@ -106,27 +110,39 @@ pub(crate) fn lock_at(file: &Path) -> Lock {
 
 /// Looks every few `syncPeriod`s while mode iptables is wanted, until told to stop.
 pub(crate) async fn watch(board: Arc<Board>, stop: Stop) {
-    let mut view = board.view();
+    let mut in_force = board.in_force();
+    let mut lookout = Lookout::default();
     loop {
         let (mode, pause) = {
-            let view = view.borrow_and_update();
-            let effective = view.as_ref().map(|view| &view.effective);
+            let in_force = in_force.borrow_and_update();
+            let effective = in_force.as_ref().map(|in_force| &in_force.effective);
             let period = effective.map(|effective| effective.sync_period.duration());
             let pause = period.map_or(LONGEST, |period| (PERIODS * period).min(LONGEST));
             (effective.map(|effective| effective.mode), pause)
         };
         let sighting = match mode {
-            Some(Mode::Iptables) => match spawn_blocking(|| observe_variants(PREFIX)).await {
-                Ok(Ok(found)) => Sighting::Seen(found),
-                Ok(Err(error)) => Sighting::Refused(chain(&error).to_string()),
-                Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
-                // The runtime is shutting down.
-                Err(_) => return,
-            },
+            Some(Mode::Iptables) => {
+                let look = spawn_blocking(move || {
+                    let seen = lookout.observe(PREFIX);
+                    (lookout, seen)
+                });
+                let seen;
+                (lookout, seen) = match look.await {
+                    Ok(done) => done,
+                    Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
+                    // The runtime is shutting down.
+                    Err(_) => return,
+                };
+                match seen {
+                    Ok(found) => Sighting::Seen(found),
+                    Err(error) => Sighting::Refused(chain(&error).to_string()),
+                }
+            }
             _ => Sighting::None,
         };
         board.post_variants(sighting);
-        let another = view.wait_for(|view| view.as_ref().map(|view| view.effective.mode) != mode);
+        let mode_of = |in_force: &InForce| in_force.effective.mode;
+        let another = in_force.wait_for(|in_force| in_force.as_ref().map(mode_of) != mode);
         // All arms are cancel safe: nothing is taken out of anywhere.
         tokio::select! {
             () = stop.stopped() => return,
@@ -183,6 +199,7 @@ impl Variants {
         let opened = Arc::new(Opened {
             variant,
             free: Mutex::new(free.collect()),
+            interruption: disturbances.interruption(),
         });
         let listener = Listener {
             disturbances,
@@ -286,6 +303,14 @@ impl Opened {
     /// Gives them back.
     pub(super) fn give_back(&self, family: Family, ways: Ways) {
         lock(&self.free).insert(family, ways);
+    }
+}
+
+impl Drop for Opened {
+    fn drop(&mut self) {
+        if let Some(interruption) = &self.interruption {
+            interruption.begin();
+        }
     }
 }
 

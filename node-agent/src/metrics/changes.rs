@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use catalog::{Change, Event};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::gauge::Gauge;
-use reconciler::{Activity, Report};
+use reconciler::Report;
 use runtime::Metrics;
 
 /// kube-proxy's `sync_proxy_rules_{service,endpoint}_changes_{total,pending}`. Cheap to clone; clones
@@ -101,12 +101,16 @@ impl ChangeCounts {
         self.show(&pending);
     }
 
+    /// A round begins, with everything that is asked by now.
+    pub(crate) fn began(&self) {
+        let mut pending = self.pending();
+        pending.under_way = pending.ordered;
+    }
+
     /// Takes in what the loop has done.
     pub(crate) fn reported(&self, report: &Report) {
         let mut pending = self.pending();
-        if let Activity::Running { .. } = report.activity {
-            pending.under_way = pending.ordered;
-        } else if !report.finished.is_empty() {
+        if !report.finished.is_empty() {
             let held = std::mem::take(&mut pending.under_way);
             if report.finished.iter().all(|round| round.succeeded()) {
                 pending.ordered = pending.ordered.minus(held);
@@ -158,7 +162,7 @@ mod tests {
     use catalog::ObjectKey;
     use catalog::object::{EndpointSlice, Service};
     use dataplane::Family;
-    use reconciler::{Failure, Outcome, Phases, Reason, Round};
+    use reconciler::{Activity, Failure, Outcome, Phases, Reason, Round};
     use runtime::BuildInfo;
 
     use super::*;
@@ -170,7 +174,7 @@ mod tests {
         }
     }
 
-    fn report(activity: Activity, outcomes: Vec<Outcome>) -> Report {
+    fn ended(outcomes: Vec<Outcome>) -> Report {
         let round = |outcome| {
             Arc::new(Round {
                 family: Family::Ipv4,
@@ -189,7 +193,7 @@ mod tests {
             })
         };
         Report {
-            activity,
+            activity: Activity::Waiting,
             families: Vec::new(),
             contest: None,
             finished: outcomes.into_iter().map(round).collect(),
@@ -209,14 +213,6 @@ mod tests {
                 counts.endpoints_pending.get(),
             )
         };
-        let running = report(
-            Activity::Running {
-                reason: Reason::Changed,
-                since: SystemTime::UNIX_EPOCH,
-            },
-            Vec::new(),
-        );
-        let ended = |outcomes| report(Activity::Waiting, outcomes);
         let service = || Change::from(Event::<Service>::Delete(key()));
         let slice = || Change::from(Event::<EndpointSlice>::Delete(key()));
 
@@ -226,7 +222,7 @@ mod tests {
         counts.took(&slice());
         assert_eq!(pending(), (1, 2));
         counts.ordered();
-        counts.reported(&running);
+        counts.began();
         counts.took(&service());
         counts.ordered();
         let failure = Outcome::Failed(Failure {
@@ -235,7 +231,7 @@ mod tests {
         });
         counts.reported(&ended(vec![Outcome::Committed, failure]));
         assert_eq!(pending(), (2, 2), "one family does not hold it");
-        counts.reported(&running);
+        counts.began();
         counts.took(&service());
         counts.ordered();
         counts.reported(&ended(vec![Outcome::Committed, Outcome::Unchanged]));

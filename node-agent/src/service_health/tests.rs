@@ -209,8 +209,7 @@ impl Rig {
             latencies: Vec::new(),
         };
         self.proxy.reported(&report);
-        self.board
-            .post_report(report, BTreeMap::new(), BTreeMap::new(), Instant::now());
+        self.board.post_report(report, [], Instant::now());
     }
 
     async fn finish(self) {
@@ -361,4 +360,28 @@ async fn a_port_that_is_taken_is_an_event_on_the_service_and_is_tried_again() {
     let again = timeout(Duration::ZERO, rig.announcements.next()).await;
     assert!(again.is_err(), "announced twice: {again:?}");
     rig.finish().await;
+}
+
+/// Listeners of 10,000 Services are not gone through for each change of one that nobody asks after.
+#[test]
+fn only_what_is_listened_on_is_followed() {
+    let services = |pods, others| {
+        let unasked = mk_service("shop/unasked").cluster_ip("10.96.0.11");
+        let unasked = unasked.port("http", 80).build();
+        [(web(31_000), here(pods)), (unasked, here(others))]
+    };
+    let mut wanted = Wanted::default();
+    let mut follow = |node_ports: NodePortAddresses, pods, others| {
+        let programmed = dataplane(node_ports, &services(pods, others));
+        let changed = wanted.follow(Family::Ipv4, Some(&programmed));
+        (changed, wanted.listeners().0.len())
+    };
+    let (one, two) = (["127.0.0.1"], ["127.0.0.1", "127.0.0.2"]);
+    // The Service's own load-balancer address is asked, too.
+    assert_eq!(follow(only(&one), 1, 1), (true, 2));
+    assert_eq!(follow(only(&one), 1, 3), (false, 2), "of another Service");
+    assert_eq!(follow(only(&one), 2, 3), (true, 2), "what is answered");
+    assert_eq!(follow(only(&two), 2, 3), (true, 3), "where it is");
+    assert!(wanted.follow(Family::Ipv4, None));
+    assert!(!wanted.follow(Family::Ipv4, None));
 }

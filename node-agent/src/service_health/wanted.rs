@@ -41,12 +41,12 @@ pub(super) struct Listening {
 
 impl Wanted {
     /// Takes in what the kernel of `family` carries out: nothing as long as that is not known.
-    pub(super) fn follow(&mut self, family: Family, programmed: Option<&Dataplane>) {
-        let Some(programmed) = programmed else {
-            self.0.remove(&family);
-            return;
-        };
-        self.0.entry(family).or_default().follow(family, programmed);
+    /// Returns whether the [`listeners`](Wanted::listeners) may be others now.
+    pub(super) fn follow(&mut self, family: Family, programmed: Option<&Dataplane>) -> bool {
+        match programmed {
+            None => self.0.remove(&family).is_some(),
+            Some(programmed) => self.0.entry(family).or_default().follow(family, programmed),
+        }
     }
 
     /// What to say at which address; and who is not heard because another Service, the first by name,
@@ -82,16 +82,20 @@ impl Wanted {
 // === impl OfFamily ===
 
 impl OfFamily {
-    /// Costs what has changed.
-    fn follow(&mut self, family: Family, programmed: &Dataplane) {
+    /// Costs what has changed. Returns whether anything about listening has.
+    fn follow(&mut self, family: Family, programmed: &Dataplane) -> bool {
+        let places = |dataplane: &Dataplane| dataplane.config().node_ports.of(family).cloned();
+        let mut changed = places(&self.dataplane) != places(programmed);
         for difference in self.dataplane.services().differences(programmed.services()) {
             let check = difference.after.and_then(|rules| check(family, rules));
-            match check {
-                Some(check) => drop(self.checks.insert(difference.key.clone(), check)),
-                None => drop(self.checks.remove(difference.key)),
-            }
+            let before = match &check {
+                Some(check) => self.checks.insert(difference.key.clone(), check.clone()),
+                None => self.checks.remove(difference.key),
+            };
+            changed |= before != check;
         }
         self.dataplane = programmed.clone();
+        changed
     }
 
     /// Where one Service is asked after: wherever node ports are open.

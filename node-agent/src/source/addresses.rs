@@ -1,5 +1,7 @@
 //! The addresses of this node's own interfaces.
 
+mod news;
+
 use std::collections::BTreeSet;
 use std::io;
 use std::net::IpAddr;
@@ -8,14 +10,18 @@ use std::time::Duration;
 use nix::ifaddrs::getifaddrs;
 use runtime::{Stop, chain};
 use tokio::sync::mpsc;
-use tokio::time::{MissedTickBehavior, interval};
+use tokio::time::{sleep, timeout};
 use tracing::{debug, warn};
 
 use crate::source::{Delivery, EngineGone, deliver};
+use news::News;
 
-/// How often the kernel is asked. Asking costs two netlink dumps, well under a millisecond, and a
-/// node port on a new address may be this late.
-const PERIOD: Duration = Duration::from_secs(2);
+/// How often the kernel is asked although it has told nothing. Asking costs two netlink dumps, well
+/// under a millisecond.
+const SELDOM: Duration = Duration::from_secs(300);
+/// How often while it cannot be heard, or has not answered: a node port on a new address may be this
+/// late.
+const OFTEN: Duration = Duration::from_secs(2);
 
 /// Every address of every interface of this network namespace, of both families: loopback ones and
 /// those of interfaces that are down too, but no link-local ones. Each pod's link has one of those,
@@ -37,7 +43,7 @@ pub(crate) fn observe() -> io::Result<BTreeSet<IpAddr>> {
     Ok(addresses.filter(|address| !link_local(address)).collect())
 }
 
-/// Delivers this node's addresses at once, and again whenever they are others, until `stop`.
+/// Delivers this node's addresses at once, and again as soon as they are others, until `stop`.
 ///
 /// While the kernel does not list them, the last ones stay in force.
 ///
@@ -48,17 +54,11 @@ pub(crate) async fn watch(
     deliveries: mpsc::Sender<Delivery>,
     stop: Stop,
 ) -> Result<(), EngineGone> {
-    let mut ticks = interval(PERIOD);
-    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    // Before anything is listed, so that what changes meanwhile is heard.
+    let mut news = open();
     let mut known = None;
     let mut listed = true;
     loop {
-        // Both arms are cancel safe.
-        tokio::select! {
-            biased;
-            () = stop.stopped() => return Ok(()),
-            _ = ticks.tick() => {}
-        }
         match observe() {
             Ok(addresses) => {
                 listed = true;
@@ -75,7 +75,35 @@ pub(crate) async fn watch(
                 listed = false;
             }
         }
+        let longest = if listed { SELDOM } else { OFTEN };
+        // Both arms are cancel safe.
+        tokio::select! {
+            biased;
+            () = stop.stopped() => return Ok(()),
+            () = next_change(&mut news, longest) => {}
+        }
     }
+}
+
+/// Returns when addresses may have changed, or after `longest`.
+async fn next_change(news: &mut Option<News>, longest: Duration) {
+    let Some(heard) = news else {
+        sleep(OFTEN).await;
+        *news = open();
+        return;
+    };
+    if let Ok(Err(error)) = timeout(longest, heard.arrive()).await {
+        warn!(error = %chain(&error), "no longer hearing of new addresses: asking for them instead");
+        *news = None;
+    }
+}
+
+fn open() -> Option<News> {
+    let opened = News::open();
+    let opened = opened.inspect_err(|error| {
+        warn!(error = %chain(error), "unable to hear of new addresses: asking for them instead");
+    });
+    opened.ok()
 }
 
 #[cfg(test)]
@@ -103,7 +131,7 @@ mod tests {
             first,
             Delivery::Addresses(observe().expect("the kernel lists them"))
         );
-        let again = tokio::time::timeout(20 * PERIOD, deliveries.recv()).await;
+        let again = timeout(20 * SELDOM, deliveries.recv()).await;
         assert!(again.is_err(), "delivered again: {again:?}");
         stopper.stop();
         assert_eq!(watch.await.expect("no panic"), Ok(()));

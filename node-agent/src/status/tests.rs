@@ -5,8 +5,9 @@ use std::time::SystemTime;
 use crds::condition::status_of;
 use crds::profile::mechanism::Mode;
 use crds::{ConfigHash, EffectiveConfig, NodeProxySpec};
-use dataplane::{Config, Mechanism, Node, ServiceKey};
+use dataplane::{Config, FrontendKey, Mechanism, Node, Port, Protocol, ServiceKey};
 use reconciler::{Contest, Failing, Pace, Quarantined, Rounds};
+use xtables::{Presence, Variant};
 
 use crate::engine::SourceHealth;
 use crate::source::Assignment;
@@ -35,7 +36,7 @@ fn view() -> View {
             Arc::new(Config::default()),
         )),
         endpoints: 0,
-        rejections: Vec::new(),
+        rejections: Arc::new([]),
     }
 }
 
@@ -89,11 +90,11 @@ fn say(view: &View, report: Option<&Report>) -> NodeProxyStatus {
     let facts = Facts {
         view,
         report,
+        under_way: None,
         elements: 0,
         carried: &by_nftables(),
         variants: &Sighting::None,
         latency: None,
-        conntrack: None,
         connections: &conntrack::Standing::default(),
         not_relayed: &[],
         duty: Duty::Serving,
@@ -239,15 +240,20 @@ fn a_configuration_counts_as_applied_once_the_kernel_carries_it_out() {
     assert_eq!(told(&status, condition::PROGRESSING).1, "Applying");
 }
 
-fn say_at(view: &View, report: &Report, now: SystemTime) -> NodeProxyStatus {
+fn say_at(
+    view: &View,
+    report: &Report,
+    under_way: Option<UnderWay>,
+    now: SystemTime,
+) -> NodeProxyStatus {
     let facts = Facts {
         view,
         report: Some(report),
+        under_way,
         elements: 0,
         carried: &by_nftables(),
         variants: &Sighting::None,
         latency: None,
-        conntrack: None,
         connections: &conntrack::Standing::default(),
         not_relayed: &[],
         duty: Duty::Serving,
@@ -264,25 +270,20 @@ fn t57_a_round_of_five_minutes_is_slow_and_the_node_is_ready_before_and_after_it
     let view = view();
     let seconds = |count| SystemTime::UNIX_EPOCH + Duration::from_secs(count);
     let both = Family::ALL.map(|family| programmed(family, &view));
-    let mut running = report(both.clone());
-    running.activity = Activity::Running {
+    let before = report(both.clone());
+    let running = UnderWay {
         reason: reconciler::Reason::Changed,
         since: seconds(1000),
     };
+    let say_running = |now| say_at(&view, &before, Some(running), seconds(now));
     for (now, expected) in [(1005, "Settled"), (1030, "Slow"), (1300, "Slow")] {
-        let status = say_at(&view, &running, seconds(now));
+        let status = say_running(now);
         let (_, reason, message) = told(&status, condition::PROGRESSING);
         assert_eq!(reason, expected, "after {} s: {message}", now - 1000);
         assert_eq!(told(&status, condition::READY).0, "True");
     }
-    let earlier = told(
-        &say_at(&view, &running, seconds(1030)),
-        condition::PROGRESSING,
-    );
-    let later = told(
-        &say_at(&view, &running, seconds(1300)),
-        condition::PROGRESSING,
-    );
+    let earlier = told(&say_running(1030), condition::PROGRESSING);
+    let later = told(&say_running(1300), condition::PROGRESSING);
     assert_eq!(
         earlier, later,
         "another message is another write to the API"
@@ -292,7 +293,7 @@ fn t57_a_round_of_five_minutes_is_slow_and_the_node_is_ready_before_and_after_it
     ipv6.pace = Pace::Slow {
         took: Duration::from_secs(300),
     };
-    let status = say_at(&view, &report([ipv4, ipv6]), seconds(1300));
+    let status = say_at(&view, &report([ipv4, ipv6]), None, seconds(1300));
     let (ready, reason, message) = told(&status, condition::READY);
     assert_eq!((ready.as_str(), reason.as_str()), ("True", "Slow"));
     assert!(message.contains("IPv6 took 300 s"), "{message}");
@@ -305,7 +306,7 @@ fn a_node_that_hears_nothing_is_ready_for_a_while_and_then_no_longer() {
     let since = SystemTime::UNIX_EPOCH + Duration::from_secs(1000);
     view.source.stale = Some((since, "connection refused".to_owned()));
     let both = report(Family::ALL.map(|family| programmed(family, &view)));
-    let after = |seconds| say_at(&view, &both, since + Duration::from_secs(seconds));
+    let after = |seconds| say_at(&view, &both, None, since + Duration::from_secs(seconds));
     assert_eq!(told(&after(100), condition::READY).0, "True");
     assert_eq!(told(&after(100), condition::DEGRADED).1, "SourceStale");
     let (ready, reason, message) = told(&after(121), condition::READY);
@@ -386,11 +387,11 @@ fn a_node_that_was_handed_back_is_not_ready_and_says_who_serves() {
         let facts = Facts {
             view: &view,
             report: Some(report),
+            under_way: None,
             elements: 0,
             carried: &by_nftables(),
             variants: &Sighting::None,
             latency: None,
-            conntrack: None,
             connections: &conntrack::Standing::default(),
             not_relayed: &[],
             duty: Duty::HandedBack,
@@ -426,4 +427,90 @@ fn a_node_that_was_handed_back_is_not_ready_and_says_who_serves() {
             .2
             .contains("still here: IPv4: failed to commit")
     );
+}
+
+/// In mode iptables, Services with affinity have one shortcoming each in both families.
+#[test]
+fn of_many_shortcomings_all_are_counted_and_the_first_are_named() {
+    let view = view();
+    let shortcoming = |number: u16| backend::Shortcoming {
+        service: ServiceKey::new("shop", format!("s{number:05}")),
+        frontend: FrontendKey::NodePort {
+            family: Family::Ipv4,
+            protocol: Protocol::Tcp,
+            port: Port::new(80).expect("a port"),
+        },
+        field: "spec.sessionAffinity",
+        message: "is not kept",
+    };
+    let both = Family::ALL.map(|family| FamilyStatus {
+        shortcomings: (0..10_000).map(shortcoming).collect(),
+        ..programmed(family, &view)
+    });
+    let status = say(&view, Some(&report(both)));
+    assert_eq!(status.rejections.total, 20_000);
+    assert_eq!(status.rejections.first.len(), MOST_REJECTIONS);
+    let named = status.rejections.first.iter().map(|r| &*r.object);
+    assert_eq!(named.max(), Some("Service shop/s00009"));
+    let (_, reason, message) = told(&status, condition::FEATURES_HONOURED);
+    assert_eq!(reason, "ServicesRejected");
+    assert!(
+        message.starts_with("20000 in all, the first: Service shop/s00000"),
+        "{message}"
+    );
+}
+
+#[test]
+fn what_is_said_of_the_variants_of_iptables_does_not_outlive_its_truth() {
+    let view = view();
+    let by = |variant| {
+        let standing = mechanism::Standing {
+            carrier: Some(Mechanism::Iptables),
+            variant,
+            ..mechanism::Standing::default()
+        };
+        Family::ALL.map(|family| (family, standing.clone())).into()
+    };
+    let say = |before: &NodeProxyStatus, sighting: &Sighting, variant| {
+        let facts = Facts {
+            view: &view,
+            report: None,
+            under_way: None,
+            elements: 0,
+            carried: &by(variant),
+            variants: sighting,
+            latency: None,
+            connections: &conntrack::Standing::default(),
+            not_relayed: &[],
+            duty: Duty::Serving,
+            sight: &Sight::None,
+            kernel: "6.18",
+        };
+        let status = status(&facts, before, Timestamp::UNIX_EPOCH);
+        let (_, reason, message) = told(&status, condition::IPTABLES_SPLIT);
+        (status, reason, message)
+    };
+    let refused = Sighting::Refused("not permitted".to_owned());
+    let (before, reason, message) = say(&NodeProxyStatus::default(), &refused, None);
+    assert_eq!(reason, "VariantsUnreadable");
+    assert!(message.contains("no variant is used yet"), "{message}");
+    let (_, _, message) = say(&before, &refused, Some(Variant::Legacy));
+    assert!(message.contains("are in variant legacy"), "{message}");
+
+    // The counts of others' rules change all the time, and are those of the beginning.
+    let presence = |rules| Presence {
+        offered: true,
+        rules,
+        ..Presence::default()
+    };
+    let both = |rules| {
+        Sighting::Seen(xtables::Found {
+            nf_tables: presence(rules),
+            legacy: presence(2),
+        })
+    };
+    let (before, reason, first) = say(&before, &both(3), Some(Variant::NfTables));
+    assert_eq!(reason, "BothVariantsInUse");
+    let (_, _, later) = say(&before, &both(4), Some(Variant::NfTables));
+    assert_eq!(first, later);
 }

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use crds::condition::RULES_CONTESTED;
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 use tests::deadline::wait_for;
 use xtables::Variant;
 
@@ -193,5 +194,22 @@ pub(crate) fn changes_elsewhere_cause_no_round() -> Result<()> {
     expect_repair(&node, damage, drifts, NFT)?;
     let rounds = node.agent.metric("signpost_rounds_total")? - before;
     ensure!(rounds == 1.0, "{rounds} rounds:\n{}", node.rounds()?);
+    Ok(())
+}
+
+/// Whoever waits for the kernel, which may have nothing to tell for days, ends when the process is told
+/// to, and keeps nobody waiting.
+pub(crate) fn it_ends_at_once(place: Place) -> Result<()> {
+    let node = Node::start(place)?;
+    let process = i32::try_from(node.agent.process_id())?;
+    let process = Pid::from_raw(process).context("no process has the id 0")?;
+    kill_process(process, Signal::TERM)?;
+    let ended = wait_for("the agent to end", AT_ONCE, || {
+        // Only looks: the process id stays the agent's.
+        let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+        Ok(waitid(WaitId::Pid(process), options)?)
+    })
+    .with_context(|| node.agent.log())?;
+    ensure!(ended.exit_status() == Some(0), "{ended:?}");
     Ok(())
 }

@@ -291,3 +291,17 @@ pub(crate) fn rules_of_others_in_both_variants_are_told(variant: Variant) -> Res
         Ok(node.is_as_before()?.then_some(()))
     })
 }
+
+/// Ours leave iptables and come back: whoever listened there before does not stay, and somebody listens
+/// anew.
+pub(crate) fn who_comes_back_is_listened_for_again() -> Result<()> {
+    let place = Place::Iptables(Variant::NfTables);
+    let node = Node::start(place)?;
+    for place in [Place::Nftables, place] {
+        node.switch_to(place)?;
+    }
+    let drifts = node.agent.metric("signpost_drift_total")?;
+    let damage = "-t nat -F";
+    node.iptables(Variant::NfTables, Family::Ipv4, damage)?;
+    expect_repair(&node, damage, drifts, "tables-nft (process ")
+}

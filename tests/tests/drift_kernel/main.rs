@@ -18,7 +18,7 @@ type Test = fn() -> Result<()>;
 type TestOfVariant = fn(Variant) -> Result<()>;
 
 /// In mode iptables, for each variant.
-const OF_VARIANTS: [(&str, TestOfVariant); 6] = [
+const OF_VARIANTS: [(&str, TestOfVariant); 7] = [
     (
         "t30_a_flushed_ruleset_is_repaired_within_a_second",
         iptables::flushed_rulesets_are_repaired,
@@ -46,6 +46,9 @@ const OF_VARIANTS: [(&str, TestOfVariant); 6] = [
         "changes_of_others_in_the_same_tables_cause_no_repair",
         iptables::changes_of_others_cause_no_repair,
     ),
+    ("an_agent_that_hears_nothing_ends_when_told", |variant| {
+        agent::it_ends_at_once(Place::Iptables(variant))
+    }),
 ];
 
 fn main() -> Result<()> {
@@ -53,7 +56,7 @@ fn main() -> Result<()> {
     let mut arguments = Arguments::from_args();
     // What is repaired within a second is measured; one test at a time leaves it that second.
     arguments.test_threads = Some(1);
-    let tests: [(&str, Test); 13] = [
+    let tests: [(&str, Test); 15] = [
         ("others_are_told_from_us", families::others_are_told_from_us),
         (
             "changes_elsewhere_are_no_reason_to_look",
@@ -86,6 +89,13 @@ fn main() -> Result<()> {
         (
             "changes_elsewhere_cause_no_round",
             agent::changes_elsewhere_cause_no_round,
+        ),
+        ("an_agent_that_hears_nothing_ends_when_told", || {
+            agent::it_ends_at_once(Place::Nftables)
+        }),
+        (
+            "nf_tables/who_comes_back_is_listened_for_again",
+            iptables::who_comes_back_is_listened_for_again,
         ),
         (
             "legacy/t19_a_commit_that_fails_once_leaves_no_connection_behind",

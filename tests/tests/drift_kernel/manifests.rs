@@ -5,6 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, ensure};
+use crds::profile::mechanism::Mode;
 use dataplane::Family;
 use testkit::address_plan as addresses;
 
@@ -24,10 +25,6 @@ pub(crate) fn folder(inside: &Path) -> PathBuf {
 pub(crate) fn write(inside: &Path, setting: &Setting) -> Result<PathBuf> {
     let copy = folder(inside);
     fs::create_dir(&copy)?;
-    let mode = match setting.place {
-        Place::Nftables => "nftables",
-        Place::Iptables(_) => "iptables",
-    };
     for entry in fs::read_dir(EXAMPLE)? {
         let entry = entry?;
         let mut text = fs::read_to_string(entry.path())?;
@@ -37,7 +34,7 @@ pub(crate) fn write(inside: &Path, setting: &Setting) -> Result<PathBuf> {
                     "syncPeriod: 30s",
                     format!("syncPeriod: {}", setting.sync_period),
                 ),
-                ("mode: nftables ", format!("mode: {mode} ")),
+                ("mode: nftables ", format!("mode: {} ", mode(setting.place))),
             ] {
                 ensure!(text.contains(there), "the example has changed");
                 text = text.replacen(there, &wanted, 1);
@@ -47,6 +44,27 @@ pub(crate) fn write(inside: &Path, setting: &Setting) -> Result<PathBuf> {
     }
     fs::write(copy.join("others.yaml"), others()?)?;
     Ok(copy)
+}
+
+/// What the profile and the node call it.
+pub(crate) fn mode(place: Place) -> Mode {
+    match place {
+        Place::Nftables => Mode::Nftables,
+        Place::Iptables(_) => Mode::Iptables,
+    }
+}
+
+/// Has the profile ask for the mode of another place.
+pub(crate) fn commit_mode(inside: &Path, place: Place) -> Result<()> {
+    let profile = folder(inside).join("profile.yaml");
+    let text = fs::read_to_string(&profile)?;
+    let lines = text.lines().map(|line| match line.starts_with("  mode: ") {
+        true => format!("  mode: {}", mode(place)),
+        false => line.to_owned(),
+    });
+    let new = inside.join("profile.yaml");
+    fs::write(&new, lines.collect::<Vec<_>>().join("\n"))?;
+    Ok(fs::rename(new, profile)?)
 }
 
 /// Services at addresses beside that of the example.

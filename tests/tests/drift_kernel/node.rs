@@ -128,6 +128,16 @@ impl Node {
         Ok(node)
     }
 
+    /// Has the profile ask for another place; returns once the agent listens there, and nowhere else.
+    pub(crate) fn switch_to(&self, place: Place) -> Result<()> {
+        manifests::commit_mode(&self.workplace.folder, place)?;
+        self.agent.wait_for("the other mode", |agent| {
+            let mode = agent.status()?.unwrap_or_default().mode;
+            let joined = listening_sockets(agent)? == sockets(place);
+            Ok((mode == Some(manifests::mode(place)) && joined).then_some(()))
+        })
+    }
+
     /// The network namespace of the node.
     pub(crate) fn namespace(&self) -> Result<&Namespace> {
         self.topology.node(1)
@@ -320,18 +330,21 @@ fn shell(workplace: &Workplace, line: &str) -> Result<String> {
 }
 
 fn wait_until_it_listens(agent: &LoneAgent, place: Place) -> Result<()> {
-    // For nf_tables it has a socket, and one more for iptables in there.
-    let sockets = match place {
-        Place::Iptables(Variant::NfTables) => 2,
-        Place::Iptables(Variant::Legacy) | Place::Nftables => 1,
-    };
     // Having joined, it looks once in each family for what it has not heard.
     agent.wait_for("the agent to listen", |agent| {
         let looked = agent.get("/debug/rounds").unwrap_or_default();
         let told = agent.condition(RULES_CONTESTED)?.is_some();
-        let joined = listening_sockets(agent)? == sockets;
+        let joined = listening_sockets(agent)? == sockets(place);
         Ok((told && joined && looked.matches("(Drift)").count() >= 2).then_some(()))
     })
+}
+
+/// How many sockets listen there: one to nf_tables, and one more to iptables in there.
+fn sockets(place: Place) -> usize {
+    match place {
+        Place::Iptables(Variant::NfTables) => 2,
+        Place::Iptables(Variant::Legacy) | Place::Nftables => 1,
+    }
 }
 
 /// How many sockets in the agent's network namespace listen to nf_tables.

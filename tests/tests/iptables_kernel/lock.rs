@@ -78,10 +78,7 @@ pub(crate) fn held_by_another_process(ground: &Ground) -> Result<()> {
         (error.recovery, error.effect) == (Recovery::Retry, Effect::None),
         "{error:?}"
     );
-    ensure!(
-        impatient.longest_lock_wait() >= SHORT,
-        "the wait is not told"
-    );
+    ensure!(impatient.lock_wait() >= SHORT, "the wait is not told");
     let process = holder.process();
     let text = format!("{:#}", anyhow::Error::from(error));
     let named = format!("flock (process {process})");

@@ -4,6 +4,7 @@
 mod damages;
 mod depths;
 mod ground;
+mod liberal;
 mod listings;
 mod lock;
 mod many;
@@ -19,7 +20,7 @@ use xtables::Variant;
 
 type Test = fn(&Ground) -> Result<()>;
 
-const TESTS: [(&str, Test); 9] = [
+const TESTS: [(&str, Test); 10] = [
     (
         "every_law_of_backends_holds",
         listings::every_law_of_backends_holds,
@@ -43,6 +44,10 @@ const TESTS: [(&str, Test); 9] = [
     (
         "t30_t32_whatever_was_damaged_is_repaired",
         damages::whatever_was_damaged,
+    ),
+    (
+        "what_is_invalid_goes_through_from_the_check_after_conntrack_became_liberal",
+        liberal::conntrack_that_is_made_liberal,
     ),
     (
         "t25_one_service_the_kernel_refuses_leaves_the_others_programmed",

@@ -54,10 +54,14 @@ fn main() -> Result<()> {
             trials.push(trial(&name, move || test(variant)));
         }
     }
-    let others: [(&str, LoneTest); 5] = [
+    let others: [(&str, LoneTest); 6] = [
         (
             "t12_where_iptables_cannot_be_used_nftables_goes_on_and_that_is_said",
             obstacles::lock_that_cannot_be_opened,
+        ),
+        (
+            "t12_where_iptables_cannot_go_on_nftables_does_and_nobody_else_is_blamed",
+            obstacles::lock_that_is_taken_away,
         ),
         (
             "t37_a_lock_that_somebody_holds_is_waited_for_and_told",
@@ -77,7 +81,7 @@ fn main() -> Result<()> {
         ),
     ];
     let others = others.map(|(name, test)| trial(name, test));
-    trials.extend::<[Trial; 5]>(others);
+    trials.extend::<[Trial; 6]>(others);
     let mut arguments = Arguments::from_args();
     // What they measure is time.
     arguments.test_threads = Some(1);

@@ -11,7 +11,7 @@ use rustix::fs::{FlockOperation, flock};
 use tests::network::{Connections, Kind};
 use xtables::Variant;
 
-use crate::manifests::endpoints;
+use crate::manifests::{endpoints, service};
 use crate::stage::{Place, SERVING, Stage};
 
 /// Between two connections of one client.
@@ -55,6 +55,54 @@ pub(crate) fn lock_that_cannot_be_opened() -> Result<()> {
     stage.expect_condition(FEATURES_HONOURED, "True")?;
     stage.expect_mode(Mode::Iptables)?;
     stage.expect_only(Place::Iptables(Variant::Legacy))?;
+    clients.finish_unharmed()
+}
+
+/// The same of a mode that was carried out until then: what it leaves in the kernel cannot be removed
+/// before the lock is there again. That is said; it is no damage that somebody has done, and it does
+/// not bring the mode back.
+pub(crate) fn lock_that_is_taken_away() -> Result<()> {
+    let stage = Stage::start(Variant::Legacy, Mode::Iptables)?;
+    let clients = Connections::start(&stage.ways()?, &[Kind::New, Kind::Kept], EVERY)?;
+    fs::remove_file(stage.lock()?)?;
+    fs::create_dir(stage.lock()?)?;
+    // Until something changes, nobody needs the lock.
+    stage.apply("another", &service("another", 250))?;
+    stage.apply("another-endpoints", &endpoints("another", &SERVING[..1]))?;
+    stage.expect_mode(Mode::Nftables)?;
+    let said = stage.expect_condition(FEATURES_HONOURED, "False")?;
+    ensure!(said.reason == MODE_NOT_HONOURED.name, "{said:?}");
+    for part in [
+        "nftables is used",
+        "rules of mode iptables are still there",
+        "xtables.lock",
+    ] {
+        ensure!(said.message.contains(part), "no {part:?} in {said:?}");
+    }
+    // Others go on using their tables, and it is not for long that nothing is tried again.
+    stage.set_others(Variant::Legacy, false)?;
+    stage.set_others(Variant::Legacy, true)?;
+    let rounds = || stage.agent()?.metric("signpost_rounds_total");
+    let before = rounds()?;
+    stage.agent()?.wait_for("periodic checks", |_| {
+        Ok((rounds()? > before + CHECKS).then_some(()))
+    })?;
+    stage.expect_mode(Mode::Nftables)?;
+    stage.apply("web-endpoints", &endpoints("web", &SERVING[..1]))?;
+    stage.expect_answers(&SERVING[..1])?;
+    stage.apply("web-endpoints", &endpoints("web", &SERVING))?;
+    stage.expect_answers(&SERVING)?;
+    // Both were there meanwhile: the one that goes on, and what is left of the other.
+    let places = [Place::Nftables, Place::Iptables(Variant::Legacy)];
+    ensure!(stage.places()? == places.into(), "{:?}", stage.places()?);
+
+    fs::remove_dir(stage.lock()?)?;
+    stage.expect_condition(FEATURES_HONOURED, "True")?;
+    stage.expect_mode(Mode::Iptables)?;
+    stage.expect_only(Place::Iptables(Variant::Legacy))?;
+    stage.expect_answers(&SERVING)?;
+    let drifts = stage.agent()?.metric("signpost_drift_total")?;
+    ensure!(drifts == 0.0, "{drifts} damages, of nobody's doing");
     clients.finish_unharmed()
 }
 

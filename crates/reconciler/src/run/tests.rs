@@ -12,7 +12,8 @@ use testkit::{
 };
 
 use super::{
-    Activity, Command, Desired, Inbox, Permission, Received, Reply, Resync, Settings, mailbox,
+    Activity, Command, Desired, Inbox, News, Permission, Received, Reply, Resync, Settings,
+    UnderWay, mailbox,
 };
 use crate::fake_clock::FakeClock;
 use crate::{Clock, Periods, Reason, Reconciler, Report, Stamps, Standing, run};
@@ -126,8 +127,10 @@ impl Story {
             story.settings,
             &mut inbox,
             &story.clock,
-            |report, _| {
-                reports.push(report);
+            |news| {
+                if let News::Report(report, _) = news {
+                    reports.push(report);
+                }
             },
         );
         reports
@@ -471,15 +474,26 @@ fn a_contest_ends_with_a_pause() {
 }
 
 #[test]
-fn a_running_round_is_reported_before_it_ends() {
-    let reports = Story::new().wants(0, web([8080])).until(1000);
-    let activities: Vec<Activity> = reports.iter().map(|report| report.activity).collect();
-    let since = FakeClock::new().wall_time();
-    let running = Activity::Running {
-        reason: Reason::Startup,
-        since,
+fn a_round_is_told_of_before_the_kernel_is_asked_anything_and_again_when_it_has_ended() {
+    let (clock, kernel) = (FakeClock::new(), FakeKernel::new());
+    let story = Story::new().wants(0, web([8080])).at(1000, Command::Stop);
+    let mut inbox = Script {
+        clock: clock.clone(),
+        commands: story.commands,
     };
-    assert_eq!(activities, [running, Activity::Waiting]);
+    let mut families = Reconciler::new(vec![kernel.backend(Family::Ipv4)]);
+    let mut told = Vec::new();
+    run(&mut families, SETTINGS, &mut inbox, &clock, |news| {
+        told.push(match news {
+            News::Began(under_way) => (Some(under_way), kernel.observations()),
+            News::Report(..) => (None, kernel.observations()),
+        });
+    });
+    let began = UnderWay {
+        reason: Reason::Startup,
+        since: FakeClock::new().wall_time(),
+    };
+    assert_eq!(told, [(Some(began), 0), (None, 1)]);
 }
 
 #[test]
@@ -504,17 +518,13 @@ fn the_loop_ends_when_nobody_is_left_to_tell_it_anything() {
     sender.send(command);
     let mut sender = Some(sender);
     let mut families = Reconciler::new(vec![kernel.backend(Family::Ipv4)]);
-    run(
-        &mut families,
-        SETTINGS,
-        &mut receiver,
-        &clock,
-        |report, _| {
-            if !report.finished.is_empty() {
-                sender = None;
-            }
-        },
-    );
+    run(&mut families, SETTINGS, &mut receiver, &clock, |news| {
+        if let News::Report(report, _) = news
+            && !report.finished.is_empty()
+        {
+            sender = None;
+        }
+    });
     assert_eq!(families.status()[0].standing(), Standing::Programmed);
     let service = ServiceKey::new("shop", "web");
     let programmed = families.status()[0].programmed.clone();

@@ -168,7 +168,7 @@ fn observe_legacy_traces(family: Family) -> Result<Ours, Box<dyn Error>> {
 }
 
 /// Whether the kernel has been built without what was asked for, or has not loaded it.
-fn is_unsupported(error: Option<&(dyn Error + 'static)>) -> bool {
+pub(super) fn is_unsupported(error: Option<&(dyn Error + 'static)>) -> bool {
     let error = error.and_then(|error| error.downcast_ref::<io::Error>());
     matches!(
         error.and_then(Errno::from_io_error),

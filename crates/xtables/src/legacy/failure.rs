@@ -1,15 +1,14 @@
 //! Why something did not succeed, and what to do.
 
 use std::error::Error;
-use std::io;
 
-use rustix::io::Errno;
 use thiserror::Error;
 
 use super::blob::Unreadable;
 use super::kernel::KernelError;
 use super::lock::LockError;
 use super::replacement::Obstacle;
+use crate::error::Doing;
 use crate::{Family, Fault};
 
 /// Why something did not succeed, and what to do.
@@ -39,40 +38,14 @@ pub(super) struct NotCarriedOver {
     source: KernelError,
 }
 
-/// Whether the cause passes by itself: something is short for a while, or a signal came.
-pub(super) fn passes(error: &io::Error) -> bool {
-    matches!(
-        Errno::from_io_error(error),
-        Some(
-            Errno::AGAIN
-                | Errno::INTR
-                | Errno::IO
-                | Errno::MFILE
-                | Errno::NFILE
-                | Errno::NOBUFS
-                | Errno::NOLCK
-                | Errno::NOMEM
-                | Errno::NOSPC
-        )
-    )
-}
-
 // === impl Failure ===
 
 impl Failure {
-    /// The kernel did not take a table.
+    /// The kernel did not take a table. ENOENT: a match or target that it does not have. EINVAL: one in
+    /// a place where it may not be. ELOOP: chains that lead in a circle.
     pub(super) fn refused(error: KernelError) -> Failure {
-        let fault = match Errno::from_io_error(&error.source) {
-            _ if passes(&error.source) => Fault::Passing,
-            Some(
-                Errno::PERM | Errno::ACCESS | Errno::NOPROTOOPT | Errno::OPNOTSUPP | Errno::NOSYS,
-            ) => Fault::Impossible,
-            // ENOENT: a match or target that it does not have. EINVAL: one in a place where it may
-            // not be. ELOOP: chains that lead in a circle.
-            _ => Fault::Refused,
-        };
         Failure {
-            fault,
+            fault: Fault::of(&error.source, Doing::Writing),
             source: error.into(),
         }
     }
@@ -127,12 +100,8 @@ impl Failure {
 impl From<KernelError> for Failure {
     /// The kernel could not be read.
     fn from(error: KernelError) -> Failure {
-        let fault = match passes(&error.source) {
-            true => Fault::Passing,
-            false => Fault::Impossible,
-        };
         Failure {
-            fault,
+            fault: Fault::of(&error.source, Doing::Reading),
             source: error.into(),
         }
     }
@@ -161,35 +130,6 @@ impl From<Damaged> for Failure {
         Failure {
             fault: Fault::Changed,
             source: error.into(),
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_is_short_for_a_while_passes_and_what_may_not_be_does_not() {
-        let read = |errno: Errno| {
-            let error = KernelError {
-                step: "read the entries of",
-                source: errno.into(),
-            };
-            Failure::from(error).fault
-        };
-        for errno in [
-            Errno::AGAIN,
-            Errno::INTR,
-            Errno::IO,
-            Errno::MFILE,
-            Errno::NFILE,
-            Errno::NOMEM,
-        ] {
-            assert_eq!(read(errno), Fault::Passing, "{errno}");
-        }
-        for errno in [Errno::PERM, Errno::NOENT, Errno::NOPROTOOPT] {
-            assert_eq!(read(errno), Fault::Impossible, "{errno}");
         }
     }
 }

@@ -13,13 +13,15 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 use thiserror::Error;
 
-use super::failure::passes;
+#[cfg(test)]
+use super::layout::REPLACE;
 use super::layout::{
-    ADD_COUNTERS, COUNTERS, GET_ENTRIES, HOOKS, INFO, REPLACE, REPLACE_COUNTERS_NUMBER, TABLE_NAME,
+    ADD_COUNTERS, COUNTERS, GET_ENTRIES, HOOKS, INFO, REPLACE_COUNTERS_NUMBER, TABLE_NAME,
     read_u32, write,
 };
 use super::socket_option;
-use crate::Family;
+use crate::error::Doing;
+use crate::{Family, Fault};
 
 /// How often a table is read anew because somebody replaced it between the question for its size and
 /// that for its entries.
@@ -242,13 +244,17 @@ fn commit_persistently(mut commit: impl FnMut() -> io::Result<()>) -> io::Result
     let mut attempt = 1;
     loop {
         match commit() {
-            Err(error) if passes(&error) && attempt < COUNTERS_ATTEMPTS => {
+            Err(error) if attempt < COUNTERS_ATTEMPTS && passes(&error) => {
                 attempt += 1;
                 thread::sleep(COUNTERS_PAUSE);
             }
             outcome => return outcome,
         }
     }
+}
+
+fn passes(error: &io::Error) -> bool {
+    Fault::of(error, Doing::Writing) == Fault::Passing
 }
 
 // === impl KernelError ===
@@ -335,10 +341,6 @@ impl Replacement {
         }
         write(header, REPLACE_COUNTERS_NUMBER, &before.to_ne_bytes());
     }
-
-    pub(crate) fn entries(&self) -> &[u8] {
-        self.argument.get(REPLACE..).unwrap_or_default()
-    }
 }
 
 #[cfg(test)]
@@ -348,6 +350,13 @@ impl Snapshot {
         let mut argument = vec![0; GET_ENTRIES];
         argument.extend_from_slice(entries);
         Snapshot { info, argument }
+    }
+}
+
+#[cfg(test)]
+impl Replacement {
+    pub(super) fn entries(&self) -> &[u8] {
+        self.argument.get(REPLACE..).unwrap_or_default()
     }
 }
 

@@ -12,8 +12,8 @@ use rustix::fs::{FlockOperation, Mode, OFlags, flock, fstat, major, minor, open}
 use rustix::io::Errno;
 use thiserror::Error;
 
-use super::failure::passes;
 use crate::Fault;
+use crate::error::Doing;
 
 /// Between the first two attempts. iptables holds the lock for a few milliseconds.
 const FIRST_PAUSE: Duration = Duration::from_millis(1);
@@ -150,10 +150,9 @@ impl LockError {
     pub(super) fn fault(&self) -> Fault {
         match self {
             LockError::Held { .. } => Fault::Passing,
-            LockError::Open { source, .. } | LockError::Lock { source, .. } if passes(source) => {
-                Fault::Passing
+            LockError::Open { source, .. } | LockError::Lock { source, .. } => {
+                Fault::of(source, Doing::Opening)
             }
-            LockError::Open { .. } | LockError::Lock { .. } => Fault::Impossible,
         }
     }
 }

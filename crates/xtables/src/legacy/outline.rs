@@ -3,6 +3,8 @@
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
 use super::blob::{Chain, Kind, Table, To};
+use super::replacement::Plan;
+use crate::Rule;
 
 /// Our chains by name, how many rules each has and where these lead, and which rules of the kernel's
 /// chains lead to them, in order. What rules ask, and what modules do with packets, is not in it.
@@ -27,48 +29,101 @@ impl Outline {
     pub(super) fn of(table: &Table<'_>, prefix: &str) -> Outline {
         let mut outline = Outline::NOTHING;
         for chain in &table.chains {
-            let digest = match chain.kind {
-                Kind::Named(name) if chain.begins_with(prefix) => Some(digest(table, chain, name)),
-                Kind::Named(_) => None,
-                Kind::Hook(hook) => digest_of_entries(table, chain, hook, prefix),
-            };
-            if let Some(digest) = digest {
-                outline.chains += 1;
-                outline.digest = outline.digest.wrapping_add(digest);
-            }
+            outline.add(digest_of(table, chain, prefix));
         }
         outline
     }
+
+    /// That of what `plan` makes of `table`, whose outline this is. Costs a look at each chain that
+    /// changes, before and after.
+    pub(super) fn after(mut self, table: &Table<'_>, plan: &Plan<'_>, prefix: &str) -> Outline {
+        for chain in &table.chains {
+            let changes = match chain.kind {
+                Kind::Named(name) => plan.named.contains_key(name),
+                Kind::Hook(hook) => plan.hooks.contains_key(&hook),
+            };
+            if changes {
+                self.take_away(digest_of(table, chain, prefix));
+            }
+        }
+        for (name, rules) in &plan.named {
+            let rules = rules.filter(|_| name.starts_with(prefix.as_bytes()));
+            self.add(rules.map(|rules| digest(name, rules.len(), jumps(rules))));
+        }
+        for (hook, rules) in &plan.hooks {
+            let targets = rules.iter().filter_map(target_of);
+            let ours = targets.filter(|target| target.starts_with(prefix.as_bytes()));
+            self.add(digest_of_entries(*hook, ours.map(Some)));
+        }
+        self
+    }
+
+    /// `None` is a chain in which nothing is ours.
+    fn add(&mut self, digest: Option<u64>) {
+        self.chains += u32::from(digest.is_some());
+        self.digest = self.digest.wrapping_add(digest.unwrap_or_default());
+    }
+
+    fn take_away(&mut self, digest: Option<u64>) {
+        self.chains -= u32::from(digest.is_some());
+        self.digest = self.digest.wrapping_sub(digest.unwrap_or_default());
+    }
 }
 
-fn digest(table: &Table<'_>, chain: &Chain<'_>, name: &[u8]) -> u64 {
+/// What `chain` says; `None` where nothing in it is ours.
+fn digest_of(table: &Table<'_>, chain: &Chain<'_>, prefix: &str) -> Option<u64> {
+    let (first, length) = (chain.rules.start, chain.rules.len());
+    let leading = table.jumps(chain.rules.clone()).iter();
+    match chain.kind {
+        Kind::Named(name) if chain.begins_with(prefix) => {
+            let jumps = leading.map(|jump| (jump.entry - first, target(table, jump.to)));
+            Some(digest(name, length, jumps))
+        }
+        Kind::Named(_) => None,
+        Kind::Hook(hook) => {
+            let ours = leading.filter(|jump| table.leads_to_prefix(jump.entry, prefix));
+            digest_of_entries(hook, ours.map(|jump| target(table, jump.to)))
+        }
+    }
+}
+
+/// Of a chain with so many rules, of which those at these places lead to these chains.
+fn digest<'a>(
+    name: &[u8],
+    length: usize,
+    jumps: impl Iterator<Item = (usize, Option<&'a [u8]>)>,
+) -> u64 {
     let mut hasher = DefaultHasher::new();
     name.hash(&mut hasher);
-    chain.rules.len().hash(&mut hasher);
-    for jump in table.jumps(chain.rules.clone()) {
-        (jump.entry - chain.rules.start).hash(&mut hasher);
-        target(table, jump.to).hash(&mut hasher);
+    length.hash(&mut hasher);
+    for jump in jumps {
+        jump.hash(&mut hasher);
     }
     hasher.finish()
 }
 
-/// Of a chain of the kernel; `None` where no rule in it is ours.
-fn digest_of_entries(
-    table: &Table<'_>,
-    chain: &Chain<'_>,
+/// Of a chain of the kernel from which rules lead to these chains of ours; `None` where none does.
+fn digest_of_entries<'a>(
     hook: usize,
-    prefix: &str,
+    targets: impl Iterator<Item = Option<&'a [u8]>>,
 ) -> Option<u64> {
+    let mut targets = targets.peekable();
+    targets.peek()?;
     let mut hasher = DefaultHasher::new();
-    let mut is_entered = false;
     hook.hash(&mut hasher);
-    for jump in table.jumps(chain.rules.clone()) {
-        if table.leads_to_prefix(jump.entry, prefix) {
-            is_entered = true;
-            target(table, jump.to).hash(&mut hasher);
-        }
+    for target in targets {
+        target.hash(&mut hasher);
     }
-    is_entered.then(|| hasher.finish())
+    Some(hasher.finish())
+}
+
+fn jumps(rules: &[Rule]) -> impl Iterator<Item = (usize, Option<&[u8]>)> {
+    let targets = rules.iter().map(target_of).enumerate();
+    targets.filter(|(_, target)| target.is_some())
+}
+
+fn target_of(rule: &Rule) -> Option<&[u8]> {
+    rule.leads_to().map(|chain| chain.as_bytes())
 }
 
 /// The name of the chain that is meant.

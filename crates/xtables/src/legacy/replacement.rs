@@ -35,12 +35,14 @@ pub(super) enum Obstacle {
 }
 
 /// What some changes together make of a table.
-#[derive(Debug, Default)]
-struct Plan<'a> {
+#[derive(Debug)]
+pub(super) struct Plan<'a> {
+    /// The chains that the table has, by name, each with its place in [`Table::chains`].
+    old: Vec<(&'a [u8], usize)>,
     /// Chains that come to be, or change; `None` for those that go.
-    named: BTreeMap<&'a [u8], Option<&'a [Rule]>>,
+    pub(super) named: BTreeMap<&'a [u8], Option<&'a [Rule]>>,
     /// Our rules in the chain of each hook that gets others.
-    hooks: BTreeMap<usize, &'a [Rule]>,
+    pub(super) hooks: BTreeMap<usize, &'a [Rule]>,
 }
 
 /// A chain of the table that comes to be.
@@ -70,21 +72,16 @@ struct Build<'a> {
     jumps: Vec<(usize, usize)>,
 }
 
-/// The table with `changes` made one after the other. Entries that stay do so byte for byte, but for
+/// The table as `plan`, which was made for it, says. Entries that stay do so byte for byte, but for
 /// where they lead; a rule of ours that its chain had before keeps its counters.
 pub(super) fn compile_replacement(
     table: &Table<'_>,
     info: &Info,
-    changes: &[TableChange],
+    plan: &Plan<'_>,
     family: Family,
     prefix: &str,
 ) -> Result<Replacement, Obstacle> {
-    let mut old: Vec<(&[u8], usize)> = table.chains.iter().enumerate().filter_map(named).collect();
-    old.sort_unstable();
-    let plan = Plan::compile(changes, info, |name| {
-        old.binary_search_by_key(&name, |(name, _)| name).is_ok()
-    })?;
-    let chains = plan.successors(&old);
+    let chains = plan.successors();
     let mut places = vec![None; table.chains.len()];
     for (place, chain) in chains.iter().enumerate() {
         if let Some(before) = chain.before {
@@ -160,12 +157,20 @@ fn text(name: &[u8]) -> String {
 // === impl Plan ===
 
 impl<'a> Plan<'a> {
-    fn compile(
-        changes: &'a [TableChange],
+    /// `changes`, made to `table` one after the other.
+    pub(super) fn compile(
+        table: &Table<'a>,
         info: &Info,
-        is_there: impl Fn(&[u8]) -> bool,
+        changes: &'a [TableChange],
     ) -> Result<Plan<'a>, Obstacle> {
-        let mut plan = Plan::default();
+        let mut old: Vec<(&[u8], usize)> =
+            table.chains.iter().enumerate().filter_map(named).collect();
+        old.sort_unstable();
+        let mut plan = Plan {
+            old,
+            named: BTreeMap::new(),
+            hooks: BTreeMap::new(),
+        };
         for change in changes {
             for (name, rules) in &change.chains {
                 plan.named.insert(name.as_bytes(), Some(rules));
@@ -179,7 +184,7 @@ impl<'a> Plan<'a> {
             }
             for name in &change.removed {
                 let bytes = name.as_bytes();
-                let is_there = is_there(bytes);
+                let is_there = plan.place_of(bytes).is_some();
                 match plan.named.get(bytes) {
                     Some(None) => return Err(Obstacle::Absent(name.to_string())),
                     None if !is_there => return Err(Obstacle::Absent(name.to_string())),
@@ -191,9 +196,15 @@ impl<'a> Plan<'a> {
         Ok(plan)
     }
 
+    /// Where the table has the chain of this name, if it has.
+    fn place_of(&self, name: &[u8]) -> Option<usize> {
+        let found = self.old.binary_search_by_key(&name, |(name, _)| name);
+        found.ok().map(|at| self.old[at].1)
+    }
+
     /// The chains that there will be, by name: iptables takes those of its tables to be sorted.
-    fn successors(&self, old: &[(&'a [u8], usize)]) -> Vec<Successor<'a>> {
-        let stay = old.iter().filter_map(|(name, place)| {
+    fn successors(&self) -> Vec<Successor<'a>> {
+        let stay = self.old.iter().filter_map(|(name, place)| {
             let rules = match self.named.get(name) {
                 None => None,
                 Some(Some(rules)) => Some(*rules),
@@ -207,8 +218,8 @@ impl<'a> Plan<'a> {
             })
         });
         let come = self.named.iter().filter_map(|(name, rules)| {
-            let before = old.binary_search_by_key(name, |(name, _)| name);
-            before.is_err().then_some(Successor {
+            let comes = self.place_of(name).is_none();
+            comes.then_some(Successor {
                 name,
                 before: None,
                 rules: Some((*rules)?),

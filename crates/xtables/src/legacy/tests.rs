@@ -73,8 +73,10 @@ impl Made {
         changes: &[TableChange],
     ) -> Result<(Made, Vec<Option<u32>>), Obstacle> {
         let table = self.parse().expect("it can be read");
-        let made = compile_replacement(&table, &self.info, changes, self.family, prefix)?;
+        let plan = Plan::compile(&table, &self.info, changes)?;
+        let made = compile_replacement(&table, &self.info, &plan, self.family, prefix)?;
         let (info, entries) = (made.info, made.entries().to_vec());
+        let outline = Outline::of(&table, prefix).after(&table, &plan, prefix);
         assert_eq!(info.size as usize, entries.len());
         let family = self.family;
         let before = made.before;
@@ -83,6 +85,8 @@ impl Made {
             info,
             entries,
         };
+        let found = Outline::of(&made.parse().expect("it can be read"), prefix);
+        assert_eq!(found, outline, "what is left is what will be found");
         Ok((made, before))
     }
 
@@ -537,7 +541,11 @@ proptest! {
         }
         if let Ok(table) = made.parse() {
             let _ = held(&table, family, OURS);
-            let _ = compile_replacement(&table, &made.info, &[ours], family, OURS);
+            let changes = [ours];
+            if let Ok(plan) = Plan::compile(&table, &made.info, &changes) {
+                let _ = compile_replacement(&table, &made.info, &plan, family, OURS);
+                let _ = Outline::of(&table, OURS).after(&table, &plan, OURS);
+            }
         }
     }
 }

@@ -1,10 +1,13 @@
 //! What to do about what the kernel, or the way to it, refused.
 
+use std::io;
+
 use netlink::nf_tables::{Expression, Extension, ExtensionKind, Operation, Transaction};
 use netlink::{CommitError, ObserveError, Refusal};
 use rustix::io::Errno;
 
 use crate::Fault;
+use crate::error::Doing;
 
 /// What to do about a transaction that did not take effect.
 pub(super) fn of_writing(error: &CommitError, transaction: &Transaction) -> Fault {
@@ -20,8 +23,7 @@ pub(super) fn of_writing(error: &CommitError, transaction: &Transaction) -> Faul
         (Some(Errno::NOENT), Some(Operation::AddChain(chain))) if chain.hook.is_some() => {
             Fault::Impossible
         }
-        (Some(errno), _) => of_errno(errno),
-        (None, _) => Fault::Refused,
+        _ => of(source, Doing::Writing),
     }
 }
 
@@ -32,21 +34,14 @@ pub(super) fn of_reading(error: &ObserveError) -> Fault {
         ObserveError::Socket { .. } | ObserveError::Foreign { .. } => return Fault::Changed,
         ObserveError::Refused { source, .. } => source,
     };
-    match Errno::from_io_error(source) {
-        // What is asked is well formed: EINVAL is how a kernel says that it has no nf_tables
-        // (nfnetlink_rcv_msg in net/netfilter/nfnetlink.c).
-        Some(Errno::INVAL) => Fault::Impossible,
-        Some(errno) => of_errno(errno),
-        None => Fault::Changed,
-    }
+    of(source, Doing::Reading)
 }
 
-fn of_errno(errno: Errno) -> Fault {
-    match errno {
-        Errno::NOENT | Errno::EXIST | Errno::NOTEMPTY => Fault::Changed,
-        Errno::BUSY | Errno::AGAIN | Errno::INTR | Errno::NOMEM | Errno::NOBUFS => Fault::Passing,
-        Errno::PERM | Errno::ACCESS | Errno::OPNOTSUPP | Errno::PROTONOSUPPORT => Fault::Impossible,
-        _ => Fault::Refused,
+fn of(source: &io::Error, doing: Doing) -> Fault {
+    match Errno::from_io_error(source) {
+        // What is asked for by name has come or gone.
+        Some(Errno::NOENT | Errno::EXIST | Errno::NOTEMPTY) => Fault::Changed,
+        _ => Fault::of(source, doing),
     }
 }
 
@@ -103,8 +98,6 @@ fn operation_at(at: Refusal, transaction: &Transaction) -> Option<&Operation> {
 
 #[cfg(test)]
 mod tests {
-    use std::io;
-
     use netlink::nf_tables::Family;
 
     use super::*;
@@ -185,7 +178,9 @@ mod tests {
             let source = errno.into();
             of_reading(&ObserveError::Refused { what, source })
         };
+        // As nfnetlink_rcv_msg says that there is no such subsystem (net/netfilter/nfnetlink.c).
         assert_eq!(of(Errno::INVAL), Fault::Impossible);
+        assert_eq!(of(Errno::NOENT), Fault::Changed);
         assert_eq!(of(Errno::NOBUFS), Fault::Passing);
         let unsteady = ObserveError::Unsteady { what: "rules" };
         assert_eq!(of_reading(&unsteady), Fault::Passing);

@@ -1,0 +1,211 @@
+//! The loop's thread, and who is told what it does.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
+
+use ::conntrack::Feed;
+use backend::Recovery;
+use dataplane::Family;
+use reconciler::{
+    Clock, Domain, Mailbox, News, Outcome, Periods, Permission, Reason, Reconciler, Report, Round,
+    Settings,
+};
+use runtime::Heartbeat;
+use tracing::{debug, info, warn};
+
+use crate::board::{Board, Carriage};
+use crate::conntrack;
+use crate::health_proxy::ProxyHealth;
+use crate::mechanism::Mechanisms;
+use crate::metrics::{AgentMetrics, ChangeCounts};
+
+/// From how long on a round is worth a line whatever it was for: a fast one for a change is what this
+/// process does all day, up to a hundred times a second, and writing a line can block.
+const SLOW: Duration = Duration::from_secs(1);
+/// How often in a row a cause that passes must have made rounds fail for that to be worth a line.
+const WORTH_TELLING: u32 = 4;
+
+/// Who wants to know at once what the loop has done.
+pub(super) struct Followed {
+    pub(super) metrics: AgentMetrics,
+    pub(super) changes: ChangeCounts,
+    pub(super) proxy: ProxyHealth,
+}
+
+/// What a round is worth in the log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Worth {
+    /// Somebody should do something about it.
+    Warning,
+    /// Whoever reads the log later wants to know.
+    Line,
+    /// Only who looks for something.
+    Detail,
+}
+
+/// The loop's thread.
+pub(super) fn reconcile(
+    backends: [Mechanisms; 2],
+    mut inbox: Mailbox,
+    board: Arc<Board>,
+    connections: Feed,
+    followed: Followed,
+    heartbeat: Heartbeat,
+) {
+    let mut reconciler = Reconciler::new(backends.into());
+    let settings = Settings {
+        periods: Periods {
+            min_sync_period: Duration::ZERO,
+            sync_period: Duration::from_secs(30),
+        },
+        permission: Permission::Active,
+    };
+    reconciler::run(
+        &mut reconciler,
+        settings,
+        &mut inbox,
+        &SystemClock,
+        |news| {
+            let (report, domains) = match news {
+                News::Began(under_way) => {
+                    heartbeat.busy();
+                    followed.changes.began();
+                    followed.proxy.began();
+                    board.post_under_way(under_way);
+                    return;
+                }
+                News::Report(report, domains) => (report, domains),
+            };
+            heartbeat.idle();
+            let carriages: BTreeMap<_, _> = domains
+                .iter()
+                .filter(|domain| concerns(&report, domain.family()))
+                .map(|domain| (domain.family(), carriage(domain)))
+                .collect();
+            for round in &report.finished {
+                let carriage = carriages.get(&round.family);
+                let wanted = carriage.and_then(|carriage| carriage.standing.wanted);
+                let family = report.families.iter().find(|f| f.family == round.family);
+                let failing = family.and_then(|family| family.failing.as_ref());
+                log_round(round, failing.map_or(0, |failing| failing.rounds));
+                followed.metrics.finished(round, wanted.unwrap_or_default());
+            }
+            for latency in &report.latencies {
+                followed.metrics.arrived(latency);
+            }
+            followed.changes.reported(&report);
+            followed.proxy.reported(&report);
+            conntrack::post(&connections, &report);
+            board.post_report(report, carriages, Instant::now());
+        },
+    );
+}
+
+/// Whether anything of `family` may have changed before `report`. Without a round, all may have been
+/// removed.
+fn concerns(report: &Report, family: Family) -> bool {
+    let mut finished = report.finished.iter();
+    report.finished.is_empty() || finished.any(|round| round.family == family)
+}
+
+fn carriage(domain: &Domain<Mechanisms>) -> Carriage {
+    Carriage {
+        held: domain.believed().map(|believed| believed.rules.clone()),
+        standing: domain.backend().standing(),
+    }
+}
+
+/// `failures` of them in a row, this one included.
+fn log_round(round: &Round, failures: u32) {
+    match worth(round, failures) {
+        Worth::Warning => warn!("{round}"),
+        Worth::Line => info!("{round}"),
+        Worth::Detail => debug!("{round}"),
+    }
+}
+
+fn worth(round: &Round, failures: u32) -> Worth {
+    match &round.outcome {
+        Outcome::Unchanged => Worth::Detail,
+        Outcome::Committed if round.reason == Reason::Changed && round.took < SLOW => Worth::Detail,
+        Outcome::Committed => Worth::Line,
+        // A kernel that is busy is no longer so when this is read (kubernetes#122604).
+        Outcome::Failed(failure)
+            if failure.recovery == Recovery::Retry && failures < WORTH_TELLING =>
+        {
+            Worth::Detail
+        }
+        Outcome::Failed(_) => Worth::Warning,
+    }
+}
+
+/// The machine's clocks.
+struct SystemClock;
+
+impl Clock for SystemClock {
+    fn now(&self) -> Instant {
+        Instant::now()
+    }
+
+    fn wall_time(&self) -> SystemTime {
+        SystemTime::now()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use backend::Size;
+    use reconciler::{Failure, Phases};
+
+    use super::*;
+
+    fn round(reason: Reason, took: Duration, outcome: Outcome) -> Round {
+        Round {
+            family: Family::Ipv4,
+            number: 2,
+            reason,
+            started: SystemTime::UNIX_EPOCH,
+            took,
+            ended: Instant::now(),
+            phases: Phases::default(),
+            size: Size::default(),
+            transactions: 1,
+            damage: None,
+            outcome,
+            quarantined: Vec::new(),
+            shortcomings: Arc::new([]),
+        }
+    }
+
+    /// A hundred changes a second are no lines; what a person looks for afterwards is there.
+    #[test]
+    fn only_fast_rounds_for_changes_are_left_out_of_the_log() {
+        let fast = Duration::from_millis(4);
+        let committed = |reason, took| worth(&round(reason, took, Outcome::Committed), 0);
+        assert_eq!(committed(Reason::Changed, fast), Worth::Detail);
+        assert_eq!(committed(Reason::Changed, SLOW), Worth::Line);
+        for reason in [
+            Reason::Startup,
+            Reason::Drift,
+            Reason::Retry,
+            Reason::Requested,
+        ] {
+            assert_eq!(committed(reason, fast), Worth::Line, "{reason}");
+        }
+        let unchanged = round(Reason::Timer, SLOW, Outcome::Unchanged);
+        assert_eq!(worth(&unchanged, 0), Worth::Detail);
+    }
+
+    #[test]
+    fn a_failure_is_a_warning_and_one_that_passes_once_it_does_not_pass() {
+        let failed = |recovery, failures| {
+            let error = "no such device".to_owned();
+            let outcome = Outcome::Failed(Failure { error, recovery });
+            worth(&round(Reason::Changed, Duration::ZERO, outcome), failures)
+        };
+        assert_eq!(failed(Recovery::Halt, 1), Worth::Warning);
+        assert_eq!(failed(Recovery::Retry, WORTH_TELLING - 1), Worth::Detail);
+        assert_eq!(failed(Recovery::Retry, WORTH_TELLING), Worth::Warning);
+    }
+}
