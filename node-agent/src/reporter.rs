@@ -72,6 +72,7 @@ pub(crate) async fn compose(board: Arc<Board>, readiness: Check, kernel: String,
     let (mut duty, mut sight) = (board.duty(), board.sight());
     let mut variants = board.variants();
     let mut status_now = Arc::<NodeProxyStatus>::default();
+    let mut earliest = Deadline::now();
     // What was posted before this began to listen is news, too.
     view.mark_changed();
     loop {
@@ -86,6 +87,11 @@ pub(crate) async fn compose(board: Arc<Board>, readiness: Check, kernel: String,
             changed = sight.changed() => if changed.is_err() { return },
             changed = variants.changed() => if changed.is_err() { return },
             () = tokio::time::sleep(LOOKED_AT) => {}
+        }
+        // Cancel safe: neither arm holds anything, and what changes meanwhile is seen after it.
+        tokio::select! {
+            () = stop.stopped() => return,
+            () = sleep_until(earliest) => {}
         }
         let view = view.borrow_and_update().clone();
         let report = report.borrow_and_update().clone();
@@ -111,11 +117,7 @@ pub(crate) async fn compose(board: Arc<Board>, readiness: Check, kernel: String,
         status_now = Arc::new(status(&facts, &status_now, Timestamp::now()));
         readiness.report(readiness_of(&status_now));
         board.post_status(Arc::clone(&status_now));
-        // Cancel safe: neither arm holds anything, and what changes meanwhile is seen after it.
-        tokio::select! {
-            () = stop.stopped() => return,
-            () = tokio::time::sleep(COMPOSED) => {}
-        }
+        earliest = Deadline::now() + COMPOSED;
     }
 }
 
