@@ -47,6 +47,8 @@ pub(crate) fn nearly_full(stage: &Stage) -> Result<()> {
     );
     if nearly_full {
         wait_for("the table to be said to be nearly full", SAID, || {
+            // Or its flow would end by itself.
+            client.ask()?;
             let said = agent.condition("ConntrackPressure")?;
             Ok(said.filter(|said| said.status == "True" && said.reason == "TableFilling"))
         })?;
