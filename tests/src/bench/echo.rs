@@ -41,6 +41,8 @@ impl Servers {
         let anywhere = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), TARGET);
         let (tcp, udp) = inside.enter(|| {
             let tcp = Socket::new(Domain::IPV4, Type::STREAM, None)?;
+            // Connections of the round before are still in TIME_WAIT.
+            tcp.set_reuse_address(true)?;
             tcp.bind(&anywhere.into())?;
             tcp.listen(WAITING)?;
             tcp.set_read_timeout(Some(PAUSE))?;
