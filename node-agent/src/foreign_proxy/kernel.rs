@@ -5,7 +5,6 @@ use std::fs;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
-use std::thread;
 use std::time::Duration;
 
 use dataplane::Family;
@@ -151,10 +150,6 @@ pub(crate) fn commit_table_removal(family: Family) -> Result<(), RemoveError> {
     commit(&mut socket, family, TABLE, &removal)
 }
 
-/// How long a packet may take through the chains that it was led into. From those that are under way,
-/// nf_tables hides one transaction (the rules of two generations are kept), and not the next.
-const PASSED_THROUGH: Duration = Duration::from_millis(50);
-
 /// Removes the chains of mode iptables that are kube-proxy's alone, of one family. First the rules
 /// that lead there, in one transaction a table; what is left then is part of no packet's way.
 pub(crate) fn commit_chains_removal(family: Family) -> Result<(), RemoveError> {
@@ -168,7 +163,6 @@ pub(crate) fn commit_chains_removal(family: Family) -> Result<(), RemoveError> {
         };
         entries.operations = jumps.into_iter().map(delete).collect();
         commit(&mut socket, family, table, &entries)?;
-        thread::sleep(PASSED_THROUGH);
 
         let chains = observe_chains(&mut socket, family, table).map_err(RemoveError::Look)?;
         // All are emptied before the first is removed: they lead to one another.
