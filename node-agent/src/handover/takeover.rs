@@ -6,6 +6,7 @@ use crds::condition::{self, Status, status_of};
 use crds::profile::mechanism::Mode;
 use dataplane::Family;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use reconciler::{Activity, Report};
 use runtime::chain;
 use tokio::time::{Instant, sleep, timeout};
 
@@ -81,10 +82,17 @@ impl Server {
             caller.say(text).await;
             return Err(Ending::Refused);
         }
-        let mut status = self.board.status();
+        let (mut report, mut status) = (self.board.report(), self.board.status());
         self.board.post_duty(Duty::Serving);
-        let ready = status
-            .wait_for(|status| status_of(&status.conditions, condition::READY) == Status::True);
+        let ready = async {
+            // A status is composed some time after what it tells of: Ready may still be that of before
+            // the handback.
+            let programmed = report.wait_for(|report| report.as_deref().is_some_and(is_programmed));
+            drop(programmed.await);
+            let ready = status
+                .wait_for(|status| status_of(&status.conditions, condition::READY) == Status::True);
+            drop(ready.await);
+        };
         if timeout(PROGRAMMED_WITHIN, ready).await.is_ok() {
             let text = "this node's Services are programmed again";
             caller.say(text).await;
@@ -161,6 +169,12 @@ impl Server {
         let status = self.board.status().borrow().clone();
         describe(&status.conditions, condition::READY)
     }
+}
+
+/// Whether our rules are in the kernel, and meant to be there.
+fn is_programmed(report: &Report) -> bool {
+    let mut families = report.families.iter();
+    report.activity != Activity::Withdrawn && families.all(|family| family.programmed.is_some())
 }
 
 /// One of the conditions, in words.
