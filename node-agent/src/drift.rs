@@ -154,7 +154,7 @@ impl Source for backend_iptables::Disturbances {
     }
 
     fn receive(&mut self) -> io::Result<Overheard> {
-        let disturbance = self.receive(None)?;
+        let disturbance = self.receive()?;
         Ok(disturbance.map_or(Overheard::Nothing, Overheard::Disturbance))
     }
 }

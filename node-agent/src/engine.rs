@@ -1,5 +1,6 @@
 //! From what sources deliver to what is wanted of the kernel: a state machine without I/O.
 
+mod account;
 mod tell;
 mod view;
 
@@ -11,8 +12,7 @@ use std::time::{Duration, Instant, SystemTime};
 use catalog::{Catalog, Dirty, NodeStanding, Trigger};
 use crds::{ConfigHash, EffectiveConfig};
 use dataplane::{
-    Config, Dataplane, FrontendKey, Node, ObjectKind, ObjectName, Rejection, ServiceKey,
-    ServiceRules, Target, compile,
+    Config, Dataplane, FrontendKey, Node, Rejection, ServiceKey, ServiceRules, compile,
 };
 use reconciler::{Desired, Stamps};
 
@@ -351,65 +351,6 @@ impl Engine {
         }
         changed
     }
-
-    /// Keeps what is told about Services in step with one that changed.
-    fn account(
-        &mut self,
-        key: &ServiceKey,
-        before: Option<&ServiceRules>,
-        after: Option<Arc<ServiceRules>>,
-    ) {
-        self.endpoints -= before.map_or(0, endpoints);
-        self.endpoints += after.as_deref().map_or(0, endpoints);
-        let frontends = [before, after.as_deref()];
-        for (frontend, _) in frontends.into_iter().flatten().flat_map(|r| &r.frontends) {
-            let claims = self.dataplane.frontends().get(frontend);
-            if claims.is_some_and(|claims| claims.losers().next().is_some()) {
-                self.contested.insert(*frontend);
-                // Who has it, and who has not, may be another.
-                self.rejections_changed = true;
-            } else {
-                self.rejections_changed |= self.contested.remove(frontend);
-            }
-        }
-        let [rejected_before, rejected] = frontends.map(|rules| rules.map(|r| &r.rejections[..]));
-        self.rejections_changed |=
-            rejected_before.unwrap_or_default() != rejected.unwrap_or_default();
-        match after {
-            Some(rules) if !rules.rejections.is_empty() => {
-                self.rejected.insert(key.clone(), rules);
-            }
-            _ => drop(self.rejected.remove(key)),
-        }
-    }
-
-    fn list_rejections(&self) -> Arc<[Rejection]> {
-        let of_rules = self.rejected.values().flat_map(|rules| &rules.rejections);
-        let contested = self.contested.iter().flat_map(|key| {
-            let claims = self.dataplane.frontends().get(key);
-            claims.into_iter().flat_map(move |claims| {
-                let (winner, _) = claims.winner();
-                claims.losers().map(move |(loser, frontend)| Rejection {
-                    object: ObjectName {
-                        kind: ObjectKind::Service,
-                        namespace: Arc::clone(&loser.namespace),
-                        name: Arc::clone(&loser.name),
-                    },
-                    field: frontend.kind.field().to_owned(),
-                    message: format!("{key} is served for Service {winner}, which has it too"),
-                })
-            })
-        });
-        let mut rejections: Vec<Rejection> = self
-            .catalog
-            .rejections()
-            .cloned()
-            .chain(of_rules.cloned())
-            .chain(contested)
-            .collect();
-        rejections.sort();
-        rejections.into()
-    }
 }
 
 /// The times somebody caused what changed, those before this process left out.
@@ -422,14 +363,6 @@ fn triggers(dirty: &Dirty) -> Vec<SystemTime> {
             Trigger::Untimed | Trigger::Bootstrap => None,
         })
         .collect()
-}
-
-fn endpoints(rules: &ServiceRules) -> usize {
-    let mut targets: BTreeSet<Target> = BTreeSet::new();
-    for (_, frontend) in &rules.frontends {
-        targets.extend(frontend.cluster.iter().chain(&*frontend.local));
-    }
-    targets.len()
 }
 
 // === impl SourceHealth ===

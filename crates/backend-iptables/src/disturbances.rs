@@ -52,14 +52,15 @@ impl Disturbances {
         self.listener.as_ref().map(Listener::interruption)
     }
 
-    /// Waits about this long at most for others to touch our chains, or to let go of the lock that a
-    /// change has waited for in vain; without a limit until something is told, when it listens.
-    pub fn receive(&mut self, wait: Option<Duration>) -> io::Result<Option<Disturbance>> {
+    /// Waits for others to touch our chains, or to let go of the lock that a change has waited for in
+    /// vain: where it listens, until something is told or it is interrupted; else for a quarter of a
+    /// second.
+    pub fn receive(&mut self) -> io::Result<Option<Disturbance>> {
         let Some(listener) = &mut self.listener else {
-            thread::sleep(wait.unwrap_or(POLL).min(POLL));
+            thread::sleep(POLL);
             return Ok(self.notice());
         };
-        let heard = listener.receive(wait)?;
+        let heard = listener.receive(None)?;
         let disturbances = heard.into_iter().filter_map(disturbance);
         Ok(disturbances.reduce(|mut earlier, later| {
             earlier.merge(later);

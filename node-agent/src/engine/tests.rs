@@ -40,6 +40,13 @@ impl Story {
         self
     }
 
+    /// The same, where nobody says what this node is to do.
+    fn by_defaults() -> Story {
+        let mut story = Story::new(Silence::IsAnAnswer).listed();
+        story.apply(Delivery::Configuration(None));
+        story
+    }
+
     fn deliver<T>(&mut self, event: Event<T>)
     where
         Change: From<Event<T>>,
@@ -175,8 +182,7 @@ fn a_configuration_is_made_once_and_goes_by_the_name_it_was_given() {
 
 #[test]
 fn a_change_compiles_its_own_service_and_shares_the_others() {
-    let mut story = Story::new(Silence::IsAnAnswer).listed();
-    story.apply(Delivery::Configuration(None));
+    let mut story = Story::by_defaults();
     story.service("cart", "10.96.0.10");
     story.service("till", "10.96.0.11");
     story.endpoint("cart", "10.0.1.5");
@@ -197,8 +203,7 @@ fn a_change_compiles_its_own_service_and_shares_the_others() {
 
 #[test]
 fn a_service_that_is_deleted_is_not_wanted_any_more() {
-    let mut story = Story::new(Silence::IsAnAnswer).listed();
-    story.apply(Delivery::Configuration(None));
+    let mut story = Story::by_defaults();
     story.service("cart", "10.96.0.10");
     assert_eq!(story.compile().expect("all is new").services().len(), 1);
     let key = ObjectKey::namespaced("shop", "cart");
@@ -210,8 +215,7 @@ fn a_service_that_is_deleted_is_not_wanted_any_more() {
 
 #[test]
 fn whoever_does_not_get_an_address_is_named() {
-    let mut story = Story::new(Silence::IsAnAnswer).listed();
-    story.apply(Delivery::Configuration(None));
+    let mut story = Story::by_defaults();
     story.service("till", "10.96.0.11");
     story.service("cart", "10.96.0.10");
     let dataplane = story.compile().expect("all is new");
@@ -238,8 +242,7 @@ fn whoever_does_not_get_an_address_is_named() {
 /// With many rejections, a list made anew for each change would cost more than the change.
 #[test]
 fn the_list_of_rejections_is_made_anew_only_when_it_is_another() {
-    let mut story = Story::new(Silence::IsAnAnswer).listed();
-    story.apply(Delivery::Configuration(None));
+    let mut story = Story::by_defaults();
     story.service("till", "10.96.0.11");
     story.service("cart", "10.96.0.10");
     assert!(story.compile().is_some());

@@ -1,15 +1,18 @@
 use super::*;
 
-use std::time::SystemTime;
+use std::sync::LazyLock;
+use std::time::{Duration, SystemTime};
 
-use crds::condition::status_of;
+use backend::Recovery;
+use crds::condition::{Status, status_of};
 use crds::profile::mechanism::Mode;
 use crds::{ConfigHash, EffectiveConfig, NodeProxySpec};
 use dataplane::{Config, FrontendKey, Mechanism, Node, Port, Protocol, ServiceKey};
-use reconciler::{Contest, Failing, Pace, Quarantined, Rounds};
+use reconciler::{Activity, Contest, Damage, Failing, Pace, Quarantined, Rounds};
 use xtables::{Presence, Variant};
 
-use crate::engine::SourceHealth;
+use crate::engine::{Configuration, SourceHealth};
+use crate::foreign_proxy;
 use crate::source::Assignment;
 
 fn view() -> View {
@@ -86,21 +89,28 @@ fn report(families: [FamilyStatus; 2]) -> Report {
     }
 }
 
-fn say(view: &View, report: Option<&Report>) -> NodeProxyStatus {
-    let facts = Facts {
+/// A node that nftables serves and where nothing else is to tell.
+fn facts<'a>(view: &'a View, report: Option<&'a Report>) -> Facts<'a> {
+    static CARRIED: LazyLock<BTreeMap<Family, mechanism::Standing>> = LazyLock::new(by_nftables);
+    static CONNECTIONS: LazyLock<conntrack::Standing> = LazyLock::new(Default::default);
+    Facts {
         view,
         report,
         under_way: None,
         elements: 0,
-        carried: &by_nftables(),
+        carried: &CARRIED,
         variants: &Sighting::None,
         latency: None,
-        connections: &conntrack::Standing::default(),
+        connections: &CONNECTIONS,
         not_relayed: &[],
         duty: Duty::Serving,
         sight: &Sight::None,
         kernel: "6.18",
-    };
+    }
+}
+
+fn say(view: &View, report: Option<&Report>) -> NodeProxyStatus {
+    let facts = facts(view, report);
     status(&facts, &NodeProxyStatus::default(), Timestamp::UNIX_EPOCH)
 }
 
@@ -247,18 +257,8 @@ fn say_at(
     now: SystemTime,
 ) -> NodeProxyStatus {
     let facts = Facts {
-        view,
-        report: Some(report),
         under_way,
-        elements: 0,
-        carried: &by_nftables(),
-        variants: &Sighting::None,
-        latency: None,
-        connections: &conntrack::Standing::default(),
-        not_relayed: &[],
-        duty: Duty::Serving,
-        sight: &Sight::None,
-        kernel: "6.18",
+        ..facts(view, Some(report))
     };
     let now = Timestamp::try_from(now).expect("a time");
     status(&facts, &NodeProxyStatus::default(), now)
@@ -385,18 +385,9 @@ fn a_node_that_was_handed_back_is_not_ready_and_says_who_serves() {
     report.activity = Activity::Withdrawn;
     let say = |report: &Report, sight: &Sight| {
         let facts = Facts {
-            view: &view,
-            report: Some(report),
-            under_way: None,
-            elements: 0,
-            carried: &by_nftables(),
-            variants: &Sighting::None,
-            latency: None,
-            connections: &conntrack::Standing::default(),
-            not_relayed: &[],
             duty: Duty::HandedBack,
             sight,
-            kernel: "6.18",
+            ..facts(&view, Some(report))
         };
         status(&facts, &NodeProxyStatus::default(), Timestamp::UNIX_EPOCH)
     };
@@ -473,18 +464,9 @@ fn what_is_said_of_the_variants_of_iptables_does_not_outlive_its_truth() {
     };
     let say = |before: &NodeProxyStatus, sighting: &Sighting, variant| {
         let facts = Facts {
-            view: &view,
-            report: None,
-            under_way: None,
-            elements: 0,
             carried: &by(variant),
             variants: sighting,
-            latency: None,
-            connections: &conntrack::Standing::default(),
-            not_relayed: &[],
-            duty: Duty::Serving,
-            sight: &Sight::None,
-            kernel: "6.18",
+            ..facts(&view, None)
         };
         let status = status(&facts, before, Timestamp::UNIX_EPOCH);
         let (_, reason, message) = told(&status, condition::IPTABLES_SPLIT);

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use backend::{Event, Way};
 use dataplane::{Node, Packet};
-use xtables::Rule;
+use xtables::{Rule, Target};
 
 use super::{Memory, Walk};
 use crate::rules::Rules;
@@ -69,17 +69,5 @@ pub(super) fn entering(name: &Arc<str>, depth: usize) -> Event {
 /// Whether there are packets that the rule leaves alone. One that every packet matches says no more
 /// than what it does.
 pub(super) fn asks_something(rule: &Rule) -> bool {
-    let Rule {
-        source,
-        destination,
-        input,
-        protocol,
-        matches,
-        ..
-    } = rule;
-    source.is_some()
-        || destination.is_some()
-        || input.is_some()
-        || protocol.is_some()
-        || !matches.is_empty()
+    !rule.asks_the_same_as(&Rule::always(Target::Accept))
 }

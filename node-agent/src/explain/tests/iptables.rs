@@ -1,0 +1,117 @@
+//! The same in mode iptables.
+
+use dataplane::{Family, Mechanism};
+use xtables::{BuiltIn, Rule, TableChange, TableName};
+
+use super::{World, cart, compare_with_golden, observed, till};
+use crate::explain::Kernel;
+use crate::explain::answer::PieceStanding;
+use crate::mechanism::Held;
+
+impl World {
+    /// Somebody does something to the IPv4 rules of iptables.
+    fn damage_rules(&mut self, change: &TableChange) {
+        let mut held = self.believed[&Family::Ipv4].clone();
+        held.iptables.replay(change).expect("the kernel takes it");
+        self.find(held);
+    }
+}
+
+/// A change of table nat that writes these chains.
+fn nat(chains: &[(&str, &[Rule])]) -> TableChange {
+    let chains = chains
+        .iter()
+        .map(|(name, rules)| ((*name).into(), (*rules).into()));
+    TableChange {
+        chains: chains.collect(),
+        ..TableChange::new(TableName::Nat)
+    }
+}
+
+#[test]
+fn in_mode_iptables_a_service_is_told_from_its_fields_to_its_rules() {
+    let services = [cart(), till(&["10.0.1.5:53"])];
+    let mut world = World::carried_by(Mechanism::Iptables, &services);
+    compare_with_golden("whole-iptables", &world.answer("shop/cart"));
+    let other = world.answer("shop/till");
+    assert!(!other.contains("! missing"), "nothing is wrong:\n{other}");
+
+    world.kernel = Kernel::NotAsked;
+    let explanation = world.ask("shop/till").expect("it is known");
+    let frontend = &explanation.services[0].frontends[0];
+    let mut pieces = frontend.elements.iter().chain(&frontend.chains);
+    assert!(pieces.all(|piece| piece.standing == PieceStanding::Unverified));
+    assert_eq!((frontend.elements.len(), frontend.chains.len()), (3, 2));
+}
+
+#[test]
+fn in_mode_iptables_where_the_kernel_differs_is_marked() {
+    let services = [till(&["10.0.1.5:53", "10.0.1.6:53"])];
+    let mut world = World::carried_by(Mechanism::Iptables, &services);
+    let believed = world.believed[&Family::Ipv4].iptables.to_string();
+    let of_service = |line: &&str| line.starts_with("-A SIGNPOST-SVC-");
+    let chain = believed
+        .lines()
+        .find(of_service)
+        .and_then(|line| line.split(' ').nth(1));
+    let chain = chain.expect("the Service has a chain");
+
+    world.damage_rules(&nat(&[(chain, &[])]));
+    compare_with_golden("missing-iptables", &world.answer("shop/till"));
+
+    world.damage_rules(&nat(&[("SIGNPOST-POSTROUTING", &[])]));
+    let text = world.answer("shop/till");
+    for line in [
+        "IPv4: ! the kernel differs from what was programmed: 1 chain to mend\n",
+        "  ! differs: nat chain SIGNPOST-POSTROUTING\n    in the kernel it is empty\n",
+    ] {
+        assert!(text.contains(line), "no {line:?} in:\n{text}");
+    }
+
+    let without_entry = TableChange {
+        entries: vec![(BuiltIn::Output, Vec::new())],
+        ..TableChange::new(TableName::Nat)
+    };
+    world.damage_rules(&without_entry);
+    let text = world.answer("shop/till");
+    assert!(
+        text.contains("  ! missing in the kernel: nat OUTPUT\n"),
+        "{text}"
+    );
+
+    world.find(Held::default());
+    let text = world.answer("shop/till");
+    assert!(
+        text.contains("IPv4: ! our rules are missing in the kernel\n"),
+        "{text}"
+    );
+    assert!(
+        text.contains("! missing in the kernel: iptables -t nat -A SIGNPOST-SERVICES"),
+        "{text}"
+    );
+}
+
+#[test]
+fn in_mode_iptables_what_nobody_wants_is_marked() {
+    let mut world = World::carried_by(Mechanism::Iptables, &[till(&["10.0.1.5:53"])]);
+    let other = World::carried_by(
+        Mechanism::Iptables,
+        &[till(&["10.0.1.5:53", "10.0.1.9:53"])],
+    );
+    world.kernel = observed(&other.believed);
+    let text = world.answer("shop/till").replace("\n        ", " ");
+    let line = "-j DNAT --to-destination 10.0.1.9:53\n";
+    let unwanted = text.lines().find(|line| line.contains("10.0.1.9:53"));
+    let unwanted = unwanted.expect("it is named");
+    assert!(
+        unwanted.starts_with("    ! not wanted: iptables -t nat -A SIGNPOST-SVC-"),
+        "{unwanted}"
+    );
+    assert!(text.contains(line), "{text}");
+
+    let gone = World::carried_by(Mechanism::Iptables, &[cart()]);
+    world.dataplane = gone.dataplane;
+    let text = world.answer("10.96.0.11:53/udp");
+    let line = "! not wanted: iptables -t nat -A SIGNPOST-SERVICES -d 10.96.0.11/32 -p udp";
+    assert!(text.contains(line), "{text}");
+}

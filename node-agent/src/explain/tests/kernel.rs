@@ -1,0 +1,122 @@
+//! What is told of the kernel: that it was not asked, cannot be read, or differs from what is wanted.
+
+use std::collections::BTreeMap;
+
+use dataplane::Family;
+use netlink::nf_tables::Operation;
+use testkit::{mk_endpoints, mk_service};
+
+use super::{World, cart, compare_with_golden, observed, till, without};
+use crate::explain::Kernel;
+use crate::explain::answer::PieceStanding;
+
+#[test]
+fn without_a_kernel_it_is_told_what_would_be_there() {
+    let mut world = World::new(&[till(&["10.0.1.5:53"])]);
+    world.kernel = Kernel::NotAsked;
+    let explanation = world.ask("shop/till").expect("it is known");
+    let elements = &explanation.services[0].frontends[0].elements;
+    assert!(
+        elements
+            .iter()
+            .all(|e| e.standing == PieceStanding::Unverified)
+    );
+    compare_with_golden("without-kernel", &explanation.to_string());
+}
+
+#[test]
+fn where_the_kernel_differs_is_marked() {
+    let mut world = World::new(&[till(&["10.0.1.5:53", "10.0.1.6:53"])]);
+    world.damage(|table| without(table, "endpoints { 10.96.0.11 . udp . 53 . 0x00000001"));
+    compare_with_golden("missing", &world.answer("shop/till"));
+
+    world.damage(|_| Operation::FlushChain("lb-2".into()));
+    let text = world.answer("shop/till");
+    assert!(
+        text.contains("! differs: chain lb-2\n      in the kernel it is empty\n"),
+        "{text}"
+    );
+
+    world.damage(|_| Operation::FlushChain("dispatch".into()));
+    let text = world.answer("shop/till");
+    assert!(text.contains("  ! differs: chain dispatch\n"), "{text}");
+
+    world.damage(|_| Operation::DeleteTable);
+    let text = world.answer("shop/till");
+    assert!(
+        text.contains("IPv4: ! the table is missing in the kernel\n"),
+        "{text}"
+    );
+    assert!(
+        text.contains("! missing in the kernel: services {"),
+        "{text}"
+    );
+}
+
+#[test]
+fn what_leads_elsewhere_and_what_nobody_wants_is_marked() {
+    let mut world = World::new(&[till(&["10.0.1.5:53"])]);
+    let other = World::new(&[till(&["10.0.1.5:53", "10.0.1.9:53"])]);
+    world.kernel = observed(&other.believed);
+    let text = world.answer("shop/till");
+    for line in [
+        "! differs: services { 10.96.0.11 . udp . 53 : goto cluster-1 }",
+        "in the kernel: services { 10.96.0.11 . udp . 53 : goto cluster-2 }",
+        "! not wanted: endpoints { 10.96.0.11 . udp . 53 . 0x00000001 : 10.0.1.9 . 53 }",
+    ] {
+        assert!(text.contains(line), "no {line:?} in:\n{text}");
+    }
+}
+
+#[test]
+fn an_address_among_the_cluster_ips_that_no_service_has_is_marked() {
+    let mut world = World::new(&[cart(), till(&["10.0.1.5:53"])]);
+    let text = world.answer("shop/till");
+    assert!(!text.contains("! not wanted"), "{text}");
+
+    let surplus = mk_service("shop/gone")
+        .cluster_ip("10.96.0.99")
+        .port("", 80);
+    let surplus = (surplus.build(), mk_endpoints().build());
+    let other = World::new(&[cart(), till(&["10.0.1.5:53"]), surplus]);
+    world.kernel = observed(&other.believed);
+    let text = world.answer("shop/till");
+    let line = "! not wanted: cluster-ips { 10.96.0.99 }\n";
+    assert!(text.contains(line), "no {line:?} in:\n{text}");
+}
+
+#[test]
+fn a_kernel_that_cannot_be_read_is_said_to_be_unread() {
+    let mut world = World::new(&[till(&["10.0.1.5:53"])]);
+    let refused = Err("the kernel refused: permission denied".to_owned());
+    world.kernel = Kernel::Observed(BTreeMap::from([(Family::Ipv4, refused)]));
+    let text = world.answer("shop/till");
+    assert!(
+        text.contains("IPv4: ! the table could not be read: the kernel refused"),
+        "{text}"
+    );
+    assert!(!text.contains("missing"), "{text}");
+}
+
+#[test]
+fn what_is_left_of_a_service_that_is_gone_is_not_wanted() {
+    let mut world = World::new(&[cart()]);
+    world.kernel = observed(&World::new(&[till(&["10.0.1.5:53"])]).believed);
+    let text = world.answer("10.96.0.11:53/udp");
+    let line = "! not wanted: services { 10.96.0.11 . udp . 53 : goto cluster-1 }";
+    assert!(text.contains(line), "{text}");
+}
+
+#[test]
+fn machines_are_told_the_same() {
+    let mut world = World::new(&[till(&["10.0.1.5:53"])]);
+    world.damage(|table| without(table, "endpoints {"));
+    let explanation = world.ask("shop/till").expect("it is known");
+    let json = serde_json::to_value(&explanation).expect("it can be written");
+    let service = &json["services"][0];
+    assert_eq!(service["type"], "ClusterIP");
+    assert_eq!(service["ports"][0]["endpoints"][0]["usage"], "used");
+    let elements = &service["frontends"][0]["elements"];
+    assert_eq!(elements[0]["standing"], "present");
+    assert_eq!(elements[1]["standing"], "missing");
+}

@@ -1,0 +1,124 @@
+//! What is told of a Service: from its fields to its elements, or why it is not served.
+
+use catalog::Unserved;
+use dataplane::{ObjectKind, ObjectName, Rejection, ServiceKey};
+use testkit::{mk_endpoints, mk_service};
+
+use super::{World, cart, compare_with_golden, till};
+use crate::explain::Unknown;
+use crate::inquiry::Standing;
+
+#[test]
+fn a_service_is_told_from_its_fields_to_its_elements() {
+    let world = World::new(&[cart(), till(&["10.0.1.5:53"])]);
+    compare_with_golden("whole", &world.answer("shop/cart"));
+    let by_name = world.answer("shop/till");
+    assert!(!by_name.contains('!'), "nothing is wrong:\n{by_name}");
+}
+
+#[test]
+fn a_port_is_meant_by_its_name_its_number_and_its_node_port_and_by_nothing_else() {
+    let world = World::new(&[cart(), till(&["10.0.1.5:53"])]);
+    let whole = world.answer("shop/cart");
+    for port in ["http", "80", "30080"] {
+        assert_eq!(world.answer(&format!("shop/cart:{port}")), whole, "{port}");
+    }
+    for port in ["8080", "32000", "htt"] {
+        let error = world.ask(&format!("shop/cart:{port}")).expect_err(port);
+        assert_eq!(
+            error.to_string(),
+            format!(
+                "Service shop/cart has no port {port:?}: it has http (80/tcp, node port 30080)"
+            )
+        );
+    }
+}
+
+#[test]
+fn endpoints_that_are_not_chosen_say_why() {
+    let (service, _) = till(&[]);
+    let hinted = mk_endpoints()
+        .udp("")
+        .ready("10.0.1.5:53", "node-1")
+        .for_zones(&["a"])
+        .ready("10.0.2.7:53", "node-2")
+        .for_zones(&["b"])
+        .build();
+    let text = World::new(&[(service.clone(), hinted)]).answer("shop/till");
+    for line in [
+        "10.0.1.5:53 on node-1 (here), ready, hinted for zone a: used\n",
+        "10.0.2.7:53 on node-2, ready, hinted for zone b: not used, because it is not hinted for",
+    ] {
+        assert!(text.contains(line), "no {line:?} in:\n{text}");
+    }
+    let draining = mk_endpoints()
+        .udp("")
+        .draining("10.0.1.5:53", "node-1")
+        .build();
+    let text = World::new(&[(service, draining)]).answer("shop/till");
+    let line = "not ready, serving, terminating: used, because it still serves,\n";
+    assert!(text.contains(line), "{text}");
+}
+
+#[test]
+fn what_is_not_served_says_why() {
+    let mut world = World::new(&[till(&["10.0.1.5:53"])]);
+    let name = |name| ServiceKey::new("shop", name);
+    let unserved = Standing::Unserved(Unserved::Headless);
+    world.told.services.insert(name("headless"), unserved);
+    world
+        .told
+        .services
+        .insert(name("nobody"), Standing::Unknown);
+    world
+        .told
+        .services
+        .insert(name("broken"), Standing::Unknown);
+    world.rejections.push(Rejection {
+        object: ObjectName {
+            kind: ObjectKind::Service,
+            namespace: "shop".into(),
+            name: "broken".into(),
+        },
+        field: "spec.clusterIP".to_owned(),
+        message: "there is no address; the Service is not served".to_owned(),
+    });
+    let text = world.answer("shop/headless");
+    assert!(
+        text.starts_with("Service shop/headless is not programmed: it is headless"),
+        "{text}"
+    );
+    let text = world.answer("shop/broken");
+    assert!(
+        text.contains("spec.clusterIP: there is no address"),
+        "{text}"
+    );
+    let error = world.ask("shop/nobody").expect_err("nobody told of it");
+    assert_eq!(error, Unknown::Service(name("nobody")));
+    let error = world.ask("shop/till:http").expect_err("no such port");
+    let text = "Service shop/till has no port \"http\": it has 53/udp";
+    assert_eq!(error.to_string(), text);
+}
+
+#[test]
+fn an_address_that_another_service_has_is_not_served_for_this_one() {
+    let service = |name, cluster_ip| {
+        let service = mk_service(name)
+            .cluster_ip(cluster_ip)
+            .external_ip("198.51.100.1")
+            .port("", 80);
+        let endpoints = mk_endpoints()
+            .tcp("")
+            .ready("10.0.1.5:80", "node-1")
+            .build();
+        (service.build(), endpoints)
+    };
+    let world = World::new(&[
+        service("shop/a", "10.96.0.1"),
+        service("shop/b", "10.96.0.2"),
+    ]);
+    let text = world.answer("shop/b");
+    let line = "! not served for this Service: shop/a has it too, and comes first";
+    assert!(text.contains(line), "{text}");
+    assert!(!world.answer("shop/a").contains('!'));
+}

@@ -1,0 +1,329 @@
+//! What conditions say of this node. Pure.
+
+use std::time::{Duration, SystemTime};
+
+use backend::Recovery;
+use crds::condition::reason::{self, Reason};
+use crds::condition::{self, Finding, Status};
+use crds::honoured::not_honoured;
+use crds::node_proxy::rejections::Rejections;
+use dataplane::Family;
+use jiff::Timestamp;
+use reconciler::{Activity, Damage, FamilyStatus, Pace, Report, SLOW_ROUND, Standing, UnderWay};
+
+use super::{Facts, families, is_applied};
+use crate::conntrack;
+use crate::duty::Duty;
+use crate::engine::{Configuration, View};
+use crate::foreign_proxy::{self, Sight};
+use crate::mechanism::{self, LockStanding};
+
+/// For how long a node that hears nothing of its source still counts as up to date: as long as it takes
+/// to notice, and to let an API server start again. Longer, and it may be sending traffic to what is
+/// long gone.
+const HEARD_LATELY: Duration = Duration::from_secs(120);
+
+pub(super) fn findings(facts: &Facts<'_>, rejections: &Rejections, now: Timestamp) -> Vec<Finding> {
+    let mut findings = vec![
+        ready(facts, now),
+        progressing(facts, now),
+        degraded(facts),
+        honoured(facts, rejections),
+    ];
+    let families = families(facts).iter();
+    findings.extend(families.map(|family| family_programmed(facts, family)));
+    findings.extend(facts.report.map(rules_contested));
+    findings.extend(foreign_proxy::finding(facts.sight));
+    findings.extend(mechanism::findings::split(facts.variants, facts.carried));
+    findings.push(source_synced(facts.view));
+    findings.extend(manifests_parsed(facts.view));
+    findings.extend(conntrack::findings(facts.connections));
+    findings
+}
+
+fn finding(kind: &'static str, status: Status, reason: Reason, message: String) -> Finding {
+    Finding {
+        kind,
+        status,
+        reason,
+        message,
+        generation: None,
+    }
+}
+
+/// Whether the node serves everything it is asked for: heard of lately, listed, programmed in both
+/// families, and found there when the kernel was last looked at. What a comparison finds is repaired
+/// by the same round, or that round has failed and its family with it.
+fn ready(facts: &Facts<'_>, now: Timestamp) -> Finding {
+    let view = facts.view;
+    let families = families(facts);
+    let finding =
+        |status, reason, message: String| finding(condition::READY, status, reason, message);
+    if facts.duty == Duty::HandedBack {
+        return finding(Status::False, reason::HANDED_BACK, handed_back(facts));
+    }
+    if !view.missing.is_empty() {
+        let message = format!("waiting for the {}", view.missing.join(", the "));
+        let reason = match view.configuration {
+            Configuration::Awaited { .. } if view.missing.len() == 1 => reason::NO_CONFIGURATION,
+            _ => reason::LISTS_PENDING,
+        };
+        return finding(Status::False, reason, message);
+    }
+    let broken: Vec<&FamilyStatus> = families
+        .iter()
+        .filter(|family| {
+            matches!(
+                family.standing(),
+                Standing::NeverProgrammed | Standing::Failing
+            )
+        })
+        .collect();
+    if families.is_empty() || broken.iter().any(|f| f.failing.is_none()) {
+        let message = "no rule has been written since the agent started".to_owned();
+        return finding(Status::False, reason::STARTING, message);
+    }
+    if broken.is_empty()
+        && let Some((since, message)) = &view.source.stale
+        && age(*since, now) > HEARD_LATELY
+    {
+        let since = Timestamp::try_from(*since).unwrap_or_default();
+        let message = format!("nothing heard since {since:.0}: {message}");
+        return finding(Status::False, reason::SOURCE_STALE, message);
+    }
+    let Some(first) = broken.first() else {
+        let slow = families.iter().find_map(|family| match family.pace {
+            Pace::Slow { took } => Some((family.family, took)),
+            Pace::Ordinary => None,
+        });
+        if let Some((family, took)) = slow {
+            let seconds = took.as_secs();
+            let message = format!("programmed, but {family} took {seconds} s");
+            return finding(Status::True, reason::SLOW, message);
+        }
+        let message = match &view.configuration {
+            Configuration::Default => "programmed by the defaults: no profile selects this node",
+            Configuration::LastGood(_) => "programmed by the last known configuration",
+            _ => "the kernel holds everything that was asked for",
+        };
+        return finding(Status::True, reason::PROGRAMMED, message.to_owned());
+    };
+    let reason = if broken.len() < families.len() {
+        reason::PARTIALLY_PROGRAMMED
+    } else {
+        failure_reason(facts, first)
+    };
+    finding(Status::False, reason, failure_message(first))
+}
+
+fn progressing(facts: &Facts<'_>, now: Timestamp) -> Finding {
+    let say = |status, reason, message: &str| {
+        finding(condition::PROGRESSING, status, reason, message.to_owned())
+    };
+    if facts.duty == Duty::HandedBack {
+        return say(Status::False, reason::HANDED_BACK, &handed_back(facts));
+    }
+    if let Some(UnderWay { since, .. }) = facts.under_way
+        && age(since, now) > SLOW_ROUND
+    {
+        let since = Timestamp::try_from(since).unwrap_or_default();
+        let message = format!("a round has been running since {since:.0}");
+        return say(Status::True, reason::SLOW, &message);
+    }
+    if facts.report.is_some_and(|r| r.activity == Activity::Paused) {
+        return say(Status::False, reason::PAUSED, "the profile is paused");
+    }
+    if is_applied(facts) {
+        let message = "the kernel carries out the current configuration";
+        return say(Status::False, reason::SETTLED, message);
+    }
+    if facts.report.is_none() {
+        return say(
+            Status::True,
+            reason::STARTING,
+            "nothing has been written yet",
+        );
+    }
+    let message = "the current configuration is being written";
+    say(Status::True, reason::APPLYING, message)
+}
+
+fn degraded(facts: &Facts<'_>) -> Finding {
+    let say = |status, reason, message| finding(condition::DEGRADED, status, reason, message);
+    let families = families(facts);
+    let failing: Vec<&FamilyStatus> = families.iter().filter(|f| f.failing.is_some()).collect();
+    if let Some(first) = failing.first() {
+        let reason = if failing.len() < families.len() {
+            reason::PARTIALLY_PROGRAMMED
+        } else {
+            failure_reason(facts, first)
+        };
+        return say(Status::True, reason, failure_message(first));
+    }
+    if let Some(contest) = facts.report.and_then(|report| report.contest.as_ref()) {
+        return say(Status::True, reason::REPAIRS_HELD_BACK, contest.to_string());
+    }
+    let refused = families.iter().flat_map(|family| &family.quarantined);
+    if let Some(first) = refused.clone().next() {
+        let message = format!("the kernel refuses {} Services: {first}", refused.count());
+        return say(Status::True, reason::SERVICES_REJECTED, message);
+    }
+    if let Some(first) = facts.view.source.unreadable.iter().flatten().next() {
+        return say(Status::True, reason::MANIFESTS_UNREADABLE, first.clone());
+    }
+    if let Some((since, message)) = &facts.view.source.stale {
+        let since = Timestamp::try_from(*since).unwrap_or_default();
+        let message = format!("nothing heard since {since:.0}: {message}");
+        return say(Status::True, reason::SOURCE_STALE, message);
+    }
+    if let Some((reason, message)) = conntrack::degradation(facts.connections) {
+        return say(Status::True, reason, message);
+    }
+    say(Status::False, reason::AS_EXPECTED, String::new())
+}
+
+fn age(since: SystemTime, now: Timestamp) -> Duration {
+    // A clock that was set back makes nothing old.
+    let age = SystemTime::from(now).duration_since(since);
+    age.unwrap_or_default()
+}
+
+fn honoured(facts: &Facts<'_>, rejections: &Rejections) -> Finding {
+    let say =
+        |status, reason, message| finding(condition::FEATURES_HONOURED, status, reason, message);
+    let written = facts.view.configuration.assignment();
+    let written = written.map_or(&[][..], |a| a.spec.written_fields.as_slice());
+    let wanted = facts.view.wanted.as_ref();
+    let wanted = wanted.map(|wanted| wanted.config().mechanism);
+    let replaced = wanted.and_then(|w| mechanism::findings::replaced(w, facts.carried));
+    let mut fields: Vec<_> = replaced.into_iter().collect();
+    fields.extend(mechanism::findings::left_behind(facts.carried));
+    fields.extend(not_honoured(&facts.view.effective, written));
+    if let Some(first) = fields.first() {
+        let all: Vec<String> = fields
+            .iter()
+            .map(|f| format!("{}: {}", f.field, f.message))
+            .collect();
+        return say(Status::False, first.reason, all.join("; "));
+    }
+    match rejections.first.first() {
+        Some(first) => {
+            let first = format!("{}: {}: {}", first.object, first.field, first.message);
+            let message = format!("{} in all, the first: {first}", rejections.total);
+            say(Status::False, reason::SERVICES_REJECTED, message)
+        }
+        None => say(Status::True, reason::ALL_HONOURED, String::new()),
+    }
+}
+
+/// What became of the node's Services.
+fn handed_back(facts: &Facts<'_>) -> String {
+    let failing = families(facts).iter().find(|f| f.failing.is_some());
+    if let Some(family) = failing {
+        let error = failure_message(family);
+        return format!("handed back, and our rules are still here: {error}");
+    }
+    match facts.sight {
+        Sight::Seen(found, _) if found.is_nothing() => {
+            "handed back, and no rules of another proxy are here: nobody serves this node's Services"
+        }
+        _ => "handed back to another proxy: nothing of ours is in the kernel",
+    }
+    .to_owned()
+}
+
+fn family_programmed(facts: &Facts<'_>, family: &FamilyStatus) -> Finding {
+    let kind = match family.family {
+        Family::Ipv4 => condition::IPV4_PROGRAMMED,
+        Family::Ipv6 => condition::IPV6_PROGRAMMED,
+    };
+    match family.standing() {
+        Standing::Programmed | Standing::PartlyProgrammed => {
+            let message = match family.quarantined.first() {
+                None => String::new(),
+                Some(first) => format!("all but {}: {first}", family.quarantined.len()),
+            };
+            finding(kind, Status::True, reason::FAMILY_PROGRAMMED, message)
+        }
+        Standing::NeverProgrammed if facts.duty == Duty::HandedBack => {
+            let message = String::new();
+            finding(kind, Status::False, reason::HANDED_BACK, message)
+        }
+        Standing::NeverProgrammed if family.failing.is_none() => {
+            let message = "no rule has been written since the agent started".to_owned();
+            finding(kind, Status::Unknown, reason::STARTING, message)
+        }
+        Standing::NeverProgrammed | Standing::Failing => finding(
+            kind,
+            Status::False,
+            failure_reason(facts, family),
+            failure_message(family),
+        ),
+    }
+}
+
+fn rules_contested(report: &Report) -> Finding {
+    let say =
+        |status, reason, message| finding(condition::RULES_CONTESTED, status, reason, message);
+    if let Some(contest) = &report.contest {
+        // The same as long as it lasts: each other message would be another write to the API.
+        let since = Timestamp::try_from(contest.since).unwrap_or_default();
+        let message = format!("since {since:.0}, {contest}");
+        return say(Status::True, reason::REPAIRS_HELD_BACK, message);
+    }
+    let last: Option<(Family, &Damage)> = report
+        .families
+        .iter()
+        .filter_map(|family| Some((family.family, family.last_damage.as_ref()?)))
+        .max_by_key(|(_, damage)| damage.found);
+    let message = last.map_or_else(String::new, |(family, damage)| {
+        let found = Timestamp::try_from(damage.found).unwrap_or_default();
+        format!("last repaired at {found:.0}: {family}: {damage}")
+    });
+    say(Status::False, reason::UNDISTURBED, message)
+}
+
+fn source_synced(view: &View) -> Finding {
+    let say = |status, reason, message| finding(condition::SOURCE_SYNCED, status, reason, message);
+    if let Some((_, message)) = &view.source.stale {
+        return say(Status::False, reason::SOURCE_STALE, message.clone());
+    }
+    if view.missing.is_empty() {
+        return say(Status::True, reason::LISTS_COMPLETE, String::new());
+    }
+    let message = format!("waiting for the {}", view.missing.join(", the "));
+    say(Status::False, reason::LISTS_PENDING, message)
+}
+
+fn manifests_parsed(view: &View) -> Option<Finding> {
+    let unreadable = view.source.unreadable.as_ref()?;
+    let (status, reason) = if unreadable.is_empty() {
+        (Status::True, reason::MANIFESTS_READ)
+    } else {
+        (Status::False, reason::MANIFESTS_UNREADABLE)
+    };
+    let message = unreadable.join("; ");
+    Some(finding(
+        condition::MANIFESTS_PARSED,
+        status,
+        reason,
+        message,
+    ))
+}
+
+fn failure_reason(facts: &Facts<'_>, family: &FamilyStatus) -> Reason {
+    let carried = facts.carried.get(&family.family);
+    if carried.is_some_and(|carried| carried.lock == LockStanding::Held) {
+        return reason::XTABLES_LOCK_HELD;
+    }
+    match &family.failing {
+        Some(failing) if failing.recovery == Recovery::Halt => reason::KERNEL_UNSUPPORTED,
+        _ => reason::COMMIT_FAILED,
+    }
+}
+
+fn failure_message(family: &FamilyStatus) -> String {
+    // Without a count of attempts: each would be another message, and another write to the API.
+    let error = family.failing.as_ref().map(|failing| &failing.error);
+    format!("{}: {}", family.family, error.map_or("", String::as_str))
+}
