@@ -164,12 +164,13 @@ fn nft_lists_every_form_we_write(namespace: &Namespace) -> Result<()> {
     }
     for part in [
         "map @endpoints",
-        "vmap @services",
+        "meta mark vmap @service-chains",
+        "the number that @services has for it",
         "masquerade fully-random",
         "@hairpins",
         "update @clients",
         "delete @clients",
-        "vmap @restrictions",
+        "@restrictions goto allow-sources",
         "@sources-24 return",
     ] {
         ensure!(listed.contains(part), "no {part} in:\n{listed}");
@@ -259,10 +260,10 @@ fn whatever_was_damaged_is_repaired(namespace: &Namespace) -> Result<()> {
         "add set ip signpost strange { type ipv4_addr; flags interval; }".to_owned(),
         "flush map ip signpost endpoints".to_owned(),
         format!("delete element ip signpost endpoints {{ {endpoint} }}"),
-        "add element ip signpost services { 203.0.113.99 . tcp . 1 : drop }".to_owned(),
+        "add element ip signpost services { 203.0.113.99 . tcp . 1 : 7 . 0x1 }".to_owned(),
         // Neither is an element that we could have made: one without a key, one that goes on.
-        "add element ip signpost refusals { * : drop }".to_owned(),
-        "add element ip signpost nodeports { tcp . 1 : continue }".to_owned(),
+        "add element ip signpost service-chains { * : drop }".to_owned(),
+        "add element ip signpost service-chains { 0x8 : continue }".to_owned(),
         "delete table ip6 signpost; add table ip6 signpost; add map ip6 signpost services { type ipv4_addr : verdict; }".to_owned(),
     ];
     for damage in &damages {
@@ -354,7 +355,7 @@ fn one_refused_service(namespace: &Namespace) -> Result<()> {
     );
     let listed = namespace.nft(&["list", "map", "ip", "signpost", "services"])?;
     for number in 1..=40 {
-        let programmed = listed.contains(&format!("10.96.0.{number} . tcp . 80 : goto cluster-1"));
+        let programmed = listed.contains(&format!("10.96.0.{number} . tcp . 80 : 1 . 0x03000001"));
         ensure!(
             programmed == (number != 17),
             "service-{number}: {programmed}"

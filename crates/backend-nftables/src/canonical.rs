@@ -4,9 +4,9 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use dataplane::Family;
-use netlink::nf_tables::{ElementData, Verdict};
+use netlink::nf_tables::ElementData;
 
-use crate::chains::{self, NumberedChain};
+use crate::chains::{self, Lead, NumberedChain};
 use crate::layout::{self, Keyed, LOCAL_SLOTS, SetName};
 use crate::render::source_lengths;
 use crate::table::Table;
@@ -19,20 +19,30 @@ impl Table {
     pub fn canonical(&self, family: Family) -> Table {
         let mut table = self.clone();
         let mut used = BTreeSet::new();
-        for set in self.sets.values() {
+        for (name, set) in &self.sets {
+            let Some(name) = SetName::parse(name) else {
+                continue;
+            };
             for (_, data) in set.elements.iter() {
-                if let ElementData::Verdict(Verdict::Goto(chain)) = data {
-                    used.extend(
-                        NumberedChain::parse(chain)
-                            .into_iter()
-                            .flat_map(NumberedChain::closure),
-                    );
+                if let Some(Lead::Numbered(chain)) = Lead::of(name, data) {
+                    used.extend(chain.closure());
                 }
             }
         }
         let chains = Arc::make_mut(&mut table.chains);
         chains
             .retain(|name, _| NumberedChain::parse(name).is_none_or(|chain| used.contains(&chain)));
+        for unused in self
+            .chains
+            .keys()
+            .filter(|name| !chains.contains_key(*name))
+        {
+            if let Some(lead) = NumberedChain::parse(unused).map(Lead::Numbered)
+                && let Some(numbers) = table.sets.get_mut(lead.map().as_str())
+            {
+                numbers.elements.remove(&lead.key());
+            }
+        }
         table.sets.retain(|name, set| {
             let may_go = matches!(SetName::parse(name), Some(SetName::Sources(_)));
             !(may_go && set.elements.is_empty())

@@ -4,9 +4,12 @@
 //! endpoints; refusals at filter priority 0, because rejecting before DNAT needs kernel 5.9.
 
 mod affinity;
+mod lead;
 mod numbered;
 mod rule_parts;
 mod source_ranges;
+
+use std::sync::Arc;
 
 use dataplane::{Config, Family};
 use netlink::nf_tables::{
@@ -14,11 +17,12 @@ use netlink::nf_tables::{
     RejectKind, Rule, Verdict,
 };
 
+pub(crate) use self::lead::{Lead, chain_behind, external_local, refuse};
 pub(crate) use self::numbered::{Job, NumberedChain, Placement};
 use self::rule_parts::{
     Address, address_type_local, after, compare, ct_dnat, ct_new, family_of, in_range,
-    load_address, load_protocol_and_port, local_source, lookup_verdict, mark, member, not_loopback,
-    rule, to_node_port_address, verdict,
+    load_address, load_protocol_and_port, local_source, lookup_chain, lookup_member, mark, member,
+    not_loopback, rule, to_node_port_address, verdict,
 };
 pub(crate) use self::source_ranges::{ALLOW_SOURCES, allow_sources};
 use crate::layout::{self, Keyed, SetName, nft_family};
@@ -35,9 +39,9 @@ const SRCNAT: i32 = 100;
 /// Before sources are rewritten, by us or by anybody else.
 const BEFORE_SRCNAT: i32 = SRCNAT - 10;
 
-/// The chain that refuses. No name may be one of nft's own words, or nft could not read its own
-/// listing.
-pub(crate) const REFUSE: &str = "refuse";
+/// What the chain that refuses is called. No name may be one of nft's own words, or nft could not read
+/// its own listing.
+const REFUSE: &str = "refuse";
 
 /// Every chain that is always there.
 pub(crate) fn fixed(family: Family, config: &Config) -> Vec<ChainWithRules> {
@@ -121,38 +125,42 @@ pub(crate) fn fixed(family: Family, config: &Config) -> Vec<ChainWithRules> {
         ),
         regular("dispatch", dispatch(family, config)),
         regular(
-            "external-local",
-            external_local(family, config, Keyed::Address),
+            &external_local(Keyed::Address),
+            ask_who(family, config, Keyed::Address),
         ),
         regular(
-            "nodeport-external-local",
-            external_local(family, config, Keyed::NodePort),
+            &external_local(Keyed::NodePort),
+            ask_who(family, config, Keyed::NodePort),
         ),
         regular("masquerading", masquerade(family, config)),
         regular("learn", affinity::learn(family)),
         regular(
             "restrict",
-            vec![lookup_verdict(
+            vec![goto_member(
                 family,
-                Keyed::Address,
                 SetName::Restrictions,
                 Vec::new(),
+                layout::name(ALLOW_SOURCES),
             )],
         ),
         regular(
             "refuse-services",
-            vec![lookup_verdict(
+            vec![goto_member(
                 family,
-                Keyed::Address,
                 SetName::Refusals,
                 Vec::new(),
+                refuse(Keyed::Address),
             )],
         ),
         regular("refuse-nodeports", vec![refuse_nodeports(family, config)]),
         regular("refuse-cluster-ips", refuse_cluster_ips(family, config)),
         regular(
-            REFUSE,
-            vec![rule(vec![Expression::Reject(RejectKind::PortUnreachable)])],
+            &refuse(Keyed::Address),
+            drop_or_reject(family, Keyed::Address),
+        ),
+        regular(
+            &refuse(Keyed::NodePort),
+            drop_or_reject(family, Keyed::NodePort),
         ),
     ]
 }
@@ -160,11 +168,16 @@ pub(crate) fn fixed(family: Family, config: &Config) -> Vec<ChainWithRules> {
 /// Finds the frontend.
 fn dispatch(family: Family, config: &Config) -> Vec<Rule> {
     vec![
-        lookup_verdict(family, Keyed::Address, SetName::Services, Vec::new()),
-        lookup_verdict(
+        lookup_chain(
             family,
-            Keyed::NodePort,
+            SetName::Services,
+            SetName::ServiceChains,
+            Vec::new(),
+        ),
+        lookup_chain(
+            family,
             SetName::NodePorts,
+            SetName::ServiceChains,
             to_node_port_address(family, config),
         ),
     ]
@@ -173,22 +186,18 @@ fn dispatch(family: Family, config: &Config) -> Vec<Rule> {
 /// External policy Local. Pods of this node and this node itself are inside the cluster, and reach
 /// every endpoint as they would by the cluster IP; everyone else reaches this node's endpoints only,
 /// with his own address.
-fn external_local(family: Family, config: &Config, keyed: Keyed) -> Vec<Rule> {
+fn ask_who(family: Family, config: &Config, keyed: Keyed) -> Vec<Rule> {
+    let choose = |set, when| lookup_chain(family, set, SetName::LocalChains, when);
     let mut rules = Vec::new();
     if let Some(local) = local_source(family, config, Operator::Equal) {
-        rules.push(lookup_verdict(family, keyed, keyed.short_circuits(), local));
+        rules.push(choose(keyed.short_circuits(), local));
     }
     let mut marked = address_type_local(FibField::Source);
     marked.extend(mark(config).expressions);
     rules.push(rule(marked));
     let from_here = address_type_local(FibField::Source);
-    rules.push(lookup_verdict(
-        family,
-        keyed,
-        keyed.short_circuits(),
-        from_here,
-    ));
-    rules.push(lookup_verdict(family, keyed, keyed.locals(), Vec::new()));
+    rules.push(choose(keyed.short_circuits(), from_here));
+    rules.push(choose(keyed.locals(), Vec::new()));
     rules
 }
 
@@ -248,7 +257,23 @@ fn refuse_nodeports(family: Family, config: &Config) -> Rule {
         None => not_loopback(family),
         Some(_) => to_node_port_address(family, config),
     };
-    lookup_verdict(family, Keyed::NodePort, SetName::NodePortRefusals, to_node)
+    let refuse = refuse(Keyed::NodePort);
+    goto_member(family, SetName::NodePortRefusals, to_node, refuse)
+}
+
+/// Who has endpoints, but none that may be used here, drops; who has none at all, says so.
+fn drop_or_reject(family: Family, keyed: Keyed) -> Vec<Rule> {
+    let mut dropped = lookup_member(family, keyed.drops());
+    dropped.extend(verdict(Verdict::Drop).expressions);
+    let reject = vec![Expression::Reject(RejectKind::PortUnreachable)];
+    vec![rule(dropped), rule(reject)]
+}
+
+/// On with `chain` for what is in `set`, if it is what `when` says.
+fn goto_member(family: Family, set: SetName, mut when: Vec<Expression>, chain: Arc<str>) -> Rule {
+    when.extend(lookup_member(family, set));
+    when.extend(verdict(Verdict::Goto(chain)).expressions);
+    rule(when)
 }
 
 /// What is still addressed to a cluster IP after DNAT has no frontend: a port the Service does not

@@ -7,6 +7,7 @@ use backend::{Piece, Standing};
 use dataplane::FrontendKey;
 use netlink::nf_tables::{Bytes, ElementData, Expression, Verdict};
 
+use crate::chains::{Lead, chain_behind};
 use crate::layout::{self, Keyed, SetName};
 use crate::table::{ChainWithRules, Table};
 
@@ -36,13 +37,16 @@ impl Table {
     }
 
     /// The elements that are no frontend's, here and in `found`, set by set: cluster IPs, endpoints
-    /// of this node, addresses that accept node ports. Costs in proportion to both tables.
+    /// of this node, addresses that accept node ports. Numbers of chains, which say nothing to anybody
+    /// else, only where they differ. Costs in proportion to both tables.
     pub fn compare_memberships(&self, found: &Table) -> Vec<Piece> {
         let (wanted, found) = (self.memberships(), found.memberships());
         let keys: BTreeSet<_> = wanted.keys().chain(found.keys()).cloned().collect();
-        let pieces = keys
-            .into_iter()
-            .filter_map(|at| compare(wanted.get(&at), found.get(&at)));
+        let pieces = keys.into_iter().filter_map(|at| {
+            let piece = compare(wanted.get(&at), found.get(&at))?;
+            let is_told = !at.0.is_numbers() || piece.standing != Standing::Present;
+            is_told.then_some(piece)
+        });
         pieces.collect()
     }
 
@@ -88,10 +92,7 @@ impl Table {
         let mut chains = BTreeSet::new();
         let mut next: Vec<Arc<str>> = self
             .keyed_elements(key)
-            .filter_map(|(_, _, data)| match data {
-                ElementData::Verdict(verdict) => target(verdict),
-                ElementData::Value(_) | ElementData::None => None,
-            })
+            .filter_map(|(set, _, data)| chain_behind(set, data))
             .collect();
         while let Some(name) = next.pop() {
             if let Some(chain) = self.chains.get(&name)
@@ -121,7 +122,7 @@ impl Table {
             .filter(move |(_, key, _)| key.as_slice().starts_with(bytes.as_slice()))
     }
 
-    /// Every element that begins with `key`, as nft prints it.
+    /// Every element that begins with `key`.
     fn carriers(&self, key: &FrontendKey) -> BTreeMap<(SetName, Bytes), String> {
         self.print(self.keyed_elements(key))
     }
@@ -138,13 +139,17 @@ impl Table {
         )
     }
 
+    /// Behind the number of a chain, as a comment, which it is.
     fn print<'a>(
         &self,
         elements: impl Iterator<Item = (SetName, &'a Bytes, &'a ElementData)>,
     ) -> BTreeMap<(SetName, Bytes), String> {
         let text = |(name, key, data): (SetName, &Bytes, &ElementData)| {
             let set = self.sets.get(name.as_str())?;
-            let text = format!("{} {{ {} }}", name.as_str(), set.set.element(key, data));
+            let mut text = format!("{} {{ {} }}", name.as_str(), set.set.element(key, data));
+            if let Some(lead) = Lead::of(name, data) {
+                text.push_str(&format!(" # {lead}"));
+            }
             Some(((name, key.clone()), text))
         };
         elements.filter_map(text).collect()

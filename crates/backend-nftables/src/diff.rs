@@ -173,7 +173,8 @@ fn steps<'a>(family: Family, believed: &'a Table, wanted: &'a Table) -> Vec<Step
                 .and_then(|keyed| layout::parse_frontend(family, keyed, difference.key.as_slice()));
             let is_first = match &frontend {
                 Some(frontend) => wanted.first.contains(frontend),
-                None => beside_first.contains(difference.key),
+                // Whatever comes first may have such a number.
+                None => set.is_numbers() || beside_first.contains(difference.key),
             };
             steps.push(Step {
                 turn: match is_first {

@@ -13,10 +13,10 @@ use dataplane::{
     Precedence, Target,
 };
 use ipnet::IpNet;
-use netlink::nf_tables::{Bytes, ElementData, Verdict};
+use netlink::nf_tables::{Bytes, ElementData};
 
-use self::plan::{NeededChains, Plan};
-use crate::chains::{self, ALLOW_SOURCES, Job, NumberedChain};
+use self::plan::{NeededChains, Plan, Refusal};
+use crate::chains::{self, Job, Lead, NumberedChain};
 use crate::layout::{self, Keyed, LOCAL_SLOTS, SetName};
 use crate::slots::arrange;
 use crate::table::{Chains, SetWithElements, Table};
@@ -59,6 +59,9 @@ pub(crate) fn render(family: Family, desired: &Dataplane, from: &Rendered<Table>
         add_set(family, name, &mut table);
     }
     let mut needed_chains = NeededChains::new();
+    for lead in Lead::FIXED {
+        set_lead(&mut table, lead);
+    }
     render_memberships(&differences, &mut table);
     if !is_same_config {
         render_node_port_addresses(family, before.config(), desired.config(), &mut table);
@@ -92,7 +95,19 @@ pub(crate) fn render(family: Family, desired: &Dataplane, from: &Rendered<Table>
         &surplus,
         is_same_config,
     );
+    if !Arc::ptr_eq(&table.chains, &from.rules.chains) {
+        for chain in table.numbered_chains() {
+            set_lead(&mut table, Lead::Numbered(chain));
+        }
+    }
+    retire_learning_chains(&from.rules, &mut table);
     table
+}
+
+/// Lets packets find what `lead` stands for.
+fn set_lead(table: &mut Table, lead: Lead) {
+    let verdict = ElementData::Verdict(lead.verdict());
+    table.set_element(lead.map(), lead.key(), verdict);
 }
 
 fn add_set(family: Family, name: SetName, table: &mut Table) {
@@ -117,7 +132,7 @@ fn render_chains(
     surplus: &BTreeSet<Arc<str>>,
     is_same_config: bool,
 ) -> Arc<Chains> {
-    let needed = needed.into_keys().flat_map(NumberedChain::closure);
+    let needed = needed.into_iter().flat_map(NumberedChain::closure);
     let mut needed: BTreeSet<NumberedChain> = needed.collect();
     // Numbered chains that are there stay.
     let kept = before.chains.iter();
@@ -150,29 +165,52 @@ fn render_chains(
 }
 
 /// Of the chains that remember clients for so and so many seconds there could be one for each second
-/// of a day. Once they are many, those go that nothing leads to; that was committed before, not just
+/// of a day. Once they are many, those go that no number leads to; that was committed before, not just
 /// now.
 fn surplus_learning_chains(rules: &Table) -> BTreeSet<Arc<str>> {
+    let is_led_to = |chain: &NumberedChain| {
+        let lead = Lead::Numbered(*chain);
+        rules.element(lead.map(), &lead.key()).is_some()
+    };
+    let chains = learning_chains(rules).into_iter();
+    let surplus = chains.filter(|chain| !is_led_to(chain));
+    surplus.map(NumberedChain::name).collect()
+}
+
+/// Takes the numbers away, once they are many, that no frontend has or had a moment ago.
+fn retire_learning_chains(before: &Table, table: &mut Table) {
+    let mut idle = learning_chains(table);
+    if idle.is_empty() {
+        return;
+    }
+    for (rules, set) in [before, table].into_iter().flat_map(|rules| {
+        [SetName::Affinities, SetName::NodePortAffinities].map(|set| (rules, set))
+    }) {
+        let elements = rules.sets.get(set.as_str()).map(|set| set.elements.iter());
+        for (_, data) in elements.into_iter().flatten() {
+            if let Some(Lead::Numbered(chain)) = Lead::of(set, data) {
+                idle.remove(&chain);
+            }
+        }
+    }
+    for lead in idle.into_iter().map(Lead::Numbered) {
+        table.remove_element(lead.map(), &lead.key());
+    }
+}
+
+/// The chains that remember clients, if they are many.
+fn learning_chains(rules: &Table) -> BTreeSet<NumberedChain> {
     // Asked for each change: most names need not be read to see that these are few.
     let may_learn = |name: &&Arc<str>| name.contains(Job::Learn.name());
     if rules.chains.keys().filter(may_learn).count() <= LEARNING_CHAINS_KEPT {
         return BTreeSet::new();
     }
-    let learns =
-        |name: &&Arc<str>| NumberedChain::parse(name).is_some_and(|chain| chain.job == Job::Learn);
-    let mut learning: BTreeSet<Arc<str>> = rules.chains.keys().filter(learns).cloned().collect();
-    if learning.len() <= LEARNING_CHAINS_KEPT {
-        return BTreeSet::new();
+    let mut chains: BTreeSet<_> = rules.numbered_chains().into_iter().collect();
+    chains.retain(|chain| chain.job == Job::Learn);
+    match chains.len() {
+        0..=LEARNING_CHAINS_KEPT => BTreeSet::new(),
+        _ => chains,
     }
-    for set in [SetName::Affinities, SetName::NodePortAffinities] {
-        let elements = rules.sets.get(set.as_str()).map(|set| set.elements.iter());
-        for (_, data) in elements.into_iter().flatten() {
-            if let ElementData::Verdict(Verdict::Goto(chain)) = data {
-                learning.remove(chain);
-            }
-        }
-    }
-    learning
 }
 
 /// The lengths of prefixes that there is a set of ranges for, in order.
@@ -242,15 +280,20 @@ fn place(
     let (keyed, bytes) = (Keyed::of(key), layout::frontend(key));
     let plan = frontend.map_or_else(Plan::default, |frontend| Plan::of(keyed, frontend, chains));
     let is_sticky = plan.affinity.is_some();
-    for (set, verdict) in [
+    for (set, lead) in [
         (keyed.services(), plan.service),
         (keyed.short_circuits(), plan.short_circuit),
         (keyed.locals(), plan.local),
-        (keyed.refusals(), plan.refusal),
         (keyed.affinities(), plan.affinity),
     ] {
-        set_verdict(table, set, bytes.clone(), verdict);
+        match lead {
+            Some(lead) => table.set_element(set, bytes.clone(), lead.value()),
+            None => drop(table.remove_element(set, &bytes)),
+        }
     }
+    let (refuses, drops) = (plan.refusal.is_some(), plan.refusal == Some(Refusal::Drop));
+    member(table, keyed.refusals(), bytes.clone(), refuses);
+    member(table, keyed.drops(), bytes.clone(), drops);
     if keyed == Keyed::Address {
         let ranges = |frontend: Option<&Frontend>| {
             frontend
@@ -277,13 +320,6 @@ fn place(
     }
 }
 
-fn set_verdict(table: &mut Table, set: SetName, key: Bytes, verdict: Option<Verdict>) {
-    match verdict {
-        Some(verdict) => table.set_element(set, key, ElementData::Verdict(verdict)),
-        None => drop(table.remove_element(set, &key)),
-    }
-}
-
 /// Puts the source ranges of one frontend in the place of those it had.
 fn place_ranges(
     family: Family,
@@ -292,8 +328,12 @@ fn place_ranges(
     ranges: &[IpNet],
     table: &mut Table,
 ) {
-    let restricted = (!ranges.is_empty()).then(|| Verdict::Goto(layout::name(ALLOW_SOURCES)));
-    set_verdict(table, SetName::Restrictions, frontend.clone(), restricted);
+    member(
+        table,
+        SetName::Restrictions,
+        frontend.clone(),
+        !ranges.is_empty(),
+    );
     for range in before.iter().filter(|range| !ranges.contains(range)) {
         let set = SetName::Sources(range.prefix_len());
         table.remove_element(set, &layout::source(frontend.clone(), range));

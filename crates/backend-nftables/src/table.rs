@@ -7,6 +7,7 @@ use std::sync::Arc;
 use dataplane::{Family, FrontendKey, PersistentMap, Target};
 use netlink::nf_tables::{Bytes, Chain, ElementData, Rule, Set};
 
+use crate::chains::NumberedChain;
 use crate::layout::{self, Keyed, LOCAL_SLOTS, SetName};
 
 /// A table with its chains, sets and elements. Copies share what they have in common. Two are equal
@@ -54,6 +55,14 @@ impl Table {
     pub fn targets(&self, key: &FrontendKey) -> BTreeSet<Target> {
         let slots = |first| self.slots(key.family(), key, first);
         [0, LOCAL_SLOTS].into_iter().flat_map(slots).collect()
+    }
+
+    /// The numbered chains that are there.
+    pub(crate) fn numbered_chains(&self) -> Vec<NumberedChain> {
+        let names = self.chains.keys();
+        names
+            .filter_map(|name| NumberedChain::parse(name))
+            .collect()
     }
 
     pub(crate) fn element(&self, set: SetName, key: &Bytes) -> Option<&ElementData> {

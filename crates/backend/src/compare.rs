@@ -3,7 +3,7 @@
 /// A piece of a backend's rules, as it is wanted and as it was found.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Piece {
-    /// As the mechanism's own program prints it: `services { 10.96.0.10 . tcp . 80 : goto cluster-2 }`,
+    /// As the mechanism's own program prints it: `services { 10.96.0.10 . tcp . 80 : 2 . 0x03000002 }`,
     /// `nat chain SIGNPOST-SERVICES`.
     pub text: String,
     /// How it stands.

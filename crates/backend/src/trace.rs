@@ -32,7 +32,7 @@ pub enum Event {
         /// How many chains led here, one after the other.
         depth: usize,
     },
-    /// An element that was looked up and found: `services { 10.96.0.10 . tcp . 80 : goto lb-2 }`.
+    /// An element that was looked up and found: `services { 10.96.0.10 . tcp . 80 : 2 . 0x03000002 }`.
     Element(String),
     /// A number below `modulus` is drawn.
     Draw {

@@ -65,7 +65,8 @@ the way to 10.0.1.5:8080 masqueraded or 10.0.2.7:8080 masqueraded
   nat-prerouting (nat hook prerouting priority -100)
     dispatch
       nodeport-addresses { 192.168.0.1 }
-      nodeports { tcp . 30080 : goto nodeport-external-2 }
+      nodeports { tcp . 30080 : 2 . 0x24000002 }
+      service-chains { 0x24000002 : goto nodeport-external-2 }
     nodeport-external-2
       mark 0x4000
     nodeport-lb-2
@@ -164,7 +165,7 @@ fn a_refused_packet_ends_where_it_is_refused() {
     for (mechanism, words, end) in [
         (
             Mechanism::Nftables,
-            "refusals { 10.96.0.10 . tcp . 80 : goto refuse }",
+            "refusals { 10.96.0.10 . tcp . 80 }",
             "    refuse\n      reject\n",
         ),
         (

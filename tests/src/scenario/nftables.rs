@@ -4,7 +4,8 @@ use backend_nftables::Table;
 
 use super::{Dump, Form};
 
-/// The sets that have elements, and nothing of the chains: what a story changes.
+/// The sets that have elements, and nothing of the chains, nor of the maps from numbers to these: what a
+/// story changes.
 pub fn nftables_form() -> Form<Table> {
     Form {
         dump: Dump::Nftables,
@@ -18,7 +19,8 @@ fn print_elements(table: &Table) -> String {
     let mut set = None;
     for line in text.lines() {
         if !line.starts_with(' ') {
-            set = line.starts_with("set ").then_some(line);
+            let is_told = line.starts_with("set ") && !line.ends_with(": verdict }");
+            set = is_told.then_some(line);
         } else if let Some(header) = set {
             if !printed.contains(&header) {
                 printed.push(header);

@@ -187,7 +187,8 @@ pub(crate) fn t20_a_change_to_what_somebody_deleted_repairs_it() -> Result<()> {
     for damage in [
         "delete table ip signpost",
         // What rules refer to can only go after them.
-        "flush table ip signpost; flush map ip signpost services; delete chain ip signpost cluster-1",
+        "flush table ip signpost; flush map ip signpost services; flush map ip signpost service-chains; \
+         delete chain ip signpost cluster-1",
         "flush table ip signpost; delete map ip signpost endpoints",
         "flush map ip signpost services",
     ] {

@@ -59,7 +59,7 @@ fn explain_reads_the_kernel(stage: &Stage) -> Result<()> {
         &[
             "Service demo/web\n",
             "10.0.1.5:8080 on node-1 (here), ready: used\n",
-            "services { 10.96.0.10 . tcp . 80 : goto cluster-3 }\n",
+            "services { 10.96.0.10 . tcp . 80 : 3 . 0x03000003 } # cluster-3\n",
             "IPv4: the kernel holds what was programmed, ",
             "IPv6: the kernel holds what was programmed, ",
             "  last round: ",
@@ -106,7 +106,7 @@ fn trace_follows_the_kernels_rules(stage: &Stage) -> Result<()> {
         &[
             "pod 10.0.1.9 -> 10.96.0.10:80/tcp\n  taken for a pod of this node",
             "the rules in the kernel: 10.0.1.5:8080, 10.0.1.6:8080, 10.0.1.7:8080\nthey agree\n",
-            "      services { 10.96.0.10 . tcp . 80 : goto cluster-3 }\n",
+            "      services { 10.96.0.10 . tcp . 80 : 3 . 0x03000003 }\n",
             "      or dnat to 10.0.1.6:8080\n",
         ],
     )?;

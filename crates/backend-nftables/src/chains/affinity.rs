@@ -14,9 +14,9 @@ use netlink::nf_tables::{
 
 use super::rule_parts::{
     Address, after, ct_dnat, load_address, load_frontend_at, load_port, load_protocol_and_port,
-    rule,
+    lookup_number, number_comment, rule,
 };
-use crate::layout::{self, Keyed, STICKY_MODULUS, STICKY_SEED, STICKY_SLOTS, nft_family};
+use crate::layout::{self, Keyed, STICKY_MODULUS, STICKY_SEED, STICKY_SLOTS, SetName, nft_family};
 
 /// nft knows a value by the first of its registers alone. The listing of a rule that uses what lies
 /// behind it shows what was there before.
@@ -92,12 +92,13 @@ pub(super) fn learn(family: Family) -> Vec<Rule> {
     [Keyed::Address, Keyed::NodePort]
         .map(|keyed| {
             let mut expressions = ct_dnat();
-            expressions.extend(load_original_frontend(family, keyed, Register(0)).0);
-            expressions.push(Expression::LookupVerdict {
-                set: layout::name(keyed.affinities().as_str()),
-                from: Register(0),
-            });
-            rule(expressions)
+            let (original, end) = load_original_frontend(family, keyed, Register(0));
+            let set = keyed.affinities();
+            expressions.extend(lookup_number(original, end, set, SetName::LearningChains));
+            Rule {
+                expressions,
+                comment: Some(number_comment(set)),
+            }
         })
         .into()
 }

@@ -179,7 +179,7 @@ impl NumberedChain {
 // === impl Job ===
 
 impl Job {
-    const ALL: [Job; 5] = [
+    pub(super) const ALL: [Job; 5] = [
         Job::Balance,
         Job::Cluster,
         Job::External,

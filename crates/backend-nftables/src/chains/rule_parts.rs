@@ -1,6 +1,7 @@
 //! The steps that rules are put together from.
 
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use dataplane::{Config, Family, InterfaceMatch, LocalDetection};
 use ipnet::IpNet;
@@ -107,18 +108,73 @@ pub(super) fn load_frontend_at(
     (expressions, after(next, 8))
 }
 
-pub(super) fn lookup_verdict(
+/// Looks the frontend up in `set`, and the number found there in `chains`, if the packet is what
+/// `when` says.
+pub(super) fn lookup_chain(
     family: Family,
-    keyed: Keyed,
     set: SetName,
+    chains: SetName,
     mut when: Vec<Expression>,
 ) -> Rule {
-    when.extend(load_frontend(family, keyed).0);
-    when.push(Expression::LookupVerdict {
+    let (frontend, end) = load_frontend(family, keyed(set));
+    when.extend(lookup_number(frontend, end, set, chains));
+    Rule {
+        expressions: when,
+        comment: Some(number_comment(set)),
+    }
+}
+
+/// From a key that lies from register 0 to before `end` to the chain whose number `set` has for it.
+///
+/// The number comes behind another value, where nft takes something else to be: nft 1.0.6 aborts when
+/// it lists a value that is looked up in another map (`netlink_parse_lookup`).
+pub(super) fn lookup_number(
+    load_key: Vec<Expression>,
+    end: Register,
+    set: SetName,
+    chains: SetName,
+) -> impl Iterator<Item = Expression> {
+    let number = after(end, 4);
+    let stand_in = Expression::Meta {
+        key: MetaKey::Mark,
+        to: number,
+    };
+    let lookups = [
+        Expression::LookupValue {
+            set: layout::name(set.as_str()),
+            from: Register(0),
+            to: end,
+        },
+        Expression::LookupVerdict {
+            set: layout::name(chains.as_str()),
+            from: number,
+        },
+    ];
+    [stand_in].into_iter().chain(load_key).chain(lookups)
+}
+
+/// What a listing should say of a rule with a number of `set`.
+pub(super) fn number_comment(set: SetName) -> Arc<str> {
+    format!(
+        "meta mark: in its place, the number that @{set} has for it",
+        set = set.as_str()
+    )
+    .into()
+}
+
+/// Matches packets to frontends in `set`.
+pub(super) fn lookup_member(family: Family, set: SetName) -> Vec<Expression> {
+    let (mut expressions, _) = load_frontend(family, keyed(set));
+    expressions.push(Expression::Lookup {
         set: layout::name(set.as_str()),
         from: Register(0),
     });
-    rule(when)
+    expressions
+}
+
+/// What the frontends in `set` are found by.
+fn keyed(set: SetName) -> Keyed {
+    set.keyed().expect("it is a set of frontends")
 }
 
 pub(super) fn member(family: Family, which: Address, set: SetName) -> Vec<Expression> {

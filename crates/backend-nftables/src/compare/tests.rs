@@ -49,7 +49,7 @@ fn an_element_that_is_gone_is_missing() {
     assert_eq!(
         lines(wanted.compare_elements(&found, &key())),
         [
-            "services { 10.96.0.10 . tcp . 80 : goto cluster-2 }: Present",
+            "services { 10.96.0.10 . tcp . 80 : 2 . 0x03000002 } # cluster-2: Present",
             "endpoints { 10.96.0.10 . tcp . 80 . 0x00000000 : 10.0.1.5 . 8080 }: Present",
             "endpoints { 10.96.0.10 . tcp . 80 . 0x00000001 : 10.0.1.7 . 8080 }: Missing",
         ]
@@ -65,8 +65,8 @@ fn an_element_that_leads_elsewhere_and_one_too_many_are_named() {
     assert_eq!(
         lines(wanted.compare_elements(&found, &key())),
         [
-            "services { 10.96.0.10 . tcp . 80 : goto cluster-1 }: Different \
-             { found: [\"services { 10.96.0.10 . tcp . 80 : goto cluster-2 }\"] }",
+            "services { 10.96.0.10 . tcp . 80 : 1 . 0x03000001 } # cluster-1: Different \
+             { found: [\"services { 10.96.0.10 . tcp . 80 : 2 . 0x03000002 } # cluster-2\"] }",
             "endpoints { 10.96.0.10 . tcp . 80 . 0x00000000 : 10.0.1.5 . 8080 }: Present",
             "endpoints { 10.96.0.10 . tcp . 80 . 0x00000001 : 10.0.1.7 . 8080 }: Unwanted",
         ]

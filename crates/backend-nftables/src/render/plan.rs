@@ -1,25 +1,32 @@
 //! Where packets to one frontend are led.
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::collections::BTreeSet;
 
 use dataplane::{Affinity, Frontend, FrontendKind, Target, TrafficPolicy};
-use netlink::nf_tables::Verdict;
 
-use crate::chains::{Job, NumberedChain, Placement, REFUSE};
-use crate::layout::{self, Keyed};
+use crate::chains::{Job, Lead, NumberedChain, Placement};
+use crate::layout::Keyed;
 
-/// Numbered chains that frontends lead to, each with its name, which all of these share.
-pub(super) type NeededChains = BTreeMap<NumberedChain, Arc<str>>;
+/// Numbered chains that frontends lead to.
+pub(super) type NeededChains = BTreeSet<NumberedChain>;
+
+/// How a frontend without an endpoint refuses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Refusal {
+    /// It has endpoints elsewhere, and says nothing.
+    Drop,
+    /// It has none at all, and says so.
+    Reject,
+}
 
 /// The elements of one frontend, before its endpoints have slots.
 #[derive(Default)]
 pub(super) struct Plan<'a> {
-    pub(super) service: Option<Verdict>,
-    pub(super) short_circuit: Option<Verdict>,
-    pub(super) local: Option<Verdict>,
-    pub(super) refusal: Option<Verdict>,
-    pub(super) affinity: Option<Verdict>,
+    pub(super) service: Option<Lead>,
+    pub(super) short_circuit: Option<Lead>,
+    pub(super) local: Option<Lead>,
+    pub(super) refusal: Option<Refusal>,
+    pub(super) affinity: Option<Lead>,
     pub(super) targets: &'a [Target],
     pub(super) local_targets: &'a [Target],
 }
@@ -30,14 +37,13 @@ impl<'a> Plan<'a> {
     /// Adds what it leads to to `chains`.
     pub(super) fn of(keyed: Keyed, frontend: &'a Frontend, chains: &mut NeededChains) -> Plan<'a> {
         let refuse = || {
-            Some(if frontend.has_endpoints {
-                Verdict::Drop
-            } else {
-                Verdict::Goto(layout::name(REFUSE))
+            Some(match frontend.has_endpoints {
+                true => Refusal::Drop,
+                false => Refusal::Reject,
             })
         };
         // An address that refuses must not be looked up as a node port of someone else's next.
-        let ends_here = (keyed == Keyed::Address).then_some(Verdict::Accept);
+        let ends_here = (keyed == Keyed::Address).then_some(Lead::Accept);
         let mut goto_numbered = |placement, job, number| {
             (number > 0).then(|| {
                 let chain = NumberedChain {
@@ -46,8 +52,8 @@ impl<'a> Plan<'a> {
                     job,
                     number,
                 };
-                let name = chains.entry(chain).or_insert_with(|| chain.name());
-                Verdict::Goto(Arc::clone(name))
+                chains.insert(chain);
+                Lead::Numbered(chain)
             })
         };
         let (placement, affinity) = match frontend.affinity {
@@ -83,9 +89,8 @@ impl<'a> Plan<'a> {
                 let short_circuit = goto(Job::Balance, &frontend.cluster);
                 let local = goto(Job::Local, &frontend.local);
                 let any = short_circuit.is_some() || local.is_some();
-                let chain = format!("{}external-local", keyed.prefix());
                 Plan {
-                    service: any.then(|| Verdict::Goto(chain.into())),
+                    service: any.then_some(Lead::ExternalLocal(keyed)),
                     short_circuit,
                     local,
                     targets: &frontend.cluster,

@@ -1,9 +1,11 @@
 use std::sync::Arc;
+use std::time::Duration;
 
 use backend::{Backend, Rendered};
 use dataplane::{Dataplane, Family, compile};
 use testkit::{mk_config, mk_endpoints, mk_node, mk_service};
 
+use crate::layout::SetName;
 use crate::{Nftables, Table};
 
 /// One Service with an address of each family, and these endpoints of it.
@@ -55,4 +57,47 @@ fn chains_are_rendered_again_only_when_there_are_others() {
     let ipv6 = render(Family::Ipv6, &[&one, &another, &more]);
     assert_eq!(ipv6[0], ipv6[2]);
     assert!(is_shared(&ipv6[0], &ipv6[2]), "the same chains, anew");
+}
+
+/// One Service for each of `timeouts`.
+fn sticky(timeouts: impl IntoIterator<Item = u64>) -> Dataplane {
+    let (node, config) = (mk_node(1).build(), mk_config().build());
+    let mut dataplane = Dataplane::new(node.clone(), config.clone());
+    for (number, seconds) in timeouts.into_iter().enumerate() {
+        let service = mk_service(&format!("shop/cart-{number}"))
+            .cluster_ip(&format!("10.96.1.{number}"))
+            .port("http", 80)
+            .client_ip_affinity(Duration::from_secs(seconds));
+        let endpoints = mk_endpoints().tcp("http").ready("10.0.2.7:8080", "node-2");
+        let rules = compile(&service.build(), &endpoints.build(), &node, &config);
+        dataplane.set(rules.into());
+    }
+    dataplane
+}
+
+/// Kernels before 6.2 refuse to remove a chain that an element led to a moment ago.
+#[test]
+fn a_chain_for_a_timeout_goes_a_change_after_its_number() {
+    let backend = Nftables::detached(Family::Ipv4);
+    let mut from = Rendered::default();
+    let mut left = Vec::new();
+    // Twenty timeouts, then one, then three changes that have nothing to do with it.
+    let clusters = [
+        sticky(1..=20),
+        sticky([300; 20]),
+        sticky([300; 19]),
+        sticky([300; 18]),
+        sticky([300; 17]),
+    ];
+    for dataplane in clusters {
+        let rules = backend.render(&dataplane, &from);
+        let learning = |name: &&Arc<str>| name.starts_with("learn-");
+        let numbers = &rules.sets[SetName::LearningChains.as_str()].elements;
+        left.push((
+            rules.chains.keys().filter(learning).count(),
+            numbers.iter().count(),
+        ));
+        from = Rendered { dataplane, rules };
+    }
+    assert_eq!(left, [(20, 20), (21, 21), (21, 1), (1, 1), (1, 1)]);
 }

@@ -60,8 +60,8 @@ fn what_leads_elsewhere_and_what_nobody_wants_is_marked() {
     world.kernel = observed(&other.believed);
     let text = world.answer("shop/till");
     for line in [
-        "! differs: services { 10.96.0.11 . udp . 53 : goto cluster-1 }",
-        "in the kernel: services { 10.96.0.11 . udp . 53 : goto cluster-2 }",
+        "! differs: services { 10.96.0.11 . udp . 53 : 1 . 0x03000001 } # cluster-1",
+        "in the kernel: services { 10.96.0.11 . udp . 53 : 2 . 0x03000002 } # cluster-2",
         "! not wanted: endpoints { 10.96.0.11 . udp . 53 . 0x00000001 : 10.0.1.9 . 53 }",
     ] {
         assert!(text.contains(line), "no {line:?} in:\n{text}");
@@ -103,7 +103,7 @@ fn what_is_left_of_a_service_that_is_gone_is_not_wanted() {
     let mut world = World::new(&[cart()]);
     world.kernel = observed(&World::new(&[till(&["10.0.1.5:53"])]).believed);
     let text = world.answer("10.96.0.11:53/udp");
-    let line = "! not wanted: services { 10.96.0.11 . udp . 53 : goto cluster-1 }";
+    let line = "! not wanted: services { 10.96.0.11 . udp . 53 : 1 . 0x03000001 } # cluster-1";
     assert!(text.contains(line), "{text}");
 }
 
