@@ -3,10 +3,16 @@
 use std::fs;
 use std::process::Command;
 use std::thread;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 
 use super::{Arena, Contender};
+
+/// For how long it is watched how steadily the machine runs.
+const WATCHED: Duration = Duration::from_secs(3);
+/// From what on a processor that does nothing for a program which asks for all of it stands still.
+const STANDSTILL: Duration = Duration::from_millis(1);
 
 /// The machine and the versions of all programs that matter.
 #[derive(Debug, Clone)]
@@ -23,6 +29,7 @@ impl Machine {
         let mut facts = vec![
             ("processor", observe_processor()?),
             ("memory", observe_memory()?),
+            ("standstills", observe_standstills()?),
             ("kernel", read("/proc/sys/kernel/osrelease")?),
             ("nft", version_of("nft")),
             ("iptables", version_of("iptables-nft")),
@@ -50,6 +57,36 @@ fn observe_processor() -> Result<String> {
     });
     let count = thread::available_parallelism()?;
     Ok(format!("{count} x {}", name.unwrap_or_default()))
+}
+
+/// How often each processor stands still before anything is measured: a virtual machine's do whenever
+/// their host wants, and no program's times are better than that.
+fn observe_standstills() -> Result<String> {
+    let count = thread::available_parallelism()?.get();
+    let gaps: Vec<Duration> = thread::scope(|scope| {
+        let watching: Vec<_> = (0..count).map(|_| scope.spawn(watch_time)).collect();
+        let gaps = watching.into_iter().filter_map(|watch| watch.join().ok());
+        gaps.flatten().collect()
+    });
+    let longest = gaps.iter().max().copied().unwrap_or_default();
+    Ok(format!(
+        "{} of {STANDSTILL:?} or more in {WATCHED:?} on {count} processors with nothing to do, {longest:.1?} at the longest",
+        gaps.len()
+    ))
+}
+
+/// The times in which the clock went on and this thread did not.
+fn watch_time() -> Vec<Duration> {
+    let start = Instant::now();
+    let (mut last, mut gaps) = (start, Vec::new());
+    while last - start < WATCHED {
+        let now = Instant::now();
+        if now - last >= STANDSTILL {
+            gaps.push(now - last);
+        }
+        last = now;
+    }
+    gaps
 }
 
 fn observe_memory() -> Result<String> {
