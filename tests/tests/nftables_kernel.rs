@@ -259,6 +259,7 @@ fn whatever_was_damaged_is_repaired(namespace: &Namespace) -> Result<()> {
         "add chain ip signpost strange { type filter hook forward priority 0; policy drop; }".to_owned(),
         "add set ip signpost strange { type ipv4_addr; flags interval; }".to_owned(),
         "flush map ip signpost endpoints".to_owned(),
+        "flush map ip signpost service-chains".to_owned(),
         format!("delete element ip signpost endpoints {{ {endpoint} }}"),
         "add element ip signpost services { 203.0.113.99 . tcp . 1 : 7 . 0x1 }".to_owned(),
         // Neither is an element that we could have made: one without a key, one that goes on.

@@ -156,11 +156,11 @@ pub(crate) fn fixed(family: Family, config: &Config) -> Vec<ChainWithRules> {
         regular("refuse-cluster-ips", refuse_cluster_ips(family, config)),
         regular(
             &refuse(Keyed::Address),
-            drop_or_reject(family, Keyed::Address),
+            reject_or_drop(family, Keyed::Address),
         ),
         regular(
             &refuse(Keyed::NodePort),
-            drop_or_reject(family, Keyed::NodePort),
+            reject_or_drop(family, Keyed::NodePort),
         ),
     ]
 }
@@ -261,12 +261,12 @@ fn refuse_nodeports(family: Family, config: &Config) -> Rule {
     goto_member(family, SetName::NodePortRefusals, to_node, refuse)
 }
 
-/// Who has endpoints, but none that may be used here, drops; who has none at all, says so.
-fn drop_or_reject(family: Family, keyed: Keyed) -> Vec<Rule> {
-    let mut dropped = lookup_member(family, keyed.drops());
-    dropped.extend(verdict(Verdict::Drop).expressions);
-    let reject = vec![Expression::Reject(RejectKind::PortUnreachable)];
-    vec![rule(dropped), rule(reject)]
+/// Who has no endpoints at all says so; who has some, but none that may be used here, drops. So does
+/// who got one between this lookup and the last: its client tries again.
+fn reject_or_drop(family: Family, keyed: Keyed) -> Vec<Rule> {
+    let mut rejected = lookup_member(family, keyed.rejects());
+    rejected.push(Expression::Reject(RejectKind::PortUnreachable));
+    vec![rule(rejected), verdict(Verdict::Drop)]
 }
 
 /// On with `chain` for what is in `set`, if it is what `when` says.

@@ -37,16 +37,24 @@ impl Table {
     }
 
     /// The elements that are no frontend's, here and in `found`, set by set: cluster IPs, endpoints
-    /// of this node, addresses that accept node ports. Numbers of chains, which say nothing to anybody
-    /// else, only where they differ. Costs in proportion to both tables.
+    /// of this node, addresses that accept node ports. Costs in proportion to both tables.
     pub fn compare_memberships(&self, found: &Table) -> Vec<Piece> {
-        let (wanted, found) = (self.memberships(), found.memberships());
+        let is_shared = |set: SetName| set.keyed().is_none() && !set.is_numbers();
+        self.compare_sets_that(found, is_shared)
+    }
+
+    /// The elements that lead from numbers to chains, here and in `found`, map by map.
+    pub fn compare_numbers(&self, found: &Table) -> Vec<Piece> {
+        self.compare_sets_that(found, SetName::is_numbers)
+    }
+
+    /// The elements of sets that are so.
+    fn compare_sets_that(&self, found: &Table, are_so: impl Fn(SetName) -> bool) -> Vec<Piece> {
+        let (wanted, found) = (self.elements_of(&are_so), found.elements_of(&are_so));
         let keys: BTreeSet<_> = wanted.keys().chain(found.keys()).cloned().collect();
-        let pieces = keys.into_iter().filter_map(|at| {
-            let piece = compare(wanted.get(&at), found.get(&at))?;
-            let is_told = !at.0.is_numbers() || piece.standing != Standing::Present;
-            is_told.then_some(piece)
-        });
+        let pieces = keys
+            .into_iter()
+            .filter_map(|at| compare(wanted.get(&at), found.get(&at)));
         pieces.collect()
     }
 
@@ -127,12 +135,12 @@ impl Table {
         self.print(self.keyed_elements(key))
     }
 
-    /// Every element that is no frontend's, as nft prints it.
-    fn memberships(&self) -> BTreeMap<(SetName, Bytes), String> {
+    /// Every element of sets that are so, as nft prints it.
+    fn elements_of(&self, are_so: impl Fn(SetName) -> bool) -> BTreeMap<(SetName, Bytes), String> {
         let sets = self.sets.iter();
         let shared = sets
             .filter_map(|(name, set)| Some((SetName::parse(name)?, set)))
-            .filter(|(name, _)| name.keyed().is_none());
+            .filter(|(name, _)| are_so(*name));
         self.print(
             shared
                 .flat_map(|(name, set)| set.elements.iter().map(move |(k, data)| (name, k, data))),

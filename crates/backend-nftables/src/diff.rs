@@ -189,6 +189,13 @@ fn steps<'a>(family: Family, believed: &'a Table, wanted: &'a Table) -> Vec<Step
             });
         }
     }
+    // Numbers come before whoever has them; alone they need no transaction of their own.
+    let comes_first = |step: &Step<'_>| step.turn == Precedence::First && !step.set.is_numbers();
+    if !steps.iter().any(comes_first) {
+        steps
+            .iter_mut()
+            .for_each(|step| step.turn = Precedence::Ordinary);
+    }
     steps.sort_unstable_by(|a, b| (a.group(), a.set, a.key).cmp(&(b.group(), b.set, b.key)));
     steps
 }
@@ -336,3 +343,6 @@ impl fmt::Display for Change {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -18,7 +18,7 @@
 //! nat-postrouting --jump--> masquerading    what is marked; what an endpoint sent to itself
 //! nat-*-learn        affinities { … : number of learn-10800 }: update @clients with a hash of the endpoint
 //! filter-prerouting  restrictions goto allow-sources: daddr . proto . dport . saddr/24 @sources-24; drop
-//! filter-*                                refusals: drops or reject, cluster IPs, Service CIDRs
+//! filter-*                                refusals: rejects, or drop; cluster IPs, Service CIDRs
 //! ```
 
 mod canonical;

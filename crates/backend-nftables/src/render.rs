@@ -291,9 +291,12 @@ fn place(
             None => drop(table.remove_element(set, &bytes)),
         }
     }
-    let (refuses, drops) = (plan.refusal.is_some(), plan.refusal == Some(Refusal::Drop));
+    let (refuses, rejects) = (
+        plan.refusal.is_some(),
+        plan.refusal == Some(Refusal::Reject),
+    );
     member(table, keyed.refusals(), bytes.clone(), refuses);
-    member(table, keyed.drops(), bytes.clone(), drops);
+    member(table, keyed.rejects(), bytes.clone(), rejects);
     if keyed == Keyed::Address {
         let ranges = |frontend: Option<&Frontend>| {
             frontend

@@ -58,6 +58,7 @@ fn t55_the_first_transaction_is_the_api_server_and_dns() {
         "add table ip signpost",
         "add chain ip signpost nat-prerouting",
         "add rule ip signpost masquerading",
+        "service-chains { 0x03000002 : goto cluster-2 }",
         "services { 10.96.200.1 . tcp . 443 : 2 . 0x03000002 }",
         "services { 10.96.200.10 . tcp . 443 : 2 . 0x03000002 }",
         "endpoints { 10.96.200.1 . tcp . 443 . 0x00000001 : 10.0.2.7 . 6443 }",

@@ -139,6 +139,7 @@ fn damaged_table(believed: &Table, found: &Table) -> Vec<PieceAnswer> {
     let shared = believed.compare_memberships(found).into_iter();
     chains
         .chain(believed.compare_sets(found))
+        .chain(believed.compare_numbers(found))
         .filter(|piece| piece.standing != Found::Present)
         .chain(shared.filter(|piece| piece.standing == Found::Unwanted))
         .map(verified)

@@ -166,7 +166,7 @@ fn a_refused_packet_ends_where_it_is_refused() {
         (
             Mechanism::Nftables,
             "refusals { 10.96.0.10 . tcp . 80 }",
-            "    refuse\n      reject\n",
+            "    refuse\n      rejects { 10.96.0.10 . tcp . 80 }\n      reject\n",
         ),
         (
             Mechanism::Iptables,

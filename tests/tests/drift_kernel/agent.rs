@@ -62,11 +62,12 @@ pub(crate) fn flushed_rulesets_are_repaired() -> Result<()> {
 
 /// Failure story T32: kubernetes#129128, kubernetes#133767.
 pub(crate) fn every_damage_is_repaired_within_a_second() -> Result<()> {
-    let damages: [fn(&Node) -> Result<String>; 6] = [
+    let damages: [fn(&Node) -> Result<String>; 7] = [
         |_| Ok("delete table ip6 signpost".to_owned()),
         |_| Ok("flush chain ip signpost dispatch".to_owned()),
         |node| first_rule_of(node, "masquerading"),
         |_| Ok("flush map ip6 signpost services".to_owned()),
+        |_| Ok("flush map ip signpost service-chains".to_owned()),
         |node| {
             let (key, _) = first_endpoint(node)?;
             Ok(format!("delete element ip signpost endpoints {{ {key} }}"))

@@ -39,7 +39,9 @@ pub(crate) fn kube_proxy_beside_us(stage: &mut Stage) -> Result<()> {
     stage.apply_services(&["web", "cart"])?;
     stage.wait_for("both to program another Service", |stage| {
         let listed = stage.node()?.nft(&["list", "ruleset"])?;
-        Ok((listed.matches("10.96.0.11 . tcp . 80 : ").count() == 2).then_some(()))
+        Ok((listed.matches("10.96.0.11 . tcp . 80 : goto").count() == 1
+            && listed.contains("10.96.0.11 . tcp . 80 : 2 . 0x"))
+        .then_some(()))
     })?;
     let rules = stage.agent()?.condition("RulesContested")?;
     ensure!(

@@ -34,8 +34,8 @@ pub(crate) enum SetName {
     Endpoints,
     /// Address, protocol, port without an endpoint that may be used.
     Refusals,
-    /// Of these, those that have one elsewhere: what they refuse is dropped.
-    Drops,
+    /// Of these, those that have none anywhere, which is said; the others are silent.
+    Rejects,
     /// With affinity: the number of the chain that remembers a client's endpoint.
     Affinities,
     /// Client, address, protocol, port to that port and the slot of the client's endpoint. Packets
@@ -55,8 +55,8 @@ pub(crate) enum SetName {
     NodePortEndpoints,
     /// As `Refusals`, for node ports.
     NodePortRefusals,
-    /// As `Drops`, for node ports.
-    NodePortDrops,
+    /// As `Rejects`, for node ports.
+    NodePortRejects,
     /// As `Affinities`, for node ports.
     NodePortAffinities,
     /// As `Clients`, for node ports.
@@ -92,7 +92,7 @@ impl SetName {
         SetName::Locals,
         SetName::Endpoints,
         SetName::Refusals,
-        SetName::Drops,
+        SetName::Rejects,
         SetName::Affinities,
         SetName::Clients,
         SetName::Restrictions,
@@ -101,7 +101,7 @@ impl SetName {
         SetName::NodePortLocals,
         SetName::NodePortEndpoints,
         SetName::NodePortRefusals,
-        SetName::NodePortDrops,
+        SetName::NodePortRejects,
         SetName::NodePortAffinities,
         SetName::NodePortClients,
         SetName::ServiceChains,
@@ -119,7 +119,7 @@ impl SetName {
             SetName::Locals => "locals",
             SetName::Endpoints => "endpoints",
             SetName::Refusals => "refusals",
-            SetName::Drops => "drops",
+            SetName::Rejects => "rejects",
             SetName::Affinities => "affinities",
             SetName::Clients => "clients",
             SetName::Restrictions => "restrictions",
@@ -131,7 +131,7 @@ impl SetName {
             SetName::NodePortLocals => "nodeport-locals",
             SetName::NodePortEndpoints => "nodeport-endpoints",
             SetName::NodePortRefusals => "nodeport-refusals",
-            SetName::NodePortDrops => "nodeport-drops",
+            SetName::NodePortRejects => "nodeport-rejects",
             SetName::NodePortAffinities => "nodeport-affinities",
             SetName::NodePortClients => "nodeport-clients",
             SetName::ServiceChains => "service-chains",
@@ -165,7 +165,7 @@ impl SetName {
             | SetName::Locals
             | SetName::Endpoints
             | SetName::Refusals
-            | SetName::Drops
+            | SetName::Rejects
             | SetName::Affinities
             | SetName::Restrictions
             | SetName::Sources(_) => Some(Keyed::Address),
@@ -174,7 +174,7 @@ impl SetName {
             | SetName::NodePortLocals
             | SetName::NodePortEndpoints
             | SetName::NodePortRefusals
-            | SetName::NodePortDrops
+            | SetName::NodePortRejects
             | SetName::NodePortAffinities => Some(Keyed::NodePort),
         }
     }
@@ -207,10 +207,10 @@ impl SetName {
             | SetName::NodePortAddresses
             | SetName::Hairpins
             | SetName::Refusals
-            | SetName::Drops
+            | SetName::Rejects
             | SetName::Restrictions
             | SetName::NodePortRefusals
-            | SetName::NodePortDrops => SetContent::Membership,
+            | SetName::NodePortRejects => SetContent::Membership,
             SetName::Sources(_) => {
                 key.push(address);
                 SetContent::Membership
@@ -294,10 +294,10 @@ impl Keyed {
         }
     }
 
-    pub(crate) fn drops(self) -> SetName {
+    pub(crate) fn rejects(self) -> SetName {
         match self {
-            Keyed::Address => SetName::Drops,
-            Keyed::NodePort => SetName::NodePortDrops,
+            Keyed::Address => SetName::Rejects,
+            Keyed::NodePort => SetName::NodePortRejects,
         }
     }
 

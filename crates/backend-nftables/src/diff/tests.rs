@@ -1,0 +1,65 @@
+use super::*;
+
+use backend::{Backend, Rendered};
+use dataplane::{Dataplane, compile};
+use testkit::{mk_config, mk_endpoints, mk_node, mk_service};
+
+use crate::Nftables;
+use crate::chains::Lead;
+
+/// So many Services with five endpoints each.
+fn table(services: u16) -> Table {
+    table_with(services, 5)
+}
+
+/// So many Services with so many endpoints each.
+fn table_with(services: u16, endpoints: u16) -> Table {
+    let (node, config) = (mk_node(1).build(), mk_config().build());
+    let mut dataplane = Dataplane::new(node.clone(), config.clone());
+    let slice = (1..=endpoints).fold(mk_endpoints().tcp("http"), |slice, pod| {
+        slice.ready(&format!("10.0.2.{pod}:8080"), "node-2")
+    });
+    let endpoints = slice.build();
+    for number in 0..services {
+        let [high, low] = number.to_be_bytes();
+        let service = mk_service(&format!("shop/cart-{number}"))
+            .cluster_ip(&format!("10.100.{high}.{low}"))
+            .port("http", 80)
+            .build();
+        dataplane.set(compile(&service, &endpoints, &node, &config).into());
+    }
+    Nftables::detached(Family::Ipv4).render(&dataplane, &Rendered::default())
+}
+
+/// A packet looks a number up and then its chain, and finds nothing if that is to come.
+#[test]
+fn no_transaction_leaves_a_number_without_its_chain() {
+    let wanted = table(3_000);
+    let change = diff(Family::Ipv4, &Table::default(), &wanted);
+    assert!(change.transactions().len() > 1, "too few Services to tell");
+    let mut held = Table::default();
+    for transaction in change.transactions() {
+        held.replay(transaction).expect("the kernel takes it");
+        for (name, set) in &held.sets {
+            let set_name = SetName::parse(name).expect("one of ours");
+            let leads = set.elements.iter();
+            for lead in leads.filter_map(|(_, data)| Lead::of(set_name, data)) {
+                let found = held.element(lead.map(), &lead.key());
+                assert!(found.is_some(), "{lead} has no chain yet");
+            }
+        }
+    }
+    assert_eq!(held, wanted);
+}
+
+/// Otherwise what is refused in the second is taken for a kernel that is not as it was believed to be.
+#[test]
+fn a_first_use_of_a_number_is_one_transaction() {
+    let (believed, wanted) = (table(1), table_with(2, 4));
+    assert_ne!(believed.chains, wanted.chains);
+    let change = diff(Family::Ipv4, &believed, &wanted);
+    let transactions = change.transactions().iter();
+    // What is not wanted any more goes after it.
+    let written = transactions.filter(|transaction| transaction.elements() > 0);
+    assert_eq!(written.count(), 1);
+}
