@@ -88,6 +88,21 @@ pub struct Finding {
     pub generation: Option<i64>,
 }
 
+// === impl Finding ===
+
+impl Finding {
+    /// What is found of an object whatever its generation.
+    pub fn new(kind: &'static str, status: Status, reason: Reason, message: String) -> Finding {
+        Finding {
+            kind,
+            status,
+            reason,
+            message,
+            generation: None,
+        }
+    }
+}
+
 /// Puts `finding` into `conditions`, in place of what was said about the same type. `now` becomes the time of transition
 /// only when the status is another than before. Returns whether anything but that time changed, which is when a status
 /// is worth writing.

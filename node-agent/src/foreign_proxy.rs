@@ -140,13 +140,8 @@ async fn next_look(others: &mut watch::Receiver<()>, looked: Instant, latest: Du
 /// What is to be said of it; nothing before it was looked. Pure.
 pub(crate) fn finding(sight: &Sight) -> Option<Finding> {
     let say = |status, reason: Reason, message| {
-        Some(Finding {
-            kind: condition::FOREIGN_PROXY_DETECTED,
-            status,
-            reason,
-            message,
-            generation: None,
-        })
+        let kind = condition::FOREIGN_PROXY_DETECTED;
+        Some(Finding::new(kind, status, reason, message))
     };
     let (found, kube_proxy) = match sight {
         Sight::None => return None,

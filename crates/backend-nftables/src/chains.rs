@@ -39,10 +39,6 @@ const SRCNAT: i32 = 100;
 /// Before sources are rewritten, by us or by anybody else.
 const BEFORE_SRCNAT: i32 = SRCNAT - 10;
 
-/// What the chain that refuses is called. No name may be one of nft's own words, or nft could not read
-/// its own listing.
-const REFUSE: &str = "refuse";
-
 /// Every chain that is always there.
 pub(crate) fn fixed(family: Family, config: &Config) -> Vec<ChainWithRules> {
     let jump = |chain: &str| verdict(Verdict::Jump(layout::name(chain)));

@@ -173,8 +173,7 @@ fn steps<'a>(family: Family, believed: &'a Table, wanted: &'a Table) -> Vec<Step
                 .and_then(|keyed| layout::parse_frontend(family, keyed, difference.key.as_slice()));
             let is_first = match &frontend {
                 Some(frontend) => wanted.first.contains(frontend),
-                // Whatever comes first may have such a number.
-                None => set.is_numbers() || beside_first.contains(difference.key),
+                None => !set.is_numbers() && beside_first.contains(difference.key),
             };
             steps.push(Step {
                 turn: match is_first {
@@ -189,12 +188,10 @@ fn steps<'a>(family: Family, believed: &'a Table, wanted: &'a Table) -> Vec<Step
             });
         }
     }
-    // Numbers come before whoever has them; alone they need no transaction of their own.
-    let comes_first = |step: &Step<'_>| step.turn == Precedence::First && !step.set.is_numbers();
-    if !steps.iter().any(comes_first) {
-        steps
-            .iter_mut()
-            .for_each(|step| step.turn = Precedence::Ordinary);
+    // Numbers come with whatever comes first, which may have them; what is no frontend's is before it.
+    if let Some(first) = steps.iter().map(|step| step.turn).min() {
+        let numbers = steps.iter_mut().filter(|step| step.set.is_numbers());
+        numbers.for_each(|step| step.turn = first);
     }
     steps.sort_unstable_by(|a, b| (a.group(), a.set, a.key).cmp(&(b.group(), b.set, b.key)));
     steps

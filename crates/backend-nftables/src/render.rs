@@ -43,7 +43,8 @@ pub(crate) fn render(family: Family, desired: &Dataplane, from: &Rendered<Table>
     };
     let differences = Differences::between(before, desired, family);
     let is_same_config = incremental && before.config() == desired.config();
-    let surplus = surplus_learning_chains(&from.rules);
+    let learning = learning_chains(&from.rules);
+    let surplus = surplus_learning_chains(&learning, &from.rules);
     if is_same_config && differences.is_empty() && surplus.is_empty() {
         return from.rules.clone();
     }
@@ -59,9 +60,6 @@ pub(crate) fn render(family: Family, desired: &Dataplane, from: &Rendered<Table>
         add_set(family, name, &mut table);
     }
     let mut needed_chains = NeededChains::new();
-    for lead in Lead::FIXED {
-        set_lead(&mut table, lead);
-    }
     render_memberships(&differences, &mut table);
     if !is_same_config {
         render_node_port_addresses(family, before.config(), desired.config(), &mut table);
@@ -96,18 +94,19 @@ pub(crate) fn render(family: Family, desired: &Dataplane, from: &Rendered<Table>
         is_same_config,
     );
     if !Arc::ptr_eq(&table.chains, &from.rules.chains) {
-        for chain in table.numbered_chains() {
-            set_lead(&mut table, Lead::Numbered(chain));
-        }
+        render_numbers(&mut table);
     }
-    retire_learning_chains(&from.rules, &mut table);
+    retire_learning_chains(learning, &from.rules, &mut table);
     table
 }
 
-/// Lets packets find what `lead` stands for.
-fn set_lead(table: &mut Table, lead: Lead) {
-    let verdict = ElementData::Verdict(lead.verdict());
-    table.set_element(lead.map(), lead.key(), verdict);
+/// Lets packets find every chain that a number stands for.
+fn render_numbers(table: &mut Table) {
+    let numbered = table.numbered_chains().into_iter().map(Lead::Numbered);
+    for lead in Lead::FIXED.into_iter().chain(numbered) {
+        let verdict = ElementData::Verdict(lead.verdict());
+        table.set_element(lead.map(), lead.key(), verdict);
+    }
 }
 
 fn add_set(family: Family, name: SetName, table: &mut Table) {
@@ -167,33 +166,40 @@ fn render_chains(
 /// Of the chains that remember clients for so and so many seconds there could be one for each second
 /// of a day. Once they are many, those go that no number leads to; that was committed before, not just
 /// now.
-fn surplus_learning_chains(rules: &Table) -> BTreeSet<Arc<str>> {
-    let is_led_to = |chain: &NumberedChain| {
-        let lead = Lead::Numbered(*chain);
+fn surplus_learning_chains(
+    learning: &BTreeSet<NumberedChain>,
+    rules: &Table,
+) -> BTreeSet<Arc<str>> {
+    let is_led_to = |chain: &&NumberedChain| {
+        let lead = Lead::Numbered(**chain);
         rules.element(lead.map(), &lead.key()).is_some()
     };
-    let chains = learning_chains(rules).into_iter();
-    let surplus = chains.filter(|chain| !is_led_to(chain));
-    surplus.map(NumberedChain::name).collect()
+    let surplus = learning.iter().filter(|chain| !is_led_to(chain));
+    surplus.map(|chain| chain.name()).collect()
 }
 
-/// Takes the numbers away, once they are many, that no frontend has or had a moment ago.
-fn retire_learning_chains(before: &Table, table: &mut Table) {
-    let mut idle = learning_chains(table);
-    if idle.is_empty() {
+/// Takes the numbers of `learning` away that no frontend has or had a moment ago.
+fn retire_learning_chains(
+    mut learning: BTreeSet<NumberedChain>,
+    before: &Table,
+    table: &mut Table,
+) {
+    if learning.is_empty() {
         return;
     }
-    for (rules, set) in [before, table].into_iter().flat_map(|rules| {
-        [SetName::Affinities, SetName::NodePortAffinities].map(|set| (rules, set))
-    }) {
-        let elements = rules.sets.get(set.as_str()).map(|set| set.elements.iter());
-        for (_, data) in elements.into_iter().flatten() {
+    for set in [SetName::Affinities, SetName::NodePortAffinities] {
+        let sets = [before, table].map(|rules| rules.sets.get(set.as_str()));
+        for (_, data) in sets
+            .into_iter()
+            .flatten()
+            .flat_map(|set| set.elements.iter())
+        {
             if let Some(Lead::Numbered(chain)) = Lead::of(set, data) {
-                idle.remove(&chain);
+                learning.remove(&chain);
             }
         }
     }
-    for lead in idle.into_iter().map(Lead::Numbered) {
+    for lead in learning.into_iter().map(Lead::Numbered) {
         table.remove_element(lead.map(), &lead.key());
     }
 }

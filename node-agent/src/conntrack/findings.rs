@@ -25,10 +25,10 @@ pub(crate) fn findings(standing: &Standing) -> Vec<Finding> {
     };
     let pressure = pressure.map(|(status, reason, message)| {
         let kind = condition::CONNTRACK_PRESSURE;
-        finding(kind, status, reason, message.to_owned())
+        Finding::new(kind, status, reason, message.to_owned())
     });
     let limits = limits.map(|(status, reason, message)| {
-        finding(condition::CONNTRACK_CONFIGURED, status, reason, message)
+        Finding::new(condition::CONNTRACK_CONFIGURED, status, reason, message)
     });
     pressure.into_iter().chain(limits).collect()
 }
@@ -37,16 +37,6 @@ pub(crate) fn findings(standing: &Standing) -> Vec<Finding> {
 pub(crate) fn degradation(standing: &Standing) -> Option<(Reason, String)> {
     let (family, error) = standing.uncleaned.first_key_value()?;
     Some((reason::STALE_FLOWS_LEFT, format!("{family}: {error}")))
-}
-
-fn finding(kind: &'static str, status: Status, reason: Reason, message: String) -> Finding {
-    Finding {
-        kind,
-        status,
-        reason,
-        message,
-        generation: None,
-    }
 }
 
 #[cfg(test)]

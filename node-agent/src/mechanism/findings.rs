@@ -62,13 +62,12 @@ pub(crate) fn split(sighting: &Sighting, carried: &BTreeMap<Family, Standing>) -
             (Status::Unknown, reason::VARIANTS_UNREADABLE, message)
         }
     };
-    Some(Finding {
-        kind: condition::IPTABLES_SPLIT,
+    Some(Finding::new(
+        condition::IPTABLES_SPLIT,
         status,
         reason,
         message,
-        generation: None,
-    })
+    ))
 }
 
 /// That a mode is asked for which this node cannot do.

@@ -41,16 +41,6 @@ pub(super) fn findings(facts: &Facts<'_>, rejections: &Rejections, now: Timestam
     findings
 }
 
-fn finding(kind: &'static str, status: Status, reason: Reason, message: String) -> Finding {
-    Finding {
-        kind,
-        status,
-        reason,
-        message,
-        generation: None,
-    }
-}
-
 /// Whether the node serves everything it is asked for: heard of lately, listed, programmed in both
 /// families, and found there when the kernel was last looked at. What a comparison finds is repaired
 /// by the same round, or that round has failed and its family with it.
@@ -58,7 +48,7 @@ fn ready(facts: &Facts<'_>, now: Timestamp) -> Finding {
     let view = facts.view;
     let families = families(facts);
     let finding =
-        |status, reason, message: String| finding(condition::READY, status, reason, message);
+        |status, reason, message: String| Finding::new(condition::READY, status, reason, message);
     if facts.duty == Duty::HandedBack {
         return finding(Status::False, reason::HANDED_BACK, handed_back(facts));
     }
@@ -118,7 +108,7 @@ fn ready(facts: &Facts<'_>, now: Timestamp) -> Finding {
 
 fn progressing(facts: &Facts<'_>, now: Timestamp) -> Finding {
     let say = |status, reason, message: &str| {
-        finding(condition::PROGRESSING, status, reason, message.to_owned())
+        Finding::new(condition::PROGRESSING, status, reason, message.to_owned())
     };
     if facts.duty == Duty::HandedBack {
         return say(Status::False, reason::HANDED_BACK, &handed_back(facts));
@@ -149,7 +139,7 @@ fn progressing(facts: &Facts<'_>, now: Timestamp) -> Finding {
 }
 
 fn degraded(facts: &Facts<'_>) -> Finding {
-    let say = |status, reason, message| finding(condition::DEGRADED, status, reason, message);
+    let say = |status, reason, message| Finding::new(condition::DEGRADED, status, reason, message);
     let families = families(facts);
     let failing: Vec<&FamilyStatus> = families.iter().filter(|f| f.failing.is_some()).collect();
     if let Some(first) = failing.first() {
@@ -189,8 +179,9 @@ fn age(since: SystemTime, now: Timestamp) -> Duration {
 }
 
 fn honoured(facts: &Facts<'_>, rejections: &Rejections) -> Finding {
-    let say =
-        |status, reason, message| finding(condition::FEATURES_HONOURED, status, reason, message);
+    let say = |status, reason, message| {
+        Finding::new(condition::FEATURES_HONOURED, status, reason, message)
+    };
     let written = facts.view.configuration.assignment();
     let written = written.map_or(&[][..], |a| a.spec.written_fields.as_slice());
     let wanted = facts.view.wanted.as_ref();
@@ -243,17 +234,17 @@ fn family_programmed(facts: &Facts<'_>, family: &FamilyStatus) -> Finding {
                 None => String::new(),
                 Some(first) => format!("all but {}: {first}", family.quarantined.len()),
             };
-            finding(kind, Status::True, reason::FAMILY_PROGRAMMED, message)
+            Finding::new(kind, Status::True, reason::FAMILY_PROGRAMMED, message)
         }
         Standing::NeverProgrammed if facts.duty == Duty::HandedBack => {
             let message = String::new();
-            finding(kind, Status::False, reason::HANDED_BACK, message)
+            Finding::new(kind, Status::False, reason::HANDED_BACK, message)
         }
         Standing::NeverProgrammed if family.failing.is_none() => {
             let message = "no rule has been written since the agent started".to_owned();
-            finding(kind, Status::Unknown, reason::STARTING, message)
+            Finding::new(kind, Status::Unknown, reason::STARTING, message)
         }
-        Standing::NeverProgrammed | Standing::Failing => finding(
+        Standing::NeverProgrammed | Standing::Failing => Finding::new(
             kind,
             Status::False,
             failure_reason(facts, family),
@@ -264,7 +255,7 @@ fn family_programmed(facts: &Facts<'_>, family: &FamilyStatus) -> Finding {
 
 fn rules_contested(report: &Report) -> Finding {
     let say =
-        |status, reason, message| finding(condition::RULES_CONTESTED, status, reason, message);
+        |status, reason, message| Finding::new(condition::RULES_CONTESTED, status, reason, message);
     if let Some(contest) = &report.contest {
         // The same as long as it lasts: each other message would be another write to the API.
         let since = Timestamp::try_from(contest.since).unwrap_or_default();
@@ -284,7 +275,8 @@ fn rules_contested(report: &Report) -> Finding {
 }
 
 fn source_synced(view: &View) -> Finding {
-    let say = |status, reason, message| finding(condition::SOURCE_SYNCED, status, reason, message);
+    let say =
+        |status, reason, message| Finding::new(condition::SOURCE_SYNCED, status, reason, message);
     if let Some((_, message)) = &view.source.stale {
         return say(Status::False, reason::SOURCE_STALE, message.clone());
     }
@@ -303,7 +295,7 @@ fn manifests_parsed(view: &View) -> Option<Finding> {
         (Status::False, reason::MANIFESTS_UNREADABLE)
     };
     let message = unreadable.join("; ");
-    Some(finding(
+    Some(Finding::new(
         condition::MANIFESTS_PARSED,
         status,
         reason,

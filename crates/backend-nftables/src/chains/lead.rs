@@ -9,8 +9,7 @@ use std::sync::Arc;
 
 use netlink::nf_tables::{Bytes, ElementData, Verdict};
 
-use super::{Job, NumberedChain, Placement, REFUSE};
-use crate::chains::ALLOW_SOURCES;
+use super::{ALLOW_SOURCES, Job, NumberedChain, Placement};
 use crate::layout::{self, Keyed, SetName};
 
 /// What a number stands for.
@@ -149,10 +148,9 @@ impl Lead {
 impl fmt::Display for Lead {
     /// The chain, or `accept`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Lead::Accept => f.write_str("accept"),
-            Lead::ExternalLocal(keyed) => f.write_str(&external_local(*keyed)),
-            Lead::Numbered(chain) => f.write_str(&chain.name()),
+        match self.verdict() {
+            Verdict::Goto(chain) => f.write_str(&chain),
+            verdict => verdict.fmt(f),
         }
     }
 }
@@ -176,9 +174,9 @@ pub(crate) fn external_local(keyed: Keyed) -> Arc<str> {
     format!("{}external-local", keyed.prefix()).into()
 }
 
-/// The chain that refuses.
+/// The chain that refuses. No name may be one of nft's own words, or nft could not read its own listing.
 pub(crate) fn refuse(keyed: Keyed) -> Arc<str> {
-    format!("{}{REFUSE}", keyed.prefix()).into()
+    format!("{}refuse", keyed.prefix()).into()
 }
 
 #[cfg(test)]

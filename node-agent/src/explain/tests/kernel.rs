@@ -53,6 +53,18 @@ fn where_the_kernel_differs_is_marked() {
     );
 }
 
+/// All Services with as many endpoints need it: it is told once, of the table.
+#[test]
+fn a_number_that_leads_nowhere_is_told_of_the_table() {
+    let mut world = World::new(&[cart(), till(&["10.0.1.5:53"])]);
+    world.damage(|table| without(table, "service-chains { 0x03000001"));
+    let text = world.answer("shop/till");
+    let line = "! missing in the kernel: service-chains { 0x03000001 : goto cluster-1 }\n";
+    let (of_service, of_table) = text.split_once("IPv4: ").expect("both are told of");
+    assert!(of_table.contains(line), "{text}");
+    assert!(!of_service.contains("service-chains"), "{text}");
+}
+
 #[test]
 fn what_leads_elsewhere_and_what_nobody_wants_is_marked() {
     let mut world = World::new(&[till(&["10.0.1.5:53"])]);
