@@ -10,11 +10,20 @@ use tests::network::Namespace;
 /// How long an answer to one datagram is waited for. Answers take microseconds; what was lost is
 /// sent again.
 const PATIENCE: Duration = Duration::from_millis(200);
+/// How often a packet of a flood is tried to be sent.
+const ATTEMPTS: u32 = 100;
 
 /// A UDP client with one source port for all its life, as a resolver has it.
 #[derive(Debug)]
 pub(crate) struct UdpClient {
     socket: UdpSocket,
+}
+
+/// Flows through the node, to where nobody is.
+#[derive(Debug)]
+pub(crate) struct Flood {
+    socket: UdpSocket,
+    flows: usize,
 }
 
 /// An established TCP connection.
@@ -51,6 +60,33 @@ impl UdpClient {
             return Ok(None);
         };
         parse_server(&String::from_utf8_lossy(&buffer[..length])).map(Some)
+    }
+}
+
+// === impl Flood ===
+
+impl Flood {
+    pub(crate) fn open(inside: &Namespace, flows: u64) -> Result<Flood> {
+        let any = (Ipv4Addr::UNSPECIFIED, 0);
+        let socket = inside.enter(|| UdpSocket::bind(any))??;
+        let flows = usize::try_from(flows)?;
+        Ok(Flood { socket, flows })
+    }
+
+    /// Sends one packet in each flow: the flows are made, or last longer.
+    pub(crate) fn send(&self) -> Result<()> {
+        let destinations = (1..=254).flat_map(|host| {
+            let address = Ipv4Addr::new(203, 0, 113, host);
+            (1..=u16::MAX).map(move |port| (address, port))
+        });
+        for destination in destinations.take(self.flows) {
+            // Each ICMP error about an earlier one is reported once, instead of sending; while that
+            // many are under way, the next may be there already.
+            let mut attempts = 0..ATTEMPTS;
+            let sent = attempts.any(|_| self.socket.send_to(b"nobody", destination).is_ok());
+            ensure!(sent, "nothing goes to {destination:?}");
+        }
+        Ok(())
     }
 }
 

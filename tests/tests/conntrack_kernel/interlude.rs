@@ -11,9 +11,8 @@ use rustix::process::{Pid, Signal, kill_process};
 use tests::deadline::wait_for;
 use tests::lone_agent::LoneAgent;
 
-use crate::clients::UdpClient;
+use crate::clients::{Flood, UdpClient};
 use crate::stage::{SERVERS, Stage, UDP_PORT, cluster_ip, load_balancer_ip, passes};
-use crate::table::fill;
 
 /// How often a change is made and taken back before it is said that passes do not wait for it.
 const ATTEMPTS: usize = 5;
@@ -30,8 +29,9 @@ pub(crate) fn change_taken_back(stage: &Stage) -> Result<()> {
     stage.apply_service()?;
     stage.apply_endpoints(&[before])?;
     let agent = stage.start_agent()?;
-    fill(stage, ENTRIES)?;
+    let flood = Flood::open(stage.client()?, ENTRIES)?;
     for _ in 0..ATTEMPTS {
+        flood.send()?;
         stage.apply_endpoints(&[before])?;
         find_client(stage, &agent, before)?;
         let earlier = passes(&agent, Family::Ipv4)?;

@@ -1,13 +1,13 @@
 //! A table with many entries.
 
 use std::fs;
-use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use dataplane::Family;
 
-use crate::clients::UdpClient;
+use crate::clients::{Flood, UdpClient};
 use crate::stage::{PROMPTLY, SERVERS, Stage, UDP_PORT, cluster_ip, deleted};
 use tests::deadline::wait_for;
 
@@ -15,10 +15,10 @@ use tests::deadline::wait_for;
 const ENOUGH: u64 = 200_000;
 /// To how many percent a smaller one is filled.
 const PERCENT: u64 = 92;
-/// How often a packet is tried to be sent.
-const ATTEMPTS: u32 = 100;
 /// How soon that is said of a table that is filled faster than any node's: it was looked at just before.
 const SAID: Duration = Duration::from_secs(70);
+/// For how long flows without an answer are left alone: the kernel forgets them after 30 s.
+const LASTING: Duration = Duration::from_secs(10);
 /// How much memory one pass may take in all. A million entries may take 64 MiB.
 const MEMORY: u64 = 8 << 20;
 
@@ -37,8 +37,9 @@ pub(crate) fn nearly_full(stage: &Stage) -> Result<()> {
     let filled = limit * PERCENT / 100;
     let nearly_full = filled <= 2 * ENOUGH;
     let wanted = if nearly_full { filled } else { ENOUGH };
+    let flood = Flood::open(stage.client()?, wanted)?;
     let start = Instant::now();
-    fill(stage, wanted)?;
+    flood.send()?;
     let filling = start.elapsed();
     let entries = agent.metric("signpost_conntrack_entries")?;
     ensure!(entries >= wanted as f64, "{entries} entries of {wanted}");
@@ -48,9 +49,15 @@ pub(crate) fn nearly_full(stage: &Stage) -> Result<()> {
         "{said} is the limit instead of {limit}"
     );
     if nearly_full {
+        let mut sent = Instant::now();
         wait_for("the table to be said to be nearly full", SAID, || {
-            // Or its flow would end by itself.
+            // Or flows would end by themselves before they are looked at: the client's, and in half
+            // a minute those that fill the table.
             client.ask()?;
+            if sent.elapsed() > LASTING {
+                flood.send()?;
+                sent = Instant::now();
+            }
             let said = agent.condition("ConntrackPressure")?;
             Ok(said.filter(|said| said.status == "True" && said.reason == "TableFilling"))
         })?;
@@ -84,25 +91,6 @@ pub(crate) fn nearly_full(stage: &Stage) -> Result<()> {
     ensure!(grown < MEMORY, "memory grew by {grown} bytes");
     let deleted = deleted(&agent, family)?;
     ensure!(deleted == 1.0, "{deleted} flows were removed instead of 1");
-    Ok(())
-}
-
-/// Makes `count` flows through the node, to where nobody is.
-pub(crate) fn fill(stage: &Stage, count: u64) -> Result<()> {
-    let socket = stage
-        .client()?
-        .enter(|| UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)))??;
-    let ports = 1..=u16::MAX;
-    let destinations = (1..=254).flat_map(|host| {
-        let address = Ipv4Addr::new(203, 0, 113, host);
-        ports.clone().map(move |port| (address, port))
-    });
-    for destination in destinations.take(usize::try_from(count)?) {
-        // Each ICMP error about an earlier one is reported once, instead of sending; while that many
-        // are under way, the next may be there already.
-        let sent = (0..ATTEMPTS).any(|_| socket.send_to(b"nobody", destination).is_ok());
-        ensure!(sent, "nothing goes to {destination:?}");
-    }
     Ok(())
 }
 
