@@ -211,15 +211,15 @@ impl Cluster {
         let mut maker = begin(course)?;
         maker.wait_for_line(RUNNING, DEADLINE)?;
         let traces = Traces::of(&maker);
-        let processes = observe_descendants(maker.id())?;
-        let known = traces.observe_processes()?;
+        let processes = wait_for("all processes to be seen whose they are", DEADLINE, || {
+            let processes = observe_descendants(maker.id())?;
+            let known = traces.observe_processes()?;
+            // Those of kubectl come and go, and one that is about to end does not say whose it was.
+            let mut unknown = processes.difference(&known);
+            let all_known = !unknown.any(|process| exists(*process));
+            Ok(all_known.then_some(processes))
+        })?;
         println!("    {} processes", processes.len());
-        // Those of kubectl come and go.
-        let unknown = processes
-            .difference(&known)
-            .filter(|process| exists(**process));
-        let unknown: Vec<&u32> = unknown.collect();
-        ensure!(unknown.is_empty(), "it is not seen whose {unknown:?} are");
         for program in ["containerd", "kubelet", "kube-apiserver", "pause"] {
             ensure!(
                 processes.iter().any(|process| runs(*process, program)),

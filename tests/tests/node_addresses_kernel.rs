@@ -18,7 +18,7 @@ use tests::trial::trial;
 const PROMPTLY: Duration = Duration::from_secs(30);
 /// How long until an address that has come or gone shows in the rules. Who asks for addresses every
 /// two seconds does not manage that [`TIMES`] in a row.
-const AT_ONCE: Duration = Duration::from_millis(700);
+const AT_ONCE: Duration = Duration::from_millis(1500);
 const TIMES: u8 = 5;
 
 fn main() -> Result<()> {

@@ -2,16 +2,18 @@
 
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use backend_nftables::{Nftables, open};
 use libtest_mimic::Arguments;
 use tests::deadline::wait_for;
 use tests::network::enter_private_namespaces;
 use tests::scenario::{
-    Dump, RealKernel, Script, Update, believe_no_lie, nftables_form, remember_for_a_second,
+    Depth, Dump, RealKernel, Script, Update, believe_no_lie, nftables_form, remember_for_a_second,
     skipped_for_want_of_sctp, trials,
 };
 use tests::trial::trial;
+
+const PROMPTLY: Duration = Duration::from_secs(20);
 
 fn main() -> Result<()> {
     enter_private_namespaces()?;
@@ -29,26 +31,23 @@ fn main() -> Result<()> {
 }
 
 fn forgotten_client() -> Result<()> {
-    let (kernel, _) = remember_for_a_second(build)?;
-    let clients = || {
+    let (mut kernel, packet) = remember_for_a_second(build)?;
+    let clients = |kernel: &RealKernel<Nftables>| {
         let mut list = kernel.node()?.command("nft");
         list.args(["list", "map", "ip", "signpost", "clients"]);
         let listed = list.output().context("failed to run nft")?;
         anyhow::Ok(String::from_utf8_lossy(&listed.stdout).into_owned())
     };
-    let listed = clients()?;
-    ensure!(
-        listed.contains("10.0.1.9 . 10.96.0.10 . tcp . 80 timeout 1s"),
-        "nobody is remembered:\n{listed}"
-    );
-    wait_for(
-        "the client to be forgotten",
-        Duration::from_secs(20),
-        || {
-            let is_forgotten = !clients()?.contains("10.0.1.9");
-            Ok(is_forgotten.then_some(()))
-        },
-    )
+    wait_for("the client to be remembered", PROMPTLY, || {
+        // It has to be listed within a second of this.
+        kernel.connect(&packet, 1)?;
+        let remembered = "10.0.1.9 . 10.96.0.10 . tcp . 80 timeout 1s";
+        Ok(clients(&kernel)?.contains(remembered).then_some(()))
+    })?;
+    wait_for("the client to be forgotten", PROMPTLY, || {
+        let is_forgotten = !clients(&kernel)?.contains("10.0.1.9");
+        Ok(is_forgotten.then_some(()))
+    })
 }
 
 fn build(script: &Script) -> Result<RealKernel<Nftables>> {

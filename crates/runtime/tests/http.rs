@@ -261,6 +261,8 @@ async fn an_address_in_use_is_tried_again_until_it_is_free() {
     assert!(!server.is_finished(), "it gave up");
     drop(taken);
     tokio::time::sleep(Duration::from_secs(6)).await;
+    // From here on it is sockets that are waited for: a paused clock would not.
+    tokio::time::resume();
     assert_answer(&get_from(address, "/livez").await, "200", "ok");
     stopper.stop();
     server
@@ -340,6 +342,7 @@ async fn an_address_that_cannot_be_had_is_told_of_once_and_can_be_left() {
     let free = free_address().await;
     place.send_replace(at(free));
     tokio::time::sleep(Duration::from_secs(1)).await;
+    tokio::time::resume();
     assert_answer(&get_from(free, "/livez").await, "200", "ok");
     let refusals = refusals.lock().expect("no test panics while it holds this");
     assert_eq!(*refusals, [address]);

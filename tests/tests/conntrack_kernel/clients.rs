@@ -54,6 +54,10 @@ impl UdpClient {
     /// Sends a datagram; the server that answers it, if one does.
     pub(crate) fn ask(&self) -> Result<Option<u8>> {
         let mut buffer = [0; 256];
+        // What came too late is no answer to this.
+        self.socket.set_nonblocking(true)?;
+        while self.socket.recv(&mut buffer).is_ok() {}
+        self.socket.set_nonblocking(false)?;
         // Errors are those that ICMP brings: nobody answers.
         let answer = self.socket.send(b"who is there?");
         let Ok(length) = answer.and_then(|_| self.socket.recv(&mut buffer)) else {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 use dataplane::Family;
 use netlink::conntrack::Protocol;
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 use tests::deadline::wait_for;
 use tests::lone_agent::LoneAgent;
 
@@ -70,6 +70,11 @@ pub(crate) fn deleted_table(stage: &Stage) -> Result<()> {
     let process = process.context("the agent has a process id")?;
     // It repairs faster than a client can send.
     kill_process(process, Signal::STOP)?;
+    // All of its threads, that is.
+    waitid(
+        WaitId::Pid(process),
+        WaitIdOptions::STOPPED | WaitIdOptions::NOWAIT,
+    )?;
     node.nft(&["delete", "table", "ip", "signpost"])?;
     let destination = SocketAddr::new(load_balancer_ip(Family::Ipv4), UDP_PORT);
     let client = UdpClient::open(stage.client()?, destination)?;

@@ -65,8 +65,8 @@ pub(crate) fn restart(stage: &Stage) -> Result<()> {
     agent.kill()?;
     let agent = stage.start_agent()?;
     for (client, server) in &placed {
-        let now = client.ask()?;
-        ensure!(now == Some(*server), "{server} answered, and now {now:?}");
+        let now = wait_for("an answer", PROMPTLY, || client.ask())?;
+        ensure!(now == *server, "{server} answered, and now {now}");
     }
     for family in Family::ALL {
         let deleted = deleted(&agent, family)?;
@@ -169,8 +169,8 @@ fn assert_moved(placed: &Placed, dead: u8) -> Result<()> {
         })?;
     }
     for (client, server) in placed.iter().filter(|(_, server)| *server != dead) {
-        let now = client.ask()?;
-        ensure!(now == Some(*server), "{server} answered, and now {now:?}");
+        let now = wait_for("an answer", PROMPTLY, || client.ask())?;
+        ensure!(now == *server, "{server} answered, and now {now}");
     }
     Ok(())
 }

@@ -11,8 +11,10 @@ use xtables::Variant;
 
 use crate::node::{Node, Place};
 
-/// Within this time everything is repaired.
-pub(crate) const AT_ONCE: Duration = Duration::from_secs(1);
+/// Within this time everything is repaired: who hears nothing repairs after an hour.
+pub(crate) const AT_ONCE: Duration = Duration::from_secs(10);
+/// Within this time it ends. It would take ten seconds for what does not let it.
+const ENDS_WITHIN: Duration = Duration::from_secs(5);
 /// How a program is named that the kernel names.
 const NFT: &str = "nft (process ";
 /// How often somebody flushes, and for how long.
@@ -205,7 +207,7 @@ pub(crate) fn it_ends_at_once(place: Place) -> Result<()> {
     let process = i32::try_from(node.agent.process_id())?;
     let process = Pid::from_raw(process).context("no process has the id 0")?;
     kill_process(process, Signal::TERM)?;
-    let ended = wait_for("the agent to end", AT_ONCE, || {
+    let ended = wait_for("the agent to end", ENDS_WITHIN, || {
         // Only looks: the process id stays the agent's.
         let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
         Ok(waitid(WaitId::Pid(process), options)?)

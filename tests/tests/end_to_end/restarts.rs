@@ -96,6 +96,7 @@ pub(crate) fn agent_without_api_server(cluster: &mut Cluster) -> Result<()> {
     });
     let seen = monitor.finish();
     cluster.control_plane_mut().start_api_server()?;
+    flows.go_on()?;
     let agent = restarted?;
     let seen = seen?;
     ensure!(seen.is_empty(), "rules were written:\n{}", seen.join("\n"));
@@ -103,6 +104,7 @@ pub(crate) fn agent_without_api_server(cluster: &mut Cluster) -> Result<()> {
         "the agent to have listed everything",
         CONTROLLERS_ARE_BACK_WITHIN,
         || {
+            flows.go_on()?;
             let answer = cluster.ask_agent(NODE, "/readyz").ok();
             Ok(answer.filter(|(code, _)| *code == 200))
         },
@@ -145,6 +147,9 @@ impl Flows {
         Ok(Flows { tcp, udp, server })
     }
 
+    /// Fails when one of them has ended or is another server's. The kernel forgets a UDP flow in which
+    /// nothing is said for half a minute, and later only if something was said after its first two
+    /// seconds.
     fn go_on(&mut self) -> Result<()> {
         let question = b"still there?";
         self.tcp.write_all(question)?;

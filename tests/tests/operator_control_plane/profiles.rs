@@ -128,6 +128,8 @@ fn t5_of_two_profiles_one_decides_and_both_say_so() -> Result<()> {
     let told = format!("same priority, same nodes: {winner} decides for 1 node");
     assert_eq!(message(&profile, "Conflict"), told);
     cluster.wait_for_condition(winner, "Conflict", "True/SamePriority")?;
+    // A status is written once a second at most: what n1 has reported may have to wait for its turn.
+    cluster.wait_for_condition(winner, "Ready", "True/AllNodesProgrammed")?;
     operator.stop()?;
 
     // It does not matter who looks, and when.
