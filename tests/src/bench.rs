@@ -31,6 +31,7 @@ mod process_tree;
 mod report;
 mod row;
 mod saved_rules;
+mod store;
 mod writer;
 
 pub use arena::Arena;
@@ -42,5 +43,5 @@ pub use eye::{Eye, Sighting};
 pub use figures::{Figures, Reading};
 pub use machine::Machine;
 pub use population::Population;
-pub use report::{Report, Run};
+pub use report::{Other, Report, Run};
 pub use row::{Measure, Row};

@@ -134,6 +134,11 @@ impl ControlPlane {
         self.setting.address
     }
 
+    /// Where etcd listens.
+    pub fn etcd_socket(&self) -> PathBuf {
+        self.setting.folder.etcd_socket()
+    }
+
     /// The folder with the programs: etcd, kube-apiserver, kube-controller-manager, and the kubectl
     /// and kube-proxy of the same version when we have built them.
     pub fn programs(&self) -> &Path {

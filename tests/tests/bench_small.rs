@@ -7,6 +7,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use jiff::Zoned;
 use libtest_mimic::{Arguments, Trial};
 use tests::bench::{
     Arena, Contender, Ear, Effort, Eye, Figures, Machine, Measure, Population, Report, Row, Run,
@@ -107,12 +108,18 @@ impl Scene {
         };
         let mut figures = Figures::default();
         measure_round(arena, &effort, 0, population, &mut figures)?;
-        let run = Run::new(mode, population, 1, "a test".to_owned());
+        let run = Run {
+            mode,
+            size: (population.services(), population.endpoints()),
+            rounds: 1,
+            command: "a test".to_owned(),
+            began: Zoned::now(),
+        };
         let report = Report {
             run: &run,
             machine: &Machine::observe(arena)?,
             figures: &figures,
-            smallest: None,
+            others: Vec::new(),
         };
         let folder = tempfile::tempdir()?;
         let page = fs::read_to_string(report.write(folder.path())?)?;

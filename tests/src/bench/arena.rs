@@ -89,7 +89,7 @@ impl Arena {
         let kubeconfig = control_plane.kubeconfig(ADMINISTRATOR)?;
         let files = tempfile::Builder::new().prefix("signpost-bench-").tempdir();
         let arena = Arena {
-            writer: Writer::open(&control, &kubeconfig)?,
+            writer: Writer::open(&control, &kubeconfig, control_plane.etcd_socket())?,
             stands: stands
                 .try_into()
                 .map_err(|_| anyhow::anyhow!("there are two stands"))?,

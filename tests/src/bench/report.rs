@@ -1,6 +1,6 @@
 //! Figures as a page for people.
 
-use std::fmt::Write as _;
+use std::fmt::{self, Write as _};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -9,7 +9,7 @@ use jiff::Zoned;
 
 use super::chart::draw;
 use super::figures::Summary;
-use super::{Contender, Figures, Machine, Measure, Population};
+use super::{Contender, Figures, Machine, Measure};
 use crate::differential::Mode;
 
 /// What was run.
@@ -36,24 +36,22 @@ pub struct Report<'a> {
     pub machine: &'a Machine,
     /// What came of it.
     pub figures: &'a Figures,
-    /// The smallest size of the same run, if this is not it, to be compared with.
-    pub smallest: Option<(u32, &'a Figures)>,
+    /// What else was measured in the same run, to be compared with.
+    pub others: Vec<(Other, &'a Figures)>,
+}
+
+/// In what other figures differ.
+#[derive(Debug, Clone, Copy)]
+pub enum Other {
+    /// There are fewer Services.
+    Size(u32),
+    /// By another mechanism.
+    Mode(Mode),
 }
 
 // === impl Run ===
 
 impl Run {
-    /// A run that begins now.
-    pub fn new(mode: Mode, population: &Population, rounds: u32, command: String) -> Run {
-        Run {
-            mode,
-            size: (population.services(), population.endpoints()),
-            rounds,
-            command,
-            began: Zoned::now(),
-        }
-    }
-
     fn name(&self) -> String {
         let (services, endpoints) = self.size;
         let date = self.began.date();
@@ -92,7 +90,7 @@ impl Report<'_> {
         page
     }
 
-    fn write_page(&self, page: &mut String) -> std::fmt::Result {
+    fn write_page(&self, page: &mut String) -> fmt::Result {
         let Run {
             rounds,
             command,
@@ -123,7 +121,9 @@ impl Report<'_> {
                 cell(ratio, "x"),
             )?;
         }
-        self.write_growth(page)?;
+        for (other, figures) in &self.others {
+            self.write_comparison(page, *other, figures)?;
+        }
         writeln!(page, "\n![chart]({}.svg)\n", self.run.name())?;
         for (name, fact) in &self.machine.facts {
             writeln!(page, "- {name}: {fact}")?;
@@ -144,18 +144,15 @@ impl Report<'_> {
         Ok(())
     }
 
-    /// How single changes grow with the cluster.
-    fn write_growth(&self, page: &mut String) -> std::fmt::Result {
-        let Some((smallest, before)) = self.smallest else {
-            return Ok(());
-        };
+    /// How many times as much it is.
+    fn write_comparison(&self, page: &mut String, other: Other, before: &Figures) -> fmt::Result {
         writeln!(
             page,
-            "\n| against {smallest} Services | kube-proxy | Signpost |\n|---|---|---|"
+            "\n| against {other} | kube-proxy | Signpost |\n|---|---|---|"
         )?;
-        for measure in [Measure::AddedP50, Measure::ReplacedP50, Measure::ColdStart] {
+        for measure in other.measures() {
             let cells = Contender::ALL.map(|contender| {
-                let of = |figures: &Figures| figures.summary(measure, contender);
+                let of = |figures: &Figures| figures.summary(*measure, contender);
                 match (of(self.figures), of(before)) {
                     (Some(now), Some(before)) if before.median > 0.0 => {
                         format!("{:.2} x", now.median / before.median)
@@ -172,6 +169,34 @@ impl Report<'_> {
             )?;
         }
         Ok(())
+    }
+}
+
+// === impl Other ===
+
+impl Other {
+    /// What is said of it.
+    fn measures(self) -> &'static [Measure] {
+        match self {
+            // How the cost of a change grows with the cluster.
+            Other::Size(_) => &[Measure::AddedP50, Measure::ReplacedP50, Measure::ColdStart],
+            // What a packet pays.
+            Other::Mode(_) => &[
+                Measure::TcpP50,
+                Measure::TcpP90,
+                Measure::UdpP50,
+                Measure::UdpP90,
+            ],
+        }
+    }
+}
+
+impl fmt::Display for Other {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Other::Size(services) => write!(f, "{services} Services"),
+            Other::Mode(mode) => write!(f, "mode {mode}"),
+        }
     }
 }
 

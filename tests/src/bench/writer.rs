@@ -2,13 +2,15 @@
 
 use std::fmt;
 use std::net::Ipv4Addr;
-use std::path::Path;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::core::v1::Service;
 use k8s_openapi::api::discovery::v1::EndpointSlice;
+use k8s_openapi::api::networking::v1::IPAddress;
 use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config, Resource};
@@ -19,17 +21,22 @@ use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval};
 
 use super::population::{self, NAMESPACE, Population, Replacement};
+use super::store::{Pattern, Store};
 use crate::network::Namespace;
 
 /// Requests under way at a time. More make two processors no faster, and an API server that has to
 /// queue them answers 429.
 const AT_A_TIME: usize = 24;
+/// How many sorts of Services there are: they differ by protocol, in turn.
+const SORTS: u32 = 2;
 
 /// Writes over connections of its own, from the network namespace of the API server.
 pub(super) struct Writer {
     inside: Namespace,
     runtime: Runtime,
     client: Client,
+    /// Where etcd listens.
+    store: PathBuf,
 }
 
 /// A change that the API server has answered.
@@ -44,8 +51,8 @@ pub(super) struct Written {
 // === impl Writer ===
 
 impl Writer {
-    /// A writer as the user of this kubeconfig. Does not connect yet.
-    pub(super) fn open(inside: &Namespace, kubeconfig: &Path) -> Result<Writer> {
+    /// A writer as the user of this kubeconfig, and to the etcd behind `store`. Does not connect yet.
+    pub(super) fn open(inside: &Namespace, kubeconfig: &Path, store: PathBuf) -> Result<Writer> {
         let runtime = Builder::new_current_thread().enable_all().build()?;
         let client = runtime.block_on(async {
             let file = Kubeconfig::read_from(kubeconfig)?;
@@ -57,6 +64,7 @@ impl Writer {
             inside: inside.clone(),
             runtime,
             client: client.context("failed to set up a client for the API server")?,
+            store,
         })
     }
 
@@ -64,8 +72,31 @@ impl Writer {
     pub(super) fn create(&self, population: &Population, from: u32) -> Result<()> {
         let slices: Vec<EndpointSlice> = population.slices().collect::<Result<_>>()?;
         self.create_all(slices)?;
-        let services = (from..population.services()).map(population::service);
-        self.create_all(services.collect::<Result<Vec<Service>>>()?)
+        let to = population.services();
+        let others = to.min(from + SORTS);
+        let services = (from..others).map(population::service);
+        self.create_all(services.collect::<Result<Vec<Service>>>()?)?;
+        self.run(self.copy(from..others, others..to))
+            .context("failed to fill etcd")
+    }
+
+    /// Writes Services like these.
+    async fn copy(&self, like: Range<u32>, numbers: Range<u32>) -> Result<()> {
+        let services: Api<Service> = Api::namespaced(self.client.clone(), NAMESPACE);
+        let addresses: Api<IPAddress> = Api::all(self.client.clone());
+        let mut patterns = Vec::new();
+        for number in like {
+            patterns.push(Pattern {
+                service: services.get(&population::service_name(number)).await?,
+                address: addresses
+                    .get(&population::cluster_ip(number).to_string())
+                    .await?,
+            });
+        }
+        Store::connect(&self.store)
+            .await?
+            .copy(&patterns, numbers)
+            .await
     }
 
     /// Writes one Service.
@@ -83,7 +114,7 @@ impl Writer {
     }
 
     /// Removes Services with these numbers, those that are there.
-    pub(super) fn remove_services(&self, numbers: std::ops::Range<u32>) -> Result<()> {
+    pub(super) fn remove_services(&self, numbers: Range<u32>) -> Result<()> {
         let api: Api<Service> = Api::namespaced(self.client.clone(), NAMESPACE);
         self.run(async {
             for number in numbers {

@@ -1,6 +1,6 @@
 //! kube-proxy and Signpost, measured side by side: `make bench`. See `bench/README.md`.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::env;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -8,9 +8,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use jiff::Zoned;
 use tests::bench::{
-    Arena, Contender, Effort, Figures, Machine, Measure, Population, Reading, Report, Row, Run,
-    measure_decoding, measure_round,
+    Arena, Contender, Effort, Figures, Machine, Measure, Other, Population, Reading, Report, Row,
+    Run, measure_decoding, measure_round,
 };
 use tests::control_plane::build_programs;
 use tests::differential::Mode;
@@ -45,12 +46,9 @@ enum Part {
 
 #[derive(Debug, Args)]
 struct Arguments {
-    /// The mechanism of both.
-    #[arg(long, value_enum, default_value = "nftables")]
-    mode: ModeName,
-    /// The variant of iptables.
-    #[arg(long, value_enum, default_value = "nf_tables")]
-    variant: VariantName,
+    /// The mechanism of both; again for more, which are measured in turn.
+    #[arg(long, value_enum, default_values_t = [ModeName::Nftables])]
+    mode: Vec<ModeName>,
     /// Services; again for more sizes, from small to large.
     #[arg(long, default_values_t = [10_000])]
     services: Vec<u32>,
@@ -104,14 +102,8 @@ struct Arguments {
 #[derive(Debug, Clone, Copy, ValueEnum)]
 enum ModeName {
     Nftables,
-    Iptables,
-}
-
-#[derive(Debug, Clone, Copy, ValueEnum)]
-enum VariantName {
-    #[value(name = "nf_tables")]
-    NfTables,
-    Legacy,
+    IptablesNft,
+    IptablesLegacy,
 }
 
 fn main() -> Result<()> {
@@ -134,14 +126,16 @@ fn main() -> Result<()> {
         "sizes are measured from small to large"
     );
     let effort = arguments.effort();
-    let mut arena = Arena::start(arguments.mode())?;
+    let modes = arguments.modes();
+    let first = modes.first().copied().unwrap_or(Mode::Nftables);
+    let mut arena = Arena::start(first)?;
     let machine = Machine::observe(&arena)?;
-    let mut smallest: Option<(u32, Figures)> = None;
+    let mut smallest: Option<(u32, BTreeMap<Mode, Figures>)> = None;
     let fewest = arguments.services.first().copied().unwrap_or_default();
     let mut population = Population::new(fewest, arguments.endpoints, arguments.additions)?;
     for services in &arguments.services {
         population.grow(*services)?;
-        let run = Run::new(arguments.mode(), &population, arguments.rounds, command());
+        let began = Zoned::now();
         let started = Instant::now();
         arena.fill(&population)?;
         println!(
@@ -149,25 +143,44 @@ fn main() -> Result<()> {
             arguments.endpoints,
             started.elapsed()
         );
-        let mut figures = Figures::default();
+        let mut figures: BTreeMap<Mode, Figures> = BTreeMap::new();
         for round in 0..arguments.rounds {
-            measure_round(&arena, &effort, round, &mut population, &mut figures)?;
-            if effort.rows.contains(&Row::Decoding)
-                && effort.contenders.contains(&Contender::Signpost)
-            {
-                decode(&population, &mut figures)?;
+            for mode in &modes {
+                let figures = figures.entry(*mode).or_default();
+                arena.set_mode(*mode)?;
+                measure_round(&arena, &effort, round, &mut population, figures)?;
+                if effort.rows.contains(&Row::Decoding)
+                    && effort.contenders.contains(&Contender::Signpost)
+                {
+                    decode(&population, figures)?;
+                }
             }
         }
-        let report = Report {
-            run: &run,
-            machine: &machine,
-            figures: &figures,
-            smallest: smallest
-                .as_ref()
-                .map(|(services, figures)| (*services, figures)),
-        };
-        let page = report.write(&arguments.out)?;
-        println!("\n{}\nwritten to {}", report.page(), page.display());
+        for mode in &modes {
+            let others = [
+                (*mode != first).then(|| (Other::Mode(first), figures.get(&first))),
+                smallest
+                    .as_ref()
+                    .map(|(services, figures)| (Other::Size(*services), figures.get(mode))),
+            ];
+            let others = others.into_iter().flatten();
+            let report = Report {
+                run: &Run {
+                    mode: *mode,
+                    size: (*services, arguments.endpoints),
+                    rounds: arguments.rounds,
+                    command: command(),
+                    began: began.clone(),
+                },
+                machine: &machine,
+                figures: &figures[mode],
+                others: others
+                    .filter_map(|(other, figures)| Some((other, figures?)))
+                    .collect(),
+            };
+            let page = report.write(&arguments.out)?;
+            println!("\n{}\nwritten to {}", report.page(), page.display());
+        }
         smallest.get_or_insert((*services, figures));
     }
     Ok(())
@@ -204,12 +217,14 @@ fn command() -> String {
 // === impl Arguments ===
 
 impl Arguments {
-    fn mode(&self) -> Mode {
-        match (self.mode, self.variant) {
-            (ModeName::Nftables, _) => Mode::Nftables,
-            (ModeName::Iptables, VariantName::NfTables) => Mode::Iptables(Variant::NfTables),
-            (ModeName::Iptables, VariantName::Legacy) => Mode::Iptables(Variant::Legacy),
-        }
+    /// In the order they were given.
+    fn modes(&self) -> Vec<Mode> {
+        let modes = self.mode.iter().map(|name| match name {
+            ModeName::Nftables => Mode::Nftables,
+            ModeName::IptablesNft => Mode::Iptables(Variant::NfTables),
+            ModeName::IptablesLegacy => Mode::Iptables(Variant::Legacy),
+        });
+        modes.collect()
     }
 
     fn effort(&self) -> Effort {
