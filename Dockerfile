@@ -28,6 +28,11 @@ LABEL org.opencontainers.image.created="$CREATED"
 LABEL org.opencontainers.image.source="https://github.com/signpost/signpost"
 LABEL org.opencontainers.image.licenses="Apache-2.0"
 
+# One arena for all threads, which rarely allocate at once: what one has freed another can use. And a fixed threshold: by default
+# it grows with the pages of the first lists, and what they took is then never given back (mallopt(3)).
+ENV MALLOC_ARENA_MAX=1
+ENV MALLOC_MMAP_THRESHOLD_=131072
+
 FROM image AS agent
 LABEL org.opencontainers.image.title="Signpost agent"
 LABEL org.opencontainers.image.description="Programs a node's kernel to forward connections to Kubernetes Services"

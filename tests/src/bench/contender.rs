@@ -96,6 +96,19 @@ impl fmt::Display for Contender {
     }
 }
 
+/// What our images tell the C library's allocator: every `ENV MALLOC_NAME=VALUE` of the Dockerfile.
+fn allocator_settings() -> Result<Vec<(String, String)>> {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../Dockerfile");
+    let text =
+        fs::read_to_string(&file).with_context(|| format!("failed to read {}", file.display()))?;
+    let variables = text.lines().filter_map(|line| {
+        let (name, value) = line.strip_prefix("ENV ")?.split_once('=')?;
+        let ours = name.starts_with("MALLOC_");
+        ours.then(|| (name.to_owned(), value.to_owned()))
+    });
+    Ok(variables.collect())
+}
+
 /// The spec of the ProxyProfile: all but the mode, and how local traffic is told, is by default.
 pub(super) fn profile(mode: Mode) -> Value {
     json!({
@@ -143,6 +156,7 @@ impl Entry {
                 command.arg("--config").arg(file);
             }
             Contender::Signpost => {
+                command.envs(allocator_settings()?);
                 command.args(["run", "--node", addresses::NODE, "--kubeconfig"]);
                 command.arg(&self.kubeconfig);
                 command.arg("--state").arg(self.folder.join("state"));
