@@ -7,14 +7,15 @@ use std::sync::Arc;
 
 use dataplane::{Endpoints, ObjectKind, Rejection, Service, ServiceKey};
 use ipnet::IpNet;
+use smallvec::SmallVec;
 
 use crate::object::{self, Object};
 use crate::parse::{
     Parsed, parse_endpoint_slice, parse_node, parse_service, parse_service_cidr, unserved,
 };
 use crate::shared_names::SharedNames;
-use crate::shelf::{Replaced, Shelf, Step};
-use crate::slice::{Extent, Slice, differing, merge};
+use crate::shelf::{Replaced, Shelf, Step, repack};
+use crate::slice::{Extent, Slice, SliceNames, differing, merge};
 use crate::{Change, Dirty, Event, NodeStanding, ObjectKey, OwnNode, Trigger, Unserved};
 
 /// Holds what one source told us, for the process that runs on one node.
@@ -24,10 +25,10 @@ pub struct Catalog {
     services: Shelf<Arc<Service>>,
     /// Services that are not to be programmed, for whoever asks about them by name.
     unserved: BTreeMap<ObjectKey, Unserved>,
-    /// Boxed: a B-tree has room for twice as many as it holds.
+    /// Boxed: a B-tree may have room for twice as many as it holds.
     slices: Shelf<Box<Slice>>,
     /// The names of the slices of each Service, sorted; also of Services that nobody made yet.
-    slices_of: BTreeMap<ServiceKey, Vec<Arc<str>>>,
+    slices_of: BTreeMap<ServiceKey, SliceNames>,
     nodes: Shelf<OwnNode>,
     service_cidrs: Shelf<BTreeSet<IpNet>>,
     names: SharedNames,
@@ -124,7 +125,7 @@ impl Catalog {
 
     /// The names of the EndpointSlices of a Service, sorted.
     pub fn slice_names(&self, key: &ServiceKey) -> &[Arc<str>] {
-        self.slices_of.get(key).map_or(&[], Vec::as_slice)
+        self.slices_of.get(key).map_or(&[], SmallVec::as_slice)
     }
 
     /// The Services that have an endpoint with this address, in whatever condition, in order; also
@@ -168,7 +169,12 @@ impl Catalog {
         for step in steps {
             let (key, replaced) = match step {
                 Step::Put(object) => {
+                    // Its slices say its name, too.
                     let key = self.shared(object.key());
+                    let key = ObjectKey {
+                        name: self.names.share(&key.name),
+                        ..key
+                    };
                     match unserved(&object) {
                         Some(reason) => drop(self.unserved.insert(key.clone(), reason)),
                         None => drop(self.unserved.remove(&key)),
@@ -191,6 +197,7 @@ impl Catalog {
     }
 
     fn apply_slice(&mut self, event: Event<object::EndpointSlice>) {
+        let listed = matches!(event, Event::InitDone);
         let (steps, rejections_changed) = self.slices.receive(event);
         self.dirty.rejections |= rejections_changed;
         for step in steps {
@@ -206,6 +213,9 @@ impl Catalog {
                     self.slice_changed(&key, replaced);
                 }
             }
+        }
+        if listed {
+            repack(&mut self.slices_of);
         }
     }
 
@@ -335,7 +345,7 @@ impl Catalog {
         let namespace = Arc::clone(&service.namespace);
         self.slices_of
             .get(service)
-            .map_or(&[][..], Vec::as_slice)
+            .map_or(&[][..], SmallVec::as_slice)
             .iter()
             .map(move |name| ObjectKey {
                 namespace: Arc::clone(&namespace),
@@ -344,9 +354,7 @@ impl Catalog {
     }
 
     fn link(&mut self, service: &ServiceKey, slice: &Arc<str>) {
-        // One is all that most have.
-        let names = self.slices_of.entry(service.clone());
-        let names = names.or_insert_with(|| Vec::with_capacity(1));
+        let names = self.slices_of.entry(service.clone()).or_default();
         if let Err(place) = names.binary_search(slice) {
             names.insert(place, Arc::clone(slice));
         }

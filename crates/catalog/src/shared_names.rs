@@ -1,17 +1,18 @@
-//! One allocation for each name, and for each set of hints, that many objects repeat.
+//! One allocation for each name, placement and list of ports that many objects repeat.
 
 use std::collections::HashSet;
 use std::hash::Hash;
 use std::sync::Arc;
 
-use dataplane::Hints;
+use crate::slice::{Placement, SlicePort};
 
-/// Names of nodes, zones, namespaces and ports, and hints: a handful of values that ten thousand
-/// slices say over and over.
+/// What ten thousand objects say over and over: the names of Services, nodes, zones, namespaces and
+/// ports, where endpoints are, and at which ports.
 #[derive(Debug, Default)]
 pub(crate) struct SharedNames {
     names: Shared<str>,
-    hints: Shared<Hints>,
+    placements: Shared<Placement>,
+    ports: Shared<[SlicePort]>,
 }
 
 /// Values of one type, each once.
@@ -32,10 +33,15 @@ impl SharedNames {
         self.names.share(name, |name| name.into())
     }
 
-    /// `hints`, shared likewise; `None` where there are none, as nearly everywhere.
-    pub(crate) fn share_hints(&mut self, hints: &Hints) -> Option<Arc<Hints>> {
-        let some = *hints != Hints::default();
-        some.then(|| self.hints.share(hints, |hints| Arc::new(hints.clone())))
+    /// `placement`, shared likewise; `None` where nothing is said.
+    pub(crate) fn share_placement(&mut self, placement: &Placement) -> Option<Arc<Placement>> {
+        let said = *placement != Placement::default();
+        said.then(|| self.placements.share(placement, |it| Arc::new(it.clone())))
+    }
+
+    /// `ports`, shared likewise.
+    pub(crate) fn share_ports(&mut self, ports: &[SlicePort]) -> Arc<[SlicePort]> {
+        self.ports.share(ports, |ports| ports.into())
     }
 }
 
@@ -89,16 +95,16 @@ mod tests {
     }
 
     #[test]
-    fn equal_hints_are_shared_and_none_cost_nothing() {
+    fn equal_placements_are_shared_and_none_cost_nothing() {
         let mut names = SharedNames::default();
-        let zone = |name: &str| Hints {
-            zones: [Arc::from(name)].into(),
-            ..Hints::default()
+        let on = |node: &str| Placement {
+            node: Some(Arc::from(node)),
+            ..Placement::default()
         };
-        let first = names.share_hints(&zone("a")).expect("there is a hint");
-        let second = names.share_hints(&zone("a")).expect("there is a hint");
+        let first = names.share_placement(&on("a")).expect("there is a node");
+        let second = names.share_placement(&on("a")).expect("there is a node");
         assert!(Arc::ptr_eq(&first, &second));
-        assert_ne!(Some(first), names.share_hints(&zone("b")));
-        assert_eq!(names.share_hints(&Hints::default()), None);
+        assert_ne!(Some(first), names.share_placement(&on("b")));
+        assert_eq!(names.share_placement(&Placement::default()), None);
     }
 }

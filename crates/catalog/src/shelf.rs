@@ -1,6 +1,7 @@
 //! The objects of one kind, and how far their list has come.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::mem;
 
 use dataplane::{ObjectKind, Rejection};
 
@@ -23,9 +24,18 @@ pub(crate) struct Shelf<T> {
 #[derive(Debug)]
 struct Entry<T> {
     value: Option<T>,
-    rejections: Box<[Rejection]>,
-    undecodable: Option<Box<Rejection>>,
+    /// Next to none has any.
+    faults: Option<Box<Faults>>,
     round: u64,
+}
+
+/// What is wrong with one object.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Faults {
+    /// In what was decoded last.
+    rejections: Vec<Rejection>,
+    /// It has changed since, to what cannot be decoded.
+    undecodable: Option<Rejection>,
 }
 
 /// How far the list has come.
@@ -86,8 +96,8 @@ impl<T> Shelf<T> {
     pub(crate) fn rejections(&self) -> impl Iterator<Item = &Rejection> {
         self.rejected
             .iter()
-            .filter_map(|key| self.entries.get(key))
-            .flat_map(|entry| entry.rejections.iter().chain(entry.undecodable.as_deref()))
+            .filter_map(|key| self.entries.get(key)?.faults.as_deref())
+            .flat_map(|faults| faults.rejections.iter().chain(&faults.undecodable))
     }
 
     /// The steps that `event` asks for, in order. Whether rejections changed on the way is the
@@ -116,21 +126,24 @@ impl<T> Shelf<T> {
             Some((key, entry)) => (key, Some(entry)),
             None => (key, None),
         };
-        let rejections = parsed.rejections.into_boxed_slice();
-        let rejections_changed = match &before {
-            None => !rejections.is_empty(),
-            Some(entry) => entry.undecodable.is_some() || entry.rejections != rejections,
-        };
-        if rejections.is_empty() {
-            self.rejected.remove(&key);
-        } else {
+        let rejected = !parsed.rejections.is_empty();
+        let faults = rejected.then(|| {
+            Box::new(Faults {
+                rejections: parsed.rejections,
+                undecodable: None,
+            })
+        });
+        let known = before.as_ref().and_then(|entry| entry.faults.as_ref());
+        let rejections_changed = known != faults.as_ref();
+        if rejected {
             self.rejected.insert(key.clone());
+        } else {
+            self.rejected.remove(&key);
         }
-        if parsed.value.is_some() || !rejections.is_empty() {
+        if parsed.value.is_some() || rejected {
             let entry = Entry {
                 value: parsed.value,
-                rejections,
-                undecodable: None,
+                faults,
                 round: self.round,
             };
             self.entries.insert(key, entry);
@@ -163,6 +176,7 @@ impl<T> Shelf<T> {
             Listing::Awaited | Listing::Complete => Vec::new(),
             Listing::First | Listing::Again => {
                 self.listing = Listing::Complete;
+                repack(&mut self.entries);
                 self.entries
                     .iter()
                     .filter(|(_, entry)| entry.round != self.round)
@@ -173,21 +187,27 @@ impl<T> Shelf<T> {
     }
 
     fn keep_as_it_was(&mut self, key: ObjectKey, field: String, message: String) -> bool {
-        let rejection = Box::new(Rejection {
+        let rejection = Rejection {
             object: key.of_kind(self.kind),
             field,
             message,
-        });
+        };
         self.rejected.insert(key.clone());
         let entry = self.entries.entry(key).or_insert(Entry {
             value: None,
-            rejections: Box::default(),
-            undecodable: None,
+            faults: None,
             round: self.round,
         });
         entry.round = self.round;
-        let changed = entry.undecodable.as_ref() != Some(&rejection);
-        entry.undecodable = Some(rejection);
+        let faults = entry.faults.get_or_insert_default();
+        let changed = faults.undecodable.as_ref() != Some(&rejection);
+        faults.undecodable = Some(rejection);
         changed
     }
+}
+
+/// Gives up the room that a B-tree has left over: lists come in order, and what is put in in order
+/// leaves every node but the last half empty.
+pub(crate) fn repack<K: Ord, V>(map: &mut BTreeMap<K, V>) {
+    *map = mem::take(map).into_iter().collect();
 }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use dataplane::{Endpoint, EndpointPort, Endpoints, Hints, Port, Readiness, ServiceKey};
+use smallvec::SmallVec;
 
 #[cfg(test)]
 mod tests;
@@ -17,14 +18,14 @@ pub(crate) struct Slice {
     pub(crate) service: ServiceKey,
     /// When the change happened that this content answers.
     pub(crate) trigger: Option<SystemTime>,
-    /// Its ports, in order and each once.
-    pub(crate) ports: Box<[SlicePort]>,
+    /// Its ports, in order and each once; shared with all that say the same.
+    pub(crate) ports: Arc<[SlicePort]>,
     /// Its endpoints, in order, so that a slice which was only shuffled is equal.
     pub(crate) endpoints: Box<[SliceEndpoint]>,
 }
 
 /// Holds one port of a slice.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct SlicePort {
     pub(crate) name: EndpointPort,
     pub(crate) port: Port,
@@ -35,10 +36,19 @@ pub(crate) struct SlicePort {
 pub(crate) struct SliceEndpoint {
     pub(crate) address: IpAddr,
     pub(crate) readiness: Readiness,
-    pub(crate) node: Option<Arc<str>>,
-    /// Shared with all that say the same; `None` where there are none.
-    pub(crate) hints: Option<Arc<Hints>>,
+    /// Shared with all that say the same; `None` where nothing is said.
+    pub(crate) placement: Option<Arc<Placement>>,
 }
+
+/// Where an endpoint is, and for whom it is meant.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub(crate) struct Placement {
+    pub(crate) node: Option<Arc<str>>,
+    pub(crate) hints: Hints,
+}
+
+/// The names of slices of one Service, sorted: one is all that most have.
+pub(crate) type SliceNames = SmallVec<[Arc<str>; 1]>;
 
 /// Which endpoints to merge.
 #[derive(Debug, Clone, Copy)]
@@ -70,7 +80,7 @@ pub(crate) fn merge<'a>(
         if endpoints.is_empty() {
             continue;
         }
-        for SlicePort { name, port } in &slice.ports {
+        for SlicePort { name, port } in &*slice.ports {
             let list = best.entry(name).or_default();
             for endpoint in &endpoints {
                 list.entry((endpoint.address, *port))
@@ -156,12 +166,13 @@ impl SliceEndpoint {
     }
 
     fn at_port(&self, port: Port) -> Endpoint {
+        let Placement { node, hints } = self.placement.as_deref().cloned().unwrap_or_default();
         Endpoint {
             address: self.address,
             port,
             readiness: self.readiness,
-            node: self.node.clone(),
-            hints: self.hints.as_deref().cloned().unwrap_or_default(),
+            node,
+            hints,
         }
     }
 }

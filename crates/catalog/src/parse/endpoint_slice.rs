@@ -14,7 +14,7 @@ use crate::object::{
     self, Field, HEADLESS, HintTarget, LAST_CHANGE_TRIGGER_TIME, Object, SERVICE_NAME,
 };
 use crate::shared_names::SharedNames;
-use crate::slice::{Slice, SliceEndpoint, SlicePort};
+use crate::slice::{Placement, Slice, SliceEndpoint, SlicePort};
 
 #[cfg(test)]
 mod tests;
@@ -65,7 +65,7 @@ fn slice(
             name: names.share(service),
         },
         trigger: trigger(object, findings),
-        ports: ports.into(),
+        ports: names.share_ports(&ports),
         endpoints: endpoints.into(),
     }))
 }
@@ -137,8 +137,7 @@ fn endpoint(
     Ok(SliceEndpoint {
         address,
         readiness,
-        node,
-        hints: names.share_hints(&hints),
+        placement: names.share_placement(&Placement { node, hints }),
     })
 }
 

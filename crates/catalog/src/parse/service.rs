@@ -36,7 +36,7 @@ pub(crate) fn parse_service(
     let mut findings = Findings::new(ObjectKind::Service, &key);
     let service_key = ServiceKey {
         namespace: names.share(&key.namespace),
-        name: Arc::clone(&key.name),
+        name: names.share(&key.name),
     };
     let service = service(object, service_key, names, &mut findings);
     findings.into_parsed(service.map(Arc::new))

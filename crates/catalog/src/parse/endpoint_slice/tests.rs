@@ -78,8 +78,7 @@ fn what_an_endpoint_does_not_say_has_its_default() {
             serving: true,
             terminating: false,
         },
-        node: None,
-        hints: None,
+        placement: None,
     };
     assert_eq!(*slice.endpoints, [endpoint]);
 }
@@ -102,12 +101,14 @@ fn conditions_node_and_hints_are_read() {
             terminating: true
         }
     );
-    assert_eq!(endpoint.node.as_deref(), Some("node-1"));
-    let hints = Hints {
-        zones: ["a".into(), "b".into()].into(),
-        nodes: ["node-1".into()].into(),
+    let placement = Placement {
+        node: Some("node-1".into()),
+        hints: Hints {
+            zones: ["a".into(), "b".into()].into(),
+            nodes: ["node-1".into()].into(),
+        },
     };
-    assert_eq!(endpoint.hints.as_deref(), Some(&hints));
+    assert_eq!(endpoint.placement.as_deref(), Some(&placement));
 }
 
 #[test]
