@@ -29,7 +29,7 @@ LABEL org.opencontainers.image.source="https://github.com/signpost/signpost"
 LABEL org.opencontainers.image.licenses="Apache-2.0"
 
 # One arena for all threads, which rarely allocate at once: what one has freed another can use. And a fixed threshold: by default
-# it grows with the pages of the first lists, and what they took is then never given back (mallopt(3)).
+# it grows with the pages of the first lists, and what they took may then never be given back (mallopt(3)).
 ENV MALLOC_ARENA_MAX=1
 ENV MALLOC_MMAP_THRESHOLD_=131072
 

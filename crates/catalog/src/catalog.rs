@@ -170,11 +170,8 @@ impl Catalog {
             let (key, replaced) = match step {
                 Step::Put(object) => {
                     // Its slices say its name, too.
-                    let key = self.shared(object.key());
-                    let key = ObjectKey {
-                        name: self.names.share(&key.name),
-                        ..key
-                    };
+                    let mut key = self.shared(object.key());
+                    key.name = self.names.share(&key.name);
                     match unserved(&object) {
                         Some(reason) => drop(self.unserved.insert(key.clone(), reason)),
                         None => drop(self.unserved.remove(&key)),

@@ -74,6 +74,8 @@ impl<T: ?Sized> Default for Shared<T> {
 
 #[cfg(test)]
 mod tests {
+    use dataplane::{EndpointPort, Port, Protocol};
+
     use super::*;
 
     #[test]
@@ -92,6 +94,22 @@ mod tests {
         }
         assert!(names.names.values.len() <= 2 * WORTH_SWEEPING);
         assert!(Arc::ptr_eq(&kept, &names.share("kept")));
+    }
+
+    #[test]
+    fn equal_ports_are_shared() {
+        let mut names = SharedNames::default();
+        let ports = |port: u16| {
+            let name = EndpointPort {
+                name: Arc::from("http"),
+                protocol: Protocol::Tcp,
+            };
+            let port = Port::new(port).expect("not 0");
+            [SlicePort { name, port }]
+        };
+        let first = names.share_ports(&ports(80));
+        assert!(Arc::ptr_eq(&first, &names.share_ports(&ports(80))));
+        assert_eq!(*names.share_ports(&ports(81)), ports(81));
     }
 
     #[test]

@@ -68,6 +68,10 @@ pub(crate) struct Replaced<T> {
 // === impl Shelf ===
 
 impl<T> Shelf<T> {
+    /// The bytes that it takes to keep an object, beside its key and what its value points to.
+    #[cfg(test)]
+    pub(crate) const ENTRY: usize = size_of::<Entry<T>>();
+
     pub(crate) fn new(kind: ObjectKind) -> Shelf<T> {
         Shelf {
             kind,
@@ -207,7 +211,7 @@ impl<T> Shelf<T> {
 }
 
 /// Gives up the room that a B-tree has left over: lists come in order, and what is put in in order
-/// leaves every node but the last half empty.
+/// leaves every node but the last half empty. Takes a second copy of the entries meanwhile.
 pub(crate) fn repack<K: Ord, V>(map: &mut BTreeMap<K, V>) {
     *map = mem::take(map).into_iter().collect();
 }

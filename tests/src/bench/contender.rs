@@ -106,7 +106,13 @@ fn allocator_settings() -> Result<Vec<(String, String)>> {
         let ours = name.starts_with("MALLOC_");
         ours.then(|| (name.to_owned(), value.to_owned()))
     });
-    Ok(variables.collect())
+    let variables: Vec<(String, String)> = variables.collect();
+    ensure!(
+        !variables.is_empty(),
+        "{} tells the allocator nothing",
+        file.display()
+    );
+    Ok(variables)
 }
 
 /// The spec of the ProxyProfile: all but the mode, and how local traffic is told, is by default.

@@ -127,6 +127,11 @@ fn main() -> Result<()> {
     );
     let effort = arguments.effort();
     let modes = arguments.modes();
+    let different: BTreeSet<Mode> = modes.iter().copied().collect();
+    ensure!(
+        different.len() == modes.len(),
+        "a mode is measured in one place"
+    );
     let first = modes.first().copied().unwrap_or(Mode::Nftables);
     let mut arena = Arena::start(first)?;
     let machine = Machine::observe(&arena)?;

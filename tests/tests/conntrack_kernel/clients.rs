@@ -1,6 +1,6 @@
 //! Clients that keep their source port.
 
-use std::io::{BufRead as _, BufReader, Write as _};
+use std::io::{BufRead as _, BufReader, ErrorKind, Write as _};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream, UdpSocket};
 use std::time::Duration;
 
@@ -54,9 +54,14 @@ impl UdpClient {
     /// Sends a datagram; the server that answers it, if one does.
     pub(crate) fn ask(&self) -> Result<Option<u8>> {
         let mut buffer = [0; 256];
-        // What came too late is no answer to this.
+        // What came too late is no answer to this, nor is what ICMP brought.
         self.socket.set_nonblocking(true)?;
-        while self.socket.recv(&mut buffer).is_ok() {}
+        loop {
+            match self.socket.recv(&mut buffer) {
+                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+                _ => {}
+            }
+        }
         self.socket.set_nonblocking(false)?;
         // Errors are those that ICMP brings: nobody answers.
         let answer = self.socket.send(b"who is there?");

@@ -85,7 +85,7 @@ fn in_every_table(line: impl Fn(Family, &str) -> String) -> String {
 }
 
 /// Failure story T32: kubernetes#129128, kubernetes#133767.
-pub(crate) fn every_damage_is_repaired_within_a_second(variant: Variant) -> Result<()> {
+pub(crate) fn every_damage_is_repaired_at_once(variant: Variant) -> Result<()> {
     let mut done = 0;
     loop {
         let node = Node::start(Place::Iptables(variant))?;

@@ -14,7 +14,7 @@ use crds::condition::{IPV4_PROGRAMMED, IPV6_PROGRAMMED, READY};
 use dataplane::Family;
 use tempfile::TempDir;
 use testkit::address_plan as addresses;
-use tests::deadline::{patience, wait_for};
+use tests::deadline::wait_for;
 use tests::network::{Connections, Kind, Namespace, Process};
 use xtables::Variant;
 
@@ -25,8 +25,8 @@ use crate::node::{Node, Place, SERVING, server};
 const ATTEMPTS: f64 = 4.0;
 /// How long that may take.
 const A_WHILE: Duration = Duration::from_secs(40);
-/// How soon a change is made once the lock is free: that is looked for four times a second. Attempts
-/// are seconds apart by then, up to a minute.
+/// How soon a change is made once the lock is free. That it is the release that is noticed, and not the
+/// next attempt that finds it, is what [`a_release_is_noticed`] is for.
 const RIGHT_AFTER: Duration = Duration::from_secs(10);
 /// How long an answer to one datagram is waited for, or one about health.
 const AN_ANSWER: Duration = Duration::from_secs(5);
@@ -142,7 +142,6 @@ pub(crate) fn one_commit_that_fails() -> Result<()> {
     })?;
     let (after, since) = (released.elapsed(), began.elapsed());
     println!("    moved {after:.0?} after the release, {since:.1?} after the change");
-    ensure!(since < patience(Duration::from_secs(20)), "{since:?}");
     // Counted when the whole table of connections has been looked at.
     wait_for("the removal to be counted", RIGHT_AFTER, || {
         Ok((node.agent.metric(deleted)? > before).then_some(()))

@@ -20,16 +20,16 @@ type TestOfVariant = fn(Variant) -> Result<()>;
 /// In mode iptables, for each variant.
 const OF_VARIANTS: [(&str, TestOfVariant); 7] = [
     (
-        "t30_a_flushed_ruleset_is_repaired_within_a_second",
+        "t30_a_flushed_ruleset_is_repaired_at_once",
         iptables::flushed_rulesets_are_repaired,
     ),
     (
-        "t31_a_firewalls_reload_is_repaired_within_a_second",
+        "t31_a_firewalls_reload_is_repaired_at_once",
         iptables::a_firewalls_reload_is_repaired,
     ),
     (
-        "t32_every_damage_is_repaired_within_a_second",
-        iptables::every_damage_is_repaired_within_a_second,
+        "t32_every_damage_is_repaired_at_once",
+        iptables::every_damage_is_repaired_at_once,
     ),
     (
         "t36_rules_of_others_in_both_variants_are_told",
@@ -75,12 +75,12 @@ fn main() -> Result<()> {
             families::t29_hundreds_of_cycles_leave_nothing_behind,
         ),
         (
-            "t30_t31_a_flushed_ruleset_is_repaired_within_a_second_and_the_culprit_named",
+            "t30_t31_a_flushed_ruleset_is_repaired_at_once_and_the_culprit_named",
             agent::flushed_rulesets_are_repaired,
         ),
         (
-            "t32_every_damage_is_repaired_within_a_second",
-            agent::every_damage_is_repaired_within_a_second,
+            "t32_every_damage_is_repaired_at_once",
+            agent::every_damage_is_repaired_at_once,
         ),
         (
             "t38_somebody_who_does_not_stop_is_not_answered_every_time",

@@ -88,16 +88,16 @@ pub(crate) fn agent_without_api_server(cluster: &mut Cluster) -> Result<()> {
         agent.kill()?;
         let agent = cluster.start_agent_with(NODE, &kubeconfig)?;
         wait_for("the new agent to say what it waits for", DEADLINE, || {
+            flows.go_on()?;
             let answer = cluster.ask_agent(NODE, "/readyz").ok();
             Ok(answer.filter(|(code, text)| *code == 503 && text.contains("list of Services")))
         })?;
-        flows.go_on()?;
         Ok(agent)
     });
     let seen = monitor.finish();
     cluster.control_plane_mut().start_api_server()?;
-    flows.go_on()?;
     let agent = restarted?;
+    flows.go_on()?;
     let seen = seen?;
     ensure!(seen.is_empty(), "rules were written:\n{}", seen.join("\n"));
     wait_for(
