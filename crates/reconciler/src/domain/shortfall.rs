@@ -34,11 +34,16 @@ impl Shortfall {
             });
         let differences = before.services().differences(wanted.services());
         let changed = !differences.is_empty();
-        let mut anew = Dataplane::new(Arc::clone(node), Arc::clone(config));
+        let everything = before.services().is_empty();
+        let mut anew = match everything {
+            // What differs from nothing is there already, and costs a start as much again to build.
+            true => wanted.clone(),
+            false => Dataplane::new(Arc::clone(node), Arc::clone(config)),
+        };
         let mut lists_change = false;
         for difference in differences {
             lists_change |= self.by_service.remove(difference.key).is_some();
-            if let Some(rules) = difference.after {
+            if !everything && let Some(rules) = difference.after {
                 anew.set(Arc::clone(rules));
             }
         }
