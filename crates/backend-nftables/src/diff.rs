@@ -3,6 +3,7 @@
 use std::cell::LazyCell;
 use std::collections::BTreeSet;
 use std::fmt;
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use backend::Size;
@@ -25,13 +26,33 @@ pub struct Change {
 
 /// One element that differs.
 struct Step<'a> {
-    turn: Precedence,
-    /// Whose it is; `None` for one that is no frontend's.
-    frontend: Option<FrontendKey>,
+    group: Group,
     set: SetName,
     key: &'a Bytes,
     before: Option<&'a ElementData>,
     after: Option<&'a ElementData>,
+}
+
+/// What belongs together is of one group, and groups are written in their order. Numbers and not a
+/// [`FrontendKey`], as a start compares a million of them.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Group {
+    turn: Precedence,
+    owner: Owner,
+    address: u128,
+    protocol: u8,
+    port: u16,
+}
+
+/// What sort of thing an element belongs to. In this order.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Owner {
+    /// No frontend: it is a group by itself.
+    Nobody,
+    /// A frontend at an address.
+    Address,
+    /// A node port.
+    NodePort,
 }
 
 pub(crate) fn diff(family: Family, believed: &Table, wanted: &Table) -> Change {
@@ -51,7 +72,7 @@ pub(crate) fn diff(family: Family, believed: &Table, wanted: &Table) -> Change {
     let mut steps = steps(family, believed, wanted);
     let mut is_first = true;
     // What comes first neither waits for the rest nor fails with it.
-    for mut turn in steps.chunk_by_mut(|a, b| a.turn == b.turn) {
+    for mut turn in steps.chunk_by_mut(|a, b| a.group.turn == b.group.turn) {
         while !turn.is_empty() {
             let (part, rest) = turn.split_at_mut(length_of_part(turn));
             if !std::mem::take(&mut is_first) {
@@ -175,12 +196,12 @@ fn steps<'a>(family: Family, believed: &'a Table, wanted: &'a Table) -> Vec<Step
                 Some(frontend) => wanted.first.contains(frontend),
                 None => !set.is_numbers() && beside_first.contains(difference.key),
             };
+            let turn = match is_first {
+                true => Precedence::First,
+                false => Precedence::Ordinary,
+            };
             steps.push(Step {
-                turn: match is_first {
-                    true => Precedence::First,
-                    false => Precedence::Ordinary,
-                },
-                frontend,
+                group: Group::of(turn, frontend.as_ref()),
                 set,
                 key: difference.key,
                 before: difference.before,
@@ -189,11 +210,17 @@ fn steps<'a>(family: Family, believed: &'a Table, wanted: &'a Table) -> Vec<Step
         }
     }
     // Numbers come with whatever comes first, which may have them; what is no frontend's is before it.
-    if let Some(first) = steps.iter().map(|step| step.turn).min() {
+    if let Some(first) = steps.iter().map(|step| step.group.turn).min() {
         let numbers = steps.iter_mut().filter(|step| step.set.is_numbers());
-        numbers.for_each(|step| step.turn = first);
+        numbers.for_each(|step| step.group.turn = first);
     }
-    steps.sort_unstable_by(|a, b| (a.group(), a.set, a.key).cmp(&(b.group(), b.set, b.key)));
+    steps.sort_unstable_by(|a, b| {
+        let within = || match a.group.owner {
+            Owner::Nobody => (a.key, a.set).cmp(&(b.key, b.set)),
+            Owner::Address | Owner::NodePort => (a.set, a.key).cmp(&(b.set, b.key)),
+        };
+        a.group.cmp(&b.group).then_with(within)
+    });
     steps
 }
 
@@ -220,7 +247,7 @@ fn beside_first(wanted: &Table) -> BTreeSet<Bytes> {
 /// others.
 fn length_of_part(steps: &[Step<'_>]) -> usize {
     let (mut length, mut elements) = (0, 0);
-    for group in steps.chunk_by(|a, b| a.group() == b.group()) {
+    for group in steps.chunk_by(Step::is_with) {
         elements += group.iter().map(Step::elements).sum::<usize>();
         if length > 0 && elements > ELEMENTS_A_TRANSACTION {
             break;
@@ -273,14 +300,38 @@ fn set_of(table: &Table, name: SetName) -> Option<Arc<Set>> {
 // === impl Step ===
 
 impl Step<'_> {
-    /// What belongs together is equal in this, and written in its order.
-    fn group(&self) -> (Precedence, Option<FrontendKey>, Option<&Bytes>) {
-        let element = self.frontend.is_none().then_some(self.key);
-        (self.turn, self.frontend, element)
+    /// Whether both belong together.
+    fn is_with(&self, other: &Step<'_>) -> bool {
+        self.group == other.group && (self.group.owner != Owner::Nobody || self.key == other.key)
     }
 
     fn elements(&self) -> usize {
         usize::from(self.before.is_some()) + usize::from(self.after.is_some())
+    }
+}
+
+// === impl Group ===
+
+impl Group {
+    fn of(turn: Precedence, frontend: Option<&FrontendKey>) -> Group {
+        let (owner, address) = match frontend {
+            None => (Owner::Nobody, 0),
+            Some(FrontendKey::NodePort { .. }) => (Owner::NodePort, 0),
+            Some(FrontendKey::Address { address, .. }) => {
+                let address = match address {
+                    IpAddr::V4(address) => address.to_bits().into(),
+                    IpAddr::V6(address) => address.to_bits(),
+                };
+                (Owner::Address, address)
+            }
+        };
+        Group {
+            turn,
+            owner,
+            address,
+            protocol: frontend.map_or(0, |key| key.protocol().number()),
+            port: frontend.map_or(0, |key| key.port().get()),
+        }
     }
 }
 

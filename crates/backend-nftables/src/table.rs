@@ -70,10 +70,8 @@ impl Table {
     }
 
     pub(crate) fn set_element(&mut self, set: SetName, key: Bytes, data: ElementData) {
-        if let Some(set) = self.sets.get_mut(set.as_str())
-            && set.elements.get(&key) != Some(&data)
-        {
-            set.elements.insert(key, data);
+        if let Some(set) = self.sets.get_mut(set.as_str()) {
+            set.elements.ensure(key, data);
         }
     }
 

@@ -25,6 +25,15 @@ pub struct PersistentMap<K, V> {
     len: usize,
 }
 
+/// Where the leaf is that a key belongs to.
+#[derive(Clone, Copy)]
+struct Place {
+    /// The child of the root.
+    branch: usize,
+    /// The child of that.
+    leaf: usize,
+}
+
 /// One key at which two maps differ.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Difference<'a, K, V> {
@@ -69,37 +78,35 @@ impl<K, V> PersistentMap<K, V> {
 impl<K: Hash + Ord + Clone, V: Clone> PersistentMap<K, V> {
     /// The value at `key`.
     pub fn get(&self, key: &K) -> Option<&V> {
-        let root = self.root.as_ref()?;
-        let (branch, leaf) = place(key);
-        let leaf = root[branch].as_ref()?[leaf].as_ref()?;
-        leaf.binary_search_by(|(other, _)| other.cmp(key))
-            .ok()
-            .map(|at| &leaf[at].1)
+        let (place, at) = self.find_existing(key)?;
+        self.leaf(place)?.get(at).map(|(_, value)| value)
     }
 
     /// Puts `value` at `key`; returns what stood there.
     pub fn insert(&mut self, key: K, value: V) -> Option<V> {
-        let leaf = self.leaf_mut(&key);
-        match leaf.binary_search_by(|(other, _)| other.cmp(&key)) {
-            Ok(at) => Some(std::mem::replace(&mut leaf[at].1, value)),
-            Err(at) => {
-                if leaf.len() == leaf.capacity() {
-                    // Not twice as much: there are thousands of leaves, and most never grow again.
-                    leaf.reserve_exact(1 + leaf.len() / SLACK);
-                }
-                leaf.insert(at, (key, value));
-                self.len += 1;
-                None
-            }
+        let (place, at) = self.find(&key);
+        self.insert_at(place, at, key, value)
+    }
+
+    /// Puts `value` at `key`, and copies nothing where it stands there already.
+    pub fn ensure(&mut self, key: K, value: V)
+    where
+        V: PartialEq,
+    {
+        let (place, at) = self.find(&key);
+        let stands = at.is_ok_and(|at| {
+            let leaf = self.leaf(place);
+            leaf.is_some_and(|leaf| leaf[at].1 == value)
+        });
+        if !stands {
+            self.insert_at(place, at, key, value);
         }
     }
 
     /// Takes out the entry at `key`; returns what stood there.
     pub fn remove(&mut self, key: &K) -> Option<V> {
-        self.get(key)?;
-        let leaf = self.leaf_mut(key);
-        let at = leaf.binary_search_by(|(other, _)| other.cmp(key)).ok()?;
-        let (_, value) = leaf.remove(at);
+        let (place, at) = self.find_existing(key)?;
+        let (_, value) = self.leaf_mut(place).remove(at);
         self.len -= 1;
         if self.is_empty() {
             self.root = None;
@@ -114,8 +121,44 @@ impl<K: Hash + Ord + Clone, V: Clone> PersistentMap<K, V> {
         entries
     }
 
-    fn leaf_mut(&mut self, key: &K) -> &mut Vec<(K, V)> {
-        let (branch, leaf) = place(key);
+    /// The leaf where `key` belongs, and where it is in that, or would be.
+    fn find(&self, key: &K) -> (Place, Result<usize, usize>) {
+        let place = place(key);
+        let search = |leaf: &Leaf<K, V>| leaf.binary_search_by(|(other, _)| other.cmp(key));
+        (place, self.leaf(place).map_or(Err(0), search))
+    }
+
+    /// The same of a key that is there. Most sets of a node are empty, and asked all the same.
+    fn find_existing(&self, key: &K) -> Option<(Place, usize)> {
+        if self.is_empty() {
+            return None;
+        }
+        let (place, at) = self.find(key);
+        Some((place, at.ok()?))
+    }
+
+    fn leaf(&self, Place { branch, leaf }: Place) -> Option<&Leaf<K, V>> {
+        self.root.as_ref()?[branch].as_ref()?[leaf].as_ref()
+    }
+
+    /// `at` is what [`PersistentMap::find`] has found of `key`.
+    fn insert_at(&mut self, place: Place, at: Result<usize, usize>, key: K, value: V) -> Option<V> {
+        let leaf = self.leaf_mut(place);
+        match at {
+            Ok(at) => Some(std::mem::replace(&mut leaf[at].1, value)),
+            Err(at) => {
+                if leaf.len() == leaf.capacity() {
+                    // Not twice as much: there are thousands of leaves, and most never grow again.
+                    leaf.reserve_exact(1 + leaf.len() / SLACK);
+                }
+                leaf.insert(at, (key, value));
+                self.len += 1;
+                None
+            }
+        }
+    }
+
+    fn leaf_mut(&mut self, Place { branch, leaf }: Place) -> &mut Vec<(K, V)> {
         let root = self.root.get_or_insert_with(empty);
         let branch = Arc::make_mut(root)[branch].get_or_insert_with(empty);
         Arc::make_mut(Arc::make_mut(branch)[leaf].get_or_insert_default())
@@ -166,11 +209,14 @@ fn is_shared<T: ?Sized>(before: Option<&Arc<T>>, after: Option<&Arc<T>>) -> bool
     }
 }
 
-fn place<K: Hash>(key: &K) -> (usize, usize) {
+fn place<K: Hash>(key: &K) -> Place {
     let mut hasher = DefaultHasher::new();
     key.hash(&mut hasher);
     let [low, high, ..] = hasher.finish().to_le_bytes();
-    (usize::from(low) % FANOUT, usize::from(high) % FANOUT)
+    Place {
+        branch: usize::from(low) % FANOUT,
+        leaf: usize::from(high) % FANOUT,
+    }
 }
 
 fn merge<'a, K: Ord, V: PartialEq>(

@@ -20,14 +20,16 @@ impl Hash for Crowded {
 #[derive(Debug, Clone)]
 enum Step {
     Insert(Crowded, u8),
+    Ensure(Crowded, u8),
     Remove(Crowded),
 }
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
     let key = || (0..24u8).prop_map(Crowded);
     let insert = (key(), 0..4u8).prop_map(|(key, value)| Step::Insert(key, value));
+    let ensure = (key(), 0..4u8).prop_map(|(key, value)| Step::Ensure(key, value));
     vec(
-        prop_oneof![3 => insert, 1 => key().prop_map(Step::Remove)],
+        prop_oneof![2 => insert, 2 => ensure, 1 => key().prop_map(Step::Remove)],
         0..60,
     )
 }
@@ -37,6 +39,10 @@ fn take(steps: &[Step], map: &mut PersistentMap<Crowded, u8>, model: &mut BTreeM
         match step {
             Step::Insert(key, value) => {
                 assert_eq!(map.insert(*key, *value), model.insert(*key, *value));
+            }
+            Step::Ensure(key, value) => {
+                map.ensure(*key, *value);
+                model.insert(*key, *value);
             }
             Step::Remove(key) => assert_eq!(map.remove(key), model.remove(key)),
         }
@@ -152,6 +158,17 @@ fn removing_what_is_not_there_copies_nothing() {
     let mut after = before.clone();
     assert_eq!(after.remove(&100), None);
     assert!(is_shared(before.root.as_ref(), after.root.as_ref()));
+}
+
+#[test]
+fn ensuring_what_stands_copies_nothing() {
+    let before: PersistentMap<u32, u32> = (0..100).map(|n| (n, n)).collect();
+    let mut after = before.clone();
+    after.ensure(77, 77);
+    assert!(is_shared(before.root.as_ref(), after.root.as_ref()));
+    after.ensure(77, 0);
+    assert_eq!(after.get(&77), Some(&0));
+    assert_eq!(before.get(&77), Some(&77));
 }
 
 thread_local! {
