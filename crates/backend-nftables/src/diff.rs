@@ -33,8 +33,9 @@ struct Step<'a> {
     after: Option<&'a ElementData>,
 }
 
-/// What belongs together is of one group, and groups are written in their order. Numbers and not a
-/// [`FrontendKey`], as a start compares a million of them.
+/// What belongs together is equal in this, and groups are written in its order; of what is no
+/// frontend's, all is. One family has room in it. Numbers and not a [`FrontendKey`], as a start makes a
+/// million comparisons.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Group {
     turn: Precedence,
@@ -47,7 +48,7 @@ struct Group {
 /// What sort of thing an element belongs to. In this order.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Owner {
-    /// No frontend: it is a group by itself.
+    /// No frontend: only elements of one key belong together, which [`Step::is_with`] looks at.
     Nobody,
     /// A frontend at an address.
     Address,

@@ -1,7 +1,9 @@
 use super::*;
 
+use std::net::Ipv4Addr;
+
 use backend::{Backend, Rendered};
-use dataplane::{Dataplane, compile};
+use dataplane::{Dataplane, Port, Protocol, compile};
 use testkit::{mk_config, mk_endpoints, mk_node, mk_service};
 
 use crate::Nftables;
@@ -62,4 +64,52 @@ fn a_first_use_of_a_number_is_one_transaction() {
     // What is not wanted any more goes after it.
     let written = transactions.filter(|transaction| transaction.elements() > 0);
     assert_eq!(written.count(), 1);
+}
+
+/// Failure story T71: others wait for the lock of nf_tables as long as a transaction takes.
+#[test]
+fn what_is_no_frontends_is_cut_where_a_transaction_ends() {
+    let believed = table(1);
+    let mut wanted = believed.clone();
+    let most = u32::try_from(ELEMENTS_A_TRANSACTION).expect("it is small");
+    for number in 0..=most {
+        let address = layout::address(Ipv4Addr::from_bits(number).into());
+        wanted.set_element(SetName::ClusterIps, address, ElementData::None);
+    }
+    let change = diff(Family::Ipv4, &believed, &wanted);
+    let elements = change.transactions().iter().map(Transaction::elements);
+    assert_eq!(elements.collect::<Vec<_>>(), [ELEMENTS_A_TRANSACTION, 1]);
+}
+
+#[test]
+fn groups_are_in_the_order_of_their_frontends() {
+    let protocols = [Protocol::Tcp, Protocol::Udp, Protocol::Sctp];
+    let ports = [1, 255, 256, 65_535].map(|port| Port::new(port).expect("not 0"));
+    let addresses = ["10.0.0.1", "10.0.1.0", "192.0.2.1"].map(|text| text.parse().expect("IPv4"));
+    let mut keys = Vec::new();
+    for protocol in protocols {
+        for port in ports {
+            keys.push(FrontendKey::NodePort {
+                family: Family::Ipv4,
+                protocol,
+                port,
+            });
+            keys.extend(addresses.map(|address| FrontendKey::Address {
+                address,
+                protocol,
+                port,
+            }));
+        }
+    }
+    let group = |key| Group::of(Precedence::Ordinary, key);
+    for a in &keys {
+        assert!(group(None) < group(Some(a)), "{a:?}");
+        for b in &keys {
+            assert_eq!(
+                group(Some(a)).cmp(&group(Some(b))),
+                a.cmp(b),
+                "{a:?}, {b:?}"
+            );
+        }
+    }
 }

@@ -424,6 +424,13 @@ fn what_a_backend_cannot_do_is_told_for_what_is_wanted_now() {
     let round = domain.round(&desired, Reason::Changed, &clock);
     assert_eq!(round.shortcomings.len(), 1, "another Service has changed");
 
+    let mut restarted = Domain::new(kernel.backend(IPV4));
+    let again = restarted.round(&desired, Reason::Startup, &clock);
+    assert_eq!(again.shortcomings, round.shortcomings, "to a restart");
+    desired.set_node(mk_node(2).build(), config);
+    let again = domain.round(&desired, Reason::Changed, &clock);
+    assert_eq!(again.shortcomings, round.shortcomings, "on another node");
+
     desired.remove(&ServiceKey::new("shop", "sticky"));
     let round = domain.round(&desired, Reason::Changed, &clock);
     assert!(round.shortcomings.is_empty());
