@@ -112,11 +112,8 @@ impl<'a> Course<'a> {
         self.entry.clean_node()?;
         let outcome = self.run_dirty(population, figures);
         let cleaned = self.entry.clean_node();
-        // A larger cluster has Services with these numbers, and they are written anew.
-        let removed = self.arena.writer.remove_services(population.waiting());
         outcome?;
-        cleaned?;
-        removed
+        cleaned
     }
 
     fn run_dirty(&self, population: &mut Population, figures: &mut Figures) -> Result<()> {

@@ -7,7 +7,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{Args, Parser, Subcommand};
 use jiff::Zoned;
 use tests::bench::{
     Arena, Contender, Effort, Figures, Machine, Measure, Other, Population, Reading, Report, Row,
@@ -16,7 +16,6 @@ use tests::bench::{
 use tests::control_plane::build_programs;
 use tests::differential::Mode;
 use tests::network::enter_private_namespaces;
-use xtables::Variant;
 
 /// Of fewer than this, what is kept is lost among what a process has anyway.
 const FEWEST_SLICES: u32 = 5000;
@@ -46,9 +45,10 @@ enum Part {
 
 #[derive(Debug, Args)]
 struct Arguments {
-    /// The mechanism of both; again for more, which are measured in turn.
-    #[arg(long, value_enum, default_values_t = [ModeName::Nftables])]
-    mode: Vec<ModeName>,
+    /// The mechanism of both: nftables, iptables-nft or iptables-legacy; again for more, which are
+    /// measured in turn.
+    #[arg(long, default_value = "nftables")]
+    mode: Vec<String>,
     /// Services; again for more sizes, from small to large.
     #[arg(long, default_values_t = [10_000])]
     services: Vec<u32>,
@@ -99,13 +99,6 @@ struct Arguments {
     out: PathBuf,
 }
 
-#[derive(Debug, Clone, Copy, ValueEnum)]
-enum ModeName {
-    Nftables,
-    IptablesNft,
-    IptablesLegacy,
-}
-
 fn main() -> Result<()> {
     let Cli { part, arguments } = Cli::parse();
     if let Some(Part::Decode { slices, endpoints }) = part {
@@ -113,6 +106,12 @@ fn main() -> Result<()> {
         println!("{}", serde_json::to_string(&decoded)?);
         return Ok(());
     }
+    let modes = arguments.modes()?;
+    let different: BTreeSet<Mode> = modes.iter().copied().collect();
+    ensure!(
+        different.len() == modes.len(),
+        "a mode is measured in one place"
+    );
     // There is no way to anything from within.
     let programs = build_programs()?;
     enter_private_namespaces()?;
@@ -126,12 +125,6 @@ fn main() -> Result<()> {
         "sizes are measured from small to large"
     );
     let effort = arguments.effort();
-    let modes = arguments.modes();
-    let different: BTreeSet<Mode> = modes.iter().copied().collect();
-    ensure!(
-        different.len() == modes.len(),
-        "a mode is measured in one place"
-    );
     let first = modes.first().copied().unwrap_or(Mode::Nftables);
     let mut arena = Arena::start(first)?;
     let machine = Machine::observe(&arena)?;
@@ -223,13 +216,9 @@ fn command() -> String {
 
 impl Arguments {
     /// In the order they were given.
-    fn modes(&self) -> Vec<Mode> {
-        let modes = self.mode.iter().map(|name| match name {
-            ModeName::Nftables => Mode::Nftables,
-            ModeName::IptablesNft => Mode::Iptables(Variant::NfTables),
-            ModeName::IptablesLegacy => Mode::Iptables(Variant::Legacy),
-        });
-        modes.collect()
+    fn modes(&self) -> Result<Vec<Mode>> {
+        let modes = self.mode.iter().map(|text| Mode::parse(text));
+        Ok(modes.collect::<Result<Vec<_>>>()?.concat())
     }
 
     fn effort(&self) -> Effort {
