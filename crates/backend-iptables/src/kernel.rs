@@ -8,7 +8,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use backend::{
-    Backend, CommitError, Drift, Effect, ObserveError, Receipt, Recovery, Rendered, Shortcoming,
+    Asked, Backend, CommitError, Drift, Effect, ObserveError, Receipt, Recovery, Rendered,
+    Shortcoming,
 };
 use dataplane::{Affinity, Dataplane, Family, ServiceKey};
 use xtables::{Fault, OpenError, TableName, Tables, Variant};
@@ -245,22 +246,22 @@ impl Backend for Iptables {
         change.services.iter().filter(is_there).cloned().collect()
     }
 
-    fn shortcomings(&self, desired: &Dataplane) -> Vec<Shortcoming> {
-        let mut shortcomings = Vec::new();
-        for (key, claims) in desired.frontends().iter() {
-            let (service, frontend) = claims.winner();
-            if key.family() == self.family && frontend.affinity != Affinity::None {
-                shortcomings.push(Shortcoming {
-                    service: service.clone(),
-                    frontend: *key,
-                    field: "spec.sessionAffinity",
-                    message: "each endpoint remembers no more clients than the kernel's module \
-                              xt_recent was loaded for (parameter ip_list_tot, 100 unless set)",
-                });
-            }
-        }
-        shortcomings.sort();
-        shortcomings
+    fn shortcomings(&self, asked: Asked<'_>) -> Vec<Shortcoming> {
+        let Asked {
+            service,
+            key,
+            frontend,
+            ..
+        } = asked;
+        let is_sticky = key.family() == self.family && frontend.affinity != Affinity::None;
+        let shortcoming = is_sticky.then(|| Shortcoming {
+            service: service.clone(),
+            frontend: key,
+            field: "spec.sessionAffinity",
+            message: "each endpoint remembers no more clients than the kernel's module xt_recent was \
+                      loaded for (parameter ip_list_tot, 100 unless set)",
+        });
+        shortcoming.into_iter().collect()
     }
 }
 

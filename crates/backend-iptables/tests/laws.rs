@@ -6,7 +6,8 @@ use std::net::Ipv4Addr;
 use std::sync::Arc;
 
 use backend::{
-    Backend, CommitError, Drift, Effect, ObserveError, Receipt, Recovery, Rendered, Shortcoming,
+    Asked, Backend, CommitError, Drift, Effect, ObserveError, Receipt, Recovery, Rendered,
+    Shortcoming,
 };
 use backend_iptables::{Change, Iptables, Rules};
 use dataplane::{Dataplane, Family, FrontendKey, Precedence, ServiceKey, Target, compile};
@@ -72,8 +73,8 @@ impl Backend for OverAValue {
         self.backend.suspects(change, desired)
     }
 
-    fn shortcomings(&self, desired: &Dataplane) -> Vec<Shortcoming> {
-        self.backend.shortcomings(desired)
+    fn shortcomings(&self, asked: Asked<'_>) -> Vec<Shortcoming> {
+        self.backend.shortcomings(asked)
     }
 }
 

@@ -8,7 +8,8 @@ use std::io::ErrorKind;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use backend::{
-    Backend, CommitError, Drift, Effect, ObserveError, Receipt, Recovery, Rendered, Shortcoming,
+    Asked, Backend, CommitError, Drift, Effect, ObserveError, Receipt, Recovery, Rendered,
+    Shortcoming,
 };
 use dataplane::{Dataplane, Family, Protocol, ServiceKey};
 use netlink::nf_tables::{Chain, Operation, Rule, Set, SetContent, SetWriter, Transaction};
@@ -237,30 +238,17 @@ impl Backend for Nftables {
             .collect()
     }
 
-    fn shortcomings(&self, desired: &Dataplane) -> Vec<Shortcoming> {
-        let mut shortcomings = Vec::new();
-        for (key, claims) in desired.frontends().iter() {
-            if key.family() != self.family {
-                continue;
-            }
-            let (service, _) = claims.winner();
-            let mut report = |field, message| {
-                shortcomings.push(Shortcoming {
-                    service: service.clone(),
-                    frontend: *key,
-                    field,
-                    message,
-                });
-            };
-            if key.protocol() == Protocol::Sctp && self.sctp == Some(Sctp::Untracked) {
-                report(
-                    "spec.ports",
-                    "this kernel does not track SCTP connections, so none is sent to an endpoint",
-                );
-            }
-        }
-        shortcomings.sort();
-        shortcomings
+    fn shortcomings(&self, Asked { service, key, .. }: Asked<'_>) -> Vec<Shortcoming> {
+        let is_untracked = key.family() == self.family
+            && key.protocol() == Protocol::Sctp
+            && self.sctp == Some(Sctp::Untracked);
+        let shortcoming = is_untracked.then(|| Shortcoming {
+            service: service.clone(),
+            frontend: key,
+            field: "spec.ports",
+            message: "this kernel does not track SCTP connections, so none is sent to an endpoint",
+        });
+        shortcoming.into_iter().collect()
     }
 }
 

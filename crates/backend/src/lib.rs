@@ -20,7 +20,7 @@ use std::collections::BTreeSet;
 use std::error::Error;
 use std::fmt::{Debug, Display};
 
-use dataplane::{Dataplane, Family, FrontendKey, ServiceKey};
+use dataplane::{Config, Dataplane, Family, Frontend, FrontendKey, ServiceKey};
 
 pub use compare::{Piece, Standing};
 pub use disturbance::{Culprit, Disturbance};
@@ -61,8 +61,9 @@ pub trait Backend {
     /// The Services of `desired` that `change` is about: those to look at when it is refused. Pure.
     fn suspects(&self, change: &Self::Change, desired: &Dataplane) -> BTreeSet<ServiceKey>;
 
-    /// What of `desired` this backend cannot honour, and what it does instead. Pure.
-    fn shortcomings(&self, desired: &Dataplane) -> Vec<Shortcoming>;
+    /// What of one frontend this backend cannot honour, and what it does instead. Of one of another
+    /// family, nothing. Pure.
+    fn shortcomings(&self, asked: Asked<'_>) -> Vec<Shortcoming>;
 }
 
 /// A step from some rules to others, as a value. Prints in one canonical form.
@@ -111,6 +112,19 @@ pub enum Drift {
     None,
     /// Somebody has changed something, perhaps not of ours.
     Possible,
+}
+
+/// A frontend that is asked about.
+#[derive(Debug, Clone, Copy)]
+pub struct Asked<'a> {
+    /// The configuration it is to be carried out under.
+    pub config: &'a Config,
+    /// The Service that has it.
+    pub service: &'a ServiceKey,
+    /// What packets to it are addressed to.
+    pub key: FrontendKey,
+    /// What is wanted of them.
+    pub frontend: &'a Frontend,
 }
 
 /// Something a backend cannot do.

@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use backend::{
-    Backend, CommitError, Drift, Effect, ObserveError, Receipt, Recovery, Rendered, Shortcoming,
+    Asked, Backend, CommitError, Drift, Effect, ObserveError, Receipt, Recovery, Rendered,
+    Shortcoming,
 };
 use dataplane::{Affinity, Dataplane, Family, ServiceKey};
 
@@ -202,18 +203,20 @@ impl Backend for FakeBackend {
         change.suspects(desired)
     }
 
-    fn shortcomings(&self, desired: &Dataplane) -> Vec<Shortcoming> {
-        let frontends = desired.services().sorted().into_iter();
-        frontends
-            .flat_map(|(service, rules)| rules.frontends.iter().map(move |f| (service, f)))
-            .filter(|(_, (key, _))| key.family() == self.family)
-            .filter(|(_, (_, frontend))| frontend.affinity != Affinity::None)
-            .map(|(service, (key, _))| Shortcoming {
-                service: service.clone(),
-                frontend: *key,
-                field: "spec.sessionAffinity",
-                message: "every connection is placed anew",
-            })
-            .collect()
+    fn shortcomings(&self, asked: Asked<'_>) -> Vec<Shortcoming> {
+        let Asked {
+            service,
+            key,
+            frontend,
+            ..
+        } = asked;
+        let is_sticky = key.family() == self.family && frontend.affinity != Affinity::None;
+        let shortcoming = is_sticky.then(|| Shortcoming {
+            service: service.clone(),
+            frontend: key,
+            field: "spec.sessionAffinity",
+            message: "every connection is placed anew",
+        });
+        shortcoming.into_iter().collect()
     }
 }

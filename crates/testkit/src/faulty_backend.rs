@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::{Mutex, PoisonError};
 
 use backend::{
-    Backend, Change, CommitError, Drift, Effect, ObserveError, Receipt, Recovery, Rendered,
+    Asked, Backend, Change, CommitError, Drift, Effect, ObserveError, Receipt, Recovery, Rendered,
     Shortcoming, Size,
 };
 use dataplane::{Dataplane, Family, ServiceKey, ServiceRules};
@@ -201,8 +201,8 @@ impl<B: Backend> Backend for Faulty<B> {
         self.inner.suspects(change, desired)
     }
 
-    fn shortcomings(&self, desired: &Dataplane) -> Vec<Shortcoming> {
-        self.inner.shortcomings(desired)
+    fn shortcomings(&self, asked: Asked<'_>) -> Vec<Shortcoming> {
+        self.inner.shortcomings(asked)
     }
 }
 

@@ -5,7 +5,8 @@ use std::error::Error;
 use std::sync::Arc;
 
 use backend::{
-    Backend, CommitError, Drift, Effect, ObserveError, Receipt, Recovery, Rendered, Shortcoming,
+    Asked, Backend, CommitError, Drift, Effect, ObserveError, Receipt, Recovery, Rendered,
+    Shortcoming,
 };
 use backend_iptables::{Rules, recovery};
 use backend_nftables::{Nftables, Table};
@@ -397,10 +398,10 @@ impl Backend for Mechanisms {
         suspects.flatten().collect()
     }
 
-    fn shortcomings(&self, desired: &Dataplane) -> Vec<Shortcoming> {
-        match self.choose(desired.config().mechanism) {
-            Mechanism::Nftables => self.nftables.shortcomings(desired),
-            Mechanism::Iptables => self.iptables.pure().shortcomings(desired),
+    fn shortcomings(&self, asked: Asked<'_>) -> Vec<Shortcoming> {
+        match self.choose(asked.config.mechanism) {
+            Mechanism::Nftables => self.nftables.shortcomings(asked),
+            Mechanism::Iptables => self.iptables.pure().shortcomings(asked),
         }
     }
 }

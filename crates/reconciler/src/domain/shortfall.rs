@@ -3,15 +3,16 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use backend::{Backend, Shortcoming};
-use dataplane::{Dataplane, ServiceKey};
+use backend::{Asked, Backend, Shortcoming};
+use dataplane::{Dataplane, FrontendKey, ServiceKey};
 
-/// The shortcomings of what was wanted last. Asking the backend about a whole dataplane costs what
-/// the cluster has; a round may only cost what changed, so only Services that did are asked about.
+/// The shortcomings of what was wanted last: of each frontend, those of the Service that has it. Asking
+/// the backend about all of them costs what the cluster has; a round may only cost what changed, so
+/// only frontends that did are asked about.
 #[derive(Debug, Default)]
 pub(crate) struct Shortfall {
-    about: Option<Dataplane>,
-    by_service: BTreeMap<ServiceKey, Vec<Shortcoming>>,
+    about: Dataplane,
+    by_claim: BTreeMap<(ServiceKey, FrontendKey), Vec<Shortcoming>>,
     list: Arc<[Shortcoming]>,
 }
 
@@ -23,43 +24,39 @@ impl Shortfall {
 
     /// Makes them those of `wanted`.
     pub(crate) fn follow(&mut self, backend: &impl Backend, wanted: &Dataplane) {
-        let (node, config) = (wanted.node(), wanted.config());
-        let before = self
-            .about
-            .take()
-            .filter(|about| about.node() == node && about.config() == config)
-            .unwrap_or_else(|| {
-                self.by_service.clear();
-                Dataplane::new(Arc::clone(node), Arc::clone(config))
-            });
-        let differences = before.services().differences(wanted.services());
-        let changed = !differences.is_empty();
-        let everything = before.services().is_empty();
-        let mut anew = match everything {
-            // What differs from nothing is there already, and costs a start as much again to build.
-            true => wanted.clone(),
-            false => Dataplane::new(Arc::clone(node), Arc::clone(config)),
+        let before = std::mem::replace(&mut self.about, wanted.clone());
+        let is_comparable = before.node() == wanted.node() && before.config() == wanted.config();
+        let before = if is_comparable {
+            before
+        } else {
+            self.by_claim.clear();
+            Dataplane::default()
         };
-        let mut lists_change = false;
-        for difference in differences {
-            lists_change |= self.by_service.remove(difference.key).is_some();
-            if !everything && let Some(rules) = difference.after {
-                anew.set(Arc::clone(rules));
+        let mut is_same_list = is_comparable;
+        for difference in before.frontends().differences(wanted.frontends()) {
+            let key = difference.key;
+            let known = difference.before.and_then(|claims| {
+                let (service, _) = claims.winner();
+                self.by_claim.remove(&(service.clone(), *key))
+            });
+            let shortcomings = difference.after.map(|claims| {
+                let (service, frontend) = claims.winner();
+                let found = backend.shortcomings(Asked {
+                    config: wanted.config(),
+                    service,
+                    key: *key,
+                    frontend,
+                });
+                (service, found)
+            });
+            let shortcomings = shortcomings.filter(|(_, found)| !found.is_empty());
+            is_same_list &= known.as_ref() == shortcomings.as_ref().map(|(_, found)| found);
+            if let Some((service, found)) = shortcomings {
+                self.by_claim.insert((service.clone(), *key), found);
             }
         }
-        if changed {
-            for shortcoming in backend.shortcomings(&anew) {
-                lists_change = true;
-                let service = shortcoming.service.clone();
-                self.by_service
-                    .entry(service)
-                    .or_default()
-                    .push(shortcoming);
-            }
+        if !is_same_list {
+            self.list = self.by_claim.values().flatten().cloned().collect();
         }
-        if lists_change || self.by_service.is_empty() != self.list.is_empty() {
-            self.list = self.by_service.values().flatten().cloned().collect();
-        }
-        self.about = Some(wanted.clone());
     }
 }

@@ -436,6 +436,49 @@ fn what_a_backend_cannot_do_is_told_for_what_is_wanted_now() {
     assert!(round.shortcomings.is_empty());
 }
 
+/// Of Services that claim the same address the first by name has it, whichever came when.
+#[test]
+fn what_a_backend_cannot_do_is_told_of_the_service_that_has_the_address() {
+    let (kernel, clock) = (FakeKernel::new(), FakeClock::new());
+    let mut domain = Domain::new(kernel.backend(IPV4));
+    let (node, config) = (mk_node(1).build(), mk_config().build());
+    let rules = |name: &str, affinity: Option<Duration>| {
+        let service = mk_service(name).cluster_ip("10.96.0.12").port("", 80);
+        let service = match affinity {
+            Some(timeout) => service.client_ip_affinity(timeout),
+            None => service,
+        };
+        let endpoints = mk_endpoints().tcp("").ready("10.0.1.5:8080", "node-1");
+        let rules = compile(&service.build(), &endpoints.build(), &node, &config);
+        Arc::new(rules)
+    };
+    let minute = Some(Duration::from_secs(60));
+    let mut desired = web_and_cart();
+    let mut told = |desired: &Dataplane| {
+        let round = domain.round(desired, Reason::Changed, &clock);
+        let services = round.shortcomings.iter().map(|s| s.service.to_string());
+        services.collect::<Vec<_>>()
+    };
+
+    desired.set(rules("shop/b", minute));
+    assert_eq!(told(&desired), ["shop/b"]);
+    desired.set(rules("shop/a", None));
+    assert!(told(&desired).is_empty(), "shop/a has it now");
+    desired.set(rules("shop/b", minute.map(|minute| 2 * minute)));
+    assert!(
+        told(&desired).is_empty(),
+        "shop/b has changed, and has it not"
+    );
+    desired.set(rules("shop/a", minute));
+    assert_eq!(told(&desired), ["shop/a"]);
+    desired.remove(&ServiceKey::new("shop", "a"));
+    assert_eq!(
+        told(&desired),
+        ["shop/b"],
+        "nobody has it before it any more"
+    );
+}
+
 #[test]
 fn the_last_ten_rounds_are_kept_and_print_in_a_line_each() {
     let (kernel, clock) = (FakeKernel::new(), FakeClock::new());

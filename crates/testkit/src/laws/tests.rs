@@ -3,7 +3,9 @@
 use std::cell::Cell;
 use std::collections::BTreeSet;
 
-use backend::{Backend, Change, CommitError, Drift, ObserveError, Receipt, Rendered, Shortcoming};
+use backend::{
+    Asked, Backend, Change, CommitError, Drift, ObserveError, Receipt, Rendered, Shortcoming,
+};
 use dataplane::{Dataplane, Family, FrontendKey, ServiceKey, Target, compile};
 use proptest::prelude::*;
 
@@ -156,8 +158,8 @@ impl Backend for Liar {
         self.inner.suspects(change, desired)
     }
 
-    fn shortcomings(&self, desired: &Dataplane) -> Vec<Shortcoming> {
-        self.inner.shortcomings(desired)
+    fn shortcomings(&self, asked: Asked<'_>) -> Vec<Shortcoming> {
+        self.inner.shortcomings(asked)
     }
 }
 
