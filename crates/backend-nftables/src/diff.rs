@@ -1,15 +1,17 @@
 //! How to get from one table to another.
 
+mod group;
+
 use std::cell::LazyCell;
 use std::collections::BTreeSet;
 use std::fmt;
-use std::net::IpAddr;
 use std::sync::Arc;
 
 use backend::Size;
 use dataplane::{Family, FrontendKey, Hairpin, PersistentMap, Precedence};
 use netlink::nf_tables::{Bytes, ElementData, Operation, Set, Transaction};
 
+use self::group::{Group, Owner, first_bytes};
 use crate::layout::{self, SetName, TABLE, nft_family};
 use crate::table::Table;
 
@@ -28,32 +30,11 @@ pub struct Change {
 struct Step<'a> {
     group: Group,
     set: SetName,
+    /// What is behind the frontend in the key, as far as four bytes go.
+    rest: u32,
     key: &'a Bytes,
     before: Option<&'a ElementData>,
     after: Option<&'a ElementData>,
-}
-
-/// What belongs together is equal in this, and groups are written in its order; of what is no
-/// frontend's, all is. One family has room in it. Numbers and not a [`FrontendKey`], as a start makes a
-/// million comparisons.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-struct Group {
-    turn: Precedence,
-    owner: Owner,
-    address: u128,
-    protocol: u8,
-    port: u16,
-}
-
-/// What sort of thing an element belongs to. In this order.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Owner {
-    /// No frontend: only elements of one key belong together, which [`Step::is_with`] looks at.
-    Nobody,
-    /// A frontend at an address.
-    Address,
-    /// A node port.
-    NodePort,
 }
 
 pub(crate) fn diff(family: Family, believed: &Table, wanted: &Table) -> Change {
@@ -201,9 +182,18 @@ fn steps<'a>(family: Family, believed: &'a Table, wanted: &'a Table) -> Vec<Step
                 true => Precedence::First,
                 false => Precedence::Ordinary,
             };
+            let key = difference.key.as_slice();
+            let (group, rest) = match &frontend {
+                Some(frontend) => (
+                    Group::of_frontend(turn, frontend),
+                    u32::from_be_bytes(first_bytes(layout::behind_frontend(frontend, key))),
+                ),
+                None => (Group::of_key(turn, key), 0),
+            };
             steps.push(Step {
-                group: Group::of(turn, frontend.as_ref()),
+                group,
                 set,
+                rest,
                 key: difference.key,
                 before: difference.before,
                 after: difference.after,
@@ -218,7 +208,7 @@ fn steps<'a>(family: Family, believed: &'a Table, wanted: &'a Table) -> Vec<Step
     steps.sort_unstable_by(|a, b| {
         let within = || match a.group.owner {
             Owner::Nobody => (a.key, a.set).cmp(&(b.key, b.set)),
-            Owner::Address | Owner::NodePort => (a.set, a.key).cmp(&(b.set, b.key)),
+            Owner::Address | Owner::NodePort => (a.set, a.rest, a.key).cmp(&(b.set, b.rest, b.key)),
         };
         a.group.cmp(&b.group).then_with(within)
     });
@@ -308,31 +298,6 @@ impl Step<'_> {
 
     fn elements(&self) -> usize {
         usize::from(self.before.is_some()) + usize::from(self.after.is_some())
-    }
-}
-
-// === impl Group ===
-
-impl Group {
-    fn of(turn: Precedence, frontend: Option<&FrontendKey>) -> Group {
-        let (owner, address) = match frontend {
-            None => (Owner::Nobody, 0),
-            Some(FrontendKey::NodePort { .. }) => (Owner::NodePort, 0),
-            Some(FrontendKey::Address { address, .. }) => {
-                let address = match address {
-                    IpAddr::V4(address) => address.to_bits().into(),
-                    IpAddr::V6(address) => address.to_bits(),
-                };
-                (Owner::Address, address)
-            }
-        };
-        Group {
-            turn,
-            owner,
-            address,
-            protocol: frontend.map_or(0, |key| key.protocol().number()),
-            port: frontend.map_or(0, |key| key.port().get()),
-        }
     }
 }
 

@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use dataplane::{Family, FrontendKey, Hairpin, Port, Protocol, Target};
 use ipnet::IpNet;
-use netlink::nf_tables::{self, Bytes, jhash, reciprocal_scale};
+use netlink::nf_tables::{self, Bytes, DataType, jhash, reciprocal_scale};
 
 pub(crate) use self::sets::{Keyed, SetName};
 
@@ -92,6 +92,17 @@ pub(crate) fn parse_frontend(family: Family, keyed: Keyed, bytes: &[u8]) -> Opti
             port,
         },
     })
+}
+
+/// What a key of a set that begins with `key` has behind that.
+pub(crate) fn behind_frontend<'a>(key: &FrontendKey, bytes: &'a [u8]) -> &'a [u8] {
+    let address = match (key, key.family()) {
+        (FrontendKey::NodePort { .. }, _) => 0,
+        (FrontendKey::Address { .. }, Family::Ipv4) => DataType::Ipv4Address.width(),
+        (FrontendKey::Address { .. }, Family::Ipv6) => DataType::Ipv6Address.width(),
+    };
+    let frontend = address + DataType::Protocol.width() + DataType::Service.width();
+    bytes.get(frontend..).unwrap_or_default()
 }
 
 /// The key of one slot of a frontend. Numbers in registers are in the host's order.

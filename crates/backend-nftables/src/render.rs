@@ -315,16 +315,17 @@ fn place(
         let before = near.slots(family, key, first);
         let remembered = if is_sticky { targets } else { &[] };
         place_sticky(keyed, &bytes, first, &before, remembered, table);
-        let mut slots = first..;
-        for target in arrange(&before, targets) {
-            let Some(slot) = slots.next() else { break };
-            let value = ElementData::Value(layout::target(&target));
-            table.set_element(keyed.endpoints(), layout::slot(bytes.clone(), slot), value);
+        let Some(endpoints) = table.elements_mut(keyed.endpoints()) else {
+            continue;
+        };
+        let after = arrange(&before, targets);
+        let mut slots = (first..).map(|slot| layout::slot(bytes.clone(), slot));
+        for (target, slot) in after.iter().zip(&mut slots) {
+            let value = ElementData::Value(layout::target(target));
+            endpoints.ensure(slot, value);
         }
-        for slot in slots {
-            if !table.remove_element(keyed.endpoints(), &layout::slot(bytes.clone(), slot)) {
-                break;
-            }
+        for slot in slots.take(before.len().saturating_sub(after.len())) {
+            endpoints.remove(&slot);
         }
     }
 }

@@ -8,6 +8,10 @@ use dataplane::Target;
 /// `before`: an endpoint that stays within the new length stays where it is; holes are filled from
 /// the end, then with what is new, in order.
 pub(crate) fn arrange(before: &[Target], wanted: &[Target]) -> Vec<Target> {
+    // All there is to do at a start.
+    if before.is_empty() && wanted.is_sorted_by(|a, b| a < b) {
+        return wanted.to_vec();
+    }
     let mut missing: BTreeSet<Target> = wanted.iter().copied().collect();
     let length = missing.len();
     let kept: Vec<Option<Target>> = (0..length)

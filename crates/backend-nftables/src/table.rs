@@ -40,8 +40,11 @@ pub(crate) struct ChainWithRules {
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct SetWithElements {
     pub(crate) set: Arc<Set>,
-    pub(crate) elements: PersistentMap<Bytes, ElementData>,
+    pub(crate) elements: Elements,
 }
+
+/// The elements of a set by key.
+pub(crate) type Elements = PersistentMap<Bytes, ElementData>;
 
 // === impl Table ===
 
@@ -69,16 +72,19 @@ impl Table {
         self.sets.get(set.as_str())?.elements.get(key)
     }
 
+    pub(crate) fn elements_mut(&mut self, set: SetName) -> Option<&mut Elements> {
+        Some(&mut self.sets.get_mut(set.as_str())?.elements)
+    }
+
     pub(crate) fn set_element(&mut self, set: SetName, key: Bytes, data: ElementData) {
-        if let Some(set) = self.sets.get_mut(set.as_str()) {
-            set.elements.ensure(key, data);
+        if let Some(elements) = self.elements_mut(set) {
+            elements.ensure(key, data);
         }
     }
 
     pub(crate) fn remove_element(&mut self, set: SetName, key: &Bytes) -> bool {
-        self.sets
-            .get_mut(set.as_str())
-            .is_some_and(|set| set.elements.remove(key).is_some())
+        self.elements_mut(set)
+            .is_some_and(|elements| elements.remove(key).is_some())
     }
 
     /// The endpoints in the slots of a frontend from `first` up to the first empty one.

@@ -285,6 +285,7 @@ impl Bytes {
     }
 
     /// The bytes.
+    #[inline]
     pub fn as_slice(&self) -> &[u8] {
         match &self.0 {
             Stored::Inline { length, buffer } => &buffer[..usize::from(*length)],
@@ -297,35 +298,46 @@ impl Bytes {
     /// # Panics
     /// If that is more than [`Bytes::CAPACITY`]; the layouts of keys are constants.
     #[must_use]
+    #[inline]
     pub fn with(mut self, field: &[u8]) -> Bytes {
+        if let Stored::Inline { length, buffer } = &mut self.0 {
+            let start = usize::from(*length);
+            let end = start + field.len().next_multiple_of(4);
+            if let Ok(end) = u8::try_from(end)
+                && usize::from(end) <= Bytes::INLINE
+            {
+                buffer[start..start + field.len()].copy_from_slice(field);
+                *length = end;
+                return self;
+            }
+        }
+        self.with_elsewhere(field)
+    }
+
+    /// The same where that is too much to lie inline. By itself, as the above is better in place: fields
+    /// are of known lengths, and a start makes a million keys of them.
+    fn with_elsewhere(&self, field: &[u8]) -> Bytes {
         let start = self.as_slice().len();
         let end = start + field.len().next_multiple_of(4);
         assert!(end <= Bytes::CAPACITY, "a key of {end} bytes");
-        match &mut self.0 {
-            Stored::Inline { length, buffer } if end <= Bytes::INLINE => {
-                buffer[start..start + field.len()].copy_from_slice(field);
-                *length = u8::try_from(end).expect("the capacity is under 256");
-                self
-            }
-            _ => {
-                let mut bytes = vec![0; end];
-                bytes[..start].copy_from_slice(self.as_slice());
-                bytes[start..start + field.len()].copy_from_slice(field);
-                Bytes(Stored::Boxed(bytes.into()))
-            }
-        }
+        let mut bytes = vec![0; end];
+        bytes[..start].copy_from_slice(self.as_slice());
+        bytes[start..start + field.len()].copy_from_slice(field);
+        Bytes(Stored::Boxed(bytes.into()))
     }
 }
 
 impl PartialEq for Bytes {
+    #[inline]
     fn eq(&self, other: &Bytes) -> bool {
-        self.as_slice() == other.as_slice()
+        self.cmp(other).is_eq()
     }
 }
 
 impl Eq for Bytes {}
 
 impl PartialOrd for Bytes {
+    #[inline]
     fn partial_cmp(&self, other: &Bytes) -> Option<Ordering> {
         Some(self.cmp(other))
     }
@@ -333,7 +345,20 @@ impl PartialOrd for Bytes {
 
 impl Ord for Bytes {
     /// Shorter ones come first.
+    #[inline]
     fn cmp(&self, other: &Bytes) -> Ordering {
+        // What lies inline is zero behind its end. A buffer of known length is compared in place, and a
+        // start, which makes millions of comparisons, waits for no call.
+        if let (
+            Stored::Inline { length, buffer },
+            Stored::Inline {
+                length: others,
+                buffer: other,
+            },
+        ) = (&self.0, &other.0)
+        {
+            return length.cmp(others).then_with(|| buffer.cmp(other));
+        }
         let (own, other) = (self.as_slice(), other.as_slice());
         (own.len(), own).cmp(&(other.len(), other))
     }

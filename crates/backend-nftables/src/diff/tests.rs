@@ -3,7 +3,9 @@ use super::*;
 use std::net::Ipv4Addr;
 
 use backend::{Backend, Rendered};
-use dataplane::{Dataplane, Port, Protocol, compile};
+use dataplane::{Dataplane, Port, Precedence, Protocol, compile};
+use proptest::collection::vec;
+use proptest::prelude::*;
 use testkit::{mk_config, mk_endpoints, mk_node, mk_service};
 
 use crate::Nftables;
@@ -101,15 +103,41 @@ fn groups_are_in_the_order_of_their_frontends() {
             }));
         }
     }
-    let group = |key| Group::of(Precedence::Ordinary, key);
+    let group = |key| Group::of_frontend(Precedence::Ordinary, key);
     for a in &keys {
-        assert!(group(None) < group(Some(a)), "{a:?}");
+        let key = layout::frontend(a);
+        assert!(Group::of_key(Precedence::Ordinary, key.as_slice()) < group(a));
         for b in &keys {
-            assert_eq!(
-                group(Some(a)).cmp(&group(Some(b))),
-                a.cmp(b),
-                "{a:?}, {b:?}"
-            );
+            assert_eq!(group(a).cmp(&group(b)), a.cmp(b), "{a:?}, {b:?}");
+        }
+    }
+}
+
+proptest! {
+    /// Which is that of their keys, where there is no frontend.
+    #[test]
+    fn groups_of_no_frontend_contradict_no_key(a in vec(0..3u8, 0..=40), b in vec(0..3u8, 0..=40)) {
+        let [a, b] = [a, b].map(|key| Bytes::from_slice(&key).expect("at most 40 bytes"));
+        let group = |key: &Bytes| Group::of_key(Precedence::Ordinary, key.as_slice());
+        let (order, keys) = (group(&a).cmp(&group(&b)), a.cmp(&b));
+        prop_assert!(order.is_eq() || order == keys, "{:?}, {:?}", order, keys);
+    }
+
+    #[test]
+    fn what_is_behind_a_frontend_is_what_was_put_there(slot in any::<u32>(), v6 in any::<bool>()) {
+        let address = |v6| match v6 {
+            true => "fd00::10".parse().expect("IPv6"),
+            false => "10.96.0.10".parse().expect("IPv4"),
+        };
+        let (protocol, port) = (Protocol::Tcp, Port::new(80).expect("not 0"));
+        let family = Family::of(address(v6));
+        for key in [
+            FrontendKey::Address { address: address(v6), protocol, port },
+            FrontendKey::NodePort { family, protocol, port },
+        ] {
+            let bytes = layout::slot(layout::frontend(&key), slot);
+            let behind = layout::behind_frontend(&key, bytes.as_slice());
+            prop_assert_eq!(behind, slot.to_ne_bytes());
         }
     }
 }

@@ -454,6 +454,23 @@ add element ip signpost services { 10.96.0.10 . tcp . 80 : goto lb-2 }
     assert_eq!(transaction.to_string(), expected);
 }
 
+proptest! {
+    /// Wherever they lie. Few values a byte, so that the last of many is what decides.
+    #[test]
+    fn keys_are_ordered_by_length_and_then_by_bytes(
+        a in vec(0..3u8, 0..=10),
+        b in vec(0..3u8, 0..=10),
+    ) {
+        let bytes = |fields: &[u8]| fields.iter().fold(Bytes::new(), |key, field| key.with(&[*field]));
+        let plain = |fields: &[u8]| {
+            let padded: Vec<u8> = fields.iter().flat_map(|field| [*field, 0, 0, 0]).collect();
+            (padded.len(), padded)
+        };
+        prop_assert_eq!(bytes(&a).cmp(&bytes(&b)), plain(&a).cmp(&plain(&b)));
+        prop_assert_eq!(bytes(&a) == bytes(&b), a == b);
+    }
+}
+
 /// A large cluster has a hundred thousand of them, and dual stack twice as many.
 #[test]
 fn an_element_of_a_service_is_one_line_of_cache() {
