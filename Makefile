@@ -61,8 +61,9 @@ image: ## Write the images of agent and operator to dist/ as OCI archives; no co
 	images/archives target/images dist
 
 bench: control-plane ## Measure it against kube-proxy: `make bench FLAGS='--services 500 --rounds 2'`; hours as it is, see bench/README.md
-	@cargo build --release --package node-agent --package tests --bin signpost-agent --bin bench
-	@target/release/bench $(FLAGS)
+	@images/programs target/images
+	@cargo build --release --package tests --bin bench
+	@target/release/bench --agent target/images/signpost-agent $(FLAGS)
 
 generate: ## Write what is generated: CRDs, and their copies in the chart
 	cargo run --quiet --package crds --bin generate-crds

@@ -13,6 +13,7 @@ use tests::bench::{
     Arena, Contender, Ear, Effort, Eye, Figures, Machine, Measure, Population, Report, Row, Run,
     measure_round,
 };
+use tests::binaries;
 use tests::control_plane::build_programs;
 use tests::deadline::wait_for;
 use tests::differential::Mode;
@@ -83,7 +84,7 @@ impl Scene {
     fn start() -> Result<Scene> {
         let [services, endpoints, waiting] = SIZE;
         let population = Population::new(services, endpoints, waiting)?;
-        let mut arena = Arena::start(Mode::Nftables)?;
+        let mut arena = Arena::start(Mode::Nftables, binaries::find("signpost-agent")?)?;
         arena.fill(&population)?;
         Ok(Scene { arena, population })
     }

@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::net::Ipv4Addr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -44,6 +44,7 @@ pub struct Arena {
     #[expect(dead_code, reason = "held for the sake of its end")]
     network: Network,
     files: TempDir,
+    agent: PathBuf,
     pub(super) mode: Mode,
     /// How many Services the API server has.
     services: u32,
@@ -60,8 +61,8 @@ pub(super) struct Stand {
 // === impl Arena ===
 
 impl Arena {
-    /// Starts the control plane; nobody programs the nodes yet.
-    pub fn start(mode: Mode) -> Result<Arena> {
+    /// Starts the control plane; nobody programs the nodes yet. `agent` is the program of ours.
+    pub fn start(mode: Mode, agent: PathBuf) -> Result<Arena> {
         let mut network = Network::new()?;
         let [control] = network.add_namespaces(["control"])?;
         control.configure(&format!("addr add {API_SERVER}/32 dev lo\n"))?;
@@ -96,6 +97,7 @@ impl Arena {
             control_plane,
             network,
             files: files.context("failed to make a folder for logs")?,
+            agent,
             mode,
             services: 0,
         };
@@ -122,7 +124,10 @@ impl Arena {
             contender,
             mode: self.mode,
             node: self.stand(contender).node.clone(),
-            program: contender.find_program(self.control_plane.programs())?,
+            program: match contender {
+                Contender::KubeProxy => self.control_plane.programs().join("kube-proxy"),
+                Contender::Signpost => self.agent.clone(),
+            },
             kubeconfig: self.control_plane.kubeconfig(ADMINISTRATOR)?,
             folder: self.files.path().to_owned(),
         })

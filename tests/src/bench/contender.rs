@@ -14,7 +14,6 @@ use testkit::address_plan as addresses;
 use xtables::Variant;
 
 use super::process_tree::ProcessTree;
-use crate::binaries;
 use crate::cluster::Program;
 use crate::differential::Mode;
 use crate::differential::programs::Programs;
@@ -69,14 +68,6 @@ pub(super) struct Running {
 impl Contender {
     /// Both.
     pub const ALL: [Contender; 2] = [Contender::KubeProxy, Contender::Signpost];
-
-    /// The file of its program; that of kube-proxy is in `folder`.
-    pub(super) fn find_program(self, folder: &Path) -> Result<PathBuf> {
-        match self {
-            Contender::KubeProxy => Ok(folder.join("kube-proxy")),
-            Contender::Signpost => binaries::find("signpost-agent"),
-        }
-    }
 
     /// The table of nf_tables that it has for itself.
     pub(super) fn table(self) -> &'static str {

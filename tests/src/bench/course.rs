@@ -348,8 +348,8 @@ impl<'a> Course<'a> {
         patience: Duration,
     ) {
         let reading = match seen {
-            Some(Sighting { at, look }) => {
-                figures.push_look(self.contender, look);
+            Some(Sighting { at, resolution }) => {
+                figures.push_resolution(self.contender, resolution);
                 Reading::time(measure, at.saturating_duration_since(since))
             }
             None => Reading::at_least(measure, patience),

@@ -16,8 +16,11 @@ use crate::differential::Mode;
 use crate::network::Namespace;
 
 /// How often the kernel is asked whether anything has changed: the resolution of what is timed by
-/// looking, together with the time of a look.
+/// looking.
 const PAUSE: Duration = Duration::from_millis(1);
+/// How long nothing has changed before a look is taken. A look takes a processor for tens of
+/// milliseconds, which one who is still writing wants; when the last change was is known without.
+const SETTLED: Duration = Duration::from_millis(20);
 
 /// Looks into the tables of one node.
 #[derive(Debug)]
@@ -72,10 +75,10 @@ struct Found {
 /// When something was seen.
 #[derive(Debug, Clone, Copy)]
 pub struct Sighting {
-    /// When the kernel said that its rules had changed, before the look that found it.
+    /// When the kernel said that its rules had changed, the last time before the look that found it.
     pub at: Instant,
-    /// How long the look took.
-    pub look: Duration,
+    /// How long before that it was asked the time before.
+    pub resolution: Duration,
 }
 
 // === impl View ===
@@ -147,19 +150,24 @@ impl Eye {
         mut check: impl FnMut() -> Result<()>,
     ) -> Result<Option<Sighting>> {
         let end = Instant::now() + deadline;
-        let mut looked = Instant::now();
+        let (mut asked, mut checked) = (Instant::now(), Instant::now());
+        let mut change: Option<Sighting> = None;
         while Instant::now() < end {
             let at = Instant::now();
             if self.has_changed()? {
+                let resolution = at.saturating_duration_since(asked);
+                change = Some(Sighting { at, resolution });
+            }
+            asked = at;
+            if let Some(sighting) = change.take_if(|change| change.at.elapsed() >= SETTLED) {
                 let found = self.look(population.services())?;
-                let look = at.elapsed();
                 if found.is_all(population, self.view.proof) {
-                    return Ok(Some(Sighting { at, look }));
+                    return Ok(Some(sighting));
                 }
             }
-            if looked.elapsed() > Duration::from_millis(200) {
+            if checked.elapsed() > Duration::from_millis(200) {
                 check()?;
-                looked = Instant::now();
+                checked = Instant::now();
             }
             thread::sleep(PAUSE);
         }

@@ -29,7 +29,7 @@ enum Bound {
 pub struct Figures {
     readings: BTreeMap<(Measure, Contender), Vec<Reading>>,
     notes: Vec<String>,
-    looks: BTreeMap<Contender, Duration>,
+    resolutions: BTreeMap<Contender, Duration>,
 }
 
 /// The middle and both ends of several numbers.
@@ -117,15 +117,15 @@ impl Figures {
         readings.or_default().push(reading);
     }
 
-    /// Takes in how long a look has taken by which something was timed.
-    pub(super) fn push_look(&mut self, contender: Contender, look: Duration) {
-        let longest = self.looks.entry(contender).or_default();
-        *longest = look.max(*longest);
+    /// Takes in how exactly it is known when something was seen.
+    pub(super) fn push_resolution(&mut self, contender: Contender, resolution: Duration) {
+        let coarsest = self.resolutions.entry(contender).or_default();
+        *coarsest = resolution.max(*coarsest);
     }
 
-    /// The longest look by which something was timed.
-    pub(super) fn longest_look(&self, contender: Contender) -> Option<Duration> {
-        self.looks.get(&contender).copied()
+    /// How exactly it is known of everything when it was seen.
+    pub(super) fn coarsest_resolution(&self, contender: Contender) -> Option<Duration> {
+        self.resolutions.get(&contender).copied()
     }
 
     /// Takes in percentiles of `times`.

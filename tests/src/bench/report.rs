@@ -130,11 +130,10 @@ impl Report<'_> {
         }
         writeln!(page, "- run: `{command}`, {}", began.strftime("%F %R %Z"))?;
         for contender in Contender::ALL {
-            if let Some(look) = self.figures.longest_look(contender) {
+            if let Some(resolution) = self.figures.coarsest_resolution(contender) {
                 writeln!(
                     page,
-                    "- resolution of starts and repairs of {contender}: a look each ms when its \
-                     rules change, {look:.1?} at most for one"
+                    "- resolution of starts and repairs of {contender}: {resolution:.1?}"
                 )?;
             }
         }

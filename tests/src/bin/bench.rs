@@ -1,18 +1,19 @@
 //! kube-proxy and Signpost, measured side by side: `make bench`. See `bench/README.md`.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::env;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
+use std::{env, fs};
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use clap::{Args, Parser, Subcommand};
 use jiff::Zoned;
 use tests::bench::{
     Arena, Contender, Effort, Figures, Machine, Measure, Other, Population, Reading, Report, Row,
     Run, measure_decoding, measure_round,
 };
+use tests::binaries;
 use tests::control_plane::build_programs;
 use tests::differential::Mode;
 use tests::network::enter_private_namespaces;
@@ -61,6 +62,9 @@ struct Arguments {
     /// Who is measured. Both, unless given: with one alone nothing is compared.
     #[arg(long, value_enum)]
     contender: Vec<Contender>,
+    /// The program of the agent. What cargo has put beside this one, unless given.
+    #[arg(long)]
+    agent: Option<PathBuf>,
     /// What is measured; again for more. Everything, unless given.
     #[arg(long, value_enum)]
     row: Vec<Row>,
@@ -112,6 +116,10 @@ fn main() -> Result<()> {
         different.len() == modes.len(),
         "a mode is measured in one place"
     );
+    let agent = match &arguments.agent {
+        Some(file) => fs::canonicalize(file).with_context(|| format!("no {}", file.display()))?,
+        None => binaries::find("signpost-agent")?,
+    };
     // There is no way to anything from within.
     let programs = build_programs()?;
     enter_private_namespaces()?;
@@ -126,7 +134,7 @@ fn main() -> Result<()> {
     );
     let effort = arguments.effort();
     let first = modes.first().copied().unwrap_or(Mode::Nftables);
-    let mut arena = Arena::start(first)?;
+    let mut arena = Arena::start(first, agent)?;
     let machine = Machine::observe(&arena)?;
     let mut smallest: Option<(u32, BTreeMap<Mode, Figures>)> = None;
     let fewest = arguments.services.first().copied().unwrap_or_default();
