@@ -1,5 +1,6 @@
 //! What the kernel should hold, from what the node should do.
 
+mod filling;
 mod plan;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -9,12 +10,13 @@ use std::sync::Arc;
 
 use backend::Rendered;
 use dataplane::{
-    Claims, Config, Dataplane, Difference, Family, Frontend, FrontendKey, Hairpin, PersistentMap,
-    Precedence, Target,
+    Claims, Config, Dataplane, Difference, Family, Frontend, FrontendKey, Hairpin, Precedence,
+    Target,
 };
 use ipnet::IpNet;
 use netlink::nf_tables::{Bytes, ElementData};
 
+use self::filling::Filling;
 use self::plan::{NeededChains, Plan, Refusal};
 use crate::chains::{self, Job, Lead, NumberedChain};
 use crate::layout::{self, Keyed, LOCAL_SLOTS, SetName};
@@ -48,28 +50,28 @@ pub(crate) fn render(family: Family, desired: &Dataplane, from: &Rendered<Table>
     if is_same_config && differences.is_empty() && surplus.is_empty() {
         return from.rules.clone();
     }
-    let mut table = if incremental {
+    let mut filling = Filling::of(if incremental {
         from.rules.clone()
     } else {
         Table::default()
-    };
-    table.exists = true;
+    });
     // A set of ranges stays once it is made, as numbered chains do.
     let kept_sets = source_lengths(&from.rules.sets).map(SetName::Sources);
     for name in SetName::FIXED.into_iter().chain(kept_sets) {
-        add_set(family, name, &mut table);
+        filling.add_set(family, name);
     }
     let mut needed_chains = NeededChains::new();
-    render_memberships(&differences, &mut table);
+    render_memberships(&differences, &mut filling);
     if !is_same_config {
-        render_node_port_addresses(family, before.config(), desired.config(), &mut table);
+        render_node_port_addresses(family, before.config(), desired.config(), &mut filling);
     }
     for difference in differences.frontends {
         let winner = |claims: &Claims<Arc<Frontend>>| Arc::clone(claims.winner().1);
         let after = difference.after.map(winner);
+        let first = &mut filling.table.first;
         match after.as_ref().map(|frontend| frontend.precedence) {
-            Some(Precedence::First) => drop(table.first.insert(*difference.key)),
-            Some(Precedence::Ordinary) | None => drop(table.first.remove(difference.key)),
+            Some(Precedence::First) => drop(first.insert(*difference.key)),
+            Some(Precedence::Ordinary) | None => drop(first.remove(difference.key)),
         }
         let before = difference.before.map(winner);
         if before != after {
@@ -79,11 +81,13 @@ pub(crate) fn render(family: Family, desired: &Dataplane, from: &Rendered<Table>
                 before.as_deref(),
                 after.as_deref(),
                 &from.rules,
-                &mut table,
+                &mut filling,
                 &mut needed_chains,
             );
         }
     }
+    let mut table = filling.finish();
+    table.exists = true;
     table.chains = render_chains(
         family,
         desired.config(),
@@ -106,16 +110,6 @@ fn render_numbers(table: &mut Table) {
     for lead in Lead::FIXED.into_iter().chain(numbered) {
         let verdict = ElementData::Verdict(lead.verdict());
         table.set_element(lead.map(), lead.key(), verdict);
-    }
-}
-
-fn add_set(family: Family, name: SetName, table: &mut Table) {
-    if !table.sets.contains_key(name.as_str()) {
-        let set = SetWithElements {
-            set: Arc::new(name.set(family)),
-            elements: PersistentMap::default(),
-        };
-        table.sets.insert(Arc::clone(&set.set.name), set);
     }
 }
 
@@ -234,14 +228,14 @@ pub(crate) fn source_lengths(
 }
 
 /// The sets that are not about frontends and differ with the Services.
-fn render_memberships(differences: &Differences<'_>, table: &mut Table) {
+fn render_memberships(differences: &Differences<'_>, filling: &mut Filling) {
     for difference in &differences.cluster_ips {
         let key = layout::address(*difference.key);
-        member(table, SetName::ClusterIps, key, difference.after.is_some());
+        filling.member(SetName::ClusterIps, key, difference.after.is_some());
     }
     for difference in &differences.hairpins {
         let key = layout::hairpin(difference.key);
-        member(table, SetName::Hairpins, key, difference.after.is_some());
+        filling.member(SetName::Hairpins, key, difference.after.is_some());
     }
 }
 
@@ -250,7 +244,7 @@ fn render_node_port_addresses(
     family: Family,
     before: &Config,
     desired: &Config,
-    table: &mut Table,
+    filling: &mut Filling,
 ) {
     // Loopback never accepts node ports: replies to a redirected packet would be martians.
     let addresses = |config: &Config| -> BTreeSet<IpAddr> {
@@ -261,15 +255,7 @@ fn render_node_port_addresses(
     for address in old.symmetric_difference(&new) {
         let key = layout::address(*address);
         let is_member = new.contains(address);
-        member(table, SetName::NodePortAddresses, key, is_member);
-    }
-}
-
-fn member(table: &mut Table, set: SetName, key: Bytes, is_member: bool) {
-    if is_member {
-        table.set_element(set, key, ElementData::None);
-    } else {
-        table.remove_element(set, &key);
+        filling.member(SetName::NodePortAddresses, key, is_member);
     }
 }
 
@@ -280,7 +266,7 @@ fn place(
     before: Option<&Frontend>,
     frontend: Option<&Frontend>,
     near: &Table,
-    table: &mut Table,
+    filling: &mut Filling,
     chains: &mut NeededChains,
 ) {
     let (keyed, bytes) = (Keyed::of(key), layout::frontend(key));
@@ -293,39 +279,36 @@ fn place(
         (keyed.affinities(), plan.affinity),
     ] {
         match lead {
-            Some(lead) => table.set_element(set, bytes.clone(), lead.value()),
-            None => drop(table.remove_element(set, &bytes)),
+            Some(lead) => filling.set(set, bytes.clone(), lead.value()),
+            None => filling.remove(set, &bytes),
         }
     }
     let (refuses, rejects) = (
         plan.refusal.is_some(),
         plan.refusal == Some(Refusal::Reject),
     );
-    member(table, keyed.refusals(), bytes.clone(), refuses);
-    member(table, keyed.rejects(), bytes.clone(), rejects);
+    filling.member(keyed.refusals(), bytes.clone(), refuses);
+    filling.member(keyed.rejects(), bytes.clone(), rejects);
     if keyed == Keyed::Address {
         let ranges = |frontend: Option<&Frontend>| {
             frontend
                 .map(|frontend| Arc::clone(&frontend.source_ranges))
                 .unwrap_or_default()
         };
-        place_ranges(family, &bytes, &ranges(before), &ranges(frontend), table);
+        place_ranges(family, &bytes, &ranges(before), &ranges(frontend), filling);
     }
     for (first, targets) in [(0, plan.targets), (LOCAL_SLOTS, plan.local_targets)] {
         let before = near.slots(family, key, first);
         let remembered = if is_sticky { targets } else { &[] };
-        place_sticky(keyed, &bytes, first, &before, remembered, table);
-        let Some(endpoints) = table.elements_mut(keyed.endpoints()) else {
-            continue;
-        };
+        place_sticky(keyed, &bytes, first, &before, remembered, filling);
         let after = arrange(&before, targets);
         let mut slots = (first..).map(|slot| layout::slot(bytes.clone(), slot));
         for (target, slot) in after.iter().zip(&mut slots) {
             let value = ElementData::Value(layout::target(target));
-            endpoints.ensure(slot, value);
+            filling.set(keyed.endpoints(), slot, value);
         }
         for slot in slots.take(before.len().saturating_sub(after.len())) {
-            endpoints.remove(&slot);
+            filling.remove(keyed.endpoints(), &slot);
         }
     }
 }
@@ -336,22 +319,17 @@ fn place_ranges(
     frontend: &Bytes,
     before: &[IpNet],
     ranges: &[IpNet],
-    table: &mut Table,
+    filling: &mut Filling,
 ) {
-    member(
-        table,
-        SetName::Restrictions,
-        frontend.clone(),
-        !ranges.is_empty(),
-    );
+    filling.member(SetName::Restrictions, frontend.clone(), !ranges.is_empty());
     for range in before.iter().filter(|range| !ranges.contains(range)) {
         let set = SetName::Sources(range.prefix_len());
-        table.remove_element(set, &layout::source(frontend.clone(), range));
+        filling.remove(set, &layout::source(frontend.clone(), range));
     }
     for range in ranges {
         let set = SetName::Sources(range.prefix_len());
-        add_set(family, set, table);
-        table.set_element(
+        filling.add_set(family, set);
+        filling.set(
             set,
             layout::source(frontend.clone(), range),
             ElementData::None,
@@ -366,7 +344,7 @@ fn place_sticky(
     first: u32,
     before: &[Target],
     remembered: &[Target],
-    table: &mut Table,
+    filling: &mut Filling,
 ) {
     let slot = |target: &Target| first + layout::sticky_slot(target);
     let sticky: BTreeMap<u32, Target> = remembered
@@ -375,12 +353,12 @@ fn place_sticky(
         .collect();
     for slot in before.iter().map(slot) {
         if !sticky.contains_key(&slot) {
-            table.remove_element(keyed.endpoints(), &layout::slot(frontend.clone(), slot));
+            filling.remove(keyed.endpoints(), &layout::slot(frontend.clone(), slot));
         }
     }
     for (slot, target) in sticky {
         let value = ElementData::Value(layout::target(&target));
-        table.set_element(
+        filling.set(
             keyed.endpoints(),
             layout::slot(frontend.clone(), slot),
             value,

@@ -107,6 +107,23 @@ proptest! {
     }
 
     #[test]
+    fn made_at_once_it_is_as_if_made_one_by_one(
+        entries in vec(((0..24u8).prop_map(Crowded), 0..4u8), 0..60), then in steps(),
+    ) {
+        let (mut one_by_one, mut model) = (PersistentMap::default(), BTreeMap::new());
+        for (key, value) in &entries {
+            one_by_one.insert(*key, *value);
+            model.insert(*key, *value);
+        }
+        let mut at_once: PersistentMap<_, _> = entries.into_iter().collect();
+        prop_assert!(at_once.iter().eq(one_by_one.iter()));
+        prop_assert_eq!(&at_once, &one_by_one);
+        assert_same(&at_once, &model);
+        take(&then, &mut at_once, &mut model);
+        assert_same(&at_once, &model);
+    }
+
+    #[test]
     fn the_order_of_iteration_depends_on_the_keys_alone(
         (entries, shuffled) in btree_map((0..24u8).prop_map(Crowded), 0..4u8, 0..24)
             .prop_map(Vec::from_iter)

@@ -1,0 +1,72 @@
+//! Elements on their way into a table.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use dataplane::Family;
+use netlink::nf_tables::{Bytes, ElementData};
+
+use crate::layout::SetName;
+use crate::table::{Elements, SetWithElements, Table};
+
+/// A table whose elements change. To one that has none, as at a start, they come together in the end:
+/// so many one by one take twice as long.
+pub(super) struct Filling {
+    /// Without what is still to come.
+    pub(super) table: Table,
+    to_come: Option<BTreeMap<SetName, Vec<(Bytes, ElementData)>>>,
+}
+
+// === impl Filling ===
+
+impl Filling {
+    pub(super) fn of(table: Table) -> Filling {
+        Filling {
+            to_come: (table.elements() == 0).then(BTreeMap::new),
+            table,
+        }
+    }
+
+    pub(super) fn add_set(&mut self, family: Family, name: SetName) {
+        if !self.table.sets.contains_key(name.as_str()) {
+            let set = SetWithElements {
+                set: Arc::new(name.set(family)),
+                elements: Elements::new(),
+            };
+            self.table.sets.insert(Arc::clone(&set.set.name), set);
+        }
+    }
+
+    pub(super) fn set(&mut self, set: SetName, key: Bytes, data: ElementData) {
+        match &mut self.to_come {
+            Some(to_come) => to_come.entry(set).or_default().push((key, data)),
+            None => self.table.set_element(set, key, data),
+        }
+    }
+
+    /// Takes out what was there before; nothing is put in and taken out again.
+    pub(super) fn remove(&mut self, set: SetName, key: &Bytes) {
+        if self.to_come.is_none() {
+            self.table.remove_element(set, key);
+        }
+    }
+
+    /// Puts an element in, or takes it out.
+    pub(super) fn member(&mut self, set: SetName, key: Bytes, is_member: bool) {
+        if is_member {
+            self.set(set, key, ElementData::None);
+        } else {
+            self.remove(set, &key);
+        }
+    }
+
+    /// The table with everything.
+    pub(super) fn finish(mut self) -> Table {
+        for (set, to_come) in self.to_come.into_iter().flatten() {
+            if let Some(elements) = self.table.elements_mut(set) {
+                *elements = to_come.into_iter().collect();
+            }
+        }
+        self.table
+    }
+}
