@@ -1,15 +1,18 @@
 use super::*;
 
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use backend::{Backend, Rendered};
 use dataplane::{Dataplane, Port, Precedence, Protocol, compile};
+use ipnet::IpNet;
 use proptest::collection::vec;
 use proptest::prelude::*;
+use proptest::sample::Index;
 use testkit::{mk_config, mk_endpoints, mk_node, mk_service};
 
 use crate::Nftables;
 use crate::chains::Lead;
+use crate::table::{Elements, SetWithElements};
 
 /// So many Services with five endpoints each.
 fn table(services: u16) -> Table {
@@ -114,13 +117,59 @@ fn groups_are_in_the_order_of_their_frontends() {
 }
 
 proptest! {
-    /// Which is that of their keys, where there is no frontend.
+    /// Which is that of their keys, where there is no frontend; also of two that only differ behind
+    /// what a group has of them.
     #[test]
-    fn groups_of_no_frontend_contradict_no_key(a in vec(0..3u8, 0..=40), b in vec(0..3u8, 0..=40)) {
+    fn groups_of_no_frontend_contradict_no_key(
+        a in vec(any::<u8>(), 0..=40),
+        other in vec(any::<u8>(), 0..=40),
+        shared in any::<Index>(),
+    ) {
+        let mut b = other;
+        let shared = shared.index(1 + a.len().min(b.len()));
+        b[..shared].copy_from_slice(&a[..shared]);
         let [a, b] = [a, b].map(|key| Bytes::from_slice(&key).expect("at most 40 bytes"));
         let group = |key: &Bytes| Group::of_key(Precedence::Ordinary, key.as_slice());
         let (order, keys) = (group(&a).cmp(&group(&b)), a.cmp(&b));
         prop_assert!(order.is_eq() || order == keys, "{:?}, {:?}", order, keys);
+    }
+
+    /// Or else the messages of a change were in another order each time the form of a step changes.
+    #[test]
+    fn steps_of_a_frontend_are_in_the_order_of_sets_and_keys(
+        v6 in any::<bool>(), slots in vec(any::<u32>(), 0..20), ranges in vec(any::<u128>(), 0..20),
+    ) {
+        let family = if v6 { Family::Ipv6 } else { Family::Ipv4 };
+        let address: IpAddr = if v6 { Ipv6Addr::LOCALHOST.into() } else { Ipv4Addr::LOCALHOST.into() };
+        let frontend = FrontendKey::Address {
+            address,
+            protocol: Protocol::Tcp,
+            port: Port::new(80).expect("not 0"),
+        };
+        let frontend = layout::frontend(&frontend);
+        // Ranges of IPv6 that share their first four bytes, too.
+        let range = |bits: u128| match v6 {
+            true => IpAddr::from(Ipv6Addr::from_bits(bits >> (bits % 90))),
+            false => IpAddr::from(Ipv4Addr::from_bits((bits >> 96) as u32)),
+        };
+        let bits = if v6 { 128 } else { 32 };
+        let mut wanted = Table { exists: true, ..Table::default() };
+        for name in [SetName::Endpoints, SetName::Sources(bits)] {
+            let set = SetWithElements { set: Arc::new(name.set(family)), elements: Elements::new() };
+            wanted.sets.insert(Arc::clone(&set.set.name), set);
+        }
+        for slot in slots {
+            let key = layout::slot(frontend.clone(), slot);
+            wanted.set_element(SetName::Endpoints, key, ElementData::None);
+        }
+        for bits_of_range in ranges {
+            let key = layout::source(frontend.clone(), &IpNet::from(range(bits_of_range)));
+            wanted.set_element(SetName::Sources(bits), key, ElementData::None);
+        }
+        let nothing = Table::default();
+        let found = steps(family, &nothing, &wanted);
+        prop_assert_eq!(found.len(), wanted.elements());
+        prop_assert!(found.is_sorted_by_key(|step| (step.set, step.key.clone())));
     }
 
     #[test]

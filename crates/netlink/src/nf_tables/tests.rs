@@ -3,8 +3,9 @@
 use super::*;
 use crate::wire::{Attributes, Message, Messages};
 use proptest::collection::vec;
+use proptest::option;
 use proptest::prelude::*;
-use proptest::sample::select;
+use proptest::sample::{Index, select};
 use std::time::Duration;
 
 fn names() -> impl Strategy<Value = Arc<str>> {
@@ -206,7 +207,7 @@ fn chains() -> impl Strategy<Value = Chain> {
         point,
         priority,
     });
-    (names(), proptest::option::of(hook)).prop_map(|(name, hook)| Chain { name, hook })
+    (names(), option::of(hook)).prop_map(|(name, hook)| Chain { name, hook })
 }
 
 fn elements_of_any_kind() -> impl Strategy<Value = (Bytes, ElementData)> {
@@ -251,7 +252,7 @@ proptest! {
         family in select(vec![Family::Ip, Family::Ip6]),
         chain in names(),
         expressions in vec(expressions(), 0..8),
-        comment in proptest::option::of("[ -~]{1,127}".prop_map(Arc::from)),
+        comment in option::of("[ -~]{1,127}".prop_map(Arc::from)),
     ) {
         let written = Rule { expressions, comment };
         let operation = Operation::AddRule { chain: Arc::clone(&chain), rule: written.clone() };
@@ -261,7 +262,7 @@ proptest! {
 
     #[test]
     fn a_listed_rule_says_where_it_is_and_where_it_leads(
-        chain in names(), verdict in verdicts(), comment in proptest::option::of("[ -~]{1,253}".prop_map(Arc::from)),
+        chain in names(), verdict in verdicts(), comment in option::of("[ -~]{1,253}".prop_map(Arc::from)),
     ) {
         let target = match &verdict {
             Verdict::Jump(chain) | Verdict::Goto(chain) => Some(Arc::clone(chain)),
@@ -455,12 +456,21 @@ add element ip signpost services { 10.96.0.10 . tcp . 80 : goto lb-2 }
 }
 
 proptest! {
-    /// Wherever they lie. Few values a byte, so that the last of many is what decides.
+    /// Wherever they lie, and whether what decides is the first byte or the last of many.
     #[test]
     fn keys_are_ordered_by_length_and_then_by_bytes(
-        a in vec(0..3u8, 0..=10),
-        b in vec(0..3u8, 0..=10),
+        a in vec(any::<u8>(), 0..=10),
+        other in vec(any::<u8>(), 0..=10),
+        changed in option::of((any::<Index>(), any::<u8>())),
     ) {
+        let b = match changed {
+            Some((at, byte)) if !a.is_empty() => {
+                let mut b = a.clone();
+                b[at.index(a.len())] = byte;
+                b
+            }
+            _ => other,
+        };
         let bytes = |fields: &[u8]| fields.iter().fold(Bytes::new(), |key, field| key.with(&[*field]));
         let plain = |fields: &[u8]| {
             let padded: Vec<u8> = fields.iter().flat_map(|field| [*field, 0, 0, 0]).collect();
