@@ -4,6 +4,8 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::net::Ipv4Addr;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
@@ -17,7 +19,7 @@ use tests::binaries;
 use tests::control_plane::build_programs;
 use tests::deadline::wait_for;
 use tests::differential::Mode;
-use tests::network::{Network, enter_private_namespaces};
+use tests::network::{Namespace, Network, enter_private_namespaces};
 use tests::shared::Shared;
 use tests::trial::trial;
 use xtables::Variant;
@@ -200,6 +202,33 @@ fn look() -> Result<()> {
     ensure!(seen.is_none(), "an endpoint is missing");
     node.nft(&["add element ip signpost endpoints { 10.128.0.3 }"])?;
     let seen = eye.wait_for_all(&population, TELLS_WITHIN, || Ok(()))?;
-    ensure!(seen.is_some(), "everything is there");
+    let seen = seen.context("everything is there")?;
+    ensure!(
+        seen.at.elapsed() >= Duration::from_millis(100),
+        "what counts is the change, not the look some time after it"
+    );
+    look_beside_a_writer(&node, &population)
+}
+
+/// Somebody who never lets a tenth of a second pass without a change, as in the row of neighbours.
+fn look_beside_a_writer(node: &Namespace, population: &Population) -> Result<()> {
+    node.nft(&["add table ip other; add set ip other s { type ipv4_addr; }"])?;
+    let mut eye = Eye::open(node, Contender::Signpost, Mode::Nftables)?;
+    let is_over = AtomicBool::new(false);
+    let seen = thread::scope(|scope| {
+        let writer = scope.spawn(|| {
+            while !is_over.load(Ordering::Relaxed) {
+                node.nft(&["add element ip other s { 10.0.0.1 }"])?;
+                node.nft(&["delete element ip other s { 10.0.0.1 }"])?;
+            }
+            anyhow::Ok(())
+        });
+        let seen = eye.wait_for_all(population, TELLS_WITHIN, || Ok(()));
+        is_over.store(true, Ordering::Relaxed);
+        let wrote = writer.join();
+        wrote.map_err(|_| anyhow::anyhow!("the writer panicked"))??;
+        seen
+    })?;
+    ensure!(seen.is_some(), "everything was there all along");
     Ok(())
 }

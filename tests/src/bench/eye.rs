@@ -20,13 +20,23 @@ use crate::network::Namespace;
 const PAUSE: Duration = Duration::from_millis(1);
 /// How long nothing has changed before a look is taken. A look takes a processor for tens of
 /// milliseconds, which one who is still writing wants; when the last change was is known without.
-const SETTLED: Duration = Duration::from_millis(20);
+const SETTLED: Duration = Duration::from_millis(100);
+/// How long after a change a look is taken all the same: somebody may be writing without end.
+const OVERDUE: Duration = Duration::from_millis(500);
 
 /// Looks into the tables of one node.
 #[derive(Debug)]
 pub struct Eye {
     kernel: Kernel,
     view: View,
+    unlooked: Option<Unlooked>,
+}
+
+/// Changes that no look was taken after.
+#[derive(Debug, Clone, Copy)]
+struct Unlooked {
+    since: Instant,
+    last: Sighting,
 }
 
 /// What is asked, and how.
@@ -77,7 +87,7 @@ struct Found {
 pub struct Sighting {
     /// When the kernel said that its rules had changed, the last time before the look that found it.
     pub at: Instant,
-    /// How long before that it was asked the time before.
+    /// How far off that may be: for how long the kernel was not asked.
     pub resolution: Duration,
 }
 
@@ -138,6 +148,7 @@ impl Eye {
         Ok(Eye {
             kernel,
             view: View::of(contender, mode),
+            unlooked: None,
         })
     }
 
@@ -151,18 +162,20 @@ impl Eye {
     ) -> Result<Option<Sighting>> {
         let end = Instant::now() + deadline;
         let (mut asked, mut checked) = (Instant::now(), Instant::now());
-        let mut change: Option<Sighting> = None;
         while Instant::now() < end {
-            let at = Instant::now();
-            if self.has_changed()? {
-                let resolution = at.saturating_duration_since(asked);
-                change = Some(Sighting { at, resolution });
-            }
-            asked = at;
-            if let Some(sighting) = change.take_if(|change| change.at.elapsed() >= SETTLED) {
+            let changed = self.notice_change(&mut asked)?;
+            let is_due = |unlooked: &mut Unlooked| {
+                let is_settled = !changed && unlooked.last.at.elapsed() >= SETTLED;
+                is_settled || unlooked.since.elapsed() >= OVERDUE
+            };
+            if let Some(Unlooked { mut last, .. }) = self.unlooked.take_if(is_due) {
                 let found = self.look(population.services())?;
                 if found.is_all(population, self.view.proof) {
-                    return Ok(Some(sighting));
+                    if self.notice_change(&mut asked)? {
+                        // It may have been this one that made it whole.
+                        last.resolution += last.at.elapsed();
+                    }
+                    return Ok(Some(last));
                 }
             }
             if checked.elapsed() > Duration::from_millis(200) {
@@ -172,6 +185,21 @@ impl Eye {
             thread::sleep(PAUSE);
         }
         Ok(None)
+    }
+
+    /// Asks whether the rules may have changed since `asked`, which becomes now.
+    fn notice_change(&mut self, asked: &mut Instant) -> Result<bool> {
+        let before = std::mem::replace(asked, Instant::now());
+        let changed = self.has_changed()?;
+        if changed {
+            let last = Sighting {
+                at: *asked,
+                resolution: before.elapsed(),
+            };
+            let since = self.unlooked.map_or(last.at, |unlooked| unlooked.since);
+            self.unlooked = Some(Unlooked { since, last });
+        }
+        Ok(changed)
     }
 
     /// Whether the rules may have changed since this was asked before.
