@@ -247,19 +247,14 @@ impl Backend for Iptables {
     }
 
     fn shortcomings(&self, asked: Asked<'_>) -> Vec<Shortcoming> {
-        let Asked {
-            service,
-            key,
-            frontend,
-            ..
-        } = asked;
-        let is_sticky = key.family() == self.family && frontend.affinity != Affinity::None;
-        let shortcoming = is_sticky.then(|| Shortcoming {
-            service: service.clone(),
-            frontend: key,
-            field: "spec.sessionAffinity",
-            message: "each endpoint remembers no more clients than the kernel's module xt_recent was \
-                      loaded for (parameter ip_list_tot, 100 unless set)",
+        let is_sticky = asked.frontend.affinity != Affinity::None;
+        let is_short = is_sticky && asked.key.family() == self.family;
+        let shortcoming = is_short.then(|| {
+            asked.shortcoming(
+                "spec.sessionAffinity",
+                "each endpoint remembers no more clients than the kernel's module xt_recent was \
+                 loaded for (parameter ip_list_tot, 100 unless set)",
+            )
         });
         shortcoming.into_iter().collect()
     }

@@ -238,15 +238,15 @@ impl Backend for Nftables {
             .collect()
     }
 
-    fn shortcomings(&self, Asked { service, key, .. }: Asked<'_>) -> Vec<Shortcoming> {
-        let is_untracked = key.family() == self.family
-            && key.protocol() == Protocol::Sctp
+    fn shortcomings(&self, asked: Asked<'_>) -> Vec<Shortcoming> {
+        let is_untracked = asked.key.protocol() == Protocol::Sctp
+            && asked.key.family() == self.family
             && self.sctp == Some(Sctp::Untracked);
-        let shortcoming = is_untracked.then(|| Shortcoming {
-            service: service.clone(),
-            frontend: key,
-            field: "spec.ports",
-            message: "this kernel does not track SCTP connections, so none is sent to an endpoint",
+        let shortcoming = is_untracked.then(|| {
+            asked.shortcoming(
+                "spec.ports",
+                "this kernel does not track SCTP connections, so none is sent to an endpoint",
+            )
         });
         shortcoming.into_iter().collect()
     }

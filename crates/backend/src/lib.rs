@@ -127,6 +127,18 @@ pub struct Asked<'a> {
     pub frontend: &'a Frontend,
 }
 
+impl Asked<'_> {
+    /// That the Service's `field` is not honoured, and what happens instead.
+    pub fn shortcoming(self, field: &'static str, message: &'static str) -> Shortcoming {
+        Shortcoming {
+            service: self.service.clone(),
+            frontend: self.key,
+            field,
+            message,
+        }
+    }
+}
+
 /// Something a backend cannot do.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Shortcoming {

@@ -204,19 +204,10 @@ impl Backend for FakeBackend {
     }
 
     fn shortcomings(&self, asked: Asked<'_>) -> Vec<Shortcoming> {
-        let Asked {
-            service,
-            key,
-            frontend,
-            ..
-        } = asked;
-        let is_sticky = key.family() == self.family && frontend.affinity != Affinity::None;
-        let shortcoming = is_sticky.then(|| Shortcoming {
-            service: service.clone(),
-            frontend: key,
-            field: "spec.sessionAffinity",
-            message: "every connection is placed anew",
-        });
+        let is_sticky = asked.frontend.affinity != Affinity::None;
+        let is_short = is_sticky && asked.key.family() == self.family;
+        let shortcoming = is_short
+            .then(|| asked.shortcoming("spec.sessionAffinity", "every connection is placed anew"));
         shortcoming.into_iter().collect()
     }
 }
