@@ -124,7 +124,7 @@ enum Certainty {
 
 fn certainty(outcome: &Outcome) -> Certainty {
     match outcome {
-        Outcome::Unchanged | Outcome::Committed => Certainty::Kept,
+        Outcome::Unchanged | Outcome::Committed | Outcome::Partial => Certainty::Kept,
         Outcome::Failed(failure) => match failure.recovery {
             Recovery::Retry | Recovery::Isolate => Certainty::Kept,
             Recovery::Observe | Recovery::Halt => Certainty::Lost,

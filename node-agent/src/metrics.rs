@@ -186,6 +186,7 @@ impl AgentMetrics {
         let outcome = match round.outcome {
             Outcome::Unchanged => "unchanged",
             Outcome::Committed => "committed",
+            Outcome::Partial => "partial",
             Outcome::Failed(_) => "failed",
         };
         let of_outcome = OfOutcome {
@@ -213,6 +214,7 @@ impl AgentMetrics {
         by_extent.get_or_create(&family).observe(took);
         let ended = since_epoch(round.started + round.took);
         match mechanism {
+            _ if round.outcome == Outcome::Partial => {}
             _ if round.succeeded() => drop(self.last_sync.get_or_create(&family).set(ended)),
             Mechanism::Nftables => drop(self.sync_failures.get_or_create(&family).inc()),
             Mechanism::Iptables => self.iptables_failures.count(round),
@@ -253,7 +255,7 @@ impl AgentMetrics {
 /// those after a failure and the periodic ones, which ask the kernel whether anything has changed.
 fn extent(reason: Reason) -> Extent {
     match reason {
-        Reason::Changed => Extent::Partial,
+        Reason::Changed | Reason::Continued => Extent::Partial,
         Reason::Retry | Reason::Drift | Reason::Timer | Reason::Requested | Reason::Startup => {
             Extent::Full
         }

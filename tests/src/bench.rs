@@ -22,6 +22,7 @@ mod ear;
 mod echo;
 mod eye;
 mod figures;
+mod large;
 mod machine;
 mod neighbour;
 mod netlink_dump;

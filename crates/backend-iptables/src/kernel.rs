@@ -11,7 +11,7 @@ use backend::{
     Asked, Backend, CommitError, Drift, Effect, ObserveError, Receipt, Recovery, Rendered,
     Shortcoming,
 };
-use dataplane::{Affinity, Dataplane, Family, ServiceKey};
+use dataplane::{Affinity, ChunkSize, Config, Dataplane, Family, ServiceKey};
 use xtables::{Fault, OpenError, TableName, Tables, Variant};
 
 use crate::diff::{Change, diff};
@@ -22,6 +22,9 @@ use crate::render::{Setting, render};
 use crate::rules::Rules;
 use crate::service_chains::Comments;
 use crate::table_rules::TableRules;
+
+/// TBD
+const CHUNK_SIZE: ChunkSize = ChunkSize::new(2_000);
 
 /// Non-zero where conntrack takes for valid what else it would call invalid.
 const LIBERAL: &str = "/proc/sys/net/netfilter/nf_conntrack_tcp_be_liberal";
@@ -160,6 +163,10 @@ impl Backend for Iptables {
 
     fn family(&self) -> Family {
         self.family
+    }
+
+    fn chunk_size(&self, _config: &Config) -> ChunkSize {
+        CHUNK_SIZE
     }
 
     fn render(&self, desired: &Dataplane, from: &Rendered<Rules>) -> Rules {

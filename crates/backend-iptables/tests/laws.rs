@@ -10,7 +10,7 @@ use backend::{
     Shortcoming,
 };
 use backend_iptables::{Change, Iptables, Rules};
-use dataplane::{Dataplane, Family, FrontendKey, Precedence, ServiceKey, Target, compile};
+use dataplane::{ChunkSize, Config, Dataplane, Family, FrontendKey, Precedence, ServiceKey, Target, compile};
 use proptest::prelude::*;
 use testkit::{clusters, histories, laws, mk_config, mk_endpoints, mk_node, mk_service};
 use xtables::{TableName, Variant};
@@ -32,6 +32,10 @@ impl Backend for OverAValue {
 
     fn family(&self) -> Family {
         self.backend.family()
+    }
+
+    fn chunk_size(&self, config: &Config) -> ChunkSize {
+        self.backend.chunk_size(config)
     }
 
     fn render(&self, desired: &Dataplane, from: &Rendered<Rules>) -> Rules {

@@ -20,7 +20,7 @@ use std::collections::BTreeSet;
 use std::error::Error;
 use std::fmt::{Debug, Display};
 
-use dataplane::{Config, Dataplane, Family, Frontend, FrontendKey, ServiceKey};
+use dataplane::{ChunkSize, Config, Dataplane, Family, Frontend, FrontendKey, ServiceKey};
 
 pub use compare::{Piece, Standing};
 pub use disturbance::{Culprit, Disturbance};
@@ -36,6 +36,10 @@ pub trait Backend {
 
     /// The family it programs.
     fn family(&self) -> Family;
+
+    /// How much of a change under `config` one round programs, so that the changes that come meanwhile
+    /// wait no longer than a fraction of a second. Pure.
+    fn chunk_size(&self, config: &Config) -> ChunkSize;
 
     /// What the kernel should hold for `desired`. Pure. Costs what differs between `desired` and
     /// `from.dataplane`; where several equally good arrangements exist, keeps that of `from.rules`.

@@ -14,6 +14,7 @@
 //! Everything here is pure: no clock, no I/O, no logger, `std` and `ipnet` only.
 
 mod address;
+mod chunk;
 mod compile;
 mod config;
 mod endpoint;
@@ -26,6 +27,7 @@ mod service;
 mod topology;
 
 pub use address::{Family, Port, Protocol};
+pub use chunk::{Chunk, ChunkSize};
 pub use compile::compile;
 pub use config::{
     Config, ExternalIps, InterfaceMatch, LocalDetection, Mark, Masquerade, Mechanism,

@@ -1,5 +1,6 @@
 //! One family of the kernel, and what is believed of it.
 
+mod attempt;
 mod damages;
 mod doubt;
 mod isolate;
@@ -11,14 +12,14 @@ use std::sync::Arc;
 use std::time::{Instant, SystemTime};
 
 use backend::{
-    Backend, Change, CommitError, Disturbance, Drift, Effect, ObserveError, Receipt, Recovery,
-    Rendered,
+    Backend, Change, CommitError, Disturbance, Drift, ObserveError, Receipt, Recovery, Rendered,
 };
 use dataplane::{Dataplane, Family};
 
 use crate::error_chain::error_chain;
 use crate::status::{Failing, FamilyStatus, Pace};
 use crate::{Clock, Failure, Outcome, Reason, Round, Rounds};
+use attempt::{Extent, Rest, as_observed};
 use damages::Damages;
 use doubt::{Cause, Doubt};
 use progress::{Phase, Progress};
@@ -43,6 +44,8 @@ pub struct Domain<B: Backend> {
     quarantine: Quarantine,
     shortfall: Shortfall,
     failing: Option<Failing>,
+    /// When the first part of a large change was begun, while the last round programmed a part of it.
+    unfinished: Option<Instant>,
     programmed_since: Option<SystemTime>,
     last_receipt: Option<SystemTime>,
     last_success: Option<SystemTime>,
@@ -65,6 +68,7 @@ impl<B: Backend> Domain<B> {
             quarantine: Quarantine::default(),
             shortfall: Shortfall::default(),
             failing: None,
+            unfinished: None,
             programmed_since: None,
             last_receipt: None,
             last_success: None,
@@ -100,6 +104,11 @@ impl<B: Backend> Domain<B> {
         self.failing.as_ref()
     }
 
+    /// Whether the last round programmed a part of a large change.
+    pub fn is_unfinished(&self) -> bool {
+        self.unfinished.is_some()
+    }
+
     /// Notes that somebody has changed, or may have changed, what is ours.
     pub fn disturb(&mut self, disturbance: &Disturbance, now: Instant) {
         if disturbance.families.contains(&self.family()) {
@@ -115,13 +124,15 @@ impl<B: Backend> Domain<B> {
             (reason, _) if reason.is_periodic() => true,
             (_, Some(Recovery::Halt)) => false,
             (Reason::Retry, None) => false,
+            (Reason::Continued, _) => self.is_unfinished(),
             (Reason::Drift, _) => self.damages.is_heard(),
             _ => true,
         }
     }
 
     /// Makes the kernel hold `desired`, or as much of it as it takes. Never fails: what went wrong
-    /// is in the round and in [`status`](Domain::status).
+    /// is in the round and in [`status`](Domain::status). Of a change that is larger than the backend's
+    /// [`chunk_size`](Backend::chunk_size), a part is programmed: [`Outcome::Partial`].
     ///
     /// Costs what changed since the last round. A Service that the kernel refuses is found by
     /// halving and held back: about `2 k log n` commits for `k` of them among `n` that changed.
@@ -176,6 +187,7 @@ impl<B: Backend> Domain<B> {
         self.programmed = None;
         self.programmed_since = None;
         self.failing = None;
+        self.unfinished = None;
         self.quarantine = Quarantine::default();
         self.shortfall = Shortfall::default();
         // What others do to what is not there harms nobody.
@@ -198,7 +210,7 @@ impl<B: Backend> Domain<B> {
         let heard = self.damages.take_heard();
         let backend = &mut self.backend;
         let look = match progress.reason {
-            Reason::Retry | Reason::Changed | Reason::Startup => false,
+            Reason::Retry | Reason::Continued | Reason::Changed | Reason::Startup => false,
             Reason::Requested => true,
             // Not being told that nothing happened is reason enough to look.
             Reason::Timer | Reason::Drift => progress
@@ -233,79 +245,20 @@ impl<B: Backend> Domain<B> {
         Ok(())
     }
 
-    /// Commits what is wanted; where that is refused, finds the Services it is refused for.
-    fn program(&mut self, desired: &Dataplane, progress: &mut Progress<'_>) -> Result<(), Failure> {
+    /// Commits what is wanted, or a part of it; where that is refused, finds the Services it is
+    /// refused for, in the whole.
+    fn program(
+        &mut self,
+        desired: &Dataplane,
+        progress: &mut Progress<'_>,
+    ) -> Result<Rest, Failure> {
         let wanted = self.quarantine.apply(desired, self.programmed.as_ref());
-        match self.attempt(&wanted, progress) {
+        match self.attempt(&wanted, Extent::Chunk, progress) {
             Err(failure) if failure.recovery == Recovery::Isolate => {
-                self.isolate(desired, wanted, failure, progress)
+                self.isolate(desired, wanted, failure, progress)?;
+                Ok(Rest::Nothing)
             }
             result => result,
-        }
-    }
-
-    /// Takes the kernel from what is believed to `wanted`, looking first where nothing is believed.
-    fn attempt(&mut self, wanted: &Dataplane, progress: &mut Progress<'_>) -> Result<(), Failure> {
-        loop {
-            let believed = match self.believed.take() {
-                Some(believed) => believed,
-                None => {
-                    let rules = self.observe(progress)?;
-                    self.resolve_doubt(&rules, progress);
-                    as_observed(rules)
-                }
-            };
-            let backend = &mut self.backend;
-            let rules = progress.measure(Phase::Render, || backend.render(wanted, &believed));
-            let change = progress.measure(Phase::Diff, || backend.diff(&believed.rules, &rules));
-            let size = change.size();
-            if size.is_empty() {
-                self.advance(wanted, rules);
-                return Ok(());
-            }
-            match progress.measure(Phase::Commit, || backend.commit(change)) {
-                Ok(receipt) => {
-                    progress.count(size, receipt);
-                    self.last_receipt = Some(progress.clock.wall_time());
-                    self.advance(wanted, rules);
-                    return Ok(());
-                }
-                Err(error) => {
-                    match error.recovery {
-                        // The contract of both: nothing was changed.
-                        Recovery::Retry | Recovery::Isolate => self.believed = Some(believed),
-                        // The process may have lost its rights halfway.
-                        Recovery::Observe | Recovery::Halt => {
-                            // What is left of a change that was cut short is nobody else's doing.
-                            self.doubt = (error.effect == Effect::None).then_some(Doubt {
-                                rules: believed.rules,
-                                cause: Cause::Refused,
-                            });
-                        }
-                    }
-                    if error.recovery == Recovery::Observe && progress.take_second_look() {
-                        continue;
-                    }
-                    return Err(Failure {
-                        error: error_chain(&error),
-                        recovery: error.recovery,
-                    });
-                }
-            }
-        }
-    }
-
-    /// Compares what was read with what the kernel was left with, if that was in doubt.
-    fn resolve_doubt(&mut self, rules: &B::Rules, progress: &Progress<'_>) {
-        let Some(doubt) = self.doubt.take() else {
-            return;
-        };
-        let heard = self.damages.take_heard();
-        let size = self.backend.diff(rules, &doubt.rules).size();
-        match doubt.cause {
-            Cause::Unread if !size.is_empty() => self.damages.find(size, heard, progress),
-            Cause::Refused if !size.is_empty() => self.damages.stumble(size, heard, progress),
-            Cause::Unread | Cause::Refused => self.damages.accuse(heard, progress),
         }
     }
 
@@ -344,15 +297,20 @@ impl<B: Backend> Domain<B> {
     }
 
     /// Writes down how the round ended.
-    fn conclude(&mut self, result: Result<(), Failure>, progress: &Progress<'_>) -> Arc<Round> {
+    fn conclude(&mut self, result: Result<Rest, Failure>, progress: &Progress<'_>) -> Arc<Round> {
         let now = progress.clock.wall_time();
         let took = progress.took();
         let ended = progress.clock.now();
+        let began = self.unfinished.take().unwrap_or(progress.began);
         let mut damage = None;
         let outcome = match result {
-            Ok(()) => {
+            Ok(Rest::Another) => {
+                self.unfinished = Some(began);
+                Outcome::Partial
+            }
+            Ok(Rest::Nothing) => {
                 self.failing = None;
-                self.pace = Pace::of(took);
+                self.pace = Pace::of(ended.saturating_duration_since(began));
                 self.last_success = Some(now);
                 self.programmed_since.get_or_insert(now);
                 damage = self.damages.repair(ended);
@@ -385,14 +343,6 @@ impl<B: Backend> Domain<B> {
         });
         self.rounds.push(Arc::clone(&round));
         round
-    }
-}
-
-/// What the kernel was seen to hold; which dataplane that came of is not known.
-fn as_observed<R>(rules: R) -> Rendered<R> {
-    Rendered {
-        dataplane: Dataplane::default(),
-        rules,
     }
 }
 

@@ -59,6 +59,9 @@ impl<B: Backend> Reconciler<B> {
     /// What is to follow, for the family that needs it soonest: one that has failed for long must
     /// not make another wait as long.
     pub fn sequel(&self) -> Sequel {
+        if self.domains.iter().any(Domain::is_unfinished) {
+            return Sequel::Unfinished;
+        }
         self.domains
             .iter()
             .filter_map(Domain::failing)

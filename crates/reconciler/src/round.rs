@@ -16,6 +16,8 @@ use crate::Damage;
 pub enum Reason {
     /// The round before failed.
     Retry,
+    /// The round before programmed a part of a large change.
+    Continued,
     /// What is wanted has changed.
     Changed,
     /// Somebody else has changed, or may have changed, what is ours in the kernel.
@@ -79,6 +81,9 @@ pub enum Outcome {
     Unchanged,
     /// The kernel acknowledged everything but the quarantined Services.
     Committed,
+    /// The kernel acknowledged a part of a large change. Another round follows at once, with whatever
+    /// has changed meanwhile.
+    Partial,
     /// It did not get there.
     Failed(Failure),
 }
@@ -147,7 +152,10 @@ impl fmt::Display for Rounds {
 impl Round {
     /// Whether the kernel holds what was wanted, but for quarantined Services.
     pub fn succeeded(&self) -> bool {
-        !matches!(self.outcome, Outcome::Failed(_))
+        match self.outcome {
+            Outcome::Unchanged | Outcome::Committed => true,
+            Outcome::Partial | Outcome::Failed(_) => false,
+        }
     }
 }
 
@@ -186,6 +194,7 @@ impl fmt::Display for Reason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Reason::Retry => "Retry",
+            Reason::Continued => "Continued",
             Reason::Changed => "Changed",
             Reason::Drift => "Drift",
             Reason::Timer => "Timer",
@@ -215,6 +224,7 @@ impl fmt::Display for Outcome {
         match self {
             Outcome::Unchanged => f.write_str("unchanged"),
             Outcome::Committed => f.write_str("committed"),
+            Outcome::Partial => f.write_str("committed in part, the rest follows"),
             Outcome::Failed(failure) => failure.fmt(f),
         }
     }

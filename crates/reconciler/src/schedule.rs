@@ -42,6 +42,8 @@ pub enum Urgency {
 pub enum Sequel {
     /// Nothing before the periodic check.
     Settled,
+    /// The rest of a large change, at once.
+    Unfinished,
     /// Another attempt.
     Retry {
         /// How many attempts were made only because the one before had failed. Attempts made for
@@ -276,9 +278,18 @@ impl Schedule {
         if let Some(since) = self.requested {
             ask(since.max(earliest), Reason::Requested);
         }
-        if let Sequel::Retry { retries } = self.sequel {
-            let at = last.ended + retry_delay(retries, sync_period);
-            ask(at.max(earliest), Reason::Retry);
+        match self.sequel {
+            Sequel::Settled => {}
+            // No rest: a large change has the kernel's locks as often as a small one, and for as long.
+            // A change that has come meanwhile is programmed in all families.
+            Sequel::Unfinished => match self.changed {
+                Some(_) => ask(last.ended, Reason::Changed),
+                None => ask(last.ended, Reason::Continued),
+            },
+            Sequel::Retry { retries } => {
+                let at = last.ended + retry_delay(retries, sync_period);
+                ask(at.max(earliest), Reason::Retry);
+            }
         }
         candidates
     }
@@ -310,7 +321,7 @@ impl Reason {
     /// Whether a round for this reason looks at the kernel whatever is believed of it.
     pub(crate) fn checks_kernel(self) -> bool {
         match self {
-            Reason::Retry | Reason::Changed => false,
+            Reason::Retry | Reason::Continued | Reason::Changed => false,
             Reason::Drift | Reason::Timer | Reason::Requested | Reason::Startup => true,
         }
     }
@@ -318,7 +329,7 @@ impl Reason {
     /// Whether a round for this reason does all that the periodic check does.
     pub(crate) fn is_periodic(self) -> bool {
         match self {
-            Reason::Retry | Reason::Changed | Reason::Drift => false,
+            Reason::Retry | Reason::Continued | Reason::Changed | Reason::Drift => false,
             Reason::Timer | Reason::Requested | Reason::Startup => true,
         }
     }

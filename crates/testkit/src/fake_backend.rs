@@ -7,7 +7,7 @@ use backend::{
     Asked, Backend, CommitError, Drift, Effect, ObserveError, Receipt, Recovery, Rendered,
     Shortcoming,
 };
-use dataplane::{Affinity, Dataplane, Family, ServiceKey};
+use dataplane::{Affinity, ChunkSize, Config, Dataplane, Family, ServiceKey};
 
 use crate::fake_rules::{FakeChange, FakeOperation, FakeRules};
 
@@ -34,6 +34,7 @@ struct State {
 pub struct FakeBackend {
     family: Family,
     kernel: FakeKernel,
+    chunk_size: ChunkSize,
     /// The kernel's generation when it was written or read last.
     seen: Option<u64>,
 }
@@ -59,6 +60,7 @@ impl FakeKernel {
         FakeBackend {
             family,
             kernel: self.clone(),
+            chunk_size: ChunkSize::UNLIMITED,
             seen: None,
         }
     }
@@ -130,6 +132,11 @@ impl State {
 // === impl FakeBackend ===
 
 impl FakeBackend {
+    /// The same, which programs so much of a change in one round.
+    pub fn with_chunk_size(self, chunk_size: ChunkSize) -> FakeBackend {
+        FakeBackend { chunk_size, ..self }
+    }
+
     /// Its kernel.
     pub fn kernel(&self) -> &FakeKernel {
         &self.kernel
@@ -142,6 +149,10 @@ impl Backend for FakeBackend {
 
     fn family(&self) -> Family {
         self.family
+    }
+
+    fn chunk_size(&self, _config: &Config) -> ChunkSize {
+        self.chunk_size
     }
 
     fn render(&self, desired: &Dataplane, _from: &Rendered<FakeRules>) -> FakeRules {

@@ -8,7 +8,7 @@ use backend::{
     Asked, Backend, Change, CommitError, Drift, Effect, ObserveError, Receipt, Recovery, Rendered,
     Shortcoming, Size,
 };
-use dataplane::{Dataplane, Family, ServiceKey, ServiceRules};
+use dataplane::{ChunkSize, Config, Dataplane, Family, ServiceKey, ServiceRules};
 
 use crate::seeded::Seeded;
 
@@ -138,6 +138,10 @@ impl<B: Backend> Backend for Faulty<B> {
 
     fn family(&self) -> Family {
         self.inner.family()
+    }
+
+    fn chunk_size(&self, config: &Config) -> ChunkSize {
+        self.inner.chunk_size(config)
     }
 
     fn render(&self, desired: &Dataplane, from: &Rendered<B::Rules>) -> B::Rules {

@@ -10,7 +10,7 @@ use backend::{
 };
 use backend_iptables::{Rules, recovery};
 use backend_nftables::{Nftables, Table};
-use dataplane::{Dataplane, Family, Mechanism, ServiceKey};
+use dataplane::{ChunkSize, Config, Dataplane, Family, Mechanism, ServiceKey};
 use runtime::chain;
 use thiserror::Error;
 use tracing::warn;
@@ -243,6 +243,13 @@ impl Backend for Mechanisms {
 
     fn family(&self) -> Family {
         self.nftables.family()
+    }
+
+    fn chunk_size(&self, config: &Config) -> ChunkSize {
+        match self.choose(config.mechanism) {
+            Mechanism::Nftables => self.nftables.chunk_size(config),
+            Mechanism::Iptables => self.iptables.pure().chunk_size(config),
+        }
     }
 
     fn render(&self, desired: &Dataplane, from: &Rendered<Held>) -> Held {

@@ -127,7 +127,7 @@ fn log_round(round: &Round, failures: u32) {
 
 fn worth(round: &Round, failures: u32) -> Worth {
     match &round.outcome {
-        Outcome::Unchanged => Worth::Detail,
+        Outcome::Unchanged | Outcome::Partial => Worth::Detail,
         Outcome::Committed if round.reason == Reason::Changed && round.took < SLOW => Worth::Detail,
         Outcome::Committed => Worth::Line,
         // A kernel that is busy is no longer so when this is read (kubernetes#122604).

@@ -38,6 +38,9 @@ pub struct Effort {
     pub churn_rate: u32,
     /// How long they last.
     pub churn: Duration,
+    /// Services of 200 ports that are written while others change, and a tenth of the endpoints of one
+    /// with 100 ports.
+    pub large: u32,
     /// How long nothing happens.
     pub idle: Duration,
     /// First packets of each protocol.
@@ -163,6 +166,9 @@ impl<'a> Course<'a> {
         }
         if self.wants(Row::Churn) {
             self.change_steadily(&mut running, &ear, population, figures)?;
+        }
+        if self.wants(Row::LargeObjects) {
+            self.change_beside_large(&mut running, &ear, population, figures)?;
         }
         self.settle(&mut running, &ear)?;
         let peak = Reading::memory(memory.finish());

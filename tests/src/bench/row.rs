@@ -17,6 +17,9 @@ pub enum Row {
     EndpointReplaced,
     /// Endpoints are replaced at a steady pace.
     Churn,
+    /// Endpoints are replaced at a steady pace while the largest objects are written that a tenant may
+    /// write.
+    LargeObjects,
     /// Nothing happens.
     Idle,
     /// Killed and started again with everything in place.
@@ -58,6 +61,15 @@ pub enum Measure {
     ChurnProcessor,
     /// Changes that were never in the kernel, because another one came before.
     ChurnUnseen,
+    /// Answer of the API server to the change heard of in the kernel, of Services that are none of the
+    /// large ones.
+    BesideLargeP50,
+    /// The same, of one in a hundred.
+    BesideLargeP99,
+    /// The same, at most.
+    BesideLargeMost,
+    /// From the first large object written to quiet.
+    LargeWritten,
     /// Process start to the program saying that it is done.
     Restart,
     /// Transactions heard of meanwhile.
@@ -132,12 +144,13 @@ pub enum Better {
 
 impl Row {
     /// All of them.
-    pub const ALL: [Row; 10] = [
+    pub const ALL: [Row; 11] = [
         Row::ColdStart,
         Row::Packets,
         Row::ServiceAdded,
         Row::EndpointReplaced,
         Row::Churn,
+        Row::LargeObjects,
         Row::Idle,
         Row::Restart,
         Row::Repair,
@@ -165,6 +178,12 @@ impl Measure {
             Measure::ChurnP99 => "steady changes, p99",
             Measure::ChurnProcessor => "steady changes, processor",
             Measure::ChurnUnseen => "steady changes, overtaken by another of the same Service",
+            Measure::BesideLargeP50 => "changes of others while large objects are written, p50",
+            Measure::BesideLargeP99 => "changes of others while large objects are written, p99",
+            Measure::BesideLargeMost => {
+                "changes of others while large objects are written, longest"
+            }
+            Measure::LargeWritten => "large objects, from the first answer to the last rule",
             Measure::Restart => "restart with everything in place, to done by its own word",
             Measure::RestartTransactions => "restart, transactions",
             Measure::RestartObjects => "restart, objects written",

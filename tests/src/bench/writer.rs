@@ -13,13 +13,15 @@ use k8s_openapi::api::discovery::v1::EndpointSlice;
 use k8s_openapi::api::networking::v1::IPAddress;
 use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams};
 use kube::config::{KubeConfigOptions, Kubeconfig};
-use kube::{Client, Config, Resource};
+use kube::{Client, Config, Resource, ResourceExt};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::JoinSet;
-use tokio::time::{MissedTickBehavior, interval};
+use tokio::time::{MissedTickBehavior, interval, sleep};
+use tokio::try_join;
 
+use super::large::LargeObjects;
 use super::population::{self, NAMESPACE, Population, Replacement};
 use super::store::{Pattern, Store};
 use crate::network::Namespace;
@@ -29,6 +31,8 @@ use crate::network::Namespace;
 const AT_A_TIME: usize = 24;
 /// How many sorts of Services there are: they differ by protocol, in turn.
 const SORTS: u32 = 2;
+/// How long endpoints are replaced before large objects are written.
+const BEFORE_LARGE: Duration = Duration::from_millis(500);
 
 /// Writes over connections of its own, from the network namespace of the API server.
 pub(super) struct Writer {
@@ -118,11 +122,7 @@ impl Writer {
         let api: Api<Service> = Api::namespaced(self.client.clone(), NAMESPACE);
         self.run(async {
             for number in numbers {
-                let name = population::service_name(number);
-                match api.delete(&name, &DeleteParams::default()).await {
-                    Err(kube::Error::Api(status)) if status.code == 404 => {}
-                    other => drop(other?),
-                }
+                delete(&api, &population::service_name(number)).await?;
             }
             Ok(())
         })
@@ -142,22 +142,44 @@ impl Writer {
         replacements: Vec<Replacement>,
         every: Duration,
     ) -> Result<Vec<Written>> {
-        let api: Api<EndpointSlice> = Api::namespaced(self.client.clone(), NAMESPACE);
+        self.run(replace_steadily(self.api(), replacements, every))
+    }
+
+    /// Replaces endpoints at a steady pace, and writes large objects meanwhile: their slices first, so
+    /// that each Service comes with all of its endpoints. Returns what was replaced, in no order, and
+    /// when the first large Service was written.
+    pub(super) fn replace_beside(
+        &self,
+        replacements: Vec<Replacement>,
+        every: Duration,
+        large: &LargeObjects,
+    ) -> Result<(Vec<Written>, Instant)> {
+        self.create_all(large.slices.clone())?;
         self.run(async {
-            let mut ticks = interval(every);
-            // A machine that was busy for a moment makes up for it.
-            ticks.set_missed_tick_behavior(MissedTickBehavior::Burst);
-            let mut under_way = JoinSet::new();
-            for replacement in replacements {
-                ticks.tick().await;
-                under_way.spawn(patch(api.clone(), replacement));
-            }
-            let mut written = Vec::new();
-            while let Some(joined) = under_way.join_next().await {
-                written.push(joined??);
-            }
-            Ok(written)
+            let services = async {
+                sleep(BEFORE_LARGE).await;
+                let began = Instant::now();
+                create_all(self.api(), large.services.clone()).await?;
+                Ok(began)
+            };
+            try_join!(replace_steadily(self.api(), replacements, every), services)
         })
+    }
+
+    /// Removes large objects.
+    pub(super) fn remove_large(&self, large: &LargeObjects) -> Result<()> {
+        self.run(async {
+            let services: Api<Service> = self.api();
+            for service in &large.services {
+                delete(&services, &service.name_any()).await?;
+            }
+            let slices: Api<EndpointSlice> = self.api();
+            for slice in &large.slices {
+                delete(&slices, &slice.name_any()).await?;
+            }
+            Ok(())
+        })
+        .context("failed to remove large objects")
     }
 
     fn create_all<T>(&self, objects: Vec<T>) -> Result<()>
@@ -165,23 +187,15 @@ impl Writer {
         T: Resource<Scope = NamespaceResourceScope, DynamicType = ()>,
         T: Clone + std::fmt::Debug + Serialize + DeserializeOwned + Send + Sync + 'static,
     {
-        let api: Api<T> = Api::namespaced(self.client.clone(), NAMESPACE);
-        self.run(async {
-            let mut under_way = JoinSet::new();
-            for object in objects {
-                if under_way.len() == AT_A_TIME
-                    && let Some(joined) = under_way.join_next().await
-                {
-                    joined??;
-                }
-                under_way.spawn(create_unless_there(api.clone(), object));
-            }
-            while let Some(joined) = under_way.join_next().await {
-                joined??;
-            }
-            Ok(())
-        })
-        .context("failed to fill the API server")
+        self.run(create_all(self.api(), objects))
+            .context("failed to fill the API server")
+    }
+
+    fn api<T>(&self) -> Api<T>
+    where
+        T: Resource<Scope = NamespaceResourceScope, DynamicType = ()>,
+    {
+        Api::namespaced(self.client.clone(), NAMESPACE)
     }
 
     /// Connections that this opens are opened inside.
@@ -196,6 +210,56 @@ impl fmt::Debug for Writer {
         f.debug_struct("Writer")
             .field("inside", &self.inside)
             .finish_non_exhaustive()
+    }
+}
+
+async fn replace_steadily(
+    api: Api<EndpointSlice>,
+    replacements: Vec<Replacement>,
+    every: Duration,
+) -> Result<Vec<Written>> {
+    let mut ticks = interval(every);
+    // A machine that was busy for a moment makes up for it.
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Burst);
+    let mut under_way = JoinSet::new();
+    for replacement in replacements {
+        ticks.tick().await;
+        under_way.spawn(patch(api.clone(), replacement));
+    }
+    let mut written = Vec::new();
+    while let Some(joined) = under_way.join_next().await {
+        written.push(joined??);
+    }
+    Ok(written)
+}
+
+async fn create_all<T>(api: Api<T>, objects: Vec<T>) -> Result<()>
+where
+    T: Resource + Clone + std::fmt::Debug + Serialize + DeserializeOwned + Send + Sync + 'static,
+{
+    let mut under_way = JoinSet::new();
+    for object in objects {
+        if under_way.len() == AT_A_TIME
+            && let Some(joined) = under_way.join_next().await
+        {
+            joined??;
+        }
+        under_way.spawn(create_unless_there(api.clone(), object));
+    }
+    while let Some(joined) = under_way.join_next().await {
+        joined??;
+    }
+    Ok(())
+}
+
+/// One that is not there is as good as deleted.
+async fn delete<T>(api: &Api<T>, name: &str) -> Result<()>
+where
+    T: Clone + DeserializeOwned + std::fmt::Debug,
+{
+    match api.delete(name, &DeleteParams::default()).await {
+        Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
+        other => Ok(other.map(drop)?),
     }
 }
 

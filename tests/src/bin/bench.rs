@@ -80,6 +80,10 @@ struct Arguments {
     /// Seconds that they last.
     #[arg(long, default_value_t = 60)]
     churn: u64,
+    /// Services of 200 ports that are written while others change; a tenth of the endpoints of one with
+    /// 100 ports.
+    #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=100))]
+    large: u32,
     /// Seconds in which nothing happens.
     #[arg(long, default_value_t = 120)]
     idle: u64,
@@ -243,6 +247,7 @@ impl Arguments {
             replacements: self.replacements,
             churn_rate: self.churn_rate,
             churn: Duration::from_secs(self.churn),
+            large: self.large,
             idle: Duration::from_secs(self.idle),
             packets: self.packets,
             connecting: Duration::from_secs(self.connecting),

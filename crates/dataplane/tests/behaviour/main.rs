@@ -1,6 +1,7 @@
 //! What the model promises, from outside it. Here rather than beside the code because the builders
 //! and generators are built against the finished crate.
 
+mod chunks;
 mod claims;
 mod cluster_ip_packets;
 mod compile;

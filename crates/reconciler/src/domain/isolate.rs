@@ -38,12 +38,12 @@ impl<B: Backend> Domain<B> {
     ) -> Result<(), Failure> {
         let suspects = self.find_suspects(&wanted, progress);
         hold_back(&mut wanted, &suspects, self.programmed.as_ref());
-        match self.attempt(&wanted, progress) {
+        match self.attempt_whole(&wanted, progress) {
             Err(failure) if failure.recovery == Recovery::Isolate => {
                 // What was taken of them before may be what is refused now, after someone emptied
                 // the kernel: serve everyone else without them.
                 hold_back(&mut wanted, &suspects, None);
-                self.attempt(&wanted, progress)?;
+                self.attempt_whole(&wanted, progress)?;
             }
             result => result?,
         }
@@ -105,7 +105,7 @@ impl<B: Backend> Domain<B> {
                     copy_service(&mut wanted, service, Some(search.desired));
                 }
                 search.groups += 1;
-                match self.attempt(&wanted, progress) {
+                match self.attempt_whole(&wanted, progress) {
                     Ok(()) => {
                         search.wanted = wanted;
                         return Ok(());

@@ -13,6 +13,7 @@ use testkit::{
 use crate::fake_clock::FakeClock;
 use crate::{Clock, Domain, Outcome, Pace, Reason, Reconciler, Sequel, Standing};
 
+mod chunks;
 mod damage;
 mod isolation;
 

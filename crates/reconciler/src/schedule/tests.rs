@@ -70,7 +70,7 @@ fn play(story: &[Line]) {
 
 use Event::{Changed, Drifted, Ends, LostEndpoints, MinSyncPeriod, Requested, Starts, SyncPeriod};
 use Reason as For;
-use Sequel::Settled;
+use Sequel::{Settled, Unfinished};
 
 /// The first round of a process, from 0 to 10 milliseconds.
 const STARTUP: [Line; 3] = [
@@ -101,6 +101,21 @@ fn the_first_change_after_quiet_is_answered_at_once() {
         (5000, Changed, Some((5000, For::Changed))),
         (5000, Starts(For::Changed), None),
         (5002, Ends(Settled), Some((30_010, For::Timer))),
+    ]);
+}
+
+/// T85: the rest of a large change follows without a rest, and with what has come meanwhile.
+#[test]
+fn t85_a_large_change_is_gone_on_with_at_once() {
+    play_after_startup(&[
+        (5000, Changed, Some((5000, For::Changed))),
+        (5000, Starts(For::Changed), None),
+        (5040, Ends(Unfinished), Some((5040, For::Continued))),
+        (5040, Starts(For::Continued), None),
+        (5050, Changed, None),
+        (5080, Ends(Unfinished), Some((5080, For::Changed))),
+        (5080, Starts(For::Changed), None),
+        (5120, Ends(Settled), Some((30_010, For::Timer))),
     ]);
 }
 

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use backend::{
     Asked, Backend, Change, CommitError, Drift, ObserveError, Receipt, Rendered, Shortcoming,
 };
-use dataplane::{Dataplane, Family, FrontendKey, ServiceKey, Target, compile};
+use dataplane::{ChunkSize, Config, Dataplane, Family, FrontendKey, ServiceKey, Target, compile};
 use proptest::prelude::*;
 
 use super::Subject;
@@ -96,6 +96,10 @@ impl Backend for Liar {
 
     fn family(&self) -> Family {
         self.inner.family()
+    }
+
+    fn chunk_size(&self, config: &Config) -> ChunkSize {
+        self.inner.chunk_size(config)
     }
 
     fn render(&self, desired: &Dataplane, from: &Rendered<FakeRules>) -> FakeRules {

@@ -8,6 +8,7 @@ use xtables::Variant;
 use super::Course;
 use crate::bench::contender::Running;
 use crate::bench::ear::{Ear, LEGACY_READ};
+use crate::bench::large::LargeObjects;
 use crate::bench::population::cluster_ip;
 use crate::bench::writer::Written;
 use crate::bench::{Figures, Measure, Population, Reading};
@@ -16,6 +17,8 @@ use crate::differential::Mode;
 /// Added to the number of a Service that was changed, for the next one: prime, so that all have
 /// their turn before one has its second.
 const STRIDE: u32 = 7919;
+/// Between two changes beside large objects: often enough that some meet each part of what is written.
+const BESIDE_LARGE: Duration = Duration::from_millis(50);
 
 impl Course<'_> {
     /// Adds the Services that wait, one after the other, and removes them again.
@@ -104,6 +107,45 @@ impl Course<'_> {
         let measures = [(Measure::ChurnP50, 50), (Measure::ChurnP99, 99)];
         figures.push_percentiles(self.contender, &measures, &mut times);
         Ok(())
+    }
+
+    /// Replaces endpoints at a steady pace while the largest objects are written, from half a second
+    /// after the beginning on.
+    pub(super) fn change_beside_large(
+        &self,
+        running: &mut Running,
+        ear: &Ear,
+        population: &mut Population,
+        figures: &mut Figures,
+    ) -> Result<()> {
+        let count = u32::try_from(self.effort.churn.as_millis() / BESIDE_LARGE.as_millis())?;
+        let services = population.services();
+        let changes: Vec<_> = (0..count)
+            .map(|turn| population.replace_endpoint(turn.wrapping_mul(STRIDE) % services))
+            .collect();
+        changes.iter().for_each(|change| ear.expect(change.fresh));
+        let large = LargeObjects::new(self.effort.large)?;
+        let (written, began) = self
+            .arena
+            .writer
+            .replace_beside(changes, BESIDE_LARGE, &large)?;
+        self.settle(running, ear)?;
+        let ended = ear.quiet_since(began);
+        let took = Reading::time(
+            Measure::LargeWritten,
+            ended.saturating_duration_since(began),
+        );
+        self.push(figures, Measure::LargeWritten, took);
+        let heard = |written: &Written| latency(ear, *written);
+        let mut times: Vec<Duration> = written.iter().filter_map(heard).collect();
+        let measures = [
+            (Measure::BesideLargeP50, 50),
+            (Measure::BesideLargeP99, 99),
+            (Measure::BesideLargeMost, 100),
+        ];
+        figures.push_percentiles(self.contender, &measures, &mut times);
+        self.arena.writer.remove_large(&large)?;
+        self.settle(running, ear)
     }
 
     /// How long one change took, `None` for longer than there is patience.

@@ -1,0 +1,229 @@
+//! Large changes in parts.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use dataplane::{
+    Chunk, ChunkSize, Dataplane, Endpoints, Family, FrontendKey, Packet, Service, Verdict,
+};
+use proptest::prelude::*;
+use testkit::{clusters, histories, mk_config, mk_endpoints, mk_node, mk_service, packets};
+
+use crate::dataplane_of;
+
+/// Every dataplane on the way from `before` to `after`, that of the end included.
+fn way(before: &Dataplane, after: &Dataplane, size: usize) -> Vec<Dataplane> {
+    way_of(Family::Ipv4, before, after, size)
+}
+
+fn way_of(family: Family, before: &Dataplane, after: &Dataplane, size: usize) -> Vec<Dataplane> {
+    let mut way: Vec<Dataplane> = Vec::new();
+    loop {
+        let at = way.last().unwrap_or(before);
+        match Chunk::next(family, at, after, ChunkSize::new(size)) {
+            Chunk::Part(next) => {
+                assert_ne!(at.frontends(), next.frontends(), "every part is progress");
+                way.push(next);
+            }
+            Chunk::Last => {
+                way.push(after.clone());
+                return way;
+            }
+        }
+    }
+}
+
+/// A Service with `ports` ports and these endpoints at each.
+fn service(name: &str, cluster_ip: &str, ports: u16, endpoints: &[&str]) -> (Service, Endpoints) {
+    let mut service = mk_service(name).cluster_ip(cluster_ip);
+    let mut all = mk_endpoints();
+    for number in 0..ports {
+        let port = format!("p{number}");
+        service = service.port(&port, 8000 + number);
+        all = all.tcp(&port);
+        for endpoint in endpoints {
+            all = all.ready(&format!("{endpoint}:{}", 9000 + number), "node-2");
+        }
+    }
+    (service.build(), all.build())
+}
+
+fn dataplane(services: &[(Service, Endpoints)]) -> Dataplane {
+    dataplane_of(&mk_node(1).build(), &mk_config().build(), services)
+}
+
+fn served(dataplane: &Dataplane) -> BTreeSet<String> {
+    let frontends = dataplane.frontends().iter();
+    frontends
+        .map(|(_, claims)| claims.winner().0.to_string())
+        .collect()
+}
+
+fn has_cluster_ip(dataplane: &Dataplane, ip: &str) -> bool {
+    let ip = ip.parse().expect("an address");
+    dataplane.cluster_ips().get(&ip).is_some()
+}
+
+#[test]
+fn a_small_change_is_one_part() {
+    let before = dataplane(&[service("shop/web", "10.96.0.10", 2, &["10.0.2.1"])]);
+    let after = dataplane(&[service("shop/web", "10.96.0.10", 2, &["10.0.2.2"])]);
+    // Two frontends with one endpoint each.
+    assert_eq!(way(&before, &after, 4).len(), 1);
+    assert_eq!(way(&before, &after, 3).len(), 2);
+}
+
+/// T85: a Service with hundreds of ports keeps no other one waiting.
+#[test]
+fn t85_a_small_service_comes_before_a_large_one() {
+    let large = service("a/large", "10.96.0.10", 200, &["10.0.2.1", "10.0.2.2"]);
+    let small = service("z/small", "10.96.0.11", 1, &["10.0.2.3"]);
+    let after = dataplane(&[large, small]);
+    let way = way(&dataplane(&[]), &after, 60);
+    assert_eq!(way.len(), 11);
+    assert_eq!(
+        served(&way[0]),
+        ["a/large", "z/small"].map(str::to_owned).into(),
+        "there was room beside the small one"
+    );
+    assert_eq!(way[0].frontends().len(), 20);
+}
+
+/// What comes while a large change is under way is in its next part.
+#[test]
+fn t85_a_change_that_comes_later_is_in_the_next_part() {
+    let large = service("a/large", "10.96.0.10", 200, &["10.0.2.1", "10.0.2.2"]);
+    let first = way(
+        &dataplane(&[]),
+        &dataplane(std::slice::from_ref(&large)),
+        60,
+    )
+    .remove(0);
+    let small = service("z/small", "10.96.0.11", 1, &["10.0.2.3"]);
+    let next = way(&first, &dataplane(&[large, small]), 60).remove(0);
+    assert!(served(&next).contains("z/small"));
+    assert_eq!(next.frontends().len(), 40);
+}
+
+/// A connection to a port that has its turn later is left alone until then; it would be refused as
+/// soon as the address is known for a cluster IP.
+#[test]
+fn a_cluster_ip_comes_after_all_of_its_ports_and_goes_before_them() {
+    let all = dataplane(&[service("shop/web", "10.96.0.10", 10, &["10.0.2.1"])]);
+    let none = dataplane(&[]);
+    let coming = way(&none, &all, 6);
+    let has: Vec<bool> = coming
+        .iter()
+        .map(|at| has_cluster_ip(at, "10.96.0.10"))
+        .collect();
+    assert_eq!(has, [false, false, false, true]);
+    let going = way(&all, &none, 6);
+    let has: Vec<bool> = going
+        .iter()
+        .map(|at| has_cluster_ip(at, "10.96.0.10"))
+        .collect();
+    assert_eq!(has, [false; 4]);
+}
+
+#[test]
+fn an_address_moves_from_one_service_to_another_at_once() {
+    let with = |name: &str, ip: &str| {
+        let service = mk_service(name).cluster_ip(ip).port("", 80);
+        let endpoints = mk_endpoints().tcp("").ready("10.0.2.1:80", "node-2");
+        (
+            service.external_ip("198.51.100.1").build(),
+            endpoints.build(),
+        )
+    };
+    let before = dataplane(&[with("a/one", "10.96.0.10")]);
+    let after = dataplane(&[with("b/two", "10.96.0.11")]);
+    let key = FrontendKey::Address {
+        address: "198.51.100.1".parse().expect("an address"),
+        protocol: dataplane::Protocol::Tcp,
+        port: testkit::port(80),
+    };
+    for at in way(&before, &after, 1) {
+        assert!(at.frontends().get(&key).is_some(), "{at}");
+    }
+}
+
+/// The addresses of one port are divided where they alone are too many.
+#[test]
+fn one_port_with_many_addresses_is_divided() {
+    let mut service = mk_service("shop/web").cluster_ip("10.96.0.10").port("", 80);
+    for number in 0..100 {
+        service = service.external_ip(&format!("198.51.100.{number}"));
+    }
+    let endpoints = mk_endpoints().tcp("").ready("10.0.2.1:80", "node-2");
+    let after = dataplane(&[(service.build(), endpoints.build())]);
+    let way = way(&dataplane(&[]), &after, 20);
+    assert_eq!(way.len(), 11);
+    assert!(way.iter().all(|at| at.frontends().len() <= 101));
+    assert_eq!(way[0].frontends().len(), 10);
+}
+
+fn changes() -> impl Strategy<Value = (Dataplane, Dataplane)> {
+    histories(3).prop_map(|history| {
+        let (before, mut after) = (history[0].clone(), history[history.len() - 1].clone());
+        // Parts are of one configuration.
+        after.set_node(Arc::clone(before.node()), Arc::clone(before.config()));
+        (before, after)
+    })
+}
+
+fn families() -> impl Strategy<Value = Family> {
+    proptest::sample::select(Family::ALL.to_vec())
+}
+
+proptest! {
+    #[test]
+    fn every_frontend_is_as_before_or_as_after((before, after) in changes(), size in 1_usize..30, family in families()) {
+        for at in way_of(family, &before, &after, size) {
+            let of_family = |(key, _): &(&FrontendKey, _)| key.family() == family;
+            for (key, claims) in at.frontends().iter().filter(of_family) {
+                let (old, new) = (before.frontends().get(key), after.frontends().get(key));
+                prop_assert!([old, new].contains(&Some(claims)), "{key}");
+            }
+            for (key, claims) in before.frontends().iter() {
+                if after.frontends().get(key) == Some(claims) {
+                    prop_assert_eq!(at.frontends().get(key), Some(claims), "{}", key);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn every_packet_goes_where_it_went_before_or_goes_after(
+        (before, after) in changes(),
+        size in 1_usize..30,
+        family in families(),
+        seed in clusters().prop_flat_map(|cluster| {
+            (proptest::collection::vec(packets(&cluster), 1..20), Just(cluster))
+        }),
+    ) {
+        let (packets, _) = seed;
+        for at in way_of(family, &before, &after, size) {
+            let of_family = |packet: &&Packet| Family::of(packet.destination) == family;
+            for packet in packets.iter().filter(of_family) {
+                let verdict: Verdict = at.verdict(packet);
+                // An external IP that is also the node's hides a node port only while it is there.
+                if before.has_node_ports_at(packet.destination) {
+                    continue;
+                }
+                let (old, new) = (before.verdict(packet), after.verdict(packet));
+                // Of an address that two Services claim, one may be gone, or not there, before the other:
+                // one that is given up by both is refused or left alone in between, and so is one that
+                // turns from a cluster IP into an external IP.
+                let in_between = match (&old, &new) {
+                    (Verdict::Reject, _) => Verdict::Untouched,
+                    (_, Verdict::Untouched) => Verdict::Reject,
+                    _ => old.clone(),
+                };
+                prop_assert!(
+                    [&old, &new, &in_between].contains(&&verdict),
+                    "{packet:?}: {verdict:?}, not {old:?} or {new:?}"
+                );
+            }
+        }
+    }
+}
