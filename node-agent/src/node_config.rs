@@ -35,10 +35,16 @@ impl Facts {
         Node {
             name: Arc::clone(&self.name),
             zone: own.and_then(|own| own.zone.clone()),
-            ipv4: own.and_then(|own| own.ipv4),
-            ipv6: own.and_then(|own| own.ipv6),
+            ipv4: own.and_then(|own| self.said_or_here(own.ipv4, own.last_given.ipv4)),
+            ipv6: own.and_then(|own| self.said_or_here(own.ipv6, own.last_given.ipv6)),
             local_addresses: self.local_addresses.clone(),
         }
+    }
+
+    /// What the Node object says, or else what it last said, if an interface still has that: an
+    /// object that loses its addresses closes nothing, an address that leaves the node does.
+    fn said_or_here<A: Copy + Into<IpAddr>>(&self, said: Option<A>, last: Option<A>) -> Option<A> {
+        said.or_else(|| last.filter(|last| self.local_addresses.contains(&(*last).into())))
     }
 
     /// `effective`, completed with what it leaves to the node.
@@ -82,7 +88,9 @@ impl Facts {
             .iter()
             .any(|entry| matches!(entry, NodePortAddress::Primary));
         if primary {
-            let own = self.own.as_ref().and_then(|own| own.address(family));
+            let own = self.own.as_ref().and_then(|own| {
+                self.said_or_here(own.address(family), own.last_given.address(family))
+            });
             return Some(own.into_iter().filter(|ip| !ip.is_loopback()).collect());
         }
         let ranges: Vec<IpNet> = list
@@ -141,7 +149,7 @@ mod tests {
     use super::*;
     use std::collections::BTreeMap;
 
-    use catalog::NodeStanding;
+    use catalog::{LastGiven, NodeStanding};
     use crds::ProxyProfileSpec;
 
     fn facts() -> Facts {
@@ -151,6 +159,10 @@ mod tests {
             zone: Some("a".into()),
             ipv4: Some([192, 168, 0, 1].into()),
             ipv6: None,
+            last_given: LastGiven {
+                ipv4: Some([192, 168, 0, 1].into()),
+                ipv6: Some("fd00:192:168::9".parse().expect("an address")),
+            },
             pod_cidrs: vec![
                 "10.0.1.0/24".parse().expect("a range"),
                 "fd00:10:0:1::/64".parse().expect("a range"),

@@ -279,7 +279,7 @@ impl Catalog {
         for step in steps {
             let replaced = match step {
                 Step::Put(object) if object.key() == own => {
-                    let parsed = parse_node(&object, &mut self.names);
+                    let parsed = parse_node(&object, self.nodes.get(&own), &mut self.names);
                     self.nodes.put(own.clone(), parsed)
                 }
                 Step::Remove(key) if key == own => {

@@ -78,5 +78,5 @@ mod unserved;
 pub use catalog::{Catalog, View};
 pub use dirty::{Dirty, Trigger};
 pub use event::{Change, Event, ObjectKey};
-pub use own_node::{NodeStanding, OwnNode};
+pub use own_node::{LastGiven, NodeStanding, OwnNode};
 pub use unserved::Unserved;

@@ -20,10 +20,25 @@ pub struct OwnNode {
     pub ipv4: Option<Ipv4Addr>,
     /// As `ipv4`, for the other family.
     pub ipv6: Option<Ipv6Addr>,
-    /// `spec.podCIDRs`, in their order.
+    /// The newest address the object ever gave in each family. An object that is created again
+    /// starts without addresses, and gets them from a cloud provider some time later; the node has
+    /// had them all along.
+    pub last_given: LastGiven,
+    /// `spec.podCIDRs`, in their order; after them, of each family in which there is none now, the
+    /// last ones there were. An object that is created again starts without them, too.
     pub pod_cidrs: Vec<IpNet>,
     /// Whether it is to stay.
     pub standing: NodeStanding,
+}
+
+/// The newest address of each family that a Node object ever gave. Whether the node still has it is
+/// for those to find out who know its interfaces.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct LastGiven {
+    /// The IPv4 address.
+    pub ipv4: Option<Ipv4Addr>,
+    /// The IPv6 address.
+    pub ipv6: Option<Ipv6Addr>,
 }
 
 /// Whether a Node is to stay. Traffic is served whatever it is; it only decides whether load
@@ -46,10 +61,7 @@ pub enum NodeStanding {
 impl OwnNode {
     /// The address other nodes know this one by, of `family`.
     pub fn address(&self, family: Family) -> Option<IpAddr> {
-        match family {
-            Family::Ipv4 => self.ipv4.map(IpAddr::V4),
-            Family::Ipv6 => self.ipv6.map(IpAddr::V6),
-        }
+        one_of(self.ipv4, self.ipv6, family)
     }
 
     /// The first pod range of `family`.
@@ -58,5 +70,21 @@ impl OwnNode {
             .iter()
             .find(|cidr| Family::of(cidr.addr()) == family)
             .copied()
+    }
+}
+
+// === impl LastGiven ===
+
+impl LastGiven {
+    /// The address of `family`.
+    pub fn address(&self, family: Family) -> Option<IpAddr> {
+        one_of(self.ipv4, self.ipv6, family)
+    }
+}
+
+fn one_of(ipv4: Option<Ipv4Addr>, ipv6: Option<Ipv6Addr>, family: Family) -> Option<IpAddr> {
+    match family {
+        Family::Ipv4 => ipv4.map(IpAddr::V4),
+        Family::Ipv6 => ipv6.map(IpAddr::V6),
     }
 }

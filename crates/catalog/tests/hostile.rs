@@ -8,7 +8,7 @@ use std::path::Path;
 
 use catalog::object::{EndpointSlice, Node, Object, Service, ServiceCidr};
 use catalog::{Catalog, Change, Event};
-use dataplane::{Config, Dataplane, compile};
+use dataplane::{Config, Dataplane, ObjectKind, compile};
 use proptest::prelude::*;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -74,8 +74,24 @@ fn print(catalog: &Catalog) -> String {
         );
         dataplane.set(rules.into());
     }
-    let rejections: Vec<String> = catalog.rejections().map(ToString::to_string).collect();
-    let (node, cidrs) = (catalog.node(), catalog.service_cidrs());
+    // What the Node once said and says no more is kept on purpose.
+    let kept = |rejection: &&dataplane::Rejection| {
+        rejection.object.kind == ObjectKind::Node
+            && ["status.addresses", "spec.podCIDRs"].contains(&rejection.field.as_str())
+    };
+    let rejections = catalog.rejections().filter(|rejection| !kept(rejection));
+    let rejections: Vec<String> = rejections.map(ToString::to_string).collect();
+    let node = catalog.node().map(|node| {
+        let addresses = (node.ipv4, node.ipv6);
+        (
+            &node.name,
+            &node.labels,
+            &node.zone,
+            addresses,
+            node.standing,
+        )
+    });
+    let cidrs = catalog.service_cidrs();
     format!("{dataplane}\n{rejections:?}\n{node:?}\n{cidrs:?}")
 }
 

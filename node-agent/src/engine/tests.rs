@@ -1,3 +1,5 @@
+mod own_node;
+
 use super::*;
 
 use catalog::{Change, Event, ObjectKey, object};

@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use dataplane::ObjectKind;
+use dataplane::{Family, ObjectKind};
 use ipnet::IpNet;
 
 use super::findings::Findings;
@@ -10,34 +10,82 @@ use super::{Parsed, address};
 use crate::object::field::quoted;
 use crate::object::{self, Object, TO_BE_DELETED, ZONE};
 use crate::shared_names::SharedNames;
-use crate::{NodeStanding, OwnNode};
+use crate::{LastGiven, NodeStanding, OwnNode};
 
 #[cfg(test)]
 mod tests;
 
-/// What is kept of a Node; there is none that would be left out.
-pub(crate) fn parse_node(object: &object::Node, names: &mut SharedNames) -> Parsed<OwnNode> {
+/// What is kept of a Node; there is none that would be left out. What `before` was known of it and
+/// the object does not say any more is kept, too, and named.
+pub(crate) fn parse_node(
+    object: &object::Node,
+    before: Option<&OwnNode>,
+    names: &mut SharedNames,
+) -> Parsed<OwnNode> {
     let key = object.key();
     let mut findings = Findings::new(ObjectKind::Node, &key);
     let labels = &object.metadata.labels;
     let zone = labels.get(ZONE).filter(|zone| !zone.is_empty());
     let (ipv4, ipv6) = addresses(object, &mut findings);
+    let last = before.map_or_else(LastGiven::default, |before| before.last_given);
     let node = OwnNode {
         name: names.share(&key.name),
         labels: labels.clone(),
         zone: zone.map(|zone| names.share(zone)),
         ipv4,
         ipv6,
-        pod_cidrs: pod_cidrs(object, &mut findings),
+        last_given: LastGiven {
+            ipv4: ipv4.or(last.ipv4),
+            ipv6: ipv6.or(last.ipv6),
+        },
+        pod_cidrs: with_last(pod_cidrs(object, &mut findings), before, &mut findings),
         standing: standing(object),
     };
+    for family in Family::ALL {
+        if node.address(family).is_none()
+            && let Some(last) = node.last_given.address(family)
+        {
+            let message = format!(
+                "there is no {family} address any more; {last}, the last one, counts for as long as \
+                 an interface of this node has it"
+            );
+            findings.reject(format_args!("status.addresses"), message);
+        }
+    }
     findings.into_parsed(Some(node))
+}
+
+/// `cidrs`, and of each family in which there is none of them, those known before. A node keeps its
+/// pods while its object is created again, and without their range their packets would be
+/// masqueraded.
+fn with_last(
+    mut cidrs: Vec<IpNet>,
+    before: Option<&OwnNode>,
+    findings: &mut Findings<'_>,
+) -> Vec<IpNet> {
+    for family in Family::ALL {
+        let of_family = |cidr: &&IpNet| Family::of(cidr.addr()) == family;
+        if cidrs.iter().any(|cidr| of_family(&cidr)) {
+            continue;
+        }
+        let known = before.map_or(&[][..], |before| &before.pod_cidrs);
+        for cidr in known.iter().filter(of_family) {
+            let message = format!(
+                "there is no {family} range any more; pods in {cidr}, the last one, still count as \
+                 this node's"
+            );
+            findings.reject(format_args!("spec.podCIDRs"), message);
+            cidrs.push(*cidr);
+        }
+    }
+    cidrs
 }
 
 fn addresses(
     object: &object::Node,
     findings: &mut Findings<'_>,
 ) -> (Option<Ipv4Addr>, Option<Ipv6Addr>) {
+    const INSTEAD: &str = "it is passed over";
     let (mut ipv4, mut ipv6) = (None, None);
     for wanted in ["InternalIP", "ExternalIP"] {
         for (i, entry) in object.status.addresses.iter().enumerate() {
@@ -45,10 +93,18 @@ fn addresses(
                 continue;
             }
             let path = format_args!("status.addresses[{i}].address");
-            match findings.address(path, &entry.address, "it is passed over") {
-                Ok(IpAddr::V4(address)) => ipv4 = ipv4.or(Some(address)),
-                Ok(IpAddr::V6(address)) => ipv6 = ipv6.or(Some(address)),
-                Err(_) => {}
+            let Ok(address) = findings.address(path, &entry.address, INSTEAD) else {
+                continue;
+            };
+            // Written by what does not know the node's address yet; nobody reaches the node there.
+            if address.is_unspecified() || address.is_loopback() || address.is_multicast() {
+                let message = format!("no other node can reach {address}; {INSTEAD}");
+                findings.reject(path, message);
+                continue;
+            }
+            match address {
+                IpAddr::V4(address) => ipv4 = ipv4.or(Some(address)),
+                IpAddr::V6(address) => ipv6 = ipv6.or(Some(address)),
             }
         }
     }
