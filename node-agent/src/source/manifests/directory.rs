@@ -1,15 +1,36 @@
 //! The files of a directory, read when they changed.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
-use std::io::{self, ErrorKind};
-use std::os::unix::fs::MetadataExt;
+use std::fs::{self, FileType, OpenOptions};
+use std::io::{self, ErrorKind, Read as _};
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use rustix::fs::OFlags;
+use thiserror::Error;
 
 /// A file changed this recently is read again at the next look: file systems keep times in steps
 /// of some milliseconds, so that a second change within one step leaves no trace in them.
 const RACY: Duration = Duration::from_secs(1);
+
+/// The largest manifest, in bytes. All Services and EndpointSlices of a cluster of 10,000 Services in
+/// one file are about half of it; reading one takes some ten times its size.
+pub(super) const LARGEST: u64 = 64 << 20;
+
+/// Why a manifest cannot be read.
+#[derive(Debug, Error)]
+enum LookError {
+    /// It cannot be opened or read, or is not UTF-8.
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    /// Reading it may take for ever, or do something.
+    #[error("is a {0}; only regular files are read")]
+    NotRegular(&'static str),
+    /// Nobody has written that much.
+    #[error("is larger than {} MiB, and is not read", LARGEST >> 20)]
+    TooLarge,
+}
 
 /// Remembers what was read of each file.
 #[derive(Debug)]
@@ -78,6 +99,7 @@ impl Directory {
             .into_iter()
             .map(|(path, there)| {
                 let look = there
+                    .map_err(LookError::from)
                     .and_then(|()| self.look(&path))
                     .unwrap_or_else(|error| {
                         self.stamps.remove(&path);
@@ -91,19 +113,63 @@ impl Directory {
         Ok(looks)
     }
 
-    fn look(&mut self, path: &Path) -> io::Result<Look> {
+    fn look(&mut self, path: &Path) -> Result<Look, LookError> {
         let file = self.root.join(path);
-        let stamp = Stamp::of(&fs::metadata(&file)?);
-        if self.stamps.get(path) == Some(&stamp) {
+        let metadata = fs::metadata(&file)?;
+        if self.stamps.get(path) == Some(&Stamp::of(&metadata)) {
             return Ok(Look::Same);
         }
-        let text = fs::read_to_string(&file)?;
+        // Before it is opened: that alone rewinds a tape, or starts a watchdog.
+        ensure_readable(&metadata)?;
+        let (stamp, text) = read(&file)?;
         if stamp.is_racy(SystemTime::now()) {
             self.stamps.remove(path);
         } else {
             self.stamps.insert(path.to_owned(), stamp);
         }
         Ok(Look::Text(text))
+    }
+}
+
+/// What is in a file, and what it was when that was read.
+fn read(path: &Path) -> Result<(Stamp, String), LookError> {
+    // Something else may have taken its place by now: a FIFO is opened without waiting for whoever
+    // writes to it.
+    let nonblocking = OFlags::NONBLOCK.bits().cast_signed();
+    let file = OpenOptions::new()
+        .read(true)
+        .custom_flags(nonblocking)
+        .open(path)?;
+    let metadata = file.metadata()?;
+    ensure_readable(&metadata)?;
+    let mut text = String::with_capacity(usize::try_from(metadata.len()).unwrap_or_default());
+    // It may grow while it is read.
+    let length = file.take(LARGEST + 1).read_to_string(&mut text)?;
+    if u64::try_from(length).is_ok_and(|length| length > LARGEST) {
+        return Err(LookError::TooLarge);
+    }
+    Ok((Stamp::of(&metadata), text))
+}
+
+fn ensure_readable(metadata: &fs::Metadata) -> Result<(), LookError> {
+    if !metadata.is_file() {
+        return Err(LookError::NotRegular(name_of(metadata.file_type())));
+    }
+    if metadata.len() > LARGEST {
+        return Err(LookError::TooLarge);
+    }
+    Ok(())
+}
+
+fn name_of(kind: FileType) -> &'static str {
+    if kind.is_fifo() {
+        "FIFO"
+    } else if kind.is_socket() {
+        "socket"
+    } else if kind.is_char_device() || kind.is_block_device() {
+        "device"
+    } else {
+        "file of another type"
     }
 }
 

@@ -1,6 +1,7 @@
 //! Directories as people and programs write them.
 
 mod changes;
+mod files;
 mod hostile;
 
 use std::fs;

@@ -1,0 +1,124 @@
+//! What may lie in a directory beside files that can be read from end to end.
+
+use std::os::unix::net::UnixListener;
+use std::path::PathBuf;
+
+use rustix::fs::{CWD, FileType, Mode, mknodat};
+
+use super::super::directory::LARGEST;
+use super::*;
+
+fn make_fifo(path: &Path) {
+    mknodat(CWD, path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).expect("a FIFO");
+}
+
+/// What is said of a directory, without its path.
+fn said(directory: &TempDir) -> Vec<String> {
+    let start = std::time::Instant::now();
+    let (seen, said) = loaded(directory);
+    assert!(start.elapsed() < DEADLINE, "{:?}", start.elapsed());
+    assert_eq!(seen.services(), "a:80", "the good one beside them");
+    said
+}
+
+#[tokio::test]
+async fn t82_a_fifo_among_manifests_is_named_until_it_goes_and_stops_nothing() {
+    let directory = directory();
+    write(&directory, "a.yaml", &service("a", "80"));
+    let fifo = directory.path().join("fifo.yaml");
+    make_fifo(&fifo);
+    let mut watched = Watched::start(directory.path());
+    watched.until_synced().await;
+    assert_eq!(watched.seen.services(), "a:80");
+    let named = "fifo.yaml: is a FIFO; only regular files are read";
+    assert_eq!(watched.seen.unreadable(), [named]);
+
+    write(&directory, "a.yaml", &service("a", "81"));
+    watched.until_services("a:81").await;
+    fs::remove_file(&fifo).expect("it was there");
+    watched
+        .until("it is not named any more", |seen| {
+            seen.unreadable().is_empty()
+        })
+        .await;
+
+    // In the place of a file that was read: what that said stays.
+    let file = directory.path().join("a.yaml");
+    let beside = directory.path().join(".new");
+    make_fifo(&beside);
+    fs::rename(&beside, &file).expect("it takes its place");
+    watched
+        .until("it is named", |seen| !seen.unreadable().is_empty())
+        .await;
+    assert_eq!(watched.seen.services(), "a:81");
+    fs::remove_file(&file).expect("it was there");
+    watched.until_services("").await;
+    watched
+        .until("it is not named any more", |seen| {
+            seen.unreadable().is_empty()
+        })
+        .await;
+}
+
+#[test]
+fn t82_what_is_no_regular_file_is_named_and_not_opened() {
+    let directory = directory();
+    write(&directory, "a.yaml", &service("a", "80"));
+    let path = |name: &str| directory.path().join(name);
+    make_fifo(&path("fifo.yaml"));
+    symlink("fifo.yaml", path("fifo-link.yaml")).expect("a link");
+    symlink("/dev/zero", path("endless.yaml")).expect("a link");
+    symlink("/dev/tty", path("terminal.json")).expect("a link");
+    let _socket = UnixListener::bind(path("socket.yml")).expect("a socket");
+    // These are nobody's manifests.
+    make_fifo(&path("fifo"));
+    symlink("/dev/zero", path("zero.txt")).expect("a link");
+    let expected = [
+        "endless.yaml: is a device; only regular files are read",
+        "fifo-link.yaml: is a FIFO; only regular files are read",
+        "fifo.yaml: is a FIFO; only regular files are read",
+        "socket.yml: is a socket; only regular files are read",
+        "terminal.json: is a device; only regular files are read",
+    ];
+    assert_eq!(said(&directory), expected);
+}
+
+#[test]
+fn t82_a_directory_called_like_a_manifest_is_a_directory() {
+    let directory = directory();
+    write(&directory, "x.yaml/y.yaml/a.yaml", &service("a", "80"));
+    assert_eq!(said(&directory), [""; 0]);
+}
+
+/// A ConfigMap is mounted as links to links.
+#[test]
+fn links_to_regular_files_are_read() {
+    let directory = directory();
+    write(&directory, "..2026/a.yaml", &service("a", "80"));
+    let path = |name: &str| directory.path().join(name);
+    symlink("..2026", path("..data")).expect("a link");
+    symlink("..data/a.yaml", path("a.yaml")).expect("a link");
+    assert_eq!(said(&directory), [""; 0]);
+}
+
+#[test]
+fn t82_a_file_that_is_too_large_is_named_and_not_read() {
+    let directory = directory();
+    write(&directory, "a.yaml", &service("a", "80"));
+    let large = fs::File::create(directory.path().join("large.yaml")).expect("a file");
+    large.set_len(LARGEST + 1).expect("it has holes");
+    let named = "large.yaml: is larger than 64 MiB, and is not read";
+    assert_eq!(said(&directory), [named]);
+}
+
+/// Its size says nothing, and reading it would wait for the kernel's next message.
+#[test]
+fn t82_a_file_whose_end_never_comes_is_not_waited_for() {
+    let kernel_log = PathBuf::from("/proc/kmsg");
+    let directory = directory();
+    write(&directory, "a.yaml", &service("a", "80"));
+    symlink(kernel_log, directory.path().join("log.yaml")).expect("a link");
+    let said = said(&directory);
+    assert_eq!(said.len(), 1, "{said:?}");
+    assert!(said[0].starts_with("log.yaml: "), "{said:?}");
+}
