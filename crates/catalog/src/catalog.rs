@@ -9,6 +9,7 @@ use dataplane::{Endpoints, ObjectKind, Rejection, Service, ServiceKey};
 use ipnet::IpNet;
 use smallvec::SmallVec;
 
+use crate::object::name::admit;
 use crate::object::{self, Object};
 use crate::parse::{
     Parsed, parse_endpoint_slice, parse_node, parse_service, parse_service_cidr, unserved,
@@ -67,10 +68,10 @@ impl Catalog {
     /// for the endpoints that changed.
     pub fn apply(&mut self, change: impl Into<Change>) {
         match change.into() {
-            Change::Service(event) => self.apply_service(*event),
-            Change::EndpointSlice(event) => self.apply_slice(*event),
-            Change::Node(event) => self.apply_node(*event),
-            Change::ServiceCidr(event) => self.apply_service_cidr(*event),
+            Change::Service(event) => self.apply_service(admit(*event)),
+            Change::EndpointSlice(event) => self.apply_slice(admit(*event)),
+            Change::Node(event) => self.apply_node(admit(*event)),
+            Change::ServiceCidr(event) => self.apply_service_cidr(admit(*event)),
         }
     }
 

@@ -7,6 +7,7 @@
 mod endpoint_slice;
 pub(crate) mod field;
 mod metadata;
+pub(crate) mod name;
 mod node;
 mod service;
 mod service_cidr;
@@ -22,6 +23,7 @@ pub use metadata::{
     CLUSTER_DNS, HEADLESS, LAST_CHANGE_TRIGGER_TIME, Metadata, SERVICE_NAME, SERVICE_PROXY_NAME,
     ZONE,
 };
+pub use name::{BadName, check_key};
 pub use node::{Node, NodeAddress, NodeSpec, NodeStatus, TO_BE_DELETED, Taint};
 pub use service::{
     ClientIpConfig, Ingress, LoadBalancerStatus, Service, ServicePort, ServiceSpec, ServiceStatus,

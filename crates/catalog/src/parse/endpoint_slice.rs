@@ -10,6 +10,7 @@ use dataplane::{EndpointPort, Family, Hints, ObjectKind, Readiness, ServiceKey};
 use super::Parsed;
 use super::findings::{Findings, Rejected};
 use crate::object::field::quoted;
+use crate::object::name::{LABEL, is_label};
 use crate::object::{
     self, Field, HEADLESS, HintTarget, LAST_CHANGE_TRIGGER_TIME, Object, SERVICE_NAME,
 };
@@ -40,6 +41,11 @@ fn slice(
     let labels = &object.metadata.labels;
     let service = labels.get(SERVICE_NAME).filter(|name| !name.is_empty())?;
     if labels.contains_key(HEADLESS) {
+        return None;
+    }
+    if !is_label(service) {
+        let message = format!("{} is not {LABEL}; the slice is left out", quoted(service));
+        findings.reject(format_args!("metadata.labels[{SERVICE_NAME}]"), message);
         return None;
     }
     let family = family(object, findings)?;
@@ -166,7 +172,7 @@ fn port(
     const INSTEAD: &str = "this port is left out";
     // The API server writes the name of an unnamed port as "", and kube-proxy passes over a port
     // whose name is null. In a file people simply leave the name away and mean "".
-    let name = findings.text(format_args!("ports[{i}].name"), &object.name, INSTEAD)?;
+    let name = findings.port_name(format_args!("ports[{i}].name"), &object.name, INSTEAD)?;
     let protocol = findings.protocol(
         format_args!("ports[{i}].protocol"),
         &object.protocol,

@@ -7,6 +7,7 @@ use dataplane::{ObjectKind, Port, Protocol, Rejection};
 
 use super::{Parsed, address, protocol_called};
 use crate::ObjectKey;
+use crate::object::name::{LABEL, is_label};
 use crate::object::{Field, Scalar, field::quoted};
 
 /// Holds the rejections of one object.
@@ -74,6 +75,19 @@ impl<'a> Findings<'a> {
         instead: &str,
     ) -> Result<&'f str, Rejected> {
         Ok(self.value(path, field, instead)?.map_or("", String::as_str))
+    }
+
+    /// The name of a port; empty if absent.
+    pub(crate) fn port_name<'f>(
+        &mut self,
+        path: fmt::Arguments<'_>,
+        field: &'f Field<String>,
+        instead: &str,
+    ) -> Result<&'f str, Rejected> {
+        match self.text(path, field, instead)? {
+            name if name.is_empty() || is_label(name) => Ok(name),
+            name => Err(self.reject(path, format!("{} is not {LABEL}; {instead}", quoted(name)))),
+        }
     }
 
     /// The text of a list's entry that is meant to be an address; `None` says why it is not.

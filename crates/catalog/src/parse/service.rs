@@ -354,7 +354,7 @@ fn port(
     findings: &mut Findings<'_>,
 ) -> Result<ServicePort, Rejected> {
     const INSTEAD: &str = "this port is not served";
-    let name = findings.text(format_args!("spec.ports[{i}].name"), &object.name, INSTEAD)?;
+    let name = findings.port_name(format_args!("spec.ports[{i}].name"), &object.name, INSTEAD)?;
     let protocol = findings.protocol(
         format_args!("spec.ports[{i}].protocol"),
         &object.protocol,

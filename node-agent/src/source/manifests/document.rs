@@ -1,8 +1,10 @@
 //! Manifests: text in, objects and what is wrong with the others out.
 
 use std::cell::OnceCell;
+use std::sync::Arc;
 
-use catalog::object::{EndpointSlice, Node, Object, Service, ServiceCidr};
+use catalog::ObjectKey;
+use catalog::object::{EndpointSlice, Node, Object, Service, ServiceCidr, check_key};
 use crds::ProxyProfile;
 use dataplane::{ObjectKind, ObjectName};
 use serde::de::DeserializeOwned;
@@ -89,8 +91,6 @@ struct Place<'a> {
 /// The parser would follow 255, which overflow a thread's stack; to find lines it needs most, and
 /// without optimisation 64 are too many already.
 const MAX_DEPTH: usize = 32;
-/// No name in Kubernetes is longer, whatever the kind: RFC 1123 bounds those of hosts.
-const LONGEST_NAME: usize = 253;
 /// How many values of a document aliases may stand for.
 const ALIASED_EVENTS: usize = 100_000;
 /// How much text aliases may stand for in a document that is short itself.
@@ -286,18 +286,13 @@ impl Place<'_> {
         T: Object + DeserializeOwned,
     {
         match serde_path_to_error::deserialize::<_, T>(self.value) {
-            Ok(object) if object.metadata().name.is_empty() => {
-                self.bad(None, "metadata.name", "metadata.name: Required value")
-            }
-            Ok(object) if object.metadata().name.len() > LONGEST_NAME => {
-                let message =
-                    format!("metadata.name: Too long: may not be more than {LONGEST_NAME} bytes");
-                self.bad(None, "metadata.name", &message)
-            }
-            Ok(object) => Entry::Good {
-                name: object.key().of_kind(T::KIND),
-                line: self.line(""),
-                manifest: Box::new(manifest(object)),
+            Ok(object) => match check(object.key().of_kind(T::KIND)) {
+                Ok(name) => Entry::Good {
+                    name,
+                    line: self.line(""),
+                    manifest: Box::new(manifest(object)),
+                },
+                Err((field, message)) => self.bad(None, field, &message),
             },
             Err(error) => {
                 let field = error.path().to_string();
@@ -308,42 +303,42 @@ impl Place<'_> {
     }
 
     fn profile(&self) -> Entry {
-        let name = self.name(ObjectKind::ProxyProfile);
+        let name = check(self.claimed_name(ObjectKind::ProxyProfile));
         match (crds::parse_profile(self.value), name) {
-            (Ok(profile), Some(name)) => Entry::Good {
+            (Ok(profile), Ok(name)) => Entry::Good {
                 name,
                 line: self.line(""),
                 manifest: Box::new(Manifest::Profile(Box::new(profile))),
             },
-            (Ok(_), None) => self.bad(None, "metadata.name", "metadata.name: Required value"),
-            (Err(errors), name) => {
+            (_, Err((field, message))) => self.bad(None, field, &message),
+            (Err(errors), Ok(name)) => {
                 let messages: Vec<String> = errors.iter().map(ToString::to_string).collect();
                 let field = errors.first().map_or("", |error| error.field.as_str());
-                self.bad(name, field, &messages.join("; "))
+                self.bad(Some(name), field, &messages.join("; "))
             }
         }
     }
 
-    /// The name of the object here, as far as it has one.
+    /// The name of the object here, if it has one.
     fn name(&self, kind: ObjectKind) -> Option<ObjectName> {
-        let metadata = self.value.get("metadata")?;
-        let name = metadata.get("name")?.as_str()?;
-        if name.len() > LONGEST_NAME {
-            return None;
-        }
+        check(self.claimed_name(kind)).ok()
+    }
+
+    /// What the object here says that its name is; empty where it says none.
+    fn claimed_name(&self, kind: ObjectKind) -> ObjectName {
+        let metadata = self.value.get("metadata");
+        let text = |field: &str| metadata?.get(field)?.as_str();
         let namespace = match kind {
-            ObjectKind::Service | ObjectKind::EndpointSlice => metadata
-                .get("namespace")
-                .and_then(Value::as_str)
+            ObjectKind::Service | ObjectKind::EndpointSlice => text("namespace")
                 .filter(|namespace| !namespace.is_empty())
                 .unwrap_or("default"),
             ObjectKind::Node | ObjectKind::ServiceCidr | ObjectKind::ProxyProfile => "",
         };
-        Some(ObjectName {
+        ObjectName {
             kind,
             namespace: namespace.into(),
-            name: name.into(),
-        })
+            name: text("name").unwrap_or_default().into(),
+        }
     }
 
     fn bad(&self, object: Option<ObjectName>, field: &str, message: &str) -> Entry {
@@ -361,6 +356,19 @@ impl Place<'_> {
         }
         let found = self.document.line_of(&format!("{}.{field}", self.path));
         found.or_else(|| self.document.first_line())
+    }
+}
+
+/// `name`, if an API server would take it; the field that it would refuse, and why.
+fn check(name: ObjectName) -> Result<ObjectName, (&'static str, String)> {
+    if name.name.is_empty() {
+        let field = "metadata.name";
+        return Err((field, format!("{field}: Required value")));
+    }
+    let key = ObjectKey::namespaced(Arc::clone(&name.namespace), Arc::clone(&name.name));
+    match check_key(name.kind, &key) {
+        Ok(()) => Ok(name),
+        Err(bad) => Err((bad.field, format!("{}: {bad}", bad.field))),
     }
 }
 

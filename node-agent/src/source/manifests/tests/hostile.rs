@@ -278,3 +278,42 @@ fn whatever_is_written_into_a_file_the_file_is_named_and_mending_it_mends_everyt
         Ok(())
     });
 }
+
+/// Names come to stand in rules, where a line more is a rule more.
+#[test]
+fn names_that_no_api_server_takes_are_named_with_their_line() {
+    let directory = directory();
+    let named = |name: &str, namespace: &str| {
+        format!(
+            "apiVersion: v1\nkind: Service\nmetadata:\n  namespace: {namespace}\n  name: {name}\nspec:\n  clusterIP: 10.96.0.11\n  ports:\n  - port: 90\n---\n"
+        )
+    };
+    let long = "n".repeat(1 << 20);
+    let text = [
+        named("\"a\\n* COMMIT\"", "shop"),
+        named("Web", "shop"),
+        named("a.b", "shop"),
+        named(&"a".repeat(64), "shop"),
+        named("web", "\"shop\\\" -j ACCEPT\""),
+        named("web", &long),
+        profile("\"default\\n\"", "{}") + "---\n",
+        service("a", "80"),
+    ];
+    write(&directory, "names.yaml", &text.concat());
+    let (seen, said) = loaded(&directory);
+    assert_eq!(seen.services(), "a:80", "the good one beside them");
+    let lines = [
+        "names.yaml:5: metadata.name: \"a\\n* COMMIT\" is not an RFC 1123 label",
+        "names.yaml:15: metadata.name: \"Web\" is not an RFC 1123 label",
+        "names.yaml:25: metadata.name: \"a.b\" is not an RFC 1123 label",
+        "names.yaml:35: metadata.name: \"aaaa",
+        "names.yaml:44: metadata.namespace: \"shop\\\" -j ACCEPT\" is not an RFC 1123 label",
+        "names.yaml:54: metadata.namespace: \"nnnn",
+        "names.yaml:64: metadata.name: \"default\\n\" is not an RFC 1123 subdomain",
+    ];
+    assert_eq!(said.len(), lines.len(), "{said:#?}");
+    for (said, line) in said.iter().zip(lines) {
+        assert!(said.starts_with(line), "{said} instead of {line}");
+        assert!(said.len() < 300 && !said.contains('\n'), "{said}");
+    }
+}
