@@ -26,6 +26,9 @@ pub(crate) struct Setting {
     pub(crate) invalid: Invalid,
 }
 
+/// The frontends of Service ports, in the order of their Services' rules.
+type FrontendsByPort<'a> = BTreeMap<&'a ServicePortName, Vec<(FrontendKey, &'a Arc<Frontend>)>>;
+
 /// Renders one family of `desired`. Where `from` is a dataplane's rules, only what differs from that
 /// dataplane is looked at. There is one arrangement, so `from` never changes what comes out.
 pub(crate) fn render(setting: Setting, desired: &Dataplane, from: &Rendered<Rules>) -> Rules {
@@ -71,8 +74,10 @@ fn first(setting: Setting, desired: &Dataplane) -> Option<Rules> {
 fn advance(setting: Setting, before: &Dataplane, desired: &Dataplane, mut rules: Rules) -> Rules {
     let trees_before = rules.trees.clone();
     let ports = place_frontends(setting, before, desired, &mut rules.trees);
+    let frontends =
+        [before, desired].map(|dataplane| frontends_of(dataplane, &ports, setting.family));
     for port in &ports {
-        place_service_port(setting, before, desired, port, &mut rules);
+        place_service_port(setting, [before, desired], &frontends, port, &mut rules);
     }
     place_memberships(setting, before, desired, &mut rules.trees);
     let empty = Trees::new(setting.family);
@@ -160,18 +165,22 @@ fn place_frontends(
     ports
 }
 
-/// Gives one Service port the chains it needs, and takes those that it does not.
+/// Gives one Service port the chains it needs, and takes those that it does not. Of both, what was
+/// before comes first.
 fn place_service_port(
     setting: Setting,
-    before: &Dataplane,
-    desired: &Dataplane,
+    dataplanes: [&Dataplane; 2],
+    frontends: &[FrontendsByPort<'_>; 2],
     port: &ServicePortName,
     rules: &mut Rules,
 ) {
-    let chains = |dataplane: &Dataplane| {
-        let owned = frontends_of(dataplane, port, setting.family);
-        let frontends: Vec<(FrontendKey, &Frontend)> =
-            owned.iter().map(|(key, f)| (*key, &**f)).collect();
+    let chains = |dataplane: &Dataplane, owned: &FrontendsByPort<'_>| {
+        let frontends: Vec<(FrontendKey, &Frontend)> = owned
+            .get(port)
+            .into_iter()
+            .flatten()
+            .map(|(key, frontend)| (*key, &***frontend))
+            .collect();
         let filter = frontends
             .iter()
             .filter_map(|(_, frontend)| service_chains::refusal(frontend).1);
@@ -187,8 +196,9 @@ fn place_service_port(
         let nat = nat.filter_map(|(name, chain)| Some((name, chain?)));
         (nat.collect::<BTreeMap<_, _>>(), filter)
     };
-    let (old_nat, old_filter) = chains(before);
-    let (nat, filter) = chains(desired);
+    let ([before, desired], [old_frontends, new_frontends]) = (dataplanes, frontends);
+    let (old_nat, old_filter) = chains(before, old_frontends);
+    let (nat, filter) = chains(desired, new_frontends);
     for (table, old, new) in [
         (TableName::Nat, old_nat, nat),
         (TableName::Filter, old_filter, filter),
@@ -203,24 +213,29 @@ fn place_service_port(
     }
 }
 
-/// The frontends of a Service port that are its own and not somebody else's too, who comes first.
-fn frontends_of(
-    dataplane: &Dataplane,
-    port: &ServicePortName,
+/// The frontends of these Service ports that are their own and not another Service's, which comes
+/// first. All ports of a Service are looked for at once: it may have thousands.
+fn frontends_of<'a>(
+    dataplane: &'a Dataplane,
+    ports: &'a BTreeSet<ServicePortName>,
     family: Family,
-) -> Vec<(FrontendKey, Arc<Frontend>)> {
-    let rules = dataplane.services().get(&port.service);
-    let frontends = rules.into_iter().flat_map(|rules| &rules.frontends);
-    let is_own = |key: &FrontendKey| {
-        let claims = dataplane.frontends().get(key);
-        claims.is_some_and(|claims| *claims.winner().0 == port.service)
-    };
-    frontends
-        .filter(|(key, frontend)| {
-            key.family() == family && frontend.service_port == *port && is_own(key)
-        })
-        .cloned()
-        .collect()
+) -> FrontendsByPort<'a> {
+    let mut by_port = FrontendsByPort::new();
+    let services: BTreeSet<&ServiceKey> = ports.iter().map(|port| &port.service).collect();
+    for service in services {
+        let rules = dataplane.services().get(service);
+        for (key, frontend) in rules.into_iter().flat_map(|rules| &rules.frontends) {
+            let claims = dataplane.frontends().get(key);
+            let is_own = claims.is_some_and(|claims| claims.winner().0 == service);
+            if key.family() == family
+                && is_own
+                && let Some(port) = ports.get(&frontend.service_port)
+            {
+                by_port.entry(port).or_default().push((*key, frontend));
+            }
+        }
+    }
+    by_port
 }
 
 /// The trees that are not about frontends.

@@ -322,7 +322,8 @@ fn place_ranges(
     filling: &mut Filling,
 ) {
     filling.member(SetName::Restrictions, frontend.clone(), !ranges.is_empty());
-    for range in before.iter().filter(|range| !ranges.contains(range)) {
+    let wanted: BTreeSet<&IpNet> = ranges.iter().collect();
+    for range in before.iter().filter(|range| !wanted.contains(range)) {
         let set = SetName::Sources(range.prefix_len());
         filling.remove(set, &layout::source(frontend.clone(), range));
     }

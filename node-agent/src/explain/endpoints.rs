@@ -1,5 +1,7 @@
 //! Why each endpoint of a port is used, or is not. Pure.
 
+use std::collections::BTreeSet;
+
 use dataplane::{
     Endpoint, Family, Frontend, FrontendKind, Nearness, Node, Service, ServicePort, TrafficPolicy,
     nearness, select,
@@ -36,10 +38,12 @@ pub(super) fn explain_endpoints<'a>(
     }
     let in_use = InUse::of(frontends);
     let selection = select(service, port, &candidates, node);
+    let [chosen, chosen_here] = [selection.cluster, selection.local]
+        .map(|list| -> BTreeSet<usize> { list.into_iter().collect() });
     let nearness = nearness(&candidates, node);
     let explain = |(position, endpoint): (usize, &&Endpoint)| {
-        let cluster = in_use.cluster && selection.cluster.contains(&position);
-        let local = in_use.local && selection.local.contains(&position);
+        let cluster = in_use.cluster && chosen.contains(&position);
+        let local = in_use.local && chosen_here.contains(&position);
         let (usage, because) = judge(in_use, (cluster, local), endpoint, nearness, node);
         answer(endpoint, node, usage, because)
     };

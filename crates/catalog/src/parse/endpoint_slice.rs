@@ -20,6 +20,11 @@ use crate::slice::{Placement, Slice, SliceEndpoint, SlicePort};
 #[cfg(test)]
 mod tests;
 
+/// The most endpoints that the API server takes in one slice.
+const MOST_ENDPOINTS: usize = 1_000;
+/// The most ports that it takes in one slice.
+const MOST_PORTS: usize = 20_000;
+
 /// What is kept, if the slice is for a proxy at all: of IP addresses, of a Service that is named,
 /// and not of a headless one.
 pub(crate) fn parse_endpoint_slice(
@@ -49,16 +54,19 @@ fn slice(
         return None;
     }
     let family = family(object, findings)?;
-    let mut endpoints: Vec<SliceEndpoint> = Vec::with_capacity(object.endpoints.len());
-    for (i, entry) in object.endpoints.iter().enumerate() {
+    let all = &object.endpoints;
+    let entries = findings.bounded("endpoints", all, MOST_ENDPOINTS, "are left out");
+    let mut endpoints: Vec<SliceEndpoint> = Vec::with_capacity(entries.len());
+    for (i, entry) in entries.iter().enumerate() {
         if let Ok(endpoint) = endpoint(i, entry, family, names, findings) {
             endpoints.push(endpoint);
         }
     }
     endpoints.sort_unstable();
     endpoints.dedup();
-    let mut ports = Vec::with_capacity(object.ports.len());
-    for (i, entry) in object.ports.iter().enumerate() {
+    let entries = findings.bounded("ports", &object.ports, MOST_PORTS, "are left out");
+    let mut ports = Vec::with_capacity(entries.len());
+    for (i, entry) in entries.iter().enumerate() {
         if let Ok(port) = port(i, entry, names, findings) {
             ports.push(port);
         }

@@ -10,12 +10,18 @@ use crate::ObjectKey;
 use crate::object::name::{LABEL, is_label};
 use crate::object::{Field, Scalar, field::quoted};
 
+/// How many rejections of one object are kept: a status shows 20 of all objects together, and lists
+/// are as long as an object is large.
+const MOST_REJECTIONS: usize = 100;
+
 /// Holds the rejections of one object.
 #[derive(Debug)]
 pub(crate) struct Findings<'a> {
     kind: ObjectKind,
     key: &'a ObjectKey,
     rejections: Vec<Rejection>,
+    /// How many more there are.
+    unnamed: usize,
 }
 
 /// A field cannot be honoured, and that has been noted. Whoever reads it decides how much goes
@@ -31,10 +37,15 @@ impl<'a> Findings<'a> {
             kind,
             key,
             rejections: Vec::new(),
+            unnamed: 0,
         }
     }
 
-    pub(crate) fn into_parsed<T>(self, value: Option<T>) -> Parsed<T> {
+    pub(crate) fn into_parsed<T>(mut self, value: Option<T>) -> Parsed<T> {
+        if let (Some(last), 1..) = (self.rejections.last_mut(), self.unnamed) {
+            let unnamed = self.unnamed;
+            last.message += &format!("; {unnamed} more fields of this object are not honoured");
+        }
         Parsed {
             value,
             rejections: self.rejections,
@@ -43,12 +54,39 @@ impl<'a> Findings<'a> {
 
     /// Notes that the field at `path` is not honoured.
     pub(crate) fn reject(&mut self, path: fmt::Arguments<'_>, message: String) -> Rejected {
-        self.rejections.push(Rejection {
-            object: self.key.of_kind(self.kind),
-            field: path.to_string(),
-            message,
-        });
+        if self.rejections.len() < MOST_REJECTIONS {
+            self.rejections.push(Rejection {
+                object: self.key.of_kind(self.kind),
+                field: path.to_string(),
+                message,
+            });
+        } else {
+            self.unnamed += 1;
+        }
         Rejected
+    }
+
+    /// As much of `list` as is read, its first `most` entries. `instead` ends the message: what
+    /// happens to the others.
+    pub(crate) fn bounded<'f, T>(
+        &mut self,
+        path: &str,
+        list: &'f [T],
+        most: usize,
+        instead: &str,
+    ) -> &'f [T] {
+        let Some((first, rest)) = list
+            .split_at_checked(most)
+            .filter(|(_, rest)| !rest.is_empty())
+        else {
+            return list;
+        };
+        let message = format!(
+            "only the first {most} are read; {} more {instead}",
+            rest.len()
+        );
+        self.reject(format_args!("{path}[{most}]"), message);
+        first
     }
 
     /// The value of a field. `instead` ends the message: what happens without it.

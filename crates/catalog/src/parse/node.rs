@@ -15,6 +15,9 @@ use crate::{LastGiven, NodeStanding, OwnNode};
 #[cfg(test)]
 mod tests;
 
+/// The most pod ranges that are read. The API server takes one a family.
+const MOST_POD_CIDRS: usize = 100;
+
 /// What is kept of a Node; there is none that would be left out. What `before` was known of it and
 /// the object does not say any more is kept, too, and named.
 pub(crate) fn parse_node(
@@ -114,8 +117,10 @@ fn addresses(
 fn pod_cidrs(object: &object::Node, findings: &mut Findings<'_>) -> Vec<IpNet> {
     const INSTEAD: &str = "pods in it do not count as this node's";
     let mut cidrs = Vec::new();
-    for (i, field) in object.spec.pod_cidrs.iter().enumerate() {
-        let path = format_args!("spec.podCIDRs[{i}]");
+    let list = "spec.podCIDRs";
+    let fields = findings.bounded(list, &object.spec.pod_cidrs, MOST_POD_CIDRS, "do not count");
+    for (i, field) in fields.iter().enumerate() {
+        let path = format_args!("{list}[{i}]");
         let Ok(text) = findings.text(path, field, INSTEAD) else {
             continue;
         };

@@ -1,5 +1,6 @@
 //! A Service object into the Service that is programmed.
 
+use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,6 +26,17 @@ mod tests;
 const DEFAULT_AFFINITY_TIMEOUT: Duration = Duration::from_secs(10_800);
 /// The most that the API server accepts: a day.
 const LONGEST_AFFINITY_SECONDS: u64 = 86_400;
+
+/// The most addresses that are read of `externalIPs`, and of a load balancer. The API server bounds
+/// neither; each is a frontend for every port.
+const MOST_ADDRESSES: usize = 1_000;
+/// The most source ranges that are read. Some 20,000 are a country's; an object of etcd's largest size
+/// has four times as many.
+const MOST_SOURCE_RANGES: usize = 20_000;
+/// The most ports that are read: as many as the API server takes in an EndpointSlice.
+const MOST_PORTS: usize = 20_000;
+/// The most cluster IPs that are read: the API server takes one a family.
+const MOST_CLUSTER_IPS: usize = 2;
 
 /// The Service, if it is ours to program: not another proxy's, not headless, not an ExternalName,
 /// and with a cluster IP in some family.
@@ -153,8 +165,10 @@ fn cluster_ips(
             take(address);
         }
     }
-    for (i, field) in spec.cluster_ips.iter().enumerate() {
-        let path = format_args!("spec.clusterIPs[{i}]");
+    let list = "spec.clusterIPs";
+    let fields = findings.bounded(list, &spec.cluster_ips, MOST_CLUSTER_IPS, "are not served");
+    for (i, field) in fields.iter().enumerate() {
+        let path = format_args!("{list}[{i}]");
         let Ok(address) = findings.address(path, field, INSTEAD) else {
             continue;
         };
@@ -195,27 +209,30 @@ fn family_name(family: Family) -> &'static str {
 }
 
 fn external_ips(spec: &ServiceSpec, findings: &mut Findings<'_>) -> Vec<IpAddr> {
-    let mut addresses = Vec::new();
-    for (i, field) in spec.external_ips.iter().enumerate() {
-        let path = format_args!("spec.externalIPs[{i}]");
-        if let Ok(address) = findings.address(path, field, "it is not served") {
-            push_once(&mut addresses, address);
-        }
+    let list = "spec.externalIPs";
+    let fields = findings.bounded(list, &spec.external_ips, MOST_ADDRESSES, "are not served");
+    let mut addresses = Vec::with_capacity(fields.len());
+    for (i, field) in fields.iter().enumerate() {
+        let path = format_args!("{list}[{i}]");
+        addresses.extend(findings.address(path, field, "it is not served"));
     }
-    addresses
+    each_once(addresses)
 }
 
 fn load_balancer_ips(status: &object::ServiceStatus, findings: &mut Findings<'_>) -> Vec<IpAddr> {
     const INSTEAD: &str = "it is not served";
-    let mut addresses = Vec::new();
-    for (i, ingress) in status.load_balancer.ingress.iter().enumerate() {
+    let list = "status.loadBalancer.ingress";
+    let all = &status.load_balancer.ingress;
+    let all = findings.bounded(list, all, MOST_ADDRESSES, "are not served");
+    let mut addresses = Vec::with_capacity(all.len());
+    for (i, ingress) in all.iter().enumerate() {
         // A load balancer with a host name only, or with the mode Proxy, delivers to node ports;
         // catching its address on the node would go around it (KEP-1860).
         if matches!(&ingress.ip, Field::Absent) || ingress.ip.given().is_some_and(String::is_empty)
         {
             continue;
         }
-        let path = format_args!("status.loadBalancer.ingress[{i}].ipMode");
+        let path = format_args!("{list}[{i}].ipMode");
         match findings.text(path, &ingress.ip_mode, INSTEAD) {
             Ok("" | "VIP") => {}
             Ok("Proxy") | Err(Rejected) => continue,
@@ -225,12 +242,10 @@ fn load_balancer_ips(status: &object::ServiceStatus, findings: &mut Findings<'_>
                 continue;
             }
         }
-        let path = format_args!("status.loadBalancer.ingress[{i}].ip");
-        if let Ok(address) = findings.address(path, &ingress.ip, INSTEAD) {
-            push_once(&mut addresses, address);
-        }
+        let path = format_args!("{list}[{i}].ip");
+        addresses.extend(findings.address(path, &ingress.ip, INSTEAD));
     }
-    addresses
+    each_once(addresses)
 }
 
 /// Who may connect to load-balancer IPs.
@@ -239,21 +254,25 @@ fn load_balancer_ips(status: &object::ServiceStatus, findings: &mut Findings<'_>
 /// family without any range, which would stand for the whole world, a range of nobody stands in.
 fn source_ranges(spec: &ServiceSpec, findings: &mut Findings<'_>) -> Vec<IpNet> {
     const INSTEAD: &str = "it lets nobody connect";
-    let mut ranges = Vec::new();
-    let mut unread = false;
-    for (i, field) in spec.load_balancer_source_ranges.iter().enumerate() {
-        let path = format_args!("spec.loadBalancerSourceRanges[{i}]");
+    let list = "spec.loadBalancerSourceRanges";
+    let all = &spec.load_balancer_source_ranges;
+    let fields = findings.bounded(list, all, MOST_SOURCE_RANGES, "let nobody connect");
+    let mut ranges = Vec::with_capacity(fields.len());
+    let mut unread = fields.len() < all.len();
+    for (i, field) in fields.iter().enumerate() {
+        let path = format_args!("{list}[{i}]");
         let Ok(text) = findings.text(path, field, INSTEAD) else {
             unread = true;
             continue;
         };
         if let Some(range) = address::parse_cidr(text.trim()) {
-            push_once(&mut ranges, range);
+            ranges.push(range);
         } else {
             findings.reject(path, format!("{} is not a CIDR; {INSTEAD}", quoted(text)));
             unread = true;
         }
     }
+    let mut ranges = each_once(ranges);
     for family in Family::ALL {
         if unread
             && !ranges
@@ -326,14 +345,14 @@ fn ports(
     names: &mut SharedNames,
     findings: &mut Findings<'_>,
 ) -> Vec<ServicePort> {
-    let mut ports: Vec<ServicePort> = Vec::with_capacity(spec.ports.len());
-    for (i, object) in spec.ports.iter().enumerate() {
+    let objects = findings.bounded("spec.ports", &spec.ports, MOST_PORTS, "are not served");
+    let mut ports: Vec<ServicePort> = Vec::with_capacity(objects.len());
+    let mut known = BTreeSet::new();
+    for (i, object) in objects.iter().enumerate() {
         let Ok(port) = port(i, object, names, findings) else {
             continue;
         };
-        let twin =
-            |known: &ServicePort| (&known.name, known.protocol) == (&port.name, port.protocol);
-        if ports.iter().any(twin) {
+        if !known.insert((Arc::clone(&port.name), port.protocol)) {
             let message = format!(
                 "{} is already the name of another {} port; this one is not served",
                 quoted(&port.name),
@@ -387,8 +406,9 @@ fn protocol_name(protocol: Protocol) -> &'static str {
     }
 }
 
-fn push_once<T: PartialEq>(list: &mut Vec<T>, value: T) {
-    if !list.contains(&value) {
-        list.push(value);
-    }
+/// `list` in its order, each value once.
+fn each_once<T: Copy + Ord>(mut list: Vec<T>) -> Vec<T> {
+    let mut known = BTreeSet::new();
+    list.retain(|value| known.insert(*value));
+    list
 }

@@ -10,15 +10,21 @@ use super::{Parsed, address};
 use crate::object::field::quoted;
 use crate::object::{self, Object};
 
+/// The most ranges that are read. The API server takes one a family; each is a rule.
+const MOST_CIDRS: usize = 100;
+
 /// The ranges that can be read. The object counts as long as it exists, also while it is being
 /// deleted: Services may still have addresses in it.
 pub(crate) fn parse_service_cidr(object: &object::ServiceCidr) -> Parsed<BTreeSet<IpNet>> {
+    const OTHERS: &str = "do not count: unused addresses in them are not dropped";
     const INSTEAD: &str = "unused addresses in it are not dropped";
     let key = object.key();
     let mut findings = Findings::new(ObjectKind::ServiceCidr, &key);
     let mut ranges = BTreeSet::new();
-    for (i, field) in object.spec.cidrs.iter().enumerate() {
-        let path = format_args!("spec.cidrs[{i}]");
+    let list = "spec.cidrs";
+    let fields = findings.bounded(list, &object.spec.cidrs, MOST_CIDRS, OTHERS);
+    for (i, field) in fields.iter().enumerate() {
+        let path = format_args!("{list}[{i}]");
         let Ok(text) = findings.text(path, field, INSTEAD) else {
             continue;
         };
