@@ -16,7 +16,7 @@ use crate::parse::{
 };
 use crate::shared_names::SharedNames;
 use crate::shelf::{Replaced, Shelf, Step, repack};
-use crate::slice::{Extent, Slice, SliceNames, differing, merge};
+use crate::slice::{Extent, MOST_SLICES, Slice, SliceNames, differing, merge};
 use crate::{Change, Dirty, Event, NodeStanding, ObjectKey, OwnNode, Trigger, Unserved};
 
 /// Holds what one source told us, for the process that runs on one node.
@@ -112,9 +112,11 @@ impl Catalog {
     /// Costs in proportion to its own slices.
     pub fn service(&self, key: &ServiceKey) -> Option<View> {
         let service = self.services.get(&object_key(key))?;
+        let mut endpoints = merge(self.slices_of(key), Extent::Everything, &service.ports);
+        endpoints.left_out.slices = self.slice_names(key).len().saturating_sub(MOST_SLICES);
         Some(View {
             service: Arc::clone(service),
-            endpoints: merge(self.slices_of(key), Extent::Everything),
+            endpoints,
         })
     }
 
@@ -251,8 +253,12 @@ impl Catalog {
         key: &ObjectKey,
         before: Option<&Slice>,
     ) -> bool {
-        if self.services.get(&object_key(service)).is_none() {
+        let Some(served) = self.services.get(&object_key(service)) else {
             return false;
+        };
+        // Which ones are merged may have changed with it.
+        if self.slice_names(service).len() >= MOST_SLICES {
+            return true;
         }
         let belongs = |slice: &&Slice| slice.service == *service;
         let before = before.filter(belongs);
@@ -263,9 +269,15 @@ impl Catalog {
                 .slice_keys(service)
                 .filter(|other| other != key)
                 .filter_map(|other| self.slice(&other));
-            merge(others.chain(version), Extent::Addresses(&addresses))
+            let extent = Extent::Addresses(&addresses);
+            merge(others.chain(version), extent, &served.ports)
         };
-        !addresses.is_empty() && with(before) != with(after)
+        let differ = || {
+            let (before, after) = (with(before), with(after));
+            // What is left out of either may be what differs.
+            !before.left_out.ports.is_empty() || before != after
+        };
+        !addresses.is_empty() && differ()
     }
 
     fn apply_node(&mut self, event: Event<object::Node>) {
@@ -345,6 +357,7 @@ impl Catalog {
             .get(service)
             .map_or(&[][..], SmallVec::as_slice)
             .iter()
+            .take(MOST_SLICES)
             .map(move |name| ObjectKey {
                 namespace: Arc::clone(&namespace),
                 name: Arc::clone(name),

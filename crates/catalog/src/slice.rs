@@ -5,7 +5,10 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use dataplane::{Endpoint, EndpointPort, Endpoints, Hints, Port, Readiness, ServiceKey};
+use dataplane::{
+    Endpoint, EndpointPort, Endpoints, Hints, LeftOut, MOST_ELEMENTS, Port, Readiness, ServiceKey,
+    ServicePort,
+};
 use smallvec::SmallVec;
 
 #[cfg(test)]
@@ -50,6 +53,12 @@ pub(crate) struct Placement {
 /// The names of slices of one Service, sorted: one is all that most have.
 pub(crate) type SliceNames = SmallVec<[Arc<str>; 1]>;
 
+/// Holds what is merged of one slice.
+struct Part<'a> {
+    slice: &'a Slice,
+    endpoints: Vec<&'a SliceEndpoint>,
+}
+
 /// Which endpoints to merge.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Extent<'a> {
@@ -59,7 +68,15 @@ pub(crate) enum Extent<'a> {
     Addresses(&'a BTreeSet<IpAddr>),
 }
 
-/// The endpoints of all `slices` together.
+/// The most slices of one Service that are merged, the first by name. The EndpointSlice controller
+/// puts a hundred endpoints into one: these are more than [`MOST_ENDPOINTS`] of a port.
+pub(crate) const MOST_SLICES: usize = 4_096;
+/// The most endpoints of one Service, counted once for each port: more would not fit into
+/// [`MOST_ELEMENTS`] of either family.
+const MOST_ENDPOINTS: usize = 2 * MOST_ELEMENTS;
+
+/// The endpoints of all `slices` together, for the `ports` of their Service first, as far as
+/// [`MOST_ENDPOINTS`] go.
 ///
 /// An address and port that is there more than once (in several slices while a controller moves
 /// it, for two pods while an IP address is reused) is taken in its best version: not terminating
@@ -69,20 +86,30 @@ pub(crate) enum Extent<'a> {
 pub(crate) fn merge<'a>(
     slices: impl IntoIterator<Item = &'a Slice>,
     extent: Extent<'_>,
+    ports: &[ServicePort],
 ) -> Endpoints {
-    let mut best: BTreeMap<&EndpointPort, BTreeMap<(IpAddr, Port), &SliceEndpoint>> =
-        BTreeMap::new();
-    for slice in slices {
-        let endpoints: Vec<&SliceEndpoint> = match extent {
+    let within = |slice: &'a Slice| -> Part<'a> {
+        let endpoints = match extent {
             Extent::Everything => slice.endpoints.iter().collect(),
             Extent::Addresses(addresses) => slice.at(addresses).collect(),
         };
-        if endpoints.is_empty() {
-            continue;
-        }
+        Part { slice, endpoints }
+    };
+    let parts: Vec<Part<'_>> = slices
+        .into_iter()
+        .map(within)
+        .filter(|part| !part.endpoints.is_empty())
+        .collect();
+    let left_out = too_many(&parts, ports);
+    let mut best: BTreeMap<&EndpointPort, BTreeMap<(IpAddr, Port), &SliceEndpoint>> =
+        BTreeMap::new();
+    for Part { slice, endpoints } in &parts {
         for SlicePort { name, port } in &*slice.ports {
+            if left_out.contains(name) {
+                continue;
+            }
             let list = best.entry(name).or_default();
-            for endpoint in &endpoints {
+            for endpoint in endpoints {
                 list.entry((endpoint.address, *port))
                     .and_modify(|known| *known = (*known).better(endpoint))
                     .or_insert(endpoint);
@@ -99,7 +126,49 @@ pub(crate) fn merge<'a>(
             (name.clone(), list)
         })
         .collect();
-    Endpoints { by_port }
+    Endpoints {
+        by_port,
+        left_out: LeftOut {
+            ports: left_out,
+            ..LeftOut::default()
+        },
+    }
+}
+
+/// The ports whose endpoints are too many, once those of the ports before them are taken: first
+/// `ports`, in their order, then those that the Service does not have.
+fn too_many(parts: &[Part<'_>], ports: &[ServicePort]) -> BTreeSet<EndpointPort> {
+    let pairs = parts
+        .iter()
+        .map(|part| part.slice.ports.len() * part.endpoints.len());
+    if pairs.sum::<usize>() <= MOST_ENDPOINTS {
+        return BTreeSet::new();
+    }
+    let mut counts: BTreeMap<&EndpointPort, usize> = BTreeMap::new();
+    for part in parts {
+        for port in &*part.slice.ports {
+            *counts.entry(&port.name).or_default() += part.endpoints.len();
+        }
+    }
+    let mut left_out = BTreeSet::new();
+    let mut room = MOST_ENDPOINTS;
+    let mut take = |port: EndpointPort, count: usize| match room.checked_sub(count) {
+        Some(rest) => room = rest,
+        None => drop(left_out.insert(port)),
+    };
+    for port in ports {
+        let port = EndpointPort {
+            name: Arc::clone(&port.name),
+            protocol: port.protocol,
+        };
+        if let Some(count) = counts.remove(&port) {
+            take(port, count);
+        }
+    }
+    for (port, count) in counts {
+        take(port.clone(), count);
+    }
+    left_out
 }
 
 /// The addresses at which two versions of a slice can differ for their Service.

@@ -8,12 +8,15 @@ use std::path::Path;
 
 use catalog::object::{EndpointSlice, Node, Object, Service, ServiceCidr};
 use catalog::{Catalog, Change, Event, ObjectKey};
-use dataplane::{Config, Dataplane, ObjectKind, compile};
+use dataplane::{Config, Dataplane, FrontendKind, ObjectKind, ServiceKey, ServiceRules, compile};
 use proptest::prelude::*;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use testkit::{corpus, damaged, damaged_json, try_many};
 
+/// Far more than any of the largest objects takes; far less than one takes that is read in quadratic
+/// time.
+const PROMPTLY: std::time::Duration = std::time::Duration::from_secs(10);
 /// For each case that proptest is asked for.
 const CASES: u32 = 8;
 
@@ -243,4 +246,185 @@ fn names_within_an_object_are_taken_as_the_api_server_takes_them() {
     let view = catalog.service(service).expect("it is served");
     assert_eq!(view.service.ports.len(), 1);
     assert_eq!(view.endpoints.by_port.len(), 1);
+}
+
+/// A Service and a slice of it; `ports` may be of any kind.
+fn pair(spec: &Value, ports: &[Value], endpoints: u32) -> [Value; 2] {
+    let mut spec = spec.clone();
+    spec["clusterIP"] = json!("10.96.0.10");
+    let address = |n: u32| json!({"addresses": [format!("10.0.{}.{}", n >> 8, n & 255)]});
+    [
+        json!({
+            "kind": "Service", "metadata": {"namespace": "shop", "name": "web"},
+            "spec": spec, "status": {"loadBalancer": {"ingress": [{"ip": "192.0.2.1"}]}},
+        }),
+        json!({
+            "kind": "EndpointSlice",
+            "metadata": {
+                "namespace": "shop", "name": "web-1",
+                "labels": {"kubernetes.io/service-name": "web"},
+            },
+            "addressType": "IPv4", "ports": ports,
+            "endpoints": (0..endpoints).map(address).collect::<Vec<Value>>(),
+        }),
+    ]
+}
+
+fn many(count: u32, entry: impl Fn(u32) -> Value) -> Vec<Value> {
+    (0..count).map(entry).collect()
+}
+
+/// What a Service comes to, with all that is said of it.
+fn compiled(objects: &[Value]) -> (ServiceRules, Vec<String>) {
+    let catalog = good(objects);
+    let key = ServiceKey::new("shop", "web");
+    let view = catalog.service(&key).expect("it is served");
+    let rules = compile(
+        &view.service,
+        &view.endpoints,
+        &dataplane::Node::default(),
+        &Config::default(),
+    );
+    let said = catalog.rejections().chain(&rules.rejections);
+    let said = said.map(ToString::to_string).collect();
+    (rules, said)
+}
+
+/// An API server bounds no list of a Service; that many entries fit into the largest object there is.
+/// Read in quadratic time each of these takes minutes.
+#[test]
+fn t84_the_largest_objects_are_read_promptly_and_what_is_too_much_is_named() {
+    let http = many(1, |_| json!({"name": "p0", "port": 80}));
+    let ports = many(20_000, |n| json!({"name": format!("p{n}"), "port": n + 1}));
+    let twins = many(20_000, |n| json!({"name": format!("p{n}"), "port": 80}));
+    let addresses = many(100_000, |n| {
+        json!(format!(
+            "198.{}.{}.{}",
+            18 + (n >> 16),
+            (n >> 8) & 255,
+            n & 255
+        ))
+    });
+    let damaged = many(100_000, |n| json!(n));
+    let mut mostly_damaged = damaged.clone();
+    mostly_damaged[0] = json!("10.96.0.10");
+    for (what, objects, said) in [
+        (
+            "external IPs",
+            pair(&json!({"ports": http, "externalIPs": addresses}), &http, 5),
+            "Service shop/web: spec.externalIPs[1000]: only the first 1000 are read; 99000 more are not served",
+        ),
+        (
+            "external IPs that are none",
+            pair(&json!({"ports": http, "externalIPs": damaged}), &http, 5),
+            "; 901 more fields of this object are not honoured",
+        ),
+        (
+            "cluster IPs that are none",
+            pair(
+                &json!({"ports": http, "clusterIPs": mostly_damaged}),
+                &http,
+                5,
+            ),
+            "spec.clusterIPs[2]: only the first 2 are read; 99998 more are not served",
+        ),
+        (
+            "ports of one number",
+            pair(&json!({"ports": twins, "externalIPs": addresses}), &http, 5),
+            " more are not served",
+        ),
+        (
+            "ports of one name",
+            pair(
+                &json!({"ports": many(40_000, |n| json!({"name": "p", "port": n + 1}))}),
+                &http,
+                5,
+            ),
+            "spec.ports[20000]: only the first 20000 are read",
+        ),
+        (
+            "endpoints",
+            pair(&json!({"ports": http}), &http, 40_000),
+            "endpoints[1000]: only the first 1000 are read; 39000 more are left out",
+        ),
+        (
+            "ports of a slice",
+            pair(&json!({"ports": http}), &ports, 1_000),
+            "",
+        ),
+        (
+            "ports of both",
+            pair(&json!({"ports": ports}), &ports, 1_000),
+            "have more endpoints than all ports of a Service may have",
+        ),
+    ] {
+        let start = std::time::Instant::now();
+        let (rules, rejections) = compiled(&objects);
+        let took = start.elapsed();
+        assert!(took < PROMPTLY, "{what} took {took:?}");
+        assert!(rejections.len() <= 200, "{what}: {}", rejections.len());
+        let is_said = rejections.iter().any(|text| text.contains(said));
+        let last = rejections.last();
+        assert_eq!(said.is_empty(), last.is_none(), "{what}: {last:?}");
+        assert!(said.is_empty() || is_said, "{what}: {last:?}");
+        assert!(!rules.frontends.is_empty(), "{what}: nothing is served");
+    }
+}
+
+/// What is not read of a list that closes lets nobody in.
+#[test]
+fn t84_source_ranges_that_are_too_many_never_open_a_service() {
+    let http = many(1, |_| json!({"name": "p0", "port": 80}));
+    let range = |n: u32| json!(format!("10.{}.{}.0/25", n >> 8, n & 255));
+    let ports = many(20, |n| json!({"name": format!("p{n}"), "port": n + 1}));
+    for (ports, ranges) in [(&http, 60_000), (&ports, 20_000), (&ports, 60_000)] {
+        let spec = json!({
+            "type": "LoadBalancer", "ports": ports,
+            "loadBalancerSourceRanges": many(ranges, range),
+        });
+        let start = std::time::Instant::now();
+        let (rules, said) = compiled(&pair(&spec, ports, 5));
+        assert!(start.elapsed() < PROMPTLY, "{:?}", start.elapsed());
+        assert!(!said.is_empty());
+        let guarded = rules.frontends.iter();
+        let guarded = guarded.filter(|(_, f)| f.kind == FrontendKind::LoadBalancerIp);
+        for (key, frontend) in guarded {
+            assert_eq!(frontend.source_ranges.len(), 20_000, "{key}");
+        }
+    }
+    // Those of the second family come after all that is read.
+    let mut mixed = many(20_000, range);
+    mixed.push(json!("fd00::/64"));
+    let spec = json!({
+        "type": "LoadBalancer", "ports": http, "loadBalancerSourceRanges": mixed,
+    });
+    let catalog = good(&pair(&spec, &http, 5));
+    let view = catalog.service(&ServiceKey::new("shop", "web"));
+    let ranges = &view.expect("it is served").service.source_ranges;
+    assert!(
+        ranges.iter().any(|range| range.addr().is_ipv6()),
+        "IPv6 is open"
+    );
+}
+
+/// Whatever of a Service does not fit, which slices count does not depend on the order they came in.
+#[test]
+fn t84_too_many_slices_of_a_service_are_counted_by_name_and_named() {
+    let http = many(1, |_| json!({"name": "p0", "port": 80}));
+    let [service, first] = pair(&json!({"ports": http}), &http, 0);
+    let slice = |n: u32| {
+        let mut slice = first.clone();
+        slice["metadata"]["name"] = json!(format!("web-{n:05}"));
+        slice["endpoints"] = json!([{"addresses": [format!("10.0.{}.{}", n >> 8, n & 255)]}]);
+        slice
+    };
+    let start = std::time::Instant::now();
+    let backwards: Vec<Value> = (0..5_000).rev().map(slice).chain([service]).collect();
+    let (rules, said) = compiled(&backwards);
+    assert!(start.elapsed() < PROMPTLY, "{:?}", start.elapsed());
+    let frontend = &rules.frontends[0].1;
+    assert_eq!(frontend.cluster.len(), 4_096);
+    let last = frontend.cluster.last().expect("they are there");
+    assert_eq!(last.address.to_string(), "10.0.15.255");
+    assert!(said[0].contains("904 EndpointSlices"), "{said:?}");
 }

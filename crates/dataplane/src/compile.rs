@@ -1,16 +1,23 @@
 //! One Service, its endpoints and this node: what the kernel should do for it.
 
+mod room;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use ipnet::IpNet;
 
+pub use self::room::MOST_ELEMENTS;
+use self::room::{Room, elements, left_out};
 use crate::{
     Config, Endpoint, Endpoints, ExternalIps, Family, Frontend, FrontendKey, FrontendKind, Hairpin,
     HealthCheck, LocalEndpoints, Node, ObjectKind, ObjectName, Rejection, Service, ServiceKind,
     ServicePort, ServicePortName, ServiceRules, Target, TrafficPolicy, select,
 };
+
+/// How many rejections of one Service are kept.
+const MOST_REJECTIONS: usize = 100;
 
 /// What `service` asks of `node`. Total: what cannot be honoured is in
 /// [`ServiceRules::rejections`], and everything else is there.
@@ -21,6 +28,9 @@ pub fn compile(
     config: &Config,
 ) -> ServiceRules {
     let mut draft = Draft::default();
+    for (field, message) in left_out(service, endpoints) {
+        draft.reject(service, field, message);
+    }
     let external_ips = honoured_external_ips(service, config, &mut draft);
     for family in Family::ALL {
         let Some(cluster_ip) = service.cluster_ip(family) else {
@@ -28,6 +38,7 @@ pub fn compile(
             continue;
         };
         draft.cluster_ips.insert(cluster_ip);
+        let mut room = Room::new();
         let addresses = Addresses {
             cluster_ip,
             load_balancer_ips: of_family(&service.load_balancer_ips, family),
@@ -37,7 +48,10 @@ pub fn compile(
         for port in &service.ports {
             let reach = Reach::new(service, port, endpoints, node, family);
             draft.hairpins.extend(&reach.hairpins);
-            draft.add_port(service, port, &addresses, &reach);
+            draft.add_port(service, port, &addresses, &reach, &mut room);
+        }
+        if let Some(message) = room.crowded() {
+            draft.reject(service, "spec", message);
         }
     }
     draft.finish(service, endpoints, node)
@@ -50,6 +64,8 @@ struct Draft {
     cluster_ips: BTreeSet<IpAddr>,
     hairpins: BTreeSet<Hairpin>,
     rejections: BTreeSet<Rejection>,
+    /// How many there are beside them.
+    unnamed: usize,
 }
 
 /// The addresses of a Service in one family.
@@ -81,6 +97,7 @@ impl Draft {
         port: &ServicePort,
         addresses: &Addresses,
         reach: &Reach,
+        room: &mut Room,
     ) {
         let no_ranges: Arc<[IpNet]> = Arc::default();
         let frontend = |kind, policy, source_ranges: &Arc<[IpNet]>| {
@@ -99,6 +116,7 @@ impl Draft {
             "spec.ports",
             at(addresses.cluster_ip),
             &frontend(FrontendKind::ClusterIp, internal, &no_ranges),
+            room,
         );
         let load_balancer = frontend(
             FrontendKind::LoadBalancerIp,
@@ -111,11 +129,18 @@ impl Draft {
                 "status.loadBalancer.ingress",
                 at(*address),
                 &load_balancer,
+                room,
             );
         }
         let external_ip = frontend(FrontendKind::ExternalIp, external, &no_ranges);
         for address in &addresses.external_ips {
-            self.add(service, "spec.externalIPs", at(*address), &external_ip);
+            self.add(
+                service,
+                "spec.externalIPs",
+                at(*address),
+                &external_ip,
+                room,
+            );
         }
         if let Some(node_port) = port.node_port {
             let key = FrontendKey::NodePort {
@@ -128,12 +153,26 @@ impl Draft {
                 "spec.ports",
                 key,
                 &frontend(FrontendKind::NodePort, external, &no_ranges),
+                room,
             );
         }
     }
 
-    fn add(&mut self, service: &Service, field: &str, key: FrontendKey, frontend: &Arc<Frontend>) {
-        if let Some(first) = self.frontends.get(&key) {
+    fn add(
+        &mut self,
+        service: &Service,
+        field: &str,
+        key: FrontendKey,
+        frontend: &Arc<Frontend>,
+        room: &mut Room,
+    ) {
+        let first = room.is_left().then(|| self.frontends.get(&key)).flatten();
+        // A use of a key that is left out is work as well.
+        let needed = first.map_or_else(|| elements(frontend), |_| 1);
+        if !room.take(key, needed) {
+            return;
+        }
+        if let Some(first) = first {
             let message = format!(
                 "{key} is already served for port {} of this Service, as its {}; this use of it is left out",
                 port_text(&first.service_port),
@@ -163,6 +202,10 @@ impl Draft {
     }
 
     fn reject(&mut self, service: &Service, field: &str, message: String) {
+        if self.rejections.len() >= MOST_REJECTIONS {
+            self.unnamed += 1;
+            return;
+        }
         self.rejections.insert(Rejection {
             object: ObjectName {
                 kind: ObjectKind::Service,
@@ -174,7 +217,14 @@ impl Draft {
         });
     }
 
-    fn finish(self, service: &Service, endpoints: &Endpoints, node: &Node) -> ServiceRules {
+    fn finish(mut self, service: &Service, endpoints: &Endpoints, node: &Node) -> ServiceRules {
+        if self.unnamed > 0
+            && let Some(last) = self.rejections.pop_last()
+        {
+            let unnamed = self.unnamed;
+            let message = format!("{}; {unnamed} more are not served", last.message);
+            self.rejections.insert(Rejection { message, ..last });
+        }
         ServiceRules {
             service: service.key.clone(),
             frontends: self.frontends.into_iter().collect(),

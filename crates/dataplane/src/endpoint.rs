@@ -12,6 +12,17 @@ use crate::{Port, Protocol};
 pub struct Endpoints {
     /// Lists by port.
     pub by_port: BTreeMap<EndpointPort, Vec<Endpoint>>,
+    /// What there is too much of.
+    pub left_out: LeftOut,
+}
+
+/// What is not among the endpoints of a Service, because it is more than a Service may have.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct LeftOut {
+    /// How many slices, the last by name.
+    pub slices: usize,
+    /// The ports of slices all of whose endpoints are left out.
+    pub ports: BTreeSet<EndpointPort>,
 }
 
 /// What joins a Service's port with a slice's port: name and protocol.

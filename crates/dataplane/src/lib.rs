@@ -28,12 +28,12 @@ mod topology;
 
 pub use address::{Family, Port, Protocol};
 pub use chunk::{Chunk, ChunkSize};
-pub use compile::compile;
+pub use compile::{MOST_ELEMENTS, compile};
 pub use config::{
     Config, ExternalIps, InterfaceMatch, LocalDetection, Mark, Masquerade, Mechanism,
     NodePortAddresses, Scheduler,
 };
-pub use endpoint::{Endpoint, EndpointPort, Endpoints, Hints, Readiness};
+pub use endpoint::{Endpoint, EndpointPort, Endpoints, Hints, LeftOut, Readiness};
 pub use frontend::{
     Frontend, FrontendKey, FrontendKind, HealthCheck, LocalEndpoints, ServiceRules, Target,
 };

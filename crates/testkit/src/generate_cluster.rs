@@ -293,5 +293,9 @@ fn named(drafts: Vec<PortDraft>) -> (Vec<ServicePort>, Endpoints) {
         by_port.insert(key, endpoints);
         ports.push(port);
     }
-    (ports, Endpoints { by_port })
+    let endpoints = Endpoints {
+        by_port,
+        ..Endpoints::default()
+    };
+    (ports, endpoints)
 }

@@ -65,7 +65,7 @@ fn http() -> EndpointPort {
 }
 
 fn merged(slices: &[&Slice]) -> Vec<(String, Readiness, String)> {
-    let endpoints = merge(slices.iter().copied(), Extent::Everything);
+    let endpoints = merge(slices.iter().copied(), Extent::Everything, &[]);
     endpoints
         .by_port
         .get(&http())
@@ -118,7 +118,7 @@ fn an_address_with_two_port_numbers_is_two_endpoints_in_order() {
 #[test]
 fn a_slice_without_endpoints_adds_no_port() {
     assert_eq!(
-        merge([&slice(80, vec![])], Extent::Everything),
+        merge([&slice(80, vec![])], Extent::Everything, &[]),
         Endpoints::default()
     );
 }
@@ -138,7 +138,7 @@ fn a_part_of_the_merge_is_that_part_of_the_whole() {
         vec![endpoint(4, READY, "n"), endpoint(6, DRAINING, "n")],
     );
     let address = IpAddr::from([10, 0, 1, 6]);
-    let whole = merge([&one, &other], Extent::Everything);
+    let whole = merge([&one, &other], Extent::Everything, &[]);
     let expected: Vec<&Endpoint> = whole
         .by_port
         .values()
@@ -148,6 +148,7 @@ fn a_part_of_the_merge_is_that_part_of_the_whole() {
     let part = merge(
         [&one, &other],
         Extent::Addresses(&BTreeSet::from([address])),
+        &[],
     );
     assert_eq!(
         part.by_port.values().flatten().collect::<Vec<_>>(),

@@ -1,11 +1,14 @@
 //! What becomes of a Service's fields before any packet is asked about.
 
+use std::net::Ipv4Addr;
 use std::sync::Arc;
 
 use dataplane::{
-    Affinity, Endpoints, Frontend, FrontendKind, HealthCheck, LocalEndpoints, Readiness, Service,
-    ServiceKind, ServiceRules, Target, TrafficPolicy, compile,
+    Affinity, EndpointPort, Endpoints, Frontend, FrontendKind, HealthCheck, LocalEndpoints,
+    MOST_ELEMENTS, Protocol, Readiness, Service, ServiceKind, ServiceRules, Target, TrafficPolicy,
+    compile,
 };
+use ipnet::IpNet;
 use testkit::{mk_config, mk_endpoints, mk_node, mk_service, port};
 
 fn compiled(service: &Service, endpoints: &Endpoints) -> ServiceRules {
@@ -76,6 +79,69 @@ fn two_ports_with_one_number_leave_the_first_served() {
     assert_eq!(&*rules.frontends[0].1.service_port.port, "first");
     assert_eq!(rules.rejections.len(), 1);
     assert_eq!(rules.rejections[0].field, "spec.ports");
+}
+
+/// Without them the address would be open to everyone.
+#[test]
+fn t84_no_frontend_is_served_without_its_source_ranges_for_want_of_room() {
+    let mut service = mk_service("shop/web")
+        .cluster_ip("10.96.0.10")
+        .external_ip("192.0.2.1")
+        .load_balancer_ip("192.0.2.1");
+    for number in 1..=20 {
+        service = service.port(&format!("p{number}"), number);
+    }
+    let mut service = service.build();
+    // No two of them make a shorter one.
+    let range = |n: u32| IpNet::new_assert(Ipv4Addr::from(0x0a00_0000 + (n << 8)).into(), 25);
+    service.source_ranges = (0..20_000).map(range).collect();
+    let rules = compiled(&service, &Endpoints::default());
+    let (guarded, open): (Vec<_>, Vec<_>) = rules
+        .frontends
+        .iter()
+        .partition(|(_, frontend)| frontend.kind == FrontendKind::LoadBalancerIp);
+    assert_eq!(guarded.len(), MOST_ELEMENTS / 20_001);
+    assert!(guarded.iter().all(|(_, f)| f.source_ranges.len() == 20_000));
+    assert!(open.iter().all(|(_, f)| f.kind == FrontendKind::ClusterIp));
+    let said = rejections(&rules);
+    let crowded = said.iter().find(|text| text.contains("elements a family"));
+    let crowded = crowded.expect("what is not served is named");
+    assert!(
+        crowded.starts_with("Service shop/web: spec: 192.0.2.1:14/tcp and what follows it"),
+        "{crowded}"
+    );
+}
+
+#[test]
+fn t84_endpoints_that_were_left_out_are_named() {
+    let service = mk_service("shop/web")
+        .cluster_ip("10.96.0.10")
+        .port("first", 80)
+        .port("second", 81)
+        .port("third", 82)
+        .build();
+    let mut endpoints = mk_endpoints()
+        .tcp("first")
+        .ready("10.0.1.5:8080", "node-1")
+        .build();
+    endpoints.left_out.slices = 7;
+    for name in ["second", "third", "of another Service"] {
+        endpoints.left_out.ports.insert(EndpointPort {
+            name: name.into(),
+            protocol: Protocol::Tcp,
+        });
+    }
+    let rules = compiled(&service, &endpoints);
+    assert_eq!(rules.frontends.len(), 3);
+    assert_eq!(
+        rejections(&rules),
+        [
+            "Service shop/web: metadata.name: 7 EndpointSlices of this Service are too many, the last \
+             by name; their endpoints are left out",
+            "Service shop/web: spec.ports: port \"second\" and 1 others have more endpoints than all \
+             ports of a Service may have; they are served as if they had none",
+        ]
+    );
 }
 
 #[test]

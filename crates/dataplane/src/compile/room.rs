@@ -1,0 +1,95 @@
+//! How much of the kernel one Service may take, and what is said of the rest.
+
+use std::sync::Arc;
+
+use crate::{EndpointPort, Endpoints, Frontend, FrontendKey, LeftOut, Service, ServicePort};
+
+/// The most elements that the frontends of one Service may take in one family: for each frontend its
+/// own, one for each endpoint and one for each source range. As many as 50,000 Services of five
+/// endpoints have together, which a kernel takes in seconds; all other Services wait for them.
+pub const MOST_ELEMENTS: usize = 1 << 18;
+
+/// The room that there is for the frontends of one family.
+#[derive(Debug)]
+pub(super) struct Room {
+    left: usize,
+    /// The first of the frontends for which there was none, and how many they are.
+    crowded: Option<(FrontendKey, usize)>,
+}
+
+/// How many elements `frontend` takes in the sets of a kernel, or rules in its chains; about.
+pub(super) fn elements(frontend: &Frontend) -> usize {
+    let lists = [
+        frontend.cluster.len(),
+        frontend.local.len(),
+        frontend.source_ranges.len(),
+    ];
+    1 + lists.into_iter().sum::<usize>()
+}
+
+/// What is not among the `endpoints` of `service`, by the field that it is about.
+pub(super) fn left_out(service: &Service, endpoints: &Endpoints) -> Vec<(&'static str, String)> {
+    let LeftOut { slices, ports } = &endpoints.left_out;
+    let mut said = Vec::new();
+    if *slices > 0 {
+        let message = format!(
+            "{slices} EndpointSlices of this Service are too many, the last by name; their endpoints \
+             are left out"
+        );
+        said.push(("metadata.name", message));
+    }
+    let is_left_out = |port: &&ServicePort| {
+        ports.contains(&EndpointPort {
+            name: Arc::clone(&port.name),
+            protocol: port.protocol,
+        })
+    };
+    let mut left_out = service.ports.iter().filter(is_left_out);
+    if let Some(first) = left_out.next() {
+        let message = format!(
+            "port {:?} and {} others have more endpoints than all ports of a Service may have; they \
+             are served as if they had none",
+            first.name,
+            left_out.count(),
+        );
+        said.push(("spec.ports", message));
+    }
+    said
+}
+
+// === impl Room ===
+
+impl Room {
+    pub(super) fn new() -> Room {
+        Room {
+            left: MOST_ELEMENTS,
+            crowded: None,
+        }
+    }
+
+    /// Whether there is any.
+    pub(super) fn is_left(&self) -> bool {
+        self.left > 0
+    }
+
+    /// Takes `elements` for `key`, if there is so much. With the first one that does not fit this
+    /// ends: a smaller one behind it could be the same address without its source ranges.
+    pub(super) fn take(&mut self, key: FrontendKey, elements: usize) -> bool {
+        let rest = self.left.checked_sub(elements);
+        self.left = rest.unwrap_or_default();
+        if rest.is_none() {
+            self.crowded.get_or_insert((key, 0)).1 += 1;
+        }
+        rest.is_some()
+    }
+
+    /// What is said of the frontends for which there was none.
+    pub(super) fn crowded(self) -> Option<String> {
+        let (first, number) = self.crowded?;
+        Some(format!(
+            "{first} and what follows it, {number} uses of addresses and node ports in all, are not \
+             served: a Service may take {MOST_ELEMENTS} elements a family, for its addresses and node \
+             ports with their ports, endpoints and source ranges"
+        ))
+    }
+}
