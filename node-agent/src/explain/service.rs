@@ -1,11 +1,11 @@
 //! One Service, and the frontends of it that somebody asked about. Pure.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use catalog::View;
 use dataplane::{
-    Affinity, Dataplane, Family, Frontend, FrontendKey, ObjectKind, Service, ServiceKey,
+    Affinity, Dataplane, Family, Frontend, FrontendKey, ObjectKind, Protocol, Service, ServiceKey,
     ServiceKind, ServicePort, ServiceRules, TrafficPolicy,
 };
 
@@ -37,8 +37,8 @@ pub(super) fn frontends_of(
     // A Service without rules was told of a moment ago and is about to be compiled.
     let rules = evidence.dataplane.services().get(&service.key);
     let frontends = rules.into_iter().flat_map(|rules| &rules.frontends);
-    let is_meant = |frontend: &Frontend| meant.iter().any(|port| is_of(frontend, port));
-    let keys = frontends.filter(|(_, frontend)| is_meant(frontend));
+    let meant: BTreeSet<PortName<'_>> = meant.into_iter().map(name_of).collect();
+    let keys = frontends.filter(|(_, frontend)| meant.contains(&name_behind(frontend)));
     Ok(keys.map(|(key, _)| *key).collect())
 }
 
@@ -61,9 +61,15 @@ fn is_called(port: &ServicePort, name: &str) -> bool {
     *port.name == *name || numbers.any(|number| number.to_string() == name)
 }
 
-fn is_of(frontend: &Frontend, port: &ServicePort) -> bool {
-    let name = &frontend.service_port;
-    (&name.port, name.protocol) == (&port.name, port.protocol)
+/// What tells the ports of one Service apart.
+type PortName<'a> = (&'a str, Protocol);
+
+fn name_of(port: &ServicePort) -> PortName<'_> {
+    (&port.name, port.protocol)
+}
+
+fn name_behind(frontend: &Frontend) -> PortName<'_> {
+    (&frontend.service_port.port, frontend.service_port.protocol)
 }
 
 /// What there is to say of a Service, with these of its frontends. `None`: nothing of it is known.
@@ -79,6 +85,7 @@ pub(super) fn explain_service(
     let rules = evidence.dataplane.services().get(service);
     let comparisons = compare(rules, whole, evidence);
     let object = &view.service;
+    let keys: BTreeSet<&FrontendKey> = keys.iter().collect();
     let meant: Vec<&(FrontendKey, Arc<Frontend>)> = rules
         .iter()
         .flat_map(|rules| &rules.frontends)
@@ -169,14 +176,15 @@ fn ports_behind(
     families: impl Fn(Family) -> bool,
     evidence: &Evidence<'_>,
 ) -> Vec<PortAnswer> {
-    let of_port = |port| {
-        let frontends = meant.iter().map(|(_, frontend)| &**frontend);
-        frontends.filter(move |frontend| is_of(frontend, port))
-    };
+    let mut by_port: BTreeMap<PortName<'_>, Vec<&Frontend>> = BTreeMap::new();
+    for (_, frontend) in meant {
+        let frontends = by_port.entry(name_behind(frontend)).or_default();
+        frontends.push(frontend);
+    }
     let ports = view.service.ports.iter();
     ports
-        .filter(|port| of_port(port).next().is_some())
-        .map(|port| PortAnswer {
+        .filter_map(|port| Some((port, by_port.get(&name_of(port))?)))
+        .map(|(port, frontends)| PortAnswer {
             name: port.name.to_string(),
             port: format!("{}/{}", port.port, port.protocol),
             node_port: port.node_port.map(|number| number.get()),
@@ -189,7 +197,7 @@ fn ports_behind(
                         &view.service,
                         port,
                         view.endpoints.of(&port.name, port.protocol),
-                        of_port(port),
+                        frontends.iter().copied(),
                         evidence.dataplane.node(),
                     )
                 })
@@ -276,6 +284,7 @@ fn refused(
     evidence: &Evidence<'_>,
 ) -> Vec<String> {
     let mut sentences = Vec::new();
+    let meant: BTreeSet<FrontendKey> = meant.iter().map(|(key, _)| *key).collect();
     for status in evidence.families {
         let family = status.family;
         for quarantined in status.quarantined.iter().filter(|q| q.service == *service) {
@@ -285,8 +294,7 @@ fn refused(
             ));
         }
         for shortcoming in status.shortcomings.iter() {
-            let is_meant = meant.iter().any(|(key, _)| *key == shortcoming.frontend);
-            if is_meant && shortcoming.service == *service {
+            if shortcoming.service == *service && meant.contains(&shortcoming.frontend) {
                 let (field, message) = (shortcoming.field, shortcoming.message);
                 sentences.push(format!("{field}: {message} ({})", shortcoming.frontend));
             }
