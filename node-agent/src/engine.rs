@@ -11,9 +11,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use catalog::{Catalog, Dirty, NodeStanding, Trigger};
 use crds::{ConfigHash, EffectiveConfig};
-use dataplane::{
-    Config, Dataplane, FrontendKey, Node, Rejection, ServiceKey, ServiceRules, compile,
-};
+use dataplane::{Config, Dataplane, Node, Rejection, ServiceKey, ServiceRules, compile};
 use reconciler::{Desired, Stamps};
 
 use crate::node_config::Facts;
@@ -36,7 +34,6 @@ pub(crate) struct Engine {
     /// What the dataplane was compiled with; `None` before it was compiled at all.
     compiled: Option<CompiledWith>,
     rejected: BTreeMap<ServiceKey, Arc<ServiceRules>>,
-    contested: BTreeSet<FrontendKey>,
     /// What could not be honoured, sorted.
     rejections: Arc<[Rejection]>,
     /// Whether some of that is another since the list was made.
@@ -124,7 +121,6 @@ impl Engine {
             dataplane: Dataplane::default(),
             compiled: None,
             rejected: BTreeMap::new(),
-            contested: BTreeSet::new(),
             rejections: Arc::new([]),
             rejections_changed: false,
             endpoints: 0,
@@ -190,6 +186,7 @@ impl Engine {
         let waiting = self.waiting.take()?;
         let start = clock();
         let dirty = self.catalog.take_dirty();
+        let disputes = self.dataplane.disputes().clone();
         let about_node = waiting.everything || dirty.node || dirty.service_cidrs;
         let outdated = match about_node || self.compiled.is_none() {
             true => self.compile_node(),
@@ -204,7 +201,7 @@ impl Engine {
         for key in &services {
             changed |= self.compile_service(key);
         }
-        self.rejections_changed |= dirty.rejections;
+        self.rejections_changed |= dirty.rejections || disputes != *self.dataplane.disputes();
         if std::mem::take(&mut self.rejections_changed) {
             self.rejections = self.list_rejections();
         }

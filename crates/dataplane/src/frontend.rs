@@ -64,15 +64,17 @@ pub struct Frontend {
     pub precedence: Precedence,
 }
 
-/// The sort of address of a frontend.
+/// The sort of address of a frontend. Of Services that claim one address and port the one gets it
+/// whose sort comes first here: the API server gives out cluster IPs, each once; those who run the
+/// cluster write load-balancer IPs; whoever may write a Service writes external IPs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum FrontendKind {
     /// One of `clusterIPs`.
     ClusterIp,
-    /// One of `externalIPs`.
-    ExternalIp,
     /// One of `status.loadBalancer.ingress`.
     LoadBalancerIp,
+    /// One of `externalIPs`.
+    ExternalIp,
     /// A node port.
     NodePort,
 }

@@ -39,7 +39,7 @@ pub use frontend::{
 };
 pub use oracle::{Choice, Origin, Packet, Verdict};
 pub use persistent_map::{Difference, PersistentMap};
-pub use plane::{Claims, Dataplane, Hairpin};
+pub use plane::{Claims, Dataplane, Disputes, Hairpin, Refused, Reserved};
 pub use rejection::{ObjectKind, ObjectName, Rejection};
 pub use service::{
     Affinity, Node, Precedence, Service, ServiceKey, ServiceKind, ServicePort, ServicePortName,

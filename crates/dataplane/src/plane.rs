@@ -1,17 +1,23 @@
 //! The rules of all Services together, keyed by what a packet is addressed to.
 
+mod claims;
+mod disputes;
+mod entitlement;
 mod text;
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 
-use smallvec::{SmallVec, smallvec};
-
 use crate::{
-    Config, Family, Frontend, FrontendKey, Node, PersistentMap, Port, Protocol, ServiceKey,
-    ServiceRules,
+    Config, Family, Frontend, FrontendKey, FrontendKind, Node, PersistentMap, Port, Protocol,
+    ServiceKey, ServiceRules,
 };
+use claims::Claim;
+pub use claims::Claims;
+pub use disputes::Disputes;
+pub use entitlement::{Refused, Reserved};
 
 /// What this node's kernel should do. Cloning costs a few reference counts; changing one Service
 /// costs what that Service has; two of them are compared by skipping what they share.
@@ -23,6 +29,11 @@ pub struct Dataplane {
     frontends: PersistentMap<FrontendKey, Claims<Arc<Frontend>>>,
     cluster_ips: PersistentMap<IpAddr, Claims<()>>,
     hairpins: PersistentMap<Hairpin, NonZeroUsize>,
+    /// Who claims each address beside those that have it as a cluster IP, and as what.
+    claimants: PersistentMap<IpAddr, Claims<FrontendKind>>,
+    disputes: Disputes,
+    /// Where the API server's own Service leads.
+    api_servers: Arc<BTreeSet<IpAddr>>,
 }
 
 /// An endpoint on this node: a packet from it to itself must be masqueraded, or the reply would
@@ -36,13 +47,6 @@ pub struct Hairpin {
     /// The endpoint's port.
     pub port: Port,
 }
-
-/// The Services that ask for the same thing of the kernel, in the order of their names. The first
-/// is the one that gets it: always the same one, whatever order the Services came in.
-///
-/// Nearly always there is one claim, which is kept in place.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Claims<V>(SmallVec<[(ServiceKey, V); 1]>);
 
 // === impl Dataplane ===
 
@@ -67,10 +71,12 @@ impl Dataplane {
     }
 
     /// Replaces node and configuration. The Services stay as they were compiled: whoever changes
-    /// what [`compile`](crate::compile) reads compiles them again.
+    /// what [`compile`](crate::compile) reads compiles them again. Which of them may have an address
+    /// is decided anew.
     pub fn set_node(&mut self, node: Arc<Node>, config: Arc<Config>) {
-        self.node = node;
-        self.config = config;
+        let node = std::mem::replace(&mut self.node, node);
+        let config = std::mem::replace(&mut self.config, config);
+        self.follow_node(&node, &config);
     }
 
     /// Puts `rules` in the place of what their Service asked for before. Rules equal to those that
@@ -99,7 +105,8 @@ impl Dataplane {
         &self.services
     }
 
-    /// What packets can be addressed to. The first claim is the one that is programmed.
+    /// What packets can be addressed to. The first claim is the one that is programmed; claims that
+    /// are [refused](Dataplane::refusal) are not among them.
     pub fn frontends(&self) -> &PersistentMap<FrontendKey, Claims<Arc<Frontend>>> {
         &self.frontends
     }
@@ -131,6 +138,31 @@ impl Dataplane {
         Some(frontend)
     }
 
+    /// The frontends at a destination whose endpoints may go on answering what they answered before:
+    /// that of [`Dataplane::frontend_at`], those that only their names put behind it, and a node port
+    /// that an address comes before.
+    pub fn equals_at(
+        &self,
+        address: IpAddr,
+        protocol: Protocol,
+        port: Port,
+    ) -> impl Iterator<Item = &Arc<Frontend>> {
+        let by_address = FrontendKey::Address {
+            address,
+            protocol,
+            port,
+        };
+        let by_node_port = FrontendKey::NodePort {
+            family: Family::of(address),
+            protocol,
+            port,
+        };
+        let node_port = self.has_node_ports_at(address).then_some(by_node_port);
+        let keys = [Some(by_address), node_port].into_iter().flatten();
+        keys.filter_map(|key| self.frontends.get(&key))
+            .flat_map(|claims| claims.equals().map(|(_, frontend)| frontend))
+    }
+
     /// Whether node ports are open on `address`.
     pub fn has_node_ports_at(&self, address: IpAddr) -> bool {
         let listed = match self.config.node_ports.of(Family::of(address)) {
@@ -145,6 +177,12 @@ impl Dataplane {
         &self.cluster_ips
     }
 
+    /// The claims of Services that are not served, because another comes before them or the address is
+    /// not one to claim.
+    pub fn disputes(&self) -> &Disputes {
+        &self.disputes
+    }
+
     /// Every endpoint of this node that could be sent its own packets, with the number of Services
     /// that send it packets. Nobody has to know which: a thousand Services may share one endpoint.
     pub fn hairpins(&self) -> &PersistentMap<Hairpin, NonZeroUsize> {
@@ -157,15 +195,7 @@ impl Dataplane {
         before: Option<&'a ServiceRules>,
         after: Option<&'a ServiceRules>,
     ) {
-        let frontends = |rules: Option<&ServiceRules>| {
-            rules.map_or_else(Vec::new, |rules| rules.frontends.clone())
-        };
-        replace(
-            &mut self.frontends,
-            service,
-            frontends(before),
-            frontends(after),
-        );
+        let had = self.admitted(before);
         let addresses = |rules: Option<&ServiceRules>| {
             rules.map_or_else(Vec::new, |rules| {
                 rules.cluster_ips.iter().map(|ip| (*ip, ())).collect()
@@ -177,6 +207,9 @@ impl Dataplane {
             addresses(before),
             addresses(after),
         );
+        self.replace_entitlements(service, before, after);
+        let has = self.admitted(after);
+        self.replace_frontends(service, had, has);
         let hairpins = |rules: Option<&'a ServiceRules>| rules.map_or(&[][..], |r| &r.hairpins);
         let (before, after) = (hairpins(before), hairpins(after));
         for gone in before.iter().filter(|h| after.binary_search(h).is_err()) {
@@ -184,6 +217,25 @@ impl Dataplane {
         }
         for new in after.iter().filter(|h| before.binary_search(h).is_err()) {
             self.recount(new, |count| count + 1);
+        }
+    }
+
+    /// Moves the claims of one Service on frontends from `before` to `after`, both sorted by key.
+    fn replace_frontends(
+        &mut self,
+        service: &ServiceKey,
+        before: Vec<(FrontendKey, Arc<Frontend>)>,
+        after: Vec<(FrontendKey, Arc<Frontend>)>,
+    ) {
+        let keys: BTreeSet<FrontendKey> =
+            before.iter().chain(&after).map(|(key, _)| *key).collect();
+        replace(&mut self.frontends, service, before, after);
+        for key in keys {
+            let contested = &mut self.disputes.contested;
+            match self.frontends.get(&key).and_then(Claims::kinds_of_several) {
+                Some(claims) => contested.ensure(key, claims),
+                None => drop(contested.remove(&key)),
+            }
         }
     }
 
@@ -204,7 +256,7 @@ fn replace<K, V>(
     after: Vec<(K, V)>,
 ) where
     K: Clone + Ord + std::hash::Hash,
-    V: Clone + PartialEq,
+    V: Claim + Clone + PartialEq,
 {
     for (key, _) in &before {
         if after.binary_search_by(|(other, _)| other.cmp(key)).is_ok() {
@@ -218,57 +270,10 @@ fn replace<K, V>(
     }
     for (key, value) in after {
         let claims = match map.get(&key) {
-            Some(claims) if claims.of(service) == Some(&value) => continue,
+            Some(claims) if claims.holds(service, &value) => continue,
             Some(claims) => claims.with(service, value),
-            None => Claims(smallvec![(service.clone(), value)]),
+            None => Claims::of_one(service, value),
         };
         map.insert(key, claims);
-    }
-}
-
-// === impl Claims ===
-
-impl<V> Claims<V> {
-    /// The claim that is programmed.
-    pub fn winner(&self) -> (&ServiceKey, &V) {
-        let (service, value) = self.0.first().expect("claims are never empty");
-        (service, value)
-    }
-
-    /// The claims that are not, because another Service has the same address and port.
-    pub fn losers(&self) -> impl Iterator<Item = (&ServiceKey, &V)> {
-        self.0
-            .iter()
-            .skip(1)
-            .map(|(service, value)| (service, value))
-    }
-
-    fn of(&self, service: &ServiceKey) -> Option<&V> {
-        self.0
-            .binary_search_by(|(other, _)| other.cmp(service))
-            .ok()
-            .map(|at| &self.0[at].1)
-    }
-}
-
-impl<V: Clone> Claims<V> {
-    fn with(&self, service: &ServiceKey, value: V) -> Claims<V> {
-        let mut claims = self.0.clone();
-        match claims.binary_search_by(|(other, _)| other.cmp(service)) {
-            Ok(at) => claims[at].1 = value,
-            Err(at) => claims.insert(at, (service.clone(), value)),
-        }
-        Claims(claims)
-    }
-
-    /// The claims of everyone else; `None` when that is nobody.
-    fn without(&self, service: &ServiceKey) -> Option<Claims<V>> {
-        let rest: SmallVec<_> = self
-            .0
-            .iter()
-            .filter(|(other, _)| other != service)
-            .cloned()
-            .collect();
-        (!rest.is_empty()).then_some(Claims(rest))
     }
 }

@@ -3,7 +3,7 @@ mod own_node;
 use super::*;
 
 use catalog::{Change, Event, ObjectKey, object};
-use dataplane::{Family, Protocol};
+use dataplane::{Family, FrontendKey, Protocol};
 use serde_json::json;
 
 /// An engine and the way in.
@@ -230,9 +230,13 @@ fn whoever_does_not_get_an_address_is_named() {
     assert_eq!(claims.winner().0, &ServiceKey::new("shop", "cart"));
     let rejections = story.engine.view().rejections;
     let texts: Vec<String> = rejections.iter().map(ToString::to_string).collect();
-    let expected = "Service shop/till: spec.externalIPs: 198.51.100.1:80/tcp is served for Service \
-                    shop/cart, which has it too";
-    assert_eq!(texts, [expected]);
+    let expected = [
+        "Service shop/cart: spec.externalIPs: Service shop/till claims 198.51.100.1:80/tcp too; it \
+         stays with this Service",
+        "Service shop/till: spec.externalIPs: 198.51.100.1:80/tcp is served for Service shop/cart, \
+         which has it too",
+    ];
+    assert_eq!(texts, expected);
     // It gets the address when the other one lets go of it.
     story.deliver(Event::<object::Service>::Delete(ObjectKey::namespaced(
         "shop", "cart",
@@ -249,7 +253,7 @@ fn the_list_of_rejections_is_made_anew_only_when_it_is_another() {
     story.service("cart", "10.96.0.10");
     assert!(story.compile().is_some());
     let before = story.engine.view().rejections;
-    assert_eq!(before.len(), 1);
+    assert_eq!(before.len(), 2);
     let other = json!({
         "metadata": {"namespace": "shop", "name": "web"},
         "spec": {"clusterIP": "10.96.0.12", "clusterIPs": ["10.96.0.12"], "ports": [{"port": 80}]},
@@ -264,10 +268,33 @@ fn the_list_of_rejections_is_made_anew_only_when_it_is_another() {
     bad["spec"]["externalIPs"] = json!(["not an address"]);
     story.deliver(Event::Apply(decode::<object::Service>(bad)));
     story.compile();
-    assert_eq!(story.engine.view().rejections.len(), 2);
+    assert_eq!(story.engine.view().rejections.len(), 3);
     story.deliver(Event::Apply(decode::<object::Service>(other)));
     story.compile();
     assert_eq!(story.engine.view().rejections, before);
+
+    // Endpoints of those who have a claim in common, and what the node is found to have.
+    let before = story.engine.view().rejections;
+    story.endpoint("cart", "10.0.1.5");
+    assert!(story.compile().is_some());
+    assert!(std::ptr::eq(&*before, &*story.engine.view().rejections));
+    let own = ["192.168.0.1", "198.51.100.1"].map(|text| text.parse().expect("an address"));
+    story.apply(Delivery::Addresses(own.into()));
+    story.compile();
+    let texts: Vec<String> = story
+        .engine
+        .view()
+        .rejections
+        .iter()
+        .map(ToString::to_string)
+        .collect();
+    let refused = |name: &str| {
+        format!(
+            "Service shop/{name}: spec.externalIPs: 198.51.100.1 is not served, for it is an \
+             address of this node: use a node port or a load-balancer IP"
+        )
+    };
+    assert_eq!(texts, ["cart", "till"].map(refused));
 }
 
 #[test]

@@ -132,6 +132,8 @@ pub(crate) struct FrontendAnswer {
     pub(crate) connections: Vec<String>,
     /// The Service that has it instead.
     pub(crate) served_for: Option<String>,
+    /// What the address is, where that is why the Service may not have it.
+    pub(crate) refused: Option<String>,
     /// Its elements; in mode iptables its rules.
     pub(crate) elements: Vec<PieceAnswer>,
     /// The chains that its packets pass and others do not.

@@ -205,6 +205,7 @@ pub(super) fn explain_unclaimed(
         policy: "",
         connections: Vec::new(),
         served_for: None,
+        refused: None,
         elements,
         chains: Vec::new(),
     })

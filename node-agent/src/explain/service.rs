@@ -215,6 +215,7 @@ fn explain_frontend(
 ) -> FrontendAnswer {
     let claims = evidence.dataplane.frontends().get(key);
     let winner = claims.map(|claims| claims.winner().0);
+    let refused = evidence.dataplane.refusal(service, key);
     let served_for = winner.filter(|winner| *winner != service);
     let mut answer = FrontendAnswer {
         address: key.to_string(),
@@ -223,10 +224,11 @@ fn explain_frontend(
         policy: policy(frontend.policy),
         connections: connections::describe(frontend),
         served_for: served_for.map(ToString::to_string),
+        refused: refused.map(|refused| refused.reserved.to_string()),
         elements: Vec::new(),
         chains: Vec::new(),
     };
-    if served_for.is_some() {
+    if served_for.is_some() || refused.is_some() {
         answer.connections.clear();
     } else if let Some(comparison) = comparison {
         answer.elements = comparison.elements(key);

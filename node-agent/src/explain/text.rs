@@ -162,6 +162,10 @@ fn write_frontend<'a>(
     for sentence in &frontend.connections {
         line(f, 4, sentence)?;
     }
+    if let Some(reserved) = &frontend.refused {
+        let text = format!("! not served for this Service: the address {reserved}");
+        return line(f, 4, &text);
+    }
     if let Some(other) = &frontend.served_for {
         let text = format!("! not served for this Service: {other} has it too, and comes first");
         return line(f, 4, &text);

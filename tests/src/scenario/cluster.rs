@@ -61,11 +61,13 @@ impl Cluster {
         &self.dataplane
     }
 
-    /// What is not honoured, a line each: what the catalog says, then what the compiler says.
+    /// What is not honoured, a line each: what the catalog says, then what the compiler says, then
+    /// what the dataplane says of claims.
     pub fn rejections(&self) -> String {
         let services = self.dataplane.services().sorted().into_iter();
         let compiled = services.flat_map(|(_, rules)| &rules.rejections);
-        let all = self.catalog.rejections().chain(compiled);
+        let disputed = self.dataplane.disputes().rejections();
+        let all = self.catalog.rejections().chain(compiled).chain(&disputed);
         all.map(|rejection| format!("{rejection}\n")).collect()
     }
 

@@ -3,18 +3,20 @@
 use std::fmt;
 
 use crate::{
-    Affinity, Dataplane, Frontend, FrontendKey, FrontendKind, ServiceKey, ServiceRules, Target,
-    TrafficPolicy,
+    Affinity, Dataplane, Frontend, FrontendKey, FrontendKind, ServiceRules, Target, TrafficPolicy,
 };
 
 impl fmt::Display for Dataplane {
-    /// Every Service in the order of names, as [`ServiceRules`] print; a frontend that another
-    /// Service has says whose it is. Nothing at all without Services.
+    /// Every Service in the order of names, as [`ServiceRules`] print; a frontend that is not served
+    /// for it says why. Nothing at all without Services.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (service, rules) in self.services().sorted() {
             write_rules(f, rules, |key| {
+                if let Some(refused) = self.refusal(service, key) {
+                    return Some(format!("it {}", refused.reserved));
+                }
                 let (winner, _) = self.frontends().get(key)?.winner();
-                (winner != service).then_some(winner)
+                (winner != service).then(|| format!("{winner} has it"))
             })?;
         }
         Ok(())
@@ -29,16 +31,16 @@ impl fmt::Display for ServiceRules {
     }
 }
 
-fn write_rules<'a>(
+fn write_rules(
     f: &mut fmt::Formatter<'_>,
     rules: &ServiceRules,
-    taken_by: impl Fn(&FrontendKey) -> Option<&'a ServiceKey>,
+    not_served: impl Fn(&FrontendKey) -> Option<String>,
 ) -> fmt::Result {
     writeln!(f, "{}", rules.service)?;
     for (key, frontend) in &rules.frontends {
         write!(f, "  {key}: {frontend}")?;
-        match taken_by(key) {
-            Some(winner) => writeln!(f, ", not served here: {winner} has it")?,
+        match not_served(key) {
+            Some(reason) => writeln!(f, ", not served here: {reason}")?,
             None => writeln!(f)?,
         }
         write_targets(f, frontend)?;

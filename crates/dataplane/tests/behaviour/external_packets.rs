@@ -162,8 +162,8 @@ fn external_ips_are_left_alone_where_they_are_ignored() {
 }
 
 #[test]
-fn an_external_ip_that_is_the_nodes_own_address_is_served() {
-    let service = web().external_ip("192.168.0.1");
+fn a_load_balancer_ip_that_is_the_nodes_own_address_is_served() {
+    let service = web().load_balancer_ip("192.168.0.1");
     assert_packets(
         &one(service, elsewhere(), &mk_config().build()),
         "outside 203.0.113.2 -> 192.168.0.1:80/tcp = 10.0.2.7:8080, 10.0.3.8:8080 masqueraded
@@ -176,7 +176,7 @@ fn an_address_comes_before_a_node_port() {
     let config = mk_config().build();
     let addressed = mk_service("shop/addressed")
         .cluster_ip("10.96.0.20")
-        .external_ip("192.168.0.1")
+        .load_balancer_ip("192.168.0.1")
         .port("http", 30080)
         .build();
     let endpoints = mk_endpoints()

@@ -5,6 +5,7 @@ mod chunks;
 mod claims;
 mod cluster_ip_packets;
 mod compile;
+mod entitlement;
 mod external_packets;
 mod packet_line;
 mod properties;

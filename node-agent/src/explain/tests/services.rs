@@ -122,3 +122,22 @@ fn an_address_that_another_service_has_is_not_served_for_this_one() {
     assert!(text.contains(line), "{text}");
     assert!(!world.answer("shop/a").contains('!'));
 }
+
+#[test]
+fn an_address_that_is_not_one_to_claim_is_not_served_and_says_why() {
+    let endpoints = || {
+        let endpoints = mk_endpoints().tcp("");
+        endpoints.ready("10.0.1.5:80", "node-1").build()
+    };
+    let web = mk_service("shop/web").cluster_ip("10.96.0.1").port("", 80);
+    let thief = mk_service("aaa/thief")
+        .cluster_ip("10.96.0.2")
+        .external_ip("10.96.0.1")
+        .port("", 80)
+        .port("other", 81);
+    let world = World::new(&[(web.build(), endpoints()), (thief.build(), endpoints())]);
+    let text = world.answer("aaa/thief");
+    let line = "! not served for this Service: the address is a cluster IP of Service shop/web";
+    assert!(text.contains(line), "{text}");
+    assert!(!world.answer("shop/web").contains("not served"));
+}

@@ -1,0 +1,128 @@
+//! Services that ask for the same thing, and which of them gets it.
+
+use std::sync::Arc;
+
+use smallvec::{SmallVec, smallvec};
+
+use crate::{Frontend, FrontendKind, ServiceKey};
+
+/// The Services that ask for the same thing of the kernel, in the order in which they get it: by the
+/// sort of address they claim it as, as [`FrontendKind`] is ordered, then by name. The first is the
+/// one that gets it: always the same one, whatever order the Services came in.
+///
+/// Nearly always there is one claim, which is kept in place.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Claims<V>(SmallVec<[(ServiceKey, V); 1]>);
+
+/// What is claimed, as far as it decides who gets it.
+pub(super) trait Claim {
+    /// The sort of address it is claimed as.
+    fn kind(&self) -> FrontendKind;
+}
+
+// === impl Claims ===
+
+impl<V> Claims<V> {
+    /// The claim that is programmed.
+    pub fn winner(&self) -> (&ServiceKey, &V) {
+        let (service, value) = self.0.first().expect("claims are never empty");
+        (service, value)
+    }
+
+    /// The claims that are not, because another Service has the same address and port.
+    pub fn losers(&self) -> impl Iterator<Item = (&ServiceKey, &V)> {
+        self.iter().skip(1)
+    }
+
+    /// All of them, the winner first.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (&ServiceKey, &V)> {
+        self.0.iter().map(|(service, value)| (service, value))
+    }
+
+    pub(super) fn of_one(service: &ServiceKey, value: V) -> Claims<V> {
+        Claims(smallvec![(service.clone(), value)])
+    }
+}
+
+#[expect(private_bounds, reason = "what can be claimed is decided here")]
+impl<V: Claim + Clone + PartialEq> Claims<V> {
+    /// The winner, and those that only their names put behind it.
+    pub fn equals(&self) -> impl Iterator<Item = (&ServiceKey, &V)> {
+        let kind = self.winner().1.kind();
+        self.iter()
+            .take_while(move |(_, value)| value.kind() == kind)
+    }
+
+    /// What `service` claims, if that is among [`Claims::equals`].
+    pub fn equal(&self, service: &ServiceKey) -> Option<&V> {
+        let at = self.find(service, self.winner().1).ok()?;
+        Some(&self.0[at].1)
+    }
+
+    /// Whether `service` claims just this.
+    pub(super) fn holds(&self, service: &ServiceKey, value: &V) -> bool {
+        self.find(service, value)
+            .is_ok_and(|at| self.0[at].1 == *value)
+    }
+
+    /// With this as the one claim of `service`.
+    pub(super) fn with(&self, service: &ServiceKey, value: V) -> Claims<V> {
+        let mut claims = self.without(service).unwrap_or(Claims(SmallVec::new()));
+        let at = claims.find(service, &value).unwrap_or_else(|at| at);
+        claims.0.insert(at, (service.clone(), value));
+        claims
+    }
+
+    /// The claims of everyone else; `None` when that is nobody.
+    pub(super) fn without(&self, service: &ServiceKey) -> Option<Claims<V>> {
+        let others = self.0.iter().filter(|(other, _)| other != service);
+        let others: SmallVec<_> = others.cloned().collect();
+        (!others.is_empty()).then_some(Claims(others))
+    }
+
+    fn find(&self, service: &ServiceKey, value: &V) -> Result<usize, usize> {
+        let wanted = (value.kind(), service);
+        self.0
+            .binary_search_by(|(other, value)| (value.kind(), other).cmp(&wanted))
+    }
+}
+
+impl Claims<Arc<Frontend>> {
+    /// Who claims it as what, where there are several.
+    pub(super) fn kinds_of_several(&self) -> Option<Claims<FrontendKind>> {
+        let kinds = self.0.iter().map(|(service, f)| (service.clone(), f.kind));
+        (self.0.len() > 1).then(|| Claims(kinds.collect()))
+    }
+}
+
+impl Claims<FrontendKind> {
+    /// What `service` claims it as.
+    pub(super) fn kind_of(&self, service: &ServiceKey) -> Option<FrontendKind> {
+        // They are in the order of these first, of which each has few searches to make.
+        let kinds = [FrontendKind::LoadBalancerIp, FrontendKind::ExternalIp];
+        kinds
+            .into_iter()
+            .find(|kind| self.find(service, kind).is_ok())
+    }
+}
+
+// === impl Claim ===
+
+impl Claim for Arc<Frontend> {
+    fn kind(&self) -> FrontendKind {
+        self.kind
+    }
+}
+
+impl Claim for FrontendKind {
+    fn kind(&self) -> FrontendKind {
+        *self
+    }
+}
+
+impl Claim for () {
+    /// Of cluster IPs alone.
+    fn kind(&self) -> FrontendKind {
+        FrontendKind::ClusterIp
+    }
+}

@@ -1,0 +1,141 @@
+//! Claims that are not served, and what to tell about them. Pure.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use super::{Claims, Refused};
+use crate::{
+    FrontendKey, FrontendKind, ObjectKind, ObjectName, PersistentMap, Rejection, ServiceKey,
+};
+
+/// The claims of Services that are not served, because the address is somebody else's. Two of them
+/// are compared by skipping what they share.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Disputes {
+    /// Claims on addresses that the Service may not have, whatever the port.
+    pub(super) refused: PersistentMap<(IpAddr, ServiceKey), Refused>,
+    /// What more than one Service claims that may.
+    pub(super) contested: PersistentMap<FrontendKey, Claims<FrontendKind>>,
+}
+
+/// What is in dispute.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Place {
+    Address(IpAddr),
+    Frontend(FrontendKey),
+}
+
+/// All that is told of one Service: the first thing in words, of the others the number. One Service
+/// may have ten thousand claims, and ten thousand Services may claim what one has.
+struct Line<T> {
+    first: T,
+    more: usize,
+}
+
+type Lines<T> = BTreeMap<ServiceKey, Line<T>>;
+
+// === impl Disputes ===
+
+impl Disputes {
+    /// What to tell: a line for each Service that is refused an address, one for each that another
+    /// has come before, and one for each whose address others claim. Costs what is in dispute.
+    pub fn rejections(&self) -> Vec<Rejection> {
+        let mut refused = Lines::new();
+        let mut behind = Lines::new();
+        let mut claimed = Lines::new();
+        for ((address, claimant), claim) in self.refused.iter() {
+            add(&mut refused, claimant, (*address, claim));
+            if let Some((owner, kind)) = claim.reserved.owner() {
+                add(
+                    &mut claimed,
+                    owner,
+                    (kind, Place::Address(*address), claimant),
+                );
+            }
+        }
+        for (key, claims) in self.contested.iter() {
+            let (winner, kind) = claims.winner();
+            for (loser, lost) in claims.losers() {
+                add(&mut behind, loser, (*key, *lost, winner));
+                add(&mut claimed, winner, (*kind, Place::Frontend(*key), loser));
+            }
+        }
+        let refused = refused.into_iter().map(|(service, line)| {
+            let (address, Refused { kind, reserved }) = line.first;
+            let remedy = reserved.remedy();
+            let message = format!("{address} is not served, for it {reserved}: {remedy}");
+            rejection(
+                &service,
+                *kind,
+                &message,
+                line.more,
+                "of its addresses are refused",
+            )
+        });
+        let behind = behind.into_iter().map(|(service, line)| {
+            let (key, kind, winner) = line.first;
+            let message = format!("{key} is served for Service {winner}, which has it too");
+            rejection(&service, kind, &message, line.more, "are served for others")
+        });
+        let claimed = claimed.into_iter().map(|(service, line)| {
+            let (kind, place, claimant) = line.first;
+            let message =
+                format!("Service {claimant} claims {place} too; it stays with this Service");
+            rejection(
+                &service,
+                kind,
+                &message,
+                line.more,
+                "such claims come to nothing",
+            )
+        });
+        refused.chain(behind).chain(claimed).collect()
+    }
+}
+
+fn add<T: Ord>(lines: &mut Lines<T>, service: &ServiceKey, told: T) {
+    match lines.get_mut(service) {
+        Some(line) => {
+            line.more += 1;
+            if told < line.first {
+                line.first = told;
+            }
+        }
+        None => {
+            let (first, more) = (told, 0);
+            lines.insert(service.clone(), Line { first, more });
+        }
+    }
+}
+
+fn rejection(
+    service: &ServiceKey,
+    kind: FrontendKind,
+    message: &str,
+    more: usize,
+    are: &str,
+) -> Rejection {
+    Rejection {
+        object: ObjectName {
+            kind: ObjectKind::Service,
+            namespace: Arc::clone(&service.namespace),
+            name: Arc::clone(&service.name),
+        },
+        field: kind.field().to_owned(),
+        message: match more {
+            0 => message.to_owned(),
+            more => format!("{message}; {more} more {are}"),
+        },
+    }
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Place::Address(address) => address.fmt(f),
+            Place::Frontend(key) => key.fmt(f),
+        }
+    }
+}

@@ -1,0 +1,284 @@
+//! Which Services may have an address at all, whatever the port. Pure.
+//!
+//! Ports are settled by the order of claims. But an address that is given to one Service must not
+//! be opened by another one at a port that the first leaves free, and some addresses are no
+//! Service's to name.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use ipnet::IpNet;
+
+use super::{Dataplane, replace};
+use crate::{Config, Frontend, FrontendKey, FrontendKind, Node, ServiceKey, ServiceRules};
+
+/// A claim on an address of which no port is served.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Refused {
+    /// What the Service claims the address as.
+    pub kind: FrontendKind,
+    /// Why it does not get it.
+    pub reserved: Reserved,
+}
+
+/// For what an address is reserved, so that a claim on it is refused. The reason that comes first
+/// here is the one that is given.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Reserved {
+    /// It is a cluster IP of this Service, of whatever namespace.
+    ClusterIp(ServiceKey),
+    /// It is an endpoint of the API server's own Service.
+    ApiServer,
+    /// It is one of this node's own addresses.
+    Node,
+    /// It is inside this range of cluster IPs.
+    ServiceRange(IpNet),
+    /// It is a load-balancer IP of this Service, and of none in the claimant's namespace.
+    LoadBalancerIp(ServiceKey),
+}
+
+// === impl Dataplane ===
+
+impl Dataplane {
+    /// Why `service` does not get the address of `key`, if it is refused that.
+    pub fn refusal(&self, service: &ServiceKey, key: &FrontendKey) -> Option<&Refused> {
+        let refused = &self.disputes.refused;
+        match key {
+            // Most nodes refuse nothing.
+            _ if refused.is_empty() => None,
+            FrontendKey::Address { address, .. } => refused.get(&(*address, service.clone())),
+            FrontendKey::NodePort { .. } => None,
+        }
+    }
+
+    /// The frontends of `rules` whose addresses the Service may have.
+    pub(super) fn admitted(
+        &self,
+        rules: Option<&ServiceRules>,
+    ) -> Vec<(FrontendKey, Arc<Frontend>)> {
+        let Some(rules) = rules else {
+            return Vec::new();
+        };
+        let frontends = rules.frontends.iter();
+        frontends
+            .filter(|(key, _)| self.refusal(&rules.service, key).is_none())
+            .cloned()
+            .collect()
+    }
+
+    /// Makes the claims of one Service on addresses those of `after`; those of others that this
+    /// entitles to an address, or deprives of it, get or lose their frontends. The cluster IPs have
+    /// been replaced. Costs what differs, and of an address that is not any more whose it was, the
+    /// claims on it.
+    pub(super) fn replace_entitlements(
+        &mut self,
+        service: &ServiceKey,
+        before: Option<&ServiceRules>,
+        after: Option<&ServiceRules>,
+    ) {
+        let [old, new] = [before, after].map(|rules| rules.map_or_else(Vec::new, claimed));
+        let decides = |rules: Option<&ServiceRules>, claimed: &[(IpAddr, FrontendKind)]| {
+            let given = rules.map_or(&[][..], |rules| &rules.cluster_ips).iter();
+            let balancers = claimed.iter();
+            let balancers = balancers.filter(|(_, kind)| *kind == FrontendKind::LoadBalancerIp);
+            given
+                .chain(balancers.map(|(address, _)| address))
+                .copied()
+                .collect::<BTreeSet<IpAddr>>()
+        };
+        let (old_says, new_says) = (decides(before, &old), decides(after, &new));
+        let mut decided: BTreeSet<IpAddr> =
+            old_says.symmetric_difference(&new_says).copied().collect();
+        if is_api_server(service) {
+            let endpoints = Arc::new(after.map(endpoint_addresses).unwrap_or_default());
+            let before = std::mem::replace(&mut self.api_servers, Arc::clone(&endpoints));
+            decided.extend(before.symmetric_difference(&endpoints));
+        }
+        let own: BTreeSet<IpAddr> = old
+            .iter()
+            .chain(&new)
+            .map(|(address, _)| *address)
+            .collect();
+        replace(&mut self.claimants, service, old, new);
+        for address in own {
+            self.judge(service, address);
+        }
+        for address in decided {
+            self.judge_others(address, Some(service));
+        }
+    }
+
+    /// Judges claims anew after node and configuration were others. Costs the addresses that are
+    /// new to the node or gone from it; all claims on addresses where the ranges are others.
+    pub(super) fn follow_node(&mut self, node: &Arc<Node>, config: &Arc<Config>) {
+        let mut decided = BTreeSet::new();
+        if !Arc::ptr_eq(node, &self.node) {
+            let (before, after) = (&node.local_addresses, &self.node.local_addresses);
+            decided.extend(before.symmetric_difference(after).copied());
+        }
+        if config.service_cidrs != self.config.service_cidrs {
+            decided.extend(self.claimants.iter().map(|(address, _)| *address));
+        }
+        for address in decided {
+            self.judge_others(address, None);
+        }
+    }
+
+    /// Judges the claims on `address` anew, but for those of `except`.
+    fn judge_others(&mut self, address: IpAddr, except: Option<&ServiceKey>) {
+        let Some(claimants) = self.claimants.get(&address).cloned() else {
+            return;
+        };
+        let others = claimants.iter().map(|(service, _)| service);
+        for service in others.filter(|service| Some(*service) != except) {
+            let (was_refused, is_refused) = self.judge(service, address);
+            if was_refused == is_refused {
+                continue;
+            }
+            let Some(rules) = self.services.get(service) else {
+                continue;
+            };
+            let frontends = at(rules, address).to_vec();
+            let (before, after) = match is_refused {
+                true => (frontends, Vec::new()),
+                false => (Vec::new(), frontends),
+            };
+            self.replace_frontends(service, before, after);
+        }
+    }
+
+    /// Takes note of whether `service` may have `address`. Returns whether it was refused that, and
+    /// whether it is.
+    fn judge(&mut self, service: &ServiceKey, address: IpAddr) -> (bool, bool) {
+        let refused = self.decide(service, address);
+        let (key, is_refused) = ((address, service.clone()), refused.is_some());
+        let known = &mut self.disputes.refused;
+        let was_refused = match refused {
+            Some(refused) if known.get(&key) == Some(&refused) => true,
+            Some(refused) => known.insert(key, refused).is_some(),
+            None => known.remove(&key).is_some(),
+        };
+        (was_refused, is_refused)
+    }
+
+    fn decide(&self, service: &ServiceKey, address: IpAddr) -> Option<Refused> {
+        let claimants = self.claimants.get(&address)?;
+        let kind = claimants.kind_of(service)?;
+        let reserved = match self.cluster_ips.get(&address) {
+            // A Service claims an address as one thing: this one does not have it as a cluster IP.
+            Some(owners) => Some(Reserved::ClusterIp(owners.winner().0.clone())),
+            None if kind == FrontendKind::ExternalIp => self.decide_external(service, address),
+            None => None,
+        }?;
+        Some(Refused { kind, reserved })
+    }
+
+    /// Load-balancer IPs are written by those who run the cluster, and can be the node's: k3s gives
+    /// Services the addresses of nodes. External IPs can be written by whoever may write a Service.
+    fn decide_external(&self, service: &ServiceKey, address: IpAddr) -> Option<Reserved> {
+        if self.api_servers.contains(&address) && !is_api_server(service) {
+            return Some(Reserved::ApiServer);
+        }
+        if self.node.local_addresses.contains(&address) {
+            return Some(Reserved::Node);
+        }
+        let mut ranges = self.config.service_cidrs.iter();
+        if let Some(range) = ranges.find(|range| range.contains(&address)) {
+            return Some(Reserved::ServiceRange(*range));
+        }
+        let claimants = self.claimants.get(&address)?;
+        let balanced = claimants.iter();
+        let mut balanced = balanced.take_while(|(_, kind)| **kind == FrontendKind::LoadBalancerIp);
+        let (first, _) = balanced.next()?;
+        let mut owners = std::iter::once(first).chain(balanced.map(|(owner, _)| owner));
+        let shares = owners.any(|owner| owner.namespace == service.namespace);
+        (!shares).then(|| Reserved::LoadBalancerIp(first.clone()))
+    }
+}
+
+/// Whether this is the Service by which pods reach the API server. Its name is fixed.
+fn is_api_server(service: &ServiceKey) -> bool {
+    (&*service.namespace, &*service.name) == ("default", "kubernetes")
+}
+
+/// The addresses that a Service claims beside its cluster IPs, sorted, each once: the rules are
+/// sorted by address, and of one address all ports are of one sort.
+fn claimed(rules: &ServiceRules) -> Vec<(IpAddr, FrontendKind)> {
+    let mut claimed: Vec<(IpAddr, FrontendKind)> = Vec::new();
+    for (key, frontend) in &rules.frontends {
+        let FrontendKey::Address { address, .. } = key else {
+            continue;
+        };
+        let is_known = claimed.last().is_some_and(|(last, _)| last == address);
+        if frontend.kind != FrontendKind::ClusterIp && !is_known {
+            claimed.push((*address, frontend.kind));
+        }
+    }
+    claimed
+}
+
+/// The frontends of a Service at one address.
+fn at(rules: &ServiceRules, address: IpAddr) -> &[(FrontendKey, Arc<Frontend>)] {
+    let of = |key: &FrontendKey| match key {
+        FrontendKey::Address { address, .. } => Some(*address),
+        // Behind all addresses.
+        FrontendKey::NodePort { .. } => None,
+    };
+    let frontends = &rules.frontends;
+    let start = frontends.partition_point(|(key, _)| of(key).is_some_and(|other| other < address));
+    let length = frontends[start..].partition_point(|(key, _)| of(key) == Some(address));
+    &frontends[start..start + length]
+}
+
+fn endpoint_addresses(rules: &ServiceRules) -> BTreeSet<IpAddr> {
+    let frontends = rules.frontends.iter();
+    let targets = frontends.flat_map(|(_, f)| f.serving.iter().chain(&*f.cluster).chain(&*f.local));
+    targets.map(|target| target.address).collect()
+}
+
+// === impl Reserved ===
+
+impl Reserved {
+    /// The Service whose address it is, where it is one's, and as what it has it.
+    pub fn owner(&self) -> Option<(&ServiceKey, FrontendKind)> {
+        match self {
+            Reserved::ClusterIp(owner) => Some((owner, FrontendKind::ClusterIp)),
+            Reserved::LoadBalancerIp(owner) => Some((owner, FrontendKind::LoadBalancerIp)),
+            Reserved::ApiServer | Reserved::Node | Reserved::ServiceRange(_) => None,
+        }
+    }
+
+    /// What whoever wrote the claim can do instead.
+    pub fn remedy(&self) -> &'static str {
+        match self {
+            Reserved::ClusterIp(_) | Reserved::ApiServer => "name another address",
+            Reserved::Node => "use a node port or a load-balancer IP",
+            Reserved::ServiceRange(_) => "name an address outside of it",
+            Reserved::LoadBalancerIp(_) => {
+                "name another address, or have the load balancer's controller share this one"
+            }
+        }
+    }
+}
+
+impl fmt::Display for Reserved {
+    /// What the address is: goes on a sentence that begins with it.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Reserved::ClusterIp(owner) => write!(f, "is a cluster IP of Service {owner}"),
+            Reserved::ApiServer => f.write_str("is an address of the API server"),
+            Reserved::Node => f.write_str("is an address of this node"),
+            Reserved::ServiceRange(range) => {
+                write!(f, "is inside {range}, where cluster IPs come from")
+            }
+            Reserved::LoadBalancerIp(owner) => {
+                write!(
+                    f,
+                    "is a load-balancer IP of Service {owner} in another namespace"
+                )
+            }
+        }
+    }
+}
