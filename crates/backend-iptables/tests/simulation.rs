@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use backend::{Backend, Rendered};
 use backend_iptables::{Iptables, Rules, simulate};
-use dataplane::{Dataplane, Family, Packet};
+use dataplane::{Dataplane, Family, Packet, Verdict};
 use proptest::prelude::*;
-use testkit::{Cluster, clusters, packets};
+use testkit::{Cluster, clusters, clusters_with_tenants, laws, packets};
 use xtables::Variant;
 
 fn questions() -> impl Strategy<Value = (Cluster, Vec<Packet>)> {
@@ -78,5 +78,28 @@ proptest! {
             let rules = backend.render(&whole, &rendered);
             prop_assert_eq!(rules.to_string(), render(family, &whole).to_string());
         }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(150))]
+
+    #[test]
+    fn honest_verdicts_do_not_depend_on_tenants(
+        (cluster, tenants, packets) in clusters_with_tenants().prop_flat_map(|(cluster, tenants)| {
+            let packets = proptest::collection::vec(packets(&cluster), 1..40);
+            (Just(cluster), Just(tenants), packets)
+        }),
+        seed: u64,
+    ) {
+        let judge = |dataplane: &Dataplane, packets: &[Packet]| -> Vec<Verdict> {
+            let rules = Family::ALL.map(|family| render(family, dataplane));
+            let verdict = |packet: &Packet| match Family::of(packet.destination) {
+                Family::Ipv4 => simulate(&rules[0], &cluster.node, packet),
+                Family::Ipv6 => simulate(&rules[1], &cluster.node, packet),
+            };
+            packets.iter().map(verdict).collect()
+        };
+        laws::honest_verdicts_do_not_depend_on_tenants(&cluster, &tenants, &packets, seed, judge);
     }
 }

@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use backend::{Backend, Rendered};
 use backend_nftables::{Nftables, Table, simulate};
-use dataplane::{Dataplane, Family, Packet};
+use dataplane::{Dataplane, Family, Packet, Verdict};
 use proptest::prelude::*;
-use testkit::{Cluster, clusters, packets};
+use testkit::{Cluster, clusters, clusters_with_tenants, laws, packets};
 
 fn questions() -> impl Strategy<Value = (Cluster, Vec<Packet>)> {
     clusters().prop_flat_map(|cluster| {
@@ -86,5 +86,28 @@ proptest! {
             prop_assert!(backend.diff(&wanted, &wanted).transactions().is_empty());
             prop_assert_eq!(kernel.canonical(family), render(family, &other).canonical(family));
         }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(150))]
+
+    #[test]
+    fn honest_verdicts_do_not_depend_on_tenants(
+        (cluster, tenants, packets) in clusters_with_tenants().prop_flat_map(|(cluster, tenants)| {
+            let packets = proptest::collection::vec(packets(&cluster), 1..40);
+            (Just(cluster), Just(tenants), packets)
+        }),
+        seed: u64,
+    ) {
+        let judge = |dataplane: &Dataplane, packets: &[Packet]| -> Vec<Verdict> {
+            let rules = Family::ALL.map(|family| render(family, dataplane));
+            let verdict = |packet: &Packet| match Family::of(packet.destination) {
+                Family::Ipv4 => simulate(&rules[0], &cluster.node, packet),
+                Family::Ipv6 => simulate(&rules[1], &cluster.node, packet),
+            };
+            packets.iter().map(verdict).collect()
+        };
+        laws::honest_verdicts_do_not_depend_on_tenants(&cluster, &tenants, &packets, seed, judge);
     }
 }

@@ -5,6 +5,7 @@
 //! law and panics with what broke it.
 
 mod faults;
+mod isolation;
 mod purity;
 
 use std::collections::BTreeSet;
@@ -14,6 +15,7 @@ use backend::{Backend, Change, Rendered};
 use dataplane::{Dataplane, FrontendKey, Target};
 
 pub use faults::{converges_under_faults, never_half_serves};
+pub use isolation::honest_verdicts_do_not_depend_on_tenants;
 pub use purity::{render_depends_on_content_only, render_from_anything_is_the_same};
 
 /// A backend as the laws see it.

@@ -1,5 +1,5 @@
 //! What tests of every crate share: one address plan, builders for the objects of the model,
-//! generators of whole clusters, of what becomes of them and of packets within them, a backend over
+//! generators of whole clusters, of hostile tenants beside them, of what becomes of them and of packets within them, a backend over
 //! a kernel that lives in the test, faults for any backend, the laws that every backend obeys, and
 //! damaged input for parsers.
 //!
@@ -35,6 +35,7 @@ mod generate_cluster;
 mod generate_endpoints;
 mod generate_history;
 mod generate_packet;
+mod generate_tenant;
 pub mod laws;
 mod seeded;
 
@@ -49,6 +50,7 @@ pub use faulty_backend::{Call, Fate, Faulty};
 pub use generate_cluster::{Cluster, clusters};
 pub use generate_history::histories;
 pub use generate_packet::packets;
+pub use generate_tenant::clusters_with_tenants;
 pub use seeded::Seeded;
 
 use dataplane::Port;

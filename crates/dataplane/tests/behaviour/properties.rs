@@ -9,7 +9,7 @@ use dataplane::{
 };
 use proptest::prelude::*;
 use proptest::sample::Index;
-use testkit::{Cluster, clusters, packets};
+use testkit::{Cluster, clusters, clusters_with_tenants, laws, packets};
 
 use crate::dataplane_of;
 use crate::packet_line::parse_packet;
@@ -48,6 +48,7 @@ fn assert_same(one: &Dataplane, other: &Dataplane) {
     assert_eq!(one.frontends(), other.frontends());
     assert_eq!(one.cluster_ips(), other.cluster_ips());
     assert_eq!(one.hairpins(), other.hairpins());
+    assert_eq!(one.disputes(), other.disputes());
     assert_eq!(one.to_string(), other.to_string());
 }
 
@@ -144,9 +145,13 @@ proptest! {
             (Just(cluster), Just(services).prop_shuffle())
         }),
         past in clusters(),
+        node_first: bool,
     ) {
         let wanted = cluster.compile();
-        let mut dataplane = dataplane_of(&cluster.node, &cluster.config, &past.services);
+        let mut dataplane = dataplane_of(&past.node, &past.config, &past.services);
+        if node_first {
+            dataplane.set_node(Arc::clone(&cluster.node), Arc::clone(&cluster.config));
+        }
         for (service, endpoints) in shuffled {
             let rules = compile(&service, &endpoints, &cluster.node, &cluster.config);
             dataplane.set(Arc::new(rules));
@@ -156,6 +161,43 @@ proptest! {
                 prop_assert!(dataplane.remove(&service.key));
             }
         }
+        dataplane.set_node(Arc::clone(&cluster.node), Arc::clone(&cluster.config));
         assert_same(&dataplane, &wanted);
+    }
+
+    #[test]
+    fn honest_verdicts_do_not_depend_on_tenants(
+        (cluster, tenants, packets) in clusters_with_tenants().prop_flat_map(|(cluster, tenants)| {
+            let packets = proptest::collection::vec(packets(&cluster), 1..40);
+            (Just(cluster), Just(tenants), packets)
+        }),
+        seed: u64,
+    ) {
+        let judge = |dataplane: &Dataplane, packets: &[dataplane::Packet]| -> Vec<Verdict> {
+            packets.iter().map(|packet| dataplane.verdict(packet)).collect()
+        };
+        laws::honest_verdicts_do_not_depend_on_tenants(&cluster, &tenants, &packets, seed, judge);
+    }
+
+    /// The same with other addresses known of the node, and other ranges.
+    #[test]
+    fn what_tenants_claim_does_not_depend_on_history(
+        (cluster, tenants) in clusters_with_tenants(), past in clusters(), seed: u64,
+    ) {
+        let mut services = [&cluster.services[..], &tenants].concat();
+        let wanted = dataplane_of(&cluster.node, &cluster.config, &services);
+        testkit::Seeded::new(seed).shuffle(&mut services);
+        let mut dataplane = dataplane_of(&past.node, &past.config, &[]);
+        for (service, endpoints) in services {
+            let rules = compile(&service, &endpoints, &cluster.node, &cluster.config);
+            dataplane.set(Arc::new(rules));
+        }
+        dataplane.set_node(Arc::clone(&cluster.node), Arc::clone(&cluster.config));
+        assert_same(&dataplane, &wanted);
+        prop_assert_eq!(dataplane.disputes().rejections(), wanted.disputes().rejections());
+        for (service, _) in &tenants {
+            dataplane.remove(&service.key);
+        }
+        assert_same(&dataplane, &cluster.compile());
     }
 }

@@ -6,13 +6,15 @@ use std::collections::BTreeSet;
 use backend::{
     Asked, Backend, Change, CommitError, Drift, ObserveError, Receipt, Rendered, Shortcoming,
 };
-use dataplane::{ChunkSize, Config, Dataplane, Family, FrontendKey, ServiceKey, Target, compile};
+use dataplane::{
+    ChunkSize, Config, Dataplane, Family, FrontendKey, ServiceKey, Target, Verdict, compile,
+};
 use proptest::prelude::*;
 
 use super::Subject;
 use crate::{
-    FakeBackend, FakeChange, FakeKernel, FakeOperation, FakeRules, histories, laws, mk_config,
-    mk_endpoints, mk_node, mk_service,
+    Cluster, FakeBackend, FakeChange, FakeKernel, FakeOperation, FakeRules, histories, laws,
+    mk_config, mk_endpoints, mk_node, mk_service,
 };
 
 struct Fake(Family);
@@ -268,4 +270,40 @@ fn a_fake_change_says_how_much_it_writes() {
     let rules = FakeRules::render(&short_history()[1], Family::Ipv4);
     let size = FakeRules::default().diff(&rules).size();
     assert_eq!((size.elements, size.objects), (3, 1), "{rules}");
+}
+
+#[test]
+#[should_panic(expected = "left is what happens beside tenants")]
+fn a_tenant_that_changes_a_verdict_is_caught() {
+    let web = mk_service("shop/web").cluster_ip("10.96.0.10").port("", 80);
+    let thief = mk_service("aaa/thief")
+        .cluster_ip("10.96.0.11")
+        .port("", 80);
+    let endpoints = mk_endpoints().tcp("").ready("10.0.1.5:8080", "node-1");
+    let cluster = Cluster {
+        node: mk_node(1).build(),
+        config: mk_config().build(),
+        services: vec![(web.build(), endpoints.build())],
+    };
+    let tenants = [(thief.build(), mk_endpoints().build())];
+    let packet = dataplane::Packet {
+        origin: dataplane::Origin::Node,
+        source: [192, 168, 0, 1].into(),
+        destination: [10, 96, 0, 10].into(),
+        protocol: dataplane::Protocol::Tcp,
+        port: crate::port(80),
+    };
+    laws::honest_verdicts_do_not_depend_on_tenants(
+        &cluster,
+        &tenants,
+        &[packet],
+        1,
+        |dataplane, packets| {
+            let ask = |packet| match dataplane.services().len() {
+                1 => dataplane.verdict(packet),
+                _ => Verdict::Drop,
+            };
+            packets.iter().map(ask).collect()
+        },
+    );
 }

@@ -1,0 +1,143 @@
+//! Tenants who claim what belongs to others.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+
+use dataplane::{
+    Affinity, EndpointPort, Endpoints, Family, Port, Precedence, Protocol, Service, ServiceKey,
+    ServiceKind, ServicePort, TrafficPolicy,
+};
+use proptest::collection::vec;
+use proptest::option;
+use proptest::prelude::*;
+use proptest::sample::{select, subsequence};
+
+use crate::generate_endpoints::endpoint_list;
+use crate::{Cluster, address_plan as plan, clusters, port};
+
+/// The first number of the tenants' own cluster IPs, beyond those of the rest.
+const FIRST_CLUSTER_IP: u8 = 101;
+
+/// A cluster, and beside it Services of hostile tenants, in namespaces sorted before and after all
+/// others. They claim every address of the cluster's Services and of the node as external IPs, and
+/// what no load balancer was given as load-balancer IPs; at ports that are taken, also by node
+/// ports, and at others; with endpoints of their own, with those of the Services they are after,
+/// and with none. What the API server gives out only once they have for themselves: cluster IPs and
+/// node ports.
+pub fn clusters_with_tenants() -> impl Strategy<Value = (Cluster, Vec<(Service, Endpoints)>)> {
+    clusters().prop_flat_map(|cluster| {
+        let tenants = vec(services(&cluster), 1..5);
+        (Just(cluster), tenants).prop_map(|(cluster, tenants)| {
+            let tenants = tenants.into_iter().zip(0..);
+            let tenants =
+                tenants.map(|((service, endpoints), n)| (numbered(service, n), endpoints));
+            (cluster, tenants.collect())
+        })
+    })
+}
+
+fn services(cluster: &Cluster) -> impl Strategy<Value = (Service, Endpoints)> + use<> {
+    let honest = || cluster.services.iter().map(|(service, _)| service);
+    let cluster_ips: BTreeSet<IpAddr> = honest()
+        .flat_map(|service| Family::ALL.map(|family| service.cluster_ip(family)))
+        .flatten()
+        .collect();
+    let balanced: BTreeSet<IpAddr> = honest()
+        .flat_map(|service| &service.load_balancer_ips)
+        .copied()
+        .collect();
+    let external = honest().flat_map(|service| &service.external_ips).copied();
+    let targets: BTreeSet<IpAddr> = cluster_ips
+        .iter()
+        .chain(&balanced)
+        .chain(&cluster.node.local_addresses)
+        .copied()
+        .chain(external.clone())
+        .chain(Family::ALL.map(|family| plan::cluster_ip(250, family)))
+        .collect();
+    let given: BTreeSet<IpAddr> = cluster_ips
+        .iter()
+        .copied()
+        .chain(external)
+        .chain(Family::ALL.map(|family| plan::load_balancer_ip(9, family)))
+        .filter(|address| !balanced.contains(address))
+        .filter(|address| !cluster.node.local_addresses.contains(address))
+        .collect();
+    let ports = honest().flat_map(|service| &service.ports);
+    let numbers = ports.flat_map(|port| [Some(port.port), port.node_port]);
+    let mut numbers: BTreeSet<Port> = numbers.flatten().collect();
+    numbers.extend([53, 999].map(port));
+    let mut lists: Vec<Vec<dataplane::Endpoint>> = cluster
+        .services
+        .iter()
+        .flat_map(|(_, endpoints)| endpoints.by_port.values().cloned())
+        .collect();
+    lists.push(Vec::new());
+    let endpoints = prop_oneof![1 => select(lists), 1 => endpoint_list(), 1 => Just(Vec::new())];
+    let port = (
+        select(Protocol::ALL.to_vec()),
+        select(numbers.into_iter().collect::<Vec<_>>()),
+        option::of(select(vec![port(31000), port(31001)])),
+        endpoints,
+    );
+    let policy = || select(vec![TrafficPolicy::Cluster, TrafficPolicy::Local]);
+    (
+        select(vec!["aaa", "zzz"]),
+        some_of(targets),
+        some_of(given),
+        (policy(), policy()),
+        vec(port, 1..5),
+        select(vec![Precedence::First, Precedence::Ordinary]),
+    )
+        .prop_map(
+            |(namespace, external, balanced, policies, ports, precedence)| {
+                let mut endpoints = Endpoints::default();
+                let mut own = Vec::new();
+                for (number, (protocol, port, node_port, list)) in ports.into_iter().enumerate() {
+                    let name = format!("port-{number}").into();
+                    own.push(ServicePort {
+                        name: std::sync::Arc::clone(&name),
+                        protocol,
+                        port,
+                        node_port,
+                    });
+                    endpoints
+                        .by_port
+                        .insert(EndpointPort { name, protocol }, list);
+                }
+                let service = Service {
+                    key: ServiceKey::new(namespace, ""),
+                    kind: ServiceKind::LoadBalancer,
+                    cluster_ipv4: None,
+                    cluster_ipv6: None,
+                    external_ips: external,
+                    load_balancer_ips: balanced,
+                    source_ranges: Vec::new(),
+                    affinity: Affinity::None,
+                    internal_policy: policies.0,
+                    external_policy: policies.1,
+                    health_check_node_port: None,
+                    ports: own,
+                    precedence,
+                };
+                (service, endpoints)
+            },
+        )
+}
+
+fn some_of(addresses: BTreeSet<IpAddr>) -> impl Strategy<Value = Vec<IpAddr>> {
+    let addresses: Vec<IpAddr> = addresses.into_iter().collect();
+    let most = addresses.len();
+    subsequence(addresses, 0..=most)
+}
+
+fn numbered(mut service: Service, number: u8) -> Service {
+    service.key = ServiceKey::new(service.key.namespace, format!("tenant-{number}"));
+    for family in Family::ALL {
+        match plan::cluster_ip(FIRST_CLUSTER_IP + number, family) {
+            IpAddr::V4(address) => service.cluster_ipv4 = Some(address),
+            IpAddr::V6(address) => service.cluster_ipv6 = Some(address),
+        }
+    }
+    service
+}
