@@ -154,14 +154,21 @@ impl Doubts {
 
 /// Whether a flow that agreed with `before` can disagree with `after`.
 fn makes_stale(before: Option<&Frontends>, after: Option<&Frontends>) -> bool {
-    let serving = |claims: Option<&Frontends>| claims.map(|c| Arc::clone(&c.winner().1.serving));
-    match (serving(before), serving(after)) {
-        // While there were no endpoints, or no frontend, packets may have gone past us, and would
-        // go on to do so (kubernetes#48370).
-        (Some(before), Some(after)) if before.is_empty() => !after.is_empty(),
-        (Some(before), Some(after)) => before
-            .iter()
-            .any(|target| after.binary_search(target).is_err()),
+    match (before, after) {
+        (Some(before), Some(after)) => {
+            let serves = |claims: &Frontends| !claims.winner().1.serving.is_empty();
+            // While there were no endpoints, or no frontend, packets may have gone past us, and
+            // would go on to do so (kubernetes#48370).
+            if !serves(before) && serves(after) {
+                return true;
+            }
+            before.equals().any(|(service, old)| {
+                let new = after.equal(service);
+                let new = new.map_or(&[][..], |new| &new.serving);
+                let mut answering = old.serving.iter();
+                answering.any(|target| new.binary_search(target).is_err())
+            })
+        }
         (None, Some(_)) | (Some(_), None) => true,
         (None, None) => false,
     }

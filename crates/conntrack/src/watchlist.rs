@@ -48,7 +48,8 @@ impl Watchlist {
     /// Whether the kernel is to forget `flow`.
     ///
     /// It is when it was addressed to a frontend of ours and is answered by none of the endpoints
-    /// that may still answer it: all flows of a frontend without any. So are those of a frontend
+    /// that may still answer it, of any Service that claims it as the one that has it does: all
+    /// flows of a frontend without any. So are those of a frontend
     /// that is gone, if their destination was rewritten. Of TCP and SCTP it is only what was never
     /// answered: a connection that was made belongs to its two ends.
     pub fn is_stale(&self, flow: &Flow) -> bool {
@@ -70,7 +71,10 @@ impl Watchlist {
             // In a zone somebody else made, what passed by unchanged may never have come to our
             // rules: Open vSwitch tracks packets on their way to them.
             Some(_) if flow.zone != 0 && !flow.status.is_redirected() => false,
-            Some(frontend) => !may_answer(frontend, flow.reply.source),
+            // Whose name comes first is given what is new, and takes no connection from another.
+            Some(_) => !programmed
+                .equals_at(address, protocol, port)
+                .any(|frontend| may_answer(frontend, flow.reply.source)),
             None => {
                 flow.status.is_redirected()
                     && self.doubts.was_ours(address, protocol, port, programmed)

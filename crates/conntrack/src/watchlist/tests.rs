@@ -325,3 +325,85 @@ fn t39_flows_of_a_frontend_that_came_and_went_between_two_looks_are_stale() {
     doubts.add_everything();
     assert_stale(&Watchlist::compile(&doubts, &without), &flows, &[]);
 }
+
+/// DNS beside a Service that claims its addresses, or did, and other flows in doubt.
+fn dns_beside(thief: Service, with: &[&str]) -> Dataplane {
+    let config = mk_config().build();
+    let thief = (thief, endpoints(with, &[]));
+    plane(
+        &config,
+        &[(dns(), endpoints(&["10.0.1.5:5353"], &[])), thief],
+    )
+}
+
+fn thief() -> testkit::ServiceBuilder {
+    let thief = mk_service("aaa/thief").cluster_ip("10.96.0.66");
+    thief.udp("dns", 53)
+}
+
+const OF_DNS: [&str; 3] = [
+    "udp 10.0.1.9:4000 -> 10.96.0.53:53 = 10.0.1.5:5353 redirected answered",
+    "udp 203.0.113.2:4000 -> 192.0.2.1:53 = 10.0.1.5:5353 redirected answered",
+    "udp 203.0.113.2:4000 -> 192.168.0.1:30053 = 10.0.1.5:5353 redirected answered",
+];
+
+#[test]
+fn t76_a_claim_on_an_address_ends_no_flow_of_the_service_that_has_it() {
+    let alone = dns_at(&["10.0.1.5:5353"], &[]);
+    let named = thief().external_ip("10.96.0.53").external_ip("192.0.2.1");
+    let given = thief().load_balancer_ip("10.96.0.53");
+    for thief in [named.external_ip("192.168.0.1").build(), given.build()] {
+        for endpoints in [&[][..], &["10.0.1.66:5353"]] {
+            let beside = dns_beside(thief.clone(), endpoints);
+            for (before, after) in [(&alone, &beside), (&beside, &alone)] {
+                assert_stale(&between(before, after), &[], &OF_DNS);
+                assert_stale(&at_start(after), &[], &OF_DNS);
+            }
+        }
+    }
+}
+
+#[test]
+fn an_equal_claim_that_comes_first_takes_no_flow_that_is_answered() {
+    // By name alone, and at the address of the node, which a load balancer was given.
+    let alone = dns_at(&["10.0.1.5:5353"], &[]);
+    let at_node = mk_service("aaa/thief").cluster_ip("10.96.0.66");
+    let at_node = at_node.udp("dns", 30053).load_balancer_ip("192.168.0.1");
+    let by_name = thief().load_balancer_ip("192.0.2.1");
+    for thief in [by_name.build(), at_node.build()] {
+        for endpoints in [&[][..], &["10.0.1.66:5353"]] {
+            let beside = dns_beside(thief.clone(), endpoints);
+            for (before, after) in [(&alone, &beside), (&beside, &alone)] {
+                assert_stale(&between(before, after), &[], &OF_DNS);
+                assert_stale(&at_start(after), &[], &OF_DNS);
+            }
+        }
+    }
+}
+
+#[test]
+fn flows_of_an_equal_claim_end_with_its_endpoint() {
+    let config = mk_config().build();
+    let by_name = thief().load_balancer_ip("192.0.2.1").build();
+    let beside = |udp: &[&str]| {
+        let thief = (by_name.clone(), endpoints(&["10.0.1.66:5353"], &[]));
+        plane(&config, &[(dns(), endpoints(udp, &[])), thief])
+    };
+    let gone = between(&beside(&["10.0.1.5:5353"]), &beside(&["10.0.1.6:5353"]));
+    assert_stale(&gone, &OF_DNS, &[]);
+}
+
+/// Who has taken an address before its owner came does not keep who came there.
+#[test]
+fn flows_of_a_claim_that_is_refused_now_end() {
+    let config = mk_config().build();
+    let given = thief().load_balancer_ip("10.96.0.53").build();
+    let given = || (given.clone(), endpoints(&["10.0.1.66:5353"], &[]));
+    let before = plane(&config, &[given()]);
+    let after = plane(
+        &config,
+        &[given(), (dns(), endpoints(&["10.0.1.5:5353"], &[]))],
+    );
+    let taken = "udp 10.0.1.9:4000 -> 10.96.0.53:53 = 10.0.1.66:5353 redirected answered";
+    assert_stale(&between(&before, &after), &[taken], &OF_DNS);
+}
