@@ -56,7 +56,16 @@ fn first(setting: Setting, desired: &Dataplane) -> Option<Rules> {
     for (_, service) in desired.services().iter() {
         let precedence = service.frontends.iter().map(|(_, f)| f.precedence).min();
         if precedence == Some(Precedence::First) {
-            first.set(Arc::clone(service));
+            let mut service = ServiceRules::clone(service);
+            // Where another has the address, that one must have it also before it is programmed.
+            let wins = |key| {
+                let claims = desired.frontends().get(key);
+                claims.is_some_and(|claims| *claims.winner().0 == service.service)
+            };
+            let frontends = service.frontends.iter();
+            let won = frontends.filter(|(key, _)| wins(key)).cloned().collect();
+            service.frontends = won;
+            first.set(Arc::new(service));
         }
     }
     let count = first.services().len();

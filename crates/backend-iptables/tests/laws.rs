@@ -12,7 +12,9 @@ use backend::{
 use backend_iptables::{Change, Iptables, Rules};
 use dataplane::{ChunkSize, Config, Dataplane, Family, FrontendKey, Precedence, ServiceKey, Target, compile};
 use proptest::prelude::*;
-use testkit::{clusters, histories, laws, mk_config, mk_endpoints, mk_node, mk_service};
+use testkit::{
+    clusters, clusters_with_tenants, histories, laws, mk_config, mk_endpoints, mk_node, mk_service,
+};
 use xtables::{TableName, Variant};
 
 /// Programs a value.
@@ -175,6 +177,28 @@ proptest! {
             }
             for key in first {
                 prop_assert_eq!(held.targets(&key), wanted.targets(&key), "{}", key);
+            }
+        }
+    }
+
+    /// A label makes a Service one that comes first, and its tenant writes the labels.
+    #[test]
+    fn no_step_of_a_start_gives_anyone_what_is_anothers(
+        (mut cluster, tenants) in clusters_with_tenants(),
+    ) {
+        cluster.services.extend(tenants);
+        let dataplane = cluster.compile();
+        for family in Family::ALL {
+            let backend = Iptables::detached(family, Variant::NfTables);
+            let wanted = backend.render(&dataplane, &Rendered::default());
+            let mut held = Rules::default();
+            for step in backend.diff(&held, &wanted).steps() {
+                held.replay(step).expect("every step can be taken");
+                for (_, rules) in dataplane.services().iter() {
+                    for (key, _) in rules.frontends.iter().filter(|(key, _)| key.family() == family) {
+                        prop_assert!(held.targets(key).is_subset(&wanted.targets(key)), "{}", key);
+                    }
+                }
             }
         }
     }
