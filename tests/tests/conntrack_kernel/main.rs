@@ -8,6 +8,7 @@ mod settings;
 mod stage;
 mod stale;
 mod table;
+mod tenant;
 
 use anyhow::Result;
 use libtest_mimic::Arguments;
@@ -20,7 +21,7 @@ type Test = fn(&Stage) -> Result<()>;
 
 fn main() -> Result<()> {
     enter_private_namespaces()?;
-    let tests: [(&str, Test); 11] = [
+    let tests: [(&str, Test); 12] = [
         (
             "t39_a_client_that_keeps_its_port_is_answered_after_its_endpoint_died",
             stale::dead_endpoint,
@@ -48,6 +49,10 @@ fn main() -> Result<()> {
         (
             "t30_t40_a_client_that_came_while_the_table_was_gone_is_answered",
             interlude::deleted_table,
+        ),
+        (
+            "t76_who_claims_the_addresses_of_dns_gets_no_client_and_ends_no_flow",
+            tenant::claims_addresses,
         ),
         (
             "a_service_that_is_removed_leaves_no_flow",

@@ -166,6 +166,42 @@ impl Stage {
         Ok(())
     }
 
+    /// Writes a Service of another namespace that claims the addresses of the first at its UDP port, and
+    /// that it is served by the pods of `servers`. Its name comes first.
+    pub(crate) fn apply_tenant(&self, servers: &[u8]) -> Result<()> {
+        let claimed = Family::ALL.map(|family| [cluster_ip(family), load_balancer_ip(family)]);
+        let own = tenant_ip();
+        let endpoints = servers.iter().map(|pod| {
+            json!({
+                "addresses": [server(*pod, Family::Ipv4).ip()], "nodeName": addresses::NODE,
+                "conditions": {"ready": true},
+            })
+        });
+        let service = json!({
+            "apiVersion": "v1", "kind": "Service",
+            "metadata": {"namespace": "aaa", "name": "tenant"},
+            "spec": {
+                "type": "ClusterIP", "ipFamilies": ["IPv4"], "clusterIP": own,
+                "clusterIPs": [own], "externalIPs": claimed.concat(),
+                "ports": [{
+                    "name": "dns", "protocol": "UDP", "port": UDP_PORT, "targetPort": SERVER_PORT,
+                }],
+            },
+        });
+        let slice = json!({
+            "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice",
+            "metadata": {
+                "namespace": "aaa", "name": "tenant",
+                "labels": {"kubernetes.io/service-name": "tenant"},
+            },
+            "addressType": "IPv4",
+            "ports": [{"name": "dns", "protocol": "UDP", "port": SERVER_PORT}],
+            "endpoints": endpoints.collect::<Vec<Value>>(),
+        });
+        let both = json!({"apiVersion": "v1", "kind": "List", "items": [service, slice]});
+        self.apply("tenant", &both)
+    }
+
     /// Writes a profile with this section `conntrack`.
     pub(crate) fn apply_profile(&self, conntrack: &Value) -> Result<()> {
         self.apply(
@@ -247,6 +283,11 @@ pub(crate) fn cluster_ip(family: Family) -> IpAddr {
 /// Its load-balancer IP, where no ServiceCIDR is.
 pub(crate) fn load_balancer_ip(family: Family) -> IpAddr {
     addresses::load_balancer_ip(1, family)
+}
+
+/// The cluster IP of the Service that claims others' addresses.
+pub(crate) fn tenant_ip() -> IpAddr {
+    addresses::cluster_ip(66, Family::Ipv4)
 }
 
 /// Where the server on `pod` listens.
