@@ -105,7 +105,11 @@ pub(crate) fn render(
             input.extend(jump_if_used(TreeName::HealthChecks, HEALTH_CHECKS));
             input.push(new(ARRIVING));
             vec![
-                chain(REFUSALS, Rank::Entrance, entrance(TreeName::Refusals)),
+                chain(
+                    REFUSALS,
+                    Rank::Entrance,
+                    refusals_entrance(entrance(TreeName::Refusals)),
+                ),
                 chain(
                     NODE_PORT_REFUSALS,
                     Rank::Entrance,
@@ -148,6 +152,19 @@ pub(crate) fn entries(table: TableName) -> BTreeMap<BuiltIn, Vec<Rule>> {
             to(BuiltIn::Output, OUTPUT),
         ]),
     }
+}
+
+/// A packet that was redirected has its endpoint: a Service that claims the endpoint's address, and has
+/// none itself, must not refuse it.
+fn refusals_entrance(mut refused: Vec<Rule>) -> Vec<Rule> {
+    if !refused.is_empty() {
+        let redirected = Rule {
+            matches: vec![Match::ConnectionState(States::DNAT)],
+            ..Rule::always(Target::Return)
+        };
+        refused.insert(0, redirected);
+    }
+    refused
 }
 
 /// What is forwarded: refusals first. Then what a firewall that forwards nothing by itself has to let

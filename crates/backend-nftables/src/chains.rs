@@ -139,15 +139,7 @@ pub(crate) fn fixed(family: Family, config: &Config) -> Vec<ChainWithRules> {
                 layout::name(ALLOW_SOURCES),
             )],
         ),
-        regular(
-            "refuse-services",
-            vec![goto_member(
-                family,
-                SetName::Refusals,
-                Vec::new(),
-                refuse(Keyed::Address),
-            )],
-        ),
+        regular("refuse-services", refuse_services(family)),
         regular("refuse-nodeports", vec![refuse_nodeports(family, config)]),
         regular("refuse-cluster-ips", refuse_cluster_ips(family, config)),
         regular(
@@ -245,6 +237,20 @@ fn masquerade(family: Family, config: &Config) -> Vec<Rule> {
     });
     hairpin.push(Expression::Masquerade);
     vec![marked, rule(hairpin)]
+}
+
+/// A packet that was redirected has its endpoint: a Service that claims the endpoint's address, and has
+/// none itself, must not refuse it.
+fn refuse_services(family: Family) -> Vec<Rule> {
+    let mut redirected = ct_dnat();
+    redirected.extend(verdict(Verdict::Return).expressions);
+    let refused = goto_member(
+        family,
+        SetName::Refusals,
+        Vec::new(),
+        refuse(Keyed::Address),
+    );
+    vec![rule(redirected), refused]
 }
 
 fn refuse_nodeports(family: Family, config: &Config) -> Rule {

@@ -19,7 +19,7 @@ use crate::{Cluster, address_plan as plan, clusters, port};
 const FIRST_CLUSTER_IP: u8 = 101;
 
 /// A cluster, and beside it Services of hostile tenants, in namespaces sorted before and after all
-/// others. They claim every address of the cluster's Services and of the node as external IPs, and
+/// others. They claim every address of the cluster's Services, of their endpoints and of the node as external IPs, and
 /// what no load balancer was given as load-balancer IPs; at ports that are taken, also by node
 /// ports, and at others; with endpoints of their own, with those of the Services they are after,
 /// and with none. What the API server gives out only once they have for themselves: cluster IPs and
@@ -38,6 +38,10 @@ pub fn clusters_with_tenants() -> impl Strategy<Value = (Cluster, Vec<(Service, 
 
 fn services(cluster: &Cluster) -> impl Strategy<Value = (Service, Endpoints)> + use<> {
     let honest = || cluster.services.iter().map(|(service, _)| service);
+    let lists = || {
+        let endpoints = cluster.services.iter().map(|(_, endpoints)| endpoints);
+        endpoints.flat_map(|endpoints| endpoints.by_port.values().flatten())
+    };
     let cluster_ips: BTreeSet<IpAddr> = honest()
         .flat_map(|service| Family::ALL.map(|family| service.cluster_ip(family)))
         .flatten()
@@ -54,6 +58,7 @@ fn services(cluster: &Cluster) -> impl Strategy<Value = (Service, Endpoints)> + 
         .copied()
         .chain(external.clone())
         .chain(Family::ALL.map(|family| plan::cluster_ip(250, family)))
+        .chain(lists().map(|endpoint| endpoint.address))
         .collect();
     let given: BTreeSet<IpAddr> = cluster_ips
         .iter()
@@ -67,13 +72,14 @@ fn services(cluster: &Cluster) -> impl Strategy<Value = (Service, Endpoints)> + 
     let numbers = ports.flat_map(|port| [Some(port.port), port.node_port]);
     let mut numbers: BTreeSet<Port> = numbers.flatten().collect();
     numbers.extend([53, 999].map(port));
-    let mut lists: Vec<Vec<dataplane::Endpoint>> = cluster
+    numbers.extend(lists().map(|endpoint| endpoint.port));
+    let mut served: Vec<Vec<dataplane::Endpoint>> = cluster
         .services
         .iter()
         .flat_map(|(_, endpoints)| endpoints.by_port.values().cloned())
         .collect();
-    lists.push(Vec::new());
-    let endpoints = prop_oneof![1 => select(lists), 1 => endpoint_list(), 1 => Just(Vec::new())];
+    served.push(Vec::new());
+    let endpoints = prop_oneof![1 => select(served), 1 => endpoint_list(), 1 => Just(Vec::new())];
     let port = (
         select(Protocol::ALL.to_vec()),
         select(numbers.into_iter().collect::<Vec<_>>()),

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use ipnet::IpNet;
 
 use super::{Dataplane, replace};
-use crate::{Config, Frontend, FrontendKey, FrontendKind, Node, ServiceKey, ServiceRules};
+use crate::{Config, Family, Frontend, FrontendKey, FrontendKind, Node, ServiceKey, ServiceRules};
 
 /// A claim on an address of which no port is served.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -35,6 +35,9 @@ pub enum Reserved {
     Node,
     /// It is inside this range of cluster IPs.
     ServiceRange(IpNet),
+    /// It is inside this range of pods, by which local traffic is told. A packet to a Service comes
+    /// to the node of its endpoint with the endpoint's address as its destination.
+    PodRange(IpNet),
     /// It is a load-balancer IP of this Service, and of none in the claimant's namespace.
     LoadBalancerIp(ServiceKey),
 }
@@ -118,7 +121,10 @@ impl Dataplane {
             let (before, after) = (&node.local_addresses, &self.node.local_addresses);
             decided.extend(before.symmetric_difference(after).copied());
         }
-        if config.service_cidrs != self.config.service_cidrs {
+        let now = &self.config;
+        if config.service_cidrs != now.service_cidrs
+            || config.local_detection != now.local_detection
+        {
             decided.extend(self.claimants.iter().map(|(address, _)| *address));
         }
         for address in decided {
@@ -188,6 +194,10 @@ impl Dataplane {
         if let Some(range) = ranges.find(|range| range.contains(&address)) {
             return Some(Reserved::ServiceRange(*range));
         }
+        let pods = self.config.local_detection.source(Family::of(address));
+        if let Some(range) = pods.filter(|range| range.contains(&address)) {
+            return Some(Reserved::PodRange(range));
+        }
         let claimants = self.claimants.get(&address)?;
         let balanced = claimants.iter();
         let mut balanced = balanced.take_while(|(_, kind)| **kind == FrontendKind::LoadBalancerIp);
@@ -246,7 +256,10 @@ impl Reserved {
         match self {
             Reserved::ClusterIp(owner) => Some((owner, FrontendKind::ClusterIp)),
             Reserved::LoadBalancerIp(owner) => Some((owner, FrontendKind::LoadBalancerIp)),
-            Reserved::ApiServer | Reserved::Node | Reserved::ServiceRange(_) => None,
+            Reserved::ApiServer
+            | Reserved::Node
+            | Reserved::ServiceRange(_)
+            | Reserved::PodRange(_) => None,
         }
     }
 
@@ -255,7 +268,7 @@ impl Reserved {
         match self {
             Reserved::ClusterIp(_) | Reserved::ApiServer => "name another address",
             Reserved::Node => "use a node port or a load-balancer IP",
-            Reserved::ServiceRange(_) => "name an address outside of it",
+            Reserved::ServiceRange(_) | Reserved::PodRange(_) => "name an address outside of it",
             Reserved::LoadBalancerIp(_) => {
                 "name another address, or have the load balancer's controller share this one"
             }
@@ -272,6 +285,9 @@ impl fmt::Display for Reserved {
             Reserved::Node => f.write_str("is an address of this node"),
             Reserved::ServiceRange(range) => {
                 write!(f, "is inside {range}, where cluster IPs come from")
+            }
+            Reserved::PodRange(range) => {
+                write!(f, "is inside {range}, where pods have their addresses")
             }
             Reserved::LoadBalancerIp(owner) => {
                 write!(

@@ -289,6 +289,35 @@ fn nobody_takes_the_address_of_the_api_server() {
     );
 }
 
+/// What other nodes send to a Service comes here with the endpoint's address as its destination.
+#[test]
+fn an_external_ip_of_the_nodes_own_pods_is_refused() {
+    let thief = mk_service("aaa/thief")
+        .cluster_ip("10.96.0.66")
+        .udp("dns", 53)
+        .external_ip("10.0.1.2");
+    let services = [dns(), at(thief, "10.0.1.66:53")];
+    in_any_order(&services, |dataplane| {
+        assert_packets(
+            dataplane,
+            "remote-pod 10.0.2.9 -> 10.0.1.2:53/udp = untouched
+             outside 203.0.113.2 -> 10.0.1.2:53/udp = untouched",
+        );
+        let expected = "Service aaa/thief: spec.externalIPs: 10.0.1.2 is not served, for it is \
+                        inside 10.0.1.0/24, where pods have their addresses: name an address \
+                        outside of it";
+        assert_eq!(told(dataplane), [expected]);
+    });
+    let mut dataplane = Dataplane::new(mk_node(1).build(), mk_config().build());
+    dataplane.set(rules(&services[1]));
+    let elsewhere = mk_config().detect_nothing().build();
+    dataplane.set_node(mk_node(1).build(), elsewhere);
+    assert_packets(
+        &dataplane,
+        "remote-pod 10.0.2.9 -> 10.0.1.2:53/udp = 10.0.1.66:53 masqueraded",
+    );
+}
+
 /// As with kube-proxy: k3s gives Services of type LoadBalancer the addresses of nodes.
 #[test]
 fn a_load_balancer_ip_of_the_node_is_served_and_comes_before_a_node_port() {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use dataplane::{
-    Dataplane, Endpoints, FrontendKind, Packet, Service, ServiceRules, Verdict, compile,
+    Dataplane, Endpoints, Family, FrontendKind, Packet, Service, ServiceRules, Verdict, compile,
 };
 
 use crate::{Cluster, Seeded};
@@ -67,8 +67,10 @@ fn is_protected(
     tenants: &[(Service, Endpoints)],
 ) -> bool {
     let address = packet.destination;
+    let pods = cluster.config.local_detection.source(Family::of(address));
     let is_given = honest.cluster_ips().get(&address).is_some()
-        || cluster.node.local_addresses.contains(&address);
+        || cluster.node.local_addresses.contains(&address)
+        || pods.is_some_and(|range| range.contains(&address));
     match honest.frontend_at(address, packet.protocol, packet.port) {
         _ if is_given => true,
         None => false,
