@@ -1,5 +1,7 @@
 //! Others who change our rules: hears of them and has the loop look at once; says who it was.
 
+mod culprit;
+
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::io;
@@ -20,6 +22,8 @@ use tracing::debug;
 use crate::board::Board;
 use crate::events::{Announcement, Events, Regarding, Severity};
 use crate::mechanism::Listener;
+pub(crate) use culprit::WRITER;
+use culprit::observe_culprit;
 
 /// How long nothing more is announced about the same program.
 const SILENCE: Duration = Duration::from_secs(60);
@@ -120,7 +124,8 @@ fn pass_on(
         if overheard != Overheard::Nothing {
             board.post_others();
         }
-        if let Overheard::Disturbance(disturbance) = overheard {
+        if let Overheard::Disturbance(mut disturbance) = overheard {
+            disturbance.culprit = disturbance.culprit.map(observe_culprit);
             if let Some(culprit) = &disturbance.culprit {
                 debug!(%culprit, "somebody changes our rules");
             }

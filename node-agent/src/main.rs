@@ -32,7 +32,9 @@ mod latency;
 mod mechanism;
 mod metrics;
 mod node_config;
+mod node_lock;
 mod offline;
+mod process;
 mod process_settings;
 mod relay;
 mod reporter;
@@ -52,6 +54,7 @@ use runtime::{GRACE, chain};
 use crate::arguments::{Arguments, Command, Explain, Target, Trace};
 use crate::explain::Question;
 use crate::handover::What;
+use crate::node_lock::NodeLock;
 use crate::trace::Wording;
 
 /// The most that an answer may be, in bytes: a Service with tens of thousands of endpoints.
@@ -61,7 +64,12 @@ fn main() -> ExitCode {
     let Arguments { log, command } = Arguments::parse();
     let printed = match command {
         Command::Run(run) => {
-            return runtime::run(&log, GRACE, |supervisor| running::start(supervisor, *run));
+            // Outlasts every task: see there.
+            let lock = NodeLock::default();
+            let taken = lock.clone();
+            return runtime::run(&log, GRACE, |supervisor| {
+                running::start(supervisor, *run, taken)
+            });
         }
         Command::Render(render) => offline::print(&render.manifests, &render.node),
         Command::Explain(arguments) => explain(&arguments),

@@ -27,6 +27,7 @@ use crate::inquiry::{Inquiries, Inquiry};
 use crate::last_good::LastGood;
 use crate::mechanism::{self, Mechanisms, Variants};
 use crate::metrics::{AgentMetrics, ChangeCounts, register_lock_waits};
+use crate::node_lock::NodeLock;
 use crate::reporter::Destination;
 use crate::servers::Answers;
 use crate::source::{self, Delivery};
@@ -49,8 +50,14 @@ enum Source {
     Manifests(std::path::PathBuf),
 }
 
-/// Starts everything. What ends, ends the process.
-pub(crate) async fn start(supervisor: Supervisor, arguments: Run) -> anyhow::Result<()> {
+/// Starts everything, once no other agent is on this node. What ends, ends the process.
+pub(crate) async fn start(
+    supervisor: Supervisor,
+    arguments: Run,
+    lock: NodeLock,
+) -> anyhow::Result<()> {
+    // Before anything is read, listened on or written: who waits is not there.
+    lock.take(&supervisor, &arguments.node).await?;
     let build = BuildInfo {
         program: "signpost-agent",
         version: env!("CARGO_PKG_VERSION"),
@@ -148,7 +155,7 @@ pub(crate) async fn start(supervisor: Supervisor, arguments: Run) -> anyhow::Res
     let connections = conntrack::start(&supervisor, &metrics, &board, arguments.sysctls.clone());
     let heartbeat = health.heartbeat("reconciler", HANGS_AFTER);
     let posted = Arc::clone(&board);
-    supervisor.spawn_thread("reconciler", move |_| {
+    supervisor.spawn_thread(drift::WRITER, move |_| {
         reconcile(
             backends,
             loop_inbox,

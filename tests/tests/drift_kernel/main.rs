@@ -6,6 +6,7 @@ mod iptables;
 mod lock;
 mod manifests;
 mod node;
+mod second_agent;
 
 use anyhow::Result;
 use libtest_mimic::Arguments;
@@ -18,7 +19,7 @@ type Test = fn() -> Result<()>;
 type TestOfVariant = fn(Variant) -> Result<()>;
 
 /// In mode iptables, for each variant.
-const OF_VARIANTS: [(&str, TestOfVariant); 7] = [
+const OF_VARIANTS: [(&str, TestOfVariant); 8] = [
     (
         "t30_a_flushed_ruleset_is_repaired_at_once",
         iptables::flushed_rulesets_are_repaired,
@@ -49,6 +50,10 @@ const OF_VARIANTS: [(&str, TestOfVariant); 7] = [
     ("an_agent_that_hears_nothing_ends_when_told", |variant| {
         agent::it_ends_at_once(Place::Iptables(variant))
     }),
+    (
+        "t83_a_second_agent_waits_and_goes_on_when_the_first_has_ended",
+        |variant| second_agent::it_waits_and_takes_over(Place::Iptables(variant)),
+    ),
 ];
 
 fn main() -> Result<()> {
@@ -56,7 +61,7 @@ fn main() -> Result<()> {
     let mut arguments = Arguments::from_args();
     // What is repaired within a second is measured; one test at a time leaves it that second.
     arguments.test_threads = Some(1);
-    let tests: [(&str, Test); 15] = [
+    let tests: [(&str, Test); 18] = [
         ("others_are_told_from_us", families::others_are_told_from_us),
         (
             "changes_elsewhere_are_no_reason_to_look",
@@ -93,6 +98,18 @@ fn main() -> Result<()> {
         ("an_agent_that_hears_nothing_ends_when_told", || {
             agent::it_ends_at_once(Place::Nftables)
         }),
+        (
+            "t83_a_second_agent_waits_and_goes_on_when_the_first_has_ended",
+            || second_agent::it_waits_and_takes_over(Place::Nftables),
+        ),
+        (
+            "a_socket_of_another_user_keeps_no_agent_waiting",
+            second_agent::somebody_elses_socket,
+        ),
+        (
+            "t83_a_thread_that_changes_our_rules_is_named_by_its_program",
+            second_agent::a_thread_is_named_by_its_program,
+        ),
         (
             "nf_tables/who_comes_back_is_listened_for_again",
             iptables::who_comes_back_is_listened_for_again,

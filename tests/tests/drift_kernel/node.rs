@@ -25,7 +25,7 @@ const ASKING: u8 = 9;
 /// What the names of our chains of iptables begin with.
 const OURS: &str = "SIGNPOST-";
 /// How long the agent may take for anything that is not about drift.
-const PROMPTLY: Duration = Duration::from_secs(20);
+pub(crate) const PROMPTLY: Duration = Duration::from_secs(20);
 
 /// The node. Everything ends when this is dropped, the agent first.
 #[derive(Debug)]
@@ -136,6 +136,11 @@ impl Node {
             let joined = listening_sockets(agent)? == sockets(place);
             Ok((mode == Some(manifests::mode(place)) && joined).then_some(()))
         })
+    }
+
+    /// Where the agent runs, what it follows and where it writes.
+    pub(crate) fn workplace(&self) -> &Workplace {
+        &self.workplace
     }
 
     /// The network namespace of the node.

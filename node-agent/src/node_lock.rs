@@ -1,0 +1,244 @@
+//! One agent a node: two would write the same rules against each other.
+//!
+//! ```text
+//! the agent that holds the node --listens--> @signpost-agent, in the node's network namespace
+//!    |                                            ^
+//!    '--a line that says who it is, then silence--'--connects-- an agent that waits for its end
+//! ```
+//!
+//! The lock is a socket whose name is abstract (unix(7)): the kernel keeps such names by network namespace,
+//! which is what rules are kept by, and gives them up with the process, however it ends. Two agents with
+//! different state directories meet here all the same.
+
+use std::fmt;
+use std::io::{self, ErrorKind};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixListener as Listener};
+use std::process;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use jiff::Timestamp;
+use runtime::{Stop, Supervisor, chain};
+use rustix::process::geteuid;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{UnixListener, UnixStream};
+use tokio::task::JoinSet;
+use tokio::time::{sleep, timeout};
+use tracing::{info, warn};
+
+/// The name, which the kernel shows as `@signpost-agent` in /proc/net/unix.
+const NAME: &str = "signpost-agent";
+/// Between two attempts. While somebody holds the node, an attempt lasts until that one ends.
+const PAUSE: Duration = Duration::from_millis(100);
+/// How long the holder may take to say who it is: at its end, it does not any more.
+const INTRODUCED_WITHIN: Duration = Duration::from_secs(5);
+/// The longest introduction that is read, in bytes.
+const LONGEST: u64 = 512;
+/// How many agents may wait at a time: connections cost descriptors, and anybody on the node can make them.
+const MOST_WAITING: usize = 16;
+/// After how many attempts a socket that has the name and does not listen is nobody's: an agent listens at
+/// once.
+const DEAF: u32 = 20;
+
+/// What makes this process the node's agent, once it has it. Clones are the same.
+///
+/// Belongs to no task: one that was told to stop may still write, and until the process has ended nobody
+/// else is to.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct NodeLock(Arc<OnceLock<Listener>>);
+
+/// What came of one attempt.
+#[derive(Debug)]
+enum Attempt {
+    /// The node is ours.
+    Taken(Listener),
+    /// Another agent had it, until now or until a moment ago.
+    Held,
+    /// Whatever has the name, it does not listen.
+    Deaf,
+    /// The name cannot be had, and not because of another agent.
+    Impossible(Reason),
+}
+
+/// Why an agent goes on without the lock: what cannot be locked has to be served all the same.
+#[derive(Debug)]
+enum Reason {
+    /// Agents of a node run as the same user.
+    OtherUser(u32),
+    /// It does not listen.
+    Deaf,
+    /// The kernel says so.
+    Refused(io::Error),
+}
+
+// === impl NodeLock ===
+
+impl NodeLock {
+    /// Waits until no other agent is in this network namespace, and then keeps others waiting until this
+    /// process ends. Where that cannot be done it says so, and returns.
+    pub(crate) async fn take(&self, supervisor: &Supervisor, node: &str) -> io::Result<()> {
+        let listener = match wait_for(NAME).await {
+            Ok(listener) => listener,
+            Err(reason) => {
+                warn!("whether another agent runs on this node is not known: {reason}");
+                return Ok(());
+            }
+        };
+        let introductions = UnixListener::from_std(listener.try_clone()?)?;
+        // Nobody else has set it.
+        let _ = self.0.set(listener);
+        let introduction = introduction(node);
+        let stop = supervisor.stop();
+        supervisor.spawn("node lock", introduce(introductions, introduction, stop));
+        Ok(())
+    }
+}
+
+/// Who this is, for whoever waits.
+fn introduction(node: &str) -> String {
+    let (version, process) = (env!("CARGO_PKG_VERSION"), process::id());
+    let since = Timestamp::now();
+    format!("signpost-agent {version}, process {process}, for node {node} since {since:.0}")
+}
+
+/// Waits until the name can be had.
+async fn wait_for(name: &str) -> Result<Listener, Reason> {
+    let mut told = None;
+    let mut deaf = 0;
+    loop {
+        match attempt(name, &mut told).await {
+            Attempt::Taken(listener) => {
+                if told.is_some() {
+                    info!("the other agent has ended: this one holds the node from now on");
+                }
+                return Ok(listener);
+            }
+            Attempt::Held => deaf = 0,
+            Attempt::Deaf if deaf < DEAF => deaf += 1,
+            Attempt::Deaf => return Err(Reason::Deaf),
+            Attempt::Impossible(reason) => return Err(reason),
+        }
+        sleep(PAUSE).await;
+    }
+}
+
+/// Takes the name, or waits for the end of whoever has it. Logs who that is, unless `told` says that it
+/// was. Cancel safe.
+async fn attempt(name: &str, told: &mut Option<String>) -> Attempt {
+    match bind(name) {
+        Ok(listener) => return Attempt::Taken(listener),
+        Err(error) if error.kind() == ErrorKind::AddrInUse => {}
+        Err(error) => return Attempt::Impossible(Reason::Refused(error)),
+    }
+    let holder = match UnixStream::connect(format!("\0{name}")).await {
+        Ok(holder) => holder,
+        // Between the end of its process and that of its socket, too.
+        Err(error) if error.kind() == ErrorKind::ConnectionRefused => return Attempt::Deaf,
+        // Its queue is full, or we may not: it is there.
+        Err(_) => return Attempt::Held,
+    };
+    let peer = holder.peer_cred().ok();
+    if let Some(user) = peer.map(|peer| peer.uid())
+        && user != geteuid().as_raw()
+    {
+        return Attempt::Impossible(Reason::OtherUser(user));
+    }
+    // 0 where it is in another container.
+    let process = peer.and_then(|peer| peer.pid()).filter(|id| *id != 0);
+    expect_end(holder, process, told).await;
+    Attempt::Held
+}
+
+/// Listens under this name, from any thread of this network namespace.
+fn bind(name: &str) -> io::Result<Listener> {
+    let listener = Listener::bind_addr(&SocketAddr::from_abstract_name(name)?)?;
+    listener.set_nonblocking(true)?;
+    Ok(listener)
+}
+
+/// Waits until the holder ends, and logs who it is.
+async fn expect_end(mut holder: UnixStream, process: Option<i32>, told: &mut Option<String>) {
+    let mut introduction = Vec::new();
+    let mut reader = (&mut holder).take(LONGEST);
+    // What is read before the time is over stays read; without a line it has ended, or is about to.
+    let _ = timeout(INTRODUCED_WITHIN, async {
+        while !introduction.ends_with(b"\n") && reader.read_buf(&mut introduction).await? > 0 {}
+        io::Result::Ok(())
+    })
+    .await;
+    if let Some(text) = describe(&introduction, process)
+        && told.as_ref() != Some(&text)
+    {
+        warn!(
+            "another agent holds this node, and this one serves and writes nothing until it ends: {text}"
+        );
+        *told = Some(text);
+    }
+    let mut rest = [0; 64];
+    // An error is an end, too.
+    while holder.read(&mut rest).await.is_ok_and(|read| read > 0) {}
+}
+
+/// Who the holder is, as it says itself; and by the process id it has here, where it has one.
+fn describe(introduction: &[u8], process: Option<i32>) -> Option<String> {
+    let text = String::from_utf8_lossy(introduction);
+    // It is for a log.
+    let text: String = text.trim().chars().filter(|c| !c.is_control()).collect();
+    match (text.is_empty(), process) {
+        (true, None) => None,
+        (true, Some(process)) => Some(format!("process {process}, which does not say who it is")),
+        (false, None) => Some(format!("{text} (in another container)")),
+        (false, Some(process)) if text.contains(&format!("process {process},")) => Some(text),
+        (false, Some(process)) => Some(format!("{text} (here process {process})")),
+    }
+}
+
+/// Says `introduction` to each agent that comes to wait, and lets it wait, until told to stop. The lock is
+/// held for longer than that.
+async fn introduce(listener: UnixListener, introduction: String, stop: Stop) {
+    let line: Arc<str> = (introduction + "\n").into();
+    let mut waiting = JoinSet::new();
+    loop {
+        // All arms are cancel safe.
+        let accepted = tokio::select! {
+            () = stop.stopped() => return,
+            Some(_) = waiting.join_next() => continue,
+            accepted = listener.accept() => accepted,
+        };
+        match accepted {
+            Ok((stream, _)) if waiting.len() < MOST_WAITING => {
+                waiting.spawn(keep(stream, Arc::clone(&line)));
+            }
+            // It comes again.
+            Ok(_) => {}
+            // For want of descriptors.
+            Err(_) => sleep(PAUSE).await,
+        }
+    }
+}
+
+/// Until the other end closes the connection, which is when it has ended itself.
+async fn keep(mut stream: UnixStream, line: Arc<str>) {
+    if stream.write_all(line.as_bytes()).await.is_ok() {
+        let _ = stream.read(&mut [0]).await;
+    }
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Reason::OtherUser(user) => write!(
+                f,
+                "the socket @{NAME} is that of a process of user {user}, which is no agent"
+            ),
+            Reason::Deaf => write!(f, "the socket @{NAME} is there, and nobody listens on it"),
+            Reason::Refused(error) => {
+                write!(f, "failed to make the socket @{NAME}: {}", chain(error))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,76 @@
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketType, socket};
+use tokio::time::Instant;
+
+use super::*;
+
+/// A name of this process, for one test.
+fn name(test: &str) -> String {
+    format!("{NAME}-{}-{test}", process::id())
+}
+
+/// An agent that holds `name` and says so.
+async fn hold(name: &str) -> (Listener, runtime::Stopper) {
+    let listener = wait_for(name).await.expect("nobody has it");
+    let introductions = listener.try_clone().expect("a descriptor");
+    let introductions = UnixListener::from_std(introductions).expect("it is registered");
+    let (stopper, stop) = Stop::new();
+    let introduction = introduction("node-1");
+    tokio::spawn(introduce(introductions, introduction, stop));
+    (listener, stopper)
+}
+
+#[tokio::test]
+async fn t83_a_second_agent_names_the_first_and_goes_on_when_that_has_ended() {
+    let name = name("second");
+    let (listener, stopper) = hold(&name).await;
+    let mut told = None;
+    let patience = Duration::from_millis(300);
+    let waiting = timeout(patience, attempt(&name, &mut told)).await;
+    assert!(waiting.is_err(), "{waiting:?}");
+    let told = told.expect("it has said who it is");
+    let expected = format!("process {}, for node node-1", process::id());
+    assert!(told.contains(&expected), "{told}");
+
+    let second = tokio::spawn(async move { wait_for(&name).await });
+    // Told to stop, it may still be writing.
+    stopper.stop();
+    sleep(patience).await;
+    assert!(!second.is_finished());
+    drop(listener);
+    let second = timeout(INTRODUCED_WITHIN, second).await;
+    let second = second.expect("it does not wait any more");
+    assert!(second.expect("it does not panic").is_ok());
+}
+
+/// Whoever may make sockets on the node can make one of this name.
+#[tokio::test]
+async fn a_socket_that_nobody_listens_on_keeps_no_node_from_being_served() {
+    let name = name("deaf");
+    let deaf = socket(AddressFamily::UNIX, SocketType::STREAM, None).expect("a socket");
+    let address = SocketAddrUnix::new_abstract_name(name.as_bytes()).expect("a name");
+    rustix::net::bind(&deaf, &address).expect("nobody has it");
+    let began = Instant::now();
+    let waited = wait_for(&name).await;
+    assert!(matches!(waited, Err(Reason::Deaf)), "{waited:?}");
+    assert!(began.elapsed() >= PAUSE * DEAF, "an end is given its time");
+}
+
+#[test]
+fn a_holder_is_described_by_what_is_known_of_it() {
+    let told = |introduction: &str, process| describe(introduction.as_bytes(), process);
+    let introduction = "signpost-agent 1, process 7, for node a\n";
+    let text = "signpost-agent 1, process 7, for node a";
+    assert_eq!(told(introduction, Some(7)).as_deref(), Some(text));
+    let expected = format!("{text} (here process 70)");
+    assert_eq!(told(introduction, Some(70)), Some(expected));
+    let expected = format!("{text} (in another container)");
+    assert_eq!(told(introduction, None), Some(expected));
+    assert_eq!(told("", None), None);
+    let expected = "process 7, which does not say who it is";
+    assert_eq!(told("", Some(7)).as_deref(), Some(expected));
+    let made_up = "\u{1b}[2J\r\nfoo";
+    assert_eq!(
+        told(made_up, None).as_deref(),
+        Some("[2Jfoo (in another container)")
+    );
+}
