@@ -10,9 +10,10 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
-use backend::Recovery;
 use dataplane::Family;
-use reconciler::{Activity, FamilyStatus, Report, Round};
+use reconciler::{Activity, Report, Round};
+
+use crate::support::{Support, support};
 
 /// What was queued and what was answered, by family. Cheap to clone; clones are the same.
 #[derive(Debug, Clone, Default)]
@@ -35,17 +36,6 @@ struct Updates {
     /// When the kernel last held what was wanted.
     last_answered: Option<SystemTime>,
     support: Support,
-}
-
-/// Whether the kernel can do what is asked of it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-enum Support {
-    /// Nothing says otherwise.
-    #[default]
-    Assumed,
-    /// It lacks what this family needs. As with kube-proxy, which does not even start a proxier for
-    /// it, such a family does not count.
-    Lacking,
 }
 
 /// How a node stands at one moment.
@@ -206,19 +196,6 @@ impl FamilyVerdict {
     /// Whether it keeps up.
     pub(crate) fn is_healthy(&self) -> bool {
         self.pace == Pace::KeepsUp
-    }
-}
-
-fn support(status: &FamilyStatus) -> Support {
-    let halted = status
-        .failing
-        .as_ref()
-        .is_some_and(|failing| failing.recovery == Recovery::Halt);
-    // One that was programmed before and may no longer be is late, not lacking.
-    if halted && status.programmed_since.is_none() {
-        Support::Lacking
-    } else {
-        Support::Assumed
     }
 }
 

@@ -43,6 +43,7 @@ mod servers;
 mod service_health;
 mod source;
 mod status;
+mod support;
 mod trace;
 
 use std::process::ExitCode;

@@ -16,7 +16,8 @@ use tracing::{debug, warn};
 
 use crate::board::Board;
 use crate::conntrack;
-use crate::status::{Facts, status};
+use crate::status::{Facts, NotServed, status};
+use crate::support::done_without;
 
 /// The field manager of the agents: each writes the status of one object, alone.
 const FIELD_MANAGER: &str = "signpost-agent";
@@ -72,6 +73,7 @@ pub(crate) async fn compose(board: Arc<Board>, readiness: Check, kernel: String,
     let (mut duty, mut sight) = (board.duty(), board.sight());
     let mut variants = board.variants();
     let mut status_now = Arc::<NodeProxyStatus>::default();
+    let mut not_served = NotServed::default();
     let mut earliest = Deadline::now();
     // What was posted before this began to listen is news, too.
     view.mark_changed();
@@ -100,6 +102,11 @@ pub(crate) async fn compose(board: Arc<Board>, readiness: Check, kernel: String,
         let (duty, sight) = (*duty.borrow_and_update(), sight.borrow_and_update().clone());
         let variants = variants.borrow_and_update().clone();
         let Some(view) = view else { continue };
+        let families = report
+            .iter()
+            .flat_map(|report| done_without(&report.families));
+        let lacking: Vec<_> = families.map(|family| family.family).collect();
+        not_served.follow(&lacking, view.wanted.as_ref());
         let facts = Facts {
             view: &view,
             report: report.as_deref(),
@@ -110,6 +117,7 @@ pub(crate) async fn compose(board: Arc<Board>, readiness: Check, kernel: String,
             latency: board.latency(Instant::now()),
             connections: &connections,
             not_relayed: &not_relayed,
+            not_served: &not_served,
             duty,
             sight: &sight,
             kernel: &kernel,

@@ -1,6 +1,7 @@
 //! What this node says of itself: the status of its NodeProxy. Pure.
 
 mod findings;
+mod not_served;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,7 +21,9 @@ use crate::duty::Duty;
 use crate::engine::View;
 use crate::foreign_proxy::Sight;
 use crate::mechanism::{self, Sighting};
-use findings::findings;
+use crate::support::done_without;
+use findings::{failure_message, findings};
+pub(crate) use not_served::NotServed;
 
 /// What a status is made of.
 #[derive(Debug)]
@@ -41,6 +44,8 @@ pub(crate) struct Facts<'a> {
     pub(crate) connections: &'a conntrack::Standing,
     /// The node ports that localhost should have and has not.
     pub(crate) not_relayed: &'a [Rejection],
+    /// The Services of families that the kernel lacks.
+    pub(crate) not_served: &'a NotServed,
     /// Whose the node's Services are.
     pub(crate) duty: Duty,
     /// What there is of other proxies.
@@ -109,14 +114,19 @@ pub(crate) fn status(
     }
 }
 
-/// Whether every family carries out what is wanted, under the configuration that is wanted.
+/// Whether every family carries out what is wanted, under the configuration that is wanted. One that the
+/// kernel lacks has nothing to take on.
 fn is_applied(facts: &Facts<'_>) -> bool {
     let Some(wanted) = &facts.view.wanted else {
         return false;
     };
     let families = families(facts);
+    let is_done_without = |family| done_without(families).any(|other| other.family == family);
     !families.is_empty()
         && families.iter().all(|family| {
+            if is_done_without(family.family) {
+                return true;
+            }
             let programmed = family.programmed.as_ref();
             programmed.is_some_and(|programmed| Arc::ptr_eq(programmed.config(), wanted.config()))
         })
@@ -166,16 +176,29 @@ fn rejections(facts: &Facts<'_>) -> Rejections {
             message: quarantined.error.clone(),
         })
     });
+    let unserved = done_without(families).flat_map(|family| {
+        let first = facts.not_served.services(family.family);
+        first.take(MOST_REJECTIONS).map(|service| Rejection {
+            object: format!("Service {service}"),
+            field: "spec.ipFamilies".to_owned(),
+            message: format!("not served: {}", failure_message(family)),
+        })
+    });
     let not_relayed = facts.not_relayed.iter().cloned();
     let first = found
         .take(MOST_REJECTIONS)
         .chain(short)
         .chain(refused)
+        .chain(unserved)
         .chain(not_relayed);
     let of_families = families
         .iter()
         .map(|family| family.shortcomings.len() + family.quarantined.len());
-    let total = facts.view.rejections.len() + of_families.sum::<usize>() + facts.not_relayed.len();
+    let unserved = done_without(families).map(|f| facts.not_served.services(f.family).len());
+    let total = facts.view.rejections.len()
+        + of_families.sum::<usize>()
+        + unserved.sum::<usize>()
+        + facts.not_relayed.len();
     Rejections {
         total: u32::try_from(total).unwrap_or(u32::MAX),
         ..Rejections::of(first)

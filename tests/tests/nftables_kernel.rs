@@ -7,7 +7,10 @@ use backend::{Backend, Change as _, Drift, Recovery, Rendered};
 use backend_nftables::{Nftables, Table};
 use dataplane::{Dataplane, Family, FrontendKey, ServiceRules, Target};
 use libtest_mimic::Arguments;
+use netlink::nf_tables::{self, Chain, ChainKind, Hook, HookPoint, Operation, Transaction};
+use netlink::{CommitError, Refusal, Socket};
 use reconciler::{Domain, Reason};
+use rustix::io::Errno;
 use testkit::Faulty;
 use testkit::laws::Subject;
 use tests::binaries;
@@ -23,7 +26,7 @@ type Test = fn(&Namespace) -> Result<()>;
 
 fn main() -> Result<()> {
     enter_private_namespaces()?;
-    let tests: [(&str, Test); 12] = [
+    let tests: [(&str, Test); 13] = [
         (
             "cleanup_removes_what_is_ours_and_nothing_else",
             cleanup_command,
@@ -58,6 +61,7 @@ fn main() -> Result<()> {
             "a_refused_transaction_changes_nothing",
             a_refused_transaction_changes_nothing,
         ),
+        ("a_check_changes_nothing", a_check_changes_nothing),
         (
             "removal_leaves_nothing_and_can_be_repeated",
             removal_leaves_nothing_and_can_be_repeated,
@@ -322,6 +326,40 @@ fn a_refused_transaction_changes_nothing(namespace: &Namespace) -> Result<()> {
         "something changed"
     );
     Ok(())
+}
+
+/// What the kernel would refuse it says at the operation, and nothing of what it would take shows.
+fn a_check_changes_nothing(namespace: &Namespace) -> Result<()> {
+    let mut socket = namespace.enter(Socket::open)??;
+    let before = socket.observe_generation()?;
+    let chain = |point| {
+        Operation::AddChain(Chain {
+            name: "probe".into(),
+            hook: Some(Hook {
+                kind: ChainKind::Nat,
+                point,
+                priority: -100,
+            }),
+        })
+    };
+    let mut transaction = Transaction::new(nf_tables::Family::Ip6, "probe".into());
+    transaction.operations = vec![Operation::AddTable, chain(HookPoint::Prerouting)];
+    socket.check(&transaction)?;
+    // No kernel has such a chain: connections that pass on have been translated by then.
+    transaction.operations = vec![Operation::AddTable, chain(HookPoint::Forward)];
+    let Err(CommitError::Refused { at, source }) = socket.check(&transaction) else {
+        anyhow::bail!("the kernel would take it");
+    };
+    ensure!(at == Refusal::Message(2), "{at:?}");
+    ensure!(
+        Errno::from_io_error(&source) == Some(Errno::OPNOTSUPP),
+        "{source}"
+    );
+    ensure!(socket.observe_generation()? == before, "a generation began");
+    ensure!(namespace.nft(&["list", "ruleset"])?.is_empty());
+    // It goes on from there.
+    transaction.operations = vec![Operation::AddTable, Operation::DeleteTable];
+    Ok(socket.commit(&transaction)?)
 }
 
 /// Failure story T25: kubernetes#142068, where one rule the kernel would not take left a node

@@ -1,6 +1,7 @@
 //! The backend itself: the two families of one network namespace's nf_tables, over one socket.
 
 mod sctp;
+mod support;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::error::Error;
@@ -17,6 +18,7 @@ use netlink::{Listener, OpenError, Socket, Watched};
 use rustix::io::Errno;
 
 use self::sctp::{Sctp, observe_sctp};
+use self::support::{Lacking, Support};
 use crate::diff::{Change, diff};
 use crate::disturbances::Disturbances;
 use crate::layout::{self, SetName, TABLE, nft_family};
@@ -40,6 +42,7 @@ pub struct Nftables {
     ledger: Arc<Mutex<Ledger>>,
     /// `None` as long as conntrack does not tell.
     sctp: Option<Sctp>,
+    support: Support,
 }
 
 /// What both families share.
@@ -84,6 +87,7 @@ fn families(socket: Socket, ledger: &Arc<Mutex<Ledger>>) -> [Nftables; 2] {
         seen: None,
         ledger: Arc::clone(ledger),
         sctp: None,
+        support: Support::Unknown,
     })
 }
 
@@ -103,6 +107,7 @@ impl Nftables {
             seen: None,
             ledger: Arc::default(),
             sctp: None,
+            support: Support::Unknown,
         }
     }
 
@@ -115,6 +120,22 @@ impl Nftables {
     /// Whether the kernel is known to hold what was read or written last.
     fn is_unchanged(&mut self) -> bool {
         self.observe_drift().is_ok_and(|drift| drift == Drift::None)
+    }
+
+    /// What every table of ours needs and the kernel does not have, as far as it says so.
+    fn observe_lacking(&mut self) -> Option<Lacking> {
+        if self.support == Support::Whole {
+            return None;
+        }
+        let family = self.family;
+        let checked = support::check(&mut self.connection().ok()?.socket, family);
+        match checked {
+            Ok(()) => {
+                self.support = Support::Whole;
+                None
+            }
+            Err(error) => Lacking::of(family, error),
+        }
     }
 
     fn unobserved(
@@ -206,10 +227,23 @@ impl Backend for Nftables {
                     done == 0 && matches!(source, netlink::CommitError::Refused { .. });
                 let recovery = match recovery(&source, done) {
                     // Nobody has changed anything, so the kernel holds what was believed, and what
-                    // it calls missing is an expression that it does not have (siderolabs/pkgs#951).
+                    // it calls missing it does not have: an expression that some Services need
+                    // (siderolabs/pkgs#951), unless it is something that all do.
                     Recovery::Observe if refused_whole && self.is_unchanged() => Recovery::Isolate,
                     recovery => recovery,
                 };
+                let lacking = match recovery {
+                    Recovery::Isolate | Recovery::Halt if refused_whole => self.observe_lacking(),
+                    _ => None,
+                };
+                if let Some(lacking) = lacking {
+                    return Err(CommitError {
+                        family: self.family,
+                        recovery: Recovery::Halt,
+                        effect: Effect::None,
+                        source: lacking.into(),
+                    });
+                }
                 if !matches!(recovery, Recovery::Isolate | Recovery::Retry) {
                     self.seen = None;
                 }
@@ -276,9 +310,13 @@ fn recovery(error: &netlink::CommitError, done: usize) -> Recovery {
         }
         // The kernel does not hold what was believed.
         Some(Errno::NOENT | Errno::EXIST | Errno::NOTEMPTY) => Recovery::Observe,
-        Some(Errno::PERM | Errno::ACCESS | Errno::OPNOTSUPP | Errno::PROTONOSUPPORT) => {
-            Recovery::Halt
-        }
+        Some(
+            Errno::PERM
+            | Errno::ACCESS
+            | Errno::OPNOTSUPP
+            | Errno::PROTONOSUPPORT
+            | Errno::AFNOSUPPORT,
+        ) => Recovery::Halt,
         _ if source.kind() == ErrorKind::PermissionDenied => Recovery::Halt,
         _ => Recovery::Isolate,
     }

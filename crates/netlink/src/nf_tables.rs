@@ -18,8 +18,8 @@ use std::sync::Arc;
 pub use decode::DecodeError;
 pub(crate) use decode::{chain, elements, generation, rule, set};
 pub(crate) use encode::{
-    encode, encode_dump, encode_generation, encode_get_chain, encode_get_extension,
-    encode_get_table, message as request,
+    Batch, encode, encode_check, encode_dump, encode_generation, encode_get_chain,
+    encode_get_extension, encode_get_table, message as request,
 };
 pub use expression::{
     ADDRESS_TYPE_LOCAL, CtKey, Direction, Expression, FibField, Learning, MetaKey, Module, NatKind,

@@ -18,6 +18,7 @@ use crate::foreign_proxy::kernel::{self, Entanglements, LookError};
 use crate::foreign_proxy::process::KubeProxy;
 use crate::foreign_proxy::services::{Difference, observe_difference};
 use crate::foreign_proxy::{Found, Legacy, Mechanism, Sight};
+use crate::support::done_without;
 
 /// How long it may take until our rules are there again after a handback.
 const PROGRAMMED_WITHIN: Duration = Duration::from_secs(60);
@@ -171,10 +172,12 @@ impl Server {
     }
 }
 
-/// Whether our rules are in the kernel, and meant to be there.
+/// Whether our rules are in the kernel, as far as it can hold them, and meant to be there.
 fn is_programmed(report: &Report) -> bool {
-    let mut families = report.families.iter();
-    report.activity != Activity::Withdrawn && families.all(|family| family.programmed.is_some())
+    let all = report.families.len();
+    let programmed = report.families.iter().filter(|f| f.programmed.is_some());
+    report.activity != Activity::Withdrawn
+        && programmed.count() + done_without(&report.families).count() == all
 }
 
 /// One of the conditions, in words.

@@ -1,7 +1,7 @@
 use std::sync::Arc;
 
-use backend::Size;
-use reconciler::{Failing, Failure, Outcome, Phases, Reason, Rounds};
+use backend::{Recovery, Size};
+use reconciler::{Failing, Failure, FamilyStatus, Outcome, Phases, Reason, Rounds};
 
 use super::*;
 

@@ -136,6 +136,10 @@ fn worth(round: &Round, failures: u32) -> Worth {
         {
             Worth::Detail
         }
+        // What a kernel lacks it lacks at each check; the condition says so all the time.
+        Outcome::Failed(failure) if failure.recovery == Recovery::Halt && failures > 1 => {
+            Worth::Detail
+        }
         Outcome::Failed(_) => Worth::Warning,
     }
 }
@@ -205,6 +209,7 @@ mod tests {
             worth(&round(Reason::Changed, Duration::ZERO, outcome), failures)
         };
         assert_eq!(failed(Recovery::Halt, 1), Worth::Warning);
+        assert_eq!(failed(Recovery::Halt, 2), Worth::Detail);
         assert_eq!(failed(Recovery::Retry, WORTH_TELLING - 1), Worth::Detail);
         assert_eq!(failed(Recovery::Retry, WORTH_TELLING), Worth::Warning);
     }

@@ -17,6 +17,7 @@ use crate::duty::Duty;
 use crate::engine::{Configuration, View};
 use crate::foreign_proxy::{self, Sight};
 use crate::mechanism::{self, LockStanding};
+use crate::support::{done_without, has_address};
 
 /// For how long a node that hears nothing of its source still counts as up to date: as long as it takes
 /// to notice, and to let an API server start again. Longer, and it may be sending traffic to what is
@@ -60,8 +61,7 @@ fn ready(facts: &Facts<'_>, now: Timestamp) -> Finding {
         };
         return finding(Status::False, reason, message);
     }
-    let broken: Vec<&FamilyStatus> = families
-        .iter()
+    let broken: Vec<&FamilyStatus> = counted(facts)
         .filter(|family| {
             matches!(
                 family.standing(),
@@ -90,6 +90,10 @@ fn ready(facts: &Facts<'_>, now: Timestamp) -> Finding {
             let seconds = took.as_secs();
             let message = format!("programmed, but {family} took {seconds} s");
             return finding(Status::True, reason::SLOW, message);
+        }
+        if let Some(family) = done_without(families).next() {
+            let message = format!("programmed without a family: {}", failure_message(family));
+            return finding(Status::True, reason::PROGRAMMED, message);
         }
         let message = match &view.configuration {
             Configuration::Default => "programmed by the defaults: no profile selects this node",
@@ -141,7 +145,7 @@ fn progressing(facts: &Facts<'_>, now: Timestamp) -> Finding {
 fn degraded(facts: &Facts<'_>) -> Finding {
     let say = |status, reason, message| Finding::new(condition::DEGRADED, status, reason, message);
     let families = families(facts);
-    let failing: Vec<&FamilyStatus> = families.iter().filter(|f| f.failing.is_some()).collect();
+    let failing: Vec<&FamilyStatus> = counted(facts).filter(|f| f.failing.is_some()).collect();
     if let Some(first) = failing.first() {
         let reason = if failing.len() < families.len() {
             reason::PARTIALLY_PROGRAMMED
@@ -170,6 +174,23 @@ fn degraded(facts: &Facts<'_>) -> Finding {
         return say(Status::True, reason, message);
     }
     say(Status::False, reason::AS_EXPECTED, String::new())
+}
+
+/// The families that the node is to serve: all but those that the kernel lacks and nobody needs here.
+fn counted<'a>(facts: &Facts<'a>) -> impl Iterator<Item = &'a FamilyStatus> {
+    let wanted = facts.view.wanted.as_ref();
+    let is_needed = |family: Family| {
+        let has_address = wanted.is_some_and(|wanted| has_address(wanted, family));
+        has_address && facts.not_served.services(family).len() > 0
+    };
+    let families = families(facts);
+    let unneeded: Vec<Family> = done_without(families)
+        .map(|family| family.family)
+        .filter(|family| !is_needed(*family))
+        .collect();
+    families
+        .iter()
+        .filter(move |family| !unneeded.contains(&family.family))
 }
 
 fn age(since: SystemTime, now: Timestamp) -> Duration {
@@ -314,7 +335,7 @@ fn failure_reason(facts: &Facts<'_>, family: &FamilyStatus) -> Reason {
     }
 }
 
-fn failure_message(family: &FamilyStatus) -> String {
+pub(super) fn failure_message(family: &FamilyStatus) -> String {
     // Without a count of attempts: each would be another message, and another write to the API.
     let error = family.failing.as_ref().map(|failing| &failing.error);
     format!("{}: {}", family.family, error.map_or("", String::as_str))

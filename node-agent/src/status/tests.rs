@@ -93,6 +93,7 @@ fn report(families: [FamilyStatus; 2]) -> Report {
 fn facts<'a>(view: &'a View, report: Option<&'a Report>) -> Facts<'a> {
     static CARRIED: LazyLock<BTreeMap<Family, mechanism::Standing>> = LazyLock::new(by_nftables);
     static CONNECTIONS: LazyLock<conntrack::Standing> = LazyLock::new(Default::default);
+    static NOT_SERVED: LazyLock<NotServed> = LazyLock::new(Default::default);
     Facts {
         view,
         report,
@@ -103,6 +104,7 @@ fn facts<'a>(view: &'a View, report: Option<&'a Report>) -> Facts<'a> {
         latency: None,
         connections: &CONNECTIONS,
         not_relayed: &[],
+        not_served: &NOT_SERVED,
         duty: Duty::Serving,
         sight: &Sight::None,
         kernel: "6.18",
@@ -184,6 +186,84 @@ fn t58_one_broken_family_is_told_from_the_other() {
         ("False", "CommitFailed")
     );
     assert_eq!(message, "IPv6: failed to commit: no such device");
+}
+
+/// A node whose kernel lacks IPv6: it has an address of that family, or not.
+fn without_ipv6(address: Option<std::net::Ipv6Addr>) -> (View, Report) {
+    let mut view = view();
+    let node = Node {
+        ipv6: address,
+        ..Node::default()
+    };
+    view.wanted = Some(Dataplane::new(Arc::new(node), Arc::new(Config::default())));
+    let [ipv4, ipv6] = Family::ALL.map(|family| programmed(family, &view));
+    let never = FamilyStatus {
+        programmed_since: None,
+        last_receipt: None,
+        last_success: None,
+        programmed: None,
+        ..ipv6
+    };
+    let report = report([ipv4, failing(never, Recovery::Halt)]);
+    (view, report)
+}
+
+/// Failure story T84.
+#[test]
+fn t84_a_family_that_the_kernel_lacks_and_nobody_needs_is_said_and_the_node_is_ready() {
+    let (view, report) = without_ipv6(None);
+    let status = say(&view, Some(&report));
+    let (ready, reason, message) = told(&status, condition::READY);
+    assert_eq!((ready.as_str(), reason.as_str()), ("True", "Programmed"));
+    assert_eq!(
+        message,
+        "programmed without a family: IPv6: failed to commit: no such device"
+    );
+    let (programmed, reason, _) = told(&status, condition::IPV6_PROGRAMMED);
+    assert_eq!(
+        (programmed.as_str(), reason.as_str()),
+        ("False", "KernelUnsupported")
+    );
+    assert_eq!(told(&status, condition::DEGRADED).0, "False");
+    assert_eq!(told(&status, condition::PROGRESSING).1, "Settled");
+    assert_eq!(status.applied_hash, Some(view.hash.clone()));
+    assert_eq!(status.rejections.total, 0);
+}
+
+/// Failure story T84: who wants the family is named wherever it is lacking, and keeps a node from being
+/// ready that could be reached through it.
+#[test]
+fn t84_services_that_want_a_family_that_the_kernel_lacks_are_named() {
+    for (address, ready) in [
+        (None, "True"),
+        (Some(std::net::Ipv6Addr::LOCALHOST), "False"),
+    ] {
+        let (view, report) = without_ipv6(address);
+        let mut wanted = Dataplane::default();
+        let service = testkit::mk_service("shop/web").cluster_ip("fd00::1");
+        let service = service.port("http", 80).build();
+        let endpoints = testkit::mk_endpoints().build();
+        let rules = dataplane::compile(&service, &endpoints, wanted.node(), wanted.config());
+        wanted.set(rules.into());
+        let mut not_served = NotServed::default();
+        not_served.follow(&[Family::Ipv6], Some(&wanted));
+        let facts = Facts {
+            not_served: &not_served,
+            ..facts(&view, Some(&report))
+        };
+        let before = NodeProxyStatus::default();
+        let status = status(&facts, &before, Timestamp::UNIX_EPOCH);
+        assert_eq!(told(&status, condition::READY).0, ready);
+        assert_eq!(status.rejections.total, 1);
+        let first = &status.rejections.first[0];
+        assert_eq!(
+            (&*first.object, &*first.field),
+            ("Service shop/web", "spec.ipFamilies")
+        );
+        let expected = "not served: IPv6: failed to commit: no such device";
+        assert_eq!(first.message, expected);
+        assert_eq!(status.applied_hash, Some(view.hash.clone()));
+    }
 }
 
 #[test]

@@ -3,6 +3,7 @@
 mod agent;
 mod families;
 mod iptables;
+mod lacking;
 mod lock;
 mod manifests;
 mod node;
@@ -61,7 +62,7 @@ fn main() -> Result<()> {
     let mut arguments = Arguments::from_args();
     // What is repaired within a second is measured; one test at a time leaves it that second.
     arguments.test_threads = Some(1);
-    let tests: [(&str, Test); 18] = [
+    let tests: [(&str, Test); 20] = [
         ("others_are_told_from_us", families::others_are_told_from_us),
         (
             "changes_elsewhere_are_no_reason_to_look",
@@ -101,6 +102,14 @@ fn main() -> Result<()> {
         (
             "t83_a_second_agent_waits_and_goes_on_when_the_first_has_ended",
             || second_agent::it_waits_and_takes_over(Place::Nftables),
+        ),
+        (
+            "t84_where_one_family_cannot_be_had_the_other_is_served_and_the_node_healthy",
+            lacking::the_other_family_is_served_and_the_node_healthy,
+        ),
+        (
+            "a_node_with_ipv6_switched_off_is_served",
+            lacking::ipv6_switched_off,
         ),
         (
             "a_socket_of_another_user_keeps_no_agent_waiting",

@@ -64,6 +64,32 @@ struct Encoder<'a> {
 /// Encodes `transaction` with message numbers from `sequence` on. With a `generation`, the kernel
 /// refuses it in any other one.
 pub(crate) fn encode(transaction: &Transaction, generation: Option<u32>, sequence: u32) -> Batch {
+    let (mut encoder, last) = encode_operations(transaction, generation, sequence);
+    encoder.frame(BATCH_END, None);
+    Batch {
+        bytes: encoder.writer.into_bytes(),
+        first: sequence,
+        last,
+    }
+}
+
+/// The same without the message that ends it: the kernel looks at it, answers, and takes it back
+/// (`nfnetlink_rcv_batch` in net/netfilter/nfnetlink.c).
+pub(crate) fn encode_check(transaction: &Transaction, sequence: u32) -> Batch {
+    let (encoder, last) = encode_operations(transaction, None, sequence);
+    Batch {
+        bytes: encoder.writer.into_bytes(),
+        first: sequence,
+        last,
+    }
+}
+
+/// What begins the batch and all operations; and the number of the last one's message.
+fn encode_operations(
+    transaction: &Transaction,
+    generation: Option<u32>,
+    sequence: u32,
+) -> (Encoder<'_>, u32) {
     let mut encoder = Encoder {
         writer: Writer::default(),
         transaction,
@@ -79,12 +105,7 @@ pub(crate) fn encode(transaction: &Transaction, generation: Option<u32>, sequenc
     if let Some(open) = encoder.last {
         encoder.writer.flag(open, ACK);
     }
-    encoder.frame(BATCH_END, None);
-    Batch {
-        bytes: encoder.writer.into_bytes(),
-        first: sequence,
-        last,
-    }
+    (encoder, last)
 }
 
 /// A request for all objects of one sort. `table` narrows it, and so does what they are `within`:

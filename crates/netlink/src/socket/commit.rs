@@ -3,7 +3,7 @@
 use std::io;
 
 use super::{CommitError, Refusal, Socket, is_too_long};
-use crate::nf_tables::{self, Transaction};
+use crate::nf_tables::{self, Batch, Transaction};
 use crate::wire::{ERROR, Messages};
 
 impl Socket {
@@ -22,6 +22,16 @@ impl Socket {
         self.commit_batch(transaction, Some(generation))
     }
 
+    /// Whether the kernel would carry out `transaction` just now, as `nft --check` asks: it makes everything
+    /// that is in it, and takes it back. Nothing shows of it, and no generation begins.
+    pub fn check(&mut self, transaction: &Transaction) -> Result<(), CommitError> {
+        if transaction.operations.is_empty() {
+            return Ok(());
+        }
+        let batch = nf_tables::encode_check(transaction, self.next_sequence());
+        self.send_batch(batch)
+    }
+
     fn commit_batch(
         &mut self,
         transaction: &Transaction,
@@ -31,6 +41,11 @@ impl Socket {
             return Ok(());
         }
         let batch = nf_tables::encode(transaction, generation, self.next_sequence());
+        self.send_batch(batch)
+    }
+
+    /// Sends it, and waits for the answer to its last message.
+    fn send_batch(&mut self, batch: Batch) -> Result<(), CommitError> {
         self.sequence = batch.last.wrapping_add(1);
         let failed = |step| move |source: io::Error| CommitError::Socket { step, source };
         self.send(&batch.bytes)

@@ -1,0 +1,134 @@
+//! A kernel that will not have our table of one family: the other one is served, and the node is healthy.
+//!
+//! No kernel forgets a module while it runs that something uses. What stands for one is a table that somebody
+//! else owns: it is never ours to write, and that is learned by the first attempt.
+
+use std::fs;
+use std::io::Write;
+use std::process::{Child, Stdio};
+
+use anyhow::{Context, Result, ensure};
+use crds::condition::{IPV4_PROGRAMMED, IPV6_PROGRAMMED, READY};
+use tempfile::TempDir;
+use tests::deadline::wait_for;
+use tests::lone_agent::{LoneAgent, Source, Sysctls, Workplace};
+use tests::network::{Namespace, Network};
+
+use crate::manifests;
+use crate::node::{PROMPTLY, Place, Setting};
+
+/// Where load balancers ask.
+const HEALTHZ: &str = "http://127.0.0.1:10256/healthz";
+/// The table, which goes with who owns it.
+const OWNED: &str = "add table ip6 signpost { flags owner; }\n";
+
+/// What a node has that was booted with IPv6 and switched it off, and every network namespace of it. No address
+/// of that family can be had, not even `::1`.
+pub(crate) fn ipv6_switched_off() -> Result<()> {
+    let mut network = Network::new()?;
+    let [node] = network.add_namespaces(["node"])?;
+    node.set_sysctls(&[("net/ipv6/conf/all/disable_ipv6", "1")])?;
+    node.configure("link set lo up\n")?;
+    let folder = TempDir::new()?;
+    let agent = start_agent(&node, &folder, "1h")?;
+    agent.wait_until_ready()?;
+    let answer = node.get(HEALTHZ, PROMPTLY)?;
+    ensure!(answer.status() == 200, "{answer:?}");
+    let tables = node.nft(&["list", "tables"])?;
+    ensure!(tables.contains("table ip signpost"), "{tables}");
+    Ok(())
+}
+
+fn start_agent(node: &Namespace, folder: &TempDir, sync_period: &'static str) -> Result<LoneAgent> {
+    let setting = Setting {
+        place: Place::Nftables,
+        sync_period,
+        others: Vec::new(),
+    };
+    LoneAgent::start(&Workplace {
+        node: node.clone(),
+        source: Source::Manifests(manifests::write(folder.path(), &setting)?),
+        folder: folder.path().to_owned(),
+        sysctls: Sysctls::Writable,
+        deadline: PROMPTLY,
+    })
+}
+
+/// Failure story T84.
+pub(crate) fn the_other_family_is_served_and_the_node_healthy() -> Result<()> {
+    let mut network = Network::new()?;
+    let [node] = network.add_namespaces(["node"])?;
+    node.configure("link set lo up\n")?;
+    let owner = Owner::start(&node)?;
+    let folder = TempDir::new()?;
+    let agent = start_agent(&node, &folder, "1s")?;
+    let expect = |kind: &str, status: &str, reason: &str| {
+        agent.wait_for(&format!("{kind} to be {status}"), |agent| {
+            let said = agent.condition(kind)?;
+            let said = said.filter(|said| said.status == status && said.reason == reason);
+            Ok(said)
+        })
+    };
+    let said = expect(IPV6_PROGRAMMED, "False", "KernelUnsupported")?.message;
+    // The kernel has everything, which is what it was asked when it refused.
+    ensure!(
+        said.contains("not permitted") && !said.contains("lacks"),
+        "{said}"
+    );
+    expect(IPV4_PROGRAMMED, "True", "FamilyProgrammed")?;
+    let answer = node.get(HEALTHZ, PROMPTLY)?;
+    ensure!(answer.status() == 200, "{answer:?}");
+    // The node has an address of that family and Services that want it.
+    expect(READY, "False", "PartiallyProgrammed")?;
+    let status = agent.status()?.context("it was written")?;
+    let mut named = status.rejections.first.iter();
+    let shop = named.find(|rejection| {
+        rejection.field == "spec.ipFamilies" && rejection.message.starts_with("not served: IPv6: ")
+    });
+    ensure!(shop.is_some(), "{:?}", status.rejections);
+    ensure!(status.applied_hash.is_some(), "a rollout would wait for it");
+    // What is tried at each check is said once.
+    let log = fs::read_to_string(folder.path().join("agent.log"))?;
+    let warnings = log
+        .lines()
+        .filter(|line| line.contains("WARN") && line.contains("periodic check"));
+    ensure!(warnings.count() <= 1, "{log}");
+
+    drop(owner);
+    expect(IPV6_PROGRAMMED, "True", "FamilyProgrammed")?;
+    agent.wait_until_ready()?;
+    let status = agent.status()?.context("it was written")?;
+    ensure!(status.rejections.total == 0, "{:?}", status.rejections);
+    Ok(())
+}
+
+/// Somebody who owns our table of IPv6, until this is dropped.
+struct Owner(Child);
+
+impl Owner {
+    fn start(node: &Namespace) -> Result<Owner> {
+        let mut command = node.command("nft");
+        command.arg("--interactive");
+        let child = command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .spawn()?;
+        let mut owner = Owner(child);
+        let stdin = owner.0.stdin.as_mut().context("it was piped")?;
+        stdin.write_all(OWNED.as_bytes())?;
+        stdin.flush()?;
+        wait_for("the table of somebody else", PROMPTLY, || {
+            let tables = node.nft(&["list", "tables"])?;
+            Ok(tables.contains("table ip6 signpost").then_some(()))
+        })?;
+        Ok(owner)
+    }
+}
+
+impl Drop for Owner {
+    fn drop(&mut self) {
+        // An error is that it has ended already.
+        drop(self.0.kill());
+        drop(self.0.wait());
+    }
+}
