@@ -34,6 +34,7 @@ mod metrics;
 mod node_config;
 mod node_lock;
 mod offline;
+mod port_holder;
 mod process;
 mod process_settings;
 mod relay;

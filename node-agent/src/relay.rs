@@ -3,10 +3,11 @@
 
 mod metrics;
 
+use std::collections::BTreeMap;
 use std::future::pending;
 use std::sync::Arc;
 
-use ::relay::{Counts, Limits, Refusal, Relays, raise_descriptor_limit};
+use ::relay::{Counts, Limits, LocalPort, OpenError, Refusal, Relays, raise_descriptor_limit};
 use crds::node_proxy::rejections::Rejection;
 use crds::profile::forwarding::LocalhostNodePorts;
 use dataplane::Family;
@@ -15,6 +16,7 @@ use runtime::{Metrics, Stop, chain};
 
 use crate::board::Board;
 use crate::engine::InForce;
+use crate::port_holder::{Holder, Wanted, is_taken, observe_holders};
 
 /// Listens on the node ports that the kernel is known to carry out, as long as the profile asks for
 /// it, until told to stop. Connections end with this; a profile that no longer asks for it leaves
@@ -22,6 +24,7 @@ use crate::engine::InForce;
 pub(crate) async fn serve(board: Arc<Board>, counts: Arc<Counts>, stop: Stop) {
     let (mut in_force, mut report) = (board.in_force(), board.report());
     let mut relays = None;
+    let mut holders = Holders::default();
     loop {
         let wanted = wanted(in_force.borrow_and_update().as_ref());
         let newest = report.borrow_and_update().clone();
@@ -31,7 +34,10 @@ pub(crate) async fn serve(board: Arc<Board>, counts: Arc<Counts>, stop: Stop) {
         }
         if let Some(relays) = &mut relays {
             apply(relays, wanted, newest.as_deref()).await;
-            board.post_not_relayed(relays.refusals().iter().map(rejection).collect());
+            let refusals = relays.refusals();
+            holders.follow(&refusals).await;
+            let rejections = refusals.iter().map(|refusal| holders.rejection(refusal));
+            board.post_not_relayed(rejections.collect());
         }
         // Cancel safe, all of them: what is missed here is seen at the next look.
         tokio::select! {
@@ -43,18 +49,61 @@ pub(crate) async fn serve(board: Arc<Board>, counts: Arc<Counts>, stop: Stop) {
     }
 }
 
+/// Who has the ports that were refused, as it was when they were.
+#[derive(Debug, Default)]
+struct Holders(BTreeMap<LocalPort, (Arc<OpenError>, Option<Holder>)>);
+
+// === impl Holders ===
+
+impl Holders {
+    /// Looks for who has what was refused since the last time.
+    async fn follow(&mut self, refusals: &[Refusal]) {
+        let mut before = std::mem::take(&mut self.0);
+        for Refusal { port, error, .. } in refusals {
+            let known = before.remove(port);
+            let known = known.filter(|(known, _)| Arc::ptr_eq(known, error));
+            if let Some(known) = known {
+                self.0.insert(*port, known);
+            }
+        }
+        let news = refusals
+            .iter()
+            .filter(|refusal| !self.0.contains_key(&refusal.port));
+        let news: Vec<&Refusal> = news.collect();
+        let taken = news.iter().filter_map(|refusal| match &*refusal.error {
+            OpenError::Bind { source, .. } if is_taken(source) => Some(wanted_port(refusal.port)),
+            OpenError::Bind { .. } | OpenError::TooMany { .. } => None,
+        });
+        let mut holders = observe_holders(taken.collect()).await;
+        for Refusal { port, error, .. } in news {
+            let holder = holders.remove(&wanted_port(*port));
+            self.0.insert(*port, (Arc::clone(error), holder));
+        }
+    }
+
+    /// What a status says of a port that cannot be listened on.
+    fn rejection(&self, refusal: &Refusal) -> Rejection {
+        let error = chain(&*refusal.error);
+        let holder = self
+            .0
+            .get(&refusal.port)
+            .and_then(|(_, holder)| holder.as_ref());
+        Rejection {
+            object: format!("Service {}", refusal.service_port.service),
+            field: "spec.ports[].nodePort".to_owned(),
+            message: holder
+                .map_or_else(|| error.to_string(), |holder| format!("{error}: {holder}")),
+        }
+    }
+}
+
+fn wanted_port(port: LocalPort) -> Wanted {
+    (port.transport, port.address())
+}
+
 /// Registers what there is to count, and returns it.
 pub(crate) fn register(metrics: &Metrics) -> Arc<Counts> {
     metrics::register(metrics)
-}
-
-/// What a status says of a port that cannot be listened on.
-fn rejection(refusal: &Refusal) -> Rejection {
-    Rejection {
-        object: format!("Service {}", refusal.service_port.service),
-        field: "spec.ports[].nodePort".to_owned(),
-        message: chain(&*refusal.error).to_string(),
-    }
 }
 
 fn wanted(in_force: Option<&InForce>) -> LocalhostNodePorts {

@@ -2,13 +2,18 @@
 
 use std::sync::Arc;
 
-use runtime::{BindError, BindPolicy, Health, Metrics, Supervisor, chain, serve, serve_at};
+use ::relay::Transport;
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use runtime::{BindError, BindPolicy, Health, Metrics, Place, Supervisor, chain, serve_at};
+use tokio::sync::watch;
 
 use crate::arguments::Run;
 use crate::board::Board;
 use crate::events::{Announcement, Events, Regarding, Severity};
 use crate::health_proxy::ProxyHealth;
 use crate::inquiry::Inquiries;
+use crate::port_holder::describe_holder;
 use crate::process_settings::{self, Addresses, Places};
 use crate::{debug, health_answer, kube_proxy_routes, service_health};
 
@@ -46,17 +51,29 @@ impl Answers {
             .merge(self.health.router())
             .merge(kube_proxy_routes::router(board(), &arguments.node))
             .merge(debug::router(board(), self.inquiries));
-        let (stop, refused) = (supervisor.stop(), "FailedToStartProxierHealthcheck");
-        let refused = announce_refusal(self.events.clone(), refused);
-        let server = serve_at(places.health.subscribe(), public, refused, stop);
+        let refused = |reason| announce_refusal(self.events.clone(), reason);
+        let (place, stop) = (places.health.subscribe(), supervisor.stop());
+        let server = serve_at(
+            place,
+            public,
+            refused("FailedToStartProxierHealthcheck"),
+            stop,
+        );
         supervisor.spawn("health server", server);
-        let (stop, refused) = (supervisor.stop(), "FailedToStartMetricServer");
-        let refused = announce_refusal(self.events.clone(), refused);
-        let server = serve_at(places.metrics.subscribe(), private, refused, stop);
+        let (place, stop) = (places.metrics.subscribe(), supervisor.stop());
+        let server = serve_at(place, private, refused("FailedToStartMetricServer"), stop);
         supervisor.spawn("metrics server", server);
-        let (address, routes) = (arguments.probe_address, self.health.router());
-        let server = serve(address, BindPolicy::Retry, routes, supervisor.stop());
-        supervisor.spawn("probe server", server);
+        let (stays, place) = watch::channel(Place {
+            address: Some(arguments.probe_address),
+            policy: BindPolicy::Retry,
+        });
+        let (routes, stop) = (self.health.router(), supervisor.stop());
+        let refused = refused("FailedToStartProbeServer");
+        supervisor.spawn("probe server", async move {
+            let served = serve_at(place, routes, refused, stop).await;
+            drop(stays);
+            served
+        });
         let settings = process_settings::follow(board(), places, supervisor.stop());
         supervisor.spawn("process settings", settings);
         let server = service_health::serve(board(), self.proxy, self.events, supervisor.stop());
@@ -64,14 +81,26 @@ impl Answers {
     }
 }
 
-/// Says so where a server cannot listen.
-fn announce_refusal(events: Events, reason: &'static str) -> impl FnMut(&BindError) {
+/// Says so where a server cannot listen, and who has its port.
+fn announce_refusal(
+    events: Events,
+    reason: &'static str,
+) -> impl FnMut(&BindError) -> BoxFuture<'static, ()> {
     move |error| {
-        events.announce(Announcement {
-            regarding: Regarding::Node,
-            severity: Severity::Warning,
-            reason,
-            note: chain(error).to_string(),
-        });
+        let (events, note) = (events.clone(), chain(error).to_string());
+        let taken = error.is_taken().then_some(error.address);
+        let announcement = async move {
+            let holder = match taken {
+                Some(address) => describe_holder(Transport::Tcp, address).await,
+                None => String::new(),
+            };
+            events.announce(Announcement {
+                regarding: Regarding::Node,
+                severity: Severity::Warning,
+                reason,
+                note: note + &holder,
+            });
+        };
+        announcement.boxed()
     }
 }

@@ -19,6 +19,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use ::relay::Transport;
 use dataplane::ServiceKey;
 use reconciler::Report;
 use runtime::{Stop, chain};
@@ -27,6 +28,7 @@ use tokio::time::{Instant, sleep_until};
 use crate::board::Board;
 use crate::events::{Announcement, Events, Regarding, Severity};
 use crate::health_proxy::ProxyHealth;
+use crate::port_holder::observe_holders;
 use answer::Judge;
 use listener::Listeners;
 use wanted::{Listening, Wanted};
@@ -88,10 +90,23 @@ impl ServiceHealth {
     /// Listens wherever that is wanted.
     async fn listen(&mut self) {
         let (wanted, contested) = self.wanted.listeners();
+        let failures = self.listeners.apply(&wanted).await;
+        let is_news = |address| {
+            let service = wanted.get(address).map(|listening| &listening.service);
+            service.is_some() && self.refused.get(address) != service
+        };
+        let taken = failures.iter().filter(|(_, error)| error.is_taken());
+        let taken = taken.filter(|(address, _)| is_news(address));
+        let taken = taken.map(|(address, _)| (Transport::Tcp, *address));
+        let holders = observe_holders(taken.collect()).await;
         let mut refused = BTreeMap::new();
-        for (address, error) in self.listeners.apply(&wanted).await {
+        for (address, error) in failures {
             if let Some(Listening { service, .. }) = wanted.get(&address) {
-                self.announce(address, service, &chain(&error).to_string());
+                let error = match holders.get(&(Transport::Tcp, address)) {
+                    Some(holder) => format!("{}: {holder}", chain(&error)),
+                    None => chain(&error).to_string(),
+                };
+                self.announce(address, service, &error);
                 refused.insert(address, service.clone());
             }
         }

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
-use std::future::pending;
+use std::future::{pending, ready};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
@@ -93,18 +93,21 @@ pub async fn serve(
         policy,
     };
     let (_stays, place) = watch::channel(place);
-    serve_at(place, routes, |_| {}, stop).await
+    serve_at(place, routes, |_| ready(()), stop).await
 }
 
 /// As [`serve`], at an address that may change while it serves: then the old one is closed, requests
 /// under way there end, and the new one is opened. `refused` is told of the first failure to listen
-/// on each address.
-pub async fn serve_at(
+/// on each address, and what comes of that is waited for.
+pub async fn serve_at<F>(
     mut place: watch::Receiver<Place>,
     routes: Router,
-    mut refused: impl FnMut(&BindError),
+    mut refused: impl FnMut(&BindError) -> F,
     stop: Stop,
-) -> Result<(), BindError> {
+) -> Result<(), BindError>
+where
+    F: Future<Output = ()>,
+{
     let mut told = None;
     while !stop.is_stopped() {
         let Place { address, policy } = *place.borrow_and_update();
@@ -128,7 +131,7 @@ pub async fn serve_at(
         };
         let error = BindError { address, source };
         if told != Some(address) {
-            refused(&error);
+            refused(&error).await;
             told = Some(address);
         }
         match policy {
@@ -144,6 +147,15 @@ pub async fn serve_at(
         }
     }
     Ok(())
+}
+
+// === impl BindError ===
+
+impl BindError {
+    /// Whether somebody else has the address.
+    pub fn is_taken(&self) -> bool {
+        self.source.kind() == io::ErrorKind::AddrInUse
+    }
 }
 
 /// Returns when it is no longer the place to be, or at `stop`. Cancel safe.

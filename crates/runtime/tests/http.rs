@@ -300,7 +300,7 @@ async fn a_server_moves_to_another_address_and_goes_away_while_it_has_none() {
     let (place, told) = watch::channel(at(Some(first)));
     let (stopper, stop) = Stop::new();
     let routes = Health::new().router();
-    let server = tokio::spawn(serve_at(told, routes, |_| {}, stop));
+    let server = tokio::spawn(serve_at(told, routes, |_| std::future::ready(()), stop));
     wait_until_listening(first, true).await;
     place.send_replace(at(Some(second)));
     wait_until_listening(second, true).await;
@@ -336,6 +336,7 @@ async fn an_address_that_cannot_be_had_is_told_of_once_and_can_be_left() {
     let note = move |error: &BindError| {
         let mut refusals = noted.lock().expect("no test panics while it holds this");
         refusals.push(error.address);
+        std::future::ready(())
     };
     tokio::spawn(serve_at(told, Health::new().router(), note, stop));
     tokio::time::sleep(Duration::from_secs(22)).await;

@@ -16,6 +16,7 @@ use tokio::task::{JoinError, JoinSet};
 
 use super::answer::Judge;
 use super::wanted::Listening;
+use crate::port_holder::is_taken;
 
 /// How many connections may wait to be accepted: the probes of one balancer.
 const WAITING: u32 = 128;
@@ -44,6 +45,15 @@ struct Listener {
     service: ServiceKey,
     local_endpoints: Arc<AtomicUsize>,
     stopper: Stopper,
+}
+
+// === impl ListenError ===
+
+impl ListenError {
+    /// Whether somebody else has the address.
+    pub(super) fn is_taken(&self) -> bool {
+        is_taken(&self.source)
+    }
 }
 
 // === impl Listeners ===

@@ -352,6 +352,9 @@ async fn a_port_that_is_taken_is_an_event_on_the_service_and_is_tried_again() {
         Regarding::Service(ServiceKey::new("shop", "web"))
     );
     assert!(told.note.contains("in use"), "{}", told.note);
+    // Failure story T62: not only that somebody has it.
+    let holder = format!("(process {}) has it", std::process::id());
+    assert!(told.note.ends_with(&holder), "{}", told.note);
     // Again it fails, which is no news; then the port is free.
     rig.program(&[(web(port), here(2))]);
     drop(taken);

@@ -139,6 +139,8 @@ fn taken_port(stage: &mut Stage) -> Result<()> {
         "False",
         "Service shop/web: spec.ports[].nodePort: 127.0.0.1:30080/tcp cannot be listened on: Address already in use",
     ))?;
+    let holder = format!("(process {}) has it", std::process::id());
+    stage.wait_for_features_honoured(honoured("False", &holder))?;
     let failures = "kubeproxy_nftables_localhost_nodeport_listener_creation_failures_total";
     let family = Family::Ipv4;
     let failures = format!("{failures}{{ip_family=\"{family}\"}}");

@@ -26,7 +26,15 @@ pub(crate) fn kube_proxy_beside_us(stage: &mut Stage) -> Result<()> {
         "{}",
         told.message
     );
-    ensure!(stage.agent()?.log().contains("ForeignProxyDetected"));
+    let log = stage.agent()?.log();
+    ensure!(log.contains("ForeignProxyDetected"));
+    // Failure story T62: it has the ports, too.
+    for port in [10249, 10256] {
+        let named = log.lines().any(|line| {
+            line.contains(&format!(":{port}")) && line.contains("kube-proxy (process ")
+        });
+        ensure!(named, "nobody is said to have port {port}:\n{log}");
+    }
     ensure!(stage.has_our_tables()?);
     for family in Family::ALL {
         let theirs = stage.list_kube_proxy(Mode::Nftables, family)?;

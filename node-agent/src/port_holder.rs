@@ -1,0 +1,316 @@
+//! Who has a port that cannot be listened on. Looked for then, and never else: it takes a look at the
+//! sockets of the network namespace and at the descriptors of every process.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::fs::{self, File};
+use std::io::{self, BufRead, BufReader, Read};
+use std::net::{IpAddr, SocketAddr};
+
+use ::relay::Transport;
+use tokio::task::spawn_blocking;
+
+use crate::process::{Process, View, observe_process, observe_view};
+
+/// A port that is wanted.
+pub(crate) type Wanted = (Transport, SocketAddr);
+
+/// How much of a table is read, in bytes: some 25,000 sockets. Those that listen come first.
+const LONGEST_TABLE: u64 = 4 << 20;
+/// How many descriptors are looked at, which takes some tenths of a second.
+const MOST_DESCRIPTORS: usize = 200_000;
+/// `TCP_LISTEN` (include/net/tcp_states.h), as the table has it.
+const LISTENING: &str = "0A";
+
+/// Who has a port.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Holder {
+    /// This process.
+    Process(Process),
+    /// One of this user, whose descriptors are hidden.
+    Hidden {
+        /// Whose it is.
+        user: u32,
+        /// From where it was looked for.
+        view: View,
+        /// What it has.
+        wanted: Wanted,
+    },
+}
+
+/// A socket as /proc/net has it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Socket {
+    address: SocketAddr,
+    user: u32,
+    inode: u64,
+    state: State,
+}
+
+/// What it is there for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum State {
+    /// One connection, of a client that happened on this port.
+    Other,
+    /// Whoever asks.
+    Listening,
+}
+
+/// Whether `error` says that somebody has the port.
+pub(crate) fn is_taken(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::AddrInUse
+}
+
+/// Who has each of `wanted`, as far as that can be seen. Blocks no other task; cancel safe.
+pub(crate) async fn observe_holders(wanted: BTreeSet<Wanted>) -> BTreeMap<Wanted, Holder> {
+    if wanted.is_empty() {
+        return BTreeMap::new();
+    }
+    match spawn_blocking(move || look(&wanted)).await {
+        Ok(holders) => holders,
+        Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
+        // The runtime is shutting down, and this with it.
+        Err(_) => std::future::pending().await,
+    }
+}
+
+/// What to say after why `address` cannot be listened on: who has it, or nothing.
+pub(crate) async fn describe_holder(transport: Transport, address: SocketAddr) -> String {
+    let wanted = (transport, address);
+    let mut holders = observe_holders([wanted].into()).await;
+    holders
+        .remove(&wanted)
+        .map_or_else(String::new, |holder| format!(": {holder}"))
+}
+
+fn look(wanted: &BTreeSet<Wanted>) -> BTreeMap<Wanted, Holder> {
+    let tables: BTreeMap<Transport, Vec<Socket>> = [Transport::Tcp, Transport::Udp]
+        .into_iter()
+        .filter(|transport| wanted.iter().any(|(other, _)| other == transport))
+        .map(|transport| (transport, observe_sockets(transport, wanted)))
+        .collect();
+    let found = wanted.iter().filter_map(|wanted| {
+        let sockets = tables.get(&wanted.0)?;
+        Some((*wanted, choose(wanted.1, sockets)?))
+    });
+    let found: BTreeMap<Wanted, Socket> = found.collect();
+    let inodes = found.values().map(|socket| socket.inode).collect();
+    let processes = observe_owners(&inodes);
+    let view = observe_view();
+    let holder = |(wanted, socket): (Wanted, Socket)| {
+        let process = processes.get(&socket.inode).cloned();
+        let user = socket.user;
+        let hidden = Holder::Hidden { user, view, wanted };
+        (wanted, process.map_or(hidden, Holder::Process))
+    };
+    found.into_iter().map(holder).collect()
+}
+
+/// The socket that keeps others from `wanted`: of several one that listens, and one at that very address.
+fn choose(wanted: SocketAddr, sockets: &[Socket]) -> Option<Socket> {
+    let in_the_way = sockets.iter().filter(|socket| {
+        let (theirs, ours) = (socket.address.ip(), wanted.ip());
+        let is_any = theirs.is_unspecified() || ours.is_unspecified();
+        socket.address.port() == wanted.port() && (is_any || theirs == ours)
+    });
+    in_the_way
+        .max_by_key(|socket| (socket.state, socket.address.ip() == wanted.ip()))
+        .copied()
+}
+
+/// The sockets of this network namespace at the ports of `wanted`.
+fn observe_sockets(transport: Transport, wanted: &BTreeSet<Wanted>) -> Vec<Socket> {
+    let files = match transport {
+        Transport::Tcp => ["tcp", "tcp6"],
+        Transport::Udp => ["udp", "udp6"],
+    };
+    let ports: BTreeSet<u16> = wanted.iter().map(|(_, address)| address.port()).collect();
+    let mut sockets = Vec::new();
+    for file in files {
+        // A kernel without IPv6 has only one of them.
+        let Ok(file) = File::open(format!("/proc/thread-self/net/{file}")) else {
+            continue;
+        };
+        let lines = BufReader::new(file.take(LONGEST_TABLE)).lines();
+        let read = lines
+            .map_while(Result::ok)
+            .filter_map(|line| parse_socket(transport, &line));
+        sockets.extend(read.filter(|socket| ports.contains(&socket.address.port())));
+    }
+    sockets
+}
+
+/// A line of such a table:
+/// `0: 0100007F:2809 00000000:0000 0A 00000000:00000000 00:00000000 00000000 0 0 123 …`.
+fn parse_socket(transport: Transport, line: &str) -> Option<Socket> {
+    let mut fields = line.split_ascii_whitespace();
+    let (_, address) = (fields.next()?, fields.next()?);
+    let (_, state) = (fields.next()?, fields.next()?);
+    let mut fields = fields.skip(3);
+    let user = fields.next()?.parse().ok()?;
+    let inode = fields.nth(1)?.parse().ok()?;
+    // What has no inode has no process any more.
+    (inode != 0).then_some(Socket {
+        address: parse_address(address)?,
+        user,
+        inode,
+        state: match (transport, state) {
+            (Transport::Tcp, LISTENING) | (Transport::Udp, _) => State::Listening,
+            (Transport::Tcp, _) => State::Other,
+        },
+    })
+}
+
+/// Words of 32 bits as the machine has them in memory, and the port as a number.
+fn parse_address(text: &str) -> Option<SocketAddr> {
+    let (address, port) = text.split_once(':')?;
+    let port = u16::from_str_radix(port, 16).ok()?;
+    let word = |at: usize| {
+        let digits = address.get(at * 8..at * 8 + 8)?;
+        Some(u32::from_str_radix(digits, 16).ok()?.to_ne_bytes())
+    };
+    let ip = match address.len() {
+        8 => IpAddr::from(word(0)?),
+        32 => {
+            let mut bytes = [0; 16];
+            for at in 0..4 {
+                bytes[at * 4..at * 4 + 4].copy_from_slice(&word(at)?);
+            }
+            IpAddr::from(bytes).to_canonical()
+        }
+        _ => return None,
+    };
+    Some(SocketAddr::new(ip, port))
+}
+
+/// The process that has each of these sockets open, of those whose descriptors can be seen.
+fn observe_owners(inodes: &BTreeSet<u64>) -> BTreeMap<u64, Process> {
+    let mut owners = BTreeMap::new();
+    let mut left = MOST_DESCRIPTORS;
+    let Ok(processes) = fs::read_dir("/proc") else {
+        return owners;
+    };
+    for entry in processes.flatten() {
+        if owners.len() == inodes.len() {
+            break;
+        }
+        let id = entry
+            .file_name()
+            .to_str()
+            .and_then(|name| name.parse().ok());
+        // It may have ended, and what is another user's may be hidden.
+        let (Some(id), Ok(descriptors)) = (id, fs::read_dir(entry.path().join("fd"))) else {
+            continue;
+        };
+        for descriptor in descriptors.flatten().take(left) {
+            left -= 1;
+            let link = fs::read_link(descriptor.path()).unwrap_or_default();
+            let inode = link.to_str().and_then(parse_inode);
+            if let Some(inode) = inode.filter(|inode| inodes.contains(inode))
+                && let Some(process) = observe_process(id)
+            {
+                owners.insert(inode, process);
+            }
+        }
+    }
+    owners
+}
+
+/// `socket:[123]`.
+fn parse_inode(link: &str) -> Option<u64> {
+    let inode = link.strip_prefix("socket:[")?.strip_suffix(']')?;
+    inode.parse().ok()
+}
+
+impl fmt::Display for Holder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Holder::Process(process) => write!(f, "{process} has it"),
+            Holder::Hidden { user, view, wanted } => {
+                let (kind, port) = match wanted {
+                    (Transport::Tcp, address) => ("t", address.port()),
+                    (Transport::Udp, address) => ("u", address.port()),
+                };
+                let from = match view {
+                    View::Machine => "here",
+                    View::Container => "this container",
+                };
+                write!(
+                    f,
+                    "a process of user {user} has it, which cannot be seen from {from}: \
+                     ss -Hl{kind}np 'sport = :{port}' on the node names it"
+                )
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{Ipv4Addr, Ipv6Addr, TcpListener, UdpSocket};
+
+    use super::*;
+
+    /// This process has them, and can be seen by itself.
+    #[test]
+    fn t62_whoever_has_a_port_is_named() {
+        let tcp = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
+        let udp = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).expect("a port");
+        let address = |address: io::Result<SocketAddr>| address.expect("it is bound");
+        let (tcp_at, udp_at) = (address(tcp.local_addr()), address(udp.local_addr()));
+        let taken = TcpListener::bind(tcp_at).expect_err("it is taken");
+        assert!(is_taken(&taken), "{taken}");
+        // Who has all addresses keeps others from each, and the other way round.
+        let any = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), tcp_at.port());
+        let one = SocketAddr::new(Ipv4Addr::LOCALHOST.into(), udp_at.port());
+        let wanted = [
+            (Transport::Tcp, tcp_at),
+            (Transport::Tcp, any),
+            (Transport::Udp, one),
+        ];
+        let holders = look(&wanted.into());
+        assert_eq!(holders.len(), wanted.len(), "{holders:?}");
+        for holder in holders.values() {
+            let text = holder.to_string();
+            assert!(
+                text.contains(&format!("(process {}) has it", std::process::id())),
+                "{text}"
+            );
+        }
+        drop((tcp, udp));
+        assert_eq!(look(&wanted.into()), BTreeMap::new());
+    }
+
+    #[test]
+    fn what_cannot_be_seen_is_said_with_what_names_it() {
+        let wanted = (
+            Transport::Udp,
+            SocketAddr::new(Ipv6Addr::LOCALHOST.into(), 53),
+        );
+        let (user, view) = (101, View::Container);
+        assert_eq!(
+            Holder::Hidden { user, view, wanted }.to_string(),
+            "a process of user 101 has it, which cannot be seen from this container: \
+             ss -Hlunp 'sport = :53' on the node names it"
+        );
+    }
+
+    #[test]
+    fn lines_of_the_kernels_tables_are_sockets() {
+        let line = "   1: 00000000000000000000000000000000:2810 00000000000000000000000000000000:0000 0A \
+                    00000000:00000000 00:00000000 00000000  1000        0 4711 1 0 100 0 0 10 0";
+        let socket = parse_socket(Transport::Tcp, line).expect("it is one");
+        let address = SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), 10256);
+        assert_eq!(
+            (socket.address, socket.user, socket.inode),
+            (address, 1000, 4711)
+        );
+        assert_eq!(socket.state, State::Listening);
+        let heading =
+            "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid";
+        assert_eq!(parse_socket(Transport::Tcp, heading), None);
+        assert_eq!(parse_socket(Transport::Tcp, "1: 0100007F"), None);
+        let gone = line.replace("4711", "0");
+        assert_eq!(parse_socket(Transport::Tcp, &gone), None);
+    }
+}
