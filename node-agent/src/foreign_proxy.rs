@@ -6,6 +6,7 @@
 //! `KUBE-POSTROUTING`): those alone are no proxy.
 
 pub(crate) mod kernel;
+pub(crate) mod node_ports;
 pub(crate) mod process;
 pub(crate) mod services;
 

@@ -10,6 +10,7 @@
 //! without changing what comes of it. A socket that only root can open, and no route of the metrics
 //! server: that one may be open to the network.
 
+mod closing;
 mod handback;
 mod preflight;
 mod server;

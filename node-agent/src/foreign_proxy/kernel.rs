@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use dataplane::Family;
 use netlink::nf_tables::{self, Entry, Jump, Operation, Transaction};
-use netlink::{CommitError, ObserveError, OpenError, Socket};
+use netlink::{CommitError, ObserveError, OpenError, Socket, conntrack};
 use nix::net::if_::if_nametoindex;
 use thiserror::Error;
 use xtables::{TableName, Tables, Variant};
@@ -69,6 +69,8 @@ pub(crate) enum LookError {
     Open(#[source] OpenError),
     #[error("failed to look for rules of other proxies")]
     Observe(#[source] ObserveError),
+    #[error("failed to look for connections to node ports")]
+    Flows(#[source] conntrack::ObserveError),
     #[error("failed to read {file}")]
     Read {
         file: &'static str,

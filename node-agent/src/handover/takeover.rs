@@ -10,6 +10,7 @@ use reconciler::{Activity, Report};
 use runtime::chain;
 use tokio::time::{Instant, sleep, timeout};
 
+use super::closing::{self, OurNodePorts};
 use super::preflight::{Point, some_of};
 use super::server::{Caller, Ours, Server, blocking};
 use super::{Effort, Ending};
@@ -30,8 +31,8 @@ const STOP_KUBE_PROXY: &str = "kubectl -n kube-system patch daemonset kube-proxy
     '{\"spec\":{\"template\":{\"spec\":{\"nodeSelector\":{\"signpost.dev/kube-proxy\":\"wanted\"}}}}}'";
 
 /// What differs, as docs/parity.md has it, between kube-proxy's mode iptables and nftables, ours or its.
-const FROM_IPTABLES: &str = "from mode iptables to nftables: node ports answer on the node's own addresses, not on \
-    127.0.0.1, unless a profile says so; no rule opens health-check node ports in a firewall of the node; invalid \
+const FROM_IPTABLES: &str = "from mode iptables to nftables: node ports answer on the node's own address of each family, not \
+    on its others nor on 127.0.0.1, unless a profile says so; no rule opens health-check node ports in a firewall of the node; invalid \
     packets are not dropped; wrong ports of cluster IPs are rejected";
 /// What we do not remove: kube-proxy knows which virtual servers there are better than the kernel tells.
 const VIRTUAL_SERVERS: &str = "kube-proxy's virtual servers are here (device kube-ipvs0) and stay: once our rules are \
@@ -161,7 +162,10 @@ impl Server {
             points.push(Point::warning(text));
         }
         let ours = self.ours();
-        points.extend(blocking(move || observe_points(&found, duty, ours)).await);
+        let view = self.board.view().borrow().clone();
+        let node_ports = view.as_deref().and_then(OurNodePorts::of);
+        let look = move || observe_points(&found, duty, ours, node_ports.as_ref());
+        points.extend(blocking(look).await);
         points
     }
 
@@ -218,7 +222,12 @@ fn readiness(server: &Server, duty: Duty) -> Point {
 }
 
 /// What the kernel says about the rules that were found.
-fn observe_points(found: &Found, duty: Duty, ours: Ours) -> Vec<Point> {
+fn observe_points(
+    found: &Found,
+    duty: Duty,
+    ours: Ours,
+    node_ports: Option<&OurNodePorts>,
+) -> Vec<Point> {
     let mut points = Vec::new();
     let legacy = match found.legacy {
         Legacy::None => None,
@@ -260,6 +269,15 @@ fn observe_points(found: &Found, duty: Duty, ours: Ours) -> Vec<Point> {
         };
         points
             .extend(some.unwrap_or_else(|error| vec![Point::obstacle(chain(&error).to_string())]));
+        let closing =
+            node_ports.map(|node_ports| closing::observe_points(mechanism, family, node_ports));
+        points.extend(closing.into_iter().flat_map(|closing| {
+            closing.unwrap_or_else(|error| {
+                let error = chain(&error);
+                let text = "which node ports would close is not known";
+                vec![Point::warning(format!("{family}: {text}: {error}"))]
+            })
+        }));
     }
     points
 }

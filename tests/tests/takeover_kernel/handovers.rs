@@ -1,11 +1,15 @@
 //! Services change hands while everybody uses them.
 
-use anyhow::{Result, ensure};
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
 use crds::condition::READY;
-use dataplane::Family;
+use dataplane::{Family, Protocol};
+use testkit::address_plan as addresses;
+use tests::network::{Outcome, Probe, probe};
 
 use crate::crowd::Crowd;
-use crate::stage::{Mode, Printed, Stage};
+use crate::stage::{Mode, NODE_ON_THE_WAY, NODE_PORT, Printed, Stage};
 
 /// Failure story T18 (kubernetes#119265): nothing of ours is left, and what is not ours is as it was. From
 /// kube-proxy to us, back, and once more, with as many restarts in between as there may be.
@@ -137,6 +141,65 @@ pub(crate) fn from_iptables(stage: &mut Stage) -> Result<()> {
         list_everything(stage)? == before,
         "a refusal changed something"
     );
+    Ok(())
+}
+
+/// Failure story T69: kube-proxy of mode iptables takes node ports at every address of the node, and ours at
+/// one of each family.
+pub(crate) fn node_ports_that_close(stage: &mut Stage) -> Result<()> {
+    let mode = Mode::Iptables;
+    stage.start_kube_proxy(mode)?;
+    stage.start_agent()?;
+    stage.wait_for_foreign("True", "KubeProxyIptables")?;
+    stage.stop_kube_proxy();
+    let told = stage.run(&["takeover", "--dry-run"])?;
+    let (_, rest) = told
+        .text
+        .split_once("IPv4: node ports close at ")
+        .context("it says so")?;
+    let (named, _) = rest.split_once(':').context("it says why")?;
+    let named: Vec<&str> = named.split(", ").collect();
+    let way = NODE_ON_THE_WAY.to_string();
+    ensure!(
+        named.contains(&"127.0.0.1") && named.contains(&&*way),
+        "{named:?}"
+    );
+    let own = addresses::node_address(1, Family::Ipv4).to_string();
+    ensure!(!named.contains(&&*own), "{named:?}");
+    expect(told, true, "nothing was changed")?;
+
+    // It is by kube-proxy's rules that this one is answered.
+    let question = Probe {
+        protocol: Protocol::Tcp,
+        source: None,
+        destination: (NODE_ON_THE_WAY, NODE_PORT).into(),
+        deadline: Duration::from_secs(5),
+    };
+    let outcomes = probe(stage.node()?, &question, 3)?;
+    ensure!(
+        outcomes
+            .iter()
+            .all(|outcome| matches!(outcome, Outcome::Answered { .. })),
+        "{outcomes:?}"
+    );
+    let before = list_everything(stage)?;
+    let refused = stage.run(&["takeover"])?;
+    let used = format!("{NODE_ON_THE_WAY}:{NODE_PORT}/tcp (3 connections)");
+    ensure!(refused.text.contains(&used), "{}", refused.text);
+    let counted = format!("do not tell: {NODE_PORT}/tcp (3 connections)");
+    ensure!(refused.text.contains(&counted), "{}", refused.text);
+    expect(refused, false, "their next connections would be refused")?;
+    ensure!(
+        list_everything(stage)? == before,
+        "a refusal changed something"
+    );
+    expect(
+        stage.run(&["takeover", "--force"])?,
+        true,
+        "Signpost alone serves",
+    )?;
+    let outcomes = probe(stage.node()?, &question, 1)?;
+    ensure!(matches!(outcomes[..], [Outcome::Refused]), "{outcomes:?}");
     Ok(())
 }
 

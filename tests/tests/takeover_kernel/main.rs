@@ -33,7 +33,7 @@ fn main() -> Result<()> {
         let skipped = Trial::test(name, || Ok(())).with_ignored_flag(true);
         libtest_mimic::run(&arguments, vec![skipped]).exit();
     }
-    let tests: [(&str, Test); 9] = [
+    let tests: [(&str, Test); 10] = [
         (
             "t17_a_kube_proxy_beside_us_is_named_and_nobody_fights",
             detection::kube_proxy_beside_us,
@@ -65,6 +65,10 @@ fn main() -> Result<()> {
         (
             "a_handback_that_was_cut_short_is_completed",
             interruptions::handback_cut_short,
+        ),
+        (
+            "t69_what_a_takeover_would_close_is_named_with_who_uses_it",
+            handovers::node_ports_that_close,
         ),
         // The last one: a network namespace that has tables of legacy iptables keeps them.
         (

@@ -29,7 +29,7 @@ pub(crate) const NODE_PORT: u16 = 30080;
 const SERVER_PORT: u16 = 8080;
 /// Where the API server is, and the node's address on the way there.
 const API_SERVER: Ipv4Addr = Ipv4Addr::new(10, 123, 0, 1);
-const NODE_ON_THE_WAY: Ipv4Addr = Ipv4Addr::new(10, 123, 1, 1);
+pub(crate) const NODE_ON_THE_WAY: Ipv4Addr = Ipv4Addr::new(10, 123, 1, 1);
 /// The user that Kubernetes itself lets do what kube-proxy needs.
 const KUBE_PROXY_USER: &str = "system:kube-proxy";
 /// How long either may take for anything.

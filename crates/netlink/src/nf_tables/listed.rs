@@ -62,6 +62,17 @@ impl<'a> ListedRule<'a> {
             })
     }
 
+    /// How many packets have come as far as its counter, if it has one.
+    pub fn packets(&self) -> Option<u64> {
+        let expressions = self.attributes.nested(4).into_iter().flatten();
+        expressions
+            .map(|(_, expression)| Attributes::parse(expression))
+            .filter(|expression| expression.string(1) == Some("counter"))
+            // NFTA_EXPR_DATA, NFTA_COUNTER_PACKETS.
+            .find_map(|expression| expression.nested(2)?.get(2)?.try_into().ok())
+            .map(u64::from_be_bytes)
+    }
+
     /// The whole rule, if it is one that this crate has a value for.
     pub fn decode(&self) -> Result<Rule, DecodeError> {
         rule_of(&self.attributes, self.family)

@@ -1,0 +1,249 @@
+//! Where kube-proxy's rules take node ports, and which of them anybody has used.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::ops::ControlFlow;
+
+use dataplane::{Family, Protocol};
+use netlink::conntrack::{self, Answers, Filter, Flow, FlowSocket};
+use netlink::nf_tables::{Expression, ListedRule, Operator, PayloadBase, Rule};
+use netlink::{ObserveError, Socket};
+
+use super::Mechanism;
+use super::kernel::{LookError, TABLE, nft_family, open};
+
+/// The set of addresses that mode nftables has unless it takes node ports at all of them
+/// (pkg/proxy/nftables/proxier.go).
+const ADDRESSES: &str = "nodeport-ips";
+/// The chains of mode iptables by which a packet gets to a node port, in table `nat`, which sees the
+/// first packet of each connection alone.
+const SERVICES: &str = "KUBE-SERVICES";
+const NODE_PORTS: &str = "KUBE-NODEPORTS";
+
+/// At which addresses of the node its rules take node ports.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Entrance {
+    /// At all, or all but those of loopback.
+    Everywhere(Loopback),
+    /// At these.
+    At(BTreeSet<IpAddr>),
+}
+
+/// Whether 127.0.0.1 is among them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Loopback {
+    In,
+    Out,
+}
+
+/// A node port, with its protocol.
+pub(crate) type NodePort = (Protocol, u16);
+
+/// At which addresses its rules of `family` take node ports.
+pub(crate) fn observe_entrance(
+    mechanism: Mechanism,
+    family: Family,
+) -> Result<Entrance, LookError> {
+    let mut socket = open()?;
+    match mechanism {
+        Mechanism::Nftables => observe_set(&mut socket, family),
+        Mechanism::Iptables | Mechanism::Ipvs => observe_rules(&mut socket, family),
+    }
+}
+
+fn observe_set(socket: &mut Socket, family: Family) -> Result<Entrance, LookError> {
+    let of = nft_family(family);
+    match socket.observe_elements(of, TABLE, ADDRESSES) {
+        Ok(elements) => {
+            let keys = elements
+                .iter()
+                .map(|(key, _)| key.typed(&[of.address()]).to_string());
+            Ok(Entrance::At(
+                keys.filter_map(|key| key.parse().ok()).collect(),
+            ))
+        }
+        Err(ObserveError::Refused { source, .. })
+            if source.kind() == std::io::ErrorKind::NotFound =>
+        {
+            Ok(Entrance::Everywhere(Loopback::Out))
+        }
+        Err(error) => Err(LookError::Observe(error)),
+    }
+}
+
+fn observe_rules(socket: &mut Socket, family: Family) -> Result<Entrance, LookError> {
+    let leads_there = |rule: &ListedRule<'_>| {
+        let leads = rule.leads_to() == Some(NODE_PORTS);
+        leads.then(|| {
+            rule.decode()
+                .map_or(Asked::Anything, |rule| asked(&rule, family))
+        })
+    };
+    let asked = socket.observe_chosen_rules(nft_family(family), "nat", Some(SERVICES), leads_there);
+    let mut at = BTreeSet::new();
+    for asked in asked.map_err(LookError::Observe)? {
+        match asked {
+            Asked::For(address) => drop(at.insert(address)),
+            Asked::Not => return Ok(Entrance::Everywhere(Loopback::Out)),
+            Asked::Anything => return Ok(Entrance::Everywhere(Loopback::In)),
+        }
+    }
+    Ok(Entrance::At(at))
+}
+
+/// What a rule asks of the destination.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Asked {
+    /// That it is this address.
+    For(IpAddr),
+    /// That it is in none of some range: that of loopback.
+    Not,
+    /// Nothing, or that it is an address of the node.
+    Anything,
+}
+
+fn asked(rule: &Rule, family: Family) -> Asked {
+    // Where the destination is in the header, and how long it is.
+    let (at, whole) = match family {
+        Family::Ipv4 => (16, 4),
+        Family::Ipv6 => (24, 16),
+    };
+    let expressions = rule.expressions.iter();
+    let mut after = expressions.skip_while(|expression| {
+        !matches!(expression, Expression::Payload { base: PayloadBase::Network, offset, .. } if *offset == at)
+    });
+    let compared = after.find_map(|expression| match expression {
+        Expression::Compare {
+            operator, value, ..
+        } => Some((operator, value)),
+        _ => None,
+    });
+    match compared {
+        Some((Operator::NotEqual, _)) => Asked::Not,
+        Some((Operator::Equal, value)) if value.len() == whole => {
+            address(value).map_or(Asked::Anything, Asked::For)
+        }
+        Some((Operator::Equal, _)) | None => Asked::Anything,
+    }
+}
+
+fn address(bytes: &[u8]) -> Option<IpAddr> {
+    let ipv4 = || Some(Ipv4Addr::from(<[u8; 4]>::try_from(bytes).ok()?).into());
+    let ipv6 = || Some(Ipv6Addr::from(<[u8; 16]>::try_from(bytes).ok()?).into());
+    ipv4().or_else(ipv6)
+}
+
+/// How many connections each node port has had since kube-proxy of mode iptables wrote its rule; at which
+/// address they do not tell. Without those that had none.
+pub(crate) fn observe_counts(family: Family) -> Result<BTreeMap<NodePort, u64>, LookError> {
+    let counted = |rule: &ListedRule<'_>| {
+        let packets = rule.packets().filter(|packets| *packets > 0)?;
+        Some((node_port(&rule.decode().ok()?)?, packets))
+    };
+    let counted =
+        open()?.observe_chosen_rules(nft_family(family), "nat", Some(NODE_PORTS), counted);
+    let mut counts = BTreeMap::new();
+    for (port, packets) in counted.map_err(LookError::Observe)? {
+        *counts.entry(port).or_default() += packets;
+    }
+    Ok(counts)
+}
+
+/// The port that a rule asks for: by a match of iptables, or as later versions of it write that.
+fn node_port(rule: &Rule) -> Option<NodePort> {
+    let mut protocol = None;
+    let mut port = None;
+    let mut loaded = None;
+    for expression in &rule.expressions {
+        match expression {
+            Expression::Payload {
+                base: PayloadBase::Transport,
+                offset: 2,
+                length: 2,
+                ..
+            } => {
+                loaded = Some(Loaded::Port);
+            }
+            Expression::Meta {
+                key: netlink::nf_tables::MetaKey::TransportProtocol,
+                ..
+            } => {
+                loaded = Some(Loaded::Protocol);
+            }
+            Expression::Payload { .. } | Expression::Meta { .. } => loaded = None,
+            Expression::Compare {
+                operator: Operator::Equal,
+                value,
+                ..
+            } => match (loaded, value.as_slice()) {
+                (Some(Loaded::Port), &[high, low]) => port = Some(u16::from_be_bytes([high, low])),
+                (Some(Loaded::Protocol), &[number]) => protocol = of_number(number),
+                _ => {}
+            },
+            // `struct xt_tcp` and `xt_udp` (include/uapi/linux/netfilter): source ports from and to,
+            // destination ports from and to, as the machine has numbers. `xt_sctp` has them in the
+            // other order.
+            Expression::Match(module) if matches!(&*module.name, "tcp" | "udp") => {
+                let bytes = module.payload.get(4..6)?.try_into().ok()?;
+                port = Some(u16::from_ne_bytes(bytes));
+            }
+            _ => {}
+        }
+    }
+    Some((protocol?, port?))
+}
+
+/// What is compared next.
+#[derive(Debug, Clone, Copy)]
+enum Loaded {
+    Protocol,
+    Port,
+}
+
+fn of_number(number: u8) -> Option<Protocol> {
+    match number {
+        6 => Some(Protocol::Tcp),
+        17 => Some(Protocol::Udp),
+        132 => Some(Protocol::Sctp),
+        _ => None,
+    }
+}
+
+/// How many connections there are now that were redirected from each of these addresses, by the node port
+/// of which `is_node_port` is true. Lists the whole table of connections.
+pub(crate) fn observe_flows(
+    family: Family,
+    addresses: &BTreeSet<IpAddr>,
+    is_node_port: impl Fn(NodePort) -> bool,
+) -> Result<BTreeMap<(IpAddr, NodePort), u64>, LookError> {
+    let mut counts = BTreeMap::new();
+    let protocols = [
+        (conntrack::Protocol::Tcp, Protocol::Tcp),
+        (conntrack::Protocol::Udp, Protocol::Udp),
+        (conntrack::Protocol::Sctp, Protocol::Sctp),
+    ];
+    for (listed, protocol) in protocols {
+        let filter = Filter {
+            family: nft_family(family),
+            protocol: listed,
+            answers: Answers::Any,
+        };
+        let count = |flow: &Flow| {
+            let asked = flow.original.destination;
+            let port = (protocol, asked.port());
+            let is_one = flow.status.is_redirected() && addresses.contains(&asked.ip());
+            if is_one && is_node_port(port) {
+                *counts.entry((asked.ip(), port)).or_default() += 1;
+            }
+            ControlFlow::Continue(())
+        };
+        let socket = FlowSocket::open().map_err(LookError::Open)?;
+        socket
+            .observe_flows(&filter, count)
+            .map_err(LookError::Flows)?;
+    }
+    Ok(counts)
+}
+
+#[cfg(test)]
+mod tests;

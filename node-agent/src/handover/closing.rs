@@ -1,0 +1,151 @@
+//! What a takeover would close: node ports at addresses where kube-proxy's rules take them and ours do not.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use crds::profile::forwarding::LocalhostNodePorts;
+use dataplane::{Dataplane, Family, FrontendKey, Port};
+
+use super::preflight::{Point, some_of};
+use crate::engine::View;
+use crate::foreign_proxy::Mechanism;
+use crate::foreign_proxy::kernel::LookError;
+use crate::foreign_proxy::node_ports::{
+    Entrance, Loopback, NodePort, observe_counts, observe_entrance, observe_flows,
+};
+
+/// Where node ports of ours are taken, or would be.
+#[derive(Debug, Clone)]
+pub(super) struct OurNodePorts {
+    wanted: Dataplane,
+    localhost: LocalhostNodePorts,
+}
+
+/// What would close in one family.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Closing {
+    family: Family,
+    addresses: BTreeSet<IpAddr>,
+    /// How many connections there are now.
+    flows: BTreeMap<(IpAddr, NodePort), u64>,
+    /// How many there were since kube-proxy wrote its rules, at any address.
+    counts: BTreeMap<NodePort, u64>,
+}
+
+/// What is to be known of it, and what speaks against it; nothing where nothing closes.
+pub(super) fn observe_points(
+    mechanism: Mechanism,
+    family: Family,
+    ours: &OurNodePorts,
+) -> Result<Vec<Point>, LookError> {
+    let addresses = ours.closing(family, &observe_entrance(mechanism, family)?);
+    if addresses.is_empty() {
+        return Ok(Vec::new());
+    }
+    let flows = observe_flows(family, &addresses, |port| ours.has(family, port))?;
+    let counts = match mechanism {
+        Mechanism::Iptables => observe_counts(family)?,
+        Mechanism::Nftables | Mechanism::Ipvs => BTreeMap::new(),
+    };
+    let closing = Closing {
+        family,
+        addresses,
+        flows,
+        counts,
+    };
+    Ok(closing.points())
+}
+
+// === impl OurNodePorts ===
+
+impl OurNodePorts {
+    /// As `view` has them; `None` before anything is wanted.
+    pub(super) fn of(view: &View) -> Option<OurNodePorts> {
+        Some(OurNodePorts {
+            wanted: view.wanted.clone()?,
+            localhost: view.effective.localhost_node_ports,
+        })
+    }
+
+    /// The node's addresses that let node ports in by `entrance` and not by ours.
+    fn closing(&self, family: Family, entrance: &Entrance) -> BTreeSet<IpAddr> {
+        let addresses = self.wanted.node().local_addresses.iter().copied();
+        let addresses = addresses.filter(|address| Family::of(*address) == family);
+        addresses
+            .filter(|address| match entrance {
+                Entrance::At(at) => at.contains(address),
+                Entrance::Everywhere(Loopback::Out) => !address.is_loopback(),
+                // The kernel routes nothing that comes from ::1 elsewhere.
+                Entrance::Everywhere(Loopback::In) => {
+                    !address.is_loopback() || family == Family::Ipv4
+                }
+            })
+            .filter(|address| !self.takes(*address))
+            .collect()
+    }
+
+    fn takes(&self, address: IpAddr) -> bool {
+        match address.is_loopback() {
+            true => self.localhost == LocalhostNodePorts::Userspace,
+            false => self.wanted.has_node_ports_at(address),
+        }
+    }
+
+    fn has(&self, family: Family, (protocol, port): NodePort) -> bool {
+        Port::new(port).is_some_and(|port| {
+            let key = FrontendKey::NodePort {
+                family,
+                protocol,
+                port,
+            };
+            self.wanted.frontends().get(&key).is_some()
+        })
+    }
+}
+
+// === impl Closing ===
+
+impl Closing {
+    fn points(&self) -> Vec<Point> {
+        let family = self.family;
+        let addresses: Vec<String> = self.addresses.iter().map(IpAddr::to_string).collect();
+        let mut points = vec![Point::note(format!(
+            "{family}: node ports close at {}: kube-proxy's rules take them there, ours do not; nodePorts.addresses and \
+             nodePorts.localhost of a profile open them",
+            some_of(&addresses)
+        ))];
+        if !self.flows.is_empty() {
+            let mut flows: Vec<_> = self.flows.iter().collect();
+            flows.sort_by_key(|(_, count)| std::cmp::Reverse(**count));
+            let flows = flows
+                .into_iter()
+                .map(|((address, (protocol, port)), count)| {
+                    let address = std::net::SocketAddr::new(*address, *port);
+                    format!("{address}/{protocol} ({count} connections)")
+                });
+            let flows: Vec<String> = flows.collect();
+            points.push(Point::warning(format!(
+                "{family}: clients use node ports now at addresses that close, and their next connections would be \
+                 refused: {}",
+                some_of(&flows)
+            )));
+        }
+        if !self.counts.is_empty() {
+            let mut counts: Vec<_> = self.counts.iter().collect();
+            counts.sort_by_key(|(_, count)| std::cmp::Reverse(**count));
+            let counts = counts.into_iter().map(|((protocol, port), count)| {
+                format!("{port}/{protocol} ({count} connections)")
+            });
+            let counts: Vec<String> = counts.collect();
+            points.push(Point::note(format!(
+                "{family}: node ports that were used since kube-proxy wrote their rules, at which address those do not \
+                 tell: {}",
+                some_of(&counts)
+            )));
+        }
+        points
+    }
+}
+
+#[cfg(test)]
+mod tests;
