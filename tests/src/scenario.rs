@@ -49,6 +49,7 @@
 //! | what | IPv4 | IPv6 |
 //! |---|---|---|
 //! | cluster IPs | 10.96.0.0/16 | fd00:10:96::/112 |
+//! | of these, on a device of `node-1`, too | 10.96.0.200 | fd00:10:96::200 |
 //! | load-balancer IPs | 192.0.2.0/24 | 2001:db8:2::/64 |
 //! | external IPs | 198.51.100.0/24 | 2001:db8:51::/64 |
 //!

@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use dataplane::{Config, Family};
+use dataplane::{Config, Family, Node, Protocol};
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use xtables::{AddressMatch, BuiltIn, Match, Rule, States, TableName, Target, Which};
 
+use crate::key::protocol;
 use crate::rules::{Chain, Rank};
 use crate::service_chains::host;
 use crate::trees::{TreeName, Trees};
@@ -16,6 +17,7 @@ const NODE_PORTS: &str = "SIGNPOST-NODEPORTS";
 const POSTROUTING: &str = "SIGNPOST-POSTROUTING";
 const MASQUERADE: &str = "SIGNPOST-MASQUERADE";
 const HAIRPINS: &str = "SIGNPOST-HAIRPINS";
+const SOURCES: &str = "SIGNPOST-SOURCES";
 const INPUT: &str = "SIGNPOST-INPUT";
 const FORWARD: &str = "SIGNPOST-FORWARD";
 const OUTPUT: &str = "SIGNPOST-OUTPUT";
@@ -41,6 +43,7 @@ pub(crate) enum Invalid {
 pub(crate) fn render(
     table: TableName,
     family: Family,
+    node: &Node,
     config: &Config,
     invalid: Invalid,
     trees: &Trees,
@@ -58,6 +61,7 @@ pub(crate) fn render(
                 matches: vec![marked(config)],
                 ..Rule::always(Target::Goto(MASQUERADE.into()))
             }];
+            postrouting.extend(from_services(family, config, used(TreeName::Sources)));
             if used(TreeName::Hairpins) {
                 postrouting.push(Rule {
                     matches: vec![Match::ConnectionState(States::DNAT)],
@@ -74,6 +78,7 @@ pub(crate) fn render(
             vec![
                 chain(NODE_PORTS, Rank::Entrance, entrance(TreeName::NodePorts)),
                 chain(HAIRPINS, Rank::Entrance, entrance(TreeName::Hairpins)),
+                chain(SOURCES, Rank::Entrance, entrance(TreeName::Sources)),
                 chain(MASQUERADE, Rank::Inner, masquerade),
                 chain(SERVICES, Rank::Outer, services),
                 chain(POSTROUTING, Rank::Outer, postrouting),
@@ -87,6 +92,9 @@ pub(crate) fn render(
             if used(TreeName::NodePortRefusals) {
                 let hook = Hook::Input;
                 arriving.extend(to_node_ports(family, config, NODE_PORT_REFUSALS, hook));
+            }
+            if used(TreeName::ClusterIps) {
+                arriving.extend(to_cluster_ips(family, node));
             }
             let mut leaving: Vec<Rule> = refusals.into_iter().collect();
             leaving.extend(jump_if_used(TreeName::ClusterIps, CLUSTER_IPS));
@@ -129,6 +137,40 @@ pub(crate) fn render(
             ]
         }
     }
+}
+
+/// Masquerades what was redirected and has an address of Services as its source, where no endpoint
+/// could send a reply: a process takes such a source where the address it connects to is also on a
+/// device of this node. Cluster IPs outside of all known ranges are in a tree.
+fn from_services(family: Family, config: &Config, has_others: bool) -> Vec<Rule> {
+    let redirected = |target| Rule {
+        matches: vec![Match::ConnectionState(States::DNAT)],
+        ..Rule::always(target)
+    };
+    let cidrs = config.service_cidrs.iter();
+    let cidrs = cidrs.filter(|cidr| family_of(cidr) == family);
+    let within = |cidr: &IpNet| Rule {
+        source: Some(AddressMatch::within(*cidr)),
+        ..redirected(Target::Masquerade)
+    };
+    let others = has_others.then(|| redirected(Target::Jump(SOURCES.into())));
+    cidrs.map(within).chain(others).collect()
+}
+
+/// Leads what arrives for a cluster IP that is also on a device of this node, and for a port that the
+/// Service does not have, to where it is refused. Not what is for the node's own address: should a
+/// Service have been given it, the node stays reachable. Nor what has no port: such an address goes
+/// on answering pings. Where the node's address is not known, nothing is refused.
+fn to_cluster_ips(family: Family, node: &Node) -> Vec<Rule> {
+    let Some(own) = node.address(family) else {
+        return Vec::new();
+    };
+    let to = |asked| Rule {
+        destination: Some(AddressMatch::outside(own.into())),
+        protocol: Some(protocol(asked)),
+        ..Rule::always(Target::Jump(CLUSTER_IPS.into()))
+    };
+    Protocol::ALL.map(to).into()
 }
 
 /// The rules by which packets come in from the kernel's own chains.

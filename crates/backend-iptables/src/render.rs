@@ -112,7 +112,8 @@ fn advance(setting: Setting, before: &Dataplane, desired: &Dataplane, mut rules:
         let Setting {
             family, invalid, ..
         } = setting;
-        let chains = fixed_chains::render(table, family, desired.config(), invalid, &rules.trees);
+        let (node, config) = (desired.node(), desired.config());
+        let chains = fixed_chains::render(table, family, node, config, invalid, &rules.trees);
         let table_rules = rules.of_mut(table);
         for (name, chain) in chains {
             table_rules.put(name, Some(chain));
@@ -267,6 +268,19 @@ fn place_memberships(setting: Setting, before: &Dataplane, desired: &Dataplane, 
                 entry(Rule { comment, ..rule }, Some(service))
             });
             tree.set(key, entry);
+        }
+    }
+    if let Some(tree) = trees.get_mut(TreeName::Sources) {
+        // One rule has all those inside a range that is known.
+        let cidrs = &desired.config().service_cidrs;
+        for difference in before.cluster_ips().differences(desired.cluster_ips()) {
+            let address = *difference.key;
+            if Family::of(address) != family || cidrs.iter().any(|cidr| cidr.contains(&address)) {
+                continue;
+            }
+            let key = Key::address(address);
+            let rule = tree.rule(&key, Target::Masquerade);
+            tree.set(key, difference.after.map(|_| entry(rule, None)));
         }
     }
     if let Some(tree) = trees.get_mut(TreeName::Hairpins) {

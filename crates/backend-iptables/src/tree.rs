@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use dataplane::ServiceKey;
-use xtables::{Rule, Target};
+use xtables::{Rule, Target, Which};
 
 use crate::key::{Key, Shape};
 use node::{Node, insert, remove};
@@ -28,6 +28,8 @@ const BRANCHES: usize = 10;
 #[derive(Debug, Clone)]
 pub(crate) struct Tree {
     shape: Shape,
+    /// Whose address of a packet it branches on.
+    asks: Which,
     /// How many branches lead to a chain at most.
     branches: usize,
     /// What the names of its chains begin with.
@@ -72,9 +74,31 @@ impl Tree {
     pub(crate) fn new(tag: &'static str, shape: Shape) -> Tree {
         Tree {
             shape,
+            asks: Which::Destination,
             branches: BRANCHES,
             tag,
             root: None,
+        }
+    }
+
+    /// Without keys, for sources.
+    pub(crate) fn of_sources(tag: &'static str, shape: Shape) -> Tree {
+        Tree {
+            asks: Which::Source,
+            ..Tree::new(tag, shape)
+        }
+    }
+
+    /// The rule that asks for `prefix` and nothing else.
+    pub(crate) fn rule(&self, prefix: &Key, target: Target) -> Rule {
+        let rule = self.shape.criteria(prefix).rule(target);
+        match self.asks {
+            Which::Destination => rule,
+            Which::Source => Rule {
+                source: rule.destination,
+                destination: None,
+                ..rule
+            },
         }
     }
 
@@ -271,8 +295,7 @@ impl Tree {
                 .map(|(_, entry)| entry.rule.clone())
                 .collect(),
             _ => {
-                let criteria = self.shape.criteria(&node.prefix());
-                vec![criteria.rule(how(self.name(node)))]
+                vec![self.rule(&node.prefix(), how(self.name(node)))]
             }
         }
     }

@@ -16,6 +16,8 @@ pub(crate) enum TreeName {
     NodePorts,
     /// Endpoints of this node, by what they are sent: masqueraded when they sent it themselves.
     Hairpins,
+    /// Cluster IPs outside of all known ranges: masqueraded where they are the source.
+    Sources,
     /// Cluster, external and load-balancer IPs that refuse.
     Refusals,
     /// Node ports that refuse.
@@ -44,10 +46,11 @@ pub(crate) struct Place {
 // === impl TreeName ===
 
 impl TreeName {
-    pub(crate) const ALL: [TreeName; 7] = [
+    pub(crate) const ALL: [TreeName; 8] = [
         TreeName::Services,
         TreeName::NodePorts,
         TreeName::Hairpins,
+        TreeName::Sources,
         TreeName::Refusals,
         TreeName::NodePortRefusals,
         TreeName::ClusterIps,
@@ -56,7 +59,9 @@ impl TreeName {
 
     pub(crate) fn table(self) -> TableName {
         match self {
-            TreeName::Services | TreeName::NodePorts | TreeName::Hairpins => TableName::Nat,
+            TreeName::Services | TreeName::NodePorts | TreeName::Hairpins | TreeName::Sources => {
+                TableName::Nat
+            }
             TreeName::Refusals
             | TreeName::NodePortRefusals
             | TreeName::ClusterIps
@@ -73,6 +78,7 @@ impl TreeName {
             TreeName::Services => Tree::new("S-", by_address),
             TreeName::NodePorts => Tree::new("P-", by_port),
             TreeName::Hairpins => Tree::new("H-", by_address),
+            TreeName::Sources => Tree::of_sources("F-", by_address),
             TreeName::Refusals => Tree::new("R-", by_address),
             TreeName::NodePortRefusals => Tree::new("RP-", by_port),
             TreeName::ClusterIps => Tree::new("C-", by_address),

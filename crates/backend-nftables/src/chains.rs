@@ -11,7 +11,7 @@ mod source_ranges;
 
 use std::sync::Arc;
 
-use dataplane::{Config, Family};
+use dataplane::{Config, Family, Node, Protocol};
 use netlink::nf_tables::{
     Chain, ChainKind, Expression, FibField, Hook, HookPoint, MetaKey, Operator, Register,
     RejectKind, Rule, Verdict,
@@ -40,7 +40,7 @@ const SRCNAT: i32 = 100;
 const BEFORE_SRCNAT: i32 = SRCNAT - 10;
 
 /// Every chain that is always there.
-pub(crate) fn fixed(family: Family, config: &Config) -> Vec<ChainWithRules> {
+pub(crate) fn fixed(family: Family, node: &Node, config: &Config) -> Vec<ChainWithRules> {
     let jump = |chain: &str| verdict(Verdict::Jump(layout::name(chain)));
     let new = |chain: &str| {
         let mut rule = ct_new();
@@ -103,7 +103,11 @@ pub(crate) fn fixed(family: Family, config: &Config) -> Vec<ChainWithRules> {
             ChainKind::Filter,
             HookPoint::Input,
             FILTER,
-            vec![new("refuse-services"), new("refuse-nodeports")],
+            vec![
+                new("refuse-services"),
+                new("refuse-nodeports"),
+                new("refuse-arrivals"),
+            ],
         ),
         base(
             "filter-forward",
@@ -142,6 +146,11 @@ pub(crate) fn fixed(family: Family, config: &Config) -> Vec<ChainWithRules> {
         regular("refuse-services", refuse_services(family)),
         regular("refuse-nodeports", vec![refuse_nodeports(family, config)]),
         regular("refuse-cluster-ips", refuse_cluster_ips(family, config)),
+        regular(
+            "refuse-arrivals",
+            refuse_arrivals(family, node).into_iter().collect(),
+        ),
+        regular("refuse-ports", reject_ports()),
         regular(
             &refuse(Keyed::Address),
             reject_or_drop(family, Keyed::Address),
@@ -190,7 +199,8 @@ fn ask_who(family: Family, config: &Config, keyed: Keyed) -> Vec<Rule> {
 }
 
 /// Masquerades what was marked and takes the mark off: a tunnel sends the same packet through these
-/// hooks once more, in its envelope. Then packets that an endpoint sent to itself.
+/// hooks once more, in its envelope. Then packets that an endpoint sent to itself, and those whose
+/// source is an address of Services, where no endpoint could send a reply.
 fn masquerade(family: Family, config: &Config) -> Vec<Rule> {
     let bit = config.mark.value();
     let load = Expression::Meta {
@@ -236,7 +246,18 @@ fn masquerade(family: Family, config: &Config) -> Vec<Rule> {
         from: Register(0),
     });
     hairpin.push(Expression::Masquerade);
-    vec![marked, rule(hairpin)]
+    let redirected = |source: Vec<Expression>| {
+        let mut expressions = ct_dnat();
+        expressions.extend(source);
+        expressions.push(Expression::Masquerade);
+        rule(expressions)
+    };
+    let cluster_ip = member(family, Address::Source, SetName::ClusterIps);
+    let mut rules = vec![marked, rule(hairpin), redirected(cluster_ip)];
+    let cidrs = config.service_cidrs.iter();
+    let cidrs = cidrs.filter(|cidr| family_of(cidr) == family);
+    rules.extend(cidrs.map(|cidr| redirected(in_range(Address::Source, cidr, Operator::Equal))));
+    rules
 }
 
 /// A packet that was redirected has its endpoint: a Service that claims the endpoint's address, and has
@@ -292,6 +313,35 @@ fn refuse_cluster_ips(family: Family, config: &Config) -> Vec<Rule> {
         }
     }
     rules
+}
+
+/// What arrives for a cluster IP that is also on a device of this node, and for a port that the
+/// Service does not have. The node's own address is left out: should a Service have been given it,
+/// the node stays reachable. Where that address is not known, nothing is refused.
+///
+/// The node's own processes were refused on the way out.
+fn refuse_arrivals(family: Family, node: &Node) -> Option<Rule> {
+    let own = node.address(family)?;
+    let mut known = in_range(Address::Destination, &own.into(), Operator::NotEqual);
+    known.extend(member(family, Address::Destination, SetName::ClusterIps));
+    known.extend(verdict(Verdict::Goto(layout::name("refuse-ports"))).expressions);
+    Some(rule(known))
+}
+
+/// What has a port, and nothing else: an address that a device has goes on answering pings and what
+/// keeps a link alive.
+fn reject_ports() -> Vec<Rule> {
+    let reject = |protocol: Protocol| {
+        rule(vec![
+            Expression::Meta {
+                key: MetaKey::TransportProtocol,
+                to: Register(0),
+            },
+            compare(Operator::Equal, &[protocol.number()]),
+            Expression::Reject(RejectKind::PortUnreachable),
+        ])
+    };
+    Protocol::ALL.map(reject).into()
 }
 
 fn base(

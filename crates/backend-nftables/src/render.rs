@@ -44,7 +44,10 @@ pub(crate) fn render(family: Family, desired: &Dataplane, from: &Rendered<Table>
         &nothing
     };
     let differences = Differences::between(before, desired, family);
-    let is_same_config = incremental && before.config() == desired.config();
+    // Fixed chains have the node's own address in them.
+    let is_same_config = incremental
+        && before.config() == desired.config()
+        && before.node().address(family) == desired.node().address(family);
     let learning = learning_chains(&from.rules);
     let surplus = surplus_learning_chains(&learning, &from.rules);
     if is_same_config && differences.is_empty() && surplus.is_empty() {
@@ -90,7 +93,7 @@ pub(crate) fn render(family: Family, desired: &Dataplane, from: &Rendered<Table>
     table.exists = true;
     table.chains = render_chains(
         family,
-        desired.config(),
+        desired,
         &table,
         needed_chains,
         &from.rules,
@@ -118,13 +121,14 @@ fn render_numbers(table: &mut Table) {
 /// shared with it, and so are all of them together.
 fn render_chains(
     family: Family,
-    config: &Config,
+    desired: &Dataplane,
     table: &Table,
     needed: NeededChains,
     before: &Table,
     surplus: &BTreeSet<Arc<str>>,
     is_same_config: bool,
 ) -> Arc<Chains> {
+    let config = desired.config();
     let needed = needed.into_iter().flat_map(NumberedChain::closure);
     let mut needed: BTreeSet<NumberedChain> = needed.collect();
     // Numbered chains that are there stay.
@@ -144,7 +148,7 @@ fn render_chains(
     } else {
         let kept = kept.filter_map(|(name, _)| NumberedChain::parse(name));
         needed.extend(kept.flat_map(NumberedChain::closure));
-        rendered.extend(chains::fixed(family, config));
+        rendered.extend(chains::fixed(family, desired.node(), config));
     }
     rendered.push(chains::allow_sources(family, source_lengths(&table.sets)));
     rendered.extend(needed.into_iter().map(|chain| chain.render(family, config)));

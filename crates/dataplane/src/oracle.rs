@@ -98,22 +98,29 @@ impl Dataplane {
     /// What befalls a packet that no Service has asked for. Addresses that belong to Services must
     /// not leak to whatever network they would be routed to.
     fn without_frontend(&self, packet: &Packet) -> Verdict {
-        // Only what is forwarded or sent by this node is judged: what arrives for an address that
-        // the node itself has is for the node, whoever else was given that address.
         let arrives = self.is_local(packet.destination) && packet.origin.interface().is_some();
-        let in_service_cidr = || {
-            let mut cidrs = self.config().service_cidrs.iter();
-            cidrs.any(|cidr| cidr.contains(&packet.destination))
-        };
-        if arrives {
+        if self.cluster_ips().get(&packet.destination).is_some() {
+            // A cluster IP may be on a device of this node, where a process that listens on every
+            // address would answer in the place of the Service. The address by which others know
+            // the node is the node's, whichever Service was given it too.
+            let own = self.node().address(Family::of(packet.destination));
+            if arrives && own.is_none_or(|own| own == packet.destination) {
+                Verdict::Untouched
+            } else {
+                Verdict::Reject
+            }
+        } else if arrives {
             Verdict::Untouched
-        } else if self.cluster_ips().get(&packet.destination).is_some() {
-            Verdict::Reject
-        } else if in_service_cidr() {
+        } else if self.in_service_cidr(packet.destination) {
             Verdict::Drop
         } else {
             Verdict::Untouched
         }
+    }
+
+    fn in_service_cidr(&self, address: IpAddr) -> bool {
+        let mut cidrs = self.config().service_cidrs.iter();
+        cidrs.any(|cidr| cidr.contains(&address))
     }
 
     fn behind(&self, frontend: &Frontend, packet: &Packet) -> Verdict {
@@ -175,9 +182,18 @@ impl Dataplane {
             target,
             weight,
             masquerade: self.is_seen_leaving(target, packet)
-                && (source == Source::Masqueraded || self.is_hairpin(target, packet)),
+                && (source == Source::Masqueraded
+                    || self.is_hairpin(target, packet)
+                    || self.is_of_services(packet.source)),
         });
         Verdict::Deliver(choices.collect())
+    }
+
+    /// Whether `address` is for Services to have. A process takes such a source where the address it
+    /// connects to is also on a device of this node, as an IPVS proxy puts it on `kube-ipvs0`; the
+    /// endpoint's reply would go to whoever has that address where the endpoint is.
+    fn is_of_services(&self, address: IpAddr) -> bool {
+        self.cluster_ips().get(&address).is_some() || self.in_service_cidr(address)
     }
 
     /// Sources are rewritten as packets leave. What came in for an endpoint with one of the node's

@@ -8,6 +8,7 @@
 //! | pods of node N | 10.0.N.0/24 | fd00:10:0:N::/64 |
 //! | pods of the cluster | 10.0.0.0/16 | fd00:10::/48 |
 //! | Services | 10.96.0.0/16 | fd00:10:96::/112 |
+//! | of these, on a device of the node under test, too | 10.96.0.200 | fd00:10:96::200 |
 //! | load-balancer IPs | 192.0.2.0/24 | 2001:db8:2::/64 |
 //! | external IPs | 198.51.100.0/24 | 2001:db8:51::/64 |
 //! | clients outside the cluster | 203.0.113.0/24 | 2001:db8:113::/64 |
@@ -94,6 +95,11 @@ pub fn cluster_ip(n: u8, family: Family) -> IpAddr {
         Family::Ipv4 => v4([10, 96, 0, n]),
         Family::Ipv6 => v6([0xfd00, 0x10, 0x96, 0], n),
     }
+}
+
+/// The cluster IP that is on a device of the node under test, too, in scenarios.
+pub fn shared_cluster_ip(family: Family) -> IpAddr {
+    cluster_ip(200, family)
 }
 
 /// Load-balancer IP `n`.

@@ -62,13 +62,21 @@ impl Cluster {
 
 fn nodes() -> impl Strategy<Value = Node> {
     let knows = || proptest::bool::weighted(0.9);
-    (option::of(select(vec!["a", "b"])), knows(), knows()).prop_map(|(zone, ipv4, ipv6)| {
-        let mut node = Node::clone(&mk_node(1).build());
-        node.zone = zone.map(Arc::from);
-        node.ipv4 = node.ipv4.filter(|_| ipv4);
-        node.ipv6 = node.ipv6.filter(|_| ipv6);
-        node
-    })
+    let shared = proptest::bool::weighted(0.3);
+    (option::of(select(vec!["a", "b"])), knows(), knows(), shared).prop_map(
+        |(zone, ipv4, ipv6, shared)| {
+            let mut node = Node::clone(&mk_node(1).build());
+            if shared {
+                // A cluster IP that is on a device of the node, too.
+                let addresses = Family::ALL.map(|family| plan::cluster_ip(1, family));
+                node.local_addresses.extend(addresses);
+            }
+            node.zone = zone.map(Arc::from);
+            node.ipv4 = node.ipv4.filter(|_| ipv4);
+            node.ipv6 = node.ipv6.filter(|_| ipv6);
+            node
+        },
+    )
 }
 
 fn configs() -> impl Strategy<Value = Config> {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use anyhow::{Context, Result, bail};
 use catalog::object::{EndpointSlice, Node, Object, Service, ServiceCidr};
 use catalog::{Catalog, Change, Event};
-use dataplane::{Config, Dataplane, compile};
+use dataplane::{Config, Dataplane, Family, compile};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -134,6 +134,9 @@ impl Cluster {
     fn compile_all(&mut self) {
         self.catalog.take_dirty();
         let mut node = mk_node(1);
+        for family in Family::ALL {
+            node = node.local_address(&address_plan::shared_cluster_ip(family).to_string());
+        }
         if let Some(zone) = self.catalog.node().and_then(|node| node.zone.as_deref()) {
             node = node.zone(zone);
         }

@@ -51,6 +51,12 @@ impl<B: Backend + Send> RealKernel<B> {
     {
         let endpoints = endpoints_of(script)?;
         let topology = Topology::build(&plan_of(script, &endpoints)?)?;
+        for family in Family::ALL {
+            let address = addresses::shared_cluster_ip(family);
+            topology
+                .node(1)?
+                .configure(&format!("address add {address} dev lo"))?;
+        }
         let mut by_address: BTreeMap<IpAddr, Vec<SocketAddr>> = BTreeMap::new();
         for endpoint in &endpoints {
             by_address.entry(endpoint.ip()).or_default().push(*endpoint);
@@ -142,11 +148,17 @@ impl<B: Backend> RealKernel<B> {
         };
         let Target { address, port } = choice.target;
         let source_as_chosen = if choice.masquerade {
-            self.desired.node().local_addresses.contains(&saw.ip())
+            self.is_masqueraded(saw)
         } else {
             saw.ip() == packet.source
         };
         *at == SocketAddr::new(address, port.get()) && source_as_chosen
+    }
+
+    /// Nobody is masqueraded as an address of Services, which a node may have, too.
+    fn is_masqueraded(&self, saw: &SocketAddr) -> bool {
+        self.desired.node().local_addresses.contains(&saw.ip())
+            && saw.ip() != addresses::shared_cluster_ip(Family::of(saw.ip()))
     }
 
     /// Every connection must end as `wanted`.
@@ -242,7 +254,7 @@ impl<B: Backend> Depth for RealKernel<B> {
                         port,
                     },
                     weight: 1,
-                    masquerade: self.desired.node().local_addresses.contains(&saw.ip()),
+                    masquerade: self.is_masqueraded(saw),
                 }]))
             }
             Outcome::Refused => Ok(Verdict::Reject),
@@ -347,6 +359,9 @@ fn home_of(topology: &Topology, address: IpAddr) -> Result<&Namespace> {
         return topology.pod(node, pod);
     }
     let family = Family::of(address);
+    if address == addresses::shared_cluster_ip(family) {
+        return topology.node(1);
+    }
     let node = (1..=9).find(|node| {
         [
             addresses::node_address,

@@ -123,7 +123,7 @@ fn what_no_service_asked_for_is_refused_on_cluster_ips_and_lost_in_the_service_r
 
 /// IPVS binds cluster IPs to a device of the node, and they are still there just after a switch.
 #[test]
-fn what_arrives_at_a_cluster_ip_that_the_node_itself_has_is_for_the_node() {
+fn a_cluster_ip_that_the_node_itself_has_is_the_services_and_another_address_is_the_nodes() {
     let node = mk_node(1)
         .local_address("10.96.0.10")
         .local_address("10.96.0.11")
@@ -131,7 +131,7 @@ fn what_arrives_at_a_cluster_ip_that_the_node_itself_has_is_for_the_node() {
     assert_packets(
         &on(&node, web(), here_and_there(), &mk_config().build()),
         "pod 10.0.1.9 -> 10.96.0.10:80/tcp = 10.0.1.5:8080, 10.0.2.7:8080
-         pod 10.0.1.9 -> 10.96.0.10:81/tcp = untouched
+         pod 10.0.1.9 -> 10.96.0.10:81/tcp = reject
          outside 203.0.113.2 -> 10.96.0.11:80/tcp = untouched
          # What the node sends is judged as it leaves, before it turns out to stay.
          node 192.168.0.1 -> 10.96.0.10:81/tcp = reject
@@ -221,5 +221,36 @@ fn endpoints_that_go_away_serve_while_there_are_no_others() {
             &config,
         ),
         "pod 10.0.1.9 -> 10.96.0.10:80/tcp = 10.0.3.8:8080",
+    );
+}
+
+/// A cluster whose Service range lies over the network of its nodes hands out an address of a node.
+#[test]
+fn a_node_whose_own_address_a_service_was_given_stays_reachable() {
+    let service = mk_service("shop/web")
+        .cluster_ip("192.168.0.1")
+        .port("http", 80);
+    let dataplane = one(service, here_and_there(), &mk_config().build());
+    assert_packets(
+        &dataplane,
+        "pod 10.0.1.9 -> 192.168.0.1:80/tcp = 10.0.1.5:8080, 10.0.2.7:8080
+         pod 10.0.1.9 -> 192.168.0.1:22/tcp = untouched
+         outside 203.0.113.2 -> 192.168.0.1:6443/tcp = untouched",
+    );
+}
+
+#[test]
+fn whoever_has_an_address_of_services_as_its_source_is_masqueraded() {
+    let nothing = mk_config().detect_nothing();
+    assert_packets(
+        &one(web(), elsewhere(), &nothing.clone().build()),
+        "node 10.96.0.10 -> 10.96.0.10:80/tcp = 10.0.2.7:8080, 10.0.3.8:8080 masqueraded
+         node 10.96.0.11 -> 10.96.0.10:80/tcp = 10.0.2.7:8080, 10.0.3.8:8080 masqueraded
+         node 192.168.0.1 -> 10.96.0.10:80/tcp = 10.0.2.7:8080, 10.0.3.8:8080",
+    );
+    assert_packets(
+        &one(web(), elsewhere(), &nothing.without_service_cidrs().build()),
+        "node 10.96.0.10 -> 10.96.0.10:80/tcp = 10.0.2.7:8080, 10.0.3.8:8080 masqueraded
+         node 10.96.0.11 -> 10.96.0.10:80/tcp = 10.0.2.7:8080, 10.0.3.8:8080",
     );
 }

@@ -1,0 +1,32 @@
+//! What else is on a node: processes and rules of others that want the same packets.
+
+mod local_cluster_ip;
+mod stage;
+
+use anyhow::Result;
+use libtest_mimic::Arguments;
+use tests::network::enter_private_namespaces;
+use tests::trial::trial;
+
+fn main() -> Result<()> {
+    enter_private_namespaces()?;
+    let trials = vec![
+        trial(
+            "nftables/a_process_on_every_address_does_not_answer_on_a_cluster_ip",
+            || local_cluster_ip::strangers_are_refused(stage::nftables),
+        ),
+        trial(
+            "iptables/a_process_on_every_address_does_not_answer_on_a_cluster_ip",
+            || local_cluster_ip::strangers_are_refused(stage::iptables),
+        ),
+        trial(
+            "nftables/a_dns_cache_on_the_cluster_ip_of_dns_goes_on_answering",
+            || local_cluster_ip::a_cache_answers(stage::nftables),
+        ),
+        trial(
+            "iptables/a_dns_cache_on_the_cluster_ip_of_dns_goes_on_answering",
+            || local_cluster_ip::a_cache_answers(stage::iptables),
+        ),
+    ];
+    libtest_mimic::run(&Arguments::from_args(), trials).exit();
+}
