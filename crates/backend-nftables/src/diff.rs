@@ -1,16 +1,17 @@
 //! How to get from one table to another.
 
+mod first;
 mod group;
 
-use std::cell::LazyCell;
 use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 
 use backend::Size;
-use dataplane::{Family, FrontendKey, Hairpin, PersistentMap, Precedence};
+use dataplane::{Family, FrontendKey, PersistentMap, Precedence};
 use netlink::nf_tables::{Bytes, ElementData, Operation, Set, Transaction};
 
+use self::first::First;
 use self::group::{Group, Owner, first_bytes};
 use crate::layout::{self, SetName, TABLE, nft_family};
 use crate::table::Table;
@@ -38,6 +39,11 @@ struct Step<'a> {
 }
 
 pub(crate) fn diff(family: Family, believed: &Table, wanted: &Table) -> Change {
+    diff_in_parts(family, believed, wanted, ELEMENTS_A_TRANSACTION)
+}
+
+/// As [`diff`], with so many elements in a transaction at the most.
+fn diff_in_parts(family: Family, believed: &Table, wanted: &Table, most: usize) -> Change {
     let mut transactions = Vec::new();
     let start = || Transaction::new(nft_family(family), layout::name(TABLE));
     let mut current = start();
@@ -56,7 +62,7 @@ pub(crate) fn diff(family: Family, believed: &Table, wanted: &Table) -> Change {
     // What comes first neither waits for the rest nor fails with it.
     for mut turn in steps.chunk_by_mut(|a, b| a.group.turn == b.group.turn) {
         while !turn.is_empty() {
-            let (part, rest) = turn.split_at_mut(length_of_part(turn));
+            let (part, rest) = turn.split_at_mut(length_of_part(turn, most));
             if !std::mem::take(&mut is_first) {
                 transactions.push(std::mem::replace(&mut current, start()));
             }
@@ -153,12 +159,11 @@ fn delete_objects(believed: &Table, wanted: &Table, transaction: &mut Transactio
 }
 
 /// Every element that differs, in the order in which it is written: what belongs together is
-/// together.
+/// together, and after any of it, a packet to a frontend that is still to come is left as it is.
 fn steps<'a>(family: Family, believed: &'a Table, wanted: &'a Table) -> Vec<Step<'a>> {
     static NOTHING: PersistentMap<Bytes, ElementData> = PersistentMap::new();
     let mut steps = Vec::new();
-    // Few changes ask for it, and it costs a lookup for each endpoint of those that come first.
-    let beside_first = LazyCell::new(|| beside_first(wanted));
+    let first = First::of(wanted);
     for (name, set) in &wanted.sets {
         let old = believed.sets.get(name);
         let old = old.map_or(&NOTHING, |old| &old.elements);
@@ -171,24 +176,37 @@ fn steps<'a>(family: Family, believed: &'a Table, wanted: &'a Table) -> Vec<Step
         };
         steps.reserve_exact(differences.len());
         for difference in differences {
+            let key = difference.key.as_slice();
+            let comes = difference.after.is_some();
             let frontend = set
                 .keyed()
-                .and_then(|keyed| layout::parse_frontend(family, keyed, difference.key.as_slice()));
-            let is_first = match &frontend {
-                Some(frontend) => wanted.first.contains(frontend),
-                None => !set.is_numbers() && beside_first.contains(difference.key),
+                .and_then(|keyed| layout::parse_frontend(family, keyed, key));
+            let address = match set {
+                SetName::ClusterIps => layout::parse_address(family, key),
+                _ => None,
             };
-            let turn = match is_first {
-                true => Precedence::First,
-                false => Precedence::Ordinary,
-            };
-            let key = difference.key.as_slice();
-            let (group, rest) = match &frontend {
-                Some(frontend) => (
-                    Group::of_frontend(turn, frontend),
+            let (group, rest) = match (&frontend, address) {
+                (Some(frontend), _) => (
+                    Group::of_frontend(first.turn_of(frontend), frontend),
                     u32::from_be_bytes(first_bytes(layout::behind_frontend(frontend, key))),
                 ),
-                None => (Group::of_key(turn, key), 0),
+                // What is addressed to a cluster IP and has no frontend is refused.
+                (None, Some((address, _))) if comes => {
+                    (Group::behind_address(first.turn_at(address), address), 0)
+                }
+                (None, Some((address, _))) => {
+                    (Group::ahead_of_address(first.turn_at(address), address), 0)
+                }
+                (None, None) => {
+                    let (turn, owner) = match set {
+                        SetName::Hairpins if comes => {
+                            (first.turn_of_hairpin(difference.key), Owner::Before)
+                        }
+                        SetName::Hairpins => (Precedence::Ordinary, Owner::After),
+                        _ => (Precedence::Ordinary, Owner::Before),
+                    };
+                    (Group::of_key(turn, owner, key), 0)
+                }
             };
             steps.push(Step {
                 group,
@@ -200,14 +218,18 @@ fn steps<'a>(family: Family, believed: &'a Table, wanted: &'a Table) -> Vec<Step
             });
         }
     }
-    // Numbers come with whatever comes first, which may have them; what is no frontend's is before it.
+    // With whatever comes first comes what the rules of the same transaction rely on: numbers, and,
+    // where these rules look for them, the addresses that accept node ports.
     if let Some(first) = steps.iter().map(|step| step.group.turn).min() {
-        let numbers = steps.iter_mut().filter(|step| step.set.is_numbers());
-        numbers.for_each(|step| step.group.turn = first);
+        let with_rules = steps.iter_mut().filter(|step| {
+            let opens = step.set == SetName::NodePortAddresses && step.after.is_some();
+            opens || step.set.is_numbers()
+        });
+        with_rules.for_each(|step| step.group.turn = first);
     }
     steps.sort_unstable_by(|a, b| {
         let within = || match a.group.owner {
-            Owner::Nobody => (a.key, a.set).cmp(&(b.key, b.set)),
+            Owner::Before | Owner::After => (a.key, a.set).cmp(&(b.key, b.set)),
             Owner::Address | Owner::NodePort => (a.set, a.rest, a.key).cmp(&(b.set, b.rest, b.key)),
         };
         a.group.cmp(&b.group).then_with(within)
@@ -215,32 +237,13 @@ fn steps<'a>(family: Family, believed: &'a Table, wanted: &'a Table) -> Vec<Step
     steps
 }
 
-/// The elements that are no frontend's and belong to those that come first: their addresses, as
-/// cluster IPs, and their endpoints, as hairpins.
-fn beside_first(wanted: &Table) -> BTreeSet<Bytes> {
-    let mut keys = BTreeSet::new();
-    for key in &wanted.first {
-        if let FrontendKey::Address { address, .. } = key {
-            keys.insert(layout::address(*address));
-        }
-        keys.extend(wanted.targets(key).into_iter().map(|target| {
-            layout::hairpin(&Hairpin {
-                address: target.address,
-                protocol: key.protocol(),
-                port: target.port,
-            })
-        }));
-    }
-    keys
-}
-
-/// How many of `steps` go into one transaction: as many as may, and none of a group without the
-/// others.
-fn length_of_part(steps: &[Step<'_>]) -> usize {
+/// How many of `steps` go into one transaction: `most` elements at the most, and none of a group
+/// without the others.
+fn length_of_part(steps: &[Step<'_>], most: usize) -> usize {
     let (mut length, mut elements) = (0, 0);
     for group in steps.chunk_by(Step::is_with) {
         elements += group.iter().map(Step::elements).sum::<usize>();
-        if length > 0 && elements > ELEMENTS_A_TRANSACTION {
+        if length > 0 && elements > most {
             break;
         }
         length += group.len();
@@ -293,7 +296,8 @@ fn set_of(table: &Table, name: SetName) -> Option<Arc<Set>> {
 impl Step<'_> {
     /// Whether both belong together.
     fn is_with(&self, other: &Step<'_>) -> bool {
-        self.group == other.group && (self.group.owner != Owner::Nobody || self.key == other.key)
+        let is_frontends = matches!(self.group.owner, Owner::Address | Owner::NodePort);
+        self.group == other.group && (is_frontends || self.key == other.key)
     }
 
     fn elements(&self) -> usize {
@@ -358,5 +362,7 @@ impl fmt::Display for Change {
     }
 }
 
+#[cfg(test)]
+mod prefix_tests;
 #[cfg(test)]
 mod tests;

@@ -51,6 +51,20 @@ pub(crate) fn address(address: IpAddr) -> Bytes {
     }
 }
 
+/// The address that a key begins with; `None` if it is too short for one.
+pub(crate) fn parse_address(family: Family, bytes: &[u8]) -> Option<(IpAddr, &[u8])> {
+    match family {
+        Family::Ipv4 => {
+            let (octets, rest) = bytes.split_first_chunk::<4>()?;
+            Some((IpAddr::from(*octets), rest))
+        }
+        Family::Ipv6 => {
+            let (octets, rest) = bytes.split_first_chunk::<16>()?;
+            Some((IpAddr::from(*octets), rest))
+        }
+    }
+}
+
 /// The key of a frontend, in every set it is in.
 pub(crate) fn frontend(key: &FrontendKey) -> Bytes {
     let bytes = match key {
@@ -64,15 +78,11 @@ pub(crate) fn frontend(key: &FrontendKey) -> Bytes {
 
 /// The frontend that a key of a set begins with; `None` if it is no such key.
 pub(crate) fn parse_frontend(family: Family, keyed: Keyed, bytes: &[u8]) -> Option<FrontendKey> {
-    let (ip, rest) = match (keyed, family) {
-        (Keyed::NodePort, _) => (None, bytes),
-        (Keyed::Address, Family::Ipv4) => {
-            let (octets, rest) = bytes.split_first_chunk::<4>()?;
-            (Some(IpAddr::from(*octets)), rest)
-        }
-        (Keyed::Address, Family::Ipv6) => {
-            let (octets, rest) = bytes.split_first_chunk::<16>()?;
-            (Some(IpAddr::from(*octets)), rest)
+    let (ip, rest) = match keyed {
+        Keyed::NodePort => (None, bytes),
+        Keyed::Address => {
+            let (address, rest) = parse_address(family, bytes)?;
+            (Some(address), rest)
         }
     };
     let &[number, _, _, _, high, low, ..] = rest else {
@@ -130,17 +140,7 @@ pub(crate) fn target(target: &Target) -> Bytes {
 
 /// The endpoint that the value of a slot stands for.
 pub(crate) fn parse_target(family: Family, bytes: &Bytes) -> Option<Target> {
-    let bytes = bytes.as_slice();
-    let (address, rest) = match family {
-        Family::Ipv4 => {
-            let (octets, rest) = bytes.split_first_chunk::<4>()?;
-            (IpAddr::from(*octets), rest)
-        }
-        Family::Ipv6 => {
-            let (octets, rest) = bytes.split_first_chunk::<16>()?;
-            (IpAddr::from(*octets), rest)
-        }
-    };
+    let (address, rest) = parse_address(family, bytes.as_slice())?;
     let &[high, low, ..] = rest else { return None };
     let port = Port::new(u16::from_be_bytes([high, low]))?;
     Some(Target { address, port })

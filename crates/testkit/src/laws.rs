@@ -6,6 +6,7 @@
 
 mod faults;
 mod isolation;
+mod passage;
 mod purity;
 
 use std::collections::BTreeSet;
@@ -16,6 +17,7 @@ use dataplane::{Dataplane, FrontendKey, Target};
 
 pub use faults::{converges_under_faults, never_half_serves};
 pub use isolation::honest_verdicts_do_not_depend_on_tenants;
+pub use passage::never_misleads;
 pub use purity::{render_depends_on_content_only, render_from_anything_is_the_same};
 
 /// A backend as the laws see it.

@@ -22,13 +22,15 @@ pub(super) struct Group {
 /// What sort of thing an element belongs to. In this order.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Owner {
-    /// No frontend: only elements of one key belong together, which is for a
-    /// [`Step`](super::Step) to tell.
-    Nobody,
-    /// A frontend at an address.
+    /// No frontend, and frontends rely on it: a number, the hairpin of an endpoint. Only elements of
+    /// one key belong together, which is for a [`Step`](super::Step) to tell.
+    Before,
+    /// A frontend at an address, or the address itself.
     Address,
     /// A node port.
     NodePort,
+    /// As `Before`, and frontends relied on it: it goes when they are gone.
+    After,
 }
 
 // === impl Group ===
@@ -37,13 +39,7 @@ impl Group {
     pub(super) fn of_frontend(turn: Precedence, frontend: &FrontendKey) -> Group {
         let (owner, address) = match frontend {
             FrontendKey::NodePort { .. } => (Owner::NodePort, 0),
-            FrontendKey::Address { address, .. } => {
-                let address = match address {
-                    IpAddr::V4(address) => address.to_bits().into(),
-                    IpAddr::V6(address) => address.to_bits(),
-                };
-                (Owner::Address, address)
-            }
+            FrontendKey::Address { address, .. } => (Owner::Address, to_bits(*address)),
         };
         Group {
             turn,
@@ -55,16 +51,44 @@ impl Group {
         }
     }
 
-    /// In the order of the keys, as far as a group can tell: the shorter come first.
-    pub(super) fn of_key(turn: Precedence, key: &[u8]) -> Group {
+    /// Ahead of every frontend at `address`. No protocol of a frontend has this number.
+    pub(super) fn ahead_of_address(turn: Precedence, address: IpAddr) -> Group {
         Group {
             turn,
-            owner: Owner::Nobody,
+            owner: Owner::Address,
+            length: 0,
+            address: to_bits(address),
+            protocol: u8::MIN,
+            port: u16::MIN,
+        }
+    }
+
+    /// Behind every frontend at `address`. No protocol of a frontend has this number.
+    pub(super) fn behind_address(turn: Precedence, address: IpAddr) -> Group {
+        Group {
+            protocol: u8::MAX,
+            port: u16::MAX,
+            ..Group::ahead_of_address(turn, address)
+        }
+    }
+
+    /// In the order of the keys, as far as a group can tell: the shorter come first.
+    pub(super) fn of_key(turn: Precedence, owner: Owner, key: &[u8]) -> Group {
+        Group {
+            turn,
+            owner,
             length: u8::try_from(key.len()).unwrap_or(u8::MAX),
             address: u128::from_be_bytes(first_bytes(key)),
             protocol: 0,
             port: 0,
         }
+    }
+}
+
+fn to_bits(address: IpAddr) -> u128 {
+    match address {
+        IpAddr::V4(address) => address.to_bits().into(),
+        IpAddr::V6(address) => address.to_bits(),
     }
 }
 

@@ -109,7 +109,7 @@ fn groups_are_in_the_order_of_their_frontends() {
     let group = |key| Group::of_frontend(Precedence::Ordinary, key);
     for a in &keys {
         let key = layout::frontend(a);
-        assert!(Group::of_key(Precedence::Ordinary, key.as_slice()) < group(a));
+        assert!(Group::of_key(Precedence::Ordinary, Owner::Before, key.as_slice()) < group(a));
         for b in &keys {
             assert_eq!(group(a).cmp(&group(b)), a.cmp(b), "{a:?}, {b:?}");
         }
@@ -129,7 +129,7 @@ proptest! {
         let shared = shared.index(1 + a.len().min(b.len()));
         b[..shared].copy_from_slice(&a[..shared]);
         let [a, b] = [a, b].map(|key| Bytes::from_slice(&key).expect("at most 40 bytes"));
-        let group = |key: &Bytes| Group::of_key(Precedence::Ordinary, key.as_slice());
+        let group = |key: &Bytes| Group::of_key(Precedence::Ordinary, Owner::Before, key.as_slice());
         let (order, keys) = (group(&a).cmp(&group(&b)), a.cmp(&b));
         prop_assert!(order.is_eq() || order == keys, "{:?}, {:?}", order, keys);
     }

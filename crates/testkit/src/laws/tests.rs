@@ -2,12 +2,14 @@
 
 use std::cell::Cell;
 use std::collections::BTreeSet;
+use std::net::IpAddr;
 
 use backend::{
     Asked, Backend, Change, CommitError, Drift, ObserveError, Receipt, Rendered, Shortcoming,
 };
 use dataplane::{
-    ChunkSize, Config, Dataplane, Family, FrontendKey, ServiceKey, Target, Verdict, compile,
+    ChunkSize, Config, Dataplane, Family, FrontendKey, Origin, Packet, Protocol, ServiceKey, Target,
+    Verdict, compile,
 };
 use proptest::prelude::*;
 
@@ -263,6 +265,61 @@ fn a_change_that_removes_before_it_adds_is_caught() {
         change
     };
     serve_at_every_prefix(flush_first, &short_history());
+}
+
+/// A packet from outside to a Service that the last state of [`short_history`] has and no other.
+fn packet() -> Packet {
+    Packet {
+        origin: Origin::Outside {
+            interface: "eth0".into(),
+        },
+        source: IpAddr::from([192, 0, 2, 7]),
+        destination: IpAddr::from([10, 96, 0, 12]),
+        protocol: Protocol::Tcp,
+        port: crate::port(80),
+    }
+}
+
+/// From nothing to the last state of [`short_history`], rules once did this with [`packet`].
+fn on_the_way(held: &Verdict) {
+    let history = short_history();
+    laws::never_misleads([&Dataplane::default(), &history[2]], &packet(), held);
+}
+
+#[test]
+fn a_packet_may_be_left_as_it_is_or_served_early() {
+    on_the_way(&Verdict::Untouched);
+    on_the_way(&short_history()[2].verdict(&packet()));
+}
+
+#[test]
+#[should_panic(expected = "is refused on the way")]
+fn a_refusal_on_the_way_is_caught() {
+    on_the_way(&Verdict::Reject);
+}
+
+#[test]
+#[should_panic(expected = "is misled")]
+fn a_strange_endpoint_on_the_way_is_caught() {
+    let mut served = short_history()[2].verdict(&packet());
+    let Verdict::Deliver(choices) = &mut served else {
+        panic!("the last state does not serve it");
+    };
+    choices[0].target.port = crate::port(9);
+    on_the_way(&served);
+}
+
+#[test]
+#[should_panic(expected = "is not served on the way")]
+fn a_gap_between_two_states_that_serve_is_caught() {
+    let [_, before, after] = &short_history()[..] else {
+        panic!("it has three states");
+    };
+    let unchanged = Packet {
+        destination: IpAddr::from([10, 96, 0, 10]),
+        ..packet()
+    };
+    laws::never_misleads([before, after], &unchanged, &Verdict::Untouched);
 }
 
 #[test]

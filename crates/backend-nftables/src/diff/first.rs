@@ -1,0 +1,76 @@
+//! What is written before everything else.
+
+use std::cell::OnceCell;
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+
+use dataplane::{FrontendKey, Hairpin, Precedence};
+
+use netlink::nf_tables::Bytes;
+
+use crate::layout;
+use crate::table::Table;
+
+/// The elements that come first.
+pub(super) struct First<'a> {
+    wanted: &'a Table,
+    /// Where one frontend at an address comes first, all of them do: the address is a cluster IP once
+    /// they are there.
+    addresses: BTreeSet<IpAddr>,
+    /// Few changes ask for it, and it costs a lookup for each endpoint of what comes first.
+    hairpins: OnceCell<BTreeSet<Bytes>>,
+}
+
+// === impl First ===
+
+impl<'a> First<'a> {
+    pub(super) fn of(wanted: &'a Table) -> First<'a> {
+        let addresses = wanted.first.iter().filter_map(|key| match key {
+            FrontendKey::Address { address, .. } => Some(*address),
+            FrontendKey::NodePort { .. } => None,
+        });
+        First {
+            wanted,
+            addresses: addresses.collect(),
+            hairpins: OnceCell::new(),
+        }
+    }
+
+    pub(super) fn turn_of(&self, frontend: &FrontendKey) -> Precedence {
+        match frontend {
+            FrontendKey::Address { address, .. } => self.turn_at(*address),
+            FrontendKey::NodePort { .. } => turn(self.wanted.first.contains(frontend)),
+        }
+    }
+
+    pub(super) fn turn_at(&self, address: IpAddr) -> Precedence {
+        turn(self.addresses.contains(&address))
+    }
+
+    pub(super) fn turn_of_hairpin(&self, key: &Bytes) -> Precedence {
+        let hairpins = self.hairpins.get_or_init(|| hairpins(self.wanted));
+        turn(hairpins.contains(key))
+    }
+}
+
+fn turn(is_first: bool) -> Precedence {
+    match is_first {
+        true => Precedence::First,
+        false => Precedence::Ordinary,
+    }
+}
+
+/// The keys of the hairpins that the endpoints of what comes first may have.
+fn hairpins(wanted: &Table) -> BTreeSet<Bytes> {
+    let keys = wanted.first.iter().flat_map(|key| {
+        wanted.targets(key).into_iter().map(|target| {
+            let hairpin = Hairpin {
+                address: target.address,
+                protocol: key.protocol(),
+                port: target.port,
+            };
+            layout::hairpin(&hairpin)
+        })
+    });
+    keys.collect()
+}

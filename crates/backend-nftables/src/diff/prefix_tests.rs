@@ -1,0 +1,92 @@
+//! What packets meet after each transaction of a change.
+
+use super::*;
+
+use backend::{Backend, Rendered};
+use dataplane::{Dataplane, Packet};
+use proptest::collection::vec;
+use proptest::prelude::*;
+use testkit::{Cluster, clusters, histories, laws, packets};
+
+use crate::{Nftables, simulate};
+
+/// Fewer elements in a transaction than any frontend has: each is one by itself.
+const ONE_BY_ONE: usize = 1;
+
+fn render(family: Family, dataplane: &Dataplane, from: &Rendered<Table>) -> Table {
+    Nftables::detached(family).render(dataplane, from)
+}
+
+/// What every prefix of the transactions that lead from `believed` to `wanted` leaves in the kernel.
+fn prefixes(family: Family, believed: &Table, wanted: &Table) -> Vec<Table> {
+    let mut held = believed.clone();
+    let mut prefixes = Vec::new();
+    for transaction in diff_in_parts(family, believed, wanted, ONE_BY_ONE).transactions() {
+        held.replay(transaction).expect("the kernel takes it");
+        prefixes.push(held.clone());
+    }
+    assert_eq!(&held, wanted, "the change does not arrive");
+    prefixes
+}
+
+fn never_misleads(held: &Table, ends: [&Dataplane; 2], packets: &[Packet]) {
+    for packet in packets {
+        let simulated = simulate(held, ends[1].node(), packet);
+        laws::never_misleads(ends, packet, &simulated);
+    }
+}
+
+fn questions() -> impl Strategy<Value = (Cluster, Vec<Packet>)> {
+    clusters().prop_flat_map(|cluster| {
+        let packets = vec(packets(&cluster), 1..24);
+        (Just(cluster), packets)
+    })
+}
+
+fn of_family(family: Family, packets: &[Packet]) -> Vec<Packet> {
+    let packets = packets
+        .iter()
+        .filter(|p| Family::of(p.destination) == family);
+    packets.cloned().collect()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(150))]
+
+    /// Failure story T42: a cold start serves, frontend by frontend, and refuses nobody on the way.
+    #[test]
+    fn t42_a_start_refuses_no_packet_that_it_is_going_to_serve((cluster, packets) in questions()) {
+        let (nothing, wanted) = (Dataplane::default(), cluster.compile());
+        for family in Family::ALL {
+            let packets = of_family(family, &packets);
+            let rules = render(family, &wanted, &Rendered::default());
+            for held in prefixes(family, &Table::default(), &rules) {
+                never_misleads(&held, [&nothing, &wanted], &packets);
+            }
+        }
+    }
+
+    /// Whatever has changed meanwhile, the configuration included, and whether what is there was
+    /// rendered or read from the kernel.
+    #[test]
+    fn no_step_of_a_change_refuses_or_misleads_a_packet_that_both_ends_serve(
+        (cluster, packets) in questions(), history in histories(3), read_back: bool,
+    ) {
+        let mut states = history;
+        states.push(cluster.compile());
+        states.retain(|state| state.node() == &cluster.node);
+        for ends in states.windows(2) {
+            let [before, after] = ends else { continue };
+            for family in Family::ALL {
+                let packets = of_family(family, &packets);
+                let rules = render(family, before, &Rendered::default());
+                let dataplane = if read_back { Dataplane::default() } else { before.clone() };
+                let believed = Rendered { dataplane, rules };
+                let rules = render(family, after, &believed);
+                for held in prefixes(family, &believed.rules, &rules) {
+                    never_misleads(&held, [before, after], &packets);
+                }
+            }
+        }
+    }
+}
