@@ -337,6 +337,14 @@ fn recovery_of_reading(error: &netlink::ObserveError) -> Recovery {
     }
 }
 
+/// One of ours with a hook that is not: told from ours by having none.
+fn unhooked(name: &Arc<str>) -> Chain {
+    Chain {
+        name: Arc::clone(name),
+        hook: None,
+    }
+}
+
 /// A set that equals none of ours: it has no key.
 fn foreign(name: &Arc<str>) -> Set {
     Set {
@@ -383,11 +391,16 @@ impl Connection {
         let mut chains = Chains::new();
         for (name, chain) in self.socket.observe_chains(of, TABLE)? {
             let rules = rules.remove(&name).unwrap_or_default();
-            // One of ours with a hook that is not: told from ours by having none.
-            let chain = chain.unwrap_or_else(|_| Chain {
-                name: Arc::clone(&name),
-                hook: None,
-            });
+            let chain = chain.unwrap_or_else(|_| unhooked(&name));
+            chains.insert(name, Arc::new(ChainWithRules { chain, rules }));
+        }
+        // The kernel numbers the chains of all tables in one listing: beside others who add and remove
+        // some of theirs, it may lack one of ours.
+        for (name, rules) in rules {
+            let Some(chain) = self.socket.observe_one_chain(of, TABLE, &name)? else {
+                continue;
+            };
+            let chain = chain.unwrap_or_else(|_| unhooked(&name));
             chains.insert(name, Arc::new(ChainWithRules { chain, rules }));
         }
         table.chains = Arc::new(chains);

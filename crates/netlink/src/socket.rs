@@ -18,7 +18,7 @@ use crate::wire::{DONE, DUMP_INTERRUPTED, ERROR, Message, Messages};
 
 /// The kernel sends at most 32 KiB of a dump at once; an error carries the message it is about.
 const DATAGRAM: usize = 128 << 10;
-/// How often a dump begins anew because somebody changed the ruleset meanwhile.
+/// How many dumps of the same are made at the most while the ruleset changes during each of them.
 const DUMP_ATTEMPTS: u32 = 20;
 
 /// A netlink socket of the nfnetlink family, in the network namespace it was opened in. Once it has
@@ -64,7 +64,8 @@ pub enum ObserveError {
         /// Why.
         source: std::io::Error,
     },
-    /// The ruleset changed at every attempt to read it.
+    /// The ruleset changed during every attempt to read it, and no attempt read what the one before
+    /// had read.
     #[error("nf_tables changed during each of {DUMP_ATTEMPTS} attempts to list {what}")]
     Unsteady {
         /// What was asked for.
@@ -99,6 +100,25 @@ pub enum CommitError {
         /// Why.
         source: std::io::Error,
     },
+}
+
+/// What one dump came to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Dumped {
+    /// The ruleset stood as it was.
+    Steady,
+    /// A transaction came in between.
+    Interrupted,
+    /// The kernel gave it up, and what was listed is not all.
+    CutShort,
+}
+
+/// What a dump listed.
+#[derive(Debug, PartialEq)]
+struct Listed<T> {
+    objects: Vec<T>,
+    /// Something that this crate has no value for.
+    foreign: Option<DecodeError>,
 }
 
 /// What of a transaction the kernel refused.
@@ -218,7 +238,11 @@ impl Socket {
         }
     }
 
-    fn observe<T>(
+    /// The kernel marks a dump as interrupted when any transaction comes in between, in whichever
+    /// table: beside a process that commits all the time, a dump of more than one datagram always is.
+    /// What two dumps in a row list alike is what there is: what others do elsewhere moves at most
+    /// what comes at a border of two datagrams, and what changes here does not come out alike.
+    fn observe<T: PartialEq>(
         &mut self,
         what: &'static str,
         kind: u16,
@@ -227,18 +251,22 @@ impl Socket {
         within: Option<&str>,
         decode: impl Fn(&Message<'_>) -> Result<T, DecodeError>,
     ) -> Result<Vec<T>, ObserveError> {
+        let mut last = None;
         for _ in 0..DUMP_ATTEMPTS {
             let sequence = self.next_sequence();
             let request = nf_tables::encode_dump(kind, family, table, within, sequence);
             self.send(&request).map_err(socket_failed("send to"))?;
-            if let Some(objects) = self.receive_dump(what, sequence, family, table, &decode)? {
-                return Ok(objects);
+            let (dumped, listed) = self.receive_dump(what, sequence, family, table, &decode)?;
+            match dumped {
+                Dumped::Steady => return listed.known(what),
+                Dumped::Interrupted if last.as_ref() == Some(&listed) => return listed.known(what),
+                Dumped::Interrupted => last = Some(listed),
+                Dumped::CutShort => {}
             }
         }
         Err(ObserveError::Unsteady { what })
     }
 
-    /// `None` when the ruleset changed meanwhile.
     fn receive_dump<T>(
         &mut self,
         what: &'static str,
@@ -246,31 +274,36 @@ impl Socket {
         family: Family,
         table: Option<&str>,
         decode: &impl Fn(&Message<'_>) -> Result<T, DecodeError>,
-    ) -> Result<Option<Vec<T>>, ObserveError> {
-        let mut objects = Vec::new();
-        let mut steady = true;
-        let mut foreign = None;
+    ) -> Result<(Dumped, Listed<T>), ObserveError> {
+        let mut listed = Listed {
+            objects: Vec::new(),
+            foreign: None,
+        };
+        let mut dumped = Dumped::Steady;
         loop {
             let length = self.receive().map_err(socket_failed("receive from"))?;
             for message in Messages::parse(&self.datagram[..length]) {
                 if message.sequence != sequence {
                     continue;
                 }
-                steady &= message.flags & DUMP_INTERRUPTED == 0;
+                if message.flags & DUMP_INTERRUPTED != 0 {
+                    dumped = Dumped::Interrupted;
+                }
                 match message.kind {
                     // A dump that failed after it had begun says so at its end.
-                    DONE if message.errno() == 0 && !steady => return Ok(None),
-                    DONE if message.errno() == 0 => {
-                        return foreign.map_or(Ok(Some(objects)), Err);
-                    }
+                    DONE if message.errno() == 0 => return Ok((dumped, listed)),
                     DONE | ERROR => match message.errno() {
                         0 => {}
                         errno => {
                             let source = std::io::Error::from_raw_os_error(errno);
-                            // ENOENT: the table or set is not there, so nothing is in it.
                             return match source.kind() {
-                                std::io::ErrorKind::NotFound => Ok(Some(Vec::new())),
-                                std::io::ErrorKind::Interrupted => Ok(None),
+                                // ENOENT: the table or set is not there, so nothing is in it.
+                                std::io::ErrorKind::NotFound => {
+                                    listed.objects.clear();
+                                    listed.foreign = None;
+                                    Ok((Dumped::Steady, listed))
+                                }
+                                std::io::ErrorKind::Interrupted => Ok((Dumped::CutShort, listed)),
                                 _ => Err(ObserveError::Refused { what, source }),
                             };
                         }
@@ -279,10 +312,8 @@ impl Socket {
                     _ if message.family() != Some(family.number()) => {}
                     _ if table.is_some() && message.attributes().string(1) != table => {}
                     _ => match decode(&message) {
-                        Ok(object) => objects.push(object),
-                        Err(source) => {
-                            foreign = Some(ObserveError::Foreign { what, source });
-                        }
+                        Ok(object) => listed.objects.push(object),
+                        Err(source) => listed.foreign = Some(source),
                     },
                 }
             }
@@ -328,6 +359,18 @@ impl Socket {
             self.condition = Condition::Failed;
         }
         outcome
+    }
+}
+
+// === impl Listed ===
+
+impl<T> Listed<T> {
+    /// All of it, unless something is foreign.
+    fn known(self, what: &'static str) -> Result<Vec<T>, ObserveError> {
+        match self.foreign {
+            None => Ok(self.objects),
+            Some(source) => Err(ObserveError::Foreign { what, source }),
+        }
     }
 }
 

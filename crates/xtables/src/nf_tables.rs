@@ -88,6 +88,7 @@ struct Lacking {
 }
 
 /// A rule that says where it belongs.
+#[derive(PartialEq)]
 enum Found {
     /// In a chain of ours.
     Ours(Arc<str>, Option<Rule>),

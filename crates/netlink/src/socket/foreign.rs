@@ -97,7 +97,7 @@ impl Socket {
     /// What `choose` makes of the rules of a table, or of one chain of it, in order within each
     /// chain. Rules of which it makes nothing cost a look at their beginning. It is not asked about
     /// those in chains whose names are not UTF-8.
-    pub fn observe_chosen_rules<T>(
+    pub fn observe_chosen_rules<T: PartialEq>(
         &mut self,
         family: Family,
         table: &str,

@@ -1,0 +1,86 @@
+//! Starts in a real kernel that somebody else, or an agent before, has left in another state than an
+//! agent would like.
+
+use anyhow::{Result, ensure};
+use backend::{Backend, Rendered};
+use backend_nftables::{Nftables, Table};
+use dataplane::Dataplane;
+use libtest_mimic::Arguments;
+use tests::network::{Namespace, Network, Restless, enter_private_namespaces};
+use tests::programmed::program;
+use tests::trial::trial;
+
+/// So many that every listing of them is several datagrams.
+const SERVICES: u16 = 2_000;
+
+type Test = fn(&Namespace) -> Result<()>;
+
+fn main() -> Result<()> {
+    enter_private_namespaces()?;
+    let tests: [(&str, Test); 1] = [(
+        "t76_a_start_beside_a_process_that_commits_all_the_time_comes_to_its_end",
+        start_beside_the_restless,
+    )];
+    let trials = tests.map(|(name, test)| {
+        trial(name, move || {
+            let mut network = Network::new()?;
+            let [namespace] = network.add_namespaces(["kernel"])?;
+            test(&namespace)
+        })
+    });
+    libtest_mimic::run(&Arguments::from_args(), trials.into()).exit();
+}
+
+fn open(namespace: &Namespace) -> Result<Nftables> {
+    let [ipv4, _] = namespace.enter(backend_nftables::open)??;
+    Ok(ipv4)
+}
+
+/// Services of four endpoints each.
+fn many() -> Dataplane {
+    let mut dataplane = Dataplane::default();
+    for number in 0..SERVICES {
+        let [high, low] = number.to_be_bytes();
+        let service = testkit::mk_service(&format!("many/service-{number}"))
+            .cluster_ip(&format!("10.96.{high}.{low}"))
+            .port("http", 80)
+            .build();
+        let endpoints = (0..4).fold(testkit::mk_endpoints().tcp("http"), |endpoints, subnet| {
+            endpoints.ready(&format!("10.{subnet}.{high}.{low}:8080"), "node-2")
+        });
+        let endpoints = endpoints.build();
+        let rules = dataplane::compile(&service, &endpoints, dataplane.node(), dataplane.config());
+        dataplane.set(rules.into());
+    }
+    dataplane
+}
+
+/// A transaction of anybody interrupts every listing of more than one datagram, so that beside one
+/// transaction after the other there is no listing of a whole ruleset that stood still.
+fn start_beside_the_restless(namespace: &Namespace) -> Result<()> {
+    let dataplane = many();
+    let rules = program(&mut open(namespace)?, &dataplane, &Rendered::default())?.rules;
+    let others = Restless::start(namespace)?;
+    let mut backend = open(namespace)?;
+    let before = generation(namespace)?;
+    let found = backend.observe()?;
+    let meanwhile = generation(namespace)?.wrapping_sub(before);
+    ensure!(found == rules, "it read something else than there is");
+    ensure!(meanwhile > 1, "the others rested");
+    let from = Rendered {
+        dataplane: Dataplane::default(),
+        rules: found,
+    };
+    let wanted: Table = backend.render(&dataplane, &from);
+    let change = backend.diff(&from.rules, &wanted);
+    ensure!(
+        change.transactions().is_empty(),
+        "it would write:\n{change}"
+    );
+    others.finish()
+}
+
+fn generation(namespace: &Namespace) -> Result<u32> {
+    let mut socket = namespace.enter(netlink::Socket::open)??;
+    Ok(socket.observe_generation()?)
+}
