@@ -14,9 +14,9 @@ use crate::table::{ChainWithRules, Table};
 // === impl Table ===
 
 impl Table {
-    /// Whether the table is there at all.
+    /// Whether the table is there at all, or the one beside it.
     pub fn exists(&self) -> bool {
-        self.exists
+        self.exists || self.next.is_some()
     }
 
     /// The elements that carry `key`, here and in `found`, set by set. Costs in proportion to both
@@ -76,8 +76,13 @@ impl Table {
         names.into_iter().map(piece).collect()
     }
 
-    /// Every set and map, here and in `found`, by name and without elements.
+    /// Every set and map, here and in `found`, by name and without elements; and the table beside, which
+    /// is never wanted.
     pub fn compare_sets(&self, found: &Table) -> Vec<Piece> {
+        let next = found.next.iter().map(|_| Piece {
+            text: format!("table {}", layout::NEXT),
+            standing: Standing::Unwanted,
+        });
         let names: BTreeSet<_> = self.sets.keys().chain(found.sets.keys()).collect();
         let piece = |name: &Arc<str>| {
             let standing = match (self.sets.get(name), found.sets.get(name)) {
@@ -91,7 +96,7 @@ impl Table {
             let text = format!("set {name}");
             Piece { text, standing }
         };
-        names.into_iter().map(piece).collect()
+        names.into_iter().map(piece).chain(next).collect()
     }
 
     /// The chains that a packet to `key` is led through by its elements here, by name; those that

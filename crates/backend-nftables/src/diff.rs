@@ -2,19 +2,21 @@
 
 mod first;
 mod group;
+mod halves;
+mod steps;
 
 use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 
 use backend::Size;
-use dataplane::{Family, FrontendKey, PersistentMap, Precedence};
-use netlink::nf_tables::{Bytes, ElementData, Operation, Set, Transaction};
+use dataplane::{Family, FrontendKey};
+use netlink::nf_tables::{Bytes, Operation, Set, Transaction};
 
-use self::first::First;
-use self::group::{Group, Owner, first_bytes};
-use crate::layout::{self, SetName, TABLE, nft_family};
-use crate::table::Table;
+pub(crate) use self::halves::halves;
+use self::steps::{add_elements, length_of_part, steps};
+use crate::layout::{self, NEXT, SetName, TABLE, nft_family};
+use crate::table::{ChainWithRules, Table};
 
 /// How many elements one transaction adds and removes at the most: about 20 ms of the nf_tables
 /// lock, during which nobody else on the node can change a rule (measured: 0.5 million a second).
@@ -27,15 +29,21 @@ pub struct Change {
     pub(crate) transactions: Vec<Transaction>,
 }
 
-/// One element that differs.
-struct Step<'a> {
-    group: Group,
-    set: SetName,
-    /// What is behind the frontend in the key, as far as four bytes go.
-    rest: u32,
-    key: &'a Bytes,
-    before: Option<&'a ElementData>,
-    after: Option<&'a ElementData>,
+/// Transactions on their way into a change.
+struct Plan {
+    family: Family,
+    /// How many elements one of them has at the most.
+    most: usize,
+    transactions: Vec<Transaction>,
+}
+
+/// When packets begin to come to chains.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Hooks {
+    /// With the first transaction: nothing else serves.
+    AtOnce,
+    /// When all is there: until then, the other table serves.
+    Last,
 }
 
 pub(crate) fn diff(family: Family, believed: &Table, wanted: &Table) -> Change {
@@ -44,47 +52,40 @@ pub(crate) fn diff(family: Family, believed: &Table, wanted: &Table) -> Change {
 
 /// As [`diff`], with so many elements in a transaction at the most.
 fn diff_in_parts(family: Family, believed: &Table, wanted: &Table, most: usize) -> Change {
-    let mut transactions = Vec::new();
-    let start = || Transaction::new(nft_family(family), layout::name(TABLE));
-    let mut current = start();
-    // What goes whole goes as a table: element by element, kernels before 6.2 would refuse it.
-    let rebuilt = believed.exists && !(wanted.exists && can_be_mended(believed, wanted));
-    let nothing = Table::default();
-    let believed = if rebuilt {
-        current.operations.push(Operation::DeleteTable);
-        &nothing
-    } else {
-        believed
+    let mut plan = Plan {
+        family,
+        most,
+        transactions: Vec::new(),
     };
-    add_objects(believed, wanted, &mut current);
-    let mut steps = steps(family, believed, wanted);
-    let mut is_first = true;
-    // What comes first neither waits for the rest nor fails with it.
-    for mut turn in steps.chunk_by_mut(|a, b| a.group.turn == b.group.turn) {
-        while !turn.is_empty() {
-            let (part, rest) = turn.split_at_mut(length_of_part(turn, most));
-            if !std::mem::take(&mut is_first) {
-                transactions.push(std::mem::replace(&mut current, start()));
-            }
-            add_elements(wanted, part, &mut current);
-            turn = rest;
+    let next = believed.next.as_deref();
+    let is_mended = !wanted.exists || can_be_mended(believed, wanted);
+    let serves_itself = is_mended && believed.is_hooked();
+    if next.is_some_and(Table::is_hooked) && !serves_itself {
+        plan.move_back(believed, wanted);
+    } else if believed.exists && !is_mended {
+        plan.move_beside(next, wanted);
+        plan.move_back(believed, wanted);
+    } else {
+        if next.is_some() {
+            plan.delete(NEXT);
         }
+        plan.mend(TABLE, believed, wanted, Hooks::AtOnce);
     }
-    // What is not wanted goes by itself and last: kernels before 6.2 refuse to remove a chain that an
-    // element led to a moment ago, and such a refusal must not take anything wanted with it.
-    let mut last = start();
-    delete_objects(believed, wanted, &mut last);
-    let some = |transaction: &Transaction| !transaction.operations.is_empty();
-    transactions.extend([current, last].into_iter().filter(some));
-    Change { transactions }
+    Change {
+        transactions: plan.transactions,
+    }
 }
 
 /// Whether every set and chain that both have is the same one. A set's shape and a chain's hook
-/// cannot be changed, and neither can be replaced while rules refer to it.
+/// cannot be changed, and neither can be replaced while rules refer to it. And whether packets that
+/// come to it now find in its sets what new rules would look for: a set that is only to come is empty
+/// until its last element is there.
 fn can_be_mended(believed: &Table, wanted: &Table) -> bool {
+    let is_used = believed.is_hooked();
     let sets = wanted.sets.iter().all(|(name, set)| {
         let other = believed.sets.get(name);
-        other.is_none_or(|other| other.set == set.set)
+        let may_come = || !is_used || !SetName::FIXED.iter().any(|set| set.as_str() == &**name);
+        other.map_or_else(may_come, |other| other.set == set.set)
     });
     let mut chains = wanted.chains.iter();
     let chains = Arc::ptr_eq(&believed.chains, &wanted.chains)
@@ -95,7 +96,7 @@ fn can_be_mended(believed: &Table, wanted: &Table) -> bool {
     sets && chains
 }
 
-fn add_objects(believed: &Table, wanted: &Table, transaction: &mut Transaction) {
+fn add_objects(believed: &Table, wanted: &Table, hooks: Hooks, transaction: &mut Transaction) {
     let operations = &mut transaction.operations;
     if wanted.exists && !believed.exists {
         operations.push(Operation::AddTable);
@@ -111,19 +112,38 @@ fn add_objects(believed: &Table, wanted: &Table, transaction: &mut Transaction) 
     let changed: Vec<_> = wanted
         .chains
         .iter()
-        .filter(|(name, chain)| {
-            let old = believed.chains.get(*name);
-            old.is_none_or(|old| !Arc::ptr_eq(old, chain) && old != *chain)
+        .filter(|(name, chain)| match believed.chains.get(*name) {
+            Some(old) => !Arc::ptr_eq(old, chain) && old != *chain,
+            None => hooks == Hooks::AtOnce || chain.chain.hook.is_none(),
         })
         .collect();
+    add_chains(believed, &changed, transaction);
+}
+
+/// Lets packets come to the chains of `wanted` that are at hooks and not in `believed`.
+fn add_hooks(believed: &Table, wanted: &Table, transaction: &mut Transaction) {
+    let chains = wanted.chains.iter();
+    let at_hooks: Vec<_> = chains
+        .filter(|(name, chain)| chain.chain.hook.is_some() && !believed.chains.contains_key(*name))
+        .collect();
+    add_chains(believed, &at_hooks, transaction);
+}
+
+/// Makes the chains that are not there, and writes all of them anew.
+fn add_chains(
+    believed: &Table,
+    chains: &[(&Arc<str>, &Arc<ChainWithRules>)],
+    transaction: &mut Transaction,
+) {
+    let operations = &mut transaction.operations;
     // A rule may lead to any other chain, so all chains come before all rules.
-    for (name, chain) in &changed {
+    for (name, chain) in chains {
         match believed.chains.get(*name) {
             None => operations.push(Operation::AddChain(chain.chain.clone())),
             Some(_) => operations.push(Operation::FlushChain(Arc::clone(name))),
         }
     }
-    for (name, chain) in changed {
+    for (name, chain) in chains {
         for rule in &chain.rules {
             operations.push(Operation::AddRule {
                 chain: Arc::clone(name),
@@ -153,155 +173,91 @@ fn delete_objects(believed: &Table, wanted: &Table, transaction: &mut Transactio
     for chain in chains {
         operations.push(Operation::DeleteChain(Arc::clone(chain)));
     }
-    if believed.exists && !wanted.exists {
-        operations.push(Operation::DeleteTable);
-    }
 }
 
-/// Every element that differs, in the order in which it is written: what belongs together is
-/// together, and after any of it, a packet to a frontend that is still to come is left as it is.
-fn steps<'a>(family: Family, believed: &'a Table, wanted: &'a Table) -> Vec<Step<'a>> {
-    static NOTHING: PersistentMap<Bytes, ElementData> = PersistentMap::new();
-    let mut steps = Vec::new();
-    let first = First::of(wanted);
-    for (name, set) in &wanted.sets {
-        let old = believed.sets.get(name);
-        let old = old.map_or(&NOTHING, |old| &old.elements);
-        let differences = old.differences(&set.elements);
-        if differences.is_empty() {
-            continue;
-        }
-        let Some(set) = SetName::parse(name) else {
-            continue;
+// === impl Plan ===
+
+impl Plan {
+    fn start(&self, table: &str) -> Transaction {
+        Transaction::new(nft_family(self.family), layout::name(table))
+    }
+
+    /// Removes a table with all that is in it.
+    fn delete(&mut self, table: &str) {
+        let mut transaction = self.start(table);
+        transaction.operations.push(Operation::DeleteTable);
+        self.transactions.push(transaction);
+    }
+
+    /// While a table of another form serves: makes the whole of what is wanted beside it, lets packets
+    /// come there, and only then removes what served. In between packets pass both tables. One has
+    /// redirected a connection before the other is asked, and what one refuses so does the other.
+    fn move_beside(&mut self, next: Option<&Table>, wanted: &Table) {
+        let nothing = Table::default();
+        let believed = match next {
+            // What was left when such a change was cut short.
+            Some(next) if can_be_mended(next, wanted) => next,
+            Some(_) => {
+                self.delete(NEXT);
+                &nothing
+            }
+            None => &nothing,
         };
-        steps.reserve_exact(differences.len());
-        for difference in differences {
-            let key = difference.key.as_slice();
-            let comes = difference.after.is_some();
-            let frontend = set
-                .keyed()
-                .and_then(|keyed| layout::parse_frontend(family, keyed, key));
-            let address = match set {
-                SetName::ClusterIps => layout::parse_address(family, key),
-                _ => None,
-            };
-            let (group, rest) = match (&frontend, address) {
-                (Some(frontend), _) => (
-                    Group::of_frontend(first.turn_of(frontend), frontend),
-                    u32::from_be_bytes(first_bytes(layout::behind_frontend(frontend, key))),
-                ),
-                // What is addressed to a cluster IP and has no frontend is refused.
-                (None, Some((address, _))) if comes => {
-                    (Group::behind_address(first.turn_at(address), address), 0)
-                }
-                (None, Some((address, _))) => {
-                    (Group::ahead_of_address(first.turn_at(address), address), 0)
-                }
-                (None, None) => {
-                    let (turn, owner) = match set {
-                        SetName::Hairpins if comes => {
-                            (first.turn_of_hairpin(difference.key), Owner::Before)
-                        }
-                        SetName::Hairpins => (Precedence::Ordinary, Owner::After),
-                        _ => (Precedence::Ordinary, Owner::Before),
-                    };
-                    (Group::of_key(turn, owner, key), 0)
-                }
-            };
-            steps.push(Step {
-                group,
-                set,
-                rest,
-                key: difference.key,
-                before: difference.before,
-                after: difference.after,
-            });
-        }
+        self.mend(NEXT, believed, wanted, Hooks::Last);
     }
-    // With whatever comes first comes what the rules of the same transaction rely on: numbers, and,
-    // where these rules look for them, the addresses that accept node ports.
-    if let Some(first) = steps.iter().map(|step| step.group.turn).min() {
-        let with_rules = steps.iter_mut().filter(|step| {
-            let opens = step.set == SetName::NodePortAddresses && step.after.is_some();
-            opens || step.set.is_numbers()
-        });
-        with_rules.for_each(|step| step.group.turn = first);
-    }
-    steps.sort_unstable_by(|a, b| {
-        let within = || match a.group.owner {
-            Owner::Before | Owner::After => (a.key, a.set).cmp(&(b.key, b.set)),
-            Owner::Address | Owner::NodePort => (a.set, a.rest, a.key).cmp(&(b.set, b.rest, b.key)),
+
+    /// While the table beside serves: makes the same under the name that people know.
+    fn move_back(&mut self, believed: &Table, wanted: &Table) {
+        let nothing = Table::default();
+        let believed = match believed.exists {
+            true if !can_be_mended(believed, wanted) => {
+                self.delete(TABLE);
+                &nothing
+            }
+            _ => believed,
         };
-        a.group.cmp(&b.group).then_with(within)
-    });
-    steps
-}
+        self.mend(TABLE, believed, wanted, Hooks::Last);
+        self.delete(NEXT);
+    }
 
-/// How many of `steps` go into one transaction: `most` elements at the most, and none of a group
-/// without the others.
-fn length_of_part(steps: &[Step<'_>], most: usize) -> usize {
-    let (mut length, mut elements) = (0, 0);
-    for group in steps.chunk_by(Step::is_with) {
-        elements += group.iter().map(Step::elements).sum::<usize>();
-        if length > 0 && elements > most {
-            break;
+    /// Makes what `believed` is in the kernel what is `wanted`, in place.
+    fn mend(&mut self, name: &str, believed: &Table, wanted: &Table, hooks: Hooks) {
+        // What goes whole goes as a table: element by element, kernels before 6.2 would refuse it.
+        if !wanted.exists {
+            if believed.exists {
+                self.delete(name);
+            }
+            return;
         }
-        length += group.len();
-    }
-    length
-}
-
-/// Set by set, as a message of a few elements costs the kernel as much as one of a thousand.
-/// Removals before additions: a changed element is one of each, and the kernel knows no third way.
-fn add_elements(wanted: &Table, steps: &mut [Step<'_>], transaction: &mut Transaction) {
-    let operations = &mut transaction.operations;
-    steps.sort_by_key(|step| step.set);
-    let sets = || {
-        let sets = steps.chunk_by(|a, b| a.set == b.set);
-        sets.filter_map(|steps| Some((set_of(wanted, steps.first()?.set)?, steps)))
-    };
-    for (set, steps) in sets() {
-        let gone = steps.iter().filter(|step| step.before.is_some());
-        let keys = exactly(gone.map(|step| step.key.clone()));
-        if !keys.is_empty() {
-            operations.push(Operation::DeleteElements { set, keys });
+        let mut current = self.start(name);
+        add_objects(believed, wanted, hooks, &mut current);
+        let set_of = |name: SetName| Some(Arc::clone(&wanted.sets.get(name.as_str())?.set));
+        let mut steps = steps(self.family, believed, wanted);
+        let mut is_first = true;
+        // What comes first neither waits for the rest nor fails with it.
+        for mut turn in steps.chunk_by_mut(|a, b| a.group.turn == b.group.turn) {
+            while !turn.is_empty() {
+                let (part, rest) = turn.split_at_mut(length_of_part(turn, self.most));
+                if !std::mem::take(&mut is_first) {
+                    let start = self.start(name);
+                    self.transactions
+                        .push(std::mem::replace(&mut current, start));
+                }
+                add_elements(set_of, part, &mut current);
+                turn = rest;
+            }
         }
-    }
-    for (set, steps) in sets() {
-        let new = steps
-            .iter()
-            .filter_map(|step| Some((step.key, step.after?)));
-        let elements = exactly(new.map(|(key, data)| (key.clone(), data.clone())));
-        if !elements.is_empty() {
-            operations.push(Operation::AddElements { set, elements });
+        let mut at_last = self.start(name);
+        if hooks == Hooks::Last {
+            add_hooks(believed, wanted, &mut at_last);
         }
-    }
-}
-
-/// All of `items`, in no more memory than they need: those of a whole cluster are kept until the last
-/// transaction is over.
-fn exactly<T>(items: impl Iterator<Item = T> + Clone) -> Vec<T> {
-    let mut all = Vec::with_capacity(items.clone().count());
-    all.extend(items);
-    all
-}
-
-fn set_of(table: &Table, name: SetName) -> Option<Arc<Set>> {
-    let set = table.sets.get(name.as_str())?;
-    Some(Arc::clone(&set.set))
-}
-
-// === impl Step ===
-
-impl Step<'_> {
-    /// Whether both belong together.
-    fn is_with(&self, other: &Step<'_>) -> bool {
-        let is_frontends = matches!(self.group.owner, Owner::Address | Owner::NodePort);
-        self.group == other.group && (is_frontends || self.key == other.key)
-    }
-
-    fn elements(&self) -> usize {
-        usize::from(self.before.is_some()) + usize::from(self.after.is_some())
+        // What is not wanted goes by itself and last: kernels before 6.2 refuse to remove a chain that
+        // an element led to a moment ago, and such a refusal must not take anything wanted with it.
+        let mut unwanted = self.start(name);
+        delete_objects(believed, wanted, &mut unwanted);
+        let all = [current, at_last, unwanted].into_iter();
+        let some = |transaction: &Transaction| !transaction.operations.is_empty();
+        self.transactions.extend(all.filter(some));
     }
 }
 

@@ -1,5 +1,6 @@
 //! The backend itself: the two families of one network namespace's nf_tables, over one socket.
 
+mod parts;
 mod sctp;
 mod support;
 
@@ -17,11 +18,12 @@ use netlink::nf_tables::{Chain, Operation, Rule, Set, SetContent, SetWriter, Tra
 use netlink::{Listener, OpenError, Socket, Watched};
 use rustix::io::Errno;
 
+use self::parts::commit_in_parts;
 use self::sctp::{Sctp, observe_sctp};
 use self::support::{Lacking, Support};
 use crate::diff::{Change, diff};
 use crate::disturbances::Disturbances;
-use crate::layout::{self, SetName, TABLE, nft_family};
+use crate::layout::{self, NEXT, SetName, TABLE, nft_family};
 use crate::ledger::Ledger;
 use crate::render::render;
 use crate::table::{ChainWithRules, Chains, SetWithElements, Table};
@@ -70,7 +72,7 @@ pub fn open() -> Result<[Nftables; 2], OpenError> {
 /// While it is listened to, changes of others elsewhere are no reason to look.
 pub fn open_with_disturbances() -> Result<([Nftables; 2], Disturbances), OpenError> {
     let socket = Socket::open()?;
-    let listener = Listener::open(Watched::Table(TABLE), &[&socket])?;
+    let listener = Listener::open(Watched::Tables(&[TABLE, NEXT]), &[&socket])?;
     let ledger = Arc::default();
     let families = families(socket, &ledger);
     Ok((families, Disturbances::new(listener, ledger)))
@@ -181,7 +183,7 @@ impl Backend for Nftables {
             .map_err(|e| self.unobserved(Recovery::Halt, e))?;
         // Read before the table: what changes meanwhile shows as drift.
         let seen = connection.observe_seen();
-        let table = connection.observe_table(self.family);
+        let table = connection.observe_tables(self.family);
         drop(connection);
         self.seen = Some(seen.map_err(|e| self.unread(e))?);
         table.map_err(|e| self.unread(e))
@@ -218,11 +220,15 @@ impl Backend for Nftables {
             effect: Effect::None,
             source: source.into(),
         })?;
-        let transactions = change.transactions.len();
+        let mut transactions = 0;
         // Each is freed as soon as it is over: together they are as large as the table itself.
-        for (done, transaction) in change.transactions.into_iter().enumerate() {
-            if let Err(source) = connection.commit(&transaction) {
+        for transaction in change.transactions {
+            let commit = |part: &Transaction| connection.commit(part);
+            let (done, result) = commit_in_parts(self.family, transaction, commit);
+            transactions += done;
+            if let Err(source) = result {
                 drop(connection);
+                let done = transactions;
                 let refused_whole =
                     done == 0 && matches!(source, netlink::CommitError::Refused { .. });
                 let recovery = match recovery(&source, done) {
@@ -263,12 +269,21 @@ impl Backend for Nftables {
     }
 
     fn commit_removal(&mut self) -> Result<Receipt, CommitError> {
-        let mut removal = Transaction::new(nft_family(self.family), layout::name(TABLE));
-        // Adding first makes the removal of what may not be there succeed.
-        removal.operations = vec![Operation::AddTable, Operation::DeleteTable];
-        self.commit(Change {
-            transactions: vec![removal],
-        })
+        let removal = |name| {
+            let mut removal = Transaction::new(nft_family(self.family), layout::name(name));
+            // Adding first makes the removal of what may not be there succeed.
+            removal.operations = vec![Operation::AddTable, Operation::DeleteTable];
+            removal
+        };
+        let mut transactions = vec![removal(TABLE)];
+        let of = nft_family(self.family);
+        // Hardly ever there; where that cannot be told, the removal says why.
+        if let Ok(mut connection) = self.connection()
+            && !matches!(connection.socket.observe_table(of, NEXT), Ok(false))
+        {
+            transactions.push(removal(NEXT));
+        }
+        self.commit(Change { transactions })
     }
 
     fn suspects(&self, change: &Change, desired: &Dataplane) -> BTreeSet<ServiceKey> {
@@ -371,13 +386,26 @@ impl Connection {
         })
     }
 
-    fn observe_table(&mut self, family: Family) -> Result<Table, netlink::ObserveError> {
+    /// Our table, with the one beside it.
+    fn observe_tables(&mut self, family: Family) -> Result<Table, netlink::ObserveError> {
+        let next = self.observe_table(family, NEXT)?;
+        Ok(Table {
+            next: next.exists.then(|| Arc::new(next)),
+            ..self.observe_table(family, TABLE)?
+        })
+    }
+
+    fn observe_table(
+        &mut self,
+        family: Family,
+        table_name: &str,
+    ) -> Result<Table, netlink::ObserveError> {
         let of = nft_family(family);
-        if !self.socket.observe_table(of, TABLE)? {
+        if !self.socket.observe_table(of, table_name)? {
             return Ok(Table::default());
         }
         let mut rules: BTreeMap<Arc<str>, Vec<Rule>> = BTreeMap::new();
-        for (chain, rule) in self.socket.observe_rules(of, TABLE)? {
+        for (chain, rule) in self.socket.observe_rules(of, table_name)? {
             // A rule that is not of our making equals none of ours.
             rules.entry(chain).or_default().push(rule.unwrap_or(Rule {
                 expressions: Vec::new(),
@@ -389,7 +417,7 @@ impl Connection {
             ..Table::default()
         };
         let mut chains = Chains::new();
-        for (name, chain) in self.socket.observe_chains(of, TABLE)? {
+        for (name, chain) in self.socket.observe_chains(of, table_name)? {
             let rules = rules.remove(&name).unwrap_or_default();
             let chain = chain.unwrap_or_else(|_| unhooked(&name));
             chains.insert(name, Arc::new(ChainWithRules { chain, rules }));
@@ -397,20 +425,20 @@ impl Connection {
         // The kernel numbers the chains of all tables in one listing: beside others who add and remove
         // some of theirs, it may lack one of ours.
         for (name, rules) in rules {
-            let Some(chain) = self.socket.observe_one_chain(of, TABLE, &name)? else {
+            let Some(chain) = self.socket.observe_one_chain(of, table_name, &name)? else {
                 continue;
             };
             let chain = chain.unwrap_or_else(|_| unhooked(&name));
             chains.insert(name, Arc::new(ChainWithRules { chain, rules }));
         }
         table.chains = Arc::new(chains);
-        for (name, set) in self.socket.observe_sets(of, TABLE)? {
+        for (name, set) in self.socket.observe_sets(of, table_name)? {
             // One of ours with a shape that is not: told from ours by having none.
             let set = set.unwrap_or_else(|_| foreign(&name));
             let ours = SetName::parse(&name).is_some_and(|own| own.set(family) == set);
             // What packets have written is theirs, and changes by itself.
             let elements = match ours && set.writer == SetWriter::Transactions {
-                true => self.socket.observe_elements(of, TABLE, &name),
+                true => self.socket.observe_elements(of, table_name, &name),
                 false => Ok(Vec::new()),
             };
             let (set, elements) = match elements {

@@ -20,6 +20,10 @@ pub(crate) use self::sets::{Keyed, SetName};
 /// The name of our table, in each family.
 pub const TABLE: &str = "signpost";
 
+/// The name of the table that serves while one of another form is replaced: there for as long as that
+/// takes, and no longer.
+pub const NEXT: &str = "signpost-next";
+
 /// Slots of the endpoints of this node begin here, those of all endpoints at 0, and neither can grow
 /// into the other. The kernel draws a number below the count of endpoints and adds this.
 pub(crate) const LOCAL_SLOTS: u32 = 1 << 31;

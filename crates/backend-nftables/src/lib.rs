@@ -38,7 +38,7 @@ mod table;
 pub use diff::Change;
 pub use disturbances::{Disturbances, Overheard};
 pub use kernel::{Nftables, open, open_with_disturbances};
-pub use layout::TABLE;
+pub use layout::{NEXT, TABLE};
 pub use replay::Refused;
 pub use simulate::{Memory, simulate, simulate_next, ways};
 pub use table::Table;

@@ -8,6 +8,7 @@ use netlink::nf_tables::{
 };
 use thiserror::Error;
 
+use crate::layout;
 use crate::table::{ChainWithRules, SetWithElements, Table};
 
 /// Why nf_tables would not take a transaction.
@@ -48,13 +49,27 @@ pub enum Refused {
 }
 
 impl Table {
-    /// Carries out `transaction`, whole or not at all.
+    /// Carries out `transaction`, whole or not at all: here, or in the table beside if it is about
+    /// that.
     pub fn replay(&mut self, transaction: &Transaction) -> Result<(), Refused> {
-        let mut next = self.clone();
+        let is_beside = &*transaction.table == layout::NEXT;
+        let mut table = match is_beside {
+            true => self.next.as_deref().cloned().unwrap_or_default(),
+            false => Table {
+                next: None,
+                ..self.clone()
+            },
+        };
         for (at, operation) in transaction.operations.iter().enumerate() {
-            next.replay_operation(at, operation)?;
+            table.replay_operation(at, operation)?;
         }
-        *self = next;
+        match is_beside {
+            true => self.next = table.exists.then(|| Arc::new(table)),
+            false => {
+                table.next = self.next.take();
+                *self = table;
+            }
+        }
         Ok(())
     }
 

@@ -126,7 +126,7 @@ impl<'a> Walk<'a> {
         number: u32,
     ) -> Walk<'a> {
         Walk {
-            table,
+            table: table.serving(),
             node,
             packet,
             memory,

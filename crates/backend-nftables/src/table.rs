@@ -23,6 +23,9 @@ pub struct Table {
     /// The frontends whose elements are written before all others. Of this the kernel knows
     /// nothing.
     pub(crate) first: BTreeSet<FrontendKey>,
+    /// The [table beside it](layout::NEXT), where there is one. Never wanted; found where a change from
+    /// a table of another form was cut short.
+    pub(crate) next: Option<Arc<Table>>,
 }
 
 /// Chains by name.
@@ -58,6 +61,20 @@ impl Table {
     pub fn targets(&self, key: &FrontendKey) -> BTreeSet<Target> {
         let slots = |first| self.slots(key.family(), key, first);
         [0, LOCAL_SLOTS].into_iter().flat_map(slots).collect()
+    }
+
+    /// Whether packets come to any chain of it.
+    pub(crate) fn is_hooked(&self) -> bool {
+        let mut chains = self.chains.values();
+        chains.any(|chain| chain.chain.hook.is_some())
+    }
+
+    /// The one of the two tables that packets come to: this one, if to any.
+    pub(crate) fn serving(&self) -> &Table {
+        match self.next.as_deref() {
+            Some(next) if next.is_hooked() && !self.is_hooked() => next,
+            _ => self,
+        }
     }
 
     /// The numbered chains that are there.
@@ -108,16 +125,21 @@ impl PartialEq for Table {
             chains,
             sets,
             first: _,
+            next,
         } = self;
-        (exists, chains, sets) == (&other.exists, &other.chains, &other.sets)
+        (exists, chains, sets, next) == (&other.exists, &other.chains, &other.sets, &other.next)
     }
 }
 
 impl fmt::Display for Table {
-    /// Chains and sets by name, elements by key.
+    /// Chains and sets by name, elements by key; behind them, if there is one, the table beside.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let next = |f: &mut fmt::Formatter<'_>| match &self.next {
+            Some(next) => write!(f, "table {}\n{next}", layout::NEXT),
+            None => Ok(()),
+        };
         if !self.exists {
-            return Ok(());
+            return next(f);
         }
         for chain in self.chains.values() {
             writeln!(f, "chain {}", chain.chain)?;
@@ -131,6 +153,6 @@ impl fmt::Display for Table {
                 writeln!(f, "    {}", set.set.element(key, data))?;
             }
         }
-        Ok(())
+        next(f)
     }
 }

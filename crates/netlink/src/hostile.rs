@@ -206,7 +206,7 @@ fn whatever_an_answer_holds_it_is_an_error_or_reads_the_same_again() {
 fn whatever_is_heard_is_told_or_passed_over() {
     for_every_input(|bytes| {
         let mut hearing = Hearing::new(
-            Watched::Table("signpost"),
+            Watched::Tables(&["signpost"]),
             vec![Arc::new(AtomicU32::new(4711))],
         );
         let heard = hearing.take(bytes);

@@ -44,8 +44,8 @@ const FAMILIES: [Family; 2] = [Family::Ip, Family::Ip6];
 /// What is ours, and heard of when others touch it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Watched {
-    /// All of the tables of this name.
-    Table(&'static str),
+    /// All of the tables of these names.
+    Tables(&'static [&'static str]),
     /// In tables of everybody: chains whose names begin like this, and rules of the built-in chains
     /// that go. What a rule was that goes the kernel does not say.
     Chains {
@@ -191,7 +191,7 @@ impl Hearing {
         let attributes = message.attributes();
         let table = attributes.string(TABLE)?;
         let ours = match self.watched {
-            Watched::Table(own) => table == own,
+            Watched::Tables(own) => own.contains(&table),
             Watched::Chains { tables, prefix } if tables.contains(&table) => match message.kind {
                 DELETE_TABLE => true,
                 NEW_CHAIN | DELETE_CHAIN => attributes.string(CHAIN_NAME)?.starts_with(prefix),

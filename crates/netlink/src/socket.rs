@@ -128,7 +128,8 @@ pub enum Refusal {
     Message(u32),
     /// The transaction as a whole.
     Commit,
-    /// Its length: it is more than fits the socket's send buffer, and nobody has looked at it.
+    /// Its length: it is more than fits the socket's send buffer (EMSGSIZE), or than the kernel has
+    /// memory for (ENOBUFS), and nobody has looked at it.
     Length,
 }
 
@@ -378,9 +379,12 @@ fn socket_failed(step: &'static str) -> impl Fn(std::io::Error) -> ObserveError 
     move |source| ObserveError::Socket { step, source }
 }
 
-/// Whether what was to be sent is more than fits the send buffer.
+/// Whether what was to be sent is more than fits the send buffer, or than there is memory for.
 fn is_too_long(error: &std::io::Error) -> bool {
-    Errno::from_io_error(error) == Some(Errno::MSGSIZE)
+    matches!(
+        Errno::from_io_error(error),
+        Some(Errno::MSGSIZE | Errno::NOBUFS)
+    )
 }
 
 impl std::fmt::Display for Refusal {

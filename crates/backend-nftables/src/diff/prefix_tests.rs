@@ -2,10 +2,13 @@
 
 use super::*;
 
+use std::sync::Arc;
+
 use backend::{Backend, Rendered};
-use dataplane::{Dataplane, Packet};
+use dataplane::{Dataplane, Node, Packet, Verdict};
 use proptest::collection::vec;
 use proptest::prelude::*;
+use proptest::sample::Index;
 use testkit::{Cluster, clusters, histories, laws, packets};
 
 use crate::{Nftables, simulate};
@@ -31,9 +34,40 @@ fn prefixes(family: Family, believed: &Table, wanted: &Table) -> Vec<Table> {
 
 fn never_misleads(held: &Table, ends: [&Dataplane; 2], packets: &[Packet]) {
     for packet in packets {
-        let simulated = simulate(held, ends[1].node(), packet);
+        let simulated = simulate_both(held, ends[1].node(), packet);
         laws::never_misleads(ends, packet, &simulated);
     }
+}
+
+/// What becomes of a packet that passes both tables, where packets come to both: the first that
+/// redirects it does, and none may refuse it.
+fn simulate_both(held: &Table, node: &Node, packet: &Packet) -> Verdict {
+    let own = Table {
+        next: None,
+        ..held.clone()
+    };
+    let tables = [Some(&own), held.next.as_deref()];
+    let mut outcome = Verdict::Untouched;
+    for table in tables.into_iter().flatten() {
+        match simulate(table, node, packet) {
+            refused @ (Verdict::Reject | Verdict::Drop) => return refused,
+            served if outcome == Verdict::Untouched => outcome = served,
+            _ => {}
+        }
+    }
+    outcome
+}
+
+/// The same in a form that cannot be mended: as an older version might have written it.
+fn in_another_form(table: &Table) -> Table {
+    let mut table = table.clone();
+    let chains = Arc::make_mut(&mut table.chains);
+    for name in ["nat-prerouting", "nat-output"] {
+        let chain = chains.get_mut(name).map(Arc::make_mut);
+        let hook = chain.and_then(|chain| chain.chain.hook.as_mut());
+        hook.expect("it is at a hook").priority += 1;
+    }
+    table
 }
 
 fn questions() -> impl Strategy<Value = (Cluster, Vec<Packet>)> {
@@ -87,6 +121,45 @@ proptest! {
                     never_misleads(&held, [before, after], &packets);
                 }
             }
+        }
+    }
+}
+
+proptest! {
+    // Each is hundreds of changes.
+    #![proptest_config(ProptestConfig::with_cases(16))]
+
+    /// Failure story T77: an agent that finds the table of another version has it serve until its own
+    /// is whole, also where it is killed after each single transaction.
+    #[test]
+    fn t77_a_table_of_another_form_serves_until_its_successor_does(
+        (cluster, packets) in questions(), left_out in any::<Index>(),
+    ) {
+        let after = cluster.compile();
+        let mut before = after.clone();
+        if let Some((service, _)) = cluster.services.get(left_out.index(cluster.services.len().max(1))) {
+            before.remove(&service.key);
+        }
+        for family in Family::ALL {
+            let mut packets = of_family(family, &packets);
+            packets.truncate(3);
+            let found = in_another_form(&render(family, &before, &Rendered::default()));
+            let from = |rules| Rendered { dataplane: Dataplane::default(), rules };
+            let wanted = render(family, &after, &from(found.clone()));
+            let prefixes = prefixes(family, &found, &wanted);
+            for held in &prefixes {
+                never_misleads(held, [&before, &after], &packets);
+            }
+
+            let mut held = found;
+            for _ in 0..=prefixes.len() {
+                let wanted = render(family, &after, &from(held.clone()));
+                let change = diff_in_parts(family, &held, &wanted, ONE_BY_ONE);
+                let Some(first) = change.transactions().first() else { break };
+                held.replay(first).expect("the kernel takes it");
+                never_misleads(&held, [&before, &after], &packets);
+            }
+            prop_assert_eq!(held.canonical(family), wanted.canonical(family));
         }
     }
 }

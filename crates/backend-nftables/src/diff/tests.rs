@@ -1,3 +1,4 @@
+use super::group::{Group, Owner};
 use super::*;
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -5,6 +6,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use backend::{Backend, Rendered};
 use dataplane::{Dataplane, Port, Precedence, Protocol, compile};
 use ipnet::IpNet;
+use netlink::nf_tables::ElementData;
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::Index;

@@ -8,7 +8,7 @@ const NEW_ELEMENT: u16 = SUBSYSTEM << 8 | 12;
 
 fn hearing() -> Hearing {
     Hearing::new(
-        Watched::Table("signpost"),
+        Watched::Tables(&["signpost"]),
         vec![Arc::new(AtomicU32::new(OWN))],
     )
 }

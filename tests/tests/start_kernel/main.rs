@@ -1,11 +1,13 @@
 //! Starts in a real kernel that somebody else, or an agent before, has left in another state than an
 //! agent would like.
 
+mod another_form;
+
 use anyhow::{Result, ensure};
 use backend::{Backend, Rendered};
 use backend_nftables::{Nftables, Table};
 use dataplane::Dataplane;
-use libtest_mimic::Arguments;
+use libtest_mimic::{Arguments, Trial};
 use tests::network::{Namespace, Network, Restless, enter_private_namespaces};
 use tests::programmed::program;
 use tests::trial::trial;
@@ -13,22 +15,33 @@ use tests::trial::trial;
 /// So many that every listing of them is several datagrams.
 const SERVICES: u16 = 2_000;
 
-type Test = fn(&Namespace) -> Result<()>;
+type Test = fn() -> Result<()>;
 
 fn main() -> Result<()> {
     enter_private_namespaces()?;
-    let tests: [(&str, Test); 1] = [(
-        "t76_a_start_beside_a_process_that_commits_all_the_time_comes_to_its_end",
-        start_beside_the_restless,
-    )];
-    let trials = tests.map(|(name, test)| {
-        trial(name, move || {
-            let mut network = Network::new()?;
-            let [namespace] = network.add_namespaces(["kernel"])?;
-            test(&namespace)
-        })
-    });
-    libtest_mimic::run(&Arguments::from_args(), trials.into()).exit();
+    let tests: [(&str, Test); 4] = [
+        (
+            "t76_a_start_beside_a_process_that_commits_all_the_time_comes_to_its_end",
+            start_beside_the_restless,
+        ),
+        (
+            "t77_a_table_of_another_form_is_replaced_and_no_connection_notices",
+            another_form::replaced,
+        ),
+        (
+            "t77_agents_that_are_killed_after_each_transaction_replace_it_all_the_same",
+            another_form::replaced_by_many_that_are_killed,
+        ),
+        (
+            "what_is_half_built_is_cleaned_up",
+            another_form::what_is_half_built_is_cleaned_up,
+        ),
+    ];
+    let trials: Vec<Trial> = tests
+        .into_iter()
+        .map(|(name, test)| trial(name, test))
+        .collect();
+    libtest_mimic::run(&Arguments::from_args(), trials).exit();
 }
 
 fn open(namespace: &Namespace) -> Result<Nftables> {
@@ -37,7 +50,7 @@ fn open(namespace: &Namespace) -> Result<Nftables> {
 }
 
 /// Services of four endpoints each.
-fn many() -> Dataplane {
+pub(crate) fn many() -> Dataplane {
     let mut dataplane = Dataplane::default();
     for number in 0..SERVICES {
         let [high, low] = number.to_be_bytes();
@@ -57,7 +70,9 @@ fn many() -> Dataplane {
 
 /// A transaction of anybody interrupts every listing of more than one datagram, so that beside one
 /// transaction after the other there is no listing of a whole ruleset that stood still.
-fn start_beside_the_restless(namespace: &Namespace) -> Result<()> {
+fn start_beside_the_restless() -> Result<()> {
+    let mut network = Network::new()?;
+    let [namespace] = &network.add_namespaces(["kernel"])?;
     let dataplane = many();
     let rules = program(&mut open(namespace)?, &dataplane, &Rendered::default())?.rules;
     let others = Restless::start(namespace)?;

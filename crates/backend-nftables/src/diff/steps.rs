@@ -1,0 +1,216 @@
+//! The elements that differ, and the order in which they are written.
+
+use std::sync::Arc;
+
+use dataplane::{Family, PersistentMap, Precedence};
+use netlink::nf_tables::{Bytes, ElementData, Operation, Set, Transaction};
+
+use super::first::First;
+use super::group::{Group, Owner, first_bytes};
+use crate::layout::{self, SetName};
+use crate::table::Table;
+
+/// One element that differs.
+pub(super) struct Step<'a> {
+    pub(super) group: Group,
+    pub(super) set: SetName,
+    /// What is behind the frontend in the key, as far as four bytes go.
+    pub(super) rest: u32,
+    pub(super) key: &'a Bytes,
+    pub(super) before: Option<&'a ElementData>,
+    pub(super) after: Option<&'a ElementData>,
+}
+
+/// Every element that differs, in the order in which it is written: what belongs together is
+/// together, and after any of it, a packet to a frontend that is still to come is left as it is.
+pub(super) fn steps<'a>(family: Family, believed: &'a Table, wanted: &'a Table) -> Vec<Step<'a>> {
+    static NOTHING: PersistentMap<Bytes, ElementData> = PersistentMap::new();
+    let mut steps = Vec::new();
+    let first = First::of(wanted);
+    for (name, set) in &wanted.sets {
+        let old = believed.sets.get(name);
+        let old = old.map_or(&NOTHING, |old| &old.elements);
+        let differences = old.differences(&set.elements);
+        if differences.is_empty() {
+            continue;
+        }
+        let Some(set) = SetName::parse(name) else {
+            continue;
+        };
+        steps.reserve_exact(differences.len());
+        for difference in differences {
+            let comes = difference.after.is_some();
+            let (group, rest) = place(family, &first, set, difference.key, comes);
+            steps.push(Step {
+                group,
+                set,
+                rest,
+                key: difference.key,
+                before: difference.before,
+                after: difference.after,
+            });
+        }
+    }
+    // With whatever comes first comes what the rules of the same transaction rely on: numbers, and,
+    // where these rules look for them, the addresses that accept node ports.
+    if let Some(first) = steps.iter().map(|step| step.group.turn).min() {
+        let with_rules = steps.iter_mut().filter(|step| {
+            let opens = step.set == SetName::NodePortAddresses && step.after.is_some();
+            opens || step.set.is_numbers()
+        });
+        with_rules.for_each(|step| step.group.turn = first);
+    }
+    sort(&mut steps);
+    steps
+}
+
+/// Where an element of `set` belongs that comes or goes, and what is behind its frontend.
+fn place(
+    family: Family,
+    first: &First<'_>,
+    set: SetName,
+    key: &Bytes,
+    comes: bool,
+) -> (Group, u32) {
+    let bytes = key.as_slice();
+    let frontend = set
+        .keyed()
+        .and_then(|keyed| layout::parse_frontend(family, keyed, bytes));
+    if let Some(frontend) = &frontend {
+        let rest = first_bytes(layout::behind_frontend(frontend, bytes));
+        let group = Group::of_frontend(first.turn_of(frontend), frontend);
+        return (group, u32::from_be_bytes(rest));
+    }
+    let address = match set {
+        SetName::ClusterIps => layout::parse_address(family, bytes),
+        _ => None,
+    };
+    let group = match address {
+        // What is addressed to a cluster IP and has no frontend is refused.
+        Some((address, _)) if comes => Group::behind_address(first.turn_at(address), address),
+        Some((address, _)) => Group::ahead_of_address(first.turn_at(address), address),
+        None => {
+            let (turn, owner) = match set {
+                SetName::Hairpins if comes => (first.turn_of_hairpin(key), Owner::Before),
+                SetName::Hairpins => (Precedence::Ordinary, Owner::After),
+                _ => (Precedence::Ordinary, Owner::Before),
+            };
+            Group::of_key(turn, owner, bytes)
+        }
+    };
+    (group, 0)
+}
+
+fn sort(steps: &mut [Step<'_>]) {
+    steps.sort_unstable_by(|a, b| {
+        let within = || match a.group.owner {
+            Owner::Before | Owner::After => (a.key, a.set).cmp(&(b.key, b.set)),
+            Owner::Address | Owner::NodePort => (a.set, a.rest, a.key).cmp(&(b.set, b.rest, b.key)),
+        };
+        a.group.cmp(&b.group).then_with(within)
+    });
+}
+
+/// The steps of a transaction that was made of steps, in order.
+pub(super) fn steps_of(family: Family, transaction: &Transaction) -> Vec<Step<'_>> {
+    let nothing = Table::default();
+    let first = First::of(&nothing);
+    let step = |set, key, before, after: Option<_>| {
+        let (group, rest) = place(family, &first, set, key, after.is_some());
+        Step {
+            group,
+            set,
+            rest,
+            key,
+            before,
+            after,
+        }
+    };
+    let mut steps = Vec::with_capacity(transaction.elements());
+    for operation in &transaction.operations {
+        match operation {
+            Operation::AddElements { set, elements } => {
+                if let Some(name) = SetName::parse(&set.name) {
+                    let added = elements.iter();
+                    steps.extend(added.map(|(key, data)| step(name, key, None, Some(data))));
+                }
+            }
+            Operation::DeleteElements { set, keys } => {
+                if let Some(name) = SetName::parse(&set.name) {
+                    let gone = Some(&ElementData::None);
+                    steps.extend(keys.iter().map(|key| step(name, key, gone, None)));
+                }
+            }
+            _ => {}
+        }
+    }
+    sort(&mut steps);
+    steps
+}
+
+/// How many of `steps` go into one transaction: `most` elements at the most, and none of a group
+/// without the others.
+pub(super) fn length_of_part(steps: &[Step<'_>], most: usize) -> usize {
+    let (mut length, mut elements) = (0, 0);
+    for group in steps.chunk_by(Step::is_with) {
+        elements += group.iter().map(Step::elements).sum::<usize>();
+        if length > 0 && elements > most {
+            break;
+        }
+        length += group.len();
+    }
+    length
+}
+
+/// Set by set, as a message of a few elements costs the kernel as much as one of a thousand.
+/// Removals before additions: a changed element is one of each, and the kernel knows no third way.
+pub(super) fn add_elements(
+    set_of: impl Fn(SetName) -> Option<Arc<Set>>,
+    steps: &mut [Step<'_>],
+    transaction: &mut Transaction,
+) {
+    let operations = &mut transaction.operations;
+    steps.sort_by_key(|step| step.set);
+    let sets = || {
+        let sets = steps.chunk_by(|a, b| a.set == b.set);
+        sets.filter_map(|steps| Some((set_of(steps.first()?.set)?, steps)))
+    };
+    for (set, steps) in sets() {
+        let gone = steps.iter().filter(|step| step.before.is_some());
+        let keys = exactly(gone.map(|step| step.key.clone()));
+        if !keys.is_empty() {
+            operations.push(Operation::DeleteElements { set, keys });
+        }
+    }
+    for (set, steps) in sets() {
+        let new = steps
+            .iter()
+            .filter_map(|step| Some((step.key, step.after?)));
+        let elements = exactly(new.map(|(key, data)| (key.clone(), data.clone())));
+        if !elements.is_empty() {
+            operations.push(Operation::AddElements { set, elements });
+        }
+    }
+}
+
+/// All of `items`, in no more memory than they need: those of a whole cluster are kept until the last
+/// transaction is over.
+fn exactly<T>(items: impl Iterator<Item = T> + Clone) -> Vec<T> {
+    let mut all = Vec::with_capacity(items.clone().count());
+    all.extend(items);
+    all
+}
+
+// === impl Step ===
+
+impl Step<'_> {
+    /// Whether both belong together.
+    fn is_with(&self, other: &Step<'_>) -> bool {
+        let is_frontends = matches!(self.group.owner, Owner::Address | Owner::NodePort);
+        self.group == other.group && (is_frontends || self.key == other.key)
+    }
+
+    fn elements(&self) -> usize {
+        usize::from(self.before.is_some()) + usize::from(self.after.is_some())
+    }
+}

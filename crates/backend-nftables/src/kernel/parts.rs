@@ -1,0 +1,45 @@
+//! Transactions that are more than the kernel takes at once.
+
+use dataplane::Family;
+use netlink::CommitError;
+use netlink::nf_tables::Transaction;
+use rustix::io::Errno;
+
+use crate::diff::halves;
+
+/// Carries out `transaction`; where the kernel has no memory or no room for all of it, in halves, and
+/// these in halves again, down to what belongs together. A kernel that takes nothing at all is asked
+/// once for each halving, and no more. Returns how many transactions took effect, also on failure.
+pub(super) fn commit_in_parts(
+    family: Family,
+    transaction: Transaction,
+    mut commit: impl FnMut(&Transaction) -> Result<(), CommitError>,
+) -> (usize, Result<(), CommitError>) {
+    let mut done = 0;
+    let mut rest = vec![transaction];
+    while let Some(next) = rest.pop() {
+        match commit(&next) {
+            Ok(()) => done += 1,
+            Err(error) if lacks_room(&error) => match halves(family, &next) {
+                Some([first, second]) => rest.extend([second, first]),
+                None => return (done, Err(error)),
+            },
+            Err(error) => return (done, Err(error)),
+        }
+    }
+    (done, Ok(()))
+}
+
+/// Whether less at once may succeed.
+fn lacks_room(error: &CommitError) -> bool {
+    let CommitError::Refused { source, .. } = error else {
+        return false;
+    };
+    matches!(
+        Errno::from_io_error(source),
+        Some(Errno::NOMEM | Errno::NOBUFS | Errno::MSGSIZE)
+    )
+}
+
+#[cfg(test)]
+mod tests;

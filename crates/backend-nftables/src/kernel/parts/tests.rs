@@ -1,0 +1,94 @@
+use std::io;
+
+use backend::{Backend, Rendered};
+use dataplane::{Dataplane, compile};
+use netlink::Refusal;
+use testkit::{mk_config, mk_endpoints, mk_node, mk_service};
+
+use super::*;
+use crate::Nftables;
+use crate::table::Table;
+
+/// Services of three endpoints each, one of them of the node, in one transaction.
+fn cold_start() -> (Dataplane, Table, Transaction) {
+    let (node, config) = (mk_node(1).build(), mk_config().build());
+    let mut dataplane = Dataplane::new(node.clone(), config.clone());
+    for number in 0..500_u16 {
+        let [high, low] = number.to_be_bytes();
+        let service = mk_service(&format!("shop/cart-{number}"))
+            .cluster_ip(&format!("10.96.{high}.{low}"))
+            .port("http", 80);
+        let endpoints = mk_endpoints()
+            .tcp("http")
+            .ready(&format!("10.0.1.{}:8080", low / 2 + 1), "node-1")
+            .ready(&format!("10.0.2.{}:8080", low / 2 + 1), "node-2")
+            .ready(&format!("10.0.3.{}:8080", low / 2 + 1), "node-3");
+        let rules = compile(&service.build(), &endpoints.build(), &node, &config);
+        dataplane.set(rules.into());
+    }
+    let backend = Nftables::detached(Family::Ipv4);
+    let wanted = backend.render(&dataplane, &Rendered::default());
+    let change = backend.diff(&Table::default(), &wanted);
+    let [transaction] = change.transactions() else {
+        panic!("it takes several");
+    };
+    (dataplane, wanted, transaction.clone())
+}
+
+fn refusal(errno: Errno) -> CommitError {
+    CommitError::Refused {
+        at: Refusal::Commit,
+        source: io::Error::from(errno),
+    }
+}
+
+#[test]
+fn what_is_more_than_the_kernel_takes_goes_in_halves_and_no_frontend_is_cut() {
+    let (dataplane, wanted, transaction) = cold_start();
+    for errno in [Errno::NOMEM, Errno::NOBUFS, Errno::MSGSIZE] {
+        for most in [1_000, 10, 6] {
+            let mut held = Table::default();
+            let (done, result) = commit_in_parts(Family::Ipv4, transaction.clone(), |part| {
+                if part.elements() > most {
+                    return Err(refusal(errno));
+                }
+                held.replay(part).expect("the kernel takes it");
+                for (key, claims) in dataplane.frontends().iter() {
+                    let targets = held.targets(key).len();
+                    let (_, frontend) = claims.winner();
+                    let is_whole = targets == 0 || targets == frontend.cluster.len();
+                    assert!(is_whole, "{key} has {targets} endpoints");
+                }
+                Ok(())
+            });
+            result.expect("it fits in parts");
+            assert_eq!(held, wanted, "{errno:?}, {most}");
+            assert!(done >= transaction.elements() / most, "{done} transactions");
+        }
+    }
+}
+
+#[test]
+fn a_kernel_without_any_memory_is_asked_a_few_times_and_no_more() {
+    let (_, _, transaction) = cold_start();
+    let mut asked = 0;
+    let (done, result) = commit_in_parts(Family::Ipv4, transaction, |_| {
+        asked += 1;
+        Err(refusal(Errno::NOMEM))
+    });
+    assert!(result.is_err());
+    assert_eq!(done, 0);
+    assert!((2..20).contains(&asked), "{asked} times");
+}
+
+#[test]
+fn what_is_refused_for_another_reason_is_not_tried_again() {
+    let (_, _, transaction) = cold_start();
+    let mut asked = 0;
+    let (_, result) = commit_in_parts(Family::Ipv4, transaction, |_| {
+        asked += 1;
+        Err(refusal(Errno::INVAL))
+    });
+    assert!(result.is_err());
+    assert_eq!(asked, 1);
+}

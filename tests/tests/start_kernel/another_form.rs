@@ -1,0 +1,176 @@
+//! A table that another version has left, which serves until its successor does. Failure story T77.
+
+use std::collections::BTreeSet;
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use backend::{Backend, Rendered};
+use backend_nftables::{NEXT, Nftables, TABLE};
+use dataplane::{Dataplane, Family, Protocol};
+use netlink::Socket;
+use testkit::address_plan as addresses;
+use tests::network::{
+    Connections, Kind, Namespace, Plan, PlannedNode, Server, Topology, Way, start_server,
+};
+
+use crate::many;
+
+/// The pod that serves, on [`SERVED`], and the pod that asks.
+const SERVING: u8 = 5;
+const ASKING: u8 = 9;
+const SERVED: u16 = 8080;
+/// A cluster IP behind those of all others, so that it is written last.
+const SERVICE: ([u8; 4], u16) = ([10, 96, 250, 10], 80);
+/// Between two connections of one client.
+const EVERY: Duration = Duration::from_millis(5);
+/// More transactions than this are no progress.
+const ENOUGH: usize = 40;
+
+/// A node with clients that connect through a table which no agent of this version has made.
+struct Stage {
+    clients: Connections,
+    dataplane: Dataplane,
+    _server: Server,
+    topology: Topology,
+}
+
+// === impl Stage ===
+
+impl Stage {
+    fn start() -> Result<Stage> {
+        let topology = Topology::build(&Plan {
+            nodes: vec![PlannedNode {
+                number: 1,
+                pods: [SERVING, ASKING].into(),
+            }],
+            ..Plan::default()
+        })?;
+        let endpoint = addresses::pod_address(1, SERVING, Family::Ipv4);
+        let listening = [SocketAddr::new(endpoint, SERVED)];
+        let server = start_server(topology.pod(1, SERVING)?, "pod-5", &listening)?;
+        let node = topology.node(1)?;
+        let (address, port) = SERVICE;
+        let address = IpAddr::from(address);
+        // The map is what makes it another form: its name is one of ours, its values are not.
+        for command in [
+            "add table ip signpost".to_owned(),
+            "add map ip signpost services { type ipv4_addr : ipv4_addr; }".to_owned(),
+            "add chain ip signpost old { type nat hook prerouting priority -100; }".to_owned(),
+            "add chain ip signpost old-output { type nat hook output priority -100; }".to_owned(),
+            format!(
+                "add rule ip signpost old ip daddr {address} tcp dport {port} dnat to {endpoint}:{SERVED}"
+            ),
+            format!(
+                "add rule ip signpost old-output ip daddr {address} tcp dport {port} dnat to {endpoint}:{SERVED}"
+            ),
+        ] {
+            node.nft(&[&command])?;
+        }
+        let way = |from: &str, inside: &Namespace| Way {
+            from: from.to_owned(),
+            inside: inside.clone(),
+            protocol: Protocol::Tcp,
+            destination: SocketAddr::new(address, port),
+        };
+        let ways = [
+            way("a pod", topology.pod(1, ASKING)?),
+            way("the node", node),
+        ];
+        let clients = Connections::start(&ways, &[Kind::New, Kind::Kept], EVERY)?;
+
+        let mut dataplane = many();
+        let service = testkit::mk_service("shop/web")
+            .cluster_ip(&address.to_string())
+            .port("http", port)
+            .build();
+        let endpoints = testkit::mk_endpoints()
+            .tcp("http")
+            .ready(&format!("{endpoint}:{SERVED}"), "node-1")
+            .build();
+        let rules = dataplane::compile(&service, &endpoints, dataplane.node(), dataplane.config());
+        dataplane.set(rules.into());
+        Ok(Stage {
+            clients,
+            dataplane,
+            _server: server,
+            topology,
+        })
+    }
+
+    fn node(&self) -> Result<&Namespace> {
+        self.topology.node(1)
+    }
+
+    /// The backend of an agent that starts, and what it finds.
+    fn open(&self) -> Result<(Nftables, Rendered<backend_nftables::Table>)> {
+        let [mut ipv4, _] = self.node()?.enter(backend_nftables::open)??;
+        let from = Rendered {
+            dataplane: Dataplane::default(),
+            rules: ipv4.observe()?,
+        };
+        Ok((ipv4, from))
+    }
+
+    fn finish(self) -> Result<()> {
+        let (mut backend, from) = self.open()?;
+        let wanted = backend.render(&self.dataplane, &from);
+        ensure!(backend.observe()? == wanted, "it is not what is wanted");
+        let tables = self.node()?.nft(&["list", "tables"])?;
+        let tables: BTreeSet<&str> = tables.split_whitespace().collect();
+        ensure!(tables.contains(TABLE), "{tables:?}");
+        ensure!(!tables.contains(NEXT), "{tables:?}");
+        self.clients.finish_unharmed()
+    }
+}
+
+/// Without an end in between.
+pub(crate) fn replaced() -> Result<()> {
+    let stage = Stage::start()?;
+    let (mut backend, from) = stage.open()?;
+    let wanted = backend.render(&stage.dataplane, &from);
+    let change = backend.diff(&from.rules, &wanted);
+    let transactions = change.transactions().len();
+    ensure!(transactions > 6, "{transactions} tell little");
+    let committed = backend.commit(change);
+    let _ = committed.context("it is refused")?;
+    stage.finish()
+}
+
+/// Each agent starts anew, carries out one transaction of what it finds is to do, and is gone.
+pub(crate) fn replaced_by_many_that_are_killed() -> Result<()> {
+    let stage = Stage::start()?;
+    let mut socket = stage.node()?.enter(Socket::open)??;
+    for transactions in 0.. {
+        let (backend, from) = stage.open()?;
+        let wanted = backend.render(&stage.dataplane, &from);
+        let change = backend.diff(&from.rules, &wanted);
+        let Some(first) = change.transactions().first() else {
+            break;
+        };
+        ensure!(
+            transactions < ENOUGH,
+            "still to do: {} transactions",
+            change.transactions().len()
+        );
+        socket.commit(first)?;
+    }
+    stage.finish()
+}
+
+/// What an agent left that was killed goes with what it had.
+pub(crate) fn what_is_half_built_is_cleaned_up() -> Result<()> {
+    let stage = Stage::start()?;
+    let mut socket = stage.node()?.enter(Socket::open)??;
+    let (mut backend, from) = stage.open()?;
+    let wanted = backend.render(&stage.dataplane, &from);
+    let change = backend.diff(&from.rules, &wanted);
+    let first = change.transactions().first();
+    socket.commit(first.context("there is something to do")?)?;
+    let tables = stage.node()?.nft(&["list", "tables"])?;
+    ensure!(tables.contains(NEXT), "{tables}");
+    let _ = backend.commit_removal()?;
+    let tables = stage.node()?.nft(&["list", "tables"])?;
+    ensure!(!tables.contains(TABLE), "{tables}");
+    Ok(())
+}
