@@ -2,6 +2,7 @@
 
 mod filling;
 mod plan;
+mod retirement;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -18,13 +19,12 @@ use netlink::nf_tables::{Bytes, ElementData};
 
 use self::filling::Filling;
 use self::plan::{NeededChains, Plan, Refusal};
-use crate::chains::{self, Job, Lead, NumberedChain};
+pub(crate) use self::retirement::Retirement;
+use self::retirement::retire;
+use crate::chains::{self, Lead, NumberedChain};
 use crate::layout::{self, Keyed, LOCAL_SLOTS, SetName};
 use crate::slots::arrange;
 use crate::table::{Chains, SetWithElements, Table};
-
-/// How many chains that remember clients may be there before those go that nothing leads to.
-const LEARNING_CHAINS_KEPT: usize = 16;
 
 /// What of one family differs between two dataplanes.
 struct Differences<'a> {
@@ -48,8 +48,8 @@ pub(crate) fn render(family: Family, desired: &Dataplane, from: &Rendered<Table>
     let is_same_config = incremental
         && before.config() == desired.config()
         && before.node().address(family) == desired.node().address(family);
-    let learning = learning_chains(&from.rules);
-    let surplus = surplus_learning_chains(&learning, &from.rules);
+    // Their numbers went with what is in the kernel now.
+    let surplus = from.rules.retirement.retired();
     if is_same_config && differences.is_empty() && surplus.is_empty() {
         return from.rules.clone();
     }
@@ -97,13 +97,13 @@ pub(crate) fn render(family: Family, desired: &Dataplane, from: &Rendered<Table>
         &table,
         needed_chains,
         &from.rules,
-        &surplus,
+        surplus,
         is_same_config,
     );
     if !Arc::ptr_eq(&table.chains, &from.rules.chains) {
         render_numbers(&mut table);
     }
-    retire_learning_chains(learning, &from.rules, &mut table);
+    retire(&from.rules, &mut table);
     table
 }
 
@@ -131,7 +131,7 @@ fn render_chains(
     let config = desired.config();
     let needed = needed.into_iter().flat_map(NumberedChain::closure);
     let mut needed: BTreeSet<NumberedChain> = needed.collect();
-    // Numbered chains that are there stay.
+    // Numbered chains that are there stay, unless nothing has led there for a while.
     let kept = before.chains.iter();
     let kept = kept.filter(|(name, _)| !surplus.contains(*name));
     let mut chains = Chains::new();
@@ -159,62 +159,6 @@ fn render_chains(
         (Arc::clone(&chain.chain.name), chain)
     }));
     Arc::new(chains)
-}
-
-/// Of the chains that remember clients for so and so many seconds there could be one for each second
-/// of a day. Once they are many, those go that no number leads to; that was committed before, not just
-/// now.
-fn surplus_learning_chains(
-    learning: &BTreeSet<NumberedChain>,
-    rules: &Table,
-) -> BTreeSet<Arc<str>> {
-    let is_led_to = |chain: &&NumberedChain| {
-        let lead = Lead::Numbered(**chain);
-        rules.element(lead.map(), &lead.key()).is_some()
-    };
-    let surplus = learning.iter().filter(|chain| !is_led_to(chain));
-    surplus.map(|chain| chain.name()).collect()
-}
-
-/// Takes the numbers of `learning` away that no frontend has or had a moment ago.
-fn retire_learning_chains(
-    mut learning: BTreeSet<NumberedChain>,
-    before: &Table,
-    table: &mut Table,
-) {
-    if learning.is_empty() {
-        return;
-    }
-    for set in [SetName::Affinities, SetName::NodePortAffinities] {
-        let sets = [before, table].map(|rules| rules.sets.get(set.as_str()));
-        for (_, data) in sets
-            .into_iter()
-            .flatten()
-            .flat_map(|set| set.elements.iter())
-        {
-            if let Some(Lead::Numbered(chain)) = Lead::of(set, data) {
-                learning.remove(&chain);
-            }
-        }
-    }
-    for lead in learning.into_iter().map(Lead::Numbered) {
-        table.remove_element(lead.map(), &lead.key());
-    }
-}
-
-/// The chains that remember clients, if they are many.
-fn learning_chains(rules: &Table) -> BTreeSet<NumberedChain> {
-    // Asked for each change: most names need not be read to see that these are few.
-    let may_learn = |name: &&Arc<str>| name.contains(Job::Learn.name());
-    if rules.chains.keys().filter(may_learn).count() <= LEARNING_CHAINS_KEPT {
-        return BTreeSet::new();
-    }
-    let mut chains: BTreeSet<_> = rules.numbered_chains().into_iter().collect();
-    chains.retain(|chain| chain.job == Job::Learn);
-    match chains.len() {
-        0..=LEARNING_CHAINS_KEPT => BTreeSet::new(),
-        _ => chains,
-    }
 }
 
 /// The lengths of prefixes that there is a set of ranges for, in order.

@@ -9,6 +9,7 @@ use netlink::nf_tables::{Bytes, Chain, ElementData, Rule, Set};
 
 use crate::chains::NumberedChain;
 use crate::layout::{self, Keyed, LOCAL_SLOTS, SetName};
+use crate::render::Retirement;
 
 /// A table with its chains, sets and elements. Copies share what they have in common. Two are equal
 /// when a kernel holding either would list the same.
@@ -26,6 +27,8 @@ pub struct Table {
     /// The [table beside it](layout::NEXT), where there is one. Never wanted; found where a change from
     /// a table of another form was cut short.
     pub(crate) next: Option<Arc<Table>>,
+    /// Which chains nobody uses. Of this the kernel knows nothing.
+    pub(crate) retirement: Arc<Retirement>,
 }
 
 /// Chains by name.
@@ -126,6 +129,7 @@ impl PartialEq for Table {
             sets,
             first: _,
             next,
+            retirement: _,
         } = self;
         (exists, chains, sets, next) == (&other.exists, &other.chains, &other.sets, &other.next)
     }

@@ -15,11 +15,14 @@ use tests::trial::trial;
 /// So many that every listing of them is several datagrams.
 const SERVICES: u16 = 2_000;
 
+/// More than an agent leaves of which it does not know that they are used, with those of one change.
+const MANY_CHAINS: usize = 96 + 8;
+
 type Test = fn() -> Result<()>;
 
 fn main() -> Result<()> {
     enter_private_namespaces()?;
-    let tests: [(&str, Test); 4] = [
+    let tests: [(&str, Test); 5] = [
         (
             "t76_a_start_beside_a_process_that_commits_all_the_time_comes_to_its_end",
             start_beside_the_restless,
@@ -31,6 +34,10 @@ fn main() -> Result<()> {
         (
             "t77_agents_that_are_killed_after_each_transaction_replace_it_all_the_same",
             another_form::replaced_by_many_that_are_killed,
+        ),
+        (
+            "chains_that_nobody_uses_go_and_no_transaction_is_refused",
+            stepping_through_numbers,
         ),
         (
             "what_is_half_built_is_cleaned_up",
@@ -98,4 +105,39 @@ fn start_beside_the_restless() -> Result<()> {
 fn generation(namespace: &Namespace) -> Result<u32> {
     let mut socket = namespace.enter(netlink::Socket::open)??;
     Ok(socket.observe_generation()?)
+}
+
+/// Who may write EndpointSlices may make one Service have each number of endpoints there is, one change
+/// directly after the other.
+fn stepping_through_numbers() -> Result<()> {
+    let mut network = Network::new()?;
+    let [namespace] = &network.add_namespaces(["kernel"])?;
+    let mut backend = open(namespace)?;
+    let mut believed = Rendered::default();
+    let mut dataplane = Dataplane::default();
+    let service = testkit::mk_service("shop/web")
+        .cluster_ip("10.96.0.10")
+        .port("http", 80)
+        .node_port(30_080)
+        .build();
+    for count in 1..=200_u8 {
+        let endpoints = (1..=count).fold(testkit::mk_endpoints().tcp("http"), |endpoints, pod| {
+            endpoints.ready(&format!("10.0.2.{pod}:8080"), "node-2")
+        });
+        let (node, config) = (dataplane.node(), dataplane.config());
+        let rules = dataplane::compile(&service, &endpoints.build(), node, config);
+        dataplane.set(rules.into());
+        believed = program(&mut backend, &dataplane, &believed)?;
+    }
+    ensure!(
+        backend.observe()? == believed.rules,
+        "the kernel holds something else"
+    );
+    let listed = namespace.nft(&["list", "chains", "ip"])?;
+    let chains = listed
+        .lines()
+        .filter(|line| line.trim_start().starts_with("chain "));
+    let chains = chains.count();
+    ensure!(chains <= MANY_CHAINS, "{chains} chains");
+    Ok(())
 }

@@ -14,9 +14,9 @@ use super::rule_parts::{after, load_frontend, local_source, mark, rule, verdict}
 use crate::layout::{self, Keyed, LOCAL_SLOTS, nft_family};
 use crate::table::ChainWithRules;
 
-/// A chain for one number. Once made it stays until the table goes: kernels before 6.2 drop an
-/// element's hold on a chain late, and a transaction that removes a chain too early fails whole.
-/// There are no more of them than there were different numbers.
+/// A chain for one number. It stays for a while after the last that led to it: kernels before 6.2
+/// drop an element's hold on a chain late, and a transaction that removes a chain too early fails
+/// whole (docs/decisions/0004).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct NumberedChain {
     pub(crate) keyed: Keyed,

@@ -116,3 +116,15 @@ fn a_flushed_chain_is_different_and_a_table_that_is_gone_lacks_everything() {
     assert!(missing(wanted.compare_memberships(&nothing)));
     assert!(missing(wanted.compare_sets(&nothing)));
 }
+
+/// What an agent left that was killed while it replaced a table of another form.
+#[test]
+fn a_table_beside_is_shown_and_unwanted() {
+    let wanted = table(&["10.0.1.5:8080"]);
+    let mut found = wanted.clone();
+    found.next = Some(Arc::new(wanted.clone()));
+    let unwanted = |piece: &Piece| piece.standing == Standing::Unwanted;
+    let pieces = wanted.compare_sets(&found).into_iter().filter(unwanted);
+    let texts: Vec<String> = pieces.map(|piece| piece.text).collect();
+    assert_eq!(texts, ["table signpost-next"]);
+}

@@ -3,6 +3,7 @@ use std::time::Duration;
 
 use backend::{Backend, Rendered};
 use dataplane::{Dataplane, Family, compile};
+use proptest::prelude::*;
 use testkit::{mk_config, mk_endpoints, mk_node, mk_service};
 
 use crate::layout::SetName;
@@ -77,19 +78,13 @@ fn sticky(timeouts: impl IntoIterator<Item = u64>) -> Dataplane {
 
 /// Kernels before 6.2 refuse to remove a chain that an element led to a moment ago.
 #[test]
-fn a_chain_for_a_timeout_goes_a_change_after_its_number() {
+fn a_chain_that_nobody_uses_goes_a_change_after_its_number() {
     let backend = Nftables::detached(Family::Ipv4);
     let mut from = Rendered::default();
     let mut left = Vec::new();
-    // Twenty timeouts, then one, then three changes that have nothing to do with it.
-    let clusters = [
-        sticky(1..=20),
-        sticky([300; 20]),
-        sticky([300; 19]),
-        sticky([300; 18]),
-        sticky([300; 17]),
-    ];
-    for dataplane in clusters {
+    // Sixty timeouts, then thirty others, then changes that have nothing to do with it.
+    for timeouts in [1..=60, 61..=90, 61..=89, 61..=88, 61..=87] {
+        let dataplane = sticky(timeouts);
         let rules = backend.render(&dataplane, &from);
         let learning = |name: &&Arc<str>| name.starts_with("learn-");
         let numbers = &rules.sets[SetName::LearningChains.as_str()].elements;
@@ -99,5 +94,52 @@ fn a_chain_for_a_timeout_goes_a_change_after_its_number() {
         ));
         from = Rendered { dataplane, rules };
     }
-    assert_eq!(left, [(20, 20), (21, 21), (21, 1), (1, 1), (1, 1)]);
+    assert_eq!(left, [(60, 60), (90, 90), (90, 30), (30, 30), (30, 30)]);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(16))]
+
+    /// Whoever may write EndpointSlices could otherwise fill every node with chains.
+    #[test]
+    fn chains_do_not_pile_up_whatever_numbers_of_endpoints_there_were(
+        counts in proptest::collection::vec((1..200_u8, 1..200_u8), 40..120),
+    ) {
+        let backend = Nftables::detached(Family::Ipv4);
+        let mut from = Rendered::default();
+        let mut kernel = Table::default();
+        for (one, other) in counts {
+            let dataplane = counted([one, other]);
+            let rules = backend.render(&dataplane, &from);
+            for transaction in backend.diff(&from.rules, &rules).transactions() {
+                let taken = kernel.replay(transaction);
+                taken.map_err(|refused| TestCaseError::fail(refused.to_string()))?;
+            }
+            prop_assert_eq!(&kernel, &rules);
+            let anew = backend.render(&dataplane, &Rendered::default());
+            prop_assert_eq!(rules.canonical(Family::Ipv4), anew.canonical(Family::Ipv4));
+            // Those that are used, twice, those that nobody has asked about, and those of one change.
+            prop_assert!(rules.chains.len() <= 96 + 16, "{} chains", rules.chains.len());
+            from = Rendered { dataplane, rules };
+        }
+    }
+}
+
+/// Two Services with so many endpoints each.
+fn counted(counts: [u8; 2]) -> Dataplane {
+    let (node, config) = (mk_node(1).build(), mk_config().build());
+    let mut dataplane = Dataplane::new(node.clone(), config.clone());
+    for (service, count) in counts.into_iter().enumerate() {
+        let rules = mk_service(&format!("shop/cart-{service}"))
+            .cluster_ip(&format!("10.96.1.{service}"))
+            .port("http", 80)
+            .node_port(30_080 + u16::try_from(service).expect("there are two"))
+            .build();
+        let endpoints = (1..=count).fold(mk_endpoints().tcp("http"), |endpoints, pod| {
+            endpoints.ready(&format!("10.0.2.{pod}:8080"), "node-2")
+        });
+        let rules = compile(&rules, &endpoints.build(), &node, &config);
+        dataplane.set(rules.into());
+    }
+    dataplane
 }
