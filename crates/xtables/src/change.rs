@@ -48,6 +48,30 @@ impl TableChange {
         self.chains.is_empty() && self.entries.is_empty() && self.removed.is_empty()
     }
 
+    /// The same in two steps, the first of which is no worse a place to stop at than any end of a
+    /// step: chains are in the order in which they can be written, and what enters them or goes comes
+    /// after all of them. `None` where there is only one chain to write.
+    pub(crate) fn halves(&self) -> Option<[TableChange; 2]> {
+        let half = self.rules() / 2;
+        let mut written = 0;
+        let fits = |(_, rules): &&(Arc<str>, Arc<[Rule]>)| {
+            written += rules.len();
+            written <= half
+        };
+        let most = self.chains.len().checked_sub(1).filter(|most| *most > 0)?;
+        let at = self.chains.iter().take_while(fits).count().clamp(1, most);
+        let (first, second) = self.chains.split_at(at);
+        let first = TableChange {
+            chains: first.to_vec(),
+            ..TableChange::new(self.table)
+        };
+        let second = TableChange {
+            chains: second.to_vec(),
+            ..self.clone()
+        };
+        Some([first, second])
+    }
+
     /// How many rules it writes.
     pub fn rules(&self) -> usize {
         let chains = self.chains.iter().map(|(_, rules)| rules.len());

@@ -9,11 +9,14 @@ mod decode;
 mod encode;
 mod fault;
 mod layout;
+mod parts;
 mod prerequisites;
 
 use std::collections::BTreeMap;
 use std::error::Error;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::Duration;
 
 use netlink::Socket;
 use netlink::nf_tables::ListedRule;
@@ -22,6 +25,7 @@ use thiserror::Error;
 
 use self::chains::{built_ins, table_name};
 use self::compile::{Entry, Present, compile};
+use self::parts::{Incomplete, in_parts};
 use self::prerequisites::{Extensions, Lack};
 use crate::{
     BuiltIn, CommitError, Family, Fault, Held, ObserveError, OpenError, Rule, TableChange,
@@ -34,6 +38,14 @@ const LISTED_AT_ONCE: usize = 2_000;
 /// How often a change is made anew because somebody else's transaction came before it: between what
 /// it relies on and itself lie some hundred microseconds.
 const ATTEMPTS: u32 = 10;
+
+/// A step that writes as many rules as these is followed by a pause, if there are more.
+const LONG: usize = 1_000;
+/// How long that is. A program that reads the ruleset and then changes it, as `nft` and `iptables-nft`
+/// do, is refused and begins anew when a transaction of anybody comes between (ERESTART): behind one
+/// long transaction after the other it would wait for the last. This is several times what one of
+/// them takes to read and to write.
+const PAUSE: Duration = Duration::from_millis(20);
 
 /// One family's tables in the network namespace of the thread that opened them.
 #[derive(Debug)]
@@ -63,7 +75,16 @@ struct Seen {
 /// Why one step did not take effect.
 struct Failure {
     fault: Fault,
+    cause: Cause,
     source: Box<dyn Error + Send + Sync>,
+}
+
+/// Whether less of a step might do where all of it does not.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Cause {
+    /// It was too much at once for memory, or for the socket.
+    Size,
+    Other,
 }
 
 /// What became of a step.
@@ -201,7 +222,8 @@ impl NfTables {
     }
 
     /// Carries out `changes` in order, each in one transaction, and none for one that leaves
-    /// everything as it is. Entries that are there already, whatever is before them, are left where
+    /// everything as it is. What is too much for the kernel at once, or for the way to it, goes in
+    /// halves. Between long ones others get their turn. Entries that are there already, whatever is before them, are left where
     /// they are: whoever puts rules before ours and looks after them would do so again. Returns how
     /// many transactions it took.
     pub(crate) fn commit(&mut self, changes: &[TableChange]) -> Result<usize, CommitError> {
@@ -210,17 +232,25 @@ impl NfTables {
             let asked = self.observe_prerequisites(change);
             asked.map_err(|failure| self.failed(change.table, 0, failure))?;
         }
-        let mut transactions = 0;
-        for (done, change) in changes.iter().enumerate() {
-            let committed = self.commit_one(change);
-            let written = committed.map_err(|failure| self.failed(change.table, done, failure))?;
-            transactions += usize::from(written);
+        let (mut transactions, mut done) = (0, 0);
+        for (number, change) in changes.iter().enumerate() {
+            let committed = in_parts(change, |part| self.commit_one(part));
+            transactions += committed.map_err(
+                |Incomplete {
+                     done: parts,
+                     failure,
+                 }| { self.failed(change.table, done + parts, failure) },
+            )?;
+            done += 1;
+            if change.rules() >= LONG && number + 1 < changes.len() {
+                thread::sleep(PAUSE);
+            }
         }
         Ok(transactions)
     }
 
     fn failed(&mut self, table: TableName, done: usize, failure: Failure) -> CommitError {
-        let Failure { fault, source } = failure;
+        let Failure { fault, source, .. } = failure;
         if !matches!(fault, Fault::Refused | Fault::Passing) {
             self.seen.clear();
         }
@@ -244,6 +274,7 @@ impl NfTables {
         }
         Err(Failure {
             fault: Fault::Passing,
+            cause: Cause::Other,
             source: Overtaken.into(),
         })
     }
@@ -301,12 +332,21 @@ impl NfTables {
                 // Without an answer, what is known is what the kernel refused.
                 if let Ok(Some(source)) = self.observe_lack(extension) {
                     let source = Lacking { source }.into();
-                    return Failure { fault, source };
+                    let cause = Cause::Other;
+                    return Failure {
+                        fault,
+                        cause,
+                        source,
+                    };
                 }
             }
         }
         Failure {
             fault,
+            cause: match fault::is_of_size(&error) {
+                true => Cause::Size,
+                false => Cause::Other,
+            },
             source: error.into(),
         }
     }

@@ -21,7 +21,7 @@ const SERVICES: u32 = 10_000;
 const RULES_OF_ONE: usize = 60;
 const CHAINS_OF_ONE: usize = 12;
 /// How much one step may write: others wait for the kernel's lock as long as it takes.
-const RULES_AT_ONCE: usize = 1_000;
+const RULES_AT_ONCE: usize = 5_000;
 const CHAINS_REMOVED_AT_ONCE: usize = 2_000;
 
 fn service(dataplane: &Dataplane, number: u32) -> Arc<ServiceRules> {

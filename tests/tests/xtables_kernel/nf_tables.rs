@@ -130,7 +130,7 @@ pub(crate) fn a_step_that_is_too_long_is_refused_and_the_next_is_not(
         comment: Some("x".repeat(250).into()),
         ..Rule::always(Target::Masquerade)
     };
-    let long = chains(TABLE, &[("SIGNPOST-LONG", &vec![rule; 60_000])]);
+    let long = chains(TABLE, &[("SIGNPOST-LONG", &vec![rule.clone(); 60_000])]);
     let Err(error) = tables.commit(&[long]) else {
         bail!("it was sent");
     };
@@ -152,6 +152,11 @@ pub(crate) fn a_step_that_is_too_long_is_refused_and_the_next_is_not(
             .eq(["SIGNPOST-A", "SIGNPOST-B"]),
         "{held:#?}"
     );
+    // Of several chains each fits by itself.
+    let half = vec![rule; 30_000];
+    let halves: [(&str, &[Rule]); 2] = [("SIGNPOST-A", &half), ("SIGNPOST-B", &half)];
+    let transactions = tables.commit(&[chains(TABLE, &halves)])?;
+    ensure!(transactions == 2, "it took {transactions} transactions");
     Ok(())
 }
 

@@ -50,6 +50,14 @@ pub(super) fn is_overtaken(error: &CommitError) -> bool {
     has_errno(error, Errno::RESTART)
 }
 
+/// Whether less of the transaction might do: memory ran short while the kernel took it in, or it is
+/// more than fits the socket.
+pub(super) fn is_of_size(error: &CommitError) -> bool {
+    [Errno::NOMEM, Errno::NOBUFS, Errno::MSGSIZE]
+        .into_iter()
+        .any(|errno| has_errno(error, errno))
+}
+
 /// The matches and targets of the rule in which the kernel said that something is not there.
 pub(super) fn doubtful_extensions<'a>(
     error: &CommitError,

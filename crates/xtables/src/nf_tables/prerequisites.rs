@@ -8,7 +8,7 @@ use rustix::io::Errno;
 use thiserror::Error;
 
 use super::chains::{base_chain, table_name};
-use super::{Failure, NfTables, fault};
+use super::{Cause, Failure, NfTables, fault};
 use crate::extension::{Extension, encode_match, encode_target};
 use crate::{
     BuiltIn, Family, Fault, Match, Protocol, States, TableChange, TableName, Target, Which,
@@ -194,6 +194,7 @@ impl Failure {
     fn impossible(source: impl std::error::Error + Send + Sync + 'static) -> Failure {
         Failure {
             fault: Fault::Impossible,
+            cause: Cause::Other,
             source: source.into(),
         }
     }
@@ -202,6 +203,7 @@ impl Failure {
     pub(super) fn of_reading(error: ObserveError) -> Failure {
         Failure {
             fault: fault::of_reading(&error),
+            cause: Cause::Other,
             source: error.into(),
         }
     }

@@ -1,0 +1,118 @@
+//! A step in parts, where all of it is too much at once.
+
+use std::borrow::Cow;
+
+use super::{Cause, Failure};
+use crate::TableChange;
+
+/// Why a step did not take effect whole, and how many parts of it had before.
+pub(super) struct Incomplete {
+    pub(super) done: usize,
+    pub(super) failure: Failure,
+}
+
+/// Lets `commit` carry out `change`, and what is too much for the kernel at once, or for the way to
+/// it, in halves, however often that takes. `commit` says whether there was anything to write; returns
+/// how many transactions it took.
+pub(super) fn in_parts(
+    change: &TableChange,
+    mut commit: impl FnMut(&TableChange) -> Result<bool, Failure>,
+) -> Result<usize, Incomplete> {
+    let (mut transactions, mut done) = (0, 0);
+    let mut parts = vec![Cow::Borrowed(change)];
+    while let Some(part) = parts.pop() {
+        match commit(&part) {
+            Ok(written) => {
+                transactions += usize::from(written);
+                done += 1;
+            }
+            Err(failure) => {
+                let halves = (failure.cause == Cause::Size).then(|| part.halves());
+                let Some([first, second]) = halves.flatten() else {
+                    return Err(Incomplete { done, failure });
+                };
+                parts.extend([second, first].map(Cow::Owned));
+            }
+        }
+    }
+    Ok(transactions)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use rustix::io::Errno;
+
+    use super::*;
+    use crate::{BuiltIn, Fault, Rule, TableName, Target};
+
+    /// Chains with so many rules each, a rule that enters the last, and a chain that goes.
+    fn change(chains: &[usize]) -> TableChange {
+        let rule = Rule::always(Target::Return);
+        let chains = chains.iter().enumerate().map(|(number, rules)| {
+            let name: Arc<str> = format!("SIGNPOST-{number}").into();
+            (name, vec![rule.clone(); *rules].into())
+        });
+        TableChange {
+            chains: chains.collect(),
+            entries: vec![(BuiltIn::Output, vec![rule.clone()])],
+            removed: vec!["SIGNPOST-GONE".into()],
+            ..TableChange::new(TableName::Nat)
+        }
+    }
+
+    fn failure(cause: Cause) -> Failure {
+        Failure {
+            fault: Fault::Passing,
+            cause,
+            source: std::io::Error::from(Errno::NOMEM).into(),
+        }
+    }
+
+    /// What a kernel that never takes more than so many rules at once comes to be told.
+    fn told(change: &TableChange, most: usize) -> Result<Vec<TableChange>, Incomplete> {
+        let mut told = Vec::new();
+        let transactions = in_parts(change, |part| {
+            if part.rules() > most {
+                return Err(failure(Cause::Size));
+            }
+            told.push(part.clone());
+            Ok(true)
+        })?;
+        assert_eq!(transactions, told.len());
+        Ok(told)
+    }
+
+    #[test]
+    fn what_memory_does_not_last_for_goes_in_halves_in_the_same_order() {
+        let whole = change(&[3, 1, 4, 1, 5, 9, 2, 6]);
+        for most in 10..=32 {
+            let told = told(&whole, most).ok().expect("the parts are taken");
+            assert!(told.iter().all(|part| part.rules() <= most));
+            let (last, others) = told.split_last().expect("there are parts");
+            let chains: Vec<_> = told.iter().flat_map(|part| part.chains.clone()).collect();
+            assert_eq!(chains, whole.chains);
+            let only_chains =
+                |part: &TableChange| part.entries.is_empty() && part.removed.is_empty();
+            assert!(others.iter().all(only_chains));
+            assert_eq!(
+                (&last.entries, &last.removed),
+                (&whole.entries, &whole.removed)
+            );
+        }
+        assert_eq!(told(&whole, 32).ok(), Some(vec![whole]));
+    }
+
+    #[test]
+    fn a_chain_that_is_too_long_by_itself_fails_and_so_does_everything_else() {
+        let incomplete = told(&change(&[1, 2, 50]), 20).expect_err("50 are too many");
+        assert_eq!(incomplete.done, 1);
+        let mut asked = 0;
+        let other = in_parts(&change(&[1, 1]), |_| {
+            asked += 1;
+            Err(failure(Cause::Other))
+        });
+        assert_eq!((other.err().map(|error| error.done), asked), (Some(0), 1));
+    }
+}
