@@ -20,6 +20,7 @@
 //! The kernel is programmed by [`xtables`], without any program of iptables, in either of its
 //! variants.
 
+mod comment;
 mod compare;
 mod diff;
 mod disturbances;

@@ -11,6 +11,7 @@ use dataplane::{
 };
 use xtables::{Rule, TableName, Target};
 
+use crate::comment;
 use crate::fixed_chains::{self, Invalid};
 use crate::key::{Key, Shape};
 use crate::rules::{Chain, Rank, Rules};
@@ -146,7 +147,7 @@ fn place_frontends(
             let comment = format!("{port} {}{word}", kind(frontend.kind));
             Entry {
                 rule: Rule {
-                    comment: Some(comment.into()),
+                    comment: Some(comment::of(&comment)),
                     ..place.rule(target)
                 },
                 service: Some(port.service.clone()),
@@ -263,7 +264,7 @@ fn place_memberships(setting: Setting, before: &Dataplane, desired: &Dataplane, 
             let entry = difference.after.map(|claims| {
                 let (service, ()) = claims.winner();
                 let comment = (setting.comments == Comments::Everywhere)
-                    .then(|| format!("{service} has no such port").into());
+                    .then(|| comment::of(&format!("{service} has no such port")));
                 let rule = by_address.criteria(&key).rule(Target::Reject);
                 entry(Rule { comment, ..rule }, Some(service))
             });
@@ -338,7 +339,7 @@ fn place_health_checks(before: &Dataplane, desired: &Dataplane, tree: &mut Tree)
         let let_in = service.map(|service| {
             let comment = format!("{service} health check node port");
             let rule = Rule {
-                comment: Some(comment.into()),
+                comment: Some(comment::of(&comment)),
                 ..by_port.criteria(&key).rule(Target::Accept)
             };
             entry(rule, Some(service))

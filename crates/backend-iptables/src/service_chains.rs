@@ -10,6 +10,7 @@ use dataplane::{
 use ipnet::IpNet;
 use xtables::{AddressMatch, InterfaceMatch, Match, Recent, Rule, Target, Which};
 
+use crate::comment;
 use crate::names;
 use crate::rules::{Chain, Rank};
 
@@ -285,7 +286,7 @@ impl ServicePortChains<'_> {
     }
 
     fn comment(&self, text: impl FnOnce() -> String) -> Option<Arc<str>> {
-        (self.comments == Comments::Everywhere).then(|| text().into())
+        (self.comments == Comments::Everywhere).then(|| comment::of(&text()))
     }
 }
 

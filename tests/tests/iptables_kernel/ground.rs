@@ -114,6 +114,16 @@ impl Ground {
         Ok(lines.map(|line| format!("{line}\n")).collect())
     }
 
+    /// Fails where `iptables-restore` would not take what `iptables-save` prints.
+    pub(crate) fn expect_restorable(&self, family: Family) -> Result<()> {
+        let (save, restore) = (
+            self.program_of(family, "-save"),
+            self.program_of(family, "-restore"),
+        );
+        self.shell(&format!("{save} | {restore} --test"))?;
+        Ok(())
+    }
+
     fn program_of(&self, family: Family, suffix: &str) -> String {
         let family = match family {
             Family::Ipv4 => "iptables",

@@ -159,3 +159,44 @@ fn spelled(rule: &str, family: Family) -> String {
         false => rule,
     }
 }
+
+/// Manifests can have names that the API server would not take.
+pub(crate) fn whatever_a_name_has(ground: &Ground) -> Result<()> {
+    let long = "long".repeat(300);
+    let names = [
+        "line\nCOMMIT\n*nat",
+        "quote\"and\'another",
+        "back\\slash",
+        "tab\tand\u{7f}",
+        "-j DROP",
+        "ünï",
+        &long,
+    ];
+    let mut dataplane = Dataplane::default();
+    for (number, name) in (1..).zip(names) {
+        let service = testkit::mk_service(&format!("{name}/{name}"))
+            .cluster_ip(&format!("10.96.0.{number}"))
+            .cluster_ip(&format!("fd00:10:96::{number}"))
+            .port(name, 80)
+            .port("none", 81)
+            .build();
+        let endpoints = testkit::mk_endpoints()
+            .tcp(name)
+            .ready(&format!("10.0.1.{number}:8080"), "node-2")
+            .ready(&format!("[fd00:10::{number}]:8080"), "node-2")
+            .build();
+        let rules = dataplane::compile(&service, &endpoints, dataplane.node(), dataplane.config());
+        dataplane.set(rules.into());
+    }
+    for (mut backend, programmed) in ground.program(&dataplane)? {
+        let family = backend.family();
+        let saved = ground.save(family)?;
+        ensure!(saved.contains("line?COMMIT?*nat"), "no comments:\n{saved}");
+        ground.expect_restorable(family)?;
+        ensure!(
+            backend.observe()? == programmed.rules,
+            "something else is read"
+        );
+    }
+    Ok(())
+}

@@ -20,7 +20,7 @@ use xtables::Variant;
 
 type Test = fn(&Ground) -> Result<()>;
 
-const TESTS: [(&str, Test); 10] = [
+const TESTS: [(&str, Test); 11] = [
     (
         "every_law_of_backends_holds",
         listings::every_law_of_backends_holds,
@@ -28,6 +28,10 @@ const TESTS: [(&str, Test); 10] = [
     (
         "iptables_lists_what_was_rendered_and_nothing_else_of_ours",
         listings::iptables_lists_what_was_rendered,
+    ),
+    (
+        "whatever_a_name_has_iptables_reads_what_it_saves",
+        listings::whatever_a_name_has,
     ),
     (
         "t18_removal_leaves_other_peoples_rules_as_they_were",
