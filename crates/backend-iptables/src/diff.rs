@@ -1,5 +1,7 @@
 //! How to get from some rules to others.
 
+mod between;
+
 use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
@@ -10,6 +12,7 @@ use xtables::{Rule, TableChange, TableName};
 
 use crate::rules::{Chain, Rank, Rules};
 use crate::table_rules::TableRules;
+use between::Between;
 
 /// How many rules one step writes at most. For each step that writes a rule the kernel walks through
 /// all of its table, 70 ms where that has 20,000 frontends, and takes some 15 µs more for each rule
@@ -32,19 +35,27 @@ pub struct Change {
     pub(crate) services: BTreeSet<ServiceKey>,
 }
 
-/// How to get from `believed` to `wanted`.
+/// How to get from `believed` to `wanted`. What table nat leaves alone is refused in table filter, so
+/// that refusals come before table nat is changed, and go after it: in between, what either of both
+/// refuses is refused. That a cluster IP has no such port is said last, when its ports are there.
 pub(crate) fn diff(believed: &Rules, wanted: &Rules) -> Change {
     let mut change = Change::default();
+    let between = Between::of(believed, wanted);
+    let mut nat = &believed.nat;
     // A node that has just started, or lost its rules, serves the API server and DNS before all
     // others (kubernetes#133773).
-    let is_cold = believed.nat.entries.is_empty();
-    match &wanted.first {
-        Some(first) if is_cold => {
-            change.append(believed, first);
-            change.append(first, wanted);
-        }
-        _ => change.append(believed, wanted),
+    if let Some(first) = wanted.first.as_deref().filter(|_| nat.entries.is_empty()) {
+        change.append(TableName::Nat, nat, &first.nat);
+        nat = &first.nat;
     }
+    let mut filter = &believed.filter;
+    if between::refuses(filter) {
+        change.append(TableName::Filter, filter, &between.closed);
+        filter = &between.closed;
+    }
+    change.append(TableName::Nat, nat, &wanted.nat);
+    change.append(TableName::Filter, filter, &between.claimed);
+    change.append(TableName::Filter, &between.claimed, &wanted.filter);
     change
 }
 
@@ -56,13 +67,7 @@ impl Change {
         &self.steps
     }
 
-    fn append(&mut self, believed: &Rules, wanted: &Rules) {
-        for table in TableName::ALL {
-            self.append_table(table, believed.of(table), wanted.of(table));
-        }
-    }
-
-    fn append_table(&mut self, table: TableName, believed: &TableRules, wanted: &TableRules) {
+    fn append(&mut self, table: TableName, believed: &TableRules, wanted: &TableRules) {
         let mut written: Vec<(Rank, &Arc<str>, &Arc<Chain>)> = Vec::new();
         let mut removed: Vec<(Arc<str>, usize)> = Vec::new();
         for difference in believed.chains().differences(wanted.chains()) {

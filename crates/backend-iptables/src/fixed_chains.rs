@@ -18,14 +18,14 @@ const POSTROUTING: &str = "SIGNPOST-POSTROUTING";
 const MASQUERADE: &str = "SIGNPOST-MASQUERADE";
 const HAIRPINS: &str = "SIGNPOST-HAIRPINS";
 const SOURCES: &str = "SIGNPOST-SOURCES";
-const INPUT: &str = "SIGNPOST-INPUT";
-const FORWARD: &str = "SIGNPOST-FORWARD";
-const OUTPUT: &str = "SIGNPOST-OUTPUT";
-const ARRIVING: &str = "SIGNPOST-ARRIVING";
-const LEAVING: &str = "SIGNPOST-LEAVING";
-const REFUSALS: &str = "SIGNPOST-REFUSALS";
-const NODE_PORT_REFUSALS: &str = "SIGNPOST-NODEPORT-REFUSALS";
-const CLUSTER_IPS: &str = "SIGNPOST-CLUSTER-IPS";
+pub(crate) const INPUT: &str = "SIGNPOST-INPUT";
+pub(crate) const FORWARD: &str = "SIGNPOST-FORWARD";
+pub(crate) const OUTPUT: &str = "SIGNPOST-OUTPUT";
+pub(crate) const ARRIVING: &str = "SIGNPOST-ARRIVING";
+pub(crate) const LEAVING: &str = "SIGNPOST-LEAVING";
+pub(crate) const REFUSALS: &str = "SIGNPOST-REFUSALS";
+pub(crate) const NODE_PORT_REFUSALS: &str = "SIGNPOST-NODEPORT-REFUSALS";
+pub(crate) const CLUSTER_IPS: &str = "SIGNPOST-CLUSTER-IPS";
 const HEALTH_CHECKS: &str = "SIGNPOST-HEALTH-CHECKS";
 
 /// What becomes of packets that conntrack cannot make sense of.

@@ -192,6 +192,18 @@ pub(crate) fn protocol(protocol: Protocol) -> xtables::Protocol {
     }
 }
 
+/// The protocol and the one port that a rule asks for, if it does.
+pub(crate) fn port_asked(rule: &Rule) -> Option<(Protocol, Port)> {
+    let asked = rule.protocol?;
+    let protocol = Protocol::ALL.into_iter().find(|p| protocol(*p) == asked)?;
+    match rule.matches[..] {
+        [Match::DestinationPorts { first, last }] if first == last => {
+            Some((protocol, Port::new(first)?))
+        }
+        _ => None,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,6 +1,5 @@
 //! What the kernel should hold, from what the node should do.
 
-use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -14,7 +13,7 @@ use xtables::{Rule, TableName, Target};
 use crate::comment;
 use crate::fixed_chains::{self, Invalid};
 use crate::key::{Key, Shape};
-use crate::rules::{Chain, Rank, Rules};
+use crate::rules::{Chain, Rules};
 use crate::service_chains::{self, Comments, ServicePortChains};
 use crate::tree::{Entry, Tree};
 use crate::trees::{Place, TreeName, Trees};
@@ -51,22 +50,18 @@ pub(crate) fn render(setting: Setting, desired: &Dataplane, from: &Rendered<Rule
 }
 
 /// The rules of those Services alone that come before all others; `None` where nobody does, or
-/// nobody else is there.
+/// nobody else is there. What one of them claims and another Service has is not among them.
 fn first(setting: Setting, desired: &Dataplane) -> Option<Rules> {
     let mut first = Dataplane::new(Arc::clone(desired.node()), Arc::clone(desired.config()));
-    for (_, service) in desired.services().iter() {
+    for (name, service) in desired.services().iter() {
         let precedence = service.frontends.iter().map(|(_, f)| f.precedence).min();
         if precedence == Some(Precedence::First) {
-            let mut service = ServiceRules::clone(service);
-            // Where another has the address, that one must have it also before it is programmed.
-            let wins = |key| {
+            let mut own = ServiceRules::clone(service);
+            own.frontends.retain(|(key, _)| {
                 let claims = desired.frontends().get(key);
-                claims.is_some_and(|claims| *claims.winner().0 == service.service)
-            };
-            let frontends = service.frontends.iter();
-            let won = frontends.filter(|(key, _)| wins(key)).cloned().collect();
-            service.frontends = won;
-            first.set(Arc::new(service));
+                claims.is_some_and(|claims| claims.winner().0 == name)
+            });
+            first.set(Arc::new(own));
         }
     }
     let count = first.services().len();
@@ -99,15 +94,7 @@ fn advance(setting: Setting, before: &Dataplane, desired: &Dataplane, mut rules:
             continue;
         };
         let changes = new.changes_since(old);
-        let table = rules.of_mut(name.table());
-        for (name, chain) in changes {
-            let chain = chain.map(|chain| Chain {
-                rules: chain.rules.into(),
-                services: chain.services,
-                rank: Rank::Tree(Reverse(chain.depth)),
-            });
-            table.put(name, chain);
-        }
+        rules.of_mut(name.table()).put_tree(changes);
     }
     for table in TableName::ALL {
         let Setting {

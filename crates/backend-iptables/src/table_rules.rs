@@ -1,5 +1,6 @@
 //! What one table of the kernel holds of ours.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
@@ -9,6 +10,7 @@ use xtables::{BuiltIn, Held, Rule, Target};
 
 use crate::names;
 use crate::rules::{Chain, Rank};
+use crate::tree::TreeChanges;
 
 /// What one table holds of ours.
 #[derive(Clone, Default, PartialEq)]
@@ -70,6 +72,18 @@ impl TableRules {
                     self.insert(name, Arc::new(chain));
                 }
             }
+        }
+    }
+
+    /// Makes the chains of a tree those of another.
+    pub(crate) fn put_tree(&mut self, changes: TreeChanges) {
+        for (name, chain) in changes {
+            let chain = chain.map(|chain| Chain {
+                rules: chain.rules.into(),
+                services: chain.services,
+                rank: Rank::Tree(Reverse(chain.depth)),
+            });
+            self.put(name, chain);
         }
     }
 

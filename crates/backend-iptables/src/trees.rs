@@ -69,20 +69,48 @@ impl TreeName {
         }
     }
 
+    /// What the names of its chains begin with, behind what all names do.
+    pub(crate) fn tag(self) -> &'static str {
+        match self {
+            TreeName::Services => "S-",
+            TreeName::NodePorts => "P-",
+            TreeName::Hairpins => "H-",
+            TreeName::Sources => "F-",
+            TreeName::Refusals => "R-",
+            TreeName::NodePortRefusals => "RP-",
+            TreeName::ClusterIps => "C-",
+            TreeName::HealthChecks => "HC-",
+        }
+    }
+
+    /// The key that a rule of the tree asks for; `None` where it asks for something else.
+    pub(crate) fn key_of(self, rule: &Rule) -> Option<Key> {
+        let (protocol, port) = crate::key::port_asked(rule)?;
+        match self {
+            TreeName::NodePorts | TreeName::NodePortRefusals | TreeName::HealthChecks => {
+                Some(Key::port(protocol, port))
+            }
+            TreeName::Services | TreeName::Refusals => {
+                let range = rule.destination.as_ref()?.range;
+                let is_one = range.prefix_len() == range.max_prefix_len();
+                is_one.then(|| Key::address(range.addr()).with_port(protocol, port))
+            }
+            TreeName::Hairpins | TreeName::Sources | TreeName::ClusterIps => None,
+        }
+    }
+
     fn new_tree(self, family: Family) -> Tree {
         let by_address = Shape {
             address: Some(family),
         };
-        let by_port = Shape { address: None };
         match self {
-            TreeName::Services => Tree::new("S-", by_address),
-            TreeName::NodePorts => Tree::new("P-", by_port),
-            TreeName::Hairpins => Tree::new("H-", by_address),
-            TreeName::Sources => Tree::of_sources("F-", by_address),
-            TreeName::Refusals => Tree::new("R-", by_address),
-            TreeName::NodePortRefusals => Tree::new("RP-", by_port),
-            TreeName::ClusterIps => Tree::new("C-", by_address),
-            TreeName::HealthChecks => Tree::new("HC-", by_port),
+            TreeName::NodePorts | TreeName::NodePortRefusals | TreeName::HealthChecks => {
+                Tree::new(self.tag(), Shape { address: None })
+            }
+            TreeName::Sources => Tree::of_sources(self.tag(), by_address),
+            TreeName::Services | TreeName::Hairpins | TreeName::Refusals | TreeName::ClusterIps => {
+                Tree::new(self.tag(), by_address)
+            }
         }
     }
 }

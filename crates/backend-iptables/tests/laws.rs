@@ -10,7 +10,9 @@ use backend::{
     Shortcoming,
 };
 use backend_iptables::{Change, Iptables, Rules};
-use dataplane::{ChunkSize, Config, Dataplane, Family, FrontendKey, Precedence, ServiceKey, Target, compile};
+use dataplane::{
+    ChunkSize, Config, Dataplane, Family, FrontendKey, Precedence, ServiceKey, Target, compile,
+};
 use proptest::prelude::*;
 use testkit::{
     clusters, clusters_with_tenants, histories, laws, mk_config, mk_endpoints, mk_node, mk_service,

@@ -4,6 +4,7 @@
 //! ([`histories`](crate::histories)), over a simulated kernel or a real one. Each function is one
 //! law and panics with what broke it.
 
+mod ends;
 mod faults;
 mod isolation;
 mod passage;
@@ -15,6 +16,7 @@ use std::fmt::Debug;
 use backend::{Backend, Change, Rendered};
 use dataplane::{Dataplane, FrontendKey, Target};
 
+pub use ends::no_worse_than_both_ends;
 pub use faults::{converges_under_faults, never_half_serves};
 pub use isolation::honest_verdicts_do_not_depend_on_tenants;
 pub use passage::never_misleads;

@@ -1,0 +1,191 @@
+//! What becomes of packets at every step on the way from some rules to others, also where memory
+//! lasts for one chain at a time.
+
+use std::sync::Arc;
+
+use backend::{Backend, Rendered};
+use backend_iptables::{Iptables, Rules, simulate};
+use dataplane::{Dataplane, Family, FrontendKind, Packet, Verdict};
+use proptest::prelude::*;
+use proptest::sample::Index;
+use testkit::{Cluster, clusters, laws, packets};
+use xtables::{TableChange, TableName, Variant};
+
+/// Two states of one node, and packets that are likely to matter in either.
+fn ways() -> impl Strategy<Value = (Cluster, Cluster, Vec<Packet>)> {
+    (clusters(), clusters()).prop_flat_map(|(before, after)| {
+        let after = Cluster {
+            node: Arc::clone(&before.node),
+            config: Arc::clone(&before.config),
+            ..after
+        };
+        let packets =
+            [packets(&before), packets(&after)].map(|some| prop::collection::vec(some, 12));
+        (Just(before), Just(after), packets)
+            .prop_map(|(before, after, [some, others])| (before, after, [some, others].concat()))
+    })
+}
+
+/// What somebody else has done to our rules, in each table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Damage {
+    /// Chains have no rules any more, ours among them.
+    Emptied,
+    /// Nothing leads to ours.
+    Unentered,
+}
+
+fn damages() -> impl Strategy<Value = Vec<(TableName, Damage, Index)>> {
+    let damage = prop_oneof![
+        4 => Just(Damage::Emptied),
+        1 => Just(Damage::Unentered)
+    ];
+    let table = prop::sample::select(TableName::ALL.to_vec());
+    prop::collection::vec((table, damage, any::<Index>()), 1..6)
+}
+
+fn backend(family: Family) -> Iptables {
+    Iptables::detached(family, Variant::NfTables)
+}
+
+/// The step, one chain after the other.
+fn one_by_one(step: &TableChange) -> Vec<TableChange> {
+    let chains = step.chains.iter().map(|chain| TableChange {
+        chains: vec![chain.clone()],
+        ..TableChange::new(step.table)
+    });
+    let entries = step.entries.iter().map(|entry| TableChange {
+        entries: vec![entry.clone()],
+        ..TableChange::new(step.table)
+    });
+    let removed = TableChange {
+        removed: step.removed.clone(),
+        ..TableChange::new(step.table)
+    };
+    chains.chain(entries).chain([removed]).collect()
+}
+
+/// The whole way from `held` to `wanted`, with a look at every packet of the family at each step.
+fn expect_good_steps(
+    backend: &Iptables,
+    (mut held, wanted): (Rules, &Rules),
+    dataplanes: [&Dataplane; 2],
+    packets: &[Packet],
+) {
+    let node = dataplanes[1].node();
+    let packets = packets.iter();
+    // An external IP that is an address of the node itself may have the port of another Service's
+    // node port: by which of them a packet is refused, only table nat decides.
+    let is_twofold = |packet: &Packet| {
+        let mut frontends = dataplanes
+            .iter()
+            .filter_map(|d| d.frontend_at(packet.destination, packet.protocol, packet.port));
+        node.local_addresses.contains(&packet.destination)
+            && frontends.any(|frontend| frontend.kind != FrontendKind::NodePort)
+    };
+    let packets = packets
+        .filter(|packet| Family::of(packet.destination) == backend.family() && !is_twofold(packet));
+    let verdict = |rules: &Rules, packet: &Packet| simulate(rules, node, packet);
+    let ends: Vec<(&Packet, Verdict, Verdict)> = packets
+        .map(|packet| (packet, verdict(&held, packet), verdict(wanted, packet)))
+        .collect();
+    for step in backend.diff(&held, wanted).steps() {
+        for part in one_by_one(step) {
+            held.replay(&part)
+                .expect("every part of a step can be taken");
+            for (packet, before, after) in &ends {
+                let between = verdict(&held, packet);
+                laws::no_worse_than_both_ends(packet, dataplanes, [before, after], &between);
+            }
+        }
+    }
+    assert_eq!(held, *wanted);
+}
+
+/// What the kernel holds of `rules`, and what they were made of forgotten.
+fn held(backend: &Iptables, rules: &Rules) -> Rules {
+    let mut held = Rules::default();
+    for step in backend.diff(&held, rules).steps() {
+        held.replay(step).expect("every step can be taken");
+    }
+    held
+}
+
+fn damage(held: &mut Rules, wanted: &Rules, damages: &[(TableName, Damage, Index)]) {
+    let printed = wanted.to_string();
+    for (table, damage, at) in damages {
+        let mut step = TableChange::new(*table);
+        let text = printed.split(&format!("*{table}\n")).nth(1).unwrap_or("");
+        let text = text.split("COMMIT").next().unwrap_or("");
+        match damage {
+            Damage::Emptied => {
+                let names = text.lines().filter_map(|line| line.strip_prefix(':'));
+                let names: Vec<&str> = names.filter_map(|name| name.split(' ').next()).collect();
+                if !names.is_empty() {
+                    step.chains = vec![((*at.get(&names)).into(), [].into())];
+                }
+            }
+            Damage::Unentered => {
+                use xtables::BuiltIn::{Forward, Input, Output, Postrouting, Prerouting};
+                let hooks = [Prerouting, Input, Forward, Output, Postrouting];
+                step.entries = hooks.map(|hook| (hook, Vec::new())).into();
+            }
+        }
+        held.replay(&step).expect("anybody can do that");
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(200))]
+
+    #[test]
+    fn t81_at_every_step_of_a_change_a_packet_fares_no_worse_than_at_both_ends(
+        (before, after, packets) in ways(),
+    ) {
+        let [before, after] = [before, after].map(|cluster| cluster.compile());
+        for family in Family::ALL {
+            let backend = backend(family);
+            let believed = backend.render(&before, &Rendered::default());
+            let wanted = backend.render(&after, &Rendered {
+                dataplane: before.clone(),
+                rules: believed.clone(),
+            });
+            // A process that has just started knows the rules, not what they were made of.
+            let read = held(&backend, &believed);
+            for believed in [believed, read] {
+                expect_good_steps(&backend, (believed, &wanted), [&before, &after], &packets);
+            }
+        }
+    }
+
+    #[test]
+    fn t82_at_every_step_of_a_start_no_packet_to_a_healthy_service_is_refused_or_sent_elsewhere(
+        (_, after, packets) in ways(),
+    ) {
+        let after = after.compile();
+        let nothing = Dataplane::new(Arc::clone(after.node()), Arc::clone(after.config()));
+        for family in Family::ALL {
+            let backend = backend(family);
+            let wanted = backend.render(&after, &Rendered::default());
+            let empty = Rules::default();
+            expect_good_steps(&backend, (empty.clone(), &wanted), [&nothing, &after], &packets);
+            // And back to nothing.
+            let held = held(&backend, &wanted);
+            expect_good_steps(&backend, (held, &empty), [&after, &nothing], &packets);
+        }
+    }
+
+    #[test]
+    fn t82_at_every_step_of_a_repair_no_packet_to_a_healthy_service_is_refused_or_sent_elsewhere(
+        (state, _, packets) in ways(), damages in damages(),
+    ) {
+        let state = state.compile();
+        for family in Family::ALL {
+            let backend = backend(family);
+            let wanted = backend.render(&state, &Rendered::default());
+            let mut held = held(&backend, &wanted);
+            damage(&mut held, &wanted, &damages);
+            expect_good_steps(&backend, (held, &wanted), [&state, &state], &packets);
+        }
+    }
+}

@@ -1,0 +1,127 @@
+//! The law of a kernel that is on its way from some rules to others.
+
+use std::collections::BTreeSet;
+
+use dataplane::{Dataplane, Packet, Target, Verdict};
+
+/// What becomes of `packet` at some step is no worse than at both ends:
+///
+/// - What both refuse or drop is not let through; nor is what one of them does and the other delivers.
+/// - What both deliver is delivered, to a target that the Service port has at one of them.
+/// - What is delivered in the end is not refused on the way, save where it was before, nor sent
+///   anywhere else. That it is not delivered yet, its sender does not notice: it tries again.
+///
+/// `wanted` are the states that the ends are the rules of.
+///
+/// # Panics
+///
+/// If it is worse.
+pub fn no_worse_than_both_ends(
+    packet: &Packet,
+    wanted: [&Dataplane; 2],
+    [before, after]: [&Verdict; 2],
+    between: &Verdict,
+) {
+    let refuses = |verdict: &Verdict| matches!(verdict, Verdict::Reject | Verdict::Drop);
+    let delivers = |verdict: &Verdict| matches!(verdict, Verdict::Deliver(_));
+    let is_good = if refuses(before) && refuses(after) {
+        refuses(between)
+    } else if delivers(after) {
+        let mut known = targets_of_ports(packet, wanted);
+        known.extend(targets(before).chain(targets(after)));
+        match between {
+            Verdict::Deliver(_) => targets(between).all(|target| known.contains(&target)),
+            Verdict::Reject => *before == Verdict::Reject,
+            Verdict::Drop => !delivers(before),
+            Verdict::Untouched => *before == Verdict::Untouched,
+        }
+    } else {
+        let leaves = delivers(before) && refuses(after);
+        !leaves || *between != Verdict::Untouched
+    };
+    assert!(
+        is_good,
+        "{packet} is {between:?} on the way from {before:?} to {after:?}"
+    );
+}
+
+/// The endpoints, in either state, of the Service ports that own what `packet` is addressed to in one.
+fn targets_of_ports(packet: &Packet, wanted: [&Dataplane; 2]) -> BTreeSet<Target> {
+    let owners = wanted.iter().filter_map(|dataplane| {
+        let frontend = dataplane.frontend_at(packet.destination, packet.protocol, packet.port)?;
+        Some(&frontend.service_port)
+    });
+    let owners: BTreeSet<_> = owners.collect();
+    let services = owners
+        .iter()
+        .flat_map(|port| wanted.map(|dataplane| dataplane.services().get(&port.service)));
+    let frontends = services.flatten().flat_map(|service| &service.frontends);
+    frontends
+        .filter(|(_, frontend)| owners.contains(&frontend.service_port))
+        .flat_map(|(_, frontend)| frontend.cluster.iter().chain(frontend.local.iter()))
+        .copied()
+        .collect()
+}
+
+fn targets(verdict: &Verdict) -> impl Iterator<Item = Target> {
+    let choices = match verdict {
+        Verdict::Deliver(choices) => &choices[..],
+        Verdict::Reject | Verdict::Drop | Verdict::Untouched => &[],
+    };
+    choices.iter().map(|choice| choice.target)
+}
+
+#[cfg(test)]
+mod tests {
+    use dataplane::{Choice, Origin, Protocol};
+
+    use super::*;
+
+    fn deliver(address: &str) -> Verdict {
+        Verdict::Deliver(vec![Choice {
+            target: Target {
+                address: crate::parse(address, "an address"),
+                port: crate::port(80),
+            },
+            weight: 1,
+            masquerade: false,
+        }])
+    }
+
+    fn is_good(before: &Verdict, after: &Verdict, between: &Verdict) -> bool {
+        let packet = Packet {
+            origin: Origin::Node,
+            source: crate::parse("10.0.0.1", "an address"),
+            destination: crate::parse("10.96.0.1", "an address"),
+            protocol: Protocol::Tcp,
+            port: crate::port(80),
+        };
+        let nothing = Dataplane::default();
+        let wanted = [&nothing, &nothing];
+        let law = || no_worse_than_both_ends(&packet, wanted, [before, after], between);
+        std::panic::catch_unwind(std::panic::AssertUnwindSafe(law)).is_ok()
+    }
+
+    #[test]
+    fn a_lie_about_a_packet_on_the_way_is_found() {
+        use Verdict::{Drop, Reject, Untouched};
+        let (one, other, third) = (
+            deliver("10.0.2.1"),
+            deliver("10.0.2.2"),
+            deliver("10.0.2.3"),
+        );
+        for (before, after) in [(&Reject, &Drop), (&Drop, &Reject), (&Drop, &Drop)] {
+            assert!(is_good(before, after, &Drop) && is_good(before, after, &Reject));
+            assert!(!is_good(before, after, &Untouched) && !is_good(before, after, &one));
+        }
+        assert!(is_good(&one, &other, &one) && is_good(&one, &other, &other));
+        for worse in [&third, &Reject, &Drop, &Untouched] {
+            assert!(!is_good(&one, &other, worse), "{worse:?}");
+        }
+        assert!(is_good(&Untouched, &one, &Drop) && is_good(&Untouched, &one, &Untouched));
+        assert!(!is_good(&Untouched, &one, &Reject) && !is_good(&Untouched, &one, &other));
+        assert!(is_good(&Reject, &one, &Reject) && is_good(&one, &Untouched, &Reject));
+        assert!(!is_good(&Reject, &one, &Untouched) && !is_good(&one, &Drop, &Untouched));
+        assert!(is_good(&one, &Drop, &one) && is_good(&one, &Drop, &Reject));
+    }
+}
