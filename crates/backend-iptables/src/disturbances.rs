@@ -2,13 +2,15 @@
 
 use std::collections::BTreeSet;
 use std::io;
-use std::sync::TryLockError;
+use std::sync::{PoisonError, TryLockError};
 use std::thread;
 use std::time::Duration;
 
 use backend::{Culprit, Disturbance};
 use dataplane::Family;
-use netlink::{Heard, Interruption, Listener, OpenError};
+use netlink::{Heard, Interruption, OpenError};
+
+use xtables::Listening;
 
 use crate::kernel::SharedTables;
 
@@ -20,15 +22,15 @@ const POLL: Duration = Duration::from_millis(250);
 /// [joined](Disturbances::join).
 #[derive(Debug)]
 pub struct Disturbances {
-    /// `None` for legacy tables, of which the kernel tells nothing.
-    listener: Option<Listener>,
+    /// With where to note what is heard; `None` for legacy tables, of which the kernel tells nothing.
+    listener: Option<Listening>,
     tables: SharedTables,
 }
 
 // === impl Disturbances ===
 
 impl Disturbances {
-    pub(crate) fn new(listener: Option<Listener>, tables: SharedTables) -> Disturbances {
+    pub(crate) fn new(listener: Option<Listening>, tables: SharedTables) -> Disturbances {
         Disturbances { listener, tables }
     }
 
@@ -42,25 +44,33 @@ impl Disturbances {
     /// told: look once afterwards.
     pub fn join(&mut self) -> Result<(), OpenError> {
         match &mut self.listener {
-            Some(listener) => listener.join(),
+            Some((listener, _)) => listener.join(),
             None => Ok(()),
         }
     }
 
     /// What ends its waiting, from any thread, if it listens. Who asks never waits for long.
     pub fn interruption(&self) -> Option<Interruption> {
-        self.listener.as_ref().map(Listener::interruption)
+        let listener = self.listener.as_ref();
+        listener.map(|(listener, _)| listener.interruption())
     }
 
     /// Waits for others to touch our chains, or to let go of the lock that a change has waited for in
     /// vain: where it listens, until something is told or it is interrupted; else for a quarter of a
     /// second.
     pub fn receive(&mut self) -> io::Result<Option<Disturbance>> {
-        let Some(listener) = &mut self.listener else {
+        let Some((listener, ledger)) = &mut self.listener else {
             thread::sleep(POLL);
             return Ok(self.notice());
         };
         let heard = listener.receive(None)?;
+        let mut ledger = ledger.lock().unwrap_or_else(PoisonError::into_inner);
+        for heard in &heard {
+            if let Heard::Transaction(transaction) = heard {
+                ledger.add(transaction.generation, transaction.near.clone());
+            }
+        }
+        drop(ledger);
         let disturbances = heard.into_iter().filter_map(disturbance);
         Ok(disturbances.reduce(|mut earlier, later| {
             earlier.merge(later);

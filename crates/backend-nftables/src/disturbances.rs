@@ -7,10 +7,9 @@ use std::time::Duration;
 
 use backend::{Culprit, Disturbance};
 use dataplane::Family;
-use netlink::{ForeignTransaction, Heard, Interruption, Listener, OpenError};
+use netlink::{ForeignTransaction, Heard, Interruption, Ledger, Listener, OpenError};
 
 use crate::layout::nft_family;
-use crate::ledger::Ledger;
 
 /// The disturbances of both families of one network namespace, once it has
 /// [joined](Disturbances::join).
@@ -63,6 +62,7 @@ impl Disturbances {
             touched,
             generation,
             process,
+            ..
         } = match heard {
             Heard::Missed => return Overheard::Disturbance(Disturbance::possible()),
             Heard::Transaction(transaction) => transaction,
@@ -72,7 +72,7 @@ impl Disturbances {
             .filter(|family| touched.contains(&nft_family(*family)))
             .collect();
         let mut ledger = self.ledger.lock().unwrap_or_else(PoisonError::into_inner);
-        ledger.add(generation, families.clone());
+        ledger.add(generation, touched);
         drop(ledger);
         if families.is_empty() {
             return Overheard::Elsewhere;

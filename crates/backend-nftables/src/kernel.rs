@@ -15,7 +15,7 @@ use backend::{
 };
 use dataplane::{ChunkSize, Config, Dataplane, Family, Protocol, ServiceKey};
 use netlink::nf_tables::{Chain, Operation, Rule, Set, SetContent, SetWriter, Transaction};
-use netlink::{Listener, OpenError, Socket, Watched};
+use netlink::{Ledger, Listener, OpenError, Socket, Watched};
 use rustix::io::Errno;
 
 use self::parts::commit_in_parts;
@@ -24,7 +24,6 @@ use self::support::{Lacking, Support};
 use crate::diff::{Change, diff};
 use crate::disturbances::Disturbances;
 use crate::layout::{self, NEXT, SetName, TABLE, nft_family};
-use crate::ledger::Ledger;
 use crate::render::render;
 use crate::table::{ChainWithRules, Chains, SetWithElements, Table};
 
@@ -201,7 +200,7 @@ impl Backend for Nftables {
         let ours = now.transactions.wrapping_sub(seen.transactions);
         let all = now.generation.wrapping_sub(seen.generation);
         let ledger = self.ledger.lock().unwrap_or_else(PoisonError::into_inner);
-        let elsewhere = ledger.elsewhere(self.family, seen.generation, now.generation);
+        let elsewhere = ledger.elsewhere(nft_family(self.family), seen.generation, now.generation);
         drop(ledger);
         if ours.wrapping_add(elsewhere) != all {
             return Ok(Drift::Possible);

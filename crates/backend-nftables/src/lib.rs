@@ -28,7 +28,6 @@ mod diff;
 mod disturbances;
 mod kernel;
 mod layout;
-mod ledger;
 mod render;
 mod replay;
 mod simulate;

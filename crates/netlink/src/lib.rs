@@ -23,6 +23,7 @@ mod exchange;
 #[cfg(test)]
 mod hostile;
 mod interruption;
+mod ledger;
 mod listener;
 pub mod nf_tables;
 mod notification;
@@ -31,6 +32,7 @@ mod wire;
 
 pub use descriptor::OpenError;
 pub use interruption::Interruption;
+pub use ledger::Ledger;
 pub use listener::Listener;
 pub use notification::{ForeignTransaction, Heard, Process, Watched};
 pub use socket::{CommitError, Named, ObserveError, Refusal, Socket};

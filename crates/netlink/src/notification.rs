@@ -71,6 +71,8 @@ pub enum Heard {
 pub struct ForeignTransaction {
     /// The families in which it touched what is ours.
     pub touched: BTreeSet<Family>,
+    /// The families in which it changed anything of the tables that have what is ours.
+    pub near: BTreeSet<Family>,
     /// The generation of the ruleset that it began.
     pub generation: u32,
     /// Which process it was, where the kernel says so.
@@ -93,6 +95,8 @@ pub(crate) struct Hearing {
     own_ports: Vec<Arc<AtomicU32>>,
     /// What the transaction that is being told of has touched so far.
     touched: BTreeSet<Family>,
+    /// What it has come near.
+    near: BTreeSet<Family>,
     completeness: Completeness,
 }
 
@@ -116,6 +120,7 @@ impl Hearing {
             watched,
             own_ports,
             touched: BTreeSet::new(),
+            near: BTreeSet::new(),
             completeness: Completeness::Whole,
         }
     }
@@ -132,6 +137,7 @@ impl Hearing {
     /// One datagram of the transaction that is being told of could not be read.
     pub(crate) fn illegible(&mut self) {
         self.touched = BTreeSet::from(FAMILIES);
+        self.near = BTreeSet::from(FAMILIES);
     }
 
     /// The kernel said that it had to drop something.
@@ -155,13 +161,16 @@ impl Hearing {
         if message.kind != NEW_GENERATION {
             if !self.is_own(message.port) {
                 self.touched.extend(self.family_touched_by(message));
+                self.near.extend(self.family_near(message));
             }
             return None;
         }
         let mut touched = std::mem::take(&mut self.touched);
+        let mut near = std::mem::take(&mut self.near);
         if self.completeness == Completeness::Doubtful {
             self.completeness = Completeness::Whole;
             touched = BTreeSet::from(FAMILIES);
+            near = BTreeSet::from(FAMILIES);
         }
         if self.is_own(message.port) {
             return None;
@@ -173,6 +182,7 @@ impl Hearing {
         });
         Some(ForeignTransaction {
             touched,
+            near,
             generation: attributes.u32(GENERATION)?,
             process,
         })
@@ -182,6 +192,19 @@ impl Hearing {
     fn is_own(&self, port: u32) -> bool {
         let mut own = self.own_ports.iter();
         own.any(|own| own.load(Ordering::Relaxed) == port)
+    }
+
+    /// The family of a message about anything in a table that has what is ours, the table itself
+    /// included.
+    fn family_near(&self, message: &Message<'_>) -> Option<Family> {
+        let mut families = FAMILIES.into_iter();
+        let family = families.find(|family| message.family() == Some(family.number()))?;
+        let table = message.attributes().string(TABLE)?;
+        let is_near = match self.watched {
+            Watched::Tables(own) => own.contains(&table),
+            Watched::Chains { tables, .. } => tables.contains(&table),
+        };
+        is_near.then_some(family)
     }
 
     fn family_touched_by(&self, message: &Message<'_>) -> Option<Family> {

@@ -41,4 +41,4 @@ pub use rule::{
     AddressMatch, BuiltIn, Family, InterfaceMatch, Match, Protocol, Recent, Rule, States,
     TableName, Target, Which,
 };
-pub use tables::{Tables, Variant};
+pub use tables::{Listening, Tables, Variant};

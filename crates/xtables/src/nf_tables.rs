@@ -18,9 +18,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use netlink::Socket;
 use netlink::nf_tables::ListedRule;
 use netlink::nf_tables::Transaction;
+use netlink::{Ledger, Socket};
 use thiserror::Error;
 
 use self::chains::{built_ins, table_name};
@@ -55,6 +55,8 @@ pub struct NfTables {
     prefix: &'static str,
     socket: Socket,
     transactions: Transactions,
+    /// What others were heard doing in both families; empty while nobody listens.
+    ledger: Arc<Mutex<Ledger>>,
     extensions: Extensions,
     /// How the ruleset stood when each table was last read, or found to be as it was left.
     seen: BTreeMap<TableName, Seen>,
@@ -122,19 +124,21 @@ enum Found {
 impl NfTables {
     /// Opens the tables in this thread's network namespace. Needs `CAP_NET_ADMIN` there.
     pub(crate) fn open(family: Family, prefix: &'static str) -> Result<NfTables, OpenError> {
-        NfTables::open_with(family, prefix, Transactions::default())
+        NfTables::open_with(family, prefix, Transactions::default(), Arc::default())
     }
 
     /// Opens the tables of another family in the same network namespace, in which this thread still
     /// is. Neither takes what the other does for drift.
     pub(crate) fn open_beside(&self, family: Family) -> Result<NfTables, OpenError> {
-        NfTables::open_with(family, self.prefix, Arc::clone(&self.transactions))
+        let transactions = Arc::clone(&self.transactions);
+        NfTables::open_with(family, self.prefix, transactions, Arc::clone(&self.ledger))
     }
 
     fn open_with(
         family: Family,
         prefix: &'static str,
         transactions: Transactions,
+        ledger: Arc<Mutex<Ledger>>,
     ) -> Result<NfTables, OpenError> {
         let socket = Socket::open().map_err(OpenError::new)?;
         Ok(NfTables {
@@ -142,6 +146,7 @@ impl NfTables {
             prefix,
             socket,
             transactions,
+            ledger,
             extensions: Extensions::Unknown,
             seen: BTreeMap::new(),
         })
@@ -150,6 +155,11 @@ impl NfTables {
     /// The socket through which all changes of this family go.
     pub(crate) fn socket(&self) -> &Socket {
         &self.socket
+    }
+
+    /// Where to note what others do.
+    pub(crate) fn ledger(&self) -> &Arc<Mutex<Ledger>> {
+        &self.ledger
     }
 
     /// What of `table` is ours: two listings, of which only our own part is decoded. A chain of the
@@ -379,8 +389,8 @@ impl NfTables {
         Ok(all)
     }
 
-    /// Whether anybody else has changed anything in nf_tables, in whichever table, since ours were last
-    /// read. One that has not been read counts as changed.
+    /// Whether anybody else has changed anything in our tables since they were last read, or, as long as
+    /// nobody listens, in whichever. One that has not been read counts as changed.
     pub(crate) fn observe_drift(&mut self) -> Result<bool, ObserveError> {
         let Some(&table) = self.seen.keys().next() else {
             return Ok(true);
@@ -388,13 +398,17 @@ impl NfTables {
         let now = self
             .observe_seen()
             .map_err(|error| unread(self.family, table, error))?;
+        let ledger = self.ledger.lock().unwrap_or_else(PoisonError::into_inner);
         let is_explained = |seen: &Seen| {
             let ours = now.transactions.wrapping_sub(seen.transactions);
-            ours == now.generation.wrapping_sub(seen.generation)
+            let family = self.family.into();
+            let elsewhere = ledger.elsewhere(family, seen.generation, now.generation);
+            ours.wrapping_add(elsewhere) == now.generation.wrapping_sub(seen.generation)
         };
         if !self.seen.values().all(is_explained) {
             return Ok(true);
         }
+        drop(ledger);
         for seen in self.seen.values_mut() {
             *seen = now;
         }

@@ -2,9 +2,10 @@
 
 use std::fmt;
 use std::path::Path;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use netlink::{Listener, Watched};
+use netlink::{Ledger, Listener, Watched};
 
 use crate::legacy::Legacy;
 use crate::nf_tables::NfTables;
@@ -28,6 +29,9 @@ pub enum Tables {
     /// In the tables of before.
     Legacy(Legacy),
 }
+
+/// Hears of others, and where to note what they did.
+pub type Listening = (Listener, Arc<Mutex<Ledger>>);
 
 // === impl Tables ===
 
@@ -63,12 +67,13 @@ impl Tables {
         Ok([ipv4, ipv6])
     }
 
-    /// Hears of what others do to what is ours in `families`, which were opened together; `None` in
+    /// Hears of what others do to what is ours in `families`, which were opened together, and where to
+    /// note which generations they began, so that what they do elsewhere is no drift; `None` in
     /// legacy tables, of which the kernel tells nothing.
     pub fn listen(
         families: [&Tables; 2],
         prefix: &'static str,
-    ) -> Result<Option<Listener>, OpenError> {
+    ) -> Result<Option<Listening>, OpenError> {
         let [Tables::NfTables(ipv4), Tables::NfTables(ipv6)] = families else {
             return Ok(None);
         };
@@ -77,7 +82,8 @@ impl Tables {
             prefix,
         };
         let listener = Listener::open(watched, &[ipv4.socket(), ipv6.socket()]);
-        listener.map(Some).map_err(OpenError::new)
+        let listener = listener.map_err(OpenError::new)?;
+        Ok(Some((listener, Arc::clone(ipv4.ledger()))))
     }
 
     /// Whether this kernel has them at all. Where it does not, as in legacy IPv6 with

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use backend::Rendered;
-use backend_iptables::{Iptables, Lock, Rules};
+use backend_iptables::{Disturbances, Iptables, Lock, Rules};
 use dataplane::{Dataplane, Family};
 use tempfile::TempDir;
 use tests::network::{Namespace, Network};
@@ -55,6 +55,16 @@ impl Ground {
     /// Opens a backend that waits no longer than this for the lock.
     pub(crate) fn open_with(&self, patience: Duration) -> Result<[Iptables; 2]> {
         self.open_in(&self.namespace, patience)
+    }
+
+    /// Opens it with ears.
+    pub(crate) fn open_with_disturbances(&self) -> Result<([Iptables; 2], Disturbances)> {
+        let lock = Lock {
+            path: self.lock_file(),
+            patience: PATIENCE,
+        };
+        let open = || backend_iptables::open_with_disturbances(self.variant, &lock);
+        Ok(self.namespace.enter(open)??)
     }
 
     /// Opens tables that hold nothing, and live as long as what is returned. Their lock is that of

@@ -76,6 +76,9 @@ fn main() -> Result<()> {
             trials.push(trial(&format!("{variant}/{name}"), run));
         }
     }
+    let run = || neighbours::what_others_do_elsewhere(&Ground::new(Variant::NfTables)?);
+    let name = "nf_tables/t34_what_others_do_in_other_tables_is_no_reason_to_list_ours";
+    trials.push(trial(name, run));
     let run = || lock::held_by_another_process(&Ground::new(Variant::Legacy)?);
     let name = "legacy/t37_a_lock_that_another_process_holds_is_waited_for_and_no_longer";
     trials.push(trial(name, run));

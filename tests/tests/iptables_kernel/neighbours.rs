@@ -1,7 +1,10 @@
 //! Others who use the same tables.
 
+use std::time::{Duration, Instant};
+
 use anyhow::{Result, ensure};
-use backend::{Backend, Drift};
+use backend::{Backend, Drift, Rendered};
+use backend_iptables::{Disturbances, Iptables};
 use dataplane::{Dataplane, Family};
 use tests::programmed::{generated_clusters, program};
 use xtables::Variant;
@@ -101,6 +104,54 @@ pub(crate) fn quiet_is_told_from_change(ground: &Ground) -> Result<()> {
     for (backend, _) in &mut families {
         let drift = backend.observe_drift()?;
         ensure!(drift == Drift::Possible, "a change went unseen");
+    }
+    Ok(())
+}
+
+/// Failure story T34.
+pub(crate) fn what_others_do_elsewhere(ground: &Ground) -> Result<()> {
+    let (mut families, mut disturbances) = ground.open_with_disturbances()?;
+    for backend in &mut families {
+        program(backend, &ground.rich()?, &Rendered::default())?;
+        backend.observe()?;
+    }
+    disturbances.join()?;
+    for backend in &mut families {
+        // What happened before anybody listened.
+        backend.observe()?;
+    }
+    let namespace = &ground.namespace;
+    namespace.nft(&["add table inet theirs"])?;
+    namespace.nft(&["add set inet theirs s { type ipv4_addr; }"])?;
+    for number in 0..50 {
+        let element = format!("add element inet theirs s {{ 11.0.0.{number} }}");
+        namespace.nft(&[&element])?;
+        let nothing = disturbances.receive()?;
+        ensure!(nothing.is_none(), "{nothing:?}");
+    }
+    for backend in &mut families {
+        expect_no_drift(backend, &mut disturbances)?;
+    }
+    // In the tables themselves anything may be ours: a chain of another name may have been one.
+    namespace.nft(&["add chain ip filter THEIRS"])?;
+    let [ipv4, ipv6] = &mut families;
+    expect_no_drift(ipv6, &mut disturbances)?;
+    ensure!(
+        ipv4.observe_drift()? == Drift::Possible,
+        "a change in our table went unseen"
+    );
+    Ok(())
+}
+
+/// As soon as all has been heard that others have done.
+fn expect_no_drift(backend: &mut Iptables, disturbances: &mut Disturbances) -> Result<()> {
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while backend.observe_drift()? == Drift::Possible {
+        ensure!(
+            Instant::now() < deadline,
+            "what others did elsewhere counts"
+        );
+        disturbances.receive()?;
     }
     Ok(())
 }

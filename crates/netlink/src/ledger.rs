@@ -2,15 +2,16 @@
 
 use std::collections::{BTreeSet, VecDeque};
 
-use dataplane::Family;
+use crate::nf_tables::Family;
 
 /// How many are kept. Whoever asks about more finds some missing and reads the table, which costs
 /// less than keeping count of a program that changes its own rules a thousand times a second.
 const KEPT: usize = 4096;
 
-/// Transactions of others, oldest first.
+/// Transactions of others, oldest first: written by who listens, read by who decides whether to list a
+/// table.
 #[derive(Debug, Default)]
-pub(crate) struct Ledger(VecDeque<Entry>);
+pub struct Ledger(VecDeque<Entry>);
 
 /// One transaction of others.
 #[derive(Debug)]
@@ -22,8 +23,8 @@ struct Entry {
 // === impl Ledger ===
 
 impl Ledger {
-    /// Notes that the transaction which began `generation` touched our table in these families.
-    pub(crate) fn add(&mut self, generation: u32, touched: BTreeSet<Family>) {
+    /// Notes that the transaction which began `generation` touched our tables in these families.
+    pub fn add(&mut self, generation: u32, touched: BTreeSet<Family>) {
         if self.0.len() == KEPT {
             self.0.pop_front();
         }
@@ -34,8 +35,8 @@ impl Ledger {
     }
 
     /// How many of the generations after `after`, up to and with `until`, others are known to have
-    /// begun without touching our table in `family`.
-    pub(crate) fn elsewhere(&self, family: Family, after: u32, until: u32) -> u32 {
+    /// begun without touching our tables in `family`.
+    pub fn elsewhere(&self, family: Family, after: u32, until: u32) -> u32 {
         let all = until.wrapping_sub(after);
         let elsewhere = self.0.iter().filter(|entry| {
             let number = entry.generation.wrapping_sub(after);
@@ -56,12 +57,12 @@ mod tests {
         // The number of a generation wraps around.
         ledger.add(u32::MAX - 1, BTreeSet::new());
         ledger.add(u32::MAX, BTreeSet::new());
-        ledger.add(1, BTreeSet::from([Family::Ipv4]));
+        ledger.add(1, BTreeSet::from([Family::Ip]));
         ledger.add(2, BTreeSet::new());
         ledger.add(3, BTreeSet::new());
-        assert_eq!(ledger.elsewhere(Family::Ipv4, u32::MAX - 1, 2), 2);
-        assert_eq!(ledger.elsewhere(Family::Ipv6, u32::MAX - 1, 2), 3);
-        assert_eq!(ledger.elsewhere(Family::Ipv6, 3, 3), 0);
+        assert_eq!(ledger.elsewhere(Family::Ip, u32::MAX - 1, 2), 2);
+        assert_eq!(ledger.elsewhere(Family::Ip6, u32::MAX - 1, 2), 3);
+        assert_eq!(ledger.elsewhere(Family::Ip6, 3, 3), 0);
     }
 
     #[test]
@@ -70,6 +71,6 @@ mod tests {
         for generation in 0..10_000 {
             ledger.add(generation, BTreeSet::new());
         }
-        assert_eq!(ledger.elsewhere(Family::Ipv4, 0, 10_000), 4096);
+        assert_eq!(ledger.elsewhere(Family::Ip, 0, 10_000), 4096);
     }
 }
