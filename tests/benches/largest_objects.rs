@@ -1,7 +1,7 @@
 //! What one object can cost: `cargo bench --package tests --bench largest_objects`.
 //!
 //! Each object is about as large as an API server takes, and all are measured in one run, from the
-//! decoded object to rendered rules, without a kernel. The ratios are what counts: how much more
+//! decoded object to the elements that would be written, without a kernel. The ratios are what counts: how much more
 //! time than an ordinary Service an object takes, for how much more of what it asks for. "Again" is
 //! one endpoint that is replaced beside it.
 
@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use backend::{Backend, Rendered};
-use backend_iptables::Iptables;
-use backend_nftables::Nftables;
+use backend_iptables::{Iptables, Rules};
+use backend_nftables::{Nftables, Table};
 use catalog::object::{EndpointSlice, Service};
 use catalog::{Catalog, Event};
 use dataplane::{Config, Dataplane, Family, Node, ServiceKey, compile};
@@ -37,6 +37,7 @@ struct Figures {
     compile: Duration,
     nftables: Duration,
     iptables: Duration,
+    diff: Duration,
     again: Duration,
     elements: usize,
     rejections: usize,
@@ -44,9 +45,9 @@ struct Figures {
 
 fn main() -> Result<()> {
     println!(
-        "| one Service with | parse | compile | nftables | iptables | again | elements | rejections | time, ordinary = 1 | elements, ordinary = 1 |"
+        "| one Service with | parse | compile | nftables | iptables | difference of both | again | elements | rejections | time, ordinary = 1 | elements, ordinary = 1 |"
     );
-    println!("|---|---|---|---|---|---|---|---|---|---|");
+    println!("|---|---|---|---|---|---|---|---|---|---|---|");
     let mut ordinary = None;
     for case in cases() {
         let figures = measure(&case)?;
@@ -54,12 +55,13 @@ fn main() -> Result<()> {
         let elements = f64::from(u32::try_from(figures.elements)?);
         let (time, size) = *ordinary.get_or_insert((all, elements));
         println!(
-            "| {} | {:.1?} | {:.1?} | {:.1?} | {:.1?} | {:.1?} | {} | {} | {:.0} | {:.0} |",
+            "| {} | {:.1?} | {:.1?} | {:.1?} | {:.1?} | {:.1?} | {:.1?} | {} | {} | {:.0} | {:.0} |",
             case.name,
             figures.parse,
             figures.compile,
             figures.nftables,
             figures.iptables,
+            figures.diff,
             figures.again,
             figures.elements,
             figures.rejections,
@@ -203,8 +205,12 @@ fn measure_once(case: &Case) -> Result<Figures> {
     let rules = nftables.render(&dataplane, &Rendered::default());
     let nftables_took = started.elapsed();
     let started = Instant::now();
-    black_box(iptables.render(&dataplane, &Rendered::default()));
+    let chains = iptables.render(&dataplane, &Rendered::default());
     let iptables_took = started.elapsed();
+    let started = Instant::now();
+    black_box(nftables.diff(&Table::default(), &rules));
+    black_box(iptables.diff(&Rules::default(), &chains));
+    let diff = started.elapsed();
     let elements = rules.elements();
     let rejections = catalog.rejections().count()
         + dataplane
@@ -218,12 +224,14 @@ fn measure_once(case: &Case) -> Result<Figures> {
     let started = Instant::now();
     catalog.apply(Event::Apply(replaced));
     add(&catalog, &key, &mut dataplane)?;
-    black_box(nftables.render(&dataplane, &from));
+    let rules = nftables.render(&dataplane, &from);
+    black_box(nftables.diff(&from.rules, &rules));
     Ok(Figures {
         parse,
         compile,
         nftables: nftables_took,
         iptables: iptables_took,
+        diff,
         again: started.elapsed(),
         elements,
         rejections,
@@ -242,6 +250,6 @@ fn add(catalog: &Catalog, key: &ServiceKey, dataplane: &mut Dataplane) -> Result
 
 impl Figures {
     fn total(&self) -> Duration {
-        self.parse + self.compile + self.nftables + self.iptables
+        self.parse + self.compile + self.nftables + self.iptables + self.diff
     }
 }
