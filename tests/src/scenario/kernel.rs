@@ -53,9 +53,10 @@ impl<B: Backend + Send> RealKernel<B> {
         let topology = Topology::build(&plan_of(script, &endpoints)?)?;
         for family in Family::ALL {
             let address = addresses::shared_cluster_ip(family);
+            // With that scope, nobody else is masqueraded as this address.
             topology
                 .node(1)?
-                .configure(&format!("address add {address} dev lo"))?;
+                .configure(&format!("address add {address} dev lo scope host"))?;
         }
         let mut by_address: BTreeMap<IpAddr, Vec<SocketAddr>> = BTreeMap::new();
         for endpoint in &endpoints {
@@ -81,6 +82,11 @@ impl<B: Backend> RealKernel<B> {
     /// The namespace of the node under test.
     pub fn node(&self) -> Result<&Namespace> {
         self.topology.node(1)
+    }
+
+    /// The namespace of a pod.
+    pub fn pod(&self, node: u8, number: u8) -> Result<&Namespace> {
+        self.topology.pod(node, number)
     }
 
     fn program(&mut self, desired: &Dataplane) -> Result<Size> {
