@@ -34,7 +34,7 @@ fn forgotten_client() -> Result<()> {
     let (mut kernel, packet) = remember_for_a_second(build)?;
     let clients = |kernel: &RealKernel<Nftables>| {
         let mut list = kernel.node()?.command("nft");
-        list.args(["list", "map", "ip", "signpost", "clients"]);
+        list.args(["list", "map", "ip", "signpost", "clients-1"]);
         let listed = list.output().context("failed to run nft")?;
         anyhow::Ok(String::from_utf8_lossy(&listed.stdout).into_owned())
     };

@@ -1,5 +1,7 @@
 //! A table without its history.
 
+mod rooms;
+
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -12,9 +14,9 @@ use crate::render::source_lengths;
 use crate::table::Table;
 
 impl Table {
-    /// The same table arranged as if it had been rendered at once: endpoints in order, and no chain
-    /// for a number that nothing has, no set for a length of prefix that nobody has. Equal for
-    /// tables that treat packets the same.
+    /// The same table arranged without its history: endpoints in order, rooms of clients
+    /// by the order of frontends, and no chain for a number that nothing has, no set for a length of
+    /// prefix or a room that nobody has. Equal for tables that treat packets the same.
     #[must_use]
     pub fn canonical(&self, family: Family) -> Table {
         let mut table = self.clone();
@@ -73,6 +75,7 @@ impl Table {
                 }
             }
         }
+        rooms::put_in_order(&mut table);
         table
     }
 }

@@ -15,7 +15,7 @@ use dataplane::{Family, FrontendKey, Hairpin, Port, Protocol, Target};
 use ipnet::IpNet;
 use netlink::nf_tables::{self, Bytes, DataType, jhash, reciprocal_scale};
 
-pub(crate) use self::sets::{Keyed, SetName};
+pub(crate) use self::sets::{Keyed, Room, SetName};
 
 /// The name of our table, in each family.
 pub const TABLE: &str = "signpost";

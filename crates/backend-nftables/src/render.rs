@@ -3,6 +3,7 @@
 mod filling;
 mod plan;
 mod retirement;
+mod rooms;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -11,8 +12,8 @@ use std::sync::Arc;
 
 use backend::Rendered;
 use dataplane::{
-    Claims, Config, Dataplane, Difference, Family, Frontend, FrontendKey, Hairpin, Precedence,
-    Target,
+    Affinity, Claims, Config, Dataplane, Difference, Family, Frontend, FrontendKey, Hairpin,
+    Precedence, Target,
 };
 use ipnet::IpNet;
 use netlink::nf_tables::{Bytes, ElementData};
@@ -21,8 +22,9 @@ use self::filling::Filling;
 use self::plan::{NeededChains, Plan, Refusal};
 pub(crate) use self::retirement::Retirement;
 use self::retirement::retire;
+pub(crate) use self::rooms::Rooms;
 use crate::chains::{self, Lead, NumberedChain};
-use crate::layout::{self, Keyed, LOCAL_SLOTS, SetName};
+use crate::layout::{self, Keyed, LOCAL_SLOTS, Room, SetName};
 use crate::slots::arrange;
 use crate::table::{Chains, SetWithElements, Table};
 
@@ -58,10 +60,17 @@ pub(crate) fn render(family: Family, desired: &Dataplane, from: &Rendered<Table>
     } else {
         Table::default()
     });
-    // A set of ranges stays once it is made, as numbered chains do.
-    let kept_sets = source_lengths(&from.rules.sets).map(SetName::Sources);
+    // A set of ranges stays once it is made, as numbered chains do, and so do rooms of clients.
+    let kept_sets = from.rules.sets.keys();
+    let kept_sets = kept_sets.filter_map(|name| SetName::parse(name));
     for name in SetName::FIXED.into_iter().chain(kept_sets) {
         filling.add_set(family, name);
+    }
+    // A start writes nothing where nothing differs, but gives rooms to what an older version has left.
+    let has_rooms = from.rules.sets.contains_key(SetName::Crowded.as_str());
+    let keeps_rooms = !incremental && has_rooms;
+    if !incremental {
+        filling.table.rooms = rooms::read(family, &from.rules, desired);
     }
     let mut needed_chains = NeededChains::new();
     render_memberships(&differences, &mut filling);
@@ -71,6 +80,17 @@ pub(crate) fn render(family: Family, desired: &Dataplane, from: &Rendered<Table>
     for difference in differences.frontends {
         let winner = |claims: &Claims<Arc<Frontend>>| Arc::clone(claims.winner().1);
         let after = difference.after.map(winner);
+        let room = match &after {
+            Some(frontend) if frontend.affinity != Affinity::None => {
+                let service = &frontend.service_port.service;
+                let rooms = &mut filling.table.rooms;
+                match keeps_rooms && rooms::is_in_shared(&from.rules, difference.key) {
+                    true => Room::Shared,
+                    false => rooms::room_of(family, desired, rooms, service),
+                }
+            }
+            _ => Room::Shared,
+        };
         let first = &mut filling.table.first;
         match after.as_ref().map(|frontend| frontend.precedence) {
             Some(Precedence::First) => drop(first.insert(*difference.key)),
@@ -79,10 +99,10 @@ pub(crate) fn render(family: Family, desired: &Dataplane, from: &Rendered<Table>
         let before = difference.before.map(winner);
         if before != after {
             place(
-                family,
                 difference.key,
                 before.as_deref(),
                 after.as_deref(),
+                room,
                 &from.rules,
                 &mut filling,
                 &mut needed_chains,
@@ -209,16 +229,21 @@ fn render_node_port_addresses(
 
 /// Puts the elements of one frontend in the place of those it had.
 fn place(
-    family: Family,
     key: &FrontendKey,
     before: Option<&Frontend>,
     frontend: Option<&Frontend>,
+    room: Room,
     near: &Table,
     filling: &mut Filling,
     chains: &mut NeededChains,
 ) {
-    let (keyed, bytes) = (Keyed::of(key), layout::frontend(key));
-    let plan = frontend.map_or_else(Plan::default, |frontend| Plan::of(keyed, frontend, chains));
+    let (family, keyed, bytes) = (key.family(), Keyed::of(key), layout::frontend(key));
+    let plan = frontend.map_or_else(Plan::default, |frontend| {
+        Plan::of(keyed, frontend, room, chains)
+    });
+    if room != Room::Shared {
+        filling.add_set(family, keyed.clients(room));
+    }
     let is_sticky = plan.affinity.is_some();
     for (set, lead) in [
         (keyed.services(), plan.service),

@@ -115,6 +115,15 @@ struct Walk<'a> {
     path: Path,
 }
 
+// === impl Memory ===
+
+impl Memory {
+    fn count(&self, set: &Arc<str>) -> u32 {
+        let of_set = self.0.keys().filter(|(other, _)| other == set);
+        u32::try_from(of_set.count()).unwrap_or(u32::MAX)
+    }
+}
+
 // === impl Walk ===
 
 impl<'a> Walk<'a> {
@@ -350,6 +359,13 @@ impl<'a> Walk<'a> {
                     SetContent::Values(fields) => fields.iter().map(|field| field.width()).sum(),
                     SetContent::Membership | SetContent::Verdicts => 0,
                 };
+                let known = self.memory.0.contains_key(&entry);
+                if let SetWriter::Packets { capacity } = set.writer
+                    && !known
+                    && self.memory.count(&set.name) >= capacity
+                {
+                    return false;
+                }
                 self.path.note(|| Event::Learn(Arc::clone(&set.name)));
                 if let Some(value) = Bytes::from_slice(self.at(value, width)) {
                     self.memory.0.entry(entry).or_insert(value);

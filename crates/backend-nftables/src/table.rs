@@ -9,7 +9,7 @@ use netlink::nf_tables::{Bytes, Chain, ElementData, Rule, Set};
 
 use crate::chains::NumberedChain;
 use crate::layout::{self, Keyed, LOCAL_SLOTS, SetName};
-use crate::render::Retirement;
+use crate::render::{Retirement, Rooms};
 
 /// A table with its chains, sets and elements. Copies share what they have in common. Two are equal
 /// when a kernel holding either would list the same.
@@ -29,6 +29,9 @@ pub struct Table {
     pub(crate) next: Option<Arc<Table>>,
     /// Which chains nobody uses. Of this the kernel knows nothing.
     pub(crate) retirement: Arc<Retirement>,
+    /// The Services that remember their clients by themselves. Of this the kernel knows no more than
+    /// what the numbers of their frontends say.
+    pub(crate) rooms: Rooms,
 }
 
 /// Chains by name.
@@ -130,6 +133,7 @@ impl PartialEq for Table {
             first: _,
             next,
             retirement: _,
+            rooms: _,
         } = self;
         (exists, chains, sets, next) == (&other.exists, &other.chains, &other.sets, &other.next)
     }

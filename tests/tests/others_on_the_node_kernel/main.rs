@@ -1,5 +1,6 @@
 //! What else is on a node: processes and rules of others that want the same packets.
 
+mod affinity;
 mod local_cluster_ip;
 mod stage;
 
@@ -26,6 +27,10 @@ fn main() -> Result<()> {
         trial(
             "iptables/a_dns_cache_on_the_cluster_ip_of_dns_goes_on_answering",
             || local_cluster_ip::a_cache_answers(stage::iptables),
+        ),
+        trial(
+            "t77_a_service_that_is_flooded_takes_affinity_from_no_other",
+            affinity::a_flood_of_clients,
         ),
     ];
     libtest_mimic::run(&Arguments::from_args(), trials).exit();

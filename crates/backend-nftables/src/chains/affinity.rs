@@ -9,18 +9,23 @@ use std::time::Duration;
 
 use dataplane::Family;
 use netlink::nf_tables::{
-    CtKey, Direction, Expression, Learning, MetaKey, NatKind, Register, Rule,
+    CtKey, Direction, Expression, Learning, MetaKey, NatKind, Register, Rule, Verdict,
 };
 
 use super::rule_parts::{
     Address, after, ct_dnat, load_address, load_frontend_at, load_port, load_protocol_and_port,
     lookup_number, number_comment, rule,
 };
-use crate::layout::{self, Keyed, STICKY_MODULUS, STICKY_SEED, STICKY_SLOTS, SetName, nft_family};
+use crate::layout::{
+    self, Keyed, Room, STICKY_MODULUS, STICKY_SEED, STICKY_SLOTS, SetName, nft_family,
+};
 
 /// nft knows a value by the first of its registers alone. The listing of a rule that uses what lies
 /// behind it shows what was there before.
 const SLOT_COMMENT: &str = "meta mark: in its place, the slot that @clients has for saddr";
+
+/// For how long it is said that a client found no room.
+const CROWDED: Duration = Duration::from_mins(10);
 
 /// Sends a client where it was sent before, and forgets where that was if it is no more. `first` is
 /// the first of the slots that the client may be given.
@@ -28,7 +33,35 @@ const SLOT_COMMENT: &str = "meta mark: in its place, the slot that @clients has 
 /// The key of the endpoint lies so that the value of the client, a port and a slot, falls on its
 /// last two fields. nft 1.0.6 aborts when it lists a value of a map as part of a key: the port is
 /// loaded once more, and what nft takes for the slot is loaded beforehand.
-pub(super) fn return_to_endpoint(family: Family, keyed: Keyed, first: u32) -> [Rule; 2] {
+///
+/// Where the frontend has a room of its own, that is asked first, and what it does not have in the
+/// shared one: there is whoever found no place, or came before the frontend had a room.
+pub(super) fn return_to_endpoint(
+    family: Family,
+    keyed: Keyed,
+    room: Room,
+    first: u32,
+) -> Vec<Rule> {
+    let rooms = rooms(keyed, room);
+    let send = rooms
+        .iter()
+        .map(|clients| sent_before(family, keyed, *clients, first));
+    let forget = rooms.iter().map(|clients| forget(family, keyed, *clients));
+    send.chain(forget).collect()
+}
+
+/// Where clients of a frontend are, in the order in which they are looked for and put there.
+fn rooms(keyed: Keyed, room: Room) -> Vec<SetName> {
+    let own = match room {
+        Room::Shared => None,
+        Room::Reserved(_) => Some(keyed.clients(room)),
+    };
+    own.into_iter()
+        .chain([keyed.clients(Room::Shared)])
+        .collect()
+}
+
+fn sent_before(family: Family, keyed: Keyed, clients: SetName, first: u32) -> Rule {
     let (client, end) = load_client(family, keyed);
     let (port, slot) = (end, after(end, 4));
     let start = Register(slot.0 - frontend_width(family, keyed));
@@ -38,9 +71,9 @@ pub(super) fn return_to_endpoint(family: Family, keyed: Keyed, first: u32) -> [R
         to,
     };
     let mut sent_before = vec![mark(slot)];
-    sent_before.extend(client.clone());
+    sent_before.extend(client);
     sent_before.push(Expression::LookupValue {
-        set: layout::name(keyed.clients().as_str()),
+        set: layout::name(clients.as_str()),
         from: Register(0),
         to: port,
     });
@@ -66,24 +99,30 @@ pub(super) fn return_to_endpoint(family: Family, keyed: Keyed, first: u32) -> [R
             port: after(Register(0), nft_family(family).address().width()),
         },
     ]);
-    // What packets update keeps its value: the slot of an endpoint that has gone would stay for as
-    // long as its client comes back.
-    let mut forget = client;
+    Rule {
+        expressions: sent_before,
+        comment: Some(SLOT_COMMENT.into()),
+    }
+}
+
+/// What packets update keeps its value: the slot of an endpoint that has gone would stay for as long
+/// as its client comes back.
+fn forget(family: Family, keyed: Keyed, clients: SetName) -> Rule {
+    let (mut forget, port) = load_client(family, keyed);
     forget.extend([
         load_port(port),
-        mark(slot),
+        Expression::Meta {
+            key: MetaKey::Mark,
+            to: after(port, 4),
+        },
         Expression::Learn {
-            set: layout::name(keyed.clients().as_str()),
+            set: layout::name(clients.as_str()),
             how: Learning::Delete,
             key: Register(0),
             value: port,
         },
     ]);
-    let sent_before = Rule {
-        expressions: sent_before,
-        comment: Some(SLOT_COMMENT.into()),
-    };
-    [sent_before, rule(forget)]
+    rule(forget)
 }
 
 /// Asks of every connection that was redirected whether it is to be remembered. A cluster IP's port
@@ -103,8 +142,37 @@ pub(super) fn learn(family: Family) -> Vec<Rule> {
         .into()
 }
 
-/// Remembers where a client was sent, for `timeout` from now.
-pub(super) fn remember(family: Family, keyed: Keyed, timeout: Duration) -> Rule {
+/// Remembers where a client was sent, for `timeout` from now: in the frontend's own room, if it has
+/// one, else in the shared one. A rule ends where its map is full; where all are, that is written down.
+pub(super) fn remember(family: Family, keyed: Keyed, room: Room, timeout: Duration) -> Vec<Rule> {
+    let rooms = rooms(keyed, room).into_iter();
+    let mut rules: Vec<_> = rooms
+        .map(|clients| put(family, keyed, clients, timeout))
+        .collect();
+    rules.push(complain(family, keyed));
+    rules
+}
+
+/// Writes down that a client of a frontend found no room.
+fn complain(family: Family, keyed: Keyed) -> Rule {
+    let (mut expressions, end) = load_original_frontend(family, keyed, Register(0));
+    expressions.extend([
+        original_port(end),
+        Expression::Meta {
+            key: MetaKey::Mark,
+            to: after(end, 4),
+        },
+        Expression::Learn {
+            set: layout::name(keyed.crowded().as_str()),
+            how: Learning::Update { timeout: CROWDED },
+            key: Register(0),
+            value: end,
+        },
+    ]);
+    rule(expressions)
+}
+
+fn put(family: Family, keyed: Keyed, clients: SetName, timeout: Duration) -> Rule {
     let address = nft_family(family).address().width();
     let behind_client = after(Register(0), address);
     let (original, end) = load_original_frontend(family, keyed, behind_client);
@@ -132,11 +200,12 @@ pub(super) fn remember(family: Family, keyed: Keyed, timeout: Duration) -> Rule 
     expressions.extend([
         original_port(end),
         Expression::Learn {
-            set: layout::name(keyed.clients().as_str()),
+            set: layout::name(clients.as_str()),
             how: Learning::Update { timeout },
             key: Register(0),
             value: end,
         },
+        Expression::Immediate(Verdict::Return),
     ]);
     rule(expressions)
 }

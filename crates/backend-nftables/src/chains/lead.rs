@@ -10,7 +10,7 @@ use std::sync::Arc;
 use netlink::nf_tables::{Bytes, ElementData, Verdict};
 
 use super::{ALLOW_SOURCES, Job, NumberedChain, Placement};
-use crate::layout::{self, Keyed, SetName};
+use crate::layout::{self, Keyed, Room, SetName};
 
 /// What a number stands for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -23,11 +23,14 @@ pub(crate) enum Lead {
     Numbered(NumberedChain),
 }
 
-/// Where the parts of a number begin, lowest bit first: how many, of what, where from.
+/// Where the parts of a number begin, lowest bit first: how many, where clients are remembered, of
+/// what, where from.
+const ROOM: u32 = 17;
 const JOB: u32 = 24;
 const STICKY: u32 = 1 << 28;
 const NODE_PORT: u32 = 1 << 29;
-const MOST: u32 = (1 << JOB) - 1;
+const MOST: u32 = (1 << ROOM) - 1;
+const ROOMS: u32 = (1 << 5) - 1;
 /// The job of the chain that asks who a packet is from. Those of numbered chains come behind it.
 const EXTERNAL_LOCAL: u32 = 1;
 
@@ -51,7 +54,8 @@ impl Lead {
                 let mut jobs = (EXTERNAL_LOCAL + 1..).zip(Job::ALL);
                 let job = jobs.find(|(_, job)| *job == chain.job);
                 let job = job.map_or(0, |(number, _)| number);
-                node_port(chain.keyed) | sticky | job << JOB | chain.number.min(MOST)
+                let room = u32::from(chain.room.number()) << ROOM;
+                node_port(chain.keyed) | sticky | job << JOB | room | chain.number.min(MOST)
             }
         }
     }
@@ -74,6 +78,7 @@ impl Lead {
                 placement,
                 job: *Job::ALL.get(usize::try_from(job - EXTERNAL_LOCAL - 1).ok()?)?,
                 number: number & MOST,
+                room: Room::of(u8::try_from(number >> ROOM & ROOMS).ok()?),
             }),
         };
         (lead.number() == number).then_some(lead)
@@ -191,14 +196,17 @@ mod tests {
         for keyed in [Keyed::Address, Keyed::NodePort] {
             for placement in [Placement::Anew, Placement::Sticky] {
                 for job in Job::ALL {
-                    leads.extend([1, 300, 86_400].map(|number| {
-                        Lead::Numbered(NumberedChain {
-                            keyed,
-                            placement,
-                            job,
-                            number,
-                        })
-                    }));
+                    for room in [0, 1, Room::RESERVED] {
+                        leads.extend([1, 300, 86_400].map(|number| {
+                            Lead::Numbered(NumberedChain {
+                                keyed,
+                                placement,
+                                job,
+                                number,
+                                room: Room::of(room),
+                            })
+                        }));
+                    }
                 }
             }
         }

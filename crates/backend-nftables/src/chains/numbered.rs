@@ -11,7 +11,7 @@ use netlink::nf_tables::{
 
 use super::affinity;
 use super::rule_parts::{after, load_frontend, local_source, mark, rule, verdict};
-use crate::layout::{self, Keyed, LOCAL_SLOTS, nft_family};
+use crate::layout::{self, Keyed, LOCAL_SLOTS, Room, nft_family};
 use crate::table::ChainWithRules;
 
 /// A chain for one number. It stays for a while after the last that led to it: kernels before 6.2
@@ -24,6 +24,8 @@ pub(crate) struct NumberedChain {
     pub(crate) job: Job,
     /// Of endpoints; for [`Job::Learn`], of seconds.
     pub(crate) number: u32,
+    /// Where clients are remembered, if they are; the shared map otherwise.
+    pub(crate) room: Room,
 }
 
 /// Whether a client's connections stay together.
@@ -56,8 +58,12 @@ impl NumberedChain {
     pub(crate) fn name(self) -> Arc<str> {
         let keyed = self.keyed.prefix();
         let placement = self.placement.prefix();
-        let job = self.job.name();
-        format!("{keyed}{placement}{job}-{}", self.number).into()
+        let (job, number) = (self.job.name(), self.number);
+        match self.room {
+            Room::Shared => format!("{keyed}{placement}{job}-{number}"),
+            Room::Reserved(room) => format!("{keyed}{placement}{job}-{number}-room-{room}"),
+        }
+        .into()
     }
 
     pub(crate) fn parse(name: &str) -> Option<NumberedChain> {
@@ -74,12 +80,20 @@ impl NumberedChain {
         if (job, placement) == (Job::Learn, Placement::Sticky) {
             return None;
         }
+        let (number, room) = match number.split_once("-room-") {
+            Some((number, room)) => (number, Room::of(room.parse().ok()?)),
+            None => (number, Room::Shared),
+        };
+        if room != Room::Shared && job != Job::Learn && placement == Placement::Anew {
+            return None;
+        }
         let number = number.parse().ok().filter(|number| *number > 0)?;
         let chain = NumberedChain {
             keyed,
             placement,
             job,
             number,
+            room,
         };
         // `lb-07` would parse to a chain of another name.
         (*chain.name() == *name).then_some(chain)
@@ -103,6 +117,7 @@ impl NumberedChain {
             }),
             (Job::Balance | Job::Local, Placement::Sticky) => Some(NumberedChain {
                 placement: Placement::Anew,
+                room: Room::Shared,
                 ..self
             }),
             (Job::Balance | Job::Local, Placement::Anew) | (Job::Learn, _) => None,
@@ -114,16 +129,16 @@ impl NumberedChain {
             (Job::External, _) => vec![mark(config)],
             (Job::Cluster, _) => mark_cluster(family, config).into_iter().collect(),
             (Job::Balance, Placement::Sticky) => {
-                affinity::return_to_endpoint(family, self.keyed, 0).into()
+                affinity::return_to_endpoint(family, self.keyed, self.room, 0)
             }
             (Job::Local, Placement::Sticky) => {
-                affinity::return_to_endpoint(family, self.keyed, LOCAL_SLOTS).into()
+                affinity::return_to_endpoint(family, self.keyed, self.room, LOCAL_SLOTS)
             }
             (Job::Balance, Placement::Anew) => self.choose(family, config, 0),
             (Job::Local, Placement::Anew) => self.choose(family, config, LOCAL_SLOTS),
             (Job::Learn, _) => {
                 let timeout = Duration::from_secs(self.number.into());
-                vec![affinity::remember(family, self.keyed, timeout)]
+                affinity::remember(family, self.keyed, self.room, timeout)
             }
         };
         rules.extend(self.next().map(|next| verdict(Verdict::Goto(next.name()))));

@@ -7,13 +7,35 @@ use netlink::nf_tables::{DataType, Set, SetContent, SetWriter};
 
 use super::nft_family;
 
-/// How many clients may be remembered at once, over all Services with affinity: about 100 bytes of
-/// kernel memory each. kube-proxy has 65,536 for each endpoint.
+/// How many clients may be remembered at once in the room that all Services with affinity share:
+/// about 100 bytes of kernel memory each. kube-proxy has 65,536 for each endpoint.
 const REMEMBERED: u32 = 1 << 18;
+/// How many in a room of one Service's own. All such rooms together are as large as the shared one.
+const RESERVED: u32 = 1 << 13;
+/// How many frontends may be written down whose clients found no room. Of more, some are not told.
+const TOLD: u32 = 1 << 10;
 
 /// The names of the sets of source ranges, by the length of their prefixes.
 static SOURCES: LazyLock<Vec<String>> =
     LazyLock::new(|| (0..=128).map(|bits| format!("sources-{bits}")).collect());
+
+/// The names of the maps of clients that have a room of their own, by its number.
+static ROOMS: LazyLock<[Vec<String>; 2]> = LazyLock::new(|| {
+    ["clients", "nodeport-clients"].map(|clients| {
+        let rooms = 0..=Room::RESERVED;
+        rooms.map(|room| format!("{clients}-{room}")).collect()
+    })
+});
+
+/// Where the clients of a frontend with affinity are remembered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) enum Room {
+    /// With those of all others.
+    Shared,
+    /// In a map for one Service, by its number: 1 to [`Room::RESERVED`]. Whoever finds it full is
+    /// remembered in the shared one.
+    Reserved(u8),
+}
 
 /// Every set and map. The two families have the same ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -41,6 +63,10 @@ pub(crate) enum SetName {
     /// Client, address, protocol, port to that port and the slot of the client's endpoint. Packets
     /// write it.
     Clients,
+    /// As `Clients`, of the Service that has the room of this number.
+    ClientsIn(u8),
+    /// Frontends whose clients found no room a while ago. Packets write it.
+    Crowded,
     /// With source ranges: address, protocol, port.
     Restrictions,
     /// Address, protocol, port, source of so many bits that may connect.
@@ -61,6 +87,10 @@ pub(crate) enum SetName {
     NodePortAffinities,
     /// As `Clients`, for node ports.
     NodePortClients,
+    /// As `ClientsIn`, for node ports.
+    NodePortClientsIn(u8),
+    /// As `Crowded`, for node ports.
+    NodePortCrowded,
     /// The numbers in `Services` to chains.
     ServiceChains,
     /// The numbers in `ShortCircuits` and `Locals` to chains. Others than those, so that no chain can
@@ -82,8 +112,8 @@ pub(crate) enum Keyed {
 // === impl SetName ===
 
 impl SetName {
-    /// Those that are always there: all but [`SetName::Sources`].
-    pub(crate) const FIXED: [SetName; 23] = [
+    /// Those that are always there: all but [`SetName::Sources`] and the rooms of clients.
+    pub(crate) const FIXED: [SetName; 25] = [
         SetName::ClusterIps,
         SetName::NodePortAddresses,
         SetName::Hairpins,
@@ -95,6 +125,7 @@ impl SetName {
         SetName::Rejects,
         SetName::Affinities,
         SetName::Clients,
+        SetName::Crowded,
         SetName::Restrictions,
         SetName::NodePorts,
         SetName::NodePortShortCircuits,
@@ -104,6 +135,7 @@ impl SetName {
         SetName::NodePortRejects,
         SetName::NodePortAffinities,
         SetName::NodePortClients,
+        SetName::NodePortCrowded,
         SetName::ServiceChains,
         SetName::LocalChains,
         SetName::LearningChains,
@@ -122,6 +154,8 @@ impl SetName {
             SetName::Rejects => "rejects",
             SetName::Affinities => "affinities",
             SetName::Clients => "clients",
+            SetName::ClientsIn(room) => room_name(Keyed::Address, room),
+            SetName::Crowded => "crowded",
             SetName::Restrictions => "restrictions",
             SetName::Sources(bits) => SOURCES
                 .get(usize::from(bits))
@@ -134,6 +168,8 @@ impl SetName {
             SetName::NodePortRejects => "nodeport-rejects",
             SetName::NodePortAffinities => "nodeport-affinities",
             SetName::NodePortClients => "nodeport-clients",
+            SetName::NodePortClientsIn(room) => room_name(Keyed::NodePort, room),
+            SetName::NodePortCrowded => "nodeport-crowded",
             SetName::ServiceChains => "service-chains",
             SetName::LocalChains => "local-chains",
             SetName::LearningChains => "learning-chains",
@@ -145,8 +181,14 @@ impl SetName {
             let bits = SOURCES.iter().position(|sources| sources == name)?;
             u8::try_from(bits).ok().map(SetName::Sources)
         };
+        let rooms = || {
+            let rooms = (1..=Room::RESERVED).map(Room::Reserved);
+            let mut sets = rooms.flat_map(|room| Keyed::ALL.map(|keyed| keyed.clients(room)));
+            sets.find(|set| set.as_str() == name)
+        };
         let mut fixed = SetName::FIXED.into_iter();
-        fixed.find(|set| set.as_str() == name).or_else(sources)
+        let fixed = fixed.find(|set| set.as_str() == name);
+        fixed.or_else(sources).or_else(rooms)
     }
 
     /// What a frontend's elements in this set are found by; `None` for sets without frontends.
@@ -156,7 +198,11 @@ impl SetName {
             | SetName::NodePortAddresses
             | SetName::Hairpins
             | SetName::Clients
+            | SetName::ClientsIn(_)
+            | SetName::Crowded
             | SetName::NodePortClients
+            | SetName::NodePortClientsIn(_)
+            | SetName::NodePortCrowded
             | SetName::ServiceChains
             | SetName::LocalChains
             | SetName::LearningChains => None,
@@ -191,12 +237,21 @@ impl SetName {
     pub(crate) fn set(self, family: Family) -> Set {
         let address = nft_family(family).address();
         let mut key = match self.keyed() {
-            None if matches!(self, SetName::Hairpins | SetName::Clients) => {
+            None if matches!(
+                self,
+                SetName::Hairpins | SetName::Clients | SetName::ClientsIn(_)
+            ) =>
+            {
                 vec![address, address, DataType::Protocol, DataType::Service]
             }
-            None if self == SetName::NodePortClients => {
+            None if matches!(
+                self,
+                SetName::NodePortClients | SetName::NodePortClientsIn(_) | SetName::Crowded
+            ) =>
+            {
                 vec![address, DataType::Protocol, DataType::Service]
             }
+            None if self == SetName::NodePortCrowded => vec![DataType::Protocol, DataType::Service],
             None if self.is_numbers() => vec![DataType::Mark],
             None => vec![address],
             Some(Keyed::Address) => vec![address, DataType::Protocol, DataType::Service],
@@ -220,11 +275,15 @@ impl SetName {
             | SetName::Locals
             | SetName::Affinities
             | SetName::Clients
+            | SetName::ClientsIn(_)
+            | SetName::Crowded
             | SetName::NodePorts
             | SetName::NodePortShortCircuits
             | SetName::NodePortLocals
             | SetName::NodePortAffinities
-            | SetName::NodePortClients => {
+            | SetName::NodePortClients
+            | SetName::NodePortClientsIn(_)
+            | SetName::NodePortCrowded => {
                 SetContent::Values(vec![DataType::Service, DataType::Mark])
             }
             SetName::Endpoints | SetName::NodePortEndpoints => {
@@ -243,15 +302,54 @@ impl SetName {
                 SetName::Clients | SetName::NodePortClients => SetWriter::Packets {
                     capacity: REMEMBERED,
                 },
+                SetName::ClientsIn(_) | SetName::NodePortClientsIn(_) => {
+                    SetWriter::Packets { capacity: RESERVED }
+                }
+                SetName::Crowded | SetName::NodePortCrowded => {
+                    SetWriter::Packets { capacity: TOLD }
+                }
                 _ => SetWriter::Transactions,
             },
         }
     }
 }
 
+// === impl Room ===
+
+impl Room {
+    /// How many are reserved: as many Services with affinity, in each family, have a room of their own.
+    pub(crate) const RESERVED: u8 = 31;
+
+    /// The room of this number; 0 is the shared one.
+    pub(crate) fn of(number: u8) -> Room {
+        match number {
+            1..=Room::RESERVED => Room::Reserved(number),
+            _ => Room::Shared,
+        }
+    }
+
+    pub(crate) fn number(self) -> u8 {
+        match self {
+            Room::Shared => 0,
+            Room::Reserved(number) => number,
+        }
+    }
+}
+
+fn room_name(keyed: Keyed, room: u8) -> &'static str {
+    let [addresses, node_ports] = &*ROOMS;
+    let (names, shared) = match keyed {
+        Keyed::Address => (addresses, "clients"),
+        Keyed::NodePort => (node_ports, "nodeport-clients"),
+    };
+    names.get(usize::from(room)).map_or(shared, String::as_str)
+}
+
 // === impl Keyed ===
 
 impl Keyed {
+    pub(crate) const ALL: [Keyed; 2] = [Keyed::Address, Keyed::NodePort];
+
     pub(crate) fn of(key: &FrontendKey) -> Keyed {
         match key {
             FrontendKey::Address { .. } => Keyed::Address,
@@ -308,10 +406,19 @@ impl Keyed {
         }
     }
 
-    pub(crate) fn clients(self) -> SetName {
+    pub(crate) fn clients(self, room: Room) -> SetName {
+        match (self, room) {
+            (Keyed::Address, Room::Shared) => SetName::Clients,
+            (Keyed::Address, Room::Reserved(room)) => SetName::ClientsIn(room),
+            (Keyed::NodePort, Room::Shared) => SetName::NodePortClients,
+            (Keyed::NodePort, Room::Reserved(room)) => SetName::NodePortClientsIn(room),
+        }
+    }
+
+    pub(crate) fn crowded(self) -> SetName {
         match self {
-            Keyed::Address => SetName::Clients,
-            Keyed::NodePort => SetName::NodePortClients,
+            Keyed::Address => SetName::Crowded,
+            Keyed::NodePort => SetName::NodePortCrowded,
         }
     }
 

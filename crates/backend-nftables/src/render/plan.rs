@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use dataplane::{Affinity, Frontend, FrontendKind, Target, TrafficPolicy};
 
 use crate::chains::{Job, Lead, NumberedChain, Placement};
-use crate::layout::Keyed;
+use crate::layout::{Keyed, Room};
 
 /// Numbered chains that frontends lead to.
 pub(super) type NeededChains = BTreeSet<NumberedChain>;
@@ -34,8 +34,13 @@ pub(super) struct Plan<'a> {
 // === impl Plan ===
 
 impl<'a> Plan<'a> {
-    /// Adds what it leads to to `chains`.
-    pub(super) fn of(keyed: Keyed, frontend: &'a Frontend, chains: &mut NeededChains) -> Plan<'a> {
+    /// Adds what it leads to to `chains`. With affinity, its clients are remembered in `room`.
+    pub(super) fn of(
+        keyed: Keyed,
+        frontend: &'a Frontend,
+        room: Room,
+        chains: &mut NeededChains,
+    ) -> Plan<'a> {
         let refuse = || {
             Some(match frontend.has_endpoints {
                 true => Refusal::Drop,
@@ -51,6 +56,10 @@ impl<'a> Plan<'a> {
                     placement,
                     job,
                     number,
+                    room: match (job, placement) {
+                        (Job::Learn, _) | (_, Placement::Sticky) => room,
+                        (_, Placement::Anew) => Room::Shared,
+                    },
                 };
                 chains.insert(chain);
                 Lead::Numbered(chain)

@@ -144,3 +144,66 @@ fn a_packet_meets_the_table_beside_while_that_serves() {
     assert_eq!(simulate(&held, node, &packet), served);
     assert_ne!(served, Outcome::Untouched);
 }
+
+/// A public Service is asked from so many addresses that all room for clients is taken. Who has
+/// affinity with another one keeps its endpoint, and whoever is new there gets one to keep.
+#[test]
+fn t77_a_service_that_is_flooded_takes_affinity_from_no_other() {
+    let (node, config) = (mk_node(1).build(), mk_config().build());
+    let mut dataplane = Dataplane::new(Arc::clone(&node), Arc::clone(&config));
+    for (name, address) in [("shop/cart", "10.96.0.10"), ("game/lobby", "10.96.0.11")] {
+        let service = mk_service(name)
+            .cluster_ip(address)
+            .port("http", 80)
+            .client_ip_affinity(Duration::from_secs(10_800));
+        let endpoints = mk_endpoints()
+            .tcp("http")
+            .ready("10.0.1.5:8080", "node-1")
+            .ready("10.0.2.7:8080", "node-2");
+        dataplane.set(compile(&service.build(), &endpoints.build(), &node, &config).into());
+    }
+    let mut table = Nftables::detached(Family::Ipv4).render(&dataplane, &Rendered::default());
+    // As many as a test can send.
+    for set in table.sets.values_mut() {
+        let mut small = (*set.set).clone();
+        if let SetWriter::Packets { capacity } = &mut small.writer {
+            *capacity = 10;
+        }
+        set.set = Arc::new(small);
+    }
+    let mut memory = Memory::default();
+    let mut go = |source: String, address: &str, number| {
+        let packet = Packet {
+            origin: Origin::Outside {
+                interface: "eth0".into(),
+            },
+            source: source.parse().expect("an address"),
+            destination: address.parse().expect("an address"),
+            protocol: Protocol::Tcp,
+            port: Port::new(80).expect("is not 0"),
+        };
+        simulate_next(&table, &node, &packet, &mut memory, number).to_string()
+    };
+    let cart = "10.96.0.10";
+    let before = go("203.0.113.2".into(), cart, 0);
+    for client in 0..100 {
+        go(format!("198.18.0.{client}"), "10.96.0.11", 0);
+    }
+    assert_eq!(go("203.0.113.2".into(), cart, 1), before);
+    let new = go("203.0.113.3".into(), cart, 1);
+    assert_eq!(go("203.0.113.3".into(), cart, 0), new);
+    assert_ne!(new, before, "it was placed by another number");
+    let crowded = Arc::from(SetName::Crowded.as_str());
+    let told: Vec<&Bytes> = memory
+        .0
+        .keys()
+        .filter(|(set, _)| *set == crowded)
+        .map(|(_, key)| key)
+        .collect();
+    let lobby = layout::frontend(&FrontendKey::Address {
+        address: "10.96.0.11".parse().expect("an address"),
+        protocol: Protocol::Tcp,
+        port: Port::new(80).expect("is not 0"),
+    });
+    assert_eq!(told, [&lobby], "the one that had no room for all is told");
+}

@@ -1,0 +1,147 @@
+//! Rooms of clients without their history.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use netlink::nf_tables::{ElementData, Expression, Verdict};
+
+use crate::chains::{Lead, NumberedChain};
+use crate::layout::{Keyed, Room, SetName};
+use crate::table::{ChainWithRules, SetWithElements, Table};
+
+/// Numbers by the order of the frontends that have them.
+struct Order {
+    numbers: BTreeMap<u8, u8>,
+    /// The maps that any of them has.
+    used: BTreeSet<SetName>,
+}
+
+/// Numbers the rooms of `table` by the order of frontends, and takes those away that nobody has.
+pub(super) fn put_in_order(table: &mut Table) {
+    let order = Order::of(table);
+    for name in SetName::FIXED {
+        let Some(elements) = table.elements_mut(name) else {
+            continue;
+        };
+        *elements = elements
+            .iter()
+            .map(|(key, data)| match (name.is_numbers(), data) {
+                (true, ElementData::Verdict(Verdict::Goto(chain))) => {
+                    match NumberedChain::parse(chain) {
+                        Some(chain) => {
+                            let lead = Lead::Numbered(order.chain(chain));
+                            (lead.key(), ElementData::Verdict(lead.verdict()))
+                        }
+                        None => (key.clone(), data.clone()),
+                    }
+                }
+                _ => match Lead::of(name, data) {
+                    Some(Lead::Numbered(chain)) => {
+                        let lead = Lead::Numbered(order.chain(chain));
+                        (key.clone(), lead.value())
+                    }
+                    _ => (key.clone(), data.clone()),
+                },
+            })
+            .collect();
+    }
+    let chains = table.chains.values().map(|chain| {
+        let chain = order.rules(chain);
+        (Arc::clone(&chain.chain.name), Arc::new(chain))
+    });
+    table.chains = Arc::new(chains.collect());
+    let sets = std::mem::take(&mut table.sets).into_iter();
+    table.sets = sets
+        .filter_map(|(name, set)| order.set(name, set))
+        .collect();
+}
+
+// === impl Order ===
+
+impl Order {
+    fn of(table: &Table) -> Order {
+        let (mut numbers, mut used) = (BTreeMap::new(), BTreeSet::new());
+        for keyed in Keyed::ALL {
+            let set = keyed.affinities();
+            let elements = table.sets.get(set.as_str()).into_iter();
+            for (_, data) in elements.flat_map(|set| set.elements.sorted()) {
+                if let Some(Lead::Numbered(NumberedChain {
+                    room: Room::Reserved(room),
+                    ..
+                })) = Lead::of(set, data)
+                {
+                    let next = u8::try_from(numbers.len() + 1).unwrap_or(u8::MAX);
+                    numbers.entry(room).or_insert(next);
+                    used.insert(keyed.clients(Room::of(room)));
+                }
+            }
+        }
+        Order { numbers, used }
+    }
+
+    fn room(&self, room: Room) -> Room {
+        let number = self.numbers.get(&room.number());
+        number.map_or(room, |number| Room::of(*number))
+    }
+
+    fn chain(&self, chain: NumberedChain) -> NumberedChain {
+        NumberedChain {
+            room: self.room(chain.room),
+            ..chain
+        }
+    }
+
+    fn chain_name(&self, name: &mut Arc<str>) {
+        if let Some(chain) = NumberedChain::parse(name) {
+            *name = self.chain(chain).name();
+        }
+    }
+
+    /// The set under its new number, if anybody has it.
+    fn set(&self, name: Arc<str>, mut set: SetWithElements) -> Option<(Arc<str>, SetWithElements)> {
+        let (keyed, room) = match SetName::parse(&name) {
+            Some(SetName::ClientsIn(room)) => (Keyed::Address, room),
+            Some(SetName::NodePortClientsIn(room)) => (Keyed::NodePort, room),
+            _ => return Some((name, set)),
+        };
+        let is_used = self.used.contains(&keyed.clients(Room::of(room)));
+        let room = self.room(Room::of(room));
+        if !is_used {
+            return None;
+        }
+        let mut renamed = (*set.set).clone();
+        renamed.name = keyed.clients(room).as_str().into();
+        set.set = Arc::new(renamed);
+        Some((Arc::clone(&set.set.name), set))
+    }
+
+    fn set_name(&self, name: &mut Arc<str>) {
+        let renamed = match SetName::parse(name) {
+            Some(SetName::ClientsIn(room)) => Keyed::Address.clients(self.room(Room::of(room))),
+            Some(SetName::NodePortClientsIn(room)) => {
+                Keyed::NodePort.clients(self.room(Room::of(room)))
+            }
+            _ => return,
+        };
+        *name = renamed.as_str().into();
+    }
+
+    fn rules(&self, chain: &ChainWithRules) -> ChainWithRules {
+        let mut chain = chain.clone();
+        self.chain_name(&mut chain.chain.name);
+        for expression in chain
+            .rules
+            .iter_mut()
+            .flat_map(|rule| &mut rule.expressions)
+        {
+            match expression {
+                Expression::LookupValue { set, .. } | Expression::Learn { set, .. } => {
+                    self.set_name(set);
+                }
+                Expression::Immediate(Verdict::Goto(chain)) => self.chain_name(chain),
+                _ => {}
+            }
+        }
+        chain
+    }
+}

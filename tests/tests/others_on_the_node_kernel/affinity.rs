@@ -1,0 +1,106 @@
+//! Clients of one Service take all the room that affinity has.
+
+use std::collections::BTreeSet;
+use std::net::{Ipv4Addr, UdpSocket};
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use dataplane::Packet;
+use tests::deadline::wait_for;
+
+use crate::stage::{connect, nftables, packets, play};
+
+const STORY: &str = r#"
+apply   shop game slices
+keeps   pod 10.0.1.9 -> 10.96.0.10:80/tcp   = 10.0.1.5:8080, 10.0.2.7:8080
+packet  pod 10.0.1.8 -> 10.0.1.5:8080/tcp   = untouched
+
+-- shop --
+kind: Service
+metadata: {namespace: shop, name: cart}
+spec: {clusterIP: 10.96.0.10, sessionAffinity: ClientIP, ports: [{port: 80}]}
+-- game --
+kind: Service
+metadata: {namespace: game, name: lobby}
+spec: {clusterIP: 10.96.0.11, sessionAffinity: ClientIP, ports: [{name: a, port: 80}, {name: b, port: 9999, protocol: UDP}]}
+-- slices --
+kind: EndpointSlice
+metadata: {namespace: shop, name: cart-1, labels: {kubernetes.io/service-name: cart}}
+addressType: IPv4
+ports: [{name: "", port: 8080}]
+endpoints: [{addresses: [10.0.1.5], nodeName: node-1}, {addresses: [10.0.2.7], nodeName: node-2}]
+---
+kind: EndpointSlice
+metadata: {namespace: game, name: lobby-1, labels: {kubernetes.io/service-name: lobby}}
+addressType: IPv4
+ports: [{name: a, port: 8080}, {name: b, port: 9999, protocol: UDP}]
+endpoints: [{addresses: [10.0.1.5], nodeName: node-1}, {addresses: [10.0.2.7], nodeName: node-2}]
+"#;
+
+/// If each were placed anew, all would go to the same one of two endpoints once in a thousand.
+const CONNECTIONS: usize = 11;
+/// The first of the addresses that the flood comes from.
+const SOURCES: Ipv4Addr = Ipv4Addr::new(11, 0, 0, 0);
+/// More clients than a Service's own room and the shared one have together.
+const CLIENTS: u32 = 8_192 + 262_144 + 5_000;
+const LONG: Duration = Duration::from_secs(240);
+
+/// As many sources as it takes ask one Service. A client of another one stays where it was, and who is
+/// new there gets an endpoint to stay with; the kernel names the Service that has no room.
+pub(crate) fn a_flood_of_clients() -> Result<()> {
+    let (mut kernel, script) = play(STORY, nftables)?;
+    let packets = packets(&script);
+    let old = packets.first().context("the story has a client")?;
+    let new = &Packet {
+        source: "10.0.1.8".parse()?,
+        ..old.clone()
+    };
+    let flooded = &Packet {
+        destination: "10.96.0.11".parse()?,
+        ..old.clone()
+    };
+    let before = connect(&mut kernel, old)?;
+    let node = kernel.node()?.clone();
+    // The flows of the flood are forgotten at once, so that the table of connections does not fill up.
+    kernel
+        .pod(1, 9)?
+        .configure("route add local 11.0.0.0/8 dev lo")?;
+    node.set_sysctls(&[("net/netfilter/nf_conntrack_udp_timeout", "1")])?;
+    let crowded = || {
+        let listed = node.nft(&["list", "map", "ip", "signpost", "crowded"])?;
+        anyhow::Ok(listed.contains("10.96.0.11 . udp . 9999"))
+    };
+    wait_for("all room to be taken", LONG, || {
+        kernel.pod(1, 9)?.enter(flood)??;
+        Ok(crowded()?.then_some(()))
+    })?;
+    for _ in 0..CONNECTIONS {
+        let now = connect(&mut kernel, old)?;
+        ensure!(now == before, "{old} = {now}, not {before}");
+    }
+    let first = connect(&mut kernel, new)?;
+    for _ in 0..CONNECTIONS {
+        let next = connect(&mut kernel, new)?;
+        ensure!(next == first, "{new} = {next}, not {first}");
+    }
+    let mut ends = BTreeSet::new();
+    for _ in 0..4 * CONNECTIONS {
+        ends.insert(connect(&mut kernel, flooded)?);
+    }
+    ensure!(
+        ends.len() == 2,
+        "{flooded} has an endpoint to stay with: {ends:?}"
+    );
+    Ok(())
+}
+
+/// One datagram from each of many addresses.
+fn flood() -> Result<()> {
+    for client in 0..CLIENTS {
+        let source = Ipv4Addr::from_bits(SOURCES.to_bits() + client);
+        let socket = UdpSocket::bind((source, 0))?;
+        // A full queue loses one: it is sent again in the next turn.
+        let _ = socket.send_to(b"?", (Ipv4Addr::new(10, 96, 0, 11), 9999));
+    }
+    Ok(())
+}
