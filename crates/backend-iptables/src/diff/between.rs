@@ -91,7 +91,6 @@ pub(super) fn refuses(believed: &TableRules) -> bool {
             && is_reached(LEAVING, CLUSTER_IPS)
             && is_reached(LEAVING, REFUSALS)
             && is_reached(ARRIVING, REFUSALS)
-            && is_reached(ARRIVING, NODE_PORT_REFUSALS)
 }
 
 fn empty() -> Chain {
