@@ -189,7 +189,7 @@ impl Plan {
         self.transactions.push(transaction);
     }
 
-    /// While a table of another form serves: makes the whole of what is wanted beside it, lets packets
+    /// While a table of another form serves: makes the whole of `wanted` beside it, lets packets
     /// come there, and only then removes what served. In between packets pass both tables. One has
     /// redirected a connection before the other is asked, and what one refuses so does the other.
     fn move_beside(&mut self, next: Option<&Table>, wanted: &Table) {

@@ -351,7 +351,7 @@ fn recovery_of_reading(error: &netlink::ObserveError) -> Recovery {
     }
 }
 
-/// One of ours with a hook that is not: told from ours by having none.
+/// A chain at a hook that no agent uses. Without the hook it equals no chain of an agent.
 fn unhooked(name: &Arc<str>) -> Chain {
     Chain {
         name: Arc::clone(name),
@@ -421,8 +421,8 @@ impl Connection {
             let chain = chain.unwrap_or_else(|_| unhooked(&name));
             chains.insert(name, Arc::new(ChainWithRules { chain, rules }));
         }
-        // The kernel numbers the chains of all tables in one listing: beside others who add and remove
-        // some of theirs, it may lack one of ours.
+        // The kernel numbers the chains of all tables in one listing: beside other
+        // programs that add and remove chains, it may lack one of this table.
         for (name, rules) in rules {
             let Some(chain) = self.socket.observe_one_chain(of, table_name, &name)? else {
                 continue;

@@ -52,7 +52,7 @@ impl Stage {
         let node = topology.node(1)?;
         let (address, port) = SERVICE;
         let address = IpAddr::from(address);
-        // The map is what makes it another form: its name is one of ours, its values are not.
+        // The map is what makes it another form: an agent's map has this name, and other values.
         for command in [
             "add table ip signpost".to_owned(),
             "add map ip signpost services { type ipv4_addr : ipv4_addr; }".to_owned(),
@@ -115,7 +115,10 @@ impl Stage {
     fn finish(self) -> Result<()> {
         let (mut backend, from) = self.open()?;
         let wanted = backend.render(&self.dataplane, &from);
-        ensure!(backend.observe()? == wanted, "it is not what is wanted");
+        ensure!(
+            backend.observe()? == wanted,
+            "the kernel holds something else"
+        );
         let tables = self.node()?.nft(&["list", "tables"])?;
         let tables: BTreeSet<&str> = tables.split_whitespace().collect();
         ensure!(tables.contains(TABLE), "{tables:?}");

@@ -1,4 +1,4 @@
-//! Starts in a real kernel that somebody else, or an agent before, has left in another state than an
+//! Starts in a real kernel that another process, or an agent before, has left in another state than an
 //! agent would like.
 
 mod another_form;
@@ -75,7 +75,7 @@ pub(crate) fn many() -> Dataplane {
     dataplane
 }
 
-/// A transaction of anybody interrupts every listing of more than one datagram, so that beside one
+/// A transaction of any process interrupts every listing of more than one datagram, so that beside one
 /// transaction after the other there is no listing of a whole ruleset that stood still.
 fn start_beside_the_restless() -> Result<()> {
     let mut network = Network::new()?;
@@ -107,8 +107,8 @@ fn generation(namespace: &Namespace) -> Result<u32> {
     Ok(socket.observe_generation()?)
 }
 
-/// Who may write EndpointSlices may make one Service have each number of endpoints there is, one change
-/// directly after the other.
+/// A client of the API that may write EndpointSlices may make one Service have each number of endpoints
+/// there is, one change directly after the other.
 fn stepping_through_numbers() -> Result<()> {
     let mut network = Network::new()?;
     let [namespace] = &network.add_namespaces(["kernel"])?;

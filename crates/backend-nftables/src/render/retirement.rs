@@ -1,8 +1,9 @@
 //! Numbered chains that nothing leads to any more.
 //!
-//! Somebody who steps through numbers of endpoints, or through timeouts, would leave a chain for each
-//! behind, on every node and for good. First the number of such a chain goes, then, a change later, the
-//! chain: kernels before 6.2 refuse to remove one that an element led to a moment ago.
+//! A client of the API that steps through numbers of endpoints, or through timeouts, would leave a
+//! chain for each behind, on every node and for good. First the number of such a chain goes, then, a
+//! change later, the chain: kernels before 6.2 refuse to remove one that an element led to a moment
+//! ago.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -11,7 +12,7 @@ use crate::chains::{Lead, NumberedChain};
 use crate::layout::SetName;
 use crate::table::Table;
 
-/// So many chains may be there, fixed ones included, before anybody asks which of them are used.
+/// So many chains may be there, fixed ones included, before a look at which of them are used.
 const UNASKED: usize = 96;
 
 /// The sets whose elements lead to numbered chains.

@@ -100,7 +100,7 @@ fn a_chain_that_nobody_uses_goes_a_change_after_its_number() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(16))]
 
-    /// Whoever may write EndpointSlices could otherwise fill every node with chains.
+    /// A client of the API that may write EndpointSlices could otherwise fill every node with chains.
     #[test]
     fn chains_do_not_pile_up_whatever_numbers_of_endpoints_there_were(
         counts in proptest::collection::vec((1..200_u8, 1..200_u8), 40..120),
