@@ -74,9 +74,9 @@ impl Chunk {
         desired: &Dataplane,
         size: ChunkSize,
     ) -> Chunk {
-        let mut differences = programmed.frontends().differences(desired.frontends());
-        differences.retain(|difference| difference.key.family() == family);
-        if differences.iter().map(size_of).sum::<usize>() <= size.0 {
+        let differences = differences(family, programmed, desired);
+        let left: usize = differences.iter().map(size_of).sum();
+        if left <= size.0 {
             return Chunk::Last;
         }
         let pieces = in_order(differences);
@@ -107,8 +107,27 @@ impl Chunk {
                 None => next.remove(service),
             };
         }
-        Chunk::Part(next)
+        // Whether a Service may have an address depends on others. Where what is chosen leads nowhere
+        // without them, all go together.
+        let still_left: usize = self::differences(family, &next, desired)
+            .iter()
+            .map(size_of)
+            .sum();
+        match still_left < left {
+            true => Chunk::Part(next),
+            false => Chunk::Last,
+        }
     }
+}
+
+fn differences<'a>(
+    family: Family,
+    before: &'a Dataplane,
+    after: &'a Dataplane,
+) -> Vec<FrontendDifference<'a>> {
+    let mut differences = before.frontends().differences(after.frontends());
+    differences.retain(|difference| difference.key.family() == family);
+    differences
 }
 
 /// How many of `pieces` are programmed together: whole Service ports, unless the first one alone is
