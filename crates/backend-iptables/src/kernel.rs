@@ -23,8 +23,9 @@ use crate::rules::Rules;
 use crate::service_chains::Comments;
 use crate::table_rules::TableRules;
 
-/// TBD
-const CHUNK_SIZE: ChunkSize = ChunkSize::new(2_000);
+/// How much of a change one round writes. The kernel takes most of the time to check the table, and some
+/// 15 µs more for each rule: with 20,000 frontends on it a round of as many rules takes 150 to 200 ms.
+const CHUNK_SIZE: ChunkSize = ChunkSize::new(3_000);
 
 /// Non-zero where conntrack takes for valid what else it would call invalid.
 const LIBERAL: &str = "/proc/sys/net/netfilter/nf_conntrack_tcp_be_liberal";

@@ -10,7 +10,7 @@ use crate::{
 };
 
 /// How much of a change is programmed at once: the number of frontends that change and of their
-/// endpoints and source ranges together.
+/// endpoints and source ranges together; of a frontend that goes, a quarter of these.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ChunkSize(usize);
 
@@ -22,6 +22,9 @@ pub enum Chunk {
     /// This dataplane, which lies between the two, and then the next chunk.
     Part(Dataplane),
 }
+
+/// How many endpoints are removed with their frontend in the time in which one is written.
+const REMOVED_FOR_ONE: usize = 4;
 
 type FrontendDifference<'a> = Difference<'a, FrontendKey, Claims<Arc<Frontend>>>;
 
@@ -197,11 +200,15 @@ fn claimants<'a>(difference: &FrontendDifference<'a>) -> impl Iterator<Item = &'
 }
 
 fn size_of(difference: &FrontendDifference<'_>) -> usize {
-    let claims = difference.after.or(difference.before);
-    claims.map_or(1, |claims| {
+    let size = |claims: &Claims<Arc<Frontend>>| {
         let (_, frontend) = claims.winner();
-        1 + frontend.cluster.len() + frontend.local.len() + frontend.source_ranges.len()
-    })
+        frontend.cluster.len() + frontend.local.len() + frontend.source_ranges.len()
+    };
+    let written = difference.after.map(size);
+    let removed = difference
+        .before
+        .map(|claims| size(claims) / REMOVED_FOR_ONE);
+    1 + written.or(removed).unwrap_or_default()
 }
 
 // === impl Way ===
