@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use dataplane::{Config, Dataplane, Packet, Target, Verdict};
+use dataplane::{Config, Dataplane, FrontendKey, Packet, Target, Verdict};
 
 /// Rules somewhere between `[before, after]`, which send `packet` to `held`, neither refuse it nor send
 /// it where neither end does, if it is served in the end and was served, or nobody's, before; and they
@@ -10,6 +10,12 @@ use dataplane::{Config, Dataplane, Packet, Target, Verdict};
 ///
 /// What is addressed to a Service CIDR may be dropped before its frontend is there: its sender tries
 /// again, where a packet that went out as it is would leave a flow behind that is never redirected.
+///
+/// Where a cluster IP is also on a device of the node, a node port answers there, too. Such a packet is
+/// for one Service by the address of another, and may be rejected until the node port comes. The cluster
+/// IP cannot wait for it: connections of the node from that address are masqueraded by it. Nor can the
+/// node port come before frontends with an address: it would take what is for an external IP of
+/// the node with its number.
 pub fn never_misleads(ends: [&Dataplane; 2], packet: &Packet, held: &Verdict) {
     let [before, after] = ends.map(|dataplane| dataplane.verdict(packet));
     let Verdict::Deliver(_) = after else { return };
@@ -34,6 +40,7 @@ pub fn never_misleads(ends: [&Dataplane; 2], packet: &Packet, held: &Verdict) {
         }
         Verdict::Untouched => assert!(before != after, "{packet} is not served on the way"),
         Verdict::Drop if is_nobodys && is_in_service_cidr(ends, packet) => {}
+        Verdict::Reject if is_nobodys && is_node_port_at_cluster_ip(ends[1], packet) => {}
         Verdict::Reject | Verdict::Drop => {
             panic!("{packet} is refused on the way: {held:?}, and at the end {after:?}")
         }
@@ -45,6 +52,16 @@ fn targets(verdict: &Verdict) -> BTreeSet<Target> {
         Verdict::Deliver(choices) => choices.iter().map(|choice| choice.target).collect(),
         Verdict::Reject | Verdict::Drop | Verdict::Untouched => BTreeSet::new(),
     }
+}
+
+fn is_node_port_at_cluster_ip(dataplane: &Dataplane, packet: &Packet) -> bool {
+    let frontend = FrontendKey::Address {
+        address: packet.destination,
+        protocol: packet.protocol,
+        port: packet.port,
+    };
+    let is_cluster_ip = dataplane.cluster_ips().get(&packet.destination).is_some();
+    is_cluster_ip && dataplane.frontends().get(&frontend).is_none()
 }
 
 fn is_in_service_cidr(ends: [&Dataplane; 2], packet: &Packet) -> bool {

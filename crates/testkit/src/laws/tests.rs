@@ -8,8 +8,8 @@ use backend::{
     Asked, Backend, Change, CommitError, Drift, ObserveError, Receipt, Rendered, Shortcoming,
 };
 use dataplane::{
-    ChunkSize, Config, Dataplane, Family, FrontendKey, Origin, Packet, Protocol, ServiceKey, Target,
-    Verdict, compile,
+    ChunkSize, Config, Dataplane, Family, FrontendKey, Origin, Packet, Protocol, ServiceKey,
+    Target, Verdict, compile,
 };
 use proptest::prelude::*;
 
@@ -320,6 +320,51 @@ fn a_gap_between_two_states_that_serve_is_caught() {
         ..packet()
     };
     laws::never_misleads([before, after], &unchanged, &Verdict::Untouched);
+}
+
+/// A Service with a cluster IP that is also on a device of the node and with a node port, and a packet
+/// to that node port at that cluster IP.
+fn node_port_at_cluster_ip() -> (Dataplane, Packet) {
+    let (node, config) = (
+        mk_node(1).local_address("10.96.0.12"),
+        mk_config().node_ports_anywhere().build(),
+    );
+    let node = node.build();
+    let service = mk_service("shop/web").cluster_ip("10.96.0.12");
+    let service = service.port("", 80).node_port(30_080).build();
+    let endpoints = mk_endpoints().tcp("").ready("10.0.1.5:8080", "node-1");
+    let mut dataplane = Dataplane::new(node.clone(), config.clone());
+    dataplane.set(compile(&service, &endpoints.build(), &node, &config).into());
+    let packet = Packet {
+        port: crate::port(30_080),
+        ..packet()
+    };
+    (dataplane, packet)
+}
+
+#[test]
+fn a_node_port_may_be_rejected_at_a_cluster_ip_before_it_comes() {
+    let (after, packet) = node_port_at_cluster_ip();
+    assert!(matches!(after.verdict(&packet), Verdict::Deliver(_)));
+    laws::never_misleads([&Dataplane::default(), &after], &packet, &Verdict::Reject);
+}
+
+#[test]
+#[should_panic(expected = "is refused on the way")]
+fn a_refused_node_port_at_an_address_of_the_node_is_caught() {
+    let (after, packet) = node_port_at_cluster_ip();
+    let packet = Packet {
+        destination: IpAddr::from([192, 168, 0, 1]),
+        ..packet
+    };
+    laws::never_misleads([&Dataplane::default(), &after], &packet, &Verdict::Reject);
+}
+
+#[test]
+#[should_panic(expected = "is refused on the way")]
+fn a_refused_node_port_that_was_served_before_is_caught() {
+    let (both, packet) = node_port_at_cluster_ip();
+    laws::never_misleads([&both, &both], &packet, &Verdict::Reject);
 }
 
 #[test]
