@@ -4,7 +4,7 @@ use std::cell::OnceCell;
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-use dataplane::{FrontendKey, Hairpin, Precedence};
+use dataplane::{FrontendKey, Hairpin, Port, Precedence, Protocol};
 
 use netlink::nf_tables::Bytes;
 
@@ -17,6 +17,9 @@ pub(super) struct First<'a> {
     /// Where one frontend at an address comes first, all of them do: the address is a cluster IP once
     /// they are there.
     addresses: BTreeSet<IpAddr>,
+    /// Where a node port comes first, so do the frontends with its number at any address, or it would
+    /// take what is for those at the node's own.
+    node_ports: BTreeSet<(Protocol, Port)>,
     /// Few changes ask for it, and it costs a lookup for each endpoint of what comes first.
     hairpins: OnceCell<BTreeSet<Bytes>>,
 }
@@ -29,16 +32,24 @@ impl<'a> First<'a> {
             FrontendKey::Address { address, .. } => Some(*address),
             FrontendKey::NodePort { .. } => None,
         });
+        let node_ports = wanted.first.iter().filter_map(|key| match key {
+            FrontendKey::Address { .. } => None,
+            FrontendKey::NodePort { protocol, port, .. } => Some((*protocol, *port)),
+        });
         First {
             wanted,
             addresses: addresses.collect(),
+            node_ports: node_ports.collect(),
             hairpins: OnceCell::new(),
         }
     }
 
     pub(super) fn turn_of(&self, frontend: &FrontendKey) -> Precedence {
         match frontend {
-            FrontendKey::Address { address, .. } => self.turn_at(*address),
+            FrontendKey::Address { address, .. } => {
+                let number = (frontend.protocol(), frontend.port());
+                turn(self.addresses.contains(address) || self.node_ports.contains(&number))
+            }
             FrontendKey::NodePort { .. } => turn(self.wanted.first.contains(frontend)),
         }
     }

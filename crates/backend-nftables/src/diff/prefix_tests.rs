@@ -5,11 +5,13 @@ use super::*;
 use std::sync::Arc;
 
 use backend::{Backend, Rendered};
-use dataplane::{Dataplane, Node, Packet, Verdict};
+use dataplane::{Dataplane, Node, Origin, Packet, Protocol, Verdict, compile};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::Index;
-use testkit::{Cluster, clusters, histories, laws, packets};
+use testkit::{
+    Cluster, clusters, histories, laws, mk_config, mk_endpoints, mk_node, mk_service, packets, port,
+};
 
 use crate::{Nftables, simulate};
 
@@ -82,6 +84,40 @@ fn of_family(family: Family, packets: &[Packet]) -> Vec<Packet> {
         .iter()
         .filter(|p| Family::of(p.destination) == family);
     packets.cloned().collect()
+}
+
+/// A node port of the API server's own Service must not take what is for another one's load balancer
+/// that has the node's address, and the same number.
+#[test]
+fn t55_a_node_port_that_comes_first_takes_no_packet_for_an_address() {
+    let node = mk_node(1).build();
+    let config = mk_config().node_ports_anywhere().build();
+    let mut wanted = Dataplane::new(Arc::clone(&node), Arc::clone(&config));
+    let api = mk_service("default/kubernetes").cluster_ip("10.96.0.1");
+    let api = api.port("", 443).node_port(30_080).first().build();
+    let shop = mk_service("shop/web").cluster_ip("10.96.0.10");
+    let shop = shop.load_balancer_ip("192.168.0.1").port("", 30_080);
+    for (service, endpoint) in [(api, "10.0.1.5:6443"), (shop.build(), "10.0.1.6:8080")] {
+        let endpoints = mk_endpoints().tcp("").ready(endpoint, "node-1").build();
+        wanted.set(compile(&service, &endpoints, &node, &config).into());
+    }
+    let packet = Packet {
+        origin: Origin::Outside {
+            interface: "eth0".into(),
+        },
+        source: "192.0.2.7".parse().expect("an address"),
+        destination: "192.168.0.1".parse().expect("an address"),
+        protocol: Protocol::Tcp,
+        port: port(30_080),
+    };
+    let rules = render(Family::Ipv4, &wanted, &Rendered::default());
+    for held in prefixes(Family::Ipv4, &Table::default(), &rules) {
+        never_misleads(
+            &held,
+            [&Dataplane::default(), &wanted],
+            std::slice::from_ref(&packet),
+        );
+    }
 }
 
 proptest! {
