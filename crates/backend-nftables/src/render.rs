@@ -66,6 +66,12 @@ pub(crate) fn render(family: Family, desired: &Dataplane, from: &Rendered<Table>
     for name in SetName::FIXED.into_iter().chain(kept_sets) {
         filling.add_set(family, name);
     }
+    // Rules of chains that stay need theirs, which another program may have removed.
+    if !incremental {
+        for chain in from.rules.numbered_chains() {
+            filling.add_set(family, chain.keyed.clients(chain.room));
+        }
+    }
     // A start writes nothing where nothing differs, but gives rooms to what an older version has left.
     let has_rooms = from.rules.sets.contains_key(SetName::Crowded.as_str());
     let keeps_rooms = !incremental && has_rooms;

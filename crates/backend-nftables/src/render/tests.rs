@@ -6,6 +6,7 @@ use dataplane::{Dataplane, Family, compile};
 use proptest::prelude::*;
 use testkit::{mk_config, mk_endpoints, mk_node, mk_service};
 
+use crate::chains::Lead;
 use crate::layout::SetName;
 use crate::{Nftables, Table};
 
@@ -82,8 +83,9 @@ fn a_chain_that_nobody_uses_goes_a_change_after_its_number() {
     let backend = Nftables::detached(Family::Ipv4);
     let mut from = Rendered::default();
     let mut left = Vec::new();
-    // Sixty timeouts, then thirty others, then changes that have nothing to do with it.
-    for timeouts in [1..=60, 61..=90, 61..=89, 61..=88, 61..=87] {
+    // Fifty timeouts, then eight others, then changes that have nothing to do with it. The first eight
+    // Services have rooms of their own, with chains for each.
+    for timeouts in [1..=50, 51..=58, 51..=57, 51..=56, 51..=55] {
         let dataplane = sticky(timeouts);
         let rules = backend.render(&dataplane, &from);
         let learning = |name: &&Arc<str>| name.starts_with("learn-");
@@ -94,7 +96,31 @@ fn a_chain_that_nobody_uses_goes_a_change_after_its_number() {
         ));
         from = Rendered { dataplane, rules };
     }
-    assert_eq!(left, [(60, 60), (90, 90), (90, 30), (30, 30), (30, 30)]);
+    assert_eq!(left, [(50, 50), (58, 58), (58, 8), (8, 8), (8, 8)]);
+}
+
+/// Another program may remove a map of clients once it has emptied the chains that use it.
+#[test]
+fn a_chain_whose_room_is_gone_gets_it_back() {
+    let backend = Nftables::detached(Family::Ipv4);
+    let mut found = backend.render(&sticky([600]), &Rendered::default());
+    let room = "clients-1";
+    found.sets.remove(room).expect("the Service has a room");
+    for chain in Arc::make_mut(&mut found.chains).values_mut() {
+        if chain.chain.name.ends_with("-room-1") {
+            Arc::make_mut(chain).rules.clear();
+        }
+    }
+    let from = Rendered {
+        dataplane: Dataplane::default(),
+        rules: found.clone(),
+    };
+    // The Service is gone meanwhile; its chains stay for a while.
+    let wanted = backend.render(&cluster(&["10.0.2.7:8080"]), &from);
+    for transaction in backend.diff(&found, &wanted).transactions() {
+        found.replay(transaction).expect("the kernel takes it");
+    }
+    assert_eq!(found, wanted);
 }
 
 proptest! {
@@ -120,6 +146,81 @@ proptest! {
             prop_assert_eq!(rules.canonical(Family::Ipv4), anew.canonical(Family::Ipv4));
             // Those that are used, twice, those that nobody has asked about, and those of one change.
             prop_assert!(rules.chains.len() <= 96 + 16, "{} chains", rules.chains.len());
+            from = Rendered { dataplane, rules };
+        }
+    }
+}
+
+/// One of the Services whose clients are remembered: for how long, and how many endpoints it has.
+type Remembering = Option<(u64, u8)>;
+
+/// More Services than one namespace has rooms for, in any of these states.
+fn remembering() -> impl Strategy<Value = Vec<Remembering>> {
+    let one = prop_oneof![1 => Just(None), 4 => (1..=86_400_u64, 1..4_u8).prop_map(Some)];
+    proptest::collection::vec(one, 12)
+}
+
+fn remembered(services: &[Remembering]) -> Dataplane {
+    let (node, config) = (mk_node(1).build(), mk_config().build());
+    let mut dataplane = Dataplane::new(node.clone(), config.clone());
+    for (number, service) in services.iter().enumerate() {
+        let Some((seconds, count)) = service else {
+            continue;
+        };
+        let namespace = if number < 10 { "shop" } else { "game" };
+        let rules = mk_service(&format!("{namespace}/cart-{number}"))
+            .cluster_ip(&format!("10.96.1.{number}"))
+            .port("http", 80)
+            .node_port(30_080 + u16::try_from(number).expect("there are twelve"))
+            .client_ip_affinity(Duration::from_secs(*seconds))
+            .build();
+        let endpoints = (1..=*count).fold(mk_endpoints().tcp("http"), |endpoints, pod| {
+            endpoints.ready(&format!("10.0.2.{pod}:8080"), "node-2")
+        });
+        let rules = compile(&rules, &endpoints.build(), &node, &config);
+        dataplane.set(rules.into());
+    }
+    dataplane
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(16))]
+
+    /// Nor with timeouts, where a Service has chains of its own for the room of its clients, and gives
+    /// the room away whose chains are about to go.
+    #[test]
+    fn chains_do_not_pile_up_whatever_timeouts_there_were(
+        history in proptest::collection::vec(
+            (remembering(), proptest::bool::weighted(0.1)), 20..40,
+        ),
+    ) {
+        let backend = Nftables::detached(Family::Ipv4);
+        let mut from = Rendered::default();
+        let mut kernel = Table::default();
+        let (mut most, mut starts) = (0, 0);
+        for (services, is_start) in history {
+            if is_start {
+                from = Rendered { dataplane: Dataplane::default(), rules: kernel.clone() };
+            }
+            let dataplane = remembered(&services);
+            let rules = backend.render(&dataplane, &from);
+            for transaction in backend.diff(&from.rules, &rules).transactions() {
+                let taken = kernel.replay(transaction);
+                taken.map_err(|refused| TestCaseError::fail(refused.to_string()))?;
+            }
+            prop_assert_eq!(&kernel, &rules);
+            for (name, set) in &kernel.sets {
+                let name = SetName::parse(name).expect("one of ours");
+                for lead in set.elements.iter().filter_map(|(_, data)| Lead::of(name, data)) {
+                    let found = kernel.element(lead.map(), &lead.key());
+                    prop_assert!(found.is_some(), "{} has no chain", lead);
+                }
+            }
+            // A start does not know which chains were about to go, and asks again.
+            starts = if is_start { starts + 1 } else { 0 };
+            most = most.max(rules.canonical(Family::Ipv4).chains.len());
+            let bound = 96.max(2 * most) + most * (1 + starts);
+            prop_assert!(rules.chains.len() <= bound, "{} chains", rules.chains.len());
             from = Rendered { dataplane, rules };
         }
     }
