@@ -10,6 +10,7 @@ use xtables::{AddressMatch, BuiltIn, Match, Rule, States, TableName, Target, Whi
 use crate::key::protocol;
 use crate::rules::{Chain, Rank};
 use crate::service_chains::host;
+use crate::tree::Tree;
 use crate::trees::{TreeName, Trees};
 
 const SERVICES: &str = "SIGNPOST-SERVICES";
@@ -116,7 +117,7 @@ pub(crate) fn render(
                 chain(
                     REFUSALS,
                     Rank::Entrance,
-                    refusals_entrance(entrance(TreeName::Refusals)),
+                    tree(TreeName::Refusals).map_or_else(Vec::new, refusals_entrance),
                 ),
                 chain(
                     NODE_PORT_REFUSALS,
@@ -196,9 +197,10 @@ pub(crate) fn entries(table: TableName) -> BTreeMap<BuiltIn, Vec<Rule>> {
     }
 }
 
-/// A packet that was redirected has its endpoint: a Service that claims the endpoint's address, and has
-/// none itself, must not refuse it.
-fn refusals_entrance(mut refused: Vec<Rule>) -> Vec<Rule> {
+/// What leads into the tree of refused addresses. A packet that was redirected has its endpoint: a
+/// Service that claims the endpoint's address, and has none itself, must not refuse it.
+pub(crate) fn refusals_entrance(tree: &Tree) -> Vec<Rule> {
+    let mut refused = tree.entrance();
     if !refused.is_empty() {
         let redirected = Rule {
             matches: vec![Match::ConnectionState(States::DNAT)],

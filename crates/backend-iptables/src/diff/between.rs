@@ -7,6 +7,7 @@ use xtables::{BuiltIn, Rule, Target};
 
 use crate::fixed_chains::{
     ARRIVING, CLUSTER_IPS, FORWARD, INPUT, LEAVING, NODE_PORT_REFUSALS, OUTPUT, REFUSALS,
+    refusals_entrance,
 };
 use crate::names::PREFIX;
 use crate::rules::{Chain, Rank, Rules};
@@ -68,7 +69,7 @@ fn is_of(chain: &str, tree: TreeName) -> bool {
 /// Whether packets come to what `believed` refuses at every hook, or there is nothing of ours. If not,
 /// somebody has changed it: what it refuses is not refused now, and would be as soon as its chains are
 /// mended, before table nat is.
-pub(super) fn refuses(believed: &TableRules) -> bool {
+pub(super) fn refuses(believed: &TableRules, wanted: &TableRules) -> bool {
     let chain = |name: &str| believed.chains().get(&Arc::from(name));
     let leads = |rules: &[Rule], to: &str| {
         let mut targets = rules.iter().filter_map(Rule::leads_to);
@@ -79,10 +80,14 @@ pub(super) fn refuses(believed: &TableRules) -> bool {
         entries.is_some_and(|entries| leads(entries, outer))
             && chain(outer).is_some_and(|outer| leads(&outer.rules, inner))
     };
-    // An entrance without rules is not led to.
+    // An entrance without rules is not led to; nor is one from a chain that is not to lead there.
     let is_reached = |from: &str, entrance: &str| {
+        let leads = |table: &TableRules| {
+            let from = table.chains().get(&Arc::from(from));
+            from.is_some_and(|from| leads(&from.rules, entrance))
+        };
         let is_used = chain(entrance).is_some_and(|entrance| !entrance.rules.is_empty());
-        !is_used || chain(from).is_some_and(|from| leads(&from.rules, entrance))
+        !is_used || leads(believed) || !leads(wanted)
     };
     believed.chains().is_empty()
         || enters(BuiltIn::Input, INPUT, ARRIVING)
@@ -91,6 +96,7 @@ pub(super) fn refuses(believed: &TableRules) -> bool {
             && is_reached(LEAVING, CLUSTER_IPS)
             && is_reached(LEAVING, REFUSALS)
             && is_reached(ARRIVING, REFUSALS)
+            && is_reached(ARRIVING, CLUSTER_IPS)
 }
 
 fn empty() -> Chain {
@@ -123,8 +129,12 @@ fn keep_refusals(believed: &Rules, wanted: &Rules, filter: &mut TableRules) {
     for (tree, entrance) in ENTRANCES {
         if let (Some(before), Some(after)) = (wanted.trees.get(tree), trees.get(tree)) {
             filter.put_tree(after.changes_since(before));
+            let rules = match tree {
+                TreeName::Refusals => refusals_entrance(after),
+                _ => after.entrance(),
+            };
             let chain = Chain {
-                rules: after.entrance().into(),
+                rules: rules.into(),
                 ..empty()
             };
             filter.put(entrance.into(), Some(chain));
