@@ -5,10 +5,12 @@ use std::sync::Arc;
 
 use backend::{Backend, Rendered};
 use backend_iptables::{Iptables, Rules, simulate};
-use dataplane::{Dataplane, Family, FrontendKind, Packet, Verdict};
+use dataplane::{Dataplane, Family, FrontendKind, Origin, Packet, Protocol, Verdict, compile};
 use proptest::prelude::*;
 use proptest::sample::Index;
-use testkit::{Cluster, clusters, laws, packets};
+use testkit::{
+    Cluster, clusters, laws, mk_config, mk_endpoints, mk_node, mk_service, packets, port,
+};
 use xtables::{TableChange, TableName, Variant};
 
 /// Two states of one node, and packets that are likely to matter in either.
@@ -152,6 +154,48 @@ fn damage(held: &mut Rules, wanted: &Rules, damages: &[(TableName, Damage, Index
         }
         held.replay(&step).expect("anybody can do that");
     }
+}
+
+/// Services on port 80: DNS, another Service that refuses DNS's endpoint as its external IP, and a
+/// third one that has these endpoints.
+fn with_claimed_endpoint(endpoints: &[&str]) -> Dataplane {
+    let (node, config) = (mk_node(1).build(), mk_config().build());
+    let mut dataplane = Dataplane::new(Arc::clone(&node), Arc::clone(&config));
+    let dns = mk_service("kube-system/dns").cluster_ip("10.96.0.10");
+    let thief = mk_service("aaa/thief").cluster_ip("10.96.0.66");
+    let third = mk_service("shop/third").cluster_ip("10.96.0.20");
+    for (service, endpoints) in [
+        (dns, &["10.0.2.7:80"][..]),
+        (thief.external_ip("10.0.2.7"), &[]),
+        (third, endpoints),
+    ] {
+        let mut list = mk_endpoints().tcp("");
+        for endpoint in endpoints {
+            list = list.ready(endpoint, "node-2");
+        }
+        let service = service.port("", 80).build();
+        dataplane.set(compile(&service, &list.build(), &node, &config).into());
+    }
+    dataplane
+}
+
+#[test]
+fn who_claims_an_endpoint_refuses_nothing_while_others_are_no_longer_refused() {
+    let [before, after] = [&[][..], &["10.0.2.8:80"]].map(with_claimed_endpoint);
+    let packet = Packet {
+        origin: Origin::Pod {
+            interface: "veth9".into(),
+        },
+        source: "10.0.1.9".parse().expect("an address"),
+        destination: "10.96.0.10".parse().expect("an address"),
+        protocol: Protocol::Tcp,
+        port: port(80),
+    };
+    let backend = backend(Family::Ipv4);
+    let [believed, wanted] =
+        [&before, &after].map(|dataplane| backend.render(dataplane, &Rendered::default()));
+    let ends = [&before, &after];
+    expect_good_steps(&backend, (believed, &wanted), ends, &[packet]);
 }
 
 proptest! {
