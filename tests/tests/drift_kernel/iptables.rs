@@ -11,6 +11,9 @@ use xtables::Variant;
 use crate::agent::{AT_ONCE, expect_repair};
 use crate::node::{Node, Place, Setting, program};
 
+/// How often a table is flushed until it works: iptables-nft-restore lists the chains, and the kernel
+/// refuses all of its transaction (`CHAIN_DEL failed`) where the agent has mended rules in between.
+const TRIES: usize = 5;
 /// How often others change their rules, who have nothing to do with ours.
 const CHANGES: u16 = 50;
 /// More would be held back, of what is repaired within ten seconds.
@@ -62,7 +65,9 @@ pub(crate) fn a_firewalls_reload_is_repaired(variant: Variant) -> Result<()> {
     let drifts = node.agent.metric("signpost_drift_total")?;
     let reload = in_every_table(|family, table| {
         let restore = program(variant, family, "-restore");
-        format!("printf '*{table}\\n-F\\n-X\\n-Z\\nCOMMIT\\n' | {restore} -w -n; ")
+        let flush = format!("printf '*{table}\\n-F\\n-X\\n-Z\\nCOMMIT\\n' | {restore} -w -n");
+        let tries = vec![flush; TRIES].join(" || ");
+        format!("{tries}; ")
     });
     node.shell(&reload)?;
     // ip6tables-nft-restore, in the kernel's fifteen letters.
