@@ -14,7 +14,7 @@ use crds::{ConfigHash, EffectiveConfig};
 use dataplane::{Config, Dataplane, Node, Rejection, ServiceKey, ServiceRules, compile};
 use reconciler::{Desired, Stamps};
 
-use crate::node_config::Facts;
+use crate::node_config::{Facts, without_unused_link_local};
 use crate::source::{Assignment, Delivery, SourceCondition};
 pub(crate) use view::{InForce, View};
 
@@ -148,7 +148,11 @@ impl Engine {
                 false
             }
             Delivery::Addresses(addresses) => {
+                let before = self.known_addresses();
                 self.local_addresses = Some(addresses);
+                if before.is_some() && before == self.known_addresses() {
+                    return;
+                }
                 true
             }
             Delivery::Condition(condition) => {
@@ -279,11 +283,17 @@ impl Engine {
         self.configuration = configuration;
     }
 
+    /// The addresses of this node that its dataplane lists.
+    fn known_addresses(&self) -> Option<BTreeSet<IpAddr>> {
+        let observed = self.local_addresses.as_ref()?;
+        Some(without_unused_link_local(observed, &self.effective))
+    }
+
     fn facts(&self) -> Facts {
         Facts {
             name: Arc::clone(&self.name),
             own: self.catalog.node().cloned(),
-            local_addresses: self.local_addresses.clone().unwrap_or_default(),
+            local_addresses: self.known_addresses().unwrap_or_default(),
             service_cidrs: self.catalog.service_cidrs().clone(),
         }
     }

@@ -11,7 +11,7 @@ use crds::profile::detect_local::{DetectLocal, DetectLocalMode};
 use crds::profile::mechanism::Mode;
 use dataplane::{
     Config, ExternalIps, Family, InterfaceMatch, LocalDetection, Mark, Masquerade, Mechanism, Node,
-    NodePortAddresses, Scheduler,
+    NodePortAddresses, Scheduler, is_ipv6_link_local,
 };
 use ipnet::IpNet;
 
@@ -22,10 +22,42 @@ pub(crate) struct Facts {
     pub(crate) name: Arc<str>,
     /// Its Node object, as far as it is known.
     pub(crate) own: Option<OwnNode>,
-    /// Every address of this network namespace.
+    /// The addresses of this network namespace, as [`without_unused_link_local`] leaves them.
     pub(crate) local_addresses: BTreeSet<IpAddr>,
     /// The cluster's Service CIDRs.
     pub(crate) service_cidrs: BTreeSet<IpNet>,
+}
+
+/// `observed` without the IPv6 link-local addresses that no range of `effective` chooses for node ports.
+/// The link of each pod has one of its own, and would otherwise cause a round for each pod.
+pub(crate) fn without_unused_link_local(
+    observed: &BTreeSet<IpAddr>,
+    effective: &EffectiveConfig,
+) -> BTreeSet<IpAddr> {
+    let ranges = ranges(&effective.node_port_addresses, Family::Ipv6);
+    let chosen = |address: &IpAddr| {
+        !is_everything(&ranges) && ranges.iter().any(|range| range.contains(address))
+    };
+    let addresses = observed.iter().copied();
+    addresses
+        .filter(|address| !is_ipv6_link_local(*address) || chosen(address))
+        .collect()
+}
+
+/// The blocks of `family` in `list`.
+fn ranges(list: &[NodePortAddress], family: Family) -> Vec<IpNet> {
+    let blocks = list.iter().filter_map(|entry| match entry {
+        NodePortAddress::Within(cidr) => Some(cidr.net()),
+        NodePortAddress::Primary => None,
+    });
+    blocks
+        .filter(|range| Family::of(range.addr()) == family)
+        .collect()
+}
+
+/// Whether a list with these blocks of a family opens every address of it.
+fn is_everything(ranges: &[IpNet]) -> bool {
+    ranges.is_empty() || ranges.iter().any(|range| range.prefix_len() == 0)
 }
 
 impl Facts {
@@ -93,15 +125,8 @@ impl Facts {
             });
             return Some(own.into_iter().filter(|ip| !ip.is_loopback()).collect());
         }
-        let ranges: Vec<IpNet> = list
-            .iter()
-            .filter_map(|entry| match entry {
-                NodePortAddress::Within(cidr) => Some(cidr.net()),
-                NodePortAddress::Primary => None,
-            })
-            .filter(|range| Family::of(range.addr()) == family)
-            .collect();
-        if ranges.is_empty() || ranges.iter().any(|range| range.prefix_len() == 0) {
+        let ranges = ranges(list, family);
+        if is_everything(&ranges) {
             return None;
         }
         let inside = |address: &&IpAddr| ranges.iter().any(|range| range.contains(*address));
@@ -209,6 +234,38 @@ mod tests {
         let node_ports = config("nodePorts: {addresses: [172.20.0.0/16, 10.0.0.0/8]}").node_ports;
         assert_eq!(node_ports.ipv4, set(&["172.20.0.1"]));
         assert_eq!(node_ports.ipv6, None, "nothing was said of this family");
+    }
+
+    #[test]
+    fn ranges_choose_link_local_addresses_too_and_others_of_these_are_not_listed() {
+        let observed: BTreeSet<IpAddr> =
+            ["192.168.0.1", "169.254.20.10", "fe80::1", "fe80:0:0:1::2"]
+                .map(|text| text.parse().expect("an address"))
+                .into();
+        let listed = |yaml: &str| {
+            let spec: ProxyProfileSpec = serde_saphyr::from_str(yaml).expect("a spec");
+            let effective = EffectiveConfig::of(&spec);
+            let facts = Facts {
+                local_addresses: without_unused_link_local(&observed, &effective),
+                ..facts()
+            };
+            (
+                facts.config(&effective).node_ports,
+                Some(facts.local_addresses),
+            )
+        };
+        let (open, known) = listed("nodePorts: {addresses: [169.254.0.0/16, 'fe80::/64']}");
+        assert_eq!(open.ipv4, set(&["169.254.20.10"]));
+        assert_eq!(open.ipv6, set(&["fe80::1"]));
+        assert_eq!(known, set(&["192.168.0.1", "169.254.20.10", "fe80::1"]));
+        for yaml in [
+            "nodePorts: {addresses: [primary]}",
+            "nodePorts: {addresses: [0.0.0.0/0, '::/0']}",
+            "nodePorts: {addresses: ['fd00::/8']}",
+        ] {
+            let (_, known) = listed(yaml);
+            assert_eq!(known, set(&["192.168.0.1", "169.254.20.10"]), "{yaml}");
+        }
     }
 
     #[test]

@@ -52,8 +52,13 @@ fn new_addresses() -> Result<()> {
     })?;
     agent.wait_until_ready()?;
     for number in 1..=TIMES {
-        for family in Family::ALL {
-            let address = addresses::second_address(number, family);
+        let [ipv4, ipv6] = Family::ALL.map(|family| addresses::second_address(number, family));
+        let link_local = [
+            IpAddr::from([169, 254, 20, number]),
+            IpAddr::from([0xfe80, 0, 0, 0, 0, 0, 0x20, u16::from(number)]),
+        ];
+        for address in [ipv4, ipv6].into_iter().chain(link_local) {
+            let family = Family::of(address);
             for (change, there) in [("add", true), ("del", false)] {
                 change_address(&node, change, address)?;
                 let began = Instant::now();
@@ -88,7 +93,10 @@ fn accepts(node: &Namespace, family: Family, address: IpAddr) -> bool {
     };
     let listed = node.nft(&["list", "set", family, "signpost", "nodeport-addresses"]);
     // There is no such set as long as there is no such address.
-    listed.is_ok_and(|set| set.contains(&format!(" {address} ")))
+    listed.is_ok_and(|set| {
+        let mut words = set.split([' ', ',', '\n', '\t']);
+        words.any(|word| word == address.to_string())
+    })
 }
 
 /// A node, a Service with a node port, and a profile by which it is there on some of its addresses.
@@ -99,7 +107,7 @@ fn manifests() -> String {
         "apiVersion: signpost.dev/v1alpha1\n\
          kind: ProxyProfile\n\
          metadata: {{name: default}}\n\
-         spec: {{nodePorts: {{addresses: [172.20.0.0/16, \"fd00:172:20::/64\"]}}}}\n\
+         spec: {{nodePorts: {{addresses: [172.20.0.0/16, 169.254.0.0/16, \"fd00:172:20::/64\", \"fe80::/10\"]}}}}\n\
          ---\n\
          apiVersion: v1\n\
          kind: Node\n\

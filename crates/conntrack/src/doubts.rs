@@ -2,14 +2,19 @@
 
 use std::cell::LazyCell;
 use std::collections::BTreeSet;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
 
-use dataplane::{Claims, Dataplane, Family, Frontend, FrontendKey, Port, Protocol};
+use dataplane::{
+    Claims, Dataplane, Family, Frontend, FrontendKey, Port, Protocol, is_ipv6_link_local,
+};
 
 /// How many destinations are remembered: about 2 MiB. Only passes that go on failing while Services
 /// go on leaving come near it.
 const MOST_REMEMBERED: usize = 1 << 16;
+/// Stands for every IPv6 link-local address in what is remembered: where all addresses take node
+/// ports, the node's own of these are not listed.
+const IPV6_LINK_LOCAL: IpAddr = IpAddr::V6(Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 0));
 
 /// Which flows of one family may be at odds with what the kernel carries out.
 ///
@@ -123,7 +128,9 @@ impl Doubts {
     ) -> bool {
         let mut cidrs = programmed.config().service_cidrs.iter();
         programmed.cluster_ips().get(&address).is_some()
-            || self.left.contains(&(address, protocol, port))
+            || self
+                .left
+                .contains(&(remembered_as(address), protocol, port))
             || self.memory == Memory::Patchy && cidrs.any(|cidr| cidr.contains(&address))
     }
 
@@ -145,7 +152,7 @@ impl Doubts {
 
     fn insert(&mut self, address: IpAddr, protocol: Protocol, port: Port) {
         if self.left.len() < MOST_REMEMBERED {
-            self.left.insert((address, protocol, port));
+            self.left.insert((remembered_as(address), protocol, port));
         } else {
             self.add_everything();
         }
@@ -176,12 +183,22 @@ fn makes_stale(before: Option<&Frontends>, after: Option<&Frontends>) -> bool {
 
 fn node_port_addresses(dataplane: &Dataplane, family: Family) -> BTreeSet<IpAddr> {
     let listed = dataplane.config().node_ports.of(family);
+    let unlisted = listed.is_none().then_some(&IPV6_LINK_LOCAL);
     let addresses = listed.unwrap_or(&dataplane.node().local_addresses).iter();
     addresses
+        .chain(unlisted)
         .filter(|address| Family::of(**address) == family)
         .filter(|address| dataplane.has_node_ports_at(**address))
         .copied()
         .collect()
+}
+
+fn remembered_as(address: IpAddr) -> IpAddr {
+    if is_ipv6_link_local(address) {
+        IPV6_LINK_LOCAL
+    } else {
+        address
+    }
 }
 
 fn node_ports(dataplane: &Dataplane, family: Family) -> impl Iterator<Item = &FrontendKey> {

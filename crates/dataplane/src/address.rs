@@ -28,6 +28,12 @@ pub enum Protocol {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Port(NonZeroU16);
 
+/// Whether `address` is in fe80::/10, where it means something on one link only. Every interface has
+/// one of these, that of each pod too.
+pub fn is_ipv6_link_local(address: IpAddr) -> bool {
+    matches!(address, IpAddr::V6(address) if address.is_unicast_link_local())
+}
+
 // === impl Family ===
 
 impl Family {

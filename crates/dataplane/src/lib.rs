@@ -26,7 +26,7 @@ mod rejection;
 mod service;
 mod topology;
 
-pub use address::{Family, Port, Protocol};
+pub use address::{Family, Port, Protocol, is_ipv6_link_local};
 pub use chunk::{Chunk, ChunkSize};
 pub use compile::{MOST_ELEMENTS, compile};
 pub use config::{

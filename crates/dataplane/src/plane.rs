@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use crate::{
     Config, Family, Frontend, FrontendKey, FrontendKind, Node, PersistentMap, Port, Protocol,
-    ServiceKey, ServiceRules,
+    ServiceKey, ServiceRules, is_ipv6_link_local,
 };
 use claims::Claim;
 pub use claims::Claims;
@@ -163,11 +163,13 @@ impl Dataplane {
             .flat_map(|claims| claims.equals().map(|(_, frontend)| frontend))
     }
 
-    /// Whether node ports are open on `address`.
+    /// Whether node ports are open on `address`. Where all addresses of a family take them, an IPv6
+    /// link-local one counts as this node's: what arrives for one is for this node, and the list does
+    /// not have them. What a process of this node sends to a neighbour's is taken for that, too.
     pub fn has_node_ports_at(&self, address: IpAddr) -> bool {
         let listed = match self.config.node_ports.of(Family::of(address)) {
             Some(addresses) => addresses.contains(&address),
-            None => self.node.local_addresses.contains(&address),
+            None => self.node.local_addresses.contains(&address) || is_ipv6_link_local(address),
         };
         listed && !address.is_loopback()
     }

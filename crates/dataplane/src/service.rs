@@ -131,7 +131,8 @@ pub struct Node {
     pub ipv4: Option<Ipv4Addr>,
     /// As `ipv4`, for the other family.
     pub ipv6: Option<Ipv6Addr>,
-    /// Every address that is local to this node's kernel, loopback included.
+    /// Every address that is local to this node's kernel, loopback included; of the IPv6 link-local
+    /// ones only those that are chosen for node ports.
     pub local_addresses: BTreeSet<IpAddr>,
 }
 

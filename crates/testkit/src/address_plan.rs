@@ -9,6 +9,7 @@
 //! | pods of the cluster | 10.0.0.0/16 | fd00:10::/48 |
 //! | Services | 10.96.0.0/16 | fd00:10:96::/112 |
 //! | of these, on a device of the node under test, too | 10.96.0.200 | fd00:10:96::200 |
+//! | link-local, of the node under test | 169.254.20.1 | |
 //! | load-balancer IPs | 192.0.2.0/24 | 2001:db8:2::/64 |
 //! | external IPs | 198.51.100.0/24 | 2001:db8:51::/64 |
 //! | clients outside the cluster | 203.0.113.0/24 | 2001:db8:113::/64 |
@@ -100,6 +101,11 @@ pub fn cluster_ip(n: u8, family: Family) -> IpAddr {
 /// The cluster IP that is on a device of the node under test, too, in scenarios.
 pub fn shared_cluster_ip(family: Family) -> IpAddr {
     cluster_ip(200, family)
+}
+
+/// The link-local address that the node under test has in scenarios.
+pub fn link_local_address() -> IpAddr {
+    v4([169, 254, 20, 1])
 }
 
 /// Load-balancer IP `n`.

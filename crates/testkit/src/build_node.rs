@@ -86,6 +86,19 @@ impl ConfigBuilder {
         self
     }
 
+    /// Node ports are accepted on just these addresses.
+    #[track_caller]
+    #[must_use]
+    pub fn node_ports_at(mut self, addresses: &[&str]) -> ConfigBuilder {
+        let addresses = addresses.iter().map(|address| parse(address, "an address"));
+        let (ipv4, ipv6) = addresses.partition(|address: &IpAddr| address.is_ipv4());
+        self.0.node_ports = NodePortAddresses {
+            ipv4: Some(ipv4),
+            ipv6: Some(ipv6),
+        };
+        self
+    }
+
     /// Local traffic is what comes from these ranges.
     #[track_caller]
     #[must_use]

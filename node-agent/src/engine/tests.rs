@@ -297,6 +297,34 @@ fn the_list_of_rejections_is_made_anew_only_when_it_is_another() {
     assert_eq!(texts, ["cart", "till"].map(refused));
 }
 
+/// The link of each pod has a link-local address of its own.
+#[test]
+fn a_link_local_address_that_takes_no_node_ports_causes_no_round() {
+    let addresses = |texts: &[&str]| {
+        let parse = |text: &&str| text.parse().expect("an address");
+        Delivery::Addresses(texts.iter().map(parse).collect())
+    };
+    for (ranges, compiles) in [
+        ("[primary]", false),
+        ("['::/0']", false),
+        ("['fe80::/10']", true),
+    ] {
+        let mut story = Story::new(Silence::IsAnAnswer).listed();
+        let spec = format!("nodePorts: {{addresses: {ranges}}}");
+        story.apply(Delivery::Configuration(Some(assignment(&spec))));
+        assert!(story.compile().is_some(), "all is new");
+        story.apply(addresses(&["192.168.0.1", "fe80::5"]));
+        assert_eq!(story.compile().is_some(), compiles, "{ranges}");
+    }
+    // What was left out is known when a profile asks for it.
+    let mut story = Story::new(Silence::IsAnAnswer).listed();
+    story.apply(addresses(&["192.168.0.1", "fe80::5"]));
+    let spec = "nodePorts: {addresses: ['fe80::/10']}";
+    story.apply(Delivery::Configuration(Some(assignment(spec))));
+    let dataplane = story.compile().expect("all is new");
+    assert!(dataplane.has_node_ports_at("fe80::5".parse().expect("an address")));
+}
+
 #[test]
 fn a_new_address_of_the_node_takes_node_ports_without_a_restart() {
     let mut story = Story::new(Silence::IsAnAnswer).listed();

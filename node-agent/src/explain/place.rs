@@ -49,15 +49,9 @@ fn is_at(question: &Question, key: &FrontendKey, dataplane: &Dataplane) -> bool 
         port: *port,
         protocol: *protocol,
     };
-    key.family() == Family::of(*address) && is_of_node(*address, dataplane) && on_node.is_about(key)
-}
-
-/// Whether the node has this address and takes node ports at it.
-fn is_of_node(address: IpAddr, dataplane: &Dataplane) -> bool {
-    match dataplane.config().node_ports.of(Family::of(address)) {
-        Some(listed) => listed.contains(&address),
-        None => dataplane.node().local_addresses.contains(&address) && !address.is_loopback(),
-    }
+    key.family() == Family::of(*address)
+        && dataplane.has_node_ports_at(*address)
+        && on_node.is_about(key)
 }
 
 /// The Services that have the address as an endpoint, in whatever condition.
@@ -163,7 +157,7 @@ fn remark_on_own(address: IpAddr, port: Option<Port>, dataplane: &Dataplane) -> 
              userspace"
         ));
     }
-    if is_of_node(address, dataplane) {
+    if dataplane.has_node_ports_at(address) {
         return Some(match port {
             Some(port) => format!(
                 "{place} is at this node, which takes node ports there, and no Service has node \

@@ -121,6 +121,33 @@ fn listeners_follow_services_ports_and_addresses() {
 }
 
 #[test]
+fn nothing_is_listened_on_at_ipv6_link_local_addresses() {
+    let mut wanted = Wanted::default();
+    let web = mk_service("shop/web")
+        .cluster_ip("fd00:10:96::10")
+        .load_balancer_ip("2001:db8:2::1")
+        .port("http", 80)
+        .external_local()
+        .health_check_node_port(32000)
+        .build();
+    let node_ports = NodePortAddresses {
+        ipv4: None,
+        ipv6: Some(
+            ["fe80::1", "fd00:192:168::1"]
+                .map(|text| text.parse().expect("an address"))
+                .into(),
+        ),
+    };
+    let dataplane = dataplane(node_ports, &[(web, here(0))]);
+    wanted.follow(Family::Ipv6, Some(&dataplane));
+    let expected = [
+        "[2001:db8:2::1]:32000 shop/web 0",
+        "[fd00:192:168::1]:32000 shop/web 0",
+    ];
+    assert_eq!(listeners(&wanted), expected);
+}
+
+#[test]
 fn of_two_services_with_one_port_the_first_by_name_is_heard_and_the_other_named() {
     let mut wanted = Wanted::default();
     let other = Service {

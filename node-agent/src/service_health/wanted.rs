@@ -5,6 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use dataplane::{
     Dataplane, Family, FrontendKey, FrontendKind, HealthCheck, ServiceKey, ServiceRules,
+    is_ipv6_link_local,
 };
 
 /// What is wanted, by what the kernel of each family carries out.
@@ -98,7 +99,8 @@ impl OfFamily {
         changed
     }
 
-    /// Where one Service is asked after: wherever node ports are open.
+    /// Where one Service is asked after: wherever node ports are open, but for IPv6 link-local
+    /// addresses, which a socket has by interface only.
     fn addresses(&self, family: Family, check: &Check) -> Vec<IpAddr> {
         match self.dataplane.config().node_ports.of(family) {
             None => vec![match family {
@@ -108,6 +110,7 @@ impl OfFamily {
             Some(addresses) => {
                 let balancers = check.balancers.iter();
                 let mut all: Vec<IpAddr> = addresses.iter().chain(balancers).copied().collect();
+                all.retain(|address| !is_ipv6_link_local(*address));
                 all.sort();
                 all.dedup();
                 all

@@ -23,24 +23,19 @@ const SELDOM: Duration = Duration::from_secs(300);
 /// late.
 const OFTEN: Duration = Duration::from_secs(2);
 
-/// Every address of every interface of this network namespace, of both families: loopback ones and
-/// those of interfaces that are down too, but no link-local ones. Each pod's link has one of those,
-/// so that they come and go with every pod, and nobody is told to connect to one.
+/// Every address of every interface of this network namespace, of both families: loopback and
+/// link-local ones and those of interfaces that are down too.
 ///
 /// # Errors
 ///
 /// The kernel's, when it does not list them.
 pub(crate) fn observe() -> io::Result<BTreeSet<IpAddr>> {
-    let link_local = |address: &IpAddr| match address {
-        IpAddr::V4(address) => address.is_link_local(),
-        IpAddr::V6(address) => address.is_unicast_link_local(),
-    };
     let addresses = getifaddrs()?.filter_map(|interface| {
         let address = interface.address?;
         let ipv4 = address.as_sockaddr_in().map(|v4| IpAddr::V4(v4.ip()));
         ipv4.or_else(|| address.as_sockaddr_in6().map(|v6| IpAddr::V6(v6.ip())))
     });
-    Ok(addresses.filter(|address| !link_local(address)).collect())
+    Ok(addresses.collect())
 }
 
 /// Delivers this node's addresses at once, and again as soon as they are others, until `stop`.

@@ -133,7 +133,7 @@ impl Cluster {
 
     fn compile_all(&mut self) {
         self.catalog.take_dirty();
-        let mut node = mk_node(1);
+        let mut node = mk_node(1).local_address(&address_plan::link_local_address().to_string());
         for family in Family::ALL {
             node = node.local_address(&address_plan::shared_cluster_ip(family).to_string());
         }

@@ -58,6 +58,12 @@ impl<B: Backend + Send> RealKernel<B> {
                 .node(1)?
                 .configure(&format!("address add {address} dev lo scope host"))?;
         }
+        let link_local = addresses::link_local_address();
+        let here = format!("address add {link_local}/32 dev lo scope host");
+        topology.node(1)?.configure(&here)?;
+        let via = addresses::node_address(1, Family::of(link_local));
+        let route = format!("route add {link_local} via {via} dev node1 onlink");
+        topology.world().configure(&route)?;
         let mut by_address: BTreeMap<IpAddr, Vec<SocketAddr>> = BTreeMap::new();
         for endpoint in &endpoints {
             by_address.entry(endpoint.ip()).or_default().push(*endpoint);
@@ -365,7 +371,12 @@ fn home_of(topology: &Topology, address: IpAddr) -> Result<&Namespace> {
         return topology.pod(node, pod);
     }
     let family = Family::of(address);
-    if address == addresses::shared_cluster_ip(family) {
+    if [
+        addresses::shared_cluster_ip(family),
+        addresses::link_local_address(),
+    ]
+    .contains(&address)
+    {
         return topology.node(1);
     }
     let node = (1..=9).find(|node| {

@@ -13,6 +13,8 @@ pub enum Setting {
     MasqueradeAll,
     /// `node-ports-anywhere`: node ports on every address that is not loopback.
     NodePortsAnywhere,
+    /// `node-ports-link-local`: node ports on the node's link-local address alone.
+    NodePortsLinkLocal,
     /// `no-local-detection`: no traffic counts as coming from this node's pods.
     NoLocalDetection,
     /// `detect-interface`: local is what comes in on the interface `veth9`, as if it were a bridge.
@@ -34,6 +36,9 @@ impl Setting {
         match self {
             Setting::MasqueradeAll => config.masquerade_all(),
             Setting::NodePortsAnywhere => config.node_ports_anywhere(),
+            Setting::NodePortsLinkLocal => {
+                config.node_ports_at(&[&address_plan::link_local_address().to_string()])
+            }
             Setting::NoLocalDetection => config.detect_nothing(),
             Setting::DetectInterface => config.detect_by_bridge("veth9"),
             Setting::DetectPrefix => config.detect_by_prefix(address_plan::POD_INTERFACE_PREFIX),
@@ -55,6 +60,7 @@ impl FromStr for Setting {
         Ok(match word {
             "masquerade-all" => Setting::MasqueradeAll,
             "node-ports-anywhere" => Setting::NodePortsAnywhere,
+            "node-ports-link-local" => Setting::NodePortsLinkLocal,
             "no-local-detection" => Setting::NoLocalDetection,
             "detect-interface" => Setting::DetectInterface,
             "detect-prefix" => Setting::DetectPrefix,
@@ -64,7 +70,7 @@ impl FromStr for Setting {
             "round-robin" => Setting::RoundRobin,
             _ => {
                 return Err(format!(
-                    "{word:?} is not a setting: masquerade-all, node-ports-anywhere, \
+                    "{word:?} is not a setting: masquerade-all, node-ports-anywhere, node-ports-link-local, \
                      no-local-detection, detect-interface, detect-prefix, detect-cluster-cidr, service-cidrs-unknown, external-ips-ignored or round-robin"
                 ));
             }

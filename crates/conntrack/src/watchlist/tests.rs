@@ -306,6 +306,37 @@ fn node_ports_that_open_and_close_with_addresses_are_looked_at() {
     );
 }
 
+/// The node does not list its IPv6 link-local addresses where node ports are open on all of them.
+#[test]
+fn flows_to_node_ports_at_link_local_addresses_are_looked_at() {
+    let service = || {
+        let service = mk_service("kube-system/dns").cluster_ip("fd00:10:96::53");
+        service.udp("dns", 53).node_port(30053).build()
+    };
+    let anywhere = mk_config().node_ports_anywhere().build();
+    let with = |at: &[&str]| plane(&anywhere, &[(service(), endpoints(at, &[]))]);
+    let (none, first, second) = (
+        plane(&anywhere, &[]),
+        with(&["[fd00:10:0:1::5]:5353"]),
+        with(&["[fd00:10:0:1::6]:5353"]),
+    );
+    let between = |before: &Dataplane, after: &Dataplane| {
+        let mut doubts = Doubts::none(Family::Ipv6);
+        doubts.add_step(before, after);
+        Watchlist::compile(&doubts, after)
+    };
+    let redirected =
+        "udp [2001:db8:113::2]:4000 -> [fe80::1]:30053 = [fd00:10:0:1::5]:5353 redirected answered";
+    assert_stale(&between(&first, &second), &[redirected], &[]);
+    assert_stale(&between(&first, &none), &[redirected], &[]);
+    let primary = plane(
+        &mk_config().build(),
+        &[(service(), endpoints(&["[fd00:10:0:1::5]:5353"], &[]))],
+    );
+    assert_stale(&between(&first, &primary), &[redirected], &[]);
+    assert_stale(&between(&second, &first), &[], &[redirected]);
+}
+
 /// Failure story T39, kubernetes#125467, in disguise: a Service came and went before anybody has
 /// looked.
 #[test]

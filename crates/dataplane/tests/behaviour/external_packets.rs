@@ -98,6 +98,46 @@ fn node_ports_are_accepted_on_the_configured_addresses_and_never_on_loopback() {
     );
 }
 
+/// The kernel is asked whether an address is local; of IPv6 link-local ones the node lists only what
+/// ranges choose.
+#[test]
+fn node_ports_on_every_address_are_on_link_local_ones_too() {
+    let node = mk_node(1).local_address("169.254.20.1").build();
+    let service = || {
+        mk_service("shop/web")
+            .cluster_ip("10.96.0.10")
+            .cluster_ip("fd00:10:96::10")
+            .port("http", 80)
+            .node_port(30080)
+    };
+    let endpoints = || {
+        mk_endpoints()
+            .tcp("http")
+            .ready("10.0.2.7:8080", "node-2")
+            .ready("[fd00:10:0:2::7]:8080", "node-2")
+            .build()
+    };
+    let anywhere = mk_config().node_ports_anywhere().build();
+    assert_packets(
+        &on(&node, service(), endpoints(), &anywhere),
+        "outside 203.0.113.2 -> 169.254.20.1:30080/tcp = 10.0.2.7:8080 masqueraded
+         outside 203.0.113.2 -> 169.254.20.2:30080/tcp = untouched
+         outside 2001:db8:113::2 -> [fe80::1]:30080/tcp = [fd00:10:0:2::7]:8080 masqueraded
+         outside 2001:db8:113::2 -> [fe80::1]:30081/tcp = untouched
+         outside 2001:db8:113::2 -> [fd00:192:168::2]:30080/tcp = untouched",
+    );
+    let chosen = mk_config()
+        .node_ports_at(&["169.254.20.1", "fe80::1"])
+        .build();
+    assert_packets(
+        &on(&node, service(), endpoints(), &chosen),
+        "outside 203.0.113.2 -> 169.254.20.1:30080/tcp = 10.0.2.7:8080 masqueraded
+         outside 203.0.113.2 -> 192.168.0.1:30080/tcp = untouched
+         outside 2001:db8:113::2 -> [fe80::1]:30080/tcp = [fd00:10:0:2::7]:8080 masqueraded
+         outside 2001:db8:113::2 -> [fe80::2]:30080/tcp = untouched",
+    );
+}
+
 #[test]
 fn source_ranges_close_load_balancer_ips_and_nothing_else() {
     let service = || exposed_web().source_range("203.0.113.0/25");

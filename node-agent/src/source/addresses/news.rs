@@ -14,7 +14,7 @@ use tokio::time::sleep;
 /// `RTMGRP_IPV4_IFADDR` and `RTMGRP_IPV6_IFADDR` (include/uapi/linux/rtnetlink.h).
 const GROUPS: u32 = 0x10 | 0x100;
 /// For how long what belongs together is gathered: an interface comes with several addresses, and a
-/// pod's link with a link-local one that nobody asked for.
+/// pod's link with a link-local one of its own.
 const GATHERED: Duration = Duration::from_millis(50);
 
 /// Hears of every address that comes or goes in the network namespace in which it was opened.

@@ -78,7 +78,7 @@ fn what_is_wrong_is_said_with_its_line() {
         ),
         (
             "configure masquerade-some\n",
-            "line 1: \"masquerade-some\" is not a setting: masquerade-all, node-ports-anywhere, \
+            "line 1: \"masquerade-some\" is not a setting: masquerade-all, node-ports-anywhere, node-ports-link-local, \
              no-local-detection, detect-interface, detect-prefix, detect-cluster-cidr, service-cidrs-unknown, external-ips-ignored or round-robin",
         ),
         (
