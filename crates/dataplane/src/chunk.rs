@@ -231,7 +231,7 @@ impl<'a> Way<'a> {
             .chain(frontends(before, false))
             .cloned()
             .collect();
-        mixed.sort_unstable_by(|(a, _), (b, _)| a.cmp(b));
+        mixed.sort_unstable_by_key(|(key, _)| *key);
         let cluster_ips = self.cluster_ips(before, after);
         if mixed == after.map_or(&[][..], |rules| &rules.frontends)
             && cluster_ips == after.map_or(&[][..], |rules| &rules.cluster_ips)
