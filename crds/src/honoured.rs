@@ -1,14 +1,19 @@
-//! What the API accepts and no code carries out yet, so that a node can say so instead of keeping silent.
+//! What the API accepts and no code carries out, so that a node can say so instead of keeping silent.
 
 use serde_json::Value;
 
 use crate::{
+    address::NodePortAddress,
     condition::reason::{FIELD_NOT_HONOURED, MODE_NOT_HONOURED, Reason},
     effective::EffectiveConfig,
-    profile::{ProxyProfileSpec, forwarding::Scheduler, mechanism::Mode},
+    profile::{
+        ProxyProfileSpec,
+        forwarding::{LocalhostNodePorts, Scheduler},
+        mechanism::Mode,
+    },
 };
 
-/// Something a profile asks for that no code carries out yet.
+/// Something a profile asks for that no code carries out.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NotHonoured {
     /// The path of the field below spec, such as `ipvs.strictARP`.
@@ -75,6 +80,18 @@ pub fn not_honoured(config: &EffectiveConfig, written: &[String]) -> Vec<NotHono
                 Scheduler::Random
             ),
         });
+    let loopback = (config.localhost_node_ports == LocalhostNodePorts::None)
+        .then(|| loopback_blocks(&config.node_port_addresses))
+        .filter(|blocks| !blocks.is_empty())
+        .map(|blocks| NotHonoured {
+            field: "nodePorts.addresses".to_owned(),
+            reason: FIELD_NOT_HONOURED,
+            message: format!(
+                "{} opens no node port: the kernel refuses what comes back to a loopback address. \
+                 nodePorts.localhost: userspace opens them there",
+                blocks.join(", ")
+            ),
+        });
     let fields = written
         .iter()
         .filter(|field| is_unread(field))
@@ -83,7 +100,23 @@ pub fn not_honoured(config: &EffectiveConfig, written: &[String]) -> Vec<NotHono
             reason: FIELD_NOT_HONOURED,
             message: "it has no effect yet".to_owned(),
         });
-    mode.into_iter().chain(scheduler).chain(fields).collect()
+    let of_values = mode.into_iter().chain(scheduler).chain(loopback);
+    of_values.chain(fields).collect()
+}
+
+/// The blocks that hold nothing but loopback addresses.
+fn loopback_blocks(addresses: &[NodePortAddress]) -> Vec<String> {
+    let blocks = addresses.iter().filter_map(|entry| match entry {
+        NodePortAddress::Within(cidr) => Some(cidr),
+        NodePortAddress::Primary => None,
+    });
+    blocks
+        .filter(|cidr| {
+            let net = cidr.net();
+            net.network().is_loopback() && net.broadcast().is_loopback()
+        })
+        .map(ToString::to_string)
+        .collect()
 }
 
 fn is_unread(field: &str) -> bool {
@@ -157,6 +190,35 @@ mod tests {
             ]
         );
         assert_eq!(fields(&spec), ["FieldNotHonoured/ipvs.strictARP"]);
+    }
+
+    #[test]
+    fn a_loopback_block_that_opens_nothing_is_named() {
+        let named = |json: Value| {
+            let spec = spec(json);
+            let mut all = not_honoured(&EffectiveConfig::of(&spec), &written_fields(&spec));
+            all.pop()
+                .map(|entry| format!("{}: {}", entry.field, entry.message))
+        };
+        let list = serde_json::json!(["10.0.0.0/8", "127.0.0.0/8", "::1/128"]);
+        let message = "nodePorts.addresses: 127.0.0.0/8, ::1/128 opens no node port: the kernel refuses what comes \
+                       back to a loopback address. nodePorts.localhost: userspace opens them there";
+        for profile in [
+            serde_json::json!({"nodePorts": {"addresses": list}}),
+            serde_json::json!({
+                "mode": "iptables", "iptables": {"localhostNodePorts": false}, "nodePorts": {"addresses": list},
+            }),
+        ] {
+            assert_eq!(named(profile).as_deref(), Some(message));
+        }
+        for profile in [
+            serde_json::json!({"nodePorts": {"addresses": list, "localhost": "userspace"}}),
+            serde_json::json!({"mode": "iptables", "nodePorts": {"addresses": list}}),
+            serde_json::json!({"nodePorts": {"addresses": ["0.0.0.0/0", "::/0"]}}),
+            serde_json::json!({"nodePorts": {"addresses": ["126.0.0.0/7"]}}),
+        ] {
+            assert_eq!(named(profile), None);
+        }
     }
 
     #[test]
