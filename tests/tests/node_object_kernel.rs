@@ -30,7 +30,7 @@ const INTERVAL: Duration = Duration::from_millis(10);
 fn main() -> Result<()> {
     enter_private_namespaces()?;
     let trials = ["nftables", "iptables"].map(|mode| {
-        let name = format!("t81_connections_survive_a_node_object_that_comes_back_bare_{mode}");
+        let name = format!("t88_connections_survive_a_node_object_that_comes_back_bare_{mode}");
         trial(&name, move || comes_back_bare(mode))
     });
     let mut arguments = Arguments::from_args();

@@ -293,7 +293,7 @@ fn compiled(objects: &[Value]) -> (ServiceRules, Vec<String>) {
 /// An API server bounds no list of a Service; that many entries fit into the largest object there is.
 /// Read in quadratic time each of these takes minutes.
 #[test]
-fn t84_the_largest_objects_are_read_promptly_and_what_is_too_much_is_named() {
+fn t91_the_largest_objects_are_read_promptly_and_what_is_too_much_is_named() {
     let http = many(1, |_| json!({"name": "p0", "port": 80}));
     let ports = many(20_000, |n| json!({"name": format!("p{n}"), "port": n + 1}));
     let twins = many(20_000, |n| json!({"name": format!("p{n}"), "port": 80}));
@@ -373,7 +373,7 @@ fn t84_the_largest_objects_are_read_promptly_and_what_is_too_much_is_named() {
 
 /// What is not read of a list that closes lets nobody in.
 #[test]
-fn t84_source_ranges_that_are_too_many_never_open_a_service() {
+fn t91_source_ranges_that_are_too_many_never_open_a_service() {
     let http = many(1, |_| json!({"name": "p0", "port": 80}));
     let range = |n: u32| json!(format!("10.{}.{}.0/25", n >> 8, n & 255));
     let ports = many(20, |n| json!({"name": format!("p{n}"), "port": n + 1}));
@@ -409,7 +409,7 @@ fn t84_source_ranges_that_are_too_many_never_open_a_service() {
 
 /// Whatever of a Service does not fit, which slices count does not depend on the order they came in.
 #[test]
-fn t84_too_many_slices_of_a_service_are_counted_by_name_and_named() {
+fn t91_too_many_slices_of_a_service_are_counted_by_name_and_named() {
     let http = many(1, |_| json!({"name": "p0", "port": 80}));
     let [service, first] = pair(&json!({"ports": http}), &http, 0);
     let slice = |n: u32| {

@@ -55,7 +55,7 @@ pub(crate) fn restarted(variant: Variant) -> Result<()> {
     clients.finish_unharmed()
 }
 
-/// Failure story T76: while another process changes an unrelated table all the time, every look at
+/// Failure story T86: while another process changes an unrelated table all the time, every look at
 /// nf_tables is interrupted. An agent that started then wrote everything to legacy tables, and left
 /// what it had where it was; a later one waited for the others to rest.
 pub(crate) fn restarted_among_the_restless() -> Result<()> {

@@ -1,4 +1,4 @@
-//! A table that another version has left, which serves until its successor does. Failure story T77.
+//! A table that another version has left, which serves until its successor does. Failure story T87.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};

@@ -24,15 +24,15 @@ fn main() -> Result<()> {
     enter_private_namespaces()?;
     let tests: [(&str, Test); 5] = [
         (
-            "t76_a_start_beside_a_process_that_commits_all_the_time_comes_to_its_end",
+            "t86_a_start_beside_a_process_that_commits_all_the_time_comes_to_its_end",
             start_beside_the_restless,
         ),
         (
-            "t77_a_table_of_another_form_is_replaced_and_no_connection_notices",
+            "t87_a_table_of_another_form_is_replaced_and_no_connection_notices",
             another_form::replaced,
         ),
         (
-            "t77_agents_that_are_killed_after_each_transaction_replace_it_all_the_same",
+            "t87_agents_that_are_killed_after_each_transaction_replace_it_all_the_same",
             another_form::replaced_by_many_that_are_killed,
         ),
         (

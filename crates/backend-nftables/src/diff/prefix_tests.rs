@@ -165,10 +165,10 @@ proptest! {
     // Each is hundreds of changes.
     #![proptest_config(ProptestConfig::with_cases(16))]
 
-    /// Failure story T77: an agent that finds the table of another version has it serve until its own
+    /// Failure story T87: an agent that finds the table of another version has it serve until its own
     /// is whole, also where it is killed after each single transaction.
     #[test]
-    fn t77_a_table_of_another_form_serves_until_its_successor_does(
+    fn t87_a_table_of_another_form_serves_until_its_successor_does(
         (cluster, packets) in questions(), left_out in any::<Index>(),
     ) {
         let after = cluster.compile();

@@ -83,7 +83,7 @@ fn two_ports_with_one_number_leave_the_first_served() {
 
 /// Without them the address would be open to everyone.
 #[test]
-fn t84_no_frontend_is_served_without_its_source_ranges_for_want_of_room() {
+fn t91_no_frontend_is_served_without_its_source_ranges_for_want_of_room() {
     let mut service = mk_service("shop/web")
         .cluster_ip("10.96.0.10")
         .external_ip("192.0.2.1")
@@ -113,7 +113,7 @@ fn t84_no_frontend_is_served_without_its_source_ranges_for_want_of_room() {
 }
 
 #[test]
-fn t84_endpoints_that_were_left_out_are_named() {
+fn t91_endpoints_that_were_left_out_are_named() {
     let service = mk_service("shop/web")
         .cluster_ip("10.96.0.10")
         .port("first", 80)

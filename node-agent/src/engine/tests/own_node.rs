@@ -104,7 +104,7 @@ const LOST: [&str; 4] = [
 ];
 
 #[test]
-fn t81_a_node_object_that_comes_back_bare_closes_nothing_and_is_named() {
+fn t88_a_node_object_that_comes_back_bare_closes_nothing_and_is_named() {
     let mut story = primary();
     assert_eq!(seen(&mut story), expect(&BOTH, &PODS, &[]));
     let gone = |story: &mut Story| {
@@ -126,7 +126,7 @@ fn t81_a_node_object_that_comes_back_bare_closes_nothing_and_is_named() {
 }
 
 #[test]
-fn t81_an_address_that_does_not_parse_takes_the_place_of_none() {
+fn t88_an_address_that_does_not_parse_takes_the_place_of_none() {
     let mut story = primary();
     let damaged = [
         ("InternalIP", "192.168.0.1.5"),
@@ -138,7 +138,7 @@ fn t81_an_address_that_does_not_parse_takes_the_place_of_none() {
 }
 
 #[test]
-fn t81_an_address_that_left_the_node_is_not_kept() {
+fn t88_an_address_that_left_the_node_is_not_kept() {
     let mut story = primary();
     says(&mut story, node(&[], &PODS));
     interfaces(&mut story, &["192.168.0.2", "fd00:192:168::1"]);
@@ -151,7 +151,7 @@ fn t81_an_address_that_left_the_node_is_not_kept() {
 }
 
 #[test]
-fn t81_what_the_object_says_now_counts_before_what_it_said() {
+fn t88_what_the_object_says_now_counts_before_what_it_said() {
     let mut story = primary();
     says(&mut story, node(&[], &[]));
     let renumbered = [("InternalIP", "192.168.0.2")];

@@ -96,7 +96,7 @@ fn whole() -> Value {
 
 /// A cloud provider gives a Node that was created again its addresses some time later.
 #[test]
-fn t81_a_node_that_comes_back_bare_keeps_what_it_last_had_and_says_so() {
+fn t88_a_node_that_comes_back_bare_keeps_what_it_last_had_and_says_so() {
     let before = clean(whole());
     for (bare, instead) in [
         (json!({"metadata": {"name": "node-1"}}), 4),

@@ -22,7 +22,7 @@ fn said(directory: &TempDir) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn t82_a_fifo_among_manifests_is_named_until_it_goes_and_stops_nothing() {
+async fn t89_a_fifo_among_manifests_is_named_until_it_goes_and_stops_nothing() {
     let directory = directory();
     write(&directory, "a.yaml", &service("a", "80"));
     let fifo = directory.path().join("fifo.yaml");
@@ -61,7 +61,7 @@ async fn t82_a_fifo_among_manifests_is_named_until_it_goes_and_stops_nothing() {
 }
 
 #[test]
-fn t82_what_is_no_regular_file_is_named_and_not_opened() {
+fn t89_what_is_no_regular_file_is_named_and_not_opened() {
     let directory = directory();
     write(&directory, "a.yaml", &service("a", "80"));
     let path = |name: &str| directory.path().join(name);
@@ -84,7 +84,7 @@ fn t82_what_is_no_regular_file_is_named_and_not_opened() {
 }
 
 #[test]
-fn t82_a_directory_called_like_a_manifest_is_a_directory() {
+fn t89_a_directory_called_like_a_manifest_is_a_directory() {
     let directory = directory();
     write(&directory, "x.yaml/y.yaml/a.yaml", &service("a", "80"));
     assert_eq!(said(&directory), [""; 0]);
@@ -102,7 +102,7 @@ fn links_to_regular_files_are_read() {
 }
 
 #[test]
-fn t82_a_file_that_is_too_large_is_named_and_not_read() {
+fn t89_a_file_that_is_too_large_is_named_and_not_read() {
     let directory = directory();
     write(&directory, "a.yaml", &service("a", "80"));
     let large = fs::File::create(directory.path().join("large.yaml")).expect("a file");
@@ -113,7 +113,7 @@ fn t82_a_file_that_is_too_large_is_named_and_not_read() {
 
 /// Its size says nothing, and reading it would wait for the kernel's next message.
 #[test]
-fn t82_a_file_whose_end_never_comes_is_not_waited_for() {
+fn t89_a_file_whose_end_never_comes_is_not_waited_for() {
     let kernel_log = PathBuf::from("/proc/kmsg");
     let directory = directory();
     write(&directory, "a.yaml", &service("a", "80"));
