@@ -5,8 +5,8 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use crate::{
-    Claims, Dataplane, Difference, Family, Frontend, FrontendKey, Hairpin, Precedence, Protocol,
-    ServiceKey, ServicePortName, ServiceRules, Target,
+    Claims, Dataplane, Difference, Family, Frontend, FrontendKey, Hairpin, Protocol, ServiceKey,
+    ServicePortName, ServiceRules, Target,
 };
 
 /// How much of a change is programmed at once: the number of frontends that change and of their
@@ -30,7 +30,6 @@ type FrontendDifference<'a> = Difference<'a, FrontendKey, Claims<Arc<Frontend>>>
 
 /// One frontend that changes, with what decides when its turn comes.
 struct Piece<'a> {
-    precedence: Precedence,
     /// The size of the whole change of its Service.
     service_size: usize,
     port: &'a ServicePortName,
@@ -63,8 +62,9 @@ impl ChunkSize {
 impl Chunk {
     /// The first part of the change of one family from `programmed` to `desired`.
     ///
-    /// Services that come first by [`Precedence`] come first, then those that change least: a Service with
-    /// 100,000 addresses delays another one's only endpoint by one chunk. The frontends of a Service
+    /// Services that change least come first, whatever their [`Precedence`](crate::Precedence), which a
+    /// label can ask for: a Service with 100,000 addresses delays another one's only endpoint by one
+    /// chunk. The frontends of a Service
     /// port stay together unless they alone exceed `size`. A frontend that moves between two Services
     /// does so in one step. A cluster IP comes after the frontends at it and goes before them, so that
     /// no packet to it is rejected that is delivered before or after. Both dataplanes are of one
@@ -170,7 +170,6 @@ fn in_order(differences: Vec<FrontendDifference<'_>>) -> Vec<Piece<'_>> {
     let mut pieces: Vec<Piece<'_>> = owned
         .into_iter()
         .map(|(difference, frontend, size)| Piece {
-            precedence: frontend.precedence,
             service_size: sizes
                 .get(&frontend.service_port.service)
                 .copied()
@@ -181,9 +180,8 @@ fn in_order(differences: Vec<FrontendDifference<'_>>) -> Vec<Piece<'_>> {
         })
         .collect();
     pieces.sort_unstable_by(|a, b| {
-        let order = |piece: &Piece<'_>| (piece.precedence, piece.service_size);
-        order(a)
-            .cmp(&order(b))
+        a.service_size
+            .cmp(&b.service_size)
             .then_with(|| a.port.cmp(b.port))
             .then_with(|| a.difference.key.cmp(b.difference.key))
     });

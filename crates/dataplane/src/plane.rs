@@ -119,22 +119,8 @@ impl Dataplane {
         protocol: Protocol,
         port: Port,
     ) -> Option<&Arc<Frontend>> {
-        let by_address = FrontendKey::Address {
-            address,
-            protocol,
-            port,
-        };
-        let by_node_port = FrontendKey::NodePort {
-            family: Family::of(address),
-            protocol,
-            port,
-        };
-        let claims = self.frontends.get(&by_address).or_else(|| {
-            self.has_node_ports_at(address)
-                .then(|| self.frontends.get(&by_node_port))
-                .flatten()
-        })?;
-        let (_, frontend) = claims.winner();
+        let mut claims = self.claims_at(address, protocol, port);
+        let (_, frontend) = claims.next()?.winner();
         Some(frontend)
     }
 
@@ -147,6 +133,17 @@ impl Dataplane {
         protocol: Protocol,
         port: Port,
     ) -> impl Iterator<Item = &Arc<Frontend>> {
+        self.claims_at(address, protocol, port)
+            .flat_map(|claims| claims.equals().map(|(_, frontend)| frontend))
+    }
+
+    /// The claims on the address, then those on the node port that it hides.
+    fn claims_at(
+        &self,
+        address: IpAddr,
+        protocol: Protocol,
+        port: Port,
+    ) -> impl Iterator<Item = &Claims<Arc<Frontend>>> {
         let by_address = FrontendKey::Address {
             address,
             protocol,
@@ -157,10 +154,16 @@ impl Dataplane {
             protocol,
             port,
         };
-        let node_port = self.has_node_ports_at(address).then_some(by_node_port);
-        let keys = [Some(by_address), node_port].into_iter().flatten();
-        keys.filter_map(|key| self.frontends.get(&key))
-            .flat_map(|claims| claims.equals().map(|(_, frontend)| frontend))
+        let is_open = move || self.has_node_ports_at(address);
+        let claims = self.frontends.get(&by_address).into_iter();
+        claims.chain(
+            std::iter::once_with(move || {
+                is_open()
+                    .then(|| self.frontends.get(&by_node_port))
+                    .flatten()
+            })
+            .flatten(),
+        )
     }
 
     /// Whether node ports are open on `address`. Where all addresses of a family take them, an IPv6

@@ -88,6 +88,16 @@ fn t85_a_small_service_comes_before_a_large_one() {
     assert_eq!(way[0].frontends().len(), 20);
 }
 
+/// Any tenant may give a Service the label of DNS.
+#[test]
+fn t85_a_large_service_that_is_to_be_first_keeps_no_small_one_waiting() {
+    let (mut large, endpoints) = service("a/large", "10.96.0.10", 200, &["10.0.2.1"]);
+    large.precedence = dataplane::Precedence::First;
+    let small = service("z/small", "10.96.0.11", 1, &["10.0.2.3"]);
+    let after = dataplane(&[(large, endpoints), small]);
+    assert!(served(&way(&dataplane(&[]), &after, 60)[0]).contains("z/small"));
+}
+
 /// What comes while a large change is under way is in its next part.
 #[test]
 fn t85_a_change_that_comes_later_is_in_the_next_part() {

@@ -99,8 +99,7 @@ impl Course<'_> {
         let percent = time.as_secs_f64() / started.elapsed().as_secs_f64() * 100.0;
         self.push(figures, Measure::ChurnProcessor, Reading::number(percent));
 
-        let heard = |written: &Written| latency(ear, *written);
-        let mut times: Vec<Duration> = written.iter().filter_map(heard).collect();
+        let mut times = latencies(ear, &written);
         let unseen = written.len() - times.len();
         let unseen = Reading::count(u64::try_from(unseen)?).per(f64::from(count) / 100.0);
         self.push(figures, Measure::ChurnUnseen, unseen);
@@ -136,8 +135,7 @@ impl Course<'_> {
             ended.saturating_duration_since(began),
         );
         self.push(figures, Measure::LargeWritten, took);
-        let heard = |written: &Written| latency(ear, *written);
-        let mut times: Vec<Duration> = written.iter().filter_map(heard).collect();
+        let mut times = latencies(ear, &written);
         let measures = [
             (Measure::BesideLargeP50, 50),
             (Measure::BesideLargeP99, 99),
@@ -181,6 +179,12 @@ impl Course<'_> {
             .collect();
         figures.push_percentiles(self.contender, measures, &mut times);
     }
+}
+
+/// How long those took that were heard of.
+fn latencies(ear: &Ear, written: &[Written]) -> Vec<Duration> {
+    let heard = written.iter().filter_map(|written| latency(ear, *written));
+    heard.collect()
 }
 
 /// From the answer to the kernel's word. The API server tells who watches before it answers, so that
