@@ -1,8 +1,9 @@
 //! Writes a container image as an OCI archive, without a container daemon.
 
 use std::collections::BTreeMap;
-use std::error::Error;
+use std::env::consts;
 use std::fs;
+use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -10,10 +11,8 @@ use std::str::FromStr;
 
 use anyhow::{Context, Result, bail};
 use clap::Parser;
-use images::{
-    Architecture, File, Image, Layer, Layout, Process, Reference, Size, SourceDate, Tree, TreePath,
-    User, write_archive,
-};
+use images::{Architecture, File, Image, Reference, Tree, TreePath, User};
+use jiff::Timestamp;
 
 /// Writes a container image as an OCI archive, and prints its path, its size, the image's name and its
 /// digest. The same input gives the same bytes.
@@ -49,7 +48,7 @@ struct Arguments {
     #[arg(long = "label", value_name = "NAME=VALUE", value_parser = parse_pair)]
     labels: Vec<(String, String)>,
 
-    /// What the image runs on: amd64 or arm64. Without it, what this machine is.
+    /// What the image runs on. Without it, what this machine is.
     #[arg(long, value_name = "NAME")]
     architecture: Option<Architecture>,
 
@@ -58,13 +57,14 @@ struct Arguments {
         long,
         env = "SOURCE_DATE_EPOCH",
         value_name = "SECONDS",
-        default_value = "0"
+        default_value = "0",
+        value_parser = parse_date
     )]
-    created: SourceDate,
+    created: Timestamp,
 
     /// What its files may take together, such as 30MB. Nothing is written when it is more.
-    #[arg(long, value_name = "SIZE")]
-    max_size: Option<Size>,
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    max_size: Option<usize>,
 }
 
 /// `SOURCE=/PATH[:MODE]`.
@@ -96,32 +96,47 @@ fn write_image(arguments: Arguments) -> Result<String> {
     for file in &arguments.files {
         tree.insert(file.path.clone(), read_file(file)?)?;
     }
-    let architecture = arguments.architecture.or_else(Architecture::own);
+    let architecture = arguments.architecture.or_else(own_architecture);
     let image = Image {
         reference: arguments.reference,
         architecture: architecture.context("--architecture is needed on this machine")?,
         created: arguments.created,
-        process: Process {
-            entrypoint: arguments.entrypoint,
-            environment: unique("environment", arguments.environment)?,
-            user: arguments.user,
-        },
+        entrypoint: arguments.entrypoint,
+        environment: unique("environment", arguments.environment)?,
+        user: arguments.user,
         labels: unique("label", arguments.labels)?,
-        layer: Layer::render(&tree, arguments.created),
+        tree,
     };
-    if let Some(limit) = arguments.max_size {
-        image.check(limit)?;
+    let (name, size) = (&image.reference, image.tree.size());
+    if let Some(limit) = arguments.max_size.filter(|limit| size > *limit) {
+        let excess = size - limit;
+        bail!("{name} takes {size} bytes unpacked, {excess} more than it may");
     }
-    let layout = Layout::render(&image);
-    let archive = layout.archive();
-    write_archive(&arguments.output, &archive)?;
-    Ok(format!(
-        "{}  {}  {}  {}",
-        arguments.output.display(),
-        Size::of(&archive),
-        image.reference,
-        layout.manifest()
-    ))
+    let archive = image.archive();
+    let output = &arguments.output;
+    commit(output, &archive.bytes)
+        .with_context(|| format!("failed to write {}", output.display()))?;
+    let tenths = (archive.bytes.len() + 50_000) / 100_000;
+    let (whole, tenth) = (tenths / 10, tenths % 10);
+    let (output, digest) = (output.display(), archive.manifest);
+    Ok(format!("{output}  {whole}.{tenth} MB  {name}  {digest}"))
+}
+
+/// Writes an archive and makes the folder it is in. Under its name it is whole, or not there.
+fn commit(path: &Path, archive: &[u8]) -> io::Result<()> {
+    let partial = path.with_added_extension("partial");
+    path.parent().map_or(Ok(()), fs::create_dir_all)?;
+    let written = fs::write(&partial, archive).and_then(|()| fs::rename(&partial, path));
+    // Where it was never made there is nothing to remove; the first error is the one that is returned.
+    written.inspect_err(|_| drop(fs::remove_file(&partial)))
+}
+
+fn own_architecture() -> Option<Architecture> {
+    match consts::ARCH {
+        "x86_64" => Some(Architecture::Amd64),
+        "aarch64" => Some(Architecture::Arm64),
+        _ => None,
+    }
 }
 
 fn read_file(argument: &FileArgument) -> Result<File> {
@@ -146,6 +161,22 @@ fn unique(option: &str, pairs: Vec<(String, String)>) -> Result<BTreeMap<String,
     Ok(values)
 }
 
+fn parse_date(text: &str) -> Result<Timestamp, &'static str> {
+    let seconds = text.parse::<u32>().ok();
+    let date = seconds.and_then(|seconds| Timestamp::from_second(seconds.into()).ok());
+    date.ok_or("it has to be a number of seconds since 1970")
+}
+
+/// In bytes.
+fn parse_size(text: &str) -> Result<usize, &'static str> {
+    // Longer units first: each ends in `B`.
+    let mut units = [("MB", 1_000_000), ("kB", 1_000), ("B", 1)].into_iter();
+    let size = units
+        .find_map(|(unit, bytes)| Some((text.strip_suffix(unit)?, bytes)))
+        .and_then(|(number, bytes)| number.parse::<usize>().ok()?.checked_mul(bytes));
+    size.ok_or("it has to be a whole number with B, kB or MB behind it, such as 30MB")
+}
+
 fn parse_pair(text: &str) -> Result<(String, String), &'static str> {
     match text.split_once('=') {
         Some((name, value)) if !name.is_empty() => Ok((name.to_owned(), value.to_owned())),
@@ -156,7 +187,7 @@ fn parse_pair(text: &str) -> Result<(String, String), &'static str> {
 // === impl FileArgument ===
 
 impl FromStr for FileArgument {
-    type Err = Box<dyn Error + Send + Sync>;
+    type Err = &'static str;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         // The path begins with a slash; the source may have an equals sign in its name.

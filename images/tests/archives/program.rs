@@ -6,6 +6,7 @@ use std::path::Path;
 use std::process::{Command, Output};
 use std::time::{Duration, SystemTime};
 
+use images::{Reference, User};
 use tempfile::TempDir;
 
 use crate::opened::Opened;
@@ -107,21 +108,66 @@ fn what_is_too_large_is_not_written() {
 fn what_is_said_twice_is_refused() {
     let said = refused(&["--file=program=/program", "--file=settings=/program"]);
     assert_eq!(said, "write-image: there are two files /program\n");
+    for (one, other) in [("/program", "/program/a"), ("/program/a", "/program")] {
+        let files = [
+            format!("--file=program={one}"),
+            format!("--file=settings={other}"),
+        ];
+        let said = refused(&files.each_ref().map(String::as_str));
+        let expected = "write-image: /program is a file, and /program/a would be in it\n";
+        assert_eq!(said, expected);
+    }
     let said = refused(&["--file=program=/program", "--label=a=1", "--label=a=2"]);
     assert_eq!(said, "write-image: --label a is given twice\n");
 }
 
 #[test]
 fn an_argument_that_makes_no_sense_is_named() {
+    let long = format!("--file=program={}", "/a".repeat(51));
     for (argument, reason) in [
         ("--file=program", "an absolute path"),
+        ("--file=program=/", "has to be a name"),
+        ("--file=program=/a/", "has to be a name"),
+        ("--file=program=/a//b", "has to be a name"),
         ("--file=program=/a/../b", "has to be a name"),
+        (&long, "longer than 100"),
         ("--file=program=/a:rwx", "four octal digits"),
         ("--label=title", "an equals sign"),
         ("--created=yesterday", "seconds since 1970"),
+        ("--created=-1", "seconds since 1970"),
         ("--max-size=30", "such as 30MB"),
+        ("--max-size=MB", "such as 30MB"),
+        ("--max-size=1.5MB", "such as 30MB"),
+        ("--max-size=99999999999999999MB", "such as 30MB"),
+        ("--architecture=s390x", "amd64, arm64"),
     ] {
         let said = refused(&["--file=program=/program", argument]);
         assert!(said.contains(reason), "{argument}: {said}");
     }
+}
+
+#[test]
+fn what_is_no_user_in_numbers_and_no_full_name_is_refused_with_the_reason() {
+    for user in ["", "root", "0", "root:root", "-1:0"] {
+        let error = user.parse::<User>().expect_err("no user");
+        assert!(error.contains("such as 65532:65532"), "{error}");
+    }
+    for (name, reason) in [
+        ("agent", "no tag"),
+        ("agent:1", "no registry"),
+        ("signpost/agent:1", "begin with a registry"),
+        ("ghcr.io/Signpost/agent:1", "lower-case"),
+        ("ghcr.io//agent:1", "lower-case"),
+        ("ghcr.io/agent:", "its tag"),
+        ("ghcr.io/agent:a b", "its tag"),
+        ("localhost:5000/agent", "no registry"),
+    ] {
+        let error = name.parse::<Reference>().expect_err("no name");
+        assert!(error.contains(reason), "{name}: {error}");
+    }
+    let name: Reference = "localhost:5000/agent:dev".parse().expect("a name");
+    assert_eq!(
+        (name.tag(), name.to_string().as_str()),
+        ("dev", "localhost:5000/agent:dev")
+    );
 }
