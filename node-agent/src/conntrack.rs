@@ -61,7 +61,7 @@ pub(crate) fn start(
     // The worker waits for its feed, not for signals: it is told.
     let (closed, stop) = (feed.clone(), supervisor.stop());
     supervisor.spawn("connections' end", async move {
-        stop.stopped().await;
+        stop.cancelled().await;
         closed.close();
     });
     supervisor.spawn(

@@ -13,7 +13,7 @@ use backend::Disturbance;
 use backend_nftables::Overheard;
 use dataplane::{Family, Mechanism};
 use reconciler::{Command, Contest, Damage, FamilyStatus, Orders, Report};
-use runtime::Stop;
+use runtime::CancellationToken;
 use thiserror::Error;
 use tokio::runtime::Handle;
 use tokio::time::Instant;
@@ -53,12 +53,12 @@ pub(crate) fn watch(
     board: &Board,
     orders: &Orders,
     runtime: &Handle,
-    stop: &Stop,
+    stop: &CancellationToken,
 ) -> Result<(), WatchError> {
     // The commits of a start are the largest ones, and while somebody listens the kernel writes a
     // message for each element. Whatever came of the start, both families have had their turn.
     expect_report(board, runtime, stop, has_programmed);
-    pass_on(&mut disturbances, board, orders, || !stop.is_stopped())
+    pass_on(&mut disturbances, board, orders, || !stop.is_cancelled())
 }
 
 /// The same for iptables: for each listener that comes, from when iptables has first carried anything,
@@ -68,7 +68,7 @@ pub(crate) fn watch_iptables(
     board: &Board,
     orders: &Orders,
     runtime: &Handle,
-    stop: &Stop,
+    stop: &CancellationToken,
 ) -> Result<(), WatchError> {
     // Until whoever opens them has ended, and the process with it.
     while let Ok(listener) = listeners.recv() {
@@ -86,7 +86,7 @@ pub(crate) fn watch_iptables(
             !waits || is_carried() || !interest.lasts()
         });
         if interest.lasts() {
-            let goes_on = || interest.lasts() && !stop.is_stopped();
+            let goes_on = || interest.lasts() && !stop.is_cancelled();
             pass_on(&mut disturbances, board, orders, goes_on)?;
         }
     }
@@ -97,14 +97,14 @@ pub(crate) fn watch_iptables(
 fn expect_report(
     board: &Board,
     runtime: &Handle,
-    stop: &Stop,
+    stop: &CancellationToken,
     mut is_it: impl FnMut(&Report) -> bool,
 ) {
     let mut report = board.report();
     runtime.block_on(async {
         // Both arms are cancel safe: neither takes anything out of anywhere.
         tokio::select! {
-            () = stop.stopped() => {}
+            () = stop.cancelled() => {}
             _ = report.wait_for(|report| report.as_deref().is_some_and(&mut is_it)) => {}
         }
     });
@@ -165,13 +165,13 @@ impl Source for backend_iptables::Disturbances {
 }
 
 /// Announces what was repaired, and that repairs are held back, until told to stop.
-pub(crate) async fn announce(board: Arc<Board>, events: Events, stop: Stop) {
+pub(crate) async fn announce(board: Arc<Board>, events: Events, stop: CancellationToken) {
     let mut report = board.report();
     let mut told = Told::default();
     loop {
         // Both arms are cancel safe: what a report that is missed here counts, the next one does.
         tokio::select! {
-            () = stop.stopped() => return,
+            () = stop.cancelled() => return,
             changed = report.changed() => if changed.is_err() { return },
         }
         let report = report.borrow_and_update().clone();

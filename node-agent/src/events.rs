@@ -12,7 +12,7 @@ use kube::runtime::events::{Event, EventType, Recorder, Reporter};
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family as Labelled;
-use runtime::{Metrics, Stop, chain};
+use runtime::{CancellationToken, Metrics, chain};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tracing::{info, warn};
@@ -141,7 +141,7 @@ impl Announcements {
     }
 
     /// Publishes what is announced until `stop`, and what was announced before it.
-    pub(crate) async fn publish(mut self, node: String, journal: Journal, stop: Stop) {
+    pub(crate) async fn publish(mut self, node: String, journal: Journal, stop: CancellationToken) {
         let mut allowance = Allowance::full(Instant::now());
         let mut failing = false;
         loop {
@@ -149,14 +149,14 @@ impl Announcements {
             let announcement = tokio::select! {
                 biased;
                 announcement = self.next() => announcement,
-                () = stop.stopped() => {
+                () = stop.cancelled() => {
                     self.waiting.close();
                     self.next().await
                 }
             };
             let Some(announcement) = announcement else {
                 // Whoever could announce something is gone, which is not why this task should end.
-                return stop.stopped().await;
+                return stop.cancelled().await;
             };
             log(&announcement);
             let Journal::Cluster(recorder) = &journal else {

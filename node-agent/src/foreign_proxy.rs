@@ -18,7 +18,7 @@ use std::time::Duration;
 use crds::condition::reason::{self, Reason};
 use crds::condition::{self, Finding, Status};
 use dataplane::Family;
-use runtime::{Stop, chain};
+use runtime::{CancellationToken, chain};
 use tokio::sync::watch;
 use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep_until};
@@ -89,7 +89,7 @@ pub(crate) fn observe() -> Sight {
 
 /// Looks every now and then and after others have changed nf_tables, and announces when something new
 /// is there, until told to stop.
-pub(crate) async fn watch(board: Arc<Board>, events: Events, stop: Stop) {
+pub(crate) async fn watch(board: Arc<Board>, events: Events, stop: CancellationToken) {
     let mut before = Found::default();
     let mut others = board.others();
     loop {
@@ -118,7 +118,7 @@ pub(crate) async fn watch(board: Arc<Board>, events: Events, stop: Stop) {
         board.post_sight(sight);
         // Both arms are cancel safe.
         tokio::select! {
-            () = stop.stopped() => return,
+            () = stop.cancelled() => return,
             () = next_look(&mut others, looked, latest) => {}
         }
     }

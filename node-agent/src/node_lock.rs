@@ -19,7 +19,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use jiff::Timestamp;
-use runtime::{Stop, Supervisor, chain};
+use runtime::{CancellationToken, Supervisor, chain};
 use rustix::process::geteuid;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{UnixListener, UnixStream};
@@ -196,13 +196,13 @@ fn describe(introduction: &[u8], process: Option<i32>) -> Option<String> {
 
 /// Says `introduction` to each agent that comes to wait, and lets it wait, until told to stop. The lock is
 /// held for longer than that.
-async fn introduce(listener: UnixListener, introduction: String, stop: Stop) {
+async fn introduce(listener: UnixListener, introduction: String, stop: CancellationToken) {
     let line: Arc<str> = (introduction + "\n").into();
     let mut waiting = JoinSet::new();
     loop {
         // All arms are cancel safe.
         let accepted = tokio::select! {
-            () = stop.stopped() => return,
+            () = stop.cancelled() => return,
             Some(_) = waiting.join_next() => continue,
             accepted = listener.accept() => accepted,
         };

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use crds::EffectiveConfig;
-use runtime::{BindPolicy, Place, Stop, chain};
+use runtime::{BindPolicy, CancellationToken, Place, chain};
 use thiserror::Error;
 use tokio::sync::watch;
 use tracing::{debug, info, warn};
@@ -77,13 +77,13 @@ impl Places {
 }
 
 /// Carries out what the profile in force says about this process, until told to stop.
-pub(crate) async fn follow(board: Arc<Board>, places: Places, stop: Stop) {
+pub(crate) async fn follow(board: Arc<Board>, places: Places, stop: CancellationToken) {
     let (mut in_force, mut duty) = (board.in_force(), board.duty());
     let mut adjusted = None;
     loop {
         // All arms are cancel safe.
         tokio::select! {
-            () = stop.stopped() => return,
+            () = stop.cancelled() => return,
             changed = in_force.changed() => if changed.is_err() { return },
             changed = duty.changed() => if changed.is_err() { return },
         }

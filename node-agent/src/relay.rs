@@ -12,7 +12,7 @@ use crds::node_proxy::rejections::Rejection;
 use crds::profile::forwarding::LocalhostNodePorts;
 use dataplane::Family;
 use reconciler::Report;
-use runtime::{Metrics, Stop, chain};
+use runtime::{CancellationToken, Metrics, chain};
 
 use crate::board::Board;
 use crate::engine::InForce;
@@ -21,7 +21,7 @@ use crate::port_holder::{Holder, Wanted, is_taken, observe_holders};
 /// Listens on the node ports that the kernel is known to carry out, as long as the profile asks for
 /// it, until told to stop. Connections end with this; a profile that no longer asks for it leaves
 /// them to finish.
-pub(crate) async fn serve(board: Arc<Board>, counts: Arc<Counts>, stop: Stop) {
+pub(crate) async fn serve(board: Arc<Board>, counts: Arc<Counts>, stop: CancellationToken) {
     let (mut in_force, mut report) = (board.in_force(), board.report());
     let mut relays = None;
     let mut holders = Holders::default();
@@ -41,7 +41,7 @@ pub(crate) async fn serve(board: Arc<Board>, counts: Arc<Counts>, stop: Stop) {
         }
         // Cancel safe, all of them: what is missed here is seen at the next look.
         tokio::select! {
-            () = stop.stopped() => return,
+            () = stop.cancelled() => return,
             changed = in_force.changed() => if changed.is_err() { return },
             changed = report.changed() => if changed.is_err() { return },
             () = watch(&mut relays) => {}

@@ -9,7 +9,7 @@ use crds::{NodeProxy, NodeProxyStatus};
 use jiff::Timestamp;
 use kube::api::{Api, Patch, PatchParams};
 use reconciler::SLOW_ROUND;
-use runtime::{Check, Readiness, Stop, chain};
+use runtime::{CancellationToken, Check, Readiness, chain};
 use thiserror::Error;
 use tokio::time::{Instant as Deadline, sleep_until};
 use tracing::{debug, warn};
@@ -66,7 +66,12 @@ enum WriteError {
 /// Composes the status whenever something changes, until told to stop. The probes learn of it here.
 ///
 /// The first change after quiet is taken in at once; what comes within [`COMPOSED`] of it, together.
-pub(crate) async fn compose(board: Arc<Board>, readiness: Check, kernel: String, stop: Stop) {
+pub(crate) async fn compose(
+    board: Arc<Board>,
+    readiness: Check,
+    kernel: String,
+    stop: CancellationToken,
+) {
     let (mut view, mut report) = (board.view(), board.report());
     let mut not_relayed = board.not_relayed();
     let mut connections = board.conntrack();
@@ -80,7 +85,7 @@ pub(crate) async fn compose(board: Arc<Board>, readiness: Check, kernel: String,
     loop {
         // All arms are cancel safe: a change that is missed here is seen at the next look.
         tokio::select! {
-            () = stop.stopped() => return,
+            () = stop.cancelled() => return,
             changed = view.changed() => if changed.is_err() { return },
             changed = report.changed() => if changed.is_err() { return },
             changed = not_relayed.changed() => if changed.is_err() { return },
@@ -92,7 +97,7 @@ pub(crate) async fn compose(board: Arc<Board>, readiness: Check, kernel: String,
         }
         // Cancel safe: neither arm holds anything, and what changes meanwhile is seen after it.
         tokio::select! {
-            () = stop.stopped() => return,
+            () = stop.cancelled() => return,
             () = sleep_until(earliest) => {}
         }
         let view = view.borrow_and_update().clone();
@@ -140,7 +145,12 @@ fn readiness_of(status: &NodeProxyStatus) -> Readiness {
 }
 
 /// Writes the status to `destination` when it changes, and now and then when it does not.
-pub(crate) async fn report(destination: Destination, node: String, board: Arc<Board>, stop: Stop) {
+pub(crate) async fn report(
+    destination: Destination,
+    node: String,
+    board: Arc<Board>,
+    stop: CancellationToken,
+) {
     let mut status = board.status();
     let mut last = Last::Never;
     loop {
@@ -148,7 +158,7 @@ pub(crate) async fn report(destination: Destination, node: String, board: Arc<Bo
         let due = last.due(&current, &destination, Deadline::now());
         // Cancel safe: what is due is looked at anew whichever arm ends.
         tokio::select! {
-            () = stop.stopped() => return,
+            () = stop.cancelled() => return,
             changed = status.changed() => if changed.is_err() { return } else { continue },
             () = sleep_until(due) => {}
         }
@@ -404,7 +414,8 @@ mod tests {
             }
             statuses
         });
-        let (stopper, stop) = Stop::new();
+        let stop = CancellationToken::new();
+        let stopper = stop.clone();
         let readiness = Health::new().check("programmed");
         let composing = compose(Arc::clone(&board), readiness, String::new(), stop);
         let composing = tokio::spawn(composing);
@@ -420,7 +431,7 @@ mod tests {
         }
         let statuses = counting.await.expect("it ends with the last");
         assert!((10..=11).contains(&statuses), "{statuses} statuses");
-        stopper.stop();
+        stopper.cancel();
         composing.await.expect("it ends when it is told to");
     }
 }

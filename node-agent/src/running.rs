@@ -9,8 +9,8 @@ use anyhow::Context;
 use kube::api::Api;
 use reconciler::{Command, Orders, Periods, Permission, Settings, mailbox};
 use runtime::{
-    BuildInfo, ClientSource, Health, Metrics, RestClientMetrics, Stop, Supervisor, chain,
-    open_client,
+    BuildInfo, CancellationToken, ClientSource, Health, Metrics, RestClientMetrics, Supervisor,
+    chain, open_client,
 };
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
@@ -196,13 +196,13 @@ pub(crate) async fn start(
     // and ends with that.
     let stop = supervisor.stop();
     supervisor.spawn("drift's end", async move {
-        stop.stopped().await;
+        stop.cancelled().await;
         interruption.begin();
     });
     // The loop waits for commands, not for signals: it is told.
     let stop = supervisor.stop();
     supervisor.spawn("reconciler's end", async move {
-        stop.stopped().await;
+        stop.cancelled().await;
         orders.send(Command::Stop);
     });
 
@@ -255,7 +255,12 @@ struct Follower {
 // === impl Follower ===
 
 impl Follower {
-    async fn follow(mut self, mut inbox: mpsc::Receiver<Delivery>, patience: Duration, stop: Stop) {
+    async fn follow(
+        mut self,
+        mut inbox: mpsc::Receiver<Delivery>,
+        patience: Duration,
+        stop: CancellationToken,
+    ) {
         let deadline = tokio::time::sleep(patience);
         tokio::pin!(deadline);
         let mut patient = true;
@@ -266,7 +271,7 @@ impl Follower {
         loop {
             // Every arm is cancel safe: a delivery is taken out of the channel or it is not.
             tokio::select! {
-                () = stop.stopped() => return,
+                () = stop.cancelled() => return,
                 changed = duty.changed() => if changed.is_err() { return },
                 () = &mut deadline, if patient => {
                     patient = false;

@@ -22,7 +22,7 @@ use std::time::Duration;
 use ::relay::Transport;
 use dataplane::ServiceKey;
 use reconciler::Report;
-use runtime::{Stop, chain};
+use runtime::{CancellationToken, chain};
 use tokio::time::{Instant, sleep_until};
 
 use crate::board::Board;
@@ -38,7 +38,12 @@ const RETRY: Duration = Duration::from_secs(5);
 
 /// Listens wherever some Service asks for it, as far as the kernel is known to carry that Service
 /// out, until told to stop.
-pub(crate) async fn serve(board: Arc<Board>, proxy: ProxyHealth, events: Events, stop: Stop) {
+pub(crate) async fn serve(
+    board: Arc<Board>,
+    proxy: ProxyHealth,
+    events: Events,
+    stop: CancellationToken,
+) {
     let mut report = board.report();
     let judge = Judge::new(Arc::clone(&board), proxy);
     let mut server = ServiceHealth {
@@ -58,7 +63,7 @@ pub(crate) async fn serve(board: Arc<Board>, proxy: ProxyHealth, events: Events,
         }
         // All arms are cancel safe: what is missed here is seen at the next look.
         tokio::select! {
-            () = stop.stopped() => return,
+            () = stop.cancelled() => return,
             changed = report.changed() => if changed.is_err() { return },
             () = sleep_until(retry.unwrap_or(now)), if retry.is_some() => {}
         }

@@ -28,8 +28,8 @@ use std::{env, fs, process, process::ExitCode, time::Duration};
 use clap::Parser;
 use kube::Client;
 use runtime::{
-    BindPolicy, BuildInfo, Check, ClientSource, GRACE, Health, Metrics, RestClientMetrics, Stop,
-    Supervisor,
+    BindPolicy, BuildInfo, CancellationToken, Check, ClientSource, GRACE, Health, Metrics,
+    RestClientMetrics, Supervisor,
 };
 
 use crate::{
@@ -105,16 +105,16 @@ async fn lead(
     mut candidate: Candidate,
     fleet_loop: FleetLoop,
     api_server: Check,
-    stop: Stop,
+    stop: CancellationToken,
 ) -> Result<(), LeaseLost> {
     // Standing by is being ready: the answer that somebody else holds the lease is enough.
     tokio::select! {
-        () = stop.stopped() => return Ok(()),
+        () = stop.cancelled() => return Ok(()),
         () = candidate.acquire(|| api_server.ready()) => {}
     }
     fleet_loop.metrics.lead();
     tokio::select! {
-        () = stop.stopped() => {}
+        () = stop.cancelled() => {}
         lost = candidate.hold() => return Err(lost),
         () = fleet_loop.run(&client) => {}
     }

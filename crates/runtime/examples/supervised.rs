@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use anyhow::{Context, anyhow};
 use clap::{Parser, ValueEnum};
-use runtime::{LogOptions, Stop, Supervisor};
+use runtime::{CancellationToken, LogOptions, Supervisor};
 use tracing::info;
 
 #[derive(Parser)]
@@ -72,9 +72,9 @@ async fn set_up(behaviour: Behaviour, supervisor: Supervisor) {
     }
 }
 
-async fn wait(stop: Stop) {
+async fn wait(stop: CancellationToken) {
     info!("running");
-    stop.stopped().await;
+    stop.cancelled().await;
 }
 
 fn fall_over() {

@@ -23,11 +23,11 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{sleep, timeout};
+use tokio_util::sync::CancellationToken;
 use tower::ServiceExt;
 use tracing::{debug, info, warn};
 
 use crate::error_chain::chain;
-use crate::stop::Stop;
 
 /// What to do when an address cannot be had.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -86,7 +86,7 @@ pub async fn serve(
     address: SocketAddr,
     policy: BindPolicy,
     routes: Router,
-    stop: Stop,
+    stop: CancellationToken,
 ) -> Result<(), BindError> {
     let place = Place {
         address: Some(address),
@@ -103,26 +103,27 @@ pub async fn serve_at<F>(
     mut place: watch::Receiver<Place>,
     routes: Router,
     mut refused: impl FnMut(&BindError) -> F,
-    stop: Stop,
+    stop: CancellationToken,
 ) -> Result<(), BindError>
 where
     F: Future<Output = ()>,
 {
     let mut told = None;
-    while !stop.is_stopped() {
+    while !stop.is_cancelled() {
         let Place { address, policy } = *place.borrow_and_update();
+        let moved = moved(&mut place, address);
         let Some(address) = address else {
-            moved(&mut place, None, &stop).await;
+            stop.run_until_cancelled(moved).await;
             continue;
         };
         let source = match listen(address).await {
             Ok(listener) => {
                 told = None;
-                let (stopper, closed) = Stop::new();
-                let serving = serve_on(listener, routes.clone(), closed);
+                let closed = stop.child_token();
+                let serving = serve_on(listener, routes.clone(), closed.clone());
                 let leave = async {
-                    moved(&mut place, Some(address), &stop).await;
-                    stopper.stop();
+                    closed.run_until_cancelled(moved).await;
+                    closed.cancel();
                 };
                 tokio::join!(serving, leave);
                 continue;
@@ -140,11 +141,8 @@ where
                 warn!(error = %chain(&error), "unable to serve, trying again in 5 s")
             }
         }
-        // Both arms are cancel safe: where to listen is looked at anew.
-        tokio::select! {
-            () = sleep(BIND_RETRY) => {}
-            () = moved(&mut place, Some(address), &stop) => {}
-        }
+        // Cut off at any point nothing is lost: where to listen is looked at anew.
+        stop.run_until_cancelled(timeout(BIND_RETRY, moved)).await;
     }
     Ok(())
 }
@@ -158,22 +156,16 @@ impl BindError {
     }
 }
 
-/// Returns when it is no longer the place to be, or at `stop`. Cancel safe.
-async fn moved(place: &mut watch::Receiver<Place>, from: Option<SocketAddr>, stop: &Stop) {
-    let elsewhere = async {
-        // Nobody is left to say so: it stays.
-        if place.wait_for(|place| place.address != from).await.is_err() {
-            pending::<()>().await;
-        }
-    };
-    tokio::select! {
-        () = stop.stopped() => {}
-        () = elsewhere => {}
+/// Returns when it is no longer the place to be. Cancel safe.
+async fn moved(place: &mut watch::Receiver<Place>, from: Option<SocketAddr>) {
+    // Nobody is left to say so: it stays.
+    if place.wait_for(|place| place.address != from).await.is_err() {
+        pending::<()>().await;
     }
 }
 
 /// As [`serve`], on a socket that already listens.
-pub async fn serve_on(listener: TcpListener, routes: Router, stop: Stop) {
+pub async fn serve_on(listener: TcpListener, routes: Router, stop: CancellationToken) {
     if let Ok(address) = listener.local_addr() {
         info!(%address, "serving HTTP");
     }
@@ -183,7 +175,7 @@ pub async fn serve_on(listener: TcpListener, routes: Router, stop: Stop) {
     loop {
         // All arms are cancel safe.
         tokio::select! {
-            () = stop.stopped() => break,
+            () = stop.cancelled() => break,
             stream = accept(&listener) => {
                 make_room(&mut by_age);
                 by_age.push_back(connections.spawn(serve_connection(stream, routes.clone(), stop.clone())));
@@ -249,7 +241,7 @@ fn make_room(by_age: &mut VecDeque<AbortHandle>) {
     }
 }
 
-async fn serve_connection(stream: TcpStream, routes: Router, stop: Stop) {
+async fn serve_connection(stream: TcpStream, routes: Router, stop: CancellationToken) {
     let service = TowerToHyperService::new(
         routes.map_request(|request: http::Request<_>| request.map(Body::new)),
     );
@@ -262,7 +254,7 @@ async fn serve_connection(stream: TcpStream, routes: Router, stop: Stop) {
     let mut connection = std::pin::pin!(connection);
     let ended = tokio::select! {
         ended = connection.as_mut() => Some(ended),
-        () = stop.stopped() => None,
+        () = stop.cancelled() => None,
         () = sleep(CONNECTION_LIFETIME) => None,
     };
     let ended = match ended {

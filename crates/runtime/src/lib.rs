@@ -1,7 +1,7 @@
 //! The process around a program of ours: how it starts, how it is watched, how it ends.
 //!
 //! Both binaries ask it the same things: who owns the tasks and what happens when one ends
-//! ([`Supervisor`]), how long they may take to stop ([`Stop`]), where the log goes ([`LogOptions`]),
+//! ([`Supervisor`]), when they have to stop ([`CancellationToken`]), where the log goes ([`LogOptions`]),
 //! what a probe is told ([`Health`]), what a scrape is told ([`Metrics`]), who answers on a port
 //! ([`serve`]) and how to reach the API server ([`open_client`]).
 //!
@@ -25,7 +25,7 @@
 //!         let routes = metrics.router().merge(health.router());
 //!         let address = ([127, 0, 0, 1], 10249).into();
 //!         supervisor.spawn("http", runtime::serve(address, BindPolicy::Retry, routes, supervisor.stop()));
-//!         supervisor.spawn_thread("reconciler", |stop| while !stop.is_stopped() { /* ... */ });
+//!         supervisor.spawn_thread("reconciler", |stop| while !stop.is_cancelled() { /* ... */ });
 //!         Ok::<(), std::io::Error>(())
 //!     })
 //! }
@@ -39,7 +39,6 @@ mod logging;
 mod metrics;
 mod rest_client;
 mod signals;
-mod stop;
 mod supervisor;
 
 pub use client::{ClientError, ClientSource, open_client};
@@ -50,5 +49,5 @@ pub use logging::{LogFormat, LogOptions, LoggingError};
 pub use metrics::{BuildInfo, Metrics};
 pub use rest_client::{RestClientLayer, RestClientMetrics, RestClientService};
 pub use signals::{Signal, Signals, SignalsError};
-pub use stop::{Stop, Stopper};
 pub use supervisor::{End, GRACE, Supervisor, TaskEnd, TaskResult, run, supervise};
+pub use tokio_util::sync::CancellationToken;

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   main thread, a runtime of its own          worker threads, plain threads
-//!   signals ----> supervise ----- Stop ------> task, task, thread, ...
+//!   signals ----> supervise -- cancellation --> task, task, thread, ...
 //!      exit code <----'  ^------ how it ended -----'
 //! ```
 //!
@@ -10,25 +10,28 @@
 //! signal or the end of the grace period from being noticed.
 
 mod panic_log;
-mod task;
 
+use std::collections::HashMap;
+use std::error::Error;
+use std::ffi::CString;
 use std::fmt::Display;
 use std::future::Future;
 use std::process::ExitCode;
 use std::thread;
 use std::time::Duration;
 
+use rustix::thread::set_name;
 use tokio::runtime::{Builder, Handle};
 use tokio::sync::mpsc;
+use tokio::task::{AbortHandle, Id, JoinError, JoinSet};
+use tokio::task_local;
 use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
 use crate::error_chain::chain;
 use crate::logging::LogOptions;
 use crate::signals::{Signal, Signals};
-use crate::stop::{Stop, Stopper};
-use task::{Ended, Job, Tasks};
-pub use task::{TaskEnd, TaskResult};
 
 /// How long tasks get to end by themselves. A third of the 30 s that a kubelet gives a Pod before
 /// it kills, so that a process which needs all of it still ends by its own exit code.
@@ -46,7 +49,16 @@ const MOST_WORKERS: usize = 4;
 #[derive(Debug, Clone)]
 pub struct Supervisor {
     jobs: mpsc::UnboundedSender<Job>,
-    stop: Stop,
+    stop: CancellationToken,
+}
+
+/// How a task ended: without an error, or with the one it returned or panicked with.
+pub type TaskEnd = Result<(), Box<dyn Error + Send + Sync>>;
+
+/// What a task may return: nothing, or a result whose error says why it gave up.
+pub trait TaskResult: Send + 'static {
+    /// How the task that returned this ended.
+    fn into_end(self) -> TaskEnd;
 }
 
 /// Why a supervised process ended.
@@ -79,32 +91,64 @@ impl Supervisor {
     where
         F: Future<Output: TaskResult> + Send + 'static,
     {
-        self.hand_over(Job::asynchronous(name.into(), task));
+        let name = name.into();
+        let task = TASK.scope(name.clone(), async { task.await.into_end() });
+        self.hand_over(name, |tasks, runtime| tasks.spawn_on(task, runtime));
     }
 
     /// Runs `work` on a thread of its own for the rest of the process: for loops that block.
     ///
-    /// It has to look at its [`Stop`] between waits. A thread that does not end within the grace
+    /// It has to look at its token between waits. A thread that does not end within the grace
     /// period is left behind and dies with the process.
     pub fn spawn_thread<R>(
         &self,
         name: impl Into<String>,
-        work: impl FnOnce(Stop) -> R + Send + 'static,
+        work: impl FnOnce(CancellationToken) -> R + Send + 'static,
     ) where
         R: TaskResult,
     {
-        let stop = self.stop();
-        self.hand_over(Job::blocking(name.into(), move || work(stop)));
+        let (name, stop) = (name.into(), self.stop());
+        let thread = name.clone();
+        let work = move || {
+            // For debuggers, which cut it off; a name with a zero in it is not worth an error.
+            let _ = CString::new(thread.as_str()).map(|name| set_name(&name));
+            TASK.sync_scope(thread, || work(stop).into_end())
+        };
+        self.hand_over(name, |tasks, runtime| {
+            tasks.spawn_blocking_on(work, runtime)
+        });
     }
 
     /// The token that says when the process is ending.
-    pub fn stop(&self) -> Stop {
+    pub fn stop(&self) -> CancellationToken {
         self.stop.clone()
     }
 
-    fn hand_over(&self, job: Job) {
+    fn hand_over(
+        &self,
+        name: String,
+        spawn: impl FnOnce(&mut JoinSet<TaskEnd>, &Handle) -> AbortHandle + Send + 'static,
+    ) {
+        let spawn = Box::new(spawn);
         // Refused only when the process is ending, when nothing new may start.
-        let _ = self.jobs.send(job);
+        let _ = self.jobs.send(Job { name, spawn });
+    }
+}
+
+// === impl TaskResult ===
+
+impl TaskResult for () {
+    fn into_end(self) -> TaskEnd {
+        Ok(())
+    }
+}
+
+impl<E> TaskResult for Result<(), E>
+where
+    E: Into<Box<dyn Error + Send + Sync>> + Send + 'static,
+{
+    fn into_end(self) -> TaskEnd {
+        self.map_err(Into::into)
     }
 }
 
@@ -178,108 +222,140 @@ where
     S: FnOnce(Supervisor) -> F + Send + 'static,
     F: Future<Output: TaskResult> + Send + 'static,
 {
-    let (stopper, stop) = Stop::new();
+    let stop = CancellationToken::new();
+    // Where nobody waits for the tasks any more they are told, too.
+    let _told_when_dropped = stop.clone().drop_guard();
     let (sender, mut jobs) = mpsc::unbounded_channel();
-    let supervisor = Supervisor { jobs: sender, stop };
-    let mut tasks = Tasks::new(runtime);
-    let start = async move { start(supervisor).await };
-    tasks.start(Job::one_shot("start".to_owned(), start));
+    let supervisor = Supervisor {
+        jobs: sender,
+        stop: stop.clone(),
+    };
+    let mut tasks = Tasks::default();
+    let start = async move { start(supervisor).await.into_end() };
+    let mut start = runtime.spawn(TASK.scope("start".to_owned(), start));
+    let mut started = false;
 
     // No arm loses anything when dropped halfway: channels, signals and a join set are cancel
     // safe. A signal goes first, so that a flood of ended tasks cannot hide it.
-    let cause = loop {
-        tokio::select! {
+    let mut end = loop {
+        let (task, end) = tokio::select! {
             biased;
-            signal = signals.recv() => break Cause::Signal(signal),
-            Some(ended) = tasks.next_end() => {
-                if let Some(ended) = unexpected(ended) {
-                    break Cause::Task(ended);
+            signal = signals.recv() => {
+                info!(signal = signal.name(), "stopping");
+                break End::Stopped { overdue: Vec::new() };
+            }
+            ended = &mut start, if !started => {
+                started = true;
+                match outcome(ended) {
+                    Ok(()) => continue,
+                    failed => ("start".to_owned(), failed),
                 }
             }
-            Some(job) = jobs.recv() => tasks.start(job),
+            Some(ended) = tasks.next_end() => ended,
+            Some(job) = jobs.recv() => {
+                tasks.start(job, &runtime);
+                continue;
+            }
+        };
+        match &end {
+            Ok(()) => error!(task, "task ended without being told to: ending the process"),
+            Err(problem) => {
+                error!(task, error = %chain(&**problem), "task ended: ending the process");
+            }
         }
+        break End::TaskEnded { task, end };
     };
     jobs.close();
-    cause.report();
-    match drain(&stopper, &mut tasks, &mut signals, grace).await {
-        Drained::Forced(signal) => {
-            warn!(signal = signal.name(), "told again to stop: ending at once");
-            End::Forced(signal)
-        }
-        Drained::Within { overdue } => cause.into_end(overdue),
-    }
-}
-
-/// Why the process starts to stop.
-enum Cause {
-    Signal(Signal),
-    Task(Ended),
-}
-
-/// How stopping went.
-enum Drained {
-    Forced(Signal),
-    Within { overdue: Vec<String> },
-}
-
-/// The end, unless it is that of a one-shot task which did what it had to.
-fn unexpected(ended: Ended) -> Option<Ended> {
-    let expected = ended.one_shot && matches!(ended.end, TaskEnd::Returned);
-    (!expected).then_some(ended)
-}
-
-/// Tells all tasks to stop and waits for them.
-async fn drain(
-    stopper: &Stopper,
-    tasks: &mut Tasks,
-    signals: &mut Signals,
-    grace: Duration,
-) -> Drained {
-    stopper.stop();
-    tasks.abort_one_shots();
+    stop.cancel();
+    // It does not know how to stop.
+    start.abort();
     let all_ended = timeout(grace, async {
-        while let Some(ended) = tasks.next_end().await {
-            if let Some(problem) = ended.end.problem() {
-                warn!(task = ended.task, error = %problem, "task ended badly while stopping");
+        while let Some((task, end)) = tasks.next_end().await {
+            if let Err(problem) = end {
+                warn!(task, error = %chain(&*problem), "task ended badly while stopping");
             }
         }
     });
     tokio::select! {
         biased;
-        signal = signals.recv() => return Drained::Forced(signal),
+        signal = signals.recv() => {
+            warn!(signal = signal.name(), "told again to stop: ending at once");
+            return End::Forced(signal);
+        }
         _ = all_ended => {}
     }
-    let overdue = tasks.names();
-    if !overdue.is_empty() {
+    let mut left: Vec<String> = tasks.names.into_values().collect();
+    left.sort();
+    if !left.is_empty() {
+        let tasks = left.join(", ");
         warn!(
-            tasks = overdue.join(", "),
+            tasks,
             ?grace,
             "tasks did not stop in time and are left behind"
         );
     }
-    Drained::Within { overdue }
+    if let End::Stopped { overdue } = &mut end {
+        *overdue = left;
+        info!("stopped");
+    }
+    end
 }
 
-impl Cause {
-    fn report(&self) {
-        match self {
-            Cause::Signal(signal) => info!(signal = signal.name(), "stopping"),
-            Cause::Task(Ended { task, end, .. }) => match end.problem() {
-                Some(problem) => error!(task, error = %problem, "task ended: ending the process"),
-                None => error!(task, "task ended without being told to: ending the process"),
-            },
-        }
+task_local! {
+    /// The name of the task that is being polled.
+    static TASK: String;
+}
+
+/// Something to run until the process ends.
+struct Job {
+    name: String,
+    spawn: Box<Spawn>,
+}
+
+type Spawn = dyn FnOnce(&mut JoinSet<TaskEnd>, &Handle) -> AbortHandle + Send;
+
+/// All running tasks. Dropping it aborts those that are not threads.
+#[derive(Default)]
+struct Tasks {
+    running: JoinSet<TaskEnd>,
+    names: HashMap<Id, String>,
+}
+
+#[derive(Debug, thiserror::Error)]
+#[error("panicked: {0}")]
+struct Panicked(String);
+
+// === impl Tasks ===
+
+impl Tasks {
+    fn start(&mut self, job: Job, runtime: &Handle) {
+        let task = (job.spawn)(&mut self.running, runtime);
+        self.names.insert(task.id(), job.name);
     }
 
-    fn into_end(self, overdue: Vec<String>) -> End {
-        match self {
-            Cause::Signal(_) => {
-                info!("stopped");
-                End::Stopped { overdue }
-            }
-            Cause::Task(Ended { task, end, .. }) => End::TaskEnded { task, end },
-        }
+    /// Waits for one to end; nothing when none runs. Cancel safe.
+    async fn next_end(&mut self) -> Option<(String, TaskEnd)> {
+        let (id, end) = match self.running.join_next_with_id().await? {
+            Ok((id, end)) => (id, Ok(end)),
+            Err(error) => (error.id(), Err(error)),
+        };
+        Some((self.names.remove(&id)?, outcome(end)))
     }
+}
+
+/// How a task ended that returned, panicked or was aborted.
+fn outcome(joined: Result<TaskEnd, JoinError>) -> TaskEnd {
+    let panic = match joined.map_err(JoinError::try_into_panic) {
+        Ok(end) => return end,
+        Err(Ok(panic)) => panic,
+        // None of those that are waited for is ever aborted.
+        Err(Err(aborted)) => return Err(aborted.into()),
+    };
+    let text = panic.downcast::<String>().map(|text| *text);
+    let text = text.or_else(|panic| panic.downcast::<&str>().map(|text| (*text).to_owned()));
+    // What is not text has nothing to show.
+    let text = text.unwrap_or_else(|_| "without a message".to_owned());
+    Err(Panicked(text).into())
 }
 
 /// On standard error, because there is no log to say it in yet.

@@ -7,7 +7,7 @@ use std::time::Duration;
 use axum::Router;
 use axum::routing::get;
 use runtime::{
-    BindError, BindPolicy, BuildInfo, Health, Metrics, Place, Stop, Stopper, serve, serve_at,
+    BindError, BindPolicy, BuildInfo, CancellationToken, Health, Metrics, Place, serve, serve_at,
     serve_on,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -21,7 +21,7 @@ const DEADLINE: Duration = Duration::from_secs(30);
 /// A server on a free port of loopback; ends with the test's runtime.
 struct Server {
     address: SocketAddr,
-    stopper: Stopper,
+    stopper: CancellationToken,
     task: JoinHandle<()>,
 }
 
@@ -31,7 +31,8 @@ impl Server {
             .await
             .expect("loopback has free ports");
         let address = listener.local_addr().expect("it listens");
-        let (stopper, stop) = Stop::new();
+        let stop = CancellationToken::new();
+        let stopper = stop.clone();
         let task = tokio::spawn(serve_on(listener, routes, stop));
         Server {
             address,
@@ -153,7 +154,7 @@ async fn a_stop_lets_the_request_under_way_end_and_takes_no_more() {
     let under_way = tokio::spawn(async move { get_from(address, "/slow").await });
     asked.notified().await;
 
-    server.stopper.stop();
+    server.stopper.cancel();
     let deadline = tokio::time::Instant::now() + DEADLINE;
     while TcpStream::connect(address).await.is_ok() {
         assert!(tokio::time::Instant::now() < deadline, "it still listens");
@@ -234,7 +235,7 @@ async fn an_address_in_use_is_named() {
         .await
         .expect("loopback has free ports");
     let address = taken.local_addr().expect("it listens");
-    let (_stopper, stop) = Stop::new();
+    let stop = CancellationToken::new();
     let error = serve(address, BindPolicy::Fail, Router::new(), stop)
         .await
         .expect_err("the address is taken");
@@ -249,7 +250,8 @@ async fn an_address_in_use_is_tried_again_until_it_is_free() {
         .await
         .expect("loopback has free ports");
     let address = taken.local_addr().expect("it listens");
-    let (stopper, stop) = Stop::new();
+    let stop = CancellationToken::new();
+    let stopper = stop.clone();
     let server = tokio::spawn(serve(
         address,
         BindPolicy::Retry,
@@ -264,7 +266,7 @@ async fn an_address_in_use_is_tried_again_until_it_is_free() {
     // From here on it is sockets that are waited for: a paused clock would not.
     tokio::time::resume();
     assert_answer(&get_from(address, "/livez").await, "200", "ok");
-    stopper.stop();
+    stopper.cancel();
     server
         .await
         .expect("it does not panic")
@@ -298,7 +300,8 @@ async fn a_server_moves_to_another_address_and_goes_away_while_it_has_none() {
         policy: BindPolicy::Retry,
     };
     let (place, told) = watch::channel(at(Some(first)));
-    let (stopper, stop) = Stop::new();
+    let stop = CancellationToken::new();
+    let stopper = stop.clone();
     let routes = Health::new().router();
     let server = tokio::spawn(serve_at(told, routes, |_| std::future::ready(()), stop));
     wait_until_listening(first, true).await;
@@ -310,7 +313,7 @@ async fn a_server_moves_to_another_address_and_goes_away_while_it_has_none() {
     wait_until_listening(second, false).await;
     place.send_replace(at(Some(first)));
     wait_until_listening(first, true).await;
-    stopper.stop();
+    stopper.cancel();
     let ended = timeout(DEADLINE, server)
         .await
         .expect("it does not wait on");
@@ -330,7 +333,7 @@ async fn an_address_that_cannot_be_had_is_told_of_once_and_can_be_left() {
         policy: BindPolicy::Retry,
     };
     let (place, told) = watch::channel(at(address));
-    let (_stopper, stop) = Stop::new();
+    let stop = CancellationToken::new();
     let refusals = Arc::new(Mutex::new(Vec::new()));
     let noted = Arc::clone(&refusals);
     let note = move |error: &BindError| {
@@ -355,9 +358,10 @@ async fn waiting_for_an_address_ends_with_the_process() {
         .await
         .expect("loopback has free ports");
     let address = taken.local_addr().expect("it listens");
-    let (stopper, stop) = Stop::new();
+    let stop = CancellationToken::new();
+    let stopper = stop.clone();
     let server = tokio::spawn(serve(address, BindPolicy::Retry, Router::new(), stop));
-    stopper.stop();
+    stopper.cancel();
     let ended = timeout(DEADLINE, server)
         .await
         .expect("it does not wait on");

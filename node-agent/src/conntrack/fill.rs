@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crds::node_proxy::ConntrackFill;
-use runtime::Stop;
+use runtime::CancellationToken;
 use tracing::warn;
 
 use crate::board::Board;
@@ -50,7 +50,7 @@ pub(crate) fn observe_fill() -> Option<ConntrackFill> {
 }
 
 /// Looks now and then, until told to stop.
-pub(super) async fn watch(board: Arc<Board>, stop: Stop) {
+pub(super) async fn watch(board: Arc<Board>, stop: CancellationToken) {
     let mut pressure = Pressure::default();
     loop {
         let fill = observe_fill();
@@ -63,7 +63,7 @@ pub(super) async fn watch(board: Arc<Board>, stop: Stop) {
         board.update_conntrack(|standing| standing.pressure = pressure);
         // Cancel safe: neither arm holds anything.
         tokio::select! {
-            () = stop.stopped() => return,
+            () = stop.cancelled() => return,
             () = tokio::time::sleep(pause(fill)) => {}
         }
     }

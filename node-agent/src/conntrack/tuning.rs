@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use ::conntrack::limits::{self, Profile, TcpWindow};
 use crds::profile::forwarding::Conntrack;
-use runtime::{Stop, chain};
+use runtime::{CancellationToken, chain};
 use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep_until};
 use tracing::{info, warn};
@@ -30,7 +30,7 @@ struct Attempt {
 
 /// Sets what the profile says, below `sysctls`, now and whenever it says another thing, until told
 /// to stop. What cannot be set is said, and tried again.
-pub(super) async fn follow(board: Arc<Board>, sysctls: PathBuf, stop: Stop) {
+pub(super) async fn follow(board: Arc<Board>, sysctls: PathBuf, stop: CancellationToken) {
     let mut in_force = board.in_force();
     let mut last: Option<Attempt> = None;
     loop {
@@ -59,7 +59,7 @@ pub(super) async fn follow(board: Arc<Board>, sysctls: PathBuf, stop: Stop) {
         let retry = last.as_ref().and_then(|last| last.retry);
         // Cancel safe: what is wanted is looked at anew whichever arm ends.
         tokio::select! {
-            () = stop.stopped() => return,
+            () = stop.cancelled() => return,
             changed = in_force.changed() => if changed.is_err() { return },
             () = sleep_until(retry.unwrap_or(now)), if retry.is_some() => {}
         }
@@ -175,7 +175,7 @@ mod tests {
         let board = Arc::new(Board::new());
         let profile = "{conntrack: {maxPerCore: 0, tcpEstablishedTimeout: 0s, tcpCloseWaitTimeout: 0s, udpTimeout: 17s}}";
         board.post_view(view(profile));
-        let (_stopper, stop) = Stop::new();
+        let stop = CancellationToken::new();
         let following = follow(Arc::clone(&board), root.path().to_owned(), stop);
         let following = tokio::spawn(following);
         tokio::task::yield_now().await;

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 use http::{Request, Response, StatusCode};
 use http_body_util::BodyExt;
 use kube::client::Body;
-use runtime::{BuildInfo, Stopper};
+use runtime::{BuildInfo, CancellationToken};
 use serde_json::Value;
 use tokio::task::JoinHandle;
 use tower::service_fn;
@@ -41,7 +41,7 @@ fn client(answer: StatusCode) -> (kube::Client, Asked) {
 struct Rig {
     metrics: Metrics,
     events: Events,
-    stopper: Stopper,
+    stopper: CancellationToken,
     task: JoinHandle<()>,
 }
 
@@ -51,7 +51,8 @@ fn start(journal: Journal) -> Rig {
         version: "0",
     });
     let (events, announcements) = Events::register(&metrics);
-    let (stopper, stop) = Stop::new();
+    let stop = CancellationToken::new();
+    let stopper = stop.clone();
     let task = tokio::spawn(announcements.publish("node-1".to_owned(), journal, stop));
     Rig {
         metrics,
@@ -64,7 +65,7 @@ fn start(journal: Journal) -> Rig {
 impl Rig {
     /// Lets what was announced be published, and returns what a scrape says of it.
     async fn finish(self) -> String {
-        self.stopper.stop();
+        self.stopper.cancel();
         self.task.await.expect("the task does not panic");
         self.metrics.scrape().expect("metrics encode")
     }

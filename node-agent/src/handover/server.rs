@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crds::profile::mechanism::Mode;
-use runtime::{Stop, chain};
+use runtime::{CancellationToken, chain};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::UnixListener;
 use tokio::net::unix::OwnedWriteHalf;
@@ -59,19 +59,19 @@ impl Server {
     }
 
     /// Answers until told to stop. A node without a directory to do it in serves all the same.
-    pub(crate) async fn serve(self, stop: Stop) {
+    pub(crate) async fn serve(self, stop: CancellationToken) {
         let listener = match self.listen() {
             Ok(listener) => listener,
             Err(error) => {
                 let at = self.socket.display();
                 warn!(%at, error = %chain(&error), "takeover and handback cannot be asked for");
-                return stop.stopped().await;
+                return stop.cancelled().await;
             }
         };
         loop {
             // Both arms are cancel safe.
             let accepted = tokio::select! {
-                () = stop.stopped() => return,
+                () = stop.cancelled() => return,
                 accepted = listener.accept() => accepted,
             };
             let Ok((stream, _)) = accepted else {
@@ -90,7 +90,7 @@ impl Server {
             // Its steps outlast a stop by their own deadlines only; a killed agent goes on after its
             // start from the mark, or is asked again.
             tokio::select! {
-                () = stop.stopped() => return,
+                () = stop.cancelled() => return,
                 () = self.carry_out(request, Caller(writer)) => {}
             }
         }

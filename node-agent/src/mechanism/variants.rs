@@ -12,7 +12,7 @@ use crds::profile::mechanism::Mode;
 use dataplane::Family;
 use netlink::Interruption;
 use prometheus_client::metrics::histogram::Histogram;
-use runtime::{Stop, chain};
+use runtime::{CancellationToken, chain};
 use tokio::task::spawn_blocking;
 use tokio::time::sleep;
 use tracing::{info, warn};
@@ -109,7 +109,7 @@ pub(crate) fn lock_at(file: &Path) -> Lock {
 }
 
 /// Looks every few `syncPeriod`s while mode iptables is wanted, until told to stop.
-pub(crate) async fn watch(board: Arc<Board>, stop: Stop) {
+pub(crate) async fn watch(board: Arc<Board>, stop: CancellationToken) {
     let mut in_force = board.in_force();
     let mut lookout = Lookout::default();
     loop {
@@ -145,7 +145,7 @@ pub(crate) async fn watch(board: Arc<Board>, stop: Stop) {
         let another = in_force.wait_for(|in_force| in_force.as_ref().map(mode_of) != mode);
         // All arms are cancel safe: nothing is taken out of anywhere.
         tokio::select! {
-            () = stop.stopped() => return,
+            () = stop.cancelled() => return,
             changed = another => if changed.is_err() { return },
             () = sleep(pause) => {}
         }

@@ -9,11 +9,12 @@ fn name(test: &str) -> String {
 }
 
 /// An agent that holds `name` and says so.
-async fn hold(name: &str) -> (Listener, runtime::Stopper) {
+async fn hold(name: &str) -> (Listener, runtime::CancellationToken) {
     let listener = wait_for(name).await.expect("nobody has it");
     let introductions = listener.try_clone().expect("a descriptor");
     let introductions = UnixListener::from_std(introductions).expect("it is registered");
-    let (stopper, stop) = Stop::new();
+    let stop = CancellationToken::new();
+    let stopper = stop.clone();
     let introduction = introduction("node-1");
     tokio::spawn(introduce(introductions, introduction, stop));
     (listener, stopper)
@@ -33,7 +34,7 @@ async fn t83_a_second_agent_names_the_first_and_goes_on_when_that_has_ended() {
 
     let second = tokio::spawn(async move { wait_for(&name).await });
     // Told to stop, it may still be writing.
-    stopper.stop();
+    stopper.cancel();
     sleep(patience).await;
     assert!(!second.is_finished());
     drop(listener);

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use dataplane::ServiceKey;
-use runtime::{Stop, Stopper, serve_on};
+use runtime::{CancellationToken, serve_on};
 use rustix::net::sockopt::{set_ip_freebind, set_ipv6_freebind, set_ipv6_v6only};
 use thiserror::Error;
 use tokio::net::{TcpListener, TcpSocket};
@@ -44,7 +44,7 @@ pub(super) struct Listeners {
 struct Listener {
     service: ServiceKey,
     local_endpoints: Arc<AtomicUsize>,
-    stopper: Stopper,
+    stop: CancellationToken,
 }
 
 // === impl ListenError ===
@@ -83,7 +83,7 @@ impl Listeners {
             wanted.is_some_and(|listening| listening.service == listener.service)
         };
         for (address, listener) in self.open.extract_if(.., |a, l| !stays(a, l)) {
-            listener.stopper.stop();
+            listener.stop.cancel();
             self.closing.insert(address);
         }
         let mut failures = Vec::new();
@@ -107,15 +107,16 @@ impl Listeners {
         let routes = self
             .judge
             .router(service.clone(), Arc::clone(&local_endpoints));
-        let (stopper, stop) = Stop::new();
+        let stop = CancellationToken::new();
+        let closed = stop.clone();
         self.tasks.spawn(async move {
-            serve_on(listener, routes, stop).await;
+            serve_on(listener, routes, closed).await;
             address
         });
         let listener = Listener {
             service,
             local_endpoints,
-            stopper,
+            stop,
         };
         self.open.insert(address, listener);
         Ok(())

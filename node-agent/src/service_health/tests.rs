@@ -5,7 +5,7 @@ use std::time::{Instant, SystemTime};
 use backend::Size;
 use dataplane::{Config, Dataplane, Endpoints, Family, NodePortAddresses, Service, compile};
 use reconciler::{Activity, FamilyStatus, Outcome, Pace, Phases, Reason, Round, Rounds};
-use runtime::{BuildInfo, Metrics, Stopper};
+use runtime::{BuildInfo, CancellationToken, Metrics};
 use testkit::{mk_config, mk_endpoints, mk_node, mk_service};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -170,7 +170,7 @@ struct Rig {
     board: Arc<Board>,
     proxy: ProxyHealth,
     announcements: Announcements,
-    stopper: Stopper,
+    stopper: CancellationToken,
     task: JoinHandle<()>,
 }
 
@@ -182,7 +182,8 @@ fn rig() -> Rig {
         version: "0",
     });
     let (events, announcements) = Events::register(&metrics);
-    let (stopper, stop) = Stop::new();
+    let stop = CancellationToken::new();
+    let stopper = stop.clone();
     let task = tokio::spawn(serve(Arc::clone(&board), proxy.clone(), events, stop));
     Rig {
         board,
@@ -240,7 +241,7 @@ impl Rig {
     }
 
     async fn finish(self) {
-        self.stopper.stop();
+        self.stopper.cancel();
         let ended = timeout(DEADLINE, self.task).await;
         ended.expect("nothing holds it").expect("it does not panic");
     }

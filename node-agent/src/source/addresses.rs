@@ -8,7 +8,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use nix::ifaddrs::getifaddrs;
-use runtime::{Stop, chain};
+use runtime::{CancellationToken, chain};
 use tokio::sync::mpsc;
 use tokio::time::{sleep, timeout};
 use tracing::{debug, warn};
@@ -47,7 +47,7 @@ pub(crate) fn observe() -> io::Result<BTreeSet<IpAddr>> {
 /// Only that the engine has ended.
 pub(crate) async fn watch(
     deliveries: mpsc::Sender<Delivery>,
-    stop: Stop,
+    stop: CancellationToken,
 ) -> Result<(), EngineGone> {
     // Before anything is listed, so that what changes meanwhile is heard.
     let mut news = open();
@@ -74,7 +74,7 @@ pub(crate) async fn watch(
         // Both arms are cancel safe.
         tokio::select! {
             biased;
-            () = stop.stopped() => return Ok(()),
+            () = stop.cancelled() => return Ok(()),
             () = next_change(&mut news, longest) => {}
         }
     }
@@ -119,7 +119,8 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn addresses_come_at_start_and_not_again_while_nothing_changes() {
         let (sender, mut deliveries) = mpsc::channel(4);
-        let (stopper, stop) = Stop::new();
+        let stop = CancellationToken::new();
+        let stopper = stop.clone();
         let watch = tokio::spawn(watch(sender, stop));
         let first = deliveries.recv().await.expect("a first delivery");
         assert_eq!(
@@ -128,7 +129,7 @@ mod tests {
         );
         let again = timeout(20 * SELDOM, deliveries.recv()).await;
         assert!(again.is_err(), "delivered again: {again:?}");
-        stopper.stop();
+        stopper.cancel();
         assert_eq!(watch.await.expect("no panic"), Ok(()));
     }
 }

@@ -23,7 +23,7 @@ use std::convert::Infallible;
 use catalog::object::{EndpointSlice, Node, Service, ServiceCidr};
 use catalog::{Change, Event};
 use kube::Client;
-use runtime::Stop;
+use runtime::CancellationToken;
 use tokio::sync::mpsc;
 
 use crate::source::{Delivery, EngineGone, deliver};
@@ -47,7 +47,7 @@ pub(crate) async fn watch(
     client: Client,
     node: String,
     deliveries: mpsc::Sender<Delivery>,
-    stop: Stop,
+    stop: CancellationToken,
 ) -> Result<(), EngineGone> {
     let freshness = Freshness::default();
     let assignments = Assignments::new(deliveries.clone(), freshness.pulse("NodeProxy"));
@@ -75,7 +75,7 @@ pub(crate) async fn watch(
     // What is dropped halfway is never used again.
     tokio::select! {
         biased;
-        () = stop.stopped() => Ok(()),
+        () = stop.cancelled() => Ok(()),
         ended = all => ended.map(|(never, ..): (Infallible, _, _, _, _, _)| match never {}),
     }
 }

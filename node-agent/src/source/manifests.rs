@@ -21,7 +21,7 @@ use std::time::{Duration, SystemTime};
 
 use dataplane::ObjectName;
 use notify::{RecommendedWatcher, RecursiveMode, Watcher};
-use runtime::{Stop, chain};
+use runtime::{CancellationToken, chain};
 use tokio::sync::mpsc;
 use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep, timeout_at};
@@ -84,7 +84,7 @@ pub(crate) async fn watch(
     directory: PathBuf,
     node: String,
     deliveries: mpsc::Sender<Delivery>,
-    stop: Stop,
+    stop: CancellationToken,
 ) -> Result<(), EngineGone> {
     let (ring, mut bell) = mpsc::channel(1);
     let mut state = State {
@@ -117,7 +117,7 @@ pub(crate) async fn watch(
         // Both arms are cancel safe; what rings while nobody waits is kept.
         tokio::select! {
             biased;
-            () = stop.stopped() => return Ok(()),
+            () = stop.cancelled() => return Ok(()),
             () = next_change(&mut bell) => {}
         }
     }

@@ -15,7 +15,7 @@ use super::*;
 use crate::error_chain::tests::assert_no_doubling;
 use crate::http_server::serve_on;
 use crate::metrics::Metrics;
-use crate::stop::Stop;
+use tokio_util::sync::CancellationToken;
 
 const BUILD: BuildInfo = BuildInfo {
     program: "signpost-agent",
@@ -84,7 +84,8 @@ async fn it_reaches_the_server_says_who_it_is_and_counts() {
         .await
         .expect("loopback has free ports");
     let address = listener.local_addr().expect("it listens");
-    let (stopper, stop) = Stop::new();
+    let stop = CancellationToken::new();
+    let stopper = stop.clone();
     let server = tokio::spawn(serve_on(listener, routes, stop));
 
     let file = kubeconfig(&format!("http://{address}"));
@@ -112,7 +113,7 @@ async fn it_reaches_the_server_says_who_it_is_and_counts() {
         "no {sample} in\n{text}"
     );
 
-    stopper.stop();
+    stopper.cancel();
     server.await.expect("the server does not panic");
 }
 

@@ -6,7 +6,7 @@ use std::thread;
 
 use tracing::{debug, error};
 
-use super::task::TASK;
+use super::TASK;
 
 /// Sends panics to the log. Release builds abort on a panic, so that this line is the last one,
 /// and the only one that can name the task.

@@ -38,10 +38,10 @@ fn assert_ended(end: &End, name: &str, how: &str) {
         End::TaskEnded { task, end } => {
             assert_eq!(task, name);
             assert_eq!(
-                end.problem()
-                    .map(|problem| problem.to_string())
-                    .as_deref()
-                    .unwrap_or("returned"),
+                end.as_ref().err().map_or_else(
+                    || "returned".to_owned(),
+                    |error| chain(&**error).to_string()
+                ),
                 how
             );
         }
@@ -86,7 +86,7 @@ async fn the_others_are_told_to_stop_when_one_ends() {
     let end = end_of(|supervisor| {
         let stop = supervisor.stop();
         supervisor.spawn("other", async move {
-            stop.stopped().await;
+            stop.cancelled().await;
             let _ = told.send(());
         });
         supervisor.spawn("first", async { Err::<(), _>(DiskFull) });
@@ -102,7 +102,7 @@ async fn a_task_may_start_tasks() {
         let inner = supervisor.clone();
         supervisor.spawn("outer", async move {
             inner.spawn("inner", async { Err::<(), _>(DiskFull) });
-            inner.stop().stopped().await;
+            inner.stop().cancelled().await;
         });
     })
     .await;
@@ -118,12 +118,12 @@ async fn after_a_signal_tasks_and_threads_end_in_order_and_all_is_well() {
         Handle::current(),
         move |supervisor| async move {
             let stop = supervisor.stop();
-            supervisor.spawn("task", async move { stop.stopped().await });
+            supervisor.spawn("task", async move { stop.cancelled().await });
             let handle = Handle::current();
-            supervisor.spawn_thread("thread", move |stop| handle.block_on(stop.stopped()));
+            supervisor.spawn_thread("thread", move |stop| handle.block_on(stop.cancelled()));
             let stop = supervisor.stop();
             supervisor.spawn("fails late", async move {
-                stop.stopped().await;
+                stop.cancelled().await;
                 Err::<(), _>(DiskFull)
             });
             sender
@@ -159,7 +159,7 @@ async fn grace_is_bounded_and_names_who_overran_it() {
                 pending::<()>().await;
             });
             let stop = supervisor.stop();
-            supervisor.spawn("obedient", async move { stop.stopped().await });
+            supervisor.spawn("obedient", async move { stop.cancelled().await });
         },
     )
     .await;
@@ -186,7 +186,7 @@ async fn another_signal_ends_the_grace_at_once() {
                     sender
                         .send(Signal::Terminate)
                         .expect("the supervisor listens");
-                    stop.stopped().await;
+                    stop.cancelled().await;
                     sender.send(signal).expect("the supervisor still listens");
                     pending::<()>().await;
                 });

@@ -368,7 +368,7 @@ async fn a_watch_that_keeps_being_closed_is_not_opened_in_a_storm() {
 #[tokio::test(start_paused = true)]
 async fn it_ends_when_told_and_when_nobody_listens() {
     let server = ApiServer::start();
-    server.stopper.stop();
+    server.stopper.cancel();
     assert_eq!(server.source.await.expect("no panic"), Ok(()));
 
     let mut server = ApiServer::start_with_only(SERVICES).await;

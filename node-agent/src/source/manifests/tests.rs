@@ -45,7 +45,7 @@ fn write(directory: &TempDir, file: &str, text: &str) {
 /// A source that watches a directory, and what it said so far.
 struct Watched {
     deliveries: mpsc::Receiver<Delivery>,
-    stopper: runtime::Stopper,
+    stopper: runtime::CancellationToken,
     source: JoinHandle<Result<(), EngineGone>>,
     seen: Seen,
 }
@@ -110,7 +110,8 @@ impl Seen {
 impl Watched {
     fn start(directory: &Path) -> Watched {
         let (sender, deliveries) = mpsc::channel(64);
-        let (stopper, stop) = Stop::new();
+        let stop = CancellationToken::new();
+        let stopper = stop.clone();
         let source = watch(directory.to_owned(), "node-1".to_owned(), sender, stop);
         Watched {
             deliveries,

@@ -11,7 +11,7 @@ use http_body_util::StreamBody;
 use hyper::body::{Bytes, Frame};
 use kube::Client;
 use kube::client::Body;
-use runtime::{Stop, Stopper};
+use runtime::CancellationToken;
 use serde_json::{Value, json};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
@@ -36,7 +36,7 @@ pub(super) struct ApiServer {
     waiting: VecDeque<Asked>,
     pub(super) deliveries: mpsc::Receiver<Delivery>,
     delivered: VecDeque<Delivery>,
-    pub(super) stopper: Stopper,
+    pub(super) stopper: CancellationToken,
     pub(super) source: JoinHandle<Result<(), EngineGone>>,
     /// Watches that nothing happens on.
     quiet: Vec<OpenWatch>,
@@ -83,7 +83,8 @@ impl ApiServer {
         });
         let client = Client::new(service, "default");
         let (sender, deliveries) = mpsc::channel(64);
-        let (stopper, stop) = Stop::new();
+        let stop = CancellationToken::new();
+        let stopper = stop.clone();
         ApiServer {
             requests,
             waiting: VecDeque::new(),

@@ -28,7 +28,7 @@ async fn changes_are_delivered_and_nothing_else_is() {
         )))
     );
 
-    watched.stopper.stop();
+    watched.stopper.cancel();
     assert_eq!(watched.source.await.expect("no panic"), Ok(()));
 }
 
