@@ -223,15 +223,15 @@ impl Mechanism {
         }
     }
 
-    /// Who serves new connections. Chains of type nat at the same priority are asked in the reverse
-    /// order of their coming, and the first that redirects a connection decides
-    /// (`nf_hook_entries_grow` in net/netfilter/core.c, `nf_nat_inet_fn` in
-    /// net/netfilter/nf_nat_core.c).
+    /// Who serves new connections. Our chains of type nat are ahead of kube-proxy's in mode nftables, and
+    /// at its priority in mode iptables. Those at the same priority are asked in the reverse order of
+    /// their coming, and the first that redirects a connection decides (`nf_hook_entries_grow` in
+    /// net/netfilter/core.c, `nf_nat_inet_fn` in net/netfilter/nf_nat_core.c).
     fn precedence(self) -> &'static str {
         match self {
             Mechanism::Nftables | Mechanism::Iptables => {
-                "new connections go by the rules of whoever of the two has attached its chains last, \
-                 established ones stay as they are"
+                "new connections go by our rules where these are in mode nftables, and in mode iptables by \
+                 the rules whose chains were attached last; established ones stay as they are"
             }
             Mechanism::Ipvs => {
                 "new connections go by our rules, which come before virtual servers, established ones \

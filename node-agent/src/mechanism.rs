@@ -10,8 +10,8 @@
 //! wanted   {nftables: nothing, iptables: all}
 //! ```
 //!
-//! Until its second part both are there. Their chains of type nat have the same priority: the first
-//! that redirects a connection decides, and both redirect to the same endpoints. Connections that are
+//! Until its second part both are there. The chains of type nat in table signpost are asked first: what
+//! they redirect decides, and both redirect to the same endpoints. Connections that are
 //! established go on, because chains of type nat are there all the time. Whoever starts after a
 //! switch was cut short reads both, and goes on from there.
 //!

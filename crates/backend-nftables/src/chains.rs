@@ -1,7 +1,8 @@
 //! The chains: fixed ones, and those that choose for each number of endpoints in use.
 //!
-//! Hooks and priorities are kube-proxy's, and for its reasons: DNAT at -100 so that filtering sees
-//! endpoints; refusals at filter priority 0, because rejecting before DNAT needs kernel 5.9.
+//! Hooks and priorities are kube-proxy's, and for its reasons: DNAT before filtering so that filters see
+//! endpoints; refusals at filter priority 0, because rejecting before DNAT needs kernel 5.9. DNAT alone
+//! is one step earlier, because other programs redirect at the priority that it would share.
 
 mod affinity;
 mod lead;
@@ -30,6 +31,10 @@ use crate::table::ChainWithRules;
 
 /// `NF_IP_PRI_NAT_DST`.
 const DSTNAT: i32 = -100;
+/// Ahead of everyone else's DNAT, such as the host ports of CNI plugin portmap: of chains with the same
+/// priority the kernel asks the one first that was attached last, and one that redirects a connection is
+/// the last that is asked.
+const REDIRECTION: i32 = DSTNAT - 1;
 /// Before DNAT: what may not connect is dropped while it still has the address it asked for.
 const BEFORE_DSTNAT: i32 = DSTNAT - 10;
 /// `NF_IP_PRI_FILTER`.
@@ -52,14 +57,14 @@ pub(crate) fn fixed(family: Family, node: &Node, config: &Config) -> Vec<ChainWi
             "nat-prerouting",
             ChainKind::Nat,
             HookPoint::Prerouting,
-            DSTNAT,
+            REDIRECTION,
             vec![jump("dispatch")],
         ),
         base(
             "nat-output",
             ChainKind::Nat,
             HookPoint::Output,
-            DSTNAT,
+            REDIRECTION,
             vec![jump("dispatch")],
         ),
         base(

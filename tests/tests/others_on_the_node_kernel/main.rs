@@ -1,6 +1,7 @@
 //! What else is on a node: processes and rules of others that want the same packets.
 
 mod affinity;
+mod host_port;
 mod local_cluster_ip;
 mod stage;
 
@@ -8,6 +9,8 @@ use anyhow::Result;
 use libtest_mimic::Arguments;
 use tests::network::enter_private_namespaces;
 use tests::trial::trial;
+
+use crate::host_port::{Written, services_come_first};
 
 fn main() -> Result<()> {
     enter_private_namespaces()?;
@@ -31,6 +34,22 @@ fn main() -> Result<()> {
         trial(
             "t77_a_service_that_is_flooded_takes_affinity_from_no_other",
             affinity::a_flood_of_clients,
+        ),
+        trial(
+            "nftables/t92_a_service_comes_before_a_host_port_in_a_table_of_its_own",
+            || services_come_first(stage::nftables, Written::TableOfItsOwn),
+        ),
+        trial(
+            "nftables/t92_a_service_comes_before_a_host_port_of_iptables_nft",
+            || services_come_first(stage::nftables, Written::With("iptables-nft")),
+        ),
+        trial(
+            "nftables/t92_a_service_comes_before_a_host_port_of_iptables_legacy",
+            || services_come_first(stage::nftables, Written::With("iptables-legacy")),
+        ),
+        trial(
+            "iptables/t92_a_service_comes_before_a_host_port_of_iptables_nft",
+            || services_come_first(stage::iptables, Written::With("iptables-nft")),
         ),
     ];
     libtest_mimic::run(&Arguments::from_args(), trials).exit();

@@ -13,6 +13,7 @@ use testkit::address_plan as addresses;
 use tests::network::{
     Connections, Kind, Namespace, Plan, PlannedNode, Server, Topology, Way, start_server,
 };
+use tests::programmed::program;
 
 use crate::many;
 
@@ -27,6 +28,15 @@ const EVERY: Duration = Duration::from_millis(5);
 /// More transactions than this are no progress.
 const ENOUGH: usize = 40;
 
+/// What an older version has left.
+#[derive(Debug, Clone, Copy)]
+enum Left {
+    /// A table with one Service, and a map that has the name of one of this version, and other values.
+    OtherMap,
+    /// All that this version would write, but with NAT at the priority that all others have, too.
+    OtherPriority,
+}
+
 /// A node with clients that connect through a table which no agent of this version has made.
 struct Stage {
     clients: Connections,
@@ -38,7 +48,7 @@ struct Stage {
 // === impl Stage ===
 
 impl Stage {
-    fn start() -> Result<Stage> {
+    fn start(left: Left) -> Result<Stage> {
         let topology = Topology::build(&Plan {
             nodes: vec![PlannedNode {
                 number: 1,
@@ -52,20 +62,20 @@ impl Stage {
         let node = topology.node(1)?;
         let (address, port) = SERVICE;
         let address = IpAddr::from(address);
-        // The map is what makes it another form: an agent's map has this name, and other values.
-        for command in [
-            "add table ip signpost".to_owned(),
-            "add map ip signpost services { type ipv4_addr : ipv4_addr; }".to_owned(),
-            "add chain ip signpost old { type nat hook prerouting priority -100; }".to_owned(),
-            "add chain ip signpost old-output { type nat hook output priority -100; }".to_owned(),
-            format!(
-                "add rule ip signpost old ip daddr {address} tcp dport {port} dnat to {endpoint}:{SERVED}"
-            ),
-            format!(
-                "add rule ip signpost old-output ip daddr {address} tcp dport {port} dnat to {endpoint}:{SERVED}"
-            ),
-        ] {
-            node.nft(&[&command])?;
+        let mut dataplane = many();
+        let service = testkit::mk_service("shop/web")
+            .cluster_ip(&address.to_string())
+            .port("http", port)
+            .build();
+        let endpoints = testkit::mk_endpoints()
+            .tcp("http")
+            .ready(&format!("{endpoint}:{SERVED}"), "node-1")
+            .build();
+        let rules = dataplane::compile(&service, &endpoints, dataplane.node(), dataplane.config());
+        dataplane.set(rules.into());
+        match left {
+            Left::OtherMap => leave_other_map(node, SocketAddr::new(endpoint, SERVED))?,
+            Left::OtherPriority => leave_other_priority(node, &dataplane)?,
         }
         let way = |from: &str, inside: &Namespace| Way {
             from: from.to_owned(),
@@ -78,18 +88,6 @@ impl Stage {
             way("the node", node),
         ];
         let clients = Connections::start(&ways, &[Kind::New, Kind::Kept], EVERY)?;
-
-        let mut dataplane = many();
-        let service = testkit::mk_service("shop/web")
-            .cluster_ip(&address.to_string())
-            .port("http", port)
-            .build();
-        let endpoints = testkit::mk_endpoints()
-            .tcp("http")
-            .ready(&format!("{endpoint}:{SERVED}"), "node-1")
-            .build();
-        let rules = dataplane::compile(&service, &endpoints, dataplane.node(), dataplane.config());
-        dataplane.set(rules.into());
         Ok(Stage {
             clients,
             dataplane,
@@ -127,9 +125,49 @@ impl Stage {
     }
 }
 
+fn leave_other_map(node: &Namespace, endpoint: SocketAddr) -> Result<()> {
+    let (address, port) = SERVICE;
+    let address = IpAddr::from(address);
+    let redirect = format!("ip daddr {address} tcp dport {port} dnat to {endpoint}");
+    for command in [
+        "add table ip signpost".to_owned(),
+        "add map ip signpost services { type ipv4_addr : ipv4_addr; }".to_owned(),
+        "add chain ip signpost old { type nat hook prerouting priority -100; }".to_owned(),
+        "add chain ip signpost old-output { type nat hook output priority -100; }".to_owned(),
+        format!("add rule ip signpost old {redirect}"),
+        format!("add rule ip signpost old-output {redirect}"),
+    ] {
+        let _ = node.nft(&[&command])?;
+    }
+    Ok(())
+}
+
+fn leave_other_priority(node: &Namespace, dataplane: &Dataplane) -> Result<()> {
+    let [mut ipv4, _] = node.enter(backend_nftables::open)??;
+    let _ = program(&mut ipv4, dataplane, &Rendered::default())?;
+    for hook in ["prerouting", "output"] {
+        let chain = format!("ip signpost nat-{hook}");
+        let _ = node.nft(&[&format!(
+            "delete chain {chain}; \
+             add chain {chain} {{ type nat hook {hook} priority -100; }}; \
+             add rule {chain} jump dispatch"
+        )])?;
+    }
+    Ok(())
+}
+
 /// Without an end in between.
 pub(crate) fn replaced() -> Result<()> {
-    let stage = Stage::start()?;
+    replaced_at_once(Left::OtherMap)
+}
+
+/// Failure story T92.
+pub(crate) fn moved_to_another_priority() -> Result<()> {
+    replaced_at_once(Left::OtherPriority)
+}
+
+fn replaced_at_once(left: Left) -> Result<()> {
+    let stage = Stage::start(left)?;
     let (mut backend, from) = stage.open()?;
     let wanted = backend.render(&stage.dataplane, &from);
     let change = backend.diff(&from.rules, &wanted);
@@ -142,7 +180,7 @@ pub(crate) fn replaced() -> Result<()> {
 
 /// Each agent starts anew, carries out one transaction of what it finds is to do, and is gone.
 pub(crate) fn replaced_by_many_that_are_killed() -> Result<()> {
-    let stage = Stage::start()?;
+    let stage = Stage::start(Left::OtherMap)?;
     let mut socket = stage.node()?.enter(Socket::open)??;
     for transactions in 0.. {
         let (backend, from) = stage.open()?;
@@ -163,7 +201,7 @@ pub(crate) fn replaced_by_many_that_are_killed() -> Result<()> {
 
 /// What an agent left that was killed goes with what it had.
 pub(crate) fn what_is_half_built_is_cleaned_up() -> Result<()> {
-    let stage = Stage::start()?;
+    let stage = Stage::start(Left::OtherMap)?;
     let mut socket = stage.node()?.enter(Socket::open)??;
     let (mut backend, from) = stage.open()?;
     let wanted = backend.render(&stage.dataplane, &from);

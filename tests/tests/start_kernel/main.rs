@@ -22,7 +22,7 @@ type Test = fn() -> Result<()>;
 
 fn main() -> Result<()> {
     enter_private_namespaces()?;
-    let tests: [(&str, Test); 5] = [
+    let tests: [(&str, Test); 6] = [
         (
             "t86_a_start_beside_a_process_that_commits_all_the_time_comes_to_its_end",
             start_beside_the_restless,
@@ -30,6 +30,10 @@ fn main() -> Result<()> {
         (
             "t87_a_table_of_another_form_is_replaced_and_no_connection_notices",
             another_form::replaced,
+        ),
+        (
+            "t87_t92_nat_moves_ahead_of_everyone_elses_and_no_connection_notices",
+            another_form::moved_to_another_priority,
         ),
         (
             "t87_agents_that_are_killed_after_each_transaction_replace_it_all_the_same",

@@ -12,6 +12,10 @@ use tests::network::{Outcome, Probe, probe};
 use crate::handovers::{expect, list_everything};
 use crate::stage::{CLIENT, Mode, Stage};
 
+/// Asks nft for the chain by which what comes in gets to kube-proxy's rules.
+const NAT_PREROUTING_OF_KUBE_PROXY: [&str; 5] =
+    ["list", "chain", "ip", "kube-proxy", "nat-prerouting"];
+
 /// Failure story T17 (calico#10748, cilium#27982): kube-proxy still runs on the node. It is named, both
 /// keep their rules, and neither repairs anything.
 pub(crate) fn kube_proxy_beside_us(stage: &mut Stage) -> Result<()> {
@@ -57,17 +61,16 @@ pub(crate) fn kube_proxy_beside_us(stage: &mut Stage) -> Result<()> {
         "somebody repaired something"
     );
 
-    // Who has attached chains last is asked first, and then the other is not asked at all.
-    ensure!(
-        !goes_by_kube_proxy(stage)?,
-        "a new connection went by the rules that came first"
-    );
+    // Ours are asked first, and theirs then not at all, whoever has attached chains last.
+    let passed_by = "a new connection went by kube-proxy's rules";
+    ensure!(!goes_by_kube_proxy(stage)?, "{passed_by}");
     stage.stop_kube_proxy();
     stage.start_kube_proxy(Mode::Nftables)?;
-    let attached = "to attach its chains anew";
-    stage.wait_for(attached, |stage| {
-        Ok(goes_by_kube_proxy(stage)?.then_some(()))
+    stage.wait_for("kube-proxy to attach its chains anew", |stage| {
+        let chain = stage.node()?.nft(&NAT_PREROUTING_OF_KUBE_PROXY)?;
+        Ok((!chain.contains("counter")).then_some(()))
     })?;
+    ensure!(!goes_by_kube_proxy(stage)?, "{passed_by}");
 
     stage.stop_kube_proxy();
     stage.wait_for_condition("ForeignProxyDetected", |condition| {
@@ -85,8 +88,7 @@ pub(crate) fn kube_proxy_beside_us(stage: &mut Stage) -> Result<()> {
 /// Whether chain `nat-prerouting` of kube-proxy sees a new connection of a pod.
 fn goes_by_kube_proxy(stage: &Stage) -> Result<bool> {
     let node = stage.node()?;
-    let chain = ["list", "chain", "ip", "kube-proxy", "nat-prerouting"];
-    if !node.nft(&chain)?.contains("counter") {
+    if !node.nft(&NAT_PREROUTING_OF_KUBE_PROXY)?.contains("counter") {
         node.nft(&["insert rule ip kube-proxy nat-prerouting counter"])?;
     }
     let question = Probe {
@@ -100,7 +102,9 @@ fn goes_by_kube_proxy(stage: &Stage) -> Result<bool> {
         matches!(outcomes[..], [Outcome::Answered { .. }]),
         "{outcomes:?}"
     );
-    Ok(!node.nft(&chain)?.contains("counter packets 0 "))
+    Ok(!node
+        .nft(&NAT_PREROUTING_OF_KUBE_PROXY)?
+        .contains("counter packets 0 "))
 }
 
 /// Kubelets have chains of their own in the tables of iptables, which stay when kube-proxy has gone, or

@@ -1,0 +1,116 @@
+//! A port map of a CNI plugin has the number of a Service's port. Failure story T92.
+
+use anyhow::{Context, Result, ensure};
+use backend::Backend;
+use dataplane::{Packet, Port};
+use tests::network::{Namespace, start_server};
+use tests::scenario::{RealKernel, Script};
+
+use crate::stage::{connect, packets, play};
+
+const STORY: &str = r#"
+apply   web slice
+packet  outside 203.0.113.2 -> node:8443/tcp    = 10.0.2.7:8080 masqueraded
+packet  pod 10.0.1.9 -> node:8443/tcp           = 10.0.2.7:8080 masqueraded
+packet  node 192.168.0.1 -> node:8443/tcp       = 10.0.2.7:8080 masqueraded
+packet  pod 10.0.1.9 -> 10.96.0.10:8443/tcp     = 10.0.2.7:8080
+packet  node 192.168.0.1 -> 10.96.0.10:8443/tcp = 10.0.2.7:8080
+packet  pod 10.0.1.8 -> 10.96.0.10:8443/tcp     = 10.0.2.7:8080
+
+-- web --
+kind: Service
+metadata: {namespace: shop, name: web}
+spec: {type: NodePort, clusterIP: 10.96.0.10, ports: [{port: 8443, nodePort: 8443}]}
+-- slice --
+kind: EndpointSlice
+metadata: {namespace: shop, name: web-1, labels: {kubernetes.io/service-name: web}}
+addressType: IPv4
+ports: [{name: "", port: 8080}]
+endpoints: [{addresses: [10.0.2.7], nodeName: node-2}]
+"#;
+
+/// Where a host port leads: a pod of no Service.
+const MAPPED: &str = "10.0.1.8:9090";
+/// A host port whose number no Service has.
+const OF_NO_SERVICE: u16 = 8444;
+
+/// How a port map is written.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Written {
+    /// In a table of its own, at the priority of DNAT: backend `nftables` of CNI plugin portmap.
+    TableOfItsOwn,
+    /// Behind the other rules of table nat: backend `iptables` of the same.
+    With(&'static str),
+}
+
+/// The Service answers on its ports, and the host port where there is none, whether the port map was
+/// there before the rules of Services or came after them.
+pub(crate) fn services_come_first<B: Backend>(
+    build: impl Fn(&Script) -> Result<RealKernel<B>>,
+    written: Written,
+) -> Result<()> {
+    let before = |script: &Script| {
+        let kernel = build(script)?;
+        map_ports(kernel.node()?, written)?;
+        Ok(kernel)
+    };
+    let (kernel, script) = play(STORY, before)?;
+    asked(kernel, &script).with_context(|| format!("{written:?}, attached before"))?;
+
+    let (kernel, script) = play(STORY, build)?;
+    map_ports(kernel.node()?, written)?;
+    asked(kernel, &script).with_context(|| format!("{written:?}, attached after"))
+}
+
+fn asked<B: Backend>(mut kernel: RealKernel<B>, script: &Script) -> Result<()> {
+    let server = start_server(kernel.pod(1, 8)?, "mapped", &[MAPPED.parse()?])?;
+    let packets = packets(script);
+    for packet in &packets {
+        let outcome = connect(&mut kernel, packet)?;
+        let is_served = outcome.starts_with("10.0.2.7:8080");
+        ensure!(is_served, "{packet} = {outcome}: not the Service");
+    }
+    for packet in packets.iter().take(2) {
+        let packet = Packet {
+            port: Port::new(OF_NO_SERVICE).context("it is a port")?,
+            ..packet.clone()
+        };
+        let outcome = connect(&mut kernel, &packet)?;
+        let is_mapped = outcome.starts_with(MAPPED);
+        ensure!(is_mapped, "{packet} = {outcome}: not the host port");
+    }
+    drop(server);
+    Ok(())
+}
+
+/// A host port with the number of the Service's ports, and another one.
+fn map_ports(node: &Namespace, written: Written) -> Result<()> {
+    for port in [8443, OF_NO_SERVICE] {
+        match written {
+            Written::TableOfItsOwn => {
+                // A destination that is not local is mapped, too, unless the node itself sends there.
+                let table = format!(
+                    "table ip cni_hostport {{ \
+                        chain hostports {{ tcp dport {port} dnat to {MAPPED}; }}; \
+                        chain prerouting {{ type nat hook prerouting priority dstnat; \
+                            tcp dport {port} jump hostports; }}; \
+                        chain output {{ type nat hook output priority -100; \
+                            tcp dport {port} fib daddr type local jump hostports; }}; }}"
+                );
+                let _ = node.nft(&[&table])?;
+            }
+            Written::With(program) => {
+                let local = "-m addrtype --dst-type LOCAL -p tcp --dport";
+                for chain in ["PREROUTING", "OUTPUT"] {
+                    let rule = format!(
+                        "-w -t nat -A {chain} {local} {port} -j DNAT --to-destination {MAPPED}"
+                    );
+                    let output = node.command(program).args(rule.split(' ')).output()?;
+                    let errors = String::from_utf8_lossy(&output.stderr);
+                    ensure!(output.status.success(), "{program} {rule}: {errors}");
+                }
+            }
+        }
+    }
+    Ok(())
+}
