@@ -342,7 +342,7 @@ fn a_check_changes_nothing(namespace: &Namespace) -> Result<()> {
             }),
         })
     };
-    let mut transaction = Transaction::new(nf_tables::Family::Ip6, "probe".into());
+    let mut transaction = Transaction::new(nf_tables::Family::Ipv6, "probe".into());
     transaction.operations = vec![Operation::AddTable, chain(HookPoint::Prerouting)];
     socket.check(&transaction)?;
     // No kernel has such a chain: connections that pass on have been translated by then.

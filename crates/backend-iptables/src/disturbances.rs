@@ -104,17 +104,10 @@ fn disturbance(heard: Heard) -> Option<Disturbance> {
         Heard::Missed => return Some(Disturbance::possible()),
         Heard::Transaction(transaction) => transaction,
     };
-    let families: BTreeSet<Family> = transaction.touched.into_iter().map(family).collect();
+    let families: BTreeSet<Family> = transaction.touched.into_iter().collect();
     let culprit = transaction.process.map(|process| Culprit {
         program: process.name,
         process: process.id,
     });
     (!families.is_empty()).then_some(Disturbance { families, culprit })
-}
-
-fn family(family: netlink::nf_tables::Family) -> Family {
-    match family {
-        netlink::nf_tables::Family::Ip => Family::Ipv4,
-        netlink::nf_tables::Family::Ip6 => Family::Ipv6,
-    }
 }

@@ -7,7 +7,6 @@ use dataplane::{Config, Family, Node, Protocol};
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use xtables::{AddressMatch, BuiltIn, Match, Rule, States, TableName, Target, Which};
 
-use crate::key::protocol;
 use crate::rules::{Chain, Rank};
 use crate::service_chains::host;
 use crate::tree::Tree;
@@ -168,7 +167,7 @@ fn to_cluster_ips(family: Family, node: &Node) -> Vec<Rule> {
     };
     let to = |asked| Rule {
         destination: Some(AddressMatch::outside(own.into())),
-        protocol: Some(protocol(asked)),
+        protocol: Some(asked),
         ..Rule::always(Target::Jump(CLUSTER_IPS.into()))
     };
     Protocol::ALL.map(to).into()

@@ -176,26 +176,16 @@ impl Criteria {
             .map(|(first, last)| Match::DestinationPorts { first, last });
         Rule {
             destination: self.destination.map(AddressMatch::within),
-            protocol: self.protocol.map(protocol),
+            protocol: self.protocol,
             matches: ports.into_iter().collect(),
             ..Rule::always(target)
         }
     }
 }
 
-/// The protocol as rules have it.
-pub(crate) fn protocol(protocol: Protocol) -> xtables::Protocol {
-    match protocol {
-        Protocol::Tcp => xtables::Protocol::Tcp,
-        Protocol::Udp => xtables::Protocol::Udp,
-        Protocol::Sctp => xtables::Protocol::Sctp,
-    }
-}
-
 /// The protocol and the one port that a rule asks for, if it does.
 pub(crate) fn port_asked(rule: &Rule) -> Option<(Protocol, Port)> {
-    let asked = rule.protocol?;
-    let protocol = Protocol::ALL.into_iter().find(|p| protocol(*p) == asked)?;
+    let protocol = rule.protocol?;
     match rule.matches[..] {
         [Match::DestinationPorts { first, last }] if first == last => {
             Some((protocol, Port::new(first)?))

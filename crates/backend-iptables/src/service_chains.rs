@@ -199,7 +199,7 @@ impl ServicePortChains<'_> {
         };
         let deliver = |matches, target: &Endpoint| Rule {
             // DNAT to a port is refused without a protocol.
-            protocol: Some(crate::key::protocol(self.port.protocol)),
+            protocol: Some(self.port.protocol),
             matches,
             comment: self.comment(|| format!("{} -> {target}", self.port)),
             ..Rule::always(Target::DestinationNat {

@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use dataplane::{Config, Family, Node, Protocol};
 use netlink::nf_tables::{
-    Chain, ChainKind, Expression, FibField, Hook, HookPoint, MetaKey, Operator, Register,
+    Chain, ChainKind, DataType, Expression, FibField, Hook, HookPoint, MetaKey, Operator, Register,
     RejectKind, Rule, Verdict,
 };
 
@@ -26,7 +26,7 @@ use self::rule_parts::{
     not_loopback, rule, to_node_port_address, verdict,
 };
 pub(crate) use self::source_ranges::{ALLOW_SOURCES, allow_sources};
-use crate::layout::{self, Keyed, SetName, nft_family};
+use crate::layout::{self, Keyed, SetName};
 use crate::table::ChainWithRules;
 
 /// `NF_IP_PRI_NAT_DST`.
@@ -237,7 +237,7 @@ fn masquerade(family: Family, config: &Config) -> Vec<Rule> {
         set,
         Expression::Masquerade,
     ]);
-    let width = nft_family(family).address().width();
+    let width = DataType::address(family).width();
     let destination = after(Register(0), width);
     let protocol = after(destination, width);
     let mut hairpin = ct_dnat();

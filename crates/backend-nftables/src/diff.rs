@@ -15,7 +15,7 @@ use netlink::nf_tables::{Bytes, Operation, Set, Transaction};
 
 pub(crate) use self::halves::halves;
 use self::steps::{add_elements, length_of_part, steps};
-use crate::layout::{self, NEXT, SetName, TABLE, nft_family};
+use crate::layout::{self, NEXT, SetName, TABLE};
 use crate::table::{ChainWithRules, Table};
 
 /// How many elements one transaction adds and removes at the most: about 20 ms of the nf_tables
@@ -179,7 +179,7 @@ fn delete_objects(believed: &Table, wanted: &Table, transaction: &mut Transactio
 
 impl Plan {
     fn start(&self, table: &str) -> Transaction {
-        Transaction::new(nft_family(self.family), layout::name(table))
+        Transaction::new(self.family, layout::name(table))
     }
 
     /// Removes a table with all that is in it.

@@ -9,8 +9,6 @@ use backend::{Culprit, Disturbance};
 use dataplane::Family;
 use netlink::{ForeignTransaction, Heard, Interruption, Ledger, Listener, OpenError};
 
-use crate::layout::nft_family;
-
 /// The disturbances of both families of one network namespace, once it has
 /// [joined](Disturbances::join).
 #[derive(Debug)]
@@ -69,7 +67,7 @@ impl Disturbances {
         };
         let families: BTreeSet<Family> = Family::ALL
             .into_iter()
-            .filter(|family| touched.contains(&nft_family(*family)))
+            .filter(|family| touched.contains(family))
             .collect();
         let mut ledger = self.ledger.lock().unwrap_or_else(PoisonError::into_inner);
         ledger.add(generation, touched);

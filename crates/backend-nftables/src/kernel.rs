@@ -23,7 +23,7 @@ use self::sctp::{Sctp, observe_sctp};
 use self::support::{Lacking, Support};
 use crate::diff::{Change, diff};
 use crate::disturbances::Disturbances;
-use crate::layout::{self, NEXT, SetName, TABLE, nft_family};
+use crate::layout::{self, NEXT, SetName, TABLE};
 use crate::render::render;
 use crate::table::{ChainWithRules, Chains, SetWithElements, Table};
 
@@ -200,7 +200,7 @@ impl Backend for Nftables {
         let ours = now.transactions.wrapping_sub(seen.transactions);
         let all = now.generation.wrapping_sub(seen.generation);
         let ledger = self.ledger.lock().unwrap_or_else(PoisonError::into_inner);
-        let elsewhere = ledger.elsewhere(nft_family(self.family), seen.generation, now.generation);
+        let elsewhere = ledger.elsewhere(self.family, seen.generation, now.generation);
         drop(ledger);
         if ours.wrapping_add(elsewhere) != all {
             return Ok(Drift::Possible);
@@ -269,16 +269,18 @@ impl Backend for Nftables {
 
     fn commit_removal(&mut self) -> Result<Receipt, CommitError> {
         let removal = |name| {
-            let mut removal = Transaction::new(nft_family(self.family), layout::name(name));
+            let mut removal = Transaction::new(self.family, layout::name(name));
             // Adding first makes the removal of what may not be there succeed.
             removal.operations = vec![Operation::AddTable, Operation::DeleteTable];
             removal
         };
         let mut transactions = vec![removal(TABLE)];
-        let of = nft_family(self.family);
         // Hardly ever there; where that cannot be told, the removal says why.
         if let Ok(mut connection) = self.connection()
-            && !matches!(connection.socket.observe_table(of, NEXT), Ok(false))
+            && !matches!(
+                connection.socket.observe_table(self.family, NEXT),
+                Ok(false)
+            )
         {
             transactions.push(removal(NEXT));
         }
@@ -399,12 +401,11 @@ impl Connection {
         family: Family,
         table_name: &str,
     ) -> Result<Table, netlink::ObserveError> {
-        let of = nft_family(family);
-        if !self.socket.observe_table(of, table_name)? {
+        if !self.socket.observe_table(family, table_name)? {
             return Ok(Table::default());
         }
         let mut rules: BTreeMap<Arc<str>, Vec<Rule>> = BTreeMap::new();
-        for (chain, rule) in self.socket.observe_rules(of, table_name)? {
+        for (chain, rule) in self.socket.observe_rules(family, table_name)? {
             // A rule that is not of our making equals none of ours.
             rules.entry(chain).or_default().push(rule.unwrap_or(Rule {
                 expressions: Vec::new(),
@@ -416,7 +417,7 @@ impl Connection {
             ..Table::default()
         };
         let mut chains = Chains::new();
-        for (name, chain) in self.socket.observe_chains(of, table_name)? {
+        for (name, chain) in self.socket.observe_chains(family, table_name)? {
             let rules = rules.remove(&name).unwrap_or_default();
             let chain = chain.unwrap_or_else(|_| unhooked(&name));
             chains.insert(name, Arc::new(ChainWithRules { chain, rules }));
@@ -424,20 +425,20 @@ impl Connection {
         // The kernel numbers the chains of all tables in one listing: beside other
         // programs that add and remove chains, it may lack one of this table.
         for (name, rules) in rules {
-            let Some(chain) = self.socket.observe_one_chain(of, table_name, &name)? else {
+            let Some(chain) = self.socket.observe_one_chain(family, table_name, &name)? else {
                 continue;
             };
             let chain = chain.unwrap_or_else(|_| unhooked(&name));
             chains.insert(name, Arc::new(ChainWithRules { chain, rules }));
         }
         table.chains = Arc::new(chains);
-        for (name, set) in self.socket.observe_sets(of, table_name)? {
+        for (name, set) in self.socket.observe_sets(family, table_name)? {
             // One of ours with a shape that is not: told from ours by having none.
             let set = set.unwrap_or_else(|_| foreign(&name));
             let ours = SetName::parse(&name).is_some_and(|own| own.set(family) == set);
             // What packets have written is theirs, and changes by itself.
             let elements = match ours && set.writer == SetWriter::Transactions {
-                true => self.socket.observe_elements(of, table_name, &name),
+                true => self.socket.observe_elements(family, table_name, &name),
                 false => Ok(Vec::new()),
             };
             let (set, elements) = match elements {

@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use dataplane::{Family, FrontendKey, Hairpin, Port, Protocol, Target};
 use ipnet::IpNet;
-use netlink::nf_tables::{self, Bytes, DataType, jhash, reciprocal_scale};
+use netlink::nf_tables::{Bytes, DataType, jhash, reciprocal_scale};
 
 pub(crate) use self::sets::{Keyed, Room, SetName};
 
@@ -38,14 +38,6 @@ pub(crate) const STICKY_MODULUS: u32 = 1 << 30;
 /// What the hash of an endpoint starts from. Any number will do, as long as it stays: the slots
 /// that packets have written down outlive the agent.
 pub(crate) const STICKY_SEED: u32 = 0x5370_5374;
-
-/// nf_tables' name for a family.
-pub(crate) fn nft_family(family: Family) -> nf_tables::Family {
-    match family {
-        Family::Ipv4 => nf_tables::Family::Ip,
-        Family::Ipv6 => nf_tables::Family::Ip6,
-    }
-}
 
 /// The bytes of an address.
 pub(crate) fn address(address: IpAddr) -> Bytes {

@@ -4,7 +4,6 @@ use std::net::SocketAddr;
 
 use dataplane::{Dataplane, Family, Frontend, Port, Protocol, Target};
 use netlink::conntrack::{Answers, Filter, Flow};
-use netlink::nf_tables;
 
 use crate::Doubts;
 
@@ -36,11 +35,8 @@ impl Watchlist {
     pub fn filters(&self) -> impl Iterator<Item = Filter> + '_ {
         let family = self.family();
         self.doubts.protocols().iter().map(move |protocol| Filter {
-            family: match family {
-                Family::Ipv4 => nf_tables::Family::Ip,
-                Family::Ipv6 => nf_tables::Family::Ip6,
-            },
-            protocol: kernels(*protocol),
+            family,
+            protocol: *protocol,
             answers: answers(*protocol),
         })
     }
@@ -58,7 +54,7 @@ impl Watchlist {
 
     /// The same, had the kernel come to carry out `programmed` since.
     pub(crate) fn is_stale_under(&self, programmed: &Dataplane, flow: &Flow) -> bool {
-        let protocol = ours(flow.protocol);
+        let protocol = flow.protocol;
         if answers(protocol) == Answers::None && flow.status.is_answered() {
             return false;
         }
@@ -98,22 +94,6 @@ fn answers(protocol: Protocol) -> Answers {
     match protocol {
         Protocol::Udp => Answers::Any,
         Protocol::Tcp | Protocol::Sctp => Answers::None,
-    }
-}
-
-fn kernels(protocol: Protocol) -> netlink::conntrack::Protocol {
-    match protocol {
-        Protocol::Tcp => netlink::conntrack::Protocol::Tcp,
-        Protocol::Udp => netlink::conntrack::Protocol::Udp,
-        Protocol::Sctp => netlink::conntrack::Protocol::Sctp,
-    }
-}
-
-fn ours(protocol: netlink::conntrack::Protocol) -> Protocol {
-    match protocol {
-        netlink::conntrack::Protocol::Tcp => Protocol::Tcp,
-        netlink::conntrack::Protocol::Udp => Protocol::Udp,
-        netlink::conntrack::Protocol::Sctp => Protocol::Sctp,
     }
 }
 

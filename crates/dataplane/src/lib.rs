@@ -13,7 +13,6 @@
 //!
 //! Everything here is pure: no clock, no I/O, no logger, `std` and `ipnet` only.
 
-mod address;
 mod chunk;
 mod compile;
 mod config;

@@ -15,7 +15,9 @@ mod socket;
 use std::fmt;
 use std::net::SocketAddr;
 
-use crate::nf_tables::Family;
+use address::Family;
+
+pub use address::Protocol;
 
 pub use codec::DecodeError;
 pub use socket::{DeleteError, Deletion, FlowSocket, Listed, ObserveError};
@@ -44,17 +46,6 @@ pub struct Tuple {
     pub source: SocketAddr,
     /// The receiver.
     pub destination: SocketAddr,
-}
-
-/// A protocol whose flows are told apart by ports.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Protocol {
-    /// TCP, number 6.
-    Tcp,
-    /// UDP, number 17.
-    Udp,
-    /// SCTP, number 132.
-    Sctp,
 }
 
 /// The bits of `enum ip_conntrack_status`.
@@ -100,33 +91,6 @@ impl fmt::Display for Flow {
     }
 }
 
-// === impl Protocol ===
-
-impl Protocol {
-    /// All of them.
-    pub const ALL: [Protocol; 3] = [Protocol::Tcp, Protocol::Udp, Protocol::Sctp];
-
-    /// Its number in the IP header (IANA protocol numbers).
-    pub fn number(self) -> u8 {
-        match self {
-            Protocol::Tcp => 6,
-            Protocol::Udp => 17,
-            Protocol::Sctp => 132,
-        }
-    }
-}
-
-impl fmt::Display for Protocol {
-    /// Lower case.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Protocol::Tcp => "tcp",
-            Protocol::Udp => "udp",
-            Protocol::Sctp => "sctp",
-        })
-    }
-}
-
 // === impl Status ===
 
 impl Status {
@@ -163,8 +127,8 @@ impl Filter {
     /// Whether `flow` is to be listed.
     pub fn admits(&self, flow: &Flow) -> bool {
         let family = match flow.original.destination {
-            SocketAddr::V4(_) => Family::Ip,
-            SocketAddr::V6(_) => Family::Ip6,
+            SocketAddr::V4(_) => Family::Ipv4,
+            SocketAddr::V6(_) => Family::Ipv6,
         };
         let wanted = match self.answers {
             Answers::Any => true,

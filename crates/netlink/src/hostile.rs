@@ -126,8 +126,8 @@ fn decode_all(bytes: &[u8]) -> (usize, Vec<DecodeError>) {
         );
         let _ = (nf_tables::foreign_chain(&message), message.errno());
         let family = match message.family() {
-            Some(10) => Family::Ip6,
-            _ => Family::Ip,
+            Some(10) => Family::Ipv6,
+            _ => Family::Ipv4,
         };
         let _ = nf_tables::jump(&message, family);
         let mut take = |operation: Result<Operation, DecodeError>| match operation {

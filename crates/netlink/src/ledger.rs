@@ -57,12 +57,12 @@ mod tests {
         // The number of a generation wraps around.
         ledger.add(u32::MAX - 1, BTreeSet::new());
         ledger.add(u32::MAX, BTreeSet::new());
-        ledger.add(1, BTreeSet::from([Family::Ip]));
+        ledger.add(1, BTreeSet::from([Family::Ipv4]));
         ledger.add(2, BTreeSet::new());
         ledger.add(3, BTreeSet::new());
-        assert_eq!(ledger.elsewhere(Family::Ip, u32::MAX - 1, 2), 2);
-        assert_eq!(ledger.elsewhere(Family::Ip6, u32::MAX - 1, 2), 3);
-        assert_eq!(ledger.elsewhere(Family::Ip6, 3, 3), 0);
+        assert_eq!(ledger.elsewhere(Family::Ipv4, u32::MAX - 1, 2), 2);
+        assert_eq!(ledger.elsewhere(Family::Ipv6, u32::MAX - 1, 2), 3);
+        assert_eq!(ledger.elsewhere(Family::Ipv6, 3, 3), 0);
     }
 
     #[test]
@@ -71,6 +71,6 @@ mod tests {
         for generation in 0..10_000 {
             ledger.add(generation, BTreeSet::new());
         }
-        assert_eq!(ledger.elsewhere(Family::Ip, 0, 10_000), 4096);
+        assert_eq!(ledger.elsewhere(Family::Ipv4, 0, 10_000), 4096);
     }
 }

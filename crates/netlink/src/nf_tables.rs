@@ -15,6 +15,7 @@ use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
+pub use address::Family;
 pub use decode::DecodeError;
 pub(crate) use decode::{chain, elements, generation, rule, set};
 pub(crate) use encode::{
@@ -31,17 +32,8 @@ pub(crate) use foreign::{foreign_chain, jump, table_state};
 pub use jenkins::{jhash, reciprocal_scale};
 pub use listed::ListedRule;
 pub(crate) use listed::listed;
-pub use print::Typed;
+pub use print::{Typed, family_name};
 pub use transaction::{Operation, Transaction};
-
-/// The family of a table.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Family {
-    /// `ip`, `NFPROTO_IPV4`.
-    Ip,
-    /// `ip6`, `NFPROTO_IPV6`.
-    Ip6,
-}
 
 /// A chain without its rules.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -190,37 +182,17 @@ pub enum Verdict {
     Return,
 }
 
-// === impl Family ===
-
-impl Family {
-    pub(crate) fn number(self) -> u8 {
-        match self {
-            Family::Ip => 2,
-            Family::Ip6 => 10,
-        }
-    }
-
-    /// The type of this family's addresses.
-    pub fn address(self) -> DataType {
-        match self {
-            Family::Ip => DataType::Ipv4Address,
-            Family::Ip6 => DataType::Ipv6Address,
-        }
-    }
-}
-
-impl fmt::Display for Family {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Family::Ip => "ip",
-            Family::Ip6 => "ip6",
-        })
-    }
-}
-
 // === impl DataType ===
 
 impl DataType {
+    /// The type of the addresses of a family.
+    pub fn address(family: Family) -> DataType {
+        match family {
+            Family::Ipv4 => DataType::Ipv4Address,
+            Family::Ipv6 => DataType::Ipv6Address,
+        }
+    }
+
     /// How many bytes of a register it uses.
     pub fn size(self) -> usize {
         match self {

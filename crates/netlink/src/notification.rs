@@ -39,7 +39,7 @@ const PROGRAM: u16 = 3;
 const BUILT_IN: [&str; 5] = ["PREROUTING", "INPUT", "FORWARD", "OUTPUT", "POSTROUTING"];
 
 /// The families in which a table can be ours.
-const FAMILIES: [Family; 2] = [Family::Ip, Family::Ip6];
+const FAMILIES: [Family; 2] = [Family::Ipv4, Family::Ipv6];
 
 /// What is ours, and heard of when others touch it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

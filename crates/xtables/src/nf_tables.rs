@@ -182,7 +182,7 @@ impl NfTables {
 
     fn observe_held(&mut self, table: TableName) -> Result<Held, netlink::ObserveError> {
         let (family, prefix) = (self.family, self.prefix);
-        let (of, name) = (family.into(), table_name(table));
+        let (of, name) = (family, table_name(table));
         let built_ins = built_ins(table).iter();
         let built_ins: Vec<(String, BuiltIn)> = built_ins.map(|c| (c.to_string(), *c)).collect();
         let mut held = Held::default();
@@ -367,7 +367,7 @@ impl NfTables {
         change: &TableChange,
     ) -> Result<BTreeMap<BuiltIn, Present>, netlink::ObserveError> {
         let (family, prefix) = (self.family, self.prefix);
-        let (of, table) = (family.into(), table_name(change.table));
+        let (of, table) = (family, table_name(change.table));
         let mut all = BTreeMap::new();
         for (built_in, _) in &change.entries {
             let chain = built_in.to_string();
@@ -401,7 +401,7 @@ impl NfTables {
         let ledger = self.ledger.lock().unwrap_or_else(PoisonError::into_inner);
         let is_explained = |seen: &Seen| {
             let ours = now.transactions.wrapping_sub(seen.transactions);
-            let family = self.family.into();
+            let family = self.family;
             let elsewhere = ledger.elsewhere(family, seen.generation, now.generation);
             ours.wrapping_add(elsewhere) == now.generation.wrapping_sub(seen.generation)
         };
@@ -440,15 +440,6 @@ fn unread(family: Family, table: TableName, error: netlink::ObserveError) -> Obs
         table,
         fault: fault::of_reading(&error),
         source: error.into(),
-    }
-}
-
-impl From<Family> for netlink::nf_tables::Family {
-    fn from(family: Family) -> netlink::nf_tables::Family {
-        match family {
-            Family::Ipv4 => netlink::nf_tables::Family::Ip,
-            Family::Ipv6 => netlink::nf_tables::Family::Ip6,
-        }
     }
 }
 

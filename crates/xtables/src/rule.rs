@@ -7,14 +7,7 @@ use std::sync::Arc;
 
 use ipnet::IpNet;
 
-/// The family of a table.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Family {
-    /// `iptables`.
-    Ipv4,
-    /// `ip6tables`.
-    Ipv6,
-}
+pub use address::{Family, Protocol};
 
 /// A table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -38,17 +31,6 @@ pub enum BuiltIn {
     Output,
     /// A packet is about to leave. Table nat alone.
     Postrouting,
-}
-
-/// Transport protocols.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Protocol {
-    /// TCP, 6.
-    Tcp,
-    /// UDP, 17.
-    Udp,
-    /// SCTP, 132.
-    Sctp,
 }
 
 /// One rule. A packet that matches all of it goes to the target. What is asked first is what every
@@ -270,26 +252,6 @@ impl TableName {
     /// All of them. What redirects comes first, so that a Service that has just got its endpoints
     /// is served a moment before it is no longer refused, not after.
     pub const ALL: [TableName; 2] = [TableName::Nat, TableName::Filter];
-}
-
-// === impl Protocol ===
-
-impl Protocol {
-    /// The number in the IP header.
-    pub fn number(self) -> u8 {
-        match self {
-            Protocol::Tcp => 6,
-            Protocol::Udp => 17,
-            Protocol::Sctp => 132,
-        }
-    }
-
-    /// The protocol with this number.
-    pub fn from_number(number: u8) -> Option<Protocol> {
-        [Protocol::Tcp, Protocol::Udp, Protocol::Sctp]
-            .into_iter()
-            .find(|protocol| protocol.number() == number)
-    }
 }
 
 // === impl AddressMatch ===

@@ -71,7 +71,7 @@ impl World {
     /// Somebody does something to the IPv4 table.
     fn damage(&mut self, operation: impl FnOnce(&Table) -> Operation) {
         let mut held = self.believed[&Family::Ipv4].clone();
-        let mut transaction = Transaction::new(netlink::nf_tables::Family::Ip, "signpost".into());
+        let mut transaction = Transaction::new(netlink::nf_tables::Family::Ipv4, "signpost".into());
         transaction.operations.push(operation(&held.nftables));
         let replayed = held.nftables.replay(&transaction);
         replayed.expect("the kernel takes it");

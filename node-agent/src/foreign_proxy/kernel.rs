@@ -96,16 +96,15 @@ pub(crate) fn observe() -> Result<Found, LookError> {
     let mut socket = open()?;
     let mut found = Found::default();
     for family in Family::ALL {
-        let of = nft_family(family);
         if socket
-            .observe_table(of, TABLE)
+            .observe_table(family, TABLE)
             .map_err(LookError::Observe)?
         {
             found.add(Mechanism::Nftables, family);
         }
         for (table, chain) in PROOF {
             if socket
-                .observe_chain(of, table, chain)
+                .observe_chain(family, table, chain)
                 .map_err(LookError::Observe)?
             {
                 found.add(Mechanism::Iptables, family);
@@ -147,7 +146,7 @@ fn observe_legacy(family: xtables::Family) -> Legacy {
 /// on as long as somebody else's chains of type nat are there. That there is none is no failure.
 pub(crate) fn commit_table_removal(family: Family) -> Result<(), RemoveError> {
     let mut socket = open().map_err(RemoveError::Look)?;
-    let mut removal = Transaction::new(nft_family(family), TABLE.into());
+    let mut removal = Transaction::new(family, TABLE.into());
     removal.operations = vec![Operation::AddTable, Operation::DeleteTable];
     commit(&mut socket, family, TABLE, &removal)
 }
@@ -158,7 +157,7 @@ pub(crate) fn commit_chains_removal(family: Family) -> Result<(), RemoveError> {
     let mut socket = open().map_err(RemoveError::Look)?;
     for table in IPTABLES {
         let jumps = observe_entries(&mut socket, family, table).map_err(RemoveError::Look)?;
-        let mut entries = Transaction::new(nft_family(family), table.into());
+        let mut entries = Transaction::new(family, table.into());
         let delete = |jump: Jump| Operation::DeleteRule {
             chain: jump.chain,
             handle: jump.handle,
@@ -171,7 +170,7 @@ pub(crate) fn commit_chains_removal(family: Family) -> Result<(), RemoveError> {
         let steps: [fn(Arc<str>) -> Operation; 2] = [Operation::FlushChain, Operation::DeleteChain];
         for step in steps {
             for some in chains.chunks(CHAINS_AT_ONCE) {
-                let mut transaction = Transaction::new(nft_family(family), table.into());
+                let mut transaction = Transaction::new(family, table.into());
                 transaction.operations = some.iter().cloned().map(step).collect();
                 commit(&mut socket, family, table, &transaction)?;
             }
@@ -224,7 +223,7 @@ fn observe_own(
     table: &str,
     entanglements: &mut Entanglements,
 ) -> Result<BTreeSet<Arc<str>>, LookError> {
-    let chains = socket.observe_foreign_chains(nft_family(family), table);
+    let chains = socket.observe_foreign_chains(family, table);
     let chains = chains.map_err(LookError::Observe)?;
     let forward = |chain: &nf_tables::ForeignChain| {
         &*chain.name == "FORWARD" && chain.entry == Entry::HookDrop
@@ -240,7 +239,7 @@ fn observe_entries(
     family: Family,
     table: &str,
 ) -> Result<Vec<Jump>, LookError> {
-    let jumps = socket.observe_jumps(nft_family(family), table);
+    let jumps = socket.observe_jumps(family, table);
     let mut jumps = jumps.map_err(LookError::Observe)?;
     jumps.retain(|jump| is_kube_proxys(&jump.target) && !is_kube_proxys(&jump.chain));
     Ok(jumps)
@@ -251,7 +250,7 @@ fn observe_chains(
     family: Family,
     table: &str,
 ) -> Result<Vec<Arc<str>>, LookError> {
-    let chains = socket.observe_foreign_chains(nft_family(family), table);
+    let chains = socket.observe_foreign_chains(family, table);
     let chains = chains.map_err(LookError::Observe)?;
     let names = chains.into_iter().map(|chain| chain.name);
     Ok(names.filter(|name| is_kube_proxys(name)).collect())
@@ -279,13 +278,6 @@ pub(super) fn open() -> Result<Socket, LookError> {
 /// Whether a chain in a table of iptables is kube-proxy's alone.
 fn is_kube_proxys(chain: &str) -> bool {
     NAMES.contains(&chain) || PREFIXES.iter().any(|prefix| chain.starts_with(prefix))
-}
-
-pub(super) fn nft_family(family: Family) -> nf_tables::Family {
-    match family {
-        Family::Ipv4 => nf_tables::Family::Ip,
-        Family::Ipv6 => nf_tables::Family::Ip6,
-    }
 }
 
 // === impl Found ===

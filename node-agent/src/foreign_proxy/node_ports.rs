@@ -5,12 +5,12 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::ops::ControlFlow;
 
 use dataplane::{Family, Protocol};
-use netlink::conntrack::{self, Answers, Filter, Flow, FlowSocket};
-use netlink::nf_tables::{Expression, ListedRule, Operator, PayloadBase, Rule};
+use netlink::conntrack::{Answers, Filter, Flow, FlowSocket};
+use netlink::nf_tables::{DataType, Expression, ListedRule, Operator, PayloadBase, Rule};
 use netlink::{ObserveError, Socket};
 
 use super::Mechanism;
-use super::kernel::{LookError, TABLE, nft_family, open};
+use super::kernel::{LookError, TABLE, open};
 
 /// The set of addresses that mode nftables has unless it takes node ports at all of them
 /// (pkg/proxy/nftables/proxier.go).
@@ -52,12 +52,11 @@ pub(crate) fn observe_entrance(
 }
 
 fn observe_set(socket: &mut Socket, family: Family) -> Result<Entrance, LookError> {
-    let of = nft_family(family);
-    match socket.observe_elements(of, TABLE, ADDRESSES) {
+    match socket.observe_elements(family, TABLE, ADDRESSES) {
         Ok(elements) => {
             let keys = elements
                 .iter()
-                .map(|(key, _)| key.typed(&[of.address()]).to_string());
+                .map(|(key, _)| key.typed(&[DataType::address(family)]).to_string());
             Ok(Entrance::At(
                 keys.filter_map(|key| key.parse().ok()).collect(),
             ))
@@ -79,7 +78,7 @@ fn observe_rules(socket: &mut Socket, family: Family) -> Result<Entrance, LookEr
                 .map_or(Asked::Anything, |rule| asked(&rule, family))
         })
     };
-    let asked = socket.observe_chosen_rules(nft_family(family), "nat", Some(SERVICES), leads_there);
+    let asked = socket.observe_chosen_rules(family, "nat", Some(SERVICES), leads_there);
     let mut at = BTreeSet::new();
     for asked in asked.map_err(LookError::Observe)? {
         match asked {
@@ -140,8 +139,7 @@ pub(crate) fn observe_counts(family: Family) -> Result<BTreeMap<NodePort, u64>, 
         let packets = rule.packets().filter(|packets| *packets > 0)?;
         Some((node_port(&rule.decode().ok()?)?, packets))
     };
-    let counted =
-        open()?.observe_chosen_rules(nft_family(family), "nat", Some(NODE_PORTS), counted);
+    let counted = open()?.observe_chosen_rules(family, "nat", Some(NODE_PORTS), counted);
     let mut counts = BTreeMap::new();
     for (port, packets) in counted.map_err(LookError::Observe)? {
         *counts.entry(port).or_default() += packets;
@@ -217,15 +215,10 @@ pub(crate) fn observe_flows(
     is_node_port: impl Fn(NodePort) -> bool,
 ) -> Result<BTreeMap<(IpAddr, NodePort), u64>, LookError> {
     let mut counts = BTreeMap::new();
-    let protocols = [
-        (conntrack::Protocol::Tcp, Protocol::Tcp),
-        (conntrack::Protocol::Udp, Protocol::Udp),
-        (conntrack::Protocol::Sctp, Protocol::Sctp),
-    ];
-    for (listed, protocol) in protocols {
+    for protocol in Protocol::ALL {
         let filter = Filter {
-            family: nft_family(family),
-            protocol: listed,
+            family,
+            protocol,
             answers: Answers::Any,
         };
         let count = |flow: &Flow| {

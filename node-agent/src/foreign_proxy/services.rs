@@ -6,7 +6,7 @@ use dataplane::Family;
 use netlink::Socket;
 use netlink::nf_tables::{Bytes, DataType};
 
-use super::kernel::{LookError, TABLE, nft_family, open};
+use super::kernel::{LookError, TABLE, open};
 
 /// Our maps of what is redirected and what is refused, by address and by node port.
 const OURS: [[&str; 2]; 2] = [["services", "refusals"], ["nodeports", "nodeport-refusals"]];
@@ -29,7 +29,7 @@ pub(crate) struct Difference {
 pub(crate) fn observe_difference(family: Family) -> Result<Difference, LookError> {
     let mut socket = open()?;
     let mut difference = Difference::default();
-    let address = nft_family(family).address();
+    let address = DataType::address(family);
     let keys: [&[DataType]; 2] = [
         &[address, DataType::Protocol, DataType::Service],
         &[DataType::Protocol, DataType::Service],
@@ -54,7 +54,7 @@ fn observe_keys(
 ) -> Result<BTreeSet<Bytes>, LookError> {
     let mut keys = BTreeSet::new();
     for map in maps {
-        let elements = socket.observe_elements(nft_family(family), table, map);
+        let elements = socket.observe_elements(family, table, map);
         let elements = elements.map_err(LookError::Observe)?;
         keys.extend(elements.into_iter().map(|(key, _)| key));
     }

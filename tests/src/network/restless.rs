@@ -27,7 +27,7 @@ impl Restless {
         let done = Arc::new(AtomicBool::new(false));
         let is_done = Arc::clone(&done);
         let thread = thread::spawn(move || {
-            let mut change = Transaction::new(Family::Ip, "restless".into());
+            let mut change = Transaction::new(Family::Ipv4, "restless".into());
             change.operations = vec![Operation::AddTable, Operation::DeleteTable];
             while !is_done.load(Ordering::Relaxed) {
                 socket.commit(&change)?;

@@ -9,7 +9,6 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use dataplane::Family;
 use netlink::conntrack::{Answers, Filter, Flow, FlowSocket, Protocol};
-use netlink::nf_tables;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use testkit::address_plan as addresses;
@@ -220,10 +219,7 @@ impl Stage {
         destination: SocketAddr,
     ) -> Result<Vec<Flow>> {
         let filter = Filter {
-            family: match Family::of(destination.ip()) {
-                Family::Ipv4 => nf_tables::Family::Ip,
-                Family::Ipv6 => nf_tables::Family::Ip6,
-            },
+            family: Family::of(destination.ip()),
             protocol,
             answers: Answers::Any,
         };

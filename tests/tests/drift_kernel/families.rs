@@ -165,13 +165,13 @@ fn flood(namespace: &Namespace) -> Result<()> {
         content: SetContent::Membership,
         writer: SetWriter::Transactions,
     };
-    let mut table = Transaction::new(nf_tables::Family::Ip, "theirs".into());
+    let mut table = Transaction::new(nf_tables::Family::Ipv4, "theirs".into());
     table.operations = vec![Operation::AddTable, Operation::AddSet(set.clone())];
     socket.commit(&table)?;
     for part in 0..FLOOD_PARTS {
         let keys =
             (0..FLOOD_PART).map(|n| Bytes::new().with(&(part * FLOOD_PART + n).to_be_bytes()));
-        let mut transaction = Transaction::new(nf_tables::Family::Ip, "theirs".into());
+        let mut transaction = Transaction::new(nf_tables::Family::Ipv4, "theirs".into());
         transaction.operations.push(Operation::AddElements {
             set: set.clone().into(),
             elements: keys.map(|key| (key, ElementData::None)).collect(),

@@ -163,7 +163,7 @@ pub(crate) fn a_thread_is_named_by_its_program() -> Result<()> {
     let writer = thread::Builder::new().name(WRITER.to_owned());
     let writer = writer.spawn(move || -> Result<()> {
         let mut socket = namespace.enter(Socket::open)??;
-        let mut damage = Transaction::new(nf_tables::Family::Ip, "signpost".into());
+        let mut damage = Transaction::new(nf_tables::Family::Ipv4, "signpost".into());
         damage.operations = vec![Operation::AddTable, Operation::DeleteTable];
         socket.commit(&damage)?;
         // What has ended is told as the kernel tells it.

@@ -17,15 +17,8 @@ const FROM: [BuiltIn; 1] = [BuiltIn::Prerouting];
 const WRITES: u32 = 200;
 const LOOKS: u32 = 100;
 
-fn family(ground: &Ground) -> netlink::nf_tables::Family {
-    match ground.family {
-        xtables::Family::Ipv4 => netlink::nf_tables::Family::Ip,
-        xtables::Family::Ipv6 => netlink::nf_tables::Family::Ip6,
-    }
-}
-
 fn nft(ground: &Ground, command: &str) -> Result<()> {
-    let command = command.replace("FAMILY", &family(ground).to_string());
+    let command = command.replace("FAMILY", netlink::nf_tables::family_name(ground.family));
     ground.namespace.nft(&[&command]).map(drop)
 }
 
@@ -162,7 +155,7 @@ pub(crate) fn a_step_that_is_too_long_is_refused_and_the_next_is_not(
 
 /// The numbers of the rules in the kernel's chain, and where they lead to.
 fn numbers(ground: &Ground, socket: &mut Socket) -> Result<Vec<(u64, Option<String>)>> {
-    let all = socket.observe_chosen_rules(family(ground), "nat", Some("PREROUTING"), |rule| {
+    let all = socket.observe_chosen_rules(ground.family, "nat", Some("PREROUTING"), |rule| {
         Some((rule.handle(), rule.leads_to().map(str::to_owned)))
     });
     Ok(all?)
@@ -178,7 +171,7 @@ pub(crate) fn what_was_read_before_others_wrote_removes_nothing(ground: &Ground)
     let [(handle, Some(_))] = rules[..] else {
         bail!("{rules:?}");
     };
-    let mut deletion = Transaction::new(family(ground), "nat".into());
+    let mut deletion = Transaction::new(ground.family, "nat".into());
     deletion.operations = vec![Operation::DeleteRule {
         chain: "PREROUTING".into(),
         handle,
@@ -262,7 +255,7 @@ pub(crate) fn matches_and_targets_of_the_kernel_are_known(ground: &Ground) -> Re
             name,
             revision,
         };
-        let answer = socket.observe_extension(family(ground), extension)?;
+        let answer = socket.observe_extension(ground.family, extension)?;
         ensure!(answer == is_there, "{extension}: {answer}");
     }
     Ok(())

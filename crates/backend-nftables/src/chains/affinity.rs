@@ -9,16 +9,14 @@ use std::time::Duration;
 
 use dataplane::Family;
 use netlink::nf_tables::{
-    CtKey, Direction, Expression, Learning, MetaKey, NatKind, Register, Rule, Verdict,
+    CtKey, DataType, Direction, Expression, Learning, MetaKey, NatKind, Register, Rule, Verdict,
 };
 
 use super::rule_parts::{
     Address, after, ct_dnat, load_address, load_frontend_at, load_port, load_protocol_and_port,
     lookup_number, number_comment, rule,
 };
-use crate::layout::{
-    self, Keyed, Room, STICKY_MODULUS, STICKY_SEED, STICKY_SLOTS, SetName, nft_family,
-};
+use crate::layout::{self, Keyed, Room, STICKY_MODULUS, STICKY_SEED, STICKY_SLOTS, SetName};
 
 /// nft knows a value by the first of its registers alone. The listing of a rule that uses what lies
 /// behind it shows what was there before.
@@ -94,9 +92,9 @@ fn sent_before(family: Family, keyed: Keyed, clients: SetName, first: u32) -> Ru
         },
         Expression::Nat {
             kind: NatKind::Destination,
-            family: nft_family(family),
+            family,
             address: Register(0),
-            port: after(Register(0), nft_family(family).address().width()),
+            port: after(Register(0), DataType::address(family).width()),
         },
     ]);
     Rule {
@@ -173,7 +171,7 @@ fn complain(family: Family, keyed: Keyed) -> Rule {
 }
 
 fn put(family: Family, keyed: Keyed, clients: SetName, timeout: Duration) -> Rule {
-    let address = nft_family(family).address().width();
+    let address = DataType::address(family).width();
     let behind_client = after(Register(0), address);
     let (original, end) = load_original_frontend(family, keyed, behind_client);
     let mut expressions = vec![
@@ -214,10 +212,10 @@ fn put(family: Family, keyed: Keyed, clients: SetName, timeout: Duration) -> Rul
 /// behind it.
 fn load_client(family: Family, keyed: Keyed) -> (Vec<Expression>, Register) {
     let mut expressions = vec![load_address(family, Address::Source, Register(0))];
-    let mut next = after(Register(0), nft_family(family).address().width());
+    let mut next = after(Register(0), DataType::address(family).width());
     if keyed == Keyed::Address {
         expressions.push(load_address(family, Address::Destination, next));
-        next = after(next, nft_family(family).address().width());
+        next = after(next, DataType::address(family).width());
     }
     expressions.extend(load_protocol_and_port(next));
     (expressions, after(next, 8))
@@ -247,7 +245,7 @@ fn load_original_frontend(
             Family::Ipv6 => CtKey::Ipv6Destination,
         };
         expressions.push(original(key, next));
-        next = after(next, nft_family(family).address().width());
+        next = after(next, DataType::address(family).width());
     }
     expressions.push(Expression::Meta {
         key: MetaKey::TransportProtocol,

@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use dataplane::{Config, Family, Masquerade, Scheduler};
 use netlink::nf_tables::{
-    Chain, Expression, NatKind, NumberGenerator, Operator, Register, Rule, Verdict,
+    Chain, DataType, Expression, NatKind, NumberGenerator, Operator, Register, Rule, Verdict,
 };
 
 use super::affinity;
 use super::rule_parts::{after, load_frontend, local_source, mark, rule, verdict};
-use crate::layout::{self, Keyed, LOCAL_SLOTS, Room, nft_family};
+use crate::layout::{self, Keyed, LOCAL_SLOTS, Room};
 use crate::table::ChainWithRules;
 
 /// A chain for one number. It stays for a while after the last that led to it: kernels before 6.2
@@ -176,9 +176,9 @@ impl NumberedChain {
                 },
                 Expression::Nat {
                     kind: NatKind::Destination,
-                    family: nft_family(family),
+                    family,
                     address: Register(0),
-                    port: after(Register(0), nft_family(family).address().width()),
+                    port: after(Register(0), DataType::address(family).width()),
                 },
             ]);
             rule(expressions)

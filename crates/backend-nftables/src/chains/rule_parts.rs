@@ -6,11 +6,11 @@ use std::sync::Arc;
 use dataplane::{Config, Family, InterfaceMatch, LocalDetection};
 use ipnet::IpNet;
 use netlink::nf_tables::{
-    ADDRESS_TYPE_LOCAL, CtKey, Expression, FibField, MetaKey, Operator, PayloadBase, Register,
-    Rule, Verdict,
+    ADDRESS_TYPE_LOCAL, CtKey, DataType, Expression, FibField, MetaKey, Operator, PayloadBase,
+    Register, Rule, Verdict,
 };
 
-use crate::layout::{self, Keyed, SetName, nft_family};
+use crate::layout::{self, Keyed, SetName};
 
 /// `NF_CT_STATE_BIT(IP_CT_NEW)`.
 const CT_STATE_NEW: u32 = 8;
@@ -102,7 +102,7 @@ pub(super) fn load_frontend_at(
     let mut next = start;
     if keyed == Keyed::Address {
         expressions.push(load_address(family, Address::Destination, next));
-        next = after(next, nft_family(family).address().width());
+        next = after(next, DataType::address(family).width());
     }
     expressions.extend(load_protocol_and_port(next));
     (expressions, after(next, 8))
@@ -204,7 +204,7 @@ pub(super) fn load_prefix(
     bits: u8,
     to: Register,
 ) -> Vec<Expression> {
-    let width = nft_family(family).address().width();
+    let width = DataType::address(family).width();
     let mask: Vec<u8> = (0..width)
         .map(|byte| {
             let ones = usize::from(bits).saturating_sub(byte * 8).min(8);

@@ -7,7 +7,7 @@ use netlink::{CommitError, Refusal, Socket};
 use rustix::io::Errno;
 
 use crate::diff::diff;
-use crate::layout::{name, nft_family};
+use crate::layout::name;
 use crate::render::render;
 use crate::table::Table;
 
@@ -41,7 +41,7 @@ fn probe(family: Family) -> Transaction {
     let table = render(family, &Dataplane::default(), &Rendered::default());
     let change = diff(family, &Table::default(), &table);
     let operations = change.transactions.into_iter().flat_map(|t| t.operations);
-    let mut probe = Transaction::new(nft_family(family), name(PROBE));
+    let mut probe = Transaction::new(family, name(PROBE));
     probe.operations = operations
         .filter(|operation| !matches!(operation, Operation::AddElements { .. }))
         .collect();

@@ -5,8 +5,6 @@ use std::sync::LazyLock;
 use dataplane::{Family, FrontendKey};
 use netlink::nf_tables::{DataType, Set, SetContent, SetWriter};
 
-use super::nft_family;
-
 /// How many clients may be remembered at once in the room that all Services with affinity share:
 /// about 100 bytes of kernel memory each. kube-proxy has 65,536 for each endpoint.
 const REMEMBERED: u32 = 1 << 18;
@@ -235,7 +233,7 @@ impl SetName {
 
     /// The set as it is created in `family`.
     pub(crate) fn set(self, family: Family) -> Set {
-        let address = nft_family(family).address();
+        let address = DataType::address(family);
         let mut key = match self.keyed() {
             None if matches!(
                 self,

@@ -3,7 +3,7 @@ use super::*;
 use std::sync::Arc;
 
 use dataplane::{Config, Endpoints, Service, ServiceKey, compile};
-use netlink::conntrack::{Protocol as Kernels, Status, Tuple};
+use netlink::conntrack::{Status, Tuple};
 use testkit::{mk_config, mk_endpoints, mk_node, mk_service};
 
 /// `udp 10.0.1.9:4000 -> 10.96.0.53:53 = 10.0.1.5:5353`, then what is known of it: `redirected`,
@@ -30,9 +30,9 @@ fn flow(text: &str) -> Flow {
     });
     Flow {
         protocol: match protocol {
-            "tcp" => Kernels::Tcp,
-            "udp" => Kernels::Udp,
-            "sctp" => Kernels::Sctp,
+            "tcp" => Protocol::Tcp,
+            "udp" => Protocol::Udp,
+            "sctp" => Protocol::Sctp,
             other => panic!("{other:?} is not a protocol"),
         },
         original: Tuple {
@@ -177,7 +177,7 @@ fn t44_tcp_is_stale_only_when_it_was_never_answered() {
     );
     let tcp: Vec<_> = watchlist
         .filters()
-        .filter(|filter| filter.protocol == Kernels::Tcp)
+        .filter(|filter| filter.protocol == Protocol::Tcp)
         .collect();
     assert_eq!(tcp[0].answers, Answers::None, "the others are not listed");
 }
@@ -295,7 +295,7 @@ fn node_ports_that_open_and_close_with_addresses_are_looked_at() {
     };
     let moved = between(&at("192.168.0.1"), &at("172.20.0.1"));
     let filters: Vec<_> = moved.filters().map(|filter| filter.protocol).collect();
-    assert_eq!(filters, [Kernels::Udp]);
+    assert_eq!(filters, [Protocol::Udp]);
     assert_stale(
         &moved,
         &[

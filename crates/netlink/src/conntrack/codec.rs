@@ -86,8 +86,8 @@ pub(super) fn encode_dump(filter: &Filter, sequence: u32) -> Vec<u8> {
 pub(super) fn encode_deletion(doomed: &Flow, sequence: u32) -> Vec<u8> {
     let mut writer = Writer::default();
     let family = match doomed.original.destination {
-        SocketAddr::V4(_) => Family::Ip,
-        SocketAddr::V6(_) => Family::Ip6,
+        SocketAddr::V4(_) => Family::Ipv4,
+        SocketAddr::V6(_) => Family::Ipv6,
     };
     let message = writer.begin(DELETE, REQUEST | ACK, sequence, family.number(), 0);
     write_flow_key(&mut writer, doomed);
@@ -195,7 +195,7 @@ fn decode_u16(attributes: &Attributes<'_>, kind: u16) -> Option<u16> {
 #[cfg(test)]
 pub(super) fn encode_listing(listed: &Flow, sequence: u32) -> Vec<u8> {
     let mut writer = Writer::default();
-    let message = writer.begin(NEW, 0, sequence, Family::Ip.number(), 0);
+    let message = writer.begin(NEW, 0, sequence, Family::Ipv4.number(), 0);
     write_flow_key(&mut writer, listed);
     write_tuple(&mut writer, flow::REPLY, listed.protocol, &listed.reply);
     let Status(status) = listed.status;

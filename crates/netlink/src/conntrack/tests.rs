@@ -23,8 +23,8 @@ fn protocols() -> impl Strategy<Value = Protocol> {
 
 fn tuples(family: Family) -> BoxedStrategy<Tuple> {
     let address = match family {
-        Family::Ip => any::<Ipv4Addr>().prop_map(IpAddr::V4).boxed(),
-        Family::Ip6 => any::<Ipv6Addr>().prop_map(IpAddr::V6).boxed(),
+        Family::Ipv4 => any::<Ipv4Addr>().prop_map(IpAddr::V4).boxed(),
+        Family::Ipv6 => any::<Ipv6Addr>().prop_map(IpAddr::V6).boxed(),
     };
     let end = (address, any::<u16>()).prop_map(|(ip, port)| SocketAddr::new(ip, port));
     (end.clone(), end)
@@ -36,7 +36,7 @@ fn tuples(family: Family) -> BoxedStrategy<Tuple> {
 }
 
 fn flows() -> impl Strategy<Value = Flow> {
-    let family = prop_oneof![Just(Family::Ip), Just(Family::Ip6)];
+    let family = prop_oneof![Just(Family::Ipv4), Just(Family::Ipv6)];
     let of_family = |family| (tuples(family), tuples(family));
     (
         family.prop_flat_map(of_family),
@@ -125,7 +125,7 @@ fn icmp_is_passed_over() {
 #[test]
 fn a_filter_asks_for_one_protocol_and_for_what_was_never_answered() {
     let filter = Filter {
-        family: Family::Ip,
+        family: Family::Ipv4,
         protocol: Protocol::Tcp,
         answers: Answers::None,
     };

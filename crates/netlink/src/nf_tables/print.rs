@@ -5,9 +5,9 @@ use std::fmt::{self, Display, Write as _};
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 use super::{
-    Bytes, Chain, ChainKind, CtKey, DataType, Direction, ElementData, Expression, FibField, Hook,
-    HookPoint, Learning, MetaKey, NumberGenerator, Operation, Operator, PayloadBase, Register,
-    Rule, Set, SetContent, SetWriter, Transaction, Verdict,
+    Bytes, Chain, ChainKind, CtKey, DataType, Direction, ElementData, Expression, Family, FibField,
+    Hook, HookPoint, Learning, MetaKey, NumberGenerator, Operation, Operator, PayloadBase,
+    Register, Rule, Set, SetContent, SetWriter, Transaction, Verdict,
 };
 
 /// A key or value with the types of its fields.
@@ -392,10 +392,18 @@ fn number(operand: &str, bytes: &[u8]) -> String {
     }
 }
 
+/// What nft calls a family: `ip`, `ip6`.
+pub fn family_name(family: Family) -> &'static str {
+    match family {
+        Family::Ipv4 => "ip",
+        Family::Ipv6 => "ip6",
+    }
+}
+
 impl Display for Transaction {
     /// One command a line.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let table = format!("{} {}", self.family, self.table);
+        let table = format!("{} {}", family_name(self.family), self.table);
         for operation in &self.operations {
             match operation {
                 Operation::AddTable => writeln!(f, "add table {table}")?,

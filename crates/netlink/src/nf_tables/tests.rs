@@ -43,7 +43,7 @@ fn expressions() -> impl Strategy<Value = Expression> {
     let operators = select(vec![Operator::Equal, Operator::NotEqual]);
     let generators = select(vec![NumberGenerator::Incremental, NumberGenerator::Random]);
     let fields = select(vec![FibField::Source, FibField::Destination]);
-    let families = select(vec![Family::Ip, Family::Ip6]);
+    let families = select(vec![Family::Ipv4, Family::Ipv6]);
     prop_oneof![
         (bases, 0u32..40, 1u32..17, registers()).prop_map(|(base, offset, length, to)| {
             Expression::Payload {
@@ -249,7 +249,7 @@ fn sent<T>(family: Family, operation: Operation, decode: impl Fn(&Message<'_>) -
 proptest! {
     #[test]
     fn rules_decode_to_themselves(
-        family in select(vec![Family::Ip, Family::Ip6]),
+        family in select(vec![Family::Ipv4, Family::Ipv6]),
         chain in names(),
         expressions in vec(expressions(), 0..8),
         comment in option::of("[ -~]{1,127}".prop_map(Arc::from)),
@@ -272,13 +272,13 @@ proptest! {
         let written = Rule { expressions, comment };
         // A rule of its own has no number: the operation that removes one has.
         let removal = Operation::DeleteRule { chain: Arc::clone(&chain), handle: 7 };
-        let removed = sent(Family::Ip, removal, |message| listed(message, Family::Ip).map(|rule| rule.map(|rule| rule.handle())));
+        let removed = sent(Family::Ipv4, removal, |message| listed(message, Family::Ipv4).map(|rule| rule.map(|rule| rule.handle())));
         prop_assert_eq!(removed, [Ok(Some(7))]);
         let operation = Operation::InsertRule { chain: Arc::clone(&chain), rule: written.clone() };
-        let read = sent(Family::Ip, operation, |message| {
+        let read = sent(Family::Ipv4, operation, |message| {
             let payload = [message.payload, &HANDLE].concat();
             let message = Message { payload: &payload, ..*message };
-            let rule = listed(&message, Family::Ip).expect("a chain and a handle").expect("its name is UTF-8");
+            let rule = listed(&message, Family::Ipv4).expect("a chain and a handle").expect("its name is UTF-8");
             let target = rule.leads_to().map(Arc::from);
             (Arc::from(rule.chain()), rule.handle(), target, rule.decode())
         });
@@ -287,13 +287,13 @@ proptest! {
 
     #[test]
     fn chains_decode_to_themselves(written in chains()) {
-        let read = sent(Family::Ip, Operation::AddChain(written.clone()), chain);
+        let read = sent(Family::Ipv4, Operation::AddChain(written.clone()), chain);
         prop_assert_eq!(read, [Ok((Arc::clone(&written.name), Ok(written)))]);
     }
 
     #[test]
     fn sets_decode_to_themselves(written in sets()) {
-        let read = sent(Family::Ip6, Operation::AddSet(written.clone()), set);
+        let read = sent(Family::Ipv6, Operation::AddSet(written.clone()), set);
         prop_assert_eq!(read, [Ok((Arc::clone(&written.name), Ok(written)))]);
     }
 
@@ -303,7 +303,7 @@ proptest! {
     ) {
         let many: Vec<_> = written.iter().cycle().take(written.len() * repeat).cloned().collect();
         let operation = Operation::AddElements { set: Arc::new(of), elements: many.clone() };
-        let lists = sent(Family::Ip, operation, elements);
+        let lists = sent(Family::Ipv4, operation, elements);
         let lists: Result<Vec<_>, _> = lists.into_iter().collect();
         prop_assert_eq!(lists.map(|lists| lists.concat()), Ok(many));
     }
@@ -325,7 +325,7 @@ proptest! {
     fn a_damaged_message_decodes_to_something_or_an_error(
         expressions in vec(expressions(), 1..6), at in any::<prop::sample::Index>(), byte in any::<u8>(),
     ) {
-        let mut transaction = Transaction::new(Family::Ip, "table".into());
+        let mut transaction = Transaction::new(Family::Ipv4, "table".into());
         transaction.operations.push(Operation::AddRule { chain: "c".into(), rule: Rule { expressions, comment: None } });
         let mut bytes = encode(&transaction, None, 1).bytes;
         let at = at.index(bytes.len());
@@ -344,7 +344,7 @@ fn decode_all(message: &Message<'_>) {
         elements(message),
     );
     let _ = (
-        rule(message, Family::Ip),
+        rule(message, Family::Ipv4),
         generation(message),
         message.errno(),
     );
@@ -368,7 +368,7 @@ fn a_name_that_is_not_utf_8_is_nobodys_error() {
         name: "cafe".into(),
         hook: None,
     });
-    let read = sent(Family::Ip, chain, |message| {
+    let read = sent(Family::Ipv4, chain, |message| {
         let payload = bad(message);
         let damaged = Message {
             payload: &payload,
@@ -387,14 +387,14 @@ fn a_name_that_is_not_utf_8_is_nobodys_error() {
             comment: None,
         },
     };
-    let read = sent(Family::Ip, rule, |message| {
+    let read = sent(Family::Ipv4, rule, |message| {
         let payload = bad(message);
         let message = Message {
             payload: &payload,
             ..*message
         };
-        let is_listed = listed(&message, Family::Ip).map(|rule| rule.is_some());
-        (is_listed, jump(&message, Family::Ip))
+        let is_listed = listed(&message, Family::Ipv4).map(|rule| rule.is_some());
+        (is_listed, jump(&message, Family::Ipv4))
     });
     assert_eq!(read, [(Ok(false), Ok(None))]);
     let nameless = Message {
@@ -409,7 +409,7 @@ fn a_name_that_is_not_utf_8_is_nobodys_error() {
 
 #[test]
 fn a_transaction_begins_with_the_generation_that_it_is_for() {
-    let mut transaction = Transaction::new(Family::Ip, "table".into());
+    let mut transaction = Transaction::new(Family::Ipv4, "table".into());
     transaction.operations.push(Operation::AddTable);
     for generation in [None, Some(7)] {
         let batch = encode(&transaction, generation, 1);
@@ -423,7 +423,7 @@ fn a_transaction_begins_with_the_generation_that_it_is_for() {
 
 #[test]
 fn a_transaction_prints_in_the_language_of_nft() {
-    let mut transaction = Transaction::new(Family::Ip, "signpost".into());
+    let mut transaction = Transaction::new(Family::Ipv4, "signpost".into());
     let services = Arc::new(Set {
         name: "services".into(),
         key: vec![DataType::Ipv4Address, DataType::Protocol, DataType::Service],

@@ -56,15 +56,15 @@ fn by_nft(touched: impl Into<BTreeSet<Family>>, generation: u32) -> Heard {
 fn a_transaction_of_others_is_told_from_ours() {
     let mut hearing = hearing();
     let ours = [
-        change(OWN, NEW_ELEMENT, Family::Ip, "signpost"),
+        change(OWN, NEW_ELEMENT, Family::Ipv4, "signpost"),
         end(OWN, 7),
     ];
     let theirs = [
-        change(OTHER, DELETE_CHAIN, Family::Ip, "signpost"),
+        change(OTHER, DELETE_CHAIN, Family::Ipv4, "signpost"),
         end(OTHER, 8),
     ];
     assert_eq!(hearing.take(&ours.concat()), []);
-    assert_eq!(hearing.take(&theirs.concat()), [by_nft([Family::Ip], 8)]);
+    assert_eq!(hearing.take(&theirs.concat()), [by_nft([Family::Ipv4], 8)]);
 }
 
 #[test]
@@ -84,7 +84,7 @@ fn other_tables_and_families_are_not_ours() {
     let inet = message(OTHER, DELETE_CHAIN, 1, |writer| {
         writer.string(TABLE, "signpost");
     });
-    let theirs = change(OTHER, DELETE_CHAIN, Family::Ip, "kube-proxy");
+    let theirs = change(OTHER, DELETE_CHAIN, Family::Ipv4, "kube-proxy");
     let datagram = [inet, theirs, end(OTHER, 8)].concat();
     assert_eq!(hearing.take(&datagram), [by_nft([], 8)]);
 }
@@ -126,7 +126,7 @@ fn in_tables_of_everybody_only_what_may_be_ours_counts() {
     };
     let mut hearing = Hearing::new(watched, vec![Arc::new(AtomicU32::new(OWN))]);
     let touched = |kind, table: &str, attribute, chain: &str, hearing: &mut Hearing| {
-        let change = message(OTHER, kind, Family::Ip.number(), |writer| {
+        let change = message(OTHER, kind, Family::Ipv4.number(), |writer| {
             writer.string(TABLE, table);
             writer.string(attribute, chain);
         });
@@ -134,7 +134,7 @@ fn in_tables_of_everybody_only_what_may_be_ours_counts() {
         let [Heard::Transaction(transaction)] = &heard[..] else {
             panic!("one transaction is heard, not {heard:?}");
         };
-        let of = |families: &BTreeSet<Family>| *families == BTreeSet::from([Family::Ip]);
+        let of = |families: &BTreeSet<Family>| *families == BTreeSet::from([Family::Ipv4]);
         (of(&transaction.touched), of(&transaction.near))
     };
     for (kind, table, attribute, chain, ours) in [

@@ -5,7 +5,7 @@ use std::io;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use netlink::nf_tables::{Family as NfFamily, ListedRule};
+use netlink::nf_tables::ListedRule;
 use netlink::{ObserveError, Socket};
 use rustix::io::Errno;
 
@@ -65,7 +65,6 @@ pub(super) fn observe_patiently<T>(
 }
 
 fn observe_nf_tables(family: Family, prefix: &str) -> Result<Presence, Failure> {
-    let family = NfFamily::from(family);
     let mut presence = Presence::default();
     let mut socket = match Socket::open() {
         Ok(socket) => socket,
@@ -106,7 +105,7 @@ fn observe_nf_tables_traces(family: Family, prefix: &str) -> Result<Ours, Box<dy
     let mut socket = Socket::open()?;
     let (table, chain) = ENTRANCE;
     let into_ours = |rule: &ListedRule<'_>| leads_to(rule, prefix).then_some(());
-    let entries = socket.observe_chosen_rules(family.into(), table, Some(chain), into_ours)?;
+    let entries = socket.observe_chosen_rules(family, table, Some(chain), into_ours)?;
     Ok(match entries.is_empty() {
         true => Ours::Unlikely,
         false => Ours::Present,

@@ -32,7 +32,7 @@ pub(super) fn compile(
     family: Family,
     present: &BTreeMap<BuiltIn, Present>,
 ) -> Transaction {
-    let mut transaction = Transaction::new(family.into(), table_name(change.table).into());
+    let mut transaction = Transaction::new(family, table_name(change.table).into());
     let operations = &mut transaction.operations;
     let makes_entries = change.entries.iter().any(|(_, rules)| !rules.is_empty());
     if makes_entries || !change.chains.is_empty() {

@@ -122,7 +122,7 @@ mod tests {
 
     #[test]
     fn busy_passes_unless_it_is_a_chain_that_is_still_led_to() {
-        let mut transaction = Transaction::new(Family::Ip, "nat".into());
+        let mut transaction = Transaction::new(Family::Ipv4, "nat".into());
         transaction.operations = vec![
             Operation::FlushChain("SIGNPOST-X".into()),
             Operation::DeleteChain("SIGNPOST-X".into()),
@@ -150,13 +150,13 @@ mod tests {
             at: Refusal::Length,
             source: Errno::MSGSIZE.into(),
         };
-        let transaction = Transaction::new(Family::Ip, "nat".into());
+        let transaction = Transaction::new(Family::Ipv4, "nat".into());
         assert_eq!(of_writing(&too_long, &transaction), Fault::Refused);
     }
 
     #[test]
     fn a_kernel_without_chains_of_a_type_is_told_from_a_rule_without_a_module() {
-        let mut transaction = Transaction::new(Family::Ip, "nat".into());
+        let mut transaction = Transaction::new(Family::Ipv4, "nat".into());
         let chain = base_chain(TableName::Nat, BuiltIn::Output);
         let rule = Rule::always(Target::Masquerade);
         transaction.operations = vec![

@@ -3,7 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use netlink::ObserveError;
-use netlink::nf_tables::{Chain, Extension as Asked, ExtensionKind, TableState};
+use netlink::nf_tables::{Chain, Extension as Asked, ExtensionKind, TableState, family_name};
 use rustix::io::Errno;
 use thiserror::Error;
 
@@ -28,20 +28,19 @@ pub(super) enum Extensions {
 pub(super) enum Obstacle {
     /// The table sleeps.
     #[error(
-        "table {family} {table} is dormant, so that no packet comes to its chains: \
-         `nft add table {family} {table}` wakes it"
+        "table {0} {table} is dormant, so that no packet comes to its chains: \
+         `nft add table {0} {table}` wakes it",
+        family_name(*family)
     )]
-    Dormant {
-        family: netlink::nf_tables::Family,
-        table: TableName,
-    },
+    Dormant { family: Family, table: TableName },
     /// Somebody has made a chain of that name for something else.
     #[error(
-        "a chain of table {family} {table} is not as iptables makes it, {expected}, so that packets \
-         do not come to it when they should: delete it, or give it another name"
+        "a chain of table {} {table} is not as iptables makes it, {expected}, so that packets \
+         do not come to it when they should: delete it, or give it another name",
+        family_name(*family)
     )]
     Chain {
-        family: netlink::nf_tables::Family,
+        family: Family,
         table: TableName,
         expected: Chain,
     },
@@ -97,7 +96,7 @@ impl NfTables {
         table: TableName,
         chain: BuiltIn,
     ) -> Result<Option<Obstacle>, ObserveError> {
-        let (family, name) = (self.family.into(), table_name(table));
+        let (family, name) = (self.family, table_name(table));
         if self.socket.observe_table_state(family, name)? == Some(TableState::Dormant) {
             return Ok(Some(Obstacle::Dormant { family, table }));
         }
@@ -120,7 +119,7 @@ impl NfTables {
     ) -> Result<Option<Lack>, ObserveError> {
         lack(
             extension,
-            self.socket.observe_extension(self.family.into(), extension),
+            self.socket.observe_extension(self.family, extension),
         )
     }
 }
@@ -266,7 +265,7 @@ mod tests {
     #[test]
     fn an_obstacle_names_table_and_chain_and_a_way_out() {
         let chain = Obstacle::Chain {
-            family: netlink::nf_tables::Family::Ip,
+            family: Family::Ipv4,
             table: TableName::Nat,
             expected: base_chain(TableName::Nat, BuiltIn::Prerouting),
         };

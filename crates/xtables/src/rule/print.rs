@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::{BuiltIn, Family, Match, Protocol, Recent, Rule, States, TableName, Target, Which};
+use super::{BuiltIn, Match, Recent, Rule, States, TableName, Target, Which};
 
 impl fmt::Display for Rule {
     /// As `iptables-save` prints it behind `-A chain `, up to the choice among equal spellings.
@@ -98,15 +98,6 @@ impl fmt::Display for Target {
     }
 }
 
-impl fmt::Display for Family {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Family::Ipv4 => "IPv4",
-            Family::Ipv6 => "IPv6",
-        })
-    }
-}
-
 impl fmt::Display for TableName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
@@ -124,16 +115,6 @@ impl fmt::Display for BuiltIn {
             BuiltIn::Forward => "FORWARD",
             BuiltIn::Output => "OUTPUT",
             BuiltIn::Postrouting => "POSTROUTING",
-        })
-    }
-}
-
-impl fmt::Display for Protocol {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Protocol::Tcp => "tcp",
-            Protocol::Udp => "udp",
-            Protocol::Sctp => "sctp",
         })
     }
 }

@@ -183,7 +183,7 @@ fn expression(element: &Attributes<'_>, family: Family) -> Result<Expression> {
         "nat" => match number(1)? {
             1 => Ok(Expression::Nat {
                 kind: NatKind::Destination,
-                family: [Family::Ip, Family::Ip6]
+                family: [Family::Ipv4, Family::Ipv6]
                     .into_iter()
                     .find(|f| data.u32(2) == Some(u32::from(f.number())))
                     .ok_or(unknown("nat", "family"))?,

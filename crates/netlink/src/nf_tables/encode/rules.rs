@@ -302,8 +302,8 @@ fn data(writer: &mut Writer, kind: u16, value: &[u8]) {
 /// The code of "port unreachable" in ICMP and in ICMPv6.
 pub(crate) fn port_unreachable(family: Family) -> u8 {
     match family {
-        Family::Ip => 3,
-        Family::Ip6 => 4,
+        Family::Ipv4 => 3,
+        Family::Ipv6 => 4,
     }
 }
 

@@ -1,4 +1,5 @@
-//! Families, protocols and ports: what a packet's address is made of beside the IP.
+//! IP families, transport protocols and ports: the words that the model of the dataplane and the
+//! kernel's wire formats have in common.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -45,6 +46,14 @@ impl Family {
         match address {
             IpAddr::V4(_) => Family::Ipv4,
             IpAddr::V6(_) => Family::Ipv6,
+        }
+    }
+
+    /// The number by which netlink and sockets know it: `AF_INET`, `AF_INET6`.
+    pub fn number(self) -> u8 {
+        match self {
+            Family::Ipv4 => 2,
+            Family::Ipv6 => 10,
         }
     }
 }
