@@ -45,7 +45,9 @@ pub use restless::Restless;
 pub use sctp::sctp_socket;
 pub use tally::Tally;
 pub use topology::{Outsider, Plan, PlannedNode, Topology};
-pub use traffic::{Probe, Server, Traffic, keep_connection, probe, start_server, start_traffic};
+pub use traffic::{
+    CLIENT_PORTS, Probe, Server, Traffic, keep_connection, probe, start_server, start_traffic,
+};
 
 /// Where iproute2 keeps the names of namespaces.
 const NAMES: &str = "/run/netns";

@@ -6,8 +6,9 @@
 
 use std::io::{self, BufRead, BufReader, Read as _, Write as _};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream, UdpSocket};
+use std::str::FromStr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -15,7 +16,7 @@ use anyhow::Result;
 use clap::{Parser, Subcommand, ValueEnum};
 use nix::sys::socket::{setsockopt, sockopt};
 use socket2::{Domain, Protocol, Socket, Type};
-use tests::network::{Outcome, Tally, sctp_socket};
+use tests::network::{CLIENT_PORTS, Outcome, Tally, sctp_socket};
 
 /// Connects and says what came of it.
 #[derive(Parser)]
@@ -70,11 +71,20 @@ struct Connection {
     /// The address to connect from.
     #[arg(long)]
     from: Option<IpAddr>,
+    /// The port to connect from first; every other connection takes the next free one. Connection
+    /// tracking remembers a flow of datagrams for minutes, and sends what comes from its port again
+    /// where it sent the flow, whatever the rules say by then.
+    #[arg(long = "first-port")]
+    ports: SourcePorts,
     /// The protocol.
     protocol: Transport,
     /// Where to.
     destination: SocketAddr,
 }
+
+/// The ports that connections come from, one after the other.
+#[derive(Clone)]
+struct SourcePorts(Arc<AtomicU16>);
 
 #[derive(Clone, Copy, ValueEnum)]
 enum Transport {
@@ -235,13 +245,45 @@ impl Connection {
             SocketAddr::V4(_) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
             SocketAddr::V6(_) => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
         };
-        let source = SocketAddr::new(self.from.unwrap_or(any), 0);
-        socket.bind(&source.into())?;
-        Ok(socket)
+        let source = self.from.unwrap_or(any);
+        for _ in CLIENT_PORTS {
+            let source = SocketAddr::new(source, self.ports.next());
+            match socket.bind(&source.into()) {
+                Err(error) if error.kind() == io::ErrorKind::AddrInUse => {}
+                bound => return bound.map(|()| socket),
+            }
+        }
+        Err(io::ErrorKind::AddrInUse.into())
     }
 
     fn deadline(&self) -> Duration {
         Duration::from_millis(self.deadline_ms)
+    }
+}
+
+// === impl SourcePorts ===
+
+impl SourcePorts {
+    fn next(&self) -> u16 {
+        let (first, last) = CLIENT_PORTS.into_inner();
+        let next = |port| Some(if port < last { port + 1 } else { first });
+        match self
+            .0
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, next)
+        {
+            Ok(port) | Err(port) => port,
+        }
+    }
+}
+
+impl FromStr for SourcePorts {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<SourcePorts, String> {
+        match text.parse() {
+            Ok(first) if CLIENT_PORTS.contains(&first) => Ok(SourcePorts(Arc::new(first.into()))),
+            _ => Err(format!("is not a port of {:?}", CLIENT_PORTS)),
+        }
     }
 }
 

@@ -2,7 +2,9 @@
 
 use std::env;
 use std::net::{IpAddr, SocketAddr};
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
@@ -13,6 +15,11 @@ use crate::deadline::patience;
 
 /// How long a server may take to listen, a client to connect for the first time, either to end.
 const PROMPTLY: Duration = Duration::from_secs(10);
+
+/// What Linux gives clients (`ip_local_port_range`). No Service has its node port among them.
+pub const CLIENT_PORTS: RangeInclusive<u16> = 32768..=60999;
+/// How many of them a client that runs for a while has for itself before it meets those of others.
+const PORTS_OF_TRAFFIC: u16 = 4096;
 
 /// A server that answers TCP connections and UDP datagrams; it stops when this is dropped.
 #[derive(Debug)]
@@ -55,7 +62,8 @@ pub fn start_server(inside: &Namespace, name: &str, addresses: &[SocketAddr]) ->
 pub fn probe(inside: &Namespace, probe: &Probe, count: u32) -> Result<Vec<Outcome>> {
     let mut command = inside.command(own_program("probe")?);
     command.arg("once").arg("--count").arg(count.to_string());
-    add_arguments(&mut command, probe);
+    let ports = u16::try_from(count).context("too many connections")?;
+    add_arguments(&mut command, probe, ports);
     let process = Process::start("a client", command)?;
     let lines = process.finish(probe.deadline * count + PROMPTLY)?;
     let outcomes: Vec<Outcome> = lines.iter().map(|l| l.parse()).collect::<Result<_>>()?;
@@ -82,7 +90,7 @@ fn start(mode: &str, inside: &Namespace, probe: &Probe, interval: Duration) -> R
     let mut command = inside.command(own_program("probe")?);
     let interval = interval.as_millis().to_string();
     command.args([mode, "--every-ms", &interval]);
-    add_arguments(&mut command, probe);
+    add_arguments(&mut command, probe, PORTS_OF_TRAFFIC);
     let mut process = Process::start("a client", command)?;
     process.wait_for_line("running", PROMPTLY)?;
     Ok(Traffic { process })
@@ -99,7 +107,8 @@ impl Traffic {
     }
 }
 
-fn add_arguments(command: &mut std::process::Command, probe: &Probe) {
+fn add_arguments(command: &mut std::process::Command, probe: &Probe, ports: u16) {
+    command.args(["--first-port", &reserve_ports(ports).to_string()]);
     let deadline = patience(probe.deadline).as_millis().to_string();
     command.args(["--deadline-ms", &deadline]);
     if let Some(source) = probe.source {
@@ -107,6 +116,21 @@ fn add_arguments(command: &mut std::process::Command, probe: &Probe) {
     }
     command.arg(probe.protocol.to_string());
     command.arg(probe.destination.to_string());
+}
+
+/// The first of `count` source ports that no other client of this process takes, until all of
+/// [`CLIENT_PORTS`] have been: a port that comes again within two minutes is, over UDP, the same flow
+/// to connection tracking, which goes where the rules of back then sent it.
+fn reserve_ports(count: u16) -> u16 {
+    static FREE: AtomicU16 = AtomicU16::new(*CLIENT_PORTS.start());
+    let (first, last) = CLIENT_PORTS.into_inner();
+    let reserve = |free: u16| {
+        let next = free.checked_add(count).filter(|next| *next <= last);
+        Some(next.unwrap_or(first))
+    };
+    match FREE.fetch_update(Ordering::Relaxed, Ordering::Relaxed, reserve) {
+        Ok(free) | Err(free) => free,
+    }
 }
 
 /// A program of this package: cargo builds it before the tests and puts it above them.
