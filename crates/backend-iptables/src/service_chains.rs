@@ -230,20 +230,32 @@ impl ServicePortChains<'_> {
         Some(self.chain(rules, Rank::Balance))
     }
 
-    /// Who is masqueraded on the way to the cluster IP. The chain is shared with other frontends.
+    /// Marks packets to the cluster IP for masquerade. Other frontends share the chain, and a node
+    /// port may be reached by the same address where the node has the cluster IP, too: the port is
+    /// part of the question.
     fn cluster_ip_mark(&self) -> Option<Rule> {
-        let address = self.frontends.iter().find_map(|(key, frontend)| {
-            let FrontendKey::Address { address, .. } = key else {
+        let (address, protocol, port) = self.frontends.iter().find_map(|(key, frontend)| {
+            let FrontendKey::Address {
+                address,
+                protocol,
+                port,
+            } = *key
+            else {
                 return None;
             };
-            (frontend.kind == FrontendKind::ClusterIp).then_some(*address)
+            (frontend.kind == FrontendKind::ClusterIp).then_some((address, protocol, port))
         })?;
-        let rule = match self.config.masquerade {
+        let mut rule = match self.config.masquerade {
             Masquerade::All => Rule::always(Target::Return),
             Masquerade::NonLocal => local_source(self.config, self.family, true)?,
         };
+        rule.matches.push(Match::DestinationPorts {
+            first: port.get(),
+            last: port.get(),
+        });
         Some(Rule {
             destination: Some(host(address)),
+            protocol: Some(protocol),
             target: mark(self.config),
             ..rule
         })

@@ -92,7 +92,7 @@ fn a_rule_that_is_gone_is_missing() {
         [
             format!("{LOOKUP} -g {chain}: Present"),
             format!(
-                "iptables -t nat -A {chain} ! -s 10.0.1.0/24 -d 10.96.0.10/32 \
+                "iptables -t nat -A {chain} ! -s 10.0.1.0/24 -d 10.96.0.10/32 -p tcp -m tcp --dport 80 \
                  -j MARK --set-xmark 0x4000/0x4000: Present"
             ),
             format!(
