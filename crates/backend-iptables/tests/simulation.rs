@@ -25,7 +25,7 @@ fn render(family: Family, dataplane: &Dataplane) -> Rules {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(600))]
+    #![proptest_config(ProptestConfig::with_cases(1500))]
 
     #[test]
     fn every_packet_goes_where_the_dataplane_says((cluster, packets) in questions()) {

@@ -20,7 +20,7 @@ fn render(family: Family, dataplane: &Dataplane) -> Table {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(600))]
+    #![proptest_config(ProptestConfig::with_cases(1500))]
 
     #[test]
     fn every_packet_goes_where_the_dataplane_says((cluster, packets) in questions()) {

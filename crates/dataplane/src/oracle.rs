@@ -136,7 +136,13 @@ impl Dataplane {
             (_, TrafficPolicy::Local) => self.local_policy(frontend, packet),
         };
         if targets.is_empty() {
-            return if frontend.has_endpoints {
+            // What this node sends to an address of Services is refused on its way out, where
+            // nothing asks for node ports yet.
+            let leaves = packet.origin.interface().is_none();
+            let by_node_port = frontend.kind == FrontendKind::NodePort;
+            return if leaves && by_node_port && self.is_of_services(packet.destination) {
+                self.without_frontend(packet)
+            } else if frontend.has_endpoints {
                 Verdict::Drop
             } else {
                 Verdict::Reject
