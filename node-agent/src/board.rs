@@ -1,13 +1,13 @@
 //! What the parts of the agent let each other see: the newest of each thing, never a queue.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use crds::NodeProxyStatus;
 use crds::node_proxy::latency::SyncLatency;
 use crds::node_proxy::rejections::Rejection;
-use dataplane::Family;
+use dataplane::{Family, FrontendKey};
 use reconciler::{Report, UnderWay};
 use tokio::sync::watch;
 
@@ -29,6 +29,7 @@ pub(crate) struct Board {
     status: watch::Sender<Arc<NodeProxyStatus>>,
     conntrack: watch::Sender<Standing>,
     not_relayed: watch::Sender<Vec<Rejection>>,
+    crowded: watch::Sender<BTreeSet<FrontendKey>>,
     duty: watch::Sender<Duty>,
     sight: watch::Sender<Sight>,
     others: watch::Sender<()>,
@@ -58,6 +59,7 @@ impl Board {
             status: watch::Sender::new(Arc::default()),
             conntrack: watch::Sender::new(Standing::default()),
             not_relayed: watch::Sender::new(Vec::new()),
+            crowded: watch::Sender::new(BTreeSet::new()),
             duty: watch::Sender::new(Duty::default()),
             sight: watch::Sender::new(Sight::default()),
             others: watch::Sender::new(()),
@@ -172,6 +174,19 @@ impl Board {
         self.not_relayed.send_if_modified(|posted| {
             let changed = *posted != rejections;
             *posted = rejections;
+            changed
+        });
+    }
+
+    /// The frontends that had no room for another client's affinity of late.
+    pub(crate) fn crowded(&self) -> watch::Receiver<BTreeSet<FrontendKey>> {
+        self.crowded.subscribe()
+    }
+
+    pub(crate) fn post_crowded(&self, frontends: BTreeSet<FrontendKey>) {
+        self.crowded.send_if_modified(|posted| {
+            let changed = *posted != frontends;
+            *posted = frontends;
             changed
         });
     }

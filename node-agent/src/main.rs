@@ -9,6 +9,7 @@
 //!                                       status, /readyz, /metrics, /debug
 //! ```
 
+mod affinity;
 mod arguments;
 mod board;
 mod cleanup;

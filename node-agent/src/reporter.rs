@@ -73,7 +73,7 @@ pub(crate) async fn compose(
     stop: CancellationToken,
 ) {
     let (mut view, mut report) = (board.view(), board.report());
-    let mut not_relayed = board.not_relayed();
+    let (mut not_relayed, mut crowded) = (board.not_relayed(), board.crowded());
     let mut connections = board.conntrack();
     let (mut duty, mut sight) = (board.duty(), board.sight());
     let mut variants = board.variants();
@@ -89,6 +89,7 @@ pub(crate) async fn compose(
             changed = view.changed() => if changed.is_err() { return },
             changed = report.changed() => if changed.is_err() { return },
             changed = not_relayed.changed() => if changed.is_err() { return },
+            changed = crowded.changed() => if changed.is_err() { return },
             changed = connections.changed() => if changed.is_err() { return },
             changed = duty.changed() => if changed.is_err() { return },
             changed = sight.changed() => if changed.is_err() { return },
@@ -103,6 +104,7 @@ pub(crate) async fn compose(
         let view = view.borrow_and_update().clone();
         let report = report.borrow_and_update().clone();
         let not_relayed = not_relayed.borrow_and_update().clone();
+        let crowded = crowded.borrow_and_update().clone();
         let connections = connections.borrow_and_update().clone();
         let (duty, sight) = (*duty.borrow_and_update(), sight.borrow_and_update().clone());
         let variants = variants.borrow_and_update().clone();
@@ -122,6 +124,7 @@ pub(crate) async fn compose(
             latency: board.latency(Instant::now()),
             connections: &connections,
             not_relayed: &not_relayed,
+            crowded: &crowded,
             not_served: &not_served,
             duty,
             sight: &sight,

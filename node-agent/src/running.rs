@@ -31,7 +31,7 @@ use crate::node_lock::NodeLock;
 use crate::reporter::Destination;
 use crate::servers::Answers;
 use crate::source::{self, Delivery};
-use crate::{conntrack, drift, foreign_proxy, relay, reporter};
+use crate::{affinity, conntrack, drift, foreign_proxy, relay, reporter};
 use rounds::{Followed, reconcile};
 
 /// How many deliveries may wait for the engine. A full list of 10,000 Services and their slices
@@ -189,6 +189,10 @@ pub(crate) async fn start(
     supervisor.spawn(
         "other proxies",
         foreign_proxy::watch(Arc::clone(&board), events.clone(), supervisor.stop()),
+    );
+    supervisor.spawn(
+        "affinity",
+        affinity::watch(Arc::clone(&board), supervisor.stop()),
     );
     let handovers = Server::within(&arguments.state, Arc::clone(&board), mark);
     supervisor.spawn("handovers", handovers.serve(supervisor.stop()));

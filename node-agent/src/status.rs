@@ -3,7 +3,7 @@
 mod findings;
 mod not_served;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use crds::NodeProxyStatus;
@@ -11,7 +11,7 @@ use crds::condition::{self, Finding, reason, set_condition};
 use crds::node_proxy::Counts;
 use crds::node_proxy::latency::SyncLatency;
 use crds::node_proxy::rejections::{MOST_REJECTIONS, Rejection, Rejections};
-use dataplane::{Dataplane, Family};
+use dataplane::{Dataplane, Family, FrontendKey};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use reconciler::{FamilyStatus, Report, UnderWay};
@@ -44,6 +44,8 @@ pub(crate) struct Facts<'a> {
     pub(crate) connections: &'a conntrack::Standing,
     /// The node ports that localhost should have and has not.
     pub(crate) not_relayed: &'a [Rejection],
+    /// The frontends that had no room for another client's affinity of late.
+    pub(crate) crowded: &'a BTreeSet<FrontendKey>,
     /// The Services of families that the kernel lacks.
     pub(crate) not_served: &'a NotServed,
     /// Whose the node's Services are.

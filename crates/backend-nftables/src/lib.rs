@@ -24,6 +24,7 @@
 mod canonical;
 mod chains;
 mod compare;
+mod crowded;
 mod diff;
 mod disturbances;
 mod kernel;
@@ -34,6 +35,7 @@ mod simulate;
 mod slots;
 mod table;
 
+pub use crowded::{CROWDED, CrowdedError, observe_crowded};
 pub use diff::Change;
 pub use disturbances::{Disturbances, Overheard};
 pub use kernel::{Nftables, open, open_with_disturbances};

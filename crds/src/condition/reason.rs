@@ -103,6 +103,8 @@ reasons! {
         "This version does not read the fields the message names: remove them from the profile, or update the agent.";
     SERVICES_REJECTED = "ServicesRejected" for [FEATURES_HONOURED, DEGRADED]:
         "Some Services ask for what cannot be programmed; status.rejections names object and field, and every other Service is served.";
+    AFFINITY_EXHAUSTED = "AffinityExhausted" for [FEATURES_HONOURED]:
+        "The Services that the message names are served, and new clients of theirs do not stay with an endpoint: set a shorter sessionAffinityConfig.clientIP.timeoutSeconds, and keep UDP from forged addresses out by loadBalancerSourceRanges or a firewall.";
 
     // A node and its table of connections.
     TABLE_FILLING = "TableFilling" for [CONNTRACK_PRESSURE]:

@@ -11,6 +11,7 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::gauge::ConstGauge;
 
 use super::iptables;
+use crate::affinity::exhausted;
 use crate::board::Board;
 
 /// Reads the board at each scrape.
@@ -44,6 +45,11 @@ impl Standing {
                 "signpost_rejections",
                 "Objects or parts of them that are not honoured",
                 float(view.as_ref().map_or(0, |view| view.rejections.len())),
+            ),
+            (
+                "signpost_affinity_exhausted_services",
+                "Services with session affinity that had no room for a new client of late",
+                float(exhausted(&board.crowded().borrow(), wanted).len()),
             ),
             (
                 "signpost_source_stale_seconds",

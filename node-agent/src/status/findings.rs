@@ -3,6 +3,7 @@
 use std::time::{Duration, SystemTime};
 
 use backend::Recovery;
+use backend_nftables::CROWDED;
 use crds::condition::reason::{self, Reason};
 use crds::condition::{self, Finding, Status};
 use crds::honoured::not_honoured;
@@ -12,6 +13,7 @@ use jiff::Timestamp;
 use reconciler::{Activity, Damage, FamilyStatus, Pace, Report, SLOW_ROUND, Standing, UnderWay};
 
 use super::{Facts, families, is_applied};
+use crate::affinity::exhausted;
 use crate::conntrack;
 use crate::duty::Duty;
 use crate::engine::{Configuration, View};
@@ -23,6 +25,8 @@ use crate::support::{done_without, has_address};
 /// to notice, and to let an API server start again. Longer, and it may be sending traffic to what is
 /// long gone.
 const HEARD_LATELY: Duration = Duration::from_secs(120);
+/// How many Services a message names at the most.
+const EXHAUSTED_NAMED: usize = 8;
 
 pub(super) fn findings(facts: &Facts<'_>, rejections: &Rejections, now: Timestamp) -> Vec<Finding> {
     let mut findings = vec![
@@ -212,20 +216,46 @@ fn honoured(facts: &Facts<'_>, rejections: &Rejections) -> Finding {
     fields.extend(mechanism::findings::left_behind(facts.carried));
     fields.extend(not_honoured(&facts.view.effective, written));
     if let Some(first) = fields.first() {
-        let all: Vec<String> = fields
-            .iter()
-            .map(|f| format!("{}: {}", f.field, f.message))
-            .collect();
+        let fields = fields.iter().map(|f| format!("{}: {}", f.field, f.message));
+        let all: Vec<String> = fields.chain(affinity_exhausted(facts)).collect();
         return say(Status::False, first.reason, all.join("; "));
     }
-    match rejections.first.first() {
-        Some(first) => {
-            let first = format!("{}: {}: {}", first.object, first.field, first.message);
-            let message = format!("{} in all, the first: {first}", rejections.total);
+    let rejected = rejections.first.first().map(|first| {
+        let first = format!("{}: {}: {}", first.object, first.field, first.message);
+        format!("{} in all, the first: {first}", rejections.total)
+    });
+    match (rejected, affinity_exhausted(facts)) {
+        (Some(rejected), Some(exhausted)) => {
+            let message = format!("{rejected}; {exhausted}");
             say(Status::False, reason::SERVICES_REJECTED, message)
         }
-        None => say(Status::True, reason::ALL_HONOURED, String::new()),
+        (Some(rejected), None) => say(Status::False, reason::SERVICES_REJECTED, rejected),
+        (None, Some(exhausted)) => say(Status::False, reason::AFFINITY_EXHAUSTED, exhausted),
+        (None, None) => say(Status::True, reason::ALL_HONOURED, String::new()),
     }
+}
+
+/// Which Services have no room for another client's affinity; `None` where all have.
+fn affinity_exhausted(facts: &Facts<'_>) -> Option<String> {
+    let services = exhausted(facts.crowded, facts.view.wanted.as_ref());
+    if services.is_empty() {
+        return None;
+    }
+    let named: Vec<String> = services
+        .iter()
+        .take(EXHAUSTED_NAMED)
+        .map(|service| service.to_string())
+        .collect();
+    let more = match services.len() - named.len() {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    Some(format!(
+        "session affinity is exhausted for {}{more}: new clients found no room in the last {} minutes, and are \
+         given an endpoint anew at each connection",
+        named.join(", "),
+        CROWDED.as_secs() / 60
+    ))
 }
 
 /// What became of the node's Services.

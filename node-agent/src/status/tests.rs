@@ -93,6 +93,7 @@ fn report(families: [FamilyStatus; 2]) -> Report {
 fn facts<'a>(view: &'a View, report: Option<&'a Report>) -> Facts<'a> {
     static CARRIED: LazyLock<BTreeMap<Family, mechanism::Standing>> = LazyLock::new(by_nftables);
     static CONNECTIONS: LazyLock<conntrack::Standing> = LazyLock::new(Default::default);
+    static CROWDED_NOWHERE: BTreeSet<FrontendKey> = BTreeSet::new();
     static NOT_SERVED: LazyLock<NotServed> = LazyLock::new(Default::default);
     Facts {
         view,
@@ -104,6 +105,7 @@ fn facts<'a>(view: &'a View, report: Option<&'a Report>) -> Facts<'a> {
         latency: None,
         connections: &CONNECTIONS,
         not_relayed: &[],
+        crowded: &CROWDED_NOWHERE,
         not_served: &NOT_SERVED,
         duty: Duty::Serving,
         sight: &Sight::None,
@@ -529,6 +531,53 @@ fn of_many_shortcomings_all_are_counted_and_the_first_are_named() {
         message.starts_with("20000 in all, the first: Service shop/s00000"),
         "{message}"
     );
+}
+
+/// Failure story T93: said beside whatever else is not honoured.
+#[test]
+fn t93_services_whose_affinity_is_exhausted_are_named() {
+    let mut view = view();
+    let mut wanted = Dataplane::default();
+    let mut crowded = BTreeSet::new();
+    for number in 10..20_u8 {
+        let address = format!("10.96.0.{number}");
+        let service = testkit::mk_service(&format!("game/lobby-{number}"));
+        let service = service
+            .cluster_ip(&address)
+            .client_ip_affinity(Duration::from_secs(10_800));
+        let service = service.port("http", 80).build();
+        let endpoints = testkit::mk_endpoints().build();
+        let rules = dataplane::compile(&service, &endpoints, wanted.node(), wanted.config());
+        wanted.set(rules.into());
+        crowded.insert(FrontendKey::Address {
+            address: address.parse().expect("an address"),
+            protocol: Protocol::Tcp,
+            port: Port::new(80).expect("a port"),
+        });
+    }
+    view.wanted = Some(wanted);
+    let say = |view: &View, crowded: &BTreeSet<FrontendKey>| {
+        let facts = Facts {
+            crowded,
+            ..facts(view, None)
+        };
+        let status = status(&facts, &NodeProxyStatus::default(), Timestamp::UNIX_EPOCH);
+        told(&status, condition::FEATURES_HONOURED)
+    };
+    let (status, reason, message) = say(&view, &crowded);
+    assert_eq!((&*status, &*reason), ("False", "AffinityExhausted"));
+    let beginning = "session affinity is exhausted for game/lobby-10, game/lobby-11,";
+    assert!(message.starts_with(beginning), "{message}");
+    assert!(message.contains("game/lobby-17 and 2 more:"), "{message}");
+
+    Arc::make_mut(&mut view.effective).mode = Mode::Ipvs;
+    let (_, reason, message) = say(&view, &crowded);
+    assert_eq!(reason, "ModeNotHonoured");
+    assert!(message.contains("; session affinity is"), "{message}");
+
+    Arc::make_mut(&mut view.effective).mode = Mode::Nftables;
+    let (status, reason, _) = say(&view, &BTreeSet::new());
+    assert_eq!((&*status, &*reason), ("True", "AllHonoured"));
 }
 
 #[test]

@@ -94,6 +94,18 @@ pub(crate) const CAUSES: &[Cause] = &[
         ],
     },
     Cause {
+        what: "a client finds no room for session affinity",
+        happens: |stage| {
+            let sticky = json!({"sessionAffinity": "ClientIP"});
+            stage.apply("sticky", &service("sticky", 13, &sticky))?;
+            // As the kernel writes it down.
+            stage.nft(
+                "add element ip signpost crowded { 10.96.0.13 . tcp . 80 timeout 10m : 8080 . 0x0 }",
+            )
+        },
+        moves: &["signpost_affinity_exhausted_services"],
+    },
+    Cause {
         what: "somebody deletes a table",
         happens: |stage| {
             // The next periodic check finds that the kernel agrees again. It has to be later than

@@ -7,6 +7,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use dataplane::Packet;
 use tests::deadline::wait_for;
+use tests::network::Namespace;
 
 use crate::stage::{connect, nftables, packets, play};
 
@@ -43,7 +44,7 @@ const CONNECTIONS: usize = 11;
 const SOURCES: Ipv4Addr = Ipv4Addr::new(11, 0, 0, 0);
 /// More clients than a Service's own room and the shared one have together.
 const CLIENTS: u32 = 8_192 + 262_144 + 5_000;
-const LONG: Duration = Duration::from_secs(240);
+pub(crate) const LONG: Duration = Duration::from_secs(240);
 
 /// As many sources as it takes ask one Service. A client of another one stays where it was, and who is
 /// new there gets an endpoint to stay with; the kernel names the Service that has no room.
@@ -61,11 +62,7 @@ pub(crate) fn a_flood_of_clients() -> Result<()> {
     };
     let before = connect(&mut kernel, old)?;
     let node = kernel.node()?.clone();
-    // The flows of the flood are forgotten at once, so that the table of connections does not fill up.
-    kernel
-        .pod(1, 9)?
-        .configure("route add local 11.0.0.0/8 dev lo")?;
-    node.set_sysctls(&[("net/netfilter/nf_conntrack_udp_timeout", "1")])?;
+    let_flood_through(&node, kernel.pod(1, 9)?)?;
     let crowded = || {
         let listed = node.nft(&["list", "map", "ip", "signpost", "crowded"])?;
         anyhow::Ok(listed.contains("10.96.0.11 . udp . 9999"))
@@ -94,8 +91,15 @@ pub(crate) fn a_flood_of_clients() -> Result<()> {
     Ok(())
 }
 
+/// Lets `pod` send from the addresses of the flood. Their flows are forgotten at once, so that the table
+/// of connections does not fill up.
+pub(crate) fn let_flood_through(node: &Namespace, pod: &Namespace) -> Result<()> {
+    pod.configure("route add local 11.0.0.0/8 dev lo")?;
+    node.set_sysctls(&[("net/netfilter/nf_conntrack_udp_timeout", "1")])
+}
+
 /// One datagram from each of many addresses.
-fn flood() -> Result<()> {
+pub(crate) fn flood() -> Result<()> {
     for client in 0..CLIENTS {
         let source = Ipv4Addr::from_bits(SOURCES.to_bits() + client);
         let socket = UdpSocket::bind((source, 0))?;

@@ -1,6 +1,7 @@
 //! What else is on a node: processes and rules of others that want the same packets.
 
 mod affinity;
+mod exhausted_affinity;
 mod host_port;
 mod local_cluster_ip;
 mod stage;
@@ -34,6 +35,10 @@ fn main() -> Result<()> {
         trial(
             "t77_a_service_that_is_flooded_takes_affinity_from_no_other",
             affinity::a_flood_of_clients,
+        ),
+        trial(
+            "t93_a_service_whose_affinity_is_exhausted_is_named_as_long_as_it_is",
+            exhausted_affinity::it_is_said_as_long_as_it_lasts,
         ),
         trial(
             "nftables/t92_a_service_comes_before_a_host_port_in_a_table_of_its_own",

@@ -16,14 +16,12 @@ use super::rule_parts::{
     Address, after, ct_dnat, load_address, load_frontend_at, load_port, load_protocol_and_port,
     lookup_number, number_comment, rule,
 };
+use crate::crowded::CROWDED;
 use crate::layout::{self, Keyed, Room, STICKY_MODULUS, STICKY_SEED, STICKY_SLOTS, SetName};
 
 /// nft knows a value by the first of its registers alone. The listing of a rule that uses what lies
 /// behind it shows what was there before.
 const SLOT_COMMENT: &str = "meta mark: in its place, the slot that @clients has for saddr";
-
-/// For how long it is said that a client found no room.
-const CROWDED: Duration = Duration::from_mins(10);
 
 /// Sends a client where it was sent before, and forgets where that was if it is no more. `first` is
 /// the first of the slots that the client may be given.

@@ -1,0 +1,116 @@
+//! Session affinity that has run out of room: which Services, and for how long that is said.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use backend_nftables::observe_crowded;
+use dataplane::{Affinity, Dataplane, FrontendKey, ServiceKey};
+use runtime::{CancellationToken, chain};
+use tokio::task::spawn_blocking;
+use tokio::time::sleep;
+use tracing::warn;
+
+use crate::board::Board;
+
+/// The longest time between two looks. The kernel tells for ten minutes of a client that found no room.
+const LONGEST: Duration = Duration::from_secs(60);
+
+/// Looks every `syncPeriod`, and at least every minute, which frontends have no room for another
+/// client, until told to stop. Mode iptables writes none down.
+pub(crate) async fn watch(board: Arc<Board>, stop: CancellationToken) {
+    let mut in_force = board.in_force();
+    let mut is_refused = false;
+    loop {
+        match spawn_blocking(observe_crowded).await {
+            Ok(Ok(crowded)) => {
+                is_refused = false;
+                board.post_crowded(crowded);
+            }
+            // What was seen last stands. Once is enough to be told.
+            Ok(Err(error)) => {
+                if !is_refused {
+                    warn!(error = %chain(&error), "not known whether session affinity has room");
+                }
+                is_refused = true;
+            }
+            Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
+            // The runtime is shutting down.
+            Err(_) => return,
+        }
+        let pause = in_force
+            .borrow_and_update()
+            .as_ref()
+            .map_or(LONGEST, |in_force| {
+                in_force.effective.sync_period.duration().min(LONGEST)
+            });
+        // All arms are cancel safe: nothing is taken out of anywhere.
+        tokio::select! {
+            () = stop.cancelled() => return,
+            changed = in_force.changed() => if changed.is_err() { return },
+            () = sleep(pause) => {}
+        }
+    }
+}
+
+/// The Services with session affinity that have the frontends `crowded` in `wanted`. Costs a look-up
+/// for each of those. Pure.
+pub(crate) fn exhausted<'a>(
+    crowded: &BTreeSet<FrontendKey>,
+    wanted: Option<&'a Dataplane>,
+) -> BTreeSet<&'a ServiceKey> {
+    let Some(wanted) = wanted else {
+        return BTreeSet::new();
+    };
+    let claims = crowded.iter().filter_map(|key| wanted.frontends().get(key));
+    claims
+        .map(|claims| claims.winner())
+        .filter(|(_, frontend)| frontend.affinity != Affinity::None)
+        .map(|(service, _)| service)
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use dataplane::{Port, Protocol};
+
+    use super::*;
+
+    fn frontend(address: &str) -> FrontendKey {
+        FrontendKey::Address {
+            address: address.parse().expect("an address"),
+            protocol: Protocol::Tcp,
+            port: Port::new(80).expect("a port"),
+        }
+    }
+
+    /// Failure story T93. The kernel goes on telling of a frontend for ten minutes, whatever becomes of
+    /// its Service.
+    #[test]
+    fn t93_services_without_affinity_or_that_are_gone_are_not_named() {
+        let mut wanted = Dataplane::default();
+        for (name, address, affinity) in [
+            ("game/lobby", "10.96.0.11", true),
+            ("shop/cart", "10.96.0.10", false),
+        ] {
+            let mut service = testkit::mk_service(name)
+                .cluster_ip(address)
+                .port("http", 80);
+            if affinity {
+                service = service.client_ip_affinity(Duration::from_secs(10_800));
+            }
+            let endpoints = testkit::mk_endpoints().build();
+            let (node, config) = (wanted.node(), wanted.config());
+            let rules = dataplane::compile(&service.build(), &endpoints, node, config);
+            wanted.set(rules.into());
+        }
+        let crowded = ["10.96.0.10", "10.96.0.11", "10.96.0.12"].map(frontend);
+        let crowded = BTreeSet::from(crowded);
+        let named = |wanted| -> Vec<String> {
+            let services = exhausted(&crowded, wanted).into_iter();
+            services.map(ServiceKey::to_string).collect()
+        };
+        assert_eq!(named(Some(&wanted)), ["game/lobby"]);
+        assert_eq!(named(None), [""; 0]);
+    }
+}
