@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use backend::{
     Asked, Backend, CommitError, Drift, Effect, ObserveError, Receipt, Recovery, Rendered,
@@ -40,6 +41,10 @@ impl Backend for OverAValue {
 
     fn chunk_size(&self, config: &Config) -> ChunkSize {
         self.backend.chunk_size(config)
+    }
+
+    fn longest_part(&self, config: &Config) -> Duration {
+        self.backend.longest_part(config)
     }
 
     fn render(&self, desired: &Dataplane, from: &Rendered<Rules>) -> Rules {

@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::error::Error;
 use std::io::ErrorKind;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use backend::{
     Asked, Backend, CommitError, Drift, Effect, ObserveError, Receipt, Recovery, Rendered,
@@ -27,9 +28,11 @@ use crate::layout::{self, NEXT, SetName, TABLE};
 use crate::render::render;
 use crate::table::{ChainWithRules, Chains, SetWithElements, Table};
 
-/// How much of a change one round writes. Measured: some 40 ms on two processors that an API server
-/// and a listener for notifications share, so that another change waits for less than 100 ms.
-const CHUNK_SIZE: ChunkSize = ChunkSize::new(5_000);
+/// How much of a change one round writes at the most.
+const CHUNK_SIZE: ChunkSize = ChunkSize::new(2_500);
+/// How long that may take. A change that comes meanwhile waits for as long, and for what is small: less
+/// than 100 ms, also where an API server has half of the processors.
+const LONGEST_PART: Duration = Duration::from_millis(30);
 
 /// One family of the network namespace that [`open`] was called in.
 #[derive(Debug)]
@@ -166,6 +169,10 @@ impl Backend for Nftables {
 
     fn chunk_size(&self, _config: &Config) -> ChunkSize {
         CHUNK_SIZE
+    }
+
+    fn longest_part(&self, _config: &Config) -> Duration {
+        LONGEST_PART
     }
 
     fn render(&self, desired: &Dataplane, from: &Rendered<Table>) -> Table {

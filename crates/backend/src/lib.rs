@@ -19,6 +19,7 @@ mod trace;
 use std::collections::BTreeSet;
 use std::error::Error;
 use std::fmt::{Debug, Display};
+use std::time::Duration;
 
 use dataplane::{ChunkSize, Config, Dataplane, Family, Frontend, FrontendKey, ServiceKey};
 
@@ -40,6 +41,10 @@ pub trait Backend {
     /// How much of a change under `config` one round programs, so that the changes that come meanwhile
     /// wait no longer than a fraction of a second. Pure.
     fn chunk_size(&self, config: &Config) -> ChunkSize;
+
+    /// How long a round that programs a part of a change under `config` may take: longer ones are followed
+    /// by smaller parts. Pure.
+    fn longest_part(&self, config: &Config) -> Duration;
 
     /// What the kernel should hold for `desired`. Pure. Costs what differs between `desired` and
     /// `from.dataplane`; where several equally good arrangements exist, keeps that of `from.rules`.

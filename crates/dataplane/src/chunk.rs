@@ -21,20 +21,39 @@ pub enum Chunk {
     Last,
     /// This dataplane, which lies between the two, and then the next chunk.
     Part(Dataplane),
+    /// As [`Chunk::Part`], and all that differs on the way there is small.
+    Small(Dataplane),
 }
 
+/// What a chunk may consist of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Turn {
+    /// The Services that change little and nothing else, if there are any.
+    #[default]
+    Small,
+    /// Those, and in what room they leave a part of what is larger.
+    Large,
+}
+
+/// A Service changes little whose change is at most this part of a chunk.
+const SMALL: usize = 16;
 /// How many endpoints are removed with their frontend in the time in which one is written.
 const REMOVED_FOR_ONE: usize = 4;
 
 type FrontendDifference<'a> = Difference<'a, FrontendKey, Claims<Arc<Frontend>>>;
 
-/// One frontend that changes, with what decides when its turn comes.
+/// One frontend that changes.
 struct Piece<'a> {
-    /// The size of the whole change of its Service.
-    service_size: usize,
     port: &'a ServicePortName,
     difference: FrontendDifference<'a>,
     size: usize,
+}
+
+/// The frontends of one Service that change.
+#[derive(Default)]
+struct ServiceChange<'a> {
+    size: usize,
+    pieces: Vec<Piece<'a>>,
 }
 
 /// From one dataplane to another.
@@ -55,6 +74,15 @@ impl ChunkSize {
     pub const fn new(count: usize) -> ChunkSize {
         ChunkSize(count)
     }
+
+    /// This percentage of it.
+    #[must_use]
+    pub const fn percent(self, percent: usize) -> ChunkSize {
+        match percent {
+            100 => self,
+            _ => ChunkSize(self.0 / 100 * percent + self.0 % 100 * percent / 100),
+        }
+    }
 }
 
 // === impl Chunk ===
@@ -68,7 +96,8 @@ impl Chunk {
     /// port stay together unless they alone exceed `size`. A frontend that moves between two Services
     /// does so in one step. A cluster IP comes after the frontends at it and goes before them, so that
     /// no packet to it is rejected that is delivered before or after. Both dataplanes are of one
-    /// configuration.
+    /// configuration. Where every second turn is [`Turn::Large`], a large change comes to its end however
+    /// many small ones come meanwhile.
     ///
     /// Costs what differs between the two.
     pub fn next(
@@ -76,23 +105,29 @@ impl Chunk {
         programmed: &Dataplane,
         desired: &Dataplane,
         size: ChunkSize,
+        turn: Turn,
     ) -> Chunk {
         let differences = differences(family, programmed, desired);
         let left: usize = differences.iter().map(size_of).sum();
         if left <= size.0 {
             return Chunk::Last;
         }
-        let pieces = in_order(differences);
-        let (chosen, later) = pieces.split_at(count_that_fit(&pieces, size));
+        let changes = by_service(differences);
+        let Divided {
+            chosen,
+            later,
+            is_small,
+        } = divide(changes, size, turn);
         if later.is_empty() {
             return Chunk::Last;
         }
         let mut keys: BTreeMap<&ServiceKey, BTreeSet<FrontendKey>> = BTreeMap::new();
-        for Piece { difference, .. } in chosen {
+        for Piece { difference, .. } in &chosen {
             for service in claimants(difference) {
                 keys.entry(service).or_default().insert(*difference.key);
             }
         }
+        let cluster_ips = cluster_ips_of(keys.keys(), [programmed, desired]);
         let unfinished = later.iter().filter_map(|piece| match piece.difference.key {
             FrontendKey::Address { address, .. } => Some(*address),
             FrontendKey::NodePort { .. } => None,
@@ -100,7 +135,9 @@ impl Chunk {
         let way = Way {
             programmed,
             desired,
-            unfinished: unfinished.collect(),
+            unfinished: unfinished
+                .filter(|address| cluster_ips.contains(address))
+                .collect(),
         };
         let mut next = programmed.clone();
         next.set_node(Arc::clone(desired.node()), Arc::clone(desired.config()));
@@ -112,13 +149,10 @@ impl Chunk {
         }
         // Whether a Service may have an address depends on others. Where what is chosen leads nowhere
         // without them, all go together.
-        let still_left: usize = self::differences(family, &next, desired)
-            .iter()
-            .map(size_of)
-            .sum();
-        match still_left < left {
-            true => Chunk::Part(next),
-            false => Chunk::Last,
+        match (way.comes_nearer(family, &next), is_small) {
+            (true, true) => Chunk::Small(next),
+            (true, false) => Chunk::Part(next),
+            (false, _) => Chunk::Last,
         }
     }
 }
@@ -133,59 +167,114 @@ fn differences<'a>(
     differences
 }
 
-/// How many of `pieces` are programmed together: whole Service ports, unless the first one alone is
-/// too large.
-fn count_that_fit(pieces: &[Piece<'_>], ChunkSize(limit): ChunkSize) -> usize {
-    let (mut count, mut taken) = (0, 0);
-    for port in pieces.chunk_by(|a, b| a.port == b.port) {
-        let size: usize = port.iter().map(|piece| piece.size).sum();
-        if taken + size <= limit {
-            (count, taken) = (count + port.len(), taken + size);
+/// What is programmed next, and what later.
+struct Divided<'a> {
+    chosen: Vec<Piece<'a>>,
+    later: Vec<Piece<'a>>,
+    /// Whether all that is chosen is of Services that change little.
+    is_small: bool,
+}
+
+/// Takes the Services that change least, as many as fit, and in turn of what is large as many ports of
+/// the one behind them as do. Only that one is sorted: what comes later is looked at again for each part.
+fn divide<'a>(
+    changes: HashMap<&'a ServiceKey, ServiceChange<'a>>,
+    limit: ChunkSize,
+    turn: Turn,
+) -> Divided<'a> {
+    let mut changes: Vec<_> = changes.into_iter().collect();
+    changes.sort_unstable_by(|(a, one), (b, other)| (one.size, a).cmp(&(other.size, b)));
+    let (mut chosen, mut later) = (Vec::new(), Vec::new());
+    let mut room = limit.0;
+    let mut is_small = turn == Turn::Small;
+    for (_, change) in changes {
+        let mut pieces = change.pieces;
+        let is_next_small = change.size <= limit.0 / SMALL;
+        if !later.is_empty() || is_small && !is_next_small && !chosen.is_empty() {
+            later.append(&mut pieces);
             continue;
         }
-        if count == 0 {
-            let fits = port.iter().take_while(|piece| {
-                taken += piece.size;
-                taken <= limit
-            });
-            count = fits.count().max(1);
+        is_small &= is_next_small;
+        if change.size <= room {
+            room -= change.size;
+        } else {
+            pieces.sort_unstable_by_key(|piece| (piece.port, *piece.difference.key));
+            let count = match count_in_whole_ports(&pieces, room) {
+                // The first port alone is too large.
+                0 if chosen.is_empty() => count_that_fit(&pieces, room),
+                count => count,
+            };
+            later = pieces.split_off(count);
         }
-        break;
+        chosen.append(&mut pieces);
+    }
+    Divided {
+        chosen,
+        later,
+        is_small,
+    }
+}
+
+/// How many of `pieces` there are in the first Service ports, as many of these as fit whole.
+fn count_in_whole_ports(pieces: &[Piece<'_>], room: usize) -> usize {
+    let (mut count, mut taken) = (0, 0);
+    for port in pieces.chunk_by(|a, b| a.port == b.port) {
+        taken += port.iter().map(|piece| piece.size).sum::<usize>();
+        if taken > room {
+            break;
+        }
+        count += port.len();
     }
     count
 }
 
-/// The frontends that change, in the order in which they are programmed.
-fn in_order(differences: Vec<FrontendDifference<'_>>) -> Vec<Piece<'_>> {
-    let mut sizes: HashMap<&ServiceKey, usize> = HashMap::new();
-    let owned: Vec<_> = differences
-        .into_iter()
-        .filter_map(|difference| {
-            let (_, frontend) = difference.after.or(difference.before)?.winner();
-            let size = size_of(&difference);
-            *sizes.entry(&frontend.service_port.service).or_default() += size;
-            Some((difference, frontend, size))
-        })
-        .collect();
-    let mut pieces: Vec<Piece<'_>> = owned
-        .into_iter()
-        .map(|(difference, frontend, size)| Piece {
-            service_size: sizes
-                .get(&frontend.service_port.service)
-                .copied()
-                .unwrap_or(size),
-            port: &frontend.service_port,
+/// How many of `pieces` fit; one in any case.
+fn count_that_fit(pieces: &[Piece<'_>], room: usize) -> usize {
+    let mut taken = 0;
+    let fits = pieces.iter().take_while(|piece| {
+        taken += piece.size;
+        taken <= room
+    });
+    fits.count().max(1)
+}
+
+/// The frontends that change, by the Service that has them.
+fn by_service<'a>(
+    differences: Vec<FrontendDifference<'a>>,
+) -> HashMap<&'a ServiceKey, ServiceChange<'a>> {
+    let mut changes: HashMap<&ServiceKey, ServiceChange<'a>> = HashMap::new();
+    for difference in differences {
+        let Some(claims) = difference.after.or(difference.before) else {
+            continue;
+        };
+        let (_, frontend) = claims.winner();
+        let port = &frontend.service_port;
+        let size = size_of(&difference);
+        let change = changes.entry(&port.service).or_default();
+        change.size += size;
+        change.pieces.push(Piece {
+            port,
             difference,
             size,
-        })
-        .collect();
-    pieces.sort_unstable_by(|a, b| {
-        a.service_size
-            .cmp(&b.service_size)
-            .then_with(|| a.port.cmp(b.port))
-            .then_with(|| a.difference.key.cmp(b.difference.key))
-    });
-    pieces
+        });
+    }
+    changes
+}
+
+/// Every cluster IP of these Services.
+fn cluster_ips_of<'a>(
+    services: impl Iterator<Item = &'a &'a ServiceKey>,
+    dataplanes: [&Dataplane; 2],
+) -> HashSet<IpAddr> {
+    let mut cluster_ips = HashSet::new();
+    for service in services {
+        for dataplane in dataplanes {
+            if let Some(rules) = dataplane.services().get(service) {
+                cluster_ips.extend(rules.cluster_ips.iter().copied());
+            }
+        }
+    }
+    cluster_ips
 }
 
 /// The Services that claim a frontend before or after.
@@ -198,20 +287,41 @@ fn claimants<'a>(difference: &FrontendDifference<'a>) -> impl Iterator<Item = &'
 }
 
 fn size_of(difference: &FrontendDifference<'_>) -> usize {
+    size_between(difference.before, difference.after)
+}
+
+fn size_between(
+    before: Option<&Claims<Arc<Frontend>>>,
+    after: Option<&Claims<Arc<Frontend>>>,
+) -> usize {
     let size = |claims: &Claims<Arc<Frontend>>| {
         let (_, frontend) = claims.winner();
         frontend.cluster.len() + frontend.local.len() + frontend.source_ranges.len()
     };
-    let written = difference.after.map(size);
-    let removed = difference
-        .before
-        .map(|claims| size(claims) / REMOVED_FOR_ONE);
+    let written = after.map(size);
+    let removed = before.map(|claims| size(claims) / REMOVED_FOR_ONE);
     1 + written.or(removed).unwrap_or_default()
 }
 
 // === impl Way ===
 
 impl<'a> Way<'a> {
+    /// Whether less differs between `next` and the end than between the beginning and the end. Only
+    /// what `next` changes can tell.
+    fn comes_nearer(&self, family: Family, next: &Dataplane) -> bool {
+        let (mut before, mut after) = (0, 0);
+        for difference in differences(family, self.programmed, next) {
+            let wanted = self.desired.frontends().get(difference.key);
+            let left = |claims: Option<&Claims<Arc<Frontend>>>| match claims == wanted {
+                true => 0,
+                false => size_between(claims, wanted),
+            };
+            before += left(difference.before);
+            after += left(difference.after);
+        }
+        after < before
+    }
+
     /// The rules of one Service with the frontends at `keys` as they are in the end, and the others as
     /// they are in the beginning; `None` where nothing is left of it.
     fn rules(

@@ -26,7 +26,7 @@ mod service;
 mod topology;
 
 pub use address::{Family, Port, Protocol, is_ipv6_link_local};
-pub use chunk::{Chunk, ChunkSize};
+pub use chunk::{Chunk, ChunkSize, Turn};
 pub use compile::{MOST_ELEMENTS, compile};
 pub use config::{
     Config, ExternalIps, InterfaceMatch, LocalDetection, Mark, Masquerade, Mechanism,

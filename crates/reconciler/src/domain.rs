@@ -7,6 +7,7 @@ mod isolate;
 mod progress;
 mod quarantine;
 mod shortfall;
+mod stride;
 
 use std::sync::Arc;
 use std::time::{Instant, SystemTime};
@@ -25,6 +26,7 @@ use doubt::{Cause, Doubt};
 use progress::{Phase, Progress};
 use quarantine::Quarantine;
 use shortfall::Shortfall;
+use stride::Stride;
 
 /// One family: its backend, what the kernel is believed to hold, and what has gone wrong. Families
 /// know nothing of each other, so that one that is broken leaves the other served.
@@ -46,6 +48,7 @@ pub struct Domain<B: Backend> {
     failing: Option<Failing>,
     /// When the first part of a large change was begun, while the last round programmed a part of it.
     unfinished: Option<Instant>,
+    stride: Stride,
     programmed_since: Option<SystemTime>,
     last_receipt: Option<SystemTime>,
     last_success: Option<SystemTime>,
@@ -69,6 +72,7 @@ impl<B: Backend> Domain<B> {
             shortfall: Shortfall::default(),
             failing: None,
             unfinished: None,
+            stride: Stride::default(),
             programmed_since: None,
             last_receipt: None,
             last_success: None,
@@ -147,6 +151,10 @@ impl<B: Backend> Domain<B> {
             .and_then(|()| self.program(desired, &mut progress));
         self.quarantine.forget_released();
         self.shortfall.follow(&self.backend, desired);
+        if let Ok(Rest::Another(programmed)) = result {
+            let longest = self.backend.longest_part(desired.config());
+            self.stride.follow(programmed, progress.took(), longest);
+        }
         self.conclude(result, &progress)
     }
 
@@ -304,7 +312,7 @@ impl<B: Backend> Domain<B> {
         let began = self.unfinished.take().unwrap_or(progress.began);
         let mut damage = None;
         let outcome = match result {
-            Ok(Rest::Another) => {
+            Ok(Rest::Another(_)) => {
                 self.unfinished = Some(began);
                 Outcome::Partial
             }

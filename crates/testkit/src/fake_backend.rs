@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use backend::{
     Asked, Backend, CommitError, Drift, Effect, ObserveError, Receipt, Recovery, Rendered,
@@ -153,6 +154,10 @@ impl Backend for FakeBackend {
 
     fn chunk_size(&self, _config: &Config) -> ChunkSize {
         self.chunk_size
+    }
+
+    fn longest_part(&self, _config: &Config) -> Duration {
+        Duration::MAX
     }
 
     fn render(&self, desired: &Dataplane, _from: &Rendered<FakeRules>) -> FakeRules {

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
 use backend::{
     Asked, Backend, Change, CommitError, Drift, Effect, ObserveError, Receipt, Recovery, Rendered,
@@ -142,6 +143,10 @@ impl<B: Backend> Backend for Faulty<B> {
 
     fn chunk_size(&self, config: &Config) -> ChunkSize {
         self.inner.chunk_size(config)
+    }
+
+    fn longest_part(&self, config: &Config) -> Duration {
+        self.inner.longest_part(config)
     }
 
     fn render(&self, desired: &Dataplane, from: &Rendered<B::Rules>) -> B::Rules {

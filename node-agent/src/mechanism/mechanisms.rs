@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::error::Error;
 use std::sync::Arc;
+use std::time::Duration;
 
 use backend::{
     Asked, Backend, CommitError, Drift, Effect, ObserveError, Receipt, Recovery, Rendered,
@@ -249,6 +250,13 @@ impl Backend for Mechanisms {
         match self.choose(config.mechanism) {
             Mechanism::Nftables => self.nftables.chunk_size(config),
             Mechanism::Iptables => self.iptables.pure().chunk_size(config),
+        }
+    }
+
+    fn longest_part(&self, config: &Config) -> Duration {
+        match self.choose(config.mechanism) {
+            Mechanism::Nftables => self.nftables.longest_part(config),
+            Mechanism::Iptables => self.iptables.pure().longest_part(config),
         }
     }
 

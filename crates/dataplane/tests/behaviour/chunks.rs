@@ -4,7 +4,9 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use dataplane::{Chunk, ChunkSize, Dataplane, Endpoints, Family, FrontendKey, Service, ServiceKey};
+use dataplane::{
+    Chunk, ChunkSize, Dataplane, Endpoints, Family, FrontendKey, Service, ServiceKey, Turn,
+};
 use proptest::prelude::*;
 use testkit::{clusters, histories, mk_config, mk_endpoints, mk_node, mk_service, packets};
 
@@ -12,15 +14,22 @@ use crate::dataplane_of;
 
 /// Every dataplane on the way from `before` to `after`, that of the end included.
 fn way(before: &Dataplane, after: &Dataplane, size: usize) -> Vec<Dataplane> {
-    way_of(Family::Ipv4, before, after, size)
+    way_of(Family::Ipv4, before, after, size, Turn::Large)
 }
 
-fn way_of(family: Family, before: &Dataplane, after: &Dataplane, size: usize) -> Vec<Dataplane> {
+/// The same of one family, where each part may consist of this.
+fn way_of(
+    family: Family,
+    before: &Dataplane,
+    after: &Dataplane,
+    size: usize,
+    turn: Turn,
+) -> Vec<Dataplane> {
     let mut way: Vec<Dataplane> = Vec::new();
     loop {
         let at = way.last().unwrap_or(before);
-        match Chunk::next(family, at, after, ChunkSize::new(size)) {
-            Chunk::Part(next) => {
+        match Chunk::next(family, at, after, ChunkSize::new(size), turn) {
+            Chunk::Part(next) | Chunk::Small(next) => {
                 assert!(way.len() < 10_000, "every part is progress");
                 way.push(next);
             }
@@ -114,6 +123,32 @@ fn t85_a_change_that_comes_later_is_in_the_next_part() {
     assert_eq!(next.frontends().len(), 40);
 }
 
+/// T94: what is small waits for nothing of what is large that was not begun before.
+#[test]
+fn t94_what_is_small_goes_alone_in_its_turn() {
+    let large = service("a/large", "10.96.0.10", 200, &["10.0.2.1", "10.0.2.2"]);
+    let small = [
+        service("y/small", "10.96.0.11", 1, &["10.0.2.3"]),
+        service("z/small", "10.96.0.12", 1, &["10.0.2.3"]),
+    ];
+    let before = dataplane(&[]);
+    let after = dataplane(&[large.clone(), small[0].clone(), small[1].clone()]);
+    let next =
+        |at: &Dataplane, turn| Chunk::next(Family::Ipv4, at, &after, ChunkSize::new(60), turn);
+    let Chunk::Small(at) = next(&before, Turn::Small) else {
+        panic!("two frontends with an endpoint each are small");
+    };
+    assert_eq!(
+        served(&at),
+        ["y/small", "z/small"].map(str::to_owned).into()
+    );
+    // With nothing small left, it is the turn of the rest all the same.
+    for turn in [Turn::Small, Turn::Large] {
+        assert!(matches!(next(&at, turn), Chunk::Part(at) if at.frontends().len() == 22));
+    }
+    assert!(matches!(next(&before, Turn::Large), Chunk::Part(at) if served(&at).len() == 3));
+}
+
 /// A connection to a port that has its turn later is left alone until then; it would be refused as
 /// soon as the address is known for a cluster IP.
 #[test]
@@ -180,6 +215,10 @@ fn changes() -> impl Strategy<Value = (Dataplane, Dataplane)> {
     })
 }
 
+fn turns() -> impl Strategy<Value = Turn> {
+    proptest::sample::select(vec![Turn::Small, Turn::Large])
+}
+
 fn families() -> impl Strategy<Value = Family> {
     proptest::sample::select(Family::ALL.to_vec())
 }
@@ -211,10 +250,11 @@ proptest! {
     #[test]
     fn every_frontend_is_as_before_or_as_after(
         (before, after) in changes(),
-        size in 1_usize..30,
+        size in 1_usize..100,
         family in families(),
+        turn in turns(),
     ) {
-        for at in way_of(family, &before, &after, size) {
+        for at in way_of(family, &before, &after, size, turn) {
             for (key, claims) in at.frontends().iter() {
                 let is_disputed = address_of(key).is_some_and(|address| {
                     is_disputed(address, [&before, &after])
@@ -240,13 +280,14 @@ proptest! {
     #[test]
     fn every_packet_goes_where_it_went_before_or_goes_after(
         (before, after) in changes(),
-        size in 1_usize..30,
+        size in 1_usize..100,
         family in families(),
+        turn in turns(),
         packets in clusters().prop_flat_map(|cluster| {
             proptest::collection::vec(packets(&cluster), 1..20)
         }),
     ) {
-        for at in way_of(family, &before, &after, size) {
+        for at in way_of(family, &before, &after, size, turn) {
             for packet in &packets {
                 let address = packet.destination;
                 // An external IP that is also the node's hides a node port only while it is there.

@@ -1,11 +1,12 @@
 //! One attempt to take the kernel to what is wanted, or a part of the way.
 
 use backend::{Backend, Change, Effect, Recovery, Rendered};
-use dataplane::{Chunk, Dataplane};
+use dataplane::{Chunk, Dataplane, Turn};
 
 use super::Domain;
 use super::doubt::{Cause, Doubt};
 use super::progress::{Phase, Progress};
+use super::stride::Stride;
 use crate::Failure;
 use crate::error_chain::error_chain;
 
@@ -21,7 +22,8 @@ pub(super) enum Extent {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Rest {
     Nothing,
-    Another,
+    /// Another part. What was programmed was this.
+    Another(Turn),
 }
 
 // === impl Domain ===
@@ -53,14 +55,15 @@ impl<B: Backend> Domain<B> {
                     as_observed(rules)
                 }
             };
-            let backend = &mut self.backend;
+            let (backend, stride) = (&mut self.backend, &self.stride);
             let chunk = progress.measure(Phase::Render, || match extent {
-                Extent::Chunk => next_chunk(backend, &believed, wanted),
+                Extent::Chunk => next_chunk(backend, &believed, wanted, stride),
                 Extent::Whole => Chunk::Last,
             });
             let (next, rest) = match &chunk {
                 Chunk::Last => (wanted, Rest::Nothing),
-                Chunk::Part(next) => (next, Rest::Another),
+                Chunk::Small(next) => (next, Rest::Another(Turn::Small)),
+                Chunk::Part(next) => (next, Rest::Another(Turn::Large)),
             };
             let rules = progress.measure(Phase::Render, || backend.render(next, &believed));
             let change = progress.measure(Phase::Diff, || backend.diff(&believed.rules, &rules));
@@ -119,13 +122,18 @@ impl<B: Backend> Domain<B> {
 /// What to program next of the way to `wanted`. It has parts where Services alone differ from what the
 /// kernel is known to carry out. Rules that were read, and those of another configuration, are replaced
 /// in one round; so is nothing at all, as long as nobody is served anyway.
-fn next_chunk<B: Backend>(backend: &B, believed: &Rendered<B::Rules>, wanted: &Dataplane) -> Chunk {
+fn next_chunk<B: Backend>(
+    backend: &B,
+    believed: &Rendered<B::Rules>,
+    wanted: &Dataplane,
+    stride: &Stride,
+) -> Chunk {
     let programmed = &believed.dataplane;
     let is_comparable = !programmed.services().is_empty() && programmed.config() == wanted.config();
     match is_comparable {
         true => {
-            let size = backend.chunk_size(wanted.config());
-            Chunk::next(backend.family(), programmed, wanted, size)
+            let size = stride.size(backend.chunk_size(wanted.config()));
+            Chunk::next(backend.family(), programmed, wanted, size, stride.turn())
         }
         false => Chunk::Last,
     }

@@ -3,6 +3,7 @@
 use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::net::IpAddr;
+use std::time::Duration;
 
 use backend::{
     Asked, Backend, Change, CommitError, Drift, ObserveError, Receipt, Rendered, Shortcoming,
@@ -104,6 +105,10 @@ impl Backend for Liar {
 
     fn chunk_size(&self, config: &Config) -> ChunkSize {
         self.inner.chunk_size(config)
+    }
+
+    fn longest_part(&self, config: &Config) -> Duration {
+        self.inner.longest_part(config)
     }
 
     fn render(&self, desired: &Dataplane, from: &Rendered<FakeRules>) -> FakeRules {

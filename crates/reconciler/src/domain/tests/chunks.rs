@@ -46,6 +46,30 @@ fn t85_a_change_during_a_large_one_waits_for_one_part() {
     assert_eq!(kernel.observations(), 1, "nothing was in doubt");
 }
 
+/// T94: what is small and comes while a part of a large change is under way is the next round, and the
+/// rest goes on behind it however many small ones come.
+#[test]
+fn t94_a_small_change_goes_between_two_parts_of_a_large_one() {
+    let (kernel, clock) = (FakeKernel::new(), FakeClock::new());
+    let backend = kernel.backend(IPV4).with_chunk_size(ChunkSize::new(32));
+    let mut domain = Domain::new(backend);
+    let ports = [8080, 8081, 8082, 8083];
+    let large = (1..21).map(|number| service(&format!("shop/web-{number}"), number, &ports));
+    let mut services = many(1);
+    domain.round(&dataplane(&services), Reason::Startup, &clock);
+    services.extend(large);
+    let mut written = Vec::new();
+    for number in 100..104 {
+        let before = kernel.rules(IPV4).frontends.len();
+        domain.round(&dataplane(&services), Reason::Changed, &clock);
+        assert!(domain.is_unfinished());
+        written.push(kernel.rules(IPV4).frontends.len() - before);
+        services.push(service(&format!("zoo/{number}"), number, &[8080]));
+    }
+    // Six Services of five; one small one; another and six; one.
+    assert_eq!(written, [6, 1, 7, 1]);
+}
+
 /// Nobody is served before it is over, and it is over soonest in one round.
 #[test]
 fn a_start_is_one_round() {

@@ -1,0 +1,113 @@
+//! How much of a large change is programmed next, from how long it took last.
+
+use std::time::Duration;
+
+use dataplane::{ChunkSize, Turn};
+
+/// The least that a part may come to, in percent of a chunk. What a round costs whatever it writes is
+/// not saved by parts that are smaller still: in mode iptables a fifth took four times as long together.
+const LEAST: usize = 50;
+
+/// How much of a large change the next round programs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Stride {
+    /// In percent of a chunk.
+    percent: usize,
+    /// What comes next.
+    turn: Turn,
+    /// What a round took of late that programmed what was small and nothing else. Goes down with every
+    /// other round: a kernel that was slow is asked again.
+    small: Duration,
+}
+
+impl Default for Stride {
+    fn default() -> Stride {
+        Stride {
+            percent: 100,
+            turn: Turn::default(),
+            small: Duration::ZERO,
+        }
+    }
+}
+
+// === impl Stride ===
+
+impl Stride {
+    /// How much a part is, of a backend whose chunks are this large.
+    pub(super) fn size(&self, chunk: ChunkSize) -> ChunkSize {
+        chunk.percent(self.percent)
+    }
+
+    /// What the next part may consist of.
+    pub(super) fn turn(&self) -> Turn {
+        self.turn
+    }
+
+    /// Takes in how long a round took that has `programmed` what was small alone, or a part of the rest,
+    /// where a part is to take no more than `longest`. What is small waits for one part of what is large,
+    /// and the other way round; they go together where a round for the one takes nearly as long.
+    pub(super) fn follow(&mut self, programmed: Turn, took: Duration, longest: Duration) {
+        match programmed {
+            Turn::Small => {
+                self.small = took;
+                self.turn = Turn::Large;
+            }
+            Turn::Large => {
+                self.small /= 2;
+                self.turn = match self.small > longest / 4 {
+                    true => Turn::Large,
+                    false => Turn::Small,
+                };
+                self.percent = match took {
+                    took if took > longest => (self.percent / 2).max(LEAST),
+                    took if took < longest / 2 => (self.percent * 2).min(100),
+                    _ => self.percent,
+                };
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LONGEST: Duration = Duration::from_millis(40);
+
+    fn after(rounds: &[(Turn, u64)]) -> Stride {
+        let mut stride = Stride::default();
+        for (programmed, millis) in rounds {
+            stride.follow(*programmed, Duration::from_millis(*millis), LONGEST);
+        }
+        stride
+    }
+
+    #[test]
+    fn t94_parts_that_take_long_become_smaller_and_larger_again() {
+        let of_1000 = |rounds| after(rounds).size(ChunkSize::new(1000));
+        assert_eq!(of_1000(&[]), ChunkSize::new(1000));
+        assert_eq!(of_1000(&[(Turn::Large, 41)]), ChunkSize::new(500));
+        assert_eq!(of_1000(&[(Turn::Large, 400); 9]), ChunkSize::new(500));
+        let recovered = [(Turn::Large, 41), (Turn::Large, 30), (Turn::Large, 19)];
+        assert_eq!(of_1000(&recovered[..2]), ChunkSize::new(500));
+        assert_eq!(of_1000(&recovered), ChunkSize::new(1000));
+    }
+
+    #[test]
+    fn t94_small_changes_and_parts_of_large_ones_take_turns() {
+        assert_eq!(after(&[]).turn(), Turn::Small);
+        assert_eq!(after(&[(Turn::Small, 1)]).turn(), Turn::Large);
+        assert_eq!(
+            after(&[(Turn::Small, 1), (Turn::Large, 40)]).turn(),
+            Turn::Small
+        );
+    }
+
+    #[test]
+    fn where_a_small_change_takes_as_long_as_a_part_they_go_together() {
+        let mut rounds = vec![(Turn::Small, 30), (Turn::Large, 40)];
+        assert_eq!(after(&rounds).turn(), Turn::Large);
+        rounds.push((Turn::Large, 40));
+        assert_eq!(after(&rounds).turn(), Turn::Small, "it is tried again");
+    }
+}

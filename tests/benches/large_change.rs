@@ -1,0 +1,195 @@
+//! What a large change costs before the kernel sees it: `cargo bench --package tests --bench large_change`.
+//!
+//! 2,000 ordinary Services are programmed. Then come 100 Services of 200 ports and one of 100 ports with
+//! 1,000 endpoints at each, as in `bench --row large-objects`, from decoded objects to the differences of
+//! each part, without a kernel. Another change waits for the longest of these steps, at least.
+
+use std::hint::black_box;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use backend::{Backend, Change as _, Rendered};
+use backend_iptables::Iptables;
+use backend_nftables::Nftables;
+use catalog::object::{EndpointSlice, Service};
+use catalog::{Catalog, Event};
+use dataplane::{Chunk, Config, Dataplane, Family, Node, ServiceKey, Turn, compile};
+use serde_json::{Value, json};
+use xtables::Variant;
+
+/// Ordinary Services.
+const ORDINARY: u32 = 2_000;
+/// Services of [`PORTS`] ports.
+const WIDE: u32 = 100;
+/// Ports of a wide Service; the deep one has half as many.
+const PORTS: u32 = 200;
+/// Endpoints of the deep Service.
+const ENDPOINTS: u32 = 1_000;
+
+/// How long something took that is done again and again: of all times, and of the longest.
+#[derive(Default)]
+struct Times {
+    all: Duration,
+    longest: Duration,
+}
+
+/// What the sources have told.
+struct Known {
+    catalog: Catalog,
+    dataplane: Dataplane,
+    node: Node,
+    config: Config,
+}
+
+fn main() -> Result<()> {
+    let mut known = Known {
+        catalog: Catalog::new("node-1"),
+        dataplane: Dataplane::default(),
+        node: Node::default(),
+        config: Config::default(),
+    };
+    for number in 0..ORDINARY {
+        known.apply(
+            service(&format!("web-{number}"), number, 1)?,
+            slice(&format!("web-{number}"), number * 8, 1, 5)?,
+        );
+        known.compile(&format!("web-{number}"))?;
+    }
+    let before = known.dataplane.clone();
+    let (service, slice) = (
+        service("deep", ORDINARY, PORTS / 2)?,
+        slice("deep", 1 << 20, PORTS / 2, ENDPOINTS)?,
+    );
+    let began = Instant::now();
+    known.apply(service, slice);
+    let parse = began.elapsed();
+    let began = Instant::now();
+    known.compile("deep")?;
+    let compile = began.elapsed();
+    println!("one Service of 100,000 endpoints: parse {parse:.1?}, compile {compile:.1?}");
+    let mut wide = Times::default();
+    for number in 0..WIDE {
+        let name = format!("wide-{number}");
+        known.apply(
+            self::service(&name, ORDINARY + 1 + number, PORTS)?,
+            self::slice(&name, (1 << 21) + number, PORTS, 1)?,
+        );
+        wide.measure(|| known.compile(&name))?;
+    }
+    println!("{WIDE} Services of {PORTS} ports: compile {wide}");
+    println!("| mechanism | parts | chunk | render | diff | elements |");
+    println!("|---|---|---|---|---|---|");
+    measure(
+        "nftables",
+        &Nftables::detached(Family::Ipv4),
+        &before,
+        &known.dataplane,
+    );
+    let iptables = Iptables::detached(Family::Ipv4, Variant::NfTables);
+    measure("iptables", &iptables, &before, &known.dataplane);
+    Ok(())
+}
+
+/// Goes from one dataplane to another, part by part.
+fn measure<B: Backend>(name: &str, backend: &B, before: &Dataplane, desired: &Dataplane) {
+    let mut believed = Rendered {
+        dataplane: before.clone(),
+        rules: backend.render(before, &Rendered::default()),
+    };
+    let size = backend.chunk_size(desired.config());
+    let [mut chunks, mut renders, mut diffs] = [(); 3].map(|()| Times::default());
+    let (mut parts, mut elements, mut is_over) = (0, 0, false);
+    while !is_over {
+        let chunk = chunks.measure(|| {
+            Chunk::next(
+                Family::Ipv4,
+                &believed.dataplane,
+                desired,
+                size,
+                Turn::Small,
+            )
+        });
+        is_over = matches!(chunk, Chunk::Last);
+        let next = match chunk {
+            Chunk::Last => desired.clone(),
+            Chunk::Part(next) | Chunk::Small(next) => next,
+        };
+        let rules = renders.measure(|| backend.render(&next, &believed));
+        let change = diffs.measure(|| backend.diff(&believed.rules, &rules));
+        elements += change.size().elements;
+        parts += 1;
+        black_box(change);
+        believed = Rendered {
+            dataplane: next,
+            rules,
+        };
+    }
+    println!("| {name} | {parts} | {chunks} | {renders} | {diffs} | {elements} |");
+}
+
+fn service(name: &str, number: u32, ports: u32) -> Result<Service> {
+    let port = |n: u32| json!({"name": format!("p{n}"), "port": 1000 + n, "targetPort": 2000 + n});
+    Ok(serde_json::from_value(json!({
+        "metadata": {"namespace": "bench", "name": name},
+        "spec": {
+            "clusterIP": format!("10.96.{}.{}", number >> 8, number & 255),
+            "ports": (0..ports).map(port).collect::<Vec<Value>>(),
+        },
+    }))?)
+}
+
+/// A slice of the Service with endpoints from this number on.
+fn slice(service: &str, first: u32, ports: u32, endpoints: u32) -> Result<EndpointSlice> {
+    let port = |n: u32| json!({"name": format!("p{n}"), "port": 2000 + n});
+    let endpoint = |n: u32| {
+        let address = std::net::Ipv4Addr::from((10 << 24) + first + n);
+        json!({"addresses": [address], "conditions": {"ready": true}})
+    };
+    Ok(serde_json::from_value(json!({
+        "metadata": {
+            "namespace": "bench", "name": format!("{service}-1"),
+            "labels": {"kubernetes.io/service-name": service},
+        },
+        "addressType": "IPv4",
+        "ports": (0..ports).map(port).collect::<Vec<Value>>(),
+        "endpoints": (0..endpoints).map(endpoint).collect::<Vec<Value>>(),
+    }))?)
+}
+
+// === impl Known ===
+
+impl Known {
+    fn apply(&mut self, service: Service, slice: EndpointSlice) {
+        self.catalog.apply(Event::Apply(slice));
+        self.catalog.apply(Event::Apply(service));
+    }
+
+    fn compile(&mut self, name: &str) -> Result<()> {
+        let key = ServiceKey::new("bench", name);
+        let view = self.catalog.service(&key).context("it is served")?;
+        let rules = compile(&view.service, &view.endpoints, &self.node, &self.config);
+        self.dataplane.set(Arc::new(rules));
+        Ok(())
+    }
+}
+
+// === impl Times ===
+
+impl Times {
+    fn measure<T>(&mut self, work: impl FnOnce() -> T) -> T {
+        let began = Instant::now();
+        let done = work();
+        let took = began.elapsed();
+        self.all += took;
+        self.longest = self.longest.max(took);
+        done
+    }
+}
+
+impl std::fmt::Display for Times {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Times { all, longest } = self;
+        write!(f, "{all:.1?}, longest {longest:.1?}")
+    }
+}
