@@ -4,13 +4,11 @@ mod culprit;
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
-use std::io;
 use std::sync::Arc;
 use std::sync::mpsc::Receiver;
 use std::time::Duration;
 
-use backend::Disturbance;
-use backend_nftables::Overheard;
+use backend::{ChangeListener, Disturbance, ForeignChange, ListenError};
 use dataplane::{Family, Mechanism};
 use reconciler::{Command, Contest, Damage, FamilyStatus, Orders, Report};
 use runtime::CancellationToken;
@@ -32,24 +30,15 @@ const SILENCE: Duration = Duration::from_secs(60);
 #[derive(Debug, Error)]
 pub(crate) enum WatchError {
     #[error("failed to ask the kernel for notifications")]
-    Join(#[source] netlink::OpenError),
+    Join(#[source] ListenError),
     #[error("failed to receive notifications of the kernel")]
-    Receive(#[source] io::Error),
-}
-
-/// Where disturbances are heard.
-trait Source {
-    /// Begins to hear. What happened before is not told.
-    fn join(&mut self) -> Result<(), netlink::OpenError>;
-
-    /// Waits for others to do something, or for what ends that.
-    fn receive(&mut self) -> io::Result<Overheard>;
+    Receive(#[source] ListenError),
 }
 
 /// Passes every disturbance of nf_tables on to the loop, from when it has first programmed something
 /// until told to stop and interrupted. Blocks its thread; `runtime` is where it waits for reports.
 pub(crate) fn watch(
-    mut disturbances: backend_nftables::Disturbances,
+    mut listener: impl ChangeListener,
     board: &Board,
     orders: &Orders,
     runtime: &Handle,
@@ -58,7 +47,7 @@ pub(crate) fn watch(
     // The commits of a start are the largest ones, and while somebody listens the kernel writes a
     // message for each element. Whatever came of the start, both families have had their turn.
     expect_report(board, runtime, stop, has_programmed);
-    pass_on(&mut disturbances, board, orders, || !stop.is_cancelled())
+    pass_on(&mut listener, board, orders, || !stop.is_cancelled())
 }
 
 /// The same for iptables: for each listener that comes, from when iptables has first carried anything,
@@ -112,19 +101,19 @@ fn expect_report(
 
 /// Listens, and tells the loop of what is heard, and whoever looks for others that they are here.
 fn pass_on(
-    disturbances: &mut impl Source,
+    listener: &mut dyn ChangeListener,
     board: &Board,
     orders: &Orders,
     goes_on: impl Fn() -> bool,
 ) -> Result<(), WatchError> {
-    disturbances.join().map_err(WatchError::Join)?;
+    listener.join().map_err(WatchError::Join)?;
     // Between the start and now, nobody has listened.
-    let mut overheard = Overheard::Disturbance(Disturbance::possible());
+    let mut change = ForeignChange::Ours(Disturbance::possible());
     loop {
-        if overheard != Overheard::Nothing {
+        if change != ForeignChange::None {
             board.post_others();
         }
-        if let Overheard::Disturbance(mut disturbance) = overheard {
+        if let ForeignChange::Ours(mut disturbance) = change {
             disturbance.culprit = disturbance.culprit.map(observe_culprit);
             if let Some(culprit) = &disturbance.culprit {
                 debug!(%culprit, "somebody changes our rules");
@@ -134,34 +123,13 @@ fn pass_on(
         if !goes_on() {
             return Ok(());
         }
-        overheard = disturbances.receive().map_err(WatchError::Receive)?;
+        change = listener.receive().map_err(WatchError::Receive)?;
     }
 }
 
 fn has_programmed(report: &Report) -> bool {
     let programmed = |family: &FamilyStatus| family.programmed_since.is_some();
     report.families.iter().any(programmed)
-}
-
-impl Source for backend_nftables::Disturbances {
-    fn join(&mut self) -> Result<(), netlink::OpenError> {
-        self.join()
-    }
-
-    fn receive(&mut self) -> io::Result<Overheard> {
-        self.receive(None)
-    }
-}
-
-impl Source for backend_iptables::Disturbances {
-    fn join(&mut self) -> Result<(), netlink::OpenError> {
-        self.join()
-    }
-
-    fn receive(&mut self) -> io::Result<Overheard> {
-        let disturbance = self.receive()?;
-        Ok(disturbance.map_or(Overheard::Nothing, Overheard::Disturbance))
-    }
 }
 
 /// Announces what was repaired, and that repairs are held back, until told to stop.

@@ -14,20 +14,20 @@ mod text;
 
 use std::collections::BTreeMap;
 
-use backend_iptables::Rules;
+use backend::{AnyBackend, count};
 use dataplane::{Dataplane, Family, Mechanism, Rejection, ServiceKey};
 use reconciler::FamilyStatus;
 use thiserror::Error;
 use xtables::Variant;
 
 use crate::inquiry::{Standing, Told};
-use crate::mechanism::Held;
+use crate::mechanism::{Held, detached};
 
 pub(crate) use answer::Explanation;
 pub(crate) use kernel::{Kernel, Whereabouts, carrier};
 pub(crate) use place::services_at;
 pub(crate) use question::{Question, parse_protocol};
-pub(crate) use text::{count, line};
+pub(crate) use text::line;
 
 /// All that an explanation is made from.
 #[derive(Debug)]
@@ -47,9 +47,6 @@ pub(crate) struct Evidence<'a> {
     /// The variant of iptables that is used where any is.
     pub(crate) variant: Variant,
 }
-
-/// What everything comes to by rules of iptables, in the families that they carry out.
-type WholeRules = BTreeMap<Family, Rules>;
 
 /// Nobody has told of what is asked about.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
@@ -86,10 +83,6 @@ pub(crate) fn explain(
         unclaimed: None,
         kernel: Vec::new(),
     };
-    let rules: WholeRules = Family::ALL
-        .into_iter()
-        .filter_map(|family| Some((family, comparison::render_rules(family, evidence)?)))
-        .collect();
     let asked = match question {
         Question::Service { service, port } => {
             let view = match evidence.told.services.get(service) {
@@ -122,7 +115,7 @@ pub(crate) fn explain(
         }
     };
     for (service, keys) in &asked {
-        let answer = service::explain_service(service, keys, &rules, evidence);
+        let answer = service::explain_service(service, keys, evidence);
         explanation.services.extend(answer);
     }
     explanation.kernel = families::explain_kernel(question, &explanation, &asked, evidence);
@@ -132,6 +125,11 @@ pub(crate) fn explain(
 // === impl Evidence ===
 
 impl Evidence<'_> {
+    /// The backend by which a family is programmed, without a kernel.
+    fn backend(&self, family: Family) -> AnyBackend {
+        detached(self.mechanism(family), family, self.variant)
+    }
+
     /// What carries a family out.
     fn mechanism(&self, family: Family) -> Mechanism {
         let wanted = self.dataplane.config().mechanism;

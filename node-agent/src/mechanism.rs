@@ -21,6 +21,7 @@
 
 pub(crate) mod findings;
 mod given_up;
+mod list;
 mod mechanisms;
 mod on_demand;
 mod variants;
@@ -29,12 +30,13 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
-use backend::{Change as _, Size};
+use backend::{AnyRules, Change as _, Size};
 use backend_iptables::Rules;
 use backend_nftables::Table;
 use dataplane::Mechanism;
 use xtables::{TableName, Variant};
 
+pub(crate) use list::{detached, open_reader, simulator};
 pub(crate) use mechanisms::Mechanisms;
 pub(crate) use variants::{Listener, Sighting, Variants, lock_at, watch};
 
@@ -105,6 +107,24 @@ impl Held {
             Some(Mechanism::Nftables)
         } else {
             self.iptables.exist().then_some(Mechanism::Iptables)
+        }
+    }
+
+    /// What one mechanism holds, and the others nothing.
+    pub(crate) fn only(mechanism: Mechanism, rules: &AnyRules) -> Held {
+        let mut held = Held::default();
+        match mechanism {
+            Mechanism::Nftables => held.nftables = rules.typed(),
+            Mechanism::Iptables => held.iptables = rules.typed(),
+        }
+        held
+    }
+
+    /// What there is of `mechanism`.
+    pub(crate) fn of(&self, mechanism: Mechanism) -> AnyRules {
+        match mechanism {
+            Mechanism::Nftables => AnyRules::of(self.nftables.clone()),
+            Mechanism::Iptables => AnyRules::of(self.iptables.clone()),
         }
     }
 

@@ -6,15 +6,13 @@ use std::path::Path;
 use std::time::Instant;
 
 use anyhow::Context;
-use backend::{Backend, Rendered};
-use backend_iptables::Iptables;
-use backend_nftables::{Nftables, TABLE};
-use dataplane::{Dataplane, Family, Mechanism};
+use backend::Rendered;
+use dataplane::{Dataplane, Family};
 use xtables::Variant;
 
 use crate::engine::{Engine, Silence, View};
 use crate::explain::{Evidence, Explanation, Kernel, Question, explain};
-use crate::mechanism::Held;
+use crate::mechanism::{Held, detached};
 use crate::source::{Delivery, manifests};
 use crate::trace::{self, RulesOf, Trace, Wording};
 
@@ -42,13 +40,8 @@ pub(crate) fn print(directory: &Path, node: &str) -> anyhow::Result<String> {
     }
     let mechanism = offline.dataplane.config().mechanism;
     for (family, held) in &offline.rendered {
-        let _ = match (mechanism, family) {
-            (Mechanism::Nftables, Family::Ipv4) => writeln!(text, "table ip {TABLE}"),
-            (Mechanism::Nftables, Family::Ipv6) => writeln!(text, "table ip6 {TABLE}"),
-            (Mechanism::Iptables, Family::Ipv4) => writeln!(text, "# iptables"),
-            (Mechanism::Iptables, Family::Ipv6) => writeln!(text, "# ip6tables"),
-        };
-        let _ = writeln!(text, "{held}");
+        let heading = detached(mechanism, *family, VARIANT).heading();
+        let _ = writeln!(text, "{heading}\n{held}");
     }
     Ok(text)
 }
@@ -115,16 +108,7 @@ fn load(directory: &Path, node: &str) -> anyhow::Result<Offline> {
 
 /// One family of `dataplane`, in its mechanism.
 pub(crate) fn render(family: Family, dataplane: &Dataplane) -> Held {
-    let mut held = Held::default();
-    match dataplane.config().mechanism {
-        Mechanism::Nftables => {
-            let backend = Nftables::detached(family);
-            held.nftables = backend.render(dataplane, &Rendered::default());
-        }
-        Mechanism::Iptables => {
-            let backend = Iptables::detached(family, VARIANT);
-            held.iptables = backend.render(dataplane, &Rendered::default());
-        }
-    }
-    held
+    let mechanism = dataplane.config().mechanism;
+    let backend = detached(mechanism, family, VARIANT);
+    Held::only(mechanism, &backend.render(dataplane, &Rendered::default()))
 }

@@ -7,12 +7,12 @@ mod text;
 use std::collections::BTreeSet;
 
 use backend::{Event, Way};
-use dataplane::{Choice, Dataplane, Family, Mechanism, Node, Packet, Verdict};
+use dataplane::{Choice, Dataplane, Family, Verdict};
 use serde::Serialize;
 use thiserror::Error;
 
 use crate::explain::{Kernel, carrier};
-use crate::mechanism::Held;
+use crate::mechanism::{Held, simulator};
 
 pub(crate) use packet::{ResolvePacketError, Wording};
 
@@ -127,7 +127,10 @@ pub(crate) fn follow<'a>(
     let held = held(Family::of(packet.destination))?;
     let wanted = dataplane.verdict(&packet);
     let mechanism = carrier(held, dataplane.config().mechanism);
-    let (taken, ways) = simulate(mechanism, held, dataplane.node(), &packet);
+    let backend = simulator(mechanism, Family::of(packet.destination));
+    let (rules, node) = (held.of(mechanism), dataplane.node());
+    let taken = backend.simulate(&rules, node, &packet);
+    let ways = backend.ways(&rules, node, &packet);
     Ok(Trace {
         packet: packet.to_string(),
         guess,
@@ -137,27 +140,6 @@ pub(crate) fn follow<'a>(
         taken: taken.to_string(),
         ways: group(&ways),
     })
-}
-
-/// Where the rules of `mechanism` take a packet, and by which ways.
-fn simulate(
-    mechanism: Mechanism,
-    held: &Held,
-    node: &Node,
-    packet: &Packet,
-) -> (Verdict, Vec<Way>) {
-    match mechanism {
-        Mechanism::Nftables => {
-            use backend_nftables::{simulate, ways};
-            let table = &held.nftables;
-            (simulate(table, node, packet), ways(table, node, packet))
-        }
-        Mechanism::Iptables => {
-            use backend_iptables::{simulate, ways};
-            let rules = &held.iptables;
-            (simulate(rules, node, packet), ways(rules, node, packet))
-        }
-    }
 }
 
 /// Whether both send a packet to the same endpoints in the same manner. How often each is chosen is

@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use backend::{Backend, Change as _, Rendered};
-use backend_nftables::{Disturbances, Nftables, Overheard, Table, open_with_disturbances};
+use backend::{Backend, Change as _, ForeignChange, Rendered};
+use backend_nftables::{Disturbances, Nftables, Table, open_with_disturbances};
 use dataplane::Dataplane;
 use tests::network::{Network, enter_private_namespaces};
 
@@ -83,7 +83,7 @@ fn listen(mut disturbances: Disturbances, ended: &AtomicBool) -> Result<usize> {
     let mut heard = 0;
     while !ended.load(Ordering::Relaxed) {
         let overheard = disturbances.receive(Some(Duration::from_millis(20)))?;
-        heard += usize::from(overheard != Overheard::Nothing);
+        heard += usize::from(overheard != ForeignChange::None);
     }
     Ok(heard)
 }

@@ -6,7 +6,7 @@ use std::sync::{PoisonError, TryLockError};
 use std::thread;
 use std::time::Duration;
 
-use backend::{Culprit, Disturbance};
+use backend::{ChangeListener, Culprit, Disturbance, ForeignChange, ListenError};
 use dataplane::Family;
 use netlink::{Heard, Interruption, OpenError};
 
@@ -96,6 +96,17 @@ impl Disturbances {
             families,
             culprit: None,
         })
+    }
+}
+
+impl ChangeListener for Disturbances {
+    fn join(&mut self) -> Result<(), ListenError> {
+        Ok(Disturbances::join(self)?)
+    }
+
+    fn receive(&mut self) -> Result<ForeignChange, ListenError> {
+        let disturbance = Disturbances::receive(self)?;
+        Ok(disturbance.map_or(ForeignChange::None, ForeignChange::Ours))
     }
 }
 

@@ -25,6 +25,7 @@ mod compare;
 mod diff;
 mod disturbances;
 mod fixed_chains;
+mod inspect;
 mod kernel;
 mod key;
 mod names;

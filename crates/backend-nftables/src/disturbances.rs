@@ -5,7 +5,7 @@ use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use backend::{Culprit, Disturbance};
+use backend::{ChangeListener, Culprit, Disturbance, ForeignChange, ListenError};
 use dataplane::Family;
 use netlink::{ForeignTransaction, Heard, Interruption, Ledger, Listener, OpenError};
 
@@ -15,17 +15,6 @@ use netlink::{ForeignTransaction, Heard, Interruption, Ledger, Listener, OpenErr
 pub struct Disturbances {
     listener: Listener,
     ledger: Arc<Mutex<Ledger>>,
-}
-
-/// What others did.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Overheard {
-    /// Nothing.
-    Nothing,
-    /// Something, to none of our tables.
-    Elsewhere,
-    /// Something to our tables, or perhaps.
-    Disturbance(Disturbance),
 }
 
 // === impl Disturbances ===
@@ -49,20 +38,20 @@ impl Disturbances {
 
     /// Waits this long at most for others to touch anything, or without an end to it, and returns
     /// sooner when it is interrupted, or when we have touched something.
-    pub fn receive(&mut self, wait: Option<Duration>) -> io::Result<Overheard> {
+    pub fn receive(&mut self, wait: Option<Duration>) -> io::Result<ForeignChange> {
         let heard = self.listener.receive(wait)?;
         let overheard = heard.into_iter().map(|heard| self.take(heard));
-        Ok(overheard.fold(Overheard::Nothing, Overheard::and))
+        Ok(overheard.fold(ForeignChange::None, ForeignChange::and))
     }
 
-    fn take(&self, heard: Heard) -> Overheard {
+    fn take(&self, heard: Heard) -> ForeignChange {
         let ForeignTransaction {
             touched,
             generation,
             process,
             ..
         } = match heard {
-            Heard::Missed => return Overheard::Disturbance(Disturbance::possible()),
+            Heard::Missed => return ForeignChange::Ours(Disturbance::possible()),
             Heard::Transaction(transaction) => transaction,
         };
         let families: BTreeSet<Family> = Family::ALL
@@ -73,29 +62,22 @@ impl Disturbances {
         ledger.add(generation, touched);
         drop(ledger);
         if families.is_empty() {
-            return Overheard::Elsewhere;
+            return ForeignChange::Elsewhere;
         }
         let culprit = process.map(|process| Culprit {
             program: process.name,
             process: process.id,
         });
-        Overheard::Disturbance(Disturbance { families, culprit })
+        ForeignChange::Ours(Disturbance { families, culprit })
     }
 }
 
-// === impl Overheard ===
+impl ChangeListener for Disturbances {
+    fn join(&mut self) -> Result<(), ListenError> {
+        Ok(self.listener.join()?)
+    }
 
-impl Overheard {
-    /// This, and `later` after it.
-    fn and(self, later: Overheard) -> Overheard {
-        match (self, later) {
-            (Overheard::Disturbance(mut earlier), Overheard::Disturbance(later)) => {
-                earlier.merge(later);
-                Overheard::Disturbance(earlier)
-            }
-            (disturbance @ Overheard::Disturbance(_), _) => disturbance,
-            (Overheard::Elsewhere, Overheard::Nothing) => Overheard::Elsewhere,
-            (_, later) => later,
-        }
+    fn receive(&mut self) -> Result<ForeignChange, ListenError> {
+        Ok(Disturbances::receive(self, None)?)
     }
 }

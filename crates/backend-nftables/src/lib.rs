@@ -27,6 +27,7 @@ mod compare;
 mod crowded;
 mod diff;
 mod disturbances;
+mod inspect;
 mod kernel;
 mod layout;
 mod render;
@@ -37,7 +38,7 @@ mod table;
 
 pub use crowded::{CROWDED, CrowdedError, observe_crowded};
 pub use diff::Change;
-pub use disturbances::{Disturbances, Overheard};
+pub use disturbances::Disturbances;
 pub use kernel::{Nftables, open, open_with_disturbances};
 pub use layout::{NEXT, TABLE};
 pub use replay::Refused;

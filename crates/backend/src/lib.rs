@@ -14,6 +14,9 @@
 
 mod compare;
 mod disturbance;
+mod erased;
+mod inspect;
+mod listen;
 mod trace;
 
 use std::collections::BTreeSet;
@@ -25,13 +28,16 @@ use dataplane::{ChunkSize, Config, Dataplane, Family, Frontend, FrontendKey, Ser
 
 pub use compare::{Piece, Standing};
 pub use disturbance::{Culprit, Disturbance};
+pub use erased::{AnyBackend, AnyChange, AnyRules, erase};
+pub use inspect::{Found, Inspect, count};
+pub use listen::{ChangeListener, ForeignChange, ListenError};
 pub use trace::{Event, Way};
 
 /// One way of making the kernel carry out one family of a [`Dataplane`].
 pub trait Backend {
     /// What the kernel holds, in this backend's own words. Cheap to clone; prints in one canonical
     /// form; equal exactly when the kernel holds the same.
-    type Rules: Clone + PartialEq + Debug + Display + Default + Send + Sync;
+    type Rules: Clone + PartialEq + Debug + Display + Default + Send + Sync + 'static;
     /// How to get from some rules to others.
     type Change: Change;
 
@@ -76,7 +82,7 @@ pub trait Backend {
 }
 
 /// A step from some rules to others, as a value. Prints in one canonical form.
-pub trait Change: Debug + Display + Clone + Send {
+pub trait Change: Debug + Display + Clone + Send + 'static {
     /// How much there is to do.
     fn size(&self) -> Size;
 }

@@ -29,6 +29,7 @@ mod build_service;
 mod damage;
 mod damage_json;
 mod fake_backend;
+mod fake_inspect;
 mod fake_rules;
 mod faulty_backend;
 mod generate_cluster;

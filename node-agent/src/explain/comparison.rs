@@ -1,144 +1,69 @@
 //! What is wanted for one Service beside what the kernel was seen to hold, in the words of the
 //! mechanism that carries it out. Pure.
 
-use backend::{Backend, Piece, Rendered, Standing as Found};
-use backend_iptables::{Iptables, Rules};
-use backend_nftables::{Nftables, Table};
-use dataplane::{Dataplane, Family, FrontendKey, Mechanism};
+use backend::{AnyBackend, AnyRules, Piece, Standing as Found};
+use dataplane::{Dataplane, Family, FrontendKey};
 
 use super::Evidence;
 use super::answer::{PieceAnswer, PieceStanding};
 
-/// One family of what is wanted for some Services, and of what was found; `None`: no kernel was read.
+/// One family of what is wanted for some Services, and of what was found.
 #[derive(Debug)]
-pub(super) enum Comparison<'a> {
-    /// Elements, and the chains they lead to.
-    Nftables {
-        /// What these Services alone come to.
-        wanted: Table,
-        found: Option<&'a Table>,
-    },
-    /// Rules, and the chains they are in.
-    Iptables {
-        /// What all Services come to: where a rule is depends on all the others.
-        wanted: Box<Rules>,
-        /// These Services.
-        of: Box<Dataplane>,
-        family: Family,
-        found: Option<&'a Rules>,
-    },
+pub(super) struct Comparison {
+    backend: AnyBackend,
+    /// These Services.
+    part: Dataplane,
+    wanted: AnyRules,
+    /// `None`: no kernel was read.
+    found: Option<AnyRules>,
 }
 
 // === impl Comparison ===
 
-impl<'a> Comparison<'a> {
-    /// What `of` comes to in `family`, in the arrangement that is believed, beside what was found.
-    /// `rules` are what everything comes to by rules of iptables.
-    pub(super) fn new(
-        family: Family,
-        of: &Dataplane,
-        rules: Option<&Rules>,
-        evidence: &Evidence<'a>,
-    ) -> Comparison<'a> {
+impl Comparison {
+    /// What `part` comes to in `family`, in the arrangement that is believed, beside what was found.
+    pub(super) fn new(family: Family, part: &Dataplane, evidence: &Evidence<'_>) -> Comparison {
+        let (backend, mechanism) = (evidence.backend(family), evidence.mechanism(family));
+        let believed = evidence.believed.get(&family);
+        let believed = believed.map(|held| held.of(mechanism)).unwrap_or_default();
         let found = evidence.kernel.held(family);
-        match evidence.mechanism(family) {
-            Mechanism::Nftables => {
-                let believed = evidence.believed.get(&family);
-                let from = Rendered {
-                    dataplane: Dataplane::default(),
-                    rules: believed
-                        .map(|held| held.nftables.clone())
-                        .unwrap_or_default(),
-                };
-                Comparison::Nftables {
-                    wanted: Nftables::detached(family).render(of, &from),
-                    found: found.map(|held| &held.nftables),
-                }
-            }
-            Mechanism::Iptables => Comparison::Iptables {
-                wanted: Box::new(rules.cloned().unwrap_or_default()),
-                of: Box::new(of.clone()),
-                family,
-                found: found.map(|held| &held.iptables),
-            },
+        Comparison {
+            wanted: backend.render_part(part, evidence.dataplane, &believed),
+            backend,
+            part: part.clone(),
+            found: found.map(|held| held.of(mechanism)),
         }
     }
 
     /// The elements or rules of one frontend.
     pub(super) fn elements(&self, key: &FrontendKey) -> Vec<PieceAnswer> {
-        match self {
-            Comparison::Nftables { wanted, found } => {
-                answer(wanted, *found, |a, b| a.compare_elements(b, key))
-            }
-            Comparison::Iptables { wanted, found, .. } => {
-                answer(&**wanted, *found, |a, b| a.compare_rules(b, key))
-            }
-        }
+        self.answer(|wanted, found| self.backend.compare_frontend(wanted, found, key))
     }
 
     /// The chains that packets to one frontend pass and others do not.
     pub(super) fn chains(&self, key: &FrontendKey) -> Vec<PieceAnswer> {
-        match self {
-            Comparison::Nftables { wanted, found } => {
-                let names = wanted.chains_of(key);
-                answer(wanted, *found, |a, b| {
-                    let mut chains = a.compare_chains(b);
-                    let named = names.iter().filter_map(|name| chains.remove(name));
-                    named.collect()
-                })
-            }
-            Comparison::Iptables { wanted, found, .. } => {
-                let names = wanted.chains_of(key);
-                answer(&**wanted, *found, |a, b| a.compare_chains(b, &names))
-            }
-        }
+        self.answer(|wanted, found| self.backend.compare_chains(wanted, found, key))
     }
 
     /// Cluster IPs and endpoints of this node, in the sets or among the rules of those.
     pub(super) fn memberships(&self) -> Vec<PieceAnswer> {
-        match self {
-            Comparison::Nftables { wanted, found } => {
-                answer(wanted, *found, Table::compare_memberships)
-            }
-            Comparison::Iptables {
-                wanted,
-                of,
-                family,
-                found,
-            } => answer(&**wanted, *found, |a, b| {
-                a.compare_memberships(b, of, *family)
-            }),
-        }
+        self.answer(|wanted, found| self.backend.compare_memberships(wanted, found, &self.part))
     }
-}
 
-/// The rules that everything comes to in `family`, where rules of iptables carry it out.
-pub(super) fn render_rules(family: Family, evidence: &Evidence<'_>) -> Option<Rules> {
-    let is_meant = evidence.mechanism(family) == Mechanism::Iptables;
-    is_meant.then(|| {
-        let backend = Iptables::detached(family, evidence.variant);
-        backend.render(evidence.dataplane, &Rendered::default())
-    })
-}
-
-/// The pieces that `compare` names, given what is wanted and what was found.
-fn answer<R>(
-    wanted: &R,
-    found: Option<&R>,
-    compare: impl FnOnce(&R, &R) -> Vec<Piece>,
-) -> Vec<PieceAnswer> {
-    let Some(found) = found else {
-        let unverified = |piece: Piece| PieceAnswer {
-            piece: piece.text,
-            standing: PieceStanding::Unverified,
-            found: Vec::new(),
+    /// The pieces that `compare` names, given what is wanted and what was found.
+    fn answer(&self, compare: impl FnOnce(&AnyRules, &AnyRules) -> Vec<Piece>) -> Vec<PieceAnswer> {
+        let Some(found) = &self.found else {
+            let unverified = |piece: Piece| PieceAnswer {
+                piece: piece.text,
+                standing: PieceStanding::Unverified,
+                found: Vec::new(),
+            };
+            let pieces = compare(&self.wanted, &self.wanted).into_iter();
+            return pieces.map(unverified).collect();
         };
-        return compare(wanted, wanted)
-            .into_iter()
-            .map(unverified)
-            .collect();
-    };
-    compare(wanted, found).into_iter().map(verified).collect()
+        let pieces = compare(&self.wanted, found).into_iter();
+        pieces.map(verified).collect()
+    }
 }
 
 /// A piece that was looked for in the kernel.

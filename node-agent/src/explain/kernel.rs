@@ -1,18 +1,14 @@
 //! What the kernel was seen to hold.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::error::Error;
-use std::path::PathBuf;
-use std::time::Duration;
 
-use backend::Backend;
-use backend_iptables::{Lock, Rules};
-use backend_nftables::Table;
+use backend::AnyBackend;
 use dataplane::{Family, Mechanism};
 use runtime::chain;
 use xtables::Variant;
 
-use crate::mechanism::Held;
+use crate::mechanism::{Held, open_reader};
 
 /// What is ours in this network namespace, as it was when somebody asked.
 #[derive(Debug)]
@@ -33,19 +29,12 @@ pub(crate) struct Whereabouts {
     pub(crate) variant: Variant,
 }
 
-/// What there was of one mechanism, by family.
-type Seen<T> = BTreeMap<Family, Result<T, String>>;
-
-/// What carries out the family that holds `held`, where `wanted` is wanted to: the other one, as long
+/// What carries out the family that holds `held`, where `wanted` is wanted to: another one, as long
 /// as nothing is programmed by that.
 pub(crate) fn carrier(held: &Held, wanted: Mechanism) -> Mechanism {
-    let is_there = match wanted {
-        Mechanism::Nftables => held.nftables.exists(),
-        Mechanism::Iptables => held.iptables.exist(),
-    };
-    match is_there {
-        true => wanted,
-        false => held.carrier().unwrap_or(wanted),
+    match held.of(wanted).is_nothing() {
+        false => wanted,
+        true => held.carrier().unwrap_or(wanted),
     }
 }
 
@@ -55,29 +44,20 @@ impl Kernel {
     /// Reads both families, over sockets of its own: whoever programs them is not disturbed. Blocks
     /// for about 0.1 s where there are 10,000 Services.
     pub(crate) fn observe(at: &Whereabouts) -> Kernel {
-        let is_used = |mechanism| at.carriers.values().any(|used| *used == mechanism);
-        let mut tables = match is_used(Mechanism::Nftables) {
-            true => observe_tables(),
-            false => Seen::new(),
-        };
-        let mut rules = match is_used(Mechanism::Iptables) {
-            true => observe_rules(at.variant),
-            false => Seen::new(),
-        };
-        let held = |(family, mechanism): (&Family, &Mechanism)| {
-            let held = match mechanism {
-                Mechanism::Nftables => tables.remove(family)?.map(|nftables| Held {
-                    nftables,
-                    ..Held::default()
-                }),
-                Mechanism::Iptables => rules.remove(family)?.map(|iptables| Held {
-                    iptables,
-                    ..Held::default()
-                }),
+        let used: BTreeSet<Mechanism> = at.carriers.values().copied().collect();
+        let mut seen = BTreeMap::new();
+        for mechanism in used {
+            let is_meant = |family: &Family| at.carriers.get(family) == Some(&mechanism);
+            let read: Vec<_> = match open_reader(mechanism, at.variant) {
+                Ok(backends) => backends
+                    .into_iter()
+                    .map(|b| observe(mechanism, b))
+                    .collect(),
+                Err(error) => unread(&*error),
             };
-            Some((*family, held))
-        };
-        Kernel::Observed(at.carriers.iter().filter_map(held).collect())
+            seen.extend(read.into_iter().filter(|(family, _)| is_meant(family)));
+        }
+        Kernel::Observed(seen)
     }
 
     /// What one family holds, if it was read.
@@ -89,32 +69,14 @@ impl Kernel {
     }
 }
 
-fn observe_tables() -> Seen<Table> {
-    match backend_nftables::open() {
-        Ok(backends) => backends.into_iter().map(observe).collect(),
-        Err(error) => unread(&error),
-    }
-}
-
-fn observe_rules(variant: Variant) -> Seen<Rules> {
-    // It is for those who write.
-    let lock = Lock {
-        path: PathBuf::new(),
-        patience: Duration::ZERO,
-    };
-    match backend_iptables::open(variant, &lock) {
-        Ok(backends) => backends.into_iter().map(observe).collect(),
-        Err(error) => unread(&error),
-    }
-}
-
-fn observe<B: Backend>(mut backend: B) -> (Family, Result<B::Rules, String>) {
+fn observe(mechanism: Mechanism, mut backend: AnyBackend) -> (Family, Result<Held, String>) {
     let rules = backend.observe();
-    let rules = rules.map_err(|error| chain(&error).to_string());
-    (backend.family(), rules)
+    let held = rules.map(|rules| Held::only(mechanism, &rules));
+    let held = held.map_err(|error| chain(&error).to_string());
+    (backend.family(), held)
 }
 
-fn unread<T>(error: &(dyn Error + 'static)) -> Seen<T> {
+fn unread(error: &(dyn Error + 'static)) -> Vec<(Family, Result<Held, String>)> {
     let error = chain(error).to_string();
     let unread = |family| (family, Err(error.clone()));
     Family::ALL.into_iter().map(unread).collect()

@@ -190,7 +190,7 @@ pub(super) fn explain_unclaimed(
     let key = question.frontend().filter(|_| asked.is_empty())?;
     let dataplane = evidence.dataplane;
     let nothing = Dataplane::new(dataplane.node().clone(), dataplane.config().clone());
-    let comparison = Comparison::new(key.family(), &nothing, None, evidence);
+    let comparison = Comparison::new(key.family(), &nothing, evidence);
     let elements = comparison.elements(&key);
     (!elements.is_empty()).then(|| FrontendAnswer {
         address: key.to_string(),

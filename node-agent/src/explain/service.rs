@@ -12,7 +12,7 @@ use dataplane::{
 use super::answer::{FrontendAnswer, HealthCheckAnswer, PieceStanding, PortAnswer, ServiceAnswer};
 use super::comparison::Comparison;
 use super::endpoints::explain_endpoints;
-use super::{Evidence, Unknown, WholeRules, connections};
+use super::{Evidence, Unknown, connections};
 use crate::inquiry::Standing;
 
 /// The frontends of a Service; with a `port`, all those of the ports that have it as their name,
@@ -76,14 +76,13 @@ fn name_behind(frontend: &Frontend) -> PortName<'_> {
 pub(super) fn explain_service(
     service: &ServiceKey,
     keys: &[FrontendKey],
-    whole: &WholeRules,
     evidence: &Evidence<'_>,
 ) -> Option<ServiceAnswer> {
     let Some(Standing::Served { view, slices }) = evidence.told.services.get(service) else {
         return None;
     };
     let rules = evidence.dataplane.services().get(service);
-    let comparisons = compare(rules, whole, evidence);
+    let comparisons = compare(rules, evidence);
     let object = &view.service;
     let keys: BTreeSet<&FrontendKey> = keys.iter().collect();
     let meant: Vec<&(FrontendKey, Arc<Frontend>)> = rules
@@ -210,7 +209,7 @@ fn explain_frontend(
     service: &ServiceKey,
     key: &FrontendKey,
     frontend: &Frontend,
-    comparison: Option<&Comparison<'_>>,
+    comparison: Option<&Comparison>,
     evidence: &Evidence<'_>,
 ) -> FrontendAnswer {
     let claims = evidence.dataplane.frontends().get(key);
@@ -238,20 +237,16 @@ fn explain_frontend(
 }
 
 /// Compares this Service alone with what was found, for each family.
-fn compare<'a>(
+fn compare(
     rules: Option<&Arc<ServiceRules>>,
-    whole: &WholeRules,
-    evidence: &Evidence<'a>,
-) -> BTreeMap<Family, Comparison<'a>> {
+    evidence: &Evidence<'_>,
+) -> BTreeMap<Family, Comparison> {
     let all = evidence.dataplane;
     let mut alone = Dataplane::new(Arc::clone(all.node()), Arc::clone(all.config()));
     if let Some(rules) = rules {
         alone.set(Arc::clone(rules));
     }
-    let compare = |family: Family| {
-        let whole = whole.get(&family);
-        (family, Comparison::new(family, &alone, whole, evidence))
-    };
+    let compare = |family: Family| (family, Comparison::new(family, &alone, evidence));
     Family::ALL.map(compare).into()
 }
 

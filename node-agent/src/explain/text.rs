@@ -3,6 +3,8 @@
 use std::collections::BTreeSet;
 use std::fmt::{self, Display};
 
+use backend::count;
+
 use super::answer::{
     EndpointAnswer, EndpointOf, Explanation, FrontendAnswer, KernelAnswer, PieceAnswer,
     PieceStanding, PortAnswer, ServiceAnswer, Usage,
@@ -229,12 +231,6 @@ fn write_kernel(f: &mut fmt::Formatter<'_>, kernel: &KernelAnswer) -> fmt::Resul
         Some(round) => line(f, 2, &format!("last round: {round}")),
         None => Ok(()),
     }
-}
-
-/// `1 ready endpoint`, `2 ready endpoints`.
-pub(crate) fn count(number: usize, noun: &str) -> String {
-    let plural = if number == 1 { "" } else { "s" };
-    format!("{number} {noun}{plural}")
 }
 
 /// Writes a line, folded between words where it would be too wide.

@@ -2,7 +2,7 @@ use super::*;
 
 use std::collections::BTreeMap;
 
-use dataplane::Config;
+use dataplane::{Config, Mechanism};
 use testkit::{mk_config, mk_endpoints, mk_node, mk_service};
 
 use crate::offline::render;
@@ -62,7 +62,7 @@ they agree
 the way to 10.0.1.5:8080 masqueraded or 10.0.2.7:8080 masqueraded
   filter-prerouting (filter hook prerouting priority -110)
     restrict: nothing applies
-  nat-prerouting (nat hook prerouting priority -100)
+  nat-prerouting (nat hook prerouting priority -101)
     dispatch
       nodeport-addresses { 192.168.0.1 }
       nodeports { tcp . 30080 : 2 . 0x24000002 }

@@ -4,8 +4,8 @@ use std::fs;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use backend::{Backend, Disturbance, Drift, Rendered};
-use backend_nftables::{Disturbances, Nftables, Overheard, open_with_disturbances};
+use backend::{Backend, Disturbance, Drift, ForeignChange, Rendered};
+use backend_nftables::{Disturbances, Nftables, open_with_disturbances};
 use dataplane::{Dataplane, Family};
 use netlink::Socket;
 use netlink::nf_tables::{
@@ -69,7 +69,7 @@ fn next(disturbances: &mut Disturbances, deadline: Duration) -> Result<Option<Di
     let end = Instant::now() + patience(deadline);
     loop {
         let left = end.saturating_duration_since(Instant::now());
-        if let Overheard::Disturbance(disturbance) = disturbances.receive(Some(left))? {
+        if let ForeignChange::Ours(disturbance) = disturbances.receive(Some(left))? {
             return Ok(Some(disturbance));
         }
         if left.is_zero() {

@@ -55,6 +55,45 @@ proptest! {
     }
 }
 
+/// A list of backends of any mechanism holds them erased.
+#[test]
+fn an_erased_backend_answers_as_the_one_behind_it() {
+    let kernel = FakeKernel::new();
+    let (node, config) = (mk_node(1).build(), mk_config().build());
+    let service = mk_service("shop/cart")
+        .cluster_ip("10.96.0.10")
+        .port("", 80);
+    let endpoints = mk_endpoints().tcp("").ready("10.0.1.5:8080", "node-1");
+    let rules = compile(&service.build(), &endpoints.build(), &node, &config);
+    let mut desired = Dataplane::new(node, config);
+    desired.set(rules.into());
+
+    let mut erased = backend::erase(kernel.backend(Family::Ipv4));
+    let wanted = erased.render(&desired, &Rendered::default());
+    let nothing = erased.observe().expect("it is read");
+    assert!(nothing.is_nothing() && !erased.exist(&nothing));
+    let change = erased.diff(&nothing, &wanted);
+    let receipt = erased.commit(change);
+    let _ = receipt.expect("it is taken");
+    assert_eq!(wanted.typed::<FakeRules>(), kernel.rules(Family::Ipv4));
+    let found = erased.observe().expect("it is read");
+    assert_eq!(found, wanted);
+    assert!(erased.diff(&found, &wanted).size().is_empty());
+
+    let packet = Packet {
+        origin: Origin::Node,
+        source: "192.168.0.1".parse().expect("an address"),
+        destination: "10.96.0.10".parse().expect("an address"),
+        protocol: Protocol::Tcp,
+        port: crate::port(80),
+    };
+    let verdict = erased.simulate(&found, desired.node(), &packet);
+    assert_eq!(verdict, desired.verdict(&packet));
+    let removed = erased.commit_removal();
+    let _ = removed.expect("it goes");
+    assert!(erased.observe().expect("it is read").is_nothing());
+}
+
 /// Cuts each change of `history` at every operation and asks who is still served.
 fn serve_at_every_prefix(
     diff: impl Fn(&FakeRules, &FakeRules) -> FakeChange,

@@ -1,0 +1,78 @@
+//! What the rules of one family mean, for people who ask.
+
+use backend::{Backend, Change as _, Found, Inspect, Piece, Rendered, Standing, Way, count};
+use dataplane::{Dataplane, Family, FrontendKey, Node, Packet, Verdict};
+
+use crate::kernel::Iptables;
+use crate::rules::Rules;
+use crate::simulate::{simulate, ways};
+
+impl Inspect for Iptables {
+    fn exist(&self, rules: &Rules) -> bool {
+        rules.exist()
+    }
+
+    fn elements(&self, rules: &Rules) -> usize {
+        let tables = xtables::TableName::ALL.iter();
+        tables.map(|table| rules.count(*table)).sum()
+    }
+
+    fn simulate(&self, rules: &Rules, node: &Node, packet: &Packet) -> Verdict {
+        simulate(rules, node, packet)
+    }
+
+    fn ways(&self, rules: &Rules, node: &Node, packet: &Packet) -> Vec<Way> {
+        ways(rules, node, packet)
+    }
+
+    /// All of `desired`: where a rule is in a tree depends on all the others.
+    fn render_part(&self, _part: &Dataplane, desired: &Dataplane, _believed: &Rules) -> Rules {
+        self.render(desired, &Rendered::default())
+    }
+
+    fn compare_frontend(&self, wanted: &Rules, found: &Rules, key: &FrontendKey) -> Vec<Piece> {
+        wanted.compare_rules(found, key)
+    }
+
+    fn compare_chains(&self, wanted: &Rules, found: &Rules, key: &FrontendKey) -> Vec<Piece> {
+        wanted.compare_chains(found, &wanted.chains_of(key))
+    }
+
+    fn compare_memberships(&self, wanted: &Rules, found: &Rules, part: &Dataplane) -> Vec<Piece> {
+        wanted.compare_memberships(found, part, self.family())
+    }
+
+    /// The chains that all packets pass and that are not as they were programmed, and those that are
+    /// not to be there.
+    fn compare_shared(&self, programmed: &Rules, found: &Rules) -> Vec<Piece> {
+        let mut shared = programmed.compare_shared(found);
+        shared.retain(|piece| piece.standing != Standing::Present);
+        shared
+    }
+
+    fn heading(&self) -> String {
+        let program = match self.family() {
+            Family::Ipv4 => "iptables",
+            Family::Ipv6 => "ip6tables",
+        };
+        format!("# {program}")
+    }
+
+    fn describe(&self, found: Found<'_, Rules>) -> String {
+        let (programmed, found) = match found {
+            Found::Unreadable(error) => return format!("! the rules could not be read: {error}"),
+            Found::Missing => return "! our rules are missing in the kernel".to_owned(),
+            Found::Rules { programmed, found } => (programmed, found),
+        };
+        let repair = self.diff(found, programmed).size();
+        if repair.is_empty() {
+            let (rules, variant) = (count(self.elements(found), "rule"), self.variant());
+            return format!(
+                "the kernel holds what was programmed, {rules} of iptables ({variant})"
+            );
+        }
+        // Chains are written whole: how many rules that takes says nothing of how many are wrong.
+        let chains = count(repair.objects, "chain");
+        format!("! the kernel differs from what was programmed: {chains} to mend")
+    }
+}

@@ -1,0 +1,89 @@
+//! What the elements of one family mean, for people who ask.
+
+use backend::{Backend, Change as _, Found, Inspect, Piece, Rendered, Standing, Way, count};
+use dataplane::{Dataplane, FrontendKey, Node, Packet, Verdict};
+
+use netlink::nf_tables::family_name;
+
+use crate::kernel::Nftables;
+use crate::layout::TABLE;
+use crate::simulate::{simulate, ways};
+use crate::table::Table;
+
+impl Inspect for Nftables {
+    fn exist(&self, rules: &Table) -> bool {
+        rules.exists()
+    }
+
+    fn elements(&self, rules: &Table) -> usize {
+        rules.elements()
+    }
+
+    fn simulate(&self, rules: &Table, node: &Node, packet: &Packet) -> Verdict {
+        simulate(rules, node, packet)
+    }
+
+    fn ways(&self, rules: &Table, node: &Node, packet: &Packet) -> Vec<Way> {
+        ways(rules, node, packet)
+    }
+
+    /// The part alone: no element depends on the other Services but by its slot, which `believed` has.
+    fn render_part(&self, part: &Dataplane, _desired: &Dataplane, believed: &Table) -> Table {
+        let from = Rendered {
+            dataplane: Dataplane::default(),
+            rules: believed.clone(),
+        };
+        self.render(part, &from)
+    }
+
+    fn compare_frontend(&self, wanted: &Table, found: &Table, key: &FrontendKey) -> Vec<Piece> {
+        wanted.compare_elements(found, key)
+    }
+
+    fn compare_chains(&self, wanted: &Table, found: &Table, key: &FrontendKey) -> Vec<Piece> {
+        let mut chains = wanted.compare_chains(found);
+        let names = wanted.chains_of(key);
+        let named = names.iter().filter_map(|name| chains.remove(name));
+        named.collect()
+    }
+
+    fn compare_memberships(&self, wanted: &Table, found: &Table, _part: &Dataplane) -> Vec<Piece> {
+        wanted.compare_memberships(found)
+    }
+
+    /// The chains and sets that are not as they were programmed, and what is in sets that all Services
+    /// share and was never put there. What is missing in these is told of the Service that misses it.
+    fn compare_shared(&self, programmed: &Table, found: &Table) -> Vec<Piece> {
+        let chains = programmed.compare_chains(found).into_values();
+        let shared = programmed.compare_memberships(found).into_iter();
+        chains
+            .chain(programmed.compare_sets(found))
+            .chain(programmed.compare_numbers(found))
+            .filter(|piece| piece.standing != Standing::Present)
+            .chain(shared.filter(|piece| piece.standing == Standing::Unwanted))
+            .collect()
+    }
+
+    fn heading(&self) -> String {
+        format!("table {} {TABLE}", family_name(self.family()))
+    }
+
+    fn describe(&self, found: Found<'_, Table>) -> String {
+        let (programmed, found) = match found {
+            Found::Unreadable(error) => return format!("! the table could not be read: {error}"),
+            Found::Missing => return "! the table is missing in the kernel".to_owned(),
+            Found::Rules { programmed, found } => (programmed, found),
+        };
+        let repair = self.diff(found, programmed).size();
+        if repair.is_empty() {
+            let elements = count(found.elements(), "element");
+            return format!("the kernel holds what was programmed, {elements}");
+        }
+        let pieces = count(repair.elements, "element");
+        let pieces = match repair.objects {
+            0 => pieces,
+            objects => format!("{pieces} and {}", count(objects, "other piece")),
+        };
+        format!("! the kernel differs from what was programmed: {pieces} to mend")
+    }
+}

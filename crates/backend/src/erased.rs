@@ -1,0 +1,281 @@
+//! Backends whose rules have any type, so that one list holds backends of different mechanisms.
+
+use std::any::Any;
+use std::collections::BTreeSet;
+use std::fmt::{self, Debug, Display};
+use std::sync::Arc;
+use std::time::Duration;
+
+use dataplane::{
+    ChunkSize, Config, Dataplane, Family, FrontendKey, Node, Packet, ServiceKey, Verdict,
+};
+
+use crate::{
+    Asked, Backend, Change, CommitError, Drift, Found, Inspect, ObserveError, Piece, Receipt,
+    Rendered, Shortcoming, Size, Way,
+};
+
+/// A backend of any mechanism.
+pub type AnyBackend = Box<dyn Inspect<Rules = AnyRules, Change = AnyChange> + Send>;
+
+/// Makes `backend` one of many.
+pub fn erase<B: Inspect + Send + 'static>(backend: B) -> AnyBackend {
+    Box::new(Erased(backend))
+}
+
+/// Rules of any backend. No rules at all are equal whoever holds none.
+#[derive(Clone, Default)]
+pub struct AnyRules(Option<Arc<dyn ErasedRules>>);
+
+/// A change of any backend.
+pub struct AnyChange(Box<dyn ErasedChange>);
+
+/// A backend behind the types above. Rules and changes that are of another backend count as none:
+/// whoever keeps one list keeps each with its own.
+#[derive(Debug)]
+struct Erased<B>(B);
+
+trait ErasedRules: Debug + Display + Send + Sync {
+    fn as_any(&self) -> &dyn Any;
+    fn equals(&self, other: &dyn ErasedRules) -> bool;
+}
+
+trait ErasedChange: Debug + Display + Send {
+    fn size(&self) -> Size;
+    fn as_any(&self) -> &dyn Any;
+    fn into_any(self: Box<Self>) -> Box<dyn Any>;
+    fn copy(&self) -> Box<dyn ErasedChange>;
+}
+
+impl<R: PartialEq + Debug + Display + Send + Sync + 'static> ErasedRules for R {
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+
+    fn equals(&self, other: &dyn ErasedRules) -> bool {
+        other.as_any().downcast_ref() == Some(self)
+    }
+}
+
+impl<C: Change> ErasedChange for C {
+    fn size(&self) -> Size {
+        Change::size(self)
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+
+    fn into_any(self: Box<Self>) -> Box<dyn Any> {
+        self
+    }
+
+    fn copy(&self) -> Box<dyn ErasedChange> {
+        Box::new(self.clone())
+    }
+}
+
+// === impl AnyRules ===
+
+impl AnyRules {
+    /// These rules.
+    pub fn of<R>(rules: R) -> AnyRules
+    where
+        R: PartialEq + Default + Debug + Display + Send + Sync + 'static,
+    {
+        let is_nothing = rules == R::default();
+        AnyRules((!is_nothing).then(|| Arc::new(rules) as Arc<dyn ErasedRules>))
+    }
+
+    /// Whether there are none.
+    pub fn is_nothing(&self) -> bool {
+        self.0.is_none()
+    }
+
+    /// The rules themselves; none where they are of another type.
+    pub fn typed<R: Clone + Default + 'static>(&self) -> R {
+        let rules = self.0.as_ref();
+        let rules = rules.and_then(|rules| (**rules).as_any().downcast_ref::<R>());
+        rules.cloned().unwrap_or_default()
+    }
+}
+
+impl PartialEq for AnyRules {
+    fn eq(&self, other: &AnyRules) -> bool {
+        match (&self.0, &other.0) {
+            (None, None) => true,
+            (Some(one), Some(other)) => one.equals(&**other),
+            _ => false,
+        }
+    }
+}
+
+impl Debug for AnyRules {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl Display for AnyRules {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0
+            .as_ref()
+            .map_or(Ok(()), |rules| Display::fmt(rules, f))
+    }
+}
+
+// === impl AnyChange ===
+
+impl AnyChange {
+    fn of(change: impl Change) -> AnyChange {
+        AnyChange(Box::new(change))
+    }
+}
+
+impl Change for AnyChange {
+    fn size(&self) -> Size {
+        (*self.0).size()
+    }
+}
+
+impl Clone for AnyChange {
+    fn clone(&self) -> AnyChange {
+        AnyChange((*self.0).copy())
+    }
+}
+
+impl Debug for AnyChange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        Debug::fmt(&*self.0, f)
+    }
+}
+
+impl Display for AnyChange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        Display::fmt(&*self.0, f)
+    }
+}
+
+// === impl Erased ===
+
+impl<B: Inspect> Backend for Erased<B> {
+    type Rules = AnyRules;
+    type Change = AnyChange;
+
+    fn family(&self) -> Family {
+        self.0.family()
+    }
+
+    fn chunk_size(&self, config: &Config) -> ChunkSize {
+        self.0.chunk_size(config)
+    }
+
+    fn longest_part(&self, config: &Config) -> Duration {
+        self.0.longest_part(config)
+    }
+
+    fn render(&self, desired: &Dataplane, from: &Rendered<AnyRules>) -> AnyRules {
+        let from = Rendered {
+            dataplane: from.dataplane.clone(),
+            rules: from.rules.typed(),
+        };
+        AnyRules::of(self.0.render(desired, &from))
+    }
+
+    fn diff(&self, believed: &AnyRules, wanted: &AnyRules) -> AnyChange {
+        AnyChange::of(self.0.diff(&believed.typed(), &wanted.typed()))
+    }
+
+    fn observe(&mut self) -> Result<AnyRules, ObserveError> {
+        self.0.observe().map(AnyRules::of)
+    }
+
+    fn observe_drift(&mut self) -> Result<Drift, ObserveError> {
+        self.0.observe_drift()
+    }
+
+    fn commit(&mut self, change: AnyChange) -> Result<Receipt, CommitError> {
+        match change.0.into_any().downcast() {
+            Ok(change) => self.0.commit(*change),
+            Err(_) => Ok(Receipt { transactions: 0 }),
+        }
+    }
+
+    fn commit_removal(&mut self) -> Result<Receipt, CommitError> {
+        self.0.commit_removal()
+    }
+
+    fn suspects(&self, change: &AnyChange, desired: &Dataplane) -> BTreeSet<ServiceKey> {
+        let change = (*change.0).as_any().downcast_ref();
+        change.map_or_else(BTreeSet::new, |change| self.0.suspects(change, desired))
+    }
+
+    fn shortcomings(&self, asked: Asked<'_>) -> Vec<Shortcoming> {
+        self.0.shortcomings(asked)
+    }
+}
+
+impl<B: Inspect> Inspect for Erased<B> {
+    fn exist(&self, rules: &AnyRules) -> bool {
+        self.0.exist(&rules.typed())
+    }
+
+    fn elements(&self, rules: &AnyRules) -> usize {
+        self.0.elements(&rules.typed())
+    }
+
+    fn simulate(&self, rules: &AnyRules, node: &Node, packet: &Packet) -> Verdict {
+        self.0.simulate(&rules.typed(), node, packet)
+    }
+
+    fn ways(&self, rules: &AnyRules, node: &Node, packet: &Packet) -> Vec<Way> {
+        self.0.ways(&rules.typed(), node, packet)
+    }
+
+    fn render_part(&self, part: &Dataplane, desired: &Dataplane, believed: &AnyRules) -> AnyRules {
+        AnyRules::of(self.0.render_part(part, desired, &believed.typed()))
+    }
+
+    fn compare_frontend(
+        &self,
+        wanted: &AnyRules,
+        found: &AnyRules,
+        key: &FrontendKey,
+    ) -> Vec<Piece> {
+        self.0
+            .compare_frontend(&wanted.typed(), &found.typed(), key)
+    }
+
+    fn compare_chains(&self, wanted: &AnyRules, found: &AnyRules, key: &FrontendKey) -> Vec<Piece> {
+        self.0.compare_chains(&wanted.typed(), &found.typed(), key)
+    }
+
+    fn compare_memberships(
+        &self,
+        wanted: &AnyRules,
+        found: &AnyRules,
+        part: &Dataplane,
+    ) -> Vec<Piece> {
+        self.0
+            .compare_memberships(&wanted.typed(), &found.typed(), part)
+    }
+
+    fn compare_shared(&self, programmed: &AnyRules, found: &AnyRules) -> Vec<Piece> {
+        self.0.compare_shared(&programmed.typed(), &found.typed())
+    }
+
+    fn heading(&self) -> String {
+        self.0.heading()
+    }
+
+    fn describe(&self, found: Found<'_, AnyRules>) -> String {
+        match found {
+            Found::Unreadable(error) => self.0.describe(Found::Unreadable(error)),
+            Found::Missing => self.0.describe(Found::Missing),
+            Found::Rules { programmed, found } => self.0.describe(Found::Rules {
+                programmed: &programmed.typed(),
+                found: &found.typed(),
+            }),
+        }
+    }
+}
