@@ -9,7 +9,7 @@ use backend::Backend;
 
 use crate::arguments::Cleanup;
 use crate::kept_file::KeptFile;
-use crate::mechanism::{Mechanisms, Variants, lock_at};
+use crate::mechanism::{Variants, lock_at, open_unheard};
 use crate::metrics::lock_waits;
 use crate::{duty, handover, last_good};
 
@@ -18,7 +18,7 @@ use crate::{duty, handover, last_good};
 pub(crate) fn commit_removal(arguments: &Cleanup) -> anyhow::Result<String> {
     let state = &arguments.state;
     let (variants, _) = Variants::new(lock_at(&arguments.xtables_lock), lock_waits());
-    for mut family in Mechanisms::open(backend_nftables::open()?, variants) {
+    for mut family in open_unheard(variants)? {
         family.commit_removal().map(drop)?;
     }
     remove_kept(state)?;

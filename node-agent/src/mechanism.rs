@@ -1,7 +1,7 @@
 //! The kernel's mechanisms together: what a family of it holds of ours in all of them, and the way
 //! from one to another.
 //!
-//! Of two mechanisms one is wanted, by the mode in a profile, and the other is to hold nothing. That
+//! Of all mechanisms one is wanted, by the mode in a profile, and the others are to hold nothing. That
 //! is a rendering like any other, so that a switch is a change like any other, made before broken:
 //!
 //! ```text
@@ -15,7 +15,7 @@
 //! established go on, because chains of type nat are there all the time. Whoever starts after a
 //! switch was cut short reads both, and goes on from there.
 //!
-//! A mechanism that turns out impossible is replaced by the other one, and not read while it is given
+//! A mechanism that turns out impossible is replaced by another one, and not read while it is given
 //! up. What it had is removed by itself: at once where it was only begun, once the other one carries
 //! where it had carried, and before it is tried again where neither could be done.
 
@@ -30,41 +30,25 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
-use backend::{AnyRules, Change as _, Size};
-use backend_iptables::Rules;
-use backend_nftables::Table;
-use dataplane::Mechanism;
+use backend::{AnyChange, AnyRules, Change as _, Size};
+use dataplane::{Family, Mechanism};
 use xtables::{TableName, Variant};
 
-pub(crate) use list::{detached, open_reader, simulator};
+pub(crate) use list::{detached, open, open_reader, open_unheard, simulator};
 pub(crate) use mechanisms::Mechanisms;
+pub(crate) use on_demand::VariantRules;
 pub(crate) use variants::{Listener, Sighting, Variants, lock_at, watch};
 
-/// What one family of the kernel holds of ours, wherever it is.
+/// What one family of the kernel holds of ours: in each mechanism that holds anything, its rules.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub(crate) struct Held {
-    /// In nf_tables.
-    pub(crate) nftables: Table,
-    /// In the variant of iptables that is used.
-    pub(crate) iptables: Rules,
-    /// In the other variant: left there by an agent before this one, that used it.
-    pub(crate) stray: Rules,
-}
+pub(crate) struct Held(BTreeMap<Mechanism, AnyRules>);
 
 /// How to get from one to another: what the wanted mechanism needs comes first.
 #[derive(Debug, Clone)]
 pub(crate) struct Change {
     /// The mechanism that is wanted; `None` where nothing is.
     wanted: Option<Mechanism>,
-    parts: Vec<Part>,
-}
-
-/// What is changed in one place.
-#[derive(Debug, Clone)]
-enum Part {
-    Nftables(backend_nftables::Change),
-    Iptables(backend_iptables::Change),
-    Stray(backend_iptables::Change),
+    parts: Vec<(Mechanism, AnyChange)>,
 }
 
 /// How one family is carried out, for status and metrics.
@@ -101,50 +85,43 @@ pub(crate) enum LockStanding {
 // === impl Held ===
 
 impl Held {
-    /// The mechanism that has something of ours; nftables where both have.
-    pub(crate) fn carrier(&self) -> Option<Mechanism> {
-        if self.nftables != Table::default() {
-            Some(Mechanism::Nftables)
-        } else {
-            self.iptables.exist().then_some(Mechanism::Iptables)
-        }
+    /// What one mechanism holds, and the others nothing.
+    pub(crate) fn only(mechanism: Mechanism, rules: AnyRules) -> Held {
+        let mut held = Held::default();
+        held.set(mechanism, rules);
+        held
     }
 
-    /// What one mechanism holds, and the others nothing.
-    pub(crate) fn only(mechanism: Mechanism, rules: &AnyRules) -> Held {
-        let mut held = Held::default();
-        match mechanism {
-            Mechanism::Nftables => held.nftables = rules.typed(),
-            Mechanism::Iptables => held.iptables = rules.typed(),
-        }
-        held
+    /// Puts `rules` in the place of those of `mechanism`.
+    pub(crate) fn set(&mut self, mechanism: Mechanism, rules: AnyRules) {
+        match rules.is_nothing() {
+            true => self.0.remove(&mechanism),
+            false => self.0.insert(mechanism, rules),
+        };
     }
 
     /// What there is of `mechanism`.
     pub(crate) fn of(&self, mechanism: Mechanism) -> AnyRules {
-        match mechanism {
-            Mechanism::Nftables => AnyRules::of(self.nftables.clone()),
-            Mechanism::Iptables => AnyRules::of(self.iptables.clone()),
-        }
+        self.0.get(&mechanism).cloned().unwrap_or_default()
+    }
+
+    /// The mechanism that has something of ours; the first of several.
+    pub(crate) fn carrier(&self) -> Option<Mechanism> {
+        self.0.keys().next().copied()
     }
 
     /// How many elements and rules there are.
     pub(crate) fn elements(&self) -> usize {
-        let rules = TableName::ALL.iter();
-        let rules = rules.map(|table| self.iptables.count(*table) + self.stray.count(*table));
-        self.nftables.elements() + rules.sum::<usize>()
+        let held = self.0.iter();
+        held.map(|(mechanism, rules)| simulator(*mechanism, Family::Ipv4).elements(rules))
+            .sum()
     }
 }
 
 impl fmt::Display for Held {
     /// One after the other, as each prints; what is nowhere prints nothing.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Held {
-            nftables,
-            iptables,
-            stray,
-        } = self;
-        write!(f, "{nftables}{iptables}{stray}")
+        self.0.values().try_for_each(|rules| write!(f, "{rules}"))
     }
 }
 
@@ -152,10 +129,10 @@ impl fmt::Display for Held {
 
 impl Change {
     /// The way to `wanted`, whose parts these are.
-    fn to(wanted: Option<Mechanism>, mut parts: Vec<Part>) -> Change {
-        parts.retain(|part| !part.size().is_empty());
-        // Stable, so that what nobody wants any more keeps its place: at the end.
-        parts.sort_by_key(|part| part.mechanism() != wanted);
+    fn to(wanted: Option<Mechanism>, mut parts: Vec<(Mechanism, AnyChange)>) -> Change {
+        parts.retain(|(_, part)| !part.size().is_empty());
+        // Stable, so that what is not wanted any more keeps its place: at the end.
+        parts.sort_by_key(|(mechanism, _)| Some(*mechanism) != wanted);
         Change { wanted, parts }
     }
 }
@@ -163,7 +140,7 @@ impl Change {
 impl backend::Change for Change {
     fn size(&self) -> Size {
         let mut size = Size::default();
-        for part in self.parts.iter().map(Part::size) {
+        for part in self.parts.iter().map(|(_, part)| part.size()) {
             size.elements += part.elements;
             size.objects += part.objects;
         }
@@ -173,30 +150,8 @@ impl backend::Change for Change {
 
 impl fmt::Display for Change {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.parts.iter().try_for_each(|part| match part {
-            Part::Nftables(change) => write!(f, "{change}"),
-            Part::Iptables(change) | Part::Stray(change) => write!(f, "{change}"),
-        })
-    }
-}
-
-// === impl Part ===
-
-impl Part {
-    fn size(&self) -> Size {
-        match self {
-            Part::Nftables(change) => change.size(),
-            Part::Iptables(change) | Part::Stray(change) => change.size(),
-        }
-    }
-
-    /// The mechanism whose rules these are; none where what is left over is removed.
-    fn mechanism(&self) -> Option<Mechanism> {
-        match self {
-            Part::Nftables(_) => Some(Mechanism::Nftables),
-            Part::Iptables(_) => Some(Mechanism::Iptables),
-            Part::Stray(_) => None,
-        }
+        let mut parts = self.parts.iter();
+        parts.try_for_each(|(_, part)| write!(f, "{part}"))
     }
 }
 

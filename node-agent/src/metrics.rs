@@ -216,8 +216,9 @@ impl AgentMetrics {
         match mechanism {
             _ if round.outcome == Outcome::Partial => {}
             _ if round.succeeded() => drop(self.last_sync.get_or_create(&family).set(ended)),
-            Mechanism::Nftables => drop(self.sync_failures.get_or_create(&family).inc()),
+            // kube-proxy has counts of its own for this one.
             Mechanism::Iptables => self.iptables_failures.count(round),
+            _ => drop(self.sync_failures.get_or_create(&family).inc()),
         }
         if let Some(agrees) = comparison(round) {
             self.last_comparison.get_or_create(&family).set(ended);

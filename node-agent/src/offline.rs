@@ -110,5 +110,5 @@ fn load(directory: &Path, node: &str) -> anyhow::Result<Offline> {
 pub(crate) fn render(family: Family, dataplane: &Dataplane) -> Held {
     let mechanism = dataplane.config().mechanism;
     let backend = detached(mechanism, family, VARIANT);
-    Held::only(mechanism, &backend.render(dataplane, &Rendered::default()))
+    Held::only(mechanism, backend.render(dataplane, &Rendered::default()))
 }

@@ -25,7 +25,7 @@ use crate::handover::Server;
 use crate::health_proxy::ProxyHealth;
 use crate::inquiry::{Inquiries, Inquiry};
 use crate::last_good::LastGood;
-use crate::mechanism::{self, Mechanisms, Variants};
+use crate::mechanism::{self, Variants};
 use crate::metrics::{AgentMetrics, ChangeCounts, register_lock_waits};
 use crate::node_lock::NodeLock;
 use crate::reporter::Destination;
@@ -113,11 +113,10 @@ pub(crate) async fn start(
         Source::Manifests(_) => Silence::IsAnAnswer,
     };
     let engine = Engine::new(&node, kept, silence);
-    let (nftables, disturbances) =
-        backend_nftables::open_with_disturbances().context("nftables cannot be programmed here")?;
     let lock = mechanism::lock_at(&arguments.xtables_lock);
     let (variants, listeners) = Variants::new(lock, register_lock_waits(&metrics));
-    let backends = Mechanisms::open(nftables, variants);
+    let (backends, listener, interruption) =
+        mechanism::open(variants).context("nftables cannot be programmed here")?;
 
     let (deliveries, inbox) = mpsc::channel(DELIVERIES);
     let (orders, loop_inbox) = mailbox();
@@ -169,10 +168,9 @@ pub(crate) async fn start(
             heartbeat,
         );
     });
-    let interruption = disturbances.interruption();
     let (watched, told, runtime) = (Arc::clone(&board), orders.clone(), Handle::current());
     supervisor.spawn_thread("drift", move |stop| {
-        drift::watch(disturbances, &watched, &told, &runtime, &stop)
+        drift::watch(listener, &watched, &told, &runtime, &stop)
     });
     let (watched, told, runtime) = (Arc::clone(&board), orders.clone(), Handle::current());
     supervisor.spawn_thread("iptables drift", move |stop| {

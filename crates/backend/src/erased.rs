@@ -205,6 +205,18 @@ impl<B: Inspect> Backend for Erased<B> {
         self.0.commit_removal()
     }
 
+    fn open(&mut self) -> Result<(), ObserveError> {
+        self.0.open()
+    }
+
+    fn release(&mut self) {
+        self.0.release();
+    }
+
+    fn is_offered(&self) -> bool {
+        self.0.is_offered()
+    }
+
     fn suspects(&self, change: &AnyChange, desired: &Dataplane) -> BTreeSet<ServiceKey> {
         let change = (*change.0).as_any().downcast_ref();
         change.map_or_else(BTreeSet::new, |change| self.0.suspects(change, desired))

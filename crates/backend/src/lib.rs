@@ -73,6 +73,21 @@ pub trait Backend {
     /// Removes everything that is ours from the kernel. Nothing there is no failure.
     fn commit_removal(&mut self) -> Result<Receipt, CommitError>;
 
+    /// Gets ready to be read and written. Called before this backend takes over from one that cannot be
+    /// used; one that is always ready has nothing to do.
+    fn open(&mut self) -> Result<(), ObserveError> {
+        Ok(())
+    }
+
+    /// Lets go of what is only held to read and write: nothing is wanted of this backend, and nothing
+    /// of ours is there.
+    fn release(&mut self) {}
+
+    /// Whether the kernel has this mechanism for the family at all, as far as is known.
+    fn is_offered(&self) -> bool {
+        true
+    }
+
     /// The Services of `desired` that `change` is about: those to look at when it is refused. Pure.
     fn suspects(&self, change: &Self::Change, desired: &Dataplane) -> BTreeSet<ServiceKey>;
 

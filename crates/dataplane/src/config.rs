@@ -41,6 +41,8 @@ pub enum Mechanism {
     Nftables,
     /// Rules in the tables of iptables.
     Iptables,
+    /// Virtual servers of IPVS.
+    Ipvs,
 }
 
 /// Which addresses of this node accept node ports, per family. Loopback never does.
@@ -135,6 +137,7 @@ impl fmt::Display for Mechanism {
         f.write_str(match self {
             Mechanism::Nftables => "nftables",
             Mechanism::Iptables => "iptables",
+            Mechanism::Ipvs => "ipvs",
         })
     }
 }

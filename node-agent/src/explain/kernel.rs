@@ -71,7 +71,7 @@ impl Kernel {
 
 fn observe(mechanism: Mechanism, mut backend: AnyBackend) -> (Family, Result<Held, String>) {
     let rules = backend.observe();
-    let held = rules.map(|rules| Held::only(mechanism, &rules));
+    let held = rules.map(|rules| Held::only(mechanism, rules));
     let held = held.map_err(|error| chain(&error).to_string());
     (backend.family(), held)
 }

@@ -11,7 +11,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use backend::Backend;
+use backend::{AnyRules, Backend};
 use backend_nftables::{Nftables, Table};
 use catalog::View;
 use dataplane::{Config, Endpoints, Service, compile};
@@ -71,10 +71,12 @@ impl World {
     /// Somebody does something to the IPv4 table.
     fn damage(&mut self, operation: impl FnOnce(&Table) -> Operation) {
         let mut held = self.believed[&Family::Ipv4].clone();
+        let mut table: Table = held.of(Mechanism::Nftables).typed();
         let mut transaction = Transaction::new(netlink::nf_tables::Family::Ipv4, "signpost".into());
-        transaction.operations.push(operation(&held.nftables));
-        let replayed = held.nftables.replay(&transaction);
+        transaction.operations.push(operation(&table));
+        let replayed = table.replay(&transaction);
         replayed.expect("the kernel takes it");
+        held.set(Mechanism::Nftables, AnyRules::of(table));
         self.find(held);
     }
 

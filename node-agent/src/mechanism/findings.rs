@@ -116,5 +116,6 @@ fn of_mechanism(mechanism: Mechanism) -> Mode {
     match mechanism {
         Mechanism::Nftables => Mode::Nftables,
         Mechanism::Iptables => Mode::Iptables,
+        Mechanism::Ipvs => Mode::Ipvs,
     }
 }

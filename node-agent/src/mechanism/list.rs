@@ -1,22 +1,30 @@
-//! The mechanisms there are. This list alone, and what programs them, names them.
+//! The mechanisms there are: what a third one is added to.
 
 use std::error::Error;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
-use backend::{AnyBackend, erase};
+use backend::{AnyBackend, Backend as _, ChangeListener, erase};
 use backend_iptables::{Iptables, Lock};
 use backend_nftables::Nftables;
 use dataplane::{Family, Mechanism};
+use netlink::Interruption;
 use xtables::Variant;
 
-/// One mechanism, for questions: nothing here writes.
+use super::on_demand::OnDemand;
+use super::{Mechanisms, Variants};
+
+/// Both families, or why they could not be opened.
+type Read = Result<[AnyBackend; 2], Box<dyn Error>>;
+
+/// One mechanism, for questions: nothing of it writes.
 struct Entry {
     mechanism: Mechanism,
     /// One family without a kernel. The variant of iptables is for those that have variants.
     detached: fn(Family, Variant) -> AnyBackend,
     /// Both families of this thread's network namespace, over sockets of their own.
-    open: fn(Variant) -> Result<[AnyBackend; 2], Box<dyn Error>>,
+    open: fn(Variant) -> Read,
 }
 
 const LIST: &[Entry] = &[
@@ -27,17 +35,61 @@ const LIST: &[Entry] = &[
     },
     Entry {
         mechanism: Mechanism::Iptables,
-        detached: |family, variant| erase(Iptables::detached(family, variant)),
+        detached: |family, variant| erase(OnDemand::detached(Iptables::detached(family, variant))),
         open: |variant| {
             // It is for those who write.
             let lock = Lock {
                 path: PathBuf::new(),
                 patience: Duration::ZERO,
             };
-            Ok(backend_iptables::open(variant, &lock)?.map(erase))
+            let families = backend_iptables::open(variant, &lock)?;
+            Ok(families.map(|tables| erase(OnDemand::reading(tables))))
         },
     },
+    // Stands for the next one, whatever that is.
+    #[cfg(test)]
+    Entry {
+        mechanism: Mechanism::Ipvs,
+        detached: |family, _| erase(testkit::FakeKernel::new().backend(family)),
+        open: |_| Ok(Family::ALL.map(|family| erase(testkit::FakeKernel::new().backend(family)))),
+    },
 ];
+
+/// Both families of this thread's network namespace by all mechanisms, and what listens to nf_tables.
+/// What listens to iptables comes out of `variants` once that is used.
+pub(crate) fn open(
+    variants: Variants,
+) -> Result<([Mechanisms; 2], impl ChangeListener + use<>, Interruption), netlink::OpenError> {
+    let (nftables, listener) = backend_nftables::open_with_disturbances()?;
+    let interruption = listener.interruption();
+    Ok((families(nftables, variants), listener, interruption))
+}
+
+/// The same without listening.
+pub(crate) fn open_unheard(variants: Variants) -> Result<[Mechanisms; 2], netlink::OpenError> {
+    Ok(families(backend_nftables::open()?, variants))
+}
+
+/// Looks whether there is anything of ours in the tables of iptables.
+fn families(nftables: [Nftables; 2], variants: Variants) -> [Mechanisms; 2] {
+    let variants = Arc::new(variants);
+    let is_suspected = !variants.observe_suspected().is_empty();
+    nftables.map(|nftables| {
+        let family = nftables.family();
+        let mut iptables = OnDemand::new(family, Arc::clone(&variants));
+        if is_suspected {
+            iptables.suspect();
+            iptables.open_suspected();
+        }
+        let tally = iptables.tally();
+        // The first takes over where another one cannot be used.
+        let members = vec![
+            (Mechanism::Nftables, erase(nftables)),
+            (Mechanism::Iptables, erase(iptables)),
+        ];
+        Mechanisms::new(family, members, tally)
+    })
+}
 
 /// One family of `mechanism` without a kernel: renders, compares, simulates.
 pub(crate) fn detached(mechanism: Mechanism, family: Family, variant: Variant) -> AnyBackend {
@@ -50,10 +102,7 @@ pub(crate) fn simulator(mechanism: Mechanism, family: Family) -> AnyBackend {
 }
 
 /// Both families of this thread's network namespace, to be read.
-pub(crate) fn open_reader(
-    mechanism: Mechanism,
-    variant: Variant,
-) -> Result<[AnyBackend; 2], Box<dyn Error>> {
+pub(crate) fn open_reader(mechanism: Mechanism, variant: Variant) -> Read {
     (entry(mechanism).open)(variant)
 }
 

@@ -1,31 +1,28 @@
 //! One family's mechanisms as one backend.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::error::Error;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use backend::{
-    Asked, Backend, CommitError, Drift, Effect, ObserveError, Receipt, Recovery, Rendered,
-    Shortcoming,
+    AnyBackend, AnyChange, AnyRules, Asked, Backend, CommitError, Drift, Effect, ObserveError,
+    Receipt, Recovery, Rendered, Shortcoming,
 };
-use backend_iptables::{Rules, recovery};
-use backend_nftables::{Nftables, Table};
 use dataplane::{ChunkSize, Config, Dataplane, Family, Mechanism, ServiceKey};
 use runtime::chain;
-use thiserror::Error;
 use tracing::warn;
 
 use super::given_up::{GivenUp, Novelty};
-use super::on_demand::{Offer, OnDemand};
-use super::variants::Variants;
-use super::{Change, Held, Part, Standing};
+use super::on_demand::{Tally, lock};
+use super::{Change, Held, Standing};
 
 /// One family of one network namespace.
 #[derive(Debug)]
 pub(crate) struct Mechanisms {
-    nftables: Nftables,
-    pub(super) iptables: OnDemand,
+    family: Family,
+    /// Every mechanism there is. The first takes over where another one cannot be used.
+    members: Vec<Member>,
     carrier: Option<Mechanism>,
     /// Which one the last change was to lead to.
     wanted: Option<Mechanism>,
@@ -33,46 +30,42 @@ pub(crate) struct Mechanisms {
     /// One that was given up with rules of ours in it that could not be removed. It is not read, and
     /// not tried again, before they are: what we have left there is nobody else's doing.
     outgoing: Option<Mechanism>,
+    /// What is told of iptables beside.
+    tally: Arc<Mutex<Tally>>,
 }
 
-/// Why nothing was written to iptables yet.
-#[derive(Debug, Error)]
-#[error("what the tables of iptables hold was not read yet")]
-struct Unread;
+#[derive(Debug)]
+struct Member {
+    mechanism: Mechanism,
+    backend: AnyBackend,
+}
 
 // === impl Mechanisms ===
 
 impl Mechanisms {
-    /// Both families of this thread's network namespace, of which nf_tables is open. Looks whether
-    /// there is anything of ours in the tables of iptables.
-    pub(crate) fn open(nftables: [Nftables; 2], variants: Variants) -> [Mechanisms; 2] {
-        let variants = Arc::new(variants);
-        let is_suspected = !variants.observe_suspected().is_empty();
-        nftables.map(|nftables| {
-            let mut family = Mechanisms::closed(nftables, Arc::clone(&variants));
-            if is_suspected {
-                family.iptables.suspect();
-                family.iptables.open_suspected();
-            }
-            family
-        })
-    }
-
-    /// A family of which only nf_tables is looked at, as far as that is open.
-    pub(super) fn closed(nftables: Nftables, variants: Arc<Variants>) -> Mechanisms {
+    /// One family, by these mechanisms, of which there is at least one.
+    pub(super) fn new(
+        family: Family,
+        members: Vec<(Mechanism, AnyBackend)>,
+        tally: Arc<Mutex<Tally>>,
+    ) -> Mechanisms {
+        let members = members.into_iter();
         Mechanisms {
-            iptables: OnDemand::new(nftables.family(), variants),
-            nftables,
+            family,
+            members: members
+                .map(|(mechanism, backend)| Member { mechanism, backend })
+                .collect(),
             carrier: None,
             wanted: None,
             given_up: GivenUp::default(),
             outgoing: None,
+            tally,
         }
     }
 
     /// How it stands.
     pub(crate) fn standing(&self) -> Standing {
-        let tally = self.iptables.tally().clone();
+        let tally = lock(&self.tally).clone();
         Standing {
             carrier: self.carrier,
             wanted: self.wanted,
@@ -89,36 +82,51 @@ impl Mechanisms {
         !self.given_up.contains(mechanism)
     }
 
-    /// The mechanism that is to carry out what `wanted` is wanted to: where that cannot be used, the
-    /// other one, if it can.
-    fn choose(&self, wanted: Mechanism) -> Mechanism {
+    /// That of `mechanism`, or the first.
+    fn member(&self, mechanism: Mechanism) -> &Member {
+        let mut members = self.members.iter();
+        let member = members.find(|member| member.mechanism == mechanism);
+        member.unwrap_or(&self.members[0])
+    }
+
+    fn backend_mut(&mut self, mechanism: Mechanism) -> Option<&mut AnyBackend> {
+        let mut members = self.members.iter_mut();
+        let member = members.find(|member| member.mechanism == mechanism);
+        member.map(|member| &mut member.backend)
+    }
+
+    /// The member that is to carry out what `wanted` is wanted to: where that cannot be used, another
+    /// one, if one can.
+    fn choose(&self, wanted: Mechanism) -> &Member {
+        let member = self.member(wanted);
         // Where the kernel lacks the family as others have it, they have nothing to live beside, and
-        // it is served, or not, as in mode nftables.
-        if wanted == Mechanism::Iptables && self.iptables.offer == Offer::Lacking {
-            return Mechanism::Nftables;
+        // it is served, or not, as by the first.
+        if !member.backend.is_offered() {
+            return &self.members[0];
         }
-        match self.is_possible(wanted) {
-            true => wanted,
-            false => self.replacement(wanted).unwrap_or(wanted),
+        match self.is_possible(member.mechanism) {
+            true => member,
+            false => {
+                let replacement = self.replacement(member.mechanism);
+                self.member(replacement.unwrap_or(member.mechanism))
+            }
         }
     }
 
-    /// The mechanism to go on with in the place of one that turns out impossible. Tables of iptables
-    /// are not begun to be written where nobody asked for that.
+    /// The mechanism to go on with in the place of one that turns out impossible. But for the first,
+    /// none is begun to be written where nobody asked for that.
     fn replacement(&self, wanted: Mechanism) -> Option<Mechanism> {
-        let other = match wanted {
-            Mechanism::Nftables => Mechanism::Iptables,
-            Mechanism::Iptables => Mechanism::Nftables,
-        };
-        let serves = other == Mechanism::Nftables || self.carrier == Some(other);
-        (serves && self.is_possible(other)).then_some(other)
+        let first = self.members[0].mechanism;
+        let others = self.members.iter().map(|member| member.mechanism);
+        let mut others = others.filter(|other| *other != wanted && self.is_possible(*other));
+        others.find(|other| *other == first || self.carrier == Some(*other))
     }
 
     /// Does without `mechanism` for some time.
     fn give_up(&mut self, mechanism: Mechanism, error: &(dyn Error + 'static)) {
         let error = chain(error).to_string();
         if self.given_up.add(mechanism, error.clone()) == Novelty::New {
-            let family = self.family();
+            let family = self.family;
             warn!(%family, %error, "mode {mechanism} cannot be used here");
         }
     }
@@ -137,28 +145,32 @@ impl Mechanisms {
         }
     }
 
-    /// What nf_tables holds; nothing where it cannot be used.
-    fn observe_nftables(&mut self) -> Result<Table, ObserveError> {
-        match self.is_possible(Mechanism::Nftables) {
-            true => self.nftables.observe(),
-            false => Ok(Table::default()),
+    /// Whether another mechanism can be used in the place of one that could not be read, as those of
+    /// `failed` could not; what that holds is in `held` then.
+    fn take_over(&mut self, failed: &[Mechanism], held: &mut Held) -> Result<bool, ObserveError> {
+        let family = self.family;
+        let given_up = &self.given_up;
+        let usable = self.members.iter_mut().filter(|member| {
+            !failed.contains(&member.mechanism) && !given_up.contains(member.mechanism)
+        });
+        for member in usable {
+            match member.backend.open() {
+                Ok(()) => {
+                    held.set(member.mechanism, member.backend.observe()?);
+                    return Ok(true);
+                }
+                Err(error) => {
+                    warn!(%family, error = %chain(&error), "no other mechanism can be used");
+                    if error.recovery != Recovery::Halt {
+                        return Err(ObserveError {
+                            recovery: Recovery::Observe,
+                            ..error
+                        });
+                    }
+                }
+            }
         }
-    }
-
-    /// What the used variant of iptables holds; nothing where it cannot be used, or is not open.
-    fn observe_iptables(&mut self) -> Result<Rules, ObserveError> {
-        match self.is_possible(Mechanism::Iptables) {
-            true => self.iptables.observe(),
-            false => Ok(Rules::default()),
-        }
-    }
-
-    fn commit_part(&mut self, part: Part) -> Result<Receipt, CommitError> {
-        match part {
-            Part::Nftables(change) => self.nftables.commit(change),
-            Part::Iptables(change) => self.iptables.commit(change),
-            Part::Stray(change) => self.iptables.commit_stray(change),
-        }
+        Ok(false)
     }
 
     /// From now on all that is wanted is there by `carrier`. The one before it is withdrawn, where it
@@ -179,16 +191,14 @@ impl Mechanisms {
     fn withdraw(&mut self, mechanism: Mechanism) {
         if let Err(error) = self.commit_withdrawal(mechanism) {
             self.outgoing = Some(mechanism);
-            let (family, error) = (self.family(), chain(&error));
+            let (family, error) = (self.family, chain(&error));
             warn!(%family, %error, "rules of mode {mechanism} are still there");
         }
     }
 
     fn commit_withdrawal(&mut self, mechanism: Mechanism) -> Result<(), CommitError> {
-        match mechanism {
-            Mechanism::Nftables => self.nftables.commit_removal().map(drop),
-            Mechanism::Iptables => self.iptables.commit_withdrawal(),
-        }
+        let backend = self.backend_mut(mechanism);
+        backend.map_or(Ok(()), |backend| backend.commit_removal().map(drop))
     }
 
     /// What an error of a part means for the whole, of which so many transactions have taken effect.
@@ -204,7 +214,7 @@ impl Mechanisms {
             && self.replacement(wanted).is_some()
         {
             self.give_up(wanted, &error);
-            // Until the other carries, what has carried is all there is.
+            // Until another one carries, what has carried is all there is.
             if self.carrier != Some(wanted) {
                 self.withdraw(wanted);
             }
@@ -222,20 +232,6 @@ impl Mechanisms {
             ..error
         }
     }
-
-    fn failed(
-        &self,
-        recovery: Recovery,
-        effect: Effect,
-        source: impl Error + Send + Sync + 'static,
-    ) -> CommitError {
-        CommitError {
-            family: self.family(),
-            recovery,
-            effect,
-            source: source.into(),
-        }
-    }
 }
 
 impl Backend for Mechanisms {
@@ -243,131 +239,79 @@ impl Backend for Mechanisms {
     type Change = Change;
 
     fn family(&self) -> Family {
-        self.nftables.family()
+        self.family
     }
 
     fn chunk_size(&self, config: &Config) -> ChunkSize {
-        match self.choose(config.mechanism) {
-            Mechanism::Nftables => self.nftables.chunk_size(config),
-            Mechanism::Iptables => self.iptables.pure().chunk_size(config),
-        }
+        self.choose(config.mechanism).backend.chunk_size(config)
     }
 
     fn longest_part(&self, config: &Config) -> Duration {
-        match self.choose(config.mechanism) {
-            Mechanism::Nftables => self.nftables.longest_part(config),
-            Mechanism::Iptables => self.iptables.pure().longest_part(config),
-        }
+        self.choose(config.mechanism).backend.longest_part(config)
     }
 
     fn render(&self, desired: &Dataplane, from: &Rendered<Held>) -> Held {
-        match self.choose(desired.config().mechanism) {
-            Mechanism::Nftables => {
-                let from = rendered_from(from, &from.rules.nftables);
-                Held {
-                    nftables: self.nftables.render(desired, &from),
-                    ..Held::default()
-                }
-            }
-            Mechanism::Iptables => {
-                let from = rendered_from(from, &from.rules.iptables);
-                Held {
-                    iptables: self.iptables.pure().render(desired, &from),
-                    ..Held::default()
-                }
-            }
-        }
+        let Member { mechanism, backend } = self.choose(desired.config().mechanism);
+        let from = rendered_from(from, *mechanism);
+        Held::only(*mechanism, backend.render(desired, &from))
     }
 
     fn diff(&self, believed: &Held, wanted: &Held) -> Change {
-        let parts = vec![
-            Part::Nftables(self.nftables.diff(&believed.nftables, &wanted.nftables)),
-            Part::Iptables(
-                self.iptables
-                    .pure()
-                    .diff(&believed.iptables, &wanted.iptables),
-            ),
-            Part::Stray(self.iptables.pure().diff(&believed.stray, &wanted.stray)),
-        ];
-        Change::to(wanted.carrier(), parts)
+        let part = |Member { mechanism, backend }: &Member| {
+            let (believed, wanted) = (believed.of(*mechanism), wanted.of(*mechanism));
+            (*mechanism, backend.diff(&believed, &wanted))
+        };
+        Change::to(wanted.carrier(), self.members.iter().map(part).collect())
     }
 
     fn observe(&mut self) -> Result<Held, ObserveError> {
         self.try_again_some_time();
-        self.iptables.open_suspected();
-        let nftables = self.observe_nftables();
-        let is_impossible = |error: &ObserveError| error.recovery == Recovery::Halt;
-        if nftables.as_ref().is_err_and(is_impossible)
-            && let Err(error) = self.iptables.open()
-        {
-            warn!(error = %chain(&error), "neither mechanism can be used");
-            if recovery(error.fault) != Recovery::Halt {
-                return Err(ObserveError {
-                    family: self.family(),
-                    recovery: Recovery::Observe,
-                    source: error.into(),
-                });
+        let mut held = Held::default();
+        let mut failures = BTreeMap::new();
+        for Member { mechanism, backend } in &mut self.members {
+            if self.given_up.contains(*mechanism) {
+                continue;
+            }
+            match backend.observe() {
+                Ok(rules) => held.set(*mechanism, rules),
+                Err(error) => drop(failures.insert(*mechanism, error)),
             }
         }
-        let iptables = self.observe_iptables();
-        let (nftables, iptables) = match (nftables, iptables) {
-            (Err(error), Ok(rules)) if is_impossible(&error) && self.iptables.is_open() => {
-                self.give_up(Mechanism::Nftables, &error);
-                (Table::default(), rules)
+        let failed: Vec<Mechanism> = failures.keys().copied().collect();
+        for (mechanism, error) in failures {
+            if error.recovery != Recovery::Halt || !self.take_over(&failed, &mut held)? {
+                return Err(error);
             }
-            (Ok(table), Err(error))
-                if is_impossible(&error) && self.replacement(Mechanism::Iptables).is_some() =>
-            {
-                self.give_up(Mechanism::Iptables, &error);
-                (table, Rules::default())
-            }
-            (nftables, iptables) => (nftables?, iptables?),
-        };
-        let held = Held {
-            nftables,
-            iptables,
-            stray: self.iptables.observe_stray(),
-        };
+            self.give_up(mechanism, &error);
+        }
         self.carrier = self.carrier.or(held.carrier());
         Ok(held)
     }
 
     fn observe_drift(&mut self) -> Result<Drift, ObserveError> {
         self.try_again_some_time();
-        if self.iptables.owes_a_look() {
-            return Ok(Drift::Possible);
+        for Member { mechanism, backend } in &mut self.members {
+            if !self.given_up.contains(*mechanism) && backend.observe_drift()? == Drift::Possible {
+                return Ok(Drift::Possible);
+            }
         }
-        if self.is_possible(Mechanism::Nftables)
-            && self.nftables.observe_drift()? == Drift::Possible
-        {
-            return Ok(Drift::Possible);
-        }
-        match self.is_possible(Mechanism::Iptables) {
-            true => self.iptables.observe_drift(),
-            false => Ok(Drift::None),
-        }
+        Ok(Drift::None)
     }
 
     fn commit(&mut self, change: Change) -> Result<Receipt, CommitError> {
         let wanted = change.wanted;
         self.wanted = wanted;
-        let is_iptables = |part: &Part| part.mechanism() == Some(Mechanism::Iptables);
-        if !self.iptables.is_open() && change.parts.iter().any(is_iptables) {
-            // What the rules look like depends on the variant, and what is there is not known.
-            let error = match self.iptables.open() {
-                Ok(()) => self.failed(Recovery::Observe, Effect::Possible, Unread),
-                Err(error) => self.failed(recovery(error.fault), Effect::None, error),
-            };
-            return Err(self.judge(error, wanted, 0));
-        }
         let mut transactions = 0;
-        for part in change.parts {
-            let of_wanted = wanted.filter(|wanted| part.mechanism() == Some(*wanted));
+        for (mechanism, part) in change.parts {
+            let of_wanted = wanted.filter(|wanted| *wanted == mechanism);
             if of_wanted.is_none() {
                 // What is left is removal: what is wanted is all there.
                 self.hand_over(wanted.or(self.carrier));
             }
-            match self.commit_part(part) {
+            let Some(backend) = self.backend_mut(mechanism) else {
+                continue;
+            };
+            match backend.commit(part) {
                 Ok(receipt) => transactions += receipt.transactions,
                 Err(error) => return Err(self.judge(error, of_wanted, transactions)),
             }
@@ -376,25 +320,25 @@ impl Backend for Mechanisms {
         if let Some(wanted) = wanted {
             self.given_up.forget(wanted);
         }
-        match wanted {
-            Some(Mechanism::Iptables) => self.iptables.close_stray(),
-            // It will be tried again soon, and opening it takes a look more than a round has.
-            _ if !self.is_possible(Mechanism::Iptables) => {}
-            // Nor is what may be in the other variant forgotten.
-            _ if self.iptables.owes_a_look() => {}
-            Some(Mechanism::Nftables) | None => self.iptables.close(),
+        for Member { mechanism, backend } in &mut self.members {
+            // One that was given up is tried again soon.
+            if Some(*mechanism) != wanted && !self.given_up.contains(*mechanism) {
+                backend.release();
+            }
         }
         Ok(Receipt { transactions })
     }
 
-    /// Out of everything: nf_tables, and whichever variant of iptables holds something of ours. One
-    /// that fails keeps no other from being tried.
+    /// Out of everything that can be used, or has something of ours still. One that fails keeps no
+    /// other from being tried.
     fn commit_removal(&mut self) -> Result<Receipt, CommitError> {
         let mut results = Vec::new();
-        if self.is_possible(Mechanism::Nftables) {
-            results.push(self.nftables.commit_removal());
+        for Member { mechanism, backend } in &mut self.members {
+            if !self.given_up.contains(*mechanism) || self.outgoing == Some(*mechanism) {
+                results.push(backend.commit_removal());
+                backend.release();
+            }
         }
-        results.extend(self.iptables.commit_removal());
         (self.carrier, self.outgoing) = (None, None);
         let mut transactions = 0;
         for result in results {
@@ -404,31 +348,26 @@ impl Backend for Mechanisms {
     }
 
     fn suspects(&self, change: &Change, desired: &Dataplane) -> BTreeSet<ServiceKey> {
-        let suspects = change.parts.iter().map(|part| match part {
-            Part::Nftables(change) => self.nftables.suspects(change, desired),
-            Part::Iptables(change) | Part::Stray(change) => {
-                self.iptables.pure().suspects(change, desired)
-            }
+        let suspects = change.parts.iter().map(|(mechanism, part)| {
+            let part: &AnyChange = part;
+            self.member(*mechanism).backend.suspects(part, desired)
         });
         suspects.flatten().collect()
     }
 
     fn shortcomings(&self, asked: Asked<'_>) -> Vec<Shortcoming> {
-        match self.choose(asked.config.mechanism) {
-            Mechanism::Nftables => self.nftables.shortcomings(asked),
-            Mechanism::Iptables => self.iptables.pure().shortcomings(asked),
-        }
+        self.choose(asked.config.mechanism)
+            .backend
+            .shortcomings(asked)
     }
 }
 
-/// What `rules` of one mechanism were rendered from: nothing, as long as the other carries.
-fn rendered_from<R: Clone + PartialEq + Default>(from: &Rendered<Held>, rules: &R) -> Rendered<R> {
-    let dataplane = match *rules == R::default() {
+/// What the rules of `mechanism` were rendered from: nothing, as long as another one carries.
+fn rendered_from(from: &Rendered<Held>, mechanism: Mechanism) -> Rendered<AnyRules> {
+    let rules = from.rules.of(mechanism);
+    let dataplane = match rules.is_nothing() {
         true => Dataplane::default(),
         false => from.dataplane.clone(),
     };
-    Rendered {
-        dataplane,
-        rules: rules.clone(),
-    }
+    Rendered { dataplane, rules }
 }

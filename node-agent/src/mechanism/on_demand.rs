@@ -1,13 +1,20 @@
 //! One family's rules in the tables of iptables, which are opened when they are wanted.
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
+mod inspect;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use backend::{Backend, CommitError, Drift, Effect, ObserveError, Receipt, Recovery};
+use backend::{
+    Asked, Backend, Change as _, CommitError, Drift, Effect, ObserveError, Receipt, Recovery,
+    Rendered, Shortcoming, Size,
+};
 use backend_iptables::{Change, Iptables, Rules, recovery};
-use dataplane::Family;
+use dataplane::{ChunkSize, Config, Dataplane, Family, ServiceKey};
 use runtime::chain;
+use thiserror::Error;
 use tracing::warn;
 use xtables::{Fault, OpenError, TableName, Variant};
 
@@ -25,9 +32,31 @@ pub(super) struct OnDemand {
     /// Of what may be there while they are not open.
     knowledge: Knowledge,
     pub(super) offer: Offer,
-    variants: Arc<Variants>,
-    tally: Tally,
+    /// `None`: they are never opened.
+    variants: Option<Arc<Variants>>,
+    tally: Arc<Mutex<Tally>>,
 }
+
+/// What there is of ours in the tables of iptables.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub(crate) struct VariantRules {
+    /// In the variant that is used.
+    pub(crate) used: Rules,
+    /// In the other one: left there by an agent before this one, that used it.
+    pub(crate) stray: Rules,
+}
+
+/// How to get from some to others.
+#[derive(Debug, Clone)]
+pub(super) struct VariantChange {
+    used: Change,
+    stray: Change,
+}
+
+/// Why nothing was written to iptables yet.
+#[derive(Debug, Error)]
+#[error("what the tables of iptables hold was not read yet")]
+struct Unread;
 
 /// What was found and done so far.
 #[derive(Debug, Clone, Default)]
@@ -54,7 +83,8 @@ pub(super) enum Offer {
 #[derive(Debug)]
 struct Open {
     ways: Ways,
-    opened: Arc<Opened>,
+    /// `None`: they are this family's alone, to be read.
+    opened: Option<Arc<Opened>>,
 }
 
 // === impl OnDemand ===
@@ -63,43 +93,68 @@ impl OnDemand {
     /// Those of one family, not open.
     pub(super) fn new(family: Family, variants: Arc<Variants>) -> OnDemand {
         OnDemand {
-            family,
-            closed: Iptables::detached(family, Variant::NfTables),
-            open: None,
-            knowledge: Knowledge::Read,
-            offer: Offer::Assumed,
-            variants,
-            tally: Tally::default(),
+            variants: Some(variants),
+            ..OnDemand::detached(Iptables::detached(family, Variant::NfTables))
         }
     }
 
-    pub(super) fn tally(&self) -> &Tally {
-        &self.tally
+    /// Those of one family without a kernel.
+    pub(super) fn detached(closed: Iptables) -> OnDemand {
+        OnDemand {
+            family: closed.family(),
+            closed,
+            open: None,
+            knowledge: Knowledge::Read,
+            offer: Offer::Assumed,
+            variants: None,
+            tally: Arc::default(),
+        }
     }
 
-    pub(super) fn is_open(&self) -> bool {
+    /// These, which are open already, to be read alone.
+    pub(super) fn reading(used: Iptables) -> OnDemand {
+        let closed = Iptables::detached(used.family(), used.variant());
+        let ways = Ways { used, stray: None };
+        OnDemand {
+            open: Some(Open { ways, opened: None }),
+            ..OnDemand::detached(closed)
+        }
+    }
+
+    /// What is told of them, for as long as they are there.
+    pub(super) fn tally(&self) -> Arc<Mutex<Tally>> {
+        Arc::clone(&self.tally)
+    }
+
+    fn is_open(&self) -> bool {
         self.open.is_some()
     }
 
     /// Chooses a variant, unless the other family has; what is there is not known yet.
-    pub(super) fn open(&mut self) -> Result<(), OpenError> {
+    fn open_variant(&mut self) -> Result<(), OpenError> {
         if self.open.is_some() {
             return Ok(());
         }
-        let opened = self.variants.open()?;
+        let Some(variants) = &self.variants else {
+            return Ok(());
+        };
+        let opened = variants.open()?;
         self.knowledge = Knowledge::Read;
-        self.tally.variant = Some(opened.variant);
+        lock(&self.tally).variant = Some(opened.variant);
         let ways = opened.take(self.family);
         self.offer = match &ways {
             Some(ways) if !ways.used.is_offered() => Offer::Lacking,
             Some(_) | None => Offer::Assumed,
         };
+        let opened = Some(opened);
         self.open = ways.map(|ways| Open { ways, opened });
         Ok(())
     }
 
-    pub(super) fn close(&mut self) {
-        if let Some(Open { ways, opened }) = self.open.take() {
+    fn close(&mut self) {
+        if let Some(Open { ways, opened }) = self.open.take()
+            && let Some(opened) = opened
+        {
             opened.give_back(self.family, ways);
         }
     }
@@ -115,7 +170,7 @@ impl OnDemand {
         if self.knowledge == Knowledge::Read {
             return;
         }
-        if let Err(error) = self.open() {
+        if let Err(error) = self.open_variant() {
             if error.fault == Fault::Impossible {
                 self.knowledge = Knowledge::Read;
             }
@@ -125,14 +180,14 @@ impl OnDemand {
     }
 
     /// Whether something of ours may be where it could not be looked yet.
-    pub(super) fn owes_a_look(&self) -> bool {
+    fn owes_a_look(&self) -> bool {
         let stray = self.open.as_ref().and_then(|open| open.ways.stray.as_ref());
         let of_stray = stray.map(|stray| stray.knowledge);
         [Some(self.knowledge), of_stray].contains(&Some(Knowledge::Owed))
     }
 
     /// Nothing is left in the variant that is not used, as far as it was read.
-    pub(super) fn close_stray(&mut self) {
+    fn close_stray(&mut self) {
         if let Some(open) = &mut self.open {
             open.ways
                 .stray
@@ -141,21 +196,21 @@ impl OnDemand {
     }
 
     /// What is pure.
-    pub(super) fn pure(&self) -> &Iptables {
+    fn pure(&self) -> &Iptables {
         let open = self.open.as_ref();
         open.map_or(&self.closed, |open| &open.ways.used)
     }
 
     /// What the variant that is used holds; nothing while it is not open.
-    pub(super) fn observe(&mut self) -> Result<Rules, ObserveError> {
-        self.tally.lock = LockStanding::Free;
+    fn observe_used(&mut self) -> Result<Rules, ObserveError> {
+        lock(&self.tally).lock = LockStanding::Free;
         let used = self.used();
         used.map_or_else(|| Ok(Rules::default()), Iptables::observe)
     }
 
     /// What the other one holds, if anything of ours may be there. What is used is served all the
     /// same where that cannot be read, and it is read again later.
-    pub(super) fn observe_stray(&mut self) -> Rules {
+    fn observe_stray(&mut self) -> Rules {
         let Some(open) = &mut self.open else {
             return Rules::default();
         };
@@ -181,52 +236,55 @@ impl OnDemand {
         rules
     }
 
-    pub(super) fn observe_drift(&mut self) -> Result<Drift, ObserveError> {
-        let used = self.used();
-        used.map_or(Ok(Drift::None), Iptables::observe_drift)
-    }
-
-    pub(super) fn commit(&mut self, change: Change) -> Result<Receipt, CommitError> {
-        self.tally.written = TableName::ALL.map(|table| (table, 0)).into();
+    /// Carries out a change of the variant that is used.
+    fn commit_used(&mut self, change: Change) -> Result<Receipt, CommitError> {
+        let mut written = TableName::ALL.map(|table| (table, 0)).into();
         for step in change.steps() {
-            *self.tally.written.entry(step.table).or_default() += step.rules();
+            let written: &mut BTreeMap<_, _> = &mut written;
+            *written.entry(step.table).or_default() += step.rules();
         }
+        lock(&self.tally).written = written;
         let (committed, wait) = commit(self.used(), change);
         self.note_wait(wait, committed.is_ok());
         committed
     }
 
     /// Carries out a change of the variant that is not used.
-    pub(super) fn commit_stray(&mut self, change: Change) -> Result<Receipt, CommitError> {
+    fn commit_stray(&mut self, change: Change) -> Result<Receipt, CommitError> {
         let (committed, wait) = commit(self.stray(), change);
         self.note_wait(wait, committed.is_ok());
         committed
     }
 
-    /// Takes back what a change that was cut short may have left.
-    pub(super) fn commit_withdrawal(&mut self) -> Result<(), CommitError> {
-        self.used()
-            .map_or(Ok(()), |used| used.commit_removal().map(drop))
-    }
-
     /// Removes everything that is ours, from whichever variant. One that fails keeps the other from
     /// nothing.
-    pub(super) fn commit_removal(&mut self) -> Vec<Result<Receipt, CommitError>> {
-        self.close();
-        let failed = |recovery, source| CommitError {
-            family: self.family,
-            recovery,
-            effect: Effect::None,
-            source,
+    fn commit_removals(&mut self) -> Vec<Result<Receipt, CommitError>> {
+        if let Some(open) = &mut self.open {
+            let stray = open.ways.stray.as_mut().map(|stray| &mut stray.tables);
+            let ways = std::iter::once(&mut open.ways.used).chain(stray);
+            return ways.map(Iptables::commit_removal).collect();
+        }
+        let Some(variants) = &self.variants else {
+            return Vec::new();
         };
         // Of one that could not be looked at, the removal itself says whether it holds anything.
-        let suspected = self.variants.observe_suspected();
+        let suspected = variants.observe_suspected();
         let removals = suspected.into_iter().map(|variant| {
-            let opened = self.variants.open_family(self.family, variant);
-            let opened = opened.map_err(|error| failed(recovery(error.fault), error.into()));
-            opened?.commit_removal()
+            let opened = variants.open_family(self.family, variant);
+            opened
+                .map_err(|error| self.not_opened(error))?
+                .commit_removal()
         });
         removals.collect()
+    }
+
+    fn not_opened(&self, error: OpenError) -> CommitError {
+        CommitError {
+            family: self.family,
+            recovery: recovery(error.fault),
+            effect: Effect::None,
+            source: error.into(),
+        }
     }
 
     fn used(&mut self) -> Option<&mut Iptables> {
@@ -239,16 +297,165 @@ impl OnDemand {
     }
 
     fn note_wait(&mut self, wait: Option<Duration>, succeeded: bool) {
-        let Some(wait) = wait else { return };
-        self.variants.waited(wait);
-        self.tally.longest_lock_wait = self.tally.longest_lock_wait.max(wait);
+        let (Some(wait), Some(variants)) = (wait, &self.variants) else {
+            return;
+        };
+        variants.waited(wait);
+        let mut tally = lock(&self.tally);
+        tally.longest_lock_wait = tally.longest_lock_wait.max(wait);
         // Whoever waits less has got it.
-        let in_vain = !succeeded && wait >= self.variants.patience();
-        self.tally.lock = match in_vain {
+        let in_vain = !succeeded && wait >= variants.patience();
+        tally.lock = match in_vain {
             true => LockStanding::Held,
             false => LockStanding::Free,
         };
     }
+}
+
+impl Backend for OnDemand {
+    type Rules = VariantRules;
+    type Change = VariantChange;
+
+    fn family(&self) -> Family {
+        self.family
+    }
+
+    fn chunk_size(&self, config: &Config) -> ChunkSize {
+        self.pure().chunk_size(config)
+    }
+
+    fn longest_part(&self, config: &Config) -> Duration {
+        self.pure().longest_part(config)
+    }
+
+    fn render(&self, desired: &Dataplane, from: &Rendered<VariantRules>) -> VariantRules {
+        let from = Rendered {
+            dataplane: from.dataplane.clone(),
+            rules: from.rules.used.clone(),
+        };
+        VariantRules {
+            used: self.pure().render(desired, &from),
+            stray: Rules::default(),
+        }
+    }
+
+    fn diff(&self, believed: &VariantRules, wanted: &VariantRules) -> VariantChange {
+        VariantChange {
+            used: self.pure().diff(&believed.used, &wanted.used),
+            stray: self.pure().diff(&believed.stray, &wanted.stray),
+        }
+    }
+
+    fn observe(&mut self) -> Result<VariantRules, ObserveError> {
+        self.open_suspected();
+        Ok(VariantRules {
+            used: self.observe_used()?,
+            stray: self.observe_stray(),
+        })
+    }
+
+    fn observe_drift(&mut self) -> Result<Drift, ObserveError> {
+        if self.owes_a_look() {
+            return Ok(Drift::Possible);
+        }
+        let used = self.used();
+        used.map_or(Ok(Drift::None), Iptables::observe_drift)
+    }
+
+    fn commit(&mut self, change: VariantChange) -> Result<Receipt, CommitError> {
+        let VariantChange { used, stray } = change;
+        let mut transactions = 0;
+        if !used.size().is_empty() {
+            if !self.is_open() {
+                self.open_variant()
+                    .map_err(|error| self.not_opened(error))?;
+                // What the rules look like depends on the variant, and what is there is not known.
+                return Err(CommitError {
+                    family: self.family,
+                    recovery: Recovery::Observe,
+                    effect: Effect::Possible,
+                    source: Unread.into(),
+                });
+            }
+            transactions += self.commit_used(used)?.transactions;
+        }
+        if !stray.size().is_empty() {
+            let removed = self.commit_stray(stray).map_err(|error| CommitError {
+                // What is wanted is there: it is this that is tried again.
+                recovery: Recovery::Observe,
+                effect: Effect::Possible,
+                ..error
+            });
+            transactions += removed?.transactions;
+        }
+        self.close_stray();
+        Ok(Receipt { transactions })
+    }
+
+    fn commit_removal(&mut self) -> Result<Receipt, CommitError> {
+        let mut transactions = 0;
+        for removal in self.commit_removals() {
+            transactions += removal?.transactions;
+        }
+        Ok(Receipt { transactions })
+    }
+
+    fn open(&mut self) -> Result<(), ObserveError> {
+        let family = self.family;
+        self.open_variant().map_err(|error| ObserveError {
+            family,
+            recovery: recovery(error.fault),
+            source: error.into(),
+        })
+    }
+
+    fn release(&mut self) {
+        // What may be in the other variant is not forgotten.
+        if !self.owes_a_look() {
+            self.close();
+        }
+    }
+
+    fn is_offered(&self) -> bool {
+        self.offer == Offer::Assumed
+    }
+
+    fn suspects(&self, change: &VariantChange, desired: &Dataplane) -> BTreeSet<ServiceKey> {
+        let mut suspects = self.pure().suspects(&change.used, desired);
+        suspects.extend(self.pure().suspects(&change.stray, desired));
+        suspects
+    }
+
+    fn shortcomings(&self, asked: Asked<'_>) -> Vec<Shortcoming> {
+        self.pure().shortcomings(asked)
+    }
+}
+
+impl fmt::Display for VariantRules {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}{}", self.used, self.stray)
+    }
+}
+
+impl fmt::Display for VariantChange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}{}", self.used, self.stray)
+    }
+}
+
+impl backend::Change for VariantChange {
+    fn size(&self) -> Size {
+        let (used, stray) = (self.used.size(), self.stray.size());
+        Size {
+            elements: used.elements + stray.elements,
+            objects: used.objects + stray.objects,
+        }
+    }
+}
+
+/// What a tally holds is whole between any two statements that change it.
+pub(super) fn lock(tally: &Mutex<Tally>) -> MutexGuard<'_, Tally> {
+    tally.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Carries out `change`, where that is open; and how long it waited for the lock, if there is one.

@@ -1,7 +1,9 @@
-use std::path::Path;
+mod third;
+
 use std::sync::Arc;
 
-use backend::{Backend, Rendered};
+use backend::{Backend, Rendered, erase};
+use backend_iptables::Iptables;
 use backend_nftables::Nftables;
 use crds::condition::reason::{BOTH_VARIANTS_IN_USE, ONE_VARIANT_IN_USE, VARIANTS_UNREADABLE};
 use crds::profile::mechanism::Mode;
@@ -10,15 +12,18 @@ use testkit::{mk_config, mk_endpoints, mk_node, mk_service};
 use xtables::{Found, Presence};
 
 use super::findings;
-use super::on_demand::Offer;
+use super::on_demand::{Offer, OnDemand};
 use super::*;
-use crate::metrics::lock_waits;
+
+const BOTH: [Mechanism; 2] = [Mechanism::Nftables, Mechanism::Iptables];
 
 /// One family without a kernel.
 fn detached() -> Mechanisms {
-    let lock = lock_at(Path::new("lock"));
-    let (variants, _) = Variants::new(lock, lock_waits());
-    Mechanisms::closed(Nftables::detached(Family::Ipv4), Arc::new(variants))
+    let members = BOTH.map(|mechanism| {
+        let backend = list::detached(mechanism, Family::Ipv4, Variant::NfTables);
+        (mechanism, backend)
+    });
+    Mechanisms::new(Family::Ipv4, members.into(), Arc::default())
 }
 
 /// Services with these numbers, carried out by `mechanism`.
@@ -61,8 +66,8 @@ fn what_is_wanted_is_rendered_whole_and_comes_before_what_goes() {
         assert_eq!(wanted, fresh(to), "from {from}");
         assert_eq!(wanted.carrier(), Some(to));
         let change = backend.diff(&believed.rules, &wanted);
-        let order = change.parts.iter().map(Part::mechanism);
-        assert_eq!(order.collect::<Vec<_>>(), [Some(to), Some(from)]);
+        let order = change.parts.iter().map(|(mechanism, _)| *mechanism);
+        assert_eq!(order.collect::<Vec<_>>(), [to, from]);
         assert!(backend.diff(&wanted, &wanted).size().is_empty());
     }
 }
@@ -91,39 +96,65 @@ fn what_changes_in_one_mechanism_is_all_that_is_written() {
 fn an_interrupted_switch_leads_on_to_what_is_wanted() {
     let backend = detached();
     let render = |mechanism| backend.render(&dataplane(mechanism, 1..3), &Rendered::default());
-    let both = Held {
-        nftables: render(Mechanism::Nftables).nftables,
-        iptables: render(Mechanism::Iptables).iptables,
-        stray: render(Mechanism::Iptables).iptables,
-    };
+    let mut both = render(Mechanism::Nftables);
+    let iptables = render(Mechanism::Iptables).of(Mechanism::Iptables);
+    both.set(Mechanism::Iptables, iptables);
     // As it is after it was read: of which dataplane, nobody knows.
     let observed = Rendered {
         dataplane: Dataplane::default(),
         rules: both.clone(),
     };
-    for mechanism in [Mechanism::Nftables, Mechanism::Iptables] {
+    for (mechanism, other) in BOTH.into_iter().zip(BOTH.into_iter().rev()) {
         let wanted = backend.render(&dataplane(mechanism, 1..3), &observed);
         assert_eq!(wanted, render(mechanism));
         let change = backend.diff(&both, &wanted);
-        assert_eq!(change.parts.len(), 2, "the other one and the stray go");
-        let is_kept = |part: &Part| part.mechanism() == Some(mechanism);
-        assert!(!change.parts.iter().any(is_kept), "{mechanism} is complete");
+        let parts: Vec<Mechanism> = change.parts.iter().map(|part| part.0).collect();
+        assert_eq!(parts, [other], "{mechanism} is complete");
     }
+}
+
+#[test]
+fn what_is_in_the_variant_that_is_not_used_goes() {
+    let backend = detached();
+    let desired = dataplane(Mechanism::Iptables, 1..3);
+    let wanted = backend.render(&desired, &Rendered::default());
+    let used = wanted.of(Mechanism::Iptables).typed::<VariantRules>().used;
+    let with_stray = VariantRules {
+        used: used.clone(),
+        stray: used,
+    };
+    let with_stray = Held::only(Mechanism::Iptables, AnyRules::of(with_stray));
+    let observed = Rendered {
+        dataplane: Dataplane::default(),
+        rules: with_stray.clone(),
+    };
+    assert_eq!(backend.render(&desired, &observed), wanted);
+    let removal = backend.diff(&with_stray, &wanted).size();
+    let all = backend.diff(&wanted, &Held::default()).size();
+    assert_eq!(
+        removal, all,
+        "the other variant is emptied, and no more is written"
+    );
 }
 
 /// A node with `ipv6.disable=1` whose others use legacy tables, of which it has none for IPv6.
 #[test]
 fn a_family_that_legacy_tables_lack_is_carried_out_as_in_mode_nftables() {
-    let mut backend = detached();
+    let backend = detached();
     let fresh = |backend: &Mechanisms, mechanism| {
         backend.render(&dataplane(mechanism, 1..4), &Rendered::default())
     };
     let expected = fresh(&backend, Mechanism::Nftables);
     assert_ne!(fresh(&backend, Mechanism::Iptables), expected);
-    backend.iptables.offer = Offer::Lacking;
-    let wanted = fresh(&backend, Mechanism::Iptables);
-    assert_eq!(wanted.carrier(), Some(Mechanism::Nftables));
-    assert!(wanted.iptables == Rules::default() && wanted.nftables == expected.nftables);
+    let nftables = erase(Nftables::detached(Family::Ipv4));
+    let mut iptables = OnDemand::detached(Iptables::detached(Family::Ipv4, Variant::Legacy));
+    iptables.offer = Offer::Lacking;
+    let members = vec![
+        (Mechanism::Nftables, nftables),
+        (Mechanism::Iptables, erase(iptables)),
+    ];
+    let backend = Mechanisms::new(Family::Ipv4, members, Arc::default());
+    assert_eq!(fresh(&backend, Mechanism::Iptables), expected);
     assert!(backend.standing().impossible.is_empty(), "nothing is said");
 }
 

@@ -15,6 +15,7 @@ use xtables::TableName;
 
 use super::{Extent, OfFamily, extent, of_family, standing::float};
 use crate::board::Board;
+use crate::mechanism::VariantRules;
 
 /// From what nobody notices to longer than anybody waits: 1 ms to 16.4 s, doubling.
 const WAIT_BUCKETS: (f64, f64, u16) = (0.001, 2.0, 15);
@@ -84,7 +85,8 @@ pub(super) fn encode_rules(
         if carried.carrier != Some(Mechanism::Iptables) {
             continue;
         }
-        let rules = board.held(family).unwrap_or_default().iptables;
+        let ours = board.held(family).unwrap_or_default();
+        let rules = ours.of(Mechanism::Iptables).typed::<VariantRules>().used;
         held.extend(TableName::ALL.map(|table| (family, table, rules.count(table))));
         let last = carried.written.into_iter();
         written.extend(last.map(|(table, count)| (family, table, count)));

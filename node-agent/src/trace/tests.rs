@@ -203,6 +203,15 @@ fn rules_that_lead_elsewhere_do_not_agree() {
     }
 }
 
+/// Nothing but the list of mechanisms knows of it.
+#[test]
+fn a_packet_is_followed_through_a_third_mechanism() {
+    let dataplane = dataplane(Mechanism::Ipvs, BOTH);
+    let trace = ask("10.0.1.9 -> 10.96.0.10:80", &dataplane, &kernel(&dataplane));
+    assert!(trace.agree, "{trace}");
+    assert_eq!(trace.taken, "10.0.1.5:8080, 10.0.2.7:8080");
+}
+
 /// A node whose kernel cannot do what the profile asks for is served by the other mechanism.
 #[test]
 fn a_packet_takes_the_rules_that_are_there() {

@@ -1,6 +1,7 @@
 //! Rules about the code that no compiler checks: who may depend on whom, and where things lie.
 
 mod dependencies;
+mod mechanisms;
 mod paths;
 mod sources;
 

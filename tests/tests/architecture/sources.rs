@@ -12,7 +12,7 @@ const LONG: usize = 400;
 const TOO_LONG: usize = 800;
 
 /// Rust files by path.
-type Sources = BTreeMap<PathBuf, String>;
+pub(crate) type Sources = BTreeMap<PathBuf, String>;
 
 /// The files of `sources` that no root leads to by `mod` lines: they look like code, and nobody
 /// compiles them.
@@ -54,7 +54,7 @@ fn lines_of_code(text: &str) -> usize {
 }
 
 /// Whether a file, by its path within its package, only has tests.
-fn is_test(path: &Path) -> bool {
+pub(crate) fn is_test(path: &Path) -> bool {
     let folders = path.parent().map(Path::components).into_iter().flatten();
     let mut folders = folders.map(|folder| folder.as_os_str());
     folders.any(|folder| folder == "tests") || path.file_stem().is_some_and(|s| s == "tests")
@@ -75,7 +75,7 @@ fn read_sources(folder: &Path, found: &mut Sources) {
     }
 }
 
-fn packages() -> Vec<(Package, Sources)> {
+pub(crate) fn packages() -> Vec<(Package, Sources)> {
     let with_sources = |package: Package| {
         let mut sources = Sources::new();
         read_sources(package.folder(), &mut sources);

@@ -1,18 +1,21 @@
 //! The same in mode iptables.
 
+use backend::AnyRules;
 use dataplane::{Family, Mechanism};
 use xtables::{BuiltIn, Rule, TableChange, TableName};
 
 use super::{World, cart, compare_with_golden, observed, till};
 use crate::explain::Kernel;
 use crate::explain::answer::PieceStanding;
-use crate::mechanism::Held;
+use crate::mechanism::{Held, VariantRules};
 
 impl World {
     /// Somebody does something to the IPv4 rules of iptables.
     fn damage_rules(&mut self, change: &TableChange) {
         let mut held = self.believed[&Family::Ipv4].clone();
-        held.iptables.replay(change).expect("the kernel takes it");
+        let mut rules: VariantRules = held.of(Mechanism::Iptables).typed();
+        rules.used.replay(change).expect("the kernel takes it");
+        held.set(Mechanism::Iptables, AnyRules::of(rules));
         self.find(held);
     }
 }
@@ -48,7 +51,7 @@ fn in_mode_iptables_a_service_is_told_from_its_fields_to_its_rules() {
 fn in_mode_iptables_where_the_kernel_differs_is_marked() {
     let services = [till(&["10.0.1.5:53", "10.0.1.6:53"])];
     let mut world = World::carried_by(Mechanism::Iptables, &services);
-    let believed = world.believed[&Family::Ipv4].iptables.to_string();
+    let believed = world.believed[&Family::Ipv4].to_string();
     let of_service = |line: &&str| line.starts_with("-A SIGNPOST-SVC-");
     let chain = believed
         .lines()
@@ -114,4 +117,23 @@ fn in_mode_iptables_what_nobody_wants_is_marked() {
     let text = world.answer("10.96.0.11:53/udp");
     let line = "! not wanted: iptables -t nat -A SIGNPOST-SERVICES -d 10.96.0.11/32 -p udp";
     assert!(text.contains(line), "{text}");
+}
+
+/// Nothing but the list of mechanisms knows of it.
+#[test]
+fn a_third_mechanism_is_explained() {
+    let mut world = World::carried_by(Mechanism::Ipvs, &[till(&["10.0.1.5:53"])]);
+    let text = world.answer("shop/till");
+    assert!(text.contains("fake 10.96.0.11:53/udp"), "{text}");
+    assert!(!text.contains("! missing"), "{text}");
+    world.find(Held::default());
+    let text = world.answer("shop/till");
+    assert!(
+        text.contains("! the fake rules are missing in the kernel"),
+        "{text}"
+    );
+    assert!(
+        text.contains("! missing in the kernel: fake 10.96.0.11:53/udp"),
+        "{text}"
+    );
 }

@@ -1,0 +1,88 @@
+//! What rules of iptables mean, for people who ask.
+
+use backend::{Found, Inspect, Piece, Way};
+use backend_iptables::Rules;
+use dataplane::{Dataplane, FrontendKey, Node, Packet, Verdict};
+
+use super::{OnDemand, VariantRules};
+
+/// Of the variant that is used: the other one holds nothing that packets should meet.
+impl Inspect for OnDemand {
+    fn exist(&self, rules: &VariantRules) -> bool {
+        self.pure().exist(&rules.used)
+    }
+
+    fn elements(&self, rules: &VariantRules) -> usize {
+        let (used, stray) = (&rules.used, &rules.stray);
+        self.pure().elements(used) + self.pure().elements(stray)
+    }
+
+    fn simulate(&self, rules: &VariantRules, node: &Node, packet: &Packet) -> Verdict {
+        self.pure().simulate(&rules.used, node, packet)
+    }
+
+    fn ways(&self, rules: &VariantRules, node: &Node, packet: &Packet) -> Vec<Way> {
+        self.pure().ways(&rules.used, node, packet)
+    }
+
+    fn render_part(
+        &self,
+        part: &Dataplane,
+        desired: &Dataplane,
+        believed: &VariantRules,
+    ) -> VariantRules {
+        VariantRules {
+            used: self.pure().render_part(part, desired, &believed.used),
+            stray: Rules::default(),
+        }
+    }
+
+    fn compare_frontend(
+        &self,
+        wanted: &VariantRules,
+        found: &VariantRules,
+        key: &FrontendKey,
+    ) -> Vec<Piece> {
+        self.pure().compare_frontend(&wanted.used, &found.used, key)
+    }
+
+    fn compare_chains(
+        &self,
+        wanted: &VariantRules,
+        found: &VariantRules,
+        key: &FrontendKey,
+    ) -> Vec<Piece> {
+        let backend = self.pure();
+        Inspect::compare_chains(backend, &wanted.used, &found.used, key)
+    }
+
+    fn compare_memberships(
+        &self,
+        wanted: &VariantRules,
+        found: &VariantRules,
+        part: &Dataplane,
+    ) -> Vec<Piece> {
+        let backend = self.pure();
+        backend.compare_memberships(&wanted.used, &found.used, part)
+    }
+
+    fn compare_shared(&self, programmed: &VariantRules, found: &VariantRules) -> Vec<Piece> {
+        let backend = self.pure();
+        backend.compare_shared(&programmed.used, &found.used)
+    }
+
+    fn heading(&self) -> String {
+        self.pure().heading()
+    }
+
+    fn describe(&self, found: Found<'_, VariantRules>) -> String {
+        self.pure().describe(match found {
+            Found::Unreadable(error) => Found::Unreadable(error),
+            Found::Missing => Found::Missing,
+            Found::Rules { programmed, found } => Found::Rules {
+                programmed: &programmed.used,
+                found: &found.used,
+            },
+        })
+    }
+}

@@ -1,0 +1,112 @@
+//! A third mechanism, which lives in the tests: nothing but its entry in the list knows it.
+
+use std::time::{Instant, SystemTime};
+
+use reconciler::{Clock, Domain, Outcome, Reason};
+use testkit::FakeKernel;
+
+use super::*;
+
+/// Ordered as in the list; each with a kernel of its own, so that it shows what is in which.
+const ALL: [Mechanism; 3] = [Mechanism::Nftables, Mechanism::Iptables, Mechanism::Ipvs];
+
+struct Now;
+
+impl Clock for Now {
+    fn now(&self) -> Instant {
+        Instant::now()
+    }
+
+    fn wall_time(&self) -> SystemTime {
+        SystemTime::UNIX_EPOCH
+    }
+}
+
+struct World {
+    kernels: [FakeKernel; 3],
+    domain: Domain<Mechanisms>,
+}
+
+impl World {
+    fn new() -> World {
+        let kernels = ALL.map(|_| FakeKernel::new());
+        World {
+            domain: start(&kernels),
+            kernels,
+        }
+    }
+
+    fn round(&mut self, mechanism: Mechanism) -> Outcome {
+        let desired = dataplane(mechanism, 1..4);
+        let round = self.domain.round(&desired, Reason::Changed, &Now);
+        round.outcome.clone()
+    }
+
+    /// The mechanisms whose kernel holds anything.
+    fn holding(&self) -> Vec<Mechanism> {
+        let kernels = ALL.into_iter().zip(&self.kernels);
+        let holding = kernels.filter(|(_, kernel)| kernel.rules(Family::Ipv4).base.is_some());
+        holding.map(|(mechanism, _)| mechanism).collect()
+    }
+}
+
+/// A process that starts on these kernels.
+fn start(kernels: &[FakeKernel; 3]) -> Domain<Mechanisms> {
+    let members = ALL.into_iter().zip(kernels);
+    let members =
+        members.map(|(mechanism, kernel)| (mechanism, erase(kernel.backend(Family::Ipv4))));
+    let members = members.collect();
+    Domain::new(Mechanisms::new(Family::Ipv4, members, Arc::default()))
+}
+
+#[test]
+fn a_third_mechanism_is_switched_to_and_from() {
+    let mut world = World::new();
+    for (mechanism, next) in [(0, 2), (2, 1), (1, 2), (2, 0)].map(|(a, b)| (ALL[a], ALL[b])) {
+        assert!(!matches!(world.round(mechanism), Outcome::Failed(_)));
+        assert_eq!(world.holding(), [mechanism]);
+        assert!(!matches!(world.round(next), Outcome::Failed(_)));
+        assert_eq!(world.holding(), [next], "from {mechanism}");
+        assert_eq!(world.domain.backend().standing().carrier, Some(next));
+        let believed = world
+            .domain
+            .believed()
+            .map(|believed| believed.rules.clone());
+        assert_eq!(believed.and_then(|held| held.carrier()), Some(next));
+    }
+}
+
+/// Whatever is cut short, at no moment does no kernel serve, and the next process goes on.
+#[test]
+fn a_switch_to_a_third_mechanism_that_was_cut_short_is_completed() {
+    for cut in 0..6 {
+        let mut world = World::new();
+        assert_eq!(world.round(Mechanism::Nftables), Outcome::Committed);
+        let whole = world.kernels[0].rules(Family::Ipv4);
+        world.kernels[2].cut_after(cut);
+        let desired = dataplane(Mechanism::Ipvs, 1..4);
+        let mut backend = world.kernels[2].backend(Family::Ipv4);
+        let wanted = backend.render(&desired, &Rendered::default());
+        let change = backend.diff(&Default::default(), &wanted);
+        let _cut = backend.commit(change);
+        assert_eq!(world.kernels[0].rules(Family::Ipv4), whole);
+        world.domain = start(&world.kernels);
+        assert_eq!(
+            world.round(Mechanism::Ipvs),
+            Outcome::Committed,
+            "cut after {cut}"
+        );
+        assert_eq!(world.holding(), [Mechanism::Ipvs]);
+        assert_eq!(world.kernels[2].rules(Family::Ipv4), wanted);
+    }
+}
+
+#[test]
+fn a_third_mechanism_is_cleaned_up() {
+    let mut world = World::new();
+    assert_eq!(world.round(Mechanism::Ipvs), Outcome::Committed);
+    world.domain = start(&world.kernels);
+    let removed = world.domain.commit_removal(&Now);
+    let _ = removed.expect("it goes");
+    assert_eq!(world.holding(), []);
+}

@@ -1,0 +1,109 @@
+//! A kernel mechanism is one crate and its entries in one list.
+
+use crate::expect_none;
+use crate::sources::{is_test, packages};
+
+/// The only file outside its own crate that a mechanism has to be named in.
+const LIST: &str = "mechanism/list.rs";
+
+/// The files that name a mechanism's crate beside the list, and why they do.
+const OTHERS: &[(&str, &str, &str)] = &[
+    (
+        "backend_nftables",
+        "foreign_proxy/services.rs",
+        "tells our table from kube-proxy's",
+    ),
+    (
+        "backend_nftables",
+        "affinity.rs",
+        "asks which frontends have no room for affinity, in its own words",
+    ),
+    (
+        "backend_nftables",
+        "status/findings.rs",
+        "names the set of those frontends in a condition",
+    ),
+    (
+        "backend_iptables",
+        "mechanism/findings.rs",
+        "names our chains in a condition",
+    ),
+    (
+        "backend_iptables",
+        "mechanism/on_demand.rs",
+        "opens tables that others use, too, only while ours are in them",
+    ),
+    (
+        "backend_iptables",
+        "mechanism/on_demand/inspect.rs",
+        "as on_demand.rs",
+    ),
+    (
+        "backend_iptables",
+        "mechanism/variants.rs",
+        "chooses one of the two variants",
+    ),
+];
+
+/// Whether `text` names the crate, as code does.
+fn names(text: &str, name: &str) -> bool {
+    let lines = text.lines().map(str::trim_start);
+    let mut code = lines.filter(|line| !line.starts_with("//"));
+    code.any(|line| line.contains(name))
+}
+
+#[test]
+fn a_mechanism_is_named_in_its_crate_and_in_the_list() {
+    let packages = packages();
+    let is_backend = |name: &str| name.starts_with("backend-");
+    let backends: Vec<String> = packages
+        .iter()
+        .filter(|(package, _)| is_backend(&package.name))
+        .map(|(package, _)| package.name.replace('-', "_"))
+        .collect();
+    assert!(backends.len() >= 2, "{backends:?}");
+    let mut found = Vec::new();
+    for (package, sources) in &packages {
+        if is_backend(&package.name) || package.name == "tests" {
+            continue;
+        }
+        for (path, text) in sources {
+            let path = path.strip_prefix(package.folder()).unwrap_or(path);
+            if is_test(path) {
+                continue;
+            }
+            let path = path.strip_prefix("src").unwrap_or(path).to_string_lossy();
+            for backend in backends.iter().filter(|backend| names(text, backend)) {
+                found.push((backend.clone(), path.to_string()));
+            }
+        }
+    }
+    let is_known = |backend: &str, path: &str| {
+        let mut others = OTHERS.iter();
+        path == LIST || others.any(|(of, other, _)| (*of, *other) == (backend, path))
+    };
+    let strangers = found.iter().filter(|(b, p)| !is_known(b, p));
+    let strangers: Vec<String> = strangers.map(|(b, p)| format!("{p} names {b}")).collect();
+    expect_none("mechanisms are named outside of their crate", &strangers);
+    for backend in &backends {
+        let is_listed = found.contains(&(backend.clone(), LIST.to_owned()));
+        assert!(is_listed, "{LIST} does not name {backend}");
+    }
+    let is_gone = |(backend, path, _): &&(&str, &str, &str)| {
+        !found.contains(&((*backend).to_owned(), (*path).to_owned()))
+    };
+    let gone = OTHERS.iter().filter(is_gone);
+    let gone: Vec<String> = gone
+        .map(|(b, p, _)| format!("{p} does not name {b}"))
+        .collect();
+    expect_none("exceptions that are none any more", &gone);
+}
+
+#[test]
+fn naming_a_mechanism_is_found_in_code_alone() {
+    assert!(names("use backend_nftables::TABLE;", "backend_nftables"));
+    assert!(!names(
+        "    /// As backend_nftables does.",
+        "backend_nftables"
+    ));
+}
