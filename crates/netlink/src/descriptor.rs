@@ -1,5 +1,6 @@
 //! Opening a socket.
 
+use std::fmt;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 
@@ -19,19 +20,31 @@ const RECEIVE_BUFFER: usize = 16 << 20;
 
 /// Why a socket could not be opened.
 #[derive(Debug, Error)]
-#[error("failed to {step} a netfilter netlink socket")]
+#[error("failed to {step} a {subsystem} netlink socket")]
 pub struct OpenError {
+    pub(crate) subsystem: Subsystem,
     pub(crate) step: &'static str,
     pub(crate) source: std::io::Error,
 }
 
-/// A socket with large buffers, and the port the kernel gave it. Needs `CAP_NET_ADMIN`.
-pub(crate) fn open() -> Result<(OwnedFd, u32), OpenError> {
+/// A part of the kernel that is spoken to over netlink.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Subsystem {
+    /// nfnetlink: nf_tables and connections.
+    Netfilter,
+}
+
+/// A socket with large buffers, and the port the kernel gave it.
+pub(crate) fn open(subsystem: Subsystem) -> Result<(OwnedFd, u32), OpenError> {
+    let protocol = match subsystem {
+        Subsystem::Netfilter => NETFILTER,
+    };
+    let failed = |step| failed(subsystem, step);
     let descriptor = socket_with(
         AddressFamily::NETLINK,
         SocketType::RAW,
         SocketFlags::CLOEXEC,
-        Some(NETFILTER),
+        Some(protocol),
     )
     .map_err(failed("open"))?;
     bind(&descriptor, &SocketAddrNetlink::new(0, 0)).map_err(failed("bind"))?;
@@ -51,9 +64,18 @@ pub(crate) fn observe_namespace() -> Option<PathBuf> {
     std::fs::read_link("/proc/thread-self/ns/net").ok()
 }
 
-pub(crate) fn failed(step: &'static str) -> impl Fn(Errno) -> OpenError {
+pub(crate) fn failed(subsystem: Subsystem, step: &'static str) -> impl Fn(Errno) -> OpenError {
     move |errno| OpenError {
+        subsystem,
         step,
         source: errno.into(),
+    }
+}
+
+impl fmt::Display for Subsystem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Subsystem::Netfilter => "netfilter",
+        })
     }
 }

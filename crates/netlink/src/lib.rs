@@ -17,6 +17,7 @@
 //! and `net/netfilter/nf_tables_api.c` of Linux 6.1 to 6.18. There is no `unsafe` here: sockets come
 //! from `rustix`.
 
+mod channel;
 pub mod conntrack;
 mod descriptor;
 mod exchange;

@@ -9,7 +9,7 @@ use rustix::io::Errno;
 use rustix::net::netlink::SocketAddrNetlink;
 use rustix::net::{RecvFlags, bind, recv};
 
-use crate::descriptor::{self, OpenError};
+use crate::descriptor::{self, OpenError, Subsystem};
 use crate::interruption::Interruption;
 use crate::notification::{Heard, Hearing, Watched};
 use crate::socket::Socket;
@@ -37,9 +37,8 @@ impl Listener {
     /// A listener for what is `watched`, in families `ip` and `ip6`, that does not hear anything
     /// before it [joins](Listener::join). What goes through one of `own` is not of others.
     pub fn open(watched: Watched, own: &[&Socket]) -> Result<Listener, OpenError> {
-        let (descriptor, port) = descriptor::open()?;
-        let interruption =
-            Interruption::new().map_err(descriptor::failed("prepare the interruption of"))?;
+        let (descriptor, port) = descriptor::open(Subsystem::Netfilter)?;
+        let interruption = Interruption::new().map_err(failed("prepare the interruption of"))?;
         Ok(Listener {
             descriptor,
             port,
@@ -58,7 +57,7 @@ impl Listener {
     pub fn join(&mut self) -> Result<(), OpenError> {
         // Binding again, to the same port, changes the groups.
         let address = SocketAddrNetlink::new(self.port, GROUP);
-        bind(&self.descriptor, &address).map_err(descriptor::failed("join the group of"))
+        bind(&self.descriptor, &address).map_err(failed("join the group of"))
     }
 
     /// What others did, or nothing when they did nothing in this time; without one, however long it
@@ -93,4 +92,8 @@ impl Listener {
             }
         }
     }
+}
+
+fn failed(step: &'static str) -> impl Fn(Errno) -> OpenError {
+    descriptor::failed(Subsystem::Netfilter, step)
 }

@@ -3,16 +3,13 @@
 mod commit;
 mod foreign;
 
-use std::os::fd::OwnedFd;
-use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::AtomicU32;
 
-use rustix::io::Errno;
 use thiserror::Error;
 
-use crate::descriptor::{self, OpenError, observe_namespace};
-use crate::exchange;
+use crate::channel::Channel;
+use crate::descriptor::{OpenError, Subsystem};
 use crate::nf_tables::{self, Bytes, Chain, DecodeError, ElementData, Family, Rule, Set};
 use crate::wire::{DONE, DUMP_INTERRUPTED, ERROR, Message, Messages};
 
@@ -21,25 +18,11 @@ const DATAGRAM: usize = 128 << 10;
 /// How many dumps of the same are made at the most while the ruleset changes during each of them.
 const DUMP_ATTEMPTS: u32 = 20;
 
-/// A netlink socket of the nfnetlink family, in the network namespace it was opened in. Once it has
-/// failed, answers to what was asked before may still be on their way, so that the next call opens
-/// it anew.
+/// A netlink socket of the nfnetlink family, in the network namespace it was opened in.
 #[derive(Debug)]
 pub struct Socket {
-    descriptor: OwnedFd,
-    /// What the kernel calls it; a [`Listener`](crate::Listener) tells its transactions by it.
-    port: Arc<AtomicU32>,
-    namespace: Option<PathBuf>,
-    condition: Condition,
+    channel: Channel,
     sequence: u32,
-    datagram: Vec<u8>,
-}
-
-/// Whether what is received next answers what is asked next.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Condition {
-    Good,
-    Failed,
 }
 
 /// An object with its name, or that of its chain; or why it is no object of ours.
@@ -138,19 +121,15 @@ pub enum Refusal {
 impl Socket {
     /// Opens a socket in the network namespace of this thread. Needs `CAP_NET_ADMIN` there.
     pub fn open() -> Result<Socket, OpenError> {
-        let (descriptor, port) = descriptor::open()?;
         Ok(Socket {
-            descriptor,
-            port: Arc::new(AtomicU32::new(port)),
-            namespace: observe_namespace(),
-            condition: Condition::Good,
+            channel: Channel::open(Subsystem::Netfilter, DATAGRAM)?,
             sequence: 0,
-            datagram: vec![0; DATAGRAM],
         })
     }
 
+    /// What the kernel calls it; a [`Listener`](crate::Listener) tells its transactions by it.
     pub(crate) fn port(&self) -> Arc<AtomicU32> {
-        Arc::clone(&self.port)
+        self.channel.port()
     }
 
     /// The chains of a table by name. One that is not of our making is what could not be decoded.
@@ -224,10 +203,15 @@ impl Socket {
     ) -> Result<T, ObserveError> {
         let sequence = self.next_sequence();
         let request = encode(sequence);
-        self.send(&request).map_err(socket_failed("send to"))?;
+        self.channel
+            .send(&request)
+            .map_err(socket_failed("send to"))?;
         loop {
-            let length = self.receive().map_err(socket_failed("receive from"))?;
-            let mut messages = Messages::parse(&self.datagram[..length]);
+            let datagram = self
+                .channel
+                .receive()
+                .map_err(socket_failed("receive from"))?;
+            let mut messages = Messages::parse(datagram);
             let Some(message) = messages.find(|message| message.sequence == sequence) else {
                 continue;
             };
@@ -256,7 +240,9 @@ impl Socket {
         for _ in 0..DUMP_ATTEMPTS {
             let sequence = self.next_sequence();
             let request = nf_tables::encode_dump(kind, family, table, within, sequence);
-            self.send(&request).map_err(socket_failed("send to"))?;
+            self.channel
+                .send(&request)
+                .map_err(socket_failed("send to"))?;
             let (dumped, listed) = self.receive_dump(what, sequence, family, table, &decode)?;
             match dumped {
                 Dumped::Steady => return listed.known(what),
@@ -282,8 +268,11 @@ impl Socket {
         };
         let mut dumped = Dumped::Steady;
         loop {
-            let length = self.receive().map_err(socket_failed("receive from"))?;
-            for message in Messages::parse(&self.datagram[..length]) {
+            let datagram = self
+                .channel
+                .receive()
+                .map_err(socket_failed("receive from"))?;
+            for message in Messages::parse(datagram) {
                 if message.sequence != sequence {
                     continue;
                 }
@@ -325,42 +314,6 @@ impl Socket {
         self.sequence = self.sequence.wrapping_add(1);
         self.sequence
     }
-
-    fn send(&mut self, bytes: &[u8]) -> std::io::Result<()> {
-        if self.condition == Condition::Failed {
-            self.reopen()?;
-        }
-        match exchange::send(&self.descriptor, bytes) {
-            // Nothing was sent that might still be answered (netlink_sendmsg).
-            Err(error) if is_too_long(&error) => Err(error),
-            sent => self.note(sent),
-        }
-    }
-
-    /// Opens it anew where it was; from a thread that is elsewhere, that would be another kernel's
-    /// rules.
-    fn reopen(&mut self) -> std::io::Result<()> {
-        if self.namespace != observe_namespace() {
-            return Err(std::io::ErrorKind::NotConnected.into());
-        }
-        let (descriptor, port) = descriptor::open().map_err(|error| error.source)?;
-        self.descriptor = descriptor;
-        self.port.store(port, Ordering::Relaxed);
-        self.condition = Condition::Good;
-        Ok(())
-    }
-
-    fn receive(&mut self) -> std::io::Result<usize> {
-        let received = exchange::receive(&self.descriptor, &mut self.datagram);
-        self.note(received)
-    }
-
-    fn note<T>(&mut self, outcome: std::io::Result<T>) -> std::io::Result<T> {
-        if outcome.is_err() {
-            self.condition = Condition::Failed;
-        }
-        outcome
-    }
 }
 
 // === impl Listed ===
@@ -377,14 +330,6 @@ impl<T> Listed<T> {
 
 fn socket_failed(step: &'static str) -> impl Fn(std::io::Error) -> ObserveError {
     move |source| ObserveError::Socket { step, source }
-}
-
-/// Whether what was to be sent is more than fits the send buffer, or than there is memory for.
-fn is_too_long(error: &std::io::Error) -> bool {
-    matches!(
-        Errno::from_io_error(error),
-        Some(Errno::MSGSIZE | Errno::NOBUFS)
-    )
 }
 
 impl std::fmt::Display for Refusal {

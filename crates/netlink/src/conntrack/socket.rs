@@ -7,7 +7,7 @@ use thiserror::Error;
 
 use super::codec::{self, NEW};
 use super::{Filter, Flow};
-use crate::descriptor::{self, OpenError};
+use crate::descriptor::{self, OpenError, Subsystem};
 use crate::exchange::{receive, send};
 use crate::wire::{DONE, DUMP_INTERRUPTED, ERROR, Messages};
 
@@ -97,7 +97,7 @@ enum Attempt {
 impl FlowSocket {
     /// Opens a socket in the network namespace of this thread. Needs `CAP_NET_ADMIN` there.
     pub fn open() -> Result<FlowSocket, OpenError> {
-        let (descriptor, _) = descriptor::open()?;
+        let (descriptor, _) = descriptor::open(Subsystem::Netfilter)?;
         Ok(FlowSocket {
             descriptor,
             sequence: 0,

@@ -2,7 +2,8 @@
 
 use std::io;
 
-use super::{CommitError, Refusal, Socket, is_too_long};
+use super::{CommitError, Refusal, Socket};
+use crate::channel::is_too_long;
 use crate::nf_tables::{self, Batch, Transaction};
 use crate::wire::{ERROR, Messages};
 
@@ -48,7 +49,8 @@ impl Socket {
     fn send_batch(&mut self, batch: Batch) -> Result<(), CommitError> {
         self.sequence = batch.last.wrapping_add(1);
         let failed = |step| move |source: io::Error| CommitError::Socket { step, source };
-        self.send(&batch.bytes)
+        self.channel
+            .send(&batch.bytes)
             .map_err(|source| match is_too_long(&source) {
                 true => CommitError::Refused {
                     at: Refusal::Length,
@@ -58,8 +60,8 @@ impl Socket {
             })?;
         let mut refused: Option<CommitError> = None;
         loop {
-            let length = self.receive().map_err(failed("receive from"))?;
-            for message in Messages::parse(&self.datagram[..length]) {
+            let datagram = self.channel.receive().map_err(failed("receive from"))?;
+            for message in Messages::parse(datagram) {
                 if message.kind != ERROR {
                     continue;
                 }

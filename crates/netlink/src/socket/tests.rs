@@ -1,3 +1,5 @@
+use std::sync::atomic::Ordering;
+
 use super::*;
 
 /// What is asked is a number that nobody else's rules depend on; without `CAP_NET_ADMIN` the kernel
@@ -20,18 +22,18 @@ fn a_socket_that_failed_is_opened_anew_and_told_by_its_new_port() {
     let (port, before) = (socket.port(), socket.port().load(Ordering::Relaxed));
     assert_ne!(before, 0);
 
-    socket.condition = Condition::Failed;
+    socket.channel.fail();
     assert!(asks_and_is_answered(&mut socket));
 
-    assert_eq!(socket.condition, Condition::Good);
+    assert!(!socket.channel.has_failed());
     assert_ne!(port.load(Ordering::Relaxed), before);
 }
 
 #[test]
 fn it_is_not_opened_anew_in_another_network() {
     let mut socket = Socket::open().expect("anybody may open one");
-    socket.namespace = Some("net:[1]".into());
-    socket.condition = Condition::Failed;
+    socket.channel.displace();
+    socket.channel.fail();
     assert!(!asks_and_is_answered(&mut socket));
-    assert_eq!(socket.condition, Condition::Failed);
+    assert!(socket.channel.has_failed());
 }
