@@ -20,7 +20,11 @@ const DEADLINE: Duration = Duration::from_secs(1200);
 const TOO_SHORT: Duration = Duration::from_secs(15);
 
 /// The test targets that are always run.
-const ALWAYS: [&str; 2] = ["nftables_kernel", "scenarios_nftables_kernel"];
+const ALWAYS: [&str; 3] = [
+    "nftables_kernel",
+    "scenarios_nftables_kernel",
+    "ipvs_kernel",
+];
 
 /// Scenarios about what is read, compiled and rendered, which is the same on any kernel.
 const NOT_ABOUT_THE_KERNEL: [&str; 10] = [
@@ -71,6 +75,9 @@ fn trials(extent: Extent) -> Result<Vec<Trial>> {
         }),
         trial("linux_6_1_holds_what_was_rendered", || {
             run(ALWAYS[0], &[]).map(drop)
+        }),
+        trial("linux_6_1_has_the_virtual_servers_of_ipvs", || {
+            run(ALWAYS[2], &[]).map(drop)
         }),
         trial(
             "t26_linux_6_1_without_hashes_loses_affinity_alone",

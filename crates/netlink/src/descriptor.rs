@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 
 use rustix::io::Errno;
-use rustix::net::netlink::{NETFILTER, SocketAddrNetlink};
+use rustix::net::netlink::{GENERIC, NETFILTER, SocketAddrNetlink};
 use rustix::net::{
     AddressFamily, SocketFlags, SocketType, bind, getsockname, socket_with, sockopt,
 };
@@ -32,12 +32,15 @@ pub struct OpenError {
 pub(crate) enum Subsystem {
     /// nfnetlink: nf_tables and connections.
     Netfilter,
+    /// Generic netlink: IPVS.
+    Generic,
 }
 
 /// A socket with large buffers, and the port the kernel gave it.
 pub(crate) fn open(subsystem: Subsystem) -> Result<(OwnedFd, u32), OpenError> {
     let protocol = match subsystem {
         Subsystem::Netfilter => NETFILTER,
+        Subsystem::Generic => GENERIC,
     };
     let failed = |step| failed(subsystem, step);
     let descriptor = socket_with(
@@ -76,6 +79,7 @@ impl fmt::Display for Subsystem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Subsystem::Netfilter => "netfilter",
+            Subsystem::Generic => "generic",
         })
     }
 }

@@ -2,8 +2,8 @@
 //! error, and never something that is not there.
 //!
 //! `tests/corpus` holds answers as they came from Linux 6.1 and 6.18: of our own tables, of one that
-//! is not (`foreign-*`), of connections, and what was heard while `nft` was at work. What once did
-//! harm is kept there too. `PROPTEST_CASES=1000000` looks for more.
+//! is not (`foreign-*`), of connections, of virtual servers, and what was heard while `nft` was at
+//! work. What once did harm is kept there too. `PROPTEST_CASES=1000000` looks for more.
 
 use std::path::Path;
 use std::sync::Arc;

@@ -1,4 +1,5 @@
-//! nf_tables over netlink: its objects as values, their encoding, and one socket; and connections.
+//! nf_tables over netlink: its objects as values, their encoding, and one socket; connections; and
+//! virtual servers.
 //!
 //! The `nft` program is never run: its version differs between a host and an image, and it reads
 //! everybody's tables before it touches ours. A [`nf_tables::Transaction`] is data until a
@@ -11,7 +12,8 @@
 //!
 //! What others do to our tables is heard by a [`Listener`], one message an object they touch.
 //!
-//! [`conntrack`] has a socket of its own: it lists and deletes connections while rules are written.
+//! [`conntrack`] has a socket of its own: it lists and deletes connections while rules are written. So
+//! has [`ipvs`], which speaks generic netlink.
 //!
 //! Sources: `include/uapi/linux/netfilter/nf_tables.h`, `include/uapi/linux/netfilter/nfnetlink.h`
 //! and `net/netfilter/nf_tables_api.c` of Linux 6.1 to 6.18. There is no `unsafe` here: sockets come
@@ -21,9 +23,11 @@ mod channel;
 pub mod conntrack;
 mod descriptor;
 mod exchange;
+mod generic;
 #[cfg(test)]
 mod hostile;
 mod interruption;
+pub mod ipvs;
 mod ledger;
 mod listener;
 pub mod nf_tables;
@@ -32,6 +36,7 @@ mod socket;
 mod wire;
 
 pub use descriptor::OpenError;
+pub use generic::QueryError;
 pub use interruption::Interruption;
 pub use ledger::Ledger;
 pub use listener::Listener;

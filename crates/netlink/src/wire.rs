@@ -76,14 +76,30 @@ impl Writer {
         family: u8,
         resource: u16,
     ) -> Open {
+        let [high, low] = resource.to_be_bytes();
+        self.begin_with(kind, flags, sequence, [family, 0, high, low])
+    }
+
+    /// Begins a message with a `struct genlmsghdr` after its header.
+    pub(crate) fn begin_generic(
+        &mut self,
+        kind: u16,
+        flags: u16,
+        sequence: u32,
+        command: u8,
+        version: u8,
+    ) -> Open {
+        self.begin_with(kind, flags, sequence, [command, version, 0, 0])
+    }
+
+    fn begin_with(&mut self, kind: u16, flags: u16, sequence: u32, second: [u8; 4]) -> Open {
         let open = Open(self.bytes.len());
         self.bytes.extend_from_slice(&0u32.to_ne_bytes());
         self.bytes.extend_from_slice(&kind.to_ne_bytes());
         self.bytes.extend_from_slice(&flags.to_ne_bytes());
         self.bytes.extend_from_slice(&sequence.to_ne_bytes());
         self.bytes.extend_from_slice(&0u32.to_ne_bytes());
-        self.bytes.extend_from_slice(&[family, 0]);
-        self.bytes.extend_from_slice(&resource.to_be_bytes());
+        self.bytes.extend_from_slice(&second);
         open
     }
 
@@ -133,6 +149,16 @@ impl Writer {
     /// nfnetlink's numbers are big-endian.
     pub(crate) fn u32(&mut self, kind: u16, value: u32) {
         self.bytes(kind, &value.to_be_bytes());
+    }
+
+    /// Generic netlink's numbers are in the byte order of the machine.
+    pub(crate) fn native_u32(&mut self, kind: u16, value: u32) {
+        self.bytes(kind, &value.to_ne_bytes());
+    }
+
+    /// As [`Writer::native_u32`].
+    pub(crate) fn native_u16(&mut self, kind: u16, value: u16) {
+        self.bytes(kind, &value.to_ne_bytes());
     }
 
     pub(crate) fn u8(&mut self, kind: u16, value: u8) {
@@ -189,7 +215,12 @@ impl<'a> Message<'a> {
         self.payload.first().copied()
     }
 
-    /// What follows the `struct nfgenmsg`.
+    /// The command of the `struct genlmsghdr`.
+    pub(crate) fn command(&self) -> Option<u8> {
+        self.payload.first().copied()
+    }
+
+    /// What follows the `struct nfgenmsg` or `struct genlmsghdr`, which are of one length.
     pub(crate) fn attributes(&self) -> Attributes<'a> {
         Attributes(self.payload.get(4..).unwrap_or(&[]))
     }
@@ -215,6 +246,14 @@ impl<'a> Attributes<'a> {
 
     pub(crate) fn u32(&self, kind: u16) -> Option<u32> {
         Some(u32::from_be_bytes(self.get(kind)?.try_into().ok()?))
+    }
+
+    pub(crate) fn native_u32(&self, kind: u16) -> Option<u32> {
+        Some(u32::from_ne_bytes(self.get(kind)?.try_into().ok()?))
+    }
+
+    pub(crate) fn native_u16(&self, kind: u16) -> Option<u16> {
+        Some(u16::from_ne_bytes(self.get(kind)?.try_into().ok()?))
     }
 
     pub(crate) fn u8(&self, kind: u16) -> Option<u8> {

@@ -1,0 +1,238 @@
+//! Generic netlink: the number that the kernel has given a family, and questions to it.
+//!
+//! Sources: `include/uapi/linux/genetlink.h` and `net/netlink/genetlink.c` of Linux 6.1 to 6.18.
+
+use thiserror::Error;
+
+use crate::channel::Channel;
+use crate::wire::{DONE, DUMP, DUMP_INTERRUPTED, ERROR, Message, Messages, REQUEST, Writer};
+
+/// `GENL_ID_CTRL`: the family that knows the others.
+const CONTROL: u16 = 16;
+/// `CTRL_CMD_NEWFAMILY`: what a family is listed in.
+const NEW_FAMILY: u8 = 1;
+/// `CTRL_CMD_GETFAMILY`.
+const GET_FAMILY: u8 = 3;
+/// The version of [`CONTROL`].
+const VERSION: u8 = 2;
+/// How many dumps of the same are made at the most while what is listed changes.
+const DUMP_ATTEMPTS: u32 = 20;
+
+/// `CTRL_ATTR_*`.
+mod attribute {
+    pub(super) const FAMILY_ID: u16 = 1;
+    pub(super) const FAMILY_NAME: u16 = 2;
+}
+
+/// What a family's messages bear as their type. Holds until the module that has the family is
+/// unloaded; the kernel gives the number to no other soon, but it may.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct FamilyId(pub(crate) u16);
+
+/// Why a question was not answered.
+#[derive(Debug, Error)]
+pub enum QueryError {
+    /// The socket failed.
+    #[error("failed to {step} netlink")]
+    Socket {
+        /// What was being done.
+        step: &'static str,
+        /// Why it failed.
+        source: std::io::Error,
+    },
+    /// The kernel refused.
+    #[error("the kernel refused to tell {what}")]
+    Refused {
+        /// What was asked for.
+        what: &'static str,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// What was listed changed during every attempt to list it.
+    #[error("{what} changed during each of {DUMP_ATTEMPTS} attempts to list them")]
+    Unsteady {
+        /// What was asked for.
+        what: &'static str,
+    },
+    /// The answer cannot be read.
+    #[error("cannot read {what}: {part} is missing or has another form")]
+    Illegible {
+        /// What was asked for.
+        what: &'static str,
+        /// What of it cannot be read.
+        part: &'static str,
+    },
+}
+
+/// How the kernel is to look for a family.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Search {
+    /// Among those that it has.
+    Loaded,
+    /// Among those that it has or can load a module for.
+    Loadable,
+}
+
+/// A channel of generic netlink and what numbers its questions.
+#[derive(Debug)]
+pub(crate) struct GenericChannel {
+    pub(crate) channel: Channel,
+    pub(crate) sequence: u32,
+}
+
+// === impl GenericChannel ===
+
+impl GenericChannel {
+    /// The number of the family of this name; `None` where there is none.
+    pub(crate) fn find_family(
+        &mut self,
+        name: &str,
+        search: Search,
+    ) -> Result<Option<FamilyId>, QueryError> {
+        let what = "families of generic netlink";
+        match search {
+            // To ask for one by its name loads its module.
+            Search::Loaded => {
+                let families = self.dump(what, CONTROL, encode_list, |message| {
+                    Ok((family_name(message) == Some(name)).then(|| family_id(message)))
+                })?;
+                families.into_iter().flatten().next().transpose()
+            }
+            Search::Loadable => {
+                let encode = |sequence| encode_get(name, sequence);
+                match self.ask(what, CONTROL, encode, family_id) {
+                    Ok(family) => Ok(Some(family)),
+                    Err(QueryError::Refused { source, .. })
+                        if source.kind() == std::io::ErrorKind::NotFound =>
+                    {
+                        Ok(None)
+                    }
+                    Err(error) => Err(error),
+                }
+            }
+        }
+    }
+
+    /// Asks for one thing of the family `kind`, and reads it.
+    pub(crate) fn ask<T>(
+        &mut self,
+        what: &'static str,
+        kind: u16,
+        encode: impl FnOnce(u32) -> Vec<u8>,
+        decode: impl FnOnce(&Message<'_>) -> Result<T, QueryError>,
+    ) -> Result<T, QueryError> {
+        let sequence = self.next_sequence();
+        self.send(&encode(sequence))?;
+        loop {
+            let datagram = self.channel.receive().map_err(failed("receive from"))?;
+            for message in Messages::parse(datagram).filter(|m| m.sequence == sequence) {
+                if message.kind == ERROR && message.errno() != 0 {
+                    let source = std::io::Error::from_raw_os_error(message.errno());
+                    return Err(QueryError::Refused { what, source });
+                }
+                if message.kind == kind {
+                    return decode(&message);
+                }
+            }
+        }
+    }
+
+    /// Asks for all there is of something of the family `kind`, and reads each.
+    pub(crate) fn dump<T>(
+        &mut self,
+        what: &'static str,
+        kind: u16,
+        encode: impl Fn(u32) -> Vec<u8>,
+        decode: impl Fn(&Message<'_>) -> Result<T, QueryError>,
+    ) -> Result<Vec<T>, QueryError> {
+        for _ in 0..DUMP_ATTEMPTS {
+            let sequence = self.next_sequence();
+            self.send(&encode(sequence))?;
+            if let Some(listed) = self.receive_dump(what, kind, sequence, &decode)? {
+                return listed.into_iter().collect();
+            }
+        }
+        Err(QueryError::Unsteady { what })
+    }
+
+    /// Reads a dump to its end, also where an object of it is illegible: what was left would answer
+    /// the next question. `None` where the kernel says that it was interrupted.
+    fn receive_dump<T>(
+        &mut self,
+        what: &'static str,
+        kind: u16,
+        sequence: u32,
+        decode: &impl Fn(&Message<'_>) -> Result<T, QueryError>,
+    ) -> Result<Option<Vec<Result<T, QueryError>>>, QueryError> {
+        let (mut listed, mut is_steady) = (Vec::new(), true);
+        loop {
+            let datagram = self.channel.receive().map_err(failed("receive from"))?;
+            for message in Messages::parse(datagram).filter(|m| m.sequence == sequence) {
+                is_steady &= message.flags & DUMP_INTERRUPTED == 0;
+                match message.kind {
+                    DONE | ERROR if message.errno() != 0 => {
+                        let source = std::io::Error::from_raw_os_error(message.errno());
+                        return match source.kind() {
+                            std::io::ErrorKind::Interrupted => Ok(None),
+                            _ => Err(QueryError::Refused { what, source }),
+                        };
+                    }
+                    DONE => return Ok(is_steady.then_some(listed)),
+                    _ if message.kind == kind => listed.push(decode(&message)),
+                    _ => {}
+                }
+            }
+        }
+    }
+
+    pub(crate) fn send(&mut self, bytes: &[u8]) -> Result<(), QueryError> {
+        self.channel.send(bytes).map_err(failed("send to"))
+    }
+
+    pub(crate) fn next_sequence(&mut self) -> u32 {
+        self.sequence = self.sequence.wrapping_add(1);
+        self.sequence
+    }
+}
+
+fn failed(step: &'static str) -> impl Fn(std::io::Error) -> QueryError {
+    move |source| QueryError::Socket { step, source }
+}
+
+fn encode_list(sequence: u32) -> Vec<u8> {
+    let mut writer = Writer::default();
+    let message = writer.begin_generic(CONTROL, REQUEST | DUMP, sequence, GET_FAMILY, VERSION);
+    writer.end(message);
+    writer.into_bytes()
+}
+
+fn encode_get(name: &str, sequence: u32) -> Vec<u8> {
+    let mut writer = Writer::default();
+    let message = writer.begin_generic(CONTROL, REQUEST, sequence, GET_FAMILY, VERSION);
+    writer.string(attribute::FAMILY_NAME, name);
+    writer.end(message);
+    writer.into_bytes()
+}
+
+fn family_name<'a>(message: &Message<'a>) -> Option<&'a str> {
+    let attributes = message.attributes();
+    let is_family = message.command() == Some(NEW_FAMILY);
+    is_family.then(|| attributes.string(attribute::FAMILY_NAME))?
+}
+
+/// Below [`CONTROL`] are the types of netlink itself: no family has one of those.
+pub(crate) fn family_id(message: &Message<'_>) -> Result<FamilyId, QueryError> {
+    let number = message.attributes().native_u16(attribute::FAMILY_ID);
+    match number {
+        Some(number) if number >= CONTROL && message.command() == Some(NEW_FAMILY) => {
+            Ok(FamilyId(number))
+        }
+        _ => Err(QueryError::Illegible {
+            what: "a family of generic netlink",
+            part: "its number",
+        }),
+    }
+}
+
+#[cfg(test)]
+mod tests;
