@@ -8,6 +8,7 @@ use anyhow::{Result, ensure};
 use dataplane::{Family, Protocol};
 use libtest_mimic::Arguments;
 use testkit::address_plan as addresses;
+use tests::deadline::wait_for;
 use tests::network::{
     Namespace, Network, Outcome, Plan, Probe, Topology, enter_private_namespaces, namespaces_of,
     probe, start_server, start_traffic,
@@ -43,6 +44,10 @@ fn main() -> Result<()> {
         trial(
             "a_server_that_stops_shows_as_refusals",
             a_server_that_stops_shows_as_refusals,
+        ),
+        trial(
+            "a_connection_that_comes_through_by_being_sent_again_is_counted_as_lost",
+            a_connection_that_comes_through_by_being_sent_again_is_counted_as_lost,
         ),
         trial("nothing_is_left_behind", nothing_is_left_behind),
         trial(
@@ -173,6 +178,31 @@ fn a_server_that_stops_shows_as_refusals() -> Result<()> {
     let tally = traffic.stop()?;
     ensure!(tally.refused > 0 && tally.timed_out == 0, "{tally}");
     ensure!(tally.longest_gap > every, "{tally}");
+    Ok(())
+}
+
+fn a_connection_that_comes_through_by_being_sent_again_is_counted_as_lost() -> Result<()> {
+    let topology = Topology::build(&Plan::standard())?;
+    let to = SocketAddr::new(addresses::pod_address(1, 5, Family::Ipv4), 8080);
+    let inside = topology.pod(1, 5)?;
+    let _server = start_server(inside, "web", &[to])?;
+    // The first packet of every other connection: its second is taken.
+    for line in [
+        "add table ip lossy",
+        "add chain ip lossy input { type filter hook input priority 0; }",
+        "add counter ip lossy lost",
+        "add rule ip lossy input tcp flags & (syn | ack) == syn numgen inc mod 2 == 1 counter name lost drop",
+    ] {
+        inside.nft(&[line])?;
+    }
+    let every = Duration::from_millis(2);
+    let traffic = start_traffic(topology.outside()?, &asking(Protocol::Tcp, None, to), every)?;
+    wait_for("a lost packet", DEADLINE, || {
+        let counter = inside.nft(&["list counter ip lossy lost"])?;
+        Ok((!counter.contains("packets 0 ")).then_some(()))
+    })?;
+    let tally = traffic.stop()?;
+    ensure!(tally.timed_out > 0, "{tally}");
     Ok(())
 }
 

@@ -40,6 +40,9 @@ enum Mode {
         /// The time from the start of one connection to the start of the next, in milliseconds.
         #[arg(long)]
         every_ms: u64,
+        /// How long a TCP connection may take until both kernels have it, in milliseconds.
+        #[arg(long)]
+        handshake_ms: u64,
         #[command(flatten)]
         connection: Connection,
     },
@@ -97,14 +100,18 @@ fn main() -> Result<()> {
     match Cli::parse().mode {
         Mode::Once { count, connection } => {
             for _ in 0..count {
-                println!("{}", connection.outcome());
+                println!("{}", connection.outcome(connection.deadline()));
             }
         }
         Mode::Watch {
             every_ms,
+            handshake_ms,
             connection,
         } => {
-            let tally = tally(Duration::from_millis(every_ms), || connection.outcome());
+            let handshake = Duration::from_millis(handshake_ms);
+            let tally = tally(Duration::from_millis(every_ms), || {
+                connection.outcome(handshake)
+            });
             println!("{}", serde_json::to_string(&tally)?);
         }
         Mode::Keep {
@@ -151,9 +158,10 @@ fn tally(every: Duration, mut ask: impl FnMut() -> Outcome) -> Tally {
 }
 
 impl Connection {
-    fn outcome(&self) -> Outcome {
+    /// What comes of one connection, which over TCP takes no longer than `handshake` to make.
+    fn outcome(&self, handshake: Duration) -> Outcome {
         let answer = match self.protocol {
-            Transport::Tcp => self.ask_tcp(),
+            Transport::Tcp => self.ask_tcp(handshake),
             Transport::Udp => self.ask_udp(),
             Transport::Sctp => self.ask_sctp(),
         };
@@ -187,7 +195,8 @@ impl Connection {
         match self.protocol {
             Transport::Udp => Ok(Kept::Udp(self.connect_udp()?)),
             Transport::Tcp => {
-                let stream = self.connect(self.socket(Type::STREAM, Protocol::TCP)?)?;
+                let socket = self.socket(Type::STREAM, Protocol::TCP)?;
+                let stream = self.connect(socket, self.deadline())?;
                 let mut stream = BufReader::new(stream);
                 let server = read_answer(&read_line(&mut stream)?);
                 Ok(Kept::Tcp(stream, server))
@@ -196,8 +205,9 @@ impl Connection {
         }
     }
 
-    fn ask_tcp(&self) -> io::Result<String> {
-        self.ask_connected(self.socket(Type::STREAM, Protocol::TCP)?)
+    fn ask_tcp(&self, handshake: Duration) -> io::Result<String> {
+        let socket = self.socket(Type::STREAM, Protocol::TCP)?;
+        self.ask_connected(socket, handshake)
     }
 
     fn ask_sctp(&self) -> io::Result<String> {
@@ -208,16 +218,16 @@ impl Connection {
             SocketAddr::V4(_) => setsockopt(&socket, sockopt::Ipv4RecvErr, &true)?,
             SocketAddr::V6(_) => setsockopt(&socket, sockopt::Ipv6RecvErr, &true)?,
         }
-        self.ask_connected(self.bind(socket)?)
+        self.ask_connected(self.bind(socket)?, self.deadline())
     }
 
-    fn ask_connected(&self, socket: Socket) -> io::Result<String> {
-        let stream = self.connect(socket)?;
+    fn ask_connected(&self, socket: Socket, handshake: Duration) -> io::Result<String> {
+        let stream = self.connect(socket, handshake)?;
         read_line(&mut BufReader::new(stream.take(1024)))
     }
 
-    fn connect(&self, socket: Socket) -> io::Result<TcpStream> {
-        socket.connect_timeout(&self.destination.into(), self.deadline())?;
+    fn connect(&self, socket: Socket, handshake: Duration) -> io::Result<TcpStream> {
+        socket.connect_timeout(&self.destination.into(), handshake)?;
         let stream = TcpStream::from(socket);
         stream.set_read_timeout(Some(self.deadline()))?;
         Ok(stream)
