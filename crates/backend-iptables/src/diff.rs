@@ -49,7 +49,7 @@ pub(crate) fn diff(believed: &Rules, wanted: &Rules) -> Change {
         nat = &first.nat;
     }
     let mut filter = &believed.filter;
-    if between::refuses(filter, &wanted.filter) {
+    if !between::is_torn(filter) {
         change.append(TableName::Filter, filter, &between.closed);
         filter = &between.closed;
     }

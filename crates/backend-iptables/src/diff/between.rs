@@ -18,7 +18,7 @@ use crate::trees::TreeName;
 /// Table filter on the way from some rules to others.
 pub(super) struct Between {
     /// While table nat is changed: all that is wanted, what was refused before as well, and of cluster
-    /// IPs those of before.
+    /// IPs those of before, for those packets alone that came to them.
     pub(super) closed: TableRules,
     /// Behind it: cluster IPs as they are wanted.
     pub(super) claimed: TableRules,
@@ -44,11 +44,15 @@ impl Between {
             if !is_about_cluster_ips(name) {
                 continue;
             }
-            match (difference.before, &**name == CLUSTER_IPS) {
-                (Some(before), _) => closed.insert(Arc::clone(name), Arc::clone(before)),
-                // Others lead there.
-                (None, true) => closed.insert(Arc::clone(name), Arc::new(empty())),
-                (None, false) => drop(closed.remove(name)),
+            match difference.before {
+                Some(before) => closed.insert(Arc::clone(name), Arc::clone(before)),
+                None => drop(closed.remove(name)),
+            }
+        }
+        for (chain, hooks) in LEADING {
+            let mut hooks = hooks.iter();
+            if !hooks.all(|hook| leads_to(&believed.filter, *hook, CLUSTER_IPS)) {
+                drop_jumps(&mut closed, chain, CLUSTER_IPS);
             }
         }
         Between { closed, claimed }
@@ -66,37 +70,62 @@ fn is_of(chain: &str, tree: TreeName) -> bool {
     rest.starts_with(tree.tag()) || *rest == *tree.tag().trim_end_matches('-')
 }
 
-/// Whether packets come to what `believed` refuses at every hook, or there is nothing of ours. If not,
-/// somebody has changed it: what it refuses is not refused now, and would be as soon as its chains are
-/// mended, before table nat is.
-pub(super) fn refuses(believed: &TableRules, wanted: &TableRules) -> bool {
-    let chain = |name: &str| believed.chains().get(&Arc::from(name));
+/// The chains that lead to what is refused, and the hooks that lead to them.
+const LEADING: [(&str, &[BuiltIn]); 2] = [
+    (ARRIVING, &[BuiltIn::Input]),
+    (LEAVING, &[BuiltIn::Forward, BuiltIn::Output]),
+];
+
+/// Whether cluster IPs are refused to packets of one hook that leads to them and not to those of another,
+/// which is another program's doing. Mended before table nat is, they refuse what that may be about to
+/// serve.
+pub(super) fn is_torn(filter: &TableRules) -> bool {
+    let mut leading = LEADING.iter();
+    leading.any(|(_, hooks)| {
+        let mut leads = hooks
+            .iter()
+            .map(|hook| leads_to(filter, *hook, CLUSTER_IPS));
+        let first = leads.next();
+        leads.any(|next| Some(next) != first)
+    })
+}
+
+/// Whether packets of `hook` come to `entrance`.
+fn leads_to(filter: &TableRules, hook: BuiltIn, entrance: &str) -> bool {
     let leads = |rules: &[Rule], to: &str| {
         let mut targets = rules.iter().filter_map(Rule::leads_to);
         targets.any(|target| **target == *to)
     };
-    let enters = |hook: BuiltIn, outer: &str, inner: &str| {
-        let entries = believed.entries.get(&hook);
-        entries.is_some_and(|entries| leads(entries, outer))
-            && chain(outer).is_some_and(|outer| leads(&outer.rules, inner))
+    let passes = |from: &str, to: &str| {
+        let from = filter.chains().get(&Arc::from(from));
+        from.is_some_and(|from| leads(&from.rules, to))
     };
-    // An entrance without rules is not led to; nor is one from a chain that is not to lead there.
-    let is_reached = |from: &str, entrance: &str| {
-        let leads = |table: &TableRules| {
-            let from = table.chains().get(&Arc::from(from));
-            from.is_some_and(|from| leads(&from.rules, entrance))
-        };
-        let is_used = chain(entrance).is_some_and(|entrance| !entrance.rules.is_empty());
-        !is_used || leads(believed) || !leads(wanted)
+    let outer = match hook {
+        BuiltIn::Input => INPUT,
+        BuiltIn::Forward => FORWARD,
+        BuiltIn::Output => OUTPUT,
+        BuiltIn::Prerouting | BuiltIn::Postrouting => return false,
     };
-    believed.chains().is_empty()
-        || enters(BuiltIn::Input, INPUT, ARRIVING)
-            && enters(BuiltIn::Forward, FORWARD, LEAVING)
-            && enters(BuiltIn::Output, OUTPUT, LEAVING)
-            && is_reached(LEAVING, CLUSTER_IPS)
-            && is_reached(LEAVING, REFUSALS)
-            && is_reached(ARRIVING, REFUSALS)
-            && is_reached(ARRIVING, CLUSTER_IPS)
+    let entries = filter.entries.get(&hook);
+    entries.is_some_and(|entries| leads(entries, outer))
+        && LEADING.iter().any(|(chain, hooks)| {
+            hooks.contains(&hook) && passes(outer, chain) && passes(chain, entrance)
+        })
+}
+
+/// Leaves out the rules of a chain that lead to `entrance`.
+fn drop_jumps(filter: &mut TableRules, chain: &str, entrance: &str) {
+    let name: Arc<str> = chain.into();
+    let Some(chain) = filter.chains().get(&name) else {
+        return;
+    };
+    let is_kept = |rule: &&Rule| rule.leads_to().is_none_or(|to| **to != *entrance);
+    let rules = chain.rules.iter().filter(is_kept).cloned();
+    let chain = Chain {
+        rules: rules.collect(),
+        ..Chain::clone(chain)
+    };
+    filter.put(name, Some(chain));
 }
 
 fn empty() -> Chain {
@@ -128,7 +157,11 @@ fn keep_refusals(believed: &Rules, wanted: &Rules, filter: &mut TableRules) {
     }
     for (tree, entrance) in ENTRANCES {
         if let (Some(before), Some(after)) = (wanted.trees.get(tree), trees.get(tree)) {
-            filter.put_tree(after.changes_since(before));
+            let mut changes = after.changes_since(before);
+            // What is wanted stays where nothing leads to it, too: a process that is killed now and then
+            // would else take away what the one before had written.
+            changes.retain(|_, chain| chain.is_some());
+            filter.put_tree(changes);
             let rules = match tree {
                 TreeName::Refusals => refusals_entrance(after),
                 _ => after.entrance(),
@@ -201,10 +234,15 @@ fn refused_before(believed: &Rules, wanted: &Rules) -> Vec<Refused> {
     refused
 }
 
-/// The chains of refusals that packets come to, if they come to the entrances.
+/// The chains of refusals that packets of any hook come to.
 fn reached_refusals(filter: &TableRules) -> BTreeSet<Arc<str>> {
     let mut reached = BTreeSet::new();
-    let mut next: Vec<Arc<str>> = ENTRANCES.map(|(_, entrance)| entrance.into()).into();
+    let is_entered = |entrance: &&str| {
+        let mut hooks = LEADING.iter().flat_map(|(_, hooks)| hooks.iter());
+        hooks.any(|hook| leads_to(filter, *hook, entrance))
+    };
+    let entrances = ENTRANCES.iter().map(|(_, entrance)| *entrance);
+    let mut next: Vec<Arc<str>> = entrances.filter(is_entered).map(Arc::from).collect();
     while let Some(name) = next.pop() {
         let rules = filter.chains().get(&name).map(|chain| &*chain.rules);
         if reached.insert(name) {

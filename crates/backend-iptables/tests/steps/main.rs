@@ -1,11 +1,15 @@
 //! What becomes of packets at every step on the way from some rules to others, also where memory
 //! lasts for one chain at a time.
 
+mod interruptions;
+
 use std::sync::Arc;
 
 use backend::{Backend, Rendered};
 use backend_iptables::{Iptables, Rules, simulate};
-use dataplane::{Dataplane, Family, FrontendKind, Origin, Packet, Protocol, Verdict, compile};
+use dataplane::{
+    Dataplane, Family, FrontendKind, Origin, Packet, Protocol, TrafficPolicy, Verdict, compile,
+};
 use proptest::prelude::*;
 use proptest::sample::Index;
 use testkit::{
@@ -67,6 +71,13 @@ fn one_by_one(step: &TableChange) -> Vec<TableChange> {
     chains.chain(entries).chain([removed]).collect()
 }
 
+/// The whole way from `held` to `wanted`, as it goes where memory lasts for one chain at a time.
+fn parts(backend: &Iptables, held: &Rules, wanted: &Rules) -> Vec<TableChange> {
+    let change = backend.diff(held, wanted);
+    let parts = change.steps().iter().flat_map(one_by_one);
+    parts.filter(|part| !part.is_empty()).collect()
+}
+
 /// The whole way from `held` to `wanted`, with a look at every packet of the family at each step.
 fn expect_good_steps(
     backend: &Iptables,
@@ -100,24 +111,28 @@ fn expect_good_steps(
     let ends: Vec<(&Packet, Verdict, Verdict)> = packets
         .map(|packet| (packet, verdict(&held, packet), verdict(wanted, packet)))
         .filter(|(packet, before, after)| {
-            // Not held: chains behind source ranges are written before what leads to other ranges, so
-            // that a source which both states drop for different reasons may get through.
-            let ranges = dataplanes.map(|d| {
-                let at = d.frontend_at(packet.destination, packet.protocol, packet.port);
-                at.map(|frontend| &frontend.source_ranges)
+            // Not held: the chains of a Service port are written before what leads to others. Who is
+            // refused by a frontend that serves others may get through where its Service, policy or
+            // source ranges change, or it goes, and he is refused for that then.
+            let frontends =
+                dataplanes.map(|d| d.frontend_at(packet.destination, packet.protocol, packet.port));
+            let mut at_ends = frontends.iter().flatten();
+            let serves_others = at_ends.any(|frontend| {
+                frontend.policy == TrafficPolicy::Local || !frontend.source_ranges.is_empty()
             });
-            let both_drop = *before == Verdict::Drop && *after == Verdict::Drop;
-            !both_drop || ranges[0] == ranges[1]
+            let reasons = frontends
+                .map(|frontend| frontend.map(|f| (&f.service_port, f.policy, &f.source_ranges)));
+            let refuses = |verdict: &Verdict| matches!(verdict, Verdict::Reject | Verdict::Drop);
+            let both_refuse = refuses(before) && refuses(after);
+            !(both_refuse && serves_others && reasons[0] != reasons[1])
         })
         .collect();
-    for step in backend.diff(&held, wanted).steps() {
-        for part in one_by_one(step) {
-            held.replay(&part)
-                .expect("every part of a step can be taken");
-            for (packet, before, after) in &ends {
-                let between = verdict(&held, packet);
-                laws::no_worse_than_both_ends(packet, dataplanes, [before, after], &between);
-            }
+    for part in parts(backend, &held, wanted) {
+        held.replay(&part)
+            .expect("every part of a step can be taken");
+        for (packet, before, after) in &ends {
+            let between = verdict(&held, packet);
+            laws::no_worse_than_both_ends(packet, dataplanes, [before, after], &between);
         }
     }
     assert_eq!(held, *wanted);

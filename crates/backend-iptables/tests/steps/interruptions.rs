@@ -1,0 +1,103 @@
+//! What becomes of packets where a process was killed between two steps, or memory did not last for
+//! the next one, and another process goes on from what it finds.
+
+use backend::{Backend, Rendered};
+use backend_iptables::{Iptables, Rules};
+use dataplane::{Dataplane, Family, Origin, Packet, Protocol, compile};
+use proptest::prelude::*;
+use testkit::{mk_config, mk_endpoints, mk_node, mk_service, port};
+
+use super::{backend, damage, damages, expect_good_steps, held, parts, ways};
+
+/// Cut short after each part, the way from `held` to the second of `dataplanes` is gone on with, and gone
+/// back: at every part of either, packets fare no worse than at both ends.
+fn expect_good_recoveries(
+    backend: &Iptables,
+    mut held: Rules,
+    dataplanes: [&Dataplane; 2],
+    packets: &[Packet],
+) {
+    let [back, on] = dataplanes.map(|dataplane| backend.render(dataplane, &Rendered::default()));
+    let [before, after] = dataplanes;
+    for part in parts(backend, &held, &on) {
+        held.replay(&part)
+            .expect("every part of a step can be taken");
+        expect_good_steps(backend, (held.clone(), &on), [before, after], packets);
+        expect_good_steps(backend, (held.clone(), &back), [after, before], packets);
+    }
+}
+
+/// Processes that are killed after a part each come to the end.
+fn expect_arrival(backend: &Iptables, mut held: Rules, wanted: &Dataplane) {
+    let wanted = backend.render(wanted, &Rendered::default());
+    let most = 3 * parts(backend, &held, &wanted).len();
+    for _ in 0..=most {
+        let Some(part) = parts(backend, &held, &wanted).into_iter().next() else {
+            assert_eq!(held, wanted);
+            return;
+        };
+        held.replay(&part)
+            .expect("every part of a step can be taken");
+    }
+    panic!("{most} parts do not lead to\n{wanted}from\n{held}");
+}
+
+/// A Service that loses its only endpoint, cut short after each part: nobody refused anything before, so
+/// that the chains of refusals are there for a while and nothing leads to them.
+#[test]
+fn t96_a_service_that_loses_its_endpoints_is_refused_after_every_interruption() {
+    let state = |endpoints: &[&str]| {
+        let (node, config) = (mk_node(1).build(), mk_config().build());
+        let service = mk_service("shop/web").cluster_ip("10.96.0.10");
+        let service = service.external_ip("198.51.100.10").port("", 80).build();
+        let list = mk_endpoints().tcp("");
+        let list = endpoints
+            .iter()
+            .fold(list, |list, endpoint| list.ready(endpoint, "node-2"));
+        let rules = compile(&service, &list.build(), &node, &config);
+        let mut dataplane = Dataplane::new(node, config);
+        dataplane.set(rules.into());
+        dataplane
+    };
+    let [before, after] = [&["10.0.2.7:80"][..], &[]].map(state);
+    let packet = Packet {
+        origin: Origin::Pod {
+            interface: "veth9".into(),
+        },
+        source: "10.0.1.9".parse().expect("an address"),
+        destination: "198.51.100.10".parse().expect("an address"),
+        protocol: Protocol::Tcp,
+        port: port(80),
+    };
+    let backend = backend(Family::Ipv4);
+    let serving = held(&backend, &backend.render(&before, &Rendered::default()));
+    expect_arrival(&backend, serving.clone(), &after);
+    expect_good_recoveries(&backend, serving, [&before, &after], &[packet]);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+
+    #[test]
+    fn t96_after_an_interruption_no_packet_fares_worse_than_at_both_ends(
+        (before, after, packets) in ways(), damages in damages(),
+    ) {
+        let [before, after] = [before, after].map(|cluster| cluster.compile());
+        let nothing = Dataplane::new(after.node().clone(), after.config().clone());
+        for family in Family::ALL {
+            let backend = backend(family);
+            let [serving, wanted] =
+                [&before, &after].map(|d| held(&backend, &backend.render(d, &Rendered::default())));
+            let mut damaged = wanted.clone();
+            damage(&mut damaged, &wanted, &damages);
+            for (held, before) in [
+                (Rules::default(), &nothing),
+                (serving, &before),
+                (damaged, &after),
+            ] {
+                expect_arrival(&backend, held.clone(), &after);
+                expect_good_recoveries(&backend, held, [before, &after], &packets);
+            }
+        }
+    }
+}
