@@ -24,11 +24,11 @@ use crate::service_chains::Comments;
 use crate::table_rules::TableRules;
 
 /// How much of a change one round writes at the most.
-const CHUNK_SIZE: ChunkSize = ChunkSize::new(2_000);
+const CHUNK_SIZE: ChunkSize = ChunkSize::new(3_000);
 /// How long that may take: a change that comes meanwhile waits for two such rounds at the most, the one
 /// that is under way and its own. The kernel takes most of it to check the whole table, and some 15 µs for
 /// each rule: of 20,000 frontends 120 ms, however little is written.
-const LONGEST_PART: Duration = Duration::from_millis(200);
+const LONGEST_PART: Duration = Duration::from_millis(250);
 
 /// Non-zero where conntrack takes for valid what else it would call invalid.
 const LIBERAL: &str = "/proc/sys/net/netfilter/nf_conntrack_tcp_be_liberal";

@@ -60,7 +60,7 @@ impl Stride {
                 };
                 self.percent = match took {
                     took if took > longest => (self.percent / 2).max(LEAST),
-                    took if took < longest / 2 => (self.percent * 2).min(100),
+                    took if took < longest / 3 * 2 => (self.percent * 2).min(100),
                     _ => self.percent,
                 };
             }
