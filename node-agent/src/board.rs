@@ -262,7 +262,7 @@ mod tests {
 
     use super::*;
     use crate::engine::{Engine, Silence};
-    use crate::source::{Assignment, Delivery};
+    use source::{Assignment, Delivery};
 
     fn assigned() -> Delivery {
         Delivery::Configuration(Some(Assignment {

@@ -15,7 +15,7 @@ use dataplane::{Config, Dataplane, Node, Rejection, ServiceKey, ServiceRules, co
 use reconciler::{Desired, Stamps};
 
 use crate::node_config::{Facts, without_unused_link_local};
-use crate::source::{Assignment, Delivery, SourceCondition};
+use source::{Assignment, Delivery, SourceCondition};
 pub(crate) use view::{InForce, View};
 
 /// All that is known of the cluster, and what follows from it for this node.

@@ -7,7 +7,7 @@ use crds::NodeProxySpec;
 use serde::{Deserialize, Serialize};
 
 use crate::kept_file::{KeptFile, KeptFileError};
-use crate::source::Assignment;
+use source::Assignment;
 
 /// The file, within the state directory.
 pub(crate) const FILE: &str = "last-good.json";

@@ -43,7 +43,6 @@ mod reporter;
 mod running;
 mod servers;
 mod service_health;
-mod source;
 mod status;
 mod support;
 mod trace;

@@ -13,8 +13,8 @@ use xtables::Variant;
 use crate::engine::{Engine, Silence, View};
 use crate::explain::{Evidence, Explanation, Kernel, Question, explain};
 use crate::mechanism::{Held, detached};
-use crate::source::{Delivery, manifests};
 use crate::trace::{self, RulesOf, Trace, Wording};
+use source::{Delivery, manifests};
 
 /// The variant that rules of iptables are rendered for: which of the two a node uses only the node
 /// can tell. In this one they have a comment at every rule of a Service.

@@ -154,7 +154,7 @@ mod tests {
 
     use super::*;
     use crate::engine::{Engine, Silence};
-    use crate::source::{Assignment, Delivery};
+    use source::{Assignment, Delivery};
 
     const INITIAL: Addresses = Addresses {
         health: address([127, 0, 0, 1], 1),

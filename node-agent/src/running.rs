@@ -30,9 +30,9 @@ use crate::metrics::{AgentMetrics, ChangeCounts, register_lock_waits};
 use crate::node_lock::NodeLock;
 use crate::reporter::Destination;
 use crate::servers::Answers;
-use crate::source::{self, Delivery};
 use crate::{affinity, conntrack, drift, foreign_proxy, relay, reporter};
 use rounds::{Followed, reconcile};
+use source::Delivery;
 
 /// How many deliveries may wait for the engine. A full list of 10,000 Services and their slices
 /// streams through it; a source that is faster waits. Of large slices, decoded, these are half a

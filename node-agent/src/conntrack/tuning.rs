@@ -134,7 +134,7 @@ mod tests {
 
     use super::*;
     use crate::engine::{Engine, Silence, View};
-    use crate::source::{Assignment, Delivery};
+    use source::{Assignment, Delivery};
 
     const PATIENCE: Duration = Duration::from_secs(10);
 

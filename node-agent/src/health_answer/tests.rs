@@ -11,7 +11,7 @@ use tower::ServiceExt;
 
 use super::*;
 use crate::engine::{Engine, Silence};
-use crate::source::Delivery;
+use source::Delivery;
 
 struct Rig {
     board: Arc<Board>,

@@ -13,7 +13,7 @@ use xtables::{Presence, Variant};
 
 use crate::engine::{Configuration, SourceHealth};
 use crate::foreign_proxy;
-use crate::source::Assignment;
+use source::Assignment;
 
 fn view() -> View {
     let effective = EffectiveConfig::default();

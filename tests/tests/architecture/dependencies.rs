@@ -26,6 +26,10 @@ const RULES: &[(&str, May)] = &[
     ("backend", May::Use(&["dataplane"])),
     ("conntrack", May::Use(&["dataplane", "netlink"])),
     ("relay", May::Use(&["dataplane"])),
+    (
+        "source",
+        May::Use(&["catalog", "crds", "dataplane", "runtime"]),
+    ),
     // A mechanism knows the model and its own part of the kernel: no Kubernetes, no other mechanism.
     (
         "backend-*",

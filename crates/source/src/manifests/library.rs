@@ -12,7 +12,7 @@ use tracing::debug;
 use super::UnreadableManifest;
 use super::directory::Look;
 use super::document::{Entry, Fault, Format, Manifest, parse};
-use crate::source::{Assignment, Delivery};
+use crate::{Assignment, Delivery};
 
 /// In the order in which they are delivered: a Service before its endpoints.
 const LISTED: [ObjectKind; 4] = [

@@ -5,7 +5,7 @@ use crds::{NodeProxySpec, ProxyProfile, ProxyProfileSpec};
 use serde_json::{Value, json};
 
 use super::api_server::{ApiServer, NODE_PROXIES, SERVICE_CIDRS};
-use crate::source::{Assignment, Delivery, SourceCondition};
+use crate::{Assignment, Delivery, SourceCondition};
 
 fn proxy_json(profile_generation: i64, generation: i64, version: &str) -> Value {
     json!({

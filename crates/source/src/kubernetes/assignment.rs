@@ -10,7 +10,7 @@ use tokio::sync::mpsc;
 use super::follow::Recipient;
 use super::freshness::Pulse;
 use super::wire::Watched;
-use crate::source::{Assignment, Delivery, EngineGone, deliver};
+use crate::{Assignment, Delivery, EngineGone, deliver};
 
 /// A NodeProxy as far as its node reads it; its status is the node's own writing.
 #[derive(Debug, Deserialize)]

@@ -27,7 +27,7 @@ use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep, timeout_at};
 use tracing::{info, warn};
 
-use crate::source::{Delivery, EngineGone, SourceCondition, deliver};
+use crate::{Delivery, EngineGone, SourceCondition, deliver};
 use directory::Directory;
 use library::Library;
 
@@ -44,15 +44,15 @@ const PATIENCE: Duration = Duration::from_millis(200);
 /// A manifest, or a part of one, that is not used as it stands. What it last held when it was
 /// right is served instead.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct UnreadableManifest {
+pub struct UnreadableManifest {
     /// The file, relative to the directory.
-    pub(crate) file: PathBuf,
+    pub file: PathBuf,
     /// The line in it, counted from one, where that can be told.
-    pub(crate) line: Option<u64>,
+    pub line: Option<u64>,
     /// The object it is about; absent when it is about the whole file.
-    pub(crate) object: Option<ObjectName>,
+    pub object: Option<ObjectName>,
     /// What is wrong, and the path of the field if it is one field.
-    pub(crate) message: String,
+    pub message: String,
 }
 
 /// Everything in `directory` as the node called `node` sees it, read once: lists of every kind,
@@ -61,10 +61,7 @@ pub(crate) struct UnreadableManifest {
 /// # Errors
 ///
 /// When the directory itself cannot be read. A file that cannot is among the unreadable ones.
-pub(crate) fn load(
-    directory: &Path,
-    node: &str,
-) -> io::Result<(Vec<Delivery>, Vec<UnreadableManifest>)> {
+pub fn load(directory: &Path, node: &str) -> io::Result<(Vec<Delivery>, Vec<UnreadableManifest>)> {
     let files = Directory::new(directory.to_owned()).observe()?;
     let mut library = Library::new(node.to_owned());
     let deliveries = library.take_in(files);
@@ -80,7 +77,7 @@ pub(crate) fn load(
 /// # Errors
 ///
 /// Only that the engine has ended.
-pub(crate) async fn watch(
+pub async fn watch(
     directory: PathBuf,
     node: String,
     deliveries: mpsc::Sender<Delivery>,

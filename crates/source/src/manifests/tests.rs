@@ -16,7 +16,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout_at};
 
 use super::*;
-use crate::source::Assignment;
+use crate::Assignment;
 
 const DEADLINE: Duration = Duration::from_secs(10);
 

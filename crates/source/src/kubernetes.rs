@@ -26,7 +26,7 @@ use kube::Client;
 use runtime::CancellationToken;
 use tokio::sync::mpsc;
 
-use crate::source::{Delivery, EngineGone, deliver};
+use crate::{Delivery, EngineGone, deliver};
 use assignment::Assignments;
 use collection::Collection;
 use follow::{Follower, Recipient};
@@ -43,7 +43,7 @@ use freshness::Freshness;
 /// # Errors
 ///
 /// Only that the engine has ended.
-pub(crate) async fn watch(
+pub async fn watch(
     client: Client,
     node: String,
     deliveries: mpsc::Sender<Delivery>,

@@ -19,7 +19,7 @@ use tokio::time::timeout;
 use tower::service_fn;
 
 use super::super::watch;
-use crate::source::{Delivery, EngineGone, SourceCondition};
+use crate::{Delivery, EngineGone, SourceCondition};
 
 pub(super) const SERVICES: &str = "/api/v1/services";
 pub(super) const SLICES: &str = "/apis/discovery.k8s.io/v1/endpointslices";

@@ -9,7 +9,7 @@ use catalog::object::Service;
 use catalog::{Change, Event, ObjectKey};
 use serde_json::{Value, json};
 
-use crate::source::{Delivery, SourceCondition};
+use crate::{Delivery, SourceCondition};
 use api_server::{ApiServer, NODE_PROXIES, NODES, SERVICE_CIDRS, SERVICES, SLICES};
 
 const STREAMED: &str = "allowWatchBookmarks=true&sendInitialEvents=true&\
@@ -379,5 +379,5 @@ async fn it_ends_when_told_and_when_nobody_listens() {
     drop(deliveries);
     asked.watch().end_list("7");
     let ended = source.await.expect("no panic");
-    assert_eq!(ended, Err(crate::source::EngineGone));
+    assert_eq!(ended, Err(crate::EngineGone));
 }

@@ -28,7 +28,7 @@ use super::collection::{Absence, Collection, Start};
 use super::failure::{Asked, Remedy, WatchError};
 use super::freshness::Pulse;
 use super::wire::{Decoded, Line, Place, Watched, parse_line, parse_page};
-use crate::source::EngineGone;
+use crate::EngineGone;
 
 /// How long nothing may come before the API server counts as gone. It sends a bookmark every 60 to
 /// 75 s on a watch where nothing else happens, and ends every other request after 60 s.

@@ -11,9 +11,9 @@
 //! Sources never give up: what goes wrong with one is a [`SourceCondition`], and everything that
 //! was delivered before stays in force.
 
-pub(crate) mod addresses;
-pub(crate) mod kubernetes;
-pub(crate) mod manifests;
+pub mod addresses;
+pub mod kubernetes;
+pub mod manifests;
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -24,7 +24,7 @@ use crds::NodeProxySpec;
 use thiserror::Error;
 use tokio::sync::mpsc;
 
-pub(crate) use manifests::UnreadableManifest;
+pub use manifests::UnreadableManifest;
 
 /// What a source tells the engine, in order, over one channel.
 #[derive(Debug, Clone, PartialEq)]
@@ -32,7 +32,7 @@ pub(crate) use manifests::UnreadableManifest;
     clippy::large_enum_variant,
     reason = "a configuration is rare, and every other delivery is moved, not copied"
 )]
-pub(crate) enum Delivery {
+pub enum Delivery {
     /// Something about Services, EndpointSlices, Nodes or ServiceCIDRs.
     Objects(Change),
     /// What this node is to do; `None` when nobody says. Sent when it is first known, and then
@@ -46,18 +46,18 @@ pub(crate) enum Delivery {
 
 /// What this node was told to do.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Assignment {
+pub struct Assignment {
     /// The generation of the NodeProxy it stands in; absent when it was worked out on the node.
-    pub(crate) generation: Option<i64>,
+    pub generation: Option<i64>,
     /// The configuration.
-    pub(crate) spec: NodeProxySpec,
+    pub spec: NodeProxySpec,
     /// Who decided, and why; a sentence for people.
-    pub(crate) reason: String,
+    pub reason: String,
 }
 
 /// How a source is doing.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum SourceCondition {
+pub enum SourceCondition {
     /// What was delivered is what there is.
     Fresh,
     /// What was delivered may be out of date.
@@ -75,7 +75,7 @@ pub(crate) enum SourceCondition {
 /// Nobody takes deliveries any more: the engine has ended, and with it the purpose of a source.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[error("failed to deliver: the engine has ended")]
-pub(crate) struct EngineGone;
+pub struct EngineGone;
 
 /// Hands over a delivery, waiting while the engine is busy.
 async fn deliver(

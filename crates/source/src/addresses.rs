@@ -13,7 +13,7 @@ use tokio::sync::mpsc;
 use tokio::time::{sleep, timeout};
 use tracing::{debug, warn};
 
-use crate::source::{Delivery, EngineGone, deliver};
+use crate::{Delivery, EngineGone, deliver};
 use news::News;
 
 /// How often the kernel is asked although it has told nothing. Asking costs two netlink dumps, well
@@ -29,7 +29,7 @@ const OFTEN: Duration = Duration::from_secs(2);
 /// # Errors
 ///
 /// The kernel's, when it does not list them.
-pub(crate) fn observe() -> io::Result<BTreeSet<IpAddr>> {
+pub fn observe() -> io::Result<BTreeSet<IpAddr>> {
     let addresses = getifaddrs()?.filter_map(|interface| {
         let address = interface.address?;
         let ipv4 = address.as_sockaddr_in().map(|v4| IpAddr::V4(v4.ip()));
@@ -45,7 +45,7 @@ pub(crate) fn observe() -> io::Result<BTreeSet<IpAddr>> {
 /// # Errors
 ///
 /// Only that the engine has ended.
-pub(crate) async fn watch(
+pub async fn watch(
     deliveries: mpsc::Sender<Delivery>,
     stop: CancellationToken,
 ) -> Result<(), EngineGone> {

@@ -8,7 +8,7 @@ use std::time::SystemTime;
 use tokio::sync::{mpsc, watch};
 use tracing::{info, warn};
 
-use crate::source::{Delivery, EngineGone, SourceCondition, deliver};
+use crate::{Delivery, EngineGone, SourceCondition, deliver};
 
 /// How every watch is doing. Clones are the same.
 #[derive(Debug, Clone)]
