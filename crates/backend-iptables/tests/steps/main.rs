@@ -105,8 +105,28 @@ fn expect_good_steps(
             && before.cluster_ips().get(&packet.destination).is_none()
             && after.cluster_ips().get(&packet.destination).is_some()
     };
+    // What passes from one Service port to another, which is left without endpoints: the chain of the
+    // one says so before anything leads to the chain of the other.
+    let is_passed_on = |packet: &Packet| {
+        let frontends =
+            dataplanes.map(|d| d.frontend_at(packet.destination, packet.protocol, packet.port));
+        let [Some(one), Some(other)] = frontends else {
+            return false;
+        };
+        let service = after.services().get(&one.service_port.service);
+        let mut left = service.into_iter().flat_map(|service| &service.frontends);
+        one.service_port != other.service_port
+            && left.any(|(_, left)| {
+                left.service_port == one.service_port
+                    && match left.policy {
+                        TrafficPolicy::Cluster => left.cluster.is_empty(),
+                        TrafficPolicy::Local => left.cluster.is_empty() || left.local.is_empty(),
+                    }
+            })
+    };
     let packets = packets.filter(|packet| Family::of(packet.destination) == backend.family());
-    let packets = packets.filter(|packet| !is_twofold(packet) && !is_taken(packet));
+    let packets =
+        packets.filter(|packet| !is_twofold(packet) && !is_taken(packet) && !is_passed_on(packet));
     let verdict = |rules: &Rules, packet: &Packet| simulate(rules, node, packet);
     let ends: Vec<(&Packet, Verdict, Verdict)> = packets
         .map(|packet| (packet, verdict(&held, packet), verdict(wanted, packet)))
