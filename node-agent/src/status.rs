@@ -153,17 +153,33 @@ fn last_sync(facts: &Facts<'_>) -> Option<Time> {
         .map(Time)
 }
 
-/// Everything that could not be honoured, whoever found it: counted, and the first by name put into
-/// words. Each list is in the order of objects, so that no more than its beginning can be among those.
+/// As many of each namespace as a status can name. `all` is in the order of objects.
+fn first_of_each<'a, T: 'a>(
+    all: impl IntoIterator<Item = &'a T>,
+    namespace: fn(&T) -> &str,
+) -> impl Iterator<Item = &'a T> {
+    let mut last: Option<&str> = None;
+    let mut count = 0;
+    all.into_iter().filter(move |item| {
+        let of_item = Some(namespace(item));
+        count = if last == of_item { count + 1 } else { 1 };
+        last = of_item;
+        count <= MOST_REJECTIONS
+    })
+}
+
+/// Everything that could not be honoured, whichever part of the agent found it: all of it counted, and
+/// put into words what may be among those that a status names.
 fn rejections(facts: &Facts<'_>) -> Rejections {
     let families = families(facts);
-    let found = facts.view.rejections.iter().map(|rejection| Rejection {
+    let found = first_of_each(&*facts.view.rejections, |r| &r.object.namespace);
+    let found = found.map(|rejection| Rejection {
         object: rejection.object.to_string(),
         field: rejection.field.clone(),
         message: rejection.message.clone(),
     });
     let short = families.iter().flat_map(|family| {
-        let first = family.shortcomings.iter().take(MOST_REJECTIONS);
+        let first = first_of_each(&*family.shortcomings, |s| &s.service.namespace);
         first.map(|shortcoming| Rejection {
             object: format!("Service {}", shortcoming.service),
             field: shortcoming.field.to_owned(),
@@ -171,7 +187,7 @@ fn rejections(facts: &Facts<'_>) -> Rejections {
         })
     });
     let refused = families.iter().flat_map(|family| {
-        let first = family.quarantined.iter().take(MOST_REJECTIONS);
+        let first = first_of_each(&family.quarantined, |q| &q.service.namespace);
         first.map(|quarantined| Rejection {
             object: format!("Service {}", quarantined.service),
             field: family.family.to_string(),
@@ -179,8 +195,8 @@ fn rejections(facts: &Facts<'_>) -> Rejections {
         })
     });
     let unserved = done_without(families).flat_map(|family| {
-        let first = facts.not_served.services(family.family);
-        first.take(MOST_REJECTIONS).map(|service| Rejection {
+        let services = facts.not_served.services(family.family);
+        first_of_each(services, |service| &service.namespace).map(|service| Rejection {
             object: format!("Service {service}"),
             field: "spec.ipFamilies".to_owned(),
             message: format!("not served: {}", failure_message(family)),
@@ -188,7 +204,6 @@ fn rejections(facts: &Facts<'_>) -> Rejections {
     });
     let not_relayed = facts.not_relayed.iter().cloned();
     let first = found
-        .take(MOST_REJECTIONS)
         .chain(short)
         .chain(refused)
         .chain(unserved)
