@@ -15,6 +15,7 @@ use backend::{
     Shortcoming,
 };
 use dataplane::{ChunkSize, Config, Dataplane, Family, Protocol, ServiceKey};
+use netlink::errno::{is_impossible, is_transient};
 use netlink::nf_tables::{Chain, Operation, Rule, Set, SetContent, SetWriter, Transaction};
 use netlink::{Ledger, Listener, OpenError, Socket, Watched};
 use rustix::io::Errno;
@@ -328,18 +329,10 @@ fn recovery(error: &netlink::CommitError, done: usize) -> Recovery {
         return Recovery::Observe;
     }
     match Errno::from_io_error(source) {
-        Some(Errno::BUSY | Errno::AGAIN | Errno::INTR | Errno::NOMEM | Errno::NOBUFS) => {
-            Recovery::Retry
-        }
+        _ if is_transient(source) => Recovery::Retry,
         // The kernel does not hold what was believed.
         Some(Errno::NOENT | Errno::EXIST | Errno::NOTEMPTY) => Recovery::Observe,
-        Some(
-            Errno::PERM
-            | Errno::ACCESS
-            | Errno::OPNOTSUPP
-            | Errno::PROTONOSUPPORT
-            | Errno::AFNOSUPPORT,
-        ) => Recovery::Halt,
+        _ if is_impossible(source) => Recovery::Halt,
         _ if source.kind() == ErrorKind::PermissionDenied => Recovery::Halt,
         _ => Recovery::Isolate,
     }

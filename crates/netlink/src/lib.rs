@@ -22,6 +22,7 @@
 mod channel;
 pub mod conntrack;
 mod descriptor;
+pub mod errno;
 mod exchange;
 mod generic;
 #[cfg(test)]

@@ -3,6 +3,8 @@
 use std::fmt;
 
 use rustix::io::Errno;
+
+use crate::errno::{is_impossible, is_transient};
 use thiserror::Error;
 
 use super::{Operation, SchedulerName};
@@ -143,16 +145,8 @@ impl RefusedOperation {
 /// What an errno means whatever was asked.
 fn of_any(error: &std::io::Error) -> Recovery {
     match Errno::from_io_error(error) {
-        Some(Errno::BUSY | Errno::AGAIN | Errno::INTR | Errno::NOMEM | Errno::NOBUFS) => {
-            Recovery::Retry
-        }
-        Some(
-            Errno::PERM
-            | Errno::ACCESS
-            | Errno::OPNOTSUPP
-            | Errno::PROTONOSUPPORT
-            | Errno::AFNOSUPPORT,
-        ) => Recovery::Halt,
+        _ if is_transient(error) => Recovery::Retry,
+        _ if is_impossible(error) => Recovery::Halt,
         // The family went with its module, after it was found.
         Some(Errno::NOENT) => Recovery::LoadModule(MODULE.to_owned()),
         _ => Recovery::Isolate,
