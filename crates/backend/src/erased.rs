@@ -11,8 +11,8 @@ use dataplane::{
 };
 
 use crate::{
-    Asked, Backend, Change, CommitError, Drift, Found, Inspect, ObserveError, Piece, Receipt,
-    Rendered, Shortcoming, Size, Way,
+    Asked, Backend, Change, CommitError, Drift, Effect, Found, Inspect, ObserveError, Piece,
+    Receipt, Recovery, Rendered, Shortcoming, Size, Way,
 };
 
 /// A backend of any mechanism.
@@ -30,10 +30,15 @@ pub struct AnyRules(Option<Arc<dyn ErasedRules>>);
 /// A change of any backend.
 pub struct AnyChange(Box<dyn ErasedChange>);
 
-/// A backend behind the types above. Rules and changes that are of another backend count as none:
-/// whoever keeps one list keeps each with its own.
+/// A backend behind the types above. Rules of another backend count as none, and a change of another is
+/// refused: a list of backends keeps each with its own.
 #[derive(Debug)]
 struct Erased<B>(B);
+
+/// Why a change was not committed.
+#[derive(Debug, thiserror::Error)]
+#[error("the change is one of another backend")]
+struct ForeignChangeError;
 
 trait ErasedRules: Debug + Display + Send + Sync {
     fn as_any(&self) -> &dyn Any;
@@ -197,7 +202,12 @@ impl<B: Inspect> Backend for Erased<B> {
     fn commit(&mut self, change: AnyChange) -> Result<Receipt, CommitError> {
         match change.0.into_any().downcast() {
             Ok(change) => self.0.commit(*change),
-            Err(_) => Ok(Receipt { transactions: 0 }),
+            Err(_) => Err(CommitError {
+                family: self.family(),
+                recovery: Recovery::Observe,
+                effect: Effect::None,
+                source: ForeignChangeError.into(),
+            }),
         }
     }
 

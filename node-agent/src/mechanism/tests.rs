@@ -2,7 +2,7 @@ mod third;
 
 use std::sync::Arc;
 
-use backend::{Backend, Rendered, erase};
+use backend::{Backend, Recovery, Rendered, erase};
 use backend_iptables::Iptables;
 use backend_nftables::Nftables;
 use crds::condition::reason::{BOTH_VARIANTS_IN_USE, ONE_VARIANT_IN_USE, VARIANTS_UNREADABLE};
@@ -225,4 +225,15 @@ fn t36_a_split_is_told_with_the_variant_that_is_used() {
     let refused = Sighting::Refused("not permitted".to_owned());
     assert_eq!(told(&refused).0, VARIANTS_UNREADABLE);
     assert_eq!(findings::split(&Sighting::None, &carried), None);
+}
+
+/// Counted as done, it would be believed to be in the kernel.
+#[test]
+fn a_change_of_another_mechanism_is_refused() {
+    let [mut nftables, iptables] = BOTH.map(|mechanism| simulator(mechanism, Family::Ipv4));
+    let nothing = AnyRules::default();
+    let error = nftables
+        .commit(iptables.diff(&nothing, &nothing))
+        .expect_err("the change is not one of nftables");
+    assert_eq!(error.recovery, Recovery::Observe);
 }

@@ -1,3 +1,7 @@
+//! What a node says, from what its parts report.
+
+mod honoured;
+
 use super::*;
 
 use std::sync::LazyLock;
@@ -500,84 +504,6 @@ fn a_node_that_was_handed_back_is_not_ready_and_says_who_serves() {
             .2
             .contains("still here: IPv4: failed to commit")
     );
-}
-
-/// In mode iptables, Services with affinity have one shortcoming each in both families.
-#[test]
-fn of_many_shortcomings_all_are_counted_and_the_first_are_named() {
-    let view = view();
-    let shortcoming = |number: u16| backend::Shortcoming {
-        service: ServiceKey::new("shop", format!("s{number:05}")),
-        frontend: FrontendKey::NodePort {
-            family: Family::Ipv4,
-            protocol: Protocol::Tcp,
-            port: Port::new(80).expect("a port"),
-        },
-        field: "spec.sessionAffinity",
-        message: "is not kept",
-    };
-    let both = Family::ALL.map(|family| FamilyStatus {
-        shortcomings: (0..10_000).map(shortcoming).collect(),
-        ..programmed(family, &view)
-    });
-    let status = say(&view, Some(&report(both)));
-    assert_eq!(status.rejections.total, 20_000);
-    assert_eq!(status.rejections.first.len(), MOST_REJECTIONS);
-    let named = status.rejections.first.iter().map(|r| &*r.object);
-    assert_eq!(named.max(), Some("Service shop/s00009"));
-    let (_, reason, message) = told(&status, condition::FEATURES_HONOURED);
-    assert_eq!(reason, "ServicesRejected");
-    assert!(
-        message.starts_with("20000 in all, the first: Service shop/s00000"),
-        "{message}"
-    );
-}
-
-/// Failure story T93: said beside whatever else is not honoured.
-#[test]
-fn t93_services_whose_affinity_is_exhausted_are_named() {
-    let mut view = view();
-    let mut wanted = Dataplane::default();
-    let mut crowded = BTreeSet::new();
-    for number in 10..20_u8 {
-        let address = format!("10.96.0.{number}");
-        let service = testkit::mk_service(&format!("game/lobby-{number}"));
-        let service = service
-            .cluster_ip(&address)
-            .client_ip_affinity(Duration::from_secs(10_800));
-        let service = service.port("http", 80).build();
-        let endpoints = testkit::mk_endpoints().build();
-        let rules = dataplane::compile(&service, &endpoints, wanted.node(), wanted.config());
-        wanted.set(rules.into());
-        crowded.insert(FrontendKey::Address {
-            address: address.parse().expect("an address"),
-            protocol: Protocol::Tcp,
-            port: Port::new(80).expect("a port"),
-        });
-    }
-    view.wanted = Some(wanted);
-    let say = |view: &View, crowded: &BTreeSet<FrontendKey>| {
-        let facts = Facts {
-            crowded,
-            ..facts(view, None)
-        };
-        let status = status(&facts, &NodeProxyStatus::default(), Timestamp::UNIX_EPOCH);
-        told(&status, condition::FEATURES_HONOURED)
-    };
-    let (status, reason, message) = say(&view, &crowded);
-    assert_eq!((&*status, &*reason), ("False", "AffinityExhausted"));
-    let beginning = "session affinity is exhausted for game/lobby-10, game/lobby-11,";
-    assert!(message.starts_with(beginning), "{message}");
-    assert!(message.contains("game/lobby-17 and 2 more:"), "{message}");
-
-    Arc::make_mut(&mut view.effective).mode = Mode::Ipvs;
-    let (_, reason, message) = say(&view, &crowded);
-    assert_eq!(reason, "ModeNotHonoured");
-    assert!(message.contains("; session affinity is"), "{message}");
-
-    Arc::make_mut(&mut view.effective).mode = Mode::Nftables;
-    let (status, reason, _) = say(&view, &BTreeSet::new());
-    assert_eq!((&*status, &*reason), ("True", "AllHonoured"));
 }
 
 #[test]
