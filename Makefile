@@ -10,13 +10,12 @@ help: ## List what can be made
 
 demo: ## Show it on this machine: namespaces, a node, servers, real connections; no cluster needed
 	@tools/set-up demo
-	@cargo build --release --package node-agent --package tests \
-		--bin signpost-agent --bin demo --bin echo-server --bin probe
-	@target/release/demo
+	@cargo build --profile demo --package node-agent --package demo --bins
+	@target/demo/demo
 
 test: check control-plane helm image ## Run every test, on a real control plane, real kubelets and a real kernel
-	cargo build --workspace --bins
-	set -o pipefail; SIGNPOST_IMAGES=$(CURDIR)/dist cargo test --workspace --no-fail-fast 2>&1 | tools/tally
+	cargo build --workspace --bins --examples --tests
+	set -o pipefail; SIGNPOST_IMAGES=$(CURDIR)/dist target/debug/run-tests 2>&1 | tools/tally
 
 check: ## Formatting and lints
 	@tools/set-up
@@ -52,7 +51,7 @@ e2e: cluster-set-up control-plane helm $(if $(filter kube-proxy,$(PROXY)),,image
 
 kernel-6.1: ## Every test that asks a kernel, on Linux 6.1 in an emulated machine; some 10 minutes
 	@tools/set-up
-	cargo build --package tests --package node-agent --bins
+	cargo build --package tests --package demo --package node-agent --bins
 	cargo test --package tests --no-run --test '*_kernel'
 	set -o pipefail; SIGNPOST_KERNEL_RIG=all cargo test --package tests --test kernel_rig 2>&1 | tools/tally
 
@@ -65,9 +64,10 @@ bench: control-plane ## Measure it against kube-proxy: `make bench FLAGS='--serv
 	@cargo build --release --package tests --bin bench
 	@target/release/bench --agent target/images/signpost-agent $(FLAGS)
 
-generate: ## Write what is generated: CRDs, and their copies in the chart
+generate: ## Write what is generated: CRDs and their copies in the chart, dashboards and alerts
 	cargo run --quiet --package crds --bin generate-crds
 	cp crds/generated/*.yaml charts/signpost/files/crds/
+	cargo run --quiet --package dashboards --bin generate-dashboards
 
 clean: ## Remove what was built here
 	cargo clean

@@ -1,5 +1,5 @@
-//! What is wrong with a profile, for whoever has no API server to say it: an agent that reads a directory, or anybody
-//! looking at an object that was stored before a rule existed.
+//! What is wrong with a profile, where no API server checks it: for an agent that reads a directory, and for an object
+//! that was stored before a rule existed.
 //!
 //! Bounds and names of fields are read from the same schema the API server uses, so they cannot drift apart. The rules
 //! that tie fields together are CEL there and Rust here; the sentences are the same, and the tests hold both against one
@@ -16,8 +16,6 @@ use crate::{
     profile::{
         ProxyProfile, ProxyProfileSpec,
         detect_local::{DetectLocal, DetectLocalMode},
-        forwarding::Scheduler,
-        mechanism::Mode,
         node_selector::{NodeSelector, Operator, Requirement, is_label_key, is_label_value},
     },
     rule::{self, Rule},
@@ -33,13 +31,6 @@ pub struct FieldError {
     pub message: String,
 }
 
-/// The scheduler names of a mode, and the rule that holds them.
-const SCHEDULERS: [(Mode, &Rule); 3] = [
-    (Mode::Nftables, &rule::SCHEDULER_NFTABLES),
-    (Mode::Iptables, &rule::SCHEDULER_IPTABLES),
-    (Mode::Ipvs, &rule::SCHEDULER_IPVS),
-];
-
 /// Everything the API server would refuse in `spec`; empty when it would accept it.
 #[must_use]
 pub fn check(spec: &ProxyProfileSpec) -> Vec<FieldError> {
@@ -54,7 +45,7 @@ pub fn check(spec: &ProxyProfileSpec) -> Vec<FieldError> {
 /// # Errors
 ///
 /// Everything that is wrong with it, each with the path of its field: what the API server would refuse, and fields that
-/// do not exist, which an API server would drop with a warning that nobody reads in a directory of files.
+/// do not exist, which an API server would drop with a warning.
 pub fn parse(object: &Value) -> Result<ProxyProfile, Vec<FieldError>> {
     let mut errors = object.get("spec").map_or_else(Vec::new, bounds::check);
     match serde_path_to_error::deserialize::<_, ProxyProfile>(object) {
@@ -111,22 +102,18 @@ fn rules(spec: &ProxyProfileSpec, errors: &mut Vec<FieldError>) {
         "spec.configSyncPeriod",
         &rule::CONFIG_SYNC_PERIOD,
     );
-    for (mode, rule) in SCHEDULERS {
-        let scheduler = spec
-            .load_balancer
-            .scheduler
-            .unwrap_or(Scheduler::default_of(mode));
-        refuse_unless(
-            spec.mode != mode || scheduler.exists_in(mode),
-            "spec.loadBalancer.scheduler",
-            rule,
-        );
-    }
     let addresses = spec.node_ports.addresses.as_deref().unwrap_or_default();
     refuse_unless(
         addresses.len() < 2 || !addresses.contains(&NodePortAddress::Primary),
         "spec.nodePorts.addresses",
         &rule::PRIMARY_ALONE,
+    );
+    refuse_unless(
+        spec.rollout
+            .min_ready
+            .is_none_or(|span| span <= Span::hours(24)),
+        "spec.rollout.minReady",
+        &rule::MIN_READY,
     );
     refuse_unless(
         spec.rollout

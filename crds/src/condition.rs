@@ -10,42 +10,45 @@ use schemars::{Schema, SchemaGenerator, json_schema};
 
 use crate::{condition::reason::Reason, node_proxy::rejections::cut};
 
-/// Both kinds: True when everything asked for is programmed. On a profile it sums up all nodes.
+/// ProxyProfile and NodeProxy: True when everything asked for is programmed. On a profile it sums up all nodes.
 pub const READY: &str = "Ready";
-/// Both kinds: True while a change is on its way. A node that joins or restarts does not make a profile progress.
+/// ProxyProfile: True while no more nodes than rollout.maxUnavailable are not ready, whatever configuration they have, and at least one is.
+pub const AVAILABLE: &str = "Available";
+/// ProxyProfile and NodeProxy: True while a change is being applied. A node that joins or restarts does not make a profile progress.
 pub const PROGRESSING: &str = "Progressing";
-/// Both kinds: True while something is wrong that does not go away by itself. A profile may be Ready and Degraded.
+/// ProxyProfile and NodeProxy: True while something is wrong that does not go away by itself. A profile may be Ready and Degraded.
 pub const DEGRADED: &str = "Degraded";
-/// Profile: True when the profile is valid and may decide for nodes. Node: True when its configuration could be read.
+/// ProxyProfile: True when the profile is valid and may apply to nodes. NodeProxy: True when its configuration could be read.
 pub const ACCEPTED: &str = "Accepted";
-/// Both kinds: True when profiles of the same priority select the same node.
+/// ProxyProfile and NodeProxy: True when profiles of the same priority select the same node.
 pub const CONFLICT: &str = "Conflict";
-/// Node: True when everything is programmed for IPv4.
+/// NodeProxy: True when everything is programmed for IPv4.
 pub const IPV4_PROGRAMMED: &str = "IPv4Programmed";
-/// Node: True when everything is programmed for IPv6.
+/// NodeProxy: True when everything is programmed for IPv6.
 pub const IPV6_PROGRAMMED: &str = "IPv6Programmed";
-/// Node: True when everything the profile and the Services ask for is carried out by this version of the agent.
+/// NodeProxy: True when this version of the agent supports everything that the profile and the Services ask for.
 pub const FEATURES_HONOURED: &str = "FeaturesHonoured";
-/// Node: True while the agent knows what the API server, or the directory of manifests, holds.
+/// NodeProxy: True while the agent follows the API server, or the directory of manifests.
 pub const SOURCE_SYNCED: &str = "SourceSynced";
-/// Node: True when every file of the directory of manifests could be read; absent with an API server.
+/// NodeProxy: True when every file of the directory of manifests could be read; absent with an API server.
 pub const MANIFESTS_PARSED: &str = "ManifestsParsed";
-/// Node: True while the table of connections is so full that new ones are about to be dropped.
+/// NodeProxy: True while the connection tracking table is so full that new connections are about to be dropped.
 pub const CONNTRACK_PRESSURE: &str = "ConntrackPressure";
-/// Node: True when the kernel's table of connections has the limits and timeouts of the profile.
+/// NodeProxy: True when the kernel's connection tracking table has the limits and timeouts of the profile.
 pub const CONNTRACK_CONFIGURED: &str = "ConntrackConfigured";
-/// Node: True while another program keeps changing the rules, so that they are repaired only every few seconds.
+/// NodeProxy: True while another program keeps changing the rules, so that they are repaired only every few seconds.
 pub const RULES_CONTESTED: &str = "RulesContested";
 
-/// Node: True while the rules of another service proxy, such as kube-proxy, are on the node.
+/// NodeProxy: True while the rules of another service proxy, such as kube-proxy, are on the node.
 pub const FOREIGN_PROXY_DETECTED: &str = "ForeignProxyDetected";
 
-/// Node, in mode iptables: True while both variants of iptables, legacy and nf_tables, hold rules on the node.
+/// NodeProxy, in mode iptables: True while both variants of iptables, legacy and nf_tables, hold rules on the node.
 pub const IPTABLES_SPLIT: &str = "IptablesSplit";
 
 /// Every condition type there is.
-pub const TYPES: [&str; 15] = [
+pub const TYPES: [&str; 16] = [
     READY,
+    AVAILABLE,
     PROGRESSING,
     DEGRADED,
     ACCEPTED,
@@ -69,11 +72,11 @@ pub enum Status {
     True,
     /// It does not hold.
     False,
-    /// Nobody can tell.
+    /// It is not known whether it holds.
     Unknown,
 }
 
-/// What is to be said about one condition now.
+/// The current content of one condition.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
     /// The condition type, one of [`TYPES`].
@@ -82,7 +85,7 @@ pub struct Finding {
     pub status: Status,
     /// Why.
     pub reason: Reason,
-    /// The particulars, for people. Cut at the length the API accepts.
+    /// Details in plain text. Cut at the length the API accepts.
     pub message: String,
     /// The generation of the object this was found for.
     pub generation: Option<i64>,
@@ -185,7 +188,7 @@ pub(crate) fn list_schema(_: &mut SchemaGenerator) -> Schema {
                     "pattern": "^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$",
                 },
                 "message": {
-                    "description": "The particulars, for people.",
+                    "description": "Details in plain text.",
                     "type": "string", "maxLength": LONGEST_MESSAGE,
                 },
             },

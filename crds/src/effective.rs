@@ -17,8 +17,8 @@ use crate::{
     span::Span,
 };
 
-/// Everything a node's agent needs to know, with nothing left to decide: what the profile says, and the default of the
-/// mode where it says nothing. What only the operator reads (selector, priority, rollout) is not in it.
+/// The complete configuration of a node's agent: the values of the profile, and the default of the
+/// mode where it has none. What only the operator reads (selector, priority, rollout) is not in it.
 ///
 /// Fields that are missing when it is read get their defaults and unknown ones are ignored, so that operator and agent
 /// may be one version apart.
@@ -27,11 +27,11 @@ use crate::{
 pub struct EffectiveConfig {
     /// The kernel mechanism that forwards Service traffic.
     pub mode: Mode,
-    /// How often the kernel is compared with what it should hold, and the delay before a failed write is tried again.
+    /// How often the kernel is compared with the desired state, and the longest delay before a failed write is tried again.
     pub sync_period: Span,
     /// The least time between two writes to the kernel.
     pub min_sync_period: Span,
-    /// How often everything read from the API server is gone over again.
+    /// How often everything read from the API server is processed again.
     pub config_sync_period: Span,
     /// How endpoints are chosen.
     pub scheduler: Scheduler,
@@ -42,16 +42,16 @@ pub struct EffectiveConfig {
     pub localhost_node_ports: LocalhostNodePorts,
     /// When and how the source address of forwarded traffic is replaced by the node's.
     pub masquerade: Masquerade,
-    /// How traffic of the node's own Pods is told from other traffic.
+    /// How traffic of the node's own Pods is distinguished from other traffic.
     pub detect_local: DetectLocal,
     /// Whether traffic to a Service's spec.externalIPs is forwarded.
     #[serde(rename = "allowServiceExternalIPs")]
     pub allow_service_external_ips: bool,
     /// The kernel's connection tracking table.
     pub conntrack: Conntrack,
-    /// What only mode iptables reads.
+    /// Fields that only mode iptables reads.
     pub iptables: Iptables,
-    /// What only mode ipvs reads.
+    /// Fields that only mode ipvs reads.
     pub ipvs: Ipvs,
     /// The address whose family is the primary one when the Node does not say.
     #[schemars(length(max = 45))]
@@ -121,7 +121,7 @@ impl EffectiveConfig {
 }
 
 impl Default for EffectiveConfig {
-    /// The configuration of a profile that says nothing at all.
+    /// The configuration of an empty profile.
     fn default() -> Self {
         Self::of(&ProxyProfileSpec::default())
     }
@@ -168,7 +168,7 @@ mod tests {
 
     #[test]
     fn in_mode_iptables_node_ports_answer_on_localhost_as_kube_proxys_do() {
-        let (nobody, agent) = (LocalhostNodePorts::None, LocalhostNodePorts::Userspace);
+        let (refused, agent) = (LocalhostNodePorts::None, LocalhostNodePorts::Userspace);
         let of = |json: serde_json::Value| {
             let spec = serde_json::from_value(json).expect("a spec");
             EffectiveConfig::of(&spec).localhost_node_ports
@@ -182,9 +182,9 @@ mod tests {
             (&["0.0.0.0/0"], agent),
             (&["10.0.0.0/8", "127.0.0.0/8"], agent),
             (&["2001:db8::/32"], agent),
-            (&["10.0.0.0/8"], nobody),
-            (&["10.0.0.0/8", "::/0"], nobody),
-            (&["primary"], nobody),
+            (&["10.0.0.0/8"], refused),
+            (&["10.0.0.0/8", "::/0"], refused),
+            (&["primary"], refused),
         ] {
             assert_eq!(iptables(addresses), expected, "{addresses:?}");
         }
@@ -195,14 +195,14 @@ mod tests {
                 "nodePorts": {"addresses": ["10.0.0.0/8"], "localhost": localhost},
             }))
         };
-        assert_eq!(written("iptables", true, "none"), nobody);
+        assert_eq!(written("iptables", true, "none"), refused);
         assert_eq!(written("iptables", false, "userspace"), agent);
         let switched_off = |mode: &str| {
             of(serde_json::json!({"mode": mode, "iptables": {"localhostNodePorts": false}}))
         };
-        assert_eq!(switched_off("iptables"), nobody);
+        assert_eq!(switched_off("iptables"), refused);
         for mode in ["nftables", "ipvs"] {
-            assert_eq!(of(serde_json::json!({"mode": mode})), nobody, "{mode}");
+            assert_eq!(of(serde_json::json!({"mode": mode})), refused, "{mode}");
         }
     }
 

@@ -1,4 +1,4 @@
-//! What the API accepts and no code carries out, so that a node can say so instead of keeping silent.
+//! Fields and values that the API accepts and no code supports yet, so that a node reports them.
 
 use serde_json::Value;
 
@@ -6,14 +6,10 @@ use crate::{
     address::NodePortAddress,
     condition::reason::{FIELD_NOT_HONOURED, MODE_NOT_HONOURED, Reason},
     effective::EffectiveConfig,
-    profile::{
-        ProxyProfileSpec,
-        forwarding::{LocalhostNodePorts, Scheduler},
-        mechanism::Mode,
-    },
+    profile::{ProxyProfileSpec, forwarding::LocalhostNodePorts, mechanism::Mode},
 };
 
-/// Something a profile asks for that no code carries out.
+/// An unsupported field of a profile.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NotHonoured {
     /// The path of the field below spec, such as `ipvs.strictARP`.
@@ -58,7 +54,7 @@ pub fn written_fields(spec: &ProxyProfileSpec) -> Vec<String> {
     paths
 }
 
-/// What `config` asks for that no code carries out yet; `written` is [`written_fields`] of the profile it was made from.
+/// What `config` asks for that no code supports yet; `written` is [`written_fields`] of the profile it was made from.
 #[must_use]
 pub fn not_honoured(config: &EffectiveConfig, written: &[String]) -> Vec<NotHonoured> {
     let mode = (config.mode == Mode::Ipvs).then(|| NotHonoured {
@@ -70,16 +66,6 @@ pub fn not_honoured(config: &EffectiveConfig, written: &[String]) -> Vec<NotHono
             Mode::Nftables
         ),
     });
-    let scheduler =
-        (config.mode != Mode::Ipvs && config.scheduler != Scheduler::Random).then(|| NotHonoured {
-            field: "loadBalancer.scheduler".to_owned(),
-            reason: FIELD_NOT_HONOURED,
-            message: format!(
-                "scheduler {} is not available yet: {} is used instead",
-                config.scheduler,
-                Scheduler::Random
-            ),
-        });
     let loopback = (config.localhost_node_ports == LocalhostNodePorts::None)
         .then(|| loopback_blocks(&config.node_port_addresses))
         .filter(|blocks| !blocks.is_empty())
@@ -87,7 +73,7 @@ pub fn not_honoured(config: &EffectiveConfig, written: &[String]) -> Vec<NotHono
             field: "nodePorts.addresses".to_owned(),
             reason: FIELD_NOT_HONOURED,
             message: format!(
-                "{} opens no node port: the kernel refuses what comes back to a loopback address. \
+                "{} opens no node port: the kernel refuses replies to a loopback address. \
                  nodePorts.localhost: userspace opens them there",
                 blocks.join(", ")
             ),
@@ -100,7 +86,7 @@ pub fn not_honoured(config: &EffectiveConfig, written: &[String]) -> Vec<NotHono
             reason: FIELD_NOT_HONOURED,
             message: "it has no effect yet".to_owned(),
         });
-    let of_values = mode.into_iter().chain(scheduler).chain(loopback);
+    let of_values = mode.into_iter().chain(loopback);
     of_values.chain(fields).collect()
 }
 
@@ -124,7 +110,7 @@ fn is_unread(field: &str) -> bool {
     UNREAD_FIELDS.contains(&section)
 }
 
-/// The leaves of `value` that `default` does not hold. A list is a leaf: half a list means nothing.
+/// The leaves of `value` that differ from `default`. A list is a leaf: part of a list has no meaning.
 fn collect(value: &Value, default: &Value, path: &str, paths: &mut Vec<String>) {
     match value {
         Value::Object(fields) => {
@@ -161,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn a_profile_that_says_nothing_asks_for_nothing_we_lack() {
+    fn an_empty_profile_has_no_unsupported_field() {
         assert_eq!(
             written_fields(&ProxyProfileSpec::default()),
             Vec::<String>::new()
@@ -170,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn a_field_nobody_reads_is_named_even_when_it_is_written_with_its_default() {
+    fn an_unsupported_field_is_named_even_when_it_is_set_to_its_default() {
         let spec = spec(serde_json::json!({
             "priority": 5,
             "paused": true,
@@ -201,8 +187,8 @@ mod tests {
                 .map(|entry| format!("{}: {}", entry.field, entry.message))
         };
         let list = serde_json::json!(["10.0.0.0/8", "127.0.0.0/8", "::1/128"]);
-        let message = "nodePorts.addresses: 127.0.0.0/8, ::1/128 opens no node port: the kernel refuses what comes \
-                       back to a loopback address. nodePorts.localhost: userspace opens them there";
+        let message = "nodePorts.addresses: 127.0.0.0/8, ::1/128 opens no node port: the kernel refuses replies \
+                       to a loopback address. nodePorts.localhost: userspace opens them there";
         for profile in [
             serde_json::json!({"nodePorts": {"addresses": list}}),
             serde_json::json!({
@@ -222,25 +208,13 @@ mod tests {
     }
 
     #[test]
-    fn another_mode_and_another_scheduler_are_named() {
+    fn another_mode_is_named() {
         assert_eq!(
             fields(&spec(serde_json::json!({"mode": "ipvs"}))),
             ["ModeNotHonoured/mode"]
         );
         assert_eq!(
             fields(&spec(serde_json::json!({"mode": "iptables"}))),
-            Vec::<String>::new()
-        );
-        assert_eq!(
-            fields(&spec(
-                serde_json::json!({"loadBalancer": {"scheduler": "roundRobin"}})
-            )),
-            ["FieldNotHonoured/loadBalancer.scheduler"]
-        );
-        assert_eq!(
-            fields(&spec(
-                serde_json::json!({"loadBalancer": {"scheduler": "random"}})
-            )),
             Vec::<String>::new()
         );
     }

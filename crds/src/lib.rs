@@ -1,16 +1,16 @@
-//! The API of Signpost: what people write, what a node is given, what nodes and operator report.
+//! The API of Signpost: what users write, the configuration of a node, what agents and operator report.
 //!
-//! Types and pure functions, no input or output. Three questions are answered here, and for everybody:
+//! Types and pure functions, no I/O. They answer three questions:
 //!
-//! - Is this profile right? [`check::parse`] and [`check::check`], in the words the API server uses.
-//! - What is this node to do, and why? [`resolve::resolve`], the same for the operator and for an agent on its own.
-//! - What does this condition want of me? [`condition::reason`].
+//! - Is this profile right? [`check::parse`] and [`check::check`], with the messages of the API server.
+//! - Which configuration does this node get, and why? [`resolve::resolve`], the same for the operator and for an agent without an operator.
+//! - What is to be done about a condition? [`condition::reason`].
 //!
 //! ```text
 //!  ProxyProfile.spec --check--> FieldError
 //!        |  (all of them, and a node's labels)
 //!     resolve --> Resolution { effective: NodeProxy.spec, winner, reason, candidates }
-//!                                  |  operator stamps, agent reads
+//!                                  |  operator writes, agent reads
 //!                         NodeProxy.status  (agent)  -->  ProxyProfile.status  (operator)
 //! ```
 //!

@@ -1,4 +1,4 @@
-//! `NodeProxy`: what one node was given, and what its agent says it did with it.
+//! `NodeProxy`: the configuration of one node, and its agent's report.
 
 #![expect(
     clippy::duplicated_attributes,
@@ -23,8 +23,8 @@ use crate::{
     span::Span,
 };
 
-/// The configuration one node was given. Named after its node; written by the operator alone, or by the agent for
-/// itself where there is no operator.
+/// The configuration of one node. Named after its node; written by the operator alone, or by the agent for itself
+/// where there is no operator.
 #[derive(
     CustomResource, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema,
 )]
@@ -38,7 +38,7 @@ use crate::{
     status = "NodeProxyStatus",
     selectable = ".spec.profileName",
     derive = "PartialEq",
-    doc = "NodeProxy is the configuration one node was given, and what its agent says it programmed. Not written by people.",
+    doc = "NodeProxy is the configuration of one node, and its agent's report of what is programmed. Written by the operator and the agent, not by users.",
     printcolumn(name = "Profile", type_ = "string", json_path = ".spec.profileName"),
     printcolumn(name = "Mode", type_ = "string", json_path = ".status.mode"),
     printcolumn(
@@ -99,32 +99,32 @@ use crate::{
 )]
 #[serde(rename_all = "camelCase", default)]
 pub struct NodeProxySpec {
-    /// The profile that decides for this node.
+    /// The profile that applies to this node.
     #[schemars(length(max = 253))]
     pub profile_name: String,
 
     /// The generation of that profile the configuration was made from.
     pub profile_generation: i64,
 
-    /// The hash of config. The agent repeats it as it stands in status.appliedHash and never computes its own, so that
+    /// The hash of config. The agent copies it to status.appliedHash and never computes its own, so that
     /// an agent one version apart, which may not know a field, still agrees with the operator on what it applied.
     pub config_hash: ConfigHash,
 
     /// The complete configuration, every default filled in.
     pub config: EffectiveConfig,
 
-    /// The paths of what the profile asks of the node beyond the API's own defaults, such as conntrack.maxPerCore, at most 256: among
-    /// them the agent finds what somebody asked for and it does not honour.
+    /// The paths of the fields that the profile sets to other values than the API's own defaults, such as conntrack.maxPerCore, at
+    /// most 256: among them the agent finds those that it does not support.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 256), inner(length(max = 256)))]
     pub written_fields: Vec<String>,
 }
 
-/// What the node's agent has programmed; nobody else writes it.
+/// What the node's agent has programmed. Only that agent writes it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct NodeProxyStatus {
-    /// The generation of this object the status speaks of.
+    /// The generation of this object that the status describes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
 
@@ -132,7 +132,7 @@ pub struct NodeProxyStatus {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub applied_hash: Option<ConfigHash>,
 
-    /// The mechanism that is forwarding, which is not spec.config.mode while that is not honoured or being switched to.
+    /// The mechanism that is forwarding, which is not spec.config.mode while that is not supported or being switched to.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Mode")]
     pub mode: Option<Mode>,
@@ -152,7 +152,7 @@ pub struct NodeProxyStatus {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub conntrack: Option<ConntrackFill>,
 
-    /// What mode iptables uses of the node; absent in other modes.
+    /// How mode iptables runs on this node; absent in other modes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub iptables: Option<IptablesStatus>,
 
@@ -161,17 +161,17 @@ pub struct NodeProxyStatus {
     #[schemars(length(max = 64))]
     pub agent_version: Option<String>,
 
-    /// The release of the node's kernel, as uname tells it.
+    /// The release of the node's kernel, as uname prints it.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 128))]
     pub kernel_version: Option<String>,
 
-    /// Objects, or parts of them, that could not be honoured. Everything else is served.
+    /// Objects, or parts of them, that are rejected. Everything else is served.
     #[serde(skip_serializing_if = "Rejections::is_empty")]
     pub rejections: Rejections,
 
     /// Ready, Progressing, Degraded, IPv4Programmed, IPv6Programmed, FeaturesHonoured, SourceSynced, ManifestsParsed,
-    /// IptablesSplit and Conflict, as far as they apply.
+    /// ConntrackPressure, ConntrackConfigured, RulesContested, ForeignProxyDetected and IptablesSplit, as far as they apply.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "condition::list_schema")]
     pub conditions: Vec<Condition>,
@@ -185,7 +185,7 @@ pub struct Counts {
     pub services: u32,
     /// Endpoints, each counted once for every Service port it serves.
     pub endpoints: u32,
-    /// What the mechanism keeps them in: set and map elements, rules, or virtual and real servers.
+    /// Their number in the kernel: set and map elements, rules, or virtual and real servers.
     pub elements: u32,
 }
 
@@ -195,11 +195,11 @@ pub struct Counts {
 pub struct ConntrackFill {
     /// Entries in use.
     pub entries: u32,
-    /// Entries there is room for.
+    /// The limit of entries.
     pub max: u32,
 }
 
-/// What mode iptables uses of a node.
+/// How mode iptables runs on a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct IptablesStatus {

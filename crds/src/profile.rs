@@ -1,4 +1,4 @@
-//! `ProxyProfile`: what people ask of the nodes they select, and how far the fleet has come.
+//! `ProxyProfile`: the configuration for a set of nodes, and how far they have applied it.
 
 #![expect(
     clippy::duplicated_attributes,
@@ -10,6 +10,7 @@ pub mod forwarding;
 pub mod mechanism;
 pub mod node_selector;
 pub mod process;
+pub mod progress;
 pub mod rollout;
 pub mod status;
 
@@ -29,13 +30,12 @@ use crate::{
     },
     rule::{
         self, BIND_ADDRESS, CONFIG_SYNC_PERIOD, HEALTHZ_BIND_ADDRESS, HIDDEN_METRICS_VERSION,
-        METRICS_BIND_ADDRESS, MIN_SYNC_PERIOD, SCHEDULER_IPTABLES, SCHEDULER_IPVS,
-        SCHEDULER_NFTABLES, SYNC_PERIOD,
+        METRICS_BIND_ADDRESS, MIN_SYNC_PERIOD, SYNC_PERIOD,
     },
     span::Span,
 };
 
-/// How the nodes it selects forward Service traffic. Of several profiles that select a node exactly one decides, as a
+/// How the nodes it selects forward Service traffic. Of several profiles that select a node exactly one applies, as a
 /// whole: the one with the lowest priority number, then the oldest, then the first by name.
 #[derive(CustomResource, Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[kube(
@@ -47,10 +47,15 @@ use crate::{
     category = "proxy",
     status = "ProxyProfileStatus",
     derive = "PartialEq",
-    doc = "ProxyProfile says how the nodes it selects forward Service traffic, and how many of them do.",
+    doc = "ProxyProfile configures how the nodes it selects forward Service traffic, and reports how many of them do.",
     printcolumn(name = "Mode", type_ = "string", json_path = ".spec.mode"),
     printcolumn(name = "Priority", type_ = "integer", json_path = ".spec.priority"),
     printcolumn(name = "Nodes", type_ = "integer", json_path = ".status.matchedNodes"),
+    printcolumn(
+        name = "Updated",
+        type_ = "integer",
+        json_path = ".status.updatedNodes"
+    ),
     printcolumn(
         name = "Ready-Nodes",
         type_ = "integer",
@@ -60,6 +65,16 @@ use crate::{
         name = "Degraded-Nodes",
         type_ = "integer",
         json_path = ".status.degradedNodes"
+    ),
+    printcolumn(
+        name = "Available",
+        type_ = "string",
+        json_path = ".status.conditions[?(@.type=='Available')].status"
+    ),
+    printcolumn(
+        name = "Progressing",
+        type_ = "string",
+        json_path = ".status.conditions[?(@.type=='Progressing')].status"
     ),
     printcolumn(
         name = "Ready",
@@ -92,18 +107,30 @@ use crate::{
         type_ = "boolean",
         json_path = ".spec.paused",
         priority = 1
+    ),
+    printcolumn(
+        name = "Rollout",
+        type_ = "string",
+        json_path = ".status.rollout.phase",
+        priority = 1
+    ),
+    printcolumn(
+        name = "Wave",
+        type_ = "integer",
+        json_path = ".status.rollout.wave",
+        priority = 1
     )
 )]
 #[serde(rename_all = "camelCase", default)]
 #[schemars(extend("x-kubernetes-validations" = rule::list(&[
-    &MIN_SYNC_PERIOD, &SCHEDULER_NFTABLES, &SCHEDULER_IPTABLES, &SCHEDULER_IPVS,
+    &MIN_SYNC_PERIOD,
 ])))]
 pub struct ProxyProfileSpec {
-    /// The kernel mechanism that forwards Service traffic. Default nftables; ipvs is not honoured yet: reported by
+    /// The kernel mechanism that forwards Service traffic. Default nftables; ipvs is not supported yet: reported by
     /// condition FeaturesHonoured.
     pub mode: Mode,
 
-    /// Which profile decides when several select a node: the lowest number wins, ties go to the oldest profile and then
+    /// Which profile applies when several select a node: the lowest number wins, ties go to the oldest profile and then
     /// to the first by name. From 0 to 10000, default 1000.
     #[schemars(range(min = 0, max = 10_000))]
     pub priority: i32,
@@ -111,27 +138,28 @@ pub struct ProxyProfileSpec {
     /// The nodes this profile is for, as a label selector. Default empty, which selects every node.
     pub node_selector: NodeSelector,
 
-    /// While true, nodes keep the configuration they have and nothing in this profile reaches them; a node that has none
-    /// yet is still given this one, since a node without a service proxy serves nobody. Default false.
+    /// While true, nodes keep their configuration and no change of this profile reaches them. A node that has none yet
+    /// still gets one, since a node without a service proxy cannot reach any Service: that of this profile, or during a
+    /// rollout the one before. Default false.
     pub paused: bool,
 
-    /// How often a node compares the kernel with what it should hold although nothing changed, and the delay before a
-    /// failed write is tried again. From 1s to 24h, default 30s.
+    /// How often a node compares the kernel with the desired state although nothing changed, and the longest delay before
+    /// a failed write is tried again. From 1s to 24h, default 30s.
     #[schemars(extend("x-kubernetes-validations" = rule::list(&[&rule::SPAN_TOO_LONG, &SYNC_PERIOD])))]
     pub sync_period: Span,
 
-    /// The least time between two writes to the kernel: changes in between are gathered into one. The first change after
-    /// a quiet time is written at once. A write that takes longer is followed by as long a rest, of at most 100ms; 0s
-    /// writes every change by itself. At most syncPeriod, default 1ms.
+    /// The least time between two writes to the kernel: changes in between are collected into one. The first change after
+    /// an idle period is written at once. A write that takes longer is followed by a pause of the same length, of at most
+    /// 100ms; 0s writes every change by itself. At most syncPeriod, default 1ms.
     pub min_sync_period: Span,
 
-    /// How often the agent goes over everything it has read from the API server again. At least 1s, default 15m.
-    /// Not honoured yet: reported by condition FeaturesHonoured.
+    /// How often the agent processes everything it has read from the API server again. At least 1s, default 15m.
+    /// Not supported yet: reported by condition FeaturesHonoured.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("x-kubernetes-validations" = rule::list(&[&rule::SPAN_TOO_LONG, &CONFIG_SYNC_PERIOD])))]
     pub config_sync_period: Option<Span>,
 
-    /// How a connection is given to one of a Service's endpoints.
+    /// How the endpoint of a new connection is chosen.
     #[serde(skip_serializing_if = "LoadBalancerSpec::is_empty")]
     pub load_balancer: LoadBalancerSpec,
 
@@ -142,11 +170,11 @@ pub struct ProxyProfileSpec {
     /// When and how the source address of forwarded traffic is replaced by the node's.
     pub masquerade: Masquerade,
 
-    /// How a node tells traffic of its own Pods from other traffic.
+    /// How a node distinguishes traffic of its own Pods from other traffic.
     pub detect_local: DetectLocal,
 
     /// Whether traffic to a Service's spec.externalIPs is forwarded. Default true; false ignores that field on every
-    /// Service, which keeps its authors from capturing traffic to addresses that are not theirs.
+    /// Service, so that the author of a Service cannot capture traffic to an arbitrary address.
     #[serde(rename = "allowServiceExternalIPs")]
     pub allow_service_external_ips: bool,
 
@@ -154,20 +182,20 @@ pub struct ProxyProfileSpec {
     #[serde(skip_serializing_if = "ConntrackSpec::is_empty")]
     pub conntrack: ConntrackSpec,
 
-    /// What only mode iptables reads. May be written in any mode, so that a mode switch changes one line.
+    /// Fields that only mode iptables reads. Allowed in any mode, so that a mode switch changes one line.
     #[serde(skip_serializing_if = "IptablesSpec::is_empty")]
     pub iptables: IptablesSpec,
 
-    /// What only mode ipvs reads. May be written in any mode, so that a mode switch changes one line.
+    /// Fields that only mode ipvs reads. Allowed in any mode, so that a mode switch changes one line.
     #[serde(skip_serializing_if = "IpvsSpec::is_empty")]
     pub ipvs: IpvsSpec,
 
-    /// How a change of this profile spreads over the nodes.
+    /// How a change of this profile is rolled out to the nodes.
     #[serde(skip_serializing_if = "RolloutSpec::is_empty")]
     pub rollout: RolloutSpec,
 
-    /// The address whose family is the primary one when a Node does not say: 0.0.0.0 or :: on a fleet. Nothing listens
-    /// on it. Default 0.0.0.0. Not honoured yet: reported by condition FeaturesHonoured.
+    /// The address whose family is the primary one when a Node does not say: 0.0.0.0 or :: for a set of nodes. Nothing listens
+    /// on it. Default 0.0.0.0. Not supported yet: reported by condition FeaturesHonoured.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 45), extend("x-kubernetes-validations" = rule::list(&[&BIND_ADDRESS])))]
     pub bind_address: Option<String>,
@@ -184,30 +212,30 @@ pub struct ProxyProfileSpec {
     #[schemars(length(max = 54), extend("x-kubernetes-validations" = rule::list(&[&METRICS_BIND_ADDRESS])))]
     pub metrics_bind_address: Option<String>,
 
-    /// Whether the agent ends when it cannot listen on healthzBindAddress or metricsBindAddress, instead of trying on.
+    /// Whether the agent ends when it cannot listen on healthzBindAddress or metricsBindAddress, instead of trying again.
     /// Default false.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bind_address_hard_fail: Option<bool>,
 
     /// Whether the metrics server also answers profiling requests. Default false.
-    /// Not honoured yet: reported by condition FeaturesHonoured.
+    /// Not supported yet: reported by condition FeaturesHonoured.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub enable_profiling: Option<bool>,
 
     /// The release, as major.minor, whose hidden metrics are shown again; empty for none. Default empty.
-    /// Not honoured yet: reported by condition FeaturesHonoured.
+    /// Not supported yet: reported by condition FeaturesHonoured.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 16), extend("x-kubernetes-validations" = rule::list(&[&HIDDEN_METRICS_VERSION])))]
     pub show_hidden_metrics_for_version: Option<String>,
 
     /// How readily the kernel ends the agent when memory runs out, as oom_score_adj: from -1000 (never) to 1000 (first).
-    /// Default -999. Lower than what the process was started with takes CAP_SYS_RESOURCE; without it, it stays.
+    /// Default -999. To lower the value that the process was started with takes CAP_SYS_RESOURCE; without it, that value stays.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = -1000, max = 1000))]
     pub oom_score_adj: Option<i32>,
 
     /// Features switched on or off by name; the gate AllowServiceExternalIPs has its own field. Default empty.
-    /// Not honoured yet: reported by condition FeaturesHonoured.
+    /// Not supported yet: reported by condition FeaturesHonoured.
     #[serde(skip_serializing_if = "FeatureGates::is_empty")]
     pub feature_gates: FeatureGates,
 
@@ -228,7 +256,7 @@ impl ProxyProfileSpec {
     /// [`ProxyProfileSpec::sync_period`] of a profile that does not say.
     pub const DEFAULT_SYNC_PERIOD: Span = Span::seconds(30);
     /// [`ProxyProfileSpec::min_sync_period`] of a profile that does not say. kube-proxy waits a second because its
-    /// writes cost seconds; ours cost microseconds, and one that costs more makes for a longer rest by itself.
+    /// writes cost seconds; Signpost's cost microseconds, and one that costs more is followed by a longer pause.
     pub const DEFAULT_MIN_SYNC_PERIOD: Span = Span::milliseconds(1);
 }
 

@@ -1,13 +1,13 @@
-//! Which profile decides for a node, and why the others do not.
+//! Which profile applies to a node, and why the other profiles do not.
 //!
 //! The order among the profiles that select a node: the lowest priority number, then the oldest, then the first by name.
-//! It depends on nothing else, so that everybody who asks (operator, agent, a person with `explain`) gets the same
-//! answer every time, whatever order the profiles were read in.
+//! It depends on nothing else, so that operator, agent and command `explain` always give the same answer, whatever
+//! order the profiles were read in.
 //!
-//! Two things keep a node at what it has:
+//! A node keeps its configuration in two cases:
 //!
-//! - The deciding profile is paused. A node that has nothing yet is given the paused profile's configuration all the
-//!   same: without a service proxy it would serve nobody.
+//! - The deciding profile is paused. A node that has none yet still gets the paused profile's configuration: without a
+//!   service proxy it could not reach any Service.
 //! - The profile the node has its configuration from is no longer valid, and no valid profile comes before it. A mistake
 //!   in a profile changes nothing where that profile is in force.
 
@@ -23,14 +23,14 @@ use crate::{
     profile::ProxyProfile,
 };
 
-/// What has to be known of a node.
+/// What the decision needs to know of a node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeFacts {
     /// Its name.
     pub name: String,
     /// Its labels.
     pub labels: BTreeMap<String, String>,
-    /// What it was last given, if anything.
+    /// Its last configuration, if any.
     pub current: Option<NodeProxySpec>,
 }
 
@@ -47,16 +47,16 @@ struct Ranked<'a> {
     outcome: Result<NodeProxySpec, Vec<FieldError>>,
 }
 
-/// What a node is to have, and why.
+/// The configuration that a node should have, and why.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Resolution {
     /// The node's configuration; absent when no profile decides, which is not an error.
     pub effective: Option<NodeProxySpec>,
     /// The profile that decides.
     pub winner: Option<String>,
-    /// Why the node keeps what it has although its profile says something else.
+    /// Why the node keeps its configuration although its profile has another.
     pub hold: Option<Hold>,
-    /// Who decides and why, as a sentence for people.
+    /// Which profile decides and why, as a sentence.
     pub reason: String,
     /// Every profile, in the order in which they decide.
     pub candidates: Vec<Candidate>,
@@ -69,11 +69,11 @@ pub struct Candidate {
     pub profile: String,
     /// Its priority.
     pub priority: i32,
-    /// What became of it.
+    /// Its role on the node.
     pub verdict: Verdict,
 }
 
-/// What became of a profile on one node.
+/// The role of a profile on one node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// It decides.
@@ -94,15 +94,15 @@ pub enum Verdict {
 /// What put one profile before another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Precedence {
-    /// A lower priority number: the layering people ask for.
+    /// A lower priority number: intended layering.
     Priority,
-    /// The same priority, but older: a conflict somebody should settle.
+    /// The same priority, but older: a conflict that the user should resolve.
     Age,
-    /// The same priority and age: a conflict somebody should settle.
+    /// The same priority and age: a conflict that the user should resolve.
     Name,
 }
 
-/// Why a node keeps what it has.
+/// Why a node keeps its configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hold {
     /// The deciding profile is paused.
@@ -111,7 +111,7 @@ pub enum Hold {
     Rejected,
 }
 
-/// What `node` is to have. Whoever asks for many nodes makes one [`Ranking`] for all of them.
+/// The configuration that `node` should have. For many nodes, make one [`Ranking`] for all of them.
 #[must_use]
 pub fn resolve<'a>(
     profiles: impl IntoIterator<Item = &'a ProxyProfile>,
@@ -131,7 +131,7 @@ impl<'a> Ranking<'a> {
         Self { ranked }
     }
 
-    /// What `node` is to have.
+    /// The configuration that `node` should have.
     #[must_use]
     pub fn resolve(&self, node: &NodeFacts) -> Resolution {
         let decides = |ranked: &&Ranked<'_>| match &ranked.outcome {
@@ -278,7 +278,7 @@ fn explain(
 // === impl Resolution ===
 
 impl Resolution {
-    /// The profiles that lost although they have the winner's priority: somebody should give them different ones.
+    /// The profiles that lost although they have the winner's priority: the user should change their priorities.
     pub fn conflicts(&self) -> impl Iterator<Item = &Candidate> {
         self.candidates.iter().filter(|candidate| {
             matches!(

@@ -1,7 +1,7 @@
-//! The validation rules: each is one CEL expression for the API server and one sentence for the person who broke it.
+//! The validation rules: each is one CEL expression for the API server and one sentence for the user who broke it.
 //!
 //! The agent repeats every rule in Rust ([`crate::check`]), because a directory of manifests has no API server in front
-//! of it. Both sides take the sentence from here, so that a user reads the same words wherever the mistake is found.
+//! of it. Both take the sentence from here, so that a user reads the same message from either.
 
 use serde_json::{Value, json};
 
@@ -12,7 +12,7 @@ pub(crate) struct Rule {
     pub(crate) cel: &'static str,
     /// What is wrong when the expression is false, naming the field.
     pub(crate) message: &'static str,
-    /// The field to blame, relative to the value the rule is attached to; empty blames that value itself.
+    /// The field that is invalid, relative to the value the rule is attached to; empty for that value itself.
     pub(crate) field: &'static str,
 }
 
@@ -65,25 +65,6 @@ pub(crate) const CONFIG_SYNC_PERIOD: Rule = of_value(
     "configSyncPeriod must be at least 1s",
 );
 
-pub(crate) const SCHEDULER_NFTABLES: Rule = of_field(
-    ".loadBalancer.scheduler",
-    "self.mode != 'nftables' || !has(self.loadBalancer) || !has(self.loadBalancer.scheduler) \
-     || self.loadBalancer.scheduler in ['random', 'roundRobin', 'sourceHash']",
-    "loadBalancer.scheduler must be random, roundRobin or sourceHash in mode nftables",
-);
-pub(crate) const SCHEDULER_IPTABLES: Rule = of_field(
-    ".loadBalancer.scheduler",
-    "self.mode != 'iptables' || !has(self.loadBalancer) || !has(self.loadBalancer.scheduler) \
-     || self.loadBalancer.scheduler == 'random'",
-    "loadBalancer.scheduler must be random in mode iptables",
-);
-pub(crate) const SCHEDULER_IPVS: Rule = of_field(
-    ".loadBalancer.scheduler",
-    "self.mode != 'ipvs' || !has(self.loadBalancer) || !has(self.loadBalancer.scheduler) \
-     || !(self.loadBalancer.scheduler in ['random', 'roundRobin', 'sourceHash'])",
-    "loadBalancer.scheduler must be rr, wrr, lc, wlc, lblc, lblcr, sh, dh, sed, nq or mh in mode ipvs",
-);
-
 pub(crate) const CIDR: Rule = of_value(
     "isCIDR(self)",
     "must be a CIDR such as 10.0.0.0/8 or 2001:db8::/32",
@@ -125,7 +106,11 @@ pub(crate) const INTERFACE_NAME: Rule = of_value(
 
 pub(crate) const MAX_UNAVAILABLE: Rule = of_value(
     "string(self).matches('^([1-9][0-9]{0,8}|(100|[1-9][0-9]?)%)$')",
-    "rollout.maxUnavailable must be a number of nodes from 1, or a percentage from 1% to 100%",
+    "rollout.maxUnavailable and rollout.maxFailures take a number of nodes from 1, or a percentage from 1% to 100%",
+);
+pub(crate) const MIN_READY: Rule = of_value(
+    "duration(self) <= duration('24h')",
+    "rollout.minReady must be between 0s and 24h",
 );
 pub(crate) const PROGRESS_DEADLINE: Rule = of_value(
     "duration(self) >= duration('10s') && duration(self) <= duration('24h')",

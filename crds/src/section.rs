@@ -1,10 +1,10 @@
-//! One macro: a section of a profile as people write it, and the same section with every default filled in.
+//! One macro: a section of a profile as users write it, and the same section with every default filled in.
 
 /// Declares two structs with the same fields.
 ///
-/// The first is what people write: every field optional and without a default in the API's schema, because the agent
-/// has to tell a field someone wrote from one left out: only the former is worth a condition when nothing honours it.
-/// The second is complete, with the declared default wherever the first says nothing, and is what a node is given.
+/// The first is what users write: every field is optional and has no default in the API's schema, because the agent
+/// has to distinguish a field that is set from one left out: only the former is reported when it is not supported.
+/// The second is complete, with the declared default wherever the first has no value, and is what a node gets.
 macro_rules! section {
     (
         $(#[$written_meta:meta])*
@@ -47,7 +47,7 @@ macro_rules! section {
                 $complete { $($field: self.$field.clone().unwrap_or_else(|| $default),)* }
             }
 
-            /// Whether nothing is written in this section.
+            /// Whether no field of this section is set.
             #[must_use]
             pub fn is_empty(&self) -> bool {
                 *self == Self::default()

@@ -44,9 +44,9 @@ fn tables_show_the_columns_people_look_for() {
     let [profile, node] = definitions();
     assert_eq!(
         columns(&profile, 0),
-        "Mode Priority Nodes Ready-Nodes Degraded-Nodes Ready Reason Sync-P99 Age"
+        "Mode Priority Nodes Updated Ready-Nodes Degraded-Nodes Available Progressing Ready Reason Sync-P99 Age"
     );
-    assert_eq!(columns(&profile, 1), "Scheduler Paused");
+    assert_eq!(columns(&profile, 1), "Scheduler Paused Rollout Wave");
     assert_eq!(
         columns(&node, 0),
         "Profile Mode Ready Reason Degraded Services Sync-P99 Last-Sync Age"

@@ -1,4 +1,4 @@
-//! Profiles that nobody should write: refused with the field, or good enough to be carried out.
+//! Hostile profiles: refused with the field, or good enough to be carried out.
 //!
 //! `PROPTEST_CASES=1000000` looks for more than `make test` does.
 

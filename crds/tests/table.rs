@@ -131,11 +131,11 @@ fn every_bad_profile_is_refused_by_the_rules_in_rust() {
 #[test]
 fn every_bad_profile_is_refused_by_the_rules_in_cel() {
     let schema = schema();
-    let ours = messages(&schema);
+    let of_cel = messages(&schema);
     for profile in profiles("bad-profiles") {
         let expected = profile.message();
         let broken = broken_rules(&schema, &profile.object);
-        if ours.contains(&expected) {
+        if of_cel.contains(&expected) {
             assert!(
                 broken
                     .iter()
@@ -155,7 +155,7 @@ fn every_bad_profile_is_refused_by_the_rules_in_cel() {
             ];
             assert!(
                 words.iter().any(|words| expected.contains(words)),
-                "{}: nobody says {expected}",
+                "{}: no rule and no bound says {expected}",
                 profile.file
             );
         }
@@ -224,7 +224,7 @@ fn one_good_profile_uses_every_field_and_keeps_it() {
 }
 
 #[test]
-fn a_field_nobody_reads_says_so_and_no_other_does() {
+fn an_unsupported_field_says_so_and_no_other_does() {
     fn walk(schema: &Value, section: &str, path: &str) {
         for (name, inner) in schema["properties"].as_object().into_iter().flatten() {
             let path = format!("{path}{name}");
@@ -233,14 +233,14 @@ fn a_field_nobody_reads_says_so_and_no_other_does() {
                 walk(inner, section, &format!("{path}."));
                 continue;
             }
-            let said = inner["description"].as_str().is_some_and(|text| {
+            let documented = inner["description"].as_str().is_some_and(|text| {
                 let words: Vec<&str> = text.split_whitespace().collect();
                 words
                     .join(" ")
-                    .contains("Not honoured yet: reported by condition FeaturesHonoured.")
+                    .contains("Not supported yet: reported by condition FeaturesHonoured.")
             });
             assert_eq!(
-                said,
+                documented,
                 honoured::UNREAD_FIELDS.contains(&section),
                 "{path}: {}",
                 inner["description"]

@@ -29,7 +29,7 @@ pub struct Image {
     pub environment: BTreeMap<String, String>,
     /// Who the program runs as.
     pub user: User,
-    /// What people may want to know about it; the names are those of
+    /// Information for users; the names are those of
     /// <https://github.com/opencontainers/image-spec/blob/main/annotations.md>.
     pub labels: BTreeMap<String, String>,
     /// Its files.
@@ -133,7 +133,7 @@ impl Image {
     }
 }
 
-/// A file of a layout that others refer to.
+/// A file of a layout that other files refer to.
 struct Blob {
     /// Without a slash at its beginning.
     path: String,

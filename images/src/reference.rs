@@ -6,7 +6,7 @@ use std::str::FromStr;
 /// The full name of an image: registry, repository and tag, such as
 /// `ghcr.io/signpost/signpost-agent:0.1.0`.
 ///
-/// Always with the registry: Docker takes a name without one for its own, containerd for nobody's.
+/// Always with the registry: Docker resolves a name without one to its own registry, containerd to none.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Reference {
     repository: String,

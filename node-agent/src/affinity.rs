@@ -1,4 +1,4 @@
-//! Session affinity that has run out of room: which Services, and for how long that is said.
+//! Session affinity that has run out of room: which Services, and for how long that is reported.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -27,10 +27,10 @@ pub(crate) async fn watch(board: Arc<Board>, stop: CancellationToken) {
                 is_refused = false;
                 board.post_crowded(crowded);
             }
-            // What was seen last stands. Once is enough to be told.
+            // The last result stays. One log line is enough.
             Ok(Err(error)) => {
                 if !is_refused {
-                    warn!(error = %chain(&error), "not known whether session affinity has room");
+                    warn!(error = %chain(&error), "unable to find out whether session affinity has room for new clients");
                 }
                 is_refused = true;
             }
@@ -53,16 +53,18 @@ pub(crate) async fn watch(board: Arc<Board>, stop: CancellationToken) {
     }
 }
 
-/// The Services with session affinity that have the frontends `crowded` in `wanted`. Costs a look-up
+/// The Services of `desired` with session affinity that have the frontends `crowded`. Costs a look-up
 /// for each of those. Pure.
 pub(crate) fn exhausted<'a>(
     crowded: &BTreeSet<FrontendKey>,
-    wanted: Option<&'a Dataplane>,
+    desired: Option<&'a Dataplane>,
 ) -> BTreeSet<&'a ServiceKey> {
-    let Some(wanted) = wanted else {
+    let Some(desired) = desired else {
         return BTreeSet::new();
     };
-    let claims = crowded.iter().filter_map(|key| wanted.frontends().get(key));
+    let claims = crowded
+        .iter()
+        .filter_map(|key| desired.frontends().get(key));
     claims
         .map(|claims| claims.winner())
         .filter(|(_, frontend)| frontend.affinity != Affinity::None)
@@ -88,7 +90,7 @@ mod tests {
     /// its Service.
     #[test]
     fn t93_services_without_affinity_or_that_are_gone_are_not_named() {
-        let mut wanted = Dataplane::default();
+        let mut desired = Dataplane::default();
         for (name, address, affinity) in [
             ("game/lobby", "10.96.0.11", true),
             ("shop/cart", "10.96.0.10", false),
@@ -100,17 +102,17 @@ mod tests {
                 service = service.client_ip_affinity(Duration::from_secs(10_800));
             }
             let endpoints = testkit::mk_endpoints().build();
-            let (node, config) = (wanted.node(), wanted.config());
+            let (node, config) = (desired.node(), desired.config());
             let rules = dataplane::compile(&service.build(), &endpoints, node, config);
-            wanted.set(rules.into());
+            desired.set(rules.into());
         }
         let crowded = ["10.96.0.10", "10.96.0.11", "10.96.0.12"].map(frontend);
         let crowded = BTreeSet::from(crowded);
-        let named = |wanted| -> Vec<String> {
-            let services = exhausted(&crowded, wanted).into_iter();
+        let named = |desired| -> Vec<String> {
+            let services = exhausted(&crowded, desired).into_iter();
             services.map(ServiceKey::to_string).collect()
         };
-        assert_eq!(named(Some(&wanted)), ["game/lobby"]);
+        assert_eq!(named(Some(&desired)), ["game/lobby"]);
         assert_eq!(named(None), [""; 0]);
     }
 }

@@ -1,4 +1,4 @@
-//! What the program is told on its command line.
+//! The command line.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -10,8 +10,8 @@ use crds::span::Span;
 use runtime::LogOptions;
 use serde::{Deserialize, Serialize};
 
-/// The node's side of Signpost: programs this node's kernel so that traffic to Services reaches
-/// their endpoints, and says what it has programmed.
+/// The node agent of Signpost: programs this node's kernel so that traffic to Services reaches
+/// their endpoints, and reports what it has programmed.
 #[derive(Debug, Parser)]
 #[command(name = "signpost-agent", version)]
 pub(crate) struct Arguments {
@@ -23,24 +23,23 @@ pub(crate) struct Arguments {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Keep this node's kernel at what the cluster, or a directory of manifests, asks for.
+    /// Program this node's kernel from the cluster, or from a directory of manifests.
     Run(Box<Run>),
-    /// Print what would be programmed for a directory of manifests, and touch no kernel.
+    /// Print the rules for a directory of manifests, without changing the kernel.
     Render(Render),
-    /// Tell what is programmed for a Service or an address, from the Service to the elements or rules in
-    /// the kernel and back, and where the kernel differs from what is wanted.
+    /// Show what is programmed for a Service or an address, from the Service to the elements or rules in
+    /// the kernel and back, and where the kernel differs from the desired state.
     Explain(Explain),
-    /// Follow a packet through the rules in the kernel, and tell whether it goes where it should.
+    /// Follow a packet through the rules in the kernel, and show whether it goes where it should.
     Trace(Trace),
-    /// Ask the agent that runs here to serve this node's Services in the place of kube-proxy, and to
-    /// remove kube-proxy's rules. No connection is lost.
+    /// Make the agent on this node serve its Services instead of kube-proxy, and remove kube-proxy's
+    /// rules. No connection is lost.
     Takeover(Handover),
-    /// Ask the agent that runs here to leave this node's Services to a kube-proxy that runs again, and
-    /// to remove our rules. No connection is lost.
+    /// Make the agent on this node leave its Services to a kube-proxy that runs again, and remove
+    /// Signpost's rules. No connection is lost.
     Handback(Handover),
-    /// Remove everything of ours from this network namespace, and what the agent kept on disk.
-    /// Connections to Services stop, those that are established too, unless another program's NAT
-    /// rules are there to carry them on.
+    /// Remove all rules of Signpost from this network namespace, and the agent's files. Connections to
+    /// Services stop, also established ones, unless NAT rules of another program remain.
     Cleanup(Cleanup),
 }
 
@@ -52,7 +51,7 @@ pub(crate) struct Run {
     /// A kubeconfig file. Without it, and without --manifests, the Pod's own service account is used.
     #[arg(long, env = "SIGNPOST_KUBECONFIG", conflicts_with = "manifests")]
     pub(crate) kubeconfig: Option<PathBuf>,
-    /// A directory of YAML files to follow in the place of an API server: Services, EndpointSlices,
+    /// A directory of YAML files to follow instead of an API server: Services, EndpointSlices,
     /// Nodes, ServiceCIDRs and ProxyProfiles.
     #[arg(long, env = "SIGNPOST_MANIFESTS")]
     pub(crate) manifests: Option<PathBuf>,
@@ -62,31 +61,30 @@ pub(crate) struct Run {
     /// The directory in which the last good configuration is kept for the next start.
     #[arg(long, env = "SIGNPOST_STATE", default_value = "/var/lib/signpost")]
     pub(crate) state: PathBuf,
-    /// Where the kernel's settings for connections are written. In a container whose /proc/sys is
+    /// The directory of the kernel's connection tracking settings. In a container whose /proc/sys is
     /// read-only: where the host's is mounted.
     #[arg(long, env = "SIGNPOST_SYSCTLS", default_value = "/proc/sys")]
     pub(crate) sysctls: PathBuf,
-    /// The lock that all who change the tables of legacy iptables take. In a container: where the
-    /// host's is mounted.
+    /// The lock file of legacy iptables. In a container: where the host's is mounted.
     #[arg(
         long,
         env = "SIGNPOST_XTABLES_LOCK",
         default_value = "/run/xtables.lock"
     )]
     pub(crate) xtables_lock: PathBuf,
-    /// Where /healthz and /livez answer for load balancers and monitors, until a profile names
+    /// The address of /healthz and /livez for load balancers and monitors, until a profile names
     /// another address.
     #[arg(long, env = "SIGNPOST_HEALTH_ADDRESS", default_value = "0.0.0.0:10256")]
     pub(crate) health_address: SocketAddr,
-    /// Where /metrics, /debug, /proxyMode and /configz answer, /livez and /readyz too, until a
-    /// profile names another address.
+    /// The address of /metrics, /debug, /proxyMode, /configz, /livez and /readyz, until a profile
+    /// names another address. /debug and /configz answer peers on loopback only.
     #[arg(
         long,
         env = "SIGNPOST_METRICS_ADDRESS",
         default_value = "127.0.0.1:10249"
     )]
     pub(crate) metrics_address: SocketAddr,
-    /// Where /livez and /readyz answer for the probes of this process's own Pod, whatever a profile
+    /// The address of /livez and /readyz for the probes of this process's own Pod, whatever a profile
     /// says.
     #[arg(
         long,
@@ -94,8 +92,11 @@ pub(crate) struct Run {
         default_value = "127.0.0.1:10261"
     )]
     pub(crate) probe_address: SocketAddr,
-    /// How long to wait at a start for somebody to say what this node does, before going on with
-    /// the last good configuration, or the defaults.
+    /// An address for /metrics alone, whatever a profile says, for scrapers on other nodes.
+    #[arg(long, env = "SIGNPOST_SCRAPE_ADDRESS")]
+    pub(crate) scrape_address: Option<SocketAddr>,
+    /// How long to wait for the node's configuration at a start, before the agent uses the last good
+    /// configuration, or the defaults.
     #[arg(long, env = "SIGNPOST_CONFIGURATION_DEADLINE", default_value = "10s", value_parser = span)]
     pub(crate) configuration_deadline: Duration,
 }
@@ -121,24 +122,24 @@ pub(crate) struct Explain {
 
 #[derive(Debug, Args)]
 pub(crate) struct Trace {
-    /// The first packet of a connection, as '10.1.2.3 -> 10.96.0.10:80/tcp'. Who sends it can be
-    /// said before: pod, remote-pod, node, loopback or outside; and through which interface it comes
-    /// in: 'pod 10.1.2.3 via veth0 -> node:30080/udp'.
+    /// The first packet of a connection, as '10.1.2.3 -> 10.96.0.10:80/tcp'. Its origin (pod,
+    /// remote-pod, node, loopback or outside) and its incoming interface can be given, too:
+    /// 'pod 10.1.2.3 via veth0 -> node:30080/udp'.
     pub(crate) packet: String,
     #[command(flatten)]
     pub(crate) target: Target,
 }
 
-/// Where to ask for a handover, and how far it is to go.
+/// How to reach the running agent, and how far the handover goes.
 #[derive(Debug, Args)]
 pub(crate) struct Handover {
-    /// The directory that the running agent was given as --state.
+    /// The --state directory of the running agent.
     #[arg(long, env = "SIGNPOST_STATE", default_value = "/var/lib/signpost")]
     pub(crate) state: PathBuf,
-    /// Tell what would be done and what speaks against it, and change nothing.
+    /// Print the steps and any obstacles, and change nothing.
     #[arg(long, env = "SIGNPOST_DRY_RUN", conflicts_with = "force")]
     pub(crate) dry_run: bool,
-    /// Do it against all warnings. Connections may be lost.
+    /// Continue in spite of warnings. Connections may be lost.
     #[arg(long, env = "SIGNPOST_FORCE")]
     pub(crate) force: bool,
 }
@@ -146,11 +147,11 @@ pub(crate) struct Handover {
 /// What is removed besides rules.
 #[derive(Debug, Args)]
 pub(crate) struct Cleanup {
-    /// The directory that the agent was given as --state: what it kept there goes, and the directory
-    /// with it once it is empty.
+    /// The --state directory of the agent: its files there are removed, and the directory once it is
+    /// empty.
     #[arg(long, env = "SIGNPOST_STATE", default_value = "/var/lib/signpost")]
     pub(crate) state: PathBuf,
-    /// The lock that all who change the tables of legacy iptables take.
+    /// The lock file of legacy iptables.
     #[arg(
         long,
         env = "SIGNPOST_XTABLES_LOCK",
@@ -159,43 +160,46 @@ pub(crate) struct Cleanup {
     pub(crate) xtables_lock: PathBuf,
 }
 
-/// Who answers a question, and how.
+/// Where an answer comes from, and its format.
 #[derive(Debug, Args)]
 pub(crate) struct Target {
-    /// A directory of YAML files to answer from, in the place of a running agent.
-    // Not the variable that `run` reads: where that is set, an agent runs, and is to be asked.
+    /// A directory of YAML files to answer from, instead of a running agent.
+    // Not the variable that `run` reads: where that is set, an agent runs, which should answer.
     #[arg(long, env = "SIGNPOST_ANSWER_FROM", requires = "node")]
     pub(crate) manifests: Option<PathBuf>,
     /// The name of the node to answer for, with --manifests.
     #[arg(long, env = "SIGNPOST_NODE")]
     pub(crate) node: Option<String>,
-    /// Where the running agent's /debug answers.
+    /// The --state directory of the running agent, where its socket is.
+    #[arg(long, env = "SIGNPOST_STATE", default_value = "/var/lib/signpost")]
+    pub(crate) state: PathBuf,
+    /// The address of the running agent's /debug, for where its socket cannot be used.
     #[arg(
         long,
         env = "SIGNPOST_METRICS_ADDRESS",
         default_value = "127.0.0.1:10249"
     )]
     pub(crate) metrics_address: SocketAddr,
-    /// Text for people, or JSON for machines.
+    /// The output format: text or JSON.
     #[arg(long, short, env = "SIGNPOST_OUTPUT", default_value = "text")]
     pub(crate) output: Output,
 }
 
-/// How an answer is printed.
+/// The format of an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Output {
-    /// For people.
+    /// Plain text.
     #[default]
     Text,
-    /// For machines.
+    /// JSON.
     Json,
 }
 
 // === impl Output ===
 
 impl Output {
-    /// `answer` as it is asked for, with the end of its last line.
+    /// `answer` in this format, with a final newline.
     pub(crate) fn print(self, answer: &(impl fmt::Display + Serialize)) -> anyhow::Result<String> {
         match self {
             Output::Text => Ok(answer.to_string()),

@@ -11,15 +11,15 @@ use dataplane::{Family, FrontendKey};
 use reconciler::{Report, UnderWay};
 use tokio::sync::watch;
 
-use crate::conntrack::Standing;
-use crate::duty::Duty;
+use crate::conntrack::ConntrackState;
 use crate::engine::{InForce, View};
 use crate::foreign_proxy::Sight;
 use crate::latency::Latencies;
 use crate::mechanism::{Held, Sighting, Standing as Carried};
+use crate::serving_state::ServingState;
 
-/// Everything that is shared. Whoever knows a thing posts it; whoever wants to know looks, or waits
-/// for it to change.
+/// Values that the parts of the agent share. Each has one writer, which posts it; readers get the latest
+/// value, or wait for a change.
 #[derive(Debug)]
 pub(crate) struct Board {
     view: watch::Sender<Option<Arc<View>>>,
@@ -27,23 +27,23 @@ pub(crate) struct Board {
     under_way: Mutex<Option<UnderWay>>,
     report: watch::Sender<Option<Arc<Report>>>,
     status: watch::Sender<Arc<NodeProxyStatus>>,
-    conntrack: watch::Sender<Standing>,
+    conntrack: watch::Sender<ConntrackState>,
     not_relayed: watch::Sender<Vec<Rejection>>,
     crowded: watch::Sender<BTreeSet<FrontendKey>>,
-    duty: watch::Sender<Duty>,
+    serving_state: watch::Sender<ServingState>,
     sight: watch::Sender<Sight>,
     others: watch::Sender<()>,
     latencies: Mutex<Latencies>,
     variants: watch::Sender<Sighting>,
-    families: Mutex<BTreeMap<Family, Carriage>>,
+    families: Mutex<BTreeMap<Family, FamilyState>>,
 }
 
-/// How one family is carried out.
+/// How one family is programmed.
 #[derive(Debug, Clone)]
-pub(crate) struct Carriage {
-    /// What the kernel is believed to hold of it; `None` when that is not known.
+pub(crate) struct FamilyState {
+    /// The observed rules of the family; `None` when they are not known.
     pub(crate) held: Option<Held>,
-    /// By what.
+    /// By which mechanisms.
     pub(crate) standing: Carried,
 }
 
@@ -57,10 +57,10 @@ impl Board {
             under_way: Mutex::default(),
             report: watch::Sender::new(None),
             status: watch::Sender::new(Arc::default()),
-            conntrack: watch::Sender::new(Standing::default()),
+            conntrack: watch::Sender::new(ConntrackState::default()),
             not_relayed: watch::Sender::new(Vec::new()),
             crowded: watch::Sender::new(BTreeSet::new()),
-            duty: watch::Sender::new(Duty::default()),
+            serving_state: watch::Sender::new(ServingState::default()),
             sight: watch::Sender::new(Sight::default()),
             others: watch::Sender::new(()),
             latencies: Mutex::default(),
@@ -69,13 +69,13 @@ impl Board {
         }
     }
 
-    /// What the engine knows and wants.
+    /// The engine's view: the configuration and the desired state.
     pub(crate) fn view(&self) -> watch::Receiver<Option<Arc<View>>> {
         self.view.subscribe()
     }
 
-    /// What this node does, for whoever does not care for Services; `None` while it is not known who
-    /// decides. Whoever waits wakes when something else is said.
+    /// The node's configuration, without its Services; `None` while it is not settled. Changes only
+    /// when the configuration does.
     pub(crate) fn in_force(&self) -> watch::Receiver<Option<InForce>> {
         self.in_force.subscribe()
     }
@@ -100,7 +100,7 @@ impl Board {
         self.report.subscribe()
     }
 
-    /// The round that runs, if one does. Nobody is woken when one begins.
+    /// The round that runs, if one does. Its start wakes no reader.
     pub(crate) fn under_way(&self) -> Option<UnderWay> {
         *lock(&self.under_way)
     }
@@ -109,17 +109,17 @@ impl Board {
         *lock(&self.under_way) = Some(under_way);
     }
 
-    /// Takes in a report, and how those families are carried out now of which that may have changed.
+    /// Posts a report, and how the families that may have changed are programmed now.
     pub(crate) fn post_report(
         &self,
         report: Report,
-        families: impl IntoIterator<Item = (Family, Carriage)>,
+        families: impl IntoIterator<Item = (Family, FamilyState)>,
         now: Instant,
     ) {
         lock(&self.latencies).record(&report, now);
-        for (family, carriage) in families {
-            // What nobody else has any more is let go of without the lock.
-            let before = lock(&self.families).insert(family, carriage);
+        for (family, state) in families {
+            // The last reference is dropped without the lock.
+            let before = lock(&self.families).insert(family, state);
             drop(before);
         }
         *lock(&self.under_way) = None;
@@ -131,28 +131,28 @@ impl Board {
         lock(&self.latencies).summary(now)
     }
 
-    /// What the kernel is believed to hold of one family.
+    /// The observed rules of one family.
     pub(crate) fn held(&self, family: Family) -> Option<Held> {
         lock(&self.families).get(&family)?.held.clone()
     }
 
-    /// How many elements and rules the kernel is believed to hold.
+    /// How many elements and rules the kernel holds, as recorded.
     pub(crate) fn elements(&self) -> usize {
         let families = lock(&self.families);
         let held = families.values().filter_map(|family| family.held.as_ref());
         held.map(Held::elements).sum()
     }
 
-    /// How each family is carried out.
+    /// How each family is programmed.
     pub(crate) fn carried(&self) -> BTreeMap<Family, Carried> {
         let families = lock(&self.families);
         let carried = families.iter();
         carried
-            .map(|(family, carriage)| (*family, carriage.standing.clone()))
+            .map(|(family, state)| (*family, state.standing.clone()))
             .collect()
     }
 
-    /// What others have in the variants of iptables.
+    /// The rules of other programs in the variants of iptables.
     pub(crate) fn variants(&self) -> watch::Receiver<Sighting> {
         self.variants.subscribe()
     }
@@ -192,12 +192,12 @@ impl Board {
     }
 
     /// Whose the node's Services are.
-    pub(crate) fn duty(&self) -> watch::Receiver<Duty> {
-        self.duty.subscribe()
+    pub(crate) fn serving_state(&self) -> watch::Receiver<ServingState> {
+        self.serving_state.subscribe()
     }
 
-    pub(crate) fn post_duty(&self, duty: Duty) {
-        self.duty.send_replace(duty);
+    pub(crate) fn post_serving_state(&self, serving_state: ServingState) {
+        self.serving_state.send_replace(serving_state);
     }
 
     /// What there is of other proxies.
@@ -213,8 +213,7 @@ impl Board {
         });
     }
 
-    /// That others have changed something in nf_tables, whatever it was. Changes with each change of
-    /// theirs that is heard of.
+    /// Changes with each change of nf_tables by another program that the agent is notified of.
     pub(crate) fn others(&self) -> watch::Receiver<()> {
         self.others.subscribe()
     }
@@ -223,13 +222,13 @@ impl Board {
         self.others.send_replace(());
     }
 
-    /// How the table of connections stands.
-    pub(crate) fn conntrack(&self) -> watch::Receiver<Standing> {
+    /// How the connection tracking table stands.
+    pub(crate) fn conntrack(&self) -> watch::Receiver<ConntrackState> {
         self.conntrack.subscribe()
     }
 
-    /// Changes what is known of the table of connections. Whoever waits wakes if it is another thing.
-    pub(crate) fn update_conntrack(&self, change: impl FnOnce(&mut Standing)) {
+    /// Changes the state of the connection tracking table. Wakes readers if it differs.
+    pub(crate) fn update_conntrack(&self, change: impl FnOnce(&mut ConntrackState)) {
         self.conntrack.send_if_modified(|standing| {
             let before = standing.clone();
             change(standing);
@@ -286,12 +285,12 @@ mod tests {
             in_force.mark_unchanged();
             woke
         };
-        assert!(!woke(&engine), "nobody has said anything");
+        assert!(!woke(&engine), "nothing has changed");
         engine.apply(assigned(), Instant::now());
         assert!(woke(&engine));
         engine.apply(Delivery::Addresses([].into()), Instant::now());
         assert!(!woke(&engine));
         engine.apply(assigned(), Instant::now());
-        assert!(woke(&engine), "it was said anew");
+        assert!(woke(&engine), "the configuration has changed");
     }
 }

@@ -1,4 +1,4 @@
-//! `cleanup`: after it, nothing of ours is in this network namespace, nor in the state directory.
+//! `cleanup`: after it, no rules of Signpost are in this network namespace, and no files of it in the state directory.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -11,7 +11,7 @@ use crate::arguments::Cleanup;
 use crate::kept_file::KeptFile;
 use crate::mechanism::{Variants, lock_at, open_unheard};
 use crate::metrics::lock_waits;
-use crate::{duty, handover, last_good};
+use crate::{handover, last_good, serving_state};
 
 /// Removes our tables and chains, and what agents keep in the state directory; returns what to tell
 /// the person. What is not there any more, or never was, is no failure.
@@ -24,12 +24,12 @@ pub(crate) fn commit_removal(arguments: &Cleanup) -> anyhow::Result<String> {
     remove_kept(state)?;
     let state = state.display();
     Ok(format!(
-        "nothing of Signpost is left in this network namespace, nor in {state}\n"
+        "no rules of Signpost are left in this network namespace, and no files of the agent in {state}\n"
     ))
 }
 
 fn remove_kept(state: &Path) -> anyhow::Result<()> {
-    for name in [last_good::FILE, duty::FILE] {
+    for name in [last_good::FILE, serving_state::FILE] {
         KeptFile::within(state, name).commit_removal()?;
     }
     let socket = state.join(handover::SOCKET);
@@ -38,7 +38,7 @@ fn remove_kept(state: &Path) -> anyhow::Result<()> {
         removed => removed.with_context(|| format!("failed to remove {}", socket.display()))?,
     }
     match fs::remove_dir(state) {
-        // Somebody else's files, or a container's mount, are not for us to remove.
+        // Files of other programs, and a container's mount, stay.
         Err(error)
             if matches!(
                 error.kind(),
@@ -56,20 +56,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_kept_goes_and_what_is_not_ours_stays() {
+    fn the_agents_files_are_removed_and_other_files_stay() {
         let above = tempfile::tempdir().expect("a directory");
         let state = above.path().join("state");
         remove_kept(&state).expect("nothing is there");
         fs::create_dir(&state).expect("it is made");
-        let ours = [last_good::FILE, duty::FILE, handover::SOCKET];
-        for name in ours.into_iter().chain(["somebody-elses"]) {
+        let files = [last_good::FILE, serving_state::FILE, handover::SOCKET];
+        for name in files.into_iter().chain(["of-another-program"]) {
             fs::write(state.join(name), "").expect("it is written");
         }
-        remove_kept(&state).expect("ours can be removed");
+        remove_kept(&state).expect("the agent's files can be removed");
         let left = fs::read_dir(&state).expect("it is still there").flatten();
         let left: Vec<_> = left.map(|file| file.file_name()).collect();
-        assert_eq!(left, ["somebody-elses"]);
-        fs::remove_file(state.join("somebody-elses")).expect("it goes");
+        assert_eq!(left, ["of-another-program"]);
+        fs::remove_file(state.join("of-another-program")).expect("it goes");
         remove_kept(&state).expect("it is empty");
         assert!(!state.exists());
     }

@@ -1,9 +1,10 @@
-//! The kernel's table of connections: what is removed from it, what it is set to, how full it is.
+//! The kernel's connection tracking table: what is removed from it, what it is set to, how full it is.
 
 mod cleaning;
 mod fill;
 mod findings;
 mod metrics;
+mod statistics;
 mod tuning;
 
 use std::collections::BTreeMap;
@@ -23,7 +24,7 @@ pub(crate) use findings::{degradation, findings};
 
 /// How the table stands, for conditions.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Standing {
+pub(crate) struct ConntrackState {
     /// How full it is.
     pub(crate) pressure: Pressure,
     /// Whether it is set as the profile says.
@@ -44,8 +45,7 @@ pub(crate) enum Limits {
     NotSet(Vec<String>),
 }
 
-/// Starts everything about the table; settings are below `sysctls`. Returns what the worker wants
-/// to be told.
+/// Starts every task about the table; settings are below `sysctls`. Returns the feed of the worker.
 pub(crate) fn start(
     supervisor: &Supervisor,
     metrics: &Metrics,
@@ -58,7 +58,7 @@ pub(crate) fn start(
     supervisor.spawn_thread("connections", move |_| {
         cleaning::commit_passes(&followed, &told, &metrics);
     });
-    // The worker waits for its feed, not for signals: it is told.
+    // The worker waits for its feed, not for signals: close the feed.
     let (closed, stop) = (feed.clone(), supervisor.stop());
     supervisor.spawn("connections' end", async move {
         stop.cancelled().await;
@@ -75,7 +75,7 @@ pub(crate) fn start(
     feed
 }
 
-/// Tells the worker what is known of what the kernel carries out after the rounds in `report`.
+/// Gives the worker what is known of the programmed rules after the rounds in `report`.
 pub(crate) fn post(feed: &Feed, report: &Report) {
     for (family, knowledge) in learnt(report) {
         feed.post(family, knowledge);
@@ -84,10 +84,10 @@ pub(crate) fn post(feed: &Feed, report: &Report) {
 
 /// What is known after the rounds in `report`, in the order in which it is to be taken in.
 ///
-/// What somebody else had done to the rules is repaired, and not the flows that were made by what
-/// was left of them: the same is programmed as before, and yet nothing was known in between. A round
-/// that looked because of somebody else and came to its end without a damage says nothing of the
-/// sort: so does every listener once, for what it may have missed before it listened.
+/// A repair restores the rules that an external change had damaged, but not the flows that the
+/// damaged rules created: the same is programmed as before, and yet nothing was known in between. A
+/// check after a notification that found no drift means no such thing: every listener causes one
+/// when it starts, for what it may have missed before.
 fn learnt(report: &Report) -> Vec<(Family, Knowledge)> {
     let mut learnt = Vec::new();
     if report.activity == Activity::Withdrawn {

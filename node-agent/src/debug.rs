@@ -8,30 +8,44 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::extract::{FromRef, State};
-use axum::http::{HeaderValue, StatusCode};
+use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::middleware::map_response;
 use axum::response::Response;
 use axum::routing::get;
 use crds::NodeProxyStatus;
+use serde::{Deserialize, Serialize};
 
 use crate::board::Board;
 use crate::conntrack::observe_fill;
-use crate::inquiry::Inquiries;
+use crate::engine_query::EngineQueries;
 use turns::Turns;
 
 /// Whom answers are had from.
 #[derive(Debug, Clone)]
 struct Sources {
     board: Arc<Board>,
-    inquiries: Inquiries,
+    queries: EngineQueries,
     turns: Turns,
 }
 
-/// The header by which an answer of ours is told from that of whatever else has the port.
+/// The header that distinguishes an answer of the agent from one of another program at the port.
 pub(crate) const ANSWERED_BY: &str = "x-answered-by";
 
+/// The header of an explanation or a trace that says whether kernel and desired state agree.
+pub(crate) const AGREEMENT: &str = "x-agreement";
+
+/// Whether what is in the kernel is what is desired, as far as an answer is about it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) enum Agreement {
+    /// It is, or no kernel was read.
+    Agrees,
+    /// It is not.
+    Differs,
+}
+
 /// What `/debug` answers.
-pub(crate) fn router(board: Arc<Board>, inquiries: Inquiries) -> Router {
+pub(crate) fn router(board: Arc<Board>, queries: EngineQueries) -> Router {
     Router::new()
         .route("/debug", get(index))
         .route("/debug/rounds", get(rounds))
@@ -42,7 +56,7 @@ pub(crate) fn router(board: Arc<Board>, inquiries: Inquiries) -> Router {
         .route("/debug/trace", get(answer::trace))
         .with_state(Sources {
             board,
-            inquiries,
+            queries,
             turns: Turns::new(),
         })
         .layer(map_response(sign))
@@ -59,7 +73,7 @@ async fn index() -> &'static str {
      /debug/services/NAMESPACE/NAME[:PORT]  what is programmed for a Service, and where the kernel differs\n\
      /debug/explain?about=ADDRESS:PORT      whose address that is, and whose endpoint\n\
      /debug/trace?packet=PACKET             the way of a packet, and whether it is the right one\n\
-     /debug/dataplane                       what is wanted of the kernel, all of it\n\
+     /debug/dataplane                       the complete desired state of the kernel\n\
      /debug/status                          what this node reports of itself\n\
      Explanations and traces take output=json.\n"
 }
@@ -67,7 +81,7 @@ async fn index() -> &'static str {
 async fn rounds(State(board): State<Arc<Board>>) -> String {
     let report = board.report().borrow().clone();
     let Some(report) = report else {
-        return "no round has run yet\n".to_owned();
+        return "no sync has run yet\n".to_owned();
     };
     let mut text = String::new();
     for family in &report.families {
@@ -84,6 +98,35 @@ async fn status(State(board): State<Arc<Board>>) -> Result<String, StatusCode> {
         ..NodeProxyStatus::clone(&board.status().borrow())
     };
     serde_saphyr::to_string(&status).map_err(|_| StatusCode::INTERNAL_SERVER_ERROR)
+}
+
+// === impl Agreement ===
+
+impl Agreement {
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Agreement::Agrees => "agrees",
+            Agreement::Differs => "differs",
+        }
+    }
+
+    /// By the headers of an answer; an answer without that header has nothing that could differ.
+    pub(crate) fn of(headers: &HeaderMap) -> Agreement {
+        let said = headers.get(AGREEMENT);
+        match said.is_some_and(|said| said == Agreement::Differs.as_str()) {
+            true => Agreement::Differs,
+            false => Agreement::Agrees,
+        }
+    }
+}
+
+impl From<bool> for Agreement {
+    fn from(agrees: bool) -> Agreement {
+        match agrees {
+            true => Agreement::Agrees,
+            false => Agreement::Differs,
+        }
+    }
 }
 
 // === impl Sources ===

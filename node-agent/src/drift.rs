@@ -26,17 +26,17 @@ use culprit::observe_culprit;
 /// How long nothing more is announced about the same program.
 const SILENCE: Duration = Duration::from_secs(60);
 
-/// Why nothing more can be heard.
+/// Why a listener failed.
 #[derive(Debug, Error)]
 pub(crate) enum WatchError {
     #[error("failed to ask the kernel for notifications")]
     Join(#[source] ListenError),
-    #[error("failed to receive notifications of the kernel")]
+    #[error("failed to receive notifications from the kernel")]
     Receive(#[source] ListenError),
 }
 
-/// Passes every disturbance of nf_tables on to the loop, from when it has first programmed something
-/// until told to stop and interrupted. Blocks its thread; `runtime` is where it waits for reports.
+/// Passes every external change of nf_tables on to the loop, from the first programmed state until
+/// stopped and interrupted. Blocks its thread; `runtime` is where it waits for reports.
 pub(crate) fn watch(
     mut listener: impl ChangeListener,
     board: &Board,
@@ -44,7 +44,7 @@ pub(crate) fn watch(
     runtime: &Handle,
     stop: &CancellationToken,
 ) -> Result<(), WatchError> {
-    // The commits of a start are the largest ones, and while somebody listens the kernel writes a
+    // The commits of a start are the largest ones, and while a listener exists the kernel writes a
     // message for each element. Whatever came of the start, both families have had their turn.
     expect_report(board, runtime, stop, has_programmed);
     pass_on(&mut listener, board, orders, || !stop.is_cancelled())
@@ -59,7 +59,7 @@ pub(crate) fn watch_iptables(
     runtime: &Handle,
     stop: &CancellationToken,
 ) -> Result<(), WatchError> {
-    // Until whoever opens them has ended, and the process with it.
+    // Until their sender has ended, and the process with it.
     while let Ok(listener) = listeners.recv() {
         let Listener {
             mut disturbances,
@@ -69,7 +69,7 @@ pub(crate) fn watch_iptables(
             let mut families = board.carried().into_values();
             families.any(|family| family.carrier == Some(Mechanism::Iptables))
         };
-        // Who only asks costs nobody anything, and learns of a free lock from the start on.
+        // Polling costs other programs nothing, so it may begin at once.
         let waits = disturbances.listens();
         expect_report(board, runtime, stop, |_| {
             !waits || is_carried() || !interest.lasts()
@@ -82,7 +82,7 @@ pub(crate) fn watch_iptables(
     Ok(())
 }
 
-/// Waits for a report of which that is true, or until told to stop.
+/// Waits for a report for which that is true, or until `stop` is cancelled.
 fn expect_report(
     board: &Board,
     runtime: &Handle,
@@ -99,7 +99,7 @@ fn expect_report(
     });
 }
 
-/// Listens, and tells the loop of what is heard, and whoever looks for others that they are here.
+/// Listens, and passes external changes to the loop, and to the board that there were any.
 fn pass_on(
     listener: &mut dyn ChangeListener,
     board: &Board,
@@ -107,7 +107,7 @@ fn pass_on(
     goes_on: impl Fn() -> bool,
 ) -> Result<(), WatchError> {
     listener.join().map_err(WatchError::Join)?;
-    // Between the start and now, nobody has listened.
+    // Between the start and now, there was no listener.
     let mut change = ForeignChange::Ours(Disturbance::possible());
     loop {
         if change != ForeignChange::None {
@@ -116,7 +116,7 @@ fn pass_on(
         if let ForeignChange::Ours(mut disturbance) = change {
             disturbance.culprit = disturbance.culprit.map(observe_culprit);
             if let Some(culprit) = &disturbance.culprit {
-                debug!(%culprit, "somebody changes our rules");
+                debug!(%culprit, "another program changes Signpost's rules");
             }
             orders.send(Command::Drifted(disturbance));
         }

@@ -1,4 +1,4 @@
-//! From what sources deliver to what is wanted of the kernel: a state machine without I/O.
+//! From deliveries of a source to the desired state of the kernel: a state machine without I/O.
 
 mod account;
 mod tell;
@@ -45,25 +45,25 @@ pub(crate) struct Engine {
 /// What this node is to do, and who says so.
 #[derive(Debug, Clone)]
 pub(crate) enum Configuration {
-    /// Nobody has said anything yet, and it is too early to go without.
+    /// No assignment has arrived yet, and it is too early to continue without one.
     Awaited {
-        /// What it was told before it was started, if that is known.
+        /// The assignment from before the start, if it is known.
         last_good: Option<Arc<Assignment>>,
     },
-    /// This was said.
+    /// This assignment is current.
     Assigned(Arc<Assignment>),
-    /// Nobody says anything; this was said before, perhaps before a restart.
+    /// There is no assignment now; this was the last one, perhaps from before a restart.
     LastGood(Arc<Assignment>),
-    /// Nobody has ever said anything.
+    /// There was never an assignment.
     Default,
 }
 
-/// What it means that nobody says what this node is to do.
+/// What the absence of an assignment means.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Silence {
     /// Somebody may be about to: an operator that has just seen the node.
     MayEnd,
-    /// Nobody will: all of a directory has been read.
+    /// There is none: the whole directory has been read.
     IsAnAnswer,
 }
 
@@ -104,7 +104,7 @@ struct Waiting {
 // === impl Engine ===
 
 impl Engine {
-    /// An engine for the node called `name`, that was last told `last_good`.
+    /// An engine for the node called `name`, whose last assignment was `last_good`.
     pub(crate) fn new(name: &str, last_good: Option<Assignment>, silence: Silence) -> Engine {
         let defaults = EffectiveConfig::default();
         Engine {
@@ -167,7 +167,7 @@ impl Engine {
         waiting.everything |= everything;
     }
 
-    /// Stops waiting for somebody to say what this node is to do.
+    /// Stops waiting for an assignment.
     pub(crate) fn go_without_assignment(&mut self, now: Instant) {
         if let Configuration::Awaited { last_good } = &self.configuration {
             self.configure(match last_good.clone() {
@@ -181,8 +181,8 @@ impl Engine {
         }
     }
 
-    /// What is wanted of the kernel now, if that is another thing than before. `None` also as long
-    /// as not everything has been listed: absence is not emptiness.
+    /// The desired state of the kernel, if it has changed. `None` also as long as not everything has
+    /// been listed: absence is not emptiness.
     pub(crate) fn compile(&mut self, clock: impl Fn() -> Instant) -> Option<Desired> {
         if !self.is_complete() {
             return None;
@@ -236,7 +236,7 @@ impl Engine {
             effective: Arc::clone(&self.effective),
             source: self.source.clone(),
             standing: self.standing(),
-            wanted: self.compiled.is_some().then(|| self.dataplane.clone()),
+            desired: self.compiled.is_some().then(|| self.dataplane.clone()),
             endpoints: self.endpoints,
             rejections: Arc::clone(&self.rejections),
         }
@@ -360,7 +360,7 @@ impl Engine {
     }
 }
 
-/// The times somebody caused what changed, those before this process left out.
+/// The trigger times of what changed, without those before this process started.
 fn triggers(dirty: &Dirty) -> Vec<SystemTime> {
     dirty
         .services
@@ -389,7 +389,7 @@ impl SourceHealth {
 // === impl Configuration ===
 
 impl Configuration {
-    /// What was said, now or before.
+    /// The current or last assignment.
     pub(crate) fn assignment(&self) -> Option<&Assignment> {
         match self {
             Configuration::Assigned(assignment) | Configuration::LastGood(assignment) => {

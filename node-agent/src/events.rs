@@ -1,7 +1,7 @@
-//! What happens on this node that people look for in `kubectl events`.
+//! Kubernetes Events about this node.
 //!
-//! Whoever has something to say announces it and goes on: nothing here waits, and nothing that goes
-//! wrong here is anybody else's concern. Every announcement is in the log too.
+//! An announcement never blocks its sender, and a failure to write it stays here. Every announcement is
+//! in the log, too.
 
 use std::fmt;
 use std::time::Duration;
@@ -35,12 +35,12 @@ const LONGEST_NOTE: usize = 1024;
 pub(crate) struct Announcement {
     /// What it happened to.
     pub(crate) regarding: Regarding,
-    /// Whether somebody should do something about it.
+    /// Whether a user should act on it.
     pub(crate) severity: Severity,
     /// What, in one word in camel case. Announcements of the same reason about the same object are
     /// one event with a count.
     pub(crate) reason: &'static str,
-    /// The particulars, for people. Cut at what the API accepts.
+    /// Details in plain text. Cut at what the API accepts.
     pub(crate) note: String,
 }
 
@@ -107,11 +107,10 @@ impl Events {
     /// there were too many.
     pub(crate) fn register(metrics: &Metrics) -> (Events, Announcements) {
         let counts = Counts::default();
-        metrics.register(
-            "signpost_events",
-            "What was announced, by what became of it",
-            counts.0.clone(),
-        );
+        metrics.register("signpost_events", "Events by result", counts.0.clone());
+        for outcome in ["published", "failed", "dropped"] {
+            drop(counts.0.get_or_create(&OfOutcome { outcome }));
+        }
         let (sender, receiver) = mpsc::channel(WAITING);
         let events = Events {
             waiting: sender,
@@ -135,7 +134,7 @@ impl Events {
 // === impl Announcements ===
 
 impl Announcements {
-    /// The next announcement; `None` when nobody is left to make one. Cancel safe.
+    /// The next announcement; `None` when every sender is gone. Cancel safe.
     pub(crate) async fn next(&mut self) -> Option<Announcement> {
         self.waiting.recv().await
     }
@@ -155,7 +154,7 @@ impl Announcements {
                 }
             };
             let Some(announcement) = announcement else {
-                // Whoever could announce something is gone, which is not why this task should end.
+                // Every sender is gone, which is no reason for this task to end.
                 return stop.cancelled().await;
             };
             log(&announcement);
@@ -176,7 +175,7 @@ impl Announcements {
                 Err(error) => {
                     self.counts.add("failed");
                     if !failing {
-                        warn!(error = %chain(&error), "events are not written; they stay in this log");
+                        warn!(error = %chain(&error), "unable to write Events; they are only in this log");
                     }
                     failing = true;
                 }
@@ -243,7 +242,7 @@ fn log(announcement: &Announcement) {
     }
 }
 
-/// In the API's terms: what is said, and what about.
+/// The Event of the API, and the object that it is about.
 fn event(announcement: Announcement, node: &str) -> (Event, ObjectReference) {
     let mut note = announcement.note;
     note.truncate(note.floor_char_boundary(LONGEST_NOTE));

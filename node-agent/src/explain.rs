@@ -1,5 +1,5 @@
 //! What is known of a Service, from its fields to the elements or rules in the kernel and back, and
-//! where the kernel differs from what is wanted. Pure: what it is made from is read by whoever asks.
+//! where the kernel differs from the desired state. Pure: the caller reads the evidence.
 
 mod answer;
 mod comparison;
@@ -20,7 +20,7 @@ use reconciler::FamilyStatus;
 use thiserror::Error;
 use xtables::Variant;
 
-use crate::inquiry::{Standing, Told};
+use crate::engine_query::{QueryResult, ServiceState};
 use crate::mechanism::{Held, detached};
 
 pub(crate) use answer::Explanation;
@@ -32,13 +32,13 @@ pub(crate) use text::line;
 /// All that an explanation is made from.
 #[derive(Debug)]
 pub(crate) struct Evidence<'a> {
-    /// What is wanted.
+    /// The desired state.
     pub(crate) dataplane: &'a Dataplane,
     /// What it was compiled from.
-    pub(crate) told: &'a Told,
+    pub(crate) told: &'a QueryResult,
     /// What of it is not honoured.
     pub(crate) rejections: &'a [Rejection],
-    /// What the kernel is believed to hold.
+    /// The observed state.
     pub(crate) believed: &'a BTreeMap<Family, Held>,
     /// What it was seen to hold.
     pub(crate) kernel: &'a Kernel,
@@ -48,10 +48,10 @@ pub(crate) struct Evidence<'a> {
     pub(crate) variant: Variant,
 }
 
-/// Nobody has told of what is asked about.
+/// The source has no such object.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub(crate) enum Unknown {
-    /// No such Service. One with another proxy's label is not even told of by an API server.
+    /// No such Service. The agent does not list Services with another proxy's label.
     #[error(
         "nothing is known of Service {0} here: it does not exist, or the label \
          service.kubernetes.io/service-proxy-name gives it to another proxy"
@@ -86,13 +86,13 @@ pub(crate) fn explain(
     let asked = match question {
         Question::Service { service, port } => {
             let view = match evidence.told.services.get(service) {
-                Some(Standing::Served { view, .. }) => view,
-                Some(Standing::Unserved(reason)) => {
+                Some(ServiceState::Served { view, .. }) => view,
+                Some(ServiceState::Unserved(reason)) => {
                     let remark = format!("Service {service} is not programmed: {reason}");
                     explanation.remarks.push(remark);
                     return Ok(explanation);
                 }
-                Some(Standing::Unknown) | None => {
+                Some(ServiceState::Unknown) | None => {
                     let reasons = service::rejected(service, &[], evidence);
                     if reasons.is_empty() {
                         return Err(Unknown::Service(service.clone()));
@@ -132,9 +132,9 @@ impl Evidence<'_> {
 
     /// What carries a family out.
     fn mechanism(&self, family: Family) -> Mechanism {
-        let wanted = self.dataplane.config().mechanism;
+        let desired = self.dataplane.config().mechanism;
         let held = self.believed.get(&family).or(self.kernel.held(family));
-        held.map_or(wanted, |held| carrier(held, wanted))
+        held.map_or(desired, |held| carrier(held, desired))
     }
 }
 

@@ -27,11 +27,11 @@ use crate::board::Board;
 use crate::events::{Announcement, Events, Regarding, Severity};
 use process::{KubeProxy, observe_process};
 
-/// How soon it is looked again while there is a proxy, or once others have changed nf_tables. A look
-/// asks the kernel for a dozen objects by name: a proxy that changes its rules all the time is not
-/// looked at more often than one that does not.
+/// The time between two scans while there is a proxy, and after another program has changed nf_tables. A
+/// scan asks the kernel for a dozen objects by name: a proxy that changes its rules all the time is not
+/// scanned more often than one that does not.
 const SOON: Duration = Duration::from_secs(10);
-/// How soon where there is none: of legacy tables and of devices nothing is heard.
+/// The time between two scans where there is none: the kernel does not report changes of legacy tables and of devices here.
 const LATEST: Duration = Duration::from_secs(30);
 
 /// How another proxy makes the kernel carry out Services.
@@ -39,7 +39,7 @@ const LATEST: Duration = Duration::from_secs(30);
 pub(crate) enum Mechanism {
     /// kube-proxy's mode nftables: tables `ip kube-proxy` and `ip6 kube-proxy`.
     Nftables,
-    /// kube-proxy's mode iptables: chains `KUBE-…` in tables that others use, too.
+    /// kube-proxy's mode iptables: chains `KUBE-…` in tables that it shares with other programs.
     Iptables,
     /// kube-proxy's mode ipvs: virtual servers, their addresses on a device of its own.
     Ipvs,
@@ -81,14 +81,14 @@ pub(crate) enum Sight {
 pub(crate) fn observe() -> Sight {
     match kernel::observe() {
         Err(error) => Sight::Refused(chain(&error).to_string()),
-        // Nobody is asked after as long as there is nothing of theirs.
+        // Without rules of kube-proxy, its process does not matter.
         Ok(found) if found.is_nothing() => Sight::Seen(found, KubeProxy::Silent),
         Ok(found) => Sight::Seen(found, observe_process()),
     }
 }
 
-/// Looks every now and then and after others have changed nf_tables, and announces when something new
-/// is there, until told to stop.
+/// Scans periodically and after another program has changed nf_tables, and announces what is new, until
+/// `stop` is cancelled.
 pub(crate) async fn watch(board: Arc<Board>, events: Events, stop: CancellationToken) {
     let mut before = Found::default();
     let mut others = board.others();
@@ -113,8 +113,8 @@ pub(crate) async fn watch(board: Arc<Board>, events: Events, stop: CancellationT
             }
             before = found.clone();
         }
-        let nobody_is_here = matches!(&sight, Sight::Seen(found, _) if found.is_nothing());
-        let latest = if nobody_is_here { LATEST } else { SOON };
+        let found_nothing = matches!(&sight, Sight::Seen(found, _) if found.is_nothing());
+        let latest = if found_nothing { LATEST } else { SOON };
         board.post_sight(sight);
         // Both arms are cancel safe.
         tokio::select! {
@@ -124,8 +124,8 @@ pub(crate) async fn watch(board: Arc<Board>, events: Events, stop: CancellationT
     }
 }
 
-/// Waits until it is time to look again, after `latest` or once others have changed something. Cancel
-/// safe: whatever ends it, a look follows.
+/// Waits until the next scan is due, after `latest` or once another program has changed something.
+/// Cancel safe: whatever ends it, a scan follows.
 async fn next_look(others: &mut watch::Receiver<()>, looked: Instant, latest: Duration) {
     let changed = async {
         // The board has the other end, and lasts.
@@ -138,7 +138,7 @@ async fn next_look(others: &mut watch::Receiver<()>, looked: Instant, latest: Du
     }
 }
 
-/// What is to be said of it; nothing before it was looked. Pure.
+/// The condition; `None` before the first scan. Pure.
 pub(crate) fn finding(sight: &Sight) -> Option<Finding> {
     let say = |status, reason: Reason, message| {
         let kind = condition::FOREIGN_PROXY_DETECTED;
@@ -156,7 +156,7 @@ pub(crate) fn finding(sight: &Sight) -> Option<Finding> {
         let families: Vec<String> = families.iter().map(Family::to_string).collect();
         let families = families.join(" and ");
         let message = format!(
-            "rules of kube-proxy in mode {mechanism} are here for {families}; {kube_proxy}; {}",
+            "found rules of kube-proxy in mode {mechanism} for {families}; {kube_proxy}; {}",
             mechanism.precedence()
         );
         return say(Status::True, mechanism.reason(), message);
@@ -165,21 +165,20 @@ pub(crate) fn finding(sight: &Sight) -> Option<Finding> {
         (Legacy::None, _) => say(Status::False, reason::NONE_FOUND, String::new()),
         (Legacy::Chains, _) => {
             let message = format!(
-                "rules of kube-proxy in mode iptables are here, in the legacy variant; {kube_proxy}; {}",
+                "found rules of kube-proxy in mode iptables, in the legacy variant; {kube_proxy}; {}",
                 Mechanism::Iptables.precedence()
             );
             say(Status::True, reason::KUBE_PROXY_IPTABLES, message)
         }
         (Legacy::Unreadable, KubeProxy::Answers { .. }) => {
             let message = format!(
-                "the legacy variant of iptables has a table nat here that cannot be read, and {kube_proxy}; {}",
+                "the legacy variant of iptables has a table nat that cannot be read, and {kube_proxy}; {}",
                 Mechanism::Iptables.precedence()
             );
             say(Status::True, reason::KUBE_PROXY_IPTABLES, message)
         }
         (Legacy::Unreadable, KubeProxy::Silent) => {
-            let message =
-                "the legacy variant of iptables has a table nat here, which cannot be read";
+            let message = "the legacy variant of iptables has a table nat, which cannot be read";
             say(
                 Status::Unknown,
                 reason::LEGACY_RULES_UNREAD,

@@ -6,12 +6,13 @@
 //!                        <--lines of JSON, as it goes, the last one says how it ended--
 //! ```
 //!
-//! The agent does the work, because nobody else writes our rules; who asks may be killed at any time
+//! The agent does the work, because it is the only writer of Signpost's rules; the client may be killed at any time
 //! without changing what comes of it. A socket that only root can open, and no route of the metrics
 //! server: that one may be open to the network.
 
 mod closing;
 mod handback;
+mod inquiry;
 mod preflight;
 mod server;
 mod takeover;
@@ -26,6 +27,7 @@ use anyhow::Context;
 use serde::{Deserialize, Serialize};
 
 use crate::arguments::Handover;
+pub(crate) use inquiry::inquire;
 pub(crate) use server::Server;
 
 /// The socket, within the state directory.
@@ -33,7 +35,7 @@ pub(crate) const SOCKET: &str = "agent.sock";
 /// How long the agent may say nothing: longer than it waits for anything itself.
 const SILENCE: Duration = Duration::from_secs(180);
 
-/// What the agent is asked for.
+/// What a client requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Request {
@@ -45,9 +47,9 @@ pub(crate) struct Request {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) enum What {
-    /// From kube-proxy to us.
+    /// From kube-proxy to Signpost.
     Takeover,
-    /// From us to kube-proxy.
+    /// From Signpost to kube-proxy.
     Handback,
 }
 
@@ -67,7 +69,7 @@ pub(crate) enum Effort {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 enum Reply {
-    /// A line for whoever asked.
+    /// A line for the client to print.
     Line(String),
     /// It is over.
     Ended(Ending),
@@ -103,14 +105,14 @@ pub(crate) fn ask(what: What, arguments: &Handover) -> anyhow::Result<String> {
     };
     writeln!(&stream, "{}", serde_json::to_string(&request)?)?;
     for line in BufReader::new(&stream).lines() {
-        let line = line.context("the agent has not answered to the end; ask again")?;
+        let line = line.context("the agent's answer is incomplete; run this again")?;
         match serde_json::from_str(&line).context("the agent is of another version")? {
             Reply::Line(text) => println!("{text}"),
             Reply::Ended(Ending::Done) => return Ok(String::new()),
             Reply::Ended(ending) => anyhow::bail!("{ending}"),
         }
     }
-    anyhow::bail!("the agent has ended before it had answered; ask again once it runs")
+    anyhow::bail!("the agent ended before it answered; run this again once it runs")
 }
 
 fn socket_within(state: &Path) -> PathBuf {
@@ -122,7 +124,7 @@ impl fmt::Display for Ending {
         f.write_str(match self {
             Ending::Done => "done",
             Ending::Refused => "refused; nothing was changed",
-            Ending::Failed => "failed halfway; ask again once what is named above is mended",
+            Ending::Failed => "incomplete; resolve the problem named above, then run this again",
         })
     }
 }

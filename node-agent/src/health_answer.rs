@@ -89,6 +89,11 @@ pub(crate) fn router(
         "Answers to /livez by status code",
         counts.livez.clone(),
     );
+    for counter in [&counts.healthz, &counts.livez] {
+        for code in ["200", "503"] {
+            drop(counter.get_or_create(&OfCode { code }));
+        }
+    }
     Router::new()
         .route("/healthz", get(healthz))
         .route("/livez", get(livez))
@@ -136,7 +141,7 @@ async fn livez(State(sources): State<Sources>) -> Response {
     answer(alive, body, &sources.counts.livez)
 }
 
-/// `passes`: whether the code is 200, for which the time of the last update is said to be now, as
+/// `passes`: whether the code is 200, for which the time of the last update is now, as
 /// older releases of kube-proxy did and monitors rely on.
 fn body(verdict: &Verdict, passes: bool, healthy: bool, now: SystemTime) -> Body {
     let last_updated = if passes {

@@ -1,10 +1,9 @@
-//! Whether this node's kernel keeps up with what is wanted of it, by the rule that load balancers know
-//! from kube-proxy (pkg/proxy/healthcheck/proxy_health.go): an update that was queued is answered
-//! within twice the sync period.
+//! Whether this node's kernel keeps up with the desired state, by kube-proxy's rule for load balancers
+//! (pkg/proxy/healthcheck/proxy_health.go): a queued update is programmed within twice the sync period.
 //!
 //! Two things differ on purpose. A family that has never been programmed is not healthy: kube-proxy
-//! answers 200 before it has written anything (kubernetes#83263). And who asks whether to kill this
-//! process is told not to as long as a round is under way: a slow one is not helped by starting over.
+//! answers 200 before it has written anything (kubernetes#83263). And the liveness probe passes as long
+//! as a round is under way: a restart does not help a slow one.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -33,7 +32,7 @@ struct Updates {
     oldest_pending: Option<Instant>,
     /// When one was last queued.
     last_queued: Option<Instant>,
-    /// When the kernel last held what was wanted.
+    /// When the kernel last held the desired state.
     last_answered: Option<SystemTime>,
     support: Support,
 }
@@ -49,13 +48,13 @@ pub(crate) struct Verdict {
 /// How a family stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct FamilyVerdict {
-    /// When the kernel last held what was wanted.
+    /// When the kernel last held the desired state.
     pub(crate) last_updated: Option<SystemTime>,
     /// Whether it keeps up.
     pub(crate) pace: Pace,
 }
 
-/// Whether a family keeps up with what is wanted.
+/// Whether a family keeps up with the desired state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Pace {
     /// It has never been programmed by this process.
@@ -79,7 +78,7 @@ enum Work {
 // === impl ProxyHealth ===
 
 impl ProxyHealth {
-    /// Something else is wanted of every family, from `now` on.
+    /// The desired state of every family changed at `now`.
     pub(crate) fn queued(&self, now: Instant) {
         let mut state = self.state();
         for family in Family::ALL {
@@ -106,7 +105,7 @@ impl ProxyHealth {
             let updates = state.families.entry(status.family).or_default();
             updates.support = support(status);
             if matches!(report.activity, Activity::Paused | Activity::Withdrawn) {
-                // It was told to let things be, or not to be there.
+                // The profile is paused, or the node was handed back.
                 updates.oldest_pending = None;
             }
         }
@@ -146,7 +145,7 @@ impl Updates {
             self.oldest_pending = later.then_some(began);
             self.last_answered = Some(round.started + round.took);
         } else {
-            // A round that fails for whatever reason leaves the kernel without what is wanted.
+            // A round that fails for any reason leaves the kernel without the desired state.
             self.oldest_pending.get_or_insert(began);
         }
     }
@@ -179,7 +178,7 @@ impl Verdict {
         self.work == Work::UnderWay || self.paces().all(|pace| pace != Pace::Late)
     }
 
-    /// When the kernel last held what was wanted, in any family.
+    /// When the kernel last held the desired state, in any family.
     pub(crate) fn last_updated(&self) -> Option<SystemTime> {
         let families = self.families.values();
         families.filter_map(|family| family.last_updated).max()

@@ -1,4 +1,4 @@
-//! What else kube-proxy answers beside its metrics, for whoever asks: which mode, which configuration.
+//! The routes that kube-proxy serves beside its metrics: its mode and its configuration.
 
 use std::sync::Arc;
 
@@ -7,6 +7,7 @@ use axum::http::header;
 use axum::response::IntoResponse;
 use axum::routing::get;
 use axum::{Json, Router};
+use runtime::on_loopback_only;
 use serde_json::Value;
 
 use crate::board::Board;
@@ -19,16 +20,21 @@ struct Sources {
     node: Arc<str>,
 }
 
-/// `/healthz`, which says no more than that this server answers, `/proxyMode` and `/configz`.
+/// `/healthz`, which says no more than that this server answers, `/proxyMode`, and for peers on loopback
+/// `/configz`.
 pub(crate) fn router(board: Arc<Board>, node: &str) -> Router {
+    let sources = Sources {
+        board,
+        node: node.into(),
+    };
+    let configuration = Router::new()
+        .route("/configz", get(configz))
+        .with_state(sources.clone());
     Router::new()
         .route("/healthz", get(async || "ok"))
         .route("/proxyMode", get(proxy_mode))
-        .route("/configz", get(configz))
-        .with_state(Sources {
-            board,
-            node: node.into(),
-        })
+        .with_state(sources)
+        .merge(on_loopback_only(configuration))
 }
 
 /// The mode in force, whatever the profile asks for.

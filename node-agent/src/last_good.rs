@@ -1,5 +1,5 @@
-//! What this node was last told to do, kept on disk: neither operator nor API server is needed to
-//! go on with it after a restart.
+//! The last assignment of this node, kept on disk: a restarted agent needs neither operator nor API server
+//! to continue with it.
 
 use std::path::Path;
 

@@ -17,15 +17,14 @@ mod configz;
 mod conntrack;
 mod debug;
 mod drift;
-mod duty;
 mod engine;
+mod engine_query;
 mod events;
 mod explain;
 mod foreign_proxy;
 mod handover;
 mod health_answer;
 mod health_proxy;
-mod inquiry;
 mod kept_file;
 mod kube_proxy_routes;
 mod last_good;
@@ -43,6 +42,7 @@ mod reporter;
 mod running;
 mod servers;
 mod service_health;
+mod serving_state;
 mod status;
 mod support;
 mod trace;
@@ -54,10 +54,15 @@ use clap::Parser;
 use runtime::{GRACE, chain};
 
 use crate::arguments::{Arguments, Command, Explain, Target, Trace};
+use crate::debug::Agreement;
 use crate::explain::Question;
 use crate::handover::What;
 use crate::node_lock::NodeLock;
 use crate::trace::Wording;
+
+/// The exit code where kernel and desired state differ: not 1, which says that there is no answer, nor 2, which says that
+/// the command line is wrong.
+const DIFFERS: u8 = 3;
 
 /// The most that an answer may be, in bytes: a Service with tens of thousands of endpoints.
 const LONGEST_ANSWER: u64 = 64 << 20;
@@ -73,17 +78,20 @@ fn main() -> ExitCode {
                 running::start(supervisor, *run, taken)
             });
         }
-        Command::Render(render) => offline::print(&render.manifests, &render.node),
+        Command::Render(render) => offline::print(&render.manifests, &render.node).map(plain),
         Command::Explain(arguments) => explain(&arguments),
         Command::Trace(arguments) => trace(&arguments),
-        Command::Takeover(handover) => handover::ask(What::Takeover, &handover),
-        Command::Handback(handover) => handover::ask(What::Handback, &handover),
-        Command::Cleanup(cleanup) => cleanup::commit_removal(&cleanup),
+        Command::Takeover(handover) => handover::ask(What::Takeover, &handover).map(plain),
+        Command::Handback(handover) => handover::ask(What::Handback, &handover).map(plain),
+        Command::Cleanup(cleanup) => cleanup::commit_removal(&cleanup).map(plain),
     };
     match printed {
-        Ok(text) => {
+        Ok((text, agreement)) => {
             print!("{text}");
-            ExitCode::SUCCESS
+            match agreement {
+                Agreement::Agrees => ExitCode::SUCCESS,
+                Agreement::Differs => ExitCode::from(DIFFERS),
+            }
         }
         Err(error) => {
             eprintln!("signpost-agent: {}", chain(error.as_ref()));
@@ -92,32 +100,48 @@ fn main() -> ExitCode {
     }
 }
 
-fn explain(arguments: &Explain) -> anyhow::Result<String> {
+/// Text that compares nothing.
+fn plain(text: String) -> (String, Agreement) {
+    (text, Agreement::Agrees)
+}
+
+fn explain(arguments: &Explain) -> anyhow::Result<(String, Agreement)> {
     let question: Question = arguments.about.parse()?;
     let target = &arguments.target;
     if let (Some(manifests), Some(node)) = (&target.manifests, &target.node) {
         let explanation = offline::explain_question(manifests, node, &question)?;
-        return target.output.print(&explanation);
+        return Ok((target.output.print(&explanation)?, explanation.agreement()));
     }
     ask_agent(target, "/debug/explain", "about", &question.to_string())
 }
 
-fn trace(arguments: &Trace) -> anyhow::Result<String> {
+fn trace(arguments: &Trace) -> anyhow::Result<(String, Agreement)> {
     let wording: Wording = arguments.packet.parse()?;
     let target = &arguments.target;
     if let (Some(manifests), Some(node)) = (&target.manifests, &target.node) {
         let trace = offline::trace_packet(manifests, node, &wording)?;
-        return target.output.print(&trace);
+        return Ok((target.output.print(&trace)?, trace.agree.into()));
     }
     ask_agent(target, "/debug/trace", "packet", &arguments.packet)
 }
 
-/// What the running agent answers.
-fn ask_agent(target: &Target, path: &str, parameter: &str, value: &str) -> anyhow::Result<String> {
+/// What the running agent answers: over its socket, else at its port.
+fn ask_agent(
+    target: &Target,
+    path: &str,
+    parameter: &str,
+    value: &str,
+) -> anyhow::Result<(String, Agreement)> {
+    let output = target.output.to_string();
+    let inquiry = format!("{path}?{parameter}={}&output={output}", escape(value));
+    if let Some(answer) = handover::inquire(&target.state, inquiry, LONGEST_ANSWER) {
+        anyhow::ensure!(answer.is_success(), "{}", answer.text.trim_end());
+        return Ok((answer.text, answer.agreement));
+    }
     let address = target.metrics_address;
     let mut response = ureq::get(format!("http://{address}{path}"))
         .query(parameter, value)
-        .query("output", target.output.to_string())
+        .query("output", output)
         .config()
         .http_status_as_error(false)
         .proxy(None)
@@ -126,13 +150,25 @@ fn ask_agent(target: &Target, path: &str, parameter: &str, value: &str) -> anyho
         .with_context(|| format!("failed to ask the agent at {address}"))?;
     anyhow::ensure!(
         response.headers().contains_key(debug::ANSWERED_BY),
-        "{address} is answered by something else, such as kube-proxy: give the agent's --metrics-address"
+        "another program, such as kube-proxy, answers at {address}: give the agent's --state directory, or its --metrics-address"
     );
+    let agreement = Agreement::of(response.headers());
     let text = response
         .body_mut()
         .with_config()
         .limit(LONGEST_ANSWER)
         .read_to_string()?;
     anyhow::ensure!(response.status().is_success(), "{}", text.trim_end());
-    Ok(text)
+    Ok((text, agreement))
+}
+
+/// `text` as the value of a query.
+fn escape(text: &str) -> String {
+    let escape = |byte: u8| match byte {
+        b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => {
+            char::from(byte).to_string()
+        }
+        other => format!("%{other:02X}"),
+    };
+    text.bytes().map(escape).collect()
 }

@@ -1,8 +1,9 @@
-//! What a scrape is told beside what every program of ours tells: kube-proxy's names where the
-//! meaning is kube-proxy's, `signpost_` where it is ours.
+//! The agent's metrics beside those of every Signpost process: kube-proxy's names where the meaning is
+//! kube-proxy's, the prefix `signpost_` otherwise.
 
 mod changes;
 mod iptables;
+mod node;
 mod standing;
 
 use std::sync::Arc;
@@ -20,12 +21,18 @@ use runtime::Metrics;
 use crate::board::Board;
 pub(crate) use changes::ChangeCounts;
 pub(crate) use iptables::{lock_waits, register_lock_waits};
+use node::OfNode;
 use standing::Standing;
 
 /// kube-proxy's buckets for the duration of a sync: 1 ms to 16.4 s, doubling.
 const SYNC_BUCKETS: (f64, f64, u16) = (0.001, 2.0, 15);
 /// Our phases are faster than kube-proxy's first bucket: 10 µs to 5.2 s, doubling.
 const PHASE_BUCKETS: (f64, f64, u16) = (0.000_01, 2.0, 20);
+
+/// How a round may end, as the label says.
+const OUTCOMES: [&str; 4] = ["unchanged", "committed", "partial", "failed"];
+/// The phases of programming a change, as the label says.
+const PHASES: [&str; 6] = ["compile", "observe", "render", "diff", "commit", "total"];
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct OfFamily {
@@ -102,22 +109,22 @@ impl AgentMetrics {
         metrics.register_with(move |registry| {
             registry.register(
                 "kubeproxy_sync_proxy_rules_duration_seconds",
-                "How long a round took",
+                "Duration of a sync",
                 registered.sync,
             );
             registry.register(
                 "kubeproxy_sync_full_proxy_rules_duration_seconds",
-                "How long a round took that looked at the kernel",
+                "Duration of a sync that read the kernel",
                 registered.full_sync,
             );
             registry.register(
                 "kubeproxy_sync_partial_proxy_rules_duration_seconds",
-                "How long a round took that wrote what had changed",
+                "Duration of a sync that wrote only changes",
                 registered.partial_sync,
             );
             registry.register(
                 "kubeproxy_sync_proxy_rules_nftables_sync_failures",
-                "Rounds that failed in mode nftables",
+                "Failed syncs in mode nftables",
                 registered.sync_failures,
             );
             registry.register(
@@ -127,17 +134,17 @@ impl AgentMetrics {
             );
             registry.register(
                 "kubeproxy_sync_proxy_rules_last_timestamp_seconds",
-                "When a round last succeeded",
+                "When a sync last succeeded",
                 registered.last_sync,
             );
             registry.register(
                 "kubeproxy_sync_proxy_rules_last_queued_timestamp_seconds",
-                "When something else was last wanted of the kernel",
+                "When the desired state last changed",
                 registered.last_queued,
             );
             registry.register(
                 "signpost_kernel_compared_timestamp_seconds",
-                "When the kernel was last compared with what it is believed to hold",
+                "When the kernel was last compared with the recorded state",
                 registered.last_comparison,
             );
             registry.register(
@@ -152,7 +159,7 @@ impl AgentMetrics {
             );
             registry.register(
                 "signpost_rounds",
-                "Rounds by how they ended",
+                "Syncs by outcome",
                 registered.rounds,
             );
             registry.register(
@@ -162,17 +169,49 @@ impl AgentMetrics {
             );
             registry.register(
                 "signpost_drift",
-                "How often something was repaired that somebody else had changed",
+                "Repairs of external changes",
                 registered.drift,
             );
             registry.register(
                 "signpost_drift_repair_seconds",
-                "From hearing of somebody else's change, or beginning to look, to its repair",
+                "From the notification of an external change, or the start of a check, to its repair",
                 registered.drift_repair,
             );
+            registry.register_collector(Box::new(OfNode(Arc::clone(&board))));
             registry.register_collector(Box::new(Standing(board)));
         });
+        own.begin();
         own
+    }
+
+    /// Makes every series that will ever be, at 0: one that begins with its first event hides it from
+    /// `increase()`, and an alert misses the first failure.
+    fn begin(&self) {
+        for family in dataplane::Family::ALL {
+            let family = of_family(family);
+            for histogram in [
+                &self.sync,
+                &self.full_sync,
+                &self.partial_sync,
+                &self.network_programming,
+                &self.drift_repair,
+            ] {
+                drop(histogram.get_or_create(&family));
+            }
+            for counter in [&self.sync_failures, &self.elements_written, &self.drift] {
+                drop(counter.get_or_create(&family));
+            }
+            self.iptables_failures.begin(&family);
+            for outcome in OUTCOMES {
+                drop(self.rounds.get_or_create(&OfOutcome {
+                    ip_family: family.ip_family.clone(),
+                    outcome,
+                }));
+            }
+        }
+        for phase in PHASES {
+            drop(self.phases.get_or_create(&OfPhase { phase }));
+        }
     }
 
     /// A desired state was compiled.
@@ -180,7 +219,7 @@ impl AgentMetrics {
         self.phase("compile", took);
     }
 
-    /// A round ended in which `mechanism` was to carry out what is wanted.
+    /// A round ended in which `mechanism` was the desired one.
     pub(crate) fn finished(&self, round: &Round, mechanism: Mechanism) {
         let family = of_family(round.family);
         let outcome = match round.outcome {
@@ -227,7 +266,7 @@ impl AgentMetrics {
         }
     }
 
-    /// Something else is wanted of the kernel from `now` on, in every family.
+    /// The desired state changed at `now`, in every family.
     pub(crate) fn queued(&self, now: SystemTime) {
         for family in dataplane::Family::ALL {
             let gauge = self.last_queued.get_or_create(&of_family(family));
@@ -252,7 +291,7 @@ impl AgentMetrics {
     }
 }
 
-/// kube-proxy's full syncs are its first, those after a failure and the hourly one: ours are the first,
+/// kube-proxy's full syncs are its first, those after a failure and the hourly one: Signpost's are the first,
 /// those after a failure and the periodic ones, which ask the kernel whether anything has changed.
 fn extent(reason: Reason) -> Extent {
     match reason {
@@ -263,13 +302,15 @@ fn extent(reason: Reason) -> Extent {
     }
 }
 
-/// Whether the kernel held what it was believed to, where the round was for finding that out.
+/// Whether the kernel held the recorded state, where the round compared them, or is the last part of a
+/// repair.
 fn comparison(round: &Round) -> Option<bool> {
     let compared = matches!(
         round.reason,
         Reason::Drift | Reason::Timer | Reason::Requested
     );
-    (compared && round.succeeded()).then_some(round.damage.is_none())
+    let is_told = compared || round.damage.is_some();
+    (is_told && round.succeeded()).then_some(round.damage.is_none())
 }
 
 fn since_epoch(time: SystemTime) -> f64 {
@@ -293,10 +334,11 @@ fn phase_histogram() -> Histogram {
     Histogram::new(exponential_buckets(start, factor, length))
 }
 
-/// kube-proxy's buckets: 0, 0.25, 0.5, then seconds to a minute, five to two, thirty to five.
+/// Of kube-proxy's 84 buckets, 18: those that are left have its bounds, so that rules that name one keep
+/// their meaning. A trigger time has no parts of a second, so that the smallest bounds would say nothing.
 fn network_programming_histogram() -> Histogram {
-    let seconds = (1..60)
-        .chain((60..120).step_by(5))
-        .chain((120..=300).step_by(30));
-    Histogram::new([0.0, 0.25, 0.5].into_iter().chain(seconds.map(f64::from)))
+    Histogram::new([
+        0.5, 1.0, 2.0, 3.0, 4.0, 5.0, 7.0, 10.0, 15.0, 20.0, 30.0, 45.0, 60.0, 90.0, 120.0, 180.0,
+        240.0, 300.0,
+    ])
 }

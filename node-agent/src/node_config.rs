@@ -1,4 +1,4 @@
-//! What this node is told and what it is, as the compiler wants it. Pure.
+//! The node's configuration and addresses, as input of the compiler. Pure.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -8,6 +8,7 @@ use catalog::OwnNode;
 use crds::EffectiveConfig;
 use crds::address::NodePortAddress;
 use crds::profile::detect_local::{DetectLocal, DetectLocalMode};
+use crds::profile::forwarding as profile;
 use crds::profile::mechanism::Mode;
 use dataplane::{
     Config, ExternalIps, Family, InterfaceMatch, LocalDetection, Mark, Masquerade, Mechanism, Node,
@@ -44,6 +45,27 @@ pub(crate) fn without_unused_link_local(
         .collect()
 }
 
+/// The scheduler that a profile means.
+fn scheduler(profile: profile::Scheduler) -> Scheduler {
+    match profile {
+        profile::Scheduler::Random => Scheduler::Random,
+        profile::Scheduler::RoundRobin | profile::Scheduler::Rr => Scheduler::RoundRobin,
+        profile::Scheduler::SourceHash | profile::Scheduler::Sh => Scheduler::SourceHash,
+        profile::Scheduler::Maglev | profile::Scheduler::Mh => Scheduler::Maglev,
+        profile::Scheduler::Wrr => Scheduler::WeightedRoundRobin,
+        profile::Scheduler::Lc => Scheduler::LeastConnection,
+        profile::Scheduler::Wlc => Scheduler::WeightedLeastConnection,
+        profile::Scheduler::Lblc => Scheduler::LocalityLeastConnection,
+        profile::Scheduler::Lblcr => Scheduler::LocalityLeastConnectionReplicated,
+        profile::Scheduler::Dh => Scheduler::DestinationHash,
+        profile::Scheduler::Sed => Scheduler::ShortestExpectedDelay,
+        profile::Scheduler::Nq => Scheduler::NeverQueue,
+        profile::Scheduler::Fo => Scheduler::Failover,
+        profile::Scheduler::Ovf => Scheduler::Overflow,
+        profile::Scheduler::Twos => Scheduler::PowerOfTwo,
+    }
+}
+
 /// The blocks of `family` in `list`.
 fn ranges(list: &[NodePortAddress], family: Family) -> Vec<IpNet> {
     let blocks = list.iter().filter_map(|entry| match entry {
@@ -73,7 +95,7 @@ impl Facts {
         }
     }
 
-    /// What the Node object says, or else what it last said, if an interface still has that: an
+    /// The address in the Node object, or else its last one, if an interface still has that: an
     /// object that loses its addresses closes nothing, an address that leaves the node does.
     fn said_or_here<A: Copy + Into<IpAddr>>(&self, said: Option<A>, last: Option<A>) -> Option<A> {
         said.or_else(|| last.filter(|last| self.local_addresses.contains(&(*last).into())))
@@ -104,7 +126,7 @@ impl Facts {
             } else {
                 ExternalIps::Ignored
             },
-            scheduler: Scheduler::Random,
+            scheduler: scheduler(effective.scheduler),
         }
     }
 
@@ -220,6 +242,17 @@ mod tests {
     fn set(addresses: &[&str]) -> Option<BTreeSet<IpAddr>> {
         let parse = |address: &&str| address.parse().expect("an address");
         Some(addresses.iter().map(parse).collect())
+    }
+
+    #[test]
+    fn a_name_means_the_same_in_a_profile_and_at_a_service() {
+        let names = Scheduler::ALL
+            .into_iter()
+            .flat_map(|scheduler| [Some(scheduler.name()), scheduler.ipvs_name()]);
+        for name in names.flatten() {
+            let config = config(&format!("loadBalancer: {{scheduler: {name}}}"));
+            assert_eq!(name.parse(), Ok(config.scheduler), "{name}");
+        }
     }
 
     #[test]

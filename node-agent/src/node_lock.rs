@@ -29,29 +29,29 @@ use tracing::{info, warn};
 
 /// The name, which the kernel shows as `@signpost-agent` in /proc/net/unix.
 const NAME: &str = "signpost-agent";
-/// Between two attempts. While somebody holds the node, an attempt lasts until that one ends.
+/// Between two attempts. While another agent holds the node, an attempt lasts until that agent ends.
 const PAUSE: Duration = Duration::from_millis(100);
 /// How long the holder may take to say who it is: at its end, it does not any more.
 const INTRODUCED_WITHIN: Duration = Duration::from_secs(5);
 /// The longest introduction that is read, in bytes.
 const LONGEST: u64 = 512;
-/// How many agents may wait at a time: connections cost descriptors, and anybody on the node can make them.
+/// How many agents may wait at a time: connections cost descriptors, and any process on the node can open them.
 const MOST_WAITING: usize = 16;
-/// After how many attempts a socket that has the name and does not listen is nobody's: an agent listens at
-/// once.
+/// After how many attempts a socket that has the name and does not listen counts as no agent's: an agent
+/// listens at once.
 const DEAF: u32 = 20;
 
 /// What makes this process the node's agent, once it has it. Clones are the same.
 ///
-/// Belongs to no task: one that was told to stop may still write, and until the process has ended nobody
-/// else is to.
+/// Belongs to no task: a stopping task may still write, and no other agent may write until the process has
+/// ended.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct NodeLock(Arc<OnceLock<Listener>>);
 
 /// What came of one attempt.
 #[derive(Debug)]
 enum Attempt {
-    /// The node is ours.
+    /// This process holds the node.
     Taken(Listener),
     /// Another agent had it, until now or until a moment ago.
     Held,
@@ -81,12 +81,12 @@ impl NodeLock {
         let listener = match wait_for(NAME).await {
             Ok(listener) => listener,
             Err(reason) => {
-                warn!("whether another agent runs on this node is not known: {reason}");
+                warn!("unable to find out whether another agent runs on this node: {reason}");
                 return Ok(());
             }
         };
         let introductions = UnixListener::from_std(listener.try_clone()?)?;
-        // Nobody else has set it.
+        // It is set only here.
         let _ = self.0.set(listener);
         let introduction = introduction(node);
         let stop = supervisor.stop();
@@ -95,7 +95,7 @@ impl NodeLock {
     }
 }
 
-/// Who this is, for whoever waits.
+/// The text by which this agent identifies itself to waiting ones.
 fn introduction(node: &str) -> String {
     let (version, process) = (env!("CARGO_PKG_VERSION"), process::id());
     let since = Timestamp::now();
@@ -110,7 +110,7 @@ async fn wait_for(name: &str) -> Result<Listener, Reason> {
         match attempt(name, &mut told).await {
             Attempt::Taken(listener) => {
                 if told.is_some() {
-                    info!("the other agent has ended: this one holds the node from now on");
+                    info!("the other agent has ended: this one serves the node from now on");
                 }
                 return Ok(listener);
             }
@@ -123,8 +123,8 @@ async fn wait_for(name: &str) -> Result<Listener, Reason> {
     }
 }
 
-/// Takes the name, or waits for the end of whoever has it. Logs who that is, unless `told` says that it
-/// was. Cancel safe.
+/// Takes the name, or waits for the end of the process that has it. Logs which that is, unless it equals
+/// `told`. Cancel safe.
 async fn attempt(name: &str, told: &mut Option<String>) -> Attempt {
     match bind(name) {
         Ok(listener) => return Attempt::Taken(listener),
@@ -135,7 +135,7 @@ async fn attempt(name: &str, told: &mut Option<String>) -> Attempt {
         Ok(holder) => holder,
         // Between the end of its process and that of its socket, too.
         Err(error) if error.kind() == ErrorKind::ConnectionRefused => return Attempt::Deaf,
-        // Its queue is full, or we may not: it is there.
+        // Its queue is full, or this process may not connect: it exists.
         Err(_) => return Attempt::Held,
     };
     let peer = holder.peer_cred().ok();
@@ -171,7 +171,7 @@ async fn expect_end(mut holder: UnixStream, process: Option<i32>, told: &mut Opt
         && told.as_ref() != Some(&text)
     {
         warn!(
-            "another agent holds this node, and this one serves and writes nothing until it ends: {text}"
+            "another agent serves this node, and this one serves and writes nothing until it ends: {text}"
         );
         *told = Some(text);
     }
@@ -187,14 +187,14 @@ fn describe(introduction: &[u8], process: Option<i32>) -> Option<String> {
     let text: String = text.trim().chars().filter(|c| !c.is_control()).collect();
     match (text.is_empty(), process) {
         (true, None) => None,
-        (true, Some(process)) => Some(format!("process {process}, which does not say who it is")),
+        (true, Some(process)) => Some(format!("process {process}, which does not identify itself")),
         (false, None) => Some(format!("{text} (in another container)")),
         (false, Some(process)) if text.contains(&format!("process {process},")) => Some(text),
         (false, Some(process)) => Some(format!("{text} (here process {process})")),
     }
 }
 
-/// Says `introduction` to each agent that comes to wait, and lets it wait, until told to stop. The lock is
+/// Sends `introduction` to each waiting agent, and lets it wait, until `stop` is cancelled. The lock is
 /// held for longer than that.
 async fn introduce(listener: UnixListener, introduction: String, stop: CancellationToken) {
     let line: Arc<str> = (introduction + "\n").into();
@@ -230,11 +230,11 @@ impl fmt::Display for Reason {
         match self {
             Reason::OtherUser(user) => write!(
                 f,
-                "the socket @{NAME} is that of a process of user {user}, which is no agent"
+                "the socket @{NAME} belongs to a process of user {user}, which is no agent"
             ),
-            Reason::Deaf => write!(f, "the socket @{NAME} is there, and nobody listens on it"),
+            Reason::Deaf => write!(f, "the socket @{NAME} exists, but no process listens on it"),
             Reason::Refused(error) => {
-                write!(f, "failed to make the socket @{NAME}: {}", chain(error))
+                write!(f, "failed to create the socket @{NAME}: {}", chain(error))
             }
         }
     }

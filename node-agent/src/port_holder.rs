@@ -1,5 +1,5 @@
-//! Who has a port that cannot be listened on. Looked for then, and never else: it takes a look at the
-//! sockets of the network namespace and at the descriptors of every process.
+//! Which process uses a port that the agent cannot listen on. Searched only then, since it reads the
+//! sockets of the network namespace and the descriptors of every process.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -12,8 +12,8 @@ use tokio::task::spawn_blocking;
 
 use crate::process::{Process, View, observe_process, observe_view};
 
-/// A port that is wanted.
-pub(crate) type Wanted = (Transport, SocketAddr);
+/// A port that the agent is to listen on.
+pub(crate) type ListenAddress = (Transport, SocketAddr);
 
 /// How much of a table is read, in bytes: some 25,000 sockets. Those that listen come first.
 const LONGEST_TABLE: u64 = 4 << 20;
@@ -22,7 +22,7 @@ const MOST_DESCRIPTORS: usize = 200_000;
 /// `TCP_LISTEN` (include/net/tcp_states.h), as the table has it.
 const LISTENING: &str = "0A";
 
-/// Who has a port.
+/// The process that uses a port.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Holder {
     /// This process.
@@ -31,10 +31,10 @@ pub(crate) enum Holder {
     Hidden {
         /// Whose it is.
         user: u32,
-        /// From where it was looked for.
+        /// The process namespace of the search.
         view: View,
-        /// What it has.
-        wanted: Wanted,
+        /// What it uses.
+        address: ListenAddress,
     },
 }
 
@@ -52,21 +52,23 @@ struct Socket {
 enum State {
     /// One connection, of a client that happened on this port.
     Other,
-    /// Whoever asks.
+    /// Listening, for any client.
     Listening,
 }
 
-/// Whether `error` says that somebody has the port.
+/// Whether `error` says that the port is in use.
 pub(crate) fn is_taken(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::AddrInUse
 }
 
-/// Who has each of `wanted`, as far as that can be seen. Blocks no other task; cancel safe.
-pub(crate) async fn observe_holders(wanted: BTreeSet<Wanted>) -> BTreeMap<Wanted, Holder> {
-    if wanted.is_empty() {
+/// Which process uses each of `addresses`, as far as that can be seen. Blocks no other task; cancel safe.
+pub(crate) async fn observe_holders(
+    addresses: BTreeSet<ListenAddress>,
+) -> BTreeMap<ListenAddress, Holder> {
+    if addresses.is_empty() {
         return BTreeMap::new();
     }
-    match spawn_blocking(move || look(&wanted)).await {
+    match spawn_blocking(move || look(&addresses)).await {
         Ok(holders) => holders,
         Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
         // The runtime is shutting down, and this with it.
@@ -74,57 +76,64 @@ pub(crate) async fn observe_holders(wanted: BTreeSet<Wanted>) -> BTreeMap<Wanted
     }
 }
 
-/// What to say after why `address` cannot be listened on: who has it, or nothing.
+/// What to say after why `address` cannot be listened on: which process uses it, or nothing.
 pub(crate) async fn describe_holder(transport: Transport, address: SocketAddr) -> String {
-    let wanted = (transport, address);
-    let mut holders = observe_holders([wanted].into()).await;
+    let place = (transport, address);
+    let mut holders = observe_holders([place].into()).await;
     holders
-        .remove(&wanted)
+        .remove(&place)
         .map_or_else(String::new, |holder| format!(": {holder}"))
 }
 
-fn look(wanted: &BTreeSet<Wanted>) -> BTreeMap<Wanted, Holder> {
+fn look(addresses: &BTreeSet<ListenAddress>) -> BTreeMap<ListenAddress, Holder> {
     let tables: BTreeMap<Transport, Vec<Socket>> = [Transport::Tcp, Transport::Udp]
         .into_iter()
-        .filter(|transport| wanted.iter().any(|(other, _)| other == transport))
-        .map(|transport| (transport, observe_sockets(transport, wanted)))
+        .filter(|transport| addresses.iter().any(|(other, _)| other == transport))
+        .map(|transport| (transport, observe_sockets(transport, addresses)))
         .collect();
-    let found = wanted.iter().filter_map(|wanted| {
-        let sockets = tables.get(&wanted.0)?;
-        Some((*wanted, choose(wanted.1, sockets)?))
+    let found = addresses.iter().filter_map(|address| {
+        let sockets = tables.get(&address.0)?;
+        Some((*address, choose(address.1, sockets)?))
     });
-    let found: BTreeMap<Wanted, Socket> = found.collect();
+    let found: BTreeMap<ListenAddress, Socket> = found.collect();
     let inodes = found.values().map(|socket| socket.inode).collect();
     let processes = observe_owners(&inodes);
     let view = observe_view();
-    let holder = |(wanted, socket): (Wanted, Socket)| {
+    let holder = |(address, socket): (ListenAddress, Socket)| {
         let process = processes.get(&socket.inode).cloned();
         let user = socket.user;
-        let hidden = Holder::Hidden { user, view, wanted };
-        (wanted, process.map_or(hidden, Holder::Process))
+        let hidden = Holder::Hidden {
+            user,
+            view,
+            address,
+        };
+        (address, process.map_or(hidden, Holder::Process))
     };
     found.into_iter().map(holder).collect()
 }
 
-/// The socket that keeps others from `wanted`: of several one that listens, and one at that very address.
-fn choose(wanted: SocketAddr, sockets: &[Socket]) -> Option<Socket> {
+/// The socket that blocks `address`: of several one that listens, and one at that very address.
+fn choose(address: SocketAddr, sockets: &[Socket]) -> Option<Socket> {
     let in_the_way = sockets.iter().filter(|socket| {
-        let (theirs, ours) = (socket.address.ip(), wanted.ip());
-        let is_any = theirs.is_unspecified() || ours.is_unspecified();
-        socket.address.port() == wanted.port() && (is_any || theirs == ours)
+        let (bound, needed) = (socket.address.ip(), address.ip());
+        let is_any = bound.is_unspecified() || needed.is_unspecified();
+        socket.address.port() == address.port() && (is_any || bound == needed)
     });
     in_the_way
-        .max_by_key(|socket| (socket.state, socket.address.ip() == wanted.ip()))
+        .max_by_key(|socket| (socket.state, socket.address.ip() == address.ip()))
         .copied()
 }
 
-/// The sockets of this network namespace at the ports of `wanted`.
-fn observe_sockets(transport: Transport, wanted: &BTreeSet<Wanted>) -> Vec<Socket> {
+/// The sockets of this network namespace at the ports of `addresses`.
+fn observe_sockets(transport: Transport, addresses: &BTreeSet<ListenAddress>) -> Vec<Socket> {
     let files = match transport {
         Transport::Tcp => ["tcp", "tcp6"],
         Transport::Udp => ["udp", "udp6"],
     };
-    let ports: BTreeSet<u16> = wanted.iter().map(|(_, address)| address.port()).collect();
+    let ports: BTreeSet<u16> = addresses
+        .iter()
+        .map(|(_, address)| address.port())
+        .collect();
     let mut sockets = Vec::new();
     for file in files {
         // A kernel without IPv6 has only one of them.
@@ -225,9 +234,13 @@ fn parse_inode(link: &str) -> Option<u64> {
 impl fmt::Display for Holder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Holder::Process(process) => write!(f, "{process} has it"),
-            Holder::Hidden { user, view, wanted } => {
-                let (kind, port) = match wanted {
+            Holder::Process(process) => write!(f, "{process} uses it"),
+            Holder::Hidden {
+                user,
+                view,
+                address,
+            } => {
+                let (kind, port) = match address {
                     (Transport::Tcp, address) => ("t", address.port()),
                     (Transport::Udp, address) => ("u", address.port()),
                 };
@@ -237,7 +250,7 @@ impl fmt::Display for Holder {
                 };
                 write!(
                     f,
-                    "a process of user {user} has it, which cannot be seen from {from}: \
+                    "a process of user {user} uses it, which cannot be seen from {from}: \
                      ss -Hl{kind}np 'sport = :{port}' on the node names it"
                 )
             }
@@ -260,37 +273,42 @@ mod tests {
         let (tcp_at, udp_at) = (address(tcp.local_addr()), address(udp.local_addr()));
         let taken = TcpListener::bind(tcp_at).expect_err("it is taken");
         assert!(is_taken(&taken), "{taken}");
-        // Who has all addresses keeps others from each, and the other way round.
+        // A socket at all addresses blocks each single one, and the other way round.
         let any = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), tcp_at.port());
         let one = SocketAddr::new(Ipv4Addr::LOCALHOST.into(), udp_at.port());
-        let wanted = [
+        let address = [
             (Transport::Tcp, tcp_at),
             (Transport::Tcp, any),
             (Transport::Udp, one),
         ];
-        let holders = look(&wanted.into());
-        assert_eq!(holders.len(), wanted.len(), "{holders:?}");
+        let holders = look(&address.into());
+        assert_eq!(holders.len(), address.len(), "{holders:?}");
         for holder in holders.values() {
             let text = holder.to_string();
             assert!(
-                text.contains(&format!("(process {}) has it", std::process::id())),
+                text.contains(&format!("(process {}) uses it", std::process::id())),
                 "{text}"
             );
         }
         drop((tcp, udp));
-        assert_eq!(look(&wanted.into()), BTreeMap::new());
+        assert_eq!(look(&address.into()), BTreeMap::new());
     }
 
     #[test]
     fn what_cannot_be_seen_is_said_with_what_names_it() {
-        let wanted = (
+        let address = (
             Transport::Udp,
             SocketAddr::new(Ipv6Addr::LOCALHOST.into(), 53),
         );
         let (user, view) = (101, View::Container);
         assert_eq!(
-            Holder::Hidden { user, view, wanted }.to_string(),
-            "a process of user 101 has it, which cannot be seen from this container: \
+            Holder::Hidden {
+                user,
+                view,
+                address
+            }
+            .to_string(),
+            "a process of user 101 uses it, which cannot be seen from this container: \
              ss -Hlunp 'sport = :53' on the node names it"
         );
     }

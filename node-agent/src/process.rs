@@ -4,8 +4,8 @@ use std::fmt;
 use std::fs;
 use std::path::Path;
 
-/// The machine's own process namespace (`PROC_PID_INIT_INO` in include/linux/proc_ns.h): whoever is in it
-/// sees every process, by the id that the kernel tells.
+/// The machine's own process namespace (`PROC_PID_INIT_INO` in include/linux/proc_ns.h): a process in it
+/// sees every process, by the id that the kernel reports.
 const MACHINE: &str = "pid:[4026531836]";
 
 /// A process.
@@ -83,7 +83,7 @@ mod tests {
         let thread = thread.spawn(move || {
             let id = fs::read_link("/proc/thread-self").expect("Linux has it");
             let id = id.file_name().and_then(|id| id.to_str()?.parse().ok());
-            sender.send(id).expect("somebody waits");
+            sender.send(id).expect("the receiver is there");
             let _ = ended.recv();
         });
         let thread = thread.expect("a thread");

@@ -12,8 +12,8 @@ use tokio::sync::watch;
 use tracing::{debug, info, warn};
 
 use crate::board::Board;
-use crate::duty::Duty;
 use crate::engine::InForce;
+use crate::serving_state::ServingState;
 
 /// The file that the kernel reads the adjustment from (proc_pid_oom_score_adj(5)).
 const OOM_SCORE_ADJ: &str = "/proc/self/oom_score_adj";
@@ -46,10 +46,10 @@ struct AdjustError {
 
 impl Places {
     /// As the command line says, unless another proxy is to answer.
-    pub(crate) fn new(initial: Addresses, duty: Duty) -> Places {
+    pub(crate) fn new(initial: Addresses, serving_state: ServingState) -> Places {
         let at = |address| {
             watch::Sender::new(Place {
-                address: (duty == Duty::Serving).then_some(address),
+                address: (serving_state == ServingState::Serving).then_some(address),
                 policy: BindPolicy::Retry,
             })
         };
@@ -61,9 +61,9 @@ impl Places {
     }
 
     /// As the profile says, unless another proxy is to answer.
-    fn follow(&self, in_force: &InForce, duty: Duty) {
+    fn follow(&self, in_force: &InForce, serving_state: ServingState) {
         let (mut health, mut metrics) = places(in_force, self.initial);
-        if duty != Duty::Serving {
+        if serving_state != ServingState::Serving {
             (health.address, metrics.address) = (None, None);
         }
         for (sender, place) in [(&self.health, health), (&self.metrics, metrics)] {
@@ -76,32 +76,32 @@ impl Places {
     }
 }
 
-/// Carries out what the profile in force says about this process, until told to stop.
+/// Applies the process settings of the profile in force, until `stop` is cancelled.
 pub(crate) async fn follow(board: Arc<Board>, places: Places, stop: CancellationToken) {
-    let (mut in_force, mut duty) = (board.in_force(), board.duty());
+    let (mut in_force, mut serving_state) = (board.in_force(), board.serving_state());
     let mut adjusted = None;
     loop {
         // All arms are cancel safe.
         tokio::select! {
             () = stop.cancelled() => return,
             changed = in_force.changed() => if changed.is_err() { return },
-            changed = duty.changed() => if changed.is_err() { return },
+            changed = serving_state.changed() => if changed.is_err() { return },
         }
-        let duty = *duty.borrow_and_update();
+        let serving_state = *serving_state.borrow_and_update();
         let Some(in_force) = in_force.borrow_and_update().clone() else {
             continue;
         };
-        places.follow(&in_force, duty);
+        places.follow(&in_force, serving_state);
         let adjustment = in_force.effective.oom_score_adj;
         if adjusted != Some(adjustment) {
             adjusted = Some(adjustment);
-            // To be ended sooner than asked for is no reason not to serve; said once.
+            // A higher score than desired is no reason not to serve; logged once.
             match commit_oom_score(adjustment) {
                 Ok(()) => info!(adjustment, "oomScoreAdj set"),
                 Err(error) if is_written(&in_force, "oomScoreAdj") => {
                     warn!(error = %chain(&error), "oomScoreAdj stays as it is");
                 }
-                // Nobody asked; and a kubelet gives a critical Pod -997, which is as good.
+                // Not set by a user; and a kubelet gives a critical Pod -997, which is as good.
                 Err(error) => debug!(error = %chain(&error), "oomScoreAdj stays as it is"),
             }
         }
@@ -187,7 +187,7 @@ mod tests {
             std::time::Instant::now(),
         );
         let in_force = engine.view().in_force();
-        in_force.expect("somebody has decided")
+        in_force.expect("the settings are decided")
     }
 
     fn addresses(profile: &str) -> (Option<SocketAddr>, Option<SocketAddr>) {
@@ -220,13 +220,13 @@ mod tests {
 
     #[test]
     fn servers_stay_where_they_are_through_changes_of_something_else() {
-        let places = Places::new(INITIAL, Duty::Serving);
+        let places = Places::new(INITIAL, ServingState::Serving);
         let mut told = places.health.subscribe();
-        places.follow(&in_force("{minSyncPeriod: 10ms}"), Duty::Serving);
+        places.follow(&in_force("{minSyncPeriod: 10ms}"), ServingState::Serving);
         assert!(!told.has_changed().expect("the sender is there"));
         places.follow(
             &in_force("{healthzBindAddress: '127.0.0.1:9'}"),
-            Duty::Serving,
+            ServingState::Serving,
         );
         assert!(told.has_changed().expect("the sender is there"));
         assert_eq!(

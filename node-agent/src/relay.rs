@@ -1,5 +1,5 @@
-//! Node ports on localhost: what the kernel carries out elsewhere, relayed by this process where the
-//! profile asks for it.
+//! Node ports on localhost: this process relays them where the profile asks for it; on other addresses
+//! the kernel forwards them.
 
 mod metrics;
 
@@ -16,24 +16,23 @@ use runtime::{CancellationToken, Metrics, chain};
 
 use crate::board::Board;
 use crate::engine::InForce;
-use crate::port_holder::{Holder, Wanted, is_taken, observe_holders};
+use crate::port_holder::{Holder, ListenAddress, is_taken, observe_holders};
 
-/// Listens on the node ports that the kernel is known to carry out, as long as the profile asks for
-/// it, until told to stop. Connections end with this; a profile that no longer asks for it leaves
-/// them to finish.
+/// Listens on the programmed node ports, as long as the profile asks for it, until `stop` is
+/// cancelled. Connections end with this; a profile that no longer asks for it lets them finish.
 pub(crate) async fn serve(board: Arc<Board>, counts: Arc<Counts>, stop: CancellationToken) {
     let (mut in_force, mut report) = (board.in_force(), board.report());
     let mut relays = None;
     let mut holders = Holders::default();
     loop {
-        let wanted = wanted(in_force.borrow_and_update().as_ref());
+        let desired = desired(in_force.borrow_and_update().as_ref());
         let newest = report.borrow_and_update().clone();
-        if wanted == LocalhostNodePorts::Userspace && relays.is_none() {
+        if desired == LocalhostNodePorts::Userspace && relays.is_none() {
             let limits = Limits::within(raise_descriptor_limit());
             relays = Some(Relays::new(limits, Arc::clone(&counts)));
         }
         if let Some(relays) = &mut relays {
-            apply(relays, wanted, newest.as_deref()).await;
+            apply(relays, desired, newest.as_deref()).await;
             let refusals = relays.refusals();
             holders.follow(&refusals).await;
             let rejections = refusals.iter().map(|refusal| holders.rejection(refusal));
@@ -71,12 +70,14 @@ impl Holders {
             .filter(|refusal| !self.0.contains_key(&refusal.port));
         let news: Vec<&Refusal> = news.collect();
         let taken = news.iter().filter_map(|refusal| match &*refusal.error {
-            OpenError::Bind { source, .. } if is_taken(source) => Some(wanted_port(refusal.port)),
+            OpenError::Bind { source, .. } if is_taken(source) => {
+                Some(listen_address(refusal.port))
+            }
             OpenError::Bind { .. } | OpenError::TooMany { .. } => None,
         });
         let mut holders = observe_holders(taken.collect()).await;
         for Refusal { port, error, .. } in news {
-            let holder = holders.remove(&wanted_port(*port));
+            let holder = holders.remove(&listen_address(*port));
             self.0.insert(*port, (Arc::clone(error), holder));
         }
     }
@@ -97,7 +98,7 @@ impl Holders {
     }
 }
 
-fn wanted_port(port: LocalPort) -> Wanted {
+fn listen_address(port: LocalPort) -> ListenAddress {
     (port.transport, port.address())
 }
 
@@ -106,14 +107,14 @@ pub(crate) fn register(metrics: &Metrics) -> Arc<Counts> {
     metrics::register(metrics)
 }
 
-fn wanted(in_force: Option<&InForce>) -> LocalhostNodePorts {
+fn desired(in_force: Option<&InForce>) -> LocalhostNodePorts {
     in_force.map_or_else(LocalhostNodePorts::default, |in_force| {
         in_force.effective.localhost_node_ports
     })
 }
 
-async fn apply(relays: &mut Relays, wanted: LocalhostNodePorts, report: Option<&Report>) {
-    if wanted == LocalhostNodePorts::None {
+async fn apply(relays: &mut Relays, desired: LocalhostNodePorts, report: Option<&Report>) {
+    if desired == LocalhostNodePorts::None {
         for family in Family::ALL {
             relays.apply(family, None).await;
         }

@@ -18,19 +18,19 @@ use tracing::{info, warn};
 
 use crate::arguments::Run;
 use crate::board::Board;
-use crate::duty::{Duty, HandbackMark};
 use crate::engine::{Engine, Silence};
+use crate::engine_query::{EngineQueries, EngineQuery};
 use crate::events::{Announcement, Events, Journal, Regarding, Severity};
 use crate::handover::Server;
 use crate::health_proxy::ProxyHealth;
-use crate::inquiry::{Inquiries, Inquiry};
 use crate::last_good::LastGood;
 use crate::mechanism::{self, Variants};
 use crate::metrics::{AgentMetrics, ChangeCounts, register_lock_waits};
 use crate::node_lock::NodeLock;
 use crate::reporter::Destination;
 use crate::servers::Answers;
-use crate::{affinity, conntrack, drift, foreign_proxy, relay, reporter};
+use crate::serving_state::{HandbackMark, ServingState};
+use crate::{affinity, conntrack, debug, drift, foreign_proxy, relay, reporter};
 use rounds::{Followed, reconcile};
 use source::Delivery;
 
@@ -65,25 +65,26 @@ pub(crate) async fn start(
     let metrics = Metrics::new(&build);
     let health = Health::new();
     let board = Arc::new(Board::new());
-    let (inquiries, asked) = Inquiries::new();
+    let (queries, asked) = EngineQueries::new();
     let node = arguments.node.clone();
 
     let mark = HandbackMark::within(&arguments.state, &node);
-    board.post_duty(mark.observe().unwrap_or_else(|error| {
-        warn!(error = %chain(&error), "serving, whether or not this node was handed back");
-        Duty::Serving
+    board.post_serving_state(mark.observe().unwrap_or_else(|error| {
+        warn!(error = %chain(&error), "serving without knowing whether this node was handed back");
+        ServingState::Serving
     }));
 
     let (events, announcements) = Events::register(&metrics);
     let proxy = ProxyHealth::default();
     let changes = ChangeCounts::register(&metrics);
     let readiness = health.check("programmed");
+    let inquiries = debug::router(Arc::clone(&board), queries.clone());
     let answers = Answers {
         board: Arc::clone(&board),
         proxy: proxy.clone(),
         health: health.clone(),
         metrics: metrics.clone(),
-        inquiries,
+        queries,
         events: events.clone(),
     };
     answers.start(&supervisor, &arguments);
@@ -192,7 +193,7 @@ pub(crate) async fn start(
         "affinity",
         affinity::watch(Arc::clone(&board), supervisor.stop()),
     );
-    let handovers = Server::within(&arguments.state, Arc::clone(&board), mark);
+    let handovers = Server::within(&arguments.state, Arc::clone(&board), mark, inquiries);
     supervisor.spawn("handovers", handovers.serve(supervisor.stop()));
     // The kernel may have nothing to tell for days. The thread beside it waits for what the loop opens,
     // and ends with that.
@@ -201,7 +202,7 @@ pub(crate) async fn start(
         stop.cancelled().await;
         interruption.begin();
     });
-    // The loop waits for commands, not for signals: it is told.
+    // The loop waits for commands, not for signals: send it a stop.
     let stop = supervisor.stop();
     supervisor.spawn("reconciler's end", async move {
         stop.cancelled().await;
@@ -243,7 +244,7 @@ pub(crate) async fn start(
 /// The engine's task: deliveries in, commands out.
 struct Follower {
     engine: Engine,
-    asked: mpsc::Receiver<Inquiry>,
+    asked: mpsc::Receiver<EngineQuery>,
     board: Arc<Board>,
     orders: Orders,
     metrics: AgentMetrics,
@@ -267,20 +268,20 @@ impl Follower {
         tokio::pin!(deadline);
         let mut patient = true;
         self.board.post_view(self.engine.view());
-        let mut duty = self.board.duty();
-        // Known before anything is wanted, and so before anything is written.
+        let mut serving_state = self.board.serving_state();
+        // Known before there is a desired state, and so before anything is written.
         self.order();
         loop {
             // Every arm is cancel safe: a delivery is taken out of the channel or it is not.
             tokio::select! {
                 () = stop.cancelled() => return,
-                changed = duty.changed() => if changed.is_err() { return },
+                changed = serving_state.changed() => if changed.is_err() { return },
                 () = &mut deadline, if patient => {
                     patient = false;
                     self.engine.go_without_assignment(Instant::now());
                 }
-                Some(inquiry) = self.asked.recv() => {
-                    inquiry.answer(|question| self.engine.tell(question));
+                Some(query) = self.asked.recv() => {
+                    query.answer(|question| self.engine.tell(question));
                     continue;
                 }
                 delivery = inbox.recv() => match delivery {
@@ -303,7 +304,7 @@ impl Follower {
         if let Delivery::Configuration(Some(assignment)) = &delivery {
             // A node without a disk to write to serves all the same.
             if let Err(error) = self.last_good.commit(&self.node, assignment) {
-                warn!(error = %chain(&error), "a restart without operator would not know this configuration");
+                warn!(error = %chain(&error), "unable to store the configuration for a restart without the operator");
             }
         }
         if let Delivery::Objects(change) = &delivery {
@@ -313,7 +314,7 @@ impl Follower {
     }
 
     fn order(&mut self) {
-        let settings = self.wanted_settings();
+        let settings = self.desired_settings();
         if self.settings != Some(settings) {
             self.settings = Some(settings);
             self.orders.send(Command::Settings(settings));
@@ -330,16 +331,16 @@ impl Follower {
         self.board.post_view(self.engine.view());
     }
 
-    fn wanted_settings(&self) -> Settings {
+    fn desired_settings(&self) -> Settings {
         let (min_sync_period, sync_period) = self.engine.periods();
         Settings {
             periods: Periods {
                 min_sync_period,
                 sync_period,
             },
-            permission: match *self.board.duty().borrow() {
-                Duty::Serving | Duty::Yielding => Permission::Active,
-                Duty::HandedBack => Permission::Withdrawn,
+            permission: match *self.board.serving_state().borrow() {
+                ServingState::Serving | ServingState::ReleasingPorts => Permission::Active,
+                ServingState::HandedBack => Permission::Withdrawn,
             },
         }
     }

@@ -5,14 +5,16 @@ use std::sync::Arc;
 use ::relay::Transport;
 use futures::FutureExt;
 use futures::future::BoxFuture;
-use runtime::{BindError, BindPolicy, Health, Metrics, Place, Supervisor, chain, serve_at};
+use runtime::{
+    BindError, BindPolicy, Health, Metrics, Place, Supervisor, chain, on_loopback_only, serve_at,
+};
 use tokio::sync::watch;
 
 use crate::arguments::Run;
 use crate::board::Board;
+use crate::engine_query::EngineQueries;
 use crate::events::{Announcement, Events, Regarding, Severity};
 use crate::health_proxy::ProxyHealth;
-use crate::inquiry::Inquiries;
 use crate::port_holder::describe_holder;
 use crate::process_settings::{self, Addresses, Places};
 use crate::{debug, health_answer, kube_proxy_routes, service_health};
@@ -24,24 +26,24 @@ pub(crate) struct Answers {
     /// With every readiness check in it, or the process is ready for a moment before it is not.
     pub(crate) health: Health,
     pub(crate) metrics: Metrics,
-    pub(crate) inquiries: Inquiries,
-    /// Who is told what cannot be listened on.
+    pub(crate) queries: EngineQueries,
+    /// Receives an Event when a server cannot listen.
     pub(crate) events: Events,
 }
 
 // === impl Answers ===
 
 impl Answers {
-    /// Starts every server: one for load balancers and monitors, one for scrapers and people, which
-    /// both follow the profile, one for this Pod's own probes, and one for each Service that is asked
-    /// after.
+    /// Starts every server: one for load balancers and monitors, one for metrics and debugging, which
+    /// both follow the profile, one for this Pod's own probes, one for metrics alone where the command
+    /// line names an address, and one for each Service with health checks.
     pub(crate) fn start(self, supervisor: &Supervisor, arguments: &Run) {
         let board = || Arc::clone(&self.board);
         let initial = Addresses {
             health: arguments.health_address,
             metrics: arguments.metrics_address,
         };
-        let places = Places::new(initial, *self.board.duty().borrow());
+        let places = Places::new(initial, *self.board.serving_state().borrow());
         let (proxy, health) = (self.proxy.clone(), self.health.clone());
         let public = health_answer::router(board(), proxy, health, &self.metrics)
             .merge(self.health.readiness_router());
@@ -50,7 +52,7 @@ impl Answers {
             .router()
             .merge(self.health.router())
             .merge(kube_proxy_routes::router(board(), &arguments.node))
-            .merge(debug::router(board(), self.inquiries));
+            .merge(on_loopback_only(debug::router(board(), self.queries)));
         let refused = |reason| announce_refusal(self.events.clone(), reason);
         let (place, stop) = (places.health.subscribe(), supervisor.stop());
         let server = serve_at(
@@ -74,6 +76,20 @@ impl Answers {
             drop(stays);
             served
         });
+        if let Some(address) = arguments.scrape_address {
+            // Whatever the profile says, and after a hand-back as well: kube-proxy's port is not this one.
+            let (stays, place) = watch::channel(Place {
+                address: Some(address),
+                policy: BindPolicy::Retry,
+            });
+            let (routes, stop) = (self.metrics.router(), supervisor.stop());
+            let refused = announce_refusal(self.events.clone(), "FailedToStartScrapeServer");
+            supervisor.spawn("scrape server", async move {
+                let served = serve_at(place, routes, refused, stop).await;
+                drop(stays);
+                served
+            });
+        }
         let settings = process_settings::follow(board(), places, supervisor.stop());
         supervisor.spawn("process settings", settings);
         let server = service_health::serve(board(), self.proxy, self.events, supervisor.stop());

@@ -1,7 +1,7 @@
 //! Answers load balancers on the health-check node ports of Services: whether this node has endpoints.
 //!
 //! ```text
-//! Report: what the kernel carries out --follow--> Wanted --listeners--> one listener an address
+//! Report: what is programmed ------ --follow--> Desired --listeners--> one listener an address
 //!                                                                          | answer: weight, health
 //! ```
 //!
@@ -11,8 +11,8 @@
 //! (kubernetes#117621).
 
 mod answer;
+mod desired;
 mod listener;
-mod wanted;
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -30,14 +30,13 @@ use crate::events::{Announcement, Events, Regarding, Severity};
 use crate::health_proxy::ProxyHealth;
 use crate::port_holder::observe_holders;
 use answer::Judge;
+use desired::{DesiredListeners, Listening};
 use listener::Listeners;
-use wanted::{Listening, Wanted};
 
 /// How long after a failure to listen the next attempt is.
 const RETRY: Duration = Duration::from_secs(5);
 
-/// Listens wherever some Service asks for it, as far as the kernel is known to carry that Service
-/// out, until told to stop.
+/// Listens wherever a programmed Service asks for health checks, until `stop` is cancelled.
 pub(crate) async fn serve(
     board: Arc<Board>,
     proxy: ProxyHealth,
@@ -47,7 +46,7 @@ pub(crate) async fn serve(
     let mut report = board.report();
     let judge = Judge::new(Arc::clone(&board), proxy);
     let mut server = ServiceHealth {
-        wanted: Wanted::default(),
+        desired: DesiredListeners::default(),
         listeners: Listeners::new(judge),
         refused: BTreeMap::new(),
         events,
@@ -70,9 +69,9 @@ pub(crate) async fn serve(
     }
 }
 
-/// What is wanted, what is open, and what cannot be.
+/// The desired listeners, the open ones, and those that cannot be opened.
 struct ServiceHealth {
-    wanted: Wanted,
+    desired: DesiredListeners,
     listeners: Listeners,
     /// What cannot be listened on, and for which Service that has been announced.
     refused: BTreeMap<SocketAddr, ServiceKey>,
@@ -82,22 +81,22 @@ struct ServiceHealth {
 // === impl ServiceHealth ===
 
 impl ServiceHealth {
-    /// Takes in what is programmed, and returns whether other listeners may be wanted now.
+    /// Updates the programmed Services, and returns whether the desired listeners may have changed.
     fn follow(&mut self, report: &Report) -> bool {
         let mut changed = false;
         for family in &report.families {
             let programmed = family.programmed.as_ref();
-            changed |= self.wanted.follow(family.family, programmed);
+            changed |= self.desired.follow(family.family, programmed);
         }
         changed
     }
 
-    /// Listens wherever that is wanted.
+    /// Opens and closes listeners as desired.
     async fn listen(&mut self) {
-        let (wanted, contested) = self.wanted.listeners();
-        let failures = self.listeners.apply(&wanted).await;
+        let (desired, contested) = self.desired.listeners();
+        let failures = self.listeners.apply(&desired).await;
         let is_news = |address| {
-            let service = wanted.get(address).map(|listening| &listening.service);
+            let service = desired.get(address).map(|listening| &listening.service);
             service.is_some() && self.refused.get(address) != service
         };
         let taken = failures.iter().filter(|(_, error)| error.is_taken());
@@ -106,7 +105,7 @@ impl ServiceHealth {
         let holders = observe_holders(taken.collect()).await;
         let mut refused = BTreeMap::new();
         for (address, error) in failures {
-            if let Some(Listening { service, .. }) = wanted.get(&address) {
+            if let Some(Listening { service, .. }) = desired.get(&address) {
                 let error = match holders.get(&(Transport::Tcp, address)) {
                     Some(holder) => format!("{}: {holder}", chain(&error)),
                     None => chain(&error).to_string(),
@@ -132,7 +131,7 @@ impl ServiceHealth {
             regarding: Regarding::Service(service.clone()),
             severity: Severity::Warning,
             reason: "FailedToStartServiceHealthcheck",
-            note: format!("no health checks are answered on {address}: {error}"),
+            note: format!("health checks are not answered on {address}: {error}"),
         });
     }
 }

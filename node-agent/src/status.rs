@@ -17,10 +17,10 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use reconciler::{FamilyStatus, Report, UnderWay};
 
 use crate::conntrack;
-use crate::duty::Duty;
 use crate::engine::View;
 use crate::foreign_proxy::Sight;
 use crate::mechanism::{self, Sighting};
+use crate::serving_state::ServingState;
 use crate::support::done_without;
 use findings::{failure_message, findings};
 pub(crate) use not_served::NotServed;
@@ -29,19 +29,19 @@ pub(crate) use not_served::NotServed;
 #[derive(Debug)]
 pub(crate) struct Facts<'a> {
     pub(crate) view: &'a View,
-    /// `None` before the loop has said anything.
+    /// `None` before the loop's first report.
     pub(crate) report: Option<&'a Report>,
     /// The round that runs, if one does.
     pub(crate) under_way: Option<UnderWay>,
-    /// How many elements the kernel holds of ours.
+    /// How many elements of Signpost the kernel holds.
     pub(crate) elements: usize,
     /// What carries each family out.
     pub(crate) carried: &'a BTreeMap<Family, mechanism::Standing>,
-    /// What others have in the variants of iptables.
+    /// The rules of other programs in the variants of iptables.
     pub(crate) variants: &'a Sighting,
     pub(crate) latency: Option<SyncLatency>,
-    /// How the table of connections stands.
-    pub(crate) connections: &'a conntrack::Standing,
+    /// How the connection tracking table stands.
+    pub(crate) connections: &'a conntrack::ConntrackState,
     /// The node ports that localhost should have and has not.
     pub(crate) not_relayed: &'a [Rejection],
     /// The frontends that had no room for another client's affinity of late.
@@ -49,15 +49,15 @@ pub(crate) struct Facts<'a> {
     /// The Services of families that the kernel lacks.
     pub(crate) not_served: &'a NotServed,
     /// Whose the node's Services are.
-    pub(crate) duty: Duty,
+    pub(crate) serving_state: ServingState,
     /// What there is of other proxies.
     pub(crate) sight: &'a Sight,
     pub(crate) kernel: &'a str,
 }
 
 /// The status that follows from `facts`, with the times of transition of `before` where nothing has
-/// changed since. Without how full the table of connections is, which changes all the time: whoever
-/// hands the status out looks. Costs the same however much is rejected.
+/// changed since. Without how full the connection tracking table is, which changes all the time: the
+/// writer of the status adds it. Costs the same however much is rejected.
 pub(crate) fn status(
     facts: &Facts<'_>,
     before: &NodeProxyStatus,
@@ -69,7 +69,7 @@ pub(crate) fn status(
     let mut conditions = before.conditions.clone();
     let rejections = rejections(facts);
     let findings = findings(facts, &rejections, now);
-    // What is only said in one mode is not said any more in another.
+    // A condition of one mode is removed in another.
     let is_said = |kind: &str| findings.iter().any(|finding| finding.kind == kind);
     conditions.retain(|c| c.type_ != condition::IPTABLES_SPLIT || is_said(&c.type_));
     for mut finding in findings {
@@ -103,7 +103,7 @@ pub(crate) fn status(
         // The last figures stay through quiet times: that they were is no news.
         sync_latency: facts.latency.clone().or(before.sync_latency.clone()),
         counts: Counts {
-            services: count(view.wanted.as_ref().map_or(0, |d| d.services().len())),
+            services: count(view.desired.as_ref().map_or(0, |d| d.services().len())),
             endpoints: count(view.endpoints),
             elements: count(facts.elements),
         },
@@ -116,10 +116,10 @@ pub(crate) fn status(
     }
 }
 
-/// Whether every family carries out what is wanted, under the configuration that is wanted. One that the
-/// kernel lacks has nothing to take on.
+/// Whether every family is programmed as desired, under the desired configuration. One that the kernel
+/// lacks has nothing to apply.
 fn is_applied(facts: &Facts<'_>) -> bool {
-    let Some(wanted) = &facts.view.wanted else {
+    let Some(desired) = &facts.view.desired else {
         return false;
     };
     let families = families(facts);
@@ -130,7 +130,7 @@ fn is_applied(facts: &Facts<'_>) -> bool {
                 return true;
             }
             let programmed = family.programmed.as_ref();
-            programmed.is_some_and(|programmed| Arc::ptr_eq(programmed.config(), wanted.config()))
+            programmed.is_some_and(|programmed| Arc::ptr_eq(programmed.config(), desired.config()))
         })
 }
 

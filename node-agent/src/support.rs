@@ -25,7 +25,7 @@ pub(crate) fn support(family: &FamilyStatus) -> Support {
     }
 }
 
-/// Those of `families` that the node goes without: the kernel lacks them, and carries out another one.
+/// Those of `families` that the node goes without: the kernel lacks them, and has programmed the other one.
 pub(crate) fn done_without(families: &[FamilyStatus]) -> impl Iterator<Item = &FamilyStatus> {
     let is_served = families
         .iter()
@@ -34,7 +34,7 @@ pub(crate) fn done_without(families: &[FamilyStatus]) -> impl Iterator<Item = &F
     families.iter().filter(lacking)
 }
 
-/// Whether the node itself is in `family`: without an address, nobody reaches anything through it.
+/// Whether the node itself is in `family`: without an address, no client reaches anything through it.
 pub(crate) fn has_address(dataplane: &Dataplane, family: Family) -> bool {
     let node = dataplane.node();
     match family {

@@ -1,5 +1,5 @@
-//! The way of one packet: where it may go, and where the rules take it. Pure: the rules are read by
-//! whoever asks.
+//! The path of one packet: where it should go, and where the rules take it. Pure: the caller reads the
+//! rules.
 
 mod packet;
 mod text;
@@ -22,10 +22,10 @@ pub(crate) use packet::{ResolvePacketError, Wording};
 pub(crate) struct Trace {
     /// The packet.
     pub(crate) packet: String,
-    /// How it was told who sent it, where that was not said.
+    /// How its origin was derived, where it was not given.
     pub(crate) guess: Option<String>,
-    /// Where it may go.
-    pub(crate) wanted: String,
+    /// Where it should go, by the desired state.
+    pub(crate) desired: String,
     /// Whose rules were followed.
     pub(crate) rules_of: RulesOf,
     /// Where they take it.
@@ -105,11 +105,11 @@ pub(crate) fn trace(
 ) -> Result<Trace, TraceError> {
     follow(wording, dataplane, RulesOf::Kernel, |family| {
         let held = match kernel {
-            Kernel::NotAsked => Err("nobody looked".to_owned()),
+            Kernel::NotAsked => Err("the kernel was not read".to_owned()),
             Kernel::Observed(seen) => match seen.get(&family) {
                 Some(Ok(held)) => Ok(held),
                 Some(Err(reason)) => Err(reason.clone()),
-                None => Err("nobody looked".to_owned()),
+                None => Err("the kernel was not read".to_owned()),
             },
         };
         held.map_err(|reason| TraceError::Unreadable { family, reason })
@@ -125,7 +125,7 @@ pub(crate) fn follow<'a>(
 ) -> Result<Trace, TraceError> {
     let (packet, guess) = wording.resolve(dataplane)?;
     let held = held(Family::of(packet.destination))?;
-    let wanted = dataplane.verdict(&packet);
+    let desired = dataplane.verdict(&packet);
     let mechanism = carrier(held, dataplane.config().mechanism);
     let backend = simulator(mechanism, Family::of(packet.destination));
     let (rules, node) = (held.of(mechanism), dataplane.node());
@@ -134,24 +134,24 @@ pub(crate) fn follow<'a>(
     Ok(Trace {
         packet: packet.to_string(),
         guess,
-        agree: agree(&wanted, &taken),
-        wanted: wanted.to_string(),
+        agree: agree(&desired, &taken),
+        desired: desired.to_string(),
         rules_of,
         taken: taken.to_string(),
         ways: group(&ways),
     })
 }
 
-/// Whether both send a packet to the same endpoints in the same manner. How often each is chosen is
-/// told apart by weights; a slot that is missing falls to the first endpoint.
-fn agree(wanted: &Verdict, taken: &Verdict) -> bool {
+/// Whether both send a packet to the same endpoints in the same manner. Weights distinguish how often each
+/// is chosen; a missing slot falls to the first endpoint.
+fn agree(desired: &Verdict, taken: &Verdict) -> bool {
     let key = |choice: &Choice| (choice.target, choice.weight, choice.masquerade);
-    match (wanted, taken) {
-        (Verdict::Deliver(wanted), Verdict::Deliver(taken)) => {
-            let wanted: BTreeSet<_> = wanted.iter().map(key).collect();
-            wanted == taken.iter().map(key).collect()
+    match (desired, taken) {
+        (Verdict::Deliver(desired), Verdict::Deliver(taken)) => {
+            let desired: BTreeSet<_> = desired.iter().map(key).collect();
+            desired == taken.iter().map(key).collect()
         }
-        (wanted, taken) => wanted == taken,
+        (desired, taken) => desired == taken,
     }
 }
 

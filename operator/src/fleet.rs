@@ -10,31 +10,38 @@
 //! It holds what Kubernetes holds and little else, so that a plan is the difference between what is and what should be:
 //! once everything is written, the next plan is empty, also that of an operator which has only just started.
 
+mod budget;
 mod conflict;
 mod course;
 mod findings;
 mod known;
 mod member;
 mod rollup;
+mod sightings;
+mod standing;
+mod waves;
 
 use std::collections::BTreeMap;
 
 use crds::{
     effective::{EffectiveConfig, hash::ConfigHash},
     node_proxy::NodeProxySpec,
-    profile::{ProxyProfile, status::ProxyProfileStatus},
+    profile::{ProxyProfile, ProxyProfileSpec, status::ProxyProfileStatus},
     resolve::{NodeFacts, Ranking},
 };
 use jiff::Timestamp;
 
 pub(crate) use crate::fleet::{known::Change, rollup::NodeCounts};
 use crate::{
+    baseline::Baseline,
     fleet::{
         conflict::Conflicts,
         course::{Course, Flow, Target},
         known::Known,
         member::{Member, Wanted},
         rollup::Rollup,
+        sightings::Sightings,
+        waves::Progress,
     },
     records::{NODE_LABEL, NodeProxyRecord, NodeRecord, PROFILE_LABEL, ProfileRecord},
 };
@@ -46,6 +53,9 @@ pub(crate) struct Fleet {
     nodes: Known<NodeRecord>,
     proxies: Known<NodeProxyRecord>,
     courses: BTreeMap<String, Course>,
+    sightings: Sightings,
+    /// What nodes had that have nothing any more: their objects were deleted, their agents go on with it.
+    departed: BTreeMap<String, NodeProxyRecord>,
 }
 
 /// Something a watch, or the answer to a write, told.
@@ -92,6 +102,10 @@ pub(crate) enum Action {
         spec: Box<NodeProxySpec>,
         /// What it can go back to.
         previous: Option<Box<NodeProxySpec>>,
+        /// What it was like before.
+        baseline: Option<Baseline>,
+        /// The version of the object this was decided by, so that one written since is left alone; absent for a new one.
+        version: Option<String>,
     },
     /// Take away a `NodeProxy` no profile decides for, or whose node is gone.
     Remove {
@@ -118,10 +132,20 @@ impl Fleet {
     /// Takes in what was told.
     pub(crate) fn apply(&mut self, event: Event) {
         match event {
-            Event::Profile(change) => self.profiles.apply(change),
-            Event::Node(change) => self.nodes.apply(change),
-            Event::Proxy(change) => self.proxies.apply(change),
+            Event::Profile(change) => drop(self.profiles.apply(change)),
+            Event::Node(change) => drop(self.nodes.apply(change)),
+            Event::Proxy(change) => {
+                let gone = self.proxies.apply(change).into_iter();
+                self.departed
+                    .extend(gone.map(|record| (record.name.clone(), record)));
+            }
         }
+    }
+
+    /// Every profile, as last read or written.
+    pub(crate) fn profiles(&self) -> impl Iterator<Item = &ProxyProfile> {
+        let profiles = self.profiles.listed().into_iter().flatten();
+        profiles.map(|(_, record)| &record.profile)
     }
 
     /// Whether everything has been listed once. There is no plan before.
@@ -138,6 +162,8 @@ impl Fleet {
             nodes,
             proxies,
             courses,
+            sightings,
+            departed,
         } = self;
         let (Some(profiles), Some(nodes), Some(proxies)) =
             (profiles.listed(), nodes.listed(), proxies.listed())
@@ -145,9 +171,14 @@ impl Fleet {
             return Plan::default();
         };
         courses.retain(|name, _| profiles.contains_key(name));
+        departed.retain(|name, record| {
+            let is_the_same = |node: &NodeRecord| record.owners.contains(&node.uid);
+            !proxies.contains_key(name) && nodes.get(name).is_some_and(is_the_same)
+        });
 
         let ranking = Ranking::of(profiles.values().map(|record| &record.profile));
         let mut conflicts = Conflicts::default();
+        let mut left_out_of: BTreeMap<String, Vec<String>> = BTreeMap::new();
         let mut members: BTreeMap<String, Vec<Member<'_>>> = BTreeMap::new();
         for node in nodes.values() {
             let proxy = proxies.get(&node.name);
@@ -157,11 +188,19 @@ impl Fleet {
                 current: proxy.and_then(|proxy| proxy.spec.clone()),
             };
             let resolution = ranking.resolve(&facts);
+            if let Some(why) = node.without_agent() {
+                if let Some(winner) = resolution.winner {
+                    let left_out = format!("{} ({why})", node.name);
+                    left_out_of.entry(winner).or_default().push(left_out);
+                }
+                continue;
+            }
             conflicts.count(&resolution);
             if let (Some(winner), Some(effective)) = (resolution.winner, resolution.effective) {
                 members.entry(winner).or_default().push(Member {
                     node,
                     proxy,
+                    departed: departed.get(&node.name),
                     effective,
                 });
             }
@@ -176,14 +215,16 @@ impl Fleet {
                 record,
                 members,
             };
-            let course = outcome.advance(courses.remove(name), now, &mut wanted, &mut plan);
-            let rollup = Rollup::of(&outcome.members, &outcome.target.hash, now);
+            let (course, progress) =
+                outcome.advance(courses.remove(name), sightings, now, &mut wanted, &mut plan);
+            let mut rollup = Rollup::of(&outcome.members, &outcome.target.hash, now);
+            rollup.left_out = left_out_of.remove(name).unwrap_or_default();
             plan.wake_at(rollup.wake);
             plan.counts.insert(name.clone(), rollup.counts);
             let status = rollup.status(
                 record,
                 &outcome.target,
-                course.as_ref(),
+                course.as_ref().map(|course| (course, &progress)),
                 conflicts.of(name),
                 now,
             );
@@ -201,6 +242,7 @@ impl Fleet {
             }
         }
 
+        sightings.close(proxies);
         plan.actions.extend(stamps(nodes, proxies, wanted.clone()));
         let gone = proxies
             .values()
@@ -218,6 +260,10 @@ fn target(profile: &ProxyProfile) -> Target {
         hash: ConfigHash::of(&EffectiveConfig::of(&profile.spec)),
         generation: profile.metadata.generation.unwrap_or_default(),
         rollout: profile.spec.rollout.complete(),
+        asked: ProxyProfileSpec {
+            paused: false,
+            ..profile.spec.clone()
+        },
         flow: if profile.spec.paused {
             Flow::Paused
         } else {
@@ -232,26 +278,27 @@ fn stamps(
     proxies: &BTreeMap<String, NodeProxyRecord>,
     wanted: BTreeMap<String, Wanted>,
 ) -> impl Iterator<Item = Action> {
-    wanted
-        .into_iter()
-        .filter_map(|(name, Wanted { spec, previous })| {
-            let owner = &nodes.get(&name)?.uid;
-            let fits = proxies.get(&name).is_some_and(|proxy| {
-                proxy.spec.as_ref() == Some(&spec)
-                    && proxy.previous == previous
-                    && proxy.owners.contains(owner)
-                    && labels(&name, &spec).all(|(label, value)| {
-                        proxy.labels.get(label).map(String::as_str) == Some(value)
-                    })
-            });
-            let (spec, previous) = (Box::new(spec), previous.map(Box::new));
-            (!fits).then(|| Action::Stamp {
-                owner: owner.clone(),
-                node: name,
-                spec,
-                previous,
-            })
+    wanted.into_iter().filter_map(|(name, wanted)| {
+        let owner = &nodes.get(&name)?.uid;
+        let proxy = proxies.get(&name);
+        let fits = proxy.is_some_and(|proxy| {
+            proxy.spec.as_ref() == Some(&wanted.spec)
+                && proxy.previous == wanted.previous
+                && proxy.baseline == wanted.baseline
+                && proxy.owners.contains(owner)
+                && labels(&name, &wanted.spec).all(|(label, value)| {
+                    proxy.labels.get(label).map(String::as_str) == Some(value)
+                })
+        });
+        (!fits).then(|| Action::Stamp {
+            owner: owner.clone(),
+            node: name,
+            spec: Box::new(wanted.spec),
+            previous: wanted.previous.map(Box::new),
+            baseline: wanted.baseline,
+            version: proxy.and_then(NodeProxyRecord::resource_version),
         })
+    })
 }
 
 /// The labels of a node's `NodeProxy`.
@@ -275,22 +322,27 @@ impl Outcome<'_> {
     fn advance(
         &self,
         course: Option<Course>,
+        sightings: &mut Sightings,
         now: Timestamp,
         wanted: &mut BTreeMap<String, Wanted>,
         plan: &mut Plan,
-    ) -> Option<Course> {
+    ) -> (Option<Course>, Progress) {
         if !self.record.errors().is_empty() {
             let held = self.members.iter();
-            wanted
-                .extend(held.filter_map(|member| Some((member.name().to_owned(), member.keep()?))));
-            return course;
+            let rollout = &self.target.rollout;
+            wanted.extend(
+                held.filter_map(|member| {
+                    Some((member.name().to_owned(), member.keep(rollout, now)?))
+                }),
+            );
+            return (course, Progress::default());
         }
         let mut course =
             course.unwrap_or_else(|| Course::resume(&self.target, &self.record.status()));
-        let wave = course.advance(&self.target, &self.members, now);
-        wanted.extend(wave.wanted);
-        plan.wake_at(wave.wake);
-        Some(course)
+        let advance = course.advance(&self.target, &self.members, sightings, now);
+        wanted.extend(advance.wanted);
+        plan.wake_at(advance.wake);
+        (Some(course), advance.progress)
     }
 }
 

@@ -11,7 +11,7 @@ use tracing::{debug, info, warn};
 
 use crate::{
     fleet::{Action, Fleet, Plan},
-    operator_metrics::OperatorMetrics,
+    operator_metrics::{OperatorMetrics, seconds},
     pace::{Novelty, Pace},
     watches::{Events, watch},
     writes::Writer,
@@ -66,6 +66,7 @@ impl FleetLoop {
             wake = [wake, rewake].into_iter().flatten().min();
             self.metrics
                 .round(&counts, seconds(Timestamp::now()), began.elapsed());
+            self.metrics.statuses(fleet.profiles());
         }
     }
 
@@ -86,8 +87,11 @@ impl FleetLoop {
             self.metrics.wrote(&action, written.is_ok());
             match written {
                 Ok(event) => {
-                    tell(&action, pace.succeeded(&action, Instant::now()));
-                    event.into_iter().for_each(|event| fleet.apply(event));
+                    let failures = pace.succeeded(&action, Instant::now());
+                    if let Some(event) = event {
+                        tell(&action, failures);
+                        fleet.apply(event);
+                    }
                 }
                 Err(error) => {
                     let error = chain(&error).to_string();
@@ -143,12 +147,4 @@ async fn pause(wake: Option<Timestamp>) {
     };
     let left = Duration::try_from(wake.duration_since(Timestamp::now())).unwrap_or_default();
     sleep_until(tokio::time::Instant::now() + left).await;
-}
-
-#[allow(
-    clippy::cast_precision_loss,
-    reason = "microseconds since 1970 are exact in a double until the year 2255"
-)]
-fn seconds(time: Timestamp) -> f64 {
-    time.as_microsecond() as f64 / 1e6
 }

@@ -13,6 +13,7 @@
 
 mod announcements;
 mod arguments;
+mod baseline;
 mod election;
 mod fleet;
 mod fleet_loop;

@@ -2,6 +2,9 @@
 
 use std::{collections::BTreeMap, sync::atomic::AtomicU64, time::Duration};
 
+use crds::profile::ProxyProfile;
+use jiff::Timestamp;
+use kube::ResourceExt;
 use prometheus_client::{
     encoding::{EncodeLabelSet, EncodeLabelValue},
     metrics::{counter::Counter, family::Family, gauge::Gauge, histogram::Histogram},
@@ -19,6 +22,24 @@ pub(crate) struct OperatorMetrics {
     round_seconds: Histogram,
     last_round: Gauge<f64, AtomicU64>,
     writes: Family<WriteLabels, Counter>,
+    conditions: Family<ConditionLabels, Gauge>,
+    transitions: Family<TransitionLabels, Gauge<f64, AtomicU64>>,
+}
+
+/// A condition of a profile as it is.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ConditionLabels {
+    profile: String,
+    r#type: String,
+    status: String,
+    reason: String,
+}
+
+/// A condition of a profile, however it is.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct TransitionLabels {
+    profile: String,
+    r#type: String,
 }
 
 /// Nodes of a profile in one state.
@@ -57,7 +78,7 @@ impl OperatorMetrics {
         let buckets = [
             0.001, 0.005, 0.025, 0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0,
         ];
-        Self {
+        let own = Self {
             leader: metrics.register(
                 "signpost_operator_leader",
                 "Whether this operator holds the lease",
@@ -88,6 +109,47 @@ impl OperatorMetrics {
                 "Objects written, by action and result",
                 Family::default(),
             ),
+            conditions: metrics.register(
+                "signpost_profile_condition",
+                "Conditions of a profile with status and reason, of which that of Progressing is the phase of a rollout; always 1",
+                Family::default(),
+            ),
+            transitions: metrics.register(
+                "signpost_profile_condition_transition_timestamp_seconds",
+                "When the status of a profile's condition last changed",
+                Family::default(),
+            ),
+        };
+        // A counter that begins with its first event hides it from `increase()`.
+        for action in ["report", "stamp", "remove"] {
+            for result in ["success", "failure"] {
+                drop(own.writes.get_or_create(&WriteLabels { action, result }));
+            }
+        }
+        own
+    }
+
+    /// What every profile says of itself. Profiles not among them are gone.
+    pub(crate) fn statuses<'a>(&self, profiles: impl Iterator<Item = &'a ProxyProfile>) {
+        self.conditions.clear();
+        self.transitions.clear();
+        for profile in profiles {
+            let conditions = profile.status.iter().flat_map(|status| &status.conditions);
+            for condition in conditions {
+                let labels = ConditionLabels {
+                    profile: profile.name_any(),
+                    r#type: condition.type_.clone(),
+                    status: condition.status.clone(),
+                    reason: condition.reason.clone(),
+                };
+                self.conditions.get_or_create(&labels).set(1);
+                let labels = TransitionLabels {
+                    profile: profile.name_any(),
+                    r#type: condition.type_.clone(),
+                };
+                let since = seconds(condition.last_transition_time.0);
+                self.transitions.get_or_create(&labels).set(since);
+            }
         }
     }
 
@@ -130,6 +192,15 @@ impl OperatorMetrics {
             .get_or_create(&WriteLabels { action, result })
             .inc();
     }
+}
+
+/// Since 1970.
+#[allow(
+    clippy::cast_precision_loss,
+    reason = "microseconds since 1970 are exact in a double until the year 2255"
+)]
+pub(crate) fn seconds(time: Timestamp) -> f64 {
+    time.as_microsecond() as f64 / 1e6
 }
 
 #[cfg(test)]

@@ -15,8 +15,10 @@ use kube::{
     Resource,
     core::{ClusterResourceScope, DynamicObject},
 };
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
+
+use crate::baseline::Baseline;
 
 /// Who writes `NodeProxy.spec`, as its managed fields name it.
 pub(crate) const STAMP_MANAGER: &str = "signpost-operator";
@@ -26,10 +28,22 @@ pub(crate) const STATUS_MANAGER: &str = "signpost-operator-status";
 pub(crate) const PROFILE_LABEL: &str = "signpost.dev/profile";
 /// The label of a `NodeProxy` that names the node.
 pub(crate) const NODE_LABEL: &str = "signpost.dev/node";
+/// The label with which a kubelet names its operating system. Agents are for Linux.
+const OS_LABEL: &str = "kubernetes.io/os";
+/// The label that names the zone of a node.
+const ZONE_LABEL: &str = "topology.kubernetes.io/zone";
+/// The labels of nodes that run the control plane: the present one, and the one of clusters from before 1.24.
+const CONTROL_PLANE_LABELS: [&str; 2] = [
+    "node-role.kubernetes.io/control-plane",
+    "node-role.kubernetes.io/master",
+];
 /// The annotation of a `NodeProxy` that holds, as JSON, the last spec before this one that the node was ready with: what
 /// it goes back to. On the node's own object, because then nothing is needed but that object to take a change back,
 /// also for an operator that was started a second ago.
 pub(crate) const PREVIOUS_ANNOTATION: &str = "signpost.dev/previous";
+
+/// The annotation of a `NodeProxy` that holds, as JSON, what the node was like when it was given this spec.
+pub(crate) const BASELINE_ANNOTATION: &str = "signpost.dev/baseline";
 
 /// Which of two versions of one object is the newer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -71,7 +85,7 @@ pub(crate) struct NodeRecord {
 }
 
 /// Whether a node's kubelet is heard from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Reach {
     /// It is, or nobody has said anything yet.
     Reachable,
@@ -96,6 +110,8 @@ pub(crate) struct NodeProxyRecord {
     pub(crate) spec: Option<NodeProxySpec>,
     /// The last configuration before this one the node was ready with.
     pub(crate) previous: Option<NodeProxySpec>,
+    /// What the node was like when it was given this one.
+    pub(crate) baseline: Option<Baseline>,
     /// When the operator last changed it, on the API server's clock and in whole seconds.
     pub(crate) stamped_at: Option<Timestamp>,
     /// What the agent says; absent before it has said anything, or when it cannot be read.
@@ -301,6 +317,47 @@ impl NodeRecord {
     }
 }
 
+/// What a node is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Role {
+    /// Pods.
+    Worker,
+    /// The control plane, and perhaps Pods.
+    ControlPlane,
+}
+
+impl NodeRecord {
+    /// The zone it is in; empty where nothing says so.
+    pub(crate) fn zone(&self) -> &str {
+        self.labels.get(ZONE_LABEL).map_or("", String::as_str)
+    }
+
+    /// What it is for.
+    pub(crate) fn role(&self) -> Role {
+        let runs_it = CONTROL_PLANE_LABELS
+            .iter()
+            .any(|label| self.labels.contains_key(*label));
+        if runs_it {
+            Role::ControlPlane
+        } else {
+            Role::Worker
+        }
+    }
+
+    /// Why no agent can run on it, as the label that says so; absent where one can.
+    pub(crate) fn without_agent(&self) -> Option<String> {
+        let os = self.labels.get(OS_LABEL).filter(|os| *os != "linux");
+        let os = os.map(|os| format!("{OS_LABEL}={os}"));
+        os.or_else(|| {
+            let is_virtual = self
+                .labels
+                .get("type")
+                .is_some_and(|kind| kind == "virtual-kubelet");
+            is_virtual.then(|| "type=virtual-kubelet".to_owned())
+        })
+    }
+}
+
 impl Record for NodeRecord {
     fn name(&self) -> &str {
         &self.name
@@ -318,10 +375,9 @@ impl NodeProxyRecord {
     pub(crate) fn parse(object: DynamicObject) -> Self {
         let DynamicObject { metadata, data, .. } = object;
         let version = Version::of(&metadata);
-        let previous = metadata
-            .annotations
-            .as_ref()
-            .and_then(|annotations| annotations.get(PREVIOUS_ANNOTATION));
+        let annotation = |key: &str| metadata.annotations.as_ref()?.get(key);
+        let previous = annotation(PREVIOUS_ANNOTATION);
+        let baseline = annotation(BASELINE_ANNOTATION);
         let stamps = metadata.managed_fields.iter().flatten().filter(|entry| {
             entry.manager.as_deref() == Some(STAMP_MANAGER)
                 && entry.subresource.as_deref().unwrap_or_default().is_empty()
@@ -332,6 +388,7 @@ impl NodeProxyRecord {
                 .get("spec")
                 .and_then(|spec| NodeProxySpec::deserialize(spec).ok()),
             previous: previous.and_then(|text| serde_json::from_str(text).ok()),
+            baseline: baseline.and_then(|text| serde_json::from_str(text).ok()),
             stamped_at: stamps
                 .filter_map(|entry| entry.time.as_ref())
                 .max()
@@ -352,6 +409,13 @@ impl NodeProxyRecord {
             labels: metadata.labels.unwrap_or_default(),
             version,
         }
+    }
+}
+
+impl NodeProxyRecord {
+    /// The version of the object, as the API server counts.
+    pub(crate) fn resource_version(&self) -> Option<String> {
+        self.version.resource.map(|version| version.to_string())
     }
 }
 

@@ -17,8 +17,12 @@ use tokio::time::timeout;
 
 use crate::{
     announcements::Announcer,
+    baseline::Baseline,
     fleet::{self, Action, Change, Event},
-    records::{NodeProxyRecord, PREVIOUS_ANNOTATION, ProfileRecord, STAMP_MANAGER, STATUS_MANAGER},
+    records::{
+        BASELINE_ANNOTATION, NodeProxyRecord, PREVIOUS_ANNOTATION, ProfileRecord, STAMP_MANAGER,
+        STATUS_MANAGER,
+    },
 };
 
 /// The objects the operator writes.
@@ -63,7 +67,8 @@ impl Writer {
         }
     }
 
-    /// Carries out `action`; returns what there is now. Nothing when the object is gone, which its watch will tell.
+    /// Carries out `action`; returns what there is now. Nothing when the object is gone or was
+    /// written since, which its watch will tell.
     pub(crate) async fn commit(&self, action: &Action) -> Result<Option<Event>, WriteError> {
         let (kind, name) = action.object();
         match timeout(LIMIT, self.request(action)).await {
@@ -106,9 +111,15 @@ impl Writer {
                 owner,
                 spec,
                 previous,
+                baseline,
+                version,
             } => {
                 let parameters = PatchParams::apply(STAMP_MANAGER).force();
-                let stamp = render_stamp(node, owner, spec, previous.as_deref());
+                let annotations = render_annotations(previous.as_deref(), baseline.as_ref());
+                let mut stamp = render_stamp(node, owner, spec, annotations);
+                if let Some(version) = version {
+                    stamp["metadata"]["resourceVersion"] = version.as_str().into();
+                }
                 let written = self
                     .proxies
                     .patch(node, &parameters, &Patch::Apply(stamp))
@@ -134,12 +145,12 @@ impl Writer {
 }
 
 /// Whether the answer means that the object the plan was about is not there any more, or is another one: not found, or
-/// for a removal a conflict with its precondition.
+/// a conflict with the version or identity the plan was about. Its watch tells what there is instead.
 fn is_outdated(action: &Action, code: u16) -> bool {
     match action {
         Action::Report { .. } => code == 404,
-        Action::Remove { .. } => matches!(code, 404 | 409),
-        Action::Stamp { .. } => false,
+        Action::Stamp { version: None, .. } => false,
+        Action::Remove { .. } | Action::Stamp { .. } => matches!(code, 404 | 409),
     }
 }
 
@@ -152,12 +163,7 @@ fn render_report(profile: &str, status: &ProxyProfileStatus) -> Value {
     })
 }
 
-fn render_stamp(
-    node: &str,
-    owner: &str,
-    spec: &NodeProxySpec,
-    previous: Option<&NodeProxySpec>,
-) -> Value {
+fn render_stamp(node: &str, owner: &str, spec: &NodeProxySpec, annotations: Value) -> Value {
     let labels: serde_json::Map<String, Value> = fleet::labels(node, spec)
         .map(|(label, value)| (label.to_owned(), value.into()))
         .collect();
@@ -168,15 +174,27 @@ fn render_stamp(
         uid: owner.to_owned(),
         ..OwnerReference::default()
     };
-    let mut stamp = json!({
+    json!({
         "apiVersion": "signpost.dev/v1alpha1",
         "kind": "NodeProxy",
-        "metadata": {"name": node, "labels": labels, "ownerReferences": [owner]},
+        "metadata": {
+            "name": node, "labels": labels, "ownerReferences": [owner], "annotations": annotations,
+        },
         "spec": spec,
-    });
-    // Left out, the API server takes away the one of before.
-    if let Some(previous) = previous.and_then(|previous| serde_json::to_string(previous).ok()) {
-        stamp["metadata"]["annotations"] = json!({PREVIOUS_ANNOTATION: previous});
-    }
-    stamp
+    })
+}
+
+/// What is left out, the API server takes away.
+fn render_annotations(previous: Option<&NodeProxySpec>, baseline: Option<&Baseline>) -> Value {
+    let previous = previous.and_then(|previous| serde_json::to_string(previous).ok());
+    let baseline = baseline.and_then(|baseline| serde_json::to_string(baseline).ok());
+    let annotations = [
+        (PREVIOUS_ANNOTATION, previous),
+        (BASELINE_ANNOTATION, baseline),
+    ];
+    annotations
+        .into_iter()
+        .filter_map(|(key, text)| Some((key.to_owned(), Value::from(text?))))
+        .collect::<serde_json::Map<_, _>>()
+        .into()
 }

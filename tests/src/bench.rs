@@ -28,7 +28,7 @@ mod neighbour;
 mod netlink_dump;
 mod packets;
 mod population;
-mod process_tree;
+pub(crate) mod process_tree;
 mod report;
 mod row;
 mod saved_rules;

@@ -28,7 +28,7 @@
 //! | `packet ORIGIN SOURCE -> DESTINATION:PORT/PROTOCOL = VERDICT` | asks where a packet goes |
 //! | `keeps ORIGIN SOURCE -> DESTINATION:PORT/PROTOCOL = VERDICT` | a client connects again and again: always to one of these endpoints, and to that of its last `keeps` while it is among them |
 //! | `expect no change` | the last step before that programs (one of the four above) wrote nothing |
-//! | `expect DUMP [LABEL]` | what is programmed prints as the section `DUMP [LABEL]`: `dataplane`, `nftables` or `iptables` at depths that have it, or `rejections` |
+//! | `expect DUMP [LABEL]` | what is programmed prints as the section `DUMP [LABEL]`: `dataplane`, `nftables`, `iptables` or `ipvs` at depths that have it, or `rejections` |
 //!
 //! A verdict is written as [`dataplane::Verdict`] prints it: endpoints, `masqueraded` behind those
 //! whose packets leave with this node's address, or `reject`, `drop`, `untouched`.
@@ -65,6 +65,7 @@ mod cluster;
 mod depth;
 mod golden;
 mod iptables;
+mod ipvs;
 mod kernel;
 mod nftables;
 mod oracle;
@@ -80,6 +81,7 @@ pub use cluster::Cluster;
 pub use depth::{Depth, Judgement};
 pub use golden::{Goldens, Update};
 pub use iptables::iptables_form;
+pub use ipvs::ipvs_form;
 pub use kernel::RealKernel;
 pub use nftables::nftables_form;
 pub use oracle::Oracle;

@@ -3,9 +3,9 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
+use demo::{Interrupted, Interruption, Screen, Style, Summary, perform};
 use libtest_mimic::Arguments;
 use tests::deadline::patience;
-use tests::demo::{Interrupted, Interruption, Screen, Style, Summary, perform};
 use tests::network::{enter_private_namespaces, namespaces_of};
 use tests::trial::trial;
 

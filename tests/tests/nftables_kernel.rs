@@ -1,21 +1,19 @@
 //! What is committed is what a real kernel then holds, and nothing else changes.
 
-use std::collections::BTreeSet;
-
 use anyhow::{Context, Result, ensure};
 use backend::{Backend, Change as _, Drift, Recovery, Rendered};
 use backend_nftables::{Nftables, Table};
-use dataplane::{Dataplane, Family, FrontendKey, ServiceRules, Target};
+use dataplane::{Dataplane, Family, ServiceRules};
 use libtest_mimic::Arguments;
 use netlink::nf_tables::{self, Chain, ChainKind, Hook, HookPoint, Operation, Transaction};
 use netlink::{CommitError, Refusal, Socket};
 use reconciler::{Domain, Reason};
 use rustix::io::Errno;
 use testkit::Faulty;
-use testkit::laws::Subject;
 use tests::binaries;
+use tests::kernels::{Kernels, every_law_holds, hold_what_was_rendered};
 use tests::network::{Namespace, Network, enter_private_namespaces};
-use tests::programmed::{generated_clusters, generated_histories, program, richest};
+use tests::programmed::{generated_clusters, program, richest};
 use tests::system_clock::SystemClock;
 use tests::trial::trial;
 
@@ -101,58 +99,18 @@ fn program_all(
     open(namespace)?.into_iter().map(program).collect()
 }
 
-/// The laws ask for fresh kernels: each is a network namespace of its own.
-struct Kernels {
-    family: Family,
-}
-
-impl Subject for Kernels {
-    type Backend = Nftables;
-    type Canonical = Table;
-
-    fn fresh(&self) -> Nftables {
-        let mut network = Network::new().expect("a network");
-        let [namespace] = network.add_namespaces(["law"]).expect("a namespace");
-        let backends = open(&namespace).expect("nf_tables");
-        // The socket keeps the namespace after its name is gone.
-        drop(network);
-        let wanted = |backend: &Nftables| backend.family() == self.family;
-        backends.into_iter().find(wanted).expect("both families")
-    }
-
-    fn canonical(&self, rules: &Table) -> Table {
-        rules.canonical(self.family)
-    }
-
-    fn targets(&self, rules: &Table, key: &FrontendKey) -> BTreeSet<Target> {
-        rules.targets(key)
-    }
-}
-
 fn every_law_of_backends_holds(_: &Namespace) -> Result<()> {
-    for (seed, history) in (0..).zip(generated_histories(8)?) {
-        for family in Family::ALL {
-            testkit::laws::all(&Kernels { family }, &history, seed);
-        }
-    }
-    Ok(())
+    let kernels = |family| Kernels {
+        family,
+        open,
+        canonical: Table::canonical,
+        targets: Table::targets,
+    };
+    every_law_holds(kernels, 8)
 }
 
 fn the_kernel_holds_what_was_rendered(namespace: &Namespace) -> Result<()> {
-    let clusters = generated_clusters(CLUSTERS)?;
-    for mut backend in open(namespace)? {
-        let mut believed = Rendered::default();
-        for cluster in &clusters {
-            believed = program(&mut backend, &cluster.compile(), &believed)?;
-            let observed = backend.observe()?;
-            let difference = backend.diff(&observed, &believed.rules);
-            ensure!(
-                observed == believed.rules,
-                "the kernel lacks:\n{difference}"
-            );
-        }
-    }
-    Ok(())
+    hold_what_was_rendered(open(namespace)?, CLUSTERS)
 }
 
 fn nft_lists_every_form_we_write(namespace: &Namespace) -> Result<()> {

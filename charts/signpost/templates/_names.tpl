@@ -36,16 +36,6 @@ app.kubernetes.io/component: {{ . }}
   value: {{ .Values.log.format }}
 {{- end }}
 
-{{/* Where agents serve metrics until a profile says otherwise. Takes the root. */}}
-{{- define "signpost.agentMetricsAddress" -}}
-{{- $scraped := or .Values.metrics.service.enabled .Values.metrics.podMonitor.enabled -}}
-{{- $address := .Values.agent.metricsAddress | default (ternary "0.0.0.0:10249" "127.0.0.1:10249" $scraped) -}}
-{{- if and $scraped (or (hasPrefix "127." $address) (hasPrefix "[::1]" $address)) -}}
-{{- fail (printf "agent.metricsAddress is %s, where nobody can scrape what metrics.service and metrics.podMonitor tell to scrape: leave it out, or turn both off" $address) -}}
-{{- end -}}
-{{ $address }}
-{{- end }}
-
 {{/* The port of an IP:port. */}}
 {{- define "signpost.port" -}}
 {{ regexFind "[0-9]+$" . }}

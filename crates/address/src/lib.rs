@@ -82,7 +82,7 @@ impl Protocol {
         }
     }
 
-    /// The protocol with this number, if it is one of ours.
+    /// The protocol with this number, if a Service can have it.
     pub fn from_number(number: u8) -> Option<Protocol> {
         Protocol::ALL.into_iter().find(|p| p.number() == number)
     }

@@ -279,7 +279,7 @@ fn compare_listed(
     }
     pieces.extend(surplus.into_iter().map(|rule| Piece {
         text: print(family, &(chain.clone(), rule)),
-        standing: Standing::Unwanted,
+        standing: Standing::Leftover,
     }));
     pieces
 }
@@ -290,7 +290,7 @@ fn compare(text: String, wanted: Option<Vec<String>>, found: Option<Vec<String>>
         (Some(wanted), Some(found)) if wanted == found => Standing::Present,
         (Some(_), Some(found)) => Standing::Different { found },
         (Some(_), None) => Standing::Missing,
-        (None, Some(_)) => Standing::Unwanted,
+        (None, Some(_)) => Standing::Leftover,
         (None, None) => return None,
     };
     Some(Piece { text, standing })

@@ -1,6 +1,7 @@
 //! How to get from some rules to others.
 
 mod between;
+mod retained;
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -53,7 +54,9 @@ pub(crate) fn diff(believed: &Rules, wanted: &Rules) -> Change {
         change.append(TableName::Filter, filter, &between.closed);
         filter = &between.closed;
     }
-    change.append(TableName::Nat, nat, &wanted.nat);
+    let retained = retained::retain(nat, &wanted.nat, &wanted.trees);
+    change.append(TableName::Nat, nat, &retained);
+    change.append(TableName::Nat, &retained, &wanted.nat);
     change.append(TableName::Filter, filter, &between.claimed);
     change.append(TableName::Filter, &between.claimed, &wanted.filter);
     change
@@ -65,6 +68,24 @@ impl Change {
     /// The steps, in order.
     pub fn steps(&self) -> &[TableChange] {
         &self.steps
+    }
+
+    /// The same in two changes, one to be committed after the other. One step is halved as
+    /// [`commit`](backend::Backend::commit) halves it where the kernel has no room for all of it;
+    /// `None` where it writes one chain. Pure.
+    pub fn halves(&self) -> Option<[Change; 2]> {
+        let halves = match &self.steps[..] {
+            [] => return None,
+            [one] => one.halves()?.map(|half| vec![half]),
+            several => {
+                let (first, second) = several.split_at(several.len() / 2);
+                [first.to_vec(), second.to_vec()]
+            }
+        };
+        Some(halves.map(|steps| Change {
+            steps,
+            services: self.services.clone(),
+        }))
     }
 
     fn append(&mut self, table: TableName, believed: &TableRules, wanted: &TableRules) {

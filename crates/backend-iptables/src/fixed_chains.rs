@@ -12,8 +12,8 @@ use crate::service_chains::host;
 use crate::tree::Tree;
 use crate::trees::{TreeName, Trees};
 
-const SERVICES: &str = "SIGNPOST-SERVICES";
-const NODE_PORTS: &str = "SIGNPOST-NODEPORTS";
+pub(crate) const SERVICES: &str = "SIGNPOST-SERVICES";
+pub(crate) const NODE_PORTS: &str = "SIGNPOST-NODEPORTS";
 const POSTROUTING: &str = "SIGNPOST-POSTROUTING";
 const MASQUERADE: &str = "SIGNPOST-MASQUERADE";
 const HAIRPINS: &str = "SIGNPOST-HAIRPINS";

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use dataplane::{ServicePortName, Target};
 use ipnet::IpNet;
 use sha2::{Digest, Sha256};
+use xtables::Rule;
 
 use crate::key::Criteria;
 
@@ -63,6 +64,12 @@ pub(crate) fn of_ranges(kind: &str, port: &ServicePortName, ranges: &[IpNet]) ->
             &ranges.join(","),
         ],
     )
+}
+
+/// A copy of a chain with these rules. Copies have one name only where they are the same.
+pub(crate) fn of_copy(rules: &[Rule]) -> Arc<str> {
+    let rules: Vec<String> = rules.iter().map(ToString::to_string).collect();
+    hashed("OLD-", &[&rules.join("\n")])
 }
 
 /// The list of the clients of one endpoint of a Service port.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use dataplane::{
     Affinity, Config, Family, Frontend, FrontendKey, FrontendKind, LocalDetection, Masquerade,
-    ServicePortName, Target as Endpoint, TrafficPolicy,
+    Scheduler, ServicePortName, Target as Endpoint, TrafficPolicy,
 };
 use ipnet::IpNet;
 use xtables::{AddressMatch, InterfaceMatch, Match, Recent, Rule, Target, Which};
@@ -217,10 +217,10 @@ impl ServicePortChains<'_> {
                 deliver(matches, target)
             }));
         }
-        for (target, probability) in targets.iter().zip(probabilities(targets.len())) {
+        for (target, left) in targets.iter().zip((1..=targets.len()).rev()) {
             let mut matches = Vec::new();
-            if probability < Match::CERTAIN {
-                matches.push(Match::Random { probability });
+            if left > 1 {
+                matches.push(share(frontend.scheduler, left));
             }
             if frontend.affinity != Affinity::None {
                 matches.push(clients(target, Recent::Set));
@@ -307,14 +307,24 @@ pub(crate) fn host(address: IpAddr) -> AddressMatch {
     AddressMatch::within(IpNet::from(address))
 }
 
-/// How probably each of `count` rules, one after the other, takes a packet that the ones before have
-/// left, so that all of them take the same share: 1/n, 1/(n-1), …, 1.
-fn probabilities(count: usize) -> impl Iterator<Item = u32> {
-    (1..=count).rev().map(|left| {
-        let left = u64::try_from(left).unwrap_or(u64::MAX);
-        let share = (u64::from(Match::CERTAIN) + left / 2) / left;
-        u32::try_from(share).unwrap_or(Match::CERTAIN)
-    })
+/// What a rule asks that takes its share of what the rules before it have left, for itself and those
+/// behind it, `left` in all: 1/n, 1/(n-1), …, 1. What iptables cannot do is done at random.
+fn share(scheduler: Scheduler, left: usize) -> Match {
+    match scheduler {
+        Scheduler::RoundRobin => Match::Nth {
+            every: u32::try_from(left).unwrap_or(u32::MAX),
+        },
+        _ => Match::Random {
+            probability: probability(left),
+        },
+    }
+}
+
+/// One in `left`, of [`Match::CERTAIN`].
+fn probability(left: usize) -> u32 {
+    let left = u64::try_from(left).unwrap_or(u64::MAX);
+    let share = (u64::from(Match::CERTAIN) + left / 2) / left;
+    u32::try_from(share).unwrap_or(Match::CERTAIN)
 }
 
 #[cfg(test)]
@@ -325,8 +335,8 @@ mod tests {
     fn every_endpoint_is_given_the_same_share() {
         for count in [1_usize, 2, 3, 5, 7, 250] {
             let mut left = 1.0;
-            for probability in probabilities(count) {
-                let share = left * f64::from(probability) / f64::from(Match::CERTAIN);
+            for position in (1..=count).rev() {
+                let share = left * f64::from(probability(position)) / f64::from(Match::CERTAIN);
                 let fair = 1.0 / f64::from(u32::try_from(count).expect("is small"));
                 assert!((share - fair).abs() < 1e-6, "{share} of {fair}");
                 left -= share;

@@ -344,13 +344,18 @@ impl<'a> Walk<'a> {
                 }
             }
             Match::Random { probability } => {
-                let share = f64::from(*probability) / f64::from(Match::CERTAIN);
-                let matches = self.draws == self.number;
-                self.draws += 1;
-                self.share *= if matches { share } else { 1.0 - share };
-                matches
+                self.draw(f64::from(*probability) / f64::from(Match::CERTAIN))
             }
+            Match::Nth { every } => self.draw(1.0 / f64::from(*every)),
         }
+    }
+
+    /// Whether a match that takes this share of packets is the one that does.
+    fn draw(&mut self, share: f64) -> bool {
+        let matches = self.draws == self.number;
+        self.draws += 1;
+        self.share *= if matches { share } else { 1.0 - share };
+        matches
     }
 
     fn destination(&self) -> IpAddr {

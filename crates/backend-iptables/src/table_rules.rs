@@ -128,3 +128,8 @@ fn foreign() -> Rule {
         ..Rule::always(Target::Return)
     }
 }
+
+/// Whether a rule that was read from the kernel is one that Signpost never writes.
+pub(crate) fn is_foreign(rule: &Rule) -> bool {
+    rule.comment.as_deref() == Some(FOREIGN)
+}

@@ -4,102 +4,34 @@
 use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
 use std::sync::Arc;
-use std::time::Duration;
 
-use backend::{
-    Asked, Backend, CommitError, Drift, Effect, ObserveError, Receipt, Recovery, Rendered,
-    Shortcoming,
-};
+use backend::{Backend, Rendered};
 use backend_iptables::{Change, Iptables, Rules};
-use dataplane::{
-    ChunkSize, Config, Dataplane, Family, FrontendKey, Precedence, ServiceKey, Target, compile,
-};
+use dataplane::{Dataplane, Family, FrontendKey, Precedence, Target, compile};
 use proptest::prelude::*;
 use testkit::{
-    clusters, clusters_with_tenants, histories, laws, mk_config, mk_endpoints, mk_node, mk_service,
+    OverAValue, clusters, clusters_with_tenants, histories, laws, mk_config, mk_endpoints, mk_node,
+    mk_service,
 };
 use xtables::{TableName, Variant};
-
-/// Programs a value.
-struct OverAValue {
-    backend: Iptables,
-    held: Rules,
-}
 
 struct EitherVariant {
     family: Family,
     variant: Variant,
 }
 
-impl Backend for OverAValue {
-    type Rules = Rules;
-    type Change = Change;
-
-    fn family(&self) -> Family {
-        self.backend.family()
-    }
-
-    fn chunk_size(&self, config: &Config) -> ChunkSize {
-        self.backend.chunk_size(config)
-    }
-
-    fn longest_part(&self, config: &Config) -> Duration {
-        self.backend.longest_part(config)
-    }
-
-    fn render(&self, desired: &Dataplane, from: &Rendered<Rules>) -> Rules {
-        self.backend.render(desired, from)
-    }
-
-    fn diff(&self, believed: &Rules, wanted: &Rules) -> Change {
-        self.backend.diff(believed, wanted)
-    }
-
-    fn observe(&mut self) -> Result<Rules, ObserveError> {
-        Ok(self.held.clone())
-    }
-
-    fn observe_drift(&mut self) -> Result<Drift, ObserveError> {
-        Ok(Drift::None)
-    }
-
-    fn commit(&mut self, change: Change) -> Result<Receipt, CommitError> {
-        for step in change.steps() {
-            self.held.replay(step).map_err(|refused| CommitError {
-                family: self.backend.family(),
-                recovery: Recovery::Observe,
-                effect: Effect::Possible,
-                source: refused.into(),
-            })?;
-        }
-        Ok(Receipt {
-            transactions: change.steps().len(),
-        })
-    }
-
-    fn commit_removal(&mut self) -> Result<Receipt, CommitError> {
-        let change = self.backend.diff(&self.held, &Rules::default());
-        self.commit(change)
-    }
-
-    fn suspects(&self, change: &Change, desired: &Dataplane) -> BTreeSet<ServiceKey> {
-        self.backend.suspects(change, desired)
-    }
-
-    fn shortcomings(&self, asked: Asked<'_>) -> Vec<Shortcoming> {
-        self.backend.shortcomings(asked)
-    }
-}
-
 impl laws::Subject for EitherVariant {
-    type Backend = OverAValue;
+    type Backend = OverAValue<Iptables>;
     type Canonical = Rules;
 
-    fn fresh(&self) -> OverAValue {
-        OverAValue {
-            backend: Iptables::detached(self.family, self.variant),
-            held: Rules::default(),
-        }
+    fn fresh(&self) -> OverAValue<Iptables> {
+        let backend = Iptables::detached(self.family, self.variant);
+        OverAValue::new(backend, |held, change: &Change| {
+            for step in change.steps() {
+                held.replay(step)?;
+            }
+            Ok(change.steps().len())
+        })
     }
 
     fn canonical(&self, rules: &Rules) -> Rules {

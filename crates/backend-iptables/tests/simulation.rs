@@ -4,17 +4,11 @@ use std::sync::Arc;
 
 use backend::{Backend, Rendered};
 use backend_iptables::{Iptables, Rules, simulate};
-use dataplane::{Dataplane, Family, Packet, Verdict};
+use dataplane::{Dataplane, Family};
 use proptest::prelude::*;
-use testkit::{Cluster, clusters, clusters_with_tenants, laws, packets};
+use testkit::laws::Simulated;
+use testkit::{clusters, questions, questions_beside_tenants};
 use xtables::Variant;
-
-fn questions() -> impl Strategy<Value = (Cluster, Vec<Packet>)> {
-    clusters().prop_flat_map(|cluster| {
-        let packets = proptest::collection::vec(packets(&cluster), 1..24);
-        (Just(cluster), packets)
-    })
-}
 
 fn backend(family: Family) -> Iptables {
     Iptables::detached(family, Variant::NfTables)
@@ -24,21 +18,14 @@ fn render(family: Family, dataplane: &Dataplane) -> Rules {
     backend(family).render(dataplane, &Rendered::default())
 }
 
+const SIMULATED: Simulated<Rules> = Simulated { render, simulate };
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(1500))]
 
     #[test]
-    fn every_packet_goes_where_the_dataplane_says((cluster, packets) in questions()) {
-        let dataplane = cluster.compile();
-        let rules = Family::ALL.map(|family| render(family, &dataplane));
-        for packet in packets {
-            let rules = match Family::of(packet.destination) {
-                Family::Ipv4 => &rules[0],
-                Family::Ipv6 => &rules[1],
-            };
-            let simulated = simulate(rules, &cluster.node, &packet);
-            prop_assert_eq!(&simulated, &dataplane.verdict(&packet), "{}\n{}\n{}", packet, dataplane, rules);
-        }
+    fn every_packet_goes_where_the_dataplane_says((cluster, packets) in questions(23)) {
+        SIMULATED.every_packet_goes_where_the_dataplane_says(&cluster, &packets);
     }
 }
 
@@ -86,20 +73,8 @@ proptest! {
 
     #[test]
     fn honest_verdicts_do_not_depend_on_tenants(
-        (cluster, tenants, packets) in clusters_with_tenants().prop_flat_map(|(cluster, tenants)| {
-            let packets = proptest::collection::vec(packets(&cluster), 1..40);
-            (Just(cluster), Just(tenants), packets)
-        }),
-        seed: u64,
+        (cluster, tenants, packets) in questions_beside_tenants(39), seed: u64,
     ) {
-        let judge = |dataplane: &Dataplane, packets: &[Packet]| -> Vec<Verdict> {
-            let rules = Family::ALL.map(|family| render(family, dataplane));
-            let verdict = |packet: &Packet| match Family::of(packet.destination) {
-                Family::Ipv4 => simulate(&rules[0], &cluster.node, packet),
-                Family::Ipv6 => simulate(&rules[1], &cluster.node, packet),
-            };
-            packets.iter().map(verdict).collect()
-        };
-        laws::honest_verdicts_do_not_depend_on_tenants(&cluster, &tenants, &packets, seed, judge);
+        SIMULATED.honest_verdicts_do_not_depend_on_tenants(&cluster, &tenants, &packets, seed);
     }
 }

@@ -5,17 +5,17 @@ mod rooms;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use dataplane::Family;
+use dataplane::{Family, FrontendKey};
 use netlink::nf_tables::ElementData;
 
-use crate::chains::{self, Lead, NumberedChain};
+use crate::chains::{self, Draw, Lead, NumberedChain};
 use crate::layout::{self, Keyed, LOCAL_SLOTS, SetName};
 use crate::render::source_lengths;
 use crate::table::Table;
 
 impl Table {
-    /// The same table arranged without its history: endpoints in order, rooms of clients
-    /// by the order of frontends, and no chain for a number that nothing has, no set for a length of
+    /// The same table arranged without its history: endpoints in order where no hash chooses, rooms of clients
+    /// and counters by the order of frontends, and no chain for a number that nothing has, no set for a length of
     /// prefix or a room that nobody has. Equal for tables that treat packets the same.
     #[must_use]
     pub fn canonical(&self, family: Family) -> Table {
@@ -64,7 +64,9 @@ impl Table {
                 .iter()
                 .filter_map(|(key, _)| layout::parse_frontend(family, keyed, key.as_slice()))
                 .collect();
-            for key in frontends {
+            // The slots of the others are a function of the endpoints, and a packet may tell their order.
+            let frontends = frontends.into_iter();
+            for key in frontends.filter(|key| !self.is_hashed(key)) {
                 for first in [0, LOCAL_SLOTS] {
                     let mut targets = self.slots(family, &key, first);
                     targets.sort();
@@ -75,7 +77,18 @@ impl Table {
                 }
             }
         }
-        rooms::put_in_order(&mut table);
+        rooms::put_in_order(&mut table, family);
         table
+    }
+
+    /// Whether the address of a client decides which slot of a frontend it gets.
+    fn is_hashed(&self, key: &FrontendKey) -> bool {
+        let (keyed, bytes) = (Keyed::of(key), layout::frontend(key));
+        let sets = [keyed.services(), keyed.short_circuits(), keyed.locals()];
+        sets.into_iter().any(|set| {
+            let lead = self.element(set, &bytes);
+            let lead = lead.and_then(|data| Lead::of(set, data));
+            matches!(lead, Some(Lead::Numbered(chain)) if chain.draw == Draw::Source)
+        })
     }
 }

@@ -12,14 +12,16 @@ mod source_ranges;
 
 use std::sync::Arc;
 
-use dataplane::{Config, Family, Node, Protocol};
+use dataplane::{Config, Family, Node};
 use netlink::nf_tables::{
-    Chain, ChainKind, DataType, Expression, FibField, Hook, HookPoint, MetaKey, Operator, Register,
-    RejectKind, Rule, Verdict,
+    ChainKind, DataType, Expression, FibField, HookPoint, MetaKey, Operator, Register, Rule,
+    Verdict,
 };
+pub(crate) use nftables_model::regular;
+use nftables_model::{base, refuse_arrivals, refuse_cluster_ips, reject_or_drop, reject_ports};
 
 pub(crate) use self::lead::{Lead, chain_behind, external_local, refuse};
-pub(crate) use self::numbered::{Job, NumberedChain, Placement};
+pub(crate) use self::numbered::{Counter, Draw, Job, NumberedChain, Placement};
 use self::rule_parts::{
     Address, address_type_local, after, compare, ct_dnat, ct_new, family_of, in_range,
     load_address, load_protocol_and_port, local_source, lookup_chain, lookup_member, mark, member,
@@ -150,19 +152,29 @@ pub(crate) fn fixed(family: Family, node: &Node, config: &Config) -> Vec<ChainWi
         ),
         regular("refuse-services", refuse_services(family)),
         regular("refuse-nodeports", vec![refuse_nodeports(family, config)]),
-        regular("refuse-cluster-ips", refuse_cluster_ips(family, config)),
+        regular(
+            "refuse-cluster-ips",
+            refuse_cluster_ips(family, config, SetName::ClusterIps.as_str()),
+        ),
         regular(
             "refuse-arrivals",
-            refuse_arrivals(family, node).into_iter().collect(),
+            refuse_arrivals(
+                family,
+                node,
+                SetName::ClusterIps.as_str(),
+                layout::name("refuse-ports"),
+            )
+            .into_iter()
+            .collect(),
         ),
         regular("refuse-ports", reject_ports()),
         regular(
             &refuse(Keyed::Address),
-            reject_or_drop(family, Keyed::Address),
+            reject_or_drop(lookup_member(family, Keyed::Address.rejects())),
         ),
         regular(
             &refuse(Keyed::NodePort),
-            reject_or_drop(family, Keyed::NodePort),
+            reject_or_drop(lookup_member(family, Keyed::NodePort.rejects())),
         ),
     ]
 }
@@ -289,93 +301,9 @@ fn refuse_nodeports(family: Family, config: &Config) -> Rule {
     goto_member(family, SetName::NodePortRefusals, to_node, refuse)
 }
 
-/// Who has no endpoints at all says so; who has some, but none that may be used here, drops. So does
-/// who got one between this lookup and the last: its client tries again.
-fn reject_or_drop(family: Family, keyed: Keyed) -> Vec<Rule> {
-    let mut rejected = lookup_member(family, keyed.rejects());
-    rejected.push(Expression::Reject(RejectKind::PortUnreachable));
-    vec![rule(rejected), verdict(Verdict::Drop)]
-}
-
 /// On with `chain` for what is in `set`, if it is what `when` says.
 fn goto_member(family: Family, set: SetName, mut when: Vec<Expression>, chain: Arc<str>) -> Rule {
     when.extend(lookup_member(family, set));
     when.extend(verdict(Verdict::Goto(chain)).expressions);
     rule(when)
-}
-
-/// What is still addressed to a cluster IP after DNAT has no frontend: a port the Service does not
-/// have, or an address no Service has.
-fn refuse_cluster_ips(family: Family, config: &Config) -> Vec<Rule> {
-    let mut known = member(family, Address::Destination, SetName::ClusterIps);
-    known.push(Expression::Reject(RejectKind::PortUnreachable));
-    let mut rules = vec![rule(known)];
-    for cidr in &config.service_cidrs {
-        if family_of(cidr) == family {
-            let mut unallocated = in_range(Address::Destination, cidr, Operator::Equal);
-            unallocated.extend(verdict(Verdict::Drop).expressions);
-            rules.push(rule(unallocated));
-        }
-    }
-    rules
-}
-
-/// What arrives for a cluster IP that is also on a device of this node, and for a port that the
-/// Service does not have. The node's own address is left out: should a Service have been given it,
-/// the node stays reachable. Where that address is not known, nothing is refused.
-///
-/// The node's own processes were refused on the way out.
-fn refuse_arrivals(family: Family, node: &Node) -> Option<Rule> {
-    let own = node.address(family)?;
-    let mut known = in_range(Address::Destination, &own.into(), Operator::NotEqual);
-    known.extend(member(family, Address::Destination, SetName::ClusterIps));
-    known.extend(verdict(Verdict::Goto(layout::name("refuse-ports"))).expressions);
-    Some(rule(known))
-}
-
-/// What has a port, and nothing else: an address that a device has goes on answering pings and what
-/// keeps a link alive.
-fn reject_ports() -> Vec<Rule> {
-    let reject = |protocol: Protocol| {
-        rule(vec![
-            Expression::Meta {
-                key: MetaKey::TransportProtocol,
-                to: Register(0),
-            },
-            compare(Operator::Equal, &[protocol.number()]),
-            Expression::Reject(RejectKind::PortUnreachable),
-        ])
-    };
-    Protocol::ALL.map(reject).into()
-}
-
-fn base(
-    name: &str,
-    kind: ChainKind,
-    point: HookPoint,
-    priority: i32,
-    rules: Vec<Rule>,
-) -> ChainWithRules {
-    let hook = Hook {
-        kind,
-        point,
-        priority,
-    };
-    ChainWithRules {
-        chain: Chain {
-            name: layout::name(name),
-            hook: Some(hook),
-        },
-        rules,
-    }
-}
-
-pub(crate) fn regular(name: &str, rules: Vec<Rule>) -> ChainWithRules {
-    ChainWithRules {
-        chain: Chain {
-            name: layout::name(name),
-            hook: None,
-        },
-        rules,
-    }
 }

@@ -28,7 +28,7 @@ impl Table {
             .into_iter()
             .filter_map(|at| {
                 let (wanted, found) = (wanted.get(&at), found.get(&at));
-                Some((at.0, compare(wanted, found)?))
+                Some((at.0, Piece::compare(wanted, found)?))
             })
             .collect();
         // By text: slots are in the host's order of bytes, and texts in that of numbers.
@@ -54,7 +54,7 @@ impl Table {
         let keys: BTreeSet<_> = wanted.keys().chain(found.keys()).cloned().collect();
         let pieces = keys
             .into_iter()
-            .filter_map(|at| compare(wanted.get(&at), found.get(&at)));
+            .filter_map(|at| Piece::compare(wanted.get(&at), found.get(&at)));
         pieces.collect()
     }
 
@@ -68,7 +68,7 @@ impl Table {
                     found: rules(found),
                 },
                 (Some(_), None) => Standing::Missing,
-                (None, _) => Standing::Unwanted,
+                (None, _) => Standing::Leftover,
             };
             let text = format!("chain {name}");
             (Arc::clone(name), Piece { text, standing })
@@ -81,7 +81,7 @@ impl Table {
     pub fn compare_sets(&self, found: &Table) -> Vec<Piece> {
         let next = found.next.iter().map(|_| Piece {
             text: format!("table {}", layout::NEXT),
-            standing: Standing::Unwanted,
+            standing: Standing::Leftover,
         });
         let names: BTreeSet<_> = self.sets.keys().chain(found.sets.keys()).collect();
         let piece = |name: &Arc<str>| {
@@ -91,7 +91,7 @@ impl Table {
                     found: vec!["a set of another shape, or with elements of another".to_owned()],
                 },
                 (Some(_), None) => Standing::Missing,
-                (None, _) => Standing::Unwanted,
+                (None, _) => Standing::Leftover,
             };
             let text = format!("set {name}");
             Piece { text, standing }
@@ -167,21 +167,6 @@ impl Table {
         };
         elements.filter_map(text).collect()
     }
-}
-
-/// One element as it is wanted and as it was found; `None` if it is neither.
-fn compare(wanted: Option<&String>, found: Option<&String>) -> Option<Piece> {
-    let standing = match (wanted, found) {
-        (Some(wanted), Some(found)) if wanted == found => Standing::Present,
-        (Some(_), Some(found)) => Standing::Different {
-            found: vec![found.clone()],
-        },
-        (Some(_), None) => Standing::Missing,
-        (None, Some(_)) => Standing::Unwanted,
-        (None, None) => return None,
-    };
-    let text = wanted.or(found).cloned()?;
-    Some(Piece { text, standing })
 }
 
 /// Where a verdict leads.

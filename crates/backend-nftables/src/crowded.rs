@@ -17,7 +17,7 @@ pub const CROWDED: Duration = Duration::from_mins(10);
 #[derive(Debug, thiserror::Error)]
 pub enum CrowdedError {
     /// No way to the kernel.
-    #[error("failed to open a way to the kernel")]
+    #[error("failed to open a socket to the kernel")]
     Open(#[source] OpenError),
     /// The kernel does not say.
     #[error("failed to look for frontends whose clients find no room")]

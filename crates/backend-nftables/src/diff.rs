@@ -269,6 +269,21 @@ impl Change {
         &self.transactions
     }
 
+    /// The same in two changes, one to be committed after the other. One transaction is halved as
+    /// [`commit`](backend::Backend::commit) halves it where the kernel has no room for all of it;
+    /// `None` where what it writes belongs together. Pure.
+    pub fn halves(&self) -> Option<[Change; 2]> {
+        let halves = match &self.transactions[..] {
+            [] => return None,
+            [one] => halves(one.family, one)?.map(|half| vec![half]),
+            several => {
+                let (first, second) = several.split_at(several.len() / 2);
+                [first.to_vec(), second.to_vec()]
+            }
+        };
+        Some(halves.map(|transactions| Change { transactions }))
+    }
+
     /// The frontends whose elements are added or removed. Costs in proportion to the change.
     pub(crate) fn frontends(&self, family: Family) -> BTreeSet<FrontendKey> {
         let mut frontends = BTreeSet::new();

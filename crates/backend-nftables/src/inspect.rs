@@ -1,6 +1,8 @@
 //! What the elements of one family mean, for people who ask.
 
-use backend::{Backend, Change as _, Found, Inspect, Piece, Rendered, Standing, Way, count};
+use backend::{
+    Backend, Change as _, Found, Inspect, Piece, Rendered, Standing, Way, describe_repair,
+};
 use dataplane::{Dataplane, FrontendKey, Node, Packet, Verdict};
 
 use netlink::nf_tables::family_name;
@@ -60,7 +62,7 @@ impl Inspect for Nftables {
             .chain(programmed.compare_sets(found))
             .chain(programmed.compare_numbers(found))
             .filter(|piece| piece.standing != Standing::Present)
-            .chain(shared.filter(|piece| piece.standing == Standing::Unwanted))
+            .chain(shared.filter(|piece| piece.standing == Standing::Leftover))
             .collect()
     }
 
@@ -74,16 +76,6 @@ impl Inspect for Nftables {
             Found::Missing => return "! the table is missing in the kernel".to_owned(),
             Found::Rules { programmed, found } => (programmed, found),
         };
-        let repair = self.diff(found, programmed).size();
-        if repair.is_empty() {
-            let elements = count(found.elements(), "element");
-            return format!("the kernel holds what was programmed, {elements}");
-        }
-        let pieces = count(repair.elements, "element");
-        let pieces = match repair.objects {
-            0 => pieces,
-            objects => format!("{pieces} and {}", count(objects, "other piece")),
-        };
-        format!("! the kernel differs from what was programmed: {pieces} to mend")
+        describe_repair(self.diff(found, programmed).size(), found.elements())
     }
 }

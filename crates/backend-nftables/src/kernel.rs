@@ -4,9 +4,8 @@ mod parts;
 mod sctp;
 mod support;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::error::Error;
-use std::io::ErrorKind;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -15,10 +14,9 @@ use backend::{
     Shortcoming,
 };
 use dataplane::{ChunkSize, Config, Dataplane, Family, Protocol, ServiceKey};
-use netlink::errno::{is_impossible, is_transient};
-use netlink::nf_tables::{Chain, Operation, Rule, Set, SetContent, SetWriter, Transaction};
+use netlink::nf_tables::{Operation, Transaction};
 use netlink::{Ledger, Listener, OpenError, Socket, Watched};
-use rustix::io::Errno;
+use nftables_model::{Seen, TableSocket, recovery, recovery_of_reading};
 
 use self::parts::commit_in_parts;
 use self::sctp::{Sctp, observe_sctp};
@@ -27,10 +25,11 @@ use crate::diff::{Change, diff};
 use crate::disturbances::Disturbances;
 use crate::layout::{self, NEXT, SetName, TABLE};
 use crate::render::render;
-use crate::table::{ChainWithRules, Chains, SetWithElements, Table};
+use crate::table::Table;
 
-/// How much of a change one round writes at the most.
-const CHUNK_SIZE: ChunkSize = ChunkSize::new(2_500);
+/// How much of a change one round writes at the most. The endpoints of a frontend are in slots, of which a
+/// number says how many are in use: those that stay are not written again.
+const CHUNK_SIZE: ChunkSize = ChunkSize::new(2_500).by_endpoint();
 /// How long that may take. A change that comes meanwhile waits for as long, and for what is small: less
 /// than 100 ms, also where an API server has half of the processors.
 const LONGEST_PART: Duration = Duration::from_millis(30);
@@ -40,7 +39,7 @@ const LONGEST_PART: Duration = Duration::from_millis(30);
 pub struct Nftables {
     family: Family,
     /// `None`: only what is pure.
-    connection: Option<Arc<Mutex<Connection>>>,
+    connection: Option<Arc<Mutex<TableSocket>>>,
     /// How the ruleset stood when this family was last read, or found to be as it was left.
     seen: Option<Seen>,
     /// What others were heard doing; empty while nobody listens.
@@ -48,22 +47,6 @@ pub struct Nftables {
     /// `None` as long as conntrack does not tell.
     sctp: Option<Sctp>,
     support: Support,
-}
-
-/// What both families share.
-#[derive(Debug)]
-struct Connection {
-    socket: Socket,
-    /// How many transactions went through this socket.
-    transactions: u32,
-}
-
-/// The ruleset's generation, and how many transactions of our own it includes. Each transaction of
-/// anybody in the namespace raises the generation by one.
-#[derive(Debug, Clone, Copy)]
-struct Seen {
-    generation: u32,
-    transactions: u32,
 }
 
 /// Opens this thread's network namespace: one backend a family.
@@ -82,10 +65,7 @@ pub fn open_with_disturbances() -> Result<([Nftables; 2], Disturbances), OpenErr
 }
 
 fn families(socket: Socket, ledger: &Arc<Mutex<Ledger>>) -> [Nftables; 2] {
-    let connection = Arc::new(Mutex::new(Connection {
-        socket,
-        transactions: 0,
-    }));
+    let connection = Arc::new(Mutex::new(TableSocket::from(socket)));
     Family::ALL.map(|family| Nftables {
         family,
         connection: Some(Arc::clone(&connection)),
@@ -116,7 +96,7 @@ impl Nftables {
         }
     }
 
-    fn connection(&self) -> Result<MutexGuard<'_, Connection>, Detached> {
+    fn connection(&self) -> Result<MutexGuard<'_, TableSocket>, Detached> {
         let connection = self.connection.as_ref().ok_or(Detached)?;
         // The socket is good between any two messages, so a panic elsewhere does not spoil it.
         Ok(connection.lock().unwrap_or_else(PoisonError::into_inner))
@@ -133,7 +113,7 @@ impl Nftables {
             return None;
         }
         let family = self.family;
-        let checked = support::check(&mut self.connection().ok()?.socket, family);
+        let checked = support::check(self.connection().ok()?.socket(), family);
         match checked {
             Ok(()) => {
                 self.support = Support::Whole;
@@ -190,7 +170,7 @@ impl Backend for Nftables {
             .map_err(|e| self.unobserved(Recovery::Halt, e))?;
         // Read before the table: what changes meanwhile shows as drift.
         let seen = connection.observe_seen();
-        let table = connection.observe_tables(self.family);
+        let table = observe_tables(&mut connection, self.family);
         drop(connection);
         self.seen = Some(seen.map_err(|e| self.unread(e))?);
         table.map_err(|e| self.unread(e))
@@ -205,12 +185,10 @@ impl Backend for Nftables {
             .map_err(|e| self.unobserved(Recovery::Halt, e))?;
         let now = connection.observe_seen().map_err(|e| self.unread(e))?;
         drop(connection);
-        let ours = now.transactions.wrapping_sub(seen.transactions);
-        let all = now.generation.wrapping_sub(seen.generation);
         let ledger = self.ledger.lock().unwrap_or_else(PoisonError::into_inner);
         let elsewhere = ledger.elsewhere(self.family, seen.generation, now.generation);
         drop(ledger);
-        if ours.wrapping_add(elsewhere) != all {
+        if !seen.is_quiet_until(&now, elsewhere) {
             return Ok(Drift::Possible);
         }
         self.seen = Some(now);
@@ -286,7 +264,7 @@ impl Backend for Nftables {
         // Hardly ever there; where that cannot be told, the removal says why.
         if let Ok(mut connection) = self.connection()
             && !matches!(
-                connection.socket.observe_table(self.family, NEXT),
+                connection.socket().observe_table(self.family, NEXT),
                 Ok(false)
             )
         {
@@ -318,138 +296,24 @@ impl Backend for Nftables {
     }
 }
 
-/// What to do about a transaction that failed after `done` others had taken effect.
-fn recovery(error: &netlink::CommitError, done: usize) -> Recovery {
-    let source = match error {
-        // What the kernel did is not known.
-        netlink::CommitError::Socket { .. } => return Recovery::Observe,
-        netlink::CommitError::Refused { source, .. } => source,
-    };
-    if done > 0 {
-        return Recovery::Observe;
-    }
-    match Errno::from_io_error(source) {
-        _ if is_transient(source) => Recovery::Retry,
-        // The kernel does not hold what was believed.
-        Some(Errno::NOENT | Errno::EXIST | Errno::NOTEMPTY) => Recovery::Observe,
-        _ if is_impossible(source) => Recovery::Halt,
-        _ if source.kind() == ErrorKind::PermissionDenied => Recovery::Halt,
-        _ => Recovery::Isolate,
-    }
-}
-
-/// What to do about a kernel that could not be read.
-fn recovery_of_reading(error: &netlink::ObserveError) -> Recovery {
-    let netlink::ObserveError::Refused { source, .. } = error else {
-        return Recovery::Observe;
-    };
-    match Errno::from_io_error(source) {
-        // What is asked is well formed: EINVAL is how a kernel says that it has no nf_tables
-        // (nfnetlink_rcv_msg in net/netfilter/nfnetlink.c).
-        Some(
-            Errno::PERM | Errno::ACCESS | Errno::OPNOTSUPP | Errno::PROTONOSUPPORT | Errno::INVAL,
-        ) => Recovery::Halt,
-        _ => Recovery::Observe,
-    }
-}
-
-/// A chain at a hook that no agent uses. Without the hook it equals no chain of an agent.
-fn unhooked(name: &Arc<str>) -> Chain {
-    Chain {
-        name: Arc::clone(name),
-        hook: None,
-    }
-}
-
-/// A set that equals none of ours: it has no key.
-fn foreign(name: &Arc<str>) -> Set {
-    Set {
-        name: Arc::clone(name),
-        key: Vec::new(),
-        content: SetContent::Membership,
-        writer: SetWriter::Transactions,
-    }
-}
-
-// === impl Connection ===
-
-impl Connection {
-    fn commit(&mut self, transaction: &Transaction) -> Result<(), netlink::CommitError> {
-        self.socket.commit(transaction)?;
-        self.transactions = self.transactions.wrapping_add(1);
-        Ok(())
-    }
-
-    fn observe_seen(&mut self) -> Result<Seen, netlink::ObserveError> {
-        Ok(Seen {
-            generation: self.socket.observe_generation()?,
-            transactions: self.transactions,
-        })
-    }
-
-    /// Our table, with the one beside it.
-    fn observe_tables(&mut self, family: Family) -> Result<Table, netlink::ObserveError> {
-        let next = self.observe_table(family, NEXT)?;
+/// Our table, with the one beside it.
+fn observe_tables(
+    socket: &mut TableSocket,
+    family: Family,
+) -> Result<Table, netlink::ObserveError> {
+    let mut observe = |table_name| -> Result<Table, netlink::ObserveError> {
+        let own = |set: &str| SetName::parse(set).map(|set| set.set(family));
+        let contents = socket.observe_table(family, table_name, own)?;
         Ok(Table {
-            next: next.exists.then(|| Arc::new(next)),
-            ..self.observe_table(family, TABLE)?
-        })
-    }
-
-    fn observe_table(
-        &mut self,
-        family: Family,
-        table_name: &str,
-    ) -> Result<Table, netlink::ObserveError> {
-        if !self.socket.observe_table(family, table_name)? {
-            return Ok(Table::default());
-        }
-        let mut rules: BTreeMap<Arc<str>, Vec<Rule>> = BTreeMap::new();
-        for (chain, rule) in self.socket.observe_rules(family, table_name)? {
-            // A rule that is not of our making equals none of ours.
-            rules.entry(chain).or_default().push(rule.unwrap_or(Rule {
-                expressions: Vec::new(),
-                comment: None,
-            }));
-        }
-        let mut table = Table {
-            exists: true,
+            exists: contents.exists,
+            chains: contents.chains,
+            sets: contents.sets,
             ..Table::default()
-        };
-        let mut chains = Chains::new();
-        for (name, chain) in self.socket.observe_chains(family, table_name)? {
-            let rules = rules.remove(&name).unwrap_or_default();
-            let chain = chain.unwrap_or_else(|_| unhooked(&name));
-            chains.insert(name, Arc::new(ChainWithRules { chain, rules }));
-        }
-        // The kernel numbers the chains of all tables in one listing: beside other
-        // programs that add and remove chains, it may lack one of this table.
-        for (name, rules) in rules {
-            let Some(chain) = self.socket.observe_one_chain(family, table_name, &name)? else {
-                continue;
-            };
-            let chain = chain.unwrap_or_else(|_| unhooked(&name));
-            chains.insert(name, Arc::new(ChainWithRules { chain, rules }));
-        }
-        table.chains = Arc::new(chains);
-        for (name, set) in self.socket.observe_sets(family, table_name)? {
-            // One of ours with a shape that is not: told from ours by having none.
-            let set = set.unwrap_or_else(|_| foreign(&name));
-            let ours = SetName::parse(&name).is_some_and(|own| own.set(family) == set);
-            // What packets have written is theirs, and changes by itself.
-            let elements = match ours && set.writer == SetWriter::Transactions {
-                true => self.socket.observe_elements(family, table_name, &name),
-                false => Ok(Vec::new()),
-            };
-            let (set, elements) = match elements {
-                // An element that is not of our making makes the set one that is not ours.
-                Err(netlink::ObserveError::Foreign { .. }) => (foreign(&name), Vec::new()),
-                elements => (set, elements?),
-            };
-            let elements = elements.into_iter().collect();
-            let set = Arc::new(set);
-            table.sets.insert(name, SetWithElements { set, elements });
-        }
-        Ok(table)
-    }
+        })
+    };
+    let next = observe(NEXT)?;
+    Ok(Table {
+        next: next.exists.then(|| Arc::new(next)),
+        ..observe(TABLE)?
+    })
 }

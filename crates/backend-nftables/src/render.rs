@@ -4,6 +4,7 @@ mod filling;
 mod plan;
 mod retirement;
 mod rooms;
+mod turns;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -23,9 +24,10 @@ use self::plan::{NeededChains, Plan, Refusal};
 pub(crate) use self::retirement::Retirement;
 use self::retirement::retire;
 pub(crate) use self::rooms::Rooms;
-use crate::chains::{self, Lead, NumberedChain};
+pub(crate) use self::turns::Turns;
+use crate::chains::{self, Counter, Lead, NumberedChain};
 use crate::layout::{self, Keyed, LOCAL_SLOTS, Room, SetName};
-use crate::slots::arrange;
+use crate::slots;
 use crate::table::{Chains, SetWithElements, Table};
 
 /// What of one family differs between two dataplanes.
@@ -77,6 +79,7 @@ pub(crate) fn render(family: Family, desired: &Dataplane, from: &Rendered<Table>
     let keeps_rooms = !incremental && has_rooms;
     if !incremental {
         filling.table.rooms = rooms::read(family, &from.rules, desired);
+        filling.table.turns = Turns::read(family, &from.rules, desired);
     }
     let mut needed_chains = NeededChains::new();
     render_memberships(&differences, &mut filling);
@@ -102,13 +105,17 @@ pub(crate) fn render(family: Family, desired: &Dataplane, from: &Rendered<Table>
             Some(Precedence::First) => drop(first.insert(*difference.key)),
             Some(Precedence::Ordinary) | None => drop(first.remove(difference.key)),
         }
+        let counter = filling
+            .table
+            .turns
+            .counter(difference.key, after.as_deref());
         let before = difference.before.map(winner);
         if before != after {
             place(
                 difference.key,
                 before.as_deref(),
                 after.as_deref(),
-                room,
+                (room, counter),
                 &from.rules,
                 &mut filling,
                 &mut needed_chains,
@@ -238,19 +245,20 @@ fn place(
     key: &FrontendKey,
     before: Option<&Frontend>,
     frontend: Option<&Frontend>,
-    room: Room,
+    (room, counter): (Room, Counter),
     near: &Table,
     filling: &mut Filling,
     chains: &mut NeededChains,
 ) {
     let (family, keyed, bytes) = (key.family(), Keyed::of(key), layout::frontend(key));
     let plan = frontend.map_or_else(Plan::default, |frontend| {
-        Plan::of(keyed, frontend, room, chains)
+        Plan::of(keyed, frontend, room, counter, chains)
     });
     if room != Room::Shared {
         filling.add_set(family, keyed.clients(room));
     }
     let is_sticky = plan.affinity.is_some();
+    let was_sticky = before.is_some_and(|frontend| frontend.affinity != Affinity::None);
     for (set, lead) in [
         (keyed.services(), plan.service),
         (keyed.short_circuits(), plan.short_circuit),
@@ -277,17 +285,23 @@ fn place(
         place_ranges(family, &bytes, &ranges(before), &ranges(frontend), filling);
     }
     for (first, targets) in [(0, plan.targets), (LOCAL_SLOTS, plan.local_targets)] {
-        let before = near.slots(family, key, first);
+        let slots_before = near.known_slots(key, first);
         let remembered = if is_sticky { targets } else { &[] };
-        place_sticky(keyed, &bytes, first, &before, remembered, filling);
-        let after = arrange(&before, targets);
-        let mut slots = (first..).map(|slot| layout::slot(bytes.clone(), slot));
-        for (target, slot) in after.iter().zip(&mut slots) {
+        let remembered_before = if was_sticky { &slots_before[..] } else { &[] };
+        place_sticky(keyed, &bytes, first, remembered_before, remembered, filling);
+        let after = slots::fill(plan.scheduler, &slots_before, targets);
+        filling.table.note_slots(key, first, &after);
+        let mut slots = first..;
+        let known = slots_before.iter().map(Some).chain(std::iter::repeat(None));
+        for ((target, known), slot) in after.iter().zip(known).zip(&mut slots) {
+            if known == Some(target) && filling.keeps_what_stays() {
+                continue;
+            }
             let value = ElementData::Value(layout::target(target));
-            filling.set(keyed.endpoints(), slot, value);
+            filling.set(keyed.endpoints(), layout::slot(bytes.clone(), slot), value);
         }
-        for slot in slots.take(before.len().saturating_sub(after.len())) {
-            filling.remove(keyed.endpoints(), &slot);
+        for slot in slots.take(slots_before.len().saturating_sub(after.len())) {
+            filling.remove(keyed.endpoints(), &layout::slot(bytes.clone(), slot));
         }
     }
 }

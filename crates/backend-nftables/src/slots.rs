@@ -1,29 +1,60 @@
 //! Which endpoint lies in which slot.
 
-use std::collections::BTreeSet;
+use dataplane::{Scheduler, Target, maglev};
 
-use dataplane::Target;
+/// How many slots `endpoints` have.
+pub(crate) fn count(scheduler: Scheduler, endpoints: usize) -> u32 {
+    u32::try_from(scheduler.slots(endpoints)).unwrap_or(u32::MAX)
+}
+
+/// What lies in the slots of `wanted`, from 0 and up without a gap. Where clients find their slot by
+/// their address, that depends on nothing but `wanted`, as every node has to come to the same; else as
+/// few slots as possible differ from `before`.
+pub(crate) fn fill(scheduler: Scheduler, before: &[Target], wanted: &[Target]) -> Vec<Target> {
+    match scheduler {
+        Scheduler::SourceHash => arrange(&[], wanted),
+        Scheduler::Maglev => maglev(wanted),
+        _ => arrange(before, wanted),
+    }
+}
 
 /// Places `wanted` in slots 0 and up without a gap, so that as few slots as possible differ from
 /// `before`: an endpoint that stays within the new length stays where it is; holes are filled from
 /// the end, then with what is new, in order.
-pub(crate) fn arrange(before: &[Target], wanted: &[Target]) -> Vec<Target> {
+fn arrange(before: &[Target], wanted: &[Target]) -> Vec<Target> {
     // All there is to do at a start.
     if before.is_empty() && wanted.is_sorted_by(|a, b| a < b) {
         return wanted.to_vec();
     }
-    let mut missing: BTreeSet<Target> = wanted.iter().copied().collect();
-    let length = missing.len();
-    let kept: Vec<Option<Target>> = (0..length)
-        .map(|slot| before.get(slot).copied().filter(|t| missing.remove(t)))
-        .collect();
-    let mut fill: Vec<Target> = before
+    // A frontend may have a quarter of a million of them, of which one has changed.
+    let mut wanted = wanted.to_vec();
+    wanted.sort();
+    wanted.dedup();
+    let mut is_placed = vec![false; wanted.len()];
+    // Those that have never moved are in order: each is behind the one before.
+    let mut behind_last = 0;
+    let mut place = |target: &Target| {
+        let at = match wanted.get(behind_last) == Some(target) {
+            true => Ok(behind_last),
+            false => wanted.binary_search(target),
+        };
+        at.is_ok_and(|at| {
+            behind_last = at + 1;
+            !std::mem::replace(&mut is_placed[at], true)
+        })
+    };
+    let (within, behind) = before.split_at(before.len().min(wanted.len()));
+    let mut kept: Vec<Option<Target>> = within
         .iter()
-        .skip(length)
-        .copied()
-        .filter(|target| missing.remove(target))
+        .map(|target| place(target).then_some(*target))
         .collect();
-    fill.extend(missing);
+    let mut fill: Vec<Target> = behind.iter().copied().filter(|t| place(t)).collect();
+    kept.resize(wanted.len(), None);
+    let missing = wanted
+        .iter()
+        .zip(&is_placed)
+        .filter(|(_, placed)| !**placed);
+    fill.extend(missing.map(|(target, _)| *target));
     let mut fill = fill.into_iter();
     kept.into_iter()
         .filter_map(|target| target.or_else(|| fill.next()))

@@ -1,15 +1,17 @@
 //! One of our tables as a value: what the kernel holds, or should.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 
 use dataplane::{Family, FrontendKey, PersistentMap, Target};
-use netlink::nf_tables::{Bytes, Chain, ElementData, Rule, Set};
+use netlink::nf_tables::{Bytes, ElementData, Transaction};
+pub(crate) use nftables_model::{ChainWithRules, Chains, Elements, SetWithElements, Sets};
+use nftables_model::{Contents, Refused, View};
 
 use crate::chains::NumberedChain;
 use crate::layout::{self, Keyed, LOCAL_SLOTS, SetName};
-use crate::render::{Retirement, Rooms};
+use crate::render::{Retirement, Rooms, Turns};
 
 /// A table with its chains, sets and elements. Copies share what they have in common. Two are equal
 /// when a kernel holding either would list the same.
@@ -20,7 +22,7 @@ pub struct Table {
     /// Chains by name.
     pub(crate) chains: Arc<Chains>,
     /// Sets by name.
-    pub(crate) sets: BTreeMap<Arc<str>, SetWithElements>,
+    pub(crate) sets: Sets,
     /// The frontends whose elements are written before all others. Of this the kernel knows
     /// nothing.
     pub(crate) first: BTreeSet<FrontendKey>,
@@ -32,28 +34,17 @@ pub struct Table {
     /// The Services that remember their clients by themselves. Of this the kernel knows no more than
     /// what the numbers of their frontends say.
     pub(crate) rooms: Rooms,
+    /// The frontends that count turns by themselves. Of this the kernel knows no more than what the
+    /// numbers of their frontends say.
+    pub(crate) turns: Turns,
+    /// What [`Table::slots`] says of frontends with many slots, by frontend and first slot. Not known
+    /// of a table that was read.
+    pub(crate) long_slots: PersistentMap<(FrontendKey, u32), Arc<[Target]>>,
 }
 
-/// Chains by name.
-pub(crate) type Chains = BTreeMap<Arc<str>, Arc<ChainWithRules>>;
-
-/// A chain and what is in it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct ChainWithRules {
-    pub(crate) chain: Chain,
-    /// A rule that is not of our making is one without expressions: it equals none of ours.
-    pub(crate) rules: Vec<Rule>,
-}
-
-/// A set and what is in it.
-#[derive(Debug, Clone, PartialEq)]
-pub(crate) struct SetWithElements {
-    pub(crate) set: Arc<Set>,
-    pub(crate) elements: Elements,
-}
-
-/// The elements of a set by key.
-pub(crate) type Elements = PersistentMap<Bytes, ElementData>;
+/// Of a frontend with at least so many slots the table also has a list of them: each slot that is looked
+/// up by its key costs a microsecond, half as much as one that is written.
+const LONG: usize = 64;
 
 // === impl Table ===
 
@@ -73,6 +64,49 @@ impl Table {
     pub(crate) fn is_hooked(&self) -> bool {
         let mut chains = self.chains.values();
         chains.any(|chain| chain.chain.hook.is_some())
+    }
+
+    /// What the kernel knows of it, without the table beside it.
+    fn contents(&self) -> Contents {
+        Contents {
+            exists: self.exists,
+            chains: Arc::clone(&self.chains),
+            sets: self.sets.clone(),
+        }
+    }
+
+    /// What packets find in it.
+    pub(crate) fn view(&self) -> View<'_> {
+        View {
+            chains: &self.chains,
+            sets: &self.sets,
+        }
+    }
+
+    /// Carries out `transaction`, whole or not at all: here, or in the table beside if it is about
+    /// that.
+    pub fn replay(&mut self, transaction: &Transaction) -> Result<(), Refused> {
+        let is_beside = &*transaction.table == layout::NEXT;
+        let mut table = match is_beside {
+            true => self.next.as_deref().cloned().unwrap_or_default(),
+            false => self.clone(),
+        };
+        let mut contents = table.contents();
+        contents.replay(transaction)?;
+        table.long_slots = PersistentMap::new();
+        if !contents.exists {
+            table = Table::default();
+        }
+        (table.exists, table.chains, table.sets) =
+            (contents.exists, contents.chains, contents.sets);
+        match is_beside {
+            true => self.next = table.exists.then(|| Arc::new(table)),
+            false => {
+                table.next = self.next.take();
+                *self = table;
+            }
+        }
+        Ok(())
     }
 
     /// The one of the two tables that packets come to: this one, if to any.
@@ -110,6 +144,23 @@ impl Table {
             .is_some_and(|elements| elements.remove(key).is_some())
     }
 
+    /// The same as [`Table::slots`]. Of a frontend with many slots that was rendered, costs one lookup.
+    pub(crate) fn known_slots(&self, key: &FrontendKey, first: u32) -> Arc<[Target]> {
+        match self.long_slots.get(&(*key, first)) {
+            Some(slots) => Arc::clone(slots),
+            None => self.slots(key.family(), key, first).into(),
+        }
+    }
+
+    /// Notes what [`Table::slots`] says from now on.
+    pub(crate) fn note_slots(&mut self, key: &FrontendKey, first: u32, slots: &[Target]) {
+        let place = (*key, first);
+        match slots.len() >= LONG {
+            true => drop(self.long_slots.insert(place, slots.into())),
+            false => drop(self.long_slots.remove(&place)),
+        }
+    }
+
     /// The endpoints in the slots of a frontend from `first` up to the first empty one.
     pub(crate) fn slots(&self, family: Family, key: &FrontendKey, first: u32) -> Vec<Target> {
         let (set, bytes) = (Keyed::of(key).endpoints(), layout::frontend(key));
@@ -134,6 +185,8 @@ impl PartialEq for Table {
             next,
             retirement: _,
             rooms: _,
+            turns: _,
+            long_slots: _,
         } = self;
         (exists, chains, sets, next) == (&other.exists, &other.chains, &other.sets, &other.next)
     }
@@ -149,18 +202,7 @@ impl fmt::Display for Table {
         if !self.exists {
             return next(f);
         }
-        for chain in self.chains.values() {
-            writeln!(f, "chain {}", chain.chain)?;
-            for rule in &chain.rules {
-                writeln!(f, "    {rule}")?;
-            }
-        }
-        for set in self.sets.values() {
-            writeln!(f, "set {}", set.set)?;
-            for (key, data) in set.elements.sorted() {
-                writeln!(f, "    {}", set.set.element(key, data))?;
-            }
-        }
+        self.contents().fmt(f)?;
         next(f)
     }
 }

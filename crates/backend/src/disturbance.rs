@@ -1,23 +1,23 @@
-//! What others do to what is ours.
+//! External changes: those that other programs make to Signpost's rules.
 
 use std::collections::BTreeSet;
 use std::fmt;
 
 use dataplane::Family;
 
-/// Somebody else has changed, or may have changed, what is ours in the kernel.
+/// An external change: another program has changed, or may have changed, Signpost's rules in the kernel.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Disturbance {
-    /// In these families.
+    /// The families concerned.
     pub families: BTreeSet<Family>,
-    /// Who it was, where the kernel says so.
+    /// The process that made it, if the kernel reports it.
     pub culprit: Option<Culprit>,
 }
 
-/// A process that changed something.
+/// A process that made an external change.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Culprit {
-    /// The name it runs under, as the kernel cuts it.
+    /// Its name, as the kernel truncates it.
     pub program: String,
     /// Its id in the machine's own process namespace. It may have ended since.
     pub process: u32,
@@ -26,7 +26,7 @@ pub struct Culprit {
 // === impl Disturbance ===
 
 impl Disturbance {
-    /// One by nobody in particular, in both families: it is not known that there was none.
+    /// A possible change by an unknown process, in both families: it is not known that there was none.
     pub fn possible() -> Disturbance {
         Disturbance {
             families: Family::ALL.into(),
@@ -34,7 +34,7 @@ impl Disturbance {
         }
     }
 
-    /// Makes it both. Of two culprits the later one counts.
+    /// Combines both. Of two processes the later one counts.
     pub fn merge(&mut self, later: Disturbance) {
         self.families.extend(later.families);
         self.culprit = later.culprit.or(self.culprit.take());

@@ -175,6 +175,10 @@ impl<B: Inspect> Backend for Erased<B> {
         self.0.chunk_size(config)
     }
 
+    fn rebuild_size(&self, config: &Config) -> ChunkSize {
+        self.0.rebuild_size(config)
+    }
+
     fn longest_part(&self, config: &Config) -> Duration {
         self.0.longest_part(config)
     }
@@ -225,6 +229,10 @@ impl<B: Inspect> Backend for Erased<B> {
 
     fn is_offered(&self) -> bool {
         self.0.is_offered()
+    }
+
+    fn missing_settings(&self) -> Vec<String> {
+        self.0.missing_settings()
     }
 
     fn suspects(&self, change: &AnyChange, desired: &Dataplane) -> BTreeSet<ServiceKey> {

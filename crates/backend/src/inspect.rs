@@ -1,15 +1,15 @@
-//! What people may ask of a mechanism's rules: where they take a packet, what in them is a frontend's,
-//! and where what was found differs from what is wanted. Pure: rules are read by the caller.
+//! Questions about a mechanism's rules: where they take a packet, which of them belong to a frontend,
+//! and where observed rules differ from desired ones. Pure: the caller reads the rules.
 
 use std::fmt::Debug;
 
 use dataplane::{Dataplane, FrontendKey, Node, Packet, Verdict};
 
-use crate::{Backend, Piece, Way};
+use crate::{Backend, Piece, Size, Way};
 
-/// What the rules of a [`Backend`] mean, for traces and explanations.
+/// The meaning of a [`Backend`]'s rules, for traces and explanations.
 pub trait Inspect: Backend + Debug {
-    /// Whether `rules` are those of a mechanism that is in use: an empty table is, no table is not.
+    /// Whether `rules` are those of an active mechanism: an empty table is, no table is not.
     fn exist(&self, rules: &Self::Rules) -> bool;
 
     /// How many elements or rules there are.
@@ -19,30 +19,30 @@ pub trait Inspect: Backend + Debug {
     /// dataplane.
     fn simulate(&self, rules: &Self::Rules, node: &Node, packet: &Packet) -> Verdict;
 
-    /// The ways by which `rules` take `packet` there, each with what it meets.
+    /// The paths by which `rules` take `packet` there, each with what the packet meets.
     fn ways(&self, rules: &Self::Rules, node: &Node, packet: &Packet) -> Vec<Way>;
 
-    /// What the Services of `part`, which are some of `desired`, come to in the arrangement of
-    /// `believed`: what the comparisons below compare.
+    /// The rules of the Services of `part`, which are some of `desired`, in the arrangement of
+    /// `observed`: the input of the comparisons below.
     fn render_part(
         &self,
         part: &Dataplane,
         desired: &Dataplane,
-        believed: &Self::Rules,
+        observed: &Self::Rules,
     ) -> Self::Rules;
 
-    /// The elements or rules of one frontend, as they are `wanted` and as they were `found`.
+    /// The elements or rules of one frontend, as `desired` and as `found`.
     fn compare_frontend(
         &self,
-        wanted: &Self::Rules,
+        desired: &Self::Rules,
         found: &Self::Rules,
         key: &FrontendKey,
     ) -> Vec<Piece>;
 
-    /// The chains that packets to one frontend pass and others do not.
+    /// The chains that only packets to one frontend traverse.
     fn compare_chains(
         &self,
-        wanted: &Self::Rules,
+        desired: &Self::Rules,
         found: &Self::Rules,
         key: &FrontendKey,
     ) -> Vec<Piece>;
@@ -51,22 +51,22 @@ pub trait Inspect: Backend + Debug {
     /// health checks.
     fn compare_memberships(
         &self,
-        wanted: &Self::Rules,
+        desired: &Self::Rules,
         found: &Self::Rules,
         part: &Dataplane,
     ) -> Vec<Piece>;
 
-    /// What all Services share and is not as it was programmed.
+    /// The pieces that all Services share and that are not as programmed.
     fn compare_shared(&self, programmed: &Self::Rules, found: &Self::Rules) -> Vec<Piece>;
 
-    /// What is printed above all rules of the family: `table ip signpost`.
+    /// The heading of all rules of the family: `table ip signpost`.
     fn heading(&self) -> String;
 
-    /// A sentence on what was found, for people.
+    /// A sentence about what was found.
     fn describe(&self, found: Found<'_, Self::Rules>) -> String;
 }
 
-/// How what was found in the kernel compares to what was programmed.
+/// What was found in the kernel, beside what was programmed.
 #[derive(Debug)]
 pub enum Found<'a, R> {
     /// Reading it failed, with this error and its causes.
@@ -88,4 +88,18 @@ pub fn count(number: usize, noun: &str) -> String {
         1 => format!("1 {noun}"),
         number => format!("{number} {noun}s"),
     }
+}
+
+/// A sentence on a kernel that holds so many `elements`, and that `repair` makes what was programmed.
+pub fn describe_repair(repair: Size, elements: usize) -> String {
+    if repair.is_empty() {
+        let elements = count(elements, "element");
+        return format!("the kernel holds what was programmed, {elements}");
+    }
+    let pieces = count(repair.elements, "element");
+    let pieces = match repair.objects {
+        0 => pieces,
+        objects => format!("{pieces} and {}", count(objects, "other piece")),
+    };
+    format!("! the kernel differs from what was programmed: {pieces} to mend")
 }

@@ -1,15 +1,14 @@
-//! The contract every kernel mechanism fulfils.
+//! The contract of a kernel mechanism.
 //!
-//! A [`Backend`] programs one IP family of one node. Three of its verbs are pure and one of them
-//! decides nothing: [`render`](Backend::render) says what the kernel should hold,
-//! [`diff`](Backend::diff) how to get there from what it is believed to hold, and
-//! [`commit`](Backend::commit) carries that out. Whoever drives a backend replaces what it believes
-//! by what it wanted when, and only when, it holds a [`Receipt`].
+//! A [`Backend`] programs one IP family of one node. [`render`](Backend::render) is pure: it turns the
+//! desired state into rules. [`diff`](Backend::diff) is pure: it computes the change from the observed
+//! rules to the desired ones. [`commit`](Backend::commit) decides nothing: it writes that change. The
+//! caller replaces the observed rules by the desired ones only when it holds a [`Receipt`].
 //!
 //! ```text
-//! Dataplane --render--> Rules --diff(believed)--> Change --commit--> Receipt | CommitError
+//! Dataplane --render--> Rules --diff(observed)--> Change --commit--> Receipt | CommitError
 //!                                  ^                                   |
-//!                                  '------------- believed <-----------'
+//!                                  '------------- observed <-----------'
 //! ```
 
 mod compare;
@@ -29,16 +28,16 @@ use dataplane::{ChunkSize, Config, Dataplane, Family, Frontend, FrontendKey, Ser
 pub use compare::{Piece, Standing};
 pub use disturbance::{Culprit, Disturbance};
 pub use erased::{AnyBackend, AnyChange, AnyRules, erase};
-pub use inspect::{Found, Inspect, count};
+pub use inspect::{Found, Inspect, count, describe_repair};
 pub use listen::{ChangeListener, ForeignChange, ListenError};
 pub use trace::{Event, Way};
 
 /// One way of making the kernel carry out one family of a [`Dataplane`].
 pub trait Backend {
-    /// What the kernel holds, in this backend's own words. Cheap to clone; prints in one canonical
+    /// The rules of the kernel, as values of this mechanism. Cheap to clone; prints in one canonical
     /// form; equal exactly when the kernel holds the same.
     type Rules: Clone + PartialEq + Debug + Display + Default + Send + Sync + 'static;
-    /// How to get from some rules to others.
+    /// The step from some rules to others.
     type Change: Change;
 
     /// The family it programs.
@@ -48,57 +47,70 @@ pub trait Backend {
     /// wait no longer than a fraction of a second. Pure.
     fn chunk_size(&self, config: &Config) -> ChunkSize;
 
+    /// The same while an empty kernel is filled, or the rules of another configuration are replaced. Larger
+    /// where the cost of a round depends less on what it writes than on what the kernel holds, so that the
+    /// whole does not take several times as long. The default is [`chunk_size`](Backend::chunk_size). Pure.
+    fn rebuild_size(&self, config: &Config) -> ChunkSize {
+        self.chunk_size(config)
+    }
+
     /// How long a round that programs a part of a change under `config` may take: longer ones are followed
     /// by smaller parts. Pure.
     fn longest_part(&self, config: &Config) -> Duration;
 
-    /// What the kernel should hold for `desired`. Pure. Costs what differs between `desired` and
-    /// `from.dataplane`; where several equally good arrangements exist, keeps that of `from.rules`.
+    /// The rules for `desired`. Pure. Costs what differs between `desired` and `from.dataplane`; where
+    /// several equally good arrangements exist, keeps that of `from.rules`.
     fn render(&self, desired: &Dataplane, from: &Rendered<Self::Rules>) -> Self::Rules;
 
-    /// How to get from `believed` to `wanted`. Pure. `diff(a, a)` is empty.
-    fn diff(&self, believed: &Self::Rules, wanted: &Self::Rules) -> Self::Change;
+    /// The step from the `observed` rules to the `desired` ones. Pure. `diff(a, a)` is empty.
+    fn diff(&self, observed: &Self::Rules, desired: &Self::Rules) -> Self::Change;
 
-    /// What the kernel holds now of what is ours. After a commit this equals what was rendered.
+    /// Reads Signpost's rules from the kernel. After a commit they equal the rendered ones.
     fn observe(&mut self) -> Result<Self::Rules, ObserveError>;
 
-    /// Whether the kernel may hold something else than after the last [`commit`](Backend::commit)
-    /// or [`observe`](Backend::observe). Cheap: this is asked often, and mostly answered no.
+    /// Whether the kernel may have changed since the last [`commit`](Backend::commit) or
+    /// [`observe`](Backend::observe). Cheap, since it is called often, and the answer is mostly no.
     fn observe_drift(&mut self) -> Result<Drift, ObserveError>;
 
-    /// Carries out `change`, in order. Where the kernel takes changes in parts, every prefix serves
-    /// every frontend that is the same before and after.
+    /// Writes `change`, in order. Where the kernel takes a change in parts, every prefix serves every
+    /// frontend that is the same before and after.
     fn commit(&mut self, change: Self::Change) -> Result<Receipt, CommitError>;
 
-    /// Removes everything that is ours from the kernel. Nothing there is no failure.
+    /// Removes all of Signpost's rules from the kernel. Succeeds if there are none.
     fn commit_removal(&mut self) -> Result<Receipt, CommitError>;
 
-    /// Gets ready to be read and written. Called before this backend takes over from one that cannot be
-    /// used; one that is always ready has nothing to do.
+    /// Prepares to read and write. Called before this backend replaces one that cannot be used. The
+    /// default does nothing.
     fn open(&mut self) -> Result<(), ObserveError> {
         Ok(())
     }
 
-    /// Lets go of what is only held to read and write: nothing is wanted of this backend, and nothing
-    /// of ours is there.
+    /// Releases what is only needed to read and write: this backend is not active, and has no rules in
+    /// the kernel.
     fn release(&mut self) {}
 
-    /// Whether the kernel has this mechanism for the family at all, as far as is known.
+    /// Whether the kernel supports this mechanism for the family, as far as is known.
     fn is_offered(&self) -> bool {
         true
     }
 
-    /// The Services of `desired` that `change` is about: those to look at when it is refused. Pure.
+    /// The settings of the kernel that this mechanism needs and could not set, as of the last commit or check, each
+    /// with what follows from that. The default is none.
+    fn missing_settings(&self) -> Vec<String> {
+        Vec::new()
+    }
+
+    /// The Services of `desired` that `change` is about: the candidates when the kernel refuses it. Pure.
     fn suspects(&self, change: &Self::Change, desired: &Dataplane) -> BTreeSet<ServiceKey>;
 
-    /// What of one frontend this backend cannot honour, and what it does instead. Of one of another
-    /// family, nothing. Pure.
+    /// The fields of one frontend that this backend does not support, each with what it does instead.
+    /// Empty for a frontend of another family. Pure.
     fn shortcomings(&self, asked: Asked<'_>) -> Vec<Shortcoming>;
 }
 
 /// A step from some rules to others, as a value. Prints in one canonical form.
 pub trait Change: Debug + Display + Clone + Send + 'static {
-    /// How much there is to do.
+    /// How much it writes.
     fn size(&self) -> Size;
 }
 
@@ -112,53 +124,53 @@ pub struct Size {
 }
 
 impl Size {
-    /// Whether there is nothing to do.
+    /// Whether there is nothing to write.
     pub fn is_empty(self) -> bool {
         self == Size::default()
     }
 }
 
-/// What a [`Dataplane`] was rendered to.
+/// Rules, and the [`Dataplane`] that they were rendered from.
 #[derive(Debug, Clone, Default)]
 pub struct Rendered<R> {
     /// The dataplane. Empty when `rules` were read from the kernel.
     pub dataplane: Dataplane,
-    /// What it was rendered to.
+    /// The rules.
     pub rules: R,
 }
 
-/// The kernel's word that a change has taken effect.
+/// The kernel's acknowledgement that a change has taken effect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[must_use = "what is believed of the kernel advances only by a receipt"]
+#[must_use = "the observed state advances only by a receipt"]
 pub struct Receipt {
     /// How many transactions it took.
     pub transactions: usize,
 }
 
-/// Whether the kernel is as we left it.
+/// Whether another program may have changed the kernel since the last commit or read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Drift {
-    /// Nobody has changed anything since.
+    /// None has.
     None,
-    /// Somebody has changed something, perhaps not of ours.
+    /// One has, but not necessarily Signpost's rules.
     Possible,
 }
 
-/// A frontend that is asked about.
+/// A frontend in question.
 #[derive(Debug, Clone, Copy)]
 pub struct Asked<'a> {
-    /// The configuration it is to be carried out under.
+    /// The configuration that applies to it.
     pub config: &'a Config,
     /// The Service that has it.
     pub service: &'a ServiceKey,
     /// What packets to it are addressed to.
     pub key: FrontendKey,
-    /// What is wanted of them.
+    /// Where those packets should go.
     pub frontend: &'a Frontend,
 }
 
 impl Asked<'_> {
-    /// That the Service's `field` is not honoured, and what happens instead.
+    /// States that the Service's `field` is not supported, and in `message` what happens instead.
     pub fn shortcoming(self, field: &'static str, message: &'static str) -> Shortcoming {
         Shortcoming {
             service: self.service.clone(),
@@ -169,7 +181,7 @@ impl Asked<'_> {
     }
 }
 
-/// Something a backend cannot do.
+/// A field of a Service that a backend does not support.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Shortcoming {
     /// The Service it is about.
@@ -203,16 +215,16 @@ pub struct CommitError {
     pub family: Family,
     /// What to do next.
     pub recovery: Recovery,
-    /// What became of the change.
+    /// What the kernel holds of the change.
     pub effect: Effect,
     /// Why.
     pub source: Box<dyn Error + Send + Sync>,
 }
 
-/// What a commit that failed has left in the kernel.
+/// What a failed commit has left in the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Effect {
-    /// Nothing: all of the change was refused. What the kernel holds is not our doing.
+    /// Nothing: the kernel refused all of the change. If its rules differ nevertheless, another program changed them.
     None,
     /// Some of the change may have taken effect.
     Possible,
@@ -221,15 +233,15 @@ pub enum Effect {
 /// What to do after a call to the kernel that failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Recovery {
-    /// Nothing was changed and the cause will pass (busy, out of memory for now): try the same
+    /// Nothing was changed and the cause is temporary (busy, out of memory for now): try the same
     /// again, later.
     Retry,
-    /// What the kernel holds is not known, or not what was believed: observe, then diff anew.
+    /// The kernel's rules are not known, or not as recorded: observe, then diff again.
     Observe,
-    /// The kernel will not take this change however often it is tried: find the Service it is about,
-    /// leave that one out and commit the rest.
+    /// The kernel will never accept this change: find the Service that causes it, leave that one out and
+    /// commit the rest.
     Isolate,
-    /// This process may not, or this kernel cannot: no change of this family will ever be taken.
+    /// This process may not, or this kernel cannot: it will never accept a change of this family.
     Halt,
 }
 

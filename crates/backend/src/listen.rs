@@ -1,31 +1,31 @@
-//! Listening to what others change in the kernel.
+//! Notifications of what other programs change in the kernel.
 
 use std::error::Error;
 
 use crate::Disturbance;
 
-/// Why nothing more can be heard.
+/// Why a listener failed.
 pub type ListenError = Box<dyn Error + Send + Sync>;
 
-/// Listens to what others do to the rules of both families of one mechanism. One thread waits for it.
+/// Receives notifications of external changes to the rules of both families of one mechanism. One thread blocks on it.
 pub trait ChangeListener: Send {
-    /// Begins to listen. From then on the kernel writes a message for each element or rule that anybody
-    /// commits, so this is best done when the first, large commits are over. What happened before is
-    /// not reported: look once afterwards.
+    /// Begins to listen. From then on the kernel writes a message for each element or rule that any
+    /// program commits, so call it after the first, large commits. Earlier changes are not reported:
+    /// check once afterwards.
     fn join(&mut self) -> Result<(), ListenError>;
 
-    /// Waits for others to change something, or for an interruption.
+    /// Blocks until another program changes something, or until it is interrupted.
     fn receive(&mut self) -> Result<ForeignChange, ListenError>;
 }
 
-/// What others did.
+/// What other programs changed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ForeignChange {
     /// Nothing.
     None,
-    /// Something, to nothing of ours.
+    /// Something, but nothing of Signpost's.
     Elsewhere,
-    /// Something to what is ours, or perhaps.
+    /// Signpost's rules, or perhaps.
     Ours(Disturbance),
 }
 

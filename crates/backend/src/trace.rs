@@ -1,11 +1,11 @@
-//! What a packet meets on its way through a backend's rules, for people who ask where it went.
+//! The path of a packet through a backend's rules.
 
 use std::fmt;
 use std::sync::Arc;
 
 use dataplane::{Target, Verdict as Outcome};
 
-/// One way that a packet may take through rules.
+/// One path that a packet may take through rules.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Way {
     /// What it meets, in order.
@@ -14,7 +14,7 @@ pub struct Way {
     pub outcome: Outcome,
 }
 
-/// Something that a packet meets. Rules that do not match, or only load what they ask about, are
+/// A step on the path of a packet. Rules that do not match, or only load what they compare, are
 /// not mentioned.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
@@ -25,11 +25,11 @@ pub enum Event {
         /// The hook and priority, as nft prints them.
         hook: String,
     },
-    /// A chain that another one leads to.
+    /// A chain that another one jumps to.
     Chain {
         /// Its name.
         chain: Arc<str>,
-        /// How many chains led here, one after the other.
+        /// The number of chains above it.
         depth: usize,
     },
     /// An element that was looked up and found: `services { 10.96.0.10 . tcp . 80 : 2 . 0x03000002 }`.
@@ -45,13 +45,13 @@ pub enum Event {
     Redirect(Target),
     /// Its source becomes an address of this node.
     Masquerade,
-    /// A client's endpoint is remembered, or is no more, in this map.
+    /// A client's endpoint is added to this map, or removed from it.
     Learn(Arc<str>),
-    /// It is let through this hook.
+    /// This hook accepts it.
     Accept,
-    /// It disappears.
+    /// It is dropped.
     Drop,
-    /// It is refused.
+    /// It is rejected.
     Reject,
 }
 

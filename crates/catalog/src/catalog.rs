@@ -1,4 +1,4 @@
-//! The state: what the source told us so far, joined by Service.
+//! The state: what the source has delivered so far, joined by Service.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::mem;
@@ -19,16 +19,16 @@ use crate::shelf::{Replaced, Shelf, Step, repack};
 use crate::slice::{Extent, MOST_SLICES, Slice, SliceNames, differing, merge};
 use crate::{Change, Dirty, Event, NodeStanding, ObjectKey, OwnNode, Trigger, Unserved};
 
-/// Holds what one source told us, for the process that runs on one node.
+/// The objects that one source has delivered, for the process of one node.
 #[derive(Debug)]
 pub struct Catalog {
     node_name: Arc<str>,
     services: Shelf<Arc<Service>>,
-    /// Services that are not to be programmed, for whoever asks about them by name.
+    /// Services that are not programmed, for queries by name.
     unserved: BTreeMap<ObjectKey, Unserved>,
     /// Boxed: a B-tree may have room for twice as many as it holds.
     slices: Shelf<Box<Slice>>,
-    /// The names of the slices of each Service, sorted; also of Services that nobody made yet.
+    /// The names of the slices of each Service, sorted; also of Services that do not exist yet.
     slices_of: BTreeMap<ServiceKey, SliceNames>,
     nodes: Shelf<OwnNode>,
     service_cidrs: Shelf<BTreeSet<IpNet>>,
@@ -120,8 +120,8 @@ impl Catalog {
         })
     }
 
-    /// Why a Service that the source has told of is none of ours; `None` for those that are, and
-    /// for those it has not told of: a source may keep Services of other proxies to itself.
+    /// Why Signpost does not serve a Service that the source delivered; `None` for those that it
+    /// serves, and for unknown ones: a source may leave out Services of other proxies.
     pub fn unserved(&self, key: &ServiceKey) -> Option<Unserved> {
         self.unserved.get(&object_key(key)).copied()
     }
@@ -132,12 +132,12 @@ impl Catalog {
     }
 
     /// The Services that have an endpoint with this address, in whatever condition, in order; also
-    /// Services that nobody made yet. Costs in proportion to the cluster.
+    /// Services that do not exist yet. Costs in proportion to the cluster.
     pub fn services_behind(&self, address: IpAddr) -> BTreeSet<ServiceKey> {
-        let wanted = BTreeSet::from([address]);
+        let addresses = BTreeSet::from([address]);
         self.slices
             .values()
-            .filter(|slice| slice.at(&wanted).next().is_some())
+            .filter(|slice| slice.at(&addresses).next().is_some())
             .map(|slice| slice.service.clone())
             .collect()
     }
@@ -164,7 +164,7 @@ impl Catalog {
 
     fn apply_service(&mut self, event: Event<object::Service>) {
         if matches!(event, Event::Init) {
-            // Whatever is still there is about to be told again.
+            // The source is about to deliver again what still exists.
             self.unserved.clear();
         }
         let (steps, rejections_changed) = self.services.receive(event);
@@ -219,8 +219,8 @@ impl Catalog {
         }
     }
 
-    /// Marks the Services whose endpoints are others now that the slice `key` was replaced: the
-    /// one it belonged to, and the one it belongs to.
+    /// Marks the Services whose endpoints changed because the slice `key` was replaced: the one it
+    /// belonged to, and the one it belongs to.
     fn slice_changed(&mut self, key: &ObjectKey, replaced: Replaced<Box<Slice>>) {
         self.dirty.rejections |= replaced.rejections_changed;
         let before = replaced.before;

@@ -1,4 +1,4 @@
-//! What changed since somebody last asked.
+//! What changed since the last query.
 
 use std::collections::BTreeMap;
 use std::time::SystemTime;
@@ -19,15 +19,15 @@ pub struct Dirty {
     pub rejections: bool,
 }
 
-/// What network programming latency is measured from: when somebody caused the change.
+/// The start of network programming latency: when the cause of the change happened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Trigger {
-    /// Nobody knows: the change was not in an EndpointSlice, or in one without a (new) time.
+    /// Unknown: the change was not in an EndpointSlice, or in one without a (new) time.
     Untimed,
     /// At this time, by the clock of the API server's side. Of several changes, the oldest.
     At(SystemTime),
     /// Before this process had seen every list once. How old the change is says nothing about
-    /// how long it took us (kubernetes#82378: a restart filled the histogram with the ages of
+    /// how long this process took (kubernetes#82378: a restart filled the histogram with the ages of
     /// old slices).
     Bootstrap,
 }

@@ -1,9 +1,9 @@
-//! What a source told us: watch events in, a view of each Service and the set of changed ones out.
+//! The objects of a source: watch events in, a view of each Service and the set of changed ones out.
 //!
 //! A source (an API server's watch, a directory of manifests) sends [`Event`]s of four kinds of
-//! object. [`Catalog::apply`] parses each once and keeps only what the compiler will ask for; what
-//! cannot be honoured becomes a [`Rejection`](dataplane::Rejection) while everything else is kept.
-//! Whoever programs the kernel then takes what changed and asks for the view of each such Service.
+//! object. [`Catalog::apply`] parses each once and keeps only what the compiler needs; what is invalid
+//! or not supported becomes a [`Rejection`](dataplane::Rejection) while everything else is kept. The
+//! engine then takes what changed and queries the view of each such Service.
 //!
 //! ```text
 //!                     parse once                            on demand

@@ -1,4 +1,4 @@
-//! Objects into what is kept of them. Pure and total: what is wrong is said, the rest is kept.
+//! Objects into what is kept of them. Pure and total: invalid parts become rejections, the rest is kept.
 
 mod address;
 mod endpoint_slice;
@@ -18,7 +18,7 @@ pub(crate) use service_cidr::parse_service_cidr;
 /// What an object came to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Parsed<T> {
-    /// What is kept; `None` if the object is not for us or nothing of it can be honoured.
+    /// What is kept; `None` if Signpost does not serve the object or rejects all of it.
     pub(crate) value: Option<T>,
     /// What of it is not honoured.
     pub(crate) rejections: Vec<Rejection>,

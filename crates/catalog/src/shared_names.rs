@@ -22,7 +22,7 @@ struct Shared<T: ?Sized> {
     sweep_at: usize,
 }
 
-/// Below this many values nobody looks for those that are no longer used.
+/// Below this many values, unused ones are not searched for.
 const WORTH_SWEEPING: usize = 1024;
 
 // === impl SharedNames ===
@@ -33,7 +33,7 @@ impl SharedNames {
         self.names.share(name, |name| name.into())
     }
 
-    /// `placement`, shared likewise; `None` where nothing is said.
+    /// `placement`, shared likewise; `None` where it is empty.
     pub(crate) fn share_placement(&mut self, placement: &Placement) -> Option<Arc<Placement>> {
         let said = *placement != Placement::default();
         said.then(|| self.placements.share(placement, |it| Arc::new(it.clone())))
@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn names_that_nobody_uses_any_more_are_let_go() {
+    fn unused_names_are_dropped() {
         let mut names = SharedNames::default();
         let kept = names.share("kept");
         for n in 0..100 * WORTH_SWEEPING {

@@ -16,7 +16,7 @@ pub(crate) struct Shelf<T> {
     /// Goes up with every list; an object with a lower one was not mentioned in it.
     round: u64,
     entries: BTreeMap<ObjectKey, Entry<T>>,
-    /// The objects that have rejections, so that nobody has to look at all others for them.
+    /// The objects that have rejections, so that a query for them skips all others.
     rejected: BTreeSet<ObjectKey>,
 }
 
@@ -61,7 +61,7 @@ pub(crate) enum Step<O> {
 pub(crate) struct Replaced<T> {
     /// The value until now.
     pub(crate) before: Option<T>,
-    /// Whether the object's rejections are others now.
+    /// Whether the object's rejections changed.
     pub(crate) rejections_changed: bool,
 }
 
@@ -125,7 +125,7 @@ impl<T> Shelf<T> {
 
     /// Replaces what is known of an object.
     pub(crate) fn put(&mut self, key: ObjectKey, parsed: Parsed<T>) -> Replaced<T> {
-        // The old key is put back with the new value: others hold its text too.
+        // The old key is put back with the new value: its text is shared.
         let (key, before) = match self.entries.remove_entry(&key) {
             Some((key, entry)) => (key, Some(entry)),
             None => (key, None),

@@ -39,7 +39,7 @@ pub(crate) struct SlicePort {
 pub(crate) struct SliceEndpoint {
     pub(crate) address: IpAddr,
     pub(crate) readiness: Readiness,
-    /// Shared with all that say the same; `None` where nothing is said.
+    /// Shared with all endpoints of the same placement; `None` where it is empty.
     pub(crate) placement: Option<Arc<Placement>>,
 }
 

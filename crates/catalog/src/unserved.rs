@@ -1,4 +1,4 @@
-//! Services that are there, and not ours to program.
+//! Services that exist, but that Signpost does not serve.
 
 use std::fmt;
 
@@ -7,7 +7,7 @@ use std::fmt;
 pub enum Unserved {
     /// Its label asks for another proxy than the cluster's own.
     AnotherProxy,
-    /// Its cluster IP is `None`: clients are told the endpoints' own addresses by DNS.
+    /// Its cluster IP is `None`: clients get the endpoints' own addresses from DNS.
     Headless,
     /// Its type is ExternalName: it is a name in DNS and nothing else.
     ExternalName,

@@ -8,10 +8,10 @@ use crate::{Doubts, Knowledge, Outcome, Watchlist};
 
 /// How long after a change of UDP its first pass waits. A packet that met the old rules on another
 /// CPU just before they were replaced makes its flow just after; and an endpoint rarely goes alone.
-/// A resolver that keeps its port asks a dead server meanwhile: nobody notices this little.
+/// A resolver that keeps its port asks a dead server meanwhile: too short to notice.
 const SETTLE: Duration = Duration::from_millis(10);
-/// The same of TCP and SCTP, of which only flows that were never answered can be stale: nobody can
-/// be helped before a first packet is sent again, a SYN after one second (RFC 6298, section 2), an
+/// The same of TCP and SCTP, of which only flows that were never answered can be stale: nothing
+/// helps a client before it sends its first packet again, a SYN after one second (RFC 6298, section 2), an
 /// INIT after three (`SCTP_RTO_INITIAL`, include/net/sctp/constants.h). What happens until then
 /// shares one pass.
 const SETTLE_UNANSWERED: Duration = Duration::from_millis(600);
@@ -35,10 +35,10 @@ const LAST_RETRY: Duration = Duration::from_secs(60);
 pub(crate) struct Agenda {
     /// What has to be looked at before no flow is at odds with `programmed`.
     doubts: Doubts,
-    /// What the kernel carries out, as was last known.
+    /// What is programmed, as last known.
     programmed: Option<Dataplane>,
-    /// When to look; `None` also while it is not known what the kernel carries out, because flows
-    /// could only be judged by what it did before.
+    /// When to look; `None` also while it is not known what is programmed, because flows could only be
+    /// judged by what was programmed before.
     due: Option<Instant>,
     /// The end of the pause after the last pass.
     rested: Option<Instant>,

@@ -16,7 +16,7 @@ const MOST_REMEMBERED: usize = 1 << 16;
 /// ports, the node's own of these are not listed.
 const IPV6_LINK_LOCAL: IpAddr = IpAddr::V6(Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 0));
 
-/// Which flows of one family may be at odds with what the kernel carries out.
+/// Which flows of one family may be stale: at odds with what is programmed.
 ///
 /// Grows with every step from one dataplane to the next and never shrinks: what a step put in doubt
 /// stays so when the next step takes it back. Only a pass that completes dispels it. Bounded.
@@ -25,16 +25,16 @@ pub struct Doubts {
     family: Family,
     /// The protocols of which some flow may be stale.
     protocols: BTreeSet<Protocol>,
-    /// What has been ours since flows were last looked at, and then ceased to be.
+    /// The addresses of frontends that were removed since flows were last looked at.
     left: BTreeSet<(IpAddr, Protocol, Port)>,
     memory: Memory,
 }
 
-/// Whether all that has been ours is remembered.
+/// Whether all frontends that were removed are recorded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Memory {
     Complete,
-    /// After a start, and of times when nobody knows what the kernel carried out.
+    /// Not after a start, and not for times when it was unknown what was programmed.
     Patchy,
 }
 
@@ -60,8 +60,8 @@ impl Doubts {
         doubts
     }
 
-    /// Adds that the kernel carried out nobody knows what: every flow may be stale. What is
-    /// remembered to have been ours stays remembered.
+    /// Adds that it is unknown what was programmed: every flow may be stale. Recorded frontends stay
+    /// recorded.
     pub fn add_everything(&mut self) {
         self.protocols.extend(Protocol::ALL);
         self.memory = Memory::Patchy;
@@ -164,7 +164,7 @@ fn makes_stale(before: Option<&Frontends>, after: Option<&Frontends>) -> bool {
     match (before, after) {
         (Some(before), Some(after)) => {
             let serves = |claims: &Frontends| !claims.winner().1.serving.is_empty();
-            // While there were no endpoints, or no frontend, packets may have gone past us, and
+            // While there were no endpoints, or no frontend, packets may have bypassed Signpost's rules, and
             // would go on to do so (kubernetes#48370).
             if !serves(before) && serves(after) {
                 return true;

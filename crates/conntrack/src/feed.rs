@@ -19,19 +19,19 @@ struct Shared {
 
 #[derive(Debug, Default)]
 struct Slots {
-    /// What was said last of each family, received or not.
+    /// What was last posted of each family, received or not.
     last: BTreeMap<Family, Knowledge>,
     steps: BTreeMap<Family, Vec<Knowledge>>,
     closed: bool,
 }
 
-/// What is known of what the kernel carries out in one family.
+/// What is known of what is programmed in one family.
 #[derive(Debug, Clone)]
 pub enum Knowledge {
     /// This.
     Programmed(Dataplane),
-    /// Nothing: a commit took effect in part, or somebody else has been at it. Whatever becomes
-    /// known next, flows that were made meanwhile can lead anywhere.
+    /// Nothing: a commit took effect in part, or there was an external change. Whatever becomes known
+    /// next, flows that were created meanwhile can lead anywhere.
     Unknown,
 }
 
@@ -51,10 +51,10 @@ pub(crate) enum Received {
 // === impl Feed ===
 
 impl Feed {
-    /// Says what is known now of what the kernel carries out in `family`. Costs what differs from
-    /// what was said last and never waits for a pass. What was said last is no step, and wakes
-    /// nobody: most periodic checks find nothing. Of more steps than anybody has use for, the last
-    /// is kept, and that there were others.
+    /// Posts what is known now of what is programmed in `family`. Costs what differs from the last
+    /// post and never waits for a pass. The same post again is no step, and does not wake the worker:
+    /// most periodic checks find nothing. Of more steps than are useful, the last is kept, and that
+    /// some were dropped.
     pub fn post(&self, family: Family, knowledge: Knowledge) {
         let mut slots = self.slots();
         let last = slots.last.get(&family);
@@ -96,7 +96,7 @@ impl Feed {
         Received::Steps(std::mem::take(&mut slots.steps))
     }
 
-    /// The last step of `family` that nobody has received; it stays to be received.
+    /// The last step of `family` that was not received yet; it stays to be received.
     pub(crate) fn newest(&self, family: Family) -> Option<Knowledge> {
         self.slots().steps.get(&family)?.last().cloned()
     }

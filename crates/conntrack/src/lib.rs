@@ -15,10 +15,10 @@
 //!
 //! A list is a walk over every bucket of the kernel's table, those of all network namespaces, and
 //! there is no way around it: an entry can be asked for, or deleted, without one only by its whole
-//! tuple, and the client's address and port in it are what nobody has noted down. Nor would it help
-//! to note them: that is to be told of every connection there is (`NFNLGRP_CONNTRACK_NEW`), all day
-//! long, for the few that ever become stale. So that what is saved is walks: none where nothing can
-//! be stale, one a protocol for all that happens within a pause, and long pauses.
+//! tuple, and the client's address and port in it are not recorded anywhere. Recording them would not
+//! help: it takes a notification of every connection (`NFNLGRP_CONNTRACK_NEW`), all day long, for the
+//! few that ever become stale. So this crate saves walks: none where nothing can be stale, one a
+//! protocol for all that happens within a pause, and long pauses.
 //!
 //! Doubts are dispelled only when every stale flow is gone. Until then each pass looks for all of
 //! them again, so that nothing is lost by a failure, by a change that is taken back before its

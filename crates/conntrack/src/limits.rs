@@ -1,7 +1,7 @@
 //! How many connections the kernel remembers, and for how long.
 //!
-//! `compile` says what should be set, purely; `commit` sets it. A limit is never lowered: whoever
-//! raised it had a reason, and a full table drops packets (kubernetes#71261).
+//! `compile` is pure and returns the values; `commit` sets them. A limit is never lowered: it was raised
+//! for a reason, and a full table drops packets (kubernetes#71261).
 
 use std::fmt;
 use std::io::ErrorKind;
@@ -12,7 +12,7 @@ use std::{fs, io};
 
 use thiserror::Error;
 
-/// What a profile says of the table of connections. A duration of zero leaves the kernel's.
+/// What a profile says of the connection tracking table. A duration of zero leaves the kernel's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Profile {
     /// Entries for each CPU; `None` leaves the kernel's limit, whatever `min` says.
@@ -106,7 +106,7 @@ enum Step {
 
 /// A table above this costs more by missing the CPU's caches than it can ever hold connections: a
 /// machine of 512 CPUs was given 16 million entries and lost packets (kubernetes#136228). Only a
-/// `min` that somebody wrote goes beyond.
+/// `min` in a profile goes beyond.
 const MOST_BY_CORES: u64 = 1 << 20;
 /// What an entry takes: `struct nf_conn` is 240 to 256 bytes on 64-bit machines, and NAT, counters,
 /// timestamps and labels come in an extension of up to 128.

@@ -37,7 +37,7 @@ pub enum Outcome {
     Complete,
     /// There may be more than one pass may delete; the next goes on.
     BudgetSpent,
-    /// It is not known any more what the kernel carries out, so that no flow can be judged; the
+    /// It is no longer known what is programmed, so that no flow can be judged; the
     /// next goes on once it is.
     Overtaken,
     /// Stale flows may be left; it is tried again.
@@ -48,7 +48,7 @@ pub enum Outcome {
 #[derive(Debug, Error)]
 pub enum PassError {
     /// No socket.
-    #[error("unable to reach the table of connections")]
+    #[error("unable to reach the connection tracking table")]
     Open(#[source] OpenError),
     /// The table could not be read to its end.
     #[error("unable to look for stale connections")]
@@ -58,7 +58,7 @@ pub enum PassError {
     Delete(#[source] DeleteError),
 }
 
-/// The kernel's table of connections, as a pass needs it.
+/// The kernel's connection tracking table, as a pass needs it.
 pub(crate) trait FlowTable {
     /// Gives every flow that `filter` admits to `take`, until that has had enough.
     fn observe_flows(
@@ -68,7 +68,7 @@ pub(crate) trait FlowTable {
     ) -> Result<Listed, PassError>;
 }
 
-/// Whoever forgets flows.
+/// Deletes flows.
 pub(crate) trait Forget {
     /// Makes the kernel forget `flow`.
     fn commit_deletion(&mut self, flow: &Flow) -> Result<Deletion, PassError>;
@@ -123,7 +123,7 @@ impl Forget for KernelDeletions {
 impl Pass {
     /// Looks at every flow that `watchlist` is about and deletes those that are stale, `budget` of
     /// them at most, as they are listed: memory does not grow with the table. A flow that the
-    /// kernel does not let go does not keep others. `took` is left for the caller.
+    /// kernel refuses to delete does not keep the rest. `took` is left for the caller.
     ///
     /// A list can take seconds, and `newest` says what has become known since it began, if
     /// anything. A flow that is not stale under that is kept; one that is stale only under that is

@@ -11,14 +11,14 @@ use crate::Doubts;
 #[derive(Debug, Clone)]
 pub struct Watchlist {
     doubts: Doubts,
-    /// What the kernel carries out.
+    /// What is programmed.
     programmed: Dataplane,
 }
 
 // === impl Watchlist ===
 
 impl Watchlist {
-    /// What to look for because of `doubts`, now that the kernel carries out `programmed`.
+    /// What to look for because of `doubts`, now that `programmed` is in the kernel.
     pub fn compile(doubts: &Doubts, programmed: &Dataplane) -> Watchlist {
         Watchlist {
             doubts: doubts.clone(),
@@ -43,7 +43,7 @@ impl Watchlist {
 
     /// Whether the kernel is to forget `flow`.
     ///
-    /// It is when it was addressed to a frontend of ours and is answered by none of the endpoints
+    /// It is when it was addressed to a frontend and is answered by none of the endpoints
     /// that may still answer it, of any Service that claims it as the one that has it does: all
     /// flows of a frontend without any. So are those of a frontend
     /// that is gone, if their destination was rewritten. Of TCP and SCTP it is only what was never
@@ -64,8 +64,8 @@ impl Watchlist {
         };
         let address = destination.ip();
         match programmed.frontend_at(address, protocol, port) {
-            // In a zone somebody else made, what passed by unchanged may never have come to our
-            // rules: Open vSwitch tracks packets on their way to them.
+            // In a zone of another program, packets that were not redirected may never have reached
+            // Signpost's rules: Open vSwitch tracks packets on their way to them.
             Some(_) if flow.zone != 0 && !flow.status.is_redirected() => false,
             // Whose name comes first is given what is new, and takes no connection from another.
             Some(_) => !programmed

@@ -1,18 +1,18 @@
 //! A large change in parts, so that other changes need not wait for all of it.
 
+mod size;
+
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use crate::{
-    Claims, Dataplane, Difference, Family, Frontend, FrontendKey, Hairpin, Protocol, ServiceKey,
-    ServicePortName, ServiceRules, Target,
+    Claims, Dataplane, Difference, Family, Frontend, FrontendKey, Hairpin, Port, Precedence,
+    Protocol, ServiceKey, ServicePortName, ServiceRules, Target,
 };
 
-/// How much of a change is programmed at once: the number of frontends that change and of their
-/// endpoints and source ranges together; of a frontend that goes, a quarter of these.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct ChunkSize(usize);
+pub use size::ChunkSize;
+use size::{FrontendDifference, Grain};
 
 /// What to program next on the way from one dataplane to another.
 #[derive(Debug, Clone)]
@@ -37,11 +37,6 @@ pub enum Turn {
 
 /// A Service changes little whose change is at most this part of a chunk.
 const SMALL: usize = 16;
-/// How many endpoints are removed with their frontend in the time in which one is written.
-const REMOVED_FOR_ONE: usize = 4;
-
-type FrontendDifference<'a> = Difference<'a, FrontendKey, Claims<Arc<Frontend>>>;
-
 /// One frontend that changes.
 struct Piece<'a> {
     port: &'a ServicePortName,
@@ -56,33 +51,24 @@ struct ServiceChange<'a> {
     pieces: Vec<Piece<'a>>,
 }
 
+/// Which Services come before others that change less. In this order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Rank {
+    /// The API server and DNS, where no Service is served yet.
+    First,
+    /// Packets are sent to an endpoint that is gone.
+    Urgent,
+    Ordinary,
+}
+
 /// From one dataplane to another.
 struct Way<'a> {
     programmed: &'a Dataplane,
     desired: &'a Dataplane,
     /// The addresses of frontends that have their turn later.
     unfinished: HashSet<IpAddr>,
-}
-
-// === impl ChunkSize ===
-
-impl ChunkSize {
-    /// Every change fits.
-    pub const UNLIMITED: ChunkSize = ChunkSize(usize::MAX);
-
-    /// This many frontends, endpoints and source ranges; one frontend in any case.
-    pub const fn new(count: usize) -> ChunkSize {
-        ChunkSize(count)
-    }
-
-    /// This percentage of it.
-    #[must_use]
-    pub const fn percent(self, percent: usize) -> ChunkSize {
-        match percent {
-            100 => self,
-            _ => ChunkSize(self.0 / 100 * percent + self.0 % 100 * percent / 100),
-        }
-    }
+    /// One of these, of which there is a part now.
+    begun: Option<&'a (FrontendKey, Arc<Frontend>)>,
 }
 
 // === impl Chunk ===
@@ -90,14 +76,17 @@ impl ChunkSize {
 impl Chunk {
     /// The first part of the change of one family from `programmed` to `desired`.
     ///
-    /// Services that change least come first, whatever their [`Precedence`](crate::Precedence), which a
-    /// label can ask for: a Service with 100,000 addresses delays another one's only endpoint by one
-    /// chunk. The frontends of a Service
-    /// port stay together unless they alone exceed `size`. A frontend that moves between two Services
-    /// does so in one step. A cluster IP comes after the frontends at it and goes before them, so that
-    /// no packet to it is rejected that is delivered before or after. Both dataplanes are of one
-    /// configuration. Where every second turn is [`Turn::Large`], a large change comes to its end however
-    /// many small ones come meanwhile.
+    /// Small changes that take an endpoint from a frontend come first, then the Services that change least,
+    /// whatever their [`Precedence`], which a label can ask for: a Service with 100,000 addresses delays
+    /// another one's only endpoint by one chunk. Where `programmed` has no Service at all, those that are
+    /// first by precedence and fit into a chunk come before all others.
+    ///
+    /// The frontends of a Service port stay together unless they alone exceed `size`. A frontend that moves
+    /// between two Services does so in one step. A cluster IP comes after the frontends at it and goes
+    /// before them, so that no packet to it is rejected that is delivered before or after; a node port comes
+    /// with the frontends of its number at the node's addresses, which it would take packets from. Node and
+    /// configuration are those of `desired`. Where every second turn is [`Turn::Large`], a large change
+    /// comes to its end however many small ones come meanwhile.
     ///
     /// Costs what differs between the two.
     pub fn next(
@@ -108,16 +97,22 @@ impl Chunk {
         turn: Turn,
     ) -> Chunk {
         let differences = differences(family, programmed, desired);
-        let left: usize = differences.iter().map(size_of).sum();
-        if left <= size.0 {
+        let grain = size.grain();
+        let changes = by_service(differences, grain);
+        let left: usize = changes.values().map(|change| change.size).sum();
+        if left <= size.count() {
             return Chunk::Last;
         }
-        let changes = by_service(differences);
+        let is_start = programmed.services().is_empty();
+        let changes = by_rank(changes, size, is_start);
+        let mut divided = divide(changes, size, turn);
+        divided.add_hidden_by_node_ports(desired);
         let Divided {
             chosen,
             later,
+            begun,
             is_small,
-        } = divide(changes, size, turn);
+        } = divided;
         if later.is_empty() {
             return Chunk::Last;
         }
@@ -126,6 +121,9 @@ impl Chunk {
             for service in claimants(difference) {
                 keys.entry(service).or_default().insert(*difference.key);
             }
+        }
+        if let Some((_, frontend)) = &begun {
+            keys.entry(&frontend.service_port.service).or_default();
         }
         let cluster_ips = cluster_ips_of(keys.keys(), [programmed, desired]);
         let unfinished = later.iter().filter_map(|piece| match piece.difference.key {
@@ -138,6 +136,7 @@ impl Chunk {
             unfinished: unfinished
                 .filter(|address| cluster_ips.contains(address))
                 .collect(),
+            begun: begun.as_ref(),
         };
         let mut next = programmed.clone();
         next.set_node(Arc::clone(desired.node()), Arc::clone(desired.config()));
@@ -149,7 +148,7 @@ impl Chunk {
         }
         // Whether a Service may have an address depends on others. Where what is chosen leads nowhere
         // without them, all go together.
-        match (way.comes_nearer(family, &next), is_small) {
+        match (way.comes_nearer(family, grain, &next), is_small) {
             (true, true) => Chunk::Small(next),
             (true, false) => Chunk::Part(next),
             (false, _) => Chunk::Last,
@@ -171,25 +170,45 @@ fn differences<'a>(
 struct Divided<'a> {
     chosen: Vec<Piece<'a>>,
     later: Vec<Piece<'a>>,
+    /// One of those that come later, of which there is a part now.
+    begun: Option<(FrontendKey, Arc<Frontend>)>,
     /// Whether all that is chosen is of Services that change little.
     is_small: bool,
 }
 
-/// Takes the Services that change least, as many as fit, and in turn of what is large as many ports of
-/// the one behind them as do. Only that one is sorted: what comes later is looked at again for each part.
-fn divide<'a>(
+/// The changes in the order of their turns. A large one has no precedence, or a label would have everyone
+/// wait for it.
+fn by_rank<'a>(
     changes: HashMap<&'a ServiceKey, ServiceChange<'a>>,
     limit: ChunkSize,
-    turn: Turn,
-) -> Divided<'a> {
-    let mut changes: Vec<_> = changes.into_iter().collect();
-    changes.sort_unstable_by(|(a, one), (b, other)| (one.size, a).cmp(&(other.size, b)));
-    let (mut chosen, mut later) = (Vec::new(), Vec::new());
-    let mut room = limit.0;
-    let mut is_small = turn == Turn::Small;
+    is_start: bool,
+) -> Vec<(Rank, ServiceChange<'a>)> {
+    let ranked = changes.into_iter().map(|(service, change)| {
+        let rank = match is_start {
+            true if change.size <= limit.count() && change.is_first() => Rank::First,
+            false if change.size <= limit.count() / SMALL && change.is_urgent() => Rank::Urgent,
+            _ => Rank::Ordinary,
+        };
+        ((rank, change.size, service), change)
+    });
+    let mut ranked: Vec<_> = ranked.collect();
+    ranked.sort_unstable_by_key(|(rank, _)| *rank);
+    let changes = ranked.into_iter();
+    changes.map(|((rank, ..), change)| (rank, change)).collect()
+}
+
+/// Takes as many of the first Services as fit, and in turn of what is large as many ports of the one
+/// behind them as do. Only that one is sorted: what comes later is looked at again for each part.
+fn divide(changes: Vec<(Rank, ServiceChange<'_>)>, limit: ChunkSize, turn: Turn) -> Divided<'_> {
+    let (mut chosen, mut later, mut begun) = (Vec::new(), Vec::new(), None);
+    let mut room = limit.count();
+    let has_first = changes
+        .first()
+        .is_some_and(|(rank, _)| *rank == Rank::First);
+    let mut is_small = turn == Turn::Small && !has_first;
     for (_, change) in changes {
         let mut pieces = change.pieces;
-        let is_next_small = change.size <= limit.0 / SMALL;
+        let is_next_small = change.size <= limit.count() / SMALL;
         if !later.is_empty() || is_small && !is_next_small && !chosen.is_empty() {
             later.append(&mut pieces);
             continue;
@@ -199,11 +218,20 @@ fn divide<'a>(
             room -= change.size;
         } else {
             pieces.sort_unstable_by_key(|piece| (piece.port, *piece.difference.key));
-            let count = match count_in_whole_ports(&pieces, room) {
+            let mut count = count_in_whole_ports(&pieces, room);
+            if count == 0 && count_in_whole_ports(&pieces, limit.count()) == 0 {
                 // The first port alone is too large.
-                0 if chosen.is_empty() => count_that_fit(&pieces, room),
-                count => count,
-            };
+                count = count_that_fit(&pieces, room);
+                if let (0, Some(first)) = (count, pieces.first())
+                    && first.size > limit.count()
+                {
+                    begun = match limit.grain() {
+                        Grain::Endpoint => first.begin(room),
+                        Grain::Frontend => None,
+                    };
+                    count = usize::from(begun.is_none());
+                }
+            }
             later = pieces.split_off(count);
         }
         chosen.append(&mut pieces);
@@ -211,6 +239,7 @@ fn divide<'a>(
     Divided {
         chosen,
         later,
+        begun,
         is_small,
     }
 }
@@ -228,19 +257,20 @@ fn count_in_whole_ports(pieces: &[Piece<'_>], room: usize) -> usize {
     count
 }
 
-/// How many of `pieces` fit; one in any case.
+/// How many of `pieces` fit.
 fn count_that_fit(pieces: &[Piece<'_>], room: usize) -> usize {
     let mut taken = 0;
     let fits = pieces.iter().take_while(|piece| {
         taken += piece.size;
         taken <= room
     });
-    fits.count().max(1)
+    fits.count()
 }
 
 /// The frontends that change, by the Service that has them.
 fn by_service<'a>(
     differences: Vec<FrontendDifference<'a>>,
+    grain: Grain,
 ) -> HashMap<&'a ServiceKey, ServiceChange<'a>> {
     let mut changes: HashMap<&ServiceKey, ServiceChange<'a>> = HashMap::new();
     for difference in differences {
@@ -249,7 +279,7 @@ fn by_service<'a>(
         };
         let (_, frontend) = claims.winner();
         let port = &frontend.service_port;
-        let size = size_of(&difference);
+        let size = grain.size_of(&difference);
         let change = changes.entry(&port.service).or_default();
         change.size += size;
         change.pieces.push(Piece {
@@ -265,8 +295,8 @@ fn by_service<'a>(
 fn cluster_ips_of<'a>(
     services: impl Iterator<Item = &'a &'a ServiceKey>,
     dataplanes: [&Dataplane; 2],
-) -> HashSet<IpAddr> {
-    let mut cluster_ips = HashSet::new();
+) -> BTreeSet<IpAddr> {
+    let mut cluster_ips = BTreeSet::new();
     for service in services {
         for dataplane in dataplanes {
             if let Some(rules) = dataplane.services().get(service) {
@@ -286,21 +316,76 @@ fn claimants<'a>(difference: &FrontendDifference<'a>) -> impl Iterator<Item = &'
     })
 }
 
-fn size_of(difference: &FrontendDifference<'_>) -> usize {
-    size_between(difference.before, difference.after)
+// === impl Piece ===
+
+impl Piece<'_> {
+    /// The frontend before, where there was one, and after.
+    fn winners(&self) -> [Option<&Frontend>; 2] {
+        let Difference { before, after, .. } = self.difference;
+        [before, after].map(|claims| claims.map(|claims| &**claims.winner().1))
+    }
+
+    /// What there is of it now, where it alone is more than there is room for. A frontend that several
+    /// Services claim, or that moves from one to another, is not divided.
+    fn begin(&self, room: usize) -> Option<(FrontendKey, Arc<Frontend>)> {
+        let Difference { before, after, key } = self.difference;
+        let claims = || before.into_iter().chain(after);
+        let owners: BTreeSet<_> = claims().map(|claims| claims.winner().0).collect();
+        if owners.len() > 1 || claims().any(|claims| claims.losers().next().is_some()) {
+            return None;
+        }
+        let [before, after] = self.winners();
+        let next = size::next(before, after, room)?;
+        Some((*key, Arc::new(next)))
+    }
 }
 
-fn size_between(
-    before: Option<&Claims<Arc<Frontend>>>,
-    after: Option<&Claims<Arc<Frontend>>>,
-) -> usize {
-    let size = |claims: &Claims<Arc<Frontend>>| {
-        let (_, frontend) = claims.winner();
-        frontend.cluster.len() + frontend.local.len() + frontend.source_ranges.len()
-    };
-    let written = after.map(size);
-    let removed = before.map(|claims| size(claims) / REMOVED_FOR_ONE);
-    1 + written.or(removed).unwrap_or_default()
+// === impl ServiceChange ===
+
+impl ServiceChange<'_> {
+    fn is_first(&self) -> bool {
+        let mut frontends = self.pieces.iter().filter_map(|piece| piece.winners()[1]);
+        frontends.any(|frontend| frontend.precedence == Precedence::First)
+    }
+
+    fn is_urgent(&self) -> bool {
+        self.pieces.iter().any(|piece| match piece.winners() {
+            [Some(before), Some(after)] => before.loses_endpoint(after),
+            _ => false,
+        })
+    }
+}
+
+// === impl Divided ===
+
+impl Divided<'_> {
+    /// A node port that comes alone would take the packets for a frontend with its number at an address of
+    /// the node, which the API gives to few.
+    fn add_hidden_by_node_ports(&mut self, desired: &Dataplane) {
+        let opened = self
+            .chosen
+            .iter()
+            .filter_map(|piece| match piece.difference.key {
+                FrontendKey::NodePort { protocol, port, .. }
+                    if piece.difference.before.is_none() =>
+                {
+                    Some((*protocol, *port))
+                }
+                _ => None,
+            });
+        let opened: HashSet<(Protocol, Port)> = opened.collect();
+        let is_hidden = |piece: &mut Piece<'_>| match piece.difference.key {
+            FrontendKey::Address {
+                address,
+                protocol,
+                port,
+            } => opened.contains(&(*protocol, *port)) && desired.has_node_ports_at(*address),
+            FrontendKey::NodePort { .. } => false,
+        };
+        if !opened.is_empty() {
+            self.chosen.extend(self.later.extract_if(.., is_hidden));
+        }
+    }
 }
 
 // === impl Way ===
@@ -308,13 +393,13 @@ fn size_between(
 impl<'a> Way<'a> {
     /// Whether less differs between `next` and the end than between the beginning and the end. Only
     /// what `next` changes can tell.
-    fn comes_nearer(&self, family: Family, next: &Dataplane) -> bool {
+    fn comes_nearer(&self, family: Family, grain: Grain, next: &Dataplane) -> bool {
         let (mut before, mut after) = (0, 0);
         for difference in differences(family, self.programmed, next) {
             let wanted = self.desired.frontends().get(difference.key);
             let left = |claims: Option<&Claims<Arc<Frontend>>>| match claims == wanted {
                 true => 0,
-                false => size_between(claims, wanted),
+                false => grain.size_between(claims, wanted),
             };
             before += left(difference.before);
             after += left(difference.after);
@@ -335,8 +420,12 @@ impl<'a> Way<'a> {
             let all = rules.into_iter().flat_map(|rules| &rules.frontends);
             all.filter(move |(key, _)| keys.contains(key) == is_chosen)
         };
-        let mut mixed: Vec<_> = frontends(after, true)
-            .chain(frontends(before, false))
+        let begun = self.begun.into_iter();
+        let begun = begun.filter(|(_, frontend)| frontend.service_port.service == *service);
+        let now = || frontends(after, true).chain(begun.clone());
+        let as_before = |(key, _): &&(FrontendKey, _)| begun.clone().all(|(other, _)| key != other);
+        let mut mixed: Vec<_> = now()
+            .chain(frontends(before, false).filter(as_before))
             .cloned()
             .collect();
         mixed.sort_unstable_by_key(|(key, _)| *key);
@@ -350,7 +439,7 @@ impl<'a> Way<'a> {
         Some(Arc::new(ServiceRules {
             service: service.clone(),
             cluster_ips,
-            hairpins: hairpins(before, after, frontends(after, true)),
+            hairpins: hairpins(before, after, now()),
             frontends: mixed,
             health_check: rules.health_check,
             rejections: rules.rejections.clone(),
@@ -383,10 +472,16 @@ impl<'a> Way<'a> {
 
 /// Those that were there, and those that the `chosen` frontends need.
 fn hairpins<'a>(
-    before: Option<&Arc<ServiceRules>>,
-    after: Option<&Arc<ServiceRules>>,
+    before: Option<&'a Arc<ServiceRules>>,
+    after: Option<&'a Arc<ServiceRules>>,
     chosen: impl Iterator<Item = &'a (FrontendKey, Arc<Frontend>)>,
 ) -> Vec<Hairpin> {
+    let list = |rules: Option<&'a Arc<ServiceRules>>| rules.map_or(&[][..], |r| &r.hairpins);
+    let (old, new) = (list(before), list(after));
+    // A Service without endpoints on this node has none, and may have 100,000 elsewhere.
+    if new.is_empty() {
+        return old.to_vec();
+    }
     let targets: HashSet<(Protocol, Target)> = chosen
         .flat_map(|(key, frontend)| {
             let targets = frontend.cluster.iter().chain(&*frontend.local);
@@ -397,8 +492,7 @@ fn hairpins<'a>(
         let (address, port) = (hairpin.address, hairpin.port);
         targets.contains(&(hairpin.protocol, Target { address, port }))
     };
-    let old = before.into_iter().flat_map(|rules| &rules.hairpins);
-    let new = after.into_iter().flat_map(|rules| &rules.hairpins);
-    let all: BTreeSet<Hairpin> = old.chain(new.filter(is_needed)).copied().collect();
+    let all = old.iter().chain(new.iter().filter(is_needed));
+    let all: BTreeSet<Hairpin> = all.copied().collect();
     all.into_iter().collect()
 }

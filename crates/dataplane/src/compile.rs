@@ -12,8 +12,8 @@ pub use self::room::MOST_ELEMENTS;
 use self::room::{Room, elements, left_out};
 use crate::{
     Config, Endpoint, Endpoints, ExternalIps, Family, Frontend, FrontendKey, FrontendKind, Hairpin,
-    HealthCheck, LocalEndpoints, Node, ObjectKind, ObjectName, Rejection, Service, ServiceKind,
-    ServicePort, ServicePortName, ServiceRules, Target, TrafficPolicy, select,
+    HealthCheck, LocalEndpoints, Node, ObjectKind, ObjectName, Rejection, Scheduler, Service,
+    ServiceKind, ServicePort, ServicePortName, ServiceRules, Target, TrafficPolicy, select,
 };
 
 /// How many rejections of one Service are kept.
@@ -32,6 +32,7 @@ pub fn compile(
         draft.reject(service, field, message);
     }
     let external_ips = honoured_external_ips(service, config, &mut draft);
+    let scheduler = honoured_scheduler(service, config, &mut draft);
     for family in Family::ALL {
         let Some(cluster_ip) = service.cluster_ip(family) else {
             draft.reject_addresses(service, family, &external_ips);
@@ -46,7 +47,7 @@ pub fn compile(
             source_ranges: source_ranges(service, node, family),
         };
         for port in &service.ports {
-            let reach = Reach::new(service, port, endpoints, node, family);
+            let reach = Reach::new(service, port, endpoints, node, family, scheduler);
             draft.hairpins.extend(&reach.hairpins);
             draft.add_port(service, port, &addresses, &reach, &mut room);
         }
@@ -79,6 +80,7 @@ struct Addresses {
 /// The endpoints of a Service port in one family.
 struct Reach {
     family: Family,
+    scheduler: Scheduler,
     cluster: Arc<[Target]>,
     local: Arc<[Target]>,
     serving: Arc<[Target]>,
@@ -245,6 +247,7 @@ impl Reach {
         endpoints: &Endpoints,
         node: &Node,
         family: Family,
+        scheduler: Scheduler,
     ) -> Reach {
         let candidates: Vec<&Endpoint> = endpoints
             .of(&port.name, port.protocol)
@@ -272,6 +275,7 @@ impl Reach {
         let (cluster, local) = (targets(&cluster), targets(&local));
         Reach {
             family,
+            scheduler,
             serving: serving(&candidates, [&cluster, &local]),
             cluster,
             local,
@@ -289,7 +293,7 @@ impl Reach {
         source_ranges: Arc<[IpNet]>,
     ) -> Frontend {
         // Under an external policy Local, pods of this node and the node itself still reach the
-        // whole cluster; under an internal one nobody does.
+        // whole cluster; under an internal one no client does.
         let uses_cluster = kind != FrontendKind::ClusterIp || policy == TrafficPolicy::Cluster;
         let uses_local = policy == TrafficPolicy::Local;
         Frontend {
@@ -313,6 +317,7 @@ impl Reach {
             serving: Arc::clone(&self.serving),
             has_endpoints: self.has_endpoints,
             affinity: service.affinity,
+            scheduler: self.scheduler,
             source_ranges,
             precedence: service.precedence,
         }
@@ -363,6 +368,22 @@ fn honoured_external_ips(service: &Service, config: &Config, draft: &mut Draft) 
             Vec::new()
         }
     }
+}
+
+/// The scheduler that is used. Of a configuration's scheduler that the mechanism does not have, the
+/// node's own status says what is used instead.
+fn honoured_scheduler(service: &Service, config: &Config, draft: &mut Draft) -> Scheduler {
+    let mechanism = config.mechanism;
+    let Some(asked) = service.scheduler else {
+        return config.scheduler.nearest_in(mechanism);
+    };
+    if let Some(used) = asked.replacement_in(mechanism) {
+        let field = format!("metadata.annotations[{}]", Service::SCHEDULER);
+        let message =
+            format!("mode {mechanism} does not have scheduler {asked}: {used} is used instead");
+        draft.reject(service, &field, message);
+    }
+    asked.nearest_in(mechanism)
 }
 
 /// Who may connect to load-balancer IPs of `family`; empty stands for everyone.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
-use crate::Family;
+use crate::{Family, Scheduler};
 
 /// The part of a node's effective configuration that changes where packets go, or what takes them
 /// there.
@@ -18,7 +18,7 @@ pub struct Config {
     pub mechanism: Mechanism,
     /// Which of the node's addresses accept node ports.
     pub node_ports: NodePortAddresses,
-    /// How traffic of this node's own pods is told from other traffic.
+    /// How traffic of this node's own pods is distinguished from other traffic.
     pub local_detection: LocalDetection,
     /// Who is masqueraded beside external traffic.
     pub masquerade: Masquerade,
@@ -29,7 +29,7 @@ pub struct Config {
     pub service_cidrs: BTreeSet<IpNet>,
     /// Whether `spec.externalIPs` is honoured.
     pub external_ips: ExternalIps,
-    /// How an endpoint is chosen.
+    /// How an endpoint is chosen for Services that do not say.
     pub scheduler: Scheduler,
 }
 
@@ -105,16 +105,6 @@ pub enum ExternalIps {
     Honoured,
     /// Left alone.
     Ignored,
-}
-
-/// How one of several endpoints is chosen for a new connection.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Scheduler {
-    /// Each with the same probability.
-    #[default]
-    Random,
-    /// One after the other.
-    RoundRobin,
 }
 
 // === impl Config ===

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use ipnet::IpNet;
 
 use crate::{
-    Affinity, Family, Hairpin, Port, Precedence, Protocol, Rejection, ServiceKey, ServicePortName,
-    TrafficPolicy,
+    Affinity, Family, Hairpin, Port, Precedence, Protocol, Rejection, Scheduler, ServiceKey,
+    ServicePortName, TrafficPolicy,
 };
 
 /// What a packet is addressed to.
@@ -57,6 +57,8 @@ pub struct Frontend {
     pub has_endpoints: bool,
     /// Session affinity.
     pub affinity: Affinity,
+    /// How an endpoint is chosen where affinity does not: one that the mechanism has.
+    pub scheduler: Scheduler,
     /// Who may connect. Empty: everyone. Only for load-balancer IPs, one family. If it includes
     /// this node's address, the Service's own load-balancer IPs are in it too.
     pub source_ranges: Arc<[IpNet]>,
@@ -66,7 +68,7 @@ pub struct Frontend {
 
 /// The sort of address of a frontend. Of Services that claim one address and port the one gets it
 /// whose sort comes first here: the API server gives out cluster IPs, each once; those who run the
-/// cluster write load-balancer IPs; whoever may write a Service writes external IPs.
+/// cluster write load-balancer IPs; anyone who may write a Service writes external IPs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum FrontendKind {
     /// One of `clusterIPs`.
@@ -196,6 +198,15 @@ impl Frontend {
     /// Whether it is reached from outside the cluster: anything but a cluster IP.
     pub fn is_external(&self) -> bool {
         self.kind != FrontendKind::ClusterIp
+    }
+
+    /// Whether packets are sent to an endpoint that `after` does not have.
+    pub fn loses_endpoint(&self, after: &Frontend) -> bool {
+        let lost = |before: &[Target], after: &[Target]| {
+            let mut before = before.iter();
+            before.any(|target| after.binary_search(target).is_err())
+        };
+        lost(&self.cluster, &after.cluster) || lost(&self.local, &after.local)
     }
 }
 

@@ -18,10 +18,12 @@ mod compile;
 mod config;
 mod endpoint;
 mod frontend;
+mod maglev;
 mod oracle;
 mod persistent_map;
 mod plane;
 mod rejection;
+mod scheduler;
 mod service;
 mod topology;
 
@@ -30,16 +32,18 @@ pub use chunk::{Chunk, ChunkSize, Turn};
 pub use compile::{MOST_ELEMENTS, compile};
 pub use config::{
     Config, ExternalIps, InterfaceMatch, LocalDetection, Mark, Masquerade, Mechanism,
-    NodePortAddresses, Scheduler,
+    NodePortAddresses,
 };
 pub use endpoint::{Endpoint, EndpointPort, Endpoints, Hints, LeftOut, Readiness};
 pub use frontend::{
     Frontend, FrontendKey, FrontendKind, HealthCheck, LocalEndpoints, ServiceRules, Target,
 };
+pub use maglev::maglev;
 pub use oracle::{Choice, Origin, Packet, Verdict};
 pub use persistent_map::{Difference, PersistentMap};
 pub use plane::{Claims, Dataplane, Disputes, Hairpin, Refused, Reserved};
 pub use rejection::{ObjectKind, ObjectName, Rejection};
+pub use scheduler::{Basis, Scheduler, UnknownScheduler};
 pub use service::{
     Affinity, Node, Precedence, Service, ServiceKey, ServiceKind, ServicePort, ServicePortName,
     TrafficPolicy,

@@ -6,8 +6,8 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use crate::{
-    Dataplane, Family, Frontend, FrontendKey, FrontendKind, Hairpin, LocalDetection, Masquerade,
-    Port, Protocol, Target, TrafficPolicy,
+    Basis, Dataplane, Family, Frontend, FrontendKey, FrontendKind, Hairpin, LocalDetection,
+    Masquerade, Port, Protocol, Target, TrafficPolicy,
 };
 
 /// The first packet of a connection.
@@ -89,6 +89,13 @@ impl Dataplane {
             Some(frontend) => self.behind(frontend, packet),
             None => self.without_frontend(packet),
         }
+    }
+
+    /// What the choice among the endpoints of [`Dataplane::verdict`] depends on, for a client that
+    /// affinity has not sent anywhere before; `None` for a destination without a frontend.
+    pub fn basis(&self, packet: &Packet) -> Option<Basis> {
+        let frontend = self.frontend_at(packet.destination, packet.protocol, packet.port)?;
+        Some(frontend.scheduler.basis())
     }
 
     fn is_local(&self, address: IpAddr) -> bool {
@@ -197,7 +204,7 @@ impl Dataplane {
 
     /// Whether `address` is for Services to have. A process takes such a source where the address it
     /// connects to is also on a device of this node, as an IPVS proxy puts it on `kube-ipvs0`; the
-    /// endpoint's reply would go to whoever has that address where the endpoint is.
+    /// endpoint's reply would go to the device that has that address where the endpoint is.
     fn is_of_services(&self, address: IpAddr) -> bool {
         self.cluster_ips().get(&address).is_some() || self.in_service_cidr(address)
     }

@@ -1,6 +1,6 @@
 //! A map whose copies share what they have in common.
 //!
-//! The kernel's state is compared with what is wanted after every change, and a change touches one
+//! The kernel's state is compared with the desired one after every change, and a change touches one
 //! Service among tens of thousands. A copy of this map is one reference count; an insertion copies
 //! one leaf of about `len / 4096` entries; a comparison skips whatever both sides share.
 

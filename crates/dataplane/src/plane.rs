@@ -70,7 +70,7 @@ impl Dataplane {
         &self.config
     }
 
-    /// Replaces node and configuration. The Services stay as they were compiled: whoever changes
+    /// Replaces node and configuration. The Services stay as they were compiled: a caller that changes
     /// what [`compile`](crate::compile) reads compiles them again. Which of them may have an address
     /// is decided anew.
     pub fn set_node(&mut self, node: Arc<Node>, config: Arc<Config>) {
@@ -111,7 +111,7 @@ impl Dataplane {
         &self.frontends
     }
 
-    /// What a packet with this destination is addressed to, if to anything of ours. An address comes
+    /// What a packet with this destination is addressed to, if to any frontend. An address comes
     /// before a node port, and a node port is only one on the node's own addresses that accept them.
     pub fn frontend_at(
         &self,
@@ -189,7 +189,7 @@ impl Dataplane {
     }
 
     /// Every endpoint of this node that could be sent its own packets, with the number of Services
-    /// that send it packets. Nobody has to know which: a thousand Services may share one endpoint.
+    /// that send it packets. Which ones does not matter: a thousand Services may share one endpoint.
     pub fn hairpins(&self) -> &PersistentMap<Hairpin, NonZeroUsize> {
         &self.hairpins
     }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use ipnet::IpNet;
 
-use crate::{Endpoint, Family, Port, Protocol};
+use crate::{Endpoint, Family, Port, Protocol, Scheduler};
 
 /// The name of a Service object.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -52,6 +52,8 @@ pub struct Service {
     pub source_ranges: Vec<IpNet>,
     /// `spec.sessionAffinity`.
     pub affinity: Affinity,
+    /// The annotation [`Service::SCHEDULER`]; `None`: the node's configuration decides.
+    pub scheduler: Option<Scheduler>,
     /// `spec.internalTrafficPolicy`.
     pub internal_policy: TrafficPolicy,
     /// `spec.externalTrafficPolicy`.
@@ -168,6 +170,9 @@ impl fmt::Display for ServicePortName {
 // === impl Service ===
 
 impl Service {
+    /// The annotation with the name of a [`Scheduler`].
+    pub const SCHEDULER: &str = "signpost.dev/scheduler";
+
     /// The cluster IP of `family`. A Service without one does not exist in that family: none of
     /// its other addresses and node ports are served there.
     pub fn cluster_ip(&self, family: Family) -> Option<IpAddr> {

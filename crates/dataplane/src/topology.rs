@@ -59,26 +59,26 @@ pub fn select(
     }
 }
 
-/// The ready endpoints that are `wanted`; `None` if there are none.
-fn ready(endpoints: &[&Endpoint], wanted: impl Fn(&Endpoint) -> bool) -> Option<Vec<usize>> {
+/// The ready endpoints that are `eligible`; `None` if there are none.
+fn ready(endpoints: &[&Endpoint], eligible: impl Fn(&Endpoint) -> bool) -> Option<Vec<usize>> {
     positions(endpoints, |endpoint| {
-        endpoint.readiness.ready && wanted(endpoint)
+        endpoint.readiness.ready && eligible(endpoint)
     })
 }
 
-/// The `wanted` endpoints that still serve while they go away; `None` if there are none. While
+/// The `eligible` endpoints that still serve while they go away; `None` if there are none. While
 /// the last replica is replaced they are all there is.
-fn draining(endpoints: &[&Endpoint], wanted: impl Fn(&Endpoint) -> bool) -> Option<Vec<usize>> {
+fn draining(endpoints: &[&Endpoint], eligible: impl Fn(&Endpoint) -> bool) -> Option<Vec<usize>> {
     positions(endpoints, |endpoint| {
-        endpoint.readiness.draining() && wanted(endpoint)
+        endpoint.readiness.draining() && eligible(endpoint)
     })
 }
 
-fn positions(endpoints: &[&Endpoint], wanted: impl Fn(&Endpoint) -> bool) -> Option<Vec<usize>> {
+fn positions(endpoints: &[&Endpoint], eligible: impl Fn(&Endpoint) -> bool) -> Option<Vec<usize>> {
     let positions: Vec<usize> = endpoints
         .iter()
         .enumerate()
-        .filter(|(_, endpoint)| wanted(endpoint))
+        .filter(|(_, endpoint)| eligible(endpoint))
         .map(|(position, _)| position)
         .collect();
     (!positions.is_empty()).then_some(positions)

@@ -1,4 +1,4 @@
-//! The kernel's table of connections: its entries as values, and a socket that lists and deletes
+//! The kernel's connection tracking table: its entries as values, and a socket that lists and deletes
 //! them.
 //!
 //! ```text
@@ -33,7 +33,7 @@ pub struct Flow {
     pub reply: Tuple,
     /// What has happened to it.
     pub status: Status,
-    /// The zone it is tracked in (`CT --zone`, `ct zone set`); 0 unless someone made others.
+    /// The zone it is tracked in (`CT --zone`, `ct zone set`); 0 by default.
     pub zone: u16,
     /// Tells this entry from a later one with the same addresses; means nothing else.
     pub id: u32,
@@ -98,7 +98,7 @@ impl Status {
     pub const SEEN_REPLY: Status = Status(1 << 1);
     /// `IPS_ASSURED`: not dropped early when the table is full.
     pub const ASSURED: Status = Status(1 << 2);
-    /// `IPS_DST_NAT`: somebody's rule changed the destination.
+    /// `IPS_DST_NAT`: a rule changed the destination.
     pub const DST_NAT: Status = Status(1 << 5);
 
     /// All of these bits.
@@ -111,7 +111,7 @@ impl Status {
         self.has(Status::SEEN_REPLY)
     }
 
-    /// Whether somebody's rule changed the destination.
+    /// Whether a rule changed the destination.
     pub fn is_redirected(self) -> bool {
         self.has(Status::DST_NAT)
     }

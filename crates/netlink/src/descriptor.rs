@@ -34,20 +34,24 @@ pub(crate) enum Subsystem {
     Netfilter,
     /// Generic netlink: IPVS.
     Generic,
+    /// rtnetlink: routes and rules.
+    Route,
 }
 
 /// A socket with large buffers, and the port the kernel gave it.
 pub(crate) fn open(subsystem: Subsystem) -> Result<(OwnedFd, u32), OpenError> {
     let protocol = match subsystem {
-        Subsystem::Netfilter => NETFILTER,
-        Subsystem::Generic => GENERIC,
+        Subsystem::Netfilter => Some(NETFILTER),
+        Subsystem::Generic => Some(GENERIC),
+        // NETLINK_ROUTE is 0, which stands for no protocol.
+        Subsystem::Route => None,
     };
     let failed = |step| failed(subsystem, step);
     let descriptor = socket_with(
         AddressFamily::NETLINK,
         SocketType::RAW,
         SocketFlags::CLOEXEC,
-        Some(protocol),
+        protocol,
     )
     .map_err(failed("open"))?;
     bind(&descriptor, &SocketAddrNetlink::new(0, 0)).map_err(failed("bind"))?;
@@ -80,6 +84,7 @@ impl fmt::Display for Subsystem {
         f.write_str(match self {
             Subsystem::Netfilter => "netfilter",
             Subsystem::Generic => "generic",
+            Subsystem::Route => "route",
         })
     }
 }

@@ -1,4 +1,4 @@
-//! What goes to the kernel and what comes back, whoever asks for what.
+//! Requests to the kernel and its answers, for every subsystem.
 
 use std::io;
 use std::os::fd::OwnedFd;

@@ -7,7 +7,7 @@ use thiserror::Error;
 use crate::channel::Channel;
 use crate::wire::{DONE, DUMP, DUMP_INTERRUPTED, ERROR, Message, Messages, REQUEST, Writer};
 
-/// `GENL_ID_CTRL`: the family that knows the others.
+/// `GENL_ID_CTRL`: the family that lists all families.
 const CONTROL: u16 = 16;
 /// `CTRL_CMD_NEWFAMILY`: what a family is listed in.
 const NEW_FAMILY: u8 = 1;
@@ -41,7 +41,7 @@ pub enum QueryError {
         source: std::io::Error,
     },
     /// The kernel refused.
-    #[error("the kernel refused to tell {what}")]
+    #[error("the kernel refused to list {what}")]
     Refused {
         /// What was asked for.
         what: &'static str,
@@ -73,7 +73,7 @@ pub(crate) enum Search {
     Loadable,
 }
 
-/// A channel of generic netlink and what numbers its questions.
+/// A channel and what numbers its questions. Of generic netlink, but for the questions of rtnetlink.
 #[derive(Debug)]
 pub(crate) struct GenericChannel {
     pub(crate) channel: Channel,

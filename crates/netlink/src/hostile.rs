@@ -1,4 +1,4 @@
-//! What kernels have sent, and what is left of it after somebody has damaged it: never more than an
+//! Messages of real kernels, whole and damaged: never more than an
 //! error, and never something that is not there.
 //!
 //! `tests/corpus` holds answers as they came from Linux 6.1 and 6.18: of our own tables, of one that

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::{Errno, write};
 
-/// Ends the waiting of the [`Listener`](crate::Listener) that it was asked of, once and for all: from
-/// then on, that one waits no more. Whoever has nothing to wait for but the kernel sleeps until then.
+/// Ends the wait of its [`Listener`](crate::Listener) for good: from then on, that listener never blocks.
+/// Until then, a thread may wait for the kernel without a limit.
 #[derive(Debug, Clone)]
 pub struct Interruption(Arc<OwnedFd>);
 

@@ -8,7 +8,7 @@
 //!
 //! A virtual server is named by a [`Mark`] of the [`MarkRange`] that its socket was opened with. There
 //! is no way to write one with an address, nor one of another mark, and no message that empties or
-//! zeroes a table: what others have cannot be touched, and needs no list of exceptions.
+//! zeroes a table: virtual servers of other programs cannot be changed, and need no list of exceptions.
 //!
 //! The kernel has no transactions for this: each message takes effect by itself, in order.
 //!
@@ -95,7 +95,7 @@ pub enum Forwarding {
     Bypass,
 }
 
-/// A destination's share of new connections, compared with the others of its virtual server.
+/// A destination's share of new connections, relative to the other destinations of its virtual server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Weight(pub u32);
 
@@ -123,7 +123,7 @@ pub struct Connections {
 pub struct VirtualServers {
     /// Those of the socket's own range.
     pub own: BTreeMap<VirtualServerKey, VirtualServer>,
-    /// All others.
+    /// All other virtual servers.
     pub foreign: Vec<ForeignVirtualServer>,
 }
 

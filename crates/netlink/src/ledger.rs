@@ -1,19 +1,19 @@
-//! Which generations of the ruleset others began, as far as was heard.
+//! The generations of the ruleset that other programs began, as far as the kernel notified.
 
 use std::collections::{BTreeSet, VecDeque};
 
 use crate::nf_tables::Family;
 
-/// How many are kept. Whoever asks about more finds some missing and reads the table, which costs
-/// less than keeping count of a program that changes its own rules a thousand times a second.
+/// How many are kept. A query about more finds some missing, and its caller reads the table, which costs
+/// less than counting the changes of a program that changes its own rules a thousand times a second.
 const KEPT: usize = 4096;
 
-/// Transactions of others, oldest first: written by who listens, read by who decides whether to list a
+/// Transactions of other programs, oldest first: written by a listener, read before a decision to list a
 /// table.
 #[derive(Debug, Default)]
 pub struct Ledger(VecDeque<Entry>);
 
-/// One transaction of others.
+/// One transaction of another program.
 #[derive(Debug)]
 struct Entry {
     generation: u32,
@@ -34,8 +34,8 @@ impl Ledger {
         });
     }
 
-    /// How many of the generations after `after`, up to and with `until`, others are known to have
-    /// begun without touching our tables in `family`.
+    /// How many of the generations after `after`, up to and with `until`, other programs are known to
+    /// have begun without changing Signpost's tables in `family`.
     pub fn elsewhere(&self, family: Family, after: u32, until: u32) -> u32 {
         let all = until.wrapping_sub(after);
         let elsewhere = self.0.iter().filter(|entry| {

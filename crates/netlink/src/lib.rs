@@ -1,8 +1,8 @@
-//! nf_tables over netlink: its objects as values, their encoding, and one socket; connections; and
-//! virtual servers.
+//! nf_tables over netlink: its objects as values, their encoding, and one socket; connections; virtual
+//! servers; and what is delivered to this node.
 //!
 //! The `nft` program is never run: its version differs between a host and an image, and it reads
-//! everybody's tables before it touches ours. A [`nf_tables::Transaction`] is data until a
+//! all tables of the machine before it changes one. A [`nf_tables::Transaction`] is data until a
 //! [`Socket`] commits it; it prints in nft's own language, compares, and can be replayed into a
 //! simulated kernel.
 //!
@@ -10,10 +10,10 @@
 //! Transaction --encode--> bytes --Socket::commit--> kernel --Socket::observe_*--> bytes --decode--> values
 //! ```
 //!
-//! What others do to our tables is heard by a [`Listener`], one message an object they touch.
+//! A [`Listener`] receives what other programs do to Signpost's tables, one message an object.
 //!
 //! [`conntrack`] has a socket of its own: it lists and deletes connections while rules are written. So
-//! has [`ipvs`], which speaks generic netlink.
+//! has [`ipvs`], which speaks generic netlink, and [`route`], which speaks rtnetlink.
 //!
 //! Sources: `include/uapi/linux/netfilter/nf_tables.h`, `include/uapi/linux/netfilter/nfnetlink.h`
 //! and `net/netfilter/nf_tables_api.c` of Linux 6.1 to 6.18. There is no `unsafe` here: sockets come
@@ -33,6 +33,7 @@ mod ledger;
 mod listener;
 pub mod nf_tables;
 mod notification;
+pub mod route;
 mod socket;
 mod wire;
 

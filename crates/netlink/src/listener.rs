@@ -19,9 +19,9 @@ const GROUP: u32 = 1 << 6;
 /// The kernel joins notifications up to about 8 KiB; a single one is that of a rule at most.
 const DATAGRAM: usize = 64 << 10;
 
-/// Hears of what others do to what is ours in the network namespace it was opened in. As long as
-/// somebody listens, anywhere on the machine, the kernel writes a message for each element of each
-/// transaction, our own included.
+/// Receives notifications of what other programs do to Signpost's objects in the network namespace it
+/// was opened in. As long as any program listens, anywhere on the machine, the kernel writes a message for
+/// each element of each transaction, Signpost's included.
 #[derive(Debug)]
 pub struct Listener {
     descriptor: OwnedFd,
@@ -34,8 +34,8 @@ pub struct Listener {
 // === impl Listener ===
 
 impl Listener {
-    /// A listener for what is `watched`, in families `ip` and `ip6`, that does not hear anything
-    /// before it [joins](Listener::join). What goes through one of `own` is not of others.
+    /// A listener for what is `watched`, in families `ip` and `ip6`, that receives nothing before it
+    /// [joins](Listener::join). It ignores transactions of the sockets in `own`.
     pub fn open(watched: Watched, own: &[&Socket]) -> Result<Listener, OpenError> {
         let (descriptor, port) = descriptor::open(Subsystem::Netfilter)?;
         let interruption = Interruption::new().map_err(failed("prepare the interruption of"))?;
@@ -60,9 +60,9 @@ impl Listener {
         bind(&self.descriptor, &address).map_err(failed("join the group of"))
     }
 
-    /// What others did, or nothing when they did nothing in this time; without one, however long it
-    /// takes. Returns after each datagram, those about our own transactions included, and whenever it
-    /// is interrupted.
+    /// What other programs did, or nothing if they did nothing within `wait`; without a limit if `wait`
+    /// is `None`. Returns after each datagram, those about Signpost's own transactions included, and
+    /// whenever it is interrupted.
     pub fn receive(&mut self, wait: Option<Duration>) -> io::Result<Vec<Heard>> {
         let wait = wait.map(Timespec::try_from).transpose();
         let wait = wait.map_err(|_| io::ErrorKind::InvalidInput)?;

@@ -23,8 +23,9 @@ pub(crate) use encode::{
     encode_get_extension, encode_get_table, message as request,
 };
 pub use expression::{
-    ADDRESS_TYPE_LOCAL, CtKey, Direction, Expression, FibField, Learning, MetaKey, Module, NatKind,
-    NumberGenerator, Operator, PayloadBase, Register, RejectKind,
+    ADDRESS_TYPE_LOCAL, CONNECTION_LABELS, CtKey, Direction, Expression, FibField, Learning,
+    MetaKey, Module, NatKind, NumberGenerator, Operator, PayloadBase, Register, RejectKind,
+    SettableCtKey, connection_label,
 };
 pub use extension::{Extension, ExtensionKind};
 pub use foreign::{Entry, ForeignChain, Jump, TableState};
@@ -47,7 +48,7 @@ pub struct Chain {
 /// How a base chain is attached.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Hook {
-    /// `filter` or `nat`.
+    /// `filter`, `nat` or `route`.
     pub kind: ChainKind,
     /// The point in a packet's way.
     pub point: HookPoint,
@@ -62,6 +63,9 @@ pub enum ChainKind {
     Filter,
     /// `type nat`: sees only the first packet of a connection.
     Nat,
+    /// `type route`: a packet whose mark or header changes here is routed anew. At
+    /// [`HookPoint::Output`] alone.
+    Route,
 }
 
 /// `NF_INET_*` hooks.

@@ -1,4 +1,4 @@
-//! What the kernel tells of transactions: gathered into those of others that touched our tables.
+//! Notifications of transactions, collected into those of other programs that touched Signpost's tables.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -35,19 +35,19 @@ const PROCESS: u16 = 2;
 /// `NFTA_GEN_PROC_NAME`.
 const PROGRAM: u16 = 3;
 
-/// The chains that iptables has by itself, in which others have rules beside ours.
+/// The built-in chains of iptables, which Signpost shares with other programs.
 const BUILT_IN: [&str; 5] = ["PREROUTING", "INPUT", "FORWARD", "OUTPUT", "POSTROUTING"];
 
-/// The families in which a table can be ours.
+/// The families in which Signpost has tables.
 const FAMILIES: [Family; 2] = [Family::Ipv4, Family::Ipv6];
 
-/// What is ours, and heard of when others touch it.
+/// Signpost's objects: those whose changes by other programs are reported.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Watched {
     /// All of the tables of these names.
     Tables(&'static [&'static str]),
-    /// In tables of everybody: chains whose names begin like this, and rules of the built-in chains
-    /// that go. What a rule was that goes the kernel does not say.
+    /// In shared tables: chains whose names begin like this, and removed rules of the built-in chains.
+    /// The kernel does not report the content of a removed rule.
     Chains {
         /// The tables.
         tables: &'static [&'static str],
@@ -56,10 +56,10 @@ pub enum Watched {
     },
 }
 
-/// Something that was heard.
+/// What the kernel reported.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Heard {
-    /// Somebody else committed a transaction.
+    /// Another program committed a transaction.
     Transaction(ForeignTransaction),
     /// The kernel had more to tell than the socket could hold: up to now, anything may have
     /// happened.
@@ -69,9 +69,9 @@ pub enum Heard {
 /// A transaction that went through none of our sockets.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ForeignTransaction {
-    /// The families in which it touched what is ours.
+    /// The families in which it touched Signpost's objects.
     pub touched: BTreeSet<Family>,
-    /// The families in which it changed anything of the tables that have what is ours.
+    /// The families in which it changed anything of the tables that contain Signpost's objects.
     pub near: BTreeSet<Family>,
     /// The generation of the ruleset that it began.
     pub generation: u32,
@@ -82,7 +82,7 @@ pub struct ForeignTransaction {
 /// A process as the kernel names it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Process {
-    /// Its id in the machine's own process namespace, whatever namespace it or we are in.
+    /// Its id in the machine's own process namespace, whatever namespaces it and this process are in.
     pub id: u32,
     /// The name of the thread, cut to 15 bytes.
     pub name: String,
@@ -93,7 +93,7 @@ pub struct Process {
 pub(crate) struct Hearing {
     watched: Watched,
     own_ports: Vec<Arc<AtomicU32>>,
-    /// What the transaction that is being told of has touched so far.
+    /// What the current transaction has touched so far.
     touched: BTreeSet<Family>,
     /// What it has come near.
     near: BTreeSet<Family>,
@@ -103,12 +103,12 @@ pub(crate) struct Hearing {
 /// Whether notifications were lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Completeness {
-    /// None of the transaction that is being told of.
+    /// None of the current transaction.
     Whole,
     /// Those that follow what is still in the socket's queue. The kernel queues nothing more until
     /// that is empty.
     Overrun,
-    /// Perhaps the first ones of the transaction that is being told of.
+    /// Perhaps the first ones of the current transaction.
     Doubtful,
 }
 
@@ -125,7 +125,7 @@ impl Hearing {
         }
     }
 
-    /// Takes in one datagram. Costs a look at the header for each message of ours.
+    /// Processes one datagram. Costs a look at the header for each message about an own transaction.
     pub(crate) fn take(&mut self, datagram: &[u8]) -> Vec<Heard> {
         let messages = Messages::parse(datagram);
         messages
@@ -134,13 +134,13 @@ impl Hearing {
             .collect()
     }
 
-    /// One datagram of the transaction that is being told of could not be read.
+    /// One datagram of the current transaction could not be read.
     pub(crate) fn illegible(&mut self) {
         self.touched = BTreeSet::from(FAMILIES);
         self.near = BTreeSet::from(FAMILIES);
     }
 
-    /// The kernel said that it had to drop something.
+    /// The kernel reported that it dropped messages.
     pub(crate) fn overrun(&mut self) {
         self.completeness = Completeness::Overrun;
     }
@@ -188,13 +188,13 @@ impl Hearing {
         })
     }
 
-    /// Whether this is the port of a socket of ours, just now.
+    /// Whether this is the port of an own socket, currently.
     fn is_own(&self, port: u32) -> bool {
         let mut own = self.own_ports.iter();
         own.any(|own| own.load(Ordering::Relaxed) == port)
     }
 
-    /// The family of a message about anything in a table that has what is ours, the table itself
+    /// The family of a message about anything in a table that contains Signpost's objects, the table itself
     /// included.
     fn family_near(&self, message: &Message<'_>) -> Option<Family> {
         let mut families = FAMILIES.into_iter();

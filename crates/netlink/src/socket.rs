@@ -25,7 +25,7 @@ pub struct Socket {
     sequence: u32,
 }
 
-/// An object with its name, or that of its chain; or why it is no object of ours.
+/// An object with its name, or that of its chain; or why Signpost cannot have written it.
 pub type Named<T> = (Arc<str>, Result<T, DecodeError>);
 
 /// Why the kernel could not be read.
@@ -54,8 +54,8 @@ pub enum ObserveError {
         /// What was asked for.
         what: &'static str,
     },
-    /// Our table holds something that we never put there.
-    #[error("found an object that is not of our making among {what}")]
+    /// Signpost's table holds something that Signpost never writes.
+    #[error("found an object that Signpost did not write among {what}")]
     Foreign {
         /// What was asked for.
         what: &'static str,
@@ -112,7 +112,7 @@ pub enum Refusal {
     /// The transaction as a whole.
     Commit,
     /// Its length: it is more than fits the socket's send buffer (EMSGSIZE), or than the kernel has
-    /// memory for (ENOBUFS), and nobody has looked at it.
+    /// memory for (ENOBUFS), and the kernel has not parsed it.
     Length,
 }
 
@@ -184,8 +184,8 @@ impl Socket {
         Ok(lists.into_iter().flatten().collect())
     }
 
-    /// The number of the ruleset's generation in this network namespace. Every transaction of
-    /// anybody raises it: as long as it stands, nobody has changed anything.
+    /// The number of the ruleset's generation in this network namespace. Every transaction of any
+    /// program raises it: as long as it is the same, nothing has changed.
     pub fn observe_generation(&mut self) -> Result<u32, ObserveError> {
         self.ask(
             "the generation",
@@ -225,7 +225,7 @@ impl Socket {
 
     /// The kernel marks a dump as interrupted when any transaction comes in between, in whichever
     /// table: beside a process that commits all the time, a dump of more than one datagram always is.
-    /// What two dumps in a row list alike is what there is: what others do elsewhere moves at most
+    /// What two dumps in a row list alike is what there is: transactions in other tables move at most
     /// what comes at a border of two datagrams, and what changes here does not come out alike.
     fn observe<T: PartialEq>(
         &mut self,

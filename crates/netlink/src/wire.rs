@@ -11,6 +11,8 @@ pub(crate) const ACK: u16 = 0x4;
 pub(crate) const DUMP: u16 = 0x300;
 /// `NLM_F_DUMP_INTR`: the state changed while it was dumped.
 pub(crate) const DUMP_INTERRUPTED: u16 = 0x10;
+/// `NLM_F_EXCL`.
+pub(crate) const EXCLUSIVE: u16 = 0x200;
 /// `NLM_F_CREATE`.
 pub(crate) const CREATE: u16 = 0x400;
 /// `NLM_F_APPEND`.
@@ -92,7 +94,24 @@ impl Writer {
         self.begin_with(kind, flags, sequence, [command, version, 0, 0])
     }
 
-    fn begin_with(&mut self, kind: u16, flags: u16, sequence: u32, second: [u8; 4]) -> Open {
+    /// Begins a message with a `struct rtmsg` or `struct fib_rule_hdr` after its header.
+    pub(crate) fn begin_route(
+        &mut self,
+        kind: u16,
+        flags: u16,
+        sequence: u32,
+        second: [u8; 12],
+    ) -> Open {
+        self.begin_with(kind, flags, sequence, second)
+    }
+
+    fn begin_with<const N: usize>(
+        &mut self,
+        kind: u16,
+        flags: u16,
+        sequence: u32,
+        second: [u8; N],
+    ) -> Open {
         let open = Open(self.bytes.len());
         self.bytes.extend_from_slice(&0u32.to_ne_bytes());
         self.bytes.extend_from_slice(&kind.to_ne_bytes());
@@ -222,7 +241,12 @@ impl<'a> Message<'a> {
 
     /// What follows the `struct nfgenmsg` or `struct genlmsghdr`, which are of one length.
     pub(crate) fn attributes(&self) -> Attributes<'a> {
-        Attributes(self.payload.get(4..).unwrap_or(&[]))
+        self.attributes_behind(4)
+    }
+
+    /// What follows a header of this length, which is a multiple of four.
+    pub(crate) fn attributes_behind(&self, header: usize) -> Attributes<'a> {
+        Attributes(self.payload.get(header..).unwrap_or(&[]))
     }
 }
 

@@ -7,6 +7,7 @@ mod isolate;
 mod progress;
 mod quarantine;
 mod shortfall;
+mod stage;
 mod stride;
 
 use std::sync::Arc;
@@ -26,6 +27,7 @@ use doubt::{Cause, Doubt};
 use progress::{Phase, Progress};
 use quarantine::Quarantine;
 use shortfall::Shortfall;
+use stage::Stage;
 use stride::Stride;
 
 /// One family: its backend, what the kernel is believed to hold, and what has gone wrong. Families
@@ -40,7 +42,8 @@ pub struct Domain<B: Backend> {
     /// What was believed before, where what is read next tells what others did to it. `None`
     /// whenever something is believed.
     doubt: Option<Doubt<B::Rules>>,
-    /// What the kernel was last known to carry out. Unlike what is believed it survives a commit
+    /// What the kernel was last known to carry out, before the first part of a start or of a change of
+    /// configuration until its last one is there. Unlike what is believed it survives a commit
     /// with unknown effect: a Service that is held back keeps what it has here.
     programmed: Option<Dataplane>,
     quarantine: Quarantine,
@@ -48,6 +51,7 @@ pub struct Domain<B: Backend> {
     failing: Option<Failing>,
     /// When the first part of a large change was begun, while the last round programmed a part of it.
     unfinished: Option<Instant>,
+    stage: Stage,
     stride: Stride,
     programmed_since: Option<SystemTime>,
     last_receipt: Option<SystemTime>,
@@ -72,6 +76,7 @@ impl<B: Backend> Domain<B> {
             shortfall: Shortfall::default(),
             failing: None,
             unfinished: None,
+            stage: Stage::default(),
             stride: Stride::default(),
             programmed_since: None,
             last_receipt: None,
@@ -196,6 +201,7 @@ impl<B: Backend> Domain<B> {
         self.programmed_since = None;
         self.failing = None;
         self.unfinished = None;
+        self.stage = Stage::default();
         self.quarantine = Quarantine::default();
         self.shortfall = Shortfall::default();
         // What others do to what is not there harms nobody.
@@ -270,8 +276,13 @@ impl<B: Backend> Domain<B> {
         }
     }
 
-    fn advance(&mut self, wanted: &Dataplane, rules: B::Rules) {
-        self.programmed = Some(wanted.clone());
+    fn advance(&mut self, wanted: &Dataplane, rules: B::Rules, rest: Rest) {
+        if rest == Rest::Nothing {
+            self.stage = Stage::Complete;
+        }
+        if self.stage == Stage::Complete {
+            self.programmed = Some(wanted.clone());
+        }
         self.believed = Some(Rendered {
             dataplane: wanted.clone(),
             rules,

@@ -231,7 +231,7 @@ impl Schedule {
             self.restraint.forgive(running.began);
             if !repaired.is_empty() {
                 self.restraint.repaired(repaired, running.began, now);
-            } else if running.prompt == Prompt::Disturbance {
+            } else if running.prompt == Prompt::Disturbance && sequel != Sequel::Unfinished {
                 self.restraint.found_nothing(running.began, now);
             }
         }

@@ -1,6 +1,6 @@
 //! Which changes may not wait.
 
-use dataplane::{Dataplane, Target};
+use dataplane::Dataplane;
 
 use crate::Urgency;
 
@@ -8,18 +8,13 @@ use crate::Urgency;
 /// are sent there until the change arrives. A frontend that is gone as a whole is not urgent:
 /// whoever still addresses it gets nothing either way. Costs what differs.
 pub(crate) fn urgency(before: &Dataplane, after: &Dataplane) -> Urgency {
-    let lost = |before: &[Target], after: &[Target]| {
-        before
-            .iter()
-            .any(|target| after.binary_search(target).is_err())
-    };
     let differences = before.frontends().differences(after.frontends());
     let urgent = differences.into_iter().any(|difference| {
         let (Some(before), Some(after)) = (difference.before, difference.after) else {
             return false;
         };
         let ((_, before), (_, after)) = (before.winner(), after.winner());
-        lost(&before.cluster, &after.cluster) || lost(&before.local, &after.local)
+        before.loses_endpoint(after)
     });
     if urgent {
         Urgency::Urgent

@@ -9,7 +9,7 @@ use dataplane::{Affinity, Target};
 
 use crate::Route;
 
-/// How long an endpoint that refused is tried after all the others: the time an EndpointSlice takes
+/// How long an endpoint that refused is tried last: the time an EndpointSlice takes
 /// to say that it has gone, with room to spare.
 const SHUNNED: Duration = Duration::from_secs(5);
 /// How many clients are remembered for one port. A client is an address, and a process that binds
@@ -52,7 +52,7 @@ impl Chooser {
         self.route = route;
     }
 
-    /// Whether whoever was given `target` may stay with it, chosen or not.
+    /// Whether a session at `target` may stay there, whether or not new ones may go there.
     pub fn serves(&self, target: Target) -> bool {
         self.route.serving.binary_search(&target).is_ok()
     }

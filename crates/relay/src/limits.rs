@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// More connections, or sessions, than this at once are no use of localhost but a fault of somebody.
+/// More connections, or sessions, than this at once are a fault of some program, and no normal use of localhost.
 /// A TCP connection has two buffers of 8 KiB, so that all of them have 64 MiB; a session has none of
 /// its own, and what waits for all of them together is [`Limits::udp_bytes`].
 const MOST: usize = 4096;
@@ -69,9 +69,8 @@ impl Limits {
     }
 }
 
-/// Lets this process open as many descriptors as it may ask for, and returns how many that are.
-/// Where nobody says more, a process may open 1024 and ask for half a million; Go programs,
-/// kube-proxy among them, ask at their start.
+/// Raises the soft limit of descriptors to the hard limit, and returns it. By default, a process may
+/// open 1024 and raise that to half a million; Go programs, kube-proxy among them, do so at their start.
 pub fn raise_descriptor_limit() -> u64 {
     let limit = getrlimit(Resource::Nofile);
     let raised = Rlimit {

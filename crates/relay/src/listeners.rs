@@ -9,30 +9,30 @@ use crate::{LocalPort, OpenError, Route};
 
 type Frontends = PersistentMap<FrontendKey, Claims<Arc<Frontend>>>;
 
-/// The ports that are wanted, and how each stands. A port is wanted as long as its Service has an
-/// endpoint: one that nobody listens on refuses connections as a node port without endpoints does.
+/// The desired ports, and the state of each. A port is desired as long as its Service has an endpoint:
+/// a port without a listener refuses connections, as a node port without endpoints does.
 #[derive(Debug, Default)]
 pub struct Listeners {
-    /// What each family was last brought to; absent where nothing is wanted.
+    /// The last frontends of each family; absent where no ports are desired.
     followed: BTreeMap<Family, Frontends>,
-    ports: BTreeMap<LocalPort, Wanted>,
+    ports: BTreeMap<LocalPort, DesiredPort>,
 }
 
-/// Something to do to a port, before anything more is asked of [`Listeners`]. Whoever does an
-/// [`Open`](Step::Open) says how it went, by [`Listeners::opened`] or [`Listeners::refused`]; the
-/// others cannot fail.
+/// A step for a port, to take before the next call of [`Listeners`]. After an [`Open`](Step::Open)
+/// the caller reports the result, by [`Listeners::opened`] or [`Listeners::refused`]; the other steps
+/// cannot fail.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[must_use]
 pub enum Step {
     /// Listen on it.
     Open(LocalPort, Arc<Route>),
-    /// Send what is new somewhere else. It is listened on already.
+    /// Send new connections to other endpoints. The port is open already.
     Retarget(LocalPort, Arc<Route>),
     /// Stop listening on it.
     Close(LocalPort),
 }
 
-/// A port that is wanted and cannot be listened on.
+/// A desired port that cannot be listened on.
 #[derive(Debug, Clone)]
 pub struct Refusal {
     /// Which.
@@ -54,7 +54,7 @@ pub enum News {
 }
 
 #[derive(Debug)]
-struct Wanted {
+struct DesiredPort {
     route: Arc<Route>,
     standing: Standing,
 }
@@ -97,23 +97,23 @@ impl Listeners {
 
     /// The port is listened on.
     pub fn opened(&mut self, port: LocalPort) {
-        if let Some(wanted) = self.ports.get_mut(&port) {
-            wanted.standing = Standing::Open;
+        if let Some(port_state) = self.ports.get_mut(&port) {
+            port_state.standing = Standing::Open;
         }
     }
 
     /// The port cannot be listened on.
     pub fn refused(&mut self, port: LocalPort, error: OpenError) -> News {
-        let Some(wanted) = self.ports.get_mut(&port) else {
+        let Some(port_state) = self.ports.get_mut(&port) else {
             return News::Stale;
         };
-        let news = match &wanted.standing {
+        let news = match &port_state.standing {
             Standing::Opening {
                 refused: Some(last),
             } if last.is_like(&error) => News::Stale,
             _ => News::Fresh,
         };
-        wanted.standing = Standing::Refused(Arc::new(error));
+        port_state.standing = Standing::Refused(Arc::new(error));
         news
     }
 
@@ -122,8 +122,8 @@ impl Listeners {
     pub fn retry(&mut self, room: usize) -> Vec<Step> {
         let mut steps = Vec::new();
         let mut left = room;
-        for (port, wanted) in &mut self.ports {
-            let Standing::Refused(error) = &wanted.standing else {
+        for (port, port_state) in &mut self.ports {
+            let Standing::Refused(error) = &port_state.standing else {
                 continue;
             };
             match **error {
@@ -132,21 +132,21 @@ impl Listeners {
                 OpenError::Bind { .. } | OpenError::TooMany { .. } => continue,
             }
             let refused = Some(Arc::clone(error));
-            wanted.standing = Standing::Opening { refused };
-            steps.push(Step::Open(*port, Arc::clone(&wanted.route)));
+            port_state.standing = Standing::Opening { refused };
+            steps.push(Step::Open(*port, Arc::clone(&port_state.route)));
         }
         steps
     }
 
     /// The ports that cannot be listened on, in their order.
     pub fn refusals(&self) -> impl Iterator<Item = Refusal> {
-        self.ports.iter().filter_map(|(port, wanted)| {
-            let Standing::Refused(error) = &wanted.standing else {
+        self.ports.iter().filter_map(|(port, port_state)| {
+            let Standing::Refused(error) = &port_state.standing else {
                 return None;
             };
             Some(Refusal {
                 port: *port,
-                service_port: wanted.route.service_port.clone(),
+                service_port: port_state.route.service_port.clone(),
                 error: Arc::clone(error),
             })
         })
@@ -157,26 +157,26 @@ impl Listeners {
             let gone = self.ports.remove(&port)?;
             return (!gone.is_refused()).then_some(Step::Close(port));
         };
-        let Some(wanted) = self.ports.get_mut(&port) else {
+        let Some(port_state) = self.ports.get_mut(&port) else {
             let standing = Standing::Opening { refused: None };
-            let wanted = Wanted {
+            let port_state = DesiredPort {
                 route: Arc::clone(&route),
                 standing,
             };
-            self.ports.insert(port, wanted);
+            self.ports.insert(port, port_state);
             return Some(Step::Open(port, route));
         };
-        if wanted.route == route {
+        if port_state.route == route {
             return None;
         }
-        wanted.route = Arc::clone(&route);
-        (!wanted.is_refused()).then_some(Step::Retarget(port, route))
+        port_state.route = Arc::clone(&route);
+        (!port_state.is_refused()).then_some(Step::Retarget(port, route))
     }
 }
 
-// === impl Wanted ===
+// === impl DesiredPort ===
 
-impl Wanted {
+impl DesiredPort {
     fn is_refused(&self) -> bool {
         matches!(self.standing, Standing::Refused(_))
     }

@@ -21,11 +21,11 @@ use crate::{
 #[derive(Debug, Error)]
 pub enum OpenError {
     /// The kernel refuses it.
-    #[error("{port} cannot be listened on")]
+    #[error("unable to listen on {port}")]
     Bind {
         /// Which port.
         port: LocalPort,
-        /// Why; most often somebody else has it.
+        /// Why; most often another process uses it.
         source: std::io::Error,
     },
     /// It would take a descriptor that the rest of the process may need.
@@ -44,7 +44,7 @@ pub enum OpenError {
 #[derive(Debug)]
 pub struct Relays {
     listeners: Listeners,
-    /// Where whoever listens on a port learns where to send what arrives; `None` closes it.
+    /// The routes of each open port, for its listener; `None` closes it.
     open: BTreeMap<LocalPort, watch::Sender<Option<Arc<Route>>>>,
     ports: JoinSet<()>,
     /// When ports that were refused are tried again.
@@ -131,13 +131,13 @@ impl Relays {
                 Step::Open(port, route) => self.open(port, route),
                 Step::Retarget(port, route) => {
                     if let Some(open) = self.open.get(&port) {
-                        debug!(%port, service = %route.service_port, "goes elsewhere");
+                        debug!(%port, service = %route.service_port, "a node port on localhost has new endpoints");
                         open.send_replace(Some(route));
                     }
                 }
                 Step::Close(port) => {
                     if let Some(open) = self.open.remove(&port) {
-                        info!(%port, "no longer listened on");
+                        info!(%port, "closed a node port on localhost");
                         self.shared.counts.closed(port.family);
                         // There is room for one that waits for it.
                         self.pause = self.shared.limits.retry;
@@ -160,7 +160,7 @@ impl Relays {
         let (sender, routes) = watch::channel(None);
         match self.listen(port, route, routes) {
             Ok(()) => {
-                info!(%port, %service, "listened on");
+                info!(%port, %service, "opened a node port on localhost");
                 self.open.insert(port, sender);
                 self.listeners.opened(port);
                 self.shared.counts.opened(port.family);

@@ -9,11 +9,11 @@ use dataplane::{Affinity, Frontend, ServicePortName, Target};
 pub struct Route {
     /// Whose port it is.
     pub service_port: ServicePortName,
-    /// The endpoints, each as likely as the others; one that is listed twice is twice as likely.
+    /// The endpoints, all equally likely; one that is listed twice is twice as likely.
     /// Never empty.
     pub targets: Arc<[Target]>,
-    /// The endpoints that still answer whom they were given before, sorted: those above, and those
-    /// that are going away or that hints give to others.
+    /// The endpoints that keep their existing sessions, sorted: those above, and those that are
+    /// terminating or hinted for other nodes or zones.
     pub serving: Arc<[Target]>,
     /// Whether a client returns to the endpoint it was given.
     pub affinity: Affinity,

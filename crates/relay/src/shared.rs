@@ -9,8 +9,8 @@ use tokio::task::JoinError;
 
 use crate::{Counts, Limits, Route, Transport};
 
-/// Tells a port where to send what arrives; `None`, to close. Whoever listens holds it for as long as
-/// its socket, and for no longer.
+/// The routes of a port; `None` closes it. Its listener holds this for as long as its socket, and for
+/// no longer.
 pub(crate) type Routes = watch::Receiver<Option<Arc<Route>>>;
 
 /// What all ports have in common: what they may take together.

@@ -34,7 +34,7 @@ struct Relay {
     shared: Arc<Shared>,
 }
 
-/// Listens until it is told to close, then waits for the connections it has.
+/// Listens until its route is `None`, then waits for the connections it has.
 pub(crate) async fn serve(
     listener: TcpListener,
     route: Arc<Route>,
@@ -58,7 +58,7 @@ pub(crate) async fn serve(
             accepted = listener.accept() => match accepted {
                 Ok((client, from)) => {
                     let Some(place) = shared.admit(Transport::Tcp, from) else {
-                        debug!(%from, "turned away");
+                        debug!(%from, "rejected a connection: too many at once");
                         abort(&client);
                         continue;
                     };
@@ -76,7 +76,7 @@ pub(crate) async fn serve(
                 // That this one has gone says nothing of the next.
                 Err(error) if error.kind() == std::io::ErrorKind::ConnectionAborted => {}
                 Err(error) => {
-                    warn!(%error, "connections to localhost cannot be accepted for now");
+                    warn!(%error, "unable to accept connections to localhost for now");
                     sleep(OUT_OF_RESOURCES).await;
                 }
             },
@@ -116,7 +116,7 @@ impl Relay {
             copied = copy_bidirectional(&mut near, &mut far) => copied.is_ok(),
             () = idle => false,
         };
-        // Both have said that they are done, or neither can tell any more what was lost.
+        // Both have closed, or neither can find out any more what was lost.
         if !ended {
             abort(&self.client);
             abort(&server);
@@ -138,7 +138,7 @@ impl Relay {
                 Ok(Err(error)) => error.to_string(),
                 Err(elapsed) => elapsed.to_string(),
             };
-            debug!(%target, error, "does not take a connection");
+            debug!(%target, error, "the endpoint refused a connection");
             lock(&self.chooser).refused(target, Instant::now());
             tried.push(target);
         }

@@ -43,7 +43,7 @@ struct Held {
     datagrams: mpsc::Sender<Datagram>,
 }
 
-/// Listens until it is told to close.
+/// Listens until its route is `None`.
 pub(crate) async fn serve(
     socket: UdpSocket,
     route: Arc<Route>,
@@ -76,8 +76,8 @@ pub(crate) async fn serve(
 // === impl UdpPort ===
 
 impl UdpPort {
-    /// Sessions whose endpoint answers no more end: what their clients send next goes to another.
-    /// One that is only given to nobody new keeps those it has, as in the kernel.
+    /// Ends sessions whose endpoint no longer answers: the next datagram of their clients goes to
+    /// another one. An endpoint that only gets no new clients keeps its sessions, as in the kernel.
     fn retarget(&mut self, route: Arc<Route>) {
         self.chooser.retarget(route);
         self.sessions
@@ -167,7 +167,7 @@ impl UdpPort {
                     return Some((target, server));
                 }
                 Err(error) => {
-                    tracing::debug!(%target, %error, "does not take datagrams");
+                    tracing::debug!(%target, %error, "the endpoint refused a datagram");
                     self.chooser.refused(target, Instant::now());
                     tried.push(target);
                 }

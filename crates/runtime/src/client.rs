@@ -16,7 +16,7 @@ use crate::rest_client::RestClientMetrics;
 /// Where the API server's address and our credentials are written.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ClientSource {
-    /// In the Pod we run in: its environment and service account.
+    /// The environment and service account of this process's Pod.
     InCluster,
     /// In a file.
     Kubeconfig {
@@ -48,7 +48,7 @@ pub enum ClientError {
         /// What is missing.
         source: KubeconfigError,
     },
-    /// We are not in a Pod, or it has no service account.
+    /// The process is not in a Pod, or the Pod has no service account.
     #[error("failed to find the API server from inside a Pod, and no kubeconfig is given")]
     InCluster(#[source] InClusterError),
     /// The program's name or version cannot stand in a header.
@@ -85,7 +85,7 @@ pub async fn open_client(
     build: &BuildInfo,
     metrics: &RestClientMetrics,
 ) -> Result<Client, ClientError> {
-    // Fails when somebody else has chosen one before, which is as good.
+    // Fails when another caller has installed one before, which is as good.
     let _ = rustls::crypto::ring::default_provider().install_default();
 
     let mut config = read_config(source).await?;
@@ -133,7 +133,7 @@ async fn read_config(source: &ClientSource) -> Result<Config, ClientError> {
     }
 }
 
-/// What the API server's audit log calls us, in the manner of client-go.
+/// The name of this process in the API server's audit log, in the manner of client-go.
 fn user_agent(build: &BuildInfo) -> Result<HeaderValue, ClientError> {
     let (program, version) = (build.program, build.version);
     let text = format!("{program}/{version} ({}/{})", consts::OS, consts::ARCH);
@@ -153,7 +153,7 @@ fn describe_context(context: &Option<String>) -> String {
 
 // === impl ClientSource ===
 
-/// A file when one is given, else the Pod we run in.
+/// A file when one is given, else the Pod of this process.
 impl From<Option<PathBuf>> for ClientSource {
     fn from(path: Option<PathBuf>) -> Self {
         match path {

@@ -9,7 +9,7 @@ pub struct Chain<'a>(&'a (dyn Error + 'static));
 
 /// Prints `error` and all its sources once each.
 ///
-/// Errors of ours describe their own layer only. Many errors of libraries repeat their source in
+/// Signpost's errors describe their own layer only. Many errors of libraries repeat their source in
 /// their own text and offer it as a source too: a source whose text already stands in what was
 /// printed is left out.
 pub fn chain<'a>(error: &'a (dyn Error + 'static)) -> Chain<'a> {

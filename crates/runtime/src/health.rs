@@ -1,4 +1,4 @@
-//! What probes are told: whether this process should get work, and whether it should be killed.
+//! The answers to probes: whether this process should get work, and whether it should be killed.
 //!
 //! Readiness is what tasks say about themselves. Liveness is only ever about work that was begun or
 //! is due and does not come to an end: a process with nothing to do is alive, one that is slow but
@@ -29,7 +29,7 @@ struct State {
 pub enum Readiness {
     /// It can do its work.
     Ready,
-    /// It cannot, for this reason, in words for people.
+    /// It cannot, for this reason, as a sentence.
     NotReady(String),
 }
 
@@ -55,14 +55,14 @@ struct Pulse {
     busy_since: Option<Instant>,
 }
 
-/// What a probe is told.
+/// The answer to a probe.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Report {
     /// One a check, ordered by name.
     pub lines: Vec<ReportLine>,
 }
 
-/// What a probe is told about one check.
+/// The answer to a probe about one check.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReportLine {
     /// The check's name.
@@ -139,7 +139,7 @@ impl Health {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        // Whoever panicked while holding it left whole entries behind: each is one assignment.
+        // A thread that panicked while holding it left whole entries behind: each is one assignment.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -157,7 +157,7 @@ impl Check {
         self.report(Readiness::NotReady(reason.to_string()));
     }
 
-    /// Replaces what was said before.
+    /// Replaces the previous report.
     pub fn report(&self, readiness: Readiness) {
         self.health
             .state()
@@ -169,9 +169,9 @@ impl Check {
 // === impl Heartbeat ===
 
 impl Heartbeat {
-    /// There is something to do, from now on. The loop says so when it begins a round; whoever
-    /// gives it work may say so too, so that a loop that never takes it up is noticed. Said while
-    /// already busy it changes nothing: the age counts from the first time.
+    /// There is work, from now on. The loop calls this when it begins a round; a sender of work may
+    /// call it, too, so that a loop that never begins is noticed. A call while already busy changes
+    /// nothing: the age counts from the first one.
     pub fn busy(&self) {
         self.change(|since| since.or_else(|| Some(Instant::now())));
     }

@@ -1,4 +1,4 @@
-//! Serving HTTP on one address, bounded in every direction, until told to stop.
+//! Serving HTTP on one address, with limits for everything, until stopped.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -7,11 +7,11 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
-use axum::Router;
 use axum::body::Body;
 use axum::extract::Request;
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
+use axum::{Extension, Router};
 use http::StatusCode;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -32,8 +32,8 @@ use crate::error_chain::chain;
 /// What to do when an address cannot be had.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BindPolicy {
-    /// Try again every five seconds, as kube-proxy does: the port may be held by the process we
-    /// replace, and not being probed is no reason not to program the node.
+    /// Try again every five seconds, as kube-proxy does: the port may be held by the process that this one
+    /// replaces, and not being probed is no reason not to program the node.
     Retry,
     /// Give up.
     Fail,
@@ -51,10 +51,10 @@ pub struct BindError {
 /// As many as tokio asks for; the kernel has a limit of its own.
 const BACKLOG: i32 = 1024;
 const BIND_RETRY: Duration = Duration::from_secs(5);
-/// Probes, a scraper or two and a person need far fewer. One more closes the oldest, so that whoever
-/// opens many and says nothing cannot keep a probe out and have us killed.
+/// Probes, a scraper or two and a user need far fewer. One more closes the oldest, so that a client that
+/// opens many idle connections cannot keep a probe out and have this process killed.
 const MOST_CONNECTIONS: usize = 128;
-/// The largest request head. Ours have no cookies and no tokens.
+/// The largest request head. Requests to these routes have no cookies and no tokens.
 const MOST_HEADER_BYTES: usize = 16 * 1024;
 const MOST_HEADERS: usize = 64;
 /// Also how long a connection may be kept open between two requests; longer than the usual scrape
@@ -69,7 +69,7 @@ const DRAIN: Duration = Duration::from_secs(3);
 /// After a failed accept, mostly for want of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
 
-/// Where to listen, until somebody says otherwise.
+/// Where to listen, until this changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Place {
     /// The address; nowhere when there is none.
@@ -78,9 +78,20 @@ pub struct Place {
     pub policy: BindPolicy,
 }
 
+/// Who asks: an extension of every request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Peer(pub SocketAddr);
+
+/// Answers `routes` to peers on loopback alone, and 403 to all others: for what names every Service, or says
+/// how the node is configured. A packet that comes from elsewhere with a source on loopback is dropped by
+/// the kernel.
+pub fn on_loopback_only(routes: Router) -> Router {
+    routes.route_layer(middleware::from_fn(refuse_other_hosts))
+}
+
 /// Listens on `address` and answers with `routes` until `stop`; then lets requests under way end.
 ///
-/// No TLS and no authentication: what is served here is for probes, scrapers and people on the
+/// No TLS and no authentication: what is served here is for probes, scrapers and users on the
 /// node. A request that is not answered within 30 s gets a 503.
 pub async fn serve(
     address: SocketAddr,
@@ -97,8 +108,8 @@ pub async fn serve(
 }
 
 /// As [`serve`], at an address that may change while it serves: then the old one is closed, requests
-/// under way there end, and the new one is opened. `refused` is told of the first failure to listen
-/// on each address, and what comes of that is waited for.
+/// under way there end, and the new one is opened. `refused` is called, and awaited, for the first
+/// failure to listen on each address.
 pub async fn serve_at<F>(
     mut place: watch::Receiver<Place>,
     routes: Router,
@@ -150,7 +161,7 @@ where
 // === impl BindError ===
 
 impl BindError {
-    /// Whether somebody else has the address.
+    /// Whether another socket has the address.
     pub fn is_taken(&self) -> bool {
         self.source.kind() == io::ErrorKind::AddrInUse
     }
@@ -158,7 +169,7 @@ impl BindError {
 
 /// Returns when it is no longer the place to be. Cancel safe.
 async fn moved(place: &mut watch::Receiver<Place>, from: Option<SocketAddr>) {
-    // Nobody is left to say so: it stays.
+    // Every sender is gone: the address stays.
     if place.wait_for(|place| place.address != from).await.is_err() {
         pending::<()>().await;
     }
@@ -176,9 +187,10 @@ pub async fn serve_on(listener: TcpListener, routes: Router, stop: CancellationT
         // All arms are cancel safe.
         tokio::select! {
             () = stop.cancelled() => break,
-            stream = accept(&listener) => {
+            (stream, peer) = accept(&listener) => {
                 make_room(&mut by_age);
-                by_age.push_back(connections.spawn(serve_connection(stream, routes.clone(), stop.clone())));
+                let routes = routes.clone().layer(Extension(peer));
+                by_age.push_back(connections.spawn(serve_connection(stream, routes, stop.clone())));
             }
             Some(_) = connections.join_next() => {}
         }
@@ -187,8 +199,8 @@ pub async fn serve_on(listener: TcpListener, routes: Router, stop: CancellationT
     while connections.join_next().await.is_some() {}
 }
 
-/// Listens on `address`. All IPv4 addresses stand for all addresses, as they do to a Go program: who
-/// was told to ask `[node]:10256` of kube-proxy asks us.
+/// Listens on `address`. All IPv4 addresses stand for all addresses, as they do to a Go program: a client
+/// that is configured for kube-proxy's `[node]:10256` reaches this process.
 async fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     if address.ip() == IpAddr::from(Ipv4Addr::UNSPECIFIED) {
         let both = SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), address.port());
@@ -216,10 +228,10 @@ fn is_without_ipv6(error: &io::Error) -> bool {
     matches!(errno, Some(Errno::AFNOSUPPORT | Errno::ADDRNOTAVAIL))
 }
 
-async fn accept(listener: &TcpListener) -> TcpStream {
+async fn accept(listener: &TcpListener) -> (TcpStream, Peer) {
     loop {
         match listener.accept().await {
-            Ok((stream, _)) => return stream,
+            Ok((stream, address)) => return (stream, Peer(address)),
             Err(error) => {
                 debug!(error = %chain(&error), "unable to accept a connection");
                 sleep(ACCEPT_PAUSE).await;
@@ -265,8 +277,17 @@ async fn serve_connection(stream: TcpStream, routes: Router, stop: CancellationT
         }
     };
     if let Err(error) = ended {
-        debug!(error = %chain(&error), "connection ended early");
+        debug!(error = %chain(&error), "a connection ended early");
     }
+}
+
+async fn refuse_other_hosts(request: Request, next: Next) -> Response {
+    let peer: Option<&Peer> = request.extensions().get();
+    if peer.is_some_and(|Peer(address)| address.ip().to_canonical().is_loopback()) {
+        return next.run(request).await;
+    }
+    let refusal = "answered on loopback only: ask on the node itself, at 127.0.0.1 or [::1]\n";
+    (StatusCode::FORBIDDEN, refusal).into_response()
 }
 
 async fn answer_in_time(request: Request, next: Next) -> Result<Response, Infallible> {
@@ -278,8 +299,33 @@ async fn answer_in_time(request: Request, next: Next) -> Result<Response, Infall
 
 #[cfg(test)]
 mod tests {
+    use axum::routing::get;
+
     use super::*;
     use crate::error_chain::tests::assert_no_doubling;
+
+    /// A peer that is not known is none on loopback.
+    #[tokio::test]
+    async fn what_is_for_the_node_itself_is_refused_to_others() {
+        let routes = on_loopback_only(Router::new().route("/debug", get(async || "all Services")));
+        for (peer, status) in [
+            (Some("127.0.0.1:1"), StatusCode::OK),
+            (Some("[::1]:1"), StatusCode::OK),
+            (Some("[::ffff:127.0.0.1]:1"), StatusCode::OK),
+            (Some("192.0.2.1:1"), StatusCode::FORBIDDEN),
+            (Some("[::ffff:192.0.2.1]:1"), StatusCode::FORBIDDEN),
+            (None, StatusCode::FORBIDDEN),
+        ] {
+            let mut request = http::Request::get("/debug");
+            if let Some(peer) = peer {
+                request = request.extension(Peer(peer.parse().expect("an address")));
+            }
+            let request = request.body(Body::empty()).expect("a request");
+            let answer = routes.clone().oneshot(request).await;
+            let answer = answer.expect("routes do not fail");
+            assert_eq!(answer.status(), status, "{peer:?}");
+        }
+    }
 
     #[test]
     fn an_address_that_cannot_be_had_is_named_once() {

@@ -1,8 +1,8 @@
-//! The process around a program of ours: how it starts, how it is watched, how it ends.
+//! The process of a Signpost program: how it starts, how it is monitored, how it ends.
 //!
-//! Both binaries ask it the same things: who owns the tasks and what happens when one ends
+//! It answers the same questions for both binaries: who owns the tasks and what happens when one ends
 //! ([`Supervisor`]), when they have to stop ([`CancellationToken`]), where the log goes ([`LogOptions`]),
-//! what a probe is told ([`Health`]), what a scrape is told ([`Metrics`]), who answers on a port
+//! what a probe gets ([`Health`]), what a scrape gets ([`Metrics`]), who answers on a port
 //! ([`serve`]) and how to reach the API server ([`open_client`]).
 //!
 //! ```no_run
@@ -44,7 +44,9 @@ mod supervisor;
 pub use client::{ClientError, ClientSource, open_client};
 pub use error_chain::{Chain, chain};
 pub use health::{Check, Health, Heartbeat, Readiness, Report, ReportLine};
-pub use http_server::{BindError, BindPolicy, Place, serve, serve_at, serve_on};
+pub use http_server::{
+    BindError, BindPolicy, Peer, Place, on_loopback_only, serve, serve_at, serve_on,
+};
 pub use logging::{LogFormat, LogOptions, LoggingError};
 pub use metrics::{BuildInfo, Metrics};
 pub use rest_client::{RestClientLayer, RestClientMetrics, RestClientService};

@@ -9,12 +9,12 @@ use tracing_subscriber::filter::ParseError;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::util::TryInitError;
 
-/// The flags that say what is logged and how. Every program of ours flattens them into its own.
+/// The flags for what is logged and how. Both programs flatten them into their own.
 #[derive(Debug, Clone, Args)]
 pub struct LogOptions {
     /// What to log: a level (error, warn, info, debug, trace), or levels per module as in
-    /// `info,reconciler=debug`. The client's own line for each failed attempt is left out unless
-    /// asked for: what comes of attempts is logged by whoever made them.
+    /// `info,reconciler=debug`. The API client's line for each failed attempt is left out unless a
+    /// level names its module.
     #[arg(
         long = "log",
         env = "SIGNPOST_LOG",
@@ -38,7 +38,7 @@ pub struct LogOptions {
 /// How a log line looks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum LogFormat {
-    /// Words for people; coloured when standard error is a terminal.
+    /// Plain text; coloured when standard error is a terminal.
     Text,
     /// One JSON object a line.
     Json,

@@ -1,4 +1,4 @@
-//! How the API server answers us, counted under the names every Kubernetes component uses.
+//! Requests to the API server, counted under the names that every Kubernetes component uses.
 
 use std::pin::Pin;
 use std::sync::Arc;

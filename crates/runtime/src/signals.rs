@@ -29,7 +29,7 @@ enum Source {
     Channel(mpsc::UnboundedReceiver<Signal>),
 }
 
-/// The kernel would not let us handle a signal.
+/// The kernel refused a signal handler.
 #[derive(Debug, Error)]
 #[error("failed to handle {name}")]
 pub struct SignalsError {

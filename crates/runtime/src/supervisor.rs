@@ -223,7 +223,7 @@ where
     F: Future<Output: TaskResult> + Send + 'static,
 {
     let stop = CancellationToken::new();
-    // Where nobody waits for the tasks any more they are told, too.
+    // If the wait for the tasks is dropped, they are stopped, too.
     let _told_when_dropped = stop.clone().drop_guard();
     let (sender, mut jobs) = mpsc::unbounded_channel();
     let supervisor = Supervisor {
@@ -272,14 +272,14 @@ where
     let all_ended = timeout(grace, async {
         while let Some((task, end)) = tasks.next_end().await {
             if let Err(problem) = end {
-                warn!(task, error = %chain(&*problem), "task ended badly while stopping");
+                warn!(task, error = %chain(&*problem), "a task failed while stopping");
             }
         }
     });
     tokio::select! {
         biased;
         signal = signals.recv() => {
-            warn!(signal = signal.name(), "told again to stop: ending at once");
+            warn!(signal = signal.name(), "a second signal to stop: ending at once");
             return End::Forced(signal);
         }
         _ = all_ended => {}
@@ -291,7 +291,7 @@ where
         warn!(
             tasks,
             ?grace,
-            "tasks did not stop in time and are left behind"
+            "tasks did not stop in time: ending without them"
         );
     }
     if let End::Stopped { overdue } = &mut end {

@@ -16,10 +16,10 @@ use tracing::{debug, warn};
 use crate::{Delivery, EngineGone, deliver};
 use news::News;
 
-/// How often the kernel is asked although it has told nothing. Asking costs two netlink dumps, well
+/// How often the addresses are listed without a notification. That costs two netlink dumps, well
 /// under a millisecond.
 const SELDOM: Duration = Duration::from_secs(300);
-/// How often while it cannot be heard, or has not answered: a node port on a new address may be this
+/// How often without notifications, or while listing fails: a node port on a new address may be this
 /// late.
 const OFTEN: Duration = Duration::from_secs(2);
 
@@ -38,7 +38,7 @@ pub fn observe() -> io::Result<BTreeSet<IpAddr>> {
     Ok(addresses.collect())
 }
 
-/// Delivers this node's addresses at once, and again as soon as they are others, until `stop`.
+/// Delivers this node's addresses at once, and again whenever they change, until `stop`.
 ///
 /// While the kernel does not list them, the last ones stay in force.
 ///
@@ -49,7 +49,7 @@ pub async fn watch(
     deliveries: mpsc::Sender<Delivery>,
     stop: CancellationToken,
 ) -> Result<(), EngineGone> {
-    // Before anything is listed, so that what changes meanwhile is heard.
+    // Before the list, so that a change meanwhile is notified.
     let mut news = open();
     let mut known = None;
     let mut listed = true;
@@ -88,7 +88,7 @@ async fn next_change(news: &mut Option<News>, longest: Duration) {
         return;
     };
     if let Ok(Err(error)) = timeout(longest, heard.arrive()).await {
-        warn!(error = %chain(&error), "no longer hearing of new addresses: asking for them instead");
+        warn!(error = %chain(&error), "no more notifications of new addresses: polling instead");
         *news = None;
     }
 }
@@ -96,7 +96,7 @@ async fn next_change(news: &mut Option<News>, longest: Duration) {
 fn open() -> Option<News> {
     let opened = News::open();
     let opened = opened.inspect_err(|error| {
-        warn!(error = %chain(error), "unable to hear of new addresses: asking for them instead");
+        warn!(error = %chain(error), "unable to receive notifications of new addresses: polling instead");
     });
     opened.ok()
 }

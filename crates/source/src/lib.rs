@@ -35,7 +35,7 @@ pub use manifests::UnreadableManifest;
 pub enum Delivery {
     /// Something about Services, EndpointSlices, Nodes or ServiceCIDRs.
     Objects(Change),
-    /// What this node is to do; `None` when nobody says. Sent when it is first known, and then
+    /// The node's configuration; `None` when there is none. Sent when it is first known, and then
     /// only when it changes.
     Configuration(Option<Assignment>),
     /// The addresses of this node's own interfaces. Sent at start, and then when they change.
@@ -44,14 +44,14 @@ pub enum Delivery {
     Condition(SourceCondition),
 }
 
-/// What this node was told to do.
+/// The configuration of this node.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Assignment {
     /// The generation of the NodeProxy it stands in; absent when it was worked out on the node.
     pub generation: Option<i64>,
     /// The configuration.
     pub spec: NodeProxySpec,
-    /// Who decided, and why; a sentence for people.
+    /// Which profile decided, and why; a sentence.
     pub reason: String,
 }
 
@@ -64,7 +64,7 @@ pub enum SourceCondition {
     Stale {
         /// When it was last known to be right, by this machine's clock.
         since: SystemTime,
-        /// Why; for people.
+        /// Why, as text.
         message: String,
     },
     /// The manifests, or parts of them, that are not used as they stand; all of them, so that an
@@ -72,7 +72,7 @@ pub enum SourceCondition {
     Manifests(Vec<UnreadableManifest>),
 }
 
-/// Nobody takes deliveries any more: the engine has ended, and with it the purpose of a source.
+/// The receiver of deliveries is gone: the engine has ended, and with it the purpose of a source.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[error("failed to deliver: the engine has ended")]
 pub struct EngineGone;

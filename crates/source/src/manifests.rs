@@ -31,9 +31,8 @@ use crate::{Delivery, EngineGone, SourceCondition, deliver};
 use directory::Directory;
 use library::Library;
 
-/// How often the directory is looked through although nobody said that it changed: some file
-/// systems (network, overlay, a volume of a virtual machine) do not tell, nor do files behind a
-/// link. Costs a `stat` for each file.
+/// How often the directory is scanned without a notification: some file systems (network, overlay, a
+/// volume of a virtual machine) send none, nor do files behind a link. Costs a `stat` for each file.
 const POLL: Duration = Duration::from_secs(2);
 /// Changes are over when this long nothing changed: a file is truncated, written and renamed in
 /// steps that are microseconds apart.
@@ -47,7 +46,7 @@ const PATIENCE: Duration = Duration::from_millis(200);
 pub struct UnreadableManifest {
     /// The file, relative to the directory.
     pub file: PathBuf,
-    /// The line in it, counted from one, where that can be told.
+    /// The line in it, counted from one, if it is known.
     pub line: Option<u64>,
     /// The object it is about; absent when it is about the whole file.
     pub object: Option<ObjectName>,
@@ -111,7 +110,7 @@ pub async fn watch(
         if state.standing == Standing::Fresh {
             checked = looked;
         }
-        // Both arms are cancel safe; what rings while nobody waits is kept.
+        // Both arms are cancel safe; a notification that no task waits for is kept.
         tokio::select! {
             biased;
             () = stop.cancelled() => return Ok(()),
@@ -142,7 +141,7 @@ struct State {
     notifier: Notifier,
     directory: Directory,
     library: Library,
-    /// What was last said of manifests that are not used as they stand.
+    /// The last report of manifests with errors.
     told: Option<Vec<UnreadableManifest>>,
     standing: Standing,
 }
@@ -168,7 +167,7 @@ impl State {
         if self.told.as_ref() != Some(&unreadable) {
             let before = self.told.take().unwrap_or_default();
             for manifest in unreadable.iter().filter(|entry| !before.contains(entry)) {
-                warn!(%manifest, "a manifest is not used as it stands");
+                warn!(%manifest, "a manifest has an error");
             }
             self.told = Some(unreadable.clone());
             deliveries.push(Delivery::Condition(SourceCondition::Manifests(unreadable)));
@@ -255,7 +254,7 @@ impl Notifier {
             Ok(watcher) => self.watcher = Some(watcher),
             Err(error) => warn!(
                 error = %chain(&error),
-                "unable to be told of changes: the directory is looked through every {} s",
+                "unable to receive notifications of changes: scanning the directory every {} s",
                 POLL.as_secs()
             ),
         }

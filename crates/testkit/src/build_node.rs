@@ -150,10 +150,10 @@ impl ConfigBuilder {
         self
     }
 
-    /// Endpoints take turns.
+    /// How endpoints are chosen.
     #[must_use]
-    pub fn round_robin(mut self) -> ConfigBuilder {
-        self.0.scheduler = Scheduler::RoundRobin;
+    pub fn scheduler(mut self, scheduler: Scheduler) -> ConfigBuilder {
+        self.0.scheduler = scheduler;
         self
     }
 

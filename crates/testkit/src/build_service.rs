@@ -4,7 +4,8 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use dataplane::{
-    Affinity, Precedence, Protocol, Service, ServiceKey, ServiceKind, ServicePort, TrafficPolicy,
+    Affinity, Precedence, Protocol, Scheduler, Service, ServiceKey, ServiceKind, ServicePort,
+    TrafficPolicy,
 };
 
 use crate::{parse, port};
@@ -29,6 +30,7 @@ pub fn mk_service(name: &str) -> ServiceBuilder {
         load_balancer_ips: Vec::new(),
         source_ranges: Vec::new(),
         affinity: Affinity::None,
+        scheduler: None,
         internal_policy: TrafficPolicy::Cluster,
         external_policy: TrafficPolicy::Cluster,
         health_check_node_port: None,
@@ -124,6 +126,13 @@ impl ServiceBuilder {
     #[must_use]
     pub fn client_ip_affinity(mut self, timeout: Duration) -> ServiceBuilder {
         self.0.affinity = Affinity::ClientIp { timeout };
+        self
+    }
+
+    /// Asks for a scheduler.
+    #[must_use]
+    pub fn scheduler(mut self, scheduler: Scheduler) -> ServiceBuilder {
+        self.0.scheduler = Some(scheduler);
         self
     }
 

@@ -36,6 +36,7 @@ pub struct FakeBackend {
     family: Family,
     kernel: FakeKernel,
     chunk_size: ChunkSize,
+    rebuild_size: Option<ChunkSize>,
     /// The kernel's generation when it was written or read last.
     seen: Option<u64>,
 }
@@ -62,6 +63,7 @@ impl FakeKernel {
             family,
             kernel: self.clone(),
             chunk_size: ChunkSize::UNLIMITED,
+            rebuild_size: None,
             seen: None,
         }
     }
@@ -138,6 +140,14 @@ impl FakeBackend {
         FakeBackend { chunk_size, ..self }
     }
 
+    /// One that programs so much in a round while it fills an empty kernel.
+    pub fn with_rebuild_size(self, rebuild_size: ChunkSize) -> FakeBackend {
+        FakeBackend {
+            rebuild_size: Some(rebuild_size),
+            ..self
+        }
+    }
+
     /// Its kernel.
     pub fn kernel(&self) -> &FakeKernel {
         &self.kernel
@@ -154,6 +164,10 @@ impl Backend for FakeBackend {
 
     fn chunk_size(&self, _config: &Config) -> ChunkSize {
         self.chunk_size
+    }
+
+    fn rebuild_size(&self, _config: &Config) -> ChunkSize {
+        self.rebuild_size.unwrap_or(self.chunk_size)
     }
 
     fn longest_part(&self, _config: &Config) -> Duration {

@@ -69,7 +69,7 @@ impl Inspect for FakeBackend {
                 found: vec![text(found.cluster.len())],
             },
             (Some(_), None) => Standing::Missing,
-            (None, Some(_)) => Standing::Unwanted,
+            (None, Some(_)) => Standing::Leftover,
             (None, None) => return Vec::new(),
         };
         let targets = wanted

@@ -14,8 +14,10 @@ use dataplane::{ChunkSize, Config, Dataplane, Family, ServiceKey, ServiceRules};
 use crate::seeded::Seeded;
 
 /// A backend whose calls to the kernel fail when a script says so.
-pub struct Faulty<B> {
+pub struct Faulty<B: Backend> {
     inner: B,
+    /// What a change is carried out as, in order.
+    steps: fn(B::Change) -> Vec<B::Change>,
     script: Box<dyn FnMut(&Call<'_>) -> Fate + Send>,
     /// What was rendered last, to tell which Services a change is about.
     desired: Mutex<Dataplane>,
@@ -28,7 +30,7 @@ pub enum Call<'a> {
     Observe,
     /// Writing.
     Commit {
-        /// The Services that the change is about, with their rules.
+        /// The Services that the change, or this step of it, is about, with their rules.
         suspects: &'a [&'a ServiceRules],
         /// How much the change writes.
         size: Size,
@@ -56,13 +58,36 @@ struct Injected {
     fate: Fate,
 }
 
+/// What an error means of which the steps before have taken effect.
+fn after_others(error: CommitError) -> CommitError {
+    CommitError {
+        recovery: match error.recovery {
+            Recovery::Retry | Recovery::Isolate => Recovery::Observe,
+            recovery => recovery,
+        },
+        effect: Effect::Possible,
+        ..error
+    }
+}
+
 // === impl Faulty ===
 
 impl<B: Backend> Faulty<B> {
     /// Asks `script` about every call.
     pub fn new(inner: B, script: impl FnMut(&Call<'_>) -> Fate + Send + 'static) -> Faulty<B> {
+        Faulty::in_steps(inner, |change| vec![change], script)
+    }
+
+    /// Asks `script` about every step of a change, too: after the first step that fails, none is
+    /// carried out. What it sees when it is asked about one is the kernel after the steps before.
+    pub fn in_steps(
+        inner: B,
+        steps: fn(B::Change) -> Vec<B::Change>,
+        script: impl FnMut(&Call<'_>) -> Fate + Send + 'static,
+    ) -> Faulty<B> {
         Faulty {
             inner,
+            steps,
             script: Box::new(script),
             desired: Mutex::default(),
         }
@@ -104,6 +129,28 @@ impl<B: Backend> Faulty<B> {
     fn desired(&self) -> Dataplane {
         let desired = self.desired.lock();
         desired.unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn commit_step(&mut self, step: B::Change) -> Result<Receipt, CommitError> {
+        let desired = self.desired();
+        let suspects = self.inner.suspects(&step, &desired);
+        let suspects: Vec<&ServiceRules> = suspects
+            .iter()
+            .filter_map(|service| desired.services().get(service))
+            .map(|rules| &**rules)
+            .collect();
+        let fate = (self.script)(&Call::Commit {
+            suspects: &suspects,
+            size: step.size(),
+        });
+        match fate {
+            Fate::Pass => self.inner.commit(step),
+            Fate::Refuse(_) => Err(self.commit_error(fate)),
+            Fate::LoseAnswer => {
+                let _lost = self.inner.commit(step)?;
+                Err(self.commit_error(fate))
+            }
+        }
     }
 
     fn observe_error(&self, fate: Fate) -> ObserveError {
@@ -174,25 +221,15 @@ impl<B: Backend> Backend for Faulty<B> {
     }
 
     fn commit(&mut self, change: B::Change) -> Result<Receipt, CommitError> {
-        let desired = self.desired();
-        let suspects = self.inner.suspects(&change, &desired);
-        let suspects: Vec<&ServiceRules> = suspects
-            .iter()
-            .filter_map(|service| desired.services().get(service))
-            .map(|rules| &**rules)
-            .collect();
-        let fate = (self.script)(&Call::Commit {
-            suspects: &suspects,
-            size: change.size(),
-        });
-        match fate {
-            Fate::Pass => self.inner.commit(change),
-            Fate::Refuse(_) => Err(self.commit_error(fate)),
-            Fate::LoseAnswer => {
-                let _lost = self.inner.commit(change)?;
-                Err(self.commit_error(fate))
+        let mut transactions = 0;
+        for (done, step) in (self.steps)(change).into_iter().enumerate() {
+            match self.commit_step(step) {
+                Ok(receipt) => transactions += receipt.transactions,
+                Err(error) if done == 0 => return Err(error),
+                Err(error) => return Err(after_others(error)),
             }
         }
+        Ok(Receipt { transactions })
     }
 
     fn commit_removal(&mut self) -> Result<Receipt, CommitError> {
@@ -215,7 +252,7 @@ impl<B: Backend> Backend for Faulty<B> {
     }
 }
 
-impl<B: fmt::Debug> fmt::Debug for Faulty<B> {
+impl<B: Backend + fmt::Debug> fmt::Debug for Faulty<B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Faulty")
             .field("inner", &self.inner)

@@ -83,7 +83,7 @@ fn configs() -> impl Strategy<Value = Config> {
     let masquerade = prop_oneof![3 => Just(Masquerade::NonLocal), 1 => Just(Masquerade::All)];
     let external_ips =
         prop_oneof![4 => Just(ExternalIps::Honoured), 1 => Just(ExternalIps::Ignored)];
-    let scheduler = prop_oneof![Just(Scheduler::Random), Just(Scheduler::RoundRobin)];
+    let scheduler = prop_oneof![2 => Just(Scheduler::Random), 1 => Just(Scheduler::RoundRobin)];
     (
         node_port_addresses(Family::Ipv4),
         node_port_addresses(Family::Ipv6),
@@ -147,13 +147,17 @@ fn services() -> impl Strategy<Value = (Service, Endpoints)> {
             timeout: Duration::from_secs(seconds),
         }),
     ];
+    let scheduler = prop_oneof![
+        3 => Just(None),
+        1 => select(Scheduler::ALL.to_vec()).prop_map(Some),
+    ];
     (
         kind,
         prop_oneof![4 => Just((true, true)), 1 => Just((true, false)), 1 => Just((false, true))],
         subsequence(external_ips(), 0..=3),
         subsequence(load_balancer_ips(), 0..=2),
         prop_oneof![2 => Just(Vec::new()), 1 => subsequence(source_ranges(), 0..=4)],
-        affinity,
+        (affinity, scheduler),
         (policy(), policy()),
         option::of(Just(port(32000))),
         vec(ports(), 0..4),
@@ -165,7 +169,7 @@ fn services() -> impl Strategy<Value = (Service, Endpoints)> {
                 external,
                 balancers,
                 ranges,
-                affinity,
+                (affinity, scheduler),
                 policies,
                 health,
                 ports,
@@ -180,6 +184,7 @@ fn services() -> impl Strategy<Value = (Service, Endpoints)> {
                     load_balancer_ips: balancers,
                     source_ranges: ranges,
                     affinity,
+                    scheduler,
                     internal_policy: policies.0,
                     external_policy: policies.1,
                     health_check_node_port: health,

@@ -3,14 +3,23 @@
 use std::net::IpAddr;
 
 use dataplane::{Dataplane, Family, FrontendKey, Origin, Packet, Port, Protocol};
+use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::{Index, select};
 use proptest::strategy::Union;
 
-use crate::{Cluster, address_plan as plan, port};
+use crate::{Cluster, address_plan as plan, clusters, port};
 
 /// What a packet is addressed to.
 type Destination = (IpAddr, Protocol, Port);
+
+/// Clusters, and up to `count` packets to ask about in each.
+pub fn questions(count: usize) -> impl Strategy<Value = (Cluster, Vec<Packet>)> {
+    clusters().prop_flat_map(move |cluster| {
+        let packets = vec(packets(&cluster), 1..=count);
+        (Just(cluster), packets)
+    })
+}
 
 /// Packets from every origin, addressed at the frontends of `cluster`, at its cluster IPs with
 /// ports and protocols that no Service has, at gaps of the Service CIDRs, at every address of the

@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use dataplane::{
-    Affinity, EndpointPort, Endpoints, Family, Port, Precedence, Protocol, Service, ServiceKey,
-    ServiceKind, ServicePort, TrafficPolicy,
+    Affinity, EndpointPort, Endpoints, Family, Packet, Port, Precedence, Protocol, Service,
+    ServiceKey, ServiceKind, ServicePort, TrafficPolicy,
 };
 use proptest::collection::vec;
 use proptest::option;
@@ -13,7 +13,7 @@ use proptest::prelude::*;
 use proptest::sample::{select, subsequence};
 
 use crate::generate_endpoints::endpoint_list;
-use crate::{Cluster, address_plan as plan, clusters, port};
+use crate::{Cluster, address_plan as plan, clusters, packets, port};
 
 /// The first number of the tenants' own cluster IPs, beyond those of the rest.
 const FIRST_CLUSTER_IP: u8 = 101;
@@ -33,6 +33,16 @@ pub fn clusters_with_tenants() -> impl Strategy<Value = (Cluster, Vec<(Service, 
                 tenants.map(|((service, endpoints), n)| (numbered(service, n), endpoints));
             (cluster, tenants.collect())
         })
+    })
+}
+
+/// As [`clusters_with_tenants`], with up to `count` packets to ask about in each.
+pub fn questions_beside_tenants(
+    count: usize,
+) -> impl Strategy<Value = (Cluster, Vec<(Service, Endpoints)>, Vec<Packet>)> {
+    clusters_with_tenants().prop_flat_map(move |(cluster, tenants)| {
+        let packets = vec(packets(&cluster), 1..=count);
+        (Just(cluster), Just(tenants), packets)
     })
 }
 
@@ -120,6 +130,7 @@ fn services(cluster: &Cluster) -> impl Strategy<Value = (Service, Endpoints)> + 
                     load_balancer_ips: balanced,
                     source_ranges: Vec::new(),
                     affinity: Affinity::None,
+                    scheduler: None,
                     internal_policy: policies.0,
                     external_policy: policies.1,
                     health_check_node_port: None,

@@ -9,6 +9,7 @@ mod faults;
 mod isolation;
 mod passage;
 mod purity;
+mod simulated;
 
 use std::collections::BTreeSet;
 use std::fmt::Debug;
@@ -21,6 +22,7 @@ pub use faults::{converges_under_faults, never_half_serves};
 pub use isolation::honest_verdicts_do_not_depend_on_tenants;
 pub use passage::never_misleads;
 pub use purity::{render_depends_on_content_only, render_from_anything_is_the_same};
+pub use simulated::Simulated;
 
 /// A backend as the laws see it.
 pub trait Subject {

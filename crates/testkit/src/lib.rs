@@ -22,7 +22,7 @@
 //! Builders take text as it stands in a manifest and panic on text that is not an address or a
 //! port: it is the test that is wrong then.
 
-pub mod address_plan;
+pub use address_plan;
 mod build_endpoints;
 mod build_node;
 mod build_service;
@@ -38,6 +38,7 @@ mod generate_history;
 mod generate_packet;
 mod generate_tenant;
 pub mod laws;
+mod over_a_value;
 mod seeded;
 
 pub use build_endpoints::{EndpointsBuilder, mk_endpoints};
@@ -50,8 +51,9 @@ pub use fake_rules::{FakeBase, FakeChange, FakeOperation, FakeRules};
 pub use faulty_backend::{Call, Fate, Faulty};
 pub use generate_cluster::{Cluster, clusters};
 pub use generate_history::histories;
-pub use generate_packet::packets;
-pub use generate_tenant::clusters_with_tenants;
+pub use generate_packet::{packets, questions};
+pub use generate_tenant::{clusters_with_tenants, questions_beside_tenants};
+pub use over_a_value::{OverAValue, Replay};
 pub use seeded::Seeded;
 
 use dataplane::Port;

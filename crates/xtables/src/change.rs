@@ -1,17 +1,17 @@
-//! What a table holds of ours, and steps from one state of it to another.
+//! Signpost's rules in a table, and steps from one state of them to another.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::{BuiltIn, Rule, TableName};
 
-/// What of a table is ours.
+/// Signpost's rules in a table.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Held {
     /// Our chains, with their rules in order. A rule that is not of our making is `None`.
     pub chains: BTreeMap<Arc<str>, Vec<Option<Rule>>>,
-    /// The rules of the kernel's own chains that lead to a chain of ours, in order; `None` where
-    /// such a rule asks what none of ours asks.
+    /// The rules of built-in chains that lead to a chain of Signpost, in order; `None` for such a
+    /// rule with a match or option that Signpost never writes.
     pub entries: BTreeMap<BuiltIn, Vec<Option<Rule>>>,
 }
 
@@ -20,13 +20,13 @@ pub struct Held {
 pub struct TableChange {
     /// The table.
     pub table: TableName,
-    /// Chains of ours that come to hold exactly these rules, whether or not they were there. What
-    /// they lead to is there already, or among them.
+    /// Chains of Signpost that get exactly these rules, whether or not they existed. The chains that
+    /// they lead to exist already, or are among them.
     pub chains: Vec<(Arc<str>, Arc<[Rule]>)>,
-    /// For each of these chains of the kernel: our rules come to be exactly these, before everybody
-    /// else's.
+    /// For each of these built-in chains: Signpost's rules become exactly these, before those of
+    /// other programs.
     pub entries: Vec<(BuiltIn, Vec<Rule>)>,
-    /// Chains of ours that go. Nothing leads to them any more when the rest has been done.
+    /// Chains of Signpost to remove. No rule leads to them any more once the rest is done.
     pub removed: Vec<Arc<str>>,
 }
 
@@ -51,7 +51,7 @@ impl TableChange {
     /// The same in two steps, the first of which is no worse a place to stop at than any end of a
     /// step: chains are in the order in which they can be written, and what enters them or goes comes
     /// after all of them. `None` where there is only one chain to write.
-    pub(crate) fn halves(&self) -> Option<[TableChange; 2]> {
+    pub fn halves(&self) -> Option<[TableChange; 2]> {
         let half = self.rules() / 2;
         let mut written = 0;
         let fits = |(_, rules): &&(Arc<str>, Arc<[Rule]>)| {

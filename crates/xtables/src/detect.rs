@@ -1,7 +1,7 @@
-//! Which of the two kernels behind `iptables` others use here.
+//! Which of the two variants of iptables other programs use here.
 //!
-//! Both are asked for every packet, so that rules in both work together, and nobody who lists one
-//! sees the other. Ours belong where everybody else's are.
+//! Each packet traverses the rules of both, and no program that lists one shows the other. Signpost's
+//! rules belong where those of the other programs are.
 
 mod look;
 mod lookout;
@@ -16,8 +16,8 @@ pub use lookout::Lookout;
 const TABLES: [&str; 5] = ["filter", "nat", "mangle", "raw", "security"];
 /// Where the kubelet shows which variant it uses.
 const HINT_TABLE: &str = "mangle";
-/// Chains of the kubelet without rules: the hint that it gives to others (KEP-3178), and the one by
-/// which it notices that somebody has flushed its rules.
+/// Chains of the kubelet without rules: the hint that it gives to other programs (KEP-3178), and the
+/// one by which it notices that its rules were flushed.
 const HINTS: [&str; 2] = ["KUBE-IPTABLES-HINT", "KUBE-KUBELET-CANARY"];
 
 /// What there is in each variant.
@@ -34,15 +34,15 @@ pub struct Found {
 pub struct Presence {
     /// Whether the kernel has it, as far as is known without making it load what it has not.
     pub offered: bool,
-    /// How many rules of others there are. Chains without rules, and policies, do not count.
+    /// How many rules other programs have. Chains without rules, and policies, do not count.
     pub rules: usize,
     /// Whether the kubelet's hint is there.
     pub kubelet: bool,
-    /// Whether there is a chain of ours.
+    /// Whether there is a chain of Signpost.
     pub ours: Ours,
 }
 
-/// Whether there is a chain of ours, in the order in which one family speaks for both.
+/// Whether there is a chain of Signpost; of two families, the greater value counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub enum Ours {
     /// There is none.
@@ -52,20 +52,20 @@ pub enum Ours {
     Unlikely,
     /// Nothing could be read.
     Unknown,
-    /// Nothing could be read, and the table is there, which somebody must have asked for.
+    /// Nothing could be read, but the table exists, so that a program has used it.
     Likely,
     /// There is one.
     Present,
 }
 
-/// Which variant ours belong to.
+/// The variant for Signpost's rules.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Choice {
     /// The variant.
     pub variant: Variant,
     /// Why this one.
     pub why: Why,
-    /// That others use both, which no choice of ours mends.
+    /// Set if other programs use both, which no choice of Signpost can resolve.
     pub split: Option<Split>,
 }
 
@@ -76,13 +76,13 @@ pub enum Why {
     Kubelet,
     /// Others have more rules there.
     MoreRules,
-    /// Nobody uses one more than the other, and the kernel has nf_tables.
+    /// Other programs use neither more than the other, and the kernel has nf_tables.
     Preferred,
     /// The kernel has nothing else.
     Alone,
 }
 
-/// How many rules others have in each variant: none of both is 0.
+/// How many rules other programs have in each variant: neither is 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Split {
     /// In nf_tables.
@@ -91,9 +91,11 @@ pub struct Split {
     pub legacy: usize,
 }
 
-/// Why it is not known what others use, or not of all.
+/// Why the rules of other programs could not be counted, or not all of them.
 #[derive(Debug, thiserror::Error)]
-#[error("failed to look for the rules of others in the {variant} tables of iptables ({family})")]
+#[error(
+    "failed to count the rules of other programs in the {variant} tables of iptables ({family})"
+)]
 pub struct DetectError {
     /// The variant.
     pub variant: Variant,
@@ -107,9 +109,9 @@ pub struct DetectError {
     pub source: Box<dyn Error + Send + Sync>,
 }
 
-/// Looks at both variants in this thread's network namespace. Chains whose name begins with `prefix`
-/// are ours. Reads every rule of others once; makes no table, and changes nothing. What fails and
-/// passes by itself is tried again for a moment.
+/// Reads both variants in this thread's network namespace. Chains whose name begins with `prefix` are
+/// Signpost's. Reads every rule of other programs once; creates no table, and changes nothing. Retries
+/// temporary failures for a moment.
 pub fn observe_variants(prefix: &str) -> Result<Found, DetectError> {
     let mut found = Found::default();
     let mut failed: Option<DetectError> = None;
@@ -155,8 +157,8 @@ pub fn observe_variants(prefix: &str) -> Result<Found, DetectError> {
 // === impl Found ===
 
 impl Found {
-    /// Where ours belong: where the kubelet's are, which every other component of the node is told
-    /// to follow; else where more rules of others are; else in nf_tables, where the kernel has it.
+    /// The variant for Signpost's rules: the kubelet's, which every other component of the node should
+    /// follow; else the one with more rules of other programs; else nf_tables, where the kernel has it.
     pub fn choose(&self) -> Choice {
         let Found { nf_tables, legacy } = self;
         let (variant, why) = match (nf_tables.kubelet, legacy.kubelet) {
@@ -179,8 +181,8 @@ impl Found {
         }
     }
 
-    /// Where ours are, as far as that is known, when not all could be read: rules are not to be moved
-    /// for a look that failed. `None` where nothing is known of a variant and the other holds nothing.
+    /// Where Signpost's rules are, as far as that is known, when not all could be read: a failed read is
+    /// no reason to move rules. `None` where one variant is unknown and the other has none.
     pub fn choose_without_counting(&self) -> Option<Variant> {
         let Found { nf_tables, legacy } = self;
         match (nf_tables.ours, legacy.ours) {
@@ -195,7 +197,7 @@ impl Found {
         }
     }
 
-    /// The variants of which it is not known that they hold nothing of ours.
+    /// The variants that may hold rules of Signpost.
     pub fn suspected(&self) -> Vec<Variant> {
         let mut variants = vec![Variant::NfTables, Variant::Legacy];
         variants.retain(|variant| self.of(*variant).ours != Ours::None);
@@ -230,8 +232,8 @@ impl fmt::Display for Why {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Why::Kubelet => "the kubelet uses it",
-            Why::MoreRules => "others have more rules there",
-            Why::Preferred => "others use neither more than the other",
+            Why::MoreRules => "other programs have more rules there",
+            Why::Preferred => "other programs use neither more than the other",
             Why::Alone => "the kernel offers no other",
         })
     }
@@ -244,7 +246,7 @@ impl fmt::Display for Split {
         let Split { nf_tables, legacy } = self;
         write!(
             f,
-            "others have {nf_tables} rules in iptables-nft and {legacy} in iptables-legacy"
+            "other programs have {nf_tables} rules in iptables-nft and {legacy} in iptables-legacy"
         )
     }
 }

@@ -54,7 +54,7 @@ pub struct CommitError {
 
 /// Why there is no way to the kernel.
 #[derive(Debug, thiserror::Error)]
-#[error("failed to open a way to the tables of iptables")]
+#[error("failed to open a socket to the tables of iptables")]
 pub struct OpenError {
     /// What to do: [`Fault::Passing`] or [`Fault::Impossible`].
     pub fault: Fault,
@@ -69,7 +69,7 @@ pub(crate) enum Doing {
     Opening,
     /// Nothing was to be changed.
     Reading,
-    /// The kernel was told of rules.
+    /// The kernel got rules.
     Writing,
 }
 
@@ -163,8 +163,8 @@ mod tests {
         }
     }
 
-    /// An errno that nobody had thought of, in answer to a question, was taken for a rule that is
-    /// refused: Services were tried one by one, and each was blamed.
+    /// An unexpected errno, in answer to a request to read, was taken for a refused rule: Services were
+    /// tried one by one, and each was blamed.
     #[test]
     fn only_what_was_written_can_be_refused() {
         for errno in [Errno::INVAL, Errno::NOENT, Errno::LOOP, Errno::OVERFLOW] {

@@ -36,6 +36,10 @@ const RECENT_NAME_LENGTH: usize = 200;
 const COMMENT_LENGTH: usize = 256;
 /// Where `xt_statistic_info.u.random` ends. What follows is of the other mode, and the kernel's.
 const STATISTIC_RANDOM_END: usize = 8;
+/// Where `xt_statistic_info.u.nth` ends. What follows is the kernel's.
+const STATISTIC_NTH_END: usize = 16;
+/// `XT_STATISTIC_MODE_NTH`.
+const STATISTIC_NTH: u16 = 1;
 /// `XT_SCTP_DEST_PORTS`.
 const SCTP_DESTINATION_PORTS: u32 = 2;
 /// `xt_sctp_info.flag_info` where no chunk is asked for: four times type 255.
@@ -99,6 +103,13 @@ pub(crate) fn encode_match(asked: &Match, protocol: Option<Protocol>) -> Extensi
             let payload = laid_out(24, &[(4, &probability.to_ne_bytes())]);
             Extension::new("statistic", 0, payload)
         }
+        // The same. It counts from its `count` up to its `every`, where it matches.
+        Match::Nth { every } => {
+            let last = every.saturating_sub(1).to_ne_bytes();
+            let fields: [Field<'_>; 3] =
+                [(0, &STATISTIC_NTH.to_ne_bytes()), (4, &last), (12, &last)];
+            Extension::new("statistic", 0, laid_out(24, &fields))
+        }
     }
 }
 
@@ -129,7 +140,7 @@ fn destination_ports(first: u16, last: u16, protocol: Protocol) -> Extension {
     }
 }
 
-/// The match that this is, if it is one that we write. What the kernel keeps for itself in a payload
+/// The match that this is, if it is one that Signpost writes. What the kernel keeps for itself in a payload
 /// (pointers) is not looked at.
 pub(crate) fn decode_match(
     name: &str,
@@ -156,6 +167,9 @@ pub(crate) fn decode_match(
                 seconds => Recent::Check { seconds },
             },
         },
+        "statistic" if u16_at(payload, 0)? == STATISTIC_NTH => Match::Nth {
+            every: u32_at(payload, 4)?.checked_add(1)?,
+        },
         "statistic" => Match::Random {
             probability: u32_at(payload, 4).filter(|share| *share <= Match::CERTAIN)?,
         },
@@ -181,7 +195,13 @@ fn settled(name: &str, payload: &[u8]) -> Vec<u8> {
             let length = field.iter().position(|byte| *byte == 0);
             &mut field[length.unwrap_or(0)..]
         }
-        "statistic" => settled.get_mut(STATISTIC_RANDOM_END..).unwrap_or_default(),
+        "statistic" => {
+            let end = match u16_at(payload, 0) {
+                Some(STATISTIC_NTH) => STATISTIC_NTH_END,
+                _ => STATISTIC_RANDOM_END,
+            };
+            settled.get_mut(end..).unwrap_or_default()
+        }
         _ => &mut [],
     };
     meaningless.fill(0);
@@ -202,7 +222,7 @@ pub(crate) fn decode_comment(name: &str, revision: u8, payload: &[u8]) -> Option
     text.map(str::to_owned)
 }
 
-/// What carries out `target`, for those that are modules: neither verdicts nor chains.
+/// The module for `target`, where it is one: neither verdicts nor chains are.
 pub(crate) fn encode_target(target: &Target, family: Family) -> Option<Extension> {
     Some(match target {
         Target::Accept | Target::Drop | Target::Return | Target::Jump(_) | Target::Goto(_) => {
@@ -257,7 +277,7 @@ pub(crate) fn encode_target(target: &Target, family: Family) -> Option<Extension
     })
 }
 
-/// The target that this is, if it is one that we write.
+/// The target that this is, if it is one that Signpost writes.
 pub(crate) fn decode_target(
     name: &str,
     revision: u8,

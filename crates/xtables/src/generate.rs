@@ -1,4 +1,4 @@
-//! Rules at random, of all that we write.
+//! Random rules, of all forms that Signpost writes.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -105,6 +105,7 @@ pub(crate) fn matches() -> impl Strategy<Value = Match> {
             what,
         }),
         (0..=Match::CERTAIN).prop_map(|probability| Match::Random { probability }),
+        (1..=u32::MAX).prop_map(|every| Match::Nth { every }),
     ]
 }
 

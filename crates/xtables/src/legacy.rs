@@ -1,7 +1,7 @@
 //! The tables of before nf_tables: read and replaced whole, under a lock that all who do so take.
 //!
 //! The kernel compares nothing but the number of entries when a table is replaced, so that without
-//! the lock somebody else's change would be lost. The lock is held while a table is read, replaced
+//! the lock another program's change would be lost. The lock is held while a table is read, replaced
 //! and given back its counters.
 //!
 //! What a change costs is what the table costs: 60,000 rules take a third of a second, most of it in
@@ -41,7 +41,7 @@ use crate::{
     BuiltIn, CommitError, Family, Held, ObserveError, OpenError, Rule, TableChange, TableName,
 };
 
-/// How often a replacement is tried that somebody without the lock came before.
+/// How often a replacement is tried when a program without the lock came before it.
 const REPLACE_ATTEMPTS: u32 = 2;
 /// Those that a table may have.
 const BUILT_IN: [BuiltIn; 5] = [
@@ -64,7 +64,7 @@ pub struct Legacy {
     waited: Duration,
     /// Whether the last change gave up waiting for the lock.
     gave_up: bool,
-    /// What each table was like when we last read or wrote it.
+    /// The state of each table when it was last read or written.
     seen: BTreeMap<TableName, Seen>,
 }
 
@@ -94,8 +94,8 @@ impl Legacy {
         })
     }
 
-    /// What of `table` is ours. Costs one pass over the whole table. One that is not there does not
-    /// come to be by this.
+    /// Signpost's rules in `table`. Costs one pass over the whole table. Does not create a table that
+    /// does not exist.
     pub(crate) fn observe(&mut self, table: TableName) -> Result<Held, ObserveError> {
         let failed = self.observe_failed(table);
         self.seen.insert(table, Seen::Unread);
@@ -116,9 +116,8 @@ impl Legacy {
         Ok(held)
     }
 
-    /// Carries out `changes` in order. Costs two passes over each table it touches, and as much again
-    /// in the kernel, whatever the size of the change: neighbours of the same table are carried out
-    /// together.
+    /// Writes `changes` in order. Costs two passes over each table it touches, and as much again in
+    /// the kernel, whatever the size of the change: neighbours of the same table are written together.
     pub(crate) fn commit(&mut self, changes: &[TableChange]) -> Result<usize, CommitError> {
         self.waited = Duration::ZERO;
         let (mut done, mut transactions) = (0, 0);
@@ -153,12 +152,12 @@ impl Legacy {
         self.waited
     }
 
-    /// Whether a table that we have read or written is not as it was then, or none has been: another
+    /// Whether a table has changed since it was last read or written, or was never read: another
     /// number of entries, another length, or a hook's chain that begins or ends elsewhere. Costs the
-    /// same for every size of a table. What it cannot see: a rule in the place of another of the same
-    /// length, such as another address or mark, another order of rules of the same length, a rule
-    /// that leads to another chain, another policy, and counters. A table that somebody else had
-    /// changed when we last wrote it is not as it was until it is read.
+    /// same for every size of a table. What it cannot detect: a rule in the place of another of the
+    /// same length, such as another address or mark, another order of rules of the same length, a
+    /// rule that leads to another chain, another policy, and counters. A table that another program
+    /// had changed when it was last written counts as changed until it is read.
     pub(crate) fn observe_drift(&mut self) -> Result<bool, ObserveError> {
         for (table, seen) in &self.seen {
             let differs = self.observe_difference(*table, *seen);
@@ -169,7 +168,7 @@ impl Legacy {
         Ok(self.seen.is_empty())
     }
 
-    /// Whether the last change waited in vain for the lock, and nobody has it any more: told once.
+    /// Whether the last change waited in vain for the lock, and the lock is free now: true once.
     /// Takes it for a moment to find out.
     pub(crate) fn observe_release(&mut self) -> bool {
         let is_free = self.gave_up && Lock::acquire(&self.lock, Duration::ZERO).is_ok();
@@ -237,7 +236,7 @@ impl Legacy {
             let replaced = kernel.commit_replacement(&name, &mut replacement, info.entries);
             let counters = match replaced {
                 Ok(counters) => counters,
-                // Somebody without the lock has changed the number of entries.
+                // A program without the lock has changed the number of entries.
                 Err(error)
                     if error.source.kind() == io::ErrorKind::WouldBlock
                         && attempt < REPLACE_ATTEMPTS =>
@@ -271,7 +270,7 @@ fn none_if_unsupported(error: io::Error) -> io::Result<Option<Kernel>> {
     }
 }
 
-/// Whether the table is there. Where the kernel keeps no list nobody knows before asking for it.
+/// Whether the table exists. Where the kernel keeps no list, only its first use can tell.
 fn is_there(kernel: &Kernel, table: TableName) -> Result<bool, Failure> {
     let table = table.to_string();
     if let Some(names) = kernel.observe_names()? {
@@ -330,11 +329,11 @@ fn held(table: &Table<'_>, family: Family, prefix: &str) -> Held {
     held
 }
 
-/// The rule that entry `number` is, if it is one that we write.
+/// The rule that entry `number` is, if it is one that Signpost writes.
 fn decode_entry(table: &Table<'_>, number: usize, family: Family) -> Option<Rule> {
     let entry = table.layout.entry(table.bytes, table.offset(number))?;
     let chain = match table.leads_to(number) {
-        // Without a target: none of ours.
+        // Without a target: Signpost writes no such rule.
         Some(To::Next) => return None,
         Some(To::Chain(chain)) => {
             let name = str::from_utf8(table.chains[chain].name()?).ok()?;

@@ -14,7 +14,7 @@
 //!                                   +-- legacy: blob, lock | nf_tables: transaction --+
 //! ```
 //!
-//! What is ours is told by the names of chains. Everything else in a table is carried
+//! The names of chains identify Signpost's rules. Everything else in a table is carried
 //! over as it is, with its counters.
 //!
 //! `unsafe` is in one place, `legacy/socket_option`: the kernel takes a legacy table as the value of a

@@ -35,14 +35,14 @@ use crate::{
 /// With more chains than these, rules are listed chain by chain.
 const LISTED_AT_ONCE: usize = 2_000;
 
-/// How often a change is made anew because somebody else's transaction came before it: between what
+/// How often a change is prepared again because another program's transaction came before it: between what
 /// it relies on and itself lie some hundred microseconds.
 const ATTEMPTS: u32 = 10;
 
 /// A step that writes as many rules as these is followed by a pause, if there are more.
 const LONG: usize = 1_000;
-/// How long that is. A program that reads the ruleset and then changes it, as `nft` and `iptables-nft`
-/// do, is refused and begins anew when a transaction of anybody comes between (ERESTART): behind one
+/// How long that is. When another transaction comes between, the kernel refuses a program that reads the
+/// ruleset and then changes it, as `nft` and `iptables-nft` do, and it begins again (ERESTART): behind one
 /// long transaction after the other it would wait for the last. This is several times what one of
 /// them takes to read and to write.
 const PAUSE: Duration = Duration::from_millis(20);
@@ -55,7 +55,7 @@ pub struct NfTables {
     prefix: &'static str,
     socket: Socket,
     transactions: Transactions,
-    /// What others were heard doing in both families; empty while nobody listens.
+    /// Notified changes of other programs in both families; empty without a listener.
     ledger: Arc<Mutex<Ledger>>,
     extensions: Extensions,
     /// How the ruleset stood when each table was last read, or found to be as it was left.
@@ -63,11 +63,11 @@ pub struct NfTables {
 }
 
 /// How many transactions took effect through this value, and through those it was opened beside.
-/// Held while one is prepared and under way: whoever asks for the generation meanwhile waits.
+/// Held while one is prepared and under way: a query for the generation waits meanwhile.
 type Transactions = Arc<Mutex<u32>>;
 
-/// The ruleset's generation, and how many transactions of our own it includes. Each transaction of
-/// anybody in the namespace raises the generation by one.
+/// The ruleset's generation, and how many of Signpost's transactions it includes. Each transaction of any
+/// program in the namespace raises the generation by one.
 #[derive(Debug, Clone, Copy)]
 struct Seen {
     generation: u32,
@@ -94,13 +94,13 @@ enum Attempt {
     /// There was nothing to do.
     Idle,
     Written,
-    /// Somebody else has changed something since what it relies on was read.
+    /// Another program has changed something since what it relies on was read.
     Overtaken,
 }
 
 /// Nothing was changed: what was read for a change was out of date whenever it was made.
 #[derive(Debug, Error)]
-#[error("others changed nf_tables before each of {ATTEMPTS} attempts")]
+#[error("other programs changed nf_tables before each of {ATTEMPTS} attempts")]
 struct Overtaken;
 
 /// What the kernel refused for want of something.
@@ -113,9 +113,9 @@ struct Lacking {
 /// A rule that says where it belongs.
 #[derive(PartialEq)]
 enum Found {
-    /// In a chain of ours.
+    /// In a chain of Signpost.
     Ours(Arc<str>, Option<Rule>),
-    /// In a chain of the kernel, to a chain of ours.
+    /// In a built-in chain, to a chain of Signpost.
     Entry(BuiltIn, Option<Rule>),
 }
 
@@ -157,13 +157,13 @@ impl NfTables {
         &self.socket
     }
 
-    /// Where to note what others do.
+    /// Where to record the changes of other programs.
     pub(crate) fn ledger(&self) -> &Arc<Mutex<Ledger>> {
         &self.ledger
     }
 
-    /// What of `table` is ours: two listings, of which only our own part is decoded. A chain of the
-    /// kernel without a rule of ours is not among the entries.
+    /// Signpost's rules in `table`: two listings, of which only Signpost's part is decoded. A built-in
+    /// chain without a rule of Signpost is not among the entries.
     pub(crate) fn observe(&mut self, table: TableName) -> Result<Held, ObserveError> {
         // Read before the table: what changes meanwhile shows as drift.
         let seen = self.observe_seen();
@@ -222,8 +222,8 @@ impl NfTables {
             }
         }
         for (chain, rules) in &mut held.entries {
-            // Rules that no packet comes to are not what any of ours is: they are to be written anew,
-            // and that says why it cannot be done.
+            // Rules that no packet reaches count as missing: writing them again fails with the reason why
+            // they cannot be reached.
             if self.observe_obstacle(table, *chain)?.is_some() {
                 rules.fill(None);
             }
@@ -231,11 +231,10 @@ impl NfTables {
         Ok(held)
     }
 
-    /// Carries out `changes` in order, each in one transaction, and none for one that leaves
-    /// everything as it is. What is too much for the kernel at once, or for the way to it, goes in
-    /// halves. Between long ones others get their turn. Entries that are there already, whatever is before them, are left where
-    /// they are: whoever puts rules before ours and looks after them would do so again. Returns how
-    /// many transactions it took.
+    /// Writes `changes` in order, each in one transaction, and none for one that changes nothing. A
+    /// change that is too large for the kernel or the socket goes in halves. Between long ones other
+    /// programs get their turn. Existing entries stay in place, whatever is before them: a program that
+    /// puts its rules first and watches them would do so again. Returns how many transactions it took.
     pub(crate) fn commit(&mut self, changes: &[TableChange]) -> Result<usize, CommitError> {
         // Before the first step, so that nothing is begun that cannot be completed.
         for change in changes {
@@ -315,9 +314,9 @@ impl NfTables {
         }
     }
 
-    /// The generation that `change` is only good for, if there is one. A table that somebody makes anew
-    /// numbers its rules from the beginning, so that what was read as the number of a rule of ours may
-    /// by now be that of theirs.
+    /// The only generation that `change` is valid for, if there is one. A table that another program
+    /// creates again numbers its rules from the beginning, so that the recorded number of a rule of
+    /// Signpost may by now be that of another program's.
     fn observe_generation_for(
         &mut self,
         change: &TableChange,
@@ -332,7 +331,7 @@ impl NfTables {
     fn refused(&mut self, error: netlink::CommitError, transaction: &Transaction) -> Failure {
         let was_refused = matches!(error, netlink::CommitError::Refused { .. });
         let fault = match fault::of_writing(&error, transaction) {
-            // Nobody has changed anything, so the kernel holds what was believed, and what it calls
+            // Nothing has changed, so the kernel holds the recorded rules, and what it calls
             // missing is a match or target that it does not have, or a mistake.
             Fault::Changed if was_refused && self.is_unchanged() => Fault::Refused,
             fault => fault,
@@ -389,8 +388,8 @@ impl NfTables {
         Ok(all)
     }
 
-    /// Whether anybody else has changed anything in our tables since they were last read, or, as long as
-    /// nobody listens, in whichever. One that has not been read counts as changed.
+    /// Whether another program has changed anything in Signpost's tables since they were last read, or,
+    /// without a listener, in any table. One that has not been read counts as changed.
     pub(crate) fn observe_drift(&mut self) -> Result<bool, ObserveError> {
         let Some(&table) = self.seen.keys().next() else {
             return Ok(true);

@@ -1,4 +1,4 @@
-//! One rule of iptables, of those that we write.
+//! One rule of iptables, of the forms that Signpost writes.
 
 mod print;
 
@@ -50,7 +50,7 @@ pub struct Rule {
     pub matches: Vec<Match>,
     /// `-j` or `-g`.
     pub target: Target,
-    /// `-m comment --comment`: for people who list it. At most 255 bytes, without quotes and
+    /// `-m comment --comment`: for listings. At most 255 bytes, without quotes and
     /// control characters.
     pub comment: Option<Arc<str>>,
 }
@@ -71,7 +71,7 @@ pub struct InterfaceMatch {
     pub name: Arc<str>,
     /// Whether every interface is meant whose name begins so (`name+`).
     pub is_prefix: bool,
-    /// Whether all others are meant (`! -i`).
+    /// Whether it matches every other interface (`! -i`).
     pub inverted: bool,
 }
 
@@ -107,6 +107,11 @@ pub enum Match {
     Random {
         /// From 0 to 2^31.
         probability: u32,
+    },
+    /// `-m statistic --mode nth --packet 0`: matches the first of so many times, and then again.
+    Nth {
+        /// At least 1.
+        every: u32,
     },
 }
 
@@ -147,7 +152,7 @@ pub enum Target {
     Return,
     /// `-j chain`.
     Jump(Arc<str>),
-    /// `-g chain`: at its end, back to whoever jumped here.
+    /// `-g chain`: at its end, back to the chain that jumped here.
     Goto(Arc<str>),
     /// `-j DNAT --to-destination`.
     DestinationNat {

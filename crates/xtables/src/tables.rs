@@ -21,7 +21,7 @@ pub enum Variant {
 }
 
 /// The tables of one family, in the network namespace of the thread that opened them. Every chain
-/// whose name begins with the prefix is ours.
+/// whose name begins with the prefix is Signpost's.
 #[derive(Debug)]
 pub enum Tables {
     /// In nf_tables.
@@ -30,7 +30,7 @@ pub enum Tables {
     Legacy(Legacy),
 }
 
-/// Hears of others, and where to note what they did.
+/// A listener for changes of other programs, and where to record them.
 pub type Listening = (Listener, Arc<Mutex<Ledger>>);
 
 // === impl Tables ===
@@ -67,9 +67,9 @@ impl Tables {
         Ok([ipv4, ipv6])
     }
 
-    /// Hears of what others do to what is ours in `families`, which were opened together, and where to
-    /// note which generations they began, so that what they do elsewhere is no drift; `None` in
-    /// legacy tables, of which the kernel tells nothing.
+    /// A listener for changes of other programs to Signpost's rules in `families`, which were opened
+    /// together, and where to record which generations they began, so that changes elsewhere are no
+    /// drift; `None` for legacy tables, of which the kernel sends no notifications.
     pub fn listen(
         families: [&Tables; 2],
         prefix: &'static str,
@@ -103,7 +103,7 @@ impl Tables {
         }
     }
 
-    /// What of `table` is ours.
+    /// Signpost's rules in `table`.
     pub fn observe(&mut self, table: TableName) -> Result<Held, ObserveError> {
         match self {
             Tables::NfTables(tables) => tables.observe(table),
@@ -119,8 +119,8 @@ impl Tables {
         }
     }
 
-    /// Whether the last change gave up waiting for the lock that others hold, and nobody holds it any
-    /// more: told once. Never in nf_tables, which has none.
+    /// Whether the last change gave up waiting for the lock, and the lock is free now: true once. Never
+    /// in nf_tables, which has none.
     pub fn observe_release(&mut self) -> bool {
         match self {
             Tables::NfTables(_) => false,
@@ -137,8 +137,7 @@ impl Tables {
         }
     }
 
-    /// How long the last change waited for the lock that others hold: zero in nf_tables, which has
-    /// none.
+    /// How long the last change waited for the lock: zero in nf_tables, which has none.
     pub fn waited(&self) -> Duration {
         match self {
             Tables::NfTables(_) => Duration::ZERO,

@@ -1,9 +1,9 @@
 //! The reasons of conditions. Each comes with what to do about it, for the person who runs the cluster.
 
 use super::{
-    ACCEPTED, CONFLICT, CONNTRACK_CONFIGURED, CONNTRACK_PRESSURE, DEGRADED, FEATURES_HONOURED,
-    FOREIGN_PROXY_DETECTED, IPTABLES_SPLIT, IPV4_PROGRAMMED, IPV6_PROGRAMMED, MANIFESTS_PARSED,
-    PROGRESSING, READY, RULES_CONTESTED, SOURCE_SYNCED,
+    ACCEPTED, AVAILABLE, CONFLICT, CONNTRACK_CONFIGURED, CONNTRACK_PRESSURE, DEGRADED,
+    FEATURES_HONOURED, FOREIGN_PROXY_DETECTED, IPTABLES_SPLIT, IPV4_PROGRAMMED, IPV6_PROGRAMMED,
+    MANIFESTS_PARSED, PROGRESSING, READY, RULES_CONTESTED, SOURCE_SYNCED,
 };
 
 /// Why a condition has its status.
@@ -33,7 +33,7 @@ macro_rules! reasons {
 reasons! {
     // A node and its rules.
     PROGRAMMED = "Programmed" for [READY]:
-        "Nothing to do: the kernel holds everything that was asked for.";
+        "Nothing to do: everything the profile and the Services ask for is programmed.";
     STARTING = "Starting" for [READY, PROGRESSING, IPV4_PROGRAMMED, IPV6_PROGRAMMED]:
         "Wait: the agent has started and not written to the kernel yet; rules it left before still forward. If it stays, see SourceSynced.";
     PARTIALLY_PROGRAMMED = "PartiallyProgrammed" for [READY, DEGRADED]:
@@ -47,14 +47,14 @@ reasons! {
     FAMILY_PROGRAMMED = "FamilyProgrammed" for [IPV4_PROGRAMMED, IPV6_PROGRAMMED]:
         "Nothing to do: everything is programmed for this address family.";
     SLOW = "Slow" for [READY, PROGRESSING]:
-        "Rounds succeed but take more than ten seconds, for which endpoints that are gone are still tried: see which phase in /debug/rounds, and who else holds the processor or the nf_tables lock.";
+        "Syncs succeed but take more than ten seconds, and meanwhile traffic may reach removed endpoints: see /debug/rounds for the slow phase, and find what else uses the CPU or holds the nf_tables lock.";
     AGENT_SILENT = "AgentSilent" for [READY, DEGRADED]:
         "The node's agent has not reported for too long: see whether its Pod runs and reaches the API server; the kernel keeps forwarding meanwhile.";
     NO_CONFIGURATION = "NoConfiguration" for [READY]:
         "No profile has reached this node: create one whose nodeSelector selects it, or see whether the operator runs.";
 
     UNDISTURBED = "Undisturbed" for [RULES_CONTESTED]:
-        "Nothing to do: nobody else changes the rules; if the message tells of a repair, see whether the program it names should have done that.";
+        "Nothing to do: no other program changes the rules; if the message reports a repair, check whether the program it names should have changed them.";
     REPAIRS_HELD_BACK = "RepairsHeldBack" for [RULES_CONTESTED, DEGRADED]:
         "Stop the program the message names from flushing or editing tables ip signpost and ip6 signpost, or in mode iptables the chains SIGNPOST-* and what leads to them; until then Services fail again and again for up to a few seconds.";
 
@@ -64,9 +64,9 @@ reasons! {
     NONE_FOUND = "NoneFound" for [FOREIGN_PROXY_DETECTED]:
         "Nothing to do: no rules of another service proxy are on the node.";
     KUBE_PROXY_NFTABLES = "KubeProxyNftables" for [FOREIGN_PROXY_DETECTED]:
-        "Rules of kube-proxy's mode nftables are beside ours, and both serve: stop kube-proxy, then run signpost-agent takeover on the node.";
+        "Rules of kube-proxy's mode nftables are beside Signpost's, and both serve: stop kube-proxy, then run signpost-agent takeover on the node.";
     KUBE_PROXY_IPTABLES = "KubeProxyIptables" for [FOREIGN_PROXY_DETECTED]:
-        "Rules of kube-proxy's mode iptables are beside ours, and both serve: stop kube-proxy, then run signpost-agent takeover on the node, which says where kube-proxy --cleanup is needed.";
+        "Rules of kube-proxy's mode iptables are beside Signpost's, and both serve: stop kube-proxy, then run signpost-agent takeover on the node, which says where kube-proxy --cleanup is needed.";
     KUBE_PROXY_IPVS = "KubeProxyIpvs" for [FOREIGN_PROXY_DETECTED]:
         "Virtual servers of kube-proxy's mode ipvs are on the node: stop kube-proxy, then run kube-proxy --cleanup of the same version in its image.";
     LEGACY_RULES_UNREAD = "LegacyRulesUnread" for [FOREIGN_PROXY_DETECTED]:
@@ -76,9 +76,9 @@ reasons! {
 
     // A node and the variants of iptables.
     ONE_VARIANT_IN_USE = "OneVariantInUse" for [IPTABLES_SPLIT]:
-        "Nothing to do: the rules of everybody on the node are in the variant of iptables that Signpost uses, or there are none but ours.";
+        "Nothing to do: all iptables rules on the node are in the variant that Signpost uses.";
     BOTH_VARIANTS_IN_USE = "BothVariantsInUse" for [IPTABLES_SPLIT]:
-        "Packets pass the rules of both variants, and no program shows both: move everything on the node to one of them (update-alternatives --set iptables), then remove what is left in the other with its own program (iptables-legacy -F and -X, or iptables-nft), or reboot.";
+        "Packets traverse the rules of both variants, and no program shows both: move everything on the node to one of them (update-alternatives --set iptables), then remove what is left in the other with its own program (iptables-legacy -F and -X, or iptables-nft), or reboot.";
     VARIANTS_UNREADABLE = "VariantsUnreadable" for [IPTABLES_SPLIT]:
         "The kernel does not say what the variants of iptables hold, and the one that the message names is used: read the message for why.";
 
@@ -92,71 +92,75 @@ reasons! {
     MANIFESTS_READ = "ManifestsRead" for [MANIFESTS_PARSED]:
         "Nothing to do: every file in the directory of manifests was read.";
     MANIFESTS_UNREADABLE = "ManifestsUnreadable" for [MANIFESTS_PARSED, DEGRADED]:
-        "Mend the files the message names; until then the objects they last held are served.";
+        "Correct the files the message names; until then their last good objects are served.";
 
-    // A node and what it was asked for.
+    // A node and what the profile and the Services ask for.
     ALL_HONOURED = "AllHonoured" for [FEATURES_HONOURED]:
         "Nothing to do: everything the profile and the Services ask for is carried out.";
     MODE_NOT_HONOURED = "ModeNotHonoured" for [FEATURES_HONOURED]:
-        "This version has no such mode, or the node cannot carry it out, and nftables is used instead: mend the cause that the message names, set spec.mode to nftables, or update the agent.";
+        "This version has no such mode, or the node cannot carry it out, and nftables is used instead: remove the cause that the message names, set spec.mode to nftables, or update the agent.";
     FIELD_NOT_HONOURED = "FieldNotHonoured" for [FEATURES_HONOURED]:
         "This version does not read the fields the message names: remove them from the profile, or update the agent.";
     SERVICES_REJECTED = "ServicesRejected" for [FEATURES_HONOURED, DEGRADED]:
         "Some Services ask for what cannot be programmed; status.rejections names object and field, and every other Service is served.";
     AFFINITY_EXHAUSTED = "AffinityExhausted" for [FEATURES_HONOURED]:
-        "The Services that the message names are served, and new clients of theirs do not stay with an endpoint: set a shorter sessionAffinityConfig.clientIP.timeoutSeconds, and keep UDP from forged addresses out by loadBalancerSourceRanges or a firewall.";
+        "The Services that the message names are served, but their new clients do not stay with an endpoint: set a shorter sessionAffinityConfig.clientIP.timeoutSeconds, and keep UDP from forged addresses out by loadBalancerSourceRanges or a firewall.";
 
-    // A node and its table of connections.
+    // A node and its connection tracking table.
     TABLE_FILLING = "TableFilling" for [CONNTRACK_PRESSURE]:
-        "Raise conntrack.maxPerCore or conntrack.min, or find who opens so many connections (conntrack -L): when the table is full, new ones are dropped.";
+        "Raise conntrack.maxPerCore or conntrack.min, or find what opens so many connections (conntrack -L): when the table is full, the kernel drops new ones.";
     TABLE_ROOMY = "TableRoomy" for [CONNTRACK_PRESSURE]:
-        "Nothing to do: the table of connections has room.";
+        "Nothing to do: the connection tracking table has room.";
     TABLE_UNREADABLE = "TableUnreadable" for [CONNTRACK_PRESSURE]:
-        "The kernel does not say any more how full the table of connections is: see whether the module nf_conntrack is loaded and the agent may read /proc/sys/net/netfilter.";
+        "The agent can no longer read how full the connection tracking table is: see whether the module nf_conntrack is loaded and the agent may read /proc/sys/net/netfilter.";
     LIMITS_SET = "LimitsSet" for [CONNTRACK_CONFIGURED]:
         "Nothing to do: the kernel has the limits and timeouts of the profile, or higher limits.";
     LIMITS_NOT_SET = "LimitsNotSet" for [CONNTRACK_CONFIGURED]:
-        "The agent cannot write the files the message names: mount /proc/sys writable and run it in the node's own network, set them on the node, or set the fields to 0.";
+        "The agent cannot write the files the message names: mount /proc/sys/net/netfilter writable and run it in the node's own network, set them on the node, or set the fields to 0.";
     STALE_FLOWS_LEFT = "StaleFlowsLeft" for [DEGRADED]:
-        "Clients that keep their source port may still be sent to endpoints that are gone: read the message for what the kernel refused; it is tried again.";
+        "Clients that keep their source port may still reach removed endpoints: read the message for what the kernel refused; the agent tries again.";
 
-    // A change on its way.
+    // A change that is being applied.
     APPLYING = "Applying" for [PROGRESSING]:
-        "Wait: the node is taking on the configuration in its spec.";
+        "Wait: the node is applying the configuration in its spec.";
     ROLLING_OUT = "RollingOut" for [PROGRESSING]:
-        "Wait: nodes are taking on a change of the profile; updatedNodes counts those that have.";
+        "Wait: nodes are applying a change of the profile; updatedNodes counts those that have.";
     SETTLED = "Settled" for [PROGRESSING]:
         "Nothing to do: every node has what the profile asks for.";
     PAUSED = "Paused" for [PROGRESSING]:
-        "Nodes keep what they have while spec.paused is true: set it to false to let changes through.";
+        "Nodes keep their configuration while spec.paused is true: set it to false to let changes through.";
     DEADLINE_EXCEEDED = "DeadlineExceeded" for [PROGRESSING, DEGRADED]:
         "Nodes took longer than rollout.progressDeadline: look at status.worstNodes and their NodeProxy objects.";
     HALTED = "Halted" for [PROGRESSING]:
-        "A wave of the rollout failed and no further node changes: mend or revert the profile.";
+        "A wave of the rollout failed and no further node changes: correct or revert the profile.";
     HELD_BACK = "HeldBack" for [PROGRESSING, DEGRADED]:
-        "Nodes that came to the profile after its rollout fail with it, and others that came keep what they have: mend the nodes the message names, or move them away.";
+        "Nodes that joined the profile after its rollout fail with it, and other nodes that joined keep their configuration: repair the nodes the message names, or select another profile for them.";
     ROLLED_BACK = "RolledBack" for [PROGRESSING, DEGRADED]:
-        "A wave of the rollout failed and its nodes went back: look at the nodes the message names, then mend the profile.";
+        "A wave of the rollout failed and its nodes were rolled back: look at the nodes the message names, then correct the profile.";
 
     // Whether anything is wrong.
     AS_EXPECTED = "AsExpected" for [DEGRADED]:
-        "Nothing to do: nothing is wrong.";
+        "Nothing to do: no problem was found.";
     NODES_DEGRADED = "NodesDegraded" for [DEGRADED]:
         "Look at status.worstNodes, and at condition Degraded of their NodeProxy objects.";
 
     // A profile and its nodes.
     ALL_NODES_PROGRAMMED = "AllNodesProgrammed" for [READY]:
-        "Nothing to do: every node this profile decides for is ready with it.";
+        "Nothing to do: every node that this profile applies to is ready with it.";
     NODES_NOT_READY = "NodesNotReady" for [READY]:
         "Some nodes are not ready: look at status.worstNodes, and at condition Ready of their NodeProxy objects.";
-    NO_MATCHING_NODES = "NoMatchingNodes" for [READY]:
-        "Nothing to do if this is meant: the profile decides for no node; otherwise compare its nodeSelector with the labels of the nodes.";
+    ENOUGH_NODES_READY = "EnoughNodesReady" for [AVAILABLE]:
+        "Nothing to do: no more nodes than rollout.maxUnavailable are not ready.";
+    TOO_FEW_NODES_READY = "TooFewNodesReady" for [AVAILABLE]:
+        "More nodes than rollout.maxUnavailable are not ready: look at status.worstNodes, and at condition Ready of their NodeProxy objects.";
+    NO_MATCHING_NODES = "NoMatchingNodes" for [READY, AVAILABLE, PROGRESSING]:
+        "Nothing to do if this is meant: the profile applies to no node; otherwise compare its nodeSelector with the labels of the nodes.";
     VALID = "Valid" for [ACCEPTED]:
         "Nothing to do: the configuration is valid.";
     INVALID_FIELD = "InvalidField" for [ACCEPTED, READY]:
-        "Mend the fields the message names; until then nodes keep what they have.";
+        "Correct the fields the message names; until then nodes keep their configuration.";
     INVALID_NODE_SELECTOR = "InvalidNodeSelector" for [ACCEPTED, READY]:
-        "Mend spec.nodeSelector; until then the profile is given to no further node.";
+        "Correct spec.nodeSelector; until then the profile is given to no further node.";
     UNREADABLE = "Unreadable" for [ACCEPTED, READY]:
         "The object does not have the form of its schema: apply the current CustomResourceDefinition, then the object again.";
     NO_CONFLICT = "NoConflict" for [CONFLICT]:
@@ -167,7 +171,7 @@ reasons! {
         "Profiles of one priority select the same nodes and the oldest decides: give them different priorities or selectors.";
 }
 
-/// What to do about the reason of this name; absent when it is not one of ours.
+/// What to do about the reason of this name; `None` when it is not one of [`ALL`].
 #[must_use]
 pub fn advice(name: &str) -> Option<&'static str> {
     ALL.iter()
@@ -208,7 +212,7 @@ mod tests {
             );
             assert_eq!(advice(reason.name), Some(reason.advice));
         }
-        assert_eq!(advice("SomebodyElses"), None);
+        assert_eq!(advice("OfAnotherController"), None);
     }
 
     #[test]

@@ -13,7 +13,7 @@ use crate::effective::EffectiveConfig;
 ///
 /// A cryptographic hash because its definition never changes, unlike the hashers of the standard library, which promise
 /// nothing across releases: a hash that moved with the compiler would make a whole fleet look out of date. 64 bits,
-/// because a person compares two of them by eye in a table and nobody gains by forging one.
+/// because users compare them by eye in a table and an attacker gains nothing by forging one.
 #[derive(
     Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
 )]

@@ -21,13 +21,13 @@ pub struct SyncLatency {
     /// The length of the sliding window the figures are taken over.
     pub window: Span,
 
-    /// From the receipt of a change to its round, compiling left out: taking it in, and the wait of minSyncPeriod.
+    /// From the receipt of a change to its sync, without compiling: reading it, and the wait of minSyncPeriod.
     pub decode: Quantiles,
 
-    /// Turning it into what is wanted of the kernel.
+    /// Compiling the change into the desired state of the kernel.
     pub compile: Quantiles,
 
-    /// The round that wrote it, to the kernel's acknowledgement.
+    /// The sync that wrote it, to the kernel's acknowledgement.
     pub commit: Quantiles,
 
     /// From the receipt of a change to the kernel's acknowledgement.
@@ -38,7 +38,7 @@ pub struct SyncLatency {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub network_programming: Option<Quantiles>,
 
-    /// The 99th percentile of total for people, such as 48ms.
+    /// The 99th percentile of total as text, such as 48ms.
     #[schemars(length(max = 32))]
     pub p99: String,
 }
@@ -87,7 +87,7 @@ impl From<Microseconds> for Duration {
 }
 
 impl fmt::Display for Microseconds {
-    /// Two or three digits and the unit that fits, as a column of a table wants it: `850µs`, `1.2ms`, `48ms`, `3.1s`.
+    /// Two or three digits and the unit that fits, for a column of a table: `850µs`, `1.2ms`, `48ms`, `3.1s`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let scaled = |f: &mut fmt::Formatter<'_>, unit: u64, name: &str| {
             let (whole, tenth) = (self.0 / unit, self.0 % unit * 10 / unit);

@@ -1,11 +1,11 @@
-//! What could not be honoured, within the bounds of a status.
+//! What is rejected, within the bounds of a status.
 
 use std::collections::BTreeMap;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Objects, or parts of them, that could not be honoured: all of them counted, some of each namespace named.
+/// Objects, or parts of them, that are rejected: all of them counted, some of each namespace named.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Rejections {
@@ -18,7 +18,7 @@ pub struct Rejections {
     pub first: Vec<Rejection>,
 }
 
-/// One thing that could not be honoured.
+/// One object, or part of it, that is rejected.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Rejection {
@@ -39,7 +39,7 @@ pub const MOST_REJECTIONS: usize = 20;
 // === impl Rejections ===
 
 impl Rejections {
-    /// All of `rejections`, cut to what the API server accepts: a status that is refused for its length would hide
+    /// All of `rejections`, cut to what the API server accepts: a status that it refuses for its length would hide
     /// everything else the node has to say.
     #[must_use]
     pub fn of(rejections: impl IntoIterator<Item = Rejection>) -> Self {

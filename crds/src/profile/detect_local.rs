@@ -1,4 +1,4 @@
-//! How a node tells traffic of its own Pods from other traffic.
+//! How a node distinguishes traffic of its own Pods from other traffic.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -11,7 +11,7 @@ use crate::{
     },
 };
 
-/// How a node tells traffic of its own Pods from other traffic.
+/// How a node distinguishes traffic of its own Pods from other traffic.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 #[schemars(extend("x-kubernetes-validations" = rule::list(&[
@@ -28,7 +28,7 @@ pub struct DetectLocal {
     #[schemars(length(max = 2))]
     pub cluster_cidrs: Vec<Cidr>,
 
-    /// The bridge that Pods hang on, at most 15 letters. Required in mode BridgeInterface; other modes do not read it.
+    /// The bridge that Pods are attached to, at most 15 letters. Required in mode BridgeInterface; other modes do not read it.
     #[serde(skip_serializing_if = "String::is_empty")]
     #[schemars(length(max = 15), extend("x-kubernetes-validations" = rule::list(&[&INTERFACE_NAME])))]
     pub bridge_interface: String,

@@ -22,43 +22,51 @@ use crate::{
 )]
 #[serde(rename_all = "camelCase")]
 pub enum Scheduler {
-    /// Every endpoint is as likely (modes nftables and iptables).
+    /// Every endpoint is as likely.
     Random,
-    /// One endpoint after the other (mode nftables).
+    /// One endpoint after the other.
     RoundRobin,
-    /// By the client's address, so that a client keeps its endpoint (mode nftables).
+    /// By the client's address: a client keeps its endpoint while the set of endpoints stays the same.
     SourceHash,
-    /// IPVS: one endpoint after the other.
+    /// By the client's address: a client keeps its endpoint unless that leaves, with few exceptions.
+    Maglev,
+    /// IPVS's name of roundRobin.
     Rr,
-    /// IPVS: one after the other, in proportion to weight.
-    Wrr,
-    /// IPVS: the endpoint with fewest connections.
-    Lc,
-    /// IPVS: fewest connections in proportion to weight.
-    Wlc,
-    /// IPVS: fewest connections, keeping a destination at one endpoint.
-    Lblc,
-    /// IPVS: as lblc with a set of endpoints.
-    Lblcr,
-    /// IPVS: by the client's address.
+    /// IPVS's name of sourceHash.
     Sh,
-    /// IPVS: by the destination's address.
-    Dh,
-    /// IPVS: the shortest expected delay.
-    Sed,
-    /// IPVS: an idle endpoint, else the shortest expected delay.
-    Nq,
-    /// IPVS: Maglev hashing.
+    /// IPVS's name of maglev.
     Mh,
+    /// One endpoint after the other, in proportion to weight.
+    Wrr,
+    /// The endpoint with fewest connections.
+    Lc,
+    /// Fewest connections in proportion to weight.
+    Wlc,
+    /// Fewest connections, keeping a destination at one endpoint.
+    Lblc,
+    /// As lblc with a set of endpoints.
+    Lblcr,
+    /// By the destination's address.
+    Dh,
+    /// The shortest expected delay.
+    Sed,
+    /// An idle endpoint, else the shortest expected delay.
+    Nq,
+    /// The endpoint of the highest weight.
+    Fo,
+    /// The endpoint of the highest weight that is not full.
+    Ovf,
+    /// Of two endpoints chosen at random, the one with fewer connections.
+    Twos,
 }
 
-/// How a connection is given to one of a Service's endpoints.
+/// How the endpoint of a new connection is chosen.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct LoadBalancerSpec {
-    /// How endpoints are chosen. Mode nftables: random (default), roundRobin, sourceHash; mode iptables: random; mode ipvs:
-    /// rr (default), wrr, lc, wlc, lblc, lblcr, sh, dh, sed, nq, mh. Other than random it is not honoured yet: reported by
-    /// condition FeaturesHonoured.
+    /// How endpoints are chosen, for Services whose annotation signpost.dev/scheduler does not say. Default random, and
+    /// roundRobin in mode ipvs. Where the mode does not have the scheduler, the nearest is used and condition
+    /// FeaturesHonoured names both.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Scheduler")]
     pub scheduler: Option<Scheduler>,
@@ -77,7 +85,7 @@ pub struct NodePortsSpec {
 
     /// Whether node ports, TCP and UDP, answer on 127.0.0.1 and ::1 as well, for processes of the node. none: they
     /// do not. userspace: the agent listens there and relays to the endpoints; such connections cost a copy and end when
-    /// the agent does. A port that another process has is reported by condition FeaturesHonoured. Left out it is none, and
+    /// the agent does. A port that another process uses is reported by condition FeaturesHonoured. Left out it is none, and
     /// in mode iptables what iptables.localhostNodePorts says.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "LocalhostNodePorts")]
@@ -104,7 +112,7 @@ pub struct NodePortsSpec {
 )]
 #[serde(rename_all = "camelCase")]
 pub enum LocalhostNodePorts {
-    /// Nobody: connections are refused.
+    /// None: connections are refused.
     #[default]
     None,
     /// The agent, which relays.
@@ -115,11 +123,11 @@ pub enum LocalhostNodePorts {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Masquerade {
-    /// Whether traffic to every cluster IP is masqueraded, instead of only that which would not find its way back.
+    /// Whether all traffic to cluster IPs is masqueraded, instead of only traffic whose replies would not come back.
     /// Default false.
     pub all: bool,
 
-    /// The bit of the packet mark that says "masquerade this", from 0 to 31; no other software on the node may use it.
+    /// The bit of the packet mark that marks packets to masquerade, from 0 to 31; no other software on the node may use it.
     /// Default 14.
     #[schemars(range(min = 0, max = 31))]
     pub mark_bit: u8,
@@ -135,7 +143,7 @@ section! {
         #[schemars(range(min = 0, max = 2_147_483_647))]
         max_per_core: u32 = 32_768,
 
-        /// Entries of the table at least, however few cores there are. Default 131072.
+        /// The least number of entries, however few cores there are. Default 131072.
         #[schemars(range(min = 0, max = 2_147_483_647))]
         min: u32 = 131_072,
 
@@ -145,7 +153,7 @@ section! {
         /// How long a TCP connection in CLOSE_WAIT is remembered; 0s leaves the kernel's value. Default 1h.
         tcp_close_wait_timeout: Span = Span::hours(1),
 
-        /// Whether TCP packets outside the window are still tracked instead of being called invalid; false leaves the
+        /// Whether TCP packets outside the window are still tracked instead of being marked invalid; false leaves the
         /// kernel's value. Default false.
         tcp_be_liberal: bool = false,
 
@@ -168,16 +176,6 @@ impl Scheduler {
             Mode::Ipvs => Self::Rr,
         }
     }
-
-    /// Whether the mechanism of `mode` has this scheduler.
-    #[must_use]
-    pub const fn exists_in(self, mode: Mode) -> bool {
-        match self {
-            Self::Random => matches!(mode, Mode::Nftables | Mode::Iptables),
-            Self::RoundRobin | Self::SourceHash => matches!(mode, Mode::Nftables),
-            _ => matches!(mode, Mode::Ipvs),
-        }
-    }
 }
 
 impl fmt::Display for Scheduler {
@@ -189,7 +187,7 @@ impl fmt::Display for Scheduler {
 // === impl LoadBalancerSpec ===
 
 impl LoadBalancerSpec {
-    /// Whether nothing is written in this section.
+    /// Whether no field of this section is set.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.scheduler.is_none()
@@ -199,7 +197,7 @@ impl LoadBalancerSpec {
 // === impl NodePortsSpec ===
 
 impl NodePortsSpec {
-    /// Whether nothing is written in this section.
+    /// Whether no field of this section is set.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.addresses.is_none() && self.localhost.is_none()
@@ -217,8 +215,8 @@ impl NodePortsSpec {
         }
     }
 
-    /// Who answers on loopback addresses for a profile in `mode` with section `iptables`. What is written here decides;
-    /// where nothing is, a profile in mode iptables keeps what its users know from kube-proxy.
+    /// Who answers on loopback addresses for a profile in `mode` with section `iptables`. A value that is set here decides;
+    /// where none is, a profile in mode iptables behaves as kube-proxy does.
     #[must_use]
     pub fn complete_localhost(&self, mode: Mode, iptables: &Iptables) -> LocalhostNodePorts {
         let implied = mode == Mode::Iptables

@@ -1,4 +1,4 @@
-//! The kernel mechanisms, and what only one of them reads.
+//! The kernel mechanisms, and the fields that only one of them reads.
 
 use std::fmt;
 
@@ -34,43 +34,43 @@ pub enum Mode {
 }
 
 section! {
-    /// What only mode iptables reads.
+    /// Fields that only mode iptables reads.
     IptablesSpec;
-    /// What mode iptables reads, every default filled in.
+    /// Fields that only mode iptables reads, every default filled in.
     Iptables {
         /// Whether node ports answer on 127.0.0.1 and ::1 where nodePorts.localhost is left out: true is its userspace, as
-        /// long as nodePorts.addresses takes in 127.0.0.1, false its none. The agent relays; sysctl route_localnet is left alone.
+        /// long as nodePorts.addresses takes in 127.0.0.1, false its none. The agent relays; sysctl route_localnet is not changed.
         /// Default true.
         localhost_node_ports: bool = true,
     }
 }
 
 section! {
-    /// What only mode ipvs reads.
+    /// Fields that only mode ipvs reads.
     IpvsSpec;
-    /// What mode ipvs reads, every default filled in.
+    /// Fields that only mode ipvs reads, every default filled in.
     Ipvs {
-        /// Virtual servers with an address in one of these blocks are left alone, at most 64 blocks. Default none.
-        /// Not honoured yet: reported by condition FeaturesHonoured.
+        /// Virtual servers with an address in one of these blocks are not changed, at most 64 blocks. Default none.
+        /// Not supported yet: reported by condition FeaturesHonoured.
         #[serde(rename = "excludeCIDRs")]
         #[schemars(length(max = 64))]
         exclude_cidrs: Vec<Cidr> = Vec::new(),
 
         /// Whether the node answers ARP only for addresses of the interface that was asked (arp_ignore 1, arp_announce
-        /// 2), as load balancers in layer 2 need. Default false. Not honoured yet: reported by condition FeaturesHonoured.
+        /// 2), as layer 2 load balancers need. Default false. Not supported yet: reported by condition FeaturesHonoured.
         #[serde(rename = "strictARP")]
         strict_arp: bool = false,
 
         /// How long IPVS remembers an idle TCP connection. Default 0s, which leaves the kernel's value.
-        /// Not honoured yet: reported by condition FeaturesHonoured.
+        /// Not supported yet: reported by condition FeaturesHonoured.
         tcp_timeout: Span = Span::ZERO,
 
         /// How long IPVS remembers a TCP connection after a FIN. Default 0s, which leaves the kernel's value.
-        /// Not honoured yet: reported by condition FeaturesHonoured.
+        /// Not supported yet: reported by condition FeaturesHonoured.
         tcp_fin_timeout: Span = Span::ZERO,
 
         /// How long IPVS remembers an idle UDP flow. Default 0s, which leaves the kernel's value.
-        /// Not honoured yet: reported by condition FeaturesHonoured.
+        /// Not supported yet: reported by condition FeaturesHonoured.
         udp_timeout: Span = Span::ZERO,
     }
 }

@@ -1,4 +1,4 @@
-//! The agent as a process: its gates, its connection, its log.
+//! The agent's process: its feature gates, its connection to the API server, its log.
 
 use std::collections::BTreeMap;
 
@@ -24,22 +24,22 @@ section! {
     /// The agent's connection to the API server, every default filled in.
     ClientConnection {
         /// The media types the agent accepts, as a header; empty for its own choice. Default empty.
-        /// Not honoured yet: reported by condition FeaturesHonoured.
+        /// Not supported yet: reported by condition FeaturesHonoured.
         #[schemars(length(max = 256))]
         accept_content_types: String = String::new(),
 
         /// The media type the agent sends; empty for its own choice. Default empty.
-        /// Not honoured yet: reported by condition FeaturesHonoured.
+        /// Not supported yet: reported by condition FeaturesHonoured.
         #[schemars(length(max = 256))]
         content_type: String = String::new(),
 
-        /// Requests a second over a longer time, from 1. Default 5.
-        /// Not honoured yet: reported by condition FeaturesHonoured.
+        /// The sustained rate of requests, per second, from 1. Default 5.
+        /// Not supported yet: reported by condition FeaturesHonoured.
         #[schemars(range(min = 1, max = 10_000))]
         qps: u32 = 5,
 
-        /// Requests at once after a quiet time, from 0. Default 10.
-        /// Not honoured yet: reported by condition FeaturesHonoured.
+        /// The largest burst of requests after an idle period, from 0. Default 10.
+        /// Not supported yet: reported by condition FeaturesHonoured.
         #[schemars(range(min = 0, max = 10_000))]
         burst: u32 = 10,
     }
@@ -51,20 +51,20 @@ section! {
     /// What the agent logs, every default filled in.
     Logging {
         /// The form of a log line: text or json. Default text.
-        /// Not honoured yet: reported by condition FeaturesHonoured.
+        /// Not supported yet: reported by condition FeaturesHonoured.
         #[schemars(with = "LogFormat")]
         format: LogFormat = LogFormat::Text,
 
-        /// How much is logged, from 0 (what a cluster operator needs) to 10 (every packet of the protocol). Default 0.
-        /// Not honoured yet: reported by condition FeaturesHonoured.
+        /// How much is logged, from 0 (what a cluster operator needs) to 10 (every message of the protocol). Default 0.
+        /// Not supported yet: reported by condition FeaturesHonoured.
         #[schemars(range(min = 0, max = 10))]
         verbosity: u8 = 0,
 
-        /// The longest time a line is held back. Default 5s. Not honoured yet: reported by condition FeaturesHonoured.
+        /// The longest time a line is buffered. Default 5s. Not supported yet: reported by condition FeaturesHonoured.
         flush_frequency: Span = Span::seconds(5),
 
         /// Another verbosity for single parts of the agent, at most 16. Default none.
-        /// Not honoured yet: reported by condition FeaturesHonoured.
+        /// Not supported yet: reported by condition FeaturesHonoured.
         #[schemars(length(max = 16))]
         vmodule: Vec<ModuleVerbosity> = Vec::new(),
     }
@@ -74,7 +74,7 @@ section! {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum LogFormat {
-    /// For people.
+    /// Plain text.
     #[default]
     Text,
     /// One JSON object a line.

@@ -1,20 +1,20 @@
-//! What the operator says about a profile; nobody else writes it.
+//! The status of a profile. Only the operator writes it.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{condition, node_proxy::latency::Microseconds};
+use crate::{condition, node_proxy::latency::Microseconds, profile::progress::RolloutStatus};
 
-/// How far the nodes a profile decides for have come.
+/// How far the nodes that a profile applies to have come.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ProxyProfileStatus {
-    /// The generation of the profile this status speaks of.
+    /// The generation of the profile that this status describes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
 
-    /// Nodes this profile selects and decides for.
+    /// Nodes that this profile selects and applies to.
     pub matched_nodes: u32,
 
     /// Of these, nodes that have applied targetHash.
@@ -36,6 +36,10 @@ pub struct ProxyProfileStatus {
     #[schemars(length(max = 64))]
     pub target_hash: Option<String>,
 
+    /// How far the rollout of targetHash has come; absent while the profile is not valid.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rollout: Option<RolloutStatus>,
+
     /// How long the matched nodes take from reading a change to the kernel's acknowledgement; absent before any reports.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sync_latency: Option<FleetLatency>,
@@ -45,28 +49,28 @@ pub struct ProxyProfileStatus {
     #[schemars(length(max = 10))]
     pub worst_nodes: Vec<WorstNode>,
 
-    /// Accepted, Progressing, Degraded, Ready and Conflict.
+    /// Accepted, Progressing, Degraded, Ready, Available, Conflict and FeaturesHonoured.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "condition::list_schema")]
     pub conditions: Vec<Condition>,
 }
 
-/// The sync latency of the matched nodes taken together.
+/// The sync latency of all matched nodes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct FleetLatency {
-    /// The middle one of the nodes' medians, in microseconds.
+    /// The middle one of the nodes' medians, in microseconds, rounded up to 1, 2 or 5 times a power of ten.
     pub p50_microseconds: Microseconds,
 
-    /// The greatest of the nodes' 99th percentiles, in microseconds.
+    /// The greatest of the nodes' 99th percentiles, in microseconds, rounded up likewise.
     pub p99_microseconds: Microseconds,
 
-    /// p99Microseconds for people, such as 48ms.
+    /// p99Microseconds as text, such as 48ms.
     #[schemars(length(max = 32))]
     pub p99: String,
 }
 
-/// A node that needs a look.
+/// A node to look at.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct WorstNode {
@@ -78,7 +82,7 @@ pub struct WorstNode {
     #[schemars(length(max = 128))]
     pub reason: String,
 
-    /// The node's own 99th percentile, in microseconds.
+    /// The node's own 99th percentile, in microseconds, rounded up to 1, 2 or 5 times a power of ten.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub p99_microseconds: Option<Microseconds>,
 }
@@ -92,7 +96,7 @@ pub const MOST_WORST_NODES: usize = 10;
 // === impl FleetLatency ===
 
 impl FleetLatency {
-    /// Both figures, with the text for people made from the second.
+    /// Both figures, with the text made from the second.
     #[must_use]
     pub fn new(p50: Microseconds, p99: Microseconds) -> Self {
         Self {

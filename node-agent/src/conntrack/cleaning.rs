@@ -30,7 +30,7 @@ fn report(pass: &Pass) {
     let (listed, took) = (pass.listed, pass.took);
     if pass.unreadable > 0 {
         let unreadable = pass.unreadable;
-        warn!(%family, unreadable, "connections that could not be read are left as they are");
+        warn!(%family, unreadable, "unreadable connections are not changed");
     }
     match &pass.outcome {
         Outcome::Failed(error) => {
@@ -40,7 +40,7 @@ fn report(pass: &Pass) {
             info!(%family, deleted, listed, ?took, "removed stale connections; more are left");
         }
         Outcome::Overtaken => {
-            debug!(%family, deleted, "what is programmed is not known; going on once it is");
+            debug!(%family, deleted, "the programmed rules are unknown; continuing once they are known");
         }
         Outcome::Complete if deleted > 0 => {
             info!(%family, deleted, listed, ?took, "removed stale connections");

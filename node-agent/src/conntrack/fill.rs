@@ -1,4 +1,4 @@
-//! How full the kernel's table of connections is.
+//! How full the kernel's connection tracking table is.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,7 +25,7 @@ const ROOMY: u64 = 80;
 /// How full the table is, in a word.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) enum Pressure {
-    /// The kernel has never said.
+    /// It has never been read.
     #[default]
     Unheard,
     /// The kernel does not say any more.
@@ -57,7 +57,7 @@ pub(super) async fn watch(board: Arc<Board>, stop: CancellationToken) {
         let now = pressure.after(fill);
         if now == Pressure::Filling && pressure != now {
             let ConntrackFill { entries, max } = fill.unwrap_or_default();
-            warn!(entries, max, "the table of connections is nearly full");
+            warn!(entries, max, "the connection tracking table is nearly full");
         }
         pressure = now;
         board.update_conntrack(|standing| standing.pressure = pressure);

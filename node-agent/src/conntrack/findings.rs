@@ -1,15 +1,15 @@
-//! What conditions say of the table of connections. Pure.
+//! The conditions of the connection tracking table. Pure.
 
 use crds::condition::reason::{self, Reason};
 use crds::condition::{self, Finding, Status};
 
-use crate::conntrack::{Limits, Pressure, Standing};
+use crate::conntrack::{ConntrackState, Limits, Pressure};
 
 /// The conditions of its own that the table has. None before there is anything to say.
-pub(crate) fn findings(standing: &Standing) -> Vec<Finding> {
+pub(crate) fn findings(standing: &ConntrackState) -> Vec<Finding> {
     let pressure = match standing.pressure {
         Pressure::Unheard => None,
-        // What was said before would stay.
+        // Without a finding, the condition would keep its status.
         Pressure::Unknown => Some((Status::Unknown, reason::TABLE_UNREADABLE, "")),
         Pressure::Roomy => Some((Status::False, reason::TABLE_ROOMY, "")),
         // Without figures: each would be another message, and another write to the API.
@@ -34,7 +34,7 @@ pub(crate) fn findings(standing: &Standing) -> Vec<Finding> {
 }
 
 /// Why the node is degraded by what is left in the table, if it is.
-pub(crate) fn degradation(standing: &Standing) -> Option<(Reason, String)> {
+pub(crate) fn degradation(standing: &ConntrackState) -> Option<(Reason, String)> {
     let (family, error) = standing.uncleaned.first_key_value()?;
     Some((reason::STALE_FLOWS_LEFT, format!("{family}: {error}")))
 }
@@ -45,7 +45,7 @@ mod tests {
 
     use dataplane::Family;
 
-    fn said(standing: &Standing) -> Vec<String> {
+    fn said(standing: &ConntrackState) -> Vec<String> {
         let findings = findings(standing).into_iter();
         let texts = findings.map(|f| format!("{} {} {}", f.kind, f.status, f.reason.name));
         texts.collect()
@@ -53,16 +53,16 @@ mod tests {
 
     #[test]
     fn nothing_is_said_before_anything_is_known() {
-        assert_eq!(said(&Standing::default()), [""; 0]);
-        assert_eq!(degradation(&Standing::default()), None);
+        assert_eq!(said(&ConntrackState::default()), [""; 0]);
+        assert_eq!(degradation(&ConntrackState::default()), None);
     }
 
-    /// A condition of which nothing is said stays as it was: True for ever.
+    /// A condition without a finding stays as it was: True for ever.
     #[test]
     fn pressure_that_can_no_longer_be_told_is_unknown() {
-        let standing = Standing {
+        let standing = ConntrackState {
             pressure: Pressure::Unknown,
-            ..Standing::default()
+            ..ConntrackState::default()
         };
         assert_eq!(
             said(&standing),
@@ -73,7 +73,7 @@ mod tests {
     #[test]
     fn what_could_not_be_written_is_named() {
         let failed = "unable to set to 86400 /proc/sys/a: Read-only file system (os error 30)";
-        let standing = Standing {
+        let standing = ConntrackState {
             pressure: Pressure::Filling,
             limits: Limits::NotSet(vec![failed.to_owned()]),
             uncleaned: [(Family::Ipv4, "not permitted".to_owned())].into(),

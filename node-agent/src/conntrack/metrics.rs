@@ -1,15 +1,15 @@
-//! What a scrape is told of the table of connections.
+//! Metrics of the connection tracking table.
 
 use ::conntrack::{Outcome, Pass};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric};
-use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::counter::{ConstCounter, Counter};
 use prometheus_client::metrics::family::Family as Labelled;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use runtime::Metrics;
 
-use crate::conntrack::observe_fill;
+use crate::conntrack::{observe_fill, statistics};
 
 /// kube-proxy's buckets: 1 ms to 16.4 s, doubling.
 const BUCKETS: (f64, f64, u16) = (0.001, 2.0, 15);
@@ -34,11 +34,19 @@ impl ConntrackMetrics {
             duration: Labelled::new_with_constructor(histogram as fn() -> Histogram),
             deleted: Labelled::default(),
         };
+        // A counter that begins with its first event hides it from `increase()`.
+        for family in dataplane::Family::ALL {
+            let family = OfFamily {
+                ip_family: family.to_string(),
+            };
+            drop(own.duration.get_or_create(&family));
+            drop(own.deleted.get_or_create(&family));
+        }
         let registered = own.clone();
         metrics.register_with(move |registry| {
             registry.register(
                 "kubeproxy_conntrack_reconciler_sync_duration_seconds",
-                "How long it took to look for stale connections and remove them",
+                "Duration of a search for stale connections and their removal",
                 registered.duration,
             );
             registry.register(
@@ -47,6 +55,7 @@ impl ConntrackMetrics {
                 registered.deleted,
             );
             registry.register_collector(Box::new(Fill));
+            registry.register_collector(Box::new(Losses));
         });
         own
     }
@@ -81,12 +90,12 @@ impl Collector for Fill {
         let gauges = [
             (
                 "signpost_conntrack_entries",
-                "Connections the kernel remembers in the node's network",
+                "Entries of the connection tracking table of the node's network namespace",
                 fill.entries,
             ),
             (
                 "signpost_conntrack_limit",
-                "Connections the kernel can remember before it drops new ones",
+                "Limit of the connection tracking table, above which the kernel drops new connections",
                 fill.max,
             ),
         ];
@@ -94,6 +103,41 @@ impl Collector for Fill {
             let gauge = ConstGauge::new(f64::from(value));
             let metric = encoder.encode_descriptor(name, help, None, gauge.metric_type())?;
             gauge.encode(metric)?;
+        }
+        Ok(())
+    }
+}
+
+/// What the kernel has counted, read at a scrape.
+#[derive(Debug)]
+struct Losses;
+
+impl Collector for Losses {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
+        let Some(statistics) = statistics::observe() else {
+            return Ok(());
+        };
+        let counters = [
+            (
+                "signpost_conntrack_insert_failed",
+                "New connections lost because another one was in their place in the connection tracking table",
+                statistics.insert_failed,
+            ),
+            (
+                "signpost_conntrack_drop",
+                "Packets dropped because the connection tracking table was full, or memory was short",
+                statistics.dropped,
+            ),
+            (
+                "signpost_conntrack_early_drop",
+                "Connections removed from the full connection tracking table to make room for new ones",
+                statistics.early_dropped,
+            ),
+        ];
+        for (name, help, value) in counters {
+            let counter = ConstCounter::new(value);
+            let metric = encoder.encode_descriptor(name, help, None, counter.metric_type())?;
+            counter.encode(metric)?;
         }
         Ok(())
     }

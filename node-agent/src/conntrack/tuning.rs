@@ -1,4 +1,4 @@
-//! Sets the kernel's table of connections as the profile says.
+//! Sets the kernel's connection tracking table as the profile says.
 
 use std::io;
 use std::num::NonZeroU32;
@@ -23,26 +23,26 @@ const RETRY: Duration = Duration::from_secs(10);
 
 /// What was last set, or could not be.
 struct Attempt {
-    wanted: Conntrack,
+    desired: Conntrack,
     /// When to try again; `None`: it is set.
     retry: Option<Instant>,
 }
 
-/// Sets what the profile says, below `sysctls`, now and whenever it says another thing, until told
-/// to stop. What cannot be set is said, and tried again.
+/// Sets the profile's values below `sysctls`, now and whenever they change, until `stop` is
+/// cancelled. Reports what cannot be set, and tries it again.
 pub(super) async fn follow(board: Arc<Board>, sysctls: PathBuf, stop: CancellationToken) {
     let mut in_force = board.in_force();
     let mut last: Option<Attempt> = None;
     loop {
-        let wanted = in_force
+        let desired = in_force
             .borrow_and_update()
             .as_ref()
             .map(|in_force| in_force.effective.conntrack.clone());
         let now = Instant::now();
-        if let Some(wanted) = wanted
-            && last.as_ref().is_none_or(|last| last.is_due(&wanted, now))
+        if let Some(desired) = desired
+            && last.as_ref().is_none_or(|last| last.is_due(&desired, now))
         {
-            let (conntrack, root) = (wanted.clone(), sysctls.clone());
+            let (conntrack, root) = (desired.clone(), sysctls.clone());
             // Another number of buckets has the kernel move every entry before the write returns.
             let limits = match spawn_blocking(move || commit(&conntrack, &root)).await {
                 Ok(limits) => limits,
@@ -51,13 +51,13 @@ pub(super) async fn follow(board: Arc<Board>, sysctls: PathBuf, stop: Cancellati
                 Err(_) => return,
             };
             last = Some(Attempt {
-                wanted,
+                desired,
                 retry: (limits != Limits::Set).then(|| now + RETRY),
             });
             tell(&board, limits);
         }
         let retry = last.as_ref().and_then(|last| last.retry);
-        // Cancel safe: what is wanted is looked at anew whichever arm ends.
+        // Cancel safe: the desired values are read again whichever arm ends.
         tokio::select! {
             () = stop.cancelled() => return,
             changed = in_force.changed() => if changed.is_err() { return },
@@ -66,9 +66,9 @@ pub(super) async fn follow(board: Arc<Board>, sysctls: PathBuf, stop: Cancellati
     }
 }
 
-fn commit(wanted: &Conntrack, sysctls: &Path) -> Limits {
+fn commit(desired: &Conntrack, sysctls: &Path) -> Limits {
     let settings = match limits::observe_machine() {
-        Ok(machine) => limits::compile(&profile(wanted), &machine),
+        Ok(machine) => limits::compile(&profile(desired), &machine),
         Err(error) => return Limits::NotSet(vec![unmeasured(&error)]),
     };
     let committed = limits::commit(&settings, sysctls);
@@ -93,33 +93,33 @@ fn tell(board: &Board, limits: Limits) {
             && standing.limits != limits
         {
             let failed = failed.join("; ");
-            warn!(%failed, "the table of connections is not as the profile says");
+            warn!(%failed, "the connection tracking table is not as the profile says");
         }
         standing.limits = limits;
     });
 }
 
 /// The same in the words of the crate that knows the kernel.
-fn profile(wanted: &Conntrack) -> Profile {
+fn profile(desired: &Conntrack) -> Profile {
     Profile {
-        max_per_core: NonZeroU32::new(wanted.max_per_core),
-        min: wanted.min,
-        tcp_established: wanted.tcp_established_timeout.duration(),
-        tcp_close_wait: wanted.tcp_close_wait_timeout.duration(),
-        tcp_window: match wanted.tcp_be_liberal {
+        max_per_core: NonZeroU32::new(desired.max_per_core),
+        min: desired.min,
+        tcp_established: desired.tcp_established_timeout.duration(),
+        tcp_close_wait: desired.tcp_close_wait_timeout.duration(),
+        tcp_window: match desired.tcp_be_liberal {
             true => TcpWindow::Liberal,
             false => TcpWindow::AsItIs,
         },
-        udp: wanted.udp_timeout.duration(),
-        udp_stream: wanted.udp_stream_timeout.duration(),
+        udp: desired.udp_timeout.duration(),
+        udp_stream: desired.udp_stream_timeout.duration(),
     }
 }
 
 // === impl Attempt ===
 
 impl Attempt {
-    fn is_due(&self, wanted: &Conntrack, now: Instant) -> bool {
-        self.wanted != *wanted || self.retry.is_some_and(|at| at <= now)
+    fn is_due(&self, desired: &Conntrack, now: Instant) -> bool {
+        self.desired != *desired || self.retry.is_some_and(|at| at <= now)
     }
 }
 
@@ -161,14 +161,14 @@ mod tests {
         let root = tempfile::tempdir().expect("a directory");
         let folder = root.path().join("net/netfilter");
         fs::create_dir_all(&folder).expect("a directory");
-        // Whoever opens it waits for the other side.
+        // Opening it blocks until the other side opens it.
         let file = folder.join("nf_conntrack_udp_timeout");
         let made = Command::new("mkfifo").arg(&file).status();
         assert!(made.expect("coreutils has mkfifo").success());
-        let (went_on, others) = mpsc::channel();
+        let (go_on, continued) = mpsc::channel();
         let kernel = thread::spawn(move || {
-            let in_time = others.recv_timeout(PATIENCE);
-            fs::write(file, "17").expect("somebody reads it");
+            let in_time = continued.recv_timeout(PATIENCE);
+            fs::write(file, "17").expect("the file has a reader");
             in_time
         });
 
@@ -179,13 +179,13 @@ mod tests {
         let following = follow(Arc::clone(&board), root.path().to_owned(), stop);
         let following = tokio::spawn(following);
         tokio::task::yield_now().await;
-        went_on.send(()).expect("the kernel waits");
+        go_on.send(()).expect("the kernel waits");
         let mut standing = board.conntrack();
         let set = standing.wait_for(|standing| standing.limits != Limits::Awaited);
         let limits = set.await.expect("the board is there").limits.clone();
         assert_eq!(limits, Limits::Set);
         let in_time = kernel.join().expect("a file can be written");
-        in_time.expect("others did not go on before the setting was done");
+        in_time.expect("the setting was done before other tasks continued");
         following.abort();
     }
 }

@@ -12,8 +12,8 @@ use runtime::chain;
 use serde::{Deserialize, Serialize};
 use xtables::Variant;
 
-use super::Sources;
 use super::turns::TurnError;
+use super::{AGREEMENT, Agreement, Sources};
 use crate::arguments::Output;
 use crate::board::Board;
 use crate::engine::View;
@@ -23,7 +23,7 @@ use crate::trace::{self, Wording};
 /// Why there is no answer: a status and a line.
 type Refusal = (StatusCode, String);
 
-/// How an answer is wanted.
+/// The requested format of an answer.
 #[derive(Debug, Default, Deserialize)]
 pub(super) struct Form {
     #[serde(default)]
@@ -36,7 +36,7 @@ pub(super) struct About {
     about: String,
 }
 
-/// The packet whose way is asked for.
+/// The packet to trace.
 #[derive(Debug, Deserialize)]
 pub(super) struct OfPacket {
     packet: String,
@@ -66,11 +66,11 @@ async fn explain_question(
     let question: Question = question.parse().map_err(bad_request)?;
     let view = view(&sources)?;
     let turn = sources.turns.take().map_err(no_turn)?;
-    let told = sources.inquiries.ask(question.clone()).await;
+    let told = sources.queries.ask(question.clone()).await;
     let told = told.map_err(unavailable)?;
     let board = sources.board;
     let answer = move || {
-        let dataplane = wanted(&view)?;
+        let dataplane = desired(&view)?;
         let held = Family::ALL.map(|family| Some((family, board.held(family)?)));
         let at = whereabouts(&board, dataplane);
         let report = board.report().borrow().clone();
@@ -83,11 +83,11 @@ async fn explain_question(
             families: report.as_ref().map_or(&[], |report| &report.families),
             variant: at.variant,
         };
-        let explanation = explain(&question, &evidence);
-        print(&explanation.map_err(not_found)?, output)
+        let explanation = explain(&question, &evidence).map_err(not_found)?;
+        Ok::<_, Refusal>((print(&explanation, output)?, explanation.agreement()))
     };
-    let text = turn.spend(answer).await.map_err(no_turn)??;
-    Ok(respond(text, output))
+    let (text, agreement) = turn.spend(answer).await.map_err(no_turn)??;
+    Ok(respond(text, output, agreement))
 }
 
 pub(super) async fn trace(
@@ -100,24 +100,24 @@ pub(super) async fn trace(
     let turn = sources.turns.take().map_err(no_turn)?;
     let board = sources.board;
     let answer = move || {
-        let dataplane = wanted(&view)?;
+        let dataplane = desired(&view)?;
         let kernel = Kernel::observe(&whereabouts(&board, dataplane));
         let traced = trace::trace(&wording, dataplane, &kernel);
         let traced = traced.map_err(|error| (StatusCode::CONFLICT, format!("{error}\n")))?;
-        print(&traced, form.output)
+        Ok::<_, Refusal>((print(&traced, form.output)?, traced.agree.into()))
     };
-    let text = turn.spend(answer).await.map_err(no_turn)??;
-    Ok(respond(text, form.output))
+    let (text, agreement) = turn.spend(answer).await.map_err(no_turn)??;
+    Ok(respond(text, form.output, agreement))
 }
 
 pub(super) async fn dataplane(State(sources): State<Sources>) -> Result<String, Refusal> {
     let view = view(&sources)?;
     let turn = sources.turns.take().map_err(no_turn)?;
-    let answer = move || wanted(&view).map(Dataplane::to_string);
+    let answer = move || desired(&view).map(Dataplane::to_string);
     turn.spend(answer).await.map_err(no_turn)?
 }
 
-/// Where the kernel has what is ours; before a first round, where it is to come.
+/// Where Signpost's rules are in the kernel; before a first round, where they will be.
 fn whereabouts(board: &Board, dataplane: &Dataplane) -> Whereabouts {
     let carried = board.carried();
     let carrier = |family: Family| {
@@ -137,8 +137,8 @@ fn view(sources: &Sources) -> Result<Arc<View>, Refusal> {
     view.ok_or_else(nothing_yet)
 }
 
-fn wanted(view: &View) -> Result<&Dataplane, Refusal> {
-    view.wanted.as_ref().ok_or_else(nothing_yet)
+fn desired(view: &View) -> Result<&Dataplane, Refusal> {
+    view.desired.as_ref().ok_or_else(nothing_yet)
 }
 
 fn print(answer: &(impl Display + Serialize), output: Output) -> Result<String, Refusal> {
@@ -146,10 +146,14 @@ fn print(answer: &(impl Display + Serialize), output: Output) -> Result<String, 
     text.map_err(|error| (StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")))
 }
 
-fn respond(text: String, output: Output) -> Response {
+fn respond(text: String, output: Output, agreement: Agreement) -> Response {
+    let agreement = [(AGREEMENT, agreement.as_str())];
     match output {
-        Output::Text => text.into_response(),
-        Output::Json => ([(header::CONTENT_TYPE, "application/json")], text).into_response(),
+        Output::Text => (agreement, text).into_response(),
+        Output::Json => {
+            let kind = [(header::CONTENT_TYPE, "application/json")];
+            (agreement, kind, text).into_response()
+        }
     }
 }
 
@@ -170,7 +174,7 @@ fn unavailable(error: impl Display) -> Refusal {
 }
 
 fn nothing_yet() -> Refusal {
-    unavailable("nothing is wanted of the kernel yet: not everything has been listed")
+    unavailable("there is no desired state yet: not every resource type has been listed")
 }
 
 fn not_found(error: Unknown) -> Refusal {

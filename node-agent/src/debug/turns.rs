@@ -5,7 +5,7 @@ use std::sync::Arc;
 use thiserror::Error;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// One for somebody who looks, one for something that looks all the time: each may hold a copy of
+/// One for a user, one for a program that polls: each may hold a copy of
 /// all that the kernel has, and programming needs the processor too.
 const AT_ONCE: usize = 2;
 
@@ -21,10 +21,10 @@ pub(super) struct Turn(OwnedSemaphorePermit);
 #[derive(Debug, Error)]
 pub(super) enum TurnError {
     /// Others are being answered.
-    #[error("{AT_ONCE} others are being answered, and no more than that at once; ask again")]
+    #[error("{AT_ONCE} requests are being answered, which is the limit; try again")]
     Taken,
-    /// Whoever made it did not come to an end.
-    #[error("the answer could not be made")]
+    /// The task that makes it panicked or was cancelled.
+    #[error("unable to answer")]
     Failed(#[source] tokio::task::JoinError),
 }
 
@@ -45,8 +45,8 @@ impl Turns {
 // === impl Turn ===
 
 impl Turn {
-    /// Does `work` where it holds up nobody. Once begun it goes on, and the turn with it, also when
-    /// whoever asked has gone.
+    /// Does `work` on a thread that may block. Once begun it goes on, and keeps its turn, also when the
+    /// client has gone.
     pub(super) async fn spend<T: Send + 'static>(
         self,
         work: impl FnOnce() -> T + Send + 'static,
@@ -69,7 +69,7 @@ mod tests {
 
     use super::*;
 
-    /// Work that says that it has begun, and ends when it is told to.
+    /// Work that signals its start, and ends on request.
     fn held() -> (impl FnOnce() + Send + 'static, Receiver<()>, Sender<()>) {
         let ((begun, beginning), (end, ending)) = (channel(), channel());
         let work = move || {
@@ -89,7 +89,7 @@ mod tests {
             let asking = tokio::spawn(turn.spend(work));
             let begun = beginning.recv_timeout(Duration::from_secs(10));
             begun.expect("it has its turn");
-            // Whoever asked goes away.
+            // The client goes away.
             asking.abort();
             assert!(asking.await.is_err_and(|error| error.is_cancelled()));
             held_up.push(end);

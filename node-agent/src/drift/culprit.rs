@@ -1,4 +1,4 @@
-//! Who it was: the kernel tells the thread that wrote, and people know processes.
+//! The process that made an external change: the kernel only names the thread.
 
 use backend::Culprit;
 

@@ -9,7 +9,7 @@ use dataplane::{Rejection, ServiceKey, ServiceRules, Target};
 use super::Engine;
 
 impl Engine {
-    /// Keeps what is told about Services in step with one that changed.
+    /// Updates the figures about Services for one that changed.
     pub(super) fn account(
         &mut self,
         key: &ServiceKey,

@@ -1,14 +1,14 @@
-//! What the engine answers to people.
+//! Answers of the engine to queries.
 
 use dataplane::ServiceKey;
 
 use super::Engine;
+use crate::engine_query::{QueryResult, ServiceState};
 use crate::explain::{Question, services_at};
-use crate::inquiry::{Standing, Told};
 
 impl Engine {
-    /// What the source has told about the Services that `question` is about.
-    pub(crate) fn tell(&self, question: &Question) -> Told {
+    /// What the source delivered about the Services that `question` is about.
+    pub(crate) fn tell(&self, question: &Question) -> QueryResult {
         let mut services = services_at(question, &self.dataplane);
         match question {
             Question::Service { service, .. } => drop(services.insert(service.clone())),
@@ -19,18 +19,18 @@ impl Engine {
         }
         let stand = |service: ServiceKey| {
             let standing = match self.catalog.service(&service) {
-                Some(view) => Standing::Served {
+                Some(view) => ServiceState::Served {
                     view,
                     slices: self.catalog.slice_names(&service).to_vec(),
                 },
                 None => match self.catalog.unserved(&service) {
-                    Some(reason) => Standing::Unserved(reason),
-                    None => Standing::Unknown,
+                    Some(reason) => ServiceState::Unserved(reason),
+                    None => ServiceState::Unknown,
                 },
             };
             (service, standing)
         };
-        Told {
+        QueryResult {
             services: services.into_iter().map(stand).collect(),
         }
     }

@@ -8,7 +8,7 @@ use dataplane::{Dataplane, Rejection};
 
 use super::{Configuration, SourceHealth};
 
-/// What there is to tell about the engine, for status, probes and people.
+/// The state of the engine, for status, probes and queries.
 #[derive(Debug, Clone)]
 pub(crate) struct View {
     /// What has not been listed yet, in words; empty once everything has.
@@ -17,16 +17,16 @@ pub(crate) struct View {
     pub(crate) configuration: Configuration,
     /// What it does.
     pub(crate) effective: Arc<EffectiveConfig>,
-    /// Its hash, as it was told: an agent of another version than the operator's could complete and
+    /// Its hash, as the operator wrote it: an agent of another version could complete and
     /// hash the same configuration differently.
     pub(crate) hash: ConfigHash,
     /// How the source stands.
     pub(crate) source: SourceHealth,
-    /// Whether the node is to stay. One without an object is, where nobody deletes nodes.
+    /// Whether the node stays in the cluster. Without a Node object it does, where no API server deletes nodes.
     pub(crate) standing: NodeStanding,
-    /// What is wanted of the kernel; `None` before anything is.
-    pub(crate) wanted: Option<Dataplane>,
-    /// How many distinct endpoints the wanted Services have, summed over Services.
+    /// The desired state of the kernel; `None` before the first.
+    pub(crate) desired: Option<Dataplane>,
+    /// How many distinct endpoints the desired Services have, summed over Services.
     pub(crate) endpoints: usize,
     /// What could not be honoured, sorted; the same list as before where that has not changed. Empty
     /// before everything has been listed.
@@ -36,7 +36,7 @@ pub(crate) struct View {
 /// What this node does, and who says so: of a [`View`], what does not change with Services.
 #[derive(Debug, Clone)]
 pub(crate) struct InForce {
-    /// What was said, now or before, or that nobody ever has.
+    /// The current or last assignment, or that there never was one.
     pub(crate) configuration: Configuration,
     /// What it comes to.
     pub(crate) effective: Arc<EffectiveConfig>,
@@ -60,7 +60,7 @@ impl View {
 // === impl InForce ===
 
 impl InForce {
-    /// Whether the same was said, by the same assignment.
+    /// Whether it is the same configuration, from the same assignment.
     pub(crate) fn is(&self, other: &InForce) -> bool {
         let ours = self.configuration.assignment().map(std::ptr::from_ref);
         let theirs = other.configuration.assignment().map(std::ptr::from_ref);

@@ -1,7 +1,8 @@
-//! What is answered, for machines as it stands here and for people as [`text`](super::text) prints
-//! it.
+//! An answer: as JSON in the form of these types, as text in the form of [`text`](super::text).
 
 use serde::Serialize;
+
+use crate::debug::Agreement;
 
 /// All that is known of what was asked about.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -41,7 +42,7 @@ pub(crate) struct ServiceAnswer {
     pub(crate) affinity_seconds: Option<u64>,
     /// Who may connect to load-balancer IPs; empty: everyone.
     pub(crate) source_ranges: Vec<String>,
-    /// What a load balancer is told.
+    /// The answer to a load balancer's health check.
     pub(crate) health_check: Option<HealthCheckAnswer>,
     /// Its ports with their endpoints.
     pub(crate) ports: Vec<PortAnswer>,
@@ -84,7 +85,7 @@ pub(crate) struct PortAnswer {
 pub(crate) struct EndpointAnswer {
     /// Its address and port.
     pub(crate) address: String,
-    /// The node it is on, if that is said.
+    /// The node it is on, if the slice has one.
     pub(crate) node: Option<String>,
     /// Whether that is this node.
     pub(crate) here: bool,
@@ -122,7 +123,7 @@ pub(crate) enum Usage {
 pub(crate) struct FrontendAnswer {
     /// `10.96.0.10:80/tcp`.
     pub(crate) address: String,
-    /// The sort of address; empty where nobody wants it.
+    /// The kind of address; empty where no Service has it.
     pub(crate) kind: String,
     /// The name of the Service's port.
     pub(crate) port: String,
@@ -136,7 +137,7 @@ pub(crate) struct FrontendAnswer {
     pub(crate) refused: Option<String>,
     /// Its elements; in mode iptables its rules.
     pub(crate) elements: Vec<PieceAnswer>,
-    /// The chains that its packets pass and others do not.
+    /// The chains that only its packets traverse.
     pub(crate) chains: Vec<PieceAnswer>,
 }
 
@@ -153,7 +154,7 @@ pub(crate) struct PieceAnswer {
     pub(crate) found: Vec<String>,
 }
 
-/// How such a piece stands.
+/// The state of such a piece.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) enum PieceStanding {
@@ -161,11 +162,11 @@ pub(crate) enum PieceStanding {
     Present,
     /// It is missing in the kernel.
     Missing,
-    /// It is in the kernel and not wanted.
-    Unwanted,
+    /// It is in the kernel, but not in the desired state.
+    Leftover,
     /// The kernel has something else in its place.
     Different,
-    /// It is wanted; no kernel was read.
+    /// It is in the desired state; no kernel was read.
     Unverified,
 }
 
@@ -191,6 +192,29 @@ pub(crate) struct KernelAnswer {
     pub(crate) table: String,
     /// Chains and sets that all packets pass and that are not as they were programmed.
     pub(crate) damaged: Vec<PieceAnswer>,
-    /// The last round, in words.
+    /// The last round, as text.
     pub(crate) last_round: Option<String>,
+}
+
+// === impl Explanation ===
+
+impl Explanation {
+    /// Whether every piece that it names is in the kernel as it should be.
+    pub(crate) fn agreement(&self) -> Agreement {
+        let services = self.services.iter();
+        let memberships = services.clone().flat_map(|service| &service.memberships);
+        let frontends = services.flat_map(|service| &service.frontends);
+        let frontends = frontends.chain(&self.unclaimed);
+        let of_frontends =
+            frontends.flat_map(|frontend| frontend.elements.iter().chain(&frontend.chains));
+        let damaged = self.kernel.iter().flat_map(|kernel| &kernel.damaged);
+        let mut pieces = memberships.chain(of_frontends).chain(damaged);
+        let is_right = |piece: &PieceAnswer| {
+            matches!(
+                piece.standing,
+                PieceStanding::Present | PieceStanding::Unverified
+            )
+        };
+        pieces.all(is_right).into()
+    }
 }

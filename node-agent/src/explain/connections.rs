@@ -12,7 +12,7 @@ pub(super) fn describe(frontend: &Frontend) -> Vec<String> {
             .map(ToString::to_string)
             .collect();
         lines.push(format!(
-            "only from {}; others are dropped",
+            "only from {}; other sources are dropped",
             ranges.join(", ")
         ));
     }
@@ -28,7 +28,7 @@ pub(super) fn describe(frontend: &Frontend) -> Vec<String> {
 
 fn destinations(frontend: &Frontend) -> Vec<String> {
     let refused = if frontend.has_endpoints {
-        "dropped: policy Local, and no endpoint on this node may be used"
+        "dropped: policy Local, and this node has no usable endpoint"
     } else {
         "refused: the Service has no endpoint"
     };

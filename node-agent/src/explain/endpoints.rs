@@ -16,7 +16,7 @@ struct InUse {
     local: bool,
 }
 
-/// What is said of every endpoint of `port` in one family, in order. `frontends` are those of the
+/// The answer for every endpoint of `port` in one family, in order. `frontends` are those of the
 /// port.
 pub(super) fn explain_endpoints<'a>(
     family: Family,
@@ -63,10 +63,10 @@ fn judge(
     match (cluster, local) {
         (false, false) if in_use.cluster => (Usage::Unused, not_in_cluster()),
         (false, false) if in_use.local => (Usage::Unused, not_local()),
-        (false, false) => (Usage::Unused, Some("nothing leads to this port".to_owned())),
+        (false, false) => (Usage::Unused, Some("no frontend uses this port".to_owned())),
         chosen if chosen == (in_use.cluster, in_use.local) => {
             let because = (!endpoint.readiness.ready)
-                .then(|| "it still serves, and none that may be used is ready".to_owned());
+                .then(|| "it still serves, and no usable endpoint is ready".to_owned());
             (Usage::Used, because)
         }
         (true, _) => (Usage::UsedUnlessLocal, not_local()),
@@ -77,8 +77,10 @@ fn judge(
 fn why_not_in_cluster(endpoint: &Endpoint, nearness: Nearness) -> Option<&'static str> {
     match nearness {
         _ if !endpoint.readiness.ready => why_not_ready(endpoint),
-        Nearness::SameNode => Some("it is not hinted for this node, and others are"),
-        Nearness::SameZone => Some("it is not hinted for this node's zone, and others are"),
+        Nearness::SameNode => Some("it is not hinted for this node, and other endpoints are"),
+        Nearness::SameZone => {
+            Some("it is not hinted for this node's zone, and other endpoints are")
+        }
         Nearness::Anywhere => None,
     }
 }
@@ -94,7 +96,7 @@ fn why_not_local(endpoint: &Endpoint, node: &Node) -> Option<&'static str> {
 /// Nothing, where it is neither ready nor anything else that would let it be used.
 fn why_not_ready(endpoint: &Endpoint) -> Option<&'static str> {
     let draining = endpoint.readiness.draining();
-    draining.then_some("it is going away, and others are ready")
+    draining.then_some("it is terminating, and other endpoints are ready")
 }
 
 fn answer(

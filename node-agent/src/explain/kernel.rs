@@ -10,10 +10,10 @@ use xtables::Variant;
 
 use crate::mechanism::{Held, open_reader};
 
-/// What is ours in this network namespace, as it was when somebody asked.
+/// Signpost's rules in this network namespace, as read for a question.
 #[derive(Debug)]
 pub(crate) enum Kernel {
-    /// Nobody looked: there is no kernel behind what is explained.
+    /// It was not read: the answer is about manifests alone.
     NotAsked,
     /// What each family holds in the mechanism that carries it out, or why that could not be read,
     /// with causes.
@@ -29,19 +29,19 @@ pub(crate) struct Whereabouts {
     pub(crate) variant: Variant,
 }
 
-/// What carries out the family that holds `held`, where `wanted` is wanted to: another one, as long
-/// as nothing is programmed by that.
-pub(crate) fn carrier(held: &Held, wanted: Mechanism) -> Mechanism {
-    match held.of(wanted).is_nothing() {
-        false => wanted,
-        true => held.carrier().unwrap_or(wanted),
+/// The active mechanism of the family that holds `held`: `desired`, or the previous one as long as
+/// `desired` has programmed nothing.
+pub(crate) fn carrier(held: &Held, desired: Mechanism) -> Mechanism {
+    match held.of(desired).is_nothing() {
+        false => desired,
+        true => held.carrier().unwrap_or(desired),
     }
 }
 
 // === impl Kernel ===
 
 impl Kernel {
-    /// Reads both families, over sockets of its own: whoever programs them is not disturbed. Blocks
+    /// Reads both families, over sockets of its own: the reconciler does not wait for it. Blocks
     /// for about 0.1 s where there are 10,000 Services.
     pub(crate) fn observe(at: &Whereabouts) -> Kernel {
         let used: BTreeSet<Mechanism> = at.carriers.values().copied().collect();

@@ -1,4 +1,4 @@
-//! An address or a node port that somebody asked about: whose it is, and whose endpoint. Pure.
+//! An address or a node port in a question: the Services that have it, as an address or as an endpoint. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
@@ -14,7 +14,7 @@ pub(crate) fn services_at(question: &Question, dataplane: &Dataplane) -> BTreeSe
     frontends_at(question, dataplane).into_keys().collect()
 }
 
-/// What is reached at a place, by Service, whoever of several gets it.
+/// The frontends at a place, by Service, also those of Services that do not get it.
 pub(super) fn frontends_at(
     question: &Question,
     dataplane: &Dataplane,
@@ -164,7 +164,7 @@ fn remark_on_own(address: IpAddr, port: Option<Port>, dataplane: &Dataplane) -> 
                  port {port}"
             ),
             None => format!(
-                "{place} is this node's, which takes node ports there: node:PORT asks for one"
+                "{place} is an address of this node, which has node ports there: ask for one with node:PORT"
             ),
         });
     }

@@ -1,4 +1,4 @@
-//! What people ask about.
+//! What a question is about.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -7,7 +7,7 @@ use std::str::FromStr;
 use dataplane::{FrontendKey, Port, Protocol, ServiceKey};
 use thiserror::Error;
 
-/// A Service or an address, as people write them.
+/// A Service or an address, as users write them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Question {
     /// `namespace/name` or `namespace/name:port`.
@@ -66,7 +66,7 @@ impl Question {
     /// Whether `key` is what the question is about, as something to connect to.
     pub(crate) fn is_about(&self, key: &FrontendKey) -> bool {
         let protocol_matches =
-            |wanted: &Option<Protocol>| wanted.is_none_or(|wanted| wanted == key.protocol());
+            |desired: &Option<Protocol>| desired.is_none_or(|desired| desired == key.protocol());
         match (self, key) {
             (
                 Question::Address {
@@ -139,7 +139,7 @@ fn parse_service(text: &str) -> Option<Question> {
     })
 }
 
-/// The protocol of this name, as we print it.
+/// The protocol of this name, as Signpost prints it.
 pub(crate) fn parse_protocol(name: &str) -> Option<Protocol> {
     let mut known = Protocol::ALL.into_iter();
     known.find(|protocol| protocol.to_string() == name.to_lowercase())

@@ -1,4 +1,4 @@
-//! One Service, and the frontends of it that somebody asked about. Pure.
+//! One Service, and those of its frontends that a question is about. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use super::answer::{FrontendAnswer, HealthCheckAnswer, PieceStanding, PortAnswer
 use super::comparison::Comparison;
 use super::endpoints::explain_endpoints;
 use super::{Evidence, Unknown, connections};
-use crate::inquiry::Standing;
+use crate::engine_query::ServiceState;
 
 /// The frontends of a Service; with a `port`, all those of the ports that have it as their name,
 /// their number or their node port.
@@ -34,7 +34,7 @@ pub(super) fn frontends_of(
             has: has.join(", "),
         });
     }
-    // A Service without rules was told of a moment ago and is about to be compiled.
+    // A Service without rules arrived a moment ago and is about to be compiled.
     let rules = evidence.dataplane.services().get(&service.key);
     let frontends = rules.into_iter().flat_map(|rules| &rules.frontends);
     let meant: BTreeSet<PortName<'_>> = meant.into_iter().map(name_of).collect();
@@ -55,7 +55,7 @@ fn describe_port(port: &ServicePort) -> String {
     }
 }
 
-/// Whether somebody who says `name` means `port`. Names have a letter in them, numbers have none.
+/// Whether `name` is the name or number of `port`. Names contain a letter, numbers do not.
 fn is_called(port: &ServicePort, name: &str) -> bool {
     let mut numbers = [Some(port.port), port.node_port].into_iter().flatten();
     *port.name == *name || numbers.any(|number| number.to_string() == name)
@@ -78,7 +78,7 @@ pub(super) fn explain_service(
     keys: &[FrontendKey],
     evidence: &Evidence<'_>,
 ) -> Option<ServiceAnswer> {
-    let Some(Standing::Served { view, slices }) = evidence.told.services.get(service) else {
+    let Some(ServiceState::Served { view, slices }) = evidence.told.services.get(service) else {
         return None;
     };
     let rules = evidence.dataplane.services().get(service);
@@ -102,7 +102,7 @@ pub(super) fn explain_service(
     // What this Service does not want, another one may. The node's own addresses are in a set of
     // that sort too; what is missing there is missed here.
     let memberships = memberships.filter(|piece| match piece.standing {
-        PieceStanding::Unwanted => false,
+        PieceStanding::Leftover => false,
         PieceStanding::Missing => true,
         _ => !piece.piece.starts_with("nodeport-addresses"),
     });
@@ -147,7 +147,7 @@ pub(super) fn explain_service(
 pub(super) fn explain_ports(service: &ServiceKey, evidence: &Evidence<'_>) -> Vec<PortAnswer> {
     let rules = evidence.dataplane.services().get(service);
     match (rules, evidence.told.services.get(service)) {
-        (Some(rules), Some(Standing::Served { view, .. })) => {
+        (Some(rules), Some(ServiceState::Served { view, .. })) => {
             let all: Vec<_> = rules.frontends.iter().collect();
             ports_behind(view, &all, |_| true, evidence)
         }
@@ -156,7 +156,7 @@ pub(super) fn explain_ports(service: &ServiceKey, evidence: &Evidence<'_>) -> Ve
 }
 
 /// Whether a family is asked about: not, where only frontends of the other are. That a Service has no
-/// frontend in a family is worth to be told.
+/// frontend in a family is part of an answer.
 fn is_meant(
     family: Family,
     rules: Option<&Arc<ServiceRules>>,

@@ -23,7 +23,7 @@ use crate::offline::render;
 /// Services, a kernel and whoever asks.
 struct World {
     dataplane: Dataplane,
-    told: Told,
+    told: QueryResult,
     rejections: Vec<Rejection>,
     believed: BTreeMap<Family, Held>,
     kernel: Kernel,
@@ -44,7 +44,7 @@ impl World {
         };
         let mut world = World {
             dataplane: Dataplane::new(node, config.into()),
-            told: Told::default(),
+            told: QueryResult::default(),
             rejections: Vec::new(),
             believed: BTreeMap::new(),
             kernel: Kernel::NotAsked,
@@ -57,7 +57,7 @@ impl World {
                 service: Arc::new(service.clone()),
                 endpoints: endpoints.clone(),
             };
-            let standing = Standing::Served {
+            let standing = ServiceState::Served {
                 view,
                 slices: vec!["cart-x7".into()],
             };
@@ -125,14 +125,14 @@ fn observed(held: &BTreeMap<Family, Held>) -> Kernel {
 }
 
 /// The operation that takes out the element that begins like this.
-fn without(table: &Table, wanted: &str) -> Operation {
+fn without(table: &Table, desired: &str) -> Operation {
     let change = Nftables::detached(Family::Ipv4).diff(&Table::default(), table);
     let operations = change.transactions().iter().flat_map(|t| &t.operations);
     for operation in operations {
         if let Operation::AddElements { set, elements } = operation {
             for (key, data) in elements {
                 let text = format!("{} {{ {} }}", set.name, set.element(key, data));
-                if text.starts_with(wanted) {
+                if text.starts_with(desired) {
                     return Operation::DeleteElements {
                         set: Arc::clone(set),
                         keys: vec![key.clone()],
@@ -141,7 +141,7 @@ fn without(table: &Table, wanted: &str) -> Operation {
             }
         }
     }
-    panic!("no element {wanted}");
+    panic!("no element {desired}");
 }
 
 fn compare_with_golden(name: &str, text: &str) {

@@ -1,4 +1,4 @@
-//! An explanation as people read it: at most 100 columns, what differs marked with `!`.
+//! An explanation as text: at most 100 columns, differences marked with `!`.
 
 use std::collections::BTreeSet;
 use std::fmt::{self, Display};
@@ -13,8 +13,8 @@ use super::answer::{
 /// How wide a line may be.
 const WIDTH: usize = 100;
 
-/// What was told of a Service already.
-type Told<'a> = BTreeSet<(PieceStanding, &'a str)>;
+/// The pieces of a Service that were printed already.
+type Printed<'a> = BTreeSet<(PieceStanding, &'a str)>;
 
 impl Display for Explanation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -25,7 +25,7 @@ impl Display for Explanation {
             write_endpoint_of(f, use_of)?;
         }
         if let Some(unclaimed) = &self.unclaimed {
-            write_frontend(f, unclaimed, &mut Told::new())?;
+            write_frontend(f, unclaimed, &mut Printed::new())?;
         }
         for service in &self.services {
             write_service(f, service)?;
@@ -71,13 +71,13 @@ fn write_service(f: &mut fmt::Formatter<'_>, service: &ServiceAnswer) -> fmt::Re
     for port in &service.ports {
         write_port(f, port)?;
     }
-    let mut told = Told::new();
+    let mut printed = Printed::new();
     for frontend in &service.frontends {
-        write_frontend(f, frontend, &mut told)?;
+        write_frontend(f, frontend, &mut printed)?;
     }
     if !service.memberships.is_empty() {
         line(f, 2, "its cluster IPs, and its endpoints on this node")?;
-        write_new(f, 4, &service.memberships, &mut told)?;
+        write_new(f, 4, &service.memberships, &mut printed)?;
     }
     Ok(())
 }
@@ -147,7 +147,7 @@ fn write_endpoint_of(f: &mut fmt::Formatter<'_>, use_of: &EndpointOf) -> fmt::Re
 fn write_frontend<'a>(
     f: &mut fmt::Formatter<'_>,
     frontend: &'a FrontendAnswer,
-    told: &mut Told<'a>,
+    printed: &mut Printed<'a>,
 ) -> fmt::Result {
     let mut text = frontend.address.clone();
     if !frontend.kind.is_empty() {
@@ -169,10 +169,11 @@ fn write_frontend<'a>(
         return line(f, 4, &text);
     }
     if let Some(other) = &frontend.served_for {
-        let text = format!("! not served for this Service: {other} has it too, and comes first");
+        let text =
+            format!("! not served for this Service: {other} has it too, and takes precedence");
         return line(f, 4, &text);
     }
-    write_new(f, 4, &frontend.elements, told)?;
+    write_new(f, 4, &frontend.elements, printed)?;
     let (sound, damaged): (Vec<_>, Vec<_>) = frontend.chains.iter().partition(|chain| {
         matches!(
             chain.standing,
@@ -190,14 +191,14 @@ fn write_frontend<'a>(
     write_pieces(f, 4, damaged)
 }
 
-/// Those pieces that were not told before: frontends of a Service share chains in mode iptables.
+/// Prints the pieces that were not printed before: frontends of a Service share chains in mode iptables.
 fn write_new<'a>(
     f: &mut fmt::Formatter<'_>,
     indent: usize,
     pieces: &'a [PieceAnswer],
-    told: &mut Told<'a>,
+    printed: &mut Printed<'a>,
 ) -> fmt::Result {
-    let new = |piece: &&'a PieceAnswer| told.insert((piece.standing, piece.piece.as_str()));
+    let new = |piece: &&'a PieceAnswer| printed.insert((piece.standing, piece.piece.as_str()));
     write_pieces(f, indent, pieces.iter().filter(new).collect::<Vec<_>>())
 }
 
@@ -210,7 +211,7 @@ fn write_pieces<'a>(
         let mark = match piece.standing {
             PieceStanding::Present | PieceStanding::Unverified => "",
             PieceStanding::Missing => "! missing in the kernel: ",
-            PieceStanding::Unwanted => "! not wanted: ",
+            PieceStanding::Leftover => "! leftover: ",
             PieceStanding::Different => "! differs: ",
         };
         line(f, indent, &format!("{mark}{}", piece.piece))?;
@@ -228,7 +229,7 @@ fn write_kernel(f: &mut fmt::Formatter<'_>, kernel: &KernelAnswer) -> fmt::Resul
     line(f, 0, &format!("{}: {}", kernel.family, kernel.table))?;
     write_pieces(f, 2, &kernel.damaged)?;
     match &kernel.last_round {
-        Some(round) => line(f, 2, &format!("last round: {round}")),
+        Some(round) => line(f, 2, &format!("last sync: {round}")),
         None => Ok(()),
     }
 }
@@ -242,7 +243,7 @@ pub(crate) fn line(f: &mut impl fmt::Write, indent: usize, text: &str) -> fmt::R
         if !row.is_empty() && row.chars().count() + 1 + word.chars().count() > room {
             writeln!(f, "{:start$}{row}", "")?;
             row.clear();
-            // What goes on stands behind what began.
+            // Continuation lines are indented.
             start = indent + 4;
             room = WIDTH.saturating_sub(start);
         }

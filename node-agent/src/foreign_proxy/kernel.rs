@@ -20,7 +20,7 @@ use super::{Found, Legacy, Mechanism};
 pub(crate) const TABLE: &str = "kube-proxy";
 /// The device that has the addresses of virtual servers in mode ipvs (pkg/proxy/ipvs/proxier.go).
 const IPVS_DEVICE: &str = "kube-ipvs0";
-/// Chains that nobody but kube-proxy makes: its entry, and those by which it notices a flush
+/// Chains that only kube-proxy creates: its entry, and those by which it notices a flush
 /// (pkg/proxy/iptables/proxier.go).
 const PROOF: [(&str, &str); 4] = [
     ("nat", "KUBE-SERVICES"),
@@ -33,10 +33,10 @@ const LEGACY_TABLES: [(xtables::Family, &str); 2] = [
     (xtables::Family::Ipv4, "/proc/net/ip_tables_names"),
     (xtables::Family::Ipv6, "/proc/net/ip6_tables_names"),
 ];
-/// How the names of those chains of table `nat` begin that nobody but kube-proxy makes:
+/// The prefix of chains of table `nat` that only kube-proxy creates:
 /// `KUBE-SERVICES`, `KUBE-SVC-…`, `KUBE-SEP-…`.
 const LEGACY_PREFIX: &str = "KUBE-S";
-/// How many chains a transaction removes: nobody else on the node waits long for the kernel's lock.
+/// How many chains a transaction removes: few enough that other programs do not wait long for the kernel's lock.
 const CHAINS_AT_ONCE: usize = 2000;
 
 /// The tables of iptables that kube-proxy has chains in. What redirects goes first.
@@ -65,11 +65,11 @@ const PREFIXES: [&str; 6] = [
 /// Why it is not known what is there.
 #[derive(Debug, Error)]
 pub(crate) enum LookError {
-    #[error("failed to open a way to the kernel")]
+    #[error("failed to open a socket to the kernel")]
     Open(#[source] OpenError),
     #[error("failed to look for rules of other proxies")]
     Observe(#[source] ObserveError),
-    #[error("failed to look for connections to node ports")]
+    #[error("failed to list connections to node ports")]
     Flows(#[source] conntrack::ObserveError),
     #[error("failed to read {file}")]
     Read {
@@ -81,7 +81,7 @@ pub(crate) enum LookError {
 /// Why rules of another proxy were not removed, or not all of them.
 #[derive(Debug, Error)]
 pub(crate) enum RemoveError {
-    #[error("failed to find what to remove")]
+    #[error("failed to list the rules to remove")]
     Look(#[source] LookError),
     #[error("failed to remove rules of kube-proxy for {family} from table {table}")]
     Commit {
@@ -143,7 +143,7 @@ fn observe_legacy(family: xtables::Family) -> Legacy {
 }
 
 /// Removes the table of mode nftables, of one family, in one transaction. Established connections go
-/// on as long as somebody else's chains of type nat are there. That there is none is no failure.
+/// on as long as another program has chains of type nat. A missing table is no failure.
 pub(crate) fn commit_table_removal(family: Family) -> Result<(), RemoveError> {
     let mut socket = open().map_err(RemoveError::Look)?;
     let mut removal = Transaction::new(family, TABLE.into());
@@ -206,17 +206,17 @@ pub(crate) fn observe_entanglements(family: Family) -> Result<Entanglements, Loo
     Ok(entanglements)
 }
 
-/// What others have to do with the chains of mode iptables.
+/// How rules of other programs depend on kube-proxy's chains of mode iptables.
 #[derive(Debug, Default)]
 pub(crate) struct Entanglements {
-    /// Rules of others that lead to chains of kube-proxy: it cannot be removed without breaking them.
+    /// Rules of other programs that lead to chains of kube-proxy: removing these would break them.
     pub(crate) others: Vec<String>,
     /// The node forwards nothing that no rule accepts, and kube-proxy's rules accept what is sent to
     /// Services.
     pub(crate) drops_forwarded: bool,
 }
 
-/// The chains of a table that are neither kube-proxy's nor at a hook: somebody else's own.
+/// The chains of a table that are neither kube-proxy's nor at a hook: those of other programs.
 fn observe_own(
     socket: &mut Socket,
     family: Family,
@@ -233,7 +233,7 @@ fn observe_own(
     Ok(own.map(|chain| chain.name).collect())
 }
 
-/// The rules of others' chains, those at hooks among them, that lead to kube-proxy's.
+/// The rules of all chains but kube-proxy's, those at hooks included, that lead to kube-proxy's.
 fn observe_entries(
     socket: &mut Socket,
     family: Family,

@@ -1,4 +1,4 @@
-//! Where kube-proxy's rules take node ports, and which of them anybody has used.
+//! Where kube-proxy's rules accept node ports, and which of them clients have used.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -208,7 +208,7 @@ fn of_number(number: u8) -> Option<Protocol> {
 }
 
 /// How many connections there are now that were redirected from each of these addresses, by the node port
-/// of which `is_node_port` is true. Lists the whole table of connections.
+/// of which `is_node_port` is true. Lists the whole connection tracking table.
 pub(crate) fn observe_flows(
     family: Family,
     addresses: &BTreeSet<IpAddr>,

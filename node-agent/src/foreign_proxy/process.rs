@@ -1,14 +1,14 @@
-//! Whether a kube-proxy runs beside us: it is asked where it answers by default. Its process cannot be
-//! seen from a container.
+//! Whether a kube-proxy runs on the node: asked at its default addresses, since its process cannot be seen
+//! from a container.
 
 use std::fmt;
 use std::time::Duration;
 
 use crate::debug;
 
-/// `metricsBindAddress` of kube-proxy, unless it is told otherwise.
+/// `metricsBindAddress` of kube-proxy by default.
 const METRICS: &str = "127.0.0.1:10249";
-/// `healthzBindAddress` of kube-proxy, unless it is told otherwise; as reached from here.
+/// `healthzBindAddress` of kube-proxy by default, as reached from here.
 const HEALTHZ: &str = "127.0.0.1:10256";
 /// It is on this node.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -18,19 +18,19 @@ const LONGEST_ANSWER: u64 = 4096;
 /// What is known of the process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum KubeProxy {
-    /// Something that is not us answers as kube-proxy does.
+    /// A program other than this agent answers as kube-proxy does.
     Answers {
         /// Where.
         at: &'static str,
     },
-    /// Nothing does: it has ended, or answers elsewhere, or found these ports taken by us.
+    /// None does: kube-proxy has ended, or answers elsewhere, or this agent has its ports.
     Silent,
 }
 
 /// An answer to one question.
 struct Answer {
     status: u16,
-    ours: bool,
+    is_signpost: bool,
     body: String,
 }
 
@@ -40,12 +40,12 @@ pub(crate) fn observe_process() -> KubeProxy {
         let body = answer.body.trim();
         answer.status == 200 && matches!(body, "nftables" | "iptables" | "ipvs")
     };
-    // We answer /proxyMode, too; but /debug we sign.
-    let ours = ask(METRICS, "/debug").is_none_or(|answer| answer.ours);
-    if !ours && ask(METRICS, "/proxyMode").is_some_and(|answer| mode(&answer)) {
+    // This agent answers /proxyMode, too; but it signs /debug.
+    let is_signpost = ask(METRICS, "/debug").is_none_or(|answer| answer.is_signpost);
+    if !is_signpost && ask(METRICS, "/proxyMode").is_some_and(|answer| mode(&answer)) {
         return KubeProxy::Answers { at: METRICS };
     }
-    // Here we answer /readyz, and kube-proxy does not.
+    // This agent answers /readyz here, and kube-proxy does not.
     let unknown = ask(HEALTHZ, "/readyz").is_some_and(|answer| answer.status == 404);
     if unknown && ask(HEALTHZ, "/livez").is_some_and(|a| a.body.contains("lastUpdated")) {
         return KubeProxy::Answers { at: HEALTHZ };
@@ -53,7 +53,7 @@ pub(crate) fn observe_process() -> KubeProxy {
     KubeProxy::Silent
 }
 
-/// `None` where nobody answers in time.
+/// `None` without an answer in time.
 fn ask(address: &str, path: &str) -> Option<Answer> {
     let mut response = ureq::get(format!("http://{address}{path}"))
         .config()
@@ -67,7 +67,7 @@ fn ask(address: &str, path: &str) -> Option<Answer> {
     Some(Answer {
         body: body.read_to_string().unwrap_or_default(),
         status: response.status().as_u16(),
-        ours: response.headers().contains_key(debug::ANSWERED_BY),
+        is_signpost: response.headers().contains_key(debug::ANSWERED_BY),
     })
 }
 
@@ -75,7 +75,7 @@ impl fmt::Display for KubeProxy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             KubeProxy::Answers { at } => write!(f, "kube-proxy answers at {at}"),
-            KubeProxy::Silent => f.write_str("no kube-proxy answers here"),
+            KubeProxy::Silent => f.write_str("no kube-proxy answers on this node"),
         }
     }
 }

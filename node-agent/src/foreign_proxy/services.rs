@@ -1,4 +1,4 @@
-//! Which Services the kernel has of kube-proxy, in mode nftables, and of us.
+//! Which Services kube-proxy's rules name, in mode nftables, and which Signpost's do.
 
 use std::collections::BTreeSet;
 
@@ -21,7 +21,7 @@ const THEIRS: [[&str; 2]; 2] = [
 pub(crate) struct Difference {
     /// What only kube-proxy's rules name.
     pub(crate) only_theirs: Vec<String>,
-    /// What only ours do.
+    /// Those that only Signpost's rules name.
     pub(crate) only_ours: Vec<String>,
 }
 

@@ -27,12 +27,15 @@ fn what_was_found_is_named_with_who_serves_and_whether_it_still_runs() {
     assert_eq!((status, reason), (Status::True, "KubeProxyNftables"));
     assert_eq!(
         message,
-        "rules of kube-proxy in mode nftables are here for IPv4 and IPv6; kube-proxy answers at 127.0.0.1:10249; \
+        "found rules of kube-proxy in mode nftables for IPv4 and IPv6; kube-proxy answers at 127.0.0.1:10249; \
          new connections go by our rules where these are in mode nftables, and in mode iptables by the rules \
          whose chains were attached last; established ones stay as they are"
     );
     let (.., message) = told(found(&[Mechanism::Iptables]), KubeProxy::Silent);
-    assert!(message.contains("no kube-proxy answers here"), "{message}");
+    assert!(
+        message.contains("no kube-proxy answers on this node"),
+        "{message}"
+    );
 }
 
 /// Mode ipvs has an entry in iptables, too.

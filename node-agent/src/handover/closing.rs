@@ -1,4 +1,4 @@
-//! What a takeover would close: node ports at addresses where kube-proxy's rules take them and ours do not.
+//! What a takeover would close: node ports at addresses where kube-proxy's rules accept them and Signpost's do not.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -14,10 +14,10 @@ use crate::foreign_proxy::node_ports::{
     Entrance, Loopback, NodePort, observe_counts, observe_entrance, observe_flows,
 };
 
-/// Where node ports of ours are taken, or would be.
+/// Where Signpost's rules accept node ports, or would.
 #[derive(Debug, Clone)]
 pub(super) struct OurNodePorts {
-    wanted: Dataplane,
+    desired: Dataplane,
     localhost: LocalhostNodePorts,
 }
 
@@ -59,17 +59,17 @@ pub(super) fn observe_points(
 // === impl OurNodePorts ===
 
 impl OurNodePorts {
-    /// As `view` has them; `None` before anything is wanted.
+    /// Those of `view`; `None` before there is a desired state.
     pub(super) fn of(view: &View) -> Option<OurNodePorts> {
         Some(OurNodePorts {
-            wanted: view.wanted.clone()?,
+            desired: view.desired.clone()?,
             localhost: view.effective.localhost_node_ports,
         })
     }
 
-    /// The node's addresses that let node ports in by `entrance` and not by ours.
+    /// The node's addresses where `entrance` accepts node ports and Signpost's rules do not.
     fn closing(&self, family: Family, entrance: &Entrance) -> BTreeSet<IpAddr> {
-        let addresses = self.wanted.node().local_addresses.iter().copied();
+        let addresses = self.desired.node().local_addresses.iter().copied();
         let addresses = addresses.filter(|address| Family::of(*address) == family);
         addresses
             .filter(|address| match entrance {
@@ -87,7 +87,7 @@ impl OurNodePorts {
     fn takes(&self, address: IpAddr) -> bool {
         match address.is_loopback() {
             true => self.localhost == LocalhostNodePorts::Userspace,
-            false => self.wanted.has_node_ports_at(address),
+            false => self.desired.has_node_ports_at(address),
         }
     }
 
@@ -98,7 +98,7 @@ impl OurNodePorts {
                 protocol,
                 port,
             };
-            self.wanted.frontends().get(&key).is_some()
+            self.desired.frontends().get(&key).is_some()
         })
     }
 }
@@ -110,7 +110,7 @@ impl Closing {
         let family = self.family;
         let addresses: Vec<String> = self.addresses.iter().map(IpAddr::to_string).collect();
         let mut points = vec![Point::note(format!(
-            "{family}: node ports close at {}: kube-proxy's rules take them there, ours do not; nodePorts.addresses and \
+            "{family}: node ports close at {}: kube-proxy's rules serve them there, Signpost's do not; nodePorts.addresses and \
              nodePorts.localhost of a profile open them",
             some_of(&addresses)
         ))];
@@ -138,8 +138,8 @@ impl Closing {
             });
             let counts: Vec<String> = counts.collect();
             points.push(Point::note(format!(
-                "{family}: node ports that were used since kube-proxy wrote their rules, at which address those do not \
-                 tell: {}",
+                "{family}: node ports that were used since kube-proxy wrote their rules, which do not count by \
+                 address: {}",
                 some_of(&counts)
             )));
         }

@@ -1,4 +1,4 @@
-//! From us to kube-proxy.
+//! From Signpost to kube-proxy.
 
 use std::time::Duration;
 
@@ -12,28 +12,28 @@ use tokio::time::{Instant, sleep, timeout};
 use super::preflight::{Point, some_of};
 use super::server::{Caller, Ours, Server, blocking};
 use super::{Effort, Ending};
-use crate::duty::Duty;
 use crate::foreign_proxy::kernel;
 use crate::foreign_proxy::process::{KubeProxy, observe_process};
 use crate::foreign_proxy::services::observe_difference;
 use crate::foreign_proxy::{Found, Legacy, Mechanism, Sight};
+use crate::serving_state::ServingState;
 
-/// How long kube-proxy may take to answer where we did: it tries every five seconds
+/// How long kube-proxy may take to answer on the ports that the agent released: it tries every five seconds
 /// (cmd/kube-proxy/app/server.go).
 const ANSWERS_WITHIN: Duration = Duration::from_secs(12);
 /// How often it is asked.
 const ASKED_EVERY: Duration = Duration::from_millis(500);
-/// How long the removal of our rules may take.
+/// How long the removal of Signpost's rules may take.
 const REMOVED_WITHIN: Duration = Duration::from_secs(60);
-/// How kube-proxy is had again on all nodes.
+/// Starts kube-proxy again on all nodes.
 const START_KUBE_PROXY: &str = "kubectl -n kube-system patch daemonset kube-proxy --type json -p \
     '[{\"op\":\"remove\",\"path\":\"/spec/template/spec/nodeSelector/signpost.dev~1kube-proxy\"}]'";
 
 impl Server {
-    /// Removes our rules once kube-proxy's are there, and it has shown that it runs.
+    /// Removes Signpost's rules once kube-proxy's are there, and kube-proxy answers.
     pub(super) async fn hand_back(&self, effort: Effort, caller: &mut Caller) -> Ending {
-        let before = *self.board.duty().borrow();
-        if before == Duty::HandedBack {
+        let before = *self.board.serving_state().borrow();
+        if before == ServingState::HandedBack {
             caller.say("this node was handed back before").await;
             return match effort {
                 Effort::DryRun => Ending::Done,
@@ -49,22 +49,22 @@ impl Server {
             caller.say("a dry run: nothing was changed").await;
             return Ending::Done;
         }
-        self.board.post_duty(Duty::Yielding);
+        self.board.post_serving_state(ServingState::ReleasingPorts);
         if !expect_kube_proxy(caller).await {
             if effort != Effort::Forced {
-                self.board.post_duty(Duty::Serving);
+                self.board.post_serving_state(ServingState::Serving);
                 return Ending::Refused;
             }
-            caller.say("handing back all the same").await;
+            caller.say("handing back in spite of this").await;
         }
-        // From here on a restart goes on where this was.
+        // From here on, a restarted agent continues the handback.
         if let Err(error) = self.mark.commit(Timestamp::now()) {
-            self.board.post_duty(Duty::Serving);
+            self.board.post_serving_state(ServingState::Serving);
             let text = chain(&error).to_string();
             caller.say(text).await;
             return Ending::Refused;
         }
-        self.board.post_duty(Duty::HandedBack);
+        self.board.post_serving_state(ServingState::HandedBack);
         self.expect_withdrawal(caller).await
     }
 
@@ -78,12 +78,12 @@ impl Server {
             let error = failing.map_or("the kernel has not answered", |failing| &failing.error);
             caller
                 .say(format!(
-                    "our rules are still here: {error}; it is tried again"
+                    "Signpost's rules are still in the kernel: {error}; the agent tries again"
                 ))
                 .await;
             return Ending::Failed;
         }
-        let text = "nothing of Signpost is in the kernel any more, also after restarts, until \
+        let text = "no rules of Signpost are in the kernel any more, also after restarts, until \
             signpost-agent takeover\nhealth-check node ports answer again once kube-proxy here is restarted, or \
             writes its rules the next time";
         caller.say(text).await;
@@ -91,7 +91,7 @@ impl Server {
     }
 }
 
-/// Whether nothing of ours is left.
+/// Whether no rules of Signpost are left.
 fn has_withdrawn(report: &Report) -> bool {
     let mut families = report.families.iter();
     report.activity == Activity::Withdrawn
@@ -113,8 +113,8 @@ async fn expect_kube_proxy(caller: &mut Caller) -> bool {
         sleep(ASKED_EVERY).await;
     }
     let text = format!(
-        "no kube-proxy has answered within {} s after its ports were free, so that nobody would follow \
-         changes: start it first\n{START_KUBE_PROXY}\n--force does it all the same",
+        "no kube-proxy has answered within {} s after its ports were free, so no proxy would follow \
+         changes: start it first\n{START_KUBE_PROXY}\n--force overrides this",
         ANSWERS_WITHIN.as_secs()
     );
     caller.say(text).await;
@@ -144,7 +144,7 @@ fn observe_points(found: &Found, ours: Ours) -> Vec<Point> {
             points.push(match observe_difference(family) {
                 Err(error) => Point::warning(chain(&error).to_string()),
                 Ok(difference) if difference.only_ours.is_empty() => Point::note(format!(
-                    "{family}: kube-proxy's rules name all that ours do"
+                    "{family}: kube-proxy's rules name every Service that Signpost's do"
                 )),
                 Ok(difference) => {
                     let some = some_of(&difference.only_ours);
@@ -159,7 +159,7 @@ fn observe_points(found: &Found, ours: Ours) -> Vec<Point> {
                 )),
                 // It makes some empty chains before it knows any Service.
                 Ok(false) => Point::warning(format!(
-                    "{family}: kube-proxy has chains here, but nothing leads to its Services yet: try again when \
+                    "{family}: kube-proxy has chains here, but no rule leads to its Services yet: try again when \
                      it has synced"
                 )),
             });
@@ -171,7 +171,7 @@ fn observe_points(found: &Found, ours: Ours) -> Vec<Point> {
                 name is not compared";
             points.push(Point::note(format!("{family}: {text}")));
         } else if found.legacy == Legacy::Unreadable {
-            let text = "only legacy iptables may have rules of kube-proxy, and they cannot be seen from here: \
+            let text = "kube-proxy may have rules in legacy iptables, which the agent cannot read: \
                 iptables-legacy-save -t nat | grep KUBE-SVC";
             points.push(Point::warning(format!("{family}: {text}")));
         } else {
@@ -181,7 +181,7 @@ fn observe_points(found: &Found, ours: Ours) -> Vec<Point> {
             };
             points.push(match is_served {
                 Err(error) => Point::warning(chain(&error).to_string()),
-                Ok(false) => Point::note(format!("{family}: nothing is served, by nobody")),
+                Ok(false) => Point::note(format!("{family}: no Services are programmed here, by any proxy")),
                 Ok(true) => Point::warning(format!(
                     "{family}: no rules of kube-proxy are here, and connections, also established ones, \
                      would end: start it first\n{START_KUBE_PROXY}"

@@ -1,4 +1,4 @@
-//! The agent's end: one request after the other.
+//! The agent's end: one handover after the other, and questions at any time.
 
 use std::fs::{self, Permissions};
 use std::io::{self, ErrorKind};
@@ -7,34 +7,43 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use axum::Router;
 use crds::profile::mechanism::Mode;
 use runtime::{CancellationToken, chain};
+use serde::Serialize;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
-use tokio::net::UnixListener;
 use tokio::net::unix::OwnedWriteHalf;
-use tokio::task::spawn_blocking;
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::Mutex;
+use tokio::task::{JoinError, JoinSet, spawn_blocking};
 use tokio::time::timeout;
 use tracing::{info, warn};
 
+use super::inquiry::{self, Inquiry};
 use super::preflight::{Point, Weight};
 use super::{Effort, Reply, Request, What, socket_within};
 use crate::board::Board;
-use crate::duty::HandbackMark;
 use crate::foreign_proxy::{self, Sight};
 use crate::mechanism::findings;
+use crate::serving_state::HandbackMark;
 
 /// How long a request may take to arrive, and its longest form in bytes.
 const PATIENCE: Duration = Duration::from_secs(5);
 const LONGEST_REQUEST: u64 = 4096;
+/// How many are answered at once. One more waits.
+const MOST_CALLERS: usize = 16;
 
 /// Where requests arrive, and what they are about.
 pub(crate) struct Server {
     socket: PathBuf,
     pub(super) board: Arc<Board>,
     pub(super) mark: HandbackMark,
+    debug: Router,
+    /// Held by the handover that is going on.
+    turn: Mutex<()>,
 }
 
-/// What of ours is to be compared with another proxy's.
+/// What a comparison with another proxy needs to know of Signpost's rules.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Ours {
     /// The mode in which the node is served, or is to be.
@@ -49,51 +58,71 @@ pub(super) struct Caller(OwnedWriteHalf);
 // === impl Server ===
 
 impl Server {
-    /// Answers in the state directory, where `mark` is, too.
-    pub(crate) fn within(state: &Path, board: Arc<Board>, mark: HandbackMark) -> Server {
+    /// Answers in the state directory, where `mark` is, too; questions by `debug`.
+    pub(crate) fn within(
+        state: &Path,
+        board: Arc<Board>,
+        mark: HandbackMark,
+        debug: Router,
+    ) -> Server {
         Server {
             socket: socket_within(state),
             board,
             mark,
+            debug,
+            turn: Mutex::new(()),
         }
     }
 
-    /// Answers until told to stop. A node without a directory to do it in serves all the same.
+    /// Answers until `stop` is cancelled. Without a directory for its socket, it does not answer, and the node is served all the same.
     pub(crate) async fn serve(self, stop: CancellationToken) {
         let listener = match self.listen() {
             Ok(listener) => listener,
             Err(error) => {
                 let at = self.socket.display();
-                warn!(%at, error = %chain(&error), "takeover and handback cannot be asked for");
+                warn!(%at, error = %chain(&error), "takeover and handback are not available");
                 return stop.cancelled().await;
             }
         };
+        let server = Arc::new(self);
+        // Dropped with this, which ends them. A handover's steps outlast a stop by their own deadlines only; a killed agent
+        // goes on after its start from the mark, or is asked again.
+        let mut callers = JoinSet::new();
         loop {
-            // Both arms are cancel safe.
+            // Every arm is cancel safe.
             let accepted = tokio::select! {
                 () = stop.cancelled() => return,
-                accepted = listener.accept() => accepted,
+                Some(ended) = callers.join_next() => {
+                    ended.unwrap_or_else(resume_panic);
+                    continue;
+                }
+                accepted = listener.accept(), if callers.len() < MOST_CALLERS => accepted,
             };
             let Ok((stream, _)) = accepted else {
-                // For want of descriptors; whoever asked asks again.
+                // Out of descriptors: the client has to ask again.
                 tokio::time::sleep(PATIENCE).await;
                 continue;
             };
-            let (reader, writer) = stream.into_split();
-            let mut line = String::new();
-            let mut reader = BufReader::new(reader.take(LONGEST_REQUEST));
-            let read = timeout(PATIENCE, reader.read_line(&mut line)).await;
-            let Ok(request) = serde_json::from_str::<Request>(&line) else {
-                info!(?read, "a request for a handover that makes no sense");
-                continue;
-            };
-            // Its steps outlast a stop by their own deadlines only; a killed agent goes on after its
-            // start from the mark, or is asked again.
-            tokio::select! {
-                () = stop.cancelled() => return,
-                () = self.carry_out(request, Caller(writer)) => {}
-            }
+            callers.spawn(Arc::clone(&server).converse(stream));
         }
+    }
+
+    async fn converse(self: Arc<Server>, stream: UnixStream) {
+        let (reader, writer) = stream.into_split();
+        let mut line = String::new();
+        let mut reader = BufReader::new(reader.take(LONGEST_REQUEST));
+        let read = timeout(PATIENCE, reader.read_line(&mut line)).await;
+        let mut caller = Caller(writer);
+        if let Ok(inquiry) = serde_json::from_str::<Inquiry>(&line) {
+            let answer = inquiry::answer(self.debug.clone(), &inquiry).await;
+            return caller.send(&answer).await;
+        }
+        let Ok(request) = serde_json::from_str::<Request>(&line) else {
+            info!(?read, "received an invalid request");
+            return;
+        };
+        let _turn = self.turn.lock().await;
+        self.carry_out(request, caller).await;
     }
 
     fn listen(&self) -> io::Result<UnixListener> {
@@ -112,7 +141,7 @@ impl Server {
     }
 
     async fn carry_out(&self, request: Request, mut caller: Caller) {
-        info!(?request, "a handover was asked for");
+        info!(?request, "received a request for a handover");
         let ending = match request.what {
             What::Takeover => self.take_over(request.effort, &mut caller).await,
             What::Handback => self.hand_back(request.effort, &mut caller).await,
@@ -128,16 +157,16 @@ impl Server {
         sight
     }
 
-    /// What there is of ours.
+    /// Signpost's side of the comparison.
     pub(super) fn ours(&self) -> Ours {
         let view = self.board.view().borrow().clone();
-        let wanted = || view.map_or_else(Mode::default, |view| view.effective.mode);
+        let desired = || view.map_or_else(Mode::default, |view| view.effective.mode);
         let report = self.board.report().borrow().clone();
         let families = report.iter().flat_map(|report| &report.families);
         let programmed = families.filter_map(|family| family.programmed.as_ref());
         let services = programmed.map(|dataplane| dataplane.services().len());
         Ours {
-            mode: findings::mode(&self.board.carried()).unwrap_or_else(wanted),
+            mode: findings::mode(&self.board.carried()).unwrap_or_else(desired),
             services: services.max().unwrap_or_default(),
         }
     }
@@ -162,19 +191,26 @@ impl Caller {
             Some(Weight::Obstacle) => false,
             Some(Weight::Warning) if effort == Effort::Forced => true,
             Some(Weight::Warning) => {
-                self.say("--force does it all the same").await;
+                self.say("--force overrides this").await;
                 false
             }
             Some(Weight::Note) | None => true,
         }
     }
 
-    async fn send(&mut self, reply: &Reply) {
+    async fn send(&mut self, reply: &impl Serialize) {
         if let Ok(mut text) = serde_json::to_string(reply) {
             text.push('\n');
-            // Whoever asked may have gone.
+            // The client may have gone.
             let _ = self.0.write_all(text.as_bytes()).await;
         }
+    }
+}
+
+/// A panic of a task is one of the server.
+fn resume_panic(error: JoinError) {
+    if error.is_panic() {
+        std::panic::resume_unwind(error.into_panic());
     }
 }
 

@@ -1,4 +1,4 @@
-//! From kube-proxy to us.
+//! From kube-proxy to Signpost.
 
 use std::time::Duration;
 
@@ -14,36 +14,36 @@ use super::closing::{self, OurNodePorts};
 use super::preflight::{Point, some_of};
 use super::server::{Caller, Ours, Server, blocking};
 use super::{Effort, Ending};
-use crate::duty::Duty;
 use crate::foreign_proxy::kernel::{self, Entanglements, LookError};
 use crate::foreign_proxy::process::KubeProxy;
 use crate::foreign_proxy::services::{Difference, observe_difference};
 use crate::foreign_proxy::{Found, Legacy, Mechanism, Sight};
+use crate::serving_state::ServingState;
 use crate::support::done_without;
 
-/// How long it may take until our rules are there again after a handback.
+/// How long it may take until Signpost's rules are programmed again after a handback.
 const PROGRAMMED_WITHIN: Duration = Duration::from_secs(60);
-/// For how long it is looked whether the rules come back. A kube-proxy that still runs may take an
+/// For how long the agent checks whether the rules come back. A kube-proxy that still runs may take an
 /// hour (pkg/proxy/nftables/proxier.go); those that do not wait show at once.
 const COME_BACK_WITHIN: Duration = Duration::from_secs(2);
-/// How kube-proxy is stopped on all nodes, and not removed.
+/// Stops kube-proxy on all nodes without removing it.
 const STOP_KUBE_PROXY: &str = "kubectl -n kube-system patch daemonset kube-proxy -p \
     '{\"spec\":{\"template\":{\"spec\":{\"nodeSelector\":{\"signpost.dev/kube-proxy\":\"wanted\"}}}}}'";
 
-/// What differs, as docs/parity.md has it, between kube-proxy's mode iptables and nftables, ours or its.
+/// What differs, as docs/parity.md has it, between kube-proxy's mode iptables and mode nftables of either proxy.
 const FROM_IPTABLES: &str = "from mode iptables to nftables: node ports answer on the node's own address of each family, not \
     on its others nor on 127.0.0.1, unless a profile says so; no rule opens health-check node ports in a firewall of the node; invalid \
     packets are not dropped; wrong ports of cluster IPs are rejected";
-/// What we do not remove: kube-proxy knows which virtual servers there are better than the kernel tells.
-const VIRTUAL_SERVERS: &str = "kube-proxy's virtual servers are here (device kube-ipvs0) and stay: once our rules are \
+/// What a takeover does not remove: kube-proxy knows better than the kernel which virtual servers are its own.
+const VIRTUAL_SERVERS: &str = "kube-proxy's virtual servers are here (device kube-ipvs0) and stay: once Signpost's rules are \
     here, which come before them, remove them with kube-proxy --cleanup, in the image that kube-proxy has; it removes \
-    virtual servers of others, too";
+    virtual servers of other programs, too";
 
 impl Server {
-    /// Removes kube-proxy's rules once ours are there. Every step can be repeated: what is done
+    /// Removes kube-proxy's rules once Signpost's are there. Every step can be repeated: what is done
     /// already is not done again.
     pub(super) async fn take_over(&self, effort: Effort, caller: &mut Caller) -> Ending {
-        let before = *self.board.duty().borrow();
+        let before = *self.board.serving_state().borrow();
         let sight = self.look().await;
         let points = self.check_takeover(&sight, before).await;
         if !caller.allows(points, effort).await {
@@ -56,7 +56,7 @@ impl Server {
             caller.say("a dry run: nothing was changed").await;
             return Ending::Done;
         }
-        if before == Duty::HandedBack
+        if before == ServingState::HandedBack
             && let Err(ending) = self.resume(effort, caller).await
         {
             return ending;
@@ -77,7 +77,7 @@ impl Server {
         self.expect_gone(caller).await
     }
 
-    /// Has our rules in the kernel again.
+    /// Programs Signpost's rules again.
     async fn resume(&self, effort: Effort, caller: &mut Caller) -> Result<(), Ending> {
         if let Err(error) = self.mark.commit_removal() {
             let text = chain(&error).to_string();
@@ -85,9 +85,9 @@ impl Server {
             return Err(Ending::Refused);
         }
         let (mut report, mut status) = (self.board.report(), self.board.status());
-        self.board.post_duty(Duty::Serving);
+        self.board.post_serving_state(ServingState::Serving);
         let ready = async {
-            // A status is composed some time after what it tells of: Ready may still be that of before
+            // A status is composed some time after what it describes: Ready may still be that of before
             // the handback.
             let programmed = report.wait_for(|report| report.as_deref().is_some_and(is_programmed));
             drop(programmed.await);
@@ -108,7 +108,7 @@ impl Server {
         }
     }
 
-    /// Looks whether what was removed stays away.
+    /// Checks that the removed rules do not come back.
     async fn expect_gone(&self, caller: &mut Caller) -> Ending {
         let deadline = Instant::now() + COME_BACK_WITHIN;
         let left = loop {
@@ -136,10 +136,10 @@ impl Server {
                 return Ending::Failed;
             }
             (true, Legacy::Unreadable | Legacy::Chains) => {
-                "Signpost serves this node's Services; what the legacy variant of iptables has was left as it is"
+                "Signpost serves this node's Services; rules in the legacy variant of iptables were not changed"
             }
             (true, Legacy::None) => {
-                "Signpost alone serves this node's Services; should kube-proxy come back, condition \
+                "Signpost alone serves this node's Services; if kube-proxy comes back, condition \
                  ForeignProxyDetected says so"
             }
         };
@@ -147,14 +147,14 @@ impl Server {
         Ending::Done
     }
 
-    /// What there is to know.
-    async fn check_takeover(&self, sight: &Sight, duty: Duty) -> Vec<Point> {
+    /// The findings to show before a takeover.
+    async fn check_takeover(&self, sight: &Sight, serving_state: ServingState) -> Vec<Point> {
         let (found, kube_proxy) = match sight {
             Sight::None => return Vec::new(),
             Sight::Refused(error) => return vec![Point::obstacle(error.clone())],
             Sight::Seen(found, kube_proxy) => (found.clone(), kube_proxy),
         };
-        let mut points = vec![readiness(self, duty)];
+        let mut points = vec![readiness(self, serving_state)];
         if let KubeProxy::Answers { .. } = kube_proxy {
             let text = format!(
                 "{kube_proxy} and would put its rules back: stop it first\n{STOP_KUBE_PROXY}"
@@ -164,19 +164,19 @@ impl Server {
         let ours = self.ours();
         let view = self.board.view().borrow().clone();
         let node_ports = view.as_deref().and_then(OurNodePorts::of);
-        let look = move || observe_points(&found, duty, ours, node_ports.as_ref());
+        let look = move || observe_points(&found, serving_state, ours, node_ports.as_ref());
         points.extend(blocking(look).await);
         points
     }
 
-    /// The condition Ready, in words.
+    /// The condition Ready, as text.
     pub(super) fn describe_readiness(&self) -> String {
         let status = self.board.status().borrow().clone();
         describe(&status.conditions, condition::READY)
     }
 }
 
-/// Whether our rules are in the kernel, as far as it can hold them, and meant to be there.
+/// Whether Signpost's rules are in the kernel, in each family that it supports, and meant to be there.
 fn is_programmed(report: &Report) -> bool {
     let all = report.families.len();
     let programmed = report.families.iter().filter(|f| f.programmed.is_some());
@@ -184,13 +184,13 @@ fn is_programmed(report: &Report) -> bool {
         && programmed.count() + done_without(&report.families).count() == all
 }
 
-/// One of the conditions, in words.
+/// One of the conditions, as text.
 fn describe(conditions: &[Condition], kind: &str) -> String {
     let mut conditions = conditions.iter();
     conditions
         .find(|condition| condition.type_ == kind)
         .map_or_else(
-            || "the agent has not looked at anything yet".to_owned(),
+            || "the agent has no status yet".to_owned(),
             |said| {
                 format!(
                     "{kind} is {}, {}: {}",
@@ -200,31 +200,34 @@ fn describe(conditions: &[Condition], kind: &str) -> String {
         )
 }
 
-fn readiness(server: &Server, duty: Duty) -> Point {
+fn readiness(server: &Server, serving_state: ServingState) -> Point {
     let status = server.board.status().borrow().clone();
-    match (duty, status_of(&status.conditions, condition::READY)) {
-        (Duty::HandedBack, _) => Point::note(
+    match (
+        serving_state,
+        status_of(&status.conditions, condition::READY),
+    ) {
+        (ServingState::HandedBack, _) => Point::note(
             "this node was handed back: its Services are programmed again before anything is removed",
         ),
-        // Ready is said of the rest where some Services cannot be programmed, or repairs are held back.
+        // Ready is True for the rest where some Services cannot be programmed, or repairs back off.
         (_, Status::True) if status_of(&status.conditions, condition::DEGRADED) == Status::True => {
             let text = describe(&status.conditions, condition::DEGRADED);
             Point::warning(format!(
-                "kube-proxy's rules may be all that some Services have: {text}"
+                "some Services may be served by kube-proxy's rules alone: {text}"
             ))
         }
         (_, Status::True) => Point::note("every Service this agent knows is programmed"),
         _ => {
             let text = server.describe_readiness();
-            Point::warning(format!("not everything is programmed: {text}"))
+            Point::warning(format!("some Services are not programmed: {text}"))
         }
     }
 }
 
-/// What the kernel says about the rules that were found.
+/// Findings about the rules in the kernel.
 fn observe_points(
     found: &Found,
-    duty: Duty,
+    serving_state: ServingState,
     ours: Ours,
     node_ports: Option<&OurNodePorts>,
 ) -> Vec<Point> {
@@ -232,7 +235,7 @@ fn observe_points(
     let legacy = match found.legacy {
         Legacy::None => None,
         Legacy::Unreadable => Some(
-            "the legacy variant of iptables has a table nat here that cannot be read: if there are chains \
+            "the legacy variant of iptables has a table nat that cannot be read: if there are chains \
              KUBE-SVC-* in it (iptables-legacy-save -t nat), remove them with kube-proxy --cleanup, in the image \
              that kube-proxy has, before anything else",
         ),
@@ -261,10 +264,10 @@ fn observe_points(
     for (mechanism, family) in removable {
         let some = match mechanism {
             Mechanism::Nftables if ours.mode == Mode::Iptables => {
-                let text = "which Services kube-proxy's rules name is not compared with ours";
+                let text = "the Services in kube-proxy's rules are not compared with Signpost's";
                 Ok(vec![Point::note(format!("{family}: {text}"))])
             }
-            Mechanism::Nftables => observe_nftables(family, duty),
+            Mechanism::Nftables => observe_nftables(family, serving_state),
             _ => observe_iptables(family),
         };
         points
@@ -274,7 +277,7 @@ fn observe_points(
         points.extend(closing.into_iter().flat_map(|closing| {
             closing.unwrap_or_else(|error| {
                 let error = chain(&error);
-                let text = "which node ports would close is not known";
+                let text = "unable to find out which node ports would close";
                 vec![Point::warning(format!("{family}: {text}: {error}"))]
             })
         }));
@@ -282,8 +285,8 @@ fn observe_points(
     points
 }
 
-fn observe_nftables(family: Family, duty: Duty) -> Result<Vec<Point>, LookError> {
-    if duty == Duty::HandedBack {
+fn observe_nftables(family: Family, serving_state: ServingState) -> Result<Vec<Point>, LookError> {
+    if serving_state == ServingState::HandedBack {
         return Ok(Vec::new());
     }
     let Difference {
@@ -293,14 +296,16 @@ fn observe_nftables(family: Family, duty: Duty) -> Result<Vec<Point>, LookError>
     let mut points = Vec::new();
     if !only_theirs.is_empty() {
         let some = some_of(&only_theirs);
-        let text = "either they are long gone, or another proxy is to serve them";
+        let text = "either they were deleted, or another proxy is to serve them";
         points.push(Point::note(format!(
             "{family}: only kube-proxy's rules name {some}; {text}"
         )));
     }
     if !only_ours.is_empty() {
         let some = some_of(&only_ours);
-        points.push(Point::note(format!("{family}: only ours name {some}")));
+        points.push(Point::note(format!(
+            "{family}: only Signpost's rules name {some}"
+        )));
     }
     Ok(points)
 }
@@ -316,8 +321,8 @@ fn observe_iptables(family: Family) -> Result<Vec<Point>, LookError> {
     }
     if drops_forwarded {
         points.push(Point::warning(format!(
-            "{family}: chain FORWARD of table filter drops what no rule accepts, and kube-proxy's rules accept what goes \
-             to Services: have the network plug-in, or a rule of your own, accept what is forwarded to Pods"
+            "{family}: chain FORWARD of table filter drops what no rule accepts, and kube-proxy's rules accept traffic \
+             to Services: have the network plug-in, or a rule of your own, accept traffic that is forwarded to Pods"
         )));
     }
     Ok(points)

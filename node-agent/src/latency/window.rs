@@ -6,12 +6,12 @@ use std::time::{Duration, Instant};
 
 use crds::node_proxy::latency::{Microseconds, Quantiles};
 
-/// How finely time is told apart: what is older than the window is forgotten in steps of this.
+/// The resolution of the window: it forgets old durations in steps of this.
 pub(super) const STEP: Duration = Duration::from_secs(30);
 /// Into how many buckets of equal width each power of two is divided, as an exponent of two: a bucket
 /// is at most a 32nd as wide as what is in it is long.
 const FINENESS: u32 = 5;
-/// The bits of the longest duration that is told apart from what is longer still, in microseconds: an
+/// The bits of the longest duration that is distinguished from longer ones, in microseconds: an
 /// hour and a bit.
 const BITS: u32 = 32;
 const LONGEST: u64 = (1 << BITS) - 1;

@@ -8,7 +8,7 @@ use crds::condition::{self, Finding, Status};
 use crds::honoured::NotHonoured;
 use crds::node_proxy::{IptablesStatus, IptablesVariant};
 use crds::profile::mechanism::Mode;
-use dataplane::{Family, Mechanism};
+use dataplane::{Config, Family, Mechanism};
 use xtables::Variant;
 
 use super::{Sighting, Standing};
@@ -100,6 +100,17 @@ pub(crate) fn left_behind(carried: &BTreeMap<Family, Standing>) -> Option<NotHon
             "rules of mode {outgoing} are still there for {family}, and lead on to endpoints of \
              before wherever a Service has none any more: {error}"
         ),
+    })
+}
+
+/// That the profile asks for a scheduler which its mode does not have.
+pub(crate) fn scheduler(config: &Config) -> Option<NotHonoured> {
+    let (mode, asked) = (config.mechanism, config.scheduler);
+    let used = asked.replacement_in(mode)?;
+    Some(NotHonoured {
+        field: "loadBalancer.scheduler".to_owned(),
+        reason: reason::FIELD_NOT_HONOURED,
+        message: format!("mode {mode} does not have scheduler {asked}: {used} is used instead"),
     })
 }
 

@@ -246,6 +246,10 @@ impl Backend for Mechanisms {
         self.choose(config.mechanism).backend.chunk_size(config)
     }
 
+    fn rebuild_size(&self, config: &Config) -> ChunkSize {
+        self.choose(config.mechanism).backend.rebuild_size(config)
+    }
+
     fn longest_part(&self, config: &Config) -> Duration {
         self.choose(config.mechanism).backend.longest_part(config)
     }

@@ -324,6 +324,10 @@ impl Backend for OnDemand {
         self.pure().chunk_size(config)
     }
 
+    fn rebuild_size(&self, config: &Config) -> ChunkSize {
+        self.pure().rebuild_size(config)
+    }
+
     fn longest_part(&self, config: &Config) -> Duration {
         self.pure().longest_part(config)
     }

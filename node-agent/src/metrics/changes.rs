@@ -57,12 +57,12 @@ impl ChangeCounts {
             ),
             services_pending: metrics.register(
                 "kubeproxy_sync_proxy_rules_service_changes_pending",
-                "Changes of Services that the kernel does not hold yet",
+                "Changes of Services that are not programmed yet",
                 Gauge::default(),
             ),
             endpoints_pending: metrics.register(
                 "kubeproxy_sync_proxy_rules_endpoint_changes_pending",
-                "Changes of EndpointSlices that the kernel does not hold yet",
+                "Changes of EndpointSlices that are not programmed yet",
                 Gauge::default(),
             ),
             pending: Arc::default(),
@@ -101,7 +101,7 @@ impl ChangeCounts {
         self.show(&pending);
     }
 
-    /// A round begins, with everything that is asked by now.
+    /// A round begins, with every change until now.
     pub(crate) fn began(&self) {
         let mut pending = self.pending();
         pending.under_way = pending.ordered;

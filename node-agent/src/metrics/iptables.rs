@@ -17,7 +17,7 @@ use super::{Extent, OfFamily, extent, of_family, standing::float};
 use crate::board::Board;
 use crate::mechanism::VariantRules;
 
-/// From what nobody notices to longer than anybody waits: 1 ms to 16.4 s, doubling.
+/// From unnoticeable to longer than any wait: 1 ms to 16.4 s, doubling.
 const WAIT_BUCKETS: (f64, f64, u16) = (0.001, 2.0, 15);
 
 /// kube-proxy's counts of restores that failed: what is a restore there is a round here.
@@ -34,12 +34,12 @@ type Count = (Family, TableName, usize);
 pub(crate) fn register_lock_waits(metrics: &Metrics) -> Histogram {
     metrics.register(
         "signpost_xtables_lock_wait_seconds",
-        "How long a change waited for the lock that all who change legacy iptables take",
+        "How long a change waited for the lock of legacy iptables",
         lock_waits(),
     )
 }
 
-/// The same, for whoever tells nobody.
+/// The same, unregistered.
 pub(crate) fn lock_waits() -> Histogram {
     let (start, factor, length) = WAIT_BUCKETS;
     Histogram::new(exponential_buckets(start, factor, length))
@@ -52,15 +52,21 @@ impl Failures {
         Failures {
             all: metrics.register(
                 "kubeproxy_sync_proxy_rules_iptables_restore_failures",
-                "Rounds that failed in mode iptables",
+                "Failed syncs in mode iptables",
                 Labelled::default(),
             ),
             partial: metrics.register(
                 "kubeproxy_sync_proxy_rules_iptables_partial_restore_failures",
-                "Rounds that failed in mode iptables and were about what had changed",
+                "Failed syncs in mode iptables that wrote only changes",
                 Labelled::default(),
             ),
         }
+    }
+
+    /// Makes the series of `family`, at 0.
+    pub(super) fn begin(&self, family: &OfFamily) {
+        drop(self.all.get_or_create(family));
+        drop(self.partial.get_or_create(family));
     }
 
     /// A round failed.
@@ -73,34 +79,34 @@ impl Failures {
     }
 }
 
-/// How many rules there are of ours, and how many of them the last change has written, in families
-/// that are carried out by iptables.
+/// How many iptables rules Signpost has, and how many of them the last change wrote, in families in
+/// mode iptables.
 pub(super) fn encode_rules(
     board: &Board,
     encoder: &mut DescriptorEncoder<'_>,
 ) -> Result<(), fmt::Error> {
-    let mut held: Vec<Count> = Vec::new();
+    let mut counts: Vec<Count> = Vec::new();
     let mut written: Vec<Count> = Vec::new();
     for (family, carried) in board.carried() {
         if carried.carrier != Some(Mechanism::Iptables) {
             continue;
         }
-        let ours = board.held(family).unwrap_or_default();
-        let rules = ours.of(Mechanism::Iptables).typed::<VariantRules>().used;
-        held.extend(TableName::ALL.map(|table| (family, table, rules.count(table))));
+        let held = board.held(family).unwrap_or_default();
+        let rules = held.of(Mechanism::Iptables).typed::<VariantRules>().used;
+        counts.extend(TableName::ALL.map(|table| (family, table, rules.count(table))));
         let last = carried.written.into_iter();
         written.extend(last.map(|(table, count)| (family, table, count)));
     }
     encode(
         encoder,
         "kubeproxy_sync_proxy_rules_iptables_total",
-        "Rules of iptables the kernel is believed to hold of ours",
-        &held,
+        "iptables rules of Signpost in the kernel, as recorded",
+        &counts,
     )?;
     encode(
         encoder,
         "kubeproxy_sync_proxy_rules_iptables_last",
-        "Rules of iptables that the last change has written",
+        "iptables rules that the last change wrote",
         &written,
     )
 }

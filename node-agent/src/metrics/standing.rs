@@ -24,7 +24,7 @@ impl Standing {
     fn encode_totals(&self, encoder: &mut DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
         let board = &self.0;
         let view = board.view().borrow().clone();
-        let wanted = view.as_ref().and_then(|view| view.wanted.as_ref());
+        let desired = view.as_ref().and_then(|view| view.desired.as_ref());
         let stale = view.as_ref().and_then(|view| view.source.stale.as_ref());
         let stale_for = stale.map_or(0.0, |(since, _)| {
             let stale = SystemTime::now().duration_since(*since);
@@ -33,27 +33,27 @@ impl Standing {
         let gauges = [
             (
                 "signpost_services",
-                "Services that are wanted in the kernel",
-                float(wanted.map_or(0, |dataplane| dataplane.services().len())),
+                "Services in the desired state",
+                float(desired.map_or(0, |dataplane| dataplane.services().len())),
             ),
             (
                 "signpost_elements",
-                "Elements, or rules of iptables, the kernel is believed to hold",
+                "Elements, or iptables rules, in the kernel, as recorded",
                 float(board.elements()),
             ),
             (
                 "signpost_rejections",
-                "Objects or parts of them that are not honoured",
-                float(view.as_ref().map_or(0, |view| view.rejections.len())),
+                "Objects, or parts of them, that are rejected or not supported, as status.rejections.total counts them",
+                f64::from(board.status().borrow().rejections.total),
             ),
             (
                 "signpost_affinity_exhausted_services",
-                "Services with session affinity that had no room for a new client of late",
-                float(exhausted(&board.crowded().borrow(), wanted).len()),
+                "Services with session affinity that recently had no room for a new client",
+                float(exhausted(&board.crowded().borrow(), desired).len()),
             ),
             (
                 "signpost_source_stale_seconds",
-                "For how long nothing has been heard of the source; 0 while it answers",
+                "Time since the source last answered; 0 while it answers",
                 stale_for,
             ),
         ];
@@ -72,7 +72,7 @@ impl Standing {
         let report = self.0.report().borrow().clone();
         let mut metric = encoder.encode_descriptor(
             "kubeproxy_sync_proxy_rules_no_local_endpoints_total",
-            "Service ports with policy Local that have endpoints, and none on this node",
+            "Service ports with policy Local that have endpoints, but none on this node",
             None,
             MetricType::Gauge,
         )?;
@@ -126,4 +126,36 @@ fn without_local_endpoints(programmed: &Dataplane, family: Family) -> [(&'static
 
 pub(super) fn float(number: usize) -> f64 {
     f64::from(u32::try_from(number).unwrap_or(u32::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use crds::NodeProxyStatus;
+    use crds::node_proxy::rejections::Rejections;
+    use prometheus_client::encoding::text::encode;
+    use prometheus_client::registry::Registry;
+
+    use super::*;
+
+    /// Services that the kernel refused are in the status alone, and not among what the objects say.
+    #[test]
+    fn the_metric_counts_the_rejections_that_the_status_counts() {
+        let board = Arc::new(Board::new());
+        let mut registry = Registry::default();
+        registry.register_collector(Box::new(Standing(Arc::clone(&board))));
+        let rejections = Rejections {
+            total: 3,
+            ..Rejections::default()
+        };
+        board.post_status(Arc::new(NodeProxyStatus {
+            rejections,
+            ..NodeProxyStatus::default()
+        }));
+        let mut text = String::new();
+        encode(&mut text, &registry).expect("a string takes everything");
+        let found = text
+            .lines()
+            .find(|line| line.starts_with("signpost_rejections "));
+        assert_eq!(found, Some("signpost_rejections 3.0"));
+    }
 }

@@ -67,7 +67,7 @@ fn a_holder_is_described_by_what_is_known_of_it() {
     let expected = format!("{text} (in another container)");
     assert_eq!(told(introduction, None), Some(expected));
     assert_eq!(told("", None), None);
-    let expected = "process 7, which does not say who it is";
+    let expected = "process 7, which does not identify itself";
     assert_eq!(told("", Some(7)).as_deref(), Some(expected));
     let made_up = "\u{1b}[2J\r\nfoo";
     assert_eq!(

@@ -1,4 +1,4 @@
-//! What a scrape is told of node ports on localhost, by the names that kube-proxy has for it from 1.37
+//! Metrics of node ports on localhost, with the names that kube-proxy has for them from 1.37
 //! on (KEP-6032).
 
 use std::fmt::Error;
@@ -32,7 +32,7 @@ impl Collector for Localhost {
         let counts = &self.0;
         let mut listeners = encoder.encode_descriptor(
             "kubeproxy_nftables_localhost_nodeport_listeners",
-            "Node ports that are listened on at localhost",
+            "Node ports open on localhost",
             None,
             MetricType::Gauge,
         )?;
@@ -43,7 +43,7 @@ impl Collector for Localhost {
         }
         let mut failures = encoder.encode_descriptor(
             "kubeproxy_nftables_localhost_nodeport_listener_creation_failures",
-            "Attempts to listen on a node port at localhost that failed",
+            "Failed attempts to listen on a node port on localhost",
             None,
             MetricType::Counter,
         )?;
@@ -54,7 +54,7 @@ impl Collector for Localhost {
         }
         let mut rejected = encoder.encode_descriptor(
             "kubeproxy_nftables_localhost_nodeport_rejected_packets",
-            "Connections, and datagrams, turned away at a node port on localhost",
+            "Connections and datagrams rejected at node ports on localhost",
             None,
             MetricType::Counter,
         )?;

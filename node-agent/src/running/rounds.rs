@@ -1,4 +1,4 @@
-//! The loop's thread, and who is told what it does.
+//! The loop's thread, and the receivers of its reports.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use reconciler::{
 use runtime::Heartbeat;
 use tracing::{debug, info, warn};
 
-use crate::board::{Board, Carriage};
+use crate::board::{Board, FamilyState};
 use crate::conntrack;
 use crate::health_proxy::ProxyHealth;
 use crate::mechanism::Mechanisms;
@@ -38,7 +38,7 @@ pub(super) struct Followed {
 enum Worth {
     /// Somebody should do something about it.
     Warning,
-    /// Whoever reads the log later wants to know.
+    /// A log line.
     Line,
     /// Only who looks for something.
     Detail,
@@ -78,18 +78,20 @@ pub(super) fn reconcile(
                 News::Report(report, domains) => (report, domains),
             };
             heartbeat.idle();
-            let carriages: BTreeMap<_, _> = domains
+            let states: BTreeMap<_, _> = domains
                 .iter()
                 .filter(|domain| concerns(&report, domain.family()))
-                .map(|domain| (domain.family(), carriage(domain)))
+                .map(|domain| (domain.family(), state(domain)))
                 .collect();
             for round in &report.finished {
-                let carriage = carriages.get(&round.family);
-                let wanted = carriage.and_then(|carriage| carriage.standing.wanted);
+                let state = states.get(&round.family);
+                let desired = state.and_then(|state| state.standing.wanted);
                 let family = report.families.iter().find(|f| f.family == round.family);
                 let failing = family.and_then(|family| family.failing.as_ref());
                 log_round(round, failing.map_or(0, |failing| failing.rounds));
-                followed.metrics.finished(round, wanted.unwrap_or_default());
+                followed
+                    .metrics
+                    .finished(round, desired.unwrap_or_default());
             }
             for latency in &report.latencies {
                 followed.metrics.arrived(latency);
@@ -97,7 +99,7 @@ pub(super) fn reconcile(
             followed.changes.reported(&report);
             followed.proxy.reported(&report);
             conntrack::post(&connections, &report);
-            board.post_report(report, carriages, Instant::now());
+            board.post_report(report, states, Instant::now());
         },
     );
 }
@@ -109,8 +111,8 @@ fn concerns(report: &Report, family: Family) -> bool {
     report.finished.is_empty() || finished.any(|round| round.family == family)
 }
 
-fn carriage(domain: &Domain<Mechanisms>) -> Carriage {
-    Carriage {
+fn state(domain: &Domain<Mechanisms>) -> FamilyState {
+    FamilyState {
         held: domain.believed().map(|believed| believed.rules.clone()),
         standing: domain.backend().standing(),
     }

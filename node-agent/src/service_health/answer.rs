@@ -1,4 +1,4 @@
-//! What one load balancer is told about one Service, in the form kube-proxy gives it
+//! The answer to a load balancer's health check of one Service, in the form of kube-proxy
 //! (pkg/proxy/healthcheck/service_health.go).
 
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use crate::board::Board;
 use crate::health_answer::patience;
 use crate::health_proxy::ProxyHealth;
 
-/// How much traffic a node should get compared to others, for balancers that weigh.
+/// How much traffic a node should get relative to other nodes, for load balancers with weights.
 const WEIGHT: &str = "x-load-balancing-endpoint-weight";
 
 /// Knows whether this node's kernel keeps up. Cheap to clone.

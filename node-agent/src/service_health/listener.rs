@@ -15,7 +15,7 @@ use tokio::net::{TcpListener, TcpSocket};
 use tokio::task::{JoinError, JoinSet};
 
 use super::answer::Judge;
-use super::wanted::Listening;
+use super::desired::Listening;
 use crate::port_holder::is_taken;
 
 /// How many connections may wait to be accepted: the probes of one balancer.
@@ -50,7 +50,7 @@ struct Listener {
 // === impl ListenError ===
 
 impl ListenError {
-    /// Whether somebody else has the address.
+    /// Whether another socket has the address.
     pub(super) fn is_taken(&self) -> bool {
         is_taken(&self.source)
     }
@@ -69,25 +69,25 @@ impl Listeners {
         }
     }
 
-    /// Opens and closes what it takes to listen as `wanted`, and returns what cannot be opened. What
+    /// Opens and closes listeners until they are `desired`, and returns what cannot be opened. What
     /// is open for the same Service stays so.
     pub(super) async fn apply(
         &mut self,
-        wanted: &BTreeMap<SocketAddr, Listening>,
+        desired: &BTreeMap<SocketAddr, Listening>,
     ) -> Vec<(SocketAddr, ListenError)> {
         while let Some(closed) = self.tasks.try_join_next() {
             self.closed(closed);
         }
         let stays = |address: &SocketAddr, listener: &mut Listener| {
-            let wanted = wanted.get(address);
-            wanted.is_some_and(|listening| listening.service == listener.service)
+            let desired = desired.get(address);
+            desired.is_some_and(|listening| listening.service == listener.service)
         };
         for (address, listener) in self.open.extract_if(.., |a, l| !stays(a, l)) {
             listener.stop.cancel();
             self.closing.insert(address);
         }
         let mut failures = Vec::new();
-        for (address, listening) in wanted {
+        for (address, listening) in desired {
             if let Some(listener) = self.open.get(address) {
                 let known = &listener.local_endpoints;
                 known.store(listening.local_endpoints, Ordering::Relaxed);

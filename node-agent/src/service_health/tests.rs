@@ -63,8 +63,8 @@ fn dataplane(node_ports: NodePortAddresses, services: &[(Service, Endpoints)]) -
     dataplane
 }
 
-fn listeners(wanted: &Wanted) -> Vec<String> {
-    let (listeners, _) = wanted.listeners();
+fn listeners(desired: &DesiredListeners) -> Vec<String> {
+    let (listeners, _) = desired.listeners();
     let line = |(address, listening): (&SocketAddr, &Listening)| {
         format!(
             "{address} {} {}",
@@ -77,32 +77,32 @@ fn listeners(wanted: &Wanted) -> Vec<String> {
 /// Failure story T53: kubernetes#117621.
 #[test]
 fn t53_a_load_balancers_address_is_listened_on_beside_those_of_node_ports() {
-    let mut wanted = Wanted::default();
+    let mut desired = DesiredListeners::default();
     let services = [(web(32000), here(2))];
     let dataplane = dataplane(only(&["192.168.0.1"]), &services);
-    wanted.follow(Family::Ipv4, Some(&dataplane));
-    wanted.follow(Family::Ipv6, Some(&dataplane));
+    desired.follow(Family::Ipv4, Some(&dataplane));
+    desired.follow(Family::Ipv6, Some(&dataplane));
     let expected = ["192.0.2.1:32000 shop/web 2", "192.168.0.1:32000 shop/web 2"];
-    assert_eq!(listeners(&wanted), expected);
+    assert_eq!(listeners(&desired), expected);
 }
 
 #[test]
 fn where_every_address_takes_node_ports_one_listener_is_enough() {
-    let mut wanted = Wanted::default();
+    let mut desired = DesiredListeners::default();
     let services = [(web(32000), here(0))];
     let dataplane = dataplane(NodePortAddresses::ANY, &services);
-    wanted.follow(Family::Ipv4, Some(&dataplane));
+    desired.follow(Family::Ipv4, Some(&dataplane));
     // The Service has no IPv6 address.
-    wanted.follow(Family::Ipv6, Some(&dataplane));
-    assert_eq!(listeners(&wanted), ["0.0.0.0:32000 shop/web 0"]);
+    desired.follow(Family::Ipv6, Some(&dataplane));
+    assert_eq!(listeners(&desired), ["0.0.0.0:32000 shop/web 0"]);
 }
 
 #[test]
 fn listeners_follow_services_ports_and_addresses() {
-    let mut wanted = Wanted::default();
+    let mut desired = DesiredListeners::default();
     let mut follow = |node_ports, services: &[(Service, Endpoints)]| {
-        wanted.follow(Family::Ipv4, Some(&dataplane(node_ports, services)));
-        listeners(&wanted)
+        desired.follow(Family::Ipv4, Some(&dataplane(node_ports, services)));
+        listeners(&desired)
     };
     assert_eq!(follow(NodePortAddresses::ANY, &[]), [""; 0]);
     let services = [(web(32000), here(1))];
@@ -122,7 +122,7 @@ fn listeners_follow_services_ports_and_addresses() {
 
 #[test]
 fn nothing_is_listened_on_at_ipv6_link_local_addresses() {
-    let mut wanted = Wanted::default();
+    let mut desired = DesiredListeners::default();
     let web = mk_service("shop/web")
         .cluster_ip("fd00:10:96::10")
         .load_balancer_ip("2001:db8:2::1")
@@ -139,28 +139,28 @@ fn nothing_is_listened_on_at_ipv6_link_local_addresses() {
         ),
     };
     let dataplane = dataplane(node_ports, &[(web, here(0))]);
-    wanted.follow(Family::Ipv6, Some(&dataplane));
+    desired.follow(Family::Ipv6, Some(&dataplane));
     let expected = [
         "[2001:db8:2::1]:32000 shop/web 0",
         "[fd00:192:168::1]:32000 shop/web 0",
     ];
-    assert_eq!(listeners(&wanted), expected);
+    assert_eq!(listeners(&desired), expected);
 }
 
 #[test]
 fn of_two_services_with_one_port_the_first_by_name_is_heard_and_the_other_named() {
-    let mut wanted = Wanted::default();
+    let mut desired = DesiredListeners::default();
     let other = Service {
         key: ServiceKey::new("shop", "admin"),
         ..web(32000)
     };
     let services = [(web(32000), here(1)), (other, here(0))];
-    wanted.follow(
+    desired.follow(
         Family::Ipv4,
         Some(&dataplane(NodePortAddresses::ANY, &services)),
     );
-    assert_eq!(listeners(&wanted), ["0.0.0.0:32000 shop/admin 0"]);
-    let (_, contested) = wanted.listeners();
+    assert_eq!(listeners(&desired), ["0.0.0.0:32000 shop/admin 0"]);
+    let (_, contested) = desired.listeners();
     let address = SocketAddr::from(([0, 0, 0, 0], 32000));
     assert_eq!(contested, [(address, ServiceKey::new("shop", "web"))]);
 }
@@ -258,11 +258,11 @@ async fn ask(port: u16) -> Option<String> {
 }
 
 /// Waits until the answer at `port` is as `wanted`.
-async fn wait_for(port: u16, what: &str, wanted: impl Fn(Option<&str>) -> bool) -> Option<String> {
+async fn wait_for(port: u16, what: &str, desired: impl Fn(Option<&str>) -> bool) -> Option<String> {
     let deadline = Instant::now() + DEADLINE;
     loop {
         let answer = ask(port).await;
-        if wanted(answer.as_deref()) {
+        if desired(answer.as_deref()) {
             return answer;
         }
         assert!(Instant::now() < deadline, "not {what}: {answer:?}");
@@ -381,7 +381,7 @@ async fn a_port_that_is_taken_is_an_event_on_the_service_and_is_tried_again() {
     );
     assert!(told.note.contains("in use"), "{}", told.note);
     // Failure story T62: not only that somebody has it.
-    let holder = format!("(process {}) has it", std::process::id());
+    let holder = format!("(process {}) uses it", std::process::id());
     assert!(told.note.ends_with(&holder), "{}", told.note);
     // Again it fails, which is no news; then the port is free.
     rig.program(&[(web(port), here(2))]);
@@ -401,11 +401,11 @@ fn only_what_is_listened_on_is_followed() {
         let unasked = unasked.port("http", 80).build();
         [(web(31_000), here(pods)), (unasked, here(others))]
     };
-    let mut wanted = Wanted::default();
+    let mut desired = DesiredListeners::default();
     let mut follow = |node_ports: NodePortAddresses, pods, others| {
         let programmed = dataplane(node_ports, &services(pods, others));
-        let changed = wanted.follow(Family::Ipv4, Some(&programmed));
-        (changed, wanted.listeners().0.len())
+        let changed = desired.follow(Family::Ipv4, Some(&programmed));
+        (changed, desired.listeners().0.len())
     };
     let (one, two) = (["127.0.0.1"], ["127.0.0.1", "127.0.0.2"]);
     // The Service's own load-balancer address is asked, too.
@@ -413,6 +413,6 @@ fn only_what_is_listened_on_is_followed() {
     assert_eq!(follow(only(&one), 1, 3), (false, 2), "of another Service");
     assert_eq!(follow(only(&one), 2, 3), (true, 2), "what is answered");
     assert_eq!(follow(only(&two), 2, 3), (true, 3), "where it is");
-    assert!(wanted.follow(Family::Ipv4, None));
-    assert!(!wanted.follow(Family::Ipv4, None));
+    assert!(desired.follow(Family::Ipv4, None));
+    assert!(!desired.follow(Family::Ipv4, None));
 }

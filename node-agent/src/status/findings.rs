@@ -15,10 +15,10 @@ use reconciler::{Activity, Damage, FamilyStatus, Pace, Report, SLOW_ROUND, Stand
 use super::{Facts, families, is_applied};
 use crate::affinity::exhausted;
 use crate::conntrack;
-use crate::duty::Duty;
 use crate::engine::{Configuration, View};
 use crate::foreign_proxy::{self, Sight};
 use crate::mechanism::{self, LockStanding};
+use crate::serving_state::ServingState;
 use crate::support::{done_without, has_address};
 
 /// For how long a node that hears nothing of its source still counts as up to date: as long as it takes
@@ -46,7 +46,7 @@ pub(super) fn findings(facts: &Facts<'_>, rejections: &Rejections, now: Timestam
     findings
 }
 
-/// Whether the node serves everything it is asked for: heard of lately, listed, programmed in both
+/// Whether the node serves every Service: the source has answered lately, all is listed, programmed in both
 /// families, and found there when the kernel was last looked at. What a comparison finds is repaired
 /// by the same round, or that round has failed and its family with it.
 fn ready(facts: &Facts<'_>, now: Timestamp) -> Finding {
@@ -54,7 +54,7 @@ fn ready(facts: &Facts<'_>, now: Timestamp) -> Finding {
     let families = families(facts);
     let finding =
         |status, reason, message: String| Finding::new(condition::READY, status, reason, message);
-    if facts.duty == Duty::HandedBack {
+    if facts.serving_state == ServingState::HandedBack {
         return finding(Status::False, reason::HANDED_BACK, handed_back(facts));
     }
     if !view.missing.is_empty() {
@@ -82,7 +82,7 @@ fn ready(facts: &Facts<'_>, now: Timestamp) -> Finding {
         && age(*since, now) > HEARD_LATELY
     {
         let since = Timestamp::try_from(*since).unwrap_or_default();
-        let message = format!("nothing heard since {since:.0}: {message}");
+        let message = format!("no answer since {since:.0}: {message}");
         return finding(Status::False, reason::SOURCE_STALE, message);
     }
     let Some(first) = broken.first() else {
@@ -96,13 +96,16 @@ fn ready(facts: &Facts<'_>, now: Timestamp) -> Finding {
             return finding(Status::True, reason::SLOW, message);
         }
         if let Some(family) = done_without(families).next() {
-            let message = format!("programmed without a family: {}", failure_message(family));
+            let message = format!(
+                "programmed without one address family: {}",
+                failure_message(family)
+            );
             return finding(Status::True, reason::PROGRAMMED, message);
         }
         let message = match &view.configuration {
-            Configuration::Default => "programmed by the defaults: no profile selects this node",
-            Configuration::LastGood(_) => "programmed by the last known configuration",
-            _ => "the kernel holds everything that was asked for",
+            Configuration::Default => "programmed with the defaults: no profile selects this node",
+            Configuration::LastGood(_) => "programmed with the last known configuration",
+            _ => "everything the profile and the Services ask for is programmed",
         };
         return finding(Status::True, reason::PROGRAMMED, message.to_owned());
     };
@@ -118,21 +121,21 @@ fn progressing(facts: &Facts<'_>, now: Timestamp) -> Finding {
     let say = |status, reason, message: &str| {
         Finding::new(condition::PROGRESSING, status, reason, message.to_owned())
     };
-    if facts.duty == Duty::HandedBack {
+    if facts.serving_state == ServingState::HandedBack {
         return say(Status::False, reason::HANDED_BACK, &handed_back(facts));
     }
     if let Some(UnderWay { since, .. }) = facts.under_way
         && age(since, now) > SLOW_ROUND
     {
         let since = Timestamp::try_from(since).unwrap_or_default();
-        let message = format!("a round has been running since {since:.0}");
+        let message = format!("a sync has been running since {since:.0}");
         return say(Status::True, reason::SLOW, &message);
     }
     if facts.report.is_some_and(|r| r.activity == Activity::Paused) {
         return say(Status::False, reason::PAUSED, "the profile is paused");
     }
     if is_applied(facts) {
-        let message = "the kernel carries out the current configuration";
+        let message = "the current configuration is programmed";
         return say(Status::False, reason::SETTLED, message);
     }
     if facts.report.is_none() {
@@ -142,7 +145,7 @@ fn progressing(facts: &Facts<'_>, now: Timestamp) -> Finding {
             "nothing has been written yet",
         );
     }
-    let message = "the current configuration is being written";
+    let message = "the current configuration is being programmed";
     say(Status::True, reason::APPLYING, message)
 }
 
@@ -171,7 +174,7 @@ fn degraded(facts: &Facts<'_>) -> Finding {
     }
     if let Some((since, message)) = &facts.view.source.stale {
         let since = Timestamp::try_from(*since).unwrap_or_default();
-        let message = format!("nothing heard since {since:.0}: {message}");
+        let message = format!("no answer since {since:.0}: {message}");
         return say(Status::True, reason::SOURCE_STALE, message);
     }
     if let Some((reason, message)) = conntrack::degradation(facts.connections) {
@@ -180,11 +183,11 @@ fn degraded(facts: &Facts<'_>) -> Finding {
     say(Status::False, reason::AS_EXPECTED, String::new())
 }
 
-/// The families that the node is to serve: all but those that the kernel lacks and nobody needs here.
+/// The families that the node is to serve: all but those that the kernel lacks and no Service needs here.
 fn counted<'a>(facts: &Facts<'a>) -> impl Iterator<Item = &'a FamilyStatus> {
-    let wanted = facts.view.wanted.as_ref();
+    let desired = facts.view.desired.as_ref();
     let is_needed = |family: Family| {
-        let has_address = wanted.is_some_and(|wanted| has_address(wanted, family));
+        let has_address = desired.is_some_and(|desired| has_address(desired, family));
         has_address && facts.not_served.services(family).len() > 0
     };
     let families = families(facts);
@@ -209,12 +212,12 @@ fn honoured(facts: &Facts<'_>, rejections: &Rejections) -> Finding {
     };
     let written = facts.view.configuration.assignment();
     let written = written.map_or(&[][..], |a| a.spec.written_fields.as_slice());
-    let wanted = facts.view.wanted.as_ref();
-    let wanted = wanted.map(|wanted| wanted.config().mechanism);
-    let replaced = wanted.and_then(|w| mechanism::findings::replaced(w, facts.carried));
+    let config = facts.view.desired.as_ref().map(|desired| desired.config());
+    let replaced = config.and_then(|c| mechanism::findings::replaced(c.mechanism, facts.carried));
     let mut fields: Vec<_> = replaced.into_iter().collect();
     fields.extend(mechanism::findings::left_behind(facts.carried));
     fields.extend(not_honoured(&facts.view.effective, written));
+    fields.extend(config.and_then(|c| mechanism::findings::scheduler(c)));
     if let Some(first) = fields.first() {
         let fields = fields.iter().map(|f| format!("{}: {}", f.field, f.message));
         let all: Vec<String> = fields.chain(affinity_exhausted(facts)).collect();
@@ -237,7 +240,7 @@ fn honoured(facts: &Facts<'_>, rejections: &Rejections) -> Finding {
 
 /// Which Services have no room for another client's affinity; `None` where all have.
 fn affinity_exhausted(facts: &Facts<'_>) -> Option<String> {
-    let services = exhausted(facts.crowded, facts.view.wanted.as_ref());
+    let services = exhausted(facts.crowded, facts.view.desired.as_ref());
     if services.is_empty() {
         return None;
     }
@@ -263,13 +266,13 @@ fn handed_back(facts: &Facts<'_>) -> String {
     let failing = families(facts).iter().find(|f| f.failing.is_some());
     if let Some(family) = failing {
         let error = failure_message(family);
-        return format!("handed back, and our rules are still here: {error}");
+        return format!("handed back, but Signpost's rules are still in the kernel: {error}");
     }
     match facts.sight {
         Sight::Seen(found, _) if found.is_nothing() => {
-            "handed back, and no rules of another proxy are here: nobody serves this node's Services"
+            "handed back, and there are no rules of another proxy: no proxy serves this node's Services"
         }
-        _ => "handed back to another proxy: nothing of ours is in the kernel",
+        _ => "handed back to another proxy: no rules of Signpost are in the kernel",
     }
     .to_owned()
 }
@@ -287,7 +290,7 @@ fn family_programmed(facts: &Facts<'_>, family: &FamilyStatus) -> Finding {
             };
             Finding::new(kind, Status::True, reason::FAMILY_PROGRAMMED, message)
         }
-        Standing::NeverProgrammed if facts.duty == Duty::HandedBack => {
+        Standing::NeverProgrammed if facts.serving_state == ServingState::HandedBack => {
             let message = String::new();
             Finding::new(kind, Status::False, reason::HANDED_BACK, message)
         }

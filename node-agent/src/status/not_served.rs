@@ -23,12 +23,12 @@ struct OfFamily {
 // === impl NotServed ===
 
 impl NotServed {
-    /// Takes in what is wanted, and what the kernel lacks.
-    pub(crate) fn follow(&mut self, lacking: &[Family], wanted: Option<&Dataplane>) {
+    /// Updates the desired state, and what the kernel lacks.
+    pub(crate) fn follow(&mut self, lacking: &[Family], desired: Option<&Dataplane>) {
         self.0.retain(|family, _| lacking.contains(family));
         for family in lacking {
             let of_family = self.0.entry(*family).or_default();
-            of_family.follow(*family, wanted);
+            of_family.follow(*family, desired);
         }
     }
 
@@ -43,9 +43,9 @@ impl NotServed {
 }
 
 impl OfFamily {
-    fn follow(&mut self, family: Family, wanted: Option<&Dataplane>) {
+    fn follow(&mut self, family: Family, desired: Option<&Dataplane>) {
         let nothing = Frontends::default();
-        let after = wanted.map_or(&nothing, Dataplane::frontends);
+        let after = desired.map_or(&nothing, Dataplane::frontends);
         for difference in self.followed.differences(after) {
             if difference.key.family() != family {
                 continue;
@@ -70,7 +70,7 @@ impl OfFamily {
 mod tests {
     use super::*;
 
-    fn wanted(services: &[(&str, &str)]) -> Dataplane {
+    fn desired(services: &[(&str, &str)]) -> Dataplane {
         let mut dataplane = Dataplane::default();
         for (name, address) in services {
             let service = testkit::mk_service(name).cluster_ip(address);
@@ -97,12 +97,12 @@ mod tests {
             ("b/six", "fd00::1"),
             ("c/six", "fd00::2"),
         ];
-        not_served.follow(&[], Some(&wanted(&both)));
+        not_served.follow(&[], Some(&desired(&both)));
         assert_eq!(named(&not_served, Family::Ipv6), [""; 0]);
-        not_served.follow(&lacking, Some(&wanted(&both)));
+        not_served.follow(&lacking, Some(&desired(&both)));
         assert_eq!(named(&not_served, Family::Ipv6), ["b/six", "c/six"]);
         assert_eq!(named(&not_served, Family::Ipv4), [""; 0]);
-        not_served.follow(&lacking, Some(&wanted(&both[..2])));
+        not_served.follow(&lacking, Some(&desired(&both[..2])));
         assert_eq!(named(&not_served, Family::Ipv6), ["b/six"]);
         not_served.follow(&lacking, None);
         assert_eq!(named(&not_served, Family::Ipv6), [""; 0]);

@@ -38,7 +38,7 @@ fn view() -> View {
         effective: Arc::new(effective),
         source: SourceHealth::default(),
         standing: catalog::NodeStanding::Staying,
-        wanted: Some(Dataplane::new(
+        desired: Some(Dataplane::new(
             Arc::new(Node::default()),
             Arc::new(Config::default()),
         )),
@@ -59,7 +59,7 @@ fn programmed(family: Family, view: &View) -> FamilyStatus {
         last_damage: None,
         quarantined: Vec::new(),
         shortcomings: Arc::new([]),
-        programmed: view.wanted.clone(),
+        programmed: view.desired.clone(),
         rounds: Rounds::default(),
     }
 }
@@ -96,7 +96,7 @@ fn report(families: [FamilyStatus; 2]) -> Report {
 /// A node that nftables serves and where nothing else is to tell.
 fn facts<'a>(view: &'a View, report: Option<&'a Report>) -> Facts<'a> {
     static CARRIED: LazyLock<BTreeMap<Family, mechanism::Standing>> = LazyLock::new(by_nftables);
-    static CONNECTIONS: LazyLock<conntrack::Standing> = LazyLock::new(Default::default);
+    static CONNECTIONS: LazyLock<conntrack::ConntrackState> = LazyLock::new(Default::default);
     static CROWDED_NOWHERE: BTreeSet<FrontendKey> = BTreeSet::new();
     static NOT_SERVED: LazyLock<NotServed> = LazyLock::new(Default::default);
     Facts {
@@ -111,7 +111,7 @@ fn facts<'a>(view: &'a View, report: Option<&'a Report>) -> Facts<'a> {
         not_relayed: &[],
         crowded: &CROWDED_NOWHERE,
         not_served: &NOT_SERVED,
-        duty: Duty::Serving,
+        serving_state: ServingState::Serving,
         sight: &Sight::None,
         kernel: "6.18",
     }
@@ -156,7 +156,7 @@ fn a_node_that_serves_everything_is_ready_and_has_applied_its_configuration() {
 fn t56_a_node_that_has_never_synced_is_not_ready_and_says_what_it_waits_for() {
     let mut view = view();
     view.missing = vec!["list of Services".to_owned()];
-    view.wanted = None;
+    view.desired = None;
     let status = say(&view, None);
     let (ready, reason, message) = told(&status, condition::READY);
     assert_eq!((ready.as_str(), reason.as_str()), ("False", "ListsPending"));
@@ -201,7 +201,7 @@ fn without_ipv6(address: Option<std::net::Ipv6Addr>) -> (View, Report) {
         ipv6: address,
         ..Node::default()
     };
-    view.wanted = Some(Dataplane::new(Arc::new(node), Arc::new(Config::default())));
+    view.desired = Some(Dataplane::new(Arc::new(node), Arc::new(Config::default())));
     let [ipv4, ipv6] = Family::ALL.map(|family| programmed(family, &view));
     let never = FamilyStatus {
         programmed_since: None,
@@ -223,7 +223,7 @@ fn t84_a_family_that_the_kernel_lacks_and_nobody_needs_is_said_and_the_node_is_r
     assert_eq!((ready.as_str(), reason.as_str()), ("True", "Programmed"));
     assert_eq!(
         message,
-        "programmed without a family: IPv6: failed to commit: no such device"
+        "programmed without one address family: IPv6: failed to commit: no such device"
     );
     let (programmed, reason, _) = told(&status, condition::IPV6_PROGRAMMED);
     assert_eq!(
@@ -245,14 +245,14 @@ fn t84_services_that_want_a_family_that_the_kernel_lacks_are_named() {
         (Some(std::net::Ipv6Addr::LOCALHOST), "False"),
     ] {
         let (view, report) = without_ipv6(address);
-        let mut wanted = Dataplane::default();
+        let mut desired = Dataplane::default();
         let service = testkit::mk_service("shop/web").cluster_ip("fd00::1");
         let service = service.port("http", 80).build();
         let endpoints = testkit::mk_endpoints().build();
-        let rules = dataplane::compile(&service, &endpoints, wanted.node(), wanted.config());
-        wanted.set(rules.into());
+        let rules = dataplane::compile(&service, &endpoints, desired.node(), desired.config());
+        desired.set(rules.into());
         let mut not_served = NotServed::default();
-        not_served.follow(&[Family::Ipv6], Some(&wanted));
+        not_served.follow(&[Family::Ipv6], Some(&desired));
         let facts = Facts {
             not_served: &not_served,
             ..facts(&view, Some(&report))
@@ -471,7 +471,7 @@ fn a_node_that_was_handed_back_is_not_ready_and_says_who_serves() {
     report.activity = Activity::Withdrawn;
     let say = |report: &Report, sight: &Sight| {
         let facts = Facts {
-            duty: Duty::HandedBack,
+            serving_state: ServingState::HandedBack,
             sight,
             ..facts(&view, Some(report))
         };
@@ -489,12 +489,12 @@ fn a_node_that_was_handed_back_is_not_ready_and_says_who_serves() {
         }
         told(&status, condition::READY).2
     };
-    assert!(told_of(&Sight::None).contains("nothing of ours is in the kernel"));
+    assert!(told_of(&Sight::None).contains("no rules of Signpost are in the kernel"));
     let nothing = Sight::Seen(
         foreign_proxy::Found::default(),
         foreign_proxy::process::KubeProxy::Silent,
     );
-    assert!(told_of(&nothing).contains("nobody serves"));
+    assert!(told_of(&nothing).contains("no proxy serves"));
 
     let mut stuck = report.clone();
     stuck.families[0] = failing(stuck.families[0].clone(), Recovery::Retry);
@@ -502,7 +502,7 @@ fn a_node_that_was_handed_back_is_not_ready_and_says_who_serves() {
     assert!(
         told(&status, condition::READY)
             .2
-            .contains("still here: IPv4: failed to commit")
+            .contains("still in the kernel: IPv4: failed to commit")
     );
 }
 

@@ -1,4 +1,4 @@
-//! A packet as people write it, and which one that is on this node.
+//! A packet as users write it, and which one that is on this node.
 
 use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr;
@@ -13,7 +13,7 @@ use crate::explain::parse_protocol;
 
 const SHAPE: &str = "[ORIGIN] SOURCE [via INTERFACE] -> ADDRESS:PORT[/PROTOCOL]";
 
-/// A packet in somebody's words: `10.1.2.3 -> 10.96.0.10:80/tcp`, `pod 10.0.1.9 via veth9 -> …`.
+/// A packet as a user writes it: `10.1.2.3 -> 10.96.0.10:80/tcp`, `pod 10.0.1.9 via veth9 -> …`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Wording {
     origin: Option<Sender>,
@@ -67,7 +67,7 @@ pub(crate) enum ParsePacketError {
 
 /// A packet that is none on this node.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
-#[error("this node has no {family} address that is known")]
+#[error("no {family} address of this node is known")]
 pub(crate) struct ResolvePacketError {
     family: Family,
 }
@@ -106,7 +106,7 @@ impl FromStr for Wording {
     }
 }
 
-/// `ADDRESS:PORT[/PROTOCOL]` or `node:PORT[/PROTOCOL]`; TCP if it is not said.
+/// `ADDRESS:PORT[/PROTOCOL]` or `node:PORT[/PROTOCOL]`; TCP by default.
 fn parse_destination(text: &str) -> Result<(Destination, Port, Protocol), ParsePacketError> {
     let wrong = |word: &str, what| ParsePacketError::Word {
         word: word.to_owned(),
@@ -242,7 +242,7 @@ fn guess_sender(source: IpAddr, dataplane: &Dataplane) -> (Sender, String) {
         let why = "taken for a pod of another node: it is an endpoint there";
         (Sender::PodElsewhere, why.to_owned())
     } else {
-        let why = "taken for somebody outside: this node knows nothing of that address";
+        let why = "taken for an address outside the cluster: this node does not know it";
         (Sender::Outside, why.to_owned())
     }
 }
@@ -294,7 +294,7 @@ mod tests {
             ("10.0.1.9", "pod", "the pods of 10.0.1.0/24"),
             ("192.168.0.1", "node", "has that address"),
             ("127.0.0.1", "loopback", "loopback"),
-            ("203.0.113.2", "outside", "knows nothing"),
+            ("203.0.113.2", "outside", "does not know it"),
         ] {
             let (packet, guess) = resolve(&format!("{source} -> 10.96.0.10:80"));
             assert_eq!(packet, format!("{origin} {source} -> 10.96.0.10:80/tcp"));

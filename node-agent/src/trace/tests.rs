@@ -54,14 +54,14 @@ fn a_packet_is_followed_hook_by_hook() {
         trace.to_string(),
         "\
 outside 203.0.113.2 -> 192.168.0.1:30080/tcp
-  taken for somebody outside: this node knows nothing of that address
-wanted: 10.0.1.5:8080, 10.0.2.7:8080 masqueraded
+  taken for an address outside the cluster: this node does not know it
+desired: 10.0.1.5:8080, 10.0.2.7:8080 masqueraded
 the rules in the kernel: 10.0.1.5:8080, 10.0.2.7:8080 masqueraded
 they agree
 
-the way to 10.0.1.5:8080 masqueraded or 10.0.2.7:8080 masqueraded
+path to 10.0.1.5:8080 masqueraded or 10.0.2.7:8080 masqueraded
   filter-prerouting (filter hook prerouting priority -110)
-    restrict: nothing applies
+    restrict: no rule matches
   nat-prerouting (nat hook prerouting priority -101)
     dispatch
       nodeport-addresses { 192.168.0.1 }
@@ -76,10 +76,10 @@ the way to 10.0.1.5:8080 masqueraded or 10.0.2.7:8080 masqueraded
       dnat to 10.0.1.5:8080
       or dnat to 10.0.2.7:8080
   filter-forward (filter hook forward priority 0)
-    refuse-services: nothing applies
-    refuse-cluster-ips: nothing applies
+    refuse-services: no rule matches
+    refuse-cluster-ips: no rule matches
   nat-postrouting-learn (nat hook postrouting priority 90)
-    learn: nothing applies
+    learn: no rule matches
   nat-postrouting (nat hook postrouting priority 100)
     masquerading
       mark 0x0
@@ -100,12 +100,12 @@ fn a_packet_is_followed_from_rule_to_rule() {
         trace.to_string(),
         "\
 outside 203.0.113.2 -> 192.168.0.1:30080/tcp
-  taken for somebody outside: this node knows nothing of that address
-wanted: 10.0.1.5:8080, 10.0.2.7:8080 masqueraded
+  taken for an address outside the cluster: this node does not know it
+desired: 10.0.1.5:8080, 10.0.2.7:8080 masqueraded
 the rules in the kernel: 10.0.1.5:8080, 10.0.2.7:8080 masqueraded
 they agree
 
-the way to 10.0.1.5:8080 masqueraded or 10.0.2.7:8080 masqueraded
+path to 10.0.1.5:8080 masqueraded or 10.0.2.7:8080 masqueraded
   PREROUTING (nat)
     SIGNPOST-SERVICES
       -d 192.168.0.1/32 -j SIGNPOST-NODEPORTS
@@ -125,7 +125,7 @@ the way to 10.0.1.5:8080 masqueraded or 10.0.2.7:8080 masqueraded
     SIGNPOST-FORWARD
       -m conntrack --ctstate NEW -j SIGNPOST-LEAVING
     SIGNPOST-LEAVING
-    SIGNPOST-CLUSTER-IPS: nothing applies
+    SIGNPOST-CLUSTER-IPS: no rule matches
     SIGNPOST-FORWARD
       -m mark --mark 0x4000/0x4000 -j ACCEPT
       accept
@@ -188,12 +188,12 @@ fn a_refused_packet_ends_where_it_is_refused() {
 #[test]
 fn rules_that_lead_elsewhere_do_not_agree() {
     for mechanism in BOTH_MECHANISMS {
-        let (wanted, held) = (dataplane(mechanism, BOTH), dataplane(mechanism, &BOTH[..1]));
-        let trace = ask("10.0.1.9 -> 10.96.0.10:80", &wanted, &kernel(&held));
+        let (desired, held) = (dataplane(mechanism, BOTH), dataplane(mechanism, &BOTH[..1]));
+        let trace = ask("10.0.1.9 -> 10.96.0.10:80", &desired, &kernel(&held));
         assert!(!trace.agree);
         let text = trace.to_string();
         assert!(
-            text.contains("wanted: 10.0.1.5:8080, 10.0.2.7:8080\n"),
+            text.contains("desired: 10.0.1.5:8080, 10.0.2.7:8080\n"),
             "{text}"
         );
         assert!(
@@ -215,11 +215,11 @@ fn a_packet_is_followed_through_a_third_mechanism() {
 /// A node whose kernel cannot do what the profile asks for is served by the other mechanism.
 #[test]
 fn a_packet_takes_the_rules_that_are_there() {
-    let (wanted, held) = (
+    let (desired, held) = (
         dataplane(Mechanism::Iptables, BOTH),
         dataplane(Mechanism::Nftables, BOTH),
     );
-    let trace = ask("10.0.1.9 -> 10.96.0.10:80", &wanted, &kernel(&held));
+    let trace = ask("10.0.1.9 -> 10.96.0.10:80", &desired, &kernel(&held));
     assert!(trace.agree, "{trace}");
 }
 

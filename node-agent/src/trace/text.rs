@@ -1,4 +1,4 @@
-//! A trace as people read it, at most 100 columns wide.
+//! A trace as text, at most 100 columns wide.
 
 use std::fmt::{self, Display};
 
@@ -11,7 +11,7 @@ impl Display for Trace {
         if let Some(guess) = &self.guess {
             line(f, 2, guess)?;
         }
-        line(f, 0, &format!("wanted: {}", self.wanted))?;
+        line(f, 0, &format!("desired: {}", self.desired))?;
         let rules = match self.rules_of {
             RulesOf::Kernel => "the rules in the kernel",
             RulesOf::Rendering => "the rules that would be programmed",
@@ -34,7 +34,7 @@ impl Display for Trace {
 }
 
 fn write_way(f: &mut fmt::Formatter<'_>, way: &WayAnswer) -> fmt::Result {
-    line(f, 0, &format!("the way to {}", way.outcome))?;
+    line(f, 0, &format!("path to {}", way.outcome))?;
     for (position, station) in way.stations.iter().enumerate() {
         let next = way.stations.get(position + 1);
         write_station(f, station, next)?;
@@ -60,7 +60,7 @@ fn write_station(
     };
     for (position, text) in station.either.iter().enumerate() {
         let text = match (position, is_idle) {
-            (0, true) => format!("{text}: nothing applies"),
+            (0, true) => format!("{text}: no rule matches"),
             (0, false) => text.clone(),
             _ => format!("or {text}"),
         };

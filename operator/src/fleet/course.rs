@@ -20,13 +20,21 @@ use crds::{
     effective::hash::ConfigHash,
     node_proxy::NodeProxySpec,
     profile::{
+        ProxyProfileSpec,
+        progress::RolloutVerdict,
         rollout::{OnFailure, Rollout},
         status::ProxyProfileStatus,
     },
 };
 use jiff::Timestamp;
 
-use crate::fleet::member::{Failure, Health, Member, Onset, Standing, Wanted};
+use crate::fleet::{
+    budget::{self, is_about_the_change},
+    member::{Member, Wanted},
+    sightings::Sightings,
+    standing::{Failure, Standing},
+    waves::{Progress, Waves},
+};
 
 /// What a profile asks of its nodes.
 #[derive(Clone, Debug)]
@@ -39,6 +47,8 @@ pub(crate) struct Target {
     pub(crate) rollout: Rollout,
     /// Whether changes reach nodes at all.
     pub(crate) flow: Flow,
+    /// Everything it asks for but that.
+    pub(crate) asked: ProxyProfileSpec,
 }
 
 /// Whether a profile's changes reach its nodes.
@@ -55,8 +65,12 @@ pub(crate) enum Flow {
 pub(crate) struct Course {
     /// The configuration.
     hash: ConfigHash,
-    /// The generation of the profile it began with. A later one is another attempt after a failure.
+    /// The generation of the profile at which it was last seen to stand so. A later one is another attempt after a failure.
     generation: i64,
+    /// The generation it began with.
+    began: i64,
+    /// What the profile asked for when that was seen; absent if another operator saw it.
+    asked: Option<ProxyProfileSpec>,
     /// How far it has come.
     pub(crate) phase: Phase,
 }
@@ -72,21 +86,23 @@ pub(crate) enum Phase {
     Overdue,
     /// The rollout has ended, but too many fail of the nodes that came since, and others wait.
     HeldBack {
-        /// Which nodes, and why, for people.
-        message: String,
+        /// Which nodes, and why.
+        verdict: RolloutVerdict,
     },
     /// Too many nodes failed.
     Failed {
         /// What followed.
         outcome: OnFailure,
-        /// Which nodes, and why, for people.
-        message: String,
+        /// Which nodes, and why.
+        verdict: RolloutVerdict,
     },
 }
 
 /// What one look at the nodes leads to.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Wave {
+pub(crate) struct Advance {
+    /// How far the waves have come.
+    pub(crate) progress: Progress,
     /// What each node is to have.
     pub(crate) wanted: BTreeMap<String, Wanted>,
     /// When to look again although nothing was heard.
@@ -106,9 +122,19 @@ impl Course {
             .iter()
             .find(|condition| condition.type_ == PROGRESSING);
         let same_target = status.target_hash.as_deref() == Some(target.hash.as_str());
+        let verdict = |message: &str| {
+            let written = status
+                .rollout
+                .as_ref()
+                .and_then(|rollout| rollout.verdict.clone());
+            written.unwrap_or_else(|| RolloutVerdict {
+                message: message.to_owned(),
+                ..RolloutVerdict::default()
+            })
+        };
         let failed = |outcome, message: &str| Phase::Failed {
             outcome,
-            message: message.to_owned(),
+            verdict: verdict(message),
         };
         let mut generation = target.generation;
         let phase = match said {
@@ -118,7 +144,7 @@ impl Course {
                     reason if reason == SETTLED.name => Phase::Settled,
                     reason if reason == DEADLINE_EXCEEDED.name => Phase::Overdue,
                     reason if reason == HELD_BACK.name => Phase::HeldBack {
-                        message: said.message.clone(),
+                        verdict: verdict(&said.message),
                     },
                     reason if reason == HALTED.name => failed(OnFailure::Halt, &said.message),
                     reason if reason == ROLLED_BACK.name => {
@@ -129,11 +155,24 @@ impl Course {
             }
             _ => Phase::Rolling,
         };
+        let written = status.rollout.as_ref().filter(|_| same_target);
         Self {
             hash: target.hash.clone(),
             generation,
+            began: written.map_or(target.generation, |rollout| rollout.generation),
+            asked: (generation == target.generation).then(|| target.asked.clone()),
             phase,
         }
+    }
+
+    /// The hash of the configuration.
+    pub(crate) const fn hash(&self) -> &ConfigHash {
+        &self.hash
+    }
+
+    /// The generation of the profile it began with.
+    pub(crate) const fn began(&self) -> i64 {
+        self.began
     }
 
     /// Looks at the nodes, moves on, and says what each is to have.
@@ -141,68 +180,101 @@ impl Course {
         &mut self,
         target: &Target,
         members: &[Member<'_>],
+        sightings: &mut Sightings,
         now: Timestamp,
-    ) -> Wave {
-        let edited_after_failure =
-            matches!(self.phase, Phase::Failed { .. }) && self.generation != target.generation;
+    ) -> Advance {
+        // To pause is no attempt, nor is to go on: changed nodes go back all the same, and the failure stands.
+        let edited_after_failure = matches!(self.phase, Phase::Failed { .. })
+            && self.generation != target.generation
+            && self.asked.as_ref() != Some(&target.asked)
+            && target.flow == Flow::Open;
         if self.hash != target.hash || edited_after_failure {
             *self = Self {
                 hash: target.hash.clone(),
                 generation: target.generation,
+                began: target.generation,
+                asked: Some(target.asked.clone()),
                 phase: Phase::Rolling,
             };
         }
         let standings: Vec<Standing> = members
             .iter()
-            .map(|member| member.standing(&self.hash, &target.rollout, now))
+            .map(|member| member.standing(&self.hash, &target.rollout, sightings, now))
             .collect();
+        let waves = Waves::of(&target.rollout, members, &standings);
         if target.flow == Flow::Open {
-            self.judge(target, members, &standings);
+            self.judge(target, members, &standings, &waves);
         }
-        let wanted = match (&self.phase, target.flow) {
-            (Phase::Failed { outcome, .. }, _) => self.retreat(*outcome, members),
-            (_, Flow::Paused) => members
-                .iter()
-                .map(|member| settle(member, member.keep()))
-                .collect(),
-            (_, Flow::Open) => self.spread(&target.rollout, members, &standings),
+        let take = |member: &Member<'_>| member.take(&member.effective, &target.rollout, now);
+        let give = match (&self.phase, target.flow) {
+            (Phase::Failed { outcome, .. }, _) => {
+                self.retreat(*outcome, &target.rollout, members, &standings, now)
+            }
+            (_, Flow::Paused) => {
+                let proven = self.proven(members, &standings);
+                let keep = |member: &Member<'_>| member.keep(&target.rollout, now);
+                let give = |member| keep(member).or_else(|| proven.map(Wanted::first));
+                members.iter().map(give).collect()
+            }
+            (_, Flow::Open) => self.spread(&target.rollout, members, &standings, &waves, now),
         };
-        let deadlines = standings.iter().filter_map(|standing| match standing {
-            Standing::Pending(deadline) => Some(*deadline),
-            _ => None,
+        let returning_until = members.iter().filter_map(|member| {
+            let is_returning = member.is_returning(&self.hash, &target.rollout, now);
+            is_returning.then(|| member.deadline(&target.rollout))?
         });
-        Wave {
-            wanted,
-            wake: deadlines.min(),
+        let wanted = members.iter().zip(give).map(|(member, kept)| {
+            let wanted = kept.unwrap_or_else(|| take(member));
+            (member.name().to_owned(), wanted)
+        });
+        Advance {
+            progress: waves.progress(&self.hash, members, &standings),
+            wanted: wanted.collect(),
+            wake: standings
+                .iter()
+                .filter_map(Standing::ends)
+                .chain(returning_until)
+                .min(),
         }
     }
 
-    fn judge(&mut self, target: &Target, members: &[Member<'_>], standings: &[Standing]) {
+    fn judge(
+        &mut self,
+        target: &Target,
+        members: &[Member<'_>],
+        standings: &[Standing],
+        waves: &Waves,
+    ) {
+        let tolerated = waves.tolerated(&target.rollout);
         match self.phase {
-            Phase::Rolling => self.judge_rollout(target, members, standings),
+            Phase::Rolling => self.judge_rollout(target, members, standings, tolerated),
             Phase::Settled | Phase::Overdue | Phase::HeldBack { .. } => {
-                self.judge_newcomers(target, members, standings);
+                self.judge_newcomers(members, standings, tolerated);
             }
             Phase::Failed { .. } => {}
         }
     }
 
-    fn judge_rollout(&mut self, target: &Target, members: &[Member<'_>], standings: &[Standing]) {
+    fn judge_rollout(
+        &mut self,
+        target: &Target,
+        members: &[Member<'_>],
+        standings: &[Standing],
+        tolerated: usize,
+    ) {
         let open = |standing: &Standing| {
-            matches!(
+            !matches!(
                 standing,
-                Standing::Bare | Standing::Behind(_) | Standing::Pending(_)
+                Standing::Done | Standing::Joined | Standing::Excused | Standing::Failing(_)
             )
         };
         let failing: Vec<_> = failing(members, standings).collect();
-        if failing.len() >= tolerated(&target.rollout, standings) {
+        if failing.len() >= tolerated {
             self.phase = Phase::Failed {
                 outcome: target.rollout.on_failure,
-                message: describe_failure(&failing, members.len()),
+                verdict: verdict(&failing, members.len()),
             };
         } else if !members.is_empty() && !standings.iter().any(open) {
-            let all_done = standings.iter().all(|standing| *standing == Standing::Done);
-            self.phase = if all_done {
+            self.phase = if standings.iter().all(is_ready) {
                 Phase::Settled
             } else {
                 Phase::Overdue
@@ -211,89 +283,113 @@ impl Course {
     }
 
     /// Whether nodes that come from another configuration may take on this one.
-    fn judge_newcomers(&mut self, target: &Target, members: &[Member<'_>], standings: &[Standing]) {
-        let behind = |standing: &&Standing| matches!(standing, Standing::Behind(_));
-        let waiting = standings.iter().filter(behind).count();
+    fn judge_newcomers(
+        &mut self,
+        members: &[Member<'_>],
+        standings: &[Standing],
+        tolerated: usize,
+    ) {
+        let count = |is: fn(&Standing) -> bool| standings.iter().filter(|s| is(s)).count();
+        let waiting = count(|standing| matches!(standing, Standing::Behind(_)));
         let failing: Vec<_> = failing(members, standings)
-            .filter(|(_, failure)| failure.onset == Onset::WithTheChange)
+            .filter(|(_, failure)| is_about_the_change(&self.phase, failure))
             .collect();
-        let all_done = || standings.iter().all(|standing| *standing == Standing::Done);
-        if waiting > 0 && failing.len() >= tolerated(&target.rollout, standings) {
-            let failed = describe_failure(&failing, members.len());
-            self.phase = Phase::HeldBack {
-                message: format!("{waiting} keep what they have: {failed}"),
-            };
-        } else if self.phase != Phase::Overdue || all_done() {
+        if waiting > 0 && failing.len() >= tolerated {
+            let mut verdict = verdict(&failing, members.len());
+            verdict.message = format!("{waiting} keep what they have: {}", verdict.message);
+            self.phase = Phase::HeldBack { verdict };
+            return;
+        }
+        // An operator that has just started sees no failure before the grace is over.
+        let ailing = count(|standing| matches!(standing, Standing::Ailing(_)));
+        let is_held = matches!(self.phase, Phase::HeldBack { .. });
+        if is_held && waiting > 0 && failing.len() + ailing >= tolerated {
+            return;
+        }
+        if self.phase != Phase::Overdue || standings.iter().all(is_ready) {
             self.phase = Phase::Settled;
         }
     }
 
-    /// As many nodes as may change at once take on the configuration.
+    /// As many nodes as may change at once take on the configuration; what the others are to keep.
     fn spread(
         &self,
         rollout: &Rollout,
         members: &[Member<'_>],
         standings: &[Standing],
-    ) -> BTreeMap<String, Wanted> {
-        // Failures of a rollout in progress use up what it may risk. After it those do that came with the change: what
-        // happens to a node later must not keep others from coming.
-        let risky = |standing: &&Standing| match standing {
-            Standing::Pending(_) => true,
-            Standing::Failing(failure) => {
-                self.phase == Phase::Rolling || failure.onset == Onset::WithTheChange
-            }
-            _ => false,
-        };
-        let changing = standings.iter().filter(risky).count();
-        let missing = canaries_missing(rollout, standings);
-        let most = rollout.max_unavailable.of(members.len());
-        let allowed = match self.phase {
-            Phase::HeldBack { .. } => 0,
-            _ if missing > 0 => missing.min(most),
-            _ => most,
-        };
-        let mut behind: Vec<(Health, &str)> = members
-            .iter()
-            .zip(standings)
-            .filter_map(|(member, standing)| match standing {
-                Standing::Behind(health) => Some((*health, member.name())),
-                _ => None,
-            })
-            .collect();
-        behind.sort();
-        let next: Vec<&str> = behind
-            .iter()
-            .take(allowed.saturating_sub(changing))
-            .map(|(_, name)| *name)
-            .collect();
-        let give = |(member, standing): (&Member<'_>, &Standing)| {
-            let waits = matches!(standing, Standing::Behind(_)) && !next.contains(&member.name());
-            let kept = if waits { member.keep() } else { None };
-            settle(member, kept)
+        waves: &Waves,
+        now: Timestamp,
+    ) -> Vec<Option<Wanted>> {
+        let next = budget::next(&self.phase, rollout, members, standings, waves);
+        let proven = self.proven(members, standings);
+        let give = |(member, standing): (&Member<'_>, &Standing)| match standing {
+            Standing::Bare => member
+                .keep(rollout, now)
+                .or_else(|| proven.map(Wanted::first)),
+            Standing::Behind(_) if !next.contains(member.name()) => member.keep(rollout, now),
+            _ if member.is_outdated() && !next.contains(member.name()) => member.keep(rollout, now),
+            _ => None,
         };
         members.iter().zip(standings).map(give).collect()
     }
 
-    /// Changed nodes go back or stay, and the others keep what they have.
-    fn retreat(&self, outcome: OnFailure, members: &[Member<'_>]) -> BTreeMap<String, Wanted> {
+    /// What a node that joins gets while a change of its profile is not proven: what the others had before it.
+    fn proven<'a>(
+        &self,
+        members: &'a [Member<'_>],
+        standings: &[Standing],
+    ) -> Option<&'a NodeProxySpec> {
+        let profile = &members.first()?.effective.profile_name;
+        let is_behind = |standing: &Standing| matches!(standing, Standing::Behind(_));
+        let is_proven = !standings.iter().any(is_behind) && standings.contains(&Standing::Done);
+        self.trusted(members)
+            .filter(|_| self.phase == Phase::Rolling && !is_proven)
+            .filter(|spec| spec.profile_name == *profile)
+    }
+
+    /// Changed nodes go back or stay, and the others keep what they have. Those that are not well have nothing to lose and
+    /// go back at once; of the others no more at a time than may be unavailable.
+    fn retreat(
+        &self,
+        outcome: OnFailure,
+        rollout: &Rollout,
+        members: &[Member<'_>],
+        standings: &[Standing],
+        now: Timestamp,
+    ) -> Vec<Option<Wanted>> {
         let trusted = self.trusted(members);
-        let give = |member: &Member<'_>| {
+        let is_returning = |member: &&Member<'_>| member.is_returning(&self.hash, rollout, now);
+        let returning = members.iter().filter(is_returning).count();
+        let most = rollout.max_unavailable.of(members.len());
+        let mut room = most.saturating_sub(returning);
+        let mut may_go_back = |standing: &Standing| {
+            let is_well = is_ready(standing) || matches!(standing, Standing::Proving(_));
+            if !is_well {
+                return true;
+            }
+            let may = room > 0;
+            room = room.saturating_sub(1);
+            may
+        };
+        let give = |(member, standing): (&Member<'_>, &Standing)| {
             let fallback = || {
                 trusted.map(|spec| Wanted {
-                    spec: spec.clone(),
-                    previous: None,
+                    baseline: member.present(now),
+                    ..Wanted::first(spec)
                 })
             };
             let changed = member
                 .current()
                 .is_some_and(|current| current.config_hash == self.hash);
             let back = match outcome {
-                OnFailure::Rollback if changed => member.go_back().or_else(fallback),
+                OnFailure::Rollback if changed && may_go_back(standing) => {
+                    member.go_back(now).or_else(fallback)
+                }
                 OnFailure::Rollback | OnFailure::Halt => None,
             };
-            settle(member, back.or_else(|| member.keep()).or_else(fallback))
+            back.or_else(|| member.keep(rollout, now)).or_else(fallback)
         };
-        members.iter().map(give).collect()
+        members.iter().zip(standings).map(give).collect()
     }
 
     /// The configuration most nodes have, or go back to, that is not the failed one: what a node that joins meanwhile gets.
@@ -329,44 +425,14 @@ fn failing<'a>(
     members.iter().zip(standings).filter_map(failure)
 }
 
-/// With how many failures no further node changes.
-fn tolerated(rollout: &Rollout, standings: &[Standing]) -> usize {
-    if canaries_missing(rollout, standings) > 0 {
-        1
-    } else {
-        rollout.max_unavailable.of(standings.len())
-    }
+/// Whether the node is ready with the configuration and has been for long enough.
+pub(crate) const fn is_ready(standing: &Standing) -> bool {
+    matches!(standing, Standing::Done | Standing::Joined)
 }
 
-/// How many more nodes have to be ready before the change goes on to the others.
-fn canaries_missing(rollout: &Rollout, standings: &[Standing]) -> usize {
-    let able = standings.iter().filter(|standing| {
-        !matches!(
-            standing,
-            Standing::Bare | Standing::Excused | Standing::Behind(Health::Unreachable)
-        )
-    });
-    let wanted = usize::try_from(rollout.canary)
-        .unwrap_or(usize::MAX)
-        .min(able.count());
-    wanted.saturating_sub(
-        standings
-            .iter()
-            .filter(|standing| **standing == Standing::Done)
-            .count(),
-    )
-}
-
-/// What `member` is to have: `wanted`, or else what its profile says.
-fn settle(member: &Member<'_>, wanted: Option<Wanted>) -> (String, Wanted) {
-    (
-        member.name().to_owned(),
-        wanted.unwrap_or_else(|| member.take(&member.effective)),
-    )
-}
-
-fn describe_failure(failing: &[(&str, &Failure)], total: usize) -> String {
+fn verdict(failing: &[(&str, &Failure)], total: usize) -> RolloutVerdict {
     let count = failing.len();
+    let first = failing.first();
     let mut text = format!("{count} of {total} nodes failed");
     for (index, (name, failure)) in failing.iter().take(MOST_NAMED).enumerate() {
         text += if index == 0 { ": " } else { "; " };
@@ -375,5 +441,10 @@ fn describe_failure(failing: &[(&str, &Failure)], total: usize) -> String {
     if count > MOST_NAMED {
         text += &format!("; and {} more", count - MOST_NAMED);
     }
-    text
+    RolloutVerdict {
+        failed_nodes: u32::try_from(count).unwrap_or(u32::MAX),
+        node: first.map_or_else(String::new, |(name, _)| (*name).to_owned()),
+        reason: first.map_or_else(String::new, |(_, failure)| failure.reason.clone()),
+        message: text,
+    }
 }

@@ -2,12 +2,13 @@
 
 use crds::{
     condition::{
-        ACCEPTED, CONFLICT, DEGRADED, FEATURES_HONOURED, Finding, PROGRESSING, READY, Status,
+        ACCEPTED, AVAILABLE, CONFLICT, DEGRADED, FEATURES_HONOURED, Finding, PROGRESSING, READY,
+        Status,
         reason::{
             AGENT_SILENT, ALL_HONOURED, ALL_NODES_PROGRAMMED, AS_EXPECTED, DEADLINE_EXCEEDED,
-            HALTED, HELD_BACK, INVALID_FIELD, INVALID_NODE_SELECTOR, NO_MATCHING_NODES,
-            NODES_DEGRADED, NODES_NOT_READY, PAUSED, ROLLED_BACK, ROLLING_OUT, Reason, SETTLED,
-            UNREADABLE, VALID,
+            ENOUGH_NODES_READY, HALTED, HELD_BACK, INVALID_FIELD, INVALID_NODE_SELECTOR,
+            NO_MATCHING_NODES, NODES_DEGRADED, NODES_NOT_READY, PAUSED, ROLLED_BACK, ROLLING_OUT,
+            Reason, SETTLED, TOO_FEW_NODES_READY, UNREADABLE, VALID,
         },
         set_condition,
     },
@@ -19,6 +20,7 @@ use crate::{
     fleet::{
         course::{Course, Flow, Phase, Target},
         rollup::{NodeCounts, Rollup},
+        waves::Progress,
     },
     records::ProfileRecord,
 };
@@ -34,7 +36,7 @@ impl Rollup {
         self,
         record: &ProfileRecord,
         target: &Target,
-        course: Option<&Course>,
+        course: Option<(&Course, &Progress)>,
         conflict: (Status, Reason, String),
         now: Timestamp,
     ) -> ProxyProfileStatus {
@@ -42,9 +44,15 @@ impl Rollup {
         let generation = Some(record.generation());
         let accepted = accepted(record);
         let is_valid = accepted.0 == Status::True;
-        let phase = course.map(|course| &course.phase).filter(|_| is_valid);
+        let phase = course.map(|(course, _)| &course.phase).filter(|_| is_valid);
+        let (ready, reason, mut message) = self.ready(&accepted, phase);
+        if !self.left_out.is_empty() {
+            message += "; left out, because no agent can run there: ";
+            message += &first(&self.left_out);
+        }
         let mut findings = vec![
-            (READY, self.ready(&accepted, phase)),
+            (READY, (ready, reason, message)),
+            (AVAILABLE, self.available(target)),
             (PROGRESSING, self.progressing(target, phase)),
             (DEGRADED, self.degraded(phase)),
             (CONFLICT, conflict),
@@ -76,6 +84,9 @@ impl Rollup {
             degraded_nodes: self.counts.degraded,
             current_hash: self.current,
             target_hash: is_valid.then(|| target.hash.to_string()),
+            rollout: course
+                .filter(|_| is_valid)
+                .map(|(course, progress)| course.report(target, progress, &record.status(), now)),
             sync_latency: self.latency,
             worst_nodes: self.worst,
             conditions,
@@ -117,6 +128,27 @@ impl Rollup {
         (Status::False, NODES_NOT_READY, message)
     }
 
+    fn available(&self, target: &Target) -> (Status, Reason, String) {
+        let NodeCounts { matched, ready, .. } = self.counts;
+        if matched == 0 {
+            let nothing = "decides for no node".to_owned();
+            return (Status::Unknown, NO_MATCHING_NODES, nothing);
+        }
+        let unavailable = usize::try_from(matched - ready).unwrap_or(usize::MAX);
+        let allowed = target
+            .rollout
+            .max_unavailable
+            .of(usize::try_from(matched).unwrap_or(usize::MAX));
+        let message = format!(
+            "{ready} of {matched} nodes are ready, with whatever configuration they have; {allowed} may be unavailable"
+        );
+        if ready > 0 && unavailable <= allowed {
+            (Status::True, ENOUGH_NODES_READY, message)
+        } else {
+            (Status::False, TOO_FEW_NODES_READY, message)
+        }
+    }
+
     fn progressing(&self, target: &Target, phase: Option<&Phase>) -> (Status, Reason, String) {
         let NodeCounts {
             matched, updated, ..
@@ -130,12 +162,17 @@ impl Rollup {
             ),
             Some(Phase::Failed {
                 outcome: OnFailure::Halt,
-                message,
-            }) => (Status::False, HALTED, message.clone()),
+                verdict,
+            }) => (Status::False, HALTED, verdict.message.clone()),
             Some(Phase::Failed {
                 outcome: OnFailure::Rollback,
-                message,
-            }) => (Status::False, ROLLED_BACK, message.clone()),
+                verdict,
+            }) => (Status::False, ROLLED_BACK, verdict.message.clone()),
+            Some(Phase::Rolling) if matched == 0 => (
+                Status::False,
+                NO_MATCHING_NODES,
+                "decides for no node".to_owned(),
+            ),
             Some(Phase::Rolling) if target.flow == Flow::Paused => {
                 (Status::False, PAUSED, taken_on)
             }
@@ -153,7 +190,9 @@ impl Rollup {
                 SETTLED,
                 "every node has what the profile asks for".to_owned(),
             ),
-            Some(Phase::HeldBack { message }) => (Status::False, HELD_BACK, message.clone()),
+            Some(Phase::HeldBack { verdict }) => {
+                (Status::False, HELD_BACK, verdict.message.clone())
+            }
             Some(Phase::Overdue) => (Status::False, DEADLINE_EXCEEDED, taken_on),
         }
     }
@@ -165,13 +204,13 @@ impl Rollup {
         match phase {
             Some(Phase::Failed {
                 outcome: OnFailure::Rollback,
-                message,
-            }) => (Status::True, ROLLED_BACK, message.clone()),
+                verdict,
+            }) => (Status::True, ROLLED_BACK, verdict.message.clone()),
             Some(Phase::Failed {
                 outcome: OnFailure::Halt,
-                message,
-            }) => (Status::True, NODES_DEGRADED, message.clone()),
-            Some(Phase::HeldBack { message }) => (Status::True, HELD_BACK, message.clone()),
+                verdict,
+            }) => (Status::True, NODES_DEGRADED, verdict.message.clone()),
+            Some(Phase::HeldBack { verdict }) => (Status::True, HELD_BACK, verdict.message.clone()),
             _ if degraded > 0 => (
                 Status::True,
                 NODES_DEGRADED,
@@ -243,7 +282,7 @@ fn accepted(record: &ProfileRecord) -> (Status, Reason, String) {
 }
 
 /// The first few of `names`.
-fn first(names: &[String]) -> String {
+pub(super) fn first(names: &[String]) -> String {
     let mut text = names
         .iter()
         .take(MOST_NAMED)

@@ -22,8 +22,9 @@ pub(crate) struct Known<R>(Option<BTreeMap<String, R>>);
 // === impl Known ===
 
 impl<R: Record> Known<R> {
-    /// Takes in what a watch, or the answer to a write, told. Never goes back to an older version of an object.
-    pub(crate) fn apply(&mut self, change: Change<R>) {
+    /// Takes in what a watch, or the answer to a write, told; returns the objects that are gone. Never goes back to an
+    /// older version of an object.
+    pub(crate) fn apply(&mut self, change: Change<R>) -> Vec<R> {
         match change {
             Change::Listed(records) => {
                 let mut known = self.0.take().unwrap_or_default();
@@ -37,19 +38,22 @@ impl<R: Record> Known<R> {
                         .map(|record| (record.name().to_owned(), record))
                         .collect(),
                 );
+                known.into_values().collect()
             }
             Change::Applied(record) => {
                 // Before the first list there is nothing to put it beside, and the list will hold it.
-                let Some(known) = &mut self.0 else { return };
+                let Some(known) = &mut self.0 else {
+                    return Vec::new();
+                };
                 match known.get(record.name()) {
                     Some(newer) if record.version().is_before(newer.version()) => {}
                     _ => drop(known.insert(record.name().to_owned(), *record)),
                 }
+                Vec::new()
             }
             Change::Deleted(name) => {
-                if let Some(known) = &mut self.0 {
-                    known.remove(&name);
-                }
+                let gone = self.0.as_mut().and_then(|known| known.remove(&name));
+                gone.into_iter().collect()
             }
         }
     }

@@ -1,17 +1,21 @@
-//! One node a profile decides for, and how it stands towards a configuration.
+//! One node a profile decides for, and what it is to have.
 
 use std::time::Duration;
 
 use crds::{
-    condition::{self, DEGRADED, READY, Status, reason::HANDED_BACK},
+    condition::{self, READY, Status, reason::HANDED_BACK},
     effective::hash::ConfigHash,
     node_proxy::{NodeProxySpec, NodeProxyStatus},
     profile::rollout::Rollout,
 };
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
-use crate::records::{NodeProxyRecord, NodeRecord, Reach};
+use crate::{
+    baseline::Baseline,
+    fleet::standing::{after, is_about_the_source},
+    records::{NodeProxyRecord, NodeRecord},
+};
 
 /// A node a profile decides for.
 #[derive(Clone, Debug)]
@@ -20,6 +24,8 @@ pub(crate) struct Member<'a> {
     pub(crate) node: &'a NodeRecord,
     /// What it was given and says, if anything.
     pub(crate) proxy: Option<&'a NodeProxyRecord>,
+    /// What it had, and its agent goes on with, if its object was deleted.
+    pub(crate) departed: Option<&'a NodeProxyRecord>,
     /// What the profile would give it now: what it has, while something holds it.
     pub(crate) effective: NodeProxySpec,
 }
@@ -31,56 +37,25 @@ pub(crate) struct Wanted {
     pub(crate) spec: NodeProxySpec,
     /// What it can go back to.
     pub(crate) previous: Option<NodeProxySpec>,
-}
-
-/// How a node stands towards the configuration its profile asks for.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Standing {
-    /// It was never given anything: it serves nobody by our doing, so there is nothing to be careful with.
-    Bare,
-    /// It has another configuration.
-    Behind(Health),
-    /// It was given the configuration and has until then to be ready with it.
-    Pending(Timestamp),
-    /// It is ready with it.
-    Done,
-    /// It was ready with what it had before and is not with this.
-    Failing(Failure),
-    /// It is not ready, and was not before either, or cannot be heard: it proves nothing.
-    Excused,
-}
-
-/// How a node fails with a configuration.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Failure {
-    /// What its agent says, or that it says nothing; for people.
-    pub(crate) why: String,
-    /// Since when.
-    pub(crate) onset: Onset,
-}
-
-/// Since when a node fails, which tells what it says about the configuration.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Onset {
-    /// Since before its time to be ready was over: the next node that is given the same may well do the same.
-    WithTheChange,
-    /// It had been given long enough ago: something else happened to the node.
-    Afterwards,
-}
-
-/// How a node does with what it has, best first: the first to change are those whose answer can be believed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Health {
-    /// Ready with it.
-    Ready,
-    /// Not ready, or nothing heard from its agent yet.
-    Unready,
-    /// Its kubelet is not heard from.
-    Unreachable,
+    /// What it was like before.
+    pub(crate) baseline: Option<Baseline>,
 }
 
 /// Agents report at least every five minutes. Three reports missed are no accident.
 const SILENCE: Duration = Duration::from_secs(15 * 60);
+
+// === impl Wanted ===
+
+impl Wanted {
+    /// For a node that has nothing yet.
+    pub(crate) fn first(spec: &NodeProxySpec) -> Self {
+        Self {
+            spec: spec.clone(),
+            previous: None,
+            baseline: None,
+        }
+    }
+}
 
 // === impl Member ===
 
@@ -122,7 +97,8 @@ impl Member<'_> {
             == Some(hash)
     }
 
-    /// Whether the agent has applied what it was given and is ready with it, by a report on this very spec.
+    /// Whether the agent has applied what it was given and is ready with it, by a report on this very spec. It may have
+    /// lost the API server since: the kernel holds what was asked for all the same.
     pub(crate) fn is_done(&self) -> bool {
         let Some((proxy, spec)) = self.proxy.zip(self.current()) else {
             return false;
@@ -132,7 +108,7 @@ impl Member<'_> {
             && observed(self.status().and_then(|status| status.observed_generation))
             && self
                 .condition(READY)
-                .is_some_and(|ready| ready.status == "True")
+                .is_some_and(|ready| ready.status == "True" || is_about_the_source(ready))
     }
 
     /// The time from which the agent counts as silent; absent while it has not reported a sync. An agent renews its
@@ -146,148 +122,152 @@ impl Member<'_> {
         let period = self
             .current()
             .map_or(Duration::ZERO, |spec| spec.config.sync_period.duration());
-        after(last, SILENCE + period * 2)
+        Some(after(last, SILENCE + period * 2))
     }
 
-    /// How the node stands towards `target`.
-    pub(crate) fn standing(
-        &self,
-        target: &ConfigHash,
-        rollout: &Rollout,
-        now: Timestamp,
-    ) -> Standing {
-        let Some((proxy, spec)) = self.proxy.zip(self.current()) else {
-            return Standing::Bare;
-        };
-        if spec.config_hash != *target {
-            return Standing::Behind(self.health());
-        }
-        let deadline = proxy
-            .stamped_at
-            .and_then(|stamped| after(stamped, rollout.progress_deadline.duration()));
-        let failing = |why: String, condition: Option<&Condition>| {
-            let began = condition.map(|condition| condition.last_transition_time.0);
-            let onset = match began.zip(deadline) {
-                Some((began, deadline)) if deadline <= began => Onset::Afterwards,
-                _ => Onset::WithTheChange,
-            };
-            Standing::Failing(Failure { why, onset })
-        };
-        if let Some(degraded) = self.degraded_since_stamped(proxy) {
-            let why = format!("{}: {}", degraded.reason, degraded.message);
-            return if proxy.previous.is_some() {
-                failing(why, Some(degraded))
-            } else {
-                Standing::Excused
-            };
-        }
-        // On a node that was handed back there is nothing more to come: that it does not serve says
-        // nothing about the change.
-        if self.is_done() || self.is_handed_back() {
-            return Standing::Done;
-        }
-        match deadline {
-            _ if self.node.reach == Reach::Unreachable => Standing::Excused,
-            Some(deadline) if now < deadline => Standing::Pending(deadline),
-            _ if proxy.previous.is_none() => Standing::Excused,
-            _ => failing(self.shortfall(rollout), self.unready()),
-        }
+    /// Whether the agent has been silent for too long at `now`.
+    pub(crate) fn is_silent(&self, now: Timestamp) -> bool {
+        self.silent_from().is_some_and(|from| from <= now)
     }
 
     /// Whether its Services were left to another proxy on request.
-    fn is_handed_back(&self) -> bool {
+    pub(crate) fn is_handed_back(&self) -> bool {
         self.condition(READY)
             .is_some_and(|ready| ready.reason == HANDED_BACK.name)
     }
 
-    /// The condition Degraded, when it became True after the node was given what it has. One from before says nothing
-    /// about the change.
-    fn degraded_since_stamped(&self, proxy: &NodeProxyRecord) -> Option<&Condition> {
-        let degraded = self
-            .condition(DEGRADED)
-            .filter(|degraded| degraded.status == "True")?;
-        let about_this = degraded.observed_generation == Some(proxy.generation);
-        let after = proxy
-            .stamped_at
-            .is_some_and(|stamped| stamped <= degraded.last_transition_time.0);
-        (about_this && after).then_some(degraded)
-    }
-
-    fn health(&self) -> Health {
-        match self.node.reach {
-            Reach::Unreachable => Health::Unreachable,
-            Reach::Reachable if self.is_done() => Health::Ready,
-            Reach::Reachable => Health::Unready,
-        }
-    }
-
     /// The condition Ready, when it says that the node is not.
-    fn unready(&self) -> Option<&Condition> {
+    pub(crate) fn unready(&self) -> Option<&Condition> {
         self.condition(READY).filter(|ready| ready.status != "True")
     }
 
-    fn shortfall(&self, rollout: &Rollout) -> String {
-        let deadline = rollout.progress_deadline;
-        match self.unready() {
-            Some(ready) => {
-                format!(
-                    "not ready after {deadline}: {}: {}",
-                    ready.reason, ready.message
-                )
-            }
-            None => format!("no report that it is ready after {deadline}"),
+    /// What the node is to have at `now`, to keep what it has, or get back what it had when its object was deleted.
+    pub(crate) fn keep(&self, rollout: &Rollout, now: Timestamp) -> Option<Wanted> {
+        if let Some((proxy, spec)) = self.proxy.zip(self.current()) {
+            return Some(Wanted {
+                spec: spec.clone(),
+                previous: proxy.previous.clone(),
+                baseline: proxy.baseline.clone(),
+            });
         }
-    }
-
-    /// What the node is to have, to keep what it has.
-    pub(crate) fn keep(&self) -> Option<Wanted> {
-        let previous = self.proxy?.previous.clone();
-        self.current().map(|spec| Wanted {
-            spec: spec.clone(),
-            previous,
+        let departed = self.departed?;
+        let before = Self {
+            proxy: self.departed,
+            departed: None,
+            ..self.clone()
+        };
+        Some(Wanted {
+            spec: departed.spec.clone()?,
+            previous: departed.previous.clone(),
+            baseline: before.baseline(departed.baseline.clone(), rollout, now),
         })
     }
 
-    /// What the node is to have, to take on `spec`. What it goes back to is what it is ready with now, or else what it
-    /// already had to go back to.
-    pub(crate) fn take(&self, spec: &NodeProxySpec) -> Wanted {
-        let unchanged = self
-            .current()
-            .is_some_and(|current| current.config_hash == spec.config_hash);
-        let previous = match self.current() {
-            Some(current) if !unchanged && self.is_done() => Some(current.clone()),
-            _ => self.proxy.and_then(|proxy| proxy.previous.clone()),
+    /// Whether the profile asks for what the node has, but in other words: its agent then reports on other fields.
+    pub(crate) fn is_outdated(&self) -> bool {
+        self.current().is_some_and(|current| {
+            asks_the_same(current, &self.effective)
+                && current.written_fields != self.effective.written_fields
+        })
+    }
+
+    /// Whether it was ready with what it has, by its own report or by what it was like when it got it back.
+    fn was_ready(&self, current: &NodeProxySpec) -> bool {
+        let baseline = self.proxy.and_then(|proxy| proxy.baseline.as_ref());
+        let is_restored =
+            |baseline: &Baseline| baseline.config_hash == current.config_hash && baseline.is_well();
+        self.is_done() || baseline.is_some_and(is_restored)
+    }
+
+    /// What the node is to have at `now`, to take on `spec`. What it goes back to is what it is ready with now, or else
+    /// what it already had to go back to.
+    pub(crate) fn take(&self, spec: &NodeProxySpec, rollout: &Rollout, now: Timestamp) -> Wanted {
+        let written = self.proxy.and_then(|proxy| proxy.baseline.clone());
+        let (previous, baseline) = match self.current() {
+            Some(current) if current.config_hash != spec.config_hash => {
+                let baseline = self.baseline(written, rollout, now);
+                let previous = self.was_ready(current).then(|| current.clone());
+                (previous, baseline)
+            }
+            _ => (None, written),
         };
+        let previous = previous.or_else(|| self.proxy.and_then(|proxy| proxy.previous.clone()));
         // Another generation of the same configuration is not worth a write on every node, and a report from every agent.
         let spec = match self.current() {
-            Some(current) if differs_in_generation_alone(current, spec) => current.clone(),
+            Some(current)
+                if asks_the_same(current, spec)
+                    && current.written_fields == spec.written_fields =>
+            {
+                current.clone()
+            }
             _ => spec.clone(),
         };
         Wanted {
             previous: previous.filter(|previous| previous.config_hash != spec.config_hash),
             spec,
+            baseline,
         }
     }
 
+    /// What the next change is judged by: what the node is like now. While the time to be ready with the last change is
+    /// not over, what is wrong may be that change's doing, and the baseline of that one holds.
+    fn baseline(
+        &self,
+        written: Option<Baseline>,
+        rollout: &Rollout,
+        now: Timestamp,
+    ) -> Option<Baseline> {
+        let present = self.present(now);
+        let is_well = present.as_ref().is_some_and(Baseline::is_well);
+        let is_under_way = self
+            .deadline(rollout)
+            .is_some_and(|deadline| now < deadline);
+        match written {
+            Some(written) if !is_well && is_under_way => Some(written),
+            _ => present,
+        }
+    }
+
+    /// Whether it was well with the configuration of this hash, went back from it, and has time left to be ready again.
+    pub(crate) fn is_returning(
+        &self,
+        from: &ConfigHash,
+        rollout: &Rollout,
+        now: Timestamp,
+    ) -> bool {
+        let went_back = self
+            .proxy
+            .and_then(|proxy| proxy.baseline.as_ref())
+            .is_some_and(|baseline| baseline.config_hash == *from && baseline.is_well());
+        let is_ready = self.is_done() || self.is_handed_back();
+        went_back
+            && !is_ready
+            && self
+                .current()
+                .is_some_and(|current| current.config_hash != *from)
+            && self
+                .deadline(rollout)
+                .is_some_and(|deadline| now < deadline)
+    }
+
     /// What the node is to have, to go back to what it had before.
-    pub(crate) fn go_back(&self) -> Option<Wanted> {
+    pub(crate) fn go_back(&self, now: Timestamp) -> Option<Wanted> {
         let spec = self.proxy?.previous.clone()?;
         Some(Wanted {
             spec,
             previous: None,
+            baseline: self.present(now),
         })
     }
 }
 
-fn differs_in_generation_alone(current: &NodeProxySpec, wanted: &NodeProxySpec) -> bool {
+/// Whether the two differ in nothing a node carries out: in the generation of the profile, or in which of its fields
+/// were written although they say the default.
+fn asks_the_same(current: &NodeProxySpec, wanted: &NodeProxySpec) -> bool {
     let same = NodeProxySpec {
         profile_generation: wanted.profile_generation,
+        written_fields: wanted.written_fields.clone(),
         ..current.clone()
     };
     same == *wanted
-}
-
-/// The time this long after `start`; absent past the end of time.
-fn after(start: Timestamp, span: Duration) -> Option<Timestamp> {
-    start.checked_add(SignedDuration::try_from(span).ok()?).ok()
 }

@@ -39,6 +39,8 @@ pub(crate) struct Rollup {
     pub(super) silent: Vec<String>,
     /// Those not ready, each with its reason.
     pub(super) unready: Vec<String>,
+    /// Nodes that the profile selects and on which no agent can run, each with the reason. They count nowhere.
+    pub(super) left_out: Vec<String>,
     /// What some of them do not carry out.
     pub(super) unhonoured: Vec<Unhonoured>,
     /// How many carry out everything.
@@ -88,7 +90,7 @@ impl Rollup {
         let mut latencies: Vec<(Microseconds, Microseconds)> = Vec::new();
         let mut troubles: Vec<(Trouble, Option<Microseconds>, &str)> = Vec::new();
         for member in members {
-            let silent = member.silent_from().is_some_and(|from| from <= now);
+            let silent = member.is_silent(now);
             if let Some(from) = member.silent_from().filter(|from| *from > now) {
                 rollup.wake = [rollup.wake, Some(from)].into_iter().flatten().min();
             }
@@ -181,7 +183,16 @@ fn fleet_latency(mut latencies: Vec<(Microseconds, Microseconds)>) -> Option<Fle
     latencies.sort();
     let (median, _) = *latencies.get(latencies.len().saturating_sub(1) / 2)?;
     let greatest = latencies.into_iter().map(|(_, p99)| p99).max()?;
-    Some(FleetLatency::new(median, greatest))
+    Some(FleetLatency::new(coarse(median), coarse(greatest)))
+}
+
+/// `exact` rounded up to 1, 2 or 5 times a power of ten: under churn the exact figure changes with every report, and each
+/// change would be a write of the profile. Metrics have the exact figures.
+fn coarse(exact: Microseconds) -> Microseconds {
+    let exact = exact.count();
+    let steps = (0..19).flat_map(|power| [1, 2, 5].map(|step| step * 10_u64.pow(power)));
+    let mut steps = [0].into_iter().chain(steps);
+    Microseconds::new(steps.find(|step| exact <= *step).unwrap_or(exact))
 }
 
 fn worst(mut troubles: Vec<(Trouble, Option<Microseconds>, &str)>) -> Vec<WorstNode> {
@@ -206,7 +217,7 @@ fn worst(mut troubles: Vec<(Trouble, Option<Microseconds>, &str)>) -> Vec<WorstN
                 }
                 Trouble::Slow => "Slow".to_owned(),
             },
-            p99_microseconds,
+            p99_microseconds: p99_microseconds.map(coarse),
         };
     troubles.into_iter().map(describe).collect()
 }

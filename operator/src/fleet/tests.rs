@@ -1,11 +1,15 @@
 //! The fleet in a cluster that exists in memory only: objects are JSON, versions and generations count up as an API
 //! server lets them, and agents report what they are told to.
 
+mod accidents;
 mod newcomers;
+mod progress;
 mod properties;
 mod rollout;
 mod stamping;
 mod status;
+mod verdict;
+mod waves;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -95,8 +99,13 @@ impl Cluster {
     }
 
     fn lose_kubelet(&mut self, name: &str) {
+        self.set_node_ready(name, "Unknown");
+    }
+
+    /// The condition Ready of the Node.
+    fn set_node_ready(&mut self, name: &str, status: &str) {
         let mut node = self.nodes[name].clone();
-        node["status"] = json!({"conditions": [{"type": "Ready", "status": "Unknown"}]});
+        node["status"] = json!({"conditions": [{"type": "Ready", "status": status}]});
         self.put_node(name, node);
     }
 
@@ -112,8 +121,19 @@ impl Cluster {
         self.fleet.apply(Event::Node(Change::Deleted(name.into())));
     }
 
-    /// Creates the profile or replaces its spec.
-    fn put_profile(&mut self, name: &str, spec: Value) {
+    /// Creates the profile or replaces its spec. Unless it says otherwise, a node is available as soon as it is ready, no
+    /// waves are between the canary and all nodes, and as many nodes may fail as may be unavailable.
+    fn put_profile(&mut self, name: &str, mut spec: Value) {
+        let rollout = &mut spec["rollout"];
+        if rollout["minReady"].is_null() {
+            rollout["minReady"] = "0s".into();
+        }
+        if rollout["waves"].is_null() {
+            rollout["waves"] = json!([]);
+        }
+        if rollout["maxFailures"].is_null() && !rollout["maxUnavailable"].is_null() {
+            rollout["maxFailures"] = rollout["maxUnavailable"].clone();
+        }
         let version = self.next_version();
         let (now, known) = (self.now, self.profiles.get(name));
         let mut profile = known.cloned().unwrap_or_else(|| {
@@ -134,6 +154,12 @@ impl Cluster {
                 &profile,
             )))));
         self.profiles.insert(name.into(), profile);
+    }
+
+    /// `kubectl delete nodeproxies --all`, or the definition goes and comes back.
+    fn delete_proxies(&mut self) {
+        self.proxies.clear();
+        self.fleet.apply(Event::Proxy(Change::Listed(Vec::new())));
     }
 
     fn remove_profile(&mut self, name: &str) {
@@ -165,9 +191,16 @@ impl Cluster {
         );
     }
 
+    /// Lets this time pass, with operator and agents at work whenever there is something to do.
     fn advance(&mut self, seconds: i64) {
-        self.now += SignedDuration::from_secs(seconds);
+        let end = self.now + SignedDuration::from_secs(seconds);
         self.run();
+        while self.now < end {
+            let wake = self.fleet.plan(self.now).wake;
+            let next = wake.filter(|wake| *wake > self.now && *wake < end);
+            self.now = next.unwrap_or(end);
+            self.run();
+        }
     }
 
     fn write(&mut self, action: Action) {
@@ -192,7 +225,15 @@ impl Cluster {
                 owner,
                 spec,
                 previous,
+                baseline,
+                version: decided_by,
             } => {
+                let known = self.proxies.get(&node);
+                if decided_by.is_some_and(|decided_by| {
+                    known.is_none_or(|known| known["metadata"]["resourceVersion"] != decided_by)
+                }) {
+                    return;
+                }
                 let spec = serde_json::to_value(&spec).expect("JSON");
                 let version = self.next_version();
                 let known = self
@@ -210,9 +251,14 @@ impl Cluster {
                     "ownerReferences": [{"apiVersion": "v1", "kind": "Node", "name": node, "uid": owner}],
                     "managedFields": [{"manager": STAMP_MANAGER, "operation": "Apply", "time": self.now}],
                 }, "spec": spec, "status": known["status"]});
+                let annotations = &mut proxy["metadata"]["annotations"];
                 if let Some(previous) = previous {
                     let previous = serde_json::to_string(&previous).expect("JSON");
-                    proxy["metadata"]["annotations"] = json!({"signpost.dev/previous": previous});
+                    annotations["signpost.dev/previous"] = previous.into();
+                }
+                if let Some(baseline) = baseline {
+                    let baseline = serde_json::to_string(&baseline).expect("JSON");
+                    annotations["signpost.dev/baseline"] = baseline.into();
                 }
                 self.put_proxy(&node, proxy);
                 self.stamped.push(node);
@@ -262,6 +308,11 @@ impl Cluster {
 
     /// The agent of `node` reports these conditions on what it was given, which it has applied.
     fn say(&mut self, node: &str, conditions: Value) {
+        self.say_because(node, "Said", conditions);
+    }
+
+    /// The same, with this reason.
+    fn say_because(&mut self, node: &str, reason: &str, conditions: Value) {
         let mut proxy = self.proxies[node].clone();
         let generation = proxy["metadata"]["generation"].clone();
         let conditions: Vec<Value> = conditions
@@ -270,7 +321,7 @@ impl Cluster {
             .iter()
             .map(|(kind, status)| {
                 json!({
-                    "type": kind, "status": status, "reason": "Said", "message": "by the test",
+                    "type": kind, "status": status, "reason": reason, "message": "by the test",
                     "observedGeneration": generation, "lastTransitionTime": self.now,
                 })
             })

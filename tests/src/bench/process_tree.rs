@@ -21,7 +21,7 @@ const TIMES: std::ops::RangeInclusive<usize> = 11..=14;
 
 /// A process with all its descendants.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct ProcessTree {
+pub(crate) struct ProcessTree {
     root: u32,
 }
 
@@ -50,7 +50,7 @@ pub(super) struct ChildrenWatch(Watch);
 
 impl ProcessTree {
     /// The tree below the process with this id.
-    pub(super) fn of(root: u32) -> ProcessTree {
+    pub(crate) fn of(root: u32) -> ProcessTree {
         ProcessTree { root }
     }
 
@@ -73,7 +73,7 @@ impl ProcessTree {
 
     /// Processor time of the process and of those of its children that have ended, in steps of the
     /// kernel's clock (10 ms).
-    pub(super) fn observe_processor_time(self) -> Result<Duration> {
+    pub(crate) fn observe_processor_time(self) -> Result<Duration> {
         let stat = read_stat(self.root)?;
         let ticks: u64 = stat[TIMES].iter().sum();
         let each = Duration::from_secs(1) / u32::try_from(clock_ticks_per_second())?;

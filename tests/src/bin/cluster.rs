@@ -245,7 +245,7 @@ impl Trace {
         println!(
             "\n  export KUBECONFIG={folder}/kubeconfig PATH=$PATH:{folder}/bin\n\n  \
              kubectl get nodes\n  \
-             helm install signpost charts/signpost --namespace kube-system    # there is no service proxy yet\n  \
+             helm install signpost charts/signpost --namespace signpost-system --create-namespace    # there is no service proxy yet\n  \
              cluster exec node-1 nft list ruleset\n  \
              make cluster-down"
         );

@@ -12,6 +12,8 @@ use crate::binaries;
 
 /// The port of an agent's server for people and metrics, on the loopback address of its node.
 const PORT: u16 = 10249;
+/// Where it serves metrics alone, as in the chart.
+const SCRAPE_ADDRESS: &str = "0.0.0.0:10263";
 /// How long it may take to answer.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(15);
 
@@ -36,6 +38,7 @@ impl Cluster {
             .args(["run", "--node", &node, "--kubeconfig"])
             .arg(kubeconfig);
         command.arg("--state").arg(self.files.state(&node));
+        command.args(["--scrape-address", SCRAPE_ADDRESS]);
         let name = format!("agent-{node}");
         Program::start(&name, command, &self.files.log(&name))
     }

@@ -30,6 +30,7 @@ spec:
   nodePorts: {addresses: [primary]}
   masquerade: {all: false, markBit: 14}
   detectLocal: {mode: NodeCIDR}
+  rollout: {minReady: 0s}
 ";
 
 #[derive(Debug, Deserialize)]

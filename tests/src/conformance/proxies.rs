@@ -51,8 +51,8 @@ pub fn observe_setting(proxy: Proxy, cluster: &RealCluster) -> Result<Setting> {
     })
 }
 
-/// As a person does, on a cluster that tells where its API server is. Kubernetes' test of a restarted
-/// proxy finds our agents by kube-proxy's label.
+/// Installs the chart. Kubernetes' test of a restarted proxy finds the agents by kube-proxy's label, in
+/// `kube-system` only.
 fn install_signpost(cluster: &RealCluster) -> Result<()> {
     let chart = helm::chart();
     let chart = chart.to_str().context("the path of the chart is text")?;

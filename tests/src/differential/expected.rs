@@ -90,7 +90,7 @@ pub const EXPECTED_DIFFERENCES: &[ExpectedDifference] = &[
     },
     // It has no firewall chain without endpoints (usesFWChain).
     ExpectedDifference {
-        row: "source ranges: whoever is not allowed is left as he was by table nat, and dropped in table filter; only where there are endpoints",
+        row: "source ranges: packets of sources that are not allowed pass table nat unchanged, and are dropped in table filter; only where there are endpoints",
         shows: |difference, service, configuration| {
             is_of_iptables(configuration)
                 && difference.case.front == Front::LoadBalancerIp

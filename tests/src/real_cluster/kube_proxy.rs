@@ -11,6 +11,9 @@ use super::{Built, RealCluster, kubeconfig};
 /// What its Pods are found by, also by Kubernetes' own tests.
 pub const LABEL: (&str, &str) = ("k8s-app", "kube-proxy");
 
+/// Where kubeadm puts it.
+pub const NAMESPACE: &str = "kube-system";
+
 /// How long it may take until it serves.
 const DEADLINE: Duration = Duration::from_secs(300);
 
@@ -24,7 +27,7 @@ pub fn install(cluster: &RealCluster) -> Result<()> {
     let manifest = json!({
         "apiVersion": "apps/v1",
         "kind": "DaemonSet",
-        "metadata": {"name": "kube-proxy", "namespace": "kube-system", "labels": labels},
+        "metadata": {"name": "kube-proxy", "namespace": NAMESPACE, "labels": labels},
         "spec": {
             "selector": {"matchLabels": labels},
             "template": {
@@ -70,7 +73,8 @@ pub fn wait_until_ready(cluster: &RealCluster) -> Result<()> {
         "rollout",
         "status",
         "daemonset/kube-proxy",
-        "--namespace=kube-system",
+        "--namespace",
+        NAMESPACE,
     ];
     cluster
         .control_plane()

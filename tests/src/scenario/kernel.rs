@@ -90,6 +90,11 @@ impl<B: Backend> RealKernel<B> {
         self.topology.node(1)
     }
 
+    /// What was programmed last.
+    pub fn desired(&self) -> &Dataplane {
+        &self.desired
+    }
+
     /// The namespace of a pod.
     pub fn pod(&self, node: u8, number: u8) -> Result<&Namespace> {
         self.topology.pod(node, number)

@@ -81,6 +81,8 @@ pub enum Dump {
     Nftables,
     /// The rules of iptables that the story changes, both families.
     Iptables,
+    /// What the backend for IPVS prints: elements and virtual servers.
+    Ipvs,
     /// What is not honoured, as it is said to whoever wrote it.
     Rejections,
 }
@@ -217,8 +219,7 @@ fn parse_expectation(words: &[&str]) -> Result<Expectation, String> {
             let dumps = Dump::ALL.into_iter();
             let dump = dumps.map(|dump| (dump, dump.to_string()));
             let mut dump = dump.filter(|(_, word)| first.is_some_and(|first| first == word));
-            let known =
-                "expect takes `no change`, `dataplane`, `nftables`, `iptables` or `rejections`";
+            let known = "expect takes `no change`, `dataplane`, `nftables`, `iptables`, `ipvs` or `rejections`";
             dump.next().ok_or(known)?.0
         }
     };
@@ -232,10 +233,11 @@ fn parse_expectation(words: &[&str]) -> Result<Expectation, String> {
 // === impl Dump ===
 
 impl Dump {
-    const ALL: [Dump; 4] = [
+    const ALL: [Dump; 5] = [
         Dump::Dataplane,
         Dump::Nftables,
         Dump::Iptables,
+        Dump::Ipvs,
         Dump::Rejections,
     ];
 }
@@ -247,6 +249,7 @@ impl fmt::Display for Dump {
             Dump::Dataplane => "dataplane",
             Dump::Nftables => "nftables",
             Dump::Iptables => "iptables",
+            Dump::Ipvs => "ipvs",
             Dump::Rejections => "rejections",
         })
     }

@@ -2,7 +2,7 @@
 
 use std::str::FromStr;
 
-use dataplane::Family;
+use dataplane::{Family, Scheduler};
 use testkit::{ConfigBuilder, address_plan};
 
 /// One way in which a configuration differs from what a profile without any wishes gives: node
@@ -48,7 +48,7 @@ impl Setting {
             }
             Setting::ServiceCidrsUnknown => config.without_service_cidrs(),
             Setting::ExternalIpsIgnored => config.ignore_external_ips(),
-            Setting::RoundRobin => config.round_robin(),
+            Setting::RoundRobin => config.scheduler(Scheduler::RoundRobin),
         }
     }
 }

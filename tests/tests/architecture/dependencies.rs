@@ -21,6 +21,7 @@ const RULES: &[(&str, May)] = &[
     ("xtables", May::Use(&["address", "netlink"])),
     ("runtime", May::Use(&[])),
     ("crds", May::Use(&[])),
+    ("dashboards", May::Use(&[])),
     ("images", May::Use(&[])),
     ("catalog", May::Use(&["dataplane"])),
     ("backend", May::Use(&["dataplane"])),
@@ -30,18 +31,45 @@ const RULES: &[(&str, May)] = &[
         "source",
         May::Use(&["catalog", "crds", "dataplane", "runtime"]),
     ),
+    (
+        "nftables-model",
+        May::Use(&["backend", "dataplane", "netlink"]),
+    ),
     // A mechanism knows the model and its own part of the kernel: no Kubernetes, no other mechanism.
     (
         "backend-*",
-        May::Use(&["backend", "dataplane", "netlink", "xtables"]),
+        May::Use(&[
+            "backend",
+            "dataplane",
+            "netlink",
+            "nftables-model",
+            "xtables",
+        ]),
     ),
     ("reconciler", May::Use(&["backend", "dataplane"])),
-    ("testkit", May::Use(&["backend", "dataplane"])),
+    ("address-plan", May::Use(&["dataplane"])),
+    (
+        "testkit",
+        May::Use(&["address-plan", "backend", "dataplane"]),
+    ),
+    // `make demo` builds all of it first: nothing is here that only tests need.
+    (
+        "demo",
+        May::Use(&["address-plan", "crds", "dataplane", "netlink"]),
+    ),
     // The cluster's side knows nothing of packets.
     ("operator", May::Use(&["crds", "runtime"])),
+    ("kubectl-signpost", May::Use(&["crds", "runtime"])),
     (
         "node-agent",
-        May::UseAllBut(&["operator", "testkit", "tests"]),
+        May::UseAllBut(&[
+            "address-plan",
+            "dashboards",
+            "demo",
+            "operator",
+            "testkit",
+            "tests",
+        ]),
     ),
     ("tests", May::UseAllBut(&[])),
 ];

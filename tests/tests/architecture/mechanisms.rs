@@ -45,6 +45,12 @@ const OTHERS: &[(&str, &str, &str)] = &[
     ),
 ];
 
+/// The mechanisms that are not listed yet, and why.
+const UNLISTED: &[(&str, &str)] = &[(
+    "backend_ipvs",
+    "has no routing rule yet, so it brings no packet to a virtual server",
+)];
+
 /// Whether `text` names the crate, as code does.
 fn names(text: &str, name: &str) -> bool {
     let lines = text.lines().map(str::trim_start);
@@ -87,7 +93,11 @@ fn a_mechanism_is_named_in_its_crate_and_in_the_list() {
     expect_none("mechanisms are named outside of their crate", &strangers);
     for backend in &backends {
         let is_listed = found.contains(&(backend.clone(), LIST.to_owned()));
-        assert!(is_listed, "{LIST} does not name {backend}");
+        let is_to_come = UNLISTED.iter().any(|(unlisted, _)| unlisted == backend);
+        assert!(
+            is_listed != is_to_come,
+            "{LIST} does not name {backend}, or names it and UNLISTED does, too"
+        );
     }
     let is_gone = |(backend, path, _): &&(&str, &str, &str)| {
         !found.contains(&((*backend).to_owned(), (*path).to_owned()))

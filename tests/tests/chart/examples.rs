@@ -35,14 +35,34 @@ spec:
           type: object
           properties:
             spec: {type: object, x-kubernetes-preserve-unknown-fields: true}
+---
+apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata: {name: prometheusrules.monitoring.coreos.com}
+spec:
+  group: monitoring.coreos.com
+  names: {kind: PrometheusRule, plural: prometheusrules}
+  scope: Namespaced
+  versions:
+    - name: v1
+      served: true
+      storage: true
+      schema:
+        openAPIV3Schema:
+          type: object
+          properties:
+            spec: {type: object, x-kubernetes-preserve-unknown-fields: true}
 ";
 
-/// `rendered` without the kinds, which are somewhere else already.
-fn without_kinds(rendered: &str) -> String {
+/// `rendered` without what is also in `charts/signpost/files`, word for word: CRDs and dashboards.
+fn without_files(rendered: &str) -> String {
+    let is_file = |document: &&str| {
+        ["crds", "dashboards"]
+            .iter()
+            .any(|name| document.contains(&format!("# Source: signpost/templates/{name}.yaml")))
+    };
     let documents = rendered.split("\n---\n");
-    let others =
-        documents.filter(|document| !document.contains("# Source: signpost/templates/crds.yaml"));
-    let others: Vec<&str> = others.collect();
+    let others: Vec<&str> = documents.filter(|document| !is_file(document)).collect();
     others.join("\n---\n")
 }
 
@@ -104,7 +124,7 @@ fn examples_come_to_what_is_recorded_and_an_api_server_takes_them() -> Result<()
     }
     for (name, rendered) in rendered {
         let golden = fixtures("golden").join(format!("{name}.yaml"));
-        compare(&golden, &without_kinds(&rendered))?;
+        compare(&golden, &without_files(&rendered))?;
         ensure_taken(&control_plane, &rendered).with_context(|| name.to_owned())?;
     }
     Ok(())
@@ -157,27 +177,136 @@ fn kinds_are_left_out_or_go_with_the_release_where_values_say_so() -> Result<()>
     Ok(())
 }
 
+/// kube-proxy's port is never what is scraped: kube-proxy may have it.
 #[test]
-fn agents_can_be_scraped_where_somebody_is_told_to() -> Result<()> {
-    for (set, address) in [
-        ("--set=log.filter=info", "127.0.0.1:10249"),
-        ("--set=metrics.service.enabled=true", "0.0.0.0:10249"),
-        ("--set=metrics.podMonitor.enabled=true", "0.0.0.0:10249"),
+fn agents_are_scraped_at_an_address_of_metrics_alone() -> Result<()> {
+    for (set, scraped) in [
+        ("--set=log.filter=info", None),
+        ("--set=metrics.service.enabled=true", Some("0.0.0.0:10263")),
+        (
+            "--set=metrics.podMonitor.enabled=true",
+            Some("0.0.0.0:10263"),
+        ),
     ] {
         let arguments = ["--set=apiServer.host=192.0.2.10", set];
         let rendered = manifests::parse(&Helm::new(Cluster::None)?.render(&arguments)?)?;
         let agent = manifests::find(&rendered, "DaemonSet", "signpost-agent")?;
-        let listens = manifests::variable(agent, "SIGNPOST_METRICS_ADDRESS");
-        ensure!(listens == Some(address), "with {set}: {listens:?}");
-        let ports = agent.pointer("/spec/template/spec/containers/0/ports");
-        let named = ports.and_then(Value::as_array).is_some_and(|ports| {
-            let mut ports = ports.iter();
-            ports.any(|port| port["name"] == "metrics" && port["containerPort"] == 10249)
-        });
+        let listens = manifests::variable(agent, "SIGNPOST_SCRAPE_ADDRESS");
+        ensure!(listens == scraped, "with {set}: {listens:?}");
+        let private = manifests::variable(agent, "SIGNPOST_METRICS_ADDRESS");
         ensure!(
-            named == address.starts_with("0.0.0.0"),
-            "with {set}: {ports:?}"
+            private == Some("127.0.0.1:10249"),
+            "with {set}: {private:?}"
+        );
+        let ports = agent.pointer("/spec/template/spec/containers/0/ports");
+        let ports = ports.and_then(Value::as_array).cloned().unwrap_or_default();
+        let ports: Vec<_> = ports.iter().map(|port| &port["containerPort"]).collect();
+        let expected: &[u16] = if scraped.is_some() { &[10263] } else { &[] };
+        ensure!(ports == expected, "with {set}: {ports:?}");
+    }
+    Ok(())
+}
+
+#[test]
+fn the_job_of_agents_can_be_that_of_kube_proxy() -> Result<()> {
+    for (set, expected) in [("", None), ("kube-proxy", Some("kube-proxy"))] {
+        let set =
+            format!("--set=metrics.podMonitor.enabled=true,metrics.podMonitor.jobLabel={set}");
+        let arguments = ["--set=apiServer.host=192.0.2.10", &set];
+        let rendered = manifests::parse(&Helm::new(Cluster::None)?.render(&arguments)?)?;
+        for (name, expected) in [("signpost-agent", expected), ("signpost-operator", None)] {
+            let monitor = manifests::find(&rendered, "PodMonitor", name)?;
+            let relabelings = monitor.pointer("/spec/podMetricsEndpoints/0/relabelings");
+            let relabelings = relabelings.and_then(Value::as_array);
+            let mut relabelings = relabelings.into_iter().flatten();
+            let job = relabelings.find(|relabeling| relabeling["targetLabel"] == "job");
+            let job = job.and_then(|job| job["replacement"].as_str());
+            ensure!(job == expected, "{name} with {set}: {job:?}");
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn dashboards_and_alerts_are_there_where_values_say_so() -> Result<()> {
+    let render = |set: &str| -> Result<manifests::Objects> {
+        let set = format!("--set=apiServer.host=192.0.2.10,{set}");
+        manifests::parse(&Helm::new(Cluster::None)?.render(&[&set])?)
+    };
+    let named = |objects: &manifests::Objects, kind: &str| -> Vec<String> {
+        let of_kind = objects.keys().filter(|identity| identity.kind == kind);
+        of_kind.map(|identity| identity.name.clone()).collect()
+    };
+    let (fleet, node) = ("signpost-dashboard-fleet", "signpost-dashboard-node");
+    for (set, maps, rules) in [
+        ("log.filter=info", vec![], 0),
+        ("metrics.dashboards.enabled=true", vec![fleet, node], 0),
+        (
+            "metrics.dashboards.enabled=true,metrics.dashboards.node=false",
+            vec![fleet],
+            0,
+        ),
+        ("metrics.rules.enabled=true", vec![], 1),
+    ] {
+        let objects = render(set)?;
+        ensure!(named(&objects, "ConfigMap") == maps, "with {set}");
+        ensure!(
+            named(&objects, "PrometheusRule").len() == rules,
+            "with {set}"
         );
     }
+    let objects = render("metrics.dashboards.enabled=true")?;
+    for name in [fleet, node] {
+        let map = manifests::find(&objects, "ConfigMap", name)?;
+        ensure!(map["metadata"]["labels"]["grafana_dashboard"] == "1");
+        let file = name.replace("dashboard-", "");
+        let text = map["data"][format!("{file}.json")].as_str();
+        let dashboard: Value = serde_json::from_str(text.context("it has a file")?)?;
+        ensure!(dashboard["uid"] == file, "{name} has {}", dashboard["uid"]);
+    }
+    Ok(())
+}
+
+#[test]
+fn alerts_can_be_left_out_and_follow_the_job() -> Result<()> {
+    let render = |set: &str| {
+        let set = format!("--set=apiServer.host=192.0.2.10,metrics.rules.enabled=true{set}");
+        Helm::new(Cluster::None)?.render(&[&set])
+    };
+    let rules = |text: &str| -> Result<Vec<Value>> {
+        let objects = manifests::parse(text)?;
+        let rule = manifests::find(&objects, "PrometheusRule", "signpost")?;
+        let rules = rule
+            .pointer("/spec/groups/0/rules")
+            .and_then(Value::as_array);
+        rules.cloned().context("it has rules")
+    };
+    let all = rules(&render("")?)?;
+    let runbook = "https://github.com/signpost/signpost/blob/main/docs/operations.md#";
+    for rule in &all {
+        let link = rule["annotations"]["runbook_url"].as_str();
+        ensure!(link.is_some_and(|link| link.starts_with(runbook)), "{rule}");
+    }
+    let fewer = rules(&render(
+        ",metrics.rules.without={SignpostServicesRejected}",
+    )?)?;
+    ensure!(fewer.len() + 1 == all.len());
+    ensure!(
+        fewer
+            .iter()
+            .all(|rule| rule["alert"] != "SignpostServicesRejected")
+    );
+    let renamed = rules(&render(",metrics.podMonitor.jobLabel=kube-proxy")?)?;
+    let down = renamed
+        .iter()
+        .find(|rule| rule["alert"] == "SignpostAgentDown");
+    let expression = down.and_then(|down| down["expr"].as_str());
+    ensure!(
+        expression == Some(r#"up{job=~"kube-proxy"} == 0"#),
+        "{expression:?}"
+    );
+    let refused = render(",metrics.rules.without={NoSuchAlert}");
+    let said = refused.err().map(|error| error.to_string());
+    ensure!(said.is_some_and(|said| said.contains("NoSuchAlert, which is no alert")));
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! The agent and the table of connections of a real kernel: clients that keep their source port
+//! The agent and the connection tracking table of a real kernel: clients that keep their source port
 //! while endpoints come and go, a table that is nearly full, settings that can and cannot be
 //! written.
 
@@ -21,7 +21,7 @@ type Test = fn(&Stage) -> Result<()>;
 
 fn main() -> Result<()> {
     enter_private_namespaces()?;
-    let tests: [(&str, Test); 12] = [
+    let tests: [(&str, Test); 13] = [
         (
             "t39_a_client_that_keeps_its_port_is_answered_after_its_endpoint_died",
             stale::dead_endpoint,
@@ -69,6 +69,10 @@ fn main() -> Result<()> {
         (
             "t45_a_read_only_proc_sys_is_said_and_services_are_served",
             settings::read_only,
+        ),
+        (
+            "t150_the_one_directory_a_pod_mounts_is_enough_for_every_setting",
+            settings::netfilter_mounted,
         ),
     ];
     let trials = tests.map(|(name, test)| trial(name, move || test(&Stage::build()?)));

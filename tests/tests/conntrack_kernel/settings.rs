@@ -66,3 +66,27 @@ pub(crate) fn read_only(stage: &Stage) -> Result<()> {
     );
     Ok(())
 }
+
+/// What a Pod of the agent has: of the node's `/proc/sys` this one directory alone.
+pub(crate) fn netfilter_mounted(stage: &Stage) -> Result<()> {
+    stage.apply_profile(&json!({
+        "maxPerCore": 0, "udpTimeout": "17s", "udpStreamTimeout": "60s",
+        "tcpEstablishedTimeout": "2h", "tcpCloseWaitTimeout": "30m", "tcpBeLiberal": true,
+    }))?;
+    let agent = stage.start_agent_with(Sysctls::NetfilterMounted)?;
+    agent.wait_for("the limits to be set", |agent| {
+        let said = agent.condition("ConntrackConfigured")?;
+        Ok(said.filter(|said| said.status == "True"))
+    })?;
+    for (name, expected) in [
+        ("udp_timeout", "17"),
+        ("udp_timeout_stream", "60"),
+        ("tcp_timeout_established", "7200"),
+        ("tcp_timeout_close_wait", "1800"),
+        ("tcp_be_liberal", "1"),
+    ] {
+        let found = stage.observe_sysctl(name)?;
+        ensure!(found == expected, "{name} is {found} instead of {expected}");
+    }
+    Ok(())
+}

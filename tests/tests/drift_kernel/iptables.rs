@@ -279,7 +279,7 @@ pub(crate) fn rules_of_others_in_both_variants_are_told(variant: Variant) -> Res
     };
     let message = expect("True")?;
     let told = format!(
-        "others have {nf_tables} rules in iptables-nft and {legacy} in iptables-legacy; \
+        "other programs have {nf_tables} rules in iptables-nft and {legacy} in iptables-legacy; \
          the chains SIGNPOST-* are in variant {variant}"
     );
     ensure!(message == told, "{message}");

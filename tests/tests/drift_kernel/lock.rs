@@ -142,7 +142,7 @@ pub(crate) fn one_commit_that_fails() -> Result<()> {
     })?;
     let (after, since) = (released.elapsed(), began.elapsed());
     println!("    moved {after:.0?} after the release, {since:.1?} after the change");
-    // Counted when the whole table of connections has been looked at.
+    // Counted when the whole connection tracking table has been looked at.
     wait_for("the removal to be counted", RIGHT_AFTER, || {
         Ok((node.agent.metric(deleted)? > before).then_some(()))
     })?;

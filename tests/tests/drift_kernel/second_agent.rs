@@ -76,7 +76,7 @@ fn start_waiting(workplace: &Workplace, process: u32) -> Result<LoneAgent> {
     agent.wait_for("it to name the other agent", |agent| {
         let log = agent.log();
         let since = log.get(before..).unwrap_or_default();
-        let said = since.contains("another agent holds this node") && since.contains(&named);
+        let said = since.contains("another agent serves this node") && since.contains(&named);
         Ok(said.then_some(()))
     })?;
     Ok(agent)
@@ -146,7 +146,7 @@ pub(crate) fn somebody_elses_socket() -> Result<()> {
         deadline: PROMPTLY,
     })?;
     agent.wait_until_ready()?;
-    let expected = format!("is that of a process of user {NOBODY}, which is no agent");
+    let expected = format!("belongs to a process of user {NOBODY}, which is no agent");
     ensure!(agent.log().contains(&expected), "{}", agent.log());
     drop(socket);
     Ok(())

@@ -23,7 +23,7 @@ const RIVAL: &str = "
 apiVersion: signpost.dev/v1alpha1
 kind: ProxyProfile
 metadata: {name: rival}
-spec: {priority: 500, syncPeriod: 31s}
+spec: {priority: 500, syncPeriod: 31s, rollout: {minReady: 0s}}
 ";
 
 /// It has been, before every trial; this is what a person sees of it.
@@ -50,13 +50,14 @@ pub(crate) fn applied(cluster: &mut Cluster) -> Result<()> {
         .split_whitespace()
         .collect();
     let status = profile.status.context("it has a status")?;
-    // NAME MODE PRIORITY NODES READY-NODES DEGRADED-NODES READY REASON SYNC-P99 AGE
+    // NAME MODE PRIORITY NODES UPDATED READY-NODES DEGRADED-NODES AVAILABLE PROGRESSING READY REASON
+    // SYNC-P99 AGE
+    let expected = [
+        "nftables", "500", "3", "3", "3", "0", "True", "False", "True",
+    ];
+    ensure!(row[1..10] == expected, "{table}");
     ensure!(
-        row[1..7] == ["nftables", "500", "3", "3", "0", "True"],
-        "{table}"
-    );
-    ensure!(
-        row[8].ends_with('s'),
+        row[11].ends_with('s'),
         "no latency, such as 5ms, in\n{table}"
     );
     ensure!(

@@ -7,7 +7,8 @@ use backend::{Backend, Change as _, Rendered};
 use backend_iptables::{Iptables, PREFIX, Rules};
 use dataplane::{Dataplane, Family, FrontendKey, Target};
 use testkit::laws::Subject;
-use tests::programmed::{generated_clusters, generated_histories, program};
+use tests::kernels::every_law_holds;
+use tests::programmed::{generated_clusters, program};
 
 use crate::ground::Ground;
 
@@ -42,12 +43,7 @@ impl Subject for Kernels<'_> {
 }
 
 pub(crate) fn every_law_of_backends_holds(ground: &Ground) -> Result<()> {
-    for (seed, history) in (0..).zip(generated_histories(HISTORIES)?) {
-        for family in Family::ALL {
-            testkit::laws::all(&Kernels { ground, family }, &history, seed);
-        }
-    }
-    Ok(())
+    every_law_holds(|family| Kernels { ground, family }, HISTORIES)
 }
 
 /// Chains of one table by name, with their rules in order.

@@ -137,9 +137,9 @@ fn taken_port(stage: &mut Stage) -> Result<()> {
     };
     stage.wait_for_features_honoured(honoured(
         "False",
-        "Service shop/web: spec.ports[].nodePort: 127.0.0.1:30080/tcp cannot be listened on: Address already in use",
+        "Service shop/web: spec.ports[].nodePort: unable to listen on 127.0.0.1:30080/tcp: Address already in use",
     ))?;
-    let holder = format!("(process {}) has it", std::process::id());
+    let holder = format!("(process {}) uses it", std::process::id());
     stage.wait_for_features_honoured(honoured("False", &holder))?;
     let failures = "kubeproxy_nftables_localhost_nodeport_listener_creation_failures_total";
     let family = Family::Ipv4;

@@ -43,6 +43,11 @@ pub(crate) const CAUSES: &[Cause] = &[
             "signpost_conntrack_entries",
             "signpost_conntrack_limit",
             "signpost_services",
+            "signpost_node_condition",
+            "signpost_node_mode",
+            "signpost_node_configuration",
+            "signpost_node_serving",
+            "signpost_endpoints",
             "signpost_elements",
             "signpost_elements_written_total",
             "signpost_rounds_total",
@@ -284,6 +289,13 @@ pub(crate) const CAUSES: &[Cause] = &[
     },
 ];
 
+/// What no test can move: the limit of the table is the machine's, and no namespace may lower it.
+pub(crate) const UNMOVED: [&str; 3] = [
+    "signpost_conntrack_insert_failed_total",
+    "signpost_conntrack_drop_total",
+    "signpost_conntrack_early_drop_total",
+];
+
 /// What is answered to load balancers, at the addresses where they ask.
 pub(crate) fn health_checks() -> Result<()> {
     let stage = Stage::start()?;
@@ -381,6 +393,30 @@ pub(crate) fn process_settings() -> Result<()> {
     );
     ensure!(config["nftables"]["syncPeriod"] == "1s", "{config}");
 
+    // On every address metrics are for all, and what names every Service is for the node alone.
+    let open = json!({"metricsBindAddress": "0.0.0.0:20249"});
+    stage.apply("profile", &profile(&open))?;
+    let node = addresses::node_address(1, Family::Ipv4);
+    let asked = |port, path: &str| {
+        let answer = stage.ask_from_outside(node, port, path);
+        answer.map(|answer| answer.status)
+    };
+    stage.wait_until("metrics to be served everywhere", || {
+        Ok(asked(20249, "/metrics").is_ok_and(|status| status == 200))
+    })?;
+    for (path, status) in [
+        ("/debug/dataplane", 403),
+        ("/debug/explain?about=10.96.0.10", 403),
+        ("/configz", 403),
+        ("/proxyMode", 200),
+    ] {
+        let answered = asked(20249, path)?;
+        ensure!(answered == status, "{path} answers {answered} to others");
+    }
+    for path in ["/debug/dataplane", "/configz"] {
+        ensure!(answers(&format!("127.0.0.1:20249{path}")), "no {path}");
+    }
+
     stage.apply("profile", &profile(&json!({"healthzBindAddress": ""})))?;
     stage.wait_until("one server to go and the other to come back", || {
         Ok(!answers("127.0.0.1:20256/healthz") && answers("127.0.0.1:10249/metrics"))
@@ -389,7 +425,12 @@ pub(crate) fn process_settings() -> Result<()> {
         !answers("127.0.0.1:10256/healthz"),
         "it is at its old place"
     );
-    // Whatever a profile says, the Pod's own probes are answered.
+    // Whatever a profile says, metrics alone are served to scrapers.
+    for (path, status) in [("/metrics", 200), ("/debug", 404), ("/configz", 404)] {
+        let answered = asked(10263, path)?;
+        ensure!(answered == status, "{path} answers {answered} to scrapers");
+    }
+    // Nor does it move the server of the Pod's own probes.
     for path in ["/livez", "/readyz"] {
         ensure!(answers(&format!("127.0.0.1:10261{path}")), "no {path}");
     }

@@ -45,6 +45,11 @@ impl Scrape {
         names.filter(|name| *name != "le").collect()
     }
 
+    /// Whether there is any series of a metric.
+    pub(crate) fn has(&self, metric: &str) -> bool {
+        self.of(metric).next().is_some()
+    }
+
     /// The values that a label of a metric has.
     pub(crate) fn values(&self, metric: &str, label: &str) -> BTreeSet<&str> {
         let labels = self.of(metric).flat_map(|sample| &sample.labels);

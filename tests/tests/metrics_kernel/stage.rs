@@ -145,8 +145,12 @@ impl Stage {
 
     /// What the agent's metrics are now.
     pub(crate) fn scrape(&self) -> Result<Scrape> {
-        let answer = self.ask(&format!("{METRICS}/metrics"))?;
-        Scrape::parse(&answer.body)
+        Scrape::parse(&self.scrape_text()?)
+    }
+
+    /// The same, as the text that it is.
+    pub(crate) fn scrape_text(&self) -> Result<String> {
+        Ok(self.ask(&format!("{METRICS}/metrics"))?.body)
     }
 
     /// What the node is answered at `place`: address, port and path.

@@ -9,6 +9,7 @@ mod stage;
 mod switches;
 
 use anyhow::Result;
+use crds::profile::mechanism::Mode;
 use libtest_mimic::{Arguments, Trial};
 use tests::network::enter_private_namespaces;
 use tests::trial::trial;
@@ -80,6 +81,15 @@ fn main() -> Result<()> {
             interruptions::restarted_among_the_restless,
         ),
     ];
+    for (mode, variant) in [
+        (Mode::Nftables, Variant::NfTables),
+        (Mode::Iptables, Variant::NfTables),
+        (Mode::Iptables, Variant::Legacy),
+    ] {
+        let name = "t98_agents_that_are_killed_again_and_again_lose_no_connection";
+        let test = move || interruptions::killed_again_and_again((mode, variant));
+        trials.push(trial(&format!("{name}::{mode}::{variant}"), test));
+    }
     let others = others.map(|(name, test)| trial(name, test));
     trials.extend::<[Trial; 6]>(others);
     let mut arguments = Arguments::from_args();

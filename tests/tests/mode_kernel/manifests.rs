@@ -21,10 +21,17 @@ pub(crate) fn initial() -> Vec<(String, Value)> {
     for number in 0..OTHERS {
         let name = format!("other-{number}");
         all.push((name.clone(), service(&name, 20 + number)));
-        let slices = endpoints(&name, &SERVING);
-        all.push((format!("{name}-endpoints"), slices));
     }
+    all.extend(other_endpoints(&SERVING));
     all
+}
+
+/// The slices of all other Services, with these pods of the node.
+pub(crate) fn other_endpoints(pods: &[u8]) -> impl Iterator<Item = (String, Value)> {
+    (0..OTHERS).map(|number| {
+        let name = format!("other-{number}");
+        (format!("{name}-endpoints"), endpoints(&name, pods))
+    })
 }
 
 /// A profile with this mode. The agent looks at the kernel every second.

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 use crds::node_proxy::NodeProxy;
+use jiff::Timestamp;
 use kube::api::{Api, ApiResource, DynamicObject, Patch, PatchParams};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
@@ -37,6 +38,15 @@ impl Cluster {
 
     /// The agent of `node` has programmed what it was given, with nftables, which is all it can do.
     pub(crate) fn report_ready(&self, node: &str) -> Result<()> {
+        self.report(node, ("False", "AsExpected"))
+    }
+
+    /// The same, while its own API server does not answer it any more.
+    pub(crate) fn report_stale(&self, node: &str) -> Result<()> {
+        self.report(node, ("True", "SourceStale"))
+    }
+
+    fn report(&self, node: &str, (degraded, why): (&str, &str)) -> Result<()> {
         let proxy = self
             .get("nodeproxy", node)?
             .context("the node was given something")?;
@@ -62,7 +72,7 @@ impl Cluster {
         let condition = |kind: &str, (status, reason, message): (&str, &str, String)| {
             json!({
                 "type": kind, "status": status, "reason": reason, "message": message,
-                "observedGeneration": generation, "lastTransitionTime": "2026-01-01T00:00:00Z",
+                "observedGeneration": generation, "lastTransitionTime": Timestamp::now(),
             })
         };
         self.report_as(
@@ -79,6 +89,7 @@ impl Cluster {
                 "counts": {"services": 3, "endpoints": 5, "elements": 40},
                 "conditions": [
                     condition("Ready", ("True", "Programmed", "3 services".to_owned())),
+                    condition("Degraded", (degraded, why, String::new())),
                     condition("FeaturesHonoured", honoured),
                 ],
             }),

@@ -43,8 +43,12 @@ impl Cluster {
         Ok(Cluster { control_plane })
     }
 
-    /// Creates the profile, or replaces its spec.
-    pub(crate) fn put_profile(&self, name: &str, spec: Value) -> Result<()> {
+    /// Creates the profile, or replaces its spec. Unless it says otherwise, a node is available as soon as it is ready.
+    pub(crate) fn put_profile(&self, name: &str, mut spec: Value) -> Result<()> {
+        let rollout = &mut spec["rollout"];
+        if rollout["minReady"].is_null() {
+            rollout["minReady"] = "0s".into();
+        }
         let kind = "ProxyProfile";
         let profile = json!({
             "apiVersion": "signpost.dev/v1alpha1", "kind": kind, "metadata": {"name": name}, "spec": spec,
@@ -103,6 +107,24 @@ impl Cluster {
             },
         );
         found.with_context(|| format!("its last status: {:#}", seen["status"]))
+    }
+
+    /// The node controller says that the kubelet of `node` is not heard from.
+    pub(crate) fn lose_kubelet(&self, node: &str) -> Result<()> {
+        let ready = json!({
+            "type": "Ready", "status": "Unknown", "reason": "NodeStatusUnknown",
+            "message": "Kubelet stopped posting node status.",
+        });
+        let patch = json!({"status": {"conditions": [ready]}}).to_string();
+        let arguments = [
+            "patch",
+            "node",
+            node,
+            "--subresource=status",
+            "--patch",
+            &patch,
+        ];
+        self.control_plane.kubectl(&arguments).map(drop)
     }
 
     /// The versions of everything the operator writes.

@@ -5,6 +5,7 @@
 
 mod agents;
 mod cluster;
+mod command_line;
 mod leases;
 mod operator;
 mod profiles;

@@ -1,10 +1,10 @@
 //! A change that fails on its way.
 
-use anyhow::Result;
-use serde_json::json;
+use anyhow::{Context, Result};
+use serde_json::{Value, json};
 use tests::deadline::wait_for;
 
-use crate::cluster::Cluster;
+use crate::cluster::{Cluster, message};
 use crate::operator::Operator;
 use crate::{DEADLINE, NODES};
 
@@ -13,12 +13,7 @@ fn a_change_the_canary_does_not_survive_goes_back() -> Result<()> {
     let cluster = Cluster::start()?;
     let operator = Operator::start(&cluster, "operator-1")?;
     let rollout = json!({"progressDeadline": "10s"});
-    cluster.put_profile("default", json!({"rollout": rollout}))?;
-    for node in NODES {
-        cluster.wait_for_stamp(node, "default", "nftables")?;
-        cluster.report_ready(node)?;
-    }
-    cluster.wait_for_condition("default", "Ready", "True/AllNodesProgrammed")?;
+    settle(&cluster, &rollout)?;
 
     // Nobody reports about the change.
     cluster.put_profile("default", json!({"mode": "iptables", "rollout": rollout}))?;
@@ -50,5 +45,108 @@ fn a_change_the_canary_does_not_survive_goes_back() -> Result<()> {
     )?;
     cluster
         .wait_for_stamp("n1", "default", "iptables")
+        .map(drop)
+}
+
+#[test]
+fn t108_a_node_lost_after_its_change_takes_the_change_back() -> Result<()> {
+    let cluster = Cluster::start()?;
+    let _operator = Operator::start(&cluster, "operator-1")?;
+    let rollout = json!({"progressDeadline": "10s", "minReady": "30s"});
+    settle(&cluster, &rollout)?;
+    cluster.put_profile("default", json!({"mode": "iptables", "rollout": rollout}))?;
+    let proxy = cluster.wait_for_stamp("n1", "default", "iptables")?;
+    let baseline = &proxy["metadata"]["annotations"]["signpost.dev/baseline"];
+    assert!(
+        baseline
+            .as_str()
+            .is_some_and(|baseline| baseline.contains(r#""agent":"Ready""#)),
+        "{baseline}"
+    );
+    cluster.report_ready("n1")?;
+    cluster.lose_kubelet("n1")?;
+    let profile = cluster.wait_for_condition("default", "Progressing", "False/RolledBack")?;
+    let said = message(&profile, "Progressing");
+    assert!(
+        said.starts_with("1 of 3 nodes failed: n1 (its Node"),
+        "{said}"
+    );
+    for node in ["n2", "n3"] {
+        let proxy = cluster.get("nodeproxy", node)?.context("it is there")?;
+        assert_eq!(proxy["metadata"]["generation"], 1, "{node} had its change");
+    }
+    Ok(())
+}
+
+#[test]
+fn t109_losing_the_api_server_takes_no_change_back() -> Result<()> {
+    let cluster = Cluster::start()?;
+    let _operator = Operator::start(&cluster, "operator-1")?;
+    let rollout = json!({"progressDeadline": "10s", "minReady": "1s"});
+    settle(&cluster, &rollout)?;
+    cluster.put_profile("default", json!({"mode": "iptables", "rollout": rollout}))?;
+    for node in NODES {
+        cluster.wait_for_stamp(node, "default", "iptables")?;
+        cluster.report_stale(node)?;
+    }
+    cluster
+        .wait_for_condition("default", "Progressing", "False/Settled")
+        .map(drop)
+}
+
+#[test]
+fn t112_what_is_deleted_and_made_again_changes_one_node_at_first() -> Result<()> {
+    let cluster = Cluster::start()?;
+    let _operator = Operator::start(&cluster, "operator-1")?;
+    settle(&cluster, &json!({}))?;
+    let delete = |arguments: &[&str]| {
+        let arguments = [&["delete"], arguments].concat();
+        cluster.control_plane.kubectl(&arguments)
+    };
+    delete(&["proxyprofile", "default"])?;
+    for node in NODES {
+        wait_for("the NodeProxy to go", DEADLINE, || {
+            Ok(cluster.get("nodeproxy", node)?.is_none().then_some(()))
+        })?;
+    }
+    cluster.put_profile("default", json!({"mode": "iptables"}))?;
+    expect_one_after_the_other(&cluster, "nftables", "iptables")?;
+
+    delete(&["nodeproxies", "--all"])?;
+    cluster.put_profile("default", json!({"mode": "nftables"}))?;
+    expect_one_after_the_other(&cluster, "iptables", "nftables")
+}
+
+/// n1 gets the new mode, and the others get what they had, until n1 is ready.
+fn expect_one_after_the_other(cluster: &Cluster, old: &str, new: &str) -> Result<()> {
+    cluster.wait_for_stamp("n1", "default", new)?;
+    for node in ["n2", "n3"] {
+        cluster.wait_for_stamp(node, "default", old)?;
+        cluster.report_ready(node)?;
+    }
+    for node in ["n2", "n3"] {
+        let proxy = cluster.get("nodeproxy", node)?.context("it is there")?;
+        assert_eq!(proxy["spec"]["config"]["mode"], old, "{node}");
+    }
+    for node in NODES {
+        cluster.wait_for_stamp(node, "default", new)?;
+        cluster.report_ready(node)?;
+    }
+    let settled = "False/Settled";
+    cluster
+        .wait_for_condition("default", "Progressing", settled)
+        .map(drop)
+}
+
+/// Three nodes that are ready with mode nftables.
+fn settle(cluster: &Cluster, rollout: &Value) -> Result<()> {
+    cluster.put_profile("default", json!({"rollout": rollout}))?;
+    for node in NODES {
+        cluster.wait_for_stamp(node, "default", "nftables")?;
+        cluster.report_ready(node)?;
+    }
+    let all = "True/AllNodesProgrammed";
+    cluster
+        .wait_for_condition("default", "Ready", all)
         .map(drop)
 }

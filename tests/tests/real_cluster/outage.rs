@@ -12,7 +12,7 @@ use crate::stage::{DEADLINE, PROMPTLY, Stage};
 const OUTAGE: Duration = Duration::from_secs(15);
 /// How soon the controllers of Kubernetes act after the API server was away: they wait up to a
 /// minute before they ask again.
-const CONTROLLERS_ARE_BACK_WITHIN: Duration = Duration::from_secs(120);
+const CONTROLLERS_ARE_BACK_WITHIN: Duration = Duration::from_secs(240);
 
 pub(crate) fn api_server(stage: &mut Stage) -> Result<()> {
     let before = stage.observe_ours("agent")?;

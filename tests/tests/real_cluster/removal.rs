@@ -14,7 +14,9 @@ const KINDS: &str = "all,configmaps,serviceaccounts,roles,rolebindings,clusterro
     poddisruptionbudgets,validatingadmissionpolicies,validatingadmissionpolicybindings,leases,\
     customresourcedefinitions";
 /// What agents and operators listen on, and the Services of the trials.
-const PORTS: [&str; 6] = ["10249", "10256", "10261", "10262", "30080", "30081"];
+const PORTS: [&str; 7] = [
+    "10249", "10256", "10261", "10262", "10263", "30080", "30081",
+];
 
 pub(crate) fn uninstalled(stage: &mut Stage) -> Result<()> {
     let before = observe_rules_of_others(stage)?;

@@ -22,8 +22,8 @@ use tests::real_cluster::{Built, Node, Plan, RealCluster};
 
 use crate::shop::{CLIENTS, SERVER_IMAGE, SERVERS, SHIFTING, STEADY, Shop, client, client_object};
 
-/// Where everything of ours is.
-pub(crate) const NAMESPACE: &str = "kube-system";
+/// The namespace that the README installs Signpost in.
+pub(crate) const NAMESPACE: &str = "signpost-system";
 /// How long containers may take to start or to end on a machine with other work, and what follows
 /// from it to be programmed.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(90);
@@ -32,8 +32,7 @@ pub(crate) const PROMPTLY: Duration = Duration::from_secs(20);
 /// How many nodes there are when nothing is going on.
 pub(crate) const NODES: u8 = 3;
 /// What trials change of the profile, as it is when nothing is going on.
-const PROFILE: &str =
-    r#"{"spec": {"masquerade": {"all": false}, "nodePorts": null, "syncPeriod": "30s"}}"#;
+const PROFILE: &str = r#"{"spec": {"masquerade": {"all": false}, "nodePorts": null, "syncPeriod": "30s", "rollout": {"minReady": "0s"}}}"#;
 
 /// A cluster, and what its trials use.
 #[derive(Debug)]
@@ -120,7 +119,7 @@ impl Stage {
 
     /// As the README of the chart says, on a cluster that tells where its API server is.
     pub(crate) fn install(&self) -> Result<String> {
-        self.run_helm("install", &[])
+        self.run_helm("install", &["--create-namespace"])
     }
 
     /// Runs helm on our chart until Pods are ready.

@@ -57,7 +57,7 @@ pub(crate) fn from_kube_proxy_and_back(stage: &mut Stage) -> Result<()> {
         "daemonset",
         "kube-proxy",
         "--namespace",
-        NAMESPACE,
+        kube_proxy::NAMESPACE,
     ])?;
     stage.wait_until_served(STEADY, &servers, DEADLINE)?;
     connections.finish_unharmed()
@@ -72,7 +72,7 @@ fn stop_kube_proxy(stage: &Stage) -> Result<()> {
             "get",
             "pods",
             "--namespace",
-            NAMESPACE,
+            kube_proxy::NAMESPACE,
             "--output=name",
             &selector,
         ];
@@ -92,7 +92,7 @@ fn select_nodes(stage: &Stage, selector: &Value) -> Result<()> {
         "daemonset",
         "kube-proxy",
         "--namespace",
-        NAMESPACE,
+        kube_proxy::NAMESPACE,
         "--patch",
         &patch,
     ];

@@ -74,7 +74,10 @@ pub(crate) fn kube_proxy_beside_us(stage: &mut Stage) -> Result<()> {
 
     stage.stop_kube_proxy();
     stage.wait_for_condition("ForeignProxyDetected", |condition| {
-        condition.status == "True" && condition.message.contains("no kube-proxy answers here")
+        condition.status == "True"
+            && condition
+                .message
+                .contains("no kube-proxy answers on this node")
     })?;
     ensure!(
         stage
@@ -125,7 +128,7 @@ pub(crate) fn kubelet_chains(stage: &mut Stage) -> Result<()> {
     // One of kube-proxy's among them is not overlooked.
     stage.node()?.nft(&["add chain ip6 nat KUBE-SERVICES"])?;
     let told = stage.wait_for_foreign("True", "KubeProxyIptables")?;
-    ensure!(told.message.contains("here for IPv6;"), "{}", told.message);
+    ensure!(told.message.contains(" for IPv6;"), "{}", told.message);
     Ok(())
 }
 
@@ -151,7 +154,7 @@ pub(crate) fn not_ours_to_remove(stage: &mut Stage) -> Result<()> {
         expect(
             stage.run(&["takeover", "--force"])?,
             true,
-            "was left as it is",
+            "were not changed",
         )?;
     } else {
         println!("    SKIPPED: this machine has no legacy iptables");

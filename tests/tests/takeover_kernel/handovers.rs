@@ -56,6 +56,9 @@ pub(crate) fn there_and_back(stage: &mut Stage) -> Result<()> {
     );
     stage.wait_for_condition(READY, is_handed_back)?;
     expect(stage.run(&["handback"])?, true, "handed back before")?;
+    // Over its socket: kube-proxy has the port.
+    let explained = stage.run(&["explain", "shop/web"])?;
+    ensure!(explained.text.contains("Service shop/web"));
 
     // What the API server says is kube-proxy's to carry out, also after a restart of ours.
     stage.apply_services(&["web", "cart"])?;
@@ -186,7 +189,7 @@ pub(crate) fn node_ports_that_close(stage: &mut Stage) -> Result<()> {
     let refused = stage.run(&["takeover"])?;
     let used = format!("{NODE_ON_THE_WAY}:{NODE_PORT}/tcp (3 connections)");
     ensure!(refused.text.contains(&used), "{}", refused.text);
-    let counted = format!("do not tell: {NODE_PORT}/tcp (3 connections)");
+    let counted = format!("do not count by address: {NODE_PORT}/tcp (3 connections)");
     ensure!(refused.text.contains(&counted), "{}", refused.text);
     expect(refused, false, "their next connections would be refused")?;
     ensure!(
@@ -264,12 +267,12 @@ pub(crate) fn nobody_to_hand_back_to(stage: &mut Stage) -> Result<()> {
     expect(
         stage.run(&["handback", "--force"])?,
         true,
-        "nothing of Signpost",
+        "no rules of Signpost",
     )?;
     ensure!(!stage.has_our_tables()?);
     stage.node()?.nft(&["flush ruleset"])?;
     stage
-        .wait_for_condition(READY, |ready| ready.message.contains("nobody serves"))
+        .wait_for_condition(READY, |ready| ready.message.contains("no proxy serves"))
         .map(drop)
 }
 

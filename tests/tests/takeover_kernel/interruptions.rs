@@ -26,12 +26,15 @@ pub(crate) fn takeover_cut_short(stage: &mut Stage) -> Result<()> {
     stage.node()?.nft(&["delete table ip kube-proxy"])?;
     stage.start_agent()?;
     let told = stage.wait_for_foreign("True", "KubeProxyNftables")?;
-    ensure!(told.message.contains("here for IPv6;"), "{}", told.message);
+    ensure!(told.message.contains(" for IPv6;"), "{}", told.message);
 
     let mut command = stage.command(&["takeover"])?;
     let mut asked = command.stdout(Stdio::null()).spawn()?;
     stage.wait_for("the agent to have begun", |stage| {
-        let begun = stage.agent()?.log().contains("a handover was asked for");
+        let begun = stage
+            .agent()?
+            .log()
+            .contains("received a request for a handover");
         Ok(begun.then_some(()))
     })?;
     asked.kill()?;

@@ -38,7 +38,7 @@ pub(crate) fn damage_before_a_change_is_not_hidden_by_it(ground: &Ground) -> Res
         let text = chain(&error);
         ensure!(error.fault == Fault::Changed && error.done == 0, "{text}");
         ensure!(
-            text.contains("chains or rules of ours are missing"),
+            text.contains("chains or rules of Signpost are missing"),
             "{text}"
         );
         ensure!(
@@ -87,7 +87,7 @@ pub(crate) fn a_rule_that_cannot_be_carried_over_is_told(ground: &Ground) -> Res
     let error = outcome.err().context("the kernel takes it")?;
     let text = chain(&error);
     ensure!(error.fault == Fault::Impossible, "{text}");
-    let said = "a rule of somebody else cannot be carried over";
+    let said = "a rule of another program cannot be carried over";
     ensure!(text.contains(said), "{text}");
 
     // A table without such a rule is as good as any other there.

@@ -117,7 +117,7 @@ fn a_rule_that_leads_elsewhere_is_named_with_where_it_leads() {
         "iptables -t filter -A SIGNPOST-REFUSALS -d 10.96.0.10/32 -p tcp -m tcp --dport 80";
     let refusals: Vec<&String> = lines.iter().filter(|l| l.starts_with(refusal)).collect();
     assert_eq!(refusals.len(), 1, "{lines:#?}");
-    assert!(refusals[0].ends_with("-j REJECT: Unwanted"), "{refusals:?}");
+    assert!(refusals[0].ends_with("-j REJECT: Leftover"), "{refusals:?}");
 }
 
 /// The place of a rule in the tree depends on all Services: one that is right and in the wrong place
@@ -190,7 +190,7 @@ fn what_all_packets_pass_is_compared_and_what_nobody_wants_is_named() {
     let lines = differing(&found);
     assert_eq!(lines.len(), 3, "{lines:#?}");
     assert_eq!(lines[0], "nat OUTPUT: Missing");
-    assert_eq!(lines[1], "nat chain SIGNPOST-OLD: Unwanted");
+    assert_eq!(lines[1], "nat chain SIGNPOST-OLD: Leftover");
     assert!(
         lines[2].starts_with("filter chain SIGNPOST-LEAVING: Different"),
         "{lines:#?}"

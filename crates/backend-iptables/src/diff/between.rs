@@ -3,10 +3,11 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use ipnet::IpNet;
 use xtables::{BuiltIn, Rule, Target};
 
 use crate::fixed_chains::{
-    ARRIVING, CLUSTER_IPS, FORWARD, INPUT, LEAVING, NODE_PORT_REFUSALS, OUTPUT, REFUSALS,
+    ARRIVING, CLUSTER_IPS, FORWARD, INPUT, LEAVING, NODE_PORT_REFUSALS, OUTPUT, REFUSALS, SERVICES,
     refusals_entrance,
 };
 use crate::names::PREFIX;
@@ -64,7 +65,7 @@ fn is_about_cluster_ips(chain: &str) -> bool {
 }
 
 /// Whether a chain belongs to a tree.
-fn is_of(chain: &str, tree: TreeName) -> bool {
+pub(super) fn is_of(chain: &str, tree: TreeName) -> bool {
     let rest = chain.strip_prefix(PREFIX).unwrap_or_default();
     // The chain of all of its keys may have no name of its own.
     rest.starts_with(tree.tag()) || *rest == *tree.tag().trim_end_matches('-')
@@ -138,7 +139,8 @@ fn empty() -> Chain {
 
 /// Makes `filter`, which is what is wanted, refuse what `believed` does as well.
 fn keep_refusals(believed: &Rules, wanted: &Rules, filter: &mut TableRules) {
-    let refused = refused_before(believed, wanted);
+    let mut refused = refused_before(believed, wanted);
+    refused.extend(taken(believed, wanted));
     if refused.is_empty() {
         return;
     }
@@ -151,7 +153,9 @@ fn keep_refusals(believed: &Rules, wanted: &Rules, filter: &mut TableRules) {
                 filter.insert(Arc::clone(chain), Arc::clone(before));
             }
         }
-        if let (Some(key), Some(tree)) = (tree.key_of(&entry.rule), trees.get_mut(tree)) {
+        if let (Some(key), Some(tree)) = (tree.key_of(&entry.rule), trees.get_mut(tree))
+            && tree.get(&key).is_none()
+        {
             tree.set(key, Some(entry));
         }
     }
@@ -187,8 +191,14 @@ fn keep_refusals(believed: &Rules, wanted: &Rules, filter: &mut TableRules) {
         };
         let gone = |rule: &&Rule| !after.contains(rule);
         let kept = before.iter().filter(leads_there).filter(gone);
+        let mut rules: Vec<Rule> = kept.chain(after.iter()).cloned().collect();
+        let refusals = trees.get(TreeName::Refusals);
+        let is_led_to = |rule: &Rule| rule.leads_to().is_some_and(|to| **to == *REFUSALS);
+        if refusals.is_some_and(|tree| !tree.is_empty()) && !rules.iter().any(is_led_to) {
+            rules.insert(0, Rule::always(Target::Jump(REFUSALS.into())));
+        }
         let chain = Chain {
-            rules: kept.chain(after.iter()).cloned().collect(),
+            rules: rules.into(),
             services: Vec::new(),
             rank: Rank::Inner,
         };
@@ -201,6 +211,60 @@ const ENTRANCES: [(TreeName, &str); 2] = [
     (TreeName::Refusals, REFUSALS),
     (TreeName::NodePortRefusals, NODE_PORT_REFUSALS),
 ];
+
+/// Refusals for the frontends that go while their address becomes a cluster IP: what a cluster IP refuses
+/// comes after the change of table nat, with which these frontends go.
+fn taken(believed: &Rules, wanted: &Rules) -> Vec<Refused> {
+    let gained = gained_cluster_ips(&believed.filter, &wanted.filter);
+    let after = wanted.trees.get(TreeName::Services);
+    let Some(after) = after.filter(|_| !gained.is_empty()) else {
+        return Vec::new();
+    };
+    let differences = believed.nat.chains().differences(wanted.nat.chains());
+    let differences = differences.into_iter().filter(|difference| {
+        **difference.key == *SERVICES || is_of(difference.key, TreeName::Services)
+    });
+    let rules = differences.filter_map(|difference| difference.before);
+    let rules = rules.flat_map(|chain| chain.rules.iter());
+    let is_taken = |rule: &&Rule| {
+        let key = TreeName::Services.key_of(rule);
+        let goes = key.is_some_and(|key| after.get(&key).is_none());
+        let destination = rule.destination.as_ref();
+        goes && destination.is_some_and(|destination| gained.contains(&destination.range))
+    };
+    let refused = rules.filter(is_taken).map(|rule| Refused {
+        tree: TreeName::Refusals,
+        entry: Entry {
+            rule: Rule {
+                target: Target::Reject,
+                ..rule.clone()
+            },
+            service: None,
+        },
+    });
+    refused.collect()
+}
+
+/// The cluster IPs that are refused after and not before, as the chains say that differ.
+fn gained_cluster_ips(before: &TableRules, after: &TableRules) -> BTreeSet<IpNet> {
+    let refused = |chain: Option<&Arc<Chain>>| -> Vec<IpNet> {
+        let rules = chain.into_iter().flat_map(|chain| chain.rules.iter());
+        let refused = rules.filter(|rule| rule.target == Target::Reject);
+        let ranges = refused.filter_map(|rule| rule.destination.as_ref());
+        ranges.map(|destination| destination.range).collect()
+    };
+    let (mut gained, mut lost) = (BTreeSet::new(), Vec::new());
+    for difference in before.chains().differences(after.chains()) {
+        if is_about_cluster_ips(difference.key) {
+            gained.extend(refused(difference.after));
+            lost.extend(refused(difference.before));
+        }
+    }
+    for range in lost {
+        gained.remove(&range);
+    }
+    gained
+}
 
 /// What `believed` refuses that `wanted` does not, as the chains say that differ.
 fn refused_before(believed: &Rules, wanted: &Rules) -> Vec<Refused> {

@@ -7,7 +7,8 @@ use dataplane::{Dataplane, Family, Origin, Packet, Protocol, compile};
 use proptest::prelude::*;
 use testkit::{mk_config, mk_endpoints, mk_node, mk_service, port};
 
-use super::{backend, damage, damages, expect_good_steps, held, parts, ways};
+use super::crowded::crowded_ways;
+use super::{backend, cases, damage, damages, expect_good_steps, held, parts, ways};
 
 /// Cut short after each part, the way from `held` to the second of `dataplanes` is gone on with, and gone
 /// back: at every part of either, packets fare no worse than at both ends.
@@ -76,7 +77,18 @@ fn t96_a_service_that_loses_its_endpoints_is_refused_after_every_interruption() 
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(24))]
+    #![proptest_config(ProptestConfig::with_cases(cases(24)))]
+
+    #[test]
+    fn t96_after_an_interruption_among_few_addresses_no_packet_fares_worse_than_at_both_ends(
+        (before, after, packets) in crowded_ways(),
+    ) {
+        let [before, after] = [before, after].map(|cluster| cluster.compile());
+        let backend = backend(Family::Ipv4);
+        let serving = held(&backend, &backend.render(&before, &Rendered::default()));
+        expect_arrival(&backend, serving.clone(), &after);
+        expect_good_recoveries(&backend, serving, [&before, &after], &packets);
+    }
 
     #[test]
     fn t96_after_an_interruption_no_packet_fares_worse_than_at_both_ends(

@@ -1,11 +1,12 @@
-//! Rooms of clients without their history.
+//! Rooms of clients and counters of turns without their history.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use dataplane::Family;
 use netlink::nf_tables::{ElementData, Expression, Verdict};
 
-use crate::chains::{Lead, NumberedChain};
+use crate::chains::{Counter, Draw, Lead, NumberedChain};
 use crate::layout::{Keyed, Room, SetName};
 use crate::table::{ChainWithRules, SetWithElements, Table};
 
@@ -14,11 +15,14 @@ struct Order {
     numbers: BTreeMap<u8, u8>,
     /// The maps that any of them has.
     used: BTreeSet<SetName>,
+    /// Of counters.
+    counters: BTreeMap<u16, u16>,
 }
 
-/// Numbers the rooms of `table` by the order of frontends, and takes those away that nobody has.
-pub(super) fn put_in_order(table: &mut Table) {
-    let order = Order::of(table);
+/// Numbers the rooms and counters of `table` by the order of frontends, and takes those rooms away that
+/// nobody has.
+pub(super) fn put_in_order(table: &mut Table, family: Family) {
+    let order = Order::of(table, family);
     for name in SetName::FIXED {
         let Some(elements) = table.elements_mut(name) else {
             continue;
@@ -59,7 +63,7 @@ pub(super) fn put_in_order(table: &mut Table) {
 // === impl Order ===
 
 impl Order {
-    fn of(table: &Table) -> Order {
+    fn of(table: &Table, family: Family) -> Order {
         let (mut numbers, mut used) = (BTreeMap::new(), BTreeSet::new());
         for keyed in Keyed::ALL {
             let set = keyed.affinities();
@@ -76,7 +80,13 @@ impl Order {
                 }
             }
         }
-        Order { numbers, used }
+        let holders: BTreeMap<_, _> = table.counters(family).collect();
+        let counters = holders.into_values().zip(1..).collect();
+        Order {
+            numbers,
+            used,
+            counters,
+        }
     }
 
     fn room(&self, room: Room) -> Room {
@@ -87,7 +97,18 @@ impl Order {
     fn chain(&self, chain: NumberedChain) -> NumberedChain {
         NumberedChain {
             room: self.room(chain.room),
+            draw: self.draw(chain.draw),
             ..chain
+        }
+    }
+
+    fn draw(&self, draw: Draw) -> Draw {
+        match draw {
+            Draw::Turns(Counter::Own(number)) => {
+                let number = self.counters.get(&number).copied().unwrap_or(number);
+                Draw::Turns(Counter::Own(number))
+            }
+            other => other,
         }
     }
 

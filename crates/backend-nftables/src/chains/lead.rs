@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use netlink::nf_tables::{Bytes, ElementData, Verdict};
 
-use super::{ALLOW_SOURCES, Job, NumberedChain, Placement};
+use super::{ALLOW_SOURCES, Counter, Draw, Job, NumberedChain, Placement};
 use crate::layout::{self, Keyed, Room, SetName};
 
 /// What a number stands for.
@@ -26,11 +26,21 @@ pub(crate) enum Lead {
 /// Where the parts of a number begin, lowest bit first: how many, where clients are remembered, of
 /// what, where from.
 const ROOM: u32 = 17;
+const DRAW: u32 = 22;
 const JOB: u32 = 24;
 const STICKY: u32 = 1 << 28;
 const NODE_PORT: u32 = 1 << 29;
 const MOST: u32 = (1 << ROOM) - 1;
 const ROOMS: u32 = (1 << 5) - 1;
+const DRAWS: u32 = 3;
+/// How an endpoint is chosen. With a counter of its own, a frontend has the number of that in the upper
+/// bits of how many, and at the top.
+const OWN_TURNS: u32 = 1;
+const SOURCE: u32 = 2;
+const SHARED_TURNS: u32 = 3;
+const COUNTER: u32 = 10;
+const COUNTER_TOP: u32 = 30;
+const COUNTER_LOW_BITS: u32 = ROOM - COUNTER;
 /// The job of the chain that asks who a packet is from. Those of numbered chains come behind it.
 const EXTERNAL_LOCAL: u32 = 1;
 
@@ -55,7 +65,8 @@ impl Lead {
                 let job = jobs.find(|(_, job)| *job == chain.job);
                 let job = job.map_or(0, |(number, _)| number);
                 let room = u32::from(chain.room.number()) << ROOM;
-                node_port(chain.keyed) | sticky | job << JOB | room | chain.number.min(MOST)
+                let draw = draw_bits(chain.draw, chain.number);
+                node_port(chain.keyed) | sticky | job << JOB | room | draw
             }
         }
     }
@@ -73,13 +84,17 @@ impl Lead {
         let lead = match number >> JOB & 0xf {
             0 => Lead::Accept,
             EXTERNAL_LOCAL => Lead::ExternalLocal(keyed),
-            job => Lead::Numbered(NumberedChain {
-                keyed,
-                placement,
-                job: *Job::ALL.get(usize::try_from(job - EXTERNAL_LOCAL - 1).ok()?)?,
-                number: number & MOST,
-                room: Room::of(u8::try_from(number >> ROOM & ROOMS).ok()?),
-            }),
+            job => {
+                let (draw, many) = parse_draw(number)?;
+                Lead::Numbered(NumberedChain {
+                    keyed,
+                    placement,
+                    job: *Job::ALL.get(usize::try_from(job - EXTERNAL_LOCAL - 1).ok()?)?,
+                    draw,
+                    number: many,
+                    room: Room::of(u8::try_from(number >> ROOM & ROOMS).ok()?),
+                })
+            }
         };
         (lead.number() == number).then_some(lead)
     }
@@ -150,6 +165,35 @@ impl Lead {
     ];
 }
 
+/// How many of them and how one is chosen, as parts of a number.
+fn draw_bits(draw: Draw, many: u32) -> u32 {
+    match draw {
+        Draw::Random => many.min(MOST),
+        Draw::Source => SOURCE << DRAW | many.min(MOST),
+        Draw::Turns(Counter::Shared) => SHARED_TURNS << DRAW | many.min(MOST),
+        Draw::Turns(Counter::Own(counter)) => {
+            let counter = u32::from(counter);
+            let low = counter & ((1 << COUNTER_LOW_BITS) - 1);
+            let counter = low << COUNTER | counter >> COUNTER_LOW_BITS << COUNTER_TOP;
+            OWN_TURNS << DRAW | counter | many.min(Counter::MOST_ENDPOINTS)
+        }
+    }
+}
+
+fn parse_draw(number: u32) -> Option<(Draw, u32)> {
+    let many = number & MOST;
+    Some(match number >> DRAW & DRAWS {
+        SOURCE => (Draw::Source, many),
+        SHARED_TURNS => (Draw::Turns(Counter::Shared), many),
+        OWN_TURNS => {
+            let counter = many >> COUNTER | number >> COUNTER_TOP << COUNTER_LOW_BITS;
+            let counter = Counter::own(u16::try_from(counter).ok()?)?;
+            (Draw::Turns(counter), many & Counter::MOST_ENDPOINTS)
+        }
+        _ => (Draw::Random, many),
+    })
+}
+
 impl fmt::Display for Lead {
     /// The chain, or `accept`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -197,15 +241,23 @@ mod tests {
             for placement in [Placement::Anew, Placement::Sticky] {
                 for job in Job::ALL {
                     for room in [0, 1, Room::RESERVED] {
-                        leads.extend([1, 300, 86_400].map(|number| {
+                        let numbered = |draw, number| {
                             Lead::Numbered(NumberedChain {
                                 keyed,
                                 placement,
                                 job,
+                                draw,
                                 number,
                                 room: Room::of(room),
                             })
-                        }));
+                        };
+                        for draw in [Draw::Random, Draw::Source, Draw::Turns(Counter::Shared)] {
+                            leads.extend([1, 300, 86_400].map(|number| numbered(draw, number)));
+                        }
+                        for counter in [1, 127, 128, Counter::OWN] {
+                            let draw = Draw::Turns(Counter::Own(counter));
+                            leads.extend([1, 1_023].map(|number| numbered(draw, number)));
+                        }
                     }
                 }
             }

@@ -1,17 +1,20 @@
 //! The chains that there is one of for each number in use: of endpoints to choose from, of seconds to
 //! remember one.
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use dataplane::{Config, Family, Masquerade, Scheduler};
+use dataplane::{Config, Family, Masquerade};
 use netlink::nf_tables::{
     Chain, DataType, Expression, NatKind, NumberGenerator, Operator, Register, Rule, Verdict,
 };
 
 use super::affinity;
-use super::rule_parts::{after, load_frontend, local_source, mark, rule, verdict};
-use crate::layout::{self, Keyed, LOCAL_SLOTS, Room};
+use super::rule_parts::{
+    Address, after, load_address, load_frontend, local_source, mark, rule, verdict,
+};
+use crate::layout::{self, Keyed, LOCAL_SLOTS, Room, SOURCE_SEED};
 use crate::table::ChainWithRules;
 
 /// A chain for one number. It stays for a while after the last that led to it: kernels before 6.2
@@ -22,7 +25,9 @@ pub(crate) struct NumberedChain {
     pub(crate) keyed: Keyed,
     pub(crate) placement: Placement,
     pub(crate) job: Job,
-    /// Of endpoints; for [`Job::Learn`], of seconds.
+    /// How it is chosen where, if it is.
+    pub(crate) draw: Draw,
+    /// Of slots; for [`Job::Learn`], of seconds.
     pub(crate) number: u32,
     /// Where clients are remembered, if they are; the shared map otherwise.
     pub(crate) room: Room,
@@ -35,6 +40,27 @@ pub(crate) enum Placement {
     Anew,
     /// Each goes where the last one went, while that is there.
     Sticky,
+}
+
+/// How one of the slots is chosen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Draw {
+    /// Each with the same probability.
+    Random,
+    /// One after the other.
+    Turns(Counter),
+    /// By the client's address.
+    Source,
+}
+
+/// Where turns are counted: the kernel keeps the count in a rule, so that frontends with a count of
+/// their own have chains of their own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Counter {
+    /// With those of all others that have as many endpoints.
+    Shared,
+    /// In chains for one frontend, by its number: 1 to [`Counter::OWN`].
+    Own(u16),
 }
 
 /// What a numbered chain does.
@@ -58,10 +84,11 @@ impl NumberedChain {
     pub(crate) fn name(self) -> Arc<str> {
         let keyed = self.keyed.prefix();
         let placement = self.placement.prefix();
+        let draw = self.draw;
         let (job, number) = (self.job.name(), self.number);
         match self.room {
-            Room::Shared => format!("{keyed}{placement}{job}-{number}"),
-            Room::Reserved(room) => format!("{keyed}{placement}{job}-{number}-room-{room}"),
+            Room::Shared => format!("{keyed}{placement}{draw}{job}-{number}"),
+            Room::Reserved(room) => format!("{keyed}{placement}{draw}{job}-{number}-room-{room}"),
         }
         .into()
     }
@@ -75,9 +102,10 @@ impl NumberedChain {
             Some(rest) => (Placement::Sticky, rest),
             None => (Placement::Anew, rest),
         };
+        let (draw, rest) = Draw::split(rest)?;
         let (job, number) = rest.split_once('-')?;
         let job = Job::ALL.into_iter().find(|own| own.name() == job)?;
-        if (job, placement) == (Job::Learn, Placement::Sticky) {
+        if job == Job::Learn && (placement, draw) != (Placement::Anew, Draw::Random) {
             return None;
         }
         let (number, room) = match number.split_once("-room-") {
@@ -92,6 +120,7 @@ impl NumberedChain {
             keyed,
             placement,
             job,
+            draw,
             number,
             room,
         };
@@ -134,8 +163,8 @@ impl NumberedChain {
             (Job::Local, Placement::Sticky) => {
                 affinity::return_to_endpoint(family, self.keyed, self.room, LOCAL_SLOTS)
             }
-            (Job::Balance, Placement::Anew) => self.choose(family, config, 0),
-            (Job::Local, Placement::Anew) => self.choose(family, config, LOCAL_SLOTS),
+            (Job::Balance, Placement::Anew) => self.choose(family, 0),
+            (Job::Local, Placement::Anew) => self.choose(family, LOCAL_SLOTS),
             (Job::Learn, _) => {
                 let timeout = Duration::from_secs(self.number.into());
                 affinity::remember(family, self.keyed, self.room, timeout)
@@ -151,24 +180,15 @@ impl NumberedChain {
         }
     }
 
-    /// One slot at random, and behind it the first slot. A commit that takes the last slot away can
+    /// One slot, and in a rule behind that the first slot. A commit that takes the last slot away can
     /// fall between a packet's lookup of this chain and its lookup of the slot: nf_tables asks for
     /// the current generation at each lookup, not once a packet. Such a packet gets the first
     /// endpoint, where otherwise it would leave for the cluster IP itself.
-    fn choose(self, family: Family, config: &Config, offset: u32) -> Vec<Rule> {
-        let generator = match config.scheduler {
-            Scheduler::Random => NumberGenerator::Random,
-            Scheduler::RoundRobin => NumberGenerator::Incremental,
-        };
-        let choice = |modulus, generator| {
+    fn choose(self, family: Family, offset: u32) -> Vec<Rule> {
+        let choice = |modulus, draw: Draw| {
             let (mut expressions, end) = load_frontend(family, self.keyed);
+            expressions.extend(draw.load(family, modulus, offset, end));
             expressions.extend([
-                Expression::Numgen {
-                    generator,
-                    modulus,
-                    offset,
-                    to: end,
-                },
                 Expression::LookupValue {
                     set: layout::name(self.keyed.endpoints().as_str()),
                     from: Register(0),
@@ -183,11 +203,92 @@ impl NumberedChain {
             ]);
             rule(expressions)
         };
-        let mut rules = vec![choice(self.number, generator)];
+        let mut rules = vec![choice(self.number, self.draw)];
         if self.number > 1 {
-            rules.push(choice(1, NumberGenerator::Random));
+            rules.push(choice(1, Draw::Random));
         }
         rules
+    }
+}
+
+// === impl Draw ===
+
+impl Draw {
+    /// The draw that a chain's name begins with, and the rest of the name.
+    fn split(name: &str) -> Option<(Draw, &str)> {
+        if let Some(rest) = name.strip_prefix("source-") {
+            return Some((Draw::Source, rest));
+        }
+        let Some(rest) = name.strip_prefix("turns-") else {
+            return Some((Draw::Random, name));
+        };
+        let numbered = rest.split_once('-').and_then(|(number, rest)| {
+            let counter = Counter::own(number.parse().ok()?)?;
+            Some((Draw::Turns(counter), rest))
+        });
+        Some(numbered.unwrap_or((Draw::Turns(Counter::Shared), rest)))
+    }
+
+    /// Loads a number below `modulus`, plus `offset`. What lies behind `to` is overwritten.
+    fn load(self, family: Family, modulus: u32, offset: u32, to: Register) -> Vec<Expression> {
+        let count = |generator| {
+            vec![Expression::Numgen {
+                generator,
+                modulus,
+                offset,
+                to,
+            }]
+        };
+        match self {
+            Draw::Random => count(NumberGenerator::Random),
+            Draw::Turns(_) => count(NumberGenerator::Incremental),
+            Draw::Source => {
+                let source = after(to, 4);
+                let length = match family {
+                    Family::Ipv4 => 4,
+                    Family::Ipv6 => 16,
+                };
+                vec![
+                    load_address(family, Address::Source, source),
+                    Expression::Hash {
+                        from: source,
+                        length,
+                        modulus,
+                        seed: SOURCE_SEED,
+                        offset,
+                        to,
+                    },
+                ]
+            }
+        }
+    }
+}
+
+impl fmt::Display for Draw {
+    /// What the names of chains with it begin with, behind the placement.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Draw::Random => Ok(()),
+            Draw::Turns(Counter::Shared) => f.write_str("turns-"),
+            Draw::Turns(Counter::Own(number)) => write!(f, "turns-{number}-"),
+            Draw::Source => f.write_str("source-"),
+        }
+    }
+}
+
+// === impl Counter ===
+
+impl Counter {
+    /// How many frontends of a family may have a counter of their own.
+    pub(crate) const OWN: u16 = (1 << 9) - 1;
+    /// How many endpoints such a frontend may have.
+    pub(crate) const MOST_ENDPOINTS: u32 = (1 << 10) - 1;
+
+    /// The counter of this number.
+    pub(crate) fn own(number: u16) -> Option<Counter> {
+        (1..=Counter::OWN)
+            .contains(&number)
+            .then_some(Counter::Own(number))
     }
 }
 

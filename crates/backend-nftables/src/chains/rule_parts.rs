@@ -1,91 +1,16 @@
 //! The steps that rules are put together from.
 
-use std::net::IpAddr;
 use std::sync::Arc;
 
-use dataplane::{Config, Family, InterfaceMatch, LocalDetection};
-use ipnet::IpNet;
-use netlink::nf_tables::{
-    ADDRESS_TYPE_LOCAL, CtKey, DataType, Expression, FibField, MetaKey, Operator, PayloadBase,
-    Register, Rule, Verdict,
+use dataplane::{Config, Family};
+use netlink::nf_tables::{Expression, FibField, Register, Rule};
+pub(super) use nftables_model::{
+    Address, address_type_local, after, compare, ct_dnat, ct_new, family_of, in_range,
+    load_address, load_port, load_protocol_and_port, local_source, mark, not_loopback, rule,
+    verdict,
 };
 
 use crate::layout::{self, Keyed, SetName};
-
-/// `NF_CT_STATE_BIT(IP_CT_NEW)`.
-const CT_STATE_NEW: u32 = 8;
-/// `IPS_DST_NAT`.
-const CT_STATUS_DNAT: u32 = 1 << 5;
-
-#[derive(Debug, Clone, Copy)]
-pub(super) enum Address {
-    Source,
-    Destination,
-}
-
-pub(super) fn family_of(range: &IpNet) -> Family {
-    Family::of(range.addr())
-}
-
-pub(super) fn rule(expressions: Vec<Expression>) -> Rule {
-    Rule {
-        expressions,
-        comment: None,
-    }
-}
-
-pub(super) fn verdict(verdict: Verdict) -> Rule {
-    rule(vec![Expression::Immediate(verdict)])
-}
-
-pub(super) fn compare(operator: Operator, value: &[u8]) -> Expression {
-    Expression::Compare {
-        from: Register(0),
-        operator,
-        value: value.to_vec(),
-    }
-}
-
-/// The register behind a value of `width` bytes.
-pub(super) fn after(register: Register, width: usize) -> Register {
-    Register(register.0 + u8::try_from(width / 4).expect("a value fits the registers"))
-}
-
-/// Offsets in `struct iphdr` and `struct ipv6hdr`.
-pub(super) fn load_address(family: Family, which: Address, to: Register) -> Expression {
-    let (offset, length) = match (family, which) {
-        (Family::Ipv4, Address::Source) => (12, 4),
-        (Family::Ipv4, Address::Destination) => (16, 4),
-        (Family::Ipv6, Address::Source) => (8, 16),
-        (Family::Ipv6, Address::Destination) => (24, 16),
-    };
-    Expression::Payload {
-        base: PayloadBase::Network,
-        offset,
-        length,
-        to,
-    }
-}
-
-pub(super) fn load_protocol_and_port(to: Register) -> [Expression; 2] {
-    [
-        Expression::Meta {
-            key: MetaKey::TransportProtocol,
-            to,
-        },
-        load_port(after(to, 4)),
-    ]
-}
-
-/// The destination port, which lies where it does in TCP, UDP and SCTP alike.
-pub(super) fn load_port(to: Register) -> Expression {
-    Expression::Payload {
-        base: PayloadBase::Transport,
-        offset: 2,
-        length: 2,
-        to,
-    }
-}
 
 /// Loads a frontend's key from register 0 on; returns the register behind it.
 pub(super) fn load_frontend(family: Family, keyed: Keyed) -> (Vec<Expression>, Register) {
@@ -98,14 +23,7 @@ pub(super) fn load_frontend_at(
     keyed: Keyed,
     start: Register,
 ) -> (Vec<Expression>, Register) {
-    let mut expressions = Vec::new();
-    let mut next = start;
-    if keyed == Keyed::Address {
-        expressions.push(load_address(family, Address::Destination, next));
-        next = after(next, DataType::address(family).width());
-    }
-    expressions.extend(load_protocol_and_port(next));
-    (expressions, after(next, 8))
+    nftables_model::load_frontend(family, keyed.fields(), start)
 }
 
 /// Looks the frontend up in `set`, and the number found there in `chains`, if the packet is what
@@ -124,42 +42,19 @@ pub(super) fn lookup_chain(
     }
 }
 
-/// From a key that lies from register 0 to before `end` to the chain whose number `set` has for it.
-///
-/// The number comes behind another value, where nft takes something else to be: nft 1.0.6 aborts when
-/// it lists a value that is looked up in another map (`netlink_parse_lookup`).
+/// As [`nftables_model::lookup_number`].
 pub(super) fn lookup_number(
     load_key: Vec<Expression>,
     end: Register,
     set: SetName,
     chains: SetName,
 ) -> impl Iterator<Item = Expression> {
-    let number = after(end, 4);
-    let stand_in = Expression::Meta {
-        key: MetaKey::Mark,
-        to: number,
-    };
-    let lookups = [
-        Expression::LookupValue {
-            set: layout::name(set.as_str()),
-            from: Register(0),
-            to: end,
-        },
-        Expression::LookupVerdict {
-            set: layout::name(chains.as_str()),
-            from: number,
-        },
-    ];
-    [stand_in].into_iter().chain(load_key).chain(lookups)
+    nftables_model::lookup_number(load_key, end, set.as_str(), chains.as_str())
 }
 
-/// What a listing should say of a rule with a number of `set`.
+/// As [`nftables_model::number_comment`].
 pub(super) fn number_comment(set: SetName) -> Arc<str> {
-    format!(
-        "meta mark: in its place, the number that @{set} has for it",
-        set = set.as_str()
-    )
-    .into()
+    nftables_model::number_comment(set.as_str())
 }
 
 /// Matches packets to frontends in `set`.
@@ -178,83 +73,7 @@ fn keyed(set: SetName) -> Keyed {
 }
 
 pub(super) fn member(family: Family, which: Address, set: SetName) -> Vec<Expression> {
-    vec![
-        load_address(family, which, Register(0)),
-        Expression::Lookup {
-            set: layout::name(set.as_str()),
-            from: Register(0),
-        },
-    ]
-}
-
-pub(super) fn in_range(which: Address, range: &IpNet, operator: Operator) -> Vec<Expression> {
-    let octets = |address: IpAddr| match address {
-        IpAddr::V4(address) => address.octets().to_vec(),
-        IpAddr::V6(address) => address.octets().to_vec(),
-    };
-    let mut expressions = load_prefix(family_of(range), which, range.prefix_len(), Register(0));
-    expressions.push(compare(operator, &octets(range.network())));
-    expressions
-}
-
-/// Loads the first `bits` bits of an address, the others being zero.
-pub(super) fn load_prefix(
-    family: Family,
-    which: Address,
-    bits: u8,
-    to: Register,
-) -> Vec<Expression> {
-    let width = DataType::address(family).width();
-    let mask: Vec<u8> = (0..width)
-        .map(|byte| {
-            let ones = usize::from(bits).saturating_sub(byte * 8).min(8);
-            u8::try_from(0xff00_u16 >> ones & 0xff).unwrap_or(0)
-        })
-        .collect();
-    let mut expressions = vec![load_address(family, which, to)];
-    // nft leaves the mask out where it would mask nothing, and so a listing is shorter.
-    if mask.iter().any(|byte| *byte != 0xff) {
-        expressions.push(Expression::Bitwise {
-            from: to,
-            to,
-            mask,
-            xor: vec![0; width],
-        });
-    }
-    expressions
-}
-
-/// Matches packets from pods of this node, or all others; `None` where they cannot be told.
-pub(super) fn local_source(
-    family: Family,
-    config: &Config,
-    operator: Operator,
-) -> Option<Vec<Expression>> {
-    match &config.local_detection {
-        LocalDetection::None => None,
-        LocalDetection::Source { .. } => {
-            let range = config.local_detection.source(family)?;
-            Some(in_range(Address::Source, &range, operator))
-        }
-        LocalDetection::Interface(interface) => {
-            let value = match interface {
-                // Without its terminating zero, a name is compared as a prefix.
-                InterfaceMatch::Prefix(prefix) => prefix.as_bytes().to_vec(),
-                InterfaceMatch::Named(name) => {
-                    let mut value = name.as_bytes().to_vec();
-                    value.resize(16, 0);
-                    value
-                }
-            };
-            Some(vec![
-                Expression::Meta {
-                    key: MetaKey::InputInterfaceName,
-                    to: Register(0),
-                },
-                compare(operator, &value),
-            ])
-        }
-    }
+    nftables_model::member(family, which, set.as_str())
 }
 
 pub(super) fn to_node_port_address(family: Family, config: &Config) -> Vec<Expression> {
@@ -266,70 +85,4 @@ pub(super) fn to_node_port_address(family: Family, config: &Config) -> Vec<Expre
             expressions
         }
     }
-}
-
-pub(super) fn not_loopback(family: Family) -> Vec<Expression> {
-    let loopback: IpNet = match family {
-        Family::Ipv4 => IpNet::new_assert(IpAddr::from([127, 0, 0, 0]), 8),
-        Family::Ipv6 => IpNet::new_assert(IpAddr::from([0, 0, 0, 0, 0, 0, 0, 1]), 128),
-    };
-    in_range(Address::Destination, &loopback, Operator::NotEqual)
-}
-
-pub(super) fn address_type_local(field: FibField) -> Vec<Expression> {
-    vec![
-        Expression::FibType {
-            field,
-            to: Register(0),
-        },
-        compare(Operator::Equal, &ADDRESS_TYPE_LOCAL.to_ne_bytes()),
-    ]
-}
-
-/// Matches packets of connections of which nothing has come back yet.
-pub(super) fn ct_new() -> Rule {
-    rule(ct_bit(CtKey::State, CT_STATE_NEW))
-}
-
-/// Matches packets of connections that were redirected.
-pub(super) fn ct_dnat() -> Vec<Expression> {
-    ct_bit(CtKey::Status, CT_STATUS_DNAT)
-}
-
-fn ct_bit(key: CtKey, bit: u32) -> Vec<Expression> {
-    vec![
-        Expression::Ct {
-            key,
-            direction: None,
-            to: Register(0),
-        },
-        Expression::Bitwise {
-            from: Register(0),
-            to: Register(0),
-            mask: bit.to_ne_bytes().to_vec(),
-            xor: vec![0; 4],
-        },
-        compare(Operator::NotEqual, &[0; 4]),
-    ]
-}
-
-/// `meta mark set meta mark | bit`.
-pub(super) fn mark(config: &Config) -> Rule {
-    let bit = config.mark.value();
-    rule(vec![
-        Expression::Meta {
-            key: MetaKey::Mark,
-            to: Register(0),
-        },
-        Expression::Bitwise {
-            from: Register(0),
-            to: Register(0),
-            mask: (!bit).to_ne_bytes().to_vec(),
-            xor: bit.to_ne_bytes().to_vec(),
-        },
-        Expression::SetMeta {
-            key: MetaKey::Mark,
-            from: Register(0),
-        },
-    ])
 }

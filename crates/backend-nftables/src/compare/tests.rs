@@ -68,7 +68,7 @@ fn an_element_that_leads_elsewhere_and_one_too_many_are_named() {
             "services { 10.96.0.10 . tcp . 80 : 1 . 0x03000001 } # cluster-1: Different \
              { found: [\"services { 10.96.0.10 . tcp . 80 : 2 . 0x03000002 } # cluster-2\"] }",
             "endpoints { 10.96.0.10 . tcp . 80 . 0x00000000 : 10.0.1.5 . 8080 }: Present",
-            "endpoints { 10.96.0.10 . tcp . 80 . 0x00000001 : 10.0.1.7 . 8080 }: Unwanted",
+            "endpoints { 10.96.0.10 . tcp . 80 . 0x00000001 : 10.0.1.7 . 8080 }: Leftover",
         ]
     );
 }
@@ -87,7 +87,7 @@ fn a_shared_element_is_missing_or_one_too_many_like_any_other() {
         [
             "cluster-ips { 10.96.0.10 }: Present",
             "cluster-ips { 10.96.0.11 }: Missing",
-            "cluster-ips { 10.96.0.99 }: Unwanted",
+            "cluster-ips { 10.96.0.99 }: Leftover",
         ]
     );
 }
@@ -123,7 +123,7 @@ fn a_table_beside_is_shown_and_unwanted() {
     let wanted = table(&["10.0.1.5:8080"]);
     let mut found = wanted.clone();
     found.next = Some(Arc::new(wanted.clone()));
-    let unwanted = |piece: &Piece| piece.standing == Standing::Unwanted;
+    let unwanted = |piece: &Piece| piece.standing == Standing::Leftover;
     let pieces = wanted.compare_sets(&found).into_iter().filter(unwanted);
     let texts: Vec<String> = pieces.map(|piece| piece.text).collect();
     assert_eq!(texts, ["table signpost-next"]);

@@ -6,12 +6,9 @@ use std::sync::Arc;
 
 use backend::{Backend, Rendered};
 use dataplane::{Dataplane, Node, Origin, Packet, Protocol, Verdict, compile};
-use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::Index;
-use testkit::{
-    Cluster, clusters, histories, laws, mk_config, mk_endpoints, mk_node, mk_service, packets, port,
-};
+use testkit::{histories, laws, mk_config, mk_endpoints, mk_node, mk_service, port, questions};
 
 use crate::{Nftables, simulate};
 
@@ -72,13 +69,6 @@ fn in_another_form(table: &Table) -> Table {
     table
 }
 
-fn questions() -> impl Strategy<Value = (Cluster, Vec<Packet>)> {
-    clusters().prop_flat_map(|cluster| {
-        let packets = vec(packets(&cluster), 1..24);
-        (Just(cluster), packets)
-    })
-}
-
 fn of_family(family: Family, packets: &[Packet]) -> Vec<Packet> {
     let packets = packets
         .iter()
@@ -125,7 +115,7 @@ proptest! {
 
     /// Failure story T42: a cold start serves, frontend by frontend, and refuses nobody on the way.
     #[test]
-    fn t42_a_start_refuses_no_packet_that_it_is_going_to_serve((cluster, packets) in questions()) {
+    fn t42_a_start_refuses_no_packet_that_it_is_going_to_serve((cluster, packets) in questions(23)) {
         let (nothing, wanted) = (Dataplane::default(), cluster.compile());
         for family in Family::ALL {
             let packets = of_family(family, &packets);
@@ -140,7 +130,7 @@ proptest! {
     /// rendered or read from the kernel.
     #[test]
     fn no_step_of_a_change_refuses_or_misleads_a_packet_that_both_ends_serve(
-        (cluster, packets) in questions(), history in histories(3), read_back: bool,
+        (cluster, packets) in questions(23), history in histories(3), read_back: bool,
     ) {
         let mut states = history;
         states.push(cluster.compile());
@@ -169,7 +159,7 @@ proptest! {
     /// is whole, also where it is killed after each single transaction.
     #[test]
     fn t87_a_table_of_another_form_serves_until_its_successor_does(
-        (cluster, packets) in questions(), left_out in any::<Index>(),
+        (cluster, packets) in questions(23), left_out in any::<Index>(),
     ) {
         let after = cluster.compile();
         let mut before = after.clone();

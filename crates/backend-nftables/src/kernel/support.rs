@@ -85,6 +85,7 @@ fn describe(family: Family, operation: Option<&Operation>) -> String {
     match operation {
         Some(Operation::AddChain(chain)) => match chain.hook.as_ref().map(|hook| hook.kind) {
             Some(ChainKind::Nat) => "chains of type nat (module nft_chain_nat)".to_owned(),
+            Some(ChainKind::Route) => "chains of type route (module nf_tables)".to_owned(),
             Some(ChainKind::Filter) | None => "chains of type filter (module nf_tables)".to_owned(),
         },
         Some(Operation::AddSet(set)) => format!("sets like {set} (module nf_tables)"),
@@ -109,7 +110,7 @@ fn describe_rule(family: Family, rule: &Rule) -> String {
             Expression::Reject(_) => Some(format!("nft_reject_{suffix}")),
             Expression::Masquerade => Some("nft_masq".to_owned()),
             Expression::Nat { .. } => Some("nft_nat".to_owned()),
-            Expression::Ct { .. } => Some("nft_ct".to_owned()),
+            Expression::Ct { .. } | Expression::SetCt { .. } => Some("nft_ct".to_owned()),
             _ => None,
         });
     let modules: Vec<String> = modules.collect();

@@ -4,6 +4,7 @@ use std::sync::LazyLock;
 
 use dataplane::{Family, FrontendKey};
 use netlink::nf_tables::{DataType, Set, SetContent, SetWriter};
+use nftables_model::FrontendFields;
 
 /// How many clients may be remembered at once in the room that all Services with affinity share:
 /// about 100 bytes of kernel memory each. kube-proxy has 65,536 for each endpoint.
@@ -352,6 +353,13 @@ impl Keyed {
         match key {
             FrontendKey::Address { .. } => Keyed::Address,
             FrontendKey::NodePort { .. } => Keyed::NodePort,
+        }
+    }
+
+    pub(crate) fn fields(self) -> FrontendFields {
+        match self {
+            Keyed::Address => FrontendFields::AddressAndPort,
+            Keyed::NodePort => FrontendFields::Port,
         }
     }
 

@@ -27,6 +27,11 @@ impl Filling {
         }
     }
 
+    /// Whether what was there before stays without being set again.
+    pub(super) fn keeps_what_stays(&self) -> bool {
+        self.to_come.is_none()
+    }
+
     pub(super) fn add_set(&mut self, family: Family, name: SetName) {
         if !self.table.sets.contains_key(name.as_str()) {
             let set = SetWithElements {

@@ -2,10 +2,11 @@
 
 use std::collections::BTreeSet;
 
-use dataplane::{Affinity, Frontend, FrontendKind, Target, TrafficPolicy};
+use dataplane::{Affinity, Frontend, FrontendKind, Scheduler, Target, TrafficPolicy};
 
-use crate::chains::{Job, Lead, NumberedChain, Placement};
+use crate::chains::{Counter, Draw, Job, Lead, NumberedChain, Placement};
 use crate::layout::{Keyed, Room};
+use crate::slots;
 
 /// Numbered chains that frontends lead to.
 pub(super) type NeededChains = BTreeSet<NumberedChain>;
@@ -29,16 +30,29 @@ pub(super) struct Plan<'a> {
     pub(super) affinity: Option<Lead>,
     pub(super) targets: &'a [Target],
     pub(super) local_targets: &'a [Target],
+    pub(super) scheduler: Scheduler,
+}
+
+/// How one of `number` slots is chosen.
+fn draw_of(scheduler: Scheduler, counter: Counter, number: u32) -> Draw {
+    match scheduler {
+        Scheduler::RoundRobin if number > Counter::MOST_ENDPOINTS => Draw::Turns(Counter::Shared),
+        Scheduler::RoundRobin => Draw::Turns(counter),
+        Scheduler::SourceHash | Scheduler::Maglev => Draw::Source,
+        _ => Draw::Random,
+    }
 }
 
 // === impl Plan ===
 
 impl<'a> Plan<'a> {
-    /// Adds what it leads to to `chains`. With affinity, its clients are remembered in `room`.
+    /// Adds what it leads to to `chains`. With affinity, its clients are remembered in `room`; where
+    /// its endpoints take turns, `counter` counts them.
     pub(super) fn of(
         keyed: Keyed,
         frontend: &'a Frontend,
         room: Room,
+        counter: Counter,
         chains: &mut NeededChains,
     ) -> Plan<'a> {
         let refuse = || {
@@ -49,12 +63,13 @@ impl<'a> Plan<'a> {
         };
         // An address that refuses must not be looked up as a node port of someone else's next.
         let ends_here = (keyed == Keyed::Address).then_some(Lead::Accept);
-        let mut goto_numbered = |placement, job, number| {
+        let mut goto_numbered = |placement, draw, job, number| {
             (number > 0).then(|| {
                 let chain = NumberedChain {
                     keyed,
                     placement,
                     job,
+                    draw,
                     number,
                     room: match (job, placement) {
                         (Job::Learn, _) | (_, Placement::Sticky) => room,
@@ -69,13 +84,18 @@ impl<'a> Plan<'a> {
             Affinity::None => (Placement::Anew, None),
             Affinity::ClientIp { timeout } => {
                 let seconds = u32::try_from(timeout.as_secs()).unwrap_or(u32::MAX);
-                let learn = goto_numbered(Placement::Anew, Job::Learn, seconds);
+                let learn = goto_numbered(Placement::Anew, Draw::Random, Job::Learn, seconds);
                 (Placement::Sticky, learn)
             }
         };
         let mut goto = |job, targets: &[Target]| {
-            let number = u32::try_from(targets.len()).unwrap_or(u32::MAX);
-            goto_numbered(placement, job, number)
+            let number = slots::count(frontend.scheduler, targets.len());
+            goto_numbered(
+                placement,
+                draw_of(frontend.scheduler, counter, number),
+                job,
+                number,
+            )
         };
         let plan = match (frontend.kind, frontend.policy) {
             (FrontendKind::ClusterIp, policy) => {
@@ -116,6 +136,7 @@ impl<'a> Plan<'a> {
             service: plan.service.or(ends_here),
             refusal: nothing_for_strangers.then(refuse).flatten(),
             affinity,
+            scheduler: frontend.scheduler,
             ..plan
         }
     }

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use testkit::{mk_config, mk_endpoints, mk_node, mk_service};
 
 use crate::chains::Lead;
-use crate::layout::SetName;
+use crate::layout::{self, Keyed, SetName};
 use crate::{Nftables, Table};
 
 /// One Service with an address of each family, and these endpoints of it.
@@ -40,6 +40,38 @@ fn render(family: Family, steps: &[&[&str]]) -> Vec<Table> {
         from.rules.clone()
     });
     tables.collect()
+}
+
+/// T116: of a thousand endpoints one is replaced, and the others cost no lookup each: where they are is
+/// known without the elements that say so.
+#[test]
+fn t116_endpoints_that_stay_are_not_looked_up() {
+    let endpoints = |numbers: std::ops::Range<u16>| {
+        let addresses = numbers.map(|n| format!("10.1.{}.{}:8080", n >> 8, n & 255));
+        addresses.collect::<Vec<String>>()
+    };
+    let dataplane = |endpoints: &[String]| {
+        let endpoints: Vec<&str> = endpoints.iter().map(String::as_str).collect();
+        cluster(&endpoints)
+    };
+    let backend = Nftables::detached(Family::Ipv4);
+    let before = dataplane(&endpoints(0..1000));
+    let mut rules = backend.render(&before, &Rendered::default());
+    let mut keys = before.frontends().iter().map(|(key, _)| *key);
+    let key = keys.find(|key| key.family() == Family::Ipv4);
+    let key = key.expect("the Service has an IPv4 address");
+    let (set, bytes) = (Keyed::Address.endpoints(), layout::frontend(&key));
+    for slot in 0..1000 {
+        assert!(rules.remove_element(set, &layout::slot(bytes.clone(), slot)));
+    }
+    let mut after = dataplane(&endpoints(1..1001));
+    after.set_node(Arc::clone(before.node()), Arc::clone(before.config()));
+    let from = Rendered {
+        dataplane: before.clone(),
+        rules,
+    };
+    let rules = backend.render(&after, &from);
+    assert_eq!(rules.sets[set.as_str()].elements.len(), 1);
 }
 
 /// A change costs what it changes: there are some fifty chains, and two families.

@@ -1,9 +1,11 @@
 use super::*;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use backend::{Backend, Rendered};
-use dataplane::{Dataplane, FrontendKey, Protocol, compile};
+use dataplane::{Dataplane, Family, FrontendKey, Port, Protocol, compile};
+use netlink::nf_tables::SetWriter;
 use testkit::{mk_config, mk_endpoints, mk_node, mk_service, port};
 
 use crate::Nftables;
@@ -195,13 +197,7 @@ fn t77_a_service_that_is_flooded_takes_affinity_from_no_other() {
     let new = go("203.0.113.3".into(), cart, 1);
     assert_eq!(go("203.0.113.3".into(), cart, 0), new);
     assert_ne!(new, before, "it was placed by another number");
-    let crowded = Arc::from(SetName::Crowded.as_str());
-    let told: Vec<&Bytes> = memory
-        .0
-        .keys()
-        .filter(|(set, _)| *set == crowded)
-        .map(|(_, key)| key)
-        .collect();
+    let told: Vec<_> = memory.keys(SetName::Crowded.as_str()).collect();
     let lobby = layout::frontend(&FrontendKey::Address {
         address: "10.96.0.11".parse().expect("an address"),
         protocol: Protocol::Tcp,

@@ -53,7 +53,7 @@ impl<T> Field<T> {
 }
 
 impl Field<String> {
-    /// The text as somebody wrote it, whatever type it has in the file's own eyes (an unquoted
+    /// The text as written, whatever type the file's format gives it (an unquoted
     /// `true` or `80` in YAML); empty if absent.
     pub(crate) fn into_text(self) -> String {
         match self {

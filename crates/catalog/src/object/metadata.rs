@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
+use dataplane::Service;
 use serde::Deserialize;
 use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};
 
@@ -40,14 +41,14 @@ pub struct Metadata {
     /// `creationTimestamp` in RFC 3339; absent outside an API server.
     #[serde(default)]
     pub creation_timestamp: Option<String>,
-    /// `deletionTimestamp` in RFC 3339; present from the moment somebody asked for the deletion.
+    /// `deletionTimestamp` in RFC 3339; present from the deletion request on.
     #[serde(default)]
     pub deletion_timestamp: Option<String>,
     /// `labels`, all of them: node selectors may name any.
     #[serde(default, deserialize_with = "all_labels")]
     pub labels: BTreeMap<String, String>,
-    /// `annotations`, of which only [`LAST_CHANGE_TRIGGER_TIME`] is ever here: others can be as
-    /// large as the object itself (`kubectl.kubernetes.io/last-applied-configuration`).
+    /// `annotations`, of which only [`LAST_CHANGE_TRIGGER_TIME`] and [`Service::SCHEDULER`] are ever
+    /// here: other annotations can be as large as the object itself (`kubectl.kubernetes.io/last-applied-configuration`).
     #[serde(default, deserialize_with = "read_annotations")]
     pub annotations: BTreeMap<String, String>,
 }
@@ -87,7 +88,7 @@ fn read_annotations<'de, D: Deserializer<'de>>(
         .0)
 }
 
-/// The annotations that are read; the others are passed over without a copy.
+/// The annotations that are read; the rest is skipped without a copy.
 #[derive(Default)]
 struct ReadAnnotations(BTreeMap<String, String>);
 
@@ -109,7 +110,7 @@ impl<'de> Visitor<'de> for AnnotationVisitor {
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<ReadAnnotations, A::Error> {
         let mut read = ReadAnnotations::default();
         while let Some(name) = map.next_key::<String>()? {
-            if name == LAST_CHANGE_TRIGGER_TIME {
+            if [LAST_CHANGE_TRIGGER_TIME, Service::SCHEDULER].contains(&name.as_str()) {
                 let value: Field<String> = map.next_value()?;
                 read.0.insert(name, value.into_text());
             } else {

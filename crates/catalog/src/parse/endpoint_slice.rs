@@ -179,7 +179,7 @@ fn port(
 ) -> Result<SlicePort, Rejected> {
     const INSTEAD: &str = "this port is left out";
     // The API server writes the name of an unnamed port as "", and kube-proxy passes over a port
-    // whose name is null. In a file people simply leave the name away and mean "".
+    // whose name is null. A file simply leaves the name out and means "".
     let name = findings.port_name(format_args!("ports[{i}].name"), &object.name, INSTEAD)?;
     let protocol = findings.protocol(
         format_args!("ports[{i}].protocol"),

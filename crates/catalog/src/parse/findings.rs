@@ -24,8 +24,8 @@ pub(crate) struct Findings<'a> {
     unnamed: usize,
 }
 
-/// A field cannot be honoured, and that has been noted. Whoever reads it decides how much goes
-/// with it: nothing, the entry it is in, or the object.
+/// A field was rejected, and that has been recorded. The caller decides how much is rejected with
+/// it: nothing, the entry it is in, or the object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Rejected;
 
@@ -67,7 +67,7 @@ impl<'a> Findings<'a> {
     }
 
     /// As much of `list` as is read, its first `most` entries. `instead` ends the message: what
-    /// happens to the others.
+    /// happens to the rest.
     pub(crate) fn bounded<'f, T>(
         &mut self,
         path: &str,

@@ -90,16 +90,20 @@ fn addresses(
 ) -> (Option<Ipv4Addr>, Option<Ipv6Addr>) {
     const INSTEAD: &str = "it is passed over";
     let (mut ipv4, mut ipv6) = (None, None);
-    for wanted in ["InternalIP", "ExternalIP"] {
+    for kind_of_address in ["InternalIP", "ExternalIP"] {
         for (i, entry) in object.status.addresses.iter().enumerate() {
-            if entry.kind.given().is_none_or(|kind| kind != wanted) {
+            if entry
+                .kind
+                .given()
+                .is_none_or(|kind| kind != kind_of_address)
+            {
                 continue;
             }
             let path = format_args!("status.addresses[{i}].address");
             let Ok(address) = findings.address(path, &entry.address, INSTEAD) else {
                 continue;
             };
-            // Written by what does not know the node's address yet; nobody reaches the node there.
+            // Written by a component that does not know the node's address yet; the node is not reachable there.
             if address.is_unspecified() || address.is_loopback() || address.is_multicast() {
                 let message = format!("no other node can reach {address}; {INSTEAD}");
                 findings.reject(path, message);

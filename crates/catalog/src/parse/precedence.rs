@@ -1,4 +1,4 @@
-//! Which Services are programmed before others.
+//! The order in which Services are programmed.
 
 use dataplane::{Precedence, ServiceKey, ServicePort};
 

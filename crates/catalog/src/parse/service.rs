@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use dataplane::{
-    Affinity, Family, ObjectKind, Protocol, Service, ServiceKey, ServiceKind, ServicePort,
-    TrafficPolicy,
+    Affinity, Family, ObjectKind, Protocol, Scheduler, Service, ServiceKey, ServiceKind,
+    ServicePort, TrafficPolicy,
 };
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
@@ -16,7 +16,7 @@ use super::precedence::precedence;
 use super::{Parsed, address};
 use crate::Unserved;
 use crate::object::field::quoted;
-use crate::object::{self, Field, Object, SERVICE_PROXY_NAME, ServiceSpec};
+use crate::object::{self, Field, Metadata, Object, SERVICE_PROXY_NAME, ServiceSpec};
 use crate::shared_names::SharedNames;
 
 #[cfg(test)]
@@ -38,7 +38,7 @@ const MOST_PORTS: usize = 20_000;
 /// The most cluster IPs that are read: the API server takes one a family.
 const MOST_CLUSTER_IPS: usize = 2;
 
-/// The Service, if it is ours to program: not another proxy's, not headless, not an ExternalName,
+/// The Service, if Signpost serves it: not another proxy's, not headless, not an ExternalName,
 /// and with a cluster IP in some family.
 pub(crate) fn parse_service(
     object: &object::Service,
@@ -77,6 +77,7 @@ fn service(
         load_balancer_ips: load_balancer_ips(&object.status, findings),
         source_ranges: source_ranges(spec, findings),
         affinity: affinity(spec, findings),
+        scheduler: scheduler(&object.metadata, findings),
         internal_policy: policy(
             "internalTrafficPolicy",
             &spec.internal_traffic_policy,
@@ -99,7 +100,7 @@ fn service(
     })
 }
 
-/// Why the Service is none of ours, if it is not.
+/// Why Signpost does not serve the Service, if it does not.
 pub(crate) fn unserved(object: &object::Service) -> Option<Unserved> {
     let spec = &object.spec;
     let is = |field: &Field<String>, text| field.given().is_some_and(|given| given == text);
@@ -192,8 +193,8 @@ fn cluster_ips(
     (ipv4.is_some() || ipv6.is_some()).then_some((ipv4, ipv6))
 }
 
-/// An API server gives every Service that is not headless an address; a directory of files has
-/// nobody who would.
+/// An API server allocates an address for every Service that is not headless; in a directory of
+/// files it can be missing.
 fn no_address(findings: &mut Findings<'_>) {
     findings.reject(
         format_args!("spec.clusterIP"),
@@ -250,13 +251,13 @@ fn load_balancer_ips(status: &object::ServiceStatus, findings: &mut Findings<'_>
 
 /// Who may connect to load-balancer IPs.
 ///
-/// A range that cannot be read lets nobody in, and must not let everybody in: where it leaves a
-/// family without any range, which would stand for the whole world, a range of nobody stands in.
+/// An unreadable range admits no client, and must not admit all: where it leaves a family without
+/// any range, which would mean every client, [`no_source`] takes its place.
 fn source_ranges(spec: &ServiceSpec, findings: &mut Findings<'_>) -> Vec<IpNet> {
-    const INSTEAD: &str = "it lets nobody connect";
+    const INSTEAD: &str = "no client may connect from it";
     let list = "spec.loadBalancerSourceRanges";
     let all = &spec.load_balancer_source_ranges;
-    let fields = findings.bounded(list, all, MOST_SOURCE_RANGES, "let nobody connect");
+    let fields = findings.bounded(list, all, MOST_SOURCE_RANGES, "admit no client");
     let mut ranges = Vec::with_capacity(fields.len());
     let mut unread = fields.len() < all.len();
     for (i, field) in fields.iter().enumerate() {
@@ -279,14 +280,14 @@ fn source_ranges(spec: &ServiceSpec, findings: &mut Findings<'_>) -> Vec<IpNet> 
                 .iter()
                 .any(|range| Family::of(range.addr()) == family)
         {
-            ranges.push(nobody(family));
+            ranges.push(no_source(family));
         }
     }
     ranges
 }
 
-/// A range that is nobody's source address: the broadcast address and the unspecified one.
-fn nobody(family: Family) -> IpNet {
+/// A range that contains no client's address: the broadcast address or the unspecified one.
+fn no_source(family: Family) -> IpNet {
     match family {
         Family::Ipv4 => IpNet::V4(Ipv4Net::from(Ipv4Addr::BROADCAST)),
         Family::Ipv6 => IpNet::V6(Ipv6Net::from(Ipv6Addr::UNSPECIFIED)),
@@ -324,6 +325,19 @@ fn affinity_timeout(spec: &ServiceSpec, findings: &mut Findings<'_>) -> Duration
             DEFAULT_AFFINITY_TIMEOUT
         }
     }
+}
+
+/// The scheduler that the Service asks for; `None` if it asks for none that there is.
+fn scheduler(metadata: &Metadata, findings: &mut Findings<'_>) -> Option<Scheduler> {
+    let text = metadata.annotations.get(Service::SCHEDULER)?;
+    let scheduler = text.parse();
+    if let Err(error) = &scheduler {
+        let path = format_args!("metadata.annotations[{}]", Service::SCHEDULER);
+        let text = quoted(text);
+        let message = format!("{text} is {error}; the scheduler of the profile is used");
+        findings.reject(path, message);
+    }
+    scheduler.ok()
 }
 
 fn policy(name: &str, field: &Field<String>, findings: &mut Findings<'_>) -> TrafficPolicy {

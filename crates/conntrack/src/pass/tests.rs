@@ -133,7 +133,7 @@ fn a_flow_the_kernel_does_not_let_go_keeps_no_other() {
     };
     assert_eq!(
         error.to_string(),
-        "the kernel refused to forget udp 10.0.1.9:4000 -> 10.96.0.53:53, never answered from 10.0.1.5:5353"
+        "the kernel refused to delete udp 10.0.1.9:4000 -> 10.96.0.53:53, never answered from 10.0.1.5:5353"
     );
 }
 

@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use crate::{EndpointPort, Endpoints, Frontend, FrontendKey, LeftOut, Service, ServicePort};
+use crate::{
+    EndpointPort, Endpoints, Frontend, FrontendKey, LeftOut, Service, ServicePort, Target,
+};
 
 /// The most elements that the frontends of one Service may take in one family: for each frontend its
 /// own, one for each endpoint and one for each source range. As many as 50,000 Services of five
@@ -19,9 +21,10 @@ pub(super) struct Room {
 
 /// How many elements `frontend` takes in the sets of a kernel, or rules in its chains; about.
 pub(super) fn elements(frontend: &Frontend) -> usize {
+    let slots = |list: &[Target]| frontend.scheduler.slots(list.len());
     let lists = [
-        frontend.cluster.len(),
-        frontend.local.len(),
+        slots(&frontend.cluster),
+        slots(&frontend.local),
         frontend.source_ranges.len(),
     ];
     1 + lists.into_iter().sum::<usize>()

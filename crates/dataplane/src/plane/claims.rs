@@ -73,7 +73,7 @@ impl<V: Claim + Clone + PartialEq> Claims<V> {
         claims
     }
 
-    /// The claims of everyone else; `None` when that is nobody.
+    /// The claims of all other Services; `None` if there are none.
     pub(super) fn without(&self, service: &ServiceKey) -> Option<Claims<V>> {
         let others = self.0.iter().filter(|(other, _)| other != service);
         let others: SmallVec<_> = others.cloned().collect();

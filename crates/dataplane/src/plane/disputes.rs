@@ -10,8 +10,8 @@ use crate::{
     FrontendKey, FrontendKind, ObjectKind, ObjectName, PersistentMap, Rejection, ServiceKey,
 };
 
-/// The claims of Services that are not served, because the address is somebody else's. Two of them
-/// are compared by skipping what they share.
+/// The claims of Services that are not served, because the address belongs to another Service, the
+/// node or the cluster. Two of them are compared by skipping what they share.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Disputes {
     /// Claims on addresses that the Service may not have, whatever the port.
@@ -27,7 +27,7 @@ enum Place {
     Frontend(FrontendKey),
 }
 
-/// All that is told of one Service: the first thing in words, of the others the number. One Service
+/// All that is reported of one Service: the first thing in words, of the others the number. One Service
 /// may have ten thousand claims, and ten thousand Services may claim what one has.
 struct Line<T> {
     first: T,

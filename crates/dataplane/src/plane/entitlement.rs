@@ -35,7 +35,7 @@ pub enum Reserved {
     Node,
     /// It is inside this range of cluster IPs.
     ServiceRange(IpNet),
-    /// It is inside this range of pods, by which local traffic is told. A packet to a Service comes
+    /// It is inside this range of pods, by which local traffic is recognised. A packet to a Service comes
     /// to the node of its endpoint with the endpoint's address as its destination.
     PodRange(IpNet),
     /// It is a load-balancer IP of this Service, and of none in the claimant's namespace.
@@ -182,7 +182,7 @@ impl Dataplane {
     }
 
     /// Load-balancer IPs are written by those who run the cluster, and can be the node's: k3s gives
-    /// Services the addresses of nodes. External IPs can be written by whoever may write a Service.
+    /// Services the addresses of nodes. External IPs can be written by anyone who may write a Service.
     fn decide_external(&self, service: &ServiceKey, address: IpAddr) -> Option<Reserved> {
         if self.api_servers.contains(&address) && !is_api_server(service) {
             return Some(Reserved::ApiServer);
@@ -263,7 +263,7 @@ impl Reserved {
         }
     }
 
-    /// What whoever wrote the claim can do instead.
+    /// What the author of the claim can do instead.
     pub fn remedy(&self) -> &'static str {
         match self {
             Reserved::ClusterIp(_) | Reserved::ApiServer => "name another address",

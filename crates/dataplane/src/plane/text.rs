@@ -3,7 +3,8 @@
 use std::fmt;
 
 use crate::{
-    Affinity, Dataplane, Frontend, FrontendKey, FrontendKind, ServiceRules, Target, TrafficPolicy,
+    Affinity, Dataplane, Frontend, FrontendKey, FrontendKind, Scheduler, ServiceRules, Target,
+    TrafficPolicy,
 };
 
 impl fmt::Display for Dataplane {
@@ -92,6 +93,9 @@ impl fmt::Display for Frontend {
         }
         if let Affinity::ClientIp { timeout } = self.affinity {
             write!(f, ", affinity {}s", timeout.as_secs())?;
+        }
+        if self.scheduler != Scheduler::Random {
+            write!(f, ", scheduler {}", self.scheduler)?;
         }
         if !self.source_ranges.is_empty() {
             let ranges: Vec<String> = self.source_ranges.iter().map(ToString::to_string).collect();

@@ -169,6 +169,7 @@ fn service_of(text: &str) -> (Service, ServicePort) {
         health_check_node_port: None,
         ports: Vec::new(),
         precedence: Precedence::Ordinary,
+        scheduler: None,
     };
     let port = ServicePort {
         name: "".into(),

@@ -8,7 +8,7 @@ use dataplane::{
     Chunk, ChunkSize, Dataplane, Endpoints, Family, FrontendKey, Service, ServiceKey, Turn,
 };
 use proptest::prelude::*;
-use testkit::{clusters, histories, mk_config, mk_endpoints, mk_node, mk_service, packets};
+use testkit::{clusters, histories, laws, mk_config, mk_endpoints, mk_node, mk_service, packets};
 
 use crate::dataplane_of;
 
@@ -25,10 +25,21 @@ fn way_of(
     size: usize,
     turn: Turn,
 ) -> Vec<Dataplane> {
+    way_in(family, before, after, ChunkSize::new(size), turn)
+}
+
+/// The same where a part is this.
+fn way_in(
+    family: Family,
+    before: &Dataplane,
+    after: &Dataplane,
+    size: ChunkSize,
+    turn: Turn,
+) -> Vec<Dataplane> {
     let mut way: Vec<Dataplane> = Vec::new();
     loop {
         let at = way.last().unwrap_or(before);
-        match Chunk::next(family, at, after, ChunkSize::new(size), turn) {
+        match Chunk::next(family, at, after, size, turn) {
             Chunk::Part(next) | Chunk::Small(next) => {
                 assert!(way.len() < 10_000, "every part is progress");
                 way.push(next);
@@ -149,6 +160,63 @@ fn t94_what_is_small_goes_alone_in_its_turn() {
     assert!(matches!(next(&before, Turn::Large), Chunk::Part(at) if served(&at).len() == 3));
 }
 
+/// T97: a start has parts, and the first has what everything else on the node needs.
+#[test]
+fn t97_a_start_begins_with_what_is_first_and_fits_into_a_part() {
+    let mut first = service("z/first", "10.96.0.10", 3, &["10.0.2.1"]);
+    first.0.precedence = dataplane::Precedence::First;
+    let mut large = service("a/large", "10.96.0.11", 200, &["10.0.2.1"]);
+    large.0.precedence = dataplane::Precedence::First;
+    let small = |n: u8| {
+        service(
+            &format!("b/small-{n}"),
+            &format!("10.96.1.{n}"),
+            1,
+            &["10.0.2.3"],
+        )
+    };
+    let mut all = vec![first, large];
+    all.extend((0..60).map(small));
+    let way = way_of(
+        Family::Ipv4,
+        &Dataplane::default(),
+        &dataplane(&all),
+        60,
+        Turn::Small,
+    );
+    let served = served(&way[0]);
+    assert!(served.contains("z/first") && !served.contains("a/large"));
+    assert_eq!(way[0].frontends().len(), 30, "6 and 54 of 60");
+}
+
+/// T97: what sends packets to an endpoint that is gone waits for nothing that only comes.
+#[test]
+fn t97_a_small_loss_comes_before_what_changes_as_little() {
+    let front = |endpoint| service("z/front", "10.96.0.10", 1, &[endpoint]);
+    let small = |n: u8| {
+        service(
+            &format!("b/small-{n}"),
+            &format!("10.96.1.{n}"),
+            1,
+            &["10.0.2.3"],
+        )
+    };
+    let before = dataplane(&[front("10.0.2.1")]);
+    let mut all: Vec<_> = (0..100).map(small).collect();
+    all.push(front("10.0.2.2"));
+    let after = dataplane(&all);
+    let at = way_of(Family::Ipv4, &before, &after, 40, Turn::Small).remove(0);
+    let packet = dataplane::Packet {
+        origin: dataplane::Origin::Node,
+        source: "192.168.0.1".parse().expect("an address"),
+        destination: "10.96.0.10".parse().expect("an address"),
+        protocol: dataplane::Protocol::Tcp,
+        port: testkit::port(8000),
+    };
+    assert_eq!(at.verdict(&packet), after.verdict(&packet));
+    assert_ne!(at.verdict(&packet), before.verdict(&packet));
+}
+
 /// A connection to a port that has its turn later is left alone until then; it would be refused as
 /// soon as the address is known for a cluster IP.
 #[test]
@@ -191,6 +259,76 @@ fn an_address_moves_from_one_service_to_another_at_once() {
     }
 }
 
+/// How many endpoints the one frontend has, of the whole cluster and of this node.
+fn counts(at: &Dataplane) -> Option<(usize, usize)> {
+    let (_, claims) = at.frontends().iter().next()?;
+    let (_, frontend) = claims.winner();
+    Some((frontend.cluster.len(), frontend.local.len()))
+}
+
+/// T97: a frontend with many endpoints gets them in parts, and loses them in parts, where the backend
+/// writes one endpoint without the others; what changes in it is all that counts.
+#[test]
+fn t97_one_frontend_with_many_endpoints_is_divided() {
+    let with = |endpoints: std::ops::Range<u16>| {
+        let addresses: Vec<_> = endpoints.map(|n| format!("10.0.2.{n}")).collect();
+        let addresses: Vec<_> = addresses.iter().map(String::as_str).collect();
+        dataplane(&[service("shop/web", "10.96.0.10", 1, &addresses)])
+    };
+    let all = |before: &Dataplane, after: &Dataplane| {
+        let size = ChunkSize::new(20).by_endpoint();
+        let way = way_in(Family::Ipv4, before, after, size, Turn::Large);
+        way.iter().map(counts).collect::<Vec<_>>()
+    };
+    let of = |counts: &[usize]| counts.iter().map(|n| Some((*n, 0))).collect::<Vec<_>>();
+    let (none, nothing) = (with(0..0), dataplane(&[]));
+    assert_eq!(all(&nothing, &with(0..70)), of(&[20, 40, 60, 70]));
+    assert_eq!(all(&none, &with(0..70)), of(&[20, 40, 60, 70]));
+    // Two go in the time in which one comes.
+    assert_eq!(all(&with(0..100), &none), of(&[60, 20, 0]));
+    assert_eq!(
+        all(&with(0..100), &nothing),
+        [Some((60, 0)), Some((20, 0)), None]
+    );
+    // 110 go and 60 come: the first have left before the others come.
+    assert_eq!(all(&with(0..150), &with(110..210)).len(), 6);
+    assert_eq!(all(&with(0..150), &with(1..150)), of(&[149]));
+}
+
+/// T97: while a frontend with policy Local changes in parts, it has endpoints on this node.
+#[test]
+fn t97_a_divided_frontend_keeps_an_endpoint_on_this_node() {
+    let with = |elsewhere: &str, here: &str| {
+        let service = mk_service("shop/web").cluster_ip("10.96.0.10").port("", 80);
+        let service = service.load_balancer_ip("198.51.100.1").external_local();
+        let mut endpoints = mk_endpoints().tcp("");
+        for number in 1..100 {
+            endpoints = endpoints.ready(&format!("{elsewhere}.{number}:80"), "node-2");
+        }
+        for number in 200..220 {
+            endpoints = endpoints.ready(&format!("{here}.{number}:80"), "node-1");
+        }
+        dataplane(&[(service.build(), endpoints.build())])
+    };
+    let (before, after) = (with("10.0.2", "10.0.1"), with("10.0.3", "10.0.1"));
+    let moved = with("10.0.3", "10.0.9");
+    for ends in [
+        [&before, &after],
+        [&before, &moved],
+        [&dataplane(&[]), &after],
+    ] {
+        let size = ChunkSize::new(8).by_endpoint();
+        let way = way_in(Family::Ipv4, ends[0], ends[1], size, Turn::Large);
+        assert!(way.len() > 8, "{}", way.len());
+        for (_, claims) in way.iter().flat_map(|at| at.frontends().iter()) {
+            let (_, frontend) = claims.winner();
+            assert!(!frontend.cluster.is_empty(), "{frontend:?}");
+            let is_local = frontend.policy == dataplane::TrafficPolicy::Local;
+            assert_eq!(frontend.local.is_empty(), !is_local, "{frontend:?}");
+        }
+    }
+}
+
 /// The addresses of one port are divided where they alone are too many.
 #[test]
 fn one_port_with_many_addresses_is_divided() {
@@ -217,6 +355,13 @@ fn changes() -> impl Strategy<Value = (Dataplane, Dataplane)> {
 
 fn turns() -> impl Strategy<Value = Turn> {
     proptest::sample::select(vec![Turn::Small, Turn::Large])
+}
+
+fn sizes() -> impl Strategy<Value = ChunkSize> {
+    (1_usize..100, any::<bool>()).prop_map(|(count, is_fine)| match is_fine {
+        true => ChunkSize::new(count).by_endpoint(),
+        false => ChunkSize::new(count),
+    })
 }
 
 fn families() -> impl Strategy<Value = Family> {
@@ -303,6 +448,36 @@ proptest! {
                     verdict == old || verdict == new,
                     "{packet:?}: {verdict:?}, not {old:?} or {new:?}"
                 );
+            }
+        }
+    }
+    /// T97: a start in parts refuses nobody it is going to serve, and a change of configuration nobody it
+    /// serves before and after.
+    #[test]
+    fn t97_no_part_of_a_start_or_a_change_of_configuration_misleads(
+        (cluster, packets) in clusters().prop_flat_map(|cluster| {
+            let packets = proptest::collection::vec(packets(&cluster), 1..20);
+            (Just(cluster), packets)
+        }),
+        history in histories(3),
+        size in sizes(),
+        turn in turns(),
+    ) {
+        let mut states = vec![Dataplane::default()];
+        states.extend(history);
+        let same_node = |state: &Dataplane| state.node() == &cluster.node;
+        states.retain(|state| state.services().is_empty() || same_node(state));
+        states.push(cluster.compile());
+        for ends in states.windows(2) {
+            let [before, after] = ends else { continue };
+            for family in Family::ALL {
+                for at in way_in(family, before, after, size, turn) {
+                    for packet in packets.iter().filter(|p| Family::of(p.destination) == family) {
+                        if !is_disputed(packet.destination, [before, after]) {
+                            laws::never_misleads([before, after], packet, &at.verdict(packet));
+                        }
+                    }
+                }
             }
         }
     }

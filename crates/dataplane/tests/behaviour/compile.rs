@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use dataplane::{
     Affinity, EndpointPort, Endpoints, Frontend, FrontendKind, HealthCheck, LocalEndpoints,
-    MOST_ELEMENTS, Protocol, Readiness, Service, ServiceKind, ServiceRules, Target, TrafficPolicy,
-    compile,
+    MOST_ELEMENTS, Mechanism, Protocol, Readiness, Scheduler, Service, ServiceKind, ServiceRules,
+    Target, TrafficPolicy, compile,
 };
 use ipnet::IpNet;
 use testkit::{mk_config, mk_endpoints, mk_node, mk_service, port};
@@ -357,4 +357,46 @@ fn where_all_that_serve_are_used_there_is_one_list_in_memory() {
     let rules = compiled(&service, &endpoints);
     let frontend = of_kind(&rules, FrontendKind::ClusterIp);
     assert!(Arc::ptr_eq(&frontend.serving, &frontend.cluster));
+}
+
+/// Failure story T68.
+#[test]
+fn t68_a_scheduler_that_the_mode_does_not_have_is_replaced_and_both_are_named() {
+    let service = mk_service("shop/cart").cluster_ip("10.96.0.10");
+    let service = service.port("", 80).scheduler(Scheduler::LeastConnection);
+    let endpoints = mk_endpoints().tcp("").ready("10.0.1.5:8080", "node-1");
+    let rules = compiled(&service.build(), &endpoints.build());
+    let used = Scheduler::LeastConnection.nearest_in(Mechanism::Nftables);
+    let frontend = of_kind(&rules, FrontendKind::ClusterIp);
+    assert_eq!(frontend.scheduler, used);
+    assert_eq!(frontend.cluster.len(), 1, "it is served");
+    assert_eq!(
+        rejections(&rules),
+        [format!(
+            "Service shop/cart: metadata.annotations[signpost.dev/scheduler]: mode nftables does \
+             not have scheduler lc: {used} is used instead"
+        )]
+    );
+}
+
+#[test]
+fn a_service_that_asks_for_no_scheduler_has_that_of_the_node_without_a_word() {
+    let config = mk_config().scheduler(Scheduler::LeastConnection).build();
+    let service = mk_service("shop/cart")
+        .cluster_ip("10.96.0.10")
+        .port("", 80);
+    let rules = compile(
+        &service.build(),
+        &Endpoints::default(),
+        &mk_node(1).build(),
+        &config,
+    );
+    let used = Scheduler::LeastConnection.nearest_in(Mechanism::Nftables);
+    let frontend = of_kind(&rules, FrontendKind::ClusterIp);
+    assert_eq!(frontend.scheduler, used);
+    assert_eq!(
+        rejections(&rules),
+        [""; 0],
+        "the node's status says it once"
+    );
 }

@@ -59,7 +59,7 @@ pub struct DecodeError {
     attribute: &'static str,
 }
 
-/// A request for all flows that `filter` admits, and, from a kernel without filters, for others.
+/// A request for all flows that `filter` admits; a kernel without filters answers with all flows.
 pub(super) fn encode_dump(filter: &Filter, sequence: u32) -> Vec<u8> {
     let mut writer = Writer::default();
     let flags = REQUEST | DUMP;

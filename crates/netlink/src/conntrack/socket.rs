@@ -16,7 +16,7 @@ const DATAGRAM: usize = 64 << 10;
 /// How often a list begins anew because the table was resized meanwhile.
 const LIST_ATTEMPTS: u32 = 5;
 
-/// A netlink socket for the table of connections of the network namespace it was opened in. Once a
+/// A netlink socket for the connection tracking table of the network namespace it was opened in. Once a
 /// deletion has failed by the socket, its answer may still be on its way: open another.
 #[derive(Debug)]
 pub struct FlowSocket {
@@ -61,7 +61,9 @@ pub enum ObserveError {
         source: std::io::Error,
     },
     /// The table changed its size at every attempt.
-    #[error("the table of connections changed during each of {LIST_ATTEMPTS} attempts to list it")]
+    #[error(
+        "the connection tracking table changed during each of {LIST_ATTEMPTS} attempts to list it"
+    )]
     Unsteady,
 }
 
@@ -77,7 +79,7 @@ pub enum DeleteError {
         source: std::io::Error,
     },
     /// The kernel refused, which concerns this flow alone: it is offloaded to a device.
-    #[error("the kernel refused to forget {flow}")]
+    #[error("the kernel refused to delete {flow}")]
     Refused {
         /// The flow.
         flow: Box<Flow>,

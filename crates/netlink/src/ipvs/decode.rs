@@ -1,5 +1,5 @@
-//! Messages to values. What another program may have is told from what is of the reserved range
-//! before anything else of it is read.
+//! Messages to values. Whether a virtual server is of the reserved range is decided before anything
+//! else of it is read.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::num::NonZeroU32;

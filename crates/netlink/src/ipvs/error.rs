@@ -34,7 +34,7 @@ pub enum CommitError {
         source: std::io::Error,
     },
     /// The kernel refused some operations. Those before number `answered` that are not among
-    /// `refused` took effect, and no others.
+    /// `refused` took effect, and the rest did not.
     #[error("the kernel refused {} of {answered} operations, the first: {}", refused.len(), refused[0])]
     Refused {
         /// Those that it refused, in order, and at least one.
@@ -56,7 +56,7 @@ pub enum CommitError {
 #[derive(Debug, Error)]
 #[error("{operation}: {source}")]
 pub struct RefusedOperation {
-    /// Its number among those that were to be carried out, from 0 on.
+    /// Its index in the list of operations.
     pub index: usize,
     /// The operation.
     pub operation: Operation,
@@ -69,11 +69,11 @@ pub struct RefusedOperation {
 pub enum Recovery {
     /// The cause will pass: try the same again, later.
     Retry,
-    /// The kernel does not hold what was believed: list, then compare anew.
+    /// The kernel does not hold the recorded state: list, then compare again.
     Observe,
     /// Load this module, or do without what needs it.
     LoadModule(String),
-    /// The kernel will not take this operation however often it is tried; others it will.
+    /// The kernel will never accept this operation, but others.
     Isolate,
     /// This process may not, or this kernel cannot: no operation will ever be taken.
     Halt,

@@ -119,7 +119,7 @@ impl IpvsSocket {
         Ok(Some(timeouts))
     }
 
-    /// Changes the timeouts of the network namespace, for everybody's virtual servers. What the
+    /// Changes the timeouts of the network namespace, for the virtual servers of all programs. What the
     /// kernel cannot count, with some 24 days and more, it refuses.
     pub fn commit_timeouts(&mut self, timeouts: Timeouts) -> Result<(), CommitError> {
         let family = self.find()?;

@@ -64,6 +64,7 @@ fn hook(attributes: &Attributes<'_>) -> Result<Option<Hook>> {
     let kind = match attributes.string(7) {
         Some("filter") => ChainKind::Filter,
         Some("nat") => ChainKind::Nat,
+        Some("route") => ChainKind::Route,
         _ => return Err(unknown("chain", "type")),
     };
     let number = hook.u32(1).ok_or(missing("chain", "hook"))?;

@@ -4,7 +4,7 @@ mod rules;
 
 pub(crate) use self::rules::RULE_COMMENT;
 use self::rules::{add_rule, add_verdict};
-pub(crate) use self::rules::{ct_number, meta_number, port_unreachable};
+pub(crate) use self::rules::{ct_number, meta_number, port_unreachable, settable_ct_number};
 use super::{
     Bytes, Chain, ChainKind, DataType, ElementData, Extension, ExtensionKind, Family, HookPoint,
     Operation, Rule, Set, SetContent, SetWriter, Transaction,
@@ -324,6 +324,7 @@ fn add_chain(writer: &mut Writer, chain: &Chain) {
             match hook.kind {
                 ChainKind::Filter => "filter",
                 ChainKind::Nat => "nat",
+                ChainKind::Route => "route",
             },
         );
     }

@@ -46,6 +46,20 @@ pub enum Expression {
         /// Where to.
         to: Register,
     },
+    /// Sets something of the packet's connection.
+    SetCt {
+        /// What.
+        key: SettableCtKey,
+        /// Where from.
+        from: Register,
+    },
+    /// Loads a constant.
+    Load {
+        /// The constant, at most 16 bytes.
+        value: Vec<u8>,
+        /// Where to.
+        to: Register,
+    },
     /// Goes on only if a register compares so with a constant.
     Compare {
         /// The register.
@@ -222,6 +236,17 @@ pub enum CtKey {
     Ipv6Destination,
     /// A destination port, as sent by one end.
     DestinationPort,
+    /// Which end sent the packet, one byte: 0 is the one that began the connection.
+    Direction,
+    /// The connection's labels, [`CONNECTION_LABELS`] bits.
+    Labels,
+}
+
+/// What a ct expression sets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SettableCtKey {
+    /// Puts labels on the connection. Those that it has stay.
+    Labels,
 }
 
 /// What a packet does to an element of a map.
@@ -284,6 +309,24 @@ pub enum NatKind {
 pub enum RejectKind {
     /// ICMP or ICMPv6 "port unreachable", which a TCP client sees as "connection refused".
     PortUnreachable,
+    /// A TCP reset. Only for what is TCP.
+    TcpReset,
+}
+
+/// How many labels a connection has room for (`NF_CT_LABELS_MAX_SIZE`).
+pub const CONNECTION_LABELS: usize = 128;
+
+/// The bits of labels with just this one, as registers have them: words of the host's order, and the
+/// lowest label in the first.
+///
+/// # Panics
+/// From [`CONNECTION_LABELS`] on; labels are constants.
+pub fn connection_label(label: usize) -> [u8; CONNECTION_LABELS / 8] {
+    assert!(label < CONNECTION_LABELS, "no connection has label {label}");
+    let mut bits = [0; CONNECTION_LABELS / 8];
+    let word = (1_u32 << (label % 32)).to_ne_bytes();
+    bits[label / 32 * 4..][..4].copy_from_slice(&word);
+    bits
 }
 
 /// `RTN_LOCAL` (include/uapi/linux/rtnetlink.h): an address of this machine.

@@ -5,9 +5,10 @@ use std::fmt::{self, Display, Write as _};
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 use super::{
-    Bytes, Chain, ChainKind, CtKey, DataType, Direction, ElementData, Expression, Family, FibField,
-    Hook, HookPoint, Learning, MetaKey, NumberGenerator, Operation, Operator, PayloadBase,
-    Register, Rule, Set, SetContent, SetWriter, Transaction, Verdict,
+    Bytes, CONNECTION_LABELS, Chain, ChainKind, CtKey, DataType, Direction, ElementData,
+    Expression, Family, FibField, Hook, HookPoint, Learning, MetaKey, NumberGenerator, Operation,
+    Operator, PayloadBase, Register, RejectKind, Rule, Set, SetContent, SetWriter, SettableCtKey,
+    Transaction, Verdict,
 };
 
 /// A key or value with the types of its fields.
@@ -152,6 +153,7 @@ impl Display for Hook {
         let kind = match self.kind {
             ChainKind::Filter => "filter",
             ChainKind::Nat => "nat",
+            ChainKind::Route => "route",
         };
         let point = match self.point {
             HookPoint::Prerouting => "prerouting",
@@ -244,6 +246,8 @@ impl Registers {
                     CtKey::Ipv6Source => (16, "ip6 saddr"),
                     CtKey::Ipv6Destination => (16, "ip6 daddr"),
                     CtKey::DestinationPort => (2, "proto-dst"),
+                    CtKey::Direction => (1, "direction"),
+                    CtKey::Labels => (16, "label"),
                 };
                 self.load(*to, length, format!("ct {direction}{key}"))
             }
@@ -349,6 +353,13 @@ impl Registers {
             Expression::SetMeta { key: _, from } => {
                 Some(format!("meta mark set {}", self.key(*from)))
             }
+            Expression::SetCt { key, from } => {
+                let value = self.key(*from);
+                Some(match key {
+                    SettableCtKey::Labels => format!("ct label set {value}"),
+                })
+            }
+            Expression::Load { value, to } => self.load(*to, value.len(), number("", value)),
             Expression::Lookup { set, from } => Some(format!("{} @{set}", self.key(*from))),
             Expression::LookupVerdict { set, from } => {
                 Some(format!("{} vmap @{set}", self.key(*from)))
@@ -365,7 +376,8 @@ impl Registers {
             Expression::Immediate(verdict) => Some(verdict.to_string()),
             Expression::Nat { address, .. } => Some(format!("dnat to {}", self.key(*address))),
             Expression::Masquerade => Some("masquerade fully-random".to_owned()),
-            Expression::Reject(_) => Some("reject".to_owned()),
+            Expression::Reject(RejectKind::PortUnreachable) => Some("reject".to_owned()),
+            Expression::Reject(RejectKind::TcpReset) => Some("reject with tcp reset".to_owned()),
             Expression::Counter => Some("counter".to_owned()),
             Expression::Match(module) => Some(format!("xt match {}", module.name)),
             Expression::Target(module) => Some(format!("xt target {}", module.name)),
@@ -383,12 +395,36 @@ fn raw(header: &str, offset: u32, length: u32) -> String {
 /// what comes from the packet are bytes.
 fn number(operand: &str, bytes: &[u8]) -> String {
     let from_packet = operand.starts_with("ip") || operand.starts_with('@');
+    if let Some(label) = label(bytes).filter(|_| !from_packet) {
+        return label.to_string();
+    }
     match <[u8; 4]>::try_from(bytes) {
         Ok(bytes) if !from_packet => format!("{:#010x}", u32::from_ne_bytes(bytes)),
         _ => bytes.iter().fold(String::from("0x"), |mut text, byte| {
             let _ = write!(text, "{byte:02x}");
             text
         }),
+    }
+}
+
+/// The number of the only label that is set in `bytes`, if these are labels of a connection.
+fn label(bytes: &[u8]) -> Option<u32> {
+    if bytes.len() != CONNECTION_LABELS / 8 {
+        return None;
+    }
+    let words = bytes.chunks_exact(4).map(|word| word.try_into());
+    let words: Vec<u32> = words
+        .filter_map(|word| word.ok().map(u32::from_ne_bytes))
+        .collect();
+    let mut set = (0_u32..)
+        .step_by(32)
+        .zip(&words)
+        .filter(|(_, word)| **word != 0);
+    match (set.next(), set.next()) {
+        (Some((first, word)), None) if word.is_power_of_two() => {
+            Some(first + word.trailing_zeros())
+        }
+        _ => None,
     }
 }
 

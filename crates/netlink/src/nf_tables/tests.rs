@@ -64,11 +64,19 @@ fn expressions() -> impl Strategy<Value = Expression> {
                 CtKey::Ipv6Source,
                 CtKey::Ipv6Destination,
                 CtKey::DestinationPort,
+                CtKey::Direction,
+                CtKey::Labels,
             ]),
             directions,
             registers()
         )
             .prop_map(|(key, direction, to)| Expression::Ct { key, direction, to }),
+        registers().prop_map(|from| Expression::SetCt {
+            key: SettableCtKey::Labels,
+            from
+        }),
+        (vec(any::<u8>(), 1..17), registers())
+            .prop_map(|(value, to)| Expression::Load { value, to }),
         (registers(), operators, vec(any::<u8>(), 1..17)).prop_map(|(from, operator, value)| {
             Expression::Compare {
                 from,
@@ -127,7 +135,8 @@ fn expressions() -> impl Strategy<Value = Expression> {
             port,
         }),
         Just(Expression::Masquerade),
-        Just(Expression::Reject(RejectKind::PortUnreachable)),
+        select(vec![RejectKind::PortUnreachable, RejectKind::TcpReset])
+            .prop_map(Expression::Reject),
         Just(Expression::Counter),
         (
             registers(),
@@ -201,7 +210,7 @@ fn chains() -> impl Strategy<Value = Chain> {
         HookPoint::Output,
         HookPoint::Postrouting,
     ]);
-    let kinds = select(vec![ChainKind::Filter, ChainKind::Nat]);
+    let kinds = select(vec![ChainKind::Filter, ChainKind::Nat, ChainKind::Route]);
     let hook = (kinds, points, any::<i32>()).prop_map(|(kind, point, priority)| Hook {
         kind,
         point,
@@ -496,4 +505,24 @@ fn an_element_of_a_service_is_one_line_of_cache() {
         [[2; 16].as_slice(), &[6, 0, 0, 0]].concat()
     );
     assert!(slot < hairpin, "shorter ones come first");
+}
+
+#[test]
+fn a_label_prints_by_its_number() {
+    let label = connection_label(93);
+    assert_eq!(label.iter().map(|byte| byte.count_ones()).sum::<u32>(), 1);
+    let rule = Rule {
+        expressions: vec![
+            Expression::Load {
+                value: label.to_vec(),
+                to: Register(0),
+            },
+            Expression::SetCt {
+                key: SettableCtKey::Labels,
+                from: Register(0),
+            },
+        ],
+        comment: None,
+    };
+    assert_eq!(rule.to_string(), "ct label set 93");
 }

@@ -13,7 +13,7 @@ impl Socket {
         self.commit_batch(transaction, None)
     }
 
-    /// As [`Socket::commit`], but only as long as the ruleset is of `generation`: after anybody else's
+    /// As [`Socket::commit`], but only as long as the ruleset is of `generation`: after another program's
     /// transaction, the kernel refuses this one with ERESTART. Kernels before 4.12 do not look at it.
     pub fn commit_in(
         &mut self,

@@ -1,4 +1,4 @@
-//! Looking at what others have in the kernel.
+//! Reading tables of other programs.
 
 use std::io::ErrorKind;
 
@@ -26,7 +26,7 @@ impl Socket {
         found(self.ask("a table", encode, nf_tables::table_state))
     }
 
-    /// Whether somebody's table has a chain of this name. Asks for this one alone: it costs the same
+    /// Whether a table has a chain of this name. Asks for this one alone: it costs the same
     /// where there are thousands.
     pub fn observe_chain(
         &mut self,
@@ -37,7 +37,7 @@ impl Socket {
         Ok(self.observe_one_chain(family, table, chain)?.is_some())
     }
 
-    /// A chain of somebody's table, or why it is none that this crate has a value for; `None` where
+    /// A chain of a table, or why this crate has no value for it; `None` where
     /// there is none of this name. Asks for this one alone.
     pub fn observe_one_chain(
         &mut self,
@@ -69,7 +69,7 @@ impl Socket {
         }
     }
 
-    /// All chains of somebody's table whose names are UTF-8.
+    /// All chains of a table whose names are UTF-8.
     pub fn observe_foreign_chains(
         &mut self,
         family: Family,
@@ -81,7 +81,7 @@ impl Socket {
         Ok(chains.into_iter().flatten().collect())
     }
 
-    /// Those rules of somebody's table that lead to another chain; both names are UTF-8.
+    /// The rules of a table that lead to another chain; both names are UTF-8.
     pub fn observe_jumps(
         &mut self,
         family: Family,

@@ -6,7 +6,7 @@ use dataplane::{Chunk, Dataplane, Turn};
 use super::Domain;
 use super::doubt::{Cause, Doubt};
 use super::progress::{Phase, Progress};
-use super::stride::Stride;
+use super::stage::Stage;
 use crate::Failure;
 use crate::error_chain::error_chain;
 
@@ -56,27 +56,40 @@ impl<B: Backend> Domain<B> {
                 }
             };
             let (backend, stride) = (&mut self.backend, &self.stride);
-            let chunk = progress.measure(Phase::Render, || match extent {
-                Extent::Chunk => next_chunk(backend, &believed, wanted, stride),
-                Extent::Whole => Chunk::Last,
+            let journey = Journey::between(&believed, wanted, self.stage);
+            let chunk = progress.measure(Phase::Render, || match (extent, journey) {
+                (Extent::Chunk, Journey::Services | Journey::Rebuilding) => {
+                    let rebuilds =
+                        journey == Journey::Rebuilding || self.stage == Stage::Rebuilding;
+                    let size = match rebuilds {
+                        true => backend.rebuild_size(wanted.config()),
+                        false => backend.chunk_size(wanted.config()),
+                    };
+                    let (family, size) = (backend.family(), stride.size(size));
+                    Chunk::next(family, &believed.dataplane, wanted, size, stride.turn())
+                }
+                (Extent::Whole, _) | (_, Journey::AtOnce) => Chunk::Last,
             });
             let (next, rest) = match &chunk {
                 Chunk::Last => (wanted, Rest::Nothing),
                 Chunk::Small(next) => (next, Rest::Another(Turn::Small)),
                 Chunk::Part(next) => (next, Rest::Another(Turn::Large)),
             };
+            if rest != Rest::Nothing && journey == Journey::Rebuilding {
+                self.stage = Stage::Rebuilding;
+            }
             let rules = progress.measure(Phase::Render, || backend.render(next, &believed));
             let change = progress.measure(Phase::Diff, || backend.diff(&believed.rules, &rules));
             let size = change.size();
             if size.is_empty() {
-                self.advance(next, rules);
+                self.advance(next, rules, rest);
                 return Ok(rest);
             }
             match progress.measure(Phase::Commit, || backend.commit(change)) {
                 Ok(receipt) => {
                     progress.count(size, receipt);
                     self.last_receipt = Some(progress.clock.wall_time());
-                    self.advance(next, rules);
+                    self.advance(next, rules, rest);
                     return Ok(rest);
                 }
                 Err(error) => {
@@ -119,23 +132,43 @@ impl<B: Backend> Domain<B> {
     }
 }
 
-/// What to program next of the way to `wanted`. It has parts where Services alone differ from what the
-/// kernel is known to carry out. Rules that were read, and those of another configuration, are replaced
-/// in one round; so is nothing at all, as long as nobody is served anyway.
-fn next_chunk<B: Backend>(
-    backend: &B,
-    believed: &Rendered<B::Rules>,
-    wanted: &Dataplane,
-    stride: &Stride,
-) -> Chunk {
-    let programmed = &believed.dataplane;
-    let is_comparable = !programmed.services().is_empty() && programmed.config() == wanted.config();
-    match is_comparable {
-        true => {
-            let size = stride.size(backend.chunk_size(wanted.config()));
-            Chunk::next(backend.family(), programmed, wanted, size, stride.turn())
+/// How the kernel gets from what is believed to what is wanted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Journey {
+    /// In parts: Services alone differ.
+    Services,
+    /// In parts: the kernel holds nothing, or rules of another configuration.
+    Rebuilding,
+    /// In one round.
+    AtOnce,
+}
+
+// === impl Journey ===
+
+impl Journey {
+    /// Rules that were read are replaced at once: they do not show which dataplane they implement. So are
+    /// those of another mechanism: what carries has to be kept up until its successor is whole. A kernel
+    /// that is emptied while it is being filled is filled at once, or a program that goes on emptying it
+    /// would never count as one that does.
+    fn between<R: Default + PartialEq>(
+        believed: &Rendered<R>,
+        wanted: &Dataplane,
+        stage: Stage,
+    ) -> Journey {
+        let programmed = &believed.dataplane;
+        if programmed.services().is_empty() {
+            let holds_nothing = believed.rules == R::default();
+            return match stage {
+                Stage::Complete if holds_nothing => Journey::Rebuilding,
+                Stage::Complete | Stage::Rebuilding => Journey::AtOnce,
+            };
         }
-        false => Chunk::Last,
+        let (before, after) = (programmed.config(), wanted.config());
+        match before == after {
+            true => Journey::Services,
+            false if before.mechanism == after.mechanism => Journey::Rebuilding,
+            false => Journey::AtOnce,
+        }
     }
 }
 

@@ -7,7 +7,7 @@ use dataplane::{Dataplane, ServiceKey};
 
 use super::Domain;
 use super::progress::{Phase, Progress};
-use super::quarantine::{copy_service, hold_back};
+use super::quarantine::{copy_service, hold_back, keep_addresses};
 use crate::Failure;
 
 /// How many groups of Services one round tries by themselves. Enough to find 20 among 10,000; a
@@ -38,11 +38,13 @@ impl<B: Backend> Domain<B> {
     ) -> Result<(), Failure> {
         let suspects = self.find_suspects(&wanted, progress);
         hold_back(&mut wanted, &suspects, self.programmed.as_ref());
+        keep_addresses(&mut wanted, desired, self.programmed.as_ref());
         match self.attempt_whole(&wanted, progress) {
             Err(failure) if failure.recovery == Recovery::Isolate => {
                 // What was taken of them before may be what is refused now, after someone emptied
                 // the kernel: serve everyone else without them.
                 hold_back(&mut wanted, &suspects, None);
+                keep_addresses(&mut wanted, desired, self.programmed.as_ref());
                 self.attempt_whole(&wanted, progress)?;
             }
             result => result?,
@@ -104,6 +106,7 @@ impl<B: Backend> Domain<B> {
                 for service in group {
                     copy_service(&mut wanted, service, Some(search.desired));
                 }
+                keep_addresses(&mut wanted, search.desired, self.programmed.as_ref());
                 search.groups += 1;
                 match self.attempt_whole(&wanted, progress) {
                     Ok(()) => {

@@ -1,10 +1,10 @@
 //! Services that the kernel refuses, and what is wanted without them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use dataplane::{Dataplane, ServiceKey, ServiceRules};
+use dataplane::{Claims, Dataplane, Frontend, FrontendKey, ServiceKey, ServiceRules};
 
 use crate::Quarantined;
 
@@ -66,7 +66,10 @@ impl Quarantine {
     /// `desired` without what is refused.
     pub(crate) fn apply(&self, desired: &Dataplane, programmed: Option<&Dataplane>) -> Dataplane {
         let mut wanted = desired.clone();
-        hold_back(&mut wanted, self.held.keys(), programmed);
+        if !self.held.is_empty() {
+            hold_back(&mut wanted, self.held.keys(), programmed);
+            keep_addresses(&mut wanted, desired, programmed);
+        }
         wanted
     }
 
@@ -97,6 +100,47 @@ pub(crate) fn hold_back<'a>(
     for service in services {
         copy_service(wanted, service, programmed);
     }
+}
+
+/// Takes back from `wanted` what a Service gets there only because another one is held back: an address
+/// and port that `desired` gives to the other one, or to nobody, stay without an answer. Otherwise one
+/// refused change would hand the address of a Service to the next one that claims it, which may be of
+/// another tenant. What `programmed` has given to a Service already, it keeps.
+///
+/// Costs what differs between `desired` and `wanted`.
+pub(crate) fn keep_addresses(
+    wanted: &mut Dataplane,
+    desired: &Dataplane,
+    programmed: Option<&Dataplane>,
+) {
+    // Where the next claimant is taken out, there may be one behind it.
+    loop {
+        let mut gains: BTreeMap<ServiceKey, BTreeSet<FrontendKey>> = BTreeMap::new();
+        for difference in desired.frontends().differences(wanted.frontends()) {
+            let Some(gainer) = winner(difference.after) else {
+                continue;
+            };
+            let before = programmed.and_then(|before| before.frontends().get(difference.key));
+            if winner(difference.before) != Some(gainer) && winner(before) != Some(gainer) {
+                let gained = gains.entry(gainer.clone()).or_default();
+                gained.insert(*difference.key);
+            }
+        }
+        if gains.is_empty() {
+            return;
+        }
+        for (service, gained) in gains {
+            if let Some(rules) = wanted.services().get(&service) {
+                let mut rules = ServiceRules::clone(rules);
+                rules.frontends.retain(|(key, _)| !gained.contains(key));
+                wanted.set(rules.into());
+            }
+        }
+    }
+}
+
+fn winner(claims: Option<&Claims<Arc<Frontend>>>) -> Option<&ServiceKey> {
+    claims.map(|claims| claims.winner().0)
 }
 
 /// Makes `service` in `wanted` what it is in `from`.

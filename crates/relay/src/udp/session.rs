@@ -16,7 +16,7 @@ use crate::shared::Shared;
 /// One client and the endpoint it was given.
 pub(super) struct Session {
     pub(super) client: SocketAddr,
-    /// Connected to the endpoint: nobody else is heard on it, and its ICMP errors are.
+    /// Connected to the endpoint: it receives datagrams of that endpoint alone, and its ICMP errors.
     pub(super) server: UdpSocket,
     /// What the client sends.
     pub(super) queue: mpsc::Receiver<Datagram>,
@@ -32,7 +32,7 @@ pub(super) enum End {
     Dismissed,
     /// Nothing went either way for too long.
     Idle,
-    /// The endpoint, or a router before it, says that nobody is there.
+    /// The endpoint, or a router before it, answered that the port is closed.
     Refused,
 }
 
@@ -103,7 +103,7 @@ impl Session {
                 received => received?,
             };
             passed.answered += 1;
-            // The client may have closed its socket; nobody else misses the answer. One for which
+            // The client may have closed its socket; then no one needs the answer. One for which
             // there is no room is lost as well: to wait for it would keep the buffer, and each
             // session has one.
             let _ = self.near.try_send_to(&buffer[..length], self.client);

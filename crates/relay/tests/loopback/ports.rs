@@ -42,7 +42,7 @@ async fn a_port_that_somebody_has_is_named_and_taken_when_it_is_free() {
         assert_eq!(
             stage.refusals(),
             [format!(
-                "shop/web:main: {address}/{} cannot be listened on",
+                "shop/web:main: unable to listen on {address}/{}",
                 transport.protocol()
             )]
         );

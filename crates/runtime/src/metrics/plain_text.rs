@@ -1,7 +1,7 @@
 //! From OpenMetrics, which the registry writes, to the text format that Kubernetes' own components
 //! answer with: Prometheus text format 0.0.4.
 //!
-//! Whoever scraped kube-proxy gets the same names in the same places: the type of a counter stands
+//! A scraper of kube-proxy gets the same names in the same places: the type of a counter stands
 //! under the name its samples have, and the bound of a bucket is `le="1"` and not `le="1.0"`, which
 //! would be another series for recording rules that name it.
 
@@ -22,7 +22,7 @@ pub(super) fn plain_text(openmetrics: &str) -> String {
         let mut words = comment.splitn(3, ' ');
         // Writing to a String cannot fail.
         let _ = match (words.next(), words.next(), words.next()) {
-            // Its name depends on the type, which is told next.
+            // Its name depends on the type, which is in the next line.
             (Some("HELP"), Some(_), sentence) => {
                 help = sentence;
                 Ok(())

@@ -13,7 +13,7 @@ use prometheus_client::registry::Unit;
 #[derive(Debug)]
 pub(super) struct ProcessCollector;
 
-/// `/proc/self/stat`, as far as we need it.
+/// The fields of `/proc/self/stat` that the metrics need.
 #[derive(Debug, PartialEq)]
 struct Stat {
     /// User and system time used.

@@ -39,8 +39,8 @@ impl News {
         Ok(News(socket))
     }
 
-    /// Waits for addresses to come or go, and a moment longer. Which they are is not said: some of it
-    /// may have been dropped. Cancel safe.
+    /// Waits for addresses to come or go, and a moment longer. Does not return which: the kernel may have
+    /// dropped notifications. Cancel safe.
     pub(super) async fn arrive(&mut self) -> io::Result<()> {
         loop {
             let mut readable = self.0.readable().await?;
@@ -56,7 +56,7 @@ impl News {
 
 /// Takes everything that is there; whether there was anything.
 fn take(socket: &OwnedFd) -> io::Result<bool> {
-    // Nobody reads it, so that it need not fit.
+    // Its content is not read, so it need not fit.
     let mut datagram = [0; 16];
     let mut heard = false;
     loop {

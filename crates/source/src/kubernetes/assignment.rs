@@ -66,7 +66,7 @@ impl Assignments {
         }
     }
 
-    /// The agent's own writing of the status comes back as a change: only others are told.
+    /// The agent's own write of the status comes back as a change: only other changes are delivered.
     async fn tell(&mut self, assignment: Option<Assignment>) -> Result<(), EngineGone> {
         self.pulse.fresh();
         if self.told.as_ref() == Some(&assignment) {
@@ -110,7 +110,7 @@ impl From<OwnNodeProxy> for Assignment {
         Assignment {
             generation: metadata.generation,
             reason: format!(
-                "NodeProxy {} says so, from profile {} at generation {}",
+                "NodeProxy {}, from profile {} at generation {}",
                 metadata.name, spec.profile_name, spec.profile_generation
             ),
             spec,

@@ -103,7 +103,7 @@ impl Collection {
     pub(super) fn own_node_proxy(node: &str) -> Collection {
         Collection {
             kind: "NodeProxies",
-            // Somebody may be installing us right now.
+            // Signpost may be being installed right now.
             absence: Absence::Empty {
                 look_again: Duration::from_secs(20),
             },
@@ -114,7 +114,7 @@ impl Collection {
     }
 
     /// A watch. One that starts with a list asks for the most recent state, so that an API server
-    /// that lags behind the one we were cut from cannot take us back in time.
+    /// that lags behind the previous one cannot deliver an older state.
     pub(super) fn watch(&self, start: Start<'_>) -> Result<Request<Vec<u8>>, request::Error> {
         let params = WatchParams {
             label_selector: self.labels.map(str::to_owned),

@@ -13,7 +13,7 @@ pub(super) enum WatchError {
     #[error("unable to reach the API server")]
     Request(#[source] kube::Error),
     /// An answer that is not what was asked for.
-    #[error("the API server answers {code} {reason}: {message}")]
+    #[error("the API server answered {code} {reason}: {message}")]
     Status {
         /// The HTTP status code.
         code: u16,
@@ -30,7 +30,7 @@ pub(super) enum WatchError {
     #[error("the API server has been silent for {} s", .0.as_secs())]
     Silent(Duration),
     /// Something came that is not an event or a list.
-    #[error("the API server's answer makes no sense")]
+    #[error("the API server's answer is invalid")]
     Unreadable(#[source] serde_json::Error),
 }
 
@@ -62,7 +62,7 @@ impl WatchError {
             WatchError::Status {
                 code: 400 | 422, ..
             } if asked == Asked::StreamedList => Remedy::ListPaged,
-            // Not the request but who asks, or when.
+            // Not the request but its sender or its time.
             WatchError::Status {
                 code: 401 | 403 | 408 | 429,
                 ..

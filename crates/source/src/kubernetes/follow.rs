@@ -36,7 +36,7 @@ const SILENCE: Duration = Duration::from_secs(100);
 /// A watch that lived this long worked: the next one is opened without a wait.
 const SETTLED: Duration = Duration::from_secs(10);
 
-/// Who is told what a watch sees.
+/// The receiver of a watch's events.
 pub(super) trait Recipient<T> {
     /// Takes an event, waiting while the engine is busy.
     fn deliver(&mut self, event: Event<T>) -> impl Future<Output = Result<(), EngineGone>> + Send;
@@ -52,7 +52,7 @@ pub(super) struct Follower<T, R> {
     backoff: Backoff,
     /// When the watch that is open was opened.
     opened: Option<Instant>,
-    /// When the API server last said anything about this collection.
+    /// When the API server last sent anything about this collection.
     heard: SystemTime,
     objects: PhantomData<fn() -> T>,
 }
@@ -187,7 +187,7 @@ impl<T: Watched, R: Recipient<T>> Follower<T, R> {
                 Some(line) => phase = self.take(line, phase).await?,
                 None => warn!(
                     kind = self.collection.kind,
-                    "passed over an object without a name"
+                    "skipped an object without a name"
                 ),
             }
         }

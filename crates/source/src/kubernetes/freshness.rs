@@ -1,4 +1,4 @@
-//! Whether what the API server told us is what there is, over all watches together.
+//! Whether the objects read from the API server are current, over all watches together.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -94,7 +94,7 @@ fn log(condition: &SourceCondition) {
     }
 }
 
-/// Stale as soon as one is, fresh once all are; before that, nothing can be said.
+/// Stale as soon as one is, fresh once all are; before that, unknown.
 fn summary(standings: &Standings) -> Option<SourceCondition> {
     let mut reasons: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     let mut oldest: Option<SystemTime> = None;

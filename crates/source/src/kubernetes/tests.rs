@@ -345,7 +345,7 @@ async fn a_refusal_is_told_in_the_api_servers_words() {
     match server.condition().await {
         SourceCondition::Stale { message, .. } => assert_eq!(
             message,
-            "Services: the API server answers 403 Forbidden: services is forbidden: \
+            "Services: the API server answered 403 Forbidden: services is forbidden: \
              User \"agent\" cannot watch resource \"services\""
         ),
         other => panic!("{other:?}"),

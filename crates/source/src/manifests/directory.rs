@@ -27,7 +27,7 @@ enum LookError {
     /// Reading it may take for ever, or do something.
     #[error("is a {0}; only regular files are read")]
     NotRegular(&'static str),
-    /// Nobody has written that much.
+    /// Too large for a manifest.
     #[error("is larger than {} MiB, and is not read", LARGEST >> 20)]
     TooLarge,
 }
@@ -133,8 +133,7 @@ impl Directory {
 
 /// What is in a file, and what it was when that was read.
 fn read(path: &Path) -> Result<(Stamp, String), LookError> {
-    // Something else may have taken its place by now: a FIFO is opened without waiting for whoever
-    // writes to it.
+    // Something else may have taken its place by now: a FIFO is opened without waiting for a writer.
     let nonblocking = OFlags::NONBLOCK.bits().cast_signed();
     let file = OpenOptions::new()
         .read(true)

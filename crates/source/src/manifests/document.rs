@@ -1,4 +1,4 @@
-//! Manifests: text in, objects and what is wrong with the others out.
+//! Manifests: text in, objects and errors out.
 
 use std::cell::OnceCell;
 use std::sync::Arc;
@@ -54,7 +54,7 @@ pub(super) enum Entry {
 pub(super) struct Fault {
     /// The line, counted from one.
     pub(super) line: Option<u64>,
-    /// The object, where it can be told.
+    /// The object, if it can be identified.
     pub(super) object: Option<ObjectName>,
     /// What is wrong.
     pub(super) message: String,
@@ -75,7 +75,7 @@ struct Document<'a> {
     /// The lines before it.
     lines_before: usize,
     value: Value,
-    /// Filled when somebody asks.
+    /// Computed on first use.
     places: OnceCell<Option<Located>>,
 }
 
@@ -100,7 +100,7 @@ const ALIASED_BYTES: usize = 1 << 20;
 ///
 /// # Errors
 ///
-/// What is wrong with the file as a whole, so that no object of it can be told.
+/// What is wrong with the file as a whole, so that no object in it can be identified.
 pub(super) fn parse(text: &str, format: Format) -> Result<Vec<Entry>, Fault> {
     let documents = match format {
         Format::Yaml => parse_yaml(text)?,

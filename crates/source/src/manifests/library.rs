@@ -39,7 +39,7 @@ pub(super) struct Library {
 /// By name, over all files.
 type Served = BTreeMap<ObjectName, Arc<Manifest>>;
 
-/// Holds what one file says, or last said when it was right.
+/// The objects of one file, or its last good ones.
 #[derive(Debug, Default)]
 struct Shelf {
     volumes: Vec<Volume>,
@@ -124,7 +124,7 @@ impl Library {
         all
     }
 
-    /// One object of each name, the first in the order of paths and lines; notes the others.
+    /// One object of each name, the first in the order of paths and lines; records the duplicates.
     fn merge(&mut self) -> Served {
         let mut served = Served::new();
         let mut owners: BTreeMap<&ObjectName, &Path> = BTreeMap::new();
@@ -191,7 +191,7 @@ fn list(served: &Served, deliveries: &mut Vec<Delivery>) {
     }
 }
 
-/// What has to be told to whoever knows `before` for it to know `after`. What is gone comes last:
+/// The deliveries that turn `before` into `after`. Deletions come last:
 /// an endpoint that was moved to another slice is in both for a moment, and never in neither.
 fn differ(before: &Served, after: &Served, deliveries: &mut Vec<Delivery>) {
     let same = |name: &ObjectName, manifest: &Arc<Manifest>| {
@@ -212,7 +212,7 @@ fn differ(before: &Served, after: &Served, deliveries: &mut Vec<Delivery>) {
     }
 }
 
-/// Something told of a kind that carries no object.
+/// A delivery about a kind, without an object.
 #[derive(Debug, Clone)]
 enum Marker {
     Begin,
@@ -220,7 +220,7 @@ enum Marker {
     Gone(ObjectKey),
 }
 
-/// How an object is told.
+/// How an object is delivered.
 #[derive(Debug, Clone, Copy)]
 enum Manner {
     Listed,
@@ -238,7 +238,7 @@ fn shortened(message: &str) -> String {
 // === impl Marker ===
 
 impl Marker {
-    /// About objects of `kind`; nothing for profiles, which are told as a configuration.
+    /// About objects of `kind`; nothing for profiles, which are delivered as a configuration.
     fn about(&self, kind: ObjectKind) -> Option<Delivery> {
         let change: Change = match kind {
             ObjectKind::Service => self.event::<object::Service>().into(),
@@ -262,7 +262,7 @@ impl Marker {
 // === impl Manner ===
 
 impl Manner {
-    /// Tells `manifest`; nothing for profiles, which are told as a configuration.
+    /// The delivery of `manifest`; nothing for profiles, which are delivered as a configuration.
     fn tell(self, manifest: &Manifest) -> Option<Delivery> {
         let change: Change = match manifest {
             Manifest::Service(service) => self.event(&**service).into(),
@@ -298,7 +298,7 @@ impl Shelf {
             }
             Look::Text(text) => text,
         };
-        // Somebody is about to write it: an editor, or a shell's redirection, empties it first.
+        // A program is about to write it: an editor, or a shell's redirection, empties it first.
         if text.is_empty() && !self.volumes.is_empty() {
             return self.with_fault(Fault {
                 line: None,
@@ -356,7 +356,7 @@ impl Shelf {
                     after.faults.push(fault);
                 }
                 Entry::Ignored { kind } => {
-                    debug!(file = %path.display(), kind, "not of a kind that is read");
+                    debug!(file = %path.display(), kind, "skipped an object of an unsupported kind");
                 }
             }
         }

@@ -37,8 +37,8 @@ pub(super) fn observe(variant: Variant, family: Family, prefix: &str) -> Result<
     })
 }
 
-/// What can be told without reading everything: that costs the same however much there is, and needs
-/// nobody to keep still.
+/// What is known without reading every rule: that costs the same however many there are, and does not
+/// have to start again when another program makes a change.
 pub(super) fn observe_traces(variant: Variant, family: Family, prefix: &str) -> Ours {
     let ours = match variant {
         Variant::NfTables => observe_nf_tables_traces(family, prefix),
@@ -85,8 +85,8 @@ fn observe_nf_tables(family: Family, prefix: &str) -> Result<Presence, Failure> 
         }
         presence.offered = true;
         let chains = socket.observe_foreign_chains(family, table);
-        // One after the other, and ours not at all: the larger a listing, the likelier somebody else
-        // changes something meanwhile, in whichever table, and it has to begin anew.
+        // One after the other, and Signpost's not at all: the larger a listing, the likelier another program
+        // changes something meanwhile, in whichever table, and it has to begin again.
         for chain in chains.map_err(Failure::new)? {
             if chain.name.starts_with(prefix) {
                 presence.ours = Ours::Present;
@@ -131,7 +131,7 @@ fn observe_legacy(family: Family, prefix: &str) -> Result<Presence, Failure> {
         let snapshot = kernel.observe_snapshot(name).map_err(Failure::new)?;
         match Table::parse(family, &snapshot.info, snapshot.entries()) {
             Ok(table) => presence = presence.and(legacy_table(&table, name, prefix)),
-            // Somebody keeps something there that iptables could not read either.
+            // Another program keeps something there that iptables could not read either.
             Err(_) => presence.rules += snapshot.info.entries as usize,
         }
     }
@@ -154,7 +154,7 @@ fn legacy_table(table: &Table<'_>, name: &str, prefix: &str) -> Presence {
     presence
 }
 
-/// A table is on the kernel's list from when somebody has asked for it.
+/// A table is on the kernel's list from its first use on.
 fn observe_legacy_traces(family: Family) -> Result<Ours, Box<dyn Error>> {
     let (nat, _) = ENTRANCE;
     let names = Kernel::open(family)?.observe_names()?.unwrap_or_default();
@@ -188,7 +188,7 @@ impl Failure {
     fn new(source: impl Error + Send + Sync + 'static) -> Failure {
         let error: &(dyn Error + 'static) = &source;
         let fault = match error.downcast_ref() {
-            // Somebody else was too busy, or an answer did not come.
+            // Another program made too many changes, or an answer did not come.
             Some(ObserveError::Unsteady { .. } | ObserveError::Socket { .. }) => Fault::Passing,
             _ => Fault::of_opening(error),
         };

@@ -17,7 +17,7 @@ pub struct Lookout {
 /// another of the same length is still a rule.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Version {
-    /// The generation of nf_tables, in which anybody's every change shows.
+    /// The generation of nf_tables, which every change of any program raises.
     generation: u32,
     /// What the kernel says of each legacy table that is there.
     legacy: Vec<(Family, String, Info)>,
@@ -26,8 +26,8 @@ struct Version {
 // === impl Lookout ===
 
 impl Lookout {
-    /// What [`observe_variants`] finds, or has found at the last look. Costs a few questions as long as
-    /// nobody changes anything.
+    /// What [`observe_variants`] finds, or has found last. Costs a few requests as long as nothing
+    /// changes.
     pub fn observe(&mut self, prefix: &str) -> Result<Found, DetectError> {
         // Before the look: what is changed meanwhile is seen at the next one.
         let version = Version::observe();
@@ -114,7 +114,7 @@ mod tests {
         assert!(looked_at(None), "that is not known");
         assert!(
             looked_at(Some(version(2, 5))),
-            "nor was it at the last look"
+            "nor was it at the last attempt"
         );
         assert!(!looked_at(Some(version(2, 5))), "now it is");
     }

@@ -62,7 +62,7 @@ fn a_split_is_told_with_its_numbers() {
     let split = found.choose().split.expect("both hold rules of others");
     assert_eq!(
         split.to_string(),
-        "others have 12 rules in iptables-nft and 3 in iptables-legacy"
+        "other programs have 12 rules in iptables-nft and 3 in iptables-legacy"
     );
 }
 

@@ -1,12 +1,12 @@
 //! A table of the kernel, as it lies in memory: entries one behind the other, chains that begin where
-//! somebody jumps to.
+//! a rule jumps to.
 //!
 //! ```text
 //! [rule]... [policy]   [rule]... [policy]   [ERROR name] [rule]... [RETURN]   ...   [ERROR]
 //!  a hook's chain       the next hook's      a chain of its own                      the end
 //! ```
 //!
-//! Nothing is copied: what others have put into a table is known by where it lies.
+//! Nothing is copied: entries of other programs are known by their offsets.
 
 use std::ops::Range;
 
@@ -69,7 +69,7 @@ pub(super) enum To {
 /// Why these bytes are no table as iptables makes them.
 #[derive(Debug, Error)]
 pub(crate) enum Unreadable {
-    #[error("the entry at byte {0} is cut off or says of itself what cannot be")]
+    #[error("the entry at byte {0} is cut off or has impossible offsets")]
     Entry(usize),
     #[error("the chain before byte {0} has no end")]
     Open(usize),
@@ -77,9 +77,9 @@ pub(crate) enum Unreadable {
     Hook(usize),
     #[error("the entry at byte {0} belongs to no chain")]
     Stray(usize),
-    #[error("the entry at byte {0} leads to where no chain begins")]
+    #[error("the entry at byte {0} leads to no chain's beginning")]
     Astray(usize),
-    #[error("there are not as many entries as the kernel says")]
+    #[error("the number of entries differs from the kernel's")]
     Size,
     #[error("the entry that ends a table is missing")]
     End,
@@ -295,7 +295,7 @@ impl<'a> Entry<'a> {
         until_nul(self.bytes.get(name).unwrap_or_default())
     }
 
-    /// What its target is told.
+    /// The data of its target.
     pub(super) fn payload(&self) -> &'a [u8] {
         let start = self.target + EXTENSION;
         self.bytes.get(start..).unwrap_or_default()

@@ -170,7 +170,7 @@ impl Writer {
         let start = self.bytes.len();
         let length = EXTENSION + aligned(extension.payload.len());
         self.bytes.resize(start + length, 0);
-        // None that we write comes near; `finish` finds one that would.
+        // No rule of Signpost comes near; `finish` finds one that would.
         let size = u16::try_from(length).unwrap_or(u16::MAX);
         self.put(start, &size.to_ne_bytes());
         self.put(start + EXTENSION_NAME, extension.name.as_bytes());
@@ -187,7 +187,7 @@ impl Writer {
     }
 }
 
-/// The rule that `entry` is, if it is one that we write. `chain` is where it leads, if anywhere.
+/// The rule that `entry` is, if it is one that Signpost writes. `chain` is where it leads, if anywhere.
 pub(super) fn decode(
     entry: Entry<'_>,
     layout: &Layout,
@@ -246,7 +246,7 @@ fn address(bytes: &[u8]) -> Option<IpAddr> {
     }
 }
 
-/// The interface that is asked for; `Some(None)` where none is.
+/// The interface that it matches; `Some(None)` where it matches any.
 fn interface(bytes: &[u8], layout: &Layout, inverted: bool) -> Option<Option<InterfaceMatch>> {
     let name = until_nul(bytes.get(layout.input()..layout.output())?);
     let mask = bytes.get(layout.input_mask()..layout.output_mask())?;

@@ -24,14 +24,14 @@ pub(super) struct NoFamily(pub(super) Family);
 
 /// What a change was made for is not there.
 #[derive(Debug, Error)]
-#[error("chains or rules of ours are missing or have been added since the table was last read")]
+#[error("chains or rules of Signpost are missing or have been added since the table was last read")]
 pub(super) struct Damaged;
 
-/// The kernel refuses what it holds itself. Some matches are looked at in the namespaces of whoever
-/// writes the table, which need not be those of whoever put them there.
+/// The kernel refuses rules that it holds already. It checks some matches in the namespaces of the
+/// process that writes the table, which need not be those of the process that added them.
 #[derive(Debug, Error)]
 #[error(
-    "the kernel refuses the table as it is, too: a rule of somebody else cannot be carried over, \
+    "the kernel refuses the table as it is, too: a rule of another program cannot be carried over, \
      as those with -m cgroup --path or -m owner that were made in other namespaces"
 )]
 pub(super) struct NotCarriedOver {
@@ -69,10 +69,10 @@ impl Failure {
         }
     }
 
-    /// What a change says cannot be made of a table, which is as we left it or is not.
+    /// The failure of a change that a table does not allow; `is_as_left` if the table is unchanged since the last write.
     pub(super) fn obstructed(obstacle: Obstacle, is_as_left: bool) -> Failure {
-        // No chain comes or goes without the number of entries: a table that is as we left it never
-        // was what the change was made for.
+        // No chain comes or goes without a change of the number of entries: an unchanged table never was
+        // what the change was made for.
         let fault = match obstacle.is_about_content() && !is_as_left {
             true => Fault::Changed,
             false => Fault::Refused,

@@ -23,8 +23,8 @@ use super::socket_option;
 use crate::error::Doing;
 use crate::{Family, Fault};
 
-/// How often a table is read anew because somebody replaced it between the question for its size and
-/// that for its entries.
+/// How often a table is read again because it was replaced between the request for its size and that
+/// for its entries.
 const READ_ATTEMPTS: u32 = 20;
 /// How often counters are given back that the kernel had no memory to take.
 const COUNTERS_ATTEMPTS: u32 = 10;
@@ -84,7 +84,7 @@ pub(crate) struct Counters {
     /// Those of the entries that were there before.
     before: Vec<u8>,
     /// Room for those of the entries that are there now, behind [`ADD_COUNTERS`] bytes of something
-    /// else. Made before anything is taken: memory that is short must not cost anybody's counters.
+    /// else. Allocated before the replacement: a lack of memory must not cost any counters.
     argument: Vec<u8>,
 }
 
@@ -219,7 +219,7 @@ impl Kernel {
     }
 
     /// Adds to the counters of the table that `replacement` has become those which its entries had
-    /// before. Nobody else has them any more: where memory is short, it is tried for a tenth of a
+    /// before. There is no other copy of them: where memory is short, this retries for a tenth of a
     /// second.
     pub(crate) fn commit_counters(
         &self,

@@ -1,4 +1,4 @@
-//! The lock that everybody takes who changes the tables of iptables-legacy.
+//! The lock that every program takes before it changes the tables of iptables-legacy.
 
 use std::fmt;
 use std::fs;
@@ -56,12 +56,12 @@ fn named(holder: Option<&Holder>) -> String {
 // === impl Lock ===
 
 impl Lock {
-    /// Takes the lock at `path`, as soon as nobody else holds it, for at most `patience`. It is asked
-    /// for again and again: a process that the kernel lets wait cannot give up without a signal.
+    /// Takes the lock at `path`, as soon as it is free, or fails after `patience`. Polls: a process
+    /// that blocks in the kernel cannot give up without a signal.
     pub(super) fn acquire(path: &Path, patience: Duration) -> Result<Lock, LockError> {
         let start = Instant::now();
         let mut pause = FIRST_PAUSE;
-        // Opened at every change: whoever finds no file makes another.
+        // Opened at every change: a program that finds no file creates another.
         let file = create(path)?;
         loop {
             match flock(&file, FlockOperation::NonBlockingLockExclusive) {
@@ -88,8 +88,8 @@ impl Lock {
     }
 }
 
-/// As iptables does it. The standard library creates no file that it does not write to, which
-/// somebody else's may forbid.
+/// As iptables does it. The standard library creates no file that it does not write to, which the
+/// mode of another program's file may forbid.
 fn create(path: &Path) -> Result<OwnedFd, LockError> {
     let flags = OFlags::RDONLY | OFlags::CREATE | OFlags::CLOEXEC;
     loop {

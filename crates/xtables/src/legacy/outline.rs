@@ -1,4 +1,4 @@
-//! What of a table is ours, in so few bytes that it can be kept for each table.
+//! A digest of Signpost's rules in a table, small enough to be kept for each table.
 
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
@@ -19,7 +19,7 @@ pub(super) struct Outline {
 // === impl Outline ===
 
 impl Outline {
-    /// That of a table in which nothing is ours.
+    /// That of a table without rules of Signpost.
     pub(super) const NOTHING: Outline = Outline {
         chains: 0,
         digest: 0,
@@ -58,7 +58,7 @@ impl Outline {
         self
     }
 
-    /// `None` is a chain in which nothing is ours.
+    /// `None` is a chain without rules of Signpost.
     fn add(&mut self, digest: Option<u64>) {
         self.chains += u32::from(digest.is_some());
         self.digest = self.digest.wrapping_add(digest.unwrap_or_default());
@@ -70,7 +70,7 @@ impl Outline {
     }
 }
 
-/// What `chain` says; `None` where nothing in it is ours.
+/// The digest of `chain`; `None` where it has no rules of Signpost.
 fn digest_of(table: &Table<'_>, chain: &Chain<'_>, prefix: &str) -> Option<u64> {
     let (first, length) = (chain.rules.start, chain.rules.len());
     let leading = table.jumps(chain.rules.clone()).iter();
@@ -102,7 +102,7 @@ fn digest<'a>(
     hasher.finish()
 }
 
-/// Of a chain of the kernel from which rules lead to these chains of ours; `None` where none does.
+/// That of a built-in chain whose rules lead to these chains of Signpost; `None` where none does.
 fn digest_of_entries<'a>(
     hook: usize,
     targets: impl Iterator<Item = Option<&'a [u8]>>,

@@ -53,8 +53,8 @@ mod tests {
         table.end() + 1
     }
 
-    /// Another program moved a rule between the kernel's two answers. That was taken for a table that
-    /// nobody can read, and given up on.
+    /// Another program moved a rule between the kernel's two answers. That was taken for an unreadable
+    /// table, and given up on.
     #[test]
     fn halves_of_two_tables_are_read_again() {
         let made = with_others(Family::Ipv4);
@@ -75,7 +75,7 @@ mod tests {
             let read = observe_until_parsed(Family::Ipv4, halves, || info, entries);
             read.err().map(|failure| failure.fault)
         };
-        // Somebody does so all the time.
+        // Another program does so all the time.
         assert_eq!(fault(Ok(made.info)), Some(Fault::Passing));
         assert_eq!(fault(Ok(moved)), Some(Fault::Impossible));
         let step = "ask for the size of";

@@ -15,7 +15,7 @@ pub(super) struct Predecessors(HashMap<String, VecDeque<u32>>);
 // === impl Predecessors ===
 
 impl Predecessors {
-    /// Those of these entries that are rules as we write them.
+    /// Those of these entries that are rules as Signpost writes them.
     pub(super) fn of(table: &Table<'_>, numbers: &[usize], family: Family) -> Predecessors {
         let mut rules: HashMap<String, VecDeque<u32>> = HashMap::with_capacity(numbers.len());
         for number in numbers {

@@ -17,11 +17,11 @@ use crate::{BuiltIn, Family, Rule, TableChange};
 /// Why a change cannot be made to a table.
 #[derive(Debug, Error)]
 pub(super) enum Obstacle {
-    #[error("the chain {0} that goes is not there")]
+    #[error("the chain {0} to remove does not exist")]
     Absent(String),
-    #[error("a rule leads to the chain {0}, which is not there")]
+    #[error("a rule leads to the chain {0}, which does not exist")]
     Missing(String),
-    #[error("a rule of the chain {by} leads to the chain {chain} that goes")]
+    #[error("a rule of the chain {by} leads to the chain {chain} to remove")]
     Used { chain: String, by: String },
     #[error("the table has no chain {0}")]
     NoSuchHook(BuiltIn),
@@ -41,7 +41,7 @@ pub(super) struct Plan<'a> {
     old: Vec<(&'a [u8], usize)>,
     /// Chains that come to be, or change; `None` for those that go.
     pub(super) named: BTreeMap<&'a [u8], Option<&'a [Rule]>>,
-    /// Our rules in the chain of each hook that gets others.
+    /// Signpost's new rules in the chain of each hook that changes.
     pub(super) hooks: BTreeMap<usize, &'a [Rule]>,
 }
 
@@ -73,7 +73,7 @@ struct Build<'a> {
 }
 
 /// The table as `plan`, which was made for it, says. Entries that stay do so byte for byte, but for
-/// where they lead; a rule of ours that its chain had before keeps its counters.
+/// where they lead; a rule of Signpost that its chain had before keeps its counters.
 pub(super) fn compile_replacement(
     table: &Table<'_>,
     info: &Info,
@@ -240,8 +240,8 @@ impl Build<'_> {
         check_length(self.writer.bytes.len() - REPLACE)
     }
 
-    /// Writes the rules of a hook: `ours`, then those of others. Where ours are there already they
-    /// stay where they are: whoever puts rules before them, and sees to it, would do so again.
+    /// Writes the rules of a hook: `ours`, then those of other programs. Where `ours` are there already
+    /// they stay where they are: a program that puts its rules first and watches them would do so again.
     fn hook(&mut self, rules: Range<usize>, ours: Option<&[Rule]>) -> Result<(), Obstacle> {
         let Some(ours) = ours else {
             return self.copy(rules);

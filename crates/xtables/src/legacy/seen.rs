@@ -1,4 +1,4 @@
-//! What a table was like, and whether somebody has changed it since.
+//! The last state of a table, and whether another program has changed it since.
 
 use super::kernel::Info;
 use super::outline::Outline;
@@ -8,9 +8,9 @@ use super::outline::Outline;
 pub(super) enum Seen {
     /// It was not there.
     Absent,
-    /// As the kernel says here, with this of ours.
+    /// As the kernel describes it here, with these rules of Signpost.
     As(Info, Outline),
-    /// It could not be read, or somebody else has changed it since.
+    /// It could not be read, or another program has changed it since.
     Unread,
 }
 
@@ -19,11 +19,11 @@ pub(super) enum Seen {
 pub(super) enum Finding {
     /// The same, or nothing was known of it.
     AsLeft,
-    /// Somebody else has changed it, and as far as the [`Outline`] says not what is ours. What it
-    /// does not say shows where the table is read.
+    /// Another program has changed it, and as far as the [`Outline`] shows not Signpost's rules. Only
+    /// reading the table shows the rest.
     Touched,
-    /// Something of ours is missing, or has been added. A change made now would hide that: the table
-    /// would be as we left it.
+    /// A rule of Signpost is missing, or was added. A change made now would hide that: the table would
+    /// count as unchanged.
     Damaged,
 }
 

@@ -96,7 +96,7 @@ fn get(
 ) -> io::Result<()> {
     let mut length: libc::socklen_t = length(argument)?.cast_unsigned();
     // SAFETY: the descriptor is borrowed for the whole call. The kernel writes at most `length` bytes
-    // to `argument`, which is that long and ours alone; `length` is a socklen_t of ours. Neither
+    // to `argument`, which is that long and borrowed mutably; `length` is a local socklen_t. Neither
     // option that comes here has the kernel write anywhere else, and every byte is a valid u8.
     let outcome = unsafe {
         libc::getsockopt(

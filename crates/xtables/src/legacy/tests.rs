@@ -342,15 +342,15 @@ fn a_change_that_the_table_was_not_made_for_names_the_chain() {
     for (step, expected) in [
         (
             change(&[("SIGNPOST-A", &[jump("SIGNPOST-B")])], &[], &[]),
-            "a rule leads to the chain SIGNPOST-B, which is not there",
+            "a rule leads to the chain SIGNPOST-B, which does not exist",
         ),
         (
             change(&[], &[], &["SIGNPOST-A"]),
-            "the chain SIGNPOST-A that goes is not there",
+            "the chain SIGNPOST-A to remove does not exist",
         ),
         (
             change(&[], &[], &["ZONE"]),
-            "a rule of the chain KUBE-A leads to the chain ZONE that goes",
+            "a rule of the chain KUBE-A leads to the chain ZONE to remove",
         ),
     ] {
         assert_eq!(says(step), (expected.to_owned(), true));
@@ -395,11 +395,11 @@ fn a_table_is_not_read_that_is_not_what_the_kernel_says() {
     for (damage, expected) in [
         (
             (|made| made.info.entries += 1) as fn(&mut Made),
-            "there are not as many entries as the kernel says",
+            "the number of entries differs from the kernel's",
         ),
         (
             |made| made.info.size += 8,
-            "there are not as many entries as the kernel says",
+            "the number of entries differs from the kernel's",
         ),
         (
             |made| made.info.policies[0] += 8,
@@ -411,7 +411,7 @@ fn a_table_is_not_read_that_is_not_what_the_kernel_says() {
         ),
         (
             |made| made.entries.truncate(1000),
-            "the entry at byte 960 is cut off or says of itself what cannot be",
+            "the entry at byte 960 is cut off or has impossible offsets",
         ),
         (
             |made| made.entries.truncate(960),
@@ -420,7 +420,7 @@ fn a_table_is_not_read_that_is_not_what_the_kernel_says() {
         // The first leads to where the third begins, in the middle of a chain.
         (
             |made| made.entries[144..148].copy_from_slice(&352_i32.to_ne_bytes()),
-            "the entry at byte 0 leads to where no chain begins",
+            "the entry at byte 0 leads to no chain's beginning",
         ),
     ] {
         assert_eq!(says(damage), expected);

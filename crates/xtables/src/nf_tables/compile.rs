@@ -9,24 +9,24 @@ use super::chains::{base_chain, table_name};
 use super::encode::encode;
 use crate::{BuiltIn, Family, Rule, TableChange};
 
-/// What a chain of the kernel that is there holds of ours.
+/// Signpost's rules in a built-in chain that exists.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Present {
     /// In order.
     pub(super) entries: Vec<Entry>,
 }
 
-/// A rule of a chain of the kernel that leads to a chain of ours.
+/// A rule of a built-in chain that leads to a chain of Signpost.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Entry {
     /// Its number, unique in its table.
     pub(super) handle: u64,
-    /// `None` where it asks what none of ours asks.
+    /// `None` for a match or option that Signpost never writes.
     pub(super) rule: Option<Rule>,
 }
 
-/// What carries out `change` where `present` are those chains of the kernel it has entries for, as
-/// far as they are there. Without operations if there is nothing to do.
+/// The transaction for `change`, where `present` are those built-in chains it has entries for, as far
+/// as they exist. Without operations if there is nothing to do.
 pub(super) fn compile(
     change: &TableChange,
     family: Family,
@@ -39,11 +39,11 @@ pub(super) fn compile(
         operations.push(Operation::AddTable);
     }
     add_chains(change, family, operations);
-    for (built_in, wanted) in &change.entries {
+    for (built_in, desired) in &change.entries {
         enter(
             change,
             *built_in,
-            wanted,
+            desired,
             family,
             present.get(built_in),
             operations,
@@ -79,23 +79,23 @@ fn add_chains(change: &TableChange, family: Family, operations: &mut Vec<Operati
     }
 }
 
-/// Makes `wanted` the rules of ours in a chain of the kernel.
+/// Makes `desired` Signpost's rules in a built-in chain.
 fn enter(
     change: &TableChange,
     built_in: BuiltIn,
-    wanted: &[Rule],
+    desired: &[Rule],
     family: Family,
     present: Option<&Present>,
     operations: &mut Vec<Operation>,
 ) {
     let entries = present.map_or(&[][..], |present| &present.entries);
     let held = entries.iter().map(|entry| entry.rule.as_ref());
-    if held.eq(wanted.iter().map(Some)) {
+    if held.eq(desired.iter().map(Some)) {
         return;
     }
     let base = base_chain(change.table, built_in);
     let chain = Arc::clone(&base.name);
-    // To add one that is there would fail if somebody has made it for another priority.
+    // Adding an existing chain would fail if another program created it with another priority.
     if present.is_none() {
         operations.push(Operation::AddChain(base));
     }
@@ -104,7 +104,7 @@ fn enter(
         handle: entry.handle,
     }));
     // Each is put before the one that was put there last.
-    operations.extend(wanted.iter().rev().map(|rule| Operation::InsertRule {
+    operations.extend(desired.iter().rev().map(|rule| Operation::InsertRule {
         chain: Arc::clone(&chain),
         rule: encode(rule, family),
     }));

@@ -1,4 +1,4 @@
-//! Expressions to a rule: as we write it, or as any `iptables-nft` does.
+//! Expressions to a rule: as Signpost writes it, or as any `iptables-nft` does.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use crate::{AddressMatch, Family, InterfaceMatch, Match, Protocol, Rule, Target}
 /// The destination port of TCP, UDP and SCTP: its place, and its length.
 const DESTINATION_PORT: (u32, u32) = (2, 2);
 
-/// The rule that is listed, if it is one that we could have written.
+/// The listed rule, if it is one that Signpost could have written.
 pub(super) fn rule(listed: &ListedRule<'_>, family: Family) -> Option<Rule> {
     decode(&listed.decode().ok()?, family)
 }
@@ -141,7 +141,7 @@ impl<'a> Question<'a> {
         (self.first == self.last).then_some(self.first)
     }
 
-    /// The constant of one that is asked of all that was loaded, and not inverted.
+    /// The constant of a comparison with all that was loaded, not inverted.
     fn plain(&self) -> Option<&'a [u8]> {
         let is_plain = self.mask.is_none() && !self.inverted;
         is_plain.then_some(self.value()).flatten()
@@ -163,7 +163,7 @@ impl Reading {
         }
     }
 
-    /// A rule without a target is none of ours.
+    /// Signpost writes no rule without a target.
     fn rule(self) -> Option<Rule> {
         let target = self.target?;
         Some(Rule {
@@ -223,7 +223,7 @@ impl Reading {
     }
 }
 
-/// Each field of a header is asked for at most once.
+/// Each field of a header is matched at most once.
 fn set<T>(field: &mut Option<T>, value: T) -> Option<()> {
     field.replace(value).is_none().then_some(())
 }
@@ -265,7 +265,7 @@ fn destination_ports(question: &Question<'_>) -> Option<Match> {
     is_plain.then_some(Match::DestinationPorts { first, last })
 }
 
-/// A range is asked for by a mask, or, since 1.8.7, by loading no more than whole bytes of it.
+/// A range is matched by a mask, or, since 1.8.7, by loading only whole bytes of it.
 fn address(question: &Question<'_>, length: u32, family: Family) -> Option<AddressMatch> {
     let value = question.value()?;
     if u32::try_from(value.len()).ok()? != length {

@@ -39,13 +39,13 @@ pub(super) fn of_reading(error: &ObserveError) -> Fault {
 
 fn of(source: &io::Error, doing: Doing) -> Fault {
     match Errno::from_io_error(source) {
-        // What is asked for by name has come or gone.
+        // An object that is addressed by name has come or gone.
         Some(Errno::NOENT | Errno::EXIST | Errno::NOTEMPTY) => Fault::Changed,
         _ => Fault::of(source, doing),
     }
 }
 
-/// Whether somebody else's transaction has come before one that was made for a generation.
+/// Whether another program's transaction came before one that is bound to a generation.
 pub(super) fn is_overtaken(error: &CommitError) -> bool {
     has_errno(error, Errno::RESTART)
 }
@@ -58,7 +58,7 @@ pub(super) fn is_of_size(error: &CommitError) -> bool {
         .any(|errno| has_errno(error, errno))
 }
 
-/// The matches and targets of the rule in which the kernel said that something is not there.
+/// The matches and targets of the rule in which the kernel reported that something is missing.
 pub(super) fn doubtful_extensions<'a>(
     error: &CommitError,
     transaction: &'a Transaction,

@@ -1,4 +1,4 @@
-//! What has to be so in a kernel and in a table before rules of ours are of any use there.
+//! What a kernel and a table need before Signpost's rules have any effect there.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -33,7 +33,7 @@ pub(super) enum Obstacle {
         family_name(*family)
     )]
     Dormant { family: Family, table: TableName },
-    /// Somebody has made a chain of that name for something else.
+    /// Another program has created a chain of that name for something else.
     #[error(
         "a chain of table {} {table} is not as iptables makes it, {expected}, so that packets \
          do not come to it when they should: delete it, or give it another name",

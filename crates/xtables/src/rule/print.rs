@@ -58,6 +58,9 @@ impl Rule {
                 let share = f64::from(*probability) / f64::from(Match::CERTAIN);
                 write!(f, "-m statistic --mode random --probability {share:.11} ")
             }
+            Match::Nth { every } => {
+                write!(f, "-m statistic --mode nth --every {every} --packet 0 ")
+            }
         }
     }
 }

@@ -15,7 +15,7 @@ struct Seen {
 fn seen(story: &mut Story) -> Seen {
     story.compile();
     let view = story.engine.view();
-    let dataplane = view.wanted.expect("it was compiled");
+    let dataplane = view.desired.expect("it was compiled");
     let config = dataplane.config();
     let texts = Family::ALL.map(|family| {
         let node_ports = config.node_ports.of(family).into_iter().flatten();

@@ -52,7 +52,7 @@ fn an_address_of_the_node_says_what_it_takes() {
     for (question, words) in [
         (
             "192.168.0.1",
-            "192.168.0.1 is this node's, which takes node ports there: node:PORT asks for one",
+            "192.168.0.1 is an address of this node, which has node ports there: ask for one with node:PORT",
         ),
         (
             "192.168.0.1:30081",

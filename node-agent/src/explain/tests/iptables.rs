@@ -107,7 +107,7 @@ fn in_mode_iptables_what_nobody_wants_is_marked() {
     let unwanted = text.lines().find(|line| line.contains("10.0.1.9:53"));
     let unwanted = unwanted.expect("it is named");
     assert!(
-        unwanted.starts_with("    ! not wanted: iptables -t nat -A SIGNPOST-SVC-"),
+        unwanted.starts_with("    ! leftover: iptables -t nat -A SIGNPOST-SVC-"),
         "{unwanted}"
     );
     assert!(text.contains(line), "{text}");
@@ -115,7 +115,7 @@ fn in_mode_iptables_what_nobody_wants_is_marked() {
     let gone = World::carried_by(Mechanism::Iptables, &[cart()]);
     world.dataplane = gone.dataplane;
     let text = world.answer("10.96.0.11:53/udp");
-    let line = "! not wanted: iptables -t nat -A SIGNPOST-SERVICES -d 10.96.0.11/32 -p udp";
+    let line = "! leftover: iptables -t nat -A SIGNPOST-SERVICES -d 10.96.0.11/32 -p udp";
     assert!(text.contains(line), "{text}");
 }
 

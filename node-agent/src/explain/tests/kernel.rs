@@ -74,7 +74,7 @@ fn what_leads_elsewhere_and_what_nobody_wants_is_marked() {
     for line in [
         "! differs: services { 10.96.0.11 . udp . 53 : 1 . 0x03000001 } # cluster-1",
         "in the kernel: services { 10.96.0.11 . udp . 53 : 2 . 0x03000002 } # cluster-2",
-        "! not wanted: endpoints { 10.96.0.11 . udp . 53 . 0x00000001 : 10.0.1.9 . 53 }",
+        "! leftover: endpoints { 10.96.0.11 . udp . 53 . 0x00000001 : 10.0.1.9 . 53 }",
     ] {
         assert!(text.contains(line), "no {line:?} in:\n{text}");
     }
@@ -84,7 +84,7 @@ fn what_leads_elsewhere_and_what_nobody_wants_is_marked() {
 fn an_address_among_the_cluster_ips_that_no_service_has_is_marked() {
     let mut world = World::new(&[cart(), till(&["10.0.1.5:53"])]);
     let text = world.answer("shop/till");
-    assert!(!text.contains("! not wanted"), "{text}");
+    assert!(!text.contains("! leftover"), "{text}");
 
     let surplus = mk_service("shop/gone")
         .cluster_ip("10.96.0.99")
@@ -93,7 +93,7 @@ fn an_address_among_the_cluster_ips_that_no_service_has_is_marked() {
     let other = World::new(&[cart(), till(&["10.0.1.5:53"]), surplus]);
     world.kernel = observed(&other.believed);
     let text = world.answer("shop/till");
-    let line = "! not wanted: cluster-ips { 10.96.0.99 }\n";
+    let line = "! leftover: cluster-ips { 10.96.0.99 }\n";
     assert!(text.contains(line), "no {line:?} in:\n{text}");
 }
 
@@ -115,7 +115,7 @@ fn what_is_left_of_a_service_that_is_gone_is_not_wanted() {
     let mut world = World::new(&[cart()]);
     world.kernel = observed(&World::new(&[till(&["10.0.1.5:53"])]).believed);
     let text = world.answer("10.96.0.11:53/udp");
-    let line = "! not wanted: services { 10.96.0.11 . udp . 53 : 1 . 0x03000001 } # cluster-1";
+    let line = "! leftover: services { 10.96.0.11 . udp . 53 : 1 . 0x03000001 } # cluster-1";
     assert!(text.contains(line), "{text}");
 }
 

@@ -5,8 +5,8 @@ use dataplane::{ObjectKind, ObjectName, Rejection, ServiceKey};
 use testkit::{mk_endpoints, mk_service};
 
 use super::{World, cart, compare_with_golden, till};
+use crate::engine_query::ServiceState;
 use crate::explain::Unknown;
-use crate::inquiry::Standing;
 
 #[test]
 fn a_service_is_told_from_its_fields_to_its_elements() {
@@ -64,16 +64,16 @@ fn endpoints_that_are_not_chosen_say_why() {
 fn what_is_not_served_says_why() {
     let mut world = World::new(&[till(&["10.0.1.5:53"])]);
     let name = |name| ServiceKey::new("shop", name);
-    let unserved = Standing::Unserved(Unserved::Headless);
+    let unserved = ServiceState::Unserved(Unserved::Headless);
     world.told.services.insert(name("headless"), unserved);
     world
         .told
         .services
-        .insert(name("nobody"), Standing::Unknown);
+        .insert(name("nobody"), ServiceState::Unknown);
     world
         .told
         .services
-        .insert(name("broken"), Standing::Unknown);
+        .insert(name("broken"), ServiceState::Unknown);
     world.rejections.push(Rejection {
         object: ObjectName {
             kind: ObjectKind::Service,
@@ -118,7 +118,7 @@ fn an_address_that_another_service_has_is_not_served_for_this_one() {
         service("shop/b", "10.96.0.2"),
     ]);
     let text = world.answer("shop/b");
-    let line = "! not served for this Service: shop/a has it too, and comes first";
+    let line = "! not served for this Service: shop/a has it too, and takes precedence";
     assert!(text.contains(line), "{text}");
     assert!(!world.answer("shop/a").contains('!'));
 }

@@ -21,7 +21,7 @@ fn ours(localhost: LocalhostNodePorts) -> OurNodePorts {
         ..Config::default()
     };
     OurNodePorts {
-        wanted: Dataplane::new(Arc::new(node), Arc::new(config)),
+        desired: Dataplane::new(Arc::new(node), Arc::new(config)),
         localhost,
     }
 }

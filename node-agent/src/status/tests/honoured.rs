@@ -37,7 +37,7 @@ fn of_many_shortcomings_all_are_counted_and_the_first_are_named() {
 #[test]
 fn t93_services_whose_affinity_is_exhausted_are_named() {
     let mut view = view();
-    let mut wanted = Dataplane::default();
+    let mut desired = Dataplane::default();
     let mut crowded = BTreeSet::new();
     for number in 10..20_u8 {
         let address = format!("10.96.0.{number}");
@@ -47,15 +47,15 @@ fn t93_services_whose_affinity_is_exhausted_are_named() {
             .client_ip_affinity(Duration::from_secs(10_800));
         let service = service.port("http", 80).build();
         let endpoints = testkit::mk_endpoints().build();
-        let rules = dataplane::compile(&service, &endpoints, wanted.node(), wanted.config());
-        wanted.set(rules.into());
+        let rules = dataplane::compile(&service, &endpoints, desired.node(), desired.config());
+        desired.set(rules.into());
         crowded.insert(FrontendKey::Address {
             address: address.parse().expect("an address"),
             protocol: Protocol::Tcp,
             port: Port::new(80).expect("a port"),
         });
     }
-    view.wanted = Some(wanted);
+    view.desired = Some(desired);
     let say = |view: &View, crowded: &BTreeSet<FrontendKey>| {
         let facts = Facts {
             crowded,
@@ -78,4 +78,23 @@ fn t93_services_whose_affinity_is_exhausted_are_named() {
     Arc::make_mut(&mut view.effective).mode = Mode::Nftables;
     let (status, reason, _) = say(&view, &BTreeSet::new());
     assert_eq!((&*status, &*reason), ("True", "AllHonoured"));
+}
+
+/// Failure story T68, of the profile.
+#[test]
+fn t68_a_scheduler_of_the_profile_that_the_mode_does_not_have_is_named_once() {
+    let mut view = view();
+    let asked = dataplane::Scheduler::LeastConnection;
+    let config = testkit::mk_config().scheduler(asked).build();
+    view.desired = Some(Dataplane::new(testkit::mk_node(1).build(), config));
+    let status = say(&view, None);
+    let (status, reason, message) = told(&status, condition::FEATURES_HONOURED);
+    assert_eq!((&*status, &*reason), ("False", "FieldNotHonoured"));
+    let used = asked.nearest_in(dataplane::Mechanism::Nftables);
+    assert_eq!(
+        message,
+        format!(
+            "loadBalancer.scheduler: mode nftables does not have scheduler lc: {used} is used instead"
+        )
+    );
 }

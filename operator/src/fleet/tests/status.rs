@@ -10,7 +10,7 @@ fn the_reports_of_the_nodes_are_summed_up() {
     for (node, p50, p99) in [
         ("n1", 1_000, 9_000),
         ("n2", 3_000, 2_000_000),
-        ("n3", 2_000, 48_000),
+        ("n3", 1_830, 48_000),
     ] {
         let mut status = cluster.proxies[node]["status"].clone();
         let total = json!({"p50Microseconds": p50, "p99Microseconds": p99, "maxMicroseconds": p99});
@@ -261,4 +261,64 @@ fn a_node_that_was_handed_back_stops_no_change_and_is_not_called_silent() {
         let config = &cluster.proxies[node]["spec"]["config"];
         assert_eq!(config["syncPeriod"], "25s", "{node}");
     }
+}
+
+#[test]
+fn nodes_without_an_agent_are_left_out_and_named() {
+    let mut cluster = Cluster::with_nodes(2);
+    cluster.add_node("w1", json!({"kubernetes.io/os": "windows"}));
+    cluster.add_node(
+        "w2",
+        json!({"type": "virtual-kubelet", "kubernetes.io/os": "linux"}),
+    );
+    cluster.run();
+    assert_eq!(cluster.given().len(), 2);
+    assert_eq!(cluster.status("default").matched_nodes, 2);
+    assert_eq!(
+        cluster.condition("default", "Ready"),
+        "True/AllNodesProgrammed"
+    );
+    let said = cluster.message("default", "Ready");
+    let names = "w1 (kubernetes.io/os=windows), w2 (type=virtual-kubelet)";
+    assert!(said.ends_with(names), "{said}");
+}
+
+#[test]
+fn a_profile_without_nodes_is_not_on_its_way() {
+    let mut cluster = Cluster::with_nodes(2);
+    let selector = json!({"matchLabels": {"role": "edge"}});
+    cluster.put_profile("edge", json!({"priority": 10, "nodeSelector": selector}));
+    cluster.run();
+    assert_eq!(
+        cluster.condition("edge", "Progressing"),
+        "False/NoMatchingNodes"
+    );
+}
+
+#[test]
+fn t135_latencies_that_wander_a_little_are_not_written_again() {
+    let mut cluster = Cluster::with_nodes(3);
+    for round in 0..20 {
+        for node in ["n1", "n2", "n3"] {
+            let mut status = cluster.proxies[node]["status"].clone();
+            let (p50, p99) = (1_300 + round, 1_200_000 + round * 3);
+            let total =
+                json!({"p50Microseconds": p50, "p99Microseconds": p99, "maxMicroseconds": p99});
+            status["syncLatency"] = json!({
+                "window": "5m", "decode": total, "compile": total, "commit": total, "total": total, "p99": "x",
+            });
+            cluster.change_status(node, status);
+        }
+        cluster.run();
+    }
+    assert_eq!(
+        cluster.reported,
+        ["default"],
+        "the first report of a latency"
+    );
+    let latency = cluster.status("default").sync_latency.expect("one");
+    assert_eq!(
+        (latency.p50_microseconds.count(), latency.p99.as_str()),
+        (2_000, "2s")
+    );
 }

@@ -65,8 +65,8 @@ fn what_is_wrong_is_said_with_its_line() {
         ),
         ("restart now\n", "line 1: restart takes nothing"),
         (
-            "expect ipvs\n",
-            "line 1: expect takes `no change`, `dataplane`, `nftables`, `iptables` or `rejections`",
+            "expect haproxy\n",
+            "line 1: expect takes `no change`, `dataplane`, `nftables`, `iptables`, `ipvs` or `rejections`",
         ),
         (
             "expect dataplane a b\n",

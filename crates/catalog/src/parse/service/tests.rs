@@ -91,8 +91,35 @@ fn a_plain_service_gets_every_default() {
             node_port: None,
         }],
         precedence: Precedence::Ordinary,
+        scheduler: None,
     };
     assert_eq!(*service, expected);
+}
+
+#[test]
+fn t107_a_scheduler_is_read_by_either_name_and_an_unknown_one_is_named() {
+    let asks = |text: &str| json!({"metadata": {"annotations": {"signpost.dev/scheduler": text}}});
+    for (text, expected) in [
+        ("sourceHash", Scheduler::SourceHash),
+        ("sh", Scheduler::SourceHash),
+        ("maglev", Scheduler::Maglev),
+        ("wlc", Scheduler::WeightedLeastConnection),
+    ] {
+        assert_eq!(served(asks(text)).scheduler, Some(expected), "{text}");
+    }
+    let (service, message) = rejected(
+        asks("fastest"),
+        "metadata.annotations[signpost.dev/scheduler]",
+    );
+    assert_eq!(service.expect("it is served").scheduler, None);
+    assert!(
+        message.starts_with("\"fastest\" is not one of random, "),
+        "{message}"
+    );
+    assert!(
+        message.ends_with("; the scheduler of the profile is used"),
+        "{message}"
+    );
 }
 
 #[test]
@@ -279,7 +306,7 @@ fn a_source_range_that_cannot_be_read_opens_nothing() {
     );
     assert_eq!(
         message,
-        "\"203.0.113.0/240\" is not a CIDR; it lets nobody connect"
+        "\"203.0.113.0/240\" is not a CIDR; no client may connect from it"
     );
 
     let half = json!({"spec": {"loadBalancerSourceRanges": ["203.0.113.0/24", "everyone"]}});

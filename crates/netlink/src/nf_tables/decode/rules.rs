@@ -4,10 +4,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{Result, decode_verdict, missing, unknown};
-use crate::nf_tables::encode::{RULE_COMMENT, ct_number, meta_number, port_unreachable};
+use crate::nf_tables::encode::{
+    RULE_COMMENT, ct_number, meta_number, port_unreachable, settable_ct_number,
+};
 use crate::nf_tables::{
     CtKey, Direction, Expression, Family, FibField, Learning, MetaKey, Module, NatKind,
-    NumberGenerator, Operator, PayloadBase, Register, RejectKind, Rule,
+    NumberGenerator, Operator, PayloadBase, Register, RejectKind, Rule, SettableCtKey,
 };
 use crate::wire::Attributes;
 
@@ -63,7 +65,7 @@ fn value(attributes: &Attributes<'_>, kind: u16) -> Result<Vec<u8>> {
         .ok_or(missing("expression", "value"))
 }
 
-const CT_KEYS: [CtKey; 7] = [
+const CT_KEYS: [CtKey; 9] = [
     CtKey::State,
     CtKey::Status,
     CtKey::Ipv4Source,
@@ -71,6 +73,8 @@ const CT_KEYS: [CtKey; 7] = [
     CtKey::Ipv6Source,
     CtKey::Ipv6Destination,
     CtKey::DestinationPort,
+    CtKey::Direction,
+    CtKey::Labels,
 ];
 
 fn expression(element: &Attributes<'_>, family: Family) -> Result<Expression> {
@@ -111,6 +115,16 @@ fn expression(element: &Attributes<'_>, family: Family) -> Result<Expression> {
         }
         "ct" => {
             let code = number(2)?;
+            if data.get(4).is_some() {
+                let labels = SettableCtKey::Labels;
+                return match code == settable_ct_number(labels) {
+                    true => Ok(Expression::SetCt {
+                        key: labels,
+                        from: register(&data, 4)?,
+                    }),
+                    false => Err(unknown("ct", "key to set")),
+                };
+            }
             Ok(Expression::Ct {
                 key: CT_KEYS
                     .into_iter()
@@ -142,6 +156,12 @@ fn expression(element: &Attributes<'_>, family: Family) -> Result<Expression> {
             xor: value(&data, 5)?,
         }),
         "lookup" => lookup(&data),
+        "immediate" if data.nested(2).is_some_and(|data| data.get(1).is_some()) => {
+            Ok(Expression::Load {
+                value: value(&data, 2)?,
+                to: register(&data, 1)?,
+            })
+        }
         "immediate" => {
             let verdict = data.nested(2).and_then(|data| data.nested(2));
             let verdict = verdict.ok_or(unknown("immediate", "data"))?;
@@ -200,6 +220,7 @@ fn expression(element: &Attributes<'_>, family: Family) -> Result<Expression> {
             (0, Some(code)) if code == port_unreachable(family) => {
                 Ok(Expression::Reject(RejectKind::PortUnreachable))
             }
+            (1, _) => Ok(Expression::Reject(RejectKind::TcpReset)),
             _ => Err(unknown("reject", "type")),
         },
         "counter" => Ok(Expression::Counter),

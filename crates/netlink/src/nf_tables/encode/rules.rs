@@ -2,7 +2,7 @@
 
 use crate::nf_tables::{
     CtKey, Direction, Expression, Family, FibField, Learning, MetaKey, NatKind, NumberGenerator,
-    Operator, PayloadBase, Register, RejectKind, Rule, Verdict,
+    Operator, PayloadBase, Register, RejectKind, Rule, SettableCtKey, Verdict,
 };
 use crate::wire::Writer;
 
@@ -86,14 +86,14 @@ impl Expression {
         match self {
             Expression::Payload { .. } => "payload",
             Expression::Meta { .. } | Expression::SetMeta { .. } => "meta",
-            Expression::Ct { .. } => "ct",
+            Expression::Ct { .. } | Expression::SetCt { .. } => "ct",
             Expression::Compare { .. } => "cmp",
             Expression::Range { .. } => "range",
             Expression::Bitwise { .. } => "bitwise",
             Expression::Lookup { .. }
             | Expression::LookupValue { .. }
             | Expression::LookupVerdict { .. } => "lookup",
-            Expression::Immediate(_) => "immediate",
+            Expression::Immediate(_) | Expression::Load { .. } => "immediate",
             Expression::Numgen { .. } => "numgen",
             Expression::Hash { .. } => "hash",
             Expression::Learn { .. } => "dynset",
@@ -147,6 +147,14 @@ fn add_expression(writer: &mut Writer, family: Family, expression: &Expression) 
                     },
                 );
             }
+        }
+        Expression::SetCt { key, from } => {
+            writer.u32(2, settable_ct_number(*key));
+            writer.u32(4, register(*from));
+        }
+        Expression::Load { value, to } => {
+            writer.u32(1, register(*to));
+            data(writer, 2, value);
         }
         Expression::Compare {
             from,
@@ -283,6 +291,8 @@ fn add_expression(writer: &mut Writer, family: Family, expression: &Expression) 
             writer.u32(1, 0);
             writer.u8(2, port_unreachable(family));
         }
+        // NFT_REJECT_TCP_RST.
+        Expression::Reject(RejectKind::TcpReset) => writer.u32(1, 1),
         // Without numbers it begins at zero.
         Expression::Counter => {}
         Expression::Match(module) | Expression::Target(module) => {
@@ -328,12 +338,21 @@ pub(crate) fn meta_number(key: MetaKey) -> u32 {
 pub(crate) fn ct_number(key: CtKey) -> u32 {
     match key {
         CtKey::State => 0,
+        CtKey::Direction => 1,
         CtKey::Status => 2,
         CtKey::DestinationPort => 12,
+        CtKey::Labels => 13,
         CtKey::Ipv4Source => 19,
         CtKey::Ipv4Destination => 20,
         CtKey::Ipv6Source => 21,
         CtKey::Ipv6Destination => 22,
+    }
+}
+
+/// `enum nft_ct_keys`, those that can be set.
+pub(crate) fn settable_ct_number(key: SettableCtKey) -> u32 {
+    match key {
+        SettableCtKey::Labels => 13,
     }
 }
 

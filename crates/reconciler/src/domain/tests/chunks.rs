@@ -1,6 +1,6 @@
 //! Changes that are larger than one round programs.
 
-use dataplane::ChunkSize;
+use dataplane::{ChunkSize, Config, FrontendKey, Protocol, Scheduler};
 
 use super::*;
 
@@ -70,14 +70,144 @@ fn t94_a_small_change_goes_between_two_parts_of_a_large_one() {
     assert_eq!(written, [6, 1, 7, 1]);
 }
 
-/// Nobody is served before it is over, and it is over soonest in one round.
+/// A hundred Services beside one that comes last by name and is first by precedence, with endpoints on
+/// these ports.
+fn crowd(config: &Arc<Config>, ports: &[u16]) -> Dataplane {
+    let node = mk_node(1).build();
+    let mut dataplane = Dataplane::new(Arc::clone(&node), Arc::clone(config));
+    let others = (0..100).map(|number| (format!("shop/web-{number}"), number, &[8080][..]));
+    for (name, number, ports) in others.chain([("zoo/dns".to_owned(), 200, ports)]) {
+        let service = mk_service(&name)
+            .cluster_ip(&format!("10.96.0.{number}"))
+            .external_ip(&format!("198.51.100.{number}"))
+            .port("", 80);
+        let service = match name.starts_with("zoo") {
+            true => service.first().build(),
+            false => service.build(),
+        };
+        let mut endpoints = mk_endpoints().tcp("");
+        for port in ports {
+            endpoints = endpoints.ready(&format!("10.0.2.5:{port}"), "node-2");
+        }
+        let rules = compile(&service, &endpoints.build(), &node, config);
+        dataplane.set(Arc::new(rules));
+    }
+    dataplane
+}
+
+/// The ports of the endpoints of `zoo/dns` that the kernel sends packets to.
+fn dns(kernel: &FakeKernel) -> Vec<u16> {
+    let address = [10, 96, 0, 200].into();
+    let targets = kernel.rules(IPV4).targets(&FrontendKey::Address {
+        address,
+        protocol: Protocol::Tcp,
+        port: testkit::port(80),
+    });
+    targets.iter().map(|target| target.port.get()).collect()
+}
+
+/// Programs the rest; returns in how many rounds.
+fn finish(domain: &mut Domain<FakeBackend>, desired: &Dataplane, clock: &FakeClock) -> usize {
+    let mut rounds = 0;
+    while domain.is_unfinished() {
+        domain.round(desired, Reason::Continued, clock);
+        rounds += 1;
+        assert!(rounds < 100, "it comes to an end");
+    }
+    rounds
+}
+
+/// T97: a start has parts, the API server and DNS first, and a removal that comes meanwhile is in the next
+/// one. Before the last, nothing counts as programmed: a takeover would remove the other proxy's rules.
 #[test]
-fn a_start_is_one_round() {
+fn t97_a_removal_during_a_start_waits_for_one_part() {
     let (kernel, clock) = (FakeKernel::new(), FakeClock::new());
-    let mut domain = Domain::new(chunked(&kernel));
-    let desired = dataplane(&many(5));
-    let round = domain.round(&desired, Reason::Startup, &clock);
+    let mut domain = Domain::new(kernel.backend(IPV4).with_chunk_size(ChunkSize::new(64)));
+    let config = mk_config().build();
+    let round = domain.round(&crowd(&config, &[8080, 8081]), Reason::Startup, &clock);
+    assert_eq!(round.outcome, Outcome::Partial);
+    assert_eq!(dns(&kernel), [8080, 8081]);
+
+    let desired = crowd(&config, &[8081]);
+    domain.round(&desired, Reason::Changed, &clock);
+    assert_eq!(dns(&kernel), [8081]);
+    assert!(domain.is_unfinished());
+    assert!(domain.status().programmed.is_none() && !domain.is_programmed());
+
+    assert!(finish(&mut domain, &desired, &clock) > 2);
+    assert_held(&kernel, &desired);
+    assert!(domain.status().programmed.is_some() && domain.is_programmed());
+    assert_eq!(kernel.observations(), 1, "nothing was in doubt");
+}
+
+/// T97: where each round costs what the kernel holds already, a start has fewer parts than a change of
+/// Services has.
+#[test]
+fn t97_a_start_has_parts_of_its_own_size() {
+    let (kernel, clock) = (FakeKernel::new(), FakeClock::new());
+    let backend = kernel.backend(IPV4).with_chunk_size(ChunkSize::new(64));
+    let mut domain = Domain::new(backend.with_rebuild_size(ChunkSize::new(100_000)));
+    let config = mk_config().build();
+    let round = domain.round(&crowd(&config, &[8080]), Reason::Startup, &clock);
     assert_eq!(round.outcome, Outcome::Committed);
+
+    let nothing = Dataplane::new(mk_node(1).build(), config);
+    let round = domain.round(&nothing, Reason::Changed, &clock);
+    assert_eq!(round.outcome, Outcome::Partial);
+}
+
+/// T97: so is one that comes during a change of configuration. Before its last part, the configuration does
+/// not count as applied.
+#[test]
+fn t97_a_removal_during_a_change_of_configuration_waits_for_one_part() {
+    let (kernel, clock) = (FakeKernel::new(), FakeClock::new());
+    let mut domain = Domain::new(kernel.backend(IPV4).with_chunk_size(ChunkSize::new(48)));
+    let changed = mk_config().ignore_external_ips();
+    let changed = changed.scheduler(Scheduler::RoundRobin).build();
+    let (old, new) = (mk_config().build(), changed);
+    let before = crowd(&old, &[8080, 8081]);
+    domain.round(&before, Reason::Startup, &clock);
+    finish(&mut domain, &before, &clock);
+
+    let round = domain.round(&crowd(&new, &[8080, 8081]), Reason::Changed, &clock);
+    assert_eq!(round.outcome, Outcome::Partial);
+    let base = kernel.rules(IPV4).base.expect("it is programmed");
+    assert_eq!(base.config, new);
+
+    let desired = crowd(&new, &[8081]);
+    domain.round(&desired, Reason::Changed, &clock);
+    assert_eq!(dns(&kernel), [8081]);
+    assert!(domain.is_unfinished());
+    let config = |domain: &Domain<_>| Arc::clone(domain.status().programmed.expect("one").config());
+    assert_eq!(config(&domain), old);
+
+    finish(&mut domain, &desired, &clock);
+    assert_held(&kernel, &desired);
+    assert_eq!(config(&domain), new);
+}
+
+/// T97: what counts as programmed while an emptied kernel is filled again is what was: no listener of it
+/// closes. A program that empties it meanwhile is answered by one round, which counts as a repair.
+#[test]
+fn t97_a_kernel_that_is_emptied_is_filled_in_parts_and_the_second_time_at_once() {
+    let (kernel, clock) = (FakeKernel::new(), FakeClock::new());
+    let mut domain = Domain::new(kernel.backend(IPV4).with_chunk_size(ChunkSize::new(64)));
+    let desired = crowd(&mk_config().build(), &[8080]);
+    domain.round(&desired, Reason::Startup, &clock);
+    finish(&mut domain, &desired, &clock);
+    let empty = || kernel.tamper(IPV4, |rules| *rules = FakeRules::default());
+    let services = |domain: &Domain<_>| domain.status().programmed.map(|at| at.services().len());
+
+    empty();
+    let round = domain.round(&desired, Reason::Timer, &clock);
+    assert_eq!(round.outcome, Outcome::Partial);
+    assert_eq!(round.damage, None);
+    assert_eq!(services(&domain), Some(101));
+
+    empty();
+    let round = domain.round(&desired, Reason::Timer, &clock);
+    assert_eq!(round.outcome, Outcome::Committed);
+    assert!(round.damage.is_some());
     assert_held(&kernel, &desired);
 }
 

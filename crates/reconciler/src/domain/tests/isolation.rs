@@ -3,6 +3,8 @@
 use std::collections::BTreeSet;
 use std::sync::atomic::AtomicUsize;
 
+use dataplane::FrontendKey;
+
 use super::*;
 
 /// Endpoints on this port make a Service one that the kernel refuses.
@@ -256,6 +258,92 @@ fn old_rules_that_are_refused_too_do_not_stop_the_others() {
     others.remove(&first);
     assert_held(&kernel, &others);
     assert_eq!(quarantined(&domain), ["shop/service-1"]);
+}
+
+/// The owner of a load-balancer IP, which endpoints on this port serve there, and a Service of a tenant
+/// that names the same address, at the owner's port and another one.
+fn owner_and_tenant(of_owner: u16) -> Dataplane {
+    let (node, config) = (mk_node(1).build(), mk_config().build());
+    let endpoints = |port: u16| {
+        let endpoints = mk_endpoints().tcp("");
+        let endpoints = endpoints.ready(&format!("10.0.1.5:{port}"), "node-1");
+        let endpoints = endpoints.tcp("other");
+        endpoints
+            .ready(&format!("10.0.1.5:{port}"), "node-1")
+            .build()
+    };
+    let owner = mk_service("shop/web").cluster_ip("10.96.0.10");
+    let owner = owner.load_balancer_ip("192.0.2.7").port("", 80).build();
+    let tenant = mk_service("attic/thief").cluster_ip("10.96.0.11");
+    let tenant = tenant.external_ip("192.0.2.7").port("", 80);
+    let tenant = tenant.port("other", 443).build();
+    dataplane(&[
+        Arc::new(compile(&owner, &endpoints(of_owner), &node, &config)),
+        Arc::new(compile(&tenant, &endpoints(8080), &node, &config)),
+    ])
+}
+
+/// The ports at which the kernel has the contested address, and to whom of both it leads.
+fn at_contested_address(domain: &Domain<Faulty<FakeBackend>>) -> Vec<(u16, String)> {
+    let programmed = domain.status().programmed.expect("a round has succeeded");
+    let frontends = programmed.frontends().sorted().into_iter();
+    let at_address = frontends.filter_map(|(key, claims)| match key {
+        FrontendKey::Address { address, port, .. } if address.to_string() == "192.0.2.7" => {
+            Some((port.get(), claims.winner().0.to_string()))
+        }
+        _ => None,
+    });
+    at_address.collect()
+}
+
+/// Story T101: nobody gets the address of a Service because the kernel refuses that Service.
+#[test]
+fn t101_the_address_of_a_refused_service_goes_to_no_other() {
+    let (kernel, clock) = (FakeKernel::new(), FakeClock::new());
+    let mut domain = Domain::new(refusing(&kernel));
+
+    domain.round(&owner_and_tenant(UNPROGRAMMABLE), Reason::Startup, &clock);
+    assert_eq!(quarantined(&domain), ["shop/web"]);
+    assert_eq!(at_contested_address(&domain), []);
+
+    // Nor in a later round, nor when the timer tries again.
+    for reason in [Reason::Changed, Reason::Timer] {
+        domain.round(&owner_and_tenant(UNPROGRAMMABLE), reason, &clock);
+        assert_eq!(at_contested_address(&domain), [], "{reason:?}");
+    }
+
+    domain.round(&owner_and_tenant(8081), Reason::Changed, &clock);
+    let owned = [(80, "shop/web".to_owned())];
+    assert_eq!(at_contested_address(&domain), owned);
+    assert_held(&kernel, &owner_and_tenant(8081));
+}
+
+/// Story T101, where the owner was served before: it goes on with what it has.
+#[test]
+fn t101_a_service_whose_update_is_refused_keeps_its_address() {
+    let (kernel, clock) = (FakeKernel::new(), FakeClock::new());
+    let mut domain = Domain::new(refusing(&kernel));
+    domain.round(&owner_and_tenant(8081), Reason::Startup, &clock);
+
+    domain.round(&owner_and_tenant(UNPROGRAMMABLE), Reason::Changed, &clock);
+
+    assert_eq!(quarantined(&domain), ["shop/web"]);
+    assert_held(&kernel, &owner_and_tenant(8081));
+}
+
+/// Story T101, the other way round: what a Service has, it keeps until its successor is programmed.
+#[test]
+fn t101_what_was_served_is_served_until_the_new_owner_is() {
+    let (kernel, clock) = (FakeKernel::new(), FakeClock::new());
+    let mut domain = Domain::new(refusing(&kernel));
+    let mut tenant_alone = owner_and_tenant(8081);
+    tenant_alone.remove(&ServiceKey::new("shop", "web"));
+    domain.round(&tenant_alone, Reason::Startup, &clock);
+
+    domain.round(&owner_and_tenant(UNPROGRAMMABLE), Reason::Changed, &clock);
+
+    assert_eq!(quarantined(&domain), ["shop/web"]);
+    assert_held(&kernel, &tenant_alone);
 }
 
 #[test]

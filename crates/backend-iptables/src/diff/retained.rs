@@ -1,0 +1,150 @@
+//! Copies of chains in table nat, for frontends that leave them while they change.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use xtables::{Rule, Target};
+
+use super::between::is_of;
+use crate::fixed_chains::{NODE_PORTS, SERVICES};
+use crate::names;
+use crate::rules::{Chain, Rank};
+use crate::table_rules::{self, TableRules};
+use crate::trees::{TreeName, Trees};
+
+/// The ranks of a copy behind which none follows, one does, two do: endpoints, what external frontends
+/// have in common, source ranges.
+const RANKS: [Rank; 3] = [Rank::Balance, Rank::External, Rank::Sources];
+
+/// Copies of chains of table nat.
+struct Copies<'a> {
+    believed: &'a TableRules,
+    /// By the name of the original, as [`Copies::copy`] returns them.
+    known: BTreeMap<Arc<str>, Option<(Arc<str>, usize)>>,
+    /// `believed` with the copies.
+    retained: TableRules,
+}
+
+/// The trees that lead to Service ports, and the chains at their entrances.
+const ENTRANCES: [(TreeName, &str); 2] = [
+    (TreeName::Services, SERVICES),
+    (TreeName::NodePorts, NODE_PORTS),
+];
+
+/// Table nat as `believed`, where each frontend that comes to lead elsewhere, or goes, while a chain
+/// behind it changes, leads to copies of these chains. The chains of a Service port are written before
+/// what leads to them: a frontend that passes to another Service, or whose source ranges and policy
+/// change together, would otherwise have the old way in and the new way on, which is neither state.
+/// Costs what differs.
+pub(super) fn retain(believed: &TableRules, wanted: &TableRules, trees: &Trees) -> TableRules {
+    let mut copies = Copies {
+        believed,
+        known: BTreeMap::new(),
+        retained: believed.clone(),
+    };
+    for difference in believed.chains().differences(wanted.chains()) {
+        let name = difference.key;
+        let mut entrances = ENTRANCES.into_iter();
+        let tree = entrances.find(|(tree, entrance)| **name == **entrance || is_of(name, *tree));
+        let (Some((tree, _)), Some(before)) = (tree, difference.before) else {
+            continue;
+        };
+        let mut copied_rule = |rule: &Rule| {
+            let chain = left_chain(rule, tree, trees)?;
+            let is_changing = changes(chain, believed, wanted, RANKS.len());
+            let (copy, _) = is_changing.then(|| copies.copy(chain)).flatten()?;
+            Some(led_to(rule, copy))
+        };
+        let copied: Vec<Option<Rule>> = before.rules.iter().map(&mut copied_rule).collect();
+        if copied.iter().all(Option::is_none) || before.rules.iter().any(table_rules::is_foreign) {
+            continue;
+        }
+        let rules = copied.into_iter().zip(before.rules.iter());
+        let chain = Chain {
+            rules: rules
+                .map(|(copied, rule)| copied.unwrap_or_else(|| rule.clone()))
+                .collect(),
+            services: before.services.clone(),
+            rank: Rank::Inner,
+        };
+        copies.retained.put(Arc::clone(name), Some(chain));
+    }
+    copies.retained
+}
+
+/// The chain of a Service port that a rule of a tree leads to, if its frontend will not lead there.
+fn left_chain<'a>(rule: &'a Rule, tree: TreeName, trees: &Trees) -> Option<&'a Arc<str>> {
+    let chain = rule.leads_to()?;
+    let key = tree.key_of(rule)?;
+    let after = trees.get(tree)?.get(&key);
+    let stays = after.is_some_and(|entry| entry.rule.leads_to() == Some(chain));
+    (!stays && !is_of(chain, tree)).then_some(chain)
+}
+
+/// Whether a chain, or one that it leads to within `depth` steps, is there before and after, and not
+/// the same.
+fn changes(name: &Arc<str>, believed: &TableRules, wanted: &TableRules, depth: usize) -> bool {
+    let Some(before) = believed.chains().get(name) else {
+        return false;
+    };
+    let after = wanted.chains().get(name);
+    let mut next = before.rules.iter().filter_map(Rule::leads_to);
+    after.is_some_and(|after| after != before)
+        || depth > 0 && next.any(|name| changes(name, believed, wanted, depth - 1))
+}
+
+/// The same rule, which leads to another chain.
+fn led_to(rule: &Rule, chain: Arc<str>) -> Rule {
+    let target = match rule.target {
+        Target::Jump(_) => Target::Jump(chain),
+        _ => Target::Goto(chain),
+    };
+    Rule {
+        target,
+        ..rule.clone()
+    }
+}
+
+// === impl Copies ===
+
+impl Copies<'_> {
+    /// Retains a copy of a chain and of those that it leads to, and returns its name and how many
+    /// chains follow one another behind it. `None` where another program has made more of them than
+    /// Signpost does.
+    fn copy(&mut self, name: &Arc<str>) -> Option<(Arc<str>, usize)> {
+        if let Some(known) = self.known.get(name) {
+            return known.clone();
+        }
+        // A chain that leads to itself is none of Signpost's.
+        self.known.insert(Arc::clone(name), None);
+        let copied = self.copy_anew(name);
+        self.known.insert(Arc::clone(name), copied.clone());
+        copied
+    }
+
+    fn copy_anew(&mut self, name: &Arc<str>) -> Option<(Arc<str>, usize)> {
+        let original = Arc::clone(self.believed.chains().get(name)?);
+        let mut behind = 0;
+        let mut rules = Vec::with_capacity(original.rules.len());
+        for rule in original.rules.iter() {
+            rules.push(match rule.leads_to() {
+                _ if table_rules::is_foreign(rule) => return None,
+                None => rule.clone(),
+                Some(next) => {
+                    let (next, length) = self.copy(next)?;
+                    behind = behind.max(length + 1);
+                    led_to(rule, next)
+                }
+            });
+        }
+        let rank = *RANKS.get(behind)?;
+        let name = names::of_copy(&rules);
+        let chain = Chain {
+            rules: rules.into(),
+            services: original.services.clone(),
+            rank,
+        };
+        self.retained.put(Arc::clone(&name), Some(chain));
+        Some((name, behind))
+    }
+}

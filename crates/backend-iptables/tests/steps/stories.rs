@@ -1,0 +1,103 @@
+//! Changes of which a packet once saw a state that neither end has.
+
+use std::sync::Arc;
+
+use backend::{Backend, Rendered};
+use dataplane::{Dataplane, Endpoints, Family, Origin, Packet, Protocol, Service, compile};
+use testkit::{
+    EndpointsBuilder, ServiceBuilder, mk_config, mk_endpoints, mk_node, mk_service, port,
+};
+
+use super::{backend, expect_good_steps};
+
+fn state(services: Vec<(ServiceBuilder, EndpointsBuilder)>) -> Dataplane {
+    let (node, config) = (mk_node(1).build(), mk_config().build());
+    let mut dataplane = Dataplane::new(Arc::clone(&node), Arc::clone(&config));
+    for (service, endpoints) in services {
+        let (service, endpoints): (Service, Endpoints) = (service.build(), endpoints.build());
+        dataplane.set(compile(&service, &endpoints, &node, &config).into());
+    }
+    dataplane
+}
+
+/// At each step from `before` to `after` and back, what comes from 203.0.113.2.
+fn expect_good_changes(before: &Dataplane, after: &Dataplane, destination: &str, number: u16) {
+    let packet = Packet {
+        origin: Origin::Outside {
+            interface: "eth0".into(),
+        },
+        source: "203.0.113.2".parse().expect("an address"),
+        destination: destination.parse().expect("an address"),
+        protocol: Protocol::Tcp,
+        port: port(number),
+    };
+    let backend = backend(Family::Ipv4);
+    for ends in [[before, after], [after, before]] {
+        let [held, wanted] = ends.map(|dataplane| backend.render(dataplane, &Rendered::default()));
+        expect_good_steps(
+            &backend,
+            (held, &wanted),
+            ends,
+            std::slice::from_ref(&packet),
+        );
+    }
+}
+
+#[test]
+fn t114_a_node_port_that_passes_on_is_served_while_its_first_service_loses_its_endpoints() {
+    let first = || {
+        let service = mk_service("shop/first").cluster_ip("10.96.0.1");
+        service
+            .load_balancer_ip("192.0.2.1")
+            .external_local()
+            .port("", 80)
+    };
+    let second = || {
+        mk_service("shop/second")
+            .cluster_ip("10.96.0.2")
+            .port("", 80)
+    };
+    let here = || mk_endpoints().tcp("").ready("10.0.1.5:80", "node-1");
+    let elsewhere = || mk_endpoints().tcp("").ready("10.0.2.7:80", "node-2");
+    let before = state(vec![
+        (first().node_port(30080), here()),
+        (second(), elsewhere()),
+    ]);
+    let after = state(vec![
+        (first(), elsewhere()),
+        (second().node_port(30080), elsewhere()),
+    ]);
+    expect_good_changes(&before, &after, "192.168.0.1", 30080);
+}
+
+#[test]
+fn t115_a_source_that_both_ends_refuse_for_different_reasons_is_refused_at_every_step() {
+    let service = |range| {
+        let service = mk_service("shop/web")
+            .cluster_ip("10.96.0.1")
+            .load_balancer_ip("192.0.2.1");
+        service.source_range(range).external_local().port("", 80)
+    };
+    let list = mk_endpoints().tcp("");
+    let before = state(vec![(
+        service("203.0.113.0/25"),
+        list.clone().ready("10.0.2.7:80", "node-2"),
+    )]);
+    let after = state(vec![(
+        service("203.0.113.128/25"),
+        list.ready("10.0.1.5:80", "node-1"),
+    )]);
+    expect_good_changes(&before, &after, "192.0.2.1", 80);
+}
+
+#[test]
+fn t99_an_external_ip_that_becomes_a_cluster_ip_is_served_or_refused_at_every_step() {
+    let web = || mk_service("shop/web").cluster_ip("10.96.0.1");
+    let list = mk_endpoints().tcp("").ready("10.0.2.7:80", "node-2");
+    let before = web().external_ip("198.51.100.1").port("", 80);
+    let other = mk_service("shop/other").cluster_ip("198.51.100.1");
+    let other = other.port("", 443);
+    let before = state(vec![(before, list.clone())]);
+    let after = state(vec![(web().port("", 80), list.clone()), (other, list)]);
+    expect_good_changes(&before, &after, "198.51.100.1", 80);
+}

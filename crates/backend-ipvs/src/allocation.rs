@@ -1,0 +1,101 @@
+//! The owners of marks.
+
+use std::collections::BTreeMap;
+
+use dataplane::PersistentMap;
+use netlink::nf_tables::{Bytes, ElementData};
+
+use crate::layout::{MARKS, SetName};
+use crate::plan::Owner;
+use crate::rules::Rules;
+
+/// Numbers of marks, and their owners. A number is given out again when all others were: packets and
+/// connections of the previous owner are gone by then.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Allocation {
+    pub(crate) owners: PersistentMap<Owner, u32>,
+    /// The number that was given out last.
+    last: u32,
+}
+
+/// What the kernel says of the owners of marks.
+pub(crate) struct Found(BTreeMap<Bytes, u32>);
+
+// === impl Allocation ===
+
+impl Allocation {
+    /// No owner has a mark yet. The numbers go on behind those that were given out for `rules`, or that are
+    /// there.
+    pub(crate) fn behind(rules: &Rules) -> Allocation {
+        let numbers = rules.servers.iter().map(|(number, _)| *number);
+        let last = rules.allocation.last;
+        Allocation {
+            owners: PersistentMap::default(),
+            last: match last {
+                0 => numbers.max().unwrap_or(0),
+                last => last,
+            },
+        }
+    }
+
+    /// The number of `owner`: the one that it has, the one that it is `known` to have had, or a new one that
+    /// `is_free`. `None` where there is none left.
+    pub(crate) fn number(
+        &mut self,
+        owner: &Owner,
+        known: impl FnOnce() -> Option<u32>,
+        is_free: impl Fn(u32) -> bool,
+    ) -> Option<u32> {
+        if let Some(number) = self.owners.get(owner) {
+            return Some(*number);
+        }
+        let number = known().or_else(|| self.next(is_free))?;
+        self.owners.insert(owner.clone(), number);
+        Some(number)
+    }
+
+    fn next(&mut self, is_free: impl Fn(u32) -> bool) -> Option<u32> {
+        // Number 0 has no virtual server.
+        let count = !MARKS.mask() - 1;
+        let number = (0..count)
+            .map(|step| (self.last + step) % count + 1)
+            .find(|number| is_free(*number))?;
+        self.last = number;
+        Some(number)
+    }
+}
+
+// === impl Found ===
+
+impl Found {
+    /// What the table in `rules` says.
+    pub(crate) fn read(rules: &Rules) -> Found {
+        let owners = rules.table.sets.get(SetName::Owners.as_str());
+        let elements = owners.into_iter().flat_map(|set| set.elements.sorted());
+        let owner = |(key, data): (&Bytes, &ElementData)| {
+            let mark = u32::from_ne_bytes(key.as_slice().try_into().ok()?);
+            match data {
+                ElementData::Value(hash) => Some((hash.clone(), number_of(mark)?)),
+                _ => None,
+            }
+        };
+        Found(elements.filter_map(owner).collect())
+    }
+
+    /// The number of `owner`, which is asked for once.
+    pub(crate) fn take(&mut self, owner: &Owner) -> Option<u32> {
+        self.0.remove(&owner.hash())
+    }
+
+    /// The numbers that are spoken for.
+    pub(crate) fn numbers(&self) -> impl Iterator<Item = u32> {
+        self.0.values().copied()
+    }
+}
+
+/// The number of a packet mark, if it is one of a virtual server.
+pub(crate) fn number_of(mark: u32) -> Option<u32> {
+    let number = mark & !MARKS.mask();
+    let is_own = MARKS.mark(number).is_some_and(|own| own.value() == mark);
+    (is_own && number != 0).then_some(number)
+}

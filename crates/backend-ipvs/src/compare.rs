@@ -1,0 +1,118 @@
+//! Where some rules differ from others, piece by piece.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use backend::Piece;
+use dataplane::FrontendKey;
+use nftables_model::frontend;
+
+use crate::layout::{MARKS, SetName, Shape, fields_of};
+use crate::render::mark_key;
+use crate::rules::{Rules, print_delivery};
+
+/// Pieces as they print, by what they are found by.
+type Printed = BTreeMap<(u8, String), String>;
+
+/// Each piece as rendered and as found.
+fn compare(wanted: &Printed, found: &Printed) -> Vec<Piece> {
+    let keys: BTreeSet<_> = wanted.keys().chain(found.keys()).collect();
+    let pieces = keys.into_iter();
+    let pieces = pieces.filter_map(|key| Piece::compare(wanted.get(key), found.get(key)));
+    pieces.collect()
+}
+
+impl Rules {
+    /// The elements that carry `key`, here and in `found`, and the virtual servers that they lead to.
+    pub(crate) fn compare_frontend(&self, found: &Rules, key: &FrontendKey) -> Vec<Piece> {
+        compare(&self.print_frontend(key), &found.print_frontend(key))
+    }
+
+    /// The elements that are no frontend's, here and in `found`: cluster IPs, endpoints of this node,
+    /// addresses that accept node ports.
+    pub(crate) fn compare_memberships(&self, found: &Rules) -> Vec<Piece> {
+        let is_shared = |set: SetName| matches!(set.shape(), Shape::Addresses | Shape::Hairpins);
+        compare(&self.print_sets(is_shared), &found.print_sets(is_shared))
+    }
+
+    /// The chains and sets, here and in `found`, the marks' owners, and the routing rule.
+    pub(crate) fn compare_objects(&self, found: &Rules) -> Vec<Piece> {
+        let print = |rules: &Rules| {
+            let mut printed =
+                rules.print_sets(|set| set == SetName::Owners || set.shape() == Shape::Chains);
+            let chains = rules.table.chains.values();
+            printed.extend(chains.map(|chain| {
+                let rules = chain.rules.iter().map(|rule| format!("; {rule}"));
+                let text = format!("chain {}{}", chain.chain, rules.collect::<String>());
+                ((0, chain.chain.name.to_string()), text)
+            }));
+            printed.extend(print_delivery(rules.delivery).map(|text| ((4, String::new()), text)));
+            let sets = rules.table.sets.values();
+            printed.extend(sets.map(|set| {
+                let text = format!("set {}", set.set);
+                ((1, set.set.name.to_string()), text)
+            }));
+            printed
+        };
+        compare(&print(self), &print(found))
+    }
+
+    fn print_frontend(&self, key: &FrontendKey) -> Printed {
+        let (bytes, fields) = (frontend(key), Some(fields_of(key)));
+        let mut printed = Printed::new();
+        for (name, set) in &self.table.sets {
+            if SetName::parse(name).is_none_or(|set| set.fields() != fields) {
+                continue;
+            }
+            // Behind a frontend there is at most one more field, a source.
+            let own = set.elements.iter();
+            let own = own.filter(|(key, _)| key.as_slice().starts_with(bytes.as_slice()));
+            printed.extend(own.map(|(key, data)| {
+                let at = format!("{name} {}", key.typed(&set.set.key));
+                let text = format!("{name} {{ {} }}", set.set.element(key, data));
+                ((2, at), text)
+            }));
+        }
+        for number in self.numbers(key) {
+            let mark_bytes = mark_key(number);
+            for name in [SetName::Affinities, SetName::Slots].map(SetName::as_str) {
+                let Some(set) = self.table.sets.get(name) else {
+                    continue;
+                };
+                let own = set.elements.iter();
+                let own = own.filter(|(key, _)| key.as_slice().starts_with(mark_bytes.as_slice()));
+                printed.extend(own.map(|(key, data)| {
+                    let at = format!("{name} {}", key.typed(&set.set.key));
+                    let text = format!("{name} {{ {} }}", set.set.element(key, data));
+                    ((2, at), text)
+                }));
+            }
+            let mark = MARKS.mark(number).map_or(0, |mark| mark.value());
+            let Some(server) = self.servers.get(&number) else {
+                continue;
+            };
+            let at = |what: &str| (3, format!("{mark:#010x}{what}"));
+            let text = format!("virtual server {mark:#010x} {}", server.server);
+            printed.insert(at(""), text);
+            printed.extend(server.destinations.iter().map(|(address, destination)| {
+                let text = format!("virtual server {mark:#010x} -r {address} {destination}");
+                (at(&format!(" {address}")), text)
+            }));
+        }
+        printed
+    }
+
+    fn print_sets(&self, are_so: impl Fn(SetName) -> bool) -> Printed {
+        let sets = self.table.sets.iter();
+        let sets = sets.filter(|(name, _)| SetName::parse(name).is_some_and(&are_so));
+        let elements = sets.flat_map(|(name, set)| {
+            set.elements.iter().map(move |(key, data)| {
+                let at = format!("{name} {}", key.typed(&set.set.key));
+                (
+                    (2, at),
+                    format!("{name} {{ {} }}", set.set.element(key, data)),
+                )
+            })
+        });
+        elements.collect()
+    }
+}

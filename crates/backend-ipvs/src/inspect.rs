@@ -1,0 +1,77 @@
+//! What the rules of one family mean, for traces and explanations.
+
+use backend::{
+    Backend, Change as _, Found, Inspect, Piece, Rendered, Standing, Way, describe_repair,
+};
+use dataplane::{Dataplane, FrontendKey, Node, Packet, Verdict};
+use netlink::nf_tables::family_name;
+
+use crate::kernel::Ipvs;
+use crate::layout::TABLE;
+use crate::rules::Rules;
+use crate::simulate::{simulate, ways};
+
+impl Inspect for Ipvs {
+    fn exist(&self, rules: &Rules) -> bool {
+        rules.exist()
+    }
+
+    fn elements(&self, rules: &Rules) -> usize {
+        rules.elements()
+    }
+
+    fn simulate(&self, rules: &Rules, node: &Node, packet: &Packet) -> Verdict {
+        simulate(rules, node, packet)
+    }
+
+    fn ways(&self, rules: &Rules, node: &Node, packet: &Packet) -> Vec<Way> {
+        ways(rules, node, packet)
+    }
+
+    /// The part alone: nothing depends on the other Services but marks, which `believed` has.
+    fn render_part(&self, part: &Dataplane, _desired: &Dataplane, believed: &Rules) -> Rules {
+        let rules = believed.clone();
+        let dataplane = Dataplane::default();
+        self.render(part, &Rendered { dataplane, rules })
+    }
+
+    fn compare_frontend(&self, wanted: &Rules, found: &Rules, key: &FrontendKey) -> Vec<Piece> {
+        wanted.compare_frontend(found, key)
+    }
+
+    /// None: every chain is there for all.
+    fn compare_chains(&self, _: &Rules, _: &Rules, _: &FrontendKey) -> Vec<Piece> {
+        Vec::new()
+    }
+
+    fn compare_memberships(&self, wanted: &Rules, found: &Rules, _part: &Dataplane) -> Vec<Piece> {
+        wanted.compare_memberships(found)
+    }
+
+    /// What is not as it was programmed, and what was never put there. What the sets that all
+    /// share lack appears with the Service that needs it.
+    fn compare_shared(&self, programmed: &Rules, found: &Rules) -> Vec<Piece> {
+        let objects = programmed.compare_objects(found).into_iter();
+        let objects = objects.filter(|piece| piece.standing != Standing::Present);
+        let shared = programmed.compare_memberships(found).into_iter();
+        let unwanted = shared.filter(|piece| piece.standing == Standing::Leftover);
+        objects.chain(unwanted).collect()
+    }
+
+    fn heading(&self) -> String {
+        let family = family_name(self.family());
+        format!("table {family} {TABLE} and its virtual servers")
+    }
+
+    fn describe(&self, found: Found<'_, Rules>) -> String {
+        match found {
+            Found::Unreadable(error) => {
+                format!("! the table and the virtual servers could not be read: {error}")
+            }
+            Found::Missing => "! the table is missing in the kernel".to_owned(),
+            Found::Rules { programmed, found } => {
+                describe_repair(self.diff(found, programmed).size(), found.elements())
+            }
+        }
+    }
+}

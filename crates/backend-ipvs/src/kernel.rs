@@ -1,0 +1,350 @@
+//! The backend itself: the two families of one network namespace, over a socket for each mechanism.
+
+mod recovery;
+mod settings;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::error::Error;
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use backend::{
+    Asked, Backend, CommitError, Drift, Effect, ObserveError, Receipt, Recovery, Rendered,
+    Shortcoming,
+};
+use dataplane::{ChunkSize, Config, Dataplane, Family, FrontendKey, ServiceKey};
+use netlink::OpenError;
+use netlink::ipvs::{self, IpvsSocket, SchedulerName, SchedulerSupport};
+use netlink::nf_tables::{Operation, Transaction};
+use netlink::route::{self, Presence, RouteSocket};
+use nftables_model::{TableSocket, name, recovery_of_reading};
+
+use self::recovery::{of_delivery, of_reading_servers, of_servers, of_table};
+use self::settings::Settings;
+use crate::allocation::number_of;
+use crate::diff::{Change, Step, diff};
+use crate::layout::{DELIVERY, MARKS, SetName, TABLE};
+use crate::render::render;
+use crate::rules::{Rules, Server};
+
+/// How much of a change one round writes at the most. What becomes of it is as much again in destinations.
+const CHUNK_SIZE: ChunkSize = ChunkSize::new(2_500);
+/// How long that may take.
+const LONGEST_PART: Duration = Duration::from_millis(30);
+
+/// One family of the network namespace that [`open`] was called in.
+#[derive(Debug)]
+pub struct Ipvs {
+    family: Family,
+    /// `None`: only what is pure.
+    connection: Option<Arc<Mutex<Connection>>>,
+    holding: Holding,
+    /// The schedulers that the kernel has for the family.
+    present: BTreeSet<String>,
+}
+
+/// What both families share.
+#[derive(Debug)]
+struct Connection {
+    tables: TableSocket,
+    servers: IpvsSocket,
+    routes: RouteSocket,
+    settings: Settings,
+}
+
+/// Whether the kernel has anything of this mode, as far as is known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Holding {
+    /// It was read, and there was nothing; nothing was written since.
+    Nothing,
+    /// There may be something.
+    Something,
+}
+
+/// Opens this thread's network namespace: one backend a family. Loads nothing. Changes are to be committed by
+/// threads in the same network namespace, for the sake of settings.
+pub fn open() -> Result<[Ipvs; 2], OpenError> {
+    let connection = Arc::new(Mutex::new(Connection {
+        tables: TableSocket::open()?,
+        servers: IpvsSocket::open(MARKS)?,
+        routes: RouteSocket::open()?,
+        settings: Settings::below(Path::new("/proc/sys")),
+    }));
+    Ok(Family::ALL.map(|family| Ipvs {
+        connection: Some(Arc::clone(&connection)),
+        ..Ipvs::detached(family)
+    }))
+}
+
+/// Why nothing was done.
+#[derive(Debug, thiserror::Error)]
+#[error("this backend was made without a kernel")]
+struct Detached;
+
+/// What the kernel does not have.
+#[derive(Debug, thiserror::Error)]
+#[error("the kernel has no scheduler {scheduler} of IPVS (module {})", scheduler.module())]
+struct Lacking {
+    scheduler: SchedulerName,
+}
+
+// === impl Ipvs ===
+
+impl Ipvs {
+    /// A backend without a kernel: it renders and diffs, and fails to observe and commit.
+    pub fn detached(family: Family) -> Ipvs {
+        Ipvs {
+            family,
+            connection: None,
+            holding: Holding::Something,
+            present: BTreeSet::new(),
+        }
+    }
+
+    fn connection(&self) -> Result<Arc<Mutex<Connection>>, Detached> {
+        self.connection.as_ref().map(Arc::clone).ok_or(Detached)
+    }
+
+    fn unobserved(
+        &self,
+        recovery: Recovery,
+        source: impl Error + Send + Sync + 'static,
+    ) -> ObserveError {
+        ObserveError {
+            family: self.family,
+            recovery,
+            source: source.into(),
+        }
+    }
+
+    fn uncommitted(
+        &self,
+        (recovery, effect): (Recovery, Effect),
+        source: impl Error + Send + Sync + 'static,
+    ) -> CommitError {
+        CommitError {
+            family: self.family,
+            recovery,
+            effect,
+            source: source.into(),
+        }
+    }
+
+    /// Finds what the kernel lacks for `change` before anything of it is written. Loads IPVS and its
+    /// schedulers where the kernel can.
+    fn check(&mut self, connection: &mut Connection, change: &Change) -> Result<(), CommitError> {
+        let mut schedulers = change.schedulers();
+        // Without IPVS nothing may be led to it, even where there is no Service yet.
+        let first = SchedulerName::new("rr").expect("it is a short word");
+        schedulers.extend(change.begins().then_some(&first));
+        for scheduler in schedulers {
+            if self.present.contains(scheduler.as_str()) {
+                continue;
+            }
+            match connection.servers.check_scheduler(self.family, scheduler) {
+                Ok(SchedulerSupport::Present) => {
+                    self.present.insert(scheduler.as_str().to_owned());
+                }
+                Ok(SchedulerSupport::Missing) => {
+                    let scheduler = scheduler.clone();
+                    let nothing = (Recovery::Halt, Effect::None);
+                    return Err(self.uncommitted(nothing, Lacking { scheduler }));
+                }
+                Err(error) => {
+                    let (recovery, _) = of_servers(&error, true);
+                    return Err(self.uncommitted((recovery, Effect::None), error));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The socket is good between any two messages, so a panic elsewhere does not spoil it.
+fn lock(connection: &Mutex<Connection>) -> MutexGuard<'_, Connection> {
+    connection.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Backend for Ipvs {
+    type Rules = Rules;
+    type Change = Change;
+
+    fn family(&self) -> Family {
+        self.family
+    }
+
+    fn chunk_size(&self, _config: &Config) -> ChunkSize {
+        CHUNK_SIZE
+    }
+
+    fn longest_part(&self, _config: &Config) -> Duration {
+        LONGEST_PART
+    }
+
+    fn render(&self, desired: &Dataplane, from: &Rendered<Rules>) -> Rules {
+        render(self.family, desired, from)
+    }
+
+    fn diff(&self, believed: &Rules, wanted: &Rules) -> Change {
+        diff(self.family, believed, wanted)
+    }
+
+    fn observe(&mut self) -> Result<Rules, ObserveError> {
+        let connection = self.connection();
+        let connection = connection.map_err(|e| self.unobserved(Recovery::Halt, e))?;
+        let mut connection = lock(&connection);
+        let unread = |e: netlink::ObserveError| self.unobserved(recovery_of_reading(&e), e);
+        let unanswered = |e: netlink::QueryError| self.unobserved(of_reading_servers(&e), e);
+        let own = |set: &str| SetName::parse(set).map(|set| set.set(self.family));
+        let table = connection.tables.observe_table(self.family, TABLE, own);
+        let table = table.map_err(unread)?;
+        let servers = connection.observe_servers(self.family);
+        let servers = servers.map_err(unanswered)?;
+        let delivery = connection.routes.observe(self.family, &DELIVERY);
+        let delivery = delivery.map_err(unanswered)?;
+        drop(connection);
+        let rules = Rules {
+            table,
+            servers: servers.into_iter().collect(),
+            delivery,
+            ..Rules::default()
+        };
+        self.holding = match rules.exist() {
+            true => Holding::Something,
+            false => Holding::Nothing,
+        };
+        Ok(rules)
+    }
+
+    /// Others change virtual servers, routing rules and settings without a sign of it: the former are only found by
+    /// reading. Settings are set again here, since they are not among what is read and compared.
+    fn observe_drift(&mut self) -> Result<Drift, ObserveError> {
+        if self.holding == Holding::Nothing {
+            return Ok(Drift::None);
+        }
+        let connection = self.connection();
+        let connection = connection.map_err(|e| self.unobserved(Recovery::Halt, e))?;
+        lock(&connection).settings.commit();
+        Ok(Drift::Possible)
+    }
+
+    fn commit(&mut self, change: Change) -> Result<Receipt, CommitError> {
+        let connection = self.connection();
+        let nothing = (Recovery::Halt, Effect::None);
+        let connection = connection.map_err(|e| self.uncommitted(nothing, e))?;
+        let mut connection = lock(&connection);
+        self.check(&mut connection, &change)?;
+        self.holding = Holding::Something;
+        if change.begins() || !change.schedulers().is_empty() {
+            connection.settings.commit();
+        }
+        let transactions = change.steps.len();
+        for (done, step) in change.steps.into_iter().enumerate() {
+            let is_first = done == 0;
+            let failed = match step {
+                Step::Delivery(presence) => {
+                    let result = connection.commit_delivery(self.family, presence).err();
+                    result.map(|e| self.uncommitted(of_delivery(&e, is_first), e))
+                }
+                Step::Table(transaction) => {
+                    let result = connection.tables.commit(&transaction).err();
+                    result.map(|e| self.uncommitted(of_table(&e, is_first), e))
+                }
+                Step::Servers(operations) => {
+                    let result = connection.servers.commit(&operations).err();
+                    result.map(|e| self.uncommitted(of_servers(&e, is_first), e))
+                }
+            };
+            if let Some(error) = failed {
+                return Err(error);
+            }
+        }
+        Ok(Receipt { transactions })
+    }
+
+    fn commit_removal(&mut self) -> Result<Receipt, CommitError> {
+        let connection = self.connection();
+        let nothing = (Recovery::Halt, Effect::None);
+        let connection = connection.map_err(|e| self.uncommitted(nothing, e))?;
+        let unread =
+            |e: netlink::QueryError| self.uncommitted((of_reading_servers(&e), Effect::None), e);
+        let mut held = lock(&connection);
+        // Where IPVS is not loaded there are none.
+        let servers = held.observe_servers(self.family).map_err(unread)?;
+        let delivery = held
+            .routes
+            .observe(self.family, &DELIVERY)
+            .map_err(unread)?;
+        drop(held);
+        let mut table = Transaction::new(self.family, name(TABLE));
+        // Adding first makes the removal of what may not be there succeed.
+        table.operations = vec![Operation::AddTable, Operation::DeleteTable];
+        let held = Rules {
+            servers: servers.into_iter().collect(),
+            delivery,
+            ..Rules::default()
+        };
+        let mut change = self.diff(&held, &Rules::default());
+        change.steps.insert(0, Step::Table(table));
+        self.commit(change)
+    }
+
+    fn missing_settings(&self) -> Vec<String> {
+        let connection = self.connection.as_ref();
+        connection.map_or_else(Vec::new, |connection| {
+            lock(connection).settings.missing().to_vec()
+        })
+    }
+
+    fn suspects(&self, change: &Change, desired: &Dataplane) -> BTreeSet<ServiceKey> {
+        let frontends: BTreeSet<FrontendKey> = change.frontends(self.family);
+        let frontends = frontends.iter();
+        let claims = frontends.filter_map(|key| desired.frontends().get(key));
+        let owners = claims.map(|claims| claims.winner().0);
+        owners.chain(change.services()).cloned().collect()
+    }
+
+    fn shortcomings(&self, _: Asked<'_>) -> Vec<Shortcoming> {
+        Vec::new()
+    }
+}
+
+// === impl Connection ===
+
+impl Connection {
+    fn commit_delivery(
+        &mut self,
+        family: Family,
+        presence: Presence,
+    ) -> Result<(), route::CommitError> {
+        match presence {
+            Presence::Absent => self.routes.commit_removal(family, &DELIVERY),
+            Presence::Partial | Presence::Whole => self.routes.commit(family, &DELIVERY),
+        }
+    }
+
+    /// The virtual servers of [`MARKS`], by number.
+    fn observe_servers(
+        &mut self,
+        family: Family,
+    ) -> Result<BTreeMap<u32, Arc<Server>>, netlink::QueryError> {
+        let listed = self.servers.observe_virtual_servers()?.own;
+        let own = listed.into_iter().filter(|(key, _)| key.family == family);
+        let mut own: BTreeMap<ipvs::VirtualServerKey, ipvs::VirtualServer> = own.collect();
+        let keys: Vec<_> = own.keys().copied().collect();
+        let behind = self.servers.observe_destinations_of(keys)?;
+        let servers = behind.into_iter().filter_map(|(key, destinations)| {
+            let destinations = destinations.into_iter();
+            let server = Server {
+                server: own.remove(&key)?,
+                destinations: destinations
+                    .map(|(at, (destination, _))| (at, destination))
+                    .collect(),
+                owner: None,
+            };
+            Some((number_of(key.mark.value())?, Arc::new(server)))
+        });
+        Ok(servers.collect())
+    }
+}

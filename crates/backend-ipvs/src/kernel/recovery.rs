@@ -1,0 +1,69 @@
+//! What to do when one of the mechanisms refuses.
+
+use backend::{Effect, Recovery};
+use netlink::{QueryError, ipvs, route};
+
+/// What to do about a transaction that failed, and what it has left. Of a change that `is_first`, nothing
+/// had taken effect before.
+pub(super) fn of_table(error: &netlink::CommitError, is_first: bool) -> (Recovery, Effect) {
+    let is_refused = matches!(error, netlink::CommitError::Refused { .. });
+    let effect = match is_first && is_refused {
+        true => Effect::None,
+        false => Effect::Possible,
+    };
+    (
+        nftables_model::recovery(error, usize::from(!is_first)),
+        effect,
+    )
+}
+
+/// As [`of_table`], about operations on virtual servers: of one send, those that were not refused have
+/// taken effect.
+pub(super) fn of_servers(error: &ipvs::CommitError, is_first: bool) -> (Recovery, Effect) {
+    let is_whole = match error {
+        ipvs::CommitError::Refused { refused, answered } => refused.len() == *answered,
+        ipvs::CommitError::Socket { .. } => false,
+        ipvs::CommitError::Missing
+        | ipvs::CommitError::Unreserved(_)
+        | ipvs::CommitError::Find(_)
+        | ipvs::CommitError::RefusedSetting { .. } => true,
+    };
+    match is_first && is_whole {
+        true => (translate(&error.recovery()), Effect::None),
+        false => match error.recovery() {
+            // A module that is missing is no more there for looking again.
+            ipvs::Recovery::LoadModule(_) | ipvs::Recovery::Halt => {
+                (Recovery::Halt, Effect::Possible)
+            }
+            _ => (Recovery::Observe, Effect::Possible),
+        },
+    }
+}
+
+/// As [`of_table`], about the routing rule.
+pub(super) fn of_delivery(error: &route::CommitError, is_first: bool) -> (Recovery, Effect) {
+    match (error.recovery(), is_first) {
+        // Of the two objects one may be there.
+        (route::Recovery::Halt, true) => (Recovery::Halt, Effect::None),
+        (route::Recovery::Halt, false) => (Recovery::Halt, Effect::Possible),
+        (route::Recovery::Retry | route::Recovery::Observe, _) => {
+            (Recovery::Observe, Effect::Possible)
+        }
+    }
+}
+
+pub(super) fn of_reading_servers(error: &QueryError) -> Recovery {
+    match translate(&error.recovery()) {
+        Recovery::Halt => Recovery::Halt,
+        _ => Recovery::Observe,
+    }
+}
+
+fn translate(recovery: &ipvs::Recovery) -> Recovery {
+    match recovery {
+        ipvs::Recovery::Retry => Recovery::Retry,
+        ipvs::Recovery::Observe => Recovery::Observe,
+        ipvs::Recovery::Isolate => Recovery::Isolate,
+        ipvs::Recovery::LoadModule(_) | ipvs::Recovery::Halt => Recovery::Halt,
+    }
+}

@@ -1,0 +1,297 @@
+//! The marks, and the names and shapes of the sets.
+
+use std::sync::LazyLock;
+
+use dataplane::{Family, FrontendKey};
+use netlink::ipvs::MarkRange;
+use netlink::nf_tables::{DataType, Set, SetContent, SetWriter};
+use netlink::route::LocalDelivery;
+use nftables_model::{FrontendFields, name};
+
+/// The name of the table, in each family.
+pub const TABLE: &str = "signpost-ipvs";
+
+/// The marks of virtual servers. Number 0 has none: it is [`STEERED`].
+pub const MARKS: MarkRange =
+    MarkRange::new(0x5340_0000, 20).expect("the first mark has none of the lowest bits");
+/// The first bits of [`MARKS`].
+pub(crate) const MARKED: u32 = 0x5340_0000;
+/// The bits that tell [`MARKED`].
+pub(crate) const MARKED_MASK: u32 = 0xfff0_0000;
+/// A packet of a connection that IPVS has taken before. It has no virtual server of its own: one whose
+/// connection IPVS has forgotten is refused, and comes to no other Service.
+pub(crate) const STEERED: u32 = MARKED;
+/// A packet that IPVS has sent on.
+pub(crate) const DONE: u32 = 0x5350_0000;
+/// The bits that [`MARKED`] and [`DONE`] have in common.
+pub(crate) const ANY_MASK: u32 = 0xffe0_0000;
+
+/// What brings the packets of [`MARKED`] to IPVS. The rule of the kernel's own addresses has priority 0; those of
+/// other programs that are known come behind this one.
+pub(crate) const DELIVERY: LocalDelivery = LocalDelivery {
+    mark: MARKED,
+    mask: MARKED_MASK,
+    table: MARKED,
+    priority: 83,
+};
+
+/// The label of a connection that goes through IPVS.
+pub(crate) const TAKEN_LABEL: usize = 114;
+/// The label of a connection that is masqueraded.
+pub(crate) const MASQUERADE_LABEL: usize = 115;
+
+/// How many clients may be remembered at once, of all Services with affinity: about 100 bytes of kernel
+/// memory each. kube-proxy has 65,536 for each endpoint.
+const REMEMBERED: u32 = 1 << 18;
+
+/// The names of the sets of source ranges, by the length of their prefixes.
+static SOURCES: LazyLock<Vec<String>> =
+    LazyLock::new(|| (0..=128).map(|bits| format!("sources-{bits}")).collect());
+
+/// Every set and map. The two families have the same ones.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) enum SetName {
+    /// Every cluster IP.
+    ClusterIps,
+    /// The node's addresses that accept node ports, unless all do.
+    NodePortAddresses,
+    /// Endpoints of this node, as source and destination.
+    Hairpins,
+    /// The owner of each mark. No packet looks it up: a starting agent reads it.
+    Owners,
+    /// With affinity: for a mark, the number of the chains of its timeout, which is the timeout in seconds.
+    Affinities,
+    /// With affinity: for a mark and the slot that a client remembers, the endpoint, if new connections may
+    /// go there.
+    Slots,
+    /// Client and mark to that mark and the slot of the client's endpoint. Packets write it.
+    Clients,
+    /// The numbers in `Affinities` to the chains that send clients back.
+    ReturnChains,
+    /// The numbers in `Affinities` to the chains that write down where clients were sent.
+    LearningChains,
+    /// The marks of cluster IPs.
+    Services,
+    /// The marks of other addresses with policy Cluster.
+    Externals,
+    /// With external policy Local: the marks for pods of this node and this node itself.
+    ShortCircuits,
+    /// With external policy Local: the marks for all others.
+    Locals,
+    /// Frontends without an endpoint that may be used.
+    Refusals,
+    /// Of these, those that have none anywhere, which is said; the others are silent.
+    Rejects,
+    /// Frontends with source ranges.
+    Restrictions,
+    /// Frontend, source of so many bits that may connect.
+    Sources(u8),
+    /// As `Externals`, for node ports.
+    NodePorts,
+    /// As `ShortCircuits`, for node ports.
+    NodePortShortCircuits,
+    /// As `Locals`, for node ports.
+    NodePortLocals,
+    /// As `Refusals`, for node ports.
+    NodePortRefusals,
+    /// As `Rejects`, for node ports.
+    NodePortRejects,
+}
+
+/// What the elements of a set are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Shape {
+    /// Addresses.
+    Addresses,
+    /// Addresses as source and destination, with protocol and port.
+    Hairpins,
+    /// Marks, each with the hash of its owner.
+    Owners,
+    /// Marks, each with a number behind another value.
+    Numbers,
+    /// Marks with slots, each with an endpoint.
+    Slots,
+    /// Clients and marks, each with that mark and a slot.
+    Clients,
+    /// Numbers, each with a chain.
+    Chains,
+    /// Frontends, each with a mark.
+    Marks(FrontendFields),
+    /// Frontends.
+    Members(FrontendFields),
+    /// Frontends with an address, each with a source.
+    Sources,
+}
+
+// === impl SetName ===
+
+impl SetName {
+    /// Those that are always there: all but [`SetName::Sources`].
+    pub(crate) const FIXED: [SetName; 21] = [
+        SetName::ClusterIps,
+        SetName::NodePortAddresses,
+        SetName::Hairpins,
+        SetName::Owners,
+        SetName::Affinities,
+        SetName::Slots,
+        SetName::Clients,
+        SetName::ReturnChains,
+        SetName::LearningChains,
+        SetName::Services,
+        SetName::Externals,
+        SetName::ShortCircuits,
+        SetName::Locals,
+        SetName::Refusals,
+        SetName::Rejects,
+        SetName::Restrictions,
+        SetName::NodePorts,
+        SetName::NodePortShortCircuits,
+        SetName::NodePortLocals,
+        SetName::NodePortRefusals,
+        SetName::NodePortRejects,
+    ];
+
+    /// The maps from frontends to marks.
+    pub(crate) const MARKS: [SetName; 7] = [
+        SetName::Services,
+        SetName::Externals,
+        SetName::ShortCircuits,
+        SetName::Locals,
+        SetName::NodePorts,
+        SetName::NodePortShortCircuits,
+        SetName::NodePortLocals,
+    ];
+
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            SetName::ClusterIps => "cluster-ips",
+            SetName::NodePortAddresses => "nodeport-addresses",
+            SetName::Hairpins => "hairpins",
+            SetName::Owners => "owners",
+            SetName::Affinities => "affinities",
+            SetName::Slots => "slots",
+            SetName::Clients => "clients",
+            SetName::ReturnChains => "return-chains",
+            SetName::LearningChains => "learning-chains",
+            SetName::Services => "services",
+            SetName::Externals => "externals",
+            SetName::ShortCircuits => "short-circuits",
+            SetName::Locals => "locals",
+            SetName::Refusals => "refusals",
+            SetName::Rejects => "rejects",
+            SetName::Restrictions => "restrictions",
+            SetName::Sources(bits) => SOURCES
+                .get(usize::from(bits))
+                .map_or("sources", String::as_str),
+            SetName::NodePorts => "nodeports",
+            SetName::NodePortShortCircuits => "nodeport-short-circuits",
+            SetName::NodePortLocals => "nodeport-locals",
+            SetName::NodePortRefusals => "nodeport-refusals",
+            SetName::NodePortRejects => "nodeport-rejects",
+        }
+    }
+
+    pub(crate) fn parse(name: &str) -> Option<SetName> {
+        let sources = || {
+            let bits = name.strip_prefix("sources-")?.parse().ok()?;
+            let set = SetName::Sources(bits);
+            (bits <= 128 && set.as_str() == name).then_some(set)
+        };
+        let mut fixed = SetName::FIXED.into_iter();
+        fixed.find(|set| set.as_str() == name).or_else(sources)
+    }
+
+    pub(crate) fn shape(self) -> Shape {
+        use FrontendFields::{AddressAndPort, Port};
+        match self {
+            SetName::ClusterIps | SetName::NodePortAddresses => Shape::Addresses,
+            SetName::Hairpins => Shape::Hairpins,
+            SetName::Owners => Shape::Owners,
+            SetName::Affinities => Shape::Numbers,
+            SetName::Slots => Shape::Slots,
+            SetName::Clients => Shape::Clients,
+            SetName::ReturnChains | SetName::LearningChains => Shape::Chains,
+            SetName::Services | SetName::Externals | SetName::ShortCircuits | SetName::Locals => {
+                Shape::Marks(AddressAndPort)
+            }
+            SetName::NodePorts | SetName::NodePortShortCircuits | SetName::NodePortLocals => {
+                Shape::Marks(Port)
+            }
+            SetName::Refusals | SetName::Rejects | SetName::Restrictions => {
+                Shape::Members(AddressAndPort)
+            }
+            SetName::NodePortRefusals | SetName::NodePortRejects => Shape::Members(Port),
+            SetName::Sources(_) => Shape::Sources,
+        }
+    }
+
+    /// What of a frontend its keys begin with; `None` for sets without frontends.
+    pub(crate) fn fields(self) -> Option<FrontendFields> {
+        match self.shape() {
+            Shape::Marks(fields) | Shape::Members(fields) => Some(fields),
+            Shape::Sources => Some(FrontendFields::AddressAndPort),
+            Shape::Addresses
+            | Shape::Hairpins
+            | Shape::Owners
+            | Shape::Numbers
+            | Shape::Slots
+            | Shape::Clients
+            | Shape::Chains => None,
+        }
+    }
+
+    /// The set as it is created in `family`.
+    pub(crate) fn set(self, family: Family) -> Set {
+        let address = DataType::address(family);
+        let port = [DataType::Protocol, DataType::Service];
+        let frontend = |fields| match fields {
+            FrontendFields::AddressAndPort => [&[address][..], &port].concat(),
+            FrontendFields::Port => port.to_vec(),
+        };
+        let (key, content) = match self.shape() {
+            Shape::Addresses => (vec![address], SetContent::Membership),
+            Shape::Hairpins => (
+                [&[address, address][..], &port].concat(),
+                SetContent::Membership,
+            ),
+            Shape::Owners | Shape::Numbers => (
+                vec![DataType::Mark],
+                SetContent::Values(vec![DataType::Mark, DataType::Mark]),
+            ),
+            Shape::Slots => (
+                vec![DataType::Mark, DataType::Mark],
+                SetContent::Values(vec![address, DataType::Service]),
+            ),
+            Shape::Clients => (
+                vec![address, DataType::Mark],
+                SetContent::Values(vec![DataType::Mark, DataType::Mark]),
+            ),
+            Shape::Chains => (vec![DataType::Mark], SetContent::Verdicts),
+            Shape::Marks(fields) => (frontend(fields), SetContent::Values(vec![DataType::Mark])),
+            Shape::Members(fields) => (frontend(fields), SetContent::Membership),
+            Shape::Sources => (
+                [&frontend(FrontendFields::AddressAndPort)[..], &[address]].concat(),
+                SetContent::Membership,
+            ),
+        };
+        Set {
+            name: name(self.as_str()),
+            key,
+            content,
+            writer: match self {
+                SetName::Clients => SetWriter::Packets {
+                    capacity: REMEMBERED,
+                },
+                _ => SetWriter::Transactions,
+            },
+        }
+    }
+}
+
+/// What of a frontend is in its key.
+pub(crate) fn fields_of(key: &FrontendKey) -> FrontendFields {
+    match key {
+        FrontendKey::Address { .. } => FrontendFields::AddressAndPort,
+        FrontendKey::NodePort { .. } => FrontendFields::Port,
+    }
+}

@@ -1,0 +1,48 @@
+//! Services as virtual servers of IPVS, behind a classification in nf_tables.
+//!
+//! nf_tables decides as in mode nftables: which packets are for a Service, who may connect, what is
+//! refused, what is masqueraded. IPVS only chooses the endpoint. Between the two stands the packet's
+//! mark: the table's maps lead from address, protocol and port to the mark of a virtual server. The
+//! frontends of one Service port that lead to the same endpoints share one.
+//!
+//! ```text
+//! filter-prerouting  restrict; steer; dispatch
+//!     services       { 10.96.0.10 . tcp . 80 : 0x53400001, … }   masquerade unless a pod of this node sent it
+//!     externals      { 192.0.2.7 . tcp . 80 : 0x53400001, … }    masquerade
+//!     short-circuits { … }  locals { … }                         external policy Local: who sent it decides
+//!     nodeports      { tcp . 30080 : 0x53400001, … }             and the two of policy Local
+//! nat-prerouting     with affinity, a client that is known goes straight to its endpoint:
+//!     clients        { 203.0.113.9 . 0x53400001 : 0x53400001 . 0x5c0ffee1, … }     packets write it
+//!     slots          { 0x53400001 . 0x5c0ffee1 : 10.0.1.5 . 8080, … }
+//! ip rule, a route   what has such a mark is for this node
+//! IPVS               -f 1396703233: 10.0.1.5:8080 weight 1, 10.0.2.7:8080 weight 1
+//! second-pass        what IPVS has sent on passes output once more, with a mark that says so
+//! filter-*           refusals, as in mode nftables; nothing that is marked
+//! after-ipvs         what IPVS did not take is refused
+//! unmark, nat-postrouting
+//! ```
+//!
+//! [`layout`] has the marks and the sets, [`chains`] the rules.
+
+mod allocation;
+mod canonical;
+mod chains;
+mod compare;
+mod diff;
+mod inspect;
+mod kernel;
+mod layout;
+mod plan;
+mod render;
+mod replay;
+mod rules;
+mod simulate;
+mod table_diff;
+
+pub use diff::{Change, Step};
+pub use kernel::{Ipvs, open};
+pub use layout::{MARKS, TABLE};
+pub use nftables_model::Memory;
+pub use replay::Refused;
+pub use rules::Rules;
+pub use simulate::{simulate, simulate_next, ways};

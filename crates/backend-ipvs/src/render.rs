@@ -1,0 +1,398 @@
+//! What the kernel should hold, from what the node should do.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+use backend::Rendered;
+use dataplane::{
+    Config, Dataplane, Difference, Family, Frontend, FrontendKey, PersistentMap, ServiceKey,
+};
+use ipnet::IpNet;
+use netlink::ipvs::{Destination, Weight};
+use netlink::nf_tables::{Bytes, ElementData, Verdict};
+use netlink::route::Presence;
+use nftables_model::{
+    ChainWithRules, Chains, Contents, SetWithElements, address, allow_sources, frontend, hairpin,
+    name, source, sticky_slot, target,
+};
+
+use crate::allocation::{Allocation, Found};
+use crate::chains::affinity::{self, learn_chain, return_chain};
+use crate::chains::{self, ALLOW_SOURCES};
+use crate::layout::{MARKS, SetName, fields_of};
+use crate::plan::{FrontendPlan, Need, Refusal, ServicePlan};
+use crate::rules::{Rules, Server, destination, lead, socket_address};
+
+/// Whether something is there from now on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Place {
+    Comes,
+    Leaves,
+}
+
+/// Rules that change.
+struct Draft<'a> {
+    family: Family,
+    rules: Rules,
+    /// What the kernel holds meanwhile.
+    near: &'a Rules,
+    /// What the kernel says of the owners of marks, where nothing else does.
+    found: Option<Found>,
+    /// The numbers that are spoken for by that.
+    reserved: BTreeSet<u32>,
+}
+
+/// Renders one family of `desired`. Where `from` is the rules of a dataplane with the same configuration,
+/// only what differs from that dataplane is looked at. In any case owners keep the marks they have in
+/// `from.rules`.
+pub(crate) fn render(family: Family, desired: &Dataplane, from: &Rendered<Rules>) -> Rules {
+    let is_known = !from.dataplane.services().is_empty();
+    let is_same_config = is_known
+        && from.dataplane.config() == desired.config()
+        && from.dataplane.node().address(family) == desired.node().address(family);
+    let nothing = Dataplane::default();
+    let before = match is_same_config {
+        true => &from.dataplane,
+        false => &nothing,
+    };
+    let mut draft = Draft::of(family, from, is_known, is_same_config);
+    draft.add_sets();
+    if !is_same_config {
+        draft.render_node_port_addresses(desired.config());
+    }
+    let of_family = |address: &IpAddr| Family::of(*address) == family;
+    for difference in before.cluster_ips().differences(desired.cluster_ips()) {
+        if of_family(difference.key) {
+            let key = address(*difference.key);
+            draft.member(SetName::ClusterIps, key, difference.after.is_some());
+        }
+    }
+    for difference in before.hairpins().differences(desired.hairpins()) {
+        if of_family(&difference.key.address) {
+            let key = hairpin(difference.key);
+            draft.member(SetName::Hairpins, key, difference.after.is_some());
+        }
+    }
+    let frontends = before.frontends().differences(desired.frontends());
+    let mut services: BTreeSet<ServiceKey> = BTreeSet::new();
+    for Difference { key, before, after } in frontends {
+        if key.family() != family {
+            continue;
+        }
+        let winners = [before, after].map(|claims| claims.map(|claims| claims.winner()));
+        services.extend(
+            winners
+                .into_iter()
+                .flatten()
+                .map(|(service, _)| service.clone()),
+        );
+        if let [Some((_, frontend)), None] = winners {
+            draft.remove(key, frontend);
+        }
+    }
+    draft.place_services(before, desired, &services);
+    draft.finish(desired, is_same_config)
+}
+
+// === impl Draft ===
+
+impl<'a> Draft<'a> {
+    fn of(
+        family: Family,
+        from: &'a Rendered<Rules>,
+        is_known: bool,
+        is_same_config: bool,
+    ) -> Draft<'a> {
+        let near = &from.rules;
+        let found = (!is_known).then(|| Found::read(near));
+        let reserved = found.iter().flat_map(Found::numbers).collect();
+        let rules = match is_same_config {
+            true => near.clone(),
+            false => Rules {
+                allocation: Allocation::behind(near),
+                ..Rules::default()
+            },
+        };
+        Draft {
+            family,
+            rules,
+            near,
+            found,
+            reserved,
+        }
+    }
+
+    /// A set of ranges stays once it is made.
+    fn add_sets(&mut self) {
+        let near = self.near.table.sets.keys();
+        let kept = near.filter_map(|name| SetName::parse(name));
+        for name in SetName::FIXED.into_iter().chain(kept) {
+            self.add_set(name);
+        }
+    }
+
+    fn add_set(&mut self, name: SetName) {
+        if !self.rules.table.sets.contains_key(name.as_str()) {
+            let set = Arc::new(name.set(self.family));
+            let elements = PersistentMap::default();
+            let set_name = Arc::clone(&set.name);
+            let sets = &mut self.rules.table.sets;
+            sets.insert(set_name, SetWithElements { set, elements });
+        }
+    }
+
+    fn put(&mut self, set: SetName, key: Bytes, data: Option<ElementData>) {
+        if let Some(set) = self.rules.table.sets.get_mut(set.as_str()) {
+            match data {
+                Some(data) => set.elements.ensure(key, data),
+                None => drop(set.elements.remove(&key)),
+            }
+        }
+    }
+
+    fn member(&mut self, set: SetName, key: Bytes, is_member: bool) {
+        self.put(set, key, is_member.then_some(ElementData::None));
+    }
+
+    /// The addresses that accept node ports. Loopback never does: replies to a redirected packet would be
+    /// martians.
+    fn render_node_port_addresses(&mut self, config: &Config) {
+        let listed = config.node_ports.of(self.family).into_iter().flatten();
+        for open in listed.filter(|address| !address.is_loopback()) {
+            self.member(SetName::NodePortAddresses, address(*open), true);
+        }
+    }
+
+    /// Gives the frontends of each of `services` what it comes to now.
+    fn place_services(
+        &mut self,
+        before: &Dataplane,
+        desired: &Dataplane,
+        services: &BTreeSet<ServiceKey>,
+    ) {
+        for service in services {
+            let old = ServicePlan::of(before, service, self.family);
+            let new = ServicePlan::of(desired, service, self.family);
+            let mut numbers = BTreeMap::new();
+            for (owner, need) in &old.needs {
+                if let Some(number) = self.rules.allocation.owners.get(owner).copied() {
+                    self.set_affinity(number, need, Place::Leaves);
+                }
+            }
+            for (owner, need) in &new.needs {
+                let (servers, near) = (&self.rules.servers, &self.near.servers);
+                let reserved = &self.reserved;
+                let is_free = |number: u32| {
+                    let is_held = |map: &PersistentMap<u32, _>| map.get(&number).is_some();
+                    !is_held(servers) && !is_held(near) && !reserved.contains(&number)
+                };
+                let known = || match &mut self.found {
+                    Some(found) => found.take(owner),
+                    None => self.near.allocation.owners.get(owner).copied(),
+                };
+                let allocation = &mut self.rules.allocation;
+                let Some(number) = allocation.number(owner, known, is_free) else {
+                    continue;
+                };
+                numbers.insert(owner, number);
+                let server = self.near.servers.get(&number);
+                let server = Arc::new(follow(server.map(|server| &**server), need, service));
+                self.rules.servers.ensure(number, server);
+                self.set_affinity(number, need, Place::Comes);
+                let key = mark_key(number);
+                let hash = ElementData::Value(owner.hash());
+                self.put(SetName::Owners, key, Some(hash));
+            }
+            for owner in old
+                .needs
+                .keys()
+                .filter(|owner| !new.needs.contains_key(*owner))
+            {
+                if let Some(number) = self.rules.allocation.owners.remove(owner) {
+                    self.rules.servers.remove(&number);
+                    self.put(SetName::Owners, mark_key(number), None);
+                }
+            }
+            for plan in &new.frontends {
+                let before = before.frontends().get(&plan.key);
+                let before = before.map(|claims| &**claims.winner().1);
+                let leads = plan.leads.iter();
+                let leads = leads.map(|(set, owner)| (*set, numbers.get(owner).copied()));
+                self.place(plan, before, &leads.collect::<Vec<_>>());
+            }
+        }
+    }
+
+    /// What nf_tables knows of a virtual server that remembers its clients.
+    fn set_affinity(&mut self, number: u32, need: &Need, place: Place) {
+        let Some(seconds) = need.remembered else {
+            return;
+        };
+        let comes = |data| (place == Place::Comes).then_some(data);
+        let mark = mark_key(number);
+        let value = mark.clone().with(&seconds.to_ne_bytes());
+        self.put(
+            SetName::Affinities,
+            mark.clone(),
+            comes(ElementData::Value(value)),
+        );
+        for to in need.chosen.iter() {
+            let key = mark.clone().with(&sticky_slot(to).to_ne_bytes());
+            self.put(SetName::Slots, key, comes(ElementData::Value(target(to))));
+        }
+        let timeouts = Arc::make_mut(&mut self.rules.timeouts);
+        let count = timeouts.entry(seconds).or_default();
+        match place {
+            Place::Comes => *count += 1,
+            Place::Leaves => *count = count.saturating_sub(1),
+        }
+    }
+
+    /// The numbers of the timeouts in use, and the chains that they lead to.
+    fn place_timeouts(&mut self) {
+        Arc::make_mut(&mut self.rules.timeouts).retain(|_, count| *count > 0);
+        let (before, after) = (&self.near.timeouts, Arc::clone(&self.rules.timeouts));
+        let gone = before.keys().filter(|seconds| !after.contains_key(seconds));
+        let gone = gone.map(|seconds| (*seconds, Place::Leaves));
+        let all = gone.chain(after.keys().map(|seconds| (*seconds, Place::Comes)));
+        for (seconds, place) in all.collect::<Vec<_>>() {
+            let key = || Bytes::new().with(&seconds.to_ne_bytes());
+            let lead = |chain: String| {
+                let verdict = Verdict::Goto(name(&chain));
+                (place == Place::Comes).then_some(ElementData::Verdict(verdict))
+            };
+            self.put(SetName::ReturnChains, key(), lead(return_chain(seconds)));
+            self.put(SetName::LearningChains, key(), lead(learn_chain(seconds)));
+        }
+    }
+
+    /// Puts the elements of one frontend in the place of those it had.
+    fn place(
+        &mut self,
+        plan: &FrontendPlan,
+        before: Option<&Frontend>,
+        leads: &[(SetName, Option<u32>)],
+    ) {
+        let bytes = frontend(&plan.key);
+        let fields = fields_of(&plan.key);
+        for set in SetName::MARKS {
+            if set.fields() == Some(fields) {
+                let found = leads.iter().find(|(other, _)| *other == set);
+                let number = found.and_then(|(_, number)| *number);
+                self.put(set, bytes.clone(), number.map(lead));
+            }
+        }
+        // Without a mark, as when all are taken, it is as if its endpoints were elsewhere.
+        let is_short = leads.iter().any(|(_, number)| number.is_none());
+        let refusal = plan.refusal.or(is_short.then_some(Refusal::Drop));
+        let [refusals, rejects] = match &plan.key {
+            FrontendKey::Address { .. } => [SetName::Refusals, SetName::Rejects],
+            FrontendKey::NodePort { .. } => [SetName::NodePortRefusals, SetName::NodePortRejects],
+        };
+        self.member(refusals, bytes.clone(), refusal.is_some());
+        self.member(rejects, bytes.clone(), refusal == Some(Refusal::Reject));
+        let old = before.map_or(&[][..], |frontend| &frontend.source_ranges);
+        self.place_ranges(&plan.key, old, &plan.frontend.source_ranges);
+    }
+
+    /// Removes the elements of a frontend that no Service has any more.
+    fn remove(&mut self, key: &FrontendKey, before: &Frontend) {
+        let bytes = frontend(key);
+        let sets = SetName::FIXED.into_iter();
+        for set in sets.filter(|set| set.fields() == Some(fields_of(key))) {
+            self.put(set, bytes.clone(), None);
+        }
+        self.place_ranges(key, &before.source_ranges, &[]);
+    }
+
+    fn place_ranges(&mut self, key: &FrontendKey, before: &[IpNet], ranges: &[IpNet]) {
+        if matches!(key, FrontendKey::NodePort { .. }) {
+            return;
+        }
+        let bytes = frontend(key);
+        self.member(SetName::Restrictions, bytes.clone(), !ranges.is_empty());
+        for range in before.iter().filter(|range| !ranges.contains(range)) {
+            let set = SetName::Sources(range.prefix_len());
+            self.member(set, source(bytes.clone(), range), false);
+        }
+        for range in ranges {
+            let set = SetName::Sources(range.prefix_len());
+            self.add_set(set);
+            self.member(set, source(bytes.clone(), range), true);
+        }
+    }
+
+    /// The rules with their chains.
+    fn finish(mut self, desired: &Dataplane, is_same_config: bool) -> Rules {
+        self.place_timeouts();
+        let same_timeouts = self.near.timeouts.keys().eq(self.rules.timeouts.keys());
+        let near = &self.near.table;
+        let table = &mut self.rules.table;
+        table.exists = true;
+        self.rules.delivery = Presence::Whole;
+        let same_sets = table.sets.len() == near.sets.len();
+        if is_same_config && same_sets && same_timeouts {
+            table.chains = Arc::clone(&near.chains);
+            return self.rules;
+        }
+        let fixed = chains::fixed(self.family, desired.node(), desired.config());
+        let timeouts = self.rules.timeouts.keys();
+        let timeouts = timeouts.flat_map(|seconds| affinity::chains(self.family, *seconds));
+        let all = fixed
+            .into_iter()
+            .chain(timeouts)
+            .chain([allow(self.family, &lengths_of(table))]);
+        let chains: Chains = all
+            .map(|chain| (Arc::clone(&chain.chain.name), Arc::new(chain)))
+            .collect();
+        table.chains = match *near.chains == chains {
+            true => Arc::clone(&near.chains),
+            false => Arc::new(chains),
+        };
+        self.rules
+    }
+}
+
+/// The lengths of prefixes that there is a set of ranges for.
+pub(crate) fn lengths_of(table: &Contents) -> BTreeSet<u8> {
+    let sets = table.sets.keys().filter_map(|name| SetName::parse(name));
+    let lengths = sets.filter_map(|set| match set {
+        SetName::Sources(bits) => Some(bits),
+        _ => None,
+    });
+    lengths.collect()
+}
+
+/// The chain that lets through who may connect, where there are ranges of these lengths.
+pub(crate) fn allow(family: Family, lengths: &BTreeSet<u8>) -> ChainWithRules {
+    allow_sources(family, ALLOW_SOURCES, lengths.iter().copied(), |bits| {
+        SetName::Sources(bits).as_str()
+    })
+}
+
+/// What a virtual server has to be that is `before` in the kernel. What leaves and still answers keeps its
+/// connections: its weight becomes 0, and it goes when it answers no more.
+fn follow(before: Option<&Server>, need: &Need, owner: &ServiceKey) -> Server {
+    let mut destinations: BTreeMap<SocketAddr, Destination> = BTreeMap::new();
+    let had = |address: &SocketAddr| before.is_some_and(|b| b.destinations.contains_key(address));
+    let draining = need.serving.iter().map(socket_address).filter(had);
+    destinations.extend(draining.map(|address| (address, destination(Weight::DRAINING))));
+    for target in need.chosen.iter() {
+        let chosen = destinations.entry(socket_address(target));
+        chosen
+            .and_modify(|chosen| chosen.weight.0 += 1)
+            .or_insert_with(|| destination(Weight(1)));
+    }
+    Server {
+        server: need.server.clone(),
+        destinations,
+        owner: Some(owner.clone()),
+    }
+}
+
+/// The key of a mark in the map of owners.
+pub(crate) fn mark_key(number: u32) -> Bytes {
+    let mark = MARKS.mark(number).map_or(0, |mark| mark.value());
+    Bytes::new().with(&mark.to_ne_bytes())
+}

@@ -1,0 +1,188 @@
+//! What the kernel holds, or should, as a value.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use dataplane::{Family, FrontendKey, PersistentMap, Port, ServiceKey, Target};
+use netlink::ipvs::{Destination, Forwarding, Thresholds, VirtualServer, Weight};
+use netlink::nf_tables::{Bytes, ElementData};
+use netlink::route::Presence;
+use nftables_model::{Contents, View, frontend};
+
+use crate::allocation::{Allocation, number_of};
+use crate::layout::{DELIVERY, MARKS, SetName};
+
+/// The table, the virtual servers and what brings packets to them, of one family. Copies share what they have in common. Two are equal
+/// when a kernel holding either would list the same.
+#[derive(Debug, Clone, Default)]
+pub struct Rules {
+    pub(crate) table: Contents,
+    /// By the number of the mark.
+    pub(crate) servers: PersistentMap<u32, Arc<Server>>,
+    /// Of [`DELIVERY`](crate::layout::DELIVERY).
+    pub(crate) delivery: Presence,
+    /// Of this the kernel knows no more than hashes.
+    pub(crate) allocation: Allocation,
+    /// How many virtual servers remember clients for so many seconds. The table follows from it.
+    pub(crate) timeouts: Arc<BTreeMap<u32, usize>>,
+}
+
+/// A virtual server and what is behind it.
+#[derive(Debug, Clone)]
+pub(crate) struct Server {
+    pub(crate) server: VirtualServer,
+    pub(crate) destinations: BTreeMap<SocketAddr, Destination>,
+    /// Of this the kernel knows nothing.
+    pub(crate) owner: Option<ServiceKey>,
+}
+
+// === impl Rules ===
+
+impl Rules {
+    /// Whether there is a table, a virtual server or what brings packets to it.
+    pub fn exist(&self) -> bool {
+        self.table.exists || !self.servers.is_empty() || self.delivery != Presence::Absent
+    }
+
+    /// How many elements all sets have, and how many destinations all virtual servers.
+    pub fn elements(&self) -> usize {
+        let sets = self.table.sets.values();
+        let elements: usize = sets.map(|set| set.elements.len()).sum();
+        let servers = self.servers.iter();
+        let destinations: usize = servers.map(|(_, server)| server.destinations.len()).sum();
+        elements + destinations
+    }
+
+    /// Where new connections to a frontend go, from any client.
+    pub fn targets(&self, key: &FrontendKey) -> BTreeSet<Target> {
+        let servers = self.numbers(key).into_iter();
+        let servers = servers.filter_map(|number| self.servers.get(&number));
+        let targets = servers.flat_map(|server| server.open());
+        targets
+            .filter(|target| Family::of(target.address) == key.family())
+            .collect()
+    }
+
+    /// The marks of the virtual servers that a frontend leads to.
+    pub fn marks(&self, key: &FrontendKey) -> BTreeSet<u32> {
+        let numbers = self.numbers(key).into_iter();
+        numbers
+            .filter_map(|number| Some(MARKS.mark(number)?.value()))
+            .collect()
+    }
+
+    /// The numbers of the virtual servers that a frontend leads to.
+    pub(crate) fn numbers(&self, key: &FrontendKey) -> BTreeSet<u32> {
+        let bytes = frontend(key);
+        let marks = SetName::MARKS.into_iter().filter_map(|set| {
+            // Keys of other sets are of other lengths.
+            let element = self.table.sets.get(set.as_str())?.elements.get(&bytes)?;
+            mark_of(element)
+        });
+        marks.filter_map(number_of).collect()
+    }
+
+    pub(crate) fn view(&self) -> View<'_> {
+        View {
+            chains: &self.table.chains,
+            sets: &self.table.sets,
+        }
+    }
+}
+
+impl PartialEq for Rules {
+    fn eq(&self, other: &Rules) -> bool {
+        let Rules {
+            table,
+            servers,
+            delivery,
+            allocation: _,
+            timeouts: _,
+        } = self;
+        (table, servers, delivery) == (&other.table, &other.servers, &other.delivery)
+    }
+}
+
+impl fmt::Display for Rules {
+    /// The table, the routing rule, then the virtual servers as `ipvsadm` would be told, by their marks.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.table.fmt(f)?;
+        if let Some(printed) = print_delivery(self.delivery) {
+            writeln!(f, "{printed}")?;
+        }
+        for (number, server) in self.servers.sorted() {
+            let mark = MARKS.mark(*number).map_or(0, |mark| mark.value());
+            writeln!(f, "virtual server {mark:#010x} {}", server.server)?;
+            for (address, destination) in &server.destinations {
+                writeln!(f, "    {address} {destination}")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+// === impl Server ===
+
+impl Server {
+    /// The destinations that new connections may be sent to.
+    pub(crate) fn open(&self) -> impl Iterator<Item = Target> {
+        let destinations = self.destinations.iter();
+        destinations
+            .filter(|(_, destination)| destination.weight != Weight::DRAINING)
+            .filter_map(|(address, _)| {
+                Some(Target {
+                    address: address.ip(),
+                    port: Port::new(address.port())?,
+                })
+            })
+    }
+}
+
+impl PartialEq for Server {
+    fn eq(&self, other: &Server) -> bool {
+        let Server {
+            server,
+            destinations,
+            owner: _,
+        } = self;
+        (server, destinations) == (&other.server, &other.destinations)
+    }
+}
+
+/// What brings packets to IPVS, as far as it is there.
+pub(crate) fn print_delivery(delivery: Presence) -> Option<String> {
+    match delivery {
+        Presence::Absent => None,
+        Presence::Partial => Some(format!("routing rule {DELIVERY}, without its route")),
+        Presence::Whole => Some(format!("routing rule {DELIVERY}")),
+    }
+}
+
+/// The value that leads to the virtual server of this number.
+pub(crate) fn lead(number: u32) -> ElementData {
+    let mark = MARKS.mark(number).map_or(0, |mark| mark.value());
+    ElementData::Value(Bytes::new().with(&mark.to_ne_bytes()))
+}
+
+/// The mark that an element leads to.
+pub(crate) fn mark_of(data: &ElementData) -> Option<u32> {
+    match data {
+        ElementData::Value(value) => Some(u32::from_ne_bytes(value.as_slice().try_into().ok()?)),
+        ElementData::None | ElementData::Verdict(_) => None,
+    }
+}
+
+/// A destination with this weight, as all are written here.
+pub(crate) fn destination(weight: Weight) -> Destination {
+    Destination {
+        forwarding: Forwarding::Masquerade,
+        weight,
+        thresholds: Thresholds::default(),
+    }
+}
+
+pub(crate) fn socket_address(target: &Target) -> SocketAddr {
+    SocketAddr::new(target.address, target.port.get())
+}

@@ -1,0 +1,157 @@
+//! Which hooks a packet passes, what IPVS does with it at two of them, and where that ends.
+
+use backend::{Event, Way};
+use dataplane::{Node, Origin, Packet, Verdict as Outcome};
+use netlink::nf_tables::HookPoint;
+use netlink::route::Presence;
+use nftables_model::{End, Memory, Step, Walk};
+
+use crate::allocation::number_of;
+use crate::layout::{MARKED, MARKED_MASK, MARKS};
+use crate::rules::Rules;
+
+/// IPVS takes what is for this node (`NF_IP_PRI_NAT_SRC - 1` at input).
+const IPVS_INPUT: i32 = 99;
+/// IPVS takes what this node sends (`NF_IP_PRI_NAT_DST + 2` at output).
+const IPVS_OUTPUT: i32 = -98;
+
+/// What IPVS did with a packet.
+enum Taken {
+    /// Nothing: no virtual server has its mark.
+    No,
+    /// It has sent it to an endpoint elsewhere, through output and postrouting.
+    Away,
+    /// It has sent it to an endpoint of this node, on the way that the packet was on.
+    Here,
+    /// The virtual server has no endpoint.
+    Dropped,
+}
+
+/// Where `packet`, the first of its connection, goes on a node whose kernel holds `rules` for the
+/// packet's family, and has seen what is in `memory`, if the first random number it draws is
+/// `number`, or what that leaves over. A scheduler's state and hash are not modelled: each endpoint is a
+/// number.
+pub fn simulate_next(
+    rules: &Rules,
+    node: &Node,
+    packet: &Packet,
+    memory: &mut Memory,
+    number: u32,
+) -> Outcome {
+    let run = |walk: &mut Walk<'_>| run(rules, walk);
+    nftables_model::simulate_next(rules.view(), node, packet, memory, number, run)
+}
+
+/// Where `packet`, the first of its connection and of its client, may go on a node whose kernel
+/// holds `rules` for the packet's family.
+pub fn simulate(rules: &Rules, node: &Node, packet: &Packet) -> Outcome {
+    nftables_model::simulate(rules.view(), node, packet, |walk| run(rules, walk))
+}
+
+/// Every way that `packet`, the first of its connection and of its client, may take on a node whose
+/// kernel holds `rules` for the packet's family: one for each endpoint that may be chosen.
+pub fn ways(rules: &Rules, node: &Node, packet: &Packet) -> Vec<Way> {
+    nftables_model::ways(rules.view(), node, packet, |walk| run(rules, walk))
+}
+
+fn run(rules: &Rules, walk: &mut Walk<'_>) -> End {
+    let from_here = matches!(walk.packet().origin, Origin::Node | Origin::Loopback);
+    let led = match from_here {
+        true => leave(rules, walk),
+        false => arrive(rules, walk),
+    };
+    match led {
+        Ok(()) => End::Through(walk.redirected()),
+        Err(end) => end,
+    }
+}
+
+/// The way of a packet that comes in.
+fn arrive(rules: &Rules, walk: &mut Walk<'_>) -> Result<(), End> {
+    pass(walk, HookPoint::Prerouting, i32::MIN..=i32::MAX)?;
+    if !is_delivered(rules, walk) && !walk.is_local(walk.destination()) {
+        pass(walk, HookPoint::Forward, i32::MIN..=i32::MAX)?;
+        return pass(walk, HookPoint::Postrouting, i32::MIN..=i32::MAX);
+    }
+    pass(walk, HookPoint::Input, i32::MIN..=IPVS_INPUT)?;
+    match take(rules, walk)? {
+        Taken::Away => send(walk),
+        Taken::Here | Taken::No => pass(walk, HookPoint::Input, IPVS_INPUT + 1..=i32::MAX),
+        Taken::Dropped => Err(End::Dropped),
+    }
+}
+
+/// The way of a packet of this node.
+fn leave(rules: &Rules, walk: &mut Walk<'_>) -> Result<(), End> {
+    pass(walk, HookPoint::Output, i32::MIN..=IPVS_OUTPUT)?;
+    let taken = take(rules, walk)?;
+    match taken {
+        Taken::Away => return send(walk),
+        Taken::Dropped => return Err(End::Dropped),
+        Taken::Here | Taken::No => {}
+    }
+    pass(walk, HookPoint::Output, IPVS_OUTPUT + 1..=i32::MAX)?;
+    let comes_back = is_delivered(rules, walk) || walk.is_local(walk.destination());
+    pass(walk, HookPoint::Postrouting, i32::MIN..=i32::MAX)?;
+    match (comes_back, taken) {
+        (false, _) => Ok(()),
+        // IPVS leaves alone what it has seen.
+        (true, Taken::Here) => {
+            pass(walk, HookPoint::Prerouting, i32::MIN..=i32::MAX)?;
+            pass(walk, HookPoint::Input, i32::MIN..=i32::MAX)
+        }
+        (true, _) => arrive(rules, walk),
+    }
+}
+
+/// What IPVS sends on passes output once more.
+fn send(walk: &mut Walk<'_>) -> Result<(), End> {
+    pass(walk, HookPoint::Output, i32::MIN..=i32::MAX)?;
+    pass(walk, HookPoint::Postrouting, i32::MIN..=i32::MAX)
+}
+
+fn pass(
+    walk: &mut Walk<'_>,
+    hook: HookPoint,
+    priorities: std::ops::RangeInclusive<i32>,
+) -> Result<(), End> {
+    match walk.hook(hook, priorities) {
+        Step::Drop => Err(End::Dropped),
+        Step::Reject => Err(End::Rejected),
+        Step::Continue | Step::Accept => Ok(()),
+    }
+}
+
+/// Whether the routing rule brings it to this node.
+fn is_delivered(rules: &Rules, walk: &Walk<'_>) -> bool {
+    rules.delivery == Presence::Whole && walk.mark() & MARKED_MASK == MARKED
+}
+
+fn take(rules: &Rules, walk: &mut Walk<'_>) -> Result<Taken, End> {
+    let mark = walk.mark();
+    let found = number_of(mark).and_then(|number| Some((number, rules.servers.get(&number)?)));
+    let Some((number, server)) = found else {
+        return Ok(Taken::No);
+    };
+    let mark = MARKS.mark(number).map_or(mark, |mark| mark.value());
+    walk.note(|| Event::Element(format!("virtual server {mark:#010x} {}", server.server)));
+    let shares = server.open().flat_map(|target| {
+        let address = crate::rules::socket_address(&target);
+        let weight = server.destinations.get(&address);
+        let weight = weight.map_or(0, |destination| destination.weight.0);
+        (0..weight).map(move |_| target)
+    });
+    let shares: Vec<_> = shares.collect();
+    let Ok(modulus @ 1..) = u32::try_from(shares.len()) else {
+        return Ok(Taken::Dropped);
+    };
+    let drawn = usize::try_from(walk.draw(modulus)).unwrap_or(0);
+    let Some(target) = shares.get(drawn) else {
+        return Ok(Taken::Dropped);
+    };
+    walk.redirect(*target);
+    Ok(match walk.is_local(target.address) {
+        true => Taken::Here,
+        false => Taken::Away,
+    })
+}

@@ -1,0 +1,263 @@
+//! How to get from one table to another.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use dataplane::{Family, FrontendKey};
+use netlink::nf_tables::{Bytes, ElementData, Operation, Transaction};
+use nftables_model::{Contents, name, parse_address, parse_frontend};
+
+use crate::layout::{SetName, TABLE};
+
+/// How many elements one transaction adds and removes at the most.
+const ELEMENTS_A_TRANSACTION: usize = 10_000;
+
+/// What belongs together is equal in this, and is written in this order.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+enum Group {
+    /// What new rules look for: it comes in the transaction that brings these.
+    WithRules,
+    /// What frontends rely on.
+    Before(SetName, Bytes),
+    /// The frontends at an address, and the address itself: it refuses what has no frontend, so it goes
+    /// ahead of them and comes behind them.
+    Address(IpAddr, AtAddress),
+    /// A node port.
+    NodePort(FrontendKey),
+    /// What frontends relied on.
+    After(SetName, Bytes),
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+enum AtAddress {
+    Gone,
+    Frontend(FrontendKey),
+    Come,
+}
+
+/// An element that differs.
+struct Difference<'a> {
+    group: Group,
+    set: SetName,
+    key: &'a Bytes,
+    before: Option<&'a ElementData>,
+    after: Option<&'a ElementData>,
+}
+
+/// The transactions, in order. A frontend's elements are all in one of them.
+pub(crate) fn diff(family: Family, believed: &Contents, wanted: &Contents) -> Vec<Transaction> {
+    diff_in_parts(family, believed, wanted, ELEMENTS_A_TRANSACTION)
+}
+
+/// As [`diff`], with so many elements in a transaction at the most.
+fn diff_in_parts(
+    family: Family,
+    believed: &Contents,
+    wanted: &Contents,
+    mut most: usize,
+) -> Vec<Transaction> {
+    let start = || Transaction::new(family, name(TABLE));
+    let mut first = start();
+    if !wanted.exists {
+        // As a table: element by element, kernels before 6.2 would refuse it.
+        first
+            .operations
+            .extend(believed.exists.then_some(Operation::DeleteTable));
+        return some(vec![first]);
+    }
+    let nothing = Contents::default();
+    let believed = match can_be_mended(believed, wanted) {
+        true => believed,
+        // In one transaction, so that nothing is unserved meanwhile.
+        false => {
+            first.operations.push(Operation::DeleteTable);
+            most = usize::MAX;
+            &nothing
+        }
+    };
+    add_objects(believed, wanted, &mut first);
+    let differences = differences(family, believed, wanted);
+    let mut transactions = vec![first];
+    let mut part: Vec<&Difference<'_>> = Vec::new();
+    for group in differences.chunk_by(|a, b| a.group == b.group) {
+        if !part.is_empty() && part.len() + group.len() > most {
+            add_elements(wanted, &part, transactions.last_mut());
+            transactions.push(start());
+            part.clear();
+        }
+        part.extend(group);
+    }
+    add_elements(wanted, &part, transactions.last_mut());
+    let mut unwanted = start();
+    delete_objects(believed, wanted, &mut unwanted);
+    transactions.push(unwanted);
+    some(transactions)
+}
+
+fn some(transactions: Vec<Transaction>) -> Vec<Transaction> {
+    let all = transactions.into_iter();
+    all.filter(|transaction| !transaction.operations.is_empty())
+        .collect()
+}
+
+/// Whether every set and chain that both have is the same one: a set's shape and a chain's hook cannot be
+/// changed.
+fn can_be_mended(believed: &Contents, wanted: &Contents) -> bool {
+    let sets = wanted.sets.iter().all(|(name, set)| {
+        let other = believed.sets.get(name);
+        other.is_none_or(|other| other.set == set.set)
+    });
+    let chains = wanted.chains.iter().all(|(name, chain)| {
+        let other = believed.chains.get(name);
+        other.is_none_or(|other| other.chain == chain.chain)
+    });
+    sets && chains
+}
+
+fn add_objects(believed: &Contents, wanted: &Contents, transaction: &mut Transaction) {
+    let operations = &mut transaction.operations;
+    if !believed.exists {
+        operations.push(Operation::AddTable);
+    }
+    let new = wanted
+        .sets
+        .iter()
+        .filter(|(name, _)| !believed.sets.contains_key(*name));
+    operations.extend(new.map(|(_, set)| Operation::AddSet((*set.set).clone())));
+    if Arc::ptr_eq(&believed.chains, &wanted.chains) {
+        return;
+    }
+    let changed = wanted.chains.iter();
+    let changed: Vec<_> = changed
+        .filter(|(name, chain)| believed.chains.get(*name) != Some(chain))
+        .collect();
+    // A rule may lead to any other chain, so all chains come before all rules.
+    operations.extend(changed.iter().map(
+        |(name, chain)| match believed.chains.contains_key(*name) {
+            true => Operation::FlushChain(Arc::clone(name)),
+            false => Operation::AddChain(chain.chain.clone()),
+        },
+    ));
+    for (name, chain) in changed {
+        operations.extend(chain.rules.iter().map(|rule| Operation::AddRule {
+            chain: Arc::clone(name),
+            rule: rule.clone(),
+        }));
+    }
+}
+
+/// What is in the table and not wanted there: left by an older version, or by a stranger.
+fn delete_objects(believed: &Contents, wanted: &Contents, transaction: &mut Transaction) {
+    let names = believed.chains.keys();
+    let chains: Vec<_> = names
+        .filter(|name| !wanted.chains.contains_key(*name))
+        .collect();
+    let flushed = chains
+        .iter()
+        .map(|name| Operation::FlushChain(Arc::clone(name)));
+    let sets = believed.sets.keys();
+    let sets = sets.filter(|name| !wanted.sets.contains_key(*name));
+    let deleted = chains
+        .iter()
+        .map(|name| Operation::DeleteChain(Arc::clone(name)));
+    let operations = flushed
+        .chain(sets.map(|name| Operation::DeleteSet(Arc::clone(name))))
+        .chain(deleted);
+    transaction.operations.extend(operations);
+}
+
+fn differences<'a>(
+    family: Family,
+    believed: &'a Contents,
+    wanted: &'a Contents,
+) -> Vec<Difference<'a>> {
+    static NOTHING: nftables_model::Elements = nftables_model::Elements::new();
+    let mut all = Vec::new();
+    for (name, set) in &wanted.sets {
+        let old = believed
+            .sets
+            .get(name)
+            .map_or(&NOTHING, |old| &old.elements);
+        let Some(set_name) = SetName::parse(name) else {
+            continue;
+        };
+        all.extend(
+            old.differences(&set.elements)
+                .into_iter()
+                .map(|difference| Difference {
+                    group: group(family, set_name, difference.key, difference.after.is_some()),
+                    set: set_name,
+                    key: difference.key,
+                    before: difference.before,
+                    after: difference.after,
+                }),
+        );
+    }
+    all.sort_by(|a, b| (&a.group, a.set, a.key).cmp(&(&b.group, b.set, b.key)));
+    all
+}
+
+/// Where an element of `set` belongs that comes or goes.
+fn group(family: Family, set: SetName, key: &Bytes, comes: bool) -> Group {
+    let fields = set.fields();
+    let frontend = fields.and_then(|fields| parse_frontend(family, fields, key.as_slice()));
+    let address = match set {
+        SetName::ClusterIps => parse_address(family, key.as_slice()),
+        _ => None,
+    };
+    if set == SetName::NodePortAddresses && comes {
+        return Group::WithRules;
+    }
+    match (frontend, address) {
+        (Some(frontend @ FrontendKey::Address { address, .. }), _) => {
+            Group::Address(address, AtAddress::Frontend(frontend))
+        }
+        (Some(frontend), _) => Group::NodePort(frontend),
+        (None, Some((address, _))) if comes => Group::Address(address, AtAddress::Come),
+        (None, Some((address, _))) => Group::Address(address, AtAddress::Gone),
+        (None, None) if comes => Group::Before(set, key.clone()),
+        (None, None) => Group::After(set, key.clone()),
+    }
+}
+
+/// Removals before additions: a changed element is one of each, and the kernel knows no third way.
+fn add_elements(
+    wanted: &Contents,
+    part: &[&Difference<'_>],
+    transaction: Option<&mut Transaction>,
+) {
+    let mut gone: BTreeMap<SetName, Vec<Bytes>> = BTreeMap::new();
+    let mut new: BTreeMap<SetName, Vec<(Bytes, ElementData)>> = BTreeMap::new();
+    for difference in part {
+        if difference.before.is_some() {
+            gone.entry(difference.set)
+                .or_default()
+                .push(difference.key.clone());
+        }
+        if let Some(data) = difference.after {
+            let element = (difference.key.clone(), data.clone());
+            new.entry(difference.set).or_default().push(element);
+        }
+    }
+    let set_of = |set: SetName| Some(Arc::clone(&wanted.sets.get(set.as_str())?.set));
+    let gone = gone.into_iter();
+    let gone = gone.filter_map(|(set, keys)| {
+        Some(Operation::DeleteElements {
+            set: set_of(set)?,
+            keys,
+        })
+    });
+    let new = new.into_iter().filter_map(|(set, elements)| {
+        Some(Operation::AddElements {
+            set: set_of(set)?,
+            elements,
+        })
+    });
+    if let Some(transaction) = transaction {
+        transaction.operations.extend(gone.chain(new));
+    }
+}
+
+#[cfg(test)]
+mod tests;

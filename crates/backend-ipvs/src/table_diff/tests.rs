@@ -1,0 +1,76 @@
+use backend::Rendered;
+use dataplane::Dataplane;
+use proptest::prelude::*;
+use testkit::{histories, laws, questions};
+
+use super::*;
+use crate::diff::{Step, diff as diff_rules};
+use crate::render::render;
+use crate::rules::Rules;
+use crate::simulate::simulate;
+
+/// The states on the way from `held` to `wanted`, with as many transactions on the table as possible.
+fn prefixes(family: Family, mut held: Rules, wanted: &Rules) -> Vec<Rules> {
+    let change = diff_rules(family, &held, wanted);
+    let parts = diff_in_parts(family, &held.table, &wanted.table, 1).into_iter();
+    let mut parts = Some(parts.map(Step::Table));
+    let mut steps: Vec<Step> = Vec::new();
+    for step in change.steps() {
+        match step {
+            Step::Servers(_) | Step::Delivery(_) => steps.push(step.clone()),
+            // In the place of all of its transactions.
+            Step::Table(_) => steps.extend(parts.take().into_iter().flatten()),
+        }
+    }
+    let mut prefixes = Vec::new();
+    for step in &steps {
+        held.replay(step).expect("the kernel takes it");
+        prefixes.push(held.clone());
+    }
+    assert_eq!(&held, wanted, "the change does not arrive");
+    prefixes
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(100))]
+
+    #[test]
+    fn a_start_refuses_no_packet_that_it_is_going_to_serve((cluster, packets) in questions(23)) {
+        let (nothing, wanted) = (Dataplane::default(), cluster.compile());
+        for family in Family::ALL {
+            let rules = render(family, &wanted, &Rendered::default());
+            for held in prefixes(family, Rules::default(), &rules) {
+                for packet in packets.iter().filter(|p| Family::of(p.destination) == family) {
+                    let simulated = simulate(&held, wanted.node(), packet);
+                    laws::never_misleads([&nothing, &wanted], packet, &simulated);
+                }
+            }
+        }
+    }
+
+    /// Failure story T127: whatever has changed meanwhile, the configuration included, and whether what is
+    /// there was rendered or read from the kernel.
+    #[test]
+    fn t127_no_step_of_a_change_refuses_or_misleads_a_packet_that_both_ends_serve(
+        (cluster, packets) in questions(23), history in histories(3), read_back: bool,
+    ) {
+        let mut states = history;
+        states.push(cluster.compile());
+        states.retain(|state| state.node() == &cluster.node);
+        for ends in states.windows(2) {
+            let [before, after] = ends else { continue };
+            for family in Family::ALL {
+                let rules = render(family, before, &Rendered::default());
+                let dataplane = if read_back { Dataplane::default() } else { before.clone() };
+                let from = Rendered { dataplane, rules };
+                let wanted = render(family, after, &from);
+                for held in prefixes(family, from.rules, &wanted) {
+                    for packet in packets.iter().filter(|p| Family::of(p.destination) == family) {
+                        let simulated = simulate(&held, after.node(), packet);
+                        laws::never_misleads([before, after], packet, &simulated);
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,186 @@
+//! Which virtual servers there are, and what becomes of them.
+
+use std::sync::Arc;
+
+use backend::{Backend, Change as _, Rendered};
+use backend_ipvs::{Ipvs, Rules, Step};
+use dataplane::{Dataplane, Family, FrontendKey, Protocol, Service, compile};
+use netlink::ipvs::Operation;
+use testkit::{EndpointsBuilder, mk_config, mk_endpoints, mk_node, mk_service, port};
+
+const CLUSTER_IP: &str = "10.96.0.10";
+
+fn backend() -> Ipvs {
+    Ipvs::detached(Family::Ipv4)
+}
+
+fn dataplane(services: &[(Service, EndpointsBuilder)]) -> Dataplane {
+    let (node, config) = (
+        mk_node(1).build(),
+        mk_config().node_ports_anywhere().build(),
+    );
+    let mut dataplane = Dataplane::new(Arc::clone(&node), Arc::clone(&config));
+    for (service, endpoints) in services {
+        let endpoints = endpoints.clone().build();
+        dataplane.set(compile(service, &endpoints, &node, &config).into());
+    }
+    dataplane
+}
+
+fn web() -> Service {
+    mk_service("shop/web")
+        .cluster_ip(CLUSTER_IP)
+        .port("http", 80)
+        .build()
+}
+
+fn two_pods() -> EndpointsBuilder {
+    one_pod().ready("10.0.2.7:8080", "node-2")
+}
+
+fn one_pod() -> EndpointsBuilder {
+    mk_endpoints().tcp("http").ready("10.0.1.5:8080", "node-1")
+}
+
+fn at(address: &str) -> FrontendKey {
+    FrontendKey::Address {
+        address: address.parse().expect("an address"),
+        protocol: Protocol::Tcp,
+        port: port(80),
+    }
+}
+
+/// What a kernel gives back that holds `wanted`.
+fn read_back(wanted: &Rules) -> Rendered<Rules> {
+    let mut rules = Rules::default();
+    for step in backend().diff(&rules, wanted).steps() {
+        rules.replay(step).expect("every step can be taken");
+    }
+    Rendered {
+        dataplane: Dataplane::default(),
+        rules,
+    }
+}
+
+fn advance(desired: &Dataplane, from: &Rendered<Rules>) -> Rendered<Rules> {
+    Rendered {
+        rules: backend().render(desired, from),
+        dataplane: desired.clone(),
+    }
+}
+
+#[test]
+fn all_addresses_of_a_port_share_one_virtual_server() {
+    let service = mk_service("shop/web")
+        .cluster_ip(CLUSTER_IP)
+        .external_ip("198.51.100.7");
+    let service = service.port("http", 80).node_port(30_080).build();
+    let rules = advance(&dataplane(&[(service, two_pods())]), &Rendered::default()).rules;
+    let node_port = FrontendKey::NodePort {
+        family: Family::Ipv4,
+        protocol: Protocol::Tcp,
+        port: port(30_080),
+    };
+    let marks = rules.marks(&at(CLUSTER_IP));
+    assert_eq!(marks.len(), 1);
+    assert_eq!(rules.marks(&at("198.51.100.7")), marks);
+    assert_eq!(rules.marks(&node_port), marks);
+    assert_eq!(rules.to_string().matches("virtual server").count(), 1);
+}
+
+#[test]
+fn a_restart_and_other_services_leave_a_mark_where_it_is() {
+    let other = || {
+        mk_service("shop/cart")
+            .cluster_ip("10.96.0.9")
+            .port("http", 80)
+            .build()
+    };
+    let both = dataplane(&[(other(), one_pod()), (web(), two_pods())]);
+    let before = advance(&both, &Rendered::default());
+    let mark = before.rules.marks(&at(CLUSTER_IP));
+    let freed = before.rules.marks(&at("10.96.0.9"));
+    let alone = dataplane(&[(web(), two_pods())]);
+    for from in [before.clone(), read_back(&before.rules)] {
+        let after = advance(&alone, &from);
+        assert_eq!(after.rules.marks(&at(CLUSTER_IP)), mark);
+        let third = mk_service("shop/pay")
+            .cluster_ip("10.96.0.11")
+            .port("http", 80);
+        let later = dataplane(&[(web(), two_pods()), (third.build(), one_pod())]);
+        let later = advance(&later, &after).rules;
+        assert_ne!(
+            later.marks(&at("10.96.0.11")),
+            freed,
+            "it was given out again at once"
+        );
+    }
+}
+
+/// kubernetes#92019, kubernetes#108319: a weight that a proxy had set to 0 stayed there, because the next one
+/// took it for the desired weight.
+#[test]
+fn an_endpoint_that_is_ready_again_after_a_restart_gets_its_weight_back() {
+    let ready = dataplane(&[(web(), two_pods())]);
+    let leaving = one_pod().draining("10.0.2.7:8080", "node-2");
+    let leaving = dataplane(&[(web(), leaving)]);
+    let before = advance(&ready, &Rendered::default());
+    let drained = advance(&leaving, &before).rules;
+    assert!(
+        drained.to_string().contains("10.0.2.7:8080 -m -w 0"),
+        "{drained}"
+    );
+    let again = advance(&ready, &read_back(&drained)).rules;
+    assert!(
+        again.to_string().contains("10.0.2.7:8080 -m -w 1"),
+        "{again}"
+    );
+}
+
+#[test]
+fn an_endpoint_goes_when_it_answers_no_more() {
+    let ready = advance(&dataplane(&[(web(), two_pods())]), &Rendered::default());
+    let leaving = one_pod().draining("10.0.2.7:8080", "node-2");
+    let drained = advance(&dataplane(&[(web(), leaving)]), &ready);
+    let gone = advance(&dataplane(&[(web(), one_pod())]), &drained);
+    let change = backend().diff(&drained.rules, &gone.rules);
+    let [Step::Servers(operations)] = change.steps() else {
+        panic!("{change}");
+    };
+    assert!(
+        matches!(operations[..], [Operation::RemoveDestination { .. }]),
+        "{change}"
+    );
+    let suspects = backend().suspects(&change, &gone.dataplane);
+    assert_eq!(
+        suspects.len(),
+        1,
+        "a change of endpoints alone is about its Service"
+    );
+}
+
+/// What is new is there before packets are led to it; what goes is led to by nothing.
+#[test]
+fn what_packets_are_led_to_comes_before_the_table_and_goes_behind_it() {
+    let rules = advance(&dataplane(&[(web(), two_pods())]), &Rendered::default()).rules;
+    let nothing = Rules::default();
+    let (come, go) = (
+        backend().diff(&nothing, &rules),
+        backend().diff(&rules, &nothing),
+    );
+    assert!(
+        matches!(
+            come.steps(),
+            [Step::Delivery(_), Step::Servers(_), Step::Table(_)]
+        ),
+        "{come}"
+    );
+    assert!(
+        matches!(
+            go.steps(),
+            [Step::Table(_), Step::Servers(_), Step::Delivery(_)]
+        ),
+        "{go}"
+    );
+    assert!(!come.size().is_empty());
+}

@@ -1,0 +1,124 @@
+//! The laws of every backend, over a kernel that is a value; and what a change may never do on its way.
+
+use std::collections::BTreeSet;
+
+use backend::{Backend, Rendered};
+use backend_ipvs::{Change, Ipvs, Rules, simulate};
+use dataplane::{Dataplane, Family, FrontendKey, Target};
+use proptest::prelude::*;
+use testkit::laws::{self, Simulated};
+use testkit::{OverAValue, histories, questions, questions_beside_tenants};
+
+struct OfFamily(Family);
+
+impl laws::Subject for OfFamily {
+    type Backend = OverAValue<Ipvs>;
+    type Canonical = Rules;
+
+    fn fresh(&self) -> OverAValue<Ipvs> {
+        OverAValue::new(Ipvs::detached(self.0), |held, change: &Change| {
+            for step in change.steps() {
+                held.replay(step)?;
+            }
+            Ok(change.steps().len())
+        })
+    }
+
+    fn canonical(&self, rules: &Rules) -> Rules {
+        rules.canonical(self.0)
+    }
+
+    fn targets(&self, rules: &Rules, key: &FrontendKey) -> BTreeSet<Target> {
+        rules.targets(key)
+    }
+}
+
+fn render(family: Family, dataplane: &Dataplane) -> Rules {
+    Ipvs::detached(family).render(dataplane, &Rendered::default())
+}
+
+/// The rules as a kernel gives them back that was led to them from nothing.
+fn read_back(backend: &Ipvs, wanted: &Rules) -> Rules {
+    let mut held = Rules::default();
+    for step in backend.diff(&held, wanted).steps() {
+        held.replay(step).expect("every step can be taken");
+    }
+    held
+}
+
+const SIMULATED: Simulated<Rules> = Simulated { render, simulate };
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn every_law_of_backends_holds(history in histories(5), seed: u64) {
+        for family in Family::ALL {
+            laws::all(&OfFamily(family), &history, seed);
+        }
+    }
+
+    #[test]
+    fn after_every_step_what_has_not_changed_is_served(history in histories(4)) {
+        for family in Family::ALL {
+            let backend = Ipvs::detached(family);
+            for states in history.windows(2) {
+                let [before, after] = states else { continue };
+                let from = Rendered { dataplane: before.clone(), rules: render(family, before) };
+                let wanted = backend.render(after, &from);
+                let serving = from.rules;
+                let mut held = serving.clone();
+                for step in backend.diff(&serving, &wanted).steps() {
+                    held.replay(step).expect("every step can be taken");
+                    laws::never_half_serves(&OfFamily(family), (before, &serving), after, &held);
+                }
+                prop_assert_eq!(&held, &wanted);
+            }
+        }
+    }
+
+    /// What leaves and still answers keeps the connections that it has, and no mark changes its owner.
+    #[test]
+    fn a_virtual_server_that_stays_keeps_its_mark(history in histories(4)) {
+        for family in Family::ALL {
+            let backend = Ipvs::detached(family);
+            let mut believed = Rendered::default();
+            for desired in &history {
+                let wanted = backend.render(desired, &believed);
+                for (key, claims) in desired.frontends().iter().filter(|(key, _)| key.family() == family) {
+                    let same = believed.dataplane.frontends().get(key).is_some_and(|before| {
+                        before.winner() == claims.winner()
+                    });
+                    if same {
+                        prop_assert_eq!(believed.rules.marks(key), wanted.marks(key), "{}", key);
+                    }
+                }
+                // An agent that starts reads them back.
+                let found = Rendered { dataplane: Dataplane::default(), rules: read_back(&backend, &wanted) };
+                let anew = backend.render(desired, &found);
+                prop_assert_eq!(&anew, &wanted);
+                believed = Rendered { dataplane: desired.clone(), rules: wanted };
+            }
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(1000))]
+
+    #[test]
+    fn every_packet_goes_where_the_dataplane_says((cluster, packets) in questions(23)) {
+        SIMULATED.every_packet_goes_where_the_dataplane_says(&cluster, &packets);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(100))]
+
+    #[test]
+    fn honest_verdicts_do_not_depend_on_tenants(
+        (cluster, tenants, packets) in questions_beside_tenants(39), seed: u64,
+    ) {
+        SIMULATED.honest_verdicts_do_not_depend_on_tenants(&cluster, &tenants, &packets, seed);
+    }
+}

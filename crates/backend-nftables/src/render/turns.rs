@@ -1,0 +1,90 @@
+//! Which frontends count the turns of their endpoints by themselves.
+//!
+//! A number stays with its frontend as long as that takes turns, through restarts too: the chains that
+//! its elements lead to say which one it is.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use dataplane::{Dataplane, Family, Frontend, FrontendKey, Scheduler};
+
+use crate::chains::{Counter, Draw, Lead};
+use crate::layout::{self, Keyed};
+use crate::table::Table;
+
+/// Frontends with a counter of their own, of one family.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Turns(Arc<BTreeMap<FrontendKey, u16>>);
+
+impl Turns {
+    /// The counters that the elements in `rules` lead to, of frontends that are still wanted to take
+    /// turns. Costs in proportion to all frontends.
+    pub(super) fn read(family: Family, rules: &Table, desired: &Dataplane) -> Turns {
+        let (mut held, mut taken) = (BTreeMap::new(), BTreeSet::new());
+        for (key, counter) in rules.counters(family) {
+            let claims = desired.frontends().get(&key);
+            let takes_turns =
+                claims.is_some_and(|claims| claims.winner().1.scheduler == Scheduler::RoundRobin);
+            // Nothing but damage has two frontends share one.
+            if takes_turns && !held.contains_key(&key) && taken.insert(counter) {
+                held.insert(key, counter);
+            }
+        }
+        Turns(Arc::new(held))
+    }
+
+    /// The counter of the frontend at `key`: the one it has, or a free one. One that does not take
+    /// turns gives its counter back.
+    pub(super) fn counter(&mut self, key: &FrontendKey, frontend: Option<&Frontend>) -> Counter {
+        let takes_turns =
+            frontend.is_some_and(|frontend| frontend.scheduler == Scheduler::RoundRobin);
+        match (takes_turns, self.0.get(key)) {
+            (true, Some(counter)) => Counter::Own(*counter),
+            (true, None) => self.take(key),
+            (false, held) => {
+                if held.is_some() {
+                    Arc::make_mut(&mut self.0).remove(key);
+                }
+                Counter::Shared
+            }
+        }
+    }
+
+    fn take(&mut self, key: &FrontendKey) -> Counter {
+        if self.0.len() >= usize::from(Counter::OWN) {
+            return Counter::Shared;
+        }
+        let taken: BTreeSet<u16> = self.0.values().copied().collect();
+        let free = (1..=Counter::OWN).find(|number| !taken.contains(number));
+        match free.and_then(|number| Some((number, Counter::own(number)?))) {
+            Some((number, counter)) => {
+                Arc::make_mut(&mut self.0).insert(*key, number);
+                counter
+            }
+            None => Counter::Shared,
+        }
+    }
+}
+
+impl Table {
+    /// The counters that elements of frontends lead to, in the order of sets and keys.
+    pub(crate) fn counters(&self, family: Family) -> impl Iterator<Item = (FrontendKey, u16)> {
+        let sets = Keyed::ALL.into_iter().flat_map(|keyed| {
+            [keyed.services(), keyed.short_circuits(), keyed.locals()].map(|set| (keyed, set))
+        });
+        sets.flat_map(move |(keyed, set)| {
+            let elements = self.sets.get(set.as_str()).into_iter();
+            let elements = elements.flat_map(|set| set.elements.sorted());
+            elements.filter_map(move |(key, data)| {
+                let Some(Lead::Numbered(chain)) = Lead::of(set, data) else {
+                    return None;
+                };
+                let Draw::Turns(Counter::Own(counter)) = chain.draw else {
+                    return None;
+                };
+                let key = layout::parse_frontend(family, keyed, key.as_slice())?;
+                Some((key, counter))
+            })
+        })
+    }
+}

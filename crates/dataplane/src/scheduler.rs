@@ -1,0 +1,237 @@
+//! How one of several endpoints is chosen for a new connection.
+
+use std::error::Error;
+use std::fmt;
+use std::str::FromStr;
+
+use crate::Mechanism;
+
+/// How an endpoint is chosen for a new connection of a client that session affinity has not sent to
+/// one before. Policies, hints and readiness decide beforehand which endpoints there are to choose
+/// from.
+///
+/// Every endpoint has the same weight. Schedulers that differ by weight alone therefore choose alike.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub enum Scheduler {
+    /// Each with the same probability.
+    #[default]
+    Random,
+    /// One after the other, with a counter for each frontend.
+    RoundRobin,
+    /// By a hash of the client's address modulo the number of endpoints. A change of the number
+    /// moves most clients.
+    SourceHash,
+    /// By a hash of the client's address, through a table made from the endpoints: an endpoint that
+    /// leaves moves few clients but its own.
+    Maglev,
+    /// IPVS `wrr`: one after the other, by weight.
+    WeightedRoundRobin,
+    /// IPVS `lc`: the endpoint with the fewest connections.
+    LeastConnection,
+    /// IPVS `wlc`: the fewest connections for its weight.
+    WeightedLeastConnection,
+    /// IPVS `lblc`: one endpoint for each destination address, unless it is overloaded.
+    LocalityLeastConnection,
+    /// IPVS `lblcr`: as `lblc`, with several endpoints for each address.
+    LocalityLeastConnectionReplicated,
+    /// IPVS `dh`: by a hash of the destination address.
+    DestinationHash,
+    /// IPVS `sed`: the shortest expected delay.
+    ShortestExpectedDelay,
+    /// IPVS `nq`: an idle endpoint, else the shortest expected delay.
+    NeverQueue,
+    /// IPVS `fo`: the endpoint of the highest weight.
+    Failover,
+    /// IPVS `ovf`: the endpoint of the highest weight with room for another connection.
+    Overflow,
+    /// IPVS `twos`: of two chosen at random, the one with fewer connections.
+    PowerOfTwo,
+}
+
+/// What a choice depends on, as far as a specification can tell.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Basis {
+    /// Chance: each connection is placed by itself, in the long run as often at each endpoint.
+    Chance,
+    /// The connections before it: any `n` in a row go to all of `n` endpoints.
+    Turn,
+    /// The client's address and the set of endpoints: the same two give the same endpoint, on every
+    /// node and after every restart.
+    Source,
+    /// Something that only the mechanism knows, such as load: any endpoint may follow any other.
+    Load,
+}
+
+/// A name that no scheduler has.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UnknownScheduler;
+
+// === impl Scheduler ===
+
+impl Scheduler {
+    /// All there are.
+    pub const ALL: [Scheduler; 15] = [
+        Scheduler::Random,
+        Scheduler::RoundRobin,
+        Scheduler::SourceHash,
+        Scheduler::Maglev,
+        Scheduler::WeightedRoundRobin,
+        Scheduler::LeastConnection,
+        Scheduler::WeightedLeastConnection,
+        Scheduler::LocalityLeastConnection,
+        Scheduler::LocalityLeastConnectionReplicated,
+        Scheduler::DestinationHash,
+        Scheduler::ShortestExpectedDelay,
+        Scheduler::NeverQueue,
+        Scheduler::Failover,
+        Scheduler::Overflow,
+        Scheduler::PowerOfTwo,
+    ];
+
+    /// The name in profiles and annotations.
+    pub fn name(self) -> &'static str {
+        match self {
+            Scheduler::Random => "random",
+            Scheduler::RoundRobin => "roundRobin",
+            Scheduler::SourceHash => "sourceHash",
+            Scheduler::Maglev => "maglev",
+            Scheduler::WeightedRoundRobin => "wrr",
+            Scheduler::LeastConnection => "lc",
+            Scheduler::WeightedLeastConnection => "wlc",
+            Scheduler::LocalityLeastConnection => "lblc",
+            Scheduler::LocalityLeastConnectionReplicated => "lblcr",
+            Scheduler::DestinationHash => "dh",
+            Scheduler::ShortestExpectedDelay => "sed",
+            Scheduler::NeverQueue => "nq",
+            Scheduler::Failover => "fo",
+            Scheduler::Overflow => "ovf",
+            Scheduler::PowerOfTwo => "twos",
+        }
+    }
+
+    /// The name that IPVS has for it, if IPVS has it. Also accepted in profiles and annotations.
+    pub fn ipvs_name(self) -> Option<&'static str> {
+        match self {
+            Scheduler::Random => None,
+            Scheduler::RoundRobin => Some("rr"),
+            Scheduler::SourceHash => Some("sh"),
+            Scheduler::Maglev => Some("mh"),
+            other => Some(other.name()),
+        }
+    }
+
+    /// The scheduler that `mechanism` uses where this one is asked for: itself where the mechanism
+    /// has it, the nearest otherwise.
+    ///
+    /// Without knowledge of load, turns come nearest to an even load. Schedulers that keep clients
+    /// together by anything but their address, and those that prefer some endpoints, have no
+    /// likeness there: the default takes their place.
+    pub fn nearest_in(self, mechanism: Mechanism) -> Scheduler {
+        match (mechanism, self) {
+            (Mechanism::Ipvs, Scheduler::Random) => Scheduler::RoundRobin,
+            (Mechanism::Ipvs, other) => other,
+            (
+                Mechanism::Nftables,
+                Scheduler::RoundRobin | Scheduler::SourceHash | Scheduler::Maglev,
+            )
+            | (Mechanism::Iptables, Scheduler::RoundRobin) => self,
+            (
+                Mechanism::Nftables | Mechanism::Iptables,
+                Scheduler::WeightedRoundRobin
+                | Scheduler::LeastConnection
+                | Scheduler::WeightedLeastConnection
+                | Scheduler::ShortestExpectedDelay
+                | Scheduler::NeverQueue,
+            ) => Scheduler::RoundRobin,
+            (Mechanism::Nftables | Mechanism::Iptables, _) => Scheduler::Random,
+        }
+    }
+
+    /// The scheduler that `mechanism` uses instead of this one, if that chooses otherwise.
+    pub fn replacement_in(self, mechanism: Mechanism) -> Option<Scheduler> {
+        let used = self.nearest_in(mechanism);
+        // All weights are equal.
+        let is_same =
+            used == self || (self, used) == (Scheduler::WeightedRoundRobin, Scheduler::RoundRobin);
+        (!is_same).then_some(used)
+    }
+
+    /// What its choices depend on.
+    pub fn basis(self) -> Basis {
+        match self {
+            Scheduler::Random => Basis::Chance,
+            Scheduler::RoundRobin | Scheduler::WeightedRoundRobin => Basis::Turn,
+            Scheduler::SourceHash | Scheduler::Maglev => Basis::Source,
+            Scheduler::LeastConnection
+            | Scheduler::WeightedLeastConnection
+            | Scheduler::LocalityLeastConnection
+            | Scheduler::LocalityLeastConnectionReplicated
+            | Scheduler::DestinationHash
+            | Scheduler::ShortestExpectedDelay
+            | Scheduler::NeverQueue
+            | Scheduler::Failover
+            | Scheduler::Overflow
+            | Scheduler::PowerOfTwo => Basis::Load,
+        }
+    }
+}
+
+impl FromStr for Scheduler {
+    type Err = UnknownScheduler;
+
+    fn from_str(text: &str) -> Result<Scheduler, UnknownScheduler> {
+        let mut all = Scheduler::ALL.into_iter();
+        all.find(|scheduler| scheduler.name() == text || scheduler.ipvs_name() == Some(text))
+            .ok_or(UnknownScheduler)
+    }
+}
+
+impl fmt::Display for Scheduler {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+// === impl UnknownScheduler ===
+
+impl fmt::Display for UnknownScheduler {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names: Vec<&str> = Scheduler::ALL.map(Scheduler::name).into();
+        let aliases = Scheduler::ALL.into_iter().filter_map(|scheduler| {
+            let alias = scheduler.ipvs_name()?;
+            (alias != scheduler.name()).then_some(alias)
+        });
+        let aliases: Vec<&str> = aliases.collect();
+        write!(f, "not one of {}, {}", names.join(", "), aliases.join(", "))
+    }
+}
+
+impl Error for UnknownScheduler {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_and_those_of_ipvs_are_read_and_nothing_else() {
+        for scheduler in Scheduler::ALL {
+            assert_eq!(scheduler.to_string().parse(), Ok(scheduler));
+            if let Some(name) = scheduler.ipvs_name() {
+                assert_eq!(name.parse(), Ok(scheduler));
+            }
+        }
+        for unknown in ["", "Random", " rr", "roundrobin"] {
+            assert_eq!(unknown.parse::<Scheduler>(), Err(UnknownScheduler));
+        }
+    }
+
+    #[test]
+    fn what_takes_the_place_of_a_scheduler_is_one_that_the_mode_has() {
+        for mechanism in [Mechanism::Nftables, Mechanism::Iptables, Mechanism::Ipvs] {
+            for scheduler in Scheduler::ALL {
+                let used = scheduler.nearest_in(mechanism);
+                assert_eq!(used.nearest_in(mechanism), used, "{scheduler}");
+            }
+        }
+    }
+}

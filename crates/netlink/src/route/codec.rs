@@ -1,0 +1,202 @@
+//! Rules and routes as messages.
+
+use address::Family;
+
+use super::LocalDelivery;
+use crate::generic::QueryError;
+use crate::wire::{ACK, CREATE, DUMP, EXCLUSIVE, Message, REQUEST, Writer};
+
+/// `RTM_NEWROUTE`: also what a route is answered with.
+pub(super) const NEW_ROUTE: u16 = 24;
+/// `RTM_DELROUTE`.
+const DELETE_ROUTE: u16 = 25;
+/// `RTM_GETROUTE`.
+const GET_ROUTE: u16 = 26;
+/// `RTM_NEWRULE`: also what a rule is listed in.
+pub(super) const NEW_RULE: u16 = 32;
+/// `RTM_DELRULE`.
+const DELETE_RULE: u16 = 33;
+/// `RTM_GETRULE`.
+const GET_RULE: u16 = 34;
+
+/// `AF_INET`.
+const INET: u8 = 2;
+/// `AF_INET6`.
+const INET6: u8 = 10;
+
+/// `RT_TABLE_COMPAT`: the number of the table is in an attribute.
+const TABLE_IN_ATTRIBUTE: u8 = 252;
+/// `RTPROT_KERNEL`. By default systemd-networkd removes every rule and route of other programs but those that
+/// have this.
+const PROTOCOL: u8 = 2;
+/// `RT_SCOPE_HOST`.
+const SCOPE_HOST: u8 = 254;
+/// `RTN_LOCAL`.
+const LOCAL: u8 = 2;
+/// `FR_ACT_TO_TBL`.
+const TO_TABLE: u8 = 1;
+/// `FIB_RULE_INVERT`.
+const INVERTED: u32 = 0x2;
+/// `RTM_F_LOOKUP_TABLE`: the answer says in which table the route was found.
+const WITH_TABLE: u32 = 0x1000;
+/// `RTM_F_FIB_MATCH`: the answer is the entry of the table, not what becomes of it.
+const ENTRY: u32 = 0x2000;
+/// The kernel gives `lo` this number in every network namespace (`LOOPBACK_IFINDEX`).
+const LOOPBACK: u32 = 1;
+
+/// An address that no interface has: the dummy address of RFC 7600.
+const NOWHERE_V4: [u8; 4] = [192, 0, 0, 8];
+/// An address that no interface has: of the prefix that RFC 6666 reserves for discarding.
+const NOWHERE_V6: [u8; 16] = [1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1];
+
+/// `RTA_*`.
+mod route {
+    pub(super) const DESTINATION: u16 = 1;
+    pub(super) const INTERFACE: u16 = 4;
+    pub(super) const TABLE: u16 = 15;
+    pub(super) const MARK: u16 = 16;
+}
+
+/// `FRA_*`.
+mod rule {
+    pub(super) const INPUT_INTERFACE: u16 = 3;
+    pub(super) const PRIORITY: u16 = 6;
+    pub(super) const MARK: u16 = 10;
+    pub(super) const TABLE: u16 = 15;
+    pub(super) const MASK: u16 = 16;
+    pub(super) const OUTPUT_INTERFACE: u16 = 17;
+    pub(super) const PROTOCOL: u16 = 21;
+}
+
+/// What is done to a rule or a route.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Verb {
+    Add,
+    Remove,
+}
+
+pub(super) fn rule(verb: Verb, family: Family, delivery: &LocalDelivery, sequence: u32) -> Vec<u8> {
+    let (kind, flags) = match verb {
+        Verb::Add => (NEW_RULE, CREATE | EXCLUSIVE),
+        Verb::Remove => (DELETE_RULE, 0),
+    };
+    let header = header(family, [TABLE_IN_ATTRIBUTE, 0, 0, TO_TABLE], 0);
+    let mut writer = Writer::default();
+    let message = writer.begin_route(kind, REQUEST | ACK | flags, sequence, header);
+    writer.native_u32(rule::PRIORITY, delivery.priority);
+    writer.native_u32(rule::MARK, delivery.mark);
+    writer.native_u32(rule::MASK, delivery.mask);
+    writer.native_u32(rule::TABLE, delivery.table);
+    if verb == Verb::Add {
+        writer.u8(rule::PROTOCOL, PROTOCOL);
+    }
+    writer.end(message);
+    writer.into_bytes()
+}
+
+pub(super) fn route(
+    verb: Verb,
+    family: Family,
+    delivery: &LocalDelivery,
+    sequence: u32,
+) -> Vec<u8> {
+    let (kind, flags) = match verb {
+        Verb::Add => (NEW_ROUTE, CREATE | EXCLUSIVE),
+        Verb::Remove => (DELETE_ROUTE, 0),
+    };
+    let details = [TABLE_IN_ATTRIBUTE, PROTOCOL, SCOPE_HOST, LOCAL];
+    let mut writer = Writer::default();
+    let header = header(family, details, 0);
+    let message = writer.begin_route(kind, REQUEST | ACK | flags, sequence, header);
+    writer.native_u32(route::TABLE, delivery.table);
+    writer.native_u32(route::INTERFACE, LOOPBACK);
+    writer.end(message);
+    writer.into_bytes()
+}
+
+/// Asks for all rules of `family`.
+pub(super) fn list_rules(family: Family, sequence: u32) -> Vec<u8> {
+    let mut writer = Writer::default();
+    let header = header(family, [0; 4], 0);
+    let message = writer.begin_route(GET_RULE, REQUEST | DUMP, sequence, header);
+    writer.end(message);
+    writer.into_bytes()
+}
+
+/// Asks for the entry of a routing table by which a packet with such a mark goes.
+pub(super) fn find_route(family: Family, delivery: &LocalDelivery, sequence: u32) -> Vec<u8> {
+    let mut header = header(family, [0; 4], WITH_TABLE | ENTRY);
+    let destination: &[u8] = match family {
+        Family::Ipv4 => &NOWHERE_V4,
+        Family::Ipv6 => &NOWHERE_V6,
+    };
+    header[1] = match family {
+        Family::Ipv4 => 32,
+        Family::Ipv6 => 128,
+    };
+    let mut writer = Writer::default();
+    let message = writer.begin_route(GET_ROUTE, REQUEST, sequence, header);
+    writer.bytes(route::DESTINATION, destination);
+    writer.native_u32(route::MARK, delivery.mark);
+    writer.end(message);
+    writer.into_bytes()
+}
+
+/// Whether a listed rule of `family` is that of `delivery`, and asks for nothing else.
+pub(super) fn is_rule_of(
+    message: &Message<'_>,
+    family: Family,
+    delivery: &LocalDelivery,
+) -> Result<bool, QueryError> {
+    let header = read_header(message, "a routing rule")?;
+    let flags = u32::from_ne_bytes([header[8], header[9], header[10], header[11]]);
+    let attributes = message.attributes_behind(header.len());
+    let number = |kind| attributes.native_u32(kind);
+    // Where the kernel lacks the family it lists the rules of others.
+    let is_of_family = header[0] == number_of(family);
+    let selects_nothing_else = header[1] == 0
+        && header[2] == 0
+        && flags & INVERTED == 0
+        && attributes.get(rule::INPUT_INTERFACE).is_none()
+        && attributes.get(rule::OUTPUT_INTERFACE).is_none();
+    Ok(is_of_family
+        && selects_nothing_else
+        && header[7] == TO_TABLE
+        && number(rule::TABLE) == Some(delivery.table)
+        && number(rule::MARK) == Some(delivery.mark)
+        && number(rule::MASK) == Some(delivery.mask)
+        && number(rule::PRIORITY) == Some(delivery.priority))
+}
+
+/// Whether the entry that was found is the one of `delivery`.
+pub(super) fn is_route_of(
+    message: &Message<'_>,
+    delivery: &LocalDelivery,
+) -> Result<bool, QueryError> {
+    let header = read_header(message, "a route")?;
+    let attributes = message.attributes_behind(header.len());
+    Ok(header[7] == LOCAL && attributes.native_u32(route::TABLE) == Some(delivery.table))
+}
+
+fn read_header(message: &Message<'_>, what: &'static str) -> Result<[u8; 12], QueryError> {
+    let header = message.payload.first_chunk();
+    header.copied().ok_or(QueryError::Illegible {
+        what,
+        part: "its header",
+    })
+}
+
+/// A `struct rtmsg`, of which `struct fib_rule_hdr` has the form, with what follows the lengths and the type of
+/// service in it.
+fn header(family: Family, details: [u8; 4], flags: u32) -> [u8; 12] {
+    let [a, b, c, d] = details;
+    let [e, f, g, h] = flags.to_ne_bytes();
+    [number_of(family), 0, 0, 0, a, b, c, d, e, f, g, h]
+}
+
+fn number_of(family: Family) -> u8 {
+    match family {
+        Family::Ipv4 => INET,
+        Family::Ipv6 => INET6,
+    }
+}

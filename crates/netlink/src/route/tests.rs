@@ -1,0 +1,86 @@
+use super::codec::{self, Verb};
+use super::*;
+use crate::hostile::for_every_input;
+use crate::wire::{Message, Messages};
+use address::Family;
+
+const DELIVERY: LocalDelivery = LocalDelivery {
+    mark: 0x5340_0000,
+    mask: 0xfff0_0000,
+    table: 0x5340_0000,
+    priority: 83,
+};
+
+fn only(bytes: &[u8]) -> Message<'_> {
+    Messages::parse(bytes).next().expect("a message")
+}
+
+/// The kernel lists a rule in the form in which it is added.
+#[test]
+fn a_rule_is_found_by_all_that_it_consists_of() {
+    let bytes = codec::rule(Verb::Add, Family::Ipv4, &DELIVERY, 1);
+    let is_found = |family, delivery: &LocalDelivery| {
+        codec::is_rule_of(&only(&bytes), family, delivery).expect("it is legible")
+    };
+    assert!(is_found(Family::Ipv4, &DELIVERY));
+    assert!(!is_found(Family::Ipv6, &DELIVERY));
+    let others = [
+        LocalDelivery {
+            mark: 0x5350_0000,
+            ..DELIVERY
+        },
+        LocalDelivery {
+            mask: 0xffe0_0000,
+            ..DELIVERY
+        },
+        LocalDelivery {
+            table: 254,
+            ..DELIVERY
+        },
+        LocalDelivery {
+            priority: 84,
+            ..DELIVERY
+        },
+    ];
+    for other in others {
+        assert!(!is_found(Family::Ipv4, &other), "{other}");
+    }
+    // A mark that is to be absent, and one that only counts for packets from an interface.
+    let mut inverted = bytes.clone();
+    inverted[16 + 8] |= 2;
+    let found = codec::is_rule_of(&only(&inverted), Family::Ipv4, &DELIVERY);
+    assert!(!found.expect("it is legible"));
+    let mut narrower = bytes.clone();
+    narrower.extend([8, 0, 3, 0, b'l', b'o', 0, 0]);
+    let length = u32::try_from(narrower.len()).expect("it is short");
+    narrower[..4].copy_from_slice(&length.to_ne_bytes());
+    let found = codec::is_rule_of(&only(&narrower), Family::Ipv4, &DELIVERY);
+    assert!(!found.expect("it is legible"));
+}
+
+#[test]
+fn a_route_is_found_by_its_table_and_type() {
+    let bytes = codec::route(Verb::Add, Family::Ipv6, &DELIVERY, 1);
+    let is_found = |bytes: &[u8], delivery: &LocalDelivery| {
+        codec::is_route_of(&only(bytes), delivery).expect("it is legible")
+    };
+    assert!(is_found(&bytes, &DELIVERY));
+    let elsewhere = LocalDelivery {
+        table: 254,
+        ..DELIVERY
+    };
+    assert!(!is_found(&bytes, &elsewhere));
+    let mut unicast = bytes.clone();
+    unicast[16 + 7] = 1;
+    assert!(!is_found(&unicast, &DELIVERY));
+}
+
+#[test]
+fn damaged_messages_are_no_more_than_an_error() {
+    for_every_input(|bytes| {
+        for message in Messages::parse(bytes) {
+            let _rule = codec::is_rule_of(&message, Family::Ipv4, &DELIVERY);
+            let _route = codec::is_route_of(&message, &DELIVERY);
+        }
+    });
+}

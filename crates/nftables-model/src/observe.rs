@@ -1,0 +1,92 @@
+//! What the kernel holds of a table.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use dataplane::Family;
+use netlink::nf_tables::{Chain, Rule, Set, SetContent, SetWriter};
+use netlink::{ObserveError, Socket};
+
+use crate::contents::{ChainWithRules, Chains, Contents, SetWithElements};
+
+impl Contents {
+    /// Reads the table of this name. `own` says how a set of this name is made, if it is one of the table's
+    /// own. What packets write is not read.
+    pub fn observe(
+        socket: &mut Socket,
+        family: Family,
+        table_name: &str,
+        own: impl Fn(&str) -> Option<Set>,
+    ) -> Result<Contents, ObserveError> {
+        if !socket.observe_table(family, table_name)? {
+            return Ok(Contents::default());
+        }
+        let mut rules: BTreeMap<Arc<str>, Vec<Rule>> = BTreeMap::new();
+        for (chain, rule) in socket.observe_rules(family, table_name)? {
+            // A rule that is not of our making equals none of ours.
+            rules.entry(chain).or_default().push(rule.unwrap_or(Rule {
+                expressions: Vec::new(),
+                comment: None,
+            }));
+        }
+        let mut contents = Contents {
+            exists: true,
+            ..Contents::default()
+        };
+        let mut chains = Chains::new();
+        for (name, chain) in socket.observe_chains(family, table_name)? {
+            let rules = rules.remove(&name).unwrap_or_default();
+            let chain = chain.unwrap_or_else(|_| unhooked(&name));
+            chains.insert(name, Arc::new(ChainWithRules { chain, rules }));
+        }
+        // The kernel numbers the chains of all tables in one listing: beside other
+        // programs that add and remove chains, it may lack one of this table.
+        for (name, rules) in rules {
+            let Some(chain) = socket.observe_one_chain(family, table_name, &name)? else {
+                continue;
+            };
+            let chain = chain.unwrap_or_else(|_| unhooked(&name));
+            chains.insert(name, Arc::new(ChainWithRules { chain, rules }));
+        }
+        contents.chains = Arc::new(chains);
+        for (name, set) in socket.observe_sets(family, table_name)? {
+            // One of ours with a shape that is not: told from ours by having none.
+            let set = set.unwrap_or_else(|_| foreign(&name));
+            let is_own = own(&name).is_some_and(|own| own == set);
+            // What packets have written is theirs, and changes by itself.
+            let elements = match is_own && set.writer == SetWriter::Transactions {
+                true => socket.observe_elements(family, table_name, &name),
+                false => Ok(Vec::new()),
+            };
+            let (set, elements) = match elements {
+                // An element that is not of our making makes the set one that is not ours.
+                Err(ObserveError::Foreign { .. }) => (foreign(&name), Vec::new()),
+                elements => (set, elements?),
+            };
+            let elements = elements.into_iter().collect();
+            let set = Arc::new(set);
+            contents
+                .sets
+                .insert(name, SetWithElements { set, elements });
+        }
+        Ok(contents)
+    }
+}
+
+/// A chain at a hook that no agent uses. Without the hook it equals no chain of an agent.
+fn unhooked(name: &Arc<str>) -> Chain {
+    Chain {
+        name: Arc::clone(name),
+        hook: None,
+    }
+}
+
+/// A set that equals none of ours: it has no key.
+fn foreign(name: &Arc<str>) -> Set {
+    Set {
+        name: Arc::clone(name),
+        key: Vec::new(),
+        content: SetContent::Membership,
+        writer: SetWriter::Transactions,
+    }
+}

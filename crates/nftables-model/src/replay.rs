@@ -1,0 +1,268 @@
+//! A kernel in memory: carries out transactions on a table, and refuses what nf_tables would.
+
+use std::sync::Arc;
+
+use dataplane::PersistentMap;
+use netlink::nf_tables::{
+    Bytes, ElementData, Expression, Operation, Rule, SetContent, Transaction, Verdict,
+};
+use thiserror::Error;
+
+use crate::contents::{ChainWithRules, Contents, SetWithElements};
+
+/// Why nf_tables would not take a transaction.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum Refused {
+    /// What is to be changed is not there (`ENOENT`).
+    #[error("operation {operation}: {what} is not there")]
+    Missing {
+        /// The operation, counted from 0.
+        operation: usize,
+        /// What it is about.
+        what: String,
+    },
+    /// It is there, as something else (`EEXIST`).
+    #[error("operation {operation}: {what} is there already")]
+    Present {
+        /// The operation, counted from 0.
+        operation: usize,
+        /// What it is about.
+        what: String,
+    },
+    /// Something leads to it (`EBUSY`).
+    #[error("operation {operation}: something leads to {what}")]
+    Busy {
+        /// The operation, counted from 0.
+        operation: usize,
+        /// What it is about.
+        what: String,
+    },
+    /// A value does not fit its set (`EINVAL`).
+    #[error("operation {operation}: an element does not fit {what}")]
+    Misfit {
+        /// The operation, counted from 0.
+        operation: usize,
+        /// What it is about.
+        what: String,
+    },
+}
+
+impl Contents {
+    /// Carries out `transaction`, whole or not at all.
+    pub fn replay(&mut self, transaction: &Transaction) -> Result<(), Refused> {
+        let mut contents = self.clone();
+        for (at, operation) in transaction.operations.iter().enumerate() {
+            contents.replay_operation(at, operation)?;
+        }
+        *self = contents;
+        Ok(())
+    }
+
+    fn replay_operation(&mut self, at: usize, operation: &Operation) -> Result<(), Refused> {
+        let missing = |what: &str| Refused::Missing {
+            operation: at,
+            what: what.to_owned(),
+        };
+        let present = |what: &str| Refused::Present {
+            operation: at,
+            what: what.to_owned(),
+        };
+        if !self.exists && !matches!(operation, Operation::AddTable) {
+            return Err(missing("the table"));
+        }
+        match operation {
+            Operation::AddTable => self.exists = true,
+            Operation::DeleteTable => *self = Contents::default(),
+            Operation::AddChain(chain) => match self.chains.get(&chain.name) {
+                Some(old) if old.chain != *chain => return Err(present(&chain.name)),
+                Some(_) => {}
+                None => {
+                    let chain = ChainWithRules {
+                        chain: chain.clone(),
+                        rules: Vec::new(),
+                    };
+                    let name = Arc::clone(&chain.chain.name);
+                    Arc::make_mut(&mut self.chains).insert(name, Arc::new(chain));
+                }
+            },
+            Operation::FlushChain(name) => {
+                let chains = Arc::make_mut(&mut self.chains);
+                let chain = chains.get_mut(name).ok_or_else(|| missing(name))?;
+                Arc::make_mut(chain).rules.clear();
+            }
+            // Rules in memory have no numbers.
+            Operation::DeleteRule { chain, .. } => return Err(missing(chain)),
+            Operation::DeleteChain(name) => {
+                let chain = self.chains.get(name).ok_or_else(|| missing(name))?;
+                if !chain.rules.is_empty() || self.leads_to(name) {
+                    return Err(busy(at, name));
+                }
+                Arc::make_mut(&mut self.chains).remove(name);
+            }
+            Operation::AddRule { chain, rule } | Operation::InsertRule { chain, rule } => {
+                for needed in needs(rule) {
+                    let found = match needed {
+                        Needed::Set(name) => self.sets.contains_key(name),
+                        Needed::Chain(name) => self.chains.contains_key(name),
+                    };
+                    if !found {
+                        return Err(missing(needed.name()));
+                    }
+                }
+                let chains = Arc::make_mut(&mut self.chains);
+                let chain = chains.get_mut(chain).ok_or_else(|| missing(chain))?;
+                let rules = &mut Arc::make_mut(chain).rules;
+                let position = match operation {
+                    Operation::InsertRule { .. } => 0,
+                    _ => rules.len(),
+                };
+                rules.insert(position, rule.clone());
+            }
+            Operation::AddSet(set) => match self.sets.get(&set.name) {
+                Some(old) if *old.set != *set => return Err(present(&set.name)),
+                Some(_) => {}
+                None => {
+                    let elements = PersistentMap::default();
+                    let name = Arc::clone(&set.name);
+                    let set = Arc::new(set.clone());
+                    self.sets.insert(name, SetWithElements { set, elements });
+                }
+            },
+            Operation::DeleteSet(name) => {
+                if !self.sets.contains_key(name) {
+                    return Err(missing(name));
+                }
+                let used =
+                    |rule: &Rule| needs(rule).any(|n| matches!(n, Needed::Set(set) if set == name));
+                if self
+                    .chains
+                    .values()
+                    .any(|chain| chain.rules.iter().any(used))
+                {
+                    return Err(busy(at, name));
+                }
+                self.sets.remove(name);
+            }
+            Operation::AddElements { set, elements } => {
+                for (key, data) in elements {
+                    self.replay_addition(at, &set.name, key, data)?;
+                }
+            }
+            Operation::DeleteElements { set, keys } => {
+                let at_name = self
+                    .sets
+                    .get_mut(&set.name)
+                    .ok_or_else(|| missing(&set.name))?;
+                for key in keys {
+                    if at_name.elements.remove(key).is_none() {
+                        let element = key.typed(&set.key);
+                        return Err(missing(&format!("{} {{ {element} }}", set.name)));
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn replay_addition(
+        &mut self,
+        at: usize,
+        name: &Arc<str>,
+        key: &Bytes,
+        data: &ElementData,
+    ) -> Result<(), Refused> {
+        let what = || name.to_string();
+        if let ElementData::Verdict(Verdict::Goto(chain) | Verdict::Jump(chain)) = data
+            && !self.chains.contains_key(chain)
+        {
+            return Err(Refused::Missing {
+                operation: at,
+                what: chain.to_string(),
+            });
+        }
+        let missing = || Refused::Missing {
+            operation: at,
+            what: what(),
+        };
+        let set = self.sets.get_mut(name).ok_or_else(missing)?;
+        let width: usize = set.set.key.iter().map(|field| field.width()).sum();
+        let fits = matches!(
+            (data, &set.set.content),
+            (ElementData::None, SetContent::Membership)
+                | (ElementData::Verdict(_), SetContent::Verdicts)
+                | (ElementData::Value(_), SetContent::Values(_))
+        );
+        if !fits || key.as_slice().len() != width {
+            return Err(Refused::Misfit {
+                operation: at,
+                what: what(),
+            });
+        }
+        match set.elements.get(key) {
+            Some(old) if old != data => Err(Refused::Present {
+                operation: at,
+                what: format!("{name} {{ {} }}", key.typed(&set.set.key)),
+            }),
+            Some(_) => Ok(()),
+            None => {
+                set.elements.insert(key.clone(), data.clone());
+                Ok(())
+            }
+        }
+    }
+
+    fn leads_to(&self, chain: &str) -> bool {
+        let by_rule = |rule: &Rule| {
+            needs(rule).any(|needed| matches!(needed, Needed::Chain(name) if **name == *chain))
+        };
+        let by_element = |data: &ElementData| match data {
+            ElementData::Verdict(Verdict::Goto(name) | Verdict::Jump(name)) => **name == *chain,
+            _ => false,
+        };
+        let rules = self
+            .chains
+            .values()
+            .any(|other| other.rules.iter().any(by_rule));
+        rules
+            || self
+                .sets
+                .values()
+                .any(|set| set.elements.iter().any(|(_, data)| by_element(data)))
+    }
+}
+
+/// What has to be there before a rule.
+enum Needed<'a> {
+    Set(&'a Arc<str>),
+    Chain(&'a Arc<str>),
+}
+
+impl Needed<'_> {
+    fn name(&self) -> &str {
+        match self {
+            Needed::Set(name) | Needed::Chain(name) => name,
+        }
+    }
+}
+
+fn needs(rule: &Rule) -> impl Iterator<Item = Needed<'_>> {
+    rule.expressions
+        .iter()
+        .filter_map(|expression| match expression {
+            Expression::Lookup { set, .. }
+            | Expression::LookupValue { set, .. }
+            | Expression::LookupVerdict { set, .. }
+            | Expression::Learn { set, .. } => Some(Needed::Set(set)),
+            Expression::Immediate(Verdict::Goto(chain) | Verdict::Jump(chain)) => {
+                Some(Needed::Chain(chain))
+            }
+            _ => None,
+        })
+}
+
+fn busy(operation: usize, what: &str) -> Refused {
+    Refused::Busy {
+        operation,
+        what: what.to_owned(),
+    }
+}

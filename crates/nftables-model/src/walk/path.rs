@@ -1,0 +1,66 @@
+//! What a packet meets on its way, for people who ask where it went.
+
+use std::sync::Arc;
+
+use backend::{Event, Way};
+use dataplane::{Node, Packet};
+use netlink::nf_tables::{Bytes, Chain, ElementData, Set};
+
+use super::{End, Memory, View, Walk};
+
+/// What is written down of a walk, if anything is.
+#[derive(Debug, Default)]
+pub(super) struct Path(Option<Vec<Event>>);
+
+/// Every way that `packet`, the first of its connection and of its client, may take on a node whose
+/// kernel holds what is in `view` for the packet's family: one for each number that may be drawn on it.
+/// `run` leads it through the hooks.
+pub fn ways(
+    view: View<'_>,
+    node: &Node,
+    packet: &Packet,
+    run: impl Fn(&mut Walk<'_>) -> End,
+) -> Vec<Way> {
+    let mut ways = Vec::new();
+    for number in 0.. {
+        let mut memory = Memory::default();
+        let mut walk = Walk::new(view, node, packet, &mut memory, number);
+        walk.path = Path(Some(Vec::new()));
+        let end = run(&mut walk);
+        ways.push(Way {
+            outcome: walk.outcome(end),
+            events: walk.path.0.take().unwrap_or_default(),
+        });
+        if number + 1 >= walk.drawn_below.unwrap_or(1) {
+            break;
+        }
+    }
+    ways
+}
+
+// === impl Path ===
+
+impl Path {
+    /// Writes down what `event` says, if anybody reads it.
+    pub(super) fn note(&mut self, event: impl FnOnce() -> Event) {
+        if let Some(events) = &mut self.0 {
+            events.push(event());
+        }
+    }
+}
+
+/// Into a chain that `depth` others have led to.
+pub(super) fn entering(chain: &Chain, depth: usize) -> Event {
+    let name = Arc::clone(&chain.name);
+    match &chain.hook {
+        Some(hook) => Event::Base {
+            chain: name,
+            hook: hook.to_string(),
+        },
+        None => Event::Chain { chain: name, depth },
+    }
+}
+
+pub(super) fn found(set: &Set, key: &Bytes, data: &ElementData) -> Event {
+    Event::Element(format!("{} {{ {} }}", set.name, set.element(key, data)))
+}

@@ -1,0 +1,199 @@
+//! Real networks for tests: namespaces, links between them, servers and clients inside them.
+//!
+//! ```text
+//!  outside (203.0.113.x)                     pods of node 1 (10.0.1.x)
+//!          |                                    | veth5   | veth9
+//!        world ------------ eth0 of node-1 ---- node-1 ---'
+//!          |  `------------ eth0 of node-2 ---- node-2 ---- pods of node 2 (10.0.2.x)
+//!       others
+//! ```
+//!
+//! Everyone has an address of both families, all from [`address_plan`]. `world` routes
+//! between nodes, clients and others, and sends what is addressed to Services to the first node.
+//! Nothing here touches the network of the machine: links are made inside namespaces, and
+//! namespaces are named `sp-PID-N-NAME`, go when their [`Network`] goes, even by a panic, and are
+//! swept away by the next test if their process was killed.
+//!
+//! Making namespaces takes root, or a kernel that gives user namespaces: a test target calls
+//! [`enter_private_namespaces`] at the start of its `main`.
+
+mod connection;
+mod connections;
+mod http;
+mod isolation;
+mod namespace;
+mod outcome;
+mod process;
+mod restless;
+mod sctp;
+mod tally;
+mod topology;
+mod traffic;
+
+use std::fmt::Write as _;
+use std::path::Path;
+use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use anyhow::{Context, Result, ensure};
+
+pub use connection::{Connection, Kept, SourcePorts, Transport};
+pub use connections::{Connections, Kind, Way};
+pub use isolation::enter_private_namespaces;
+pub use namespace::Namespace;
+pub use outcome::Outcome;
+pub use process::Process;
+pub use restless::Restless;
+pub use sctp::sctp_socket;
+pub use tally::Tally;
+pub use topology::{Outsider, Plan, PlannedNode, Topology};
+pub use traffic::{
+    CLIENT_PORTS, Probe, Server, Traffic, keep_connection, probe, start_server, start_traffic,
+};
+
+/// Where iproute2 keeps the names of namespaces.
+const NAMES: &str = "/run/netns";
+/// What our names start with.
+const PREFIX: &str = "sp-";
+
+/// Namespaces that live as long as this does.
+#[derive(Debug)]
+pub struct Network {
+    number: u32,
+    namespaces: Vec<Namespace>,
+}
+
+/// Two ends of a virtual cable, both down.
+#[derive(Debug, Clone, Copy)]
+pub struct Link<'a> {
+    /// Where one end is, and what it is called there.
+    pub from: (&'a Namespace, &'a str),
+    /// Where the other end is, and what it is called there.
+    pub to: (&'a Namespace, &'a str),
+}
+
+// === impl Network ===
+
+impl Network {
+    /// A network without namespaces. Removes what processes that no longer run have left behind.
+    pub fn new() -> Result<Network> {
+        // Two tests in one process each have their own.
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        sweep_stale()?;
+        Ok(Network {
+            number: NUMBER.fetch_add(1, Ordering::Relaxed),
+            namespaces: Vec::new(),
+        })
+    }
+
+    /// Makes namespaces with these short names, loopback up, address duplicates not looked for:
+    /// an address can be used at once.
+    pub fn add_namespaces<const N: usize>(&mut self, names: [&str; N]) -> Result<[Namespace; N]> {
+        let namespaces = names.map(|name| {
+            let process = std::process::id();
+            Namespace::named(&format!("{PREFIX}{process}-{}-{name}", self.number))
+        });
+        let mut batch = String::new();
+        for namespace in &namespaces {
+            writeln!(batch, "netns add {}", namespace.name())?;
+        }
+        // Kept before they are made, so that those made before a failure are removed.
+        self.namespaces.extend(namespaces.iter().cloned());
+        namespace::run_ip(&["-batch", "-"], &batch).context(
+            "unable to make network namespaces (they take root or unprivileged user namespaces)",
+        )?;
+        for namespace in &namespaces {
+            namespace.set_sysctls(&[
+                ("net/ipv6/conf/all/accept_dad", "0"),
+                ("net/ipv6/conf/default/accept_dad", "0"),
+            ])?;
+            namespace.configure("link set lo up")?;
+        }
+        Ok(namespaces)
+    }
+
+    /// Removes a namespace before the rest. What still runs in it keeps it, without its name.
+    pub fn remove_namespace(&mut self, namespace: &Namespace) -> Result<()> {
+        self.namespaces
+            .retain(|kept| kept.name() != namespace.name());
+        delete(namespace.name())
+    }
+
+    /// Connects namespaces.
+    pub fn add_links(&self, links: &[Link<'_>]) -> Result<()> {
+        let mut batch = String::new();
+        for Link { from, to } in links {
+            let ((from, from_name), (to, to_name)) = (from, to);
+            writeln!(
+                batch,
+                "link add name {from_name} netns {} type veth peer name {to_name} netns {}",
+                from.name(),
+                to.name()
+            )?;
+        }
+        namespace::run_ip(&["-batch", "-"], &batch)
+    }
+}
+
+impl Drop for Network {
+    fn drop(&mut self) {
+        for namespace in &self.namespaces {
+            if Path::new(NAMES).join(namespace.name()).exists()
+                && let Err(error) = delete(namespace.name())
+            {
+                eprintln!("{error:#}");
+            }
+        }
+    }
+}
+
+/// Names of namespaces that tests of the process `pid` have and not yet removed.
+pub fn namespaces_of(pid: u32) -> Result<Vec<String>> {
+    let ours = format!("{PREFIX}{pid}-");
+    Ok(observe_names()?
+        .into_iter()
+        .filter(|name| name.starts_with(&ours))
+        .collect())
+}
+
+fn sweep_stale() -> Result<()> {
+    for name in observe_names()? {
+        let Some(pid) = name
+            .strip_prefix(PREFIX)
+            .and_then(|rest| rest.split('-').next())
+        else {
+            continue;
+        };
+        let runs = Path::new("/proc").join(pid).exists();
+        // Whoever finds it at the same time may be faster: that it is gone is all we want.
+        if !runs && delete(&name).is_err() {
+            ensure!(
+                !Path::new(NAMES).join(&name).exists(),
+                "failed to remove the network namespace {name} of a process that no longer runs"
+            );
+        }
+    }
+    Ok(())
+}
+
+fn observe_names() -> Result<Vec<String>> {
+    let entries = match std::fs::read_dir(NAMES) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(error).context("failed to list network namespaces"),
+    };
+    let names = entries.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()));
+    names.collect()
+}
+
+fn delete(name: &str) -> Result<()> {
+    let output = Command::new("ip")
+        .args(["netns", "delete", name])
+        .output()?;
+    ensure!(
+        output.status.success(),
+        "failed to remove the network namespace {name}: {}",
+        String::from_utf8_lossy(&output.stderr).trim()
+    );
+    Ok(())
+}

@@ -1,0 +1,219 @@
+//! Clients that ask a Service all the time, over new connections and over kept ones, and what came
+//! of it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use dataplane::Protocol;
+
+use super::{Namespace, Outcome, Probe, Tally, Traffic, keep_connection, probe, start_traffic};
+use crate::deadline::{patience, wait_for};
+
+/// How long a client waits for an answer. Far more than it takes on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// The longest time a client may go without an answer. Clients and servers share their processors with
+/// kubelets that start containers and with an API server that starts again: beside those, gaps of 3.4 s
+/// were seen although no packet was lost. A new connection that came through only because TCP sent it
+/// again is known by its handshake, whatever the gap.
+const LONGEST_GAP: Duration = Duration::from_secs(6);
+/// Connections that say which servers there are: that one of four answers none of them has a
+/// chance of four in 10^8.
+const CONNECTIONS: u32 = 64;
+
+/// From where, and to what.
+#[derive(Debug, Clone)]
+pub struct Way {
+    /// Where that is, for people.
+    pub from: String,
+    /// Where the client is.
+    pub inside: Namespace,
+    /// TCP or UDP.
+    pub protocol: Protocol,
+    /// What it connects to.
+    pub destination: SocketAddr,
+}
+
+/// Clients that ask until they are told to stop.
+#[derive(Debug)]
+pub struct Connections(Vec<Client>);
+
+#[derive(Debug)]
+struct Client {
+    way: String,
+    kind: Kind,
+    traffic: Traffic,
+}
+
+/// How a client asks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Kind {
+    /// A new connection for every question.
+    New,
+    /// One connection, or one flow of datagrams, for all questions.
+    Kept,
+}
+
+// === impl Way ===
+
+impl Way {
+    /// Waits until connections are answered by these servers, all of them and nobody else.
+    pub fn wait_for_servers(&self, servers: &BTreeSet<String>, deadline: Duration) -> Result<()> {
+        let mut last = BTreeSet::new();
+        let answered = wait_for(&format!("{self} by {servers:?} alone"), deadline, || {
+            last = self.observe_servers()?;
+            Ok((last == *servers).then_some(()))
+        });
+        answered.with_context(|| format!("last seen: {last:?}"))
+    }
+
+    /// Who answers, or what goes wrong, over a number of connections that leaves nobody out.
+    pub fn observe_servers(&self) -> Result<BTreeSet<String>> {
+        let outcomes = probe(&self.inside, &self.probe(PATIENCE), CONNECTIONS)?;
+        Ok(outcomes.iter().map(describe).collect())
+    }
+
+    /// What comes of one connection that is answered within `deadline`, if at all.
+    pub fn observe_once(&self, deadline: Duration) -> Result<Outcome> {
+        let outcomes = probe(&self.inside, &self.probe(deadline), 1)?;
+        outcomes
+            .into_iter()
+            .next()
+            .context("one connection was made")
+    }
+
+    fn probe(&self, deadline: Duration) -> Probe {
+        Probe {
+            protocol: self.protocol,
+            source: None,
+            destination: self.destination,
+            deadline,
+        }
+    }
+}
+
+impl fmt::Display for Way {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Way {
+            from,
+            protocol,
+            destination,
+            ..
+        } = self;
+        write!(f, "{protocol} from {from} at {destination}")
+    }
+}
+
+// === impl Connections ===
+
+impl Connections {
+    /// Starts clients on each way, one of each of `kinds`, that ask every `interval`. Returns once
+    /// each was answered.
+    pub fn start(ways: &[Way], kinds: &[Kind], interval: Duration) -> Result<Connections> {
+        let mut clients = Vec::new();
+        for way in ways {
+            for kind in kinds {
+                let start = match kind {
+                    Kind::New => start_traffic,
+                    Kind::Kept => keep_connection,
+                };
+                let traffic = start(&way.inside, &way.probe(PATIENCE), interval);
+                clients.push(Client {
+                    way: way.to_string(),
+                    kind: *kind,
+                    traffic: traffic.with_context(|| way.to_string())?,
+                });
+            }
+        }
+        Ok(Connections(clients))
+    }
+
+    /// Stops them and prints how much they have asked. Fails unless everything was answered, without
+    /// a gap that somebody would notice, and over every kept connection by one server.
+    pub fn finish_unharmed(self) -> Result<()> {
+        let (mut asked, mut longest) = (BTreeMap::<Kind, u64>::new(), Duration::ZERO);
+        let mut harm = Vec::new();
+        for Client { way, kind, traffic } in self.0 {
+            let tally = traffic.stop().with_context(|| way.clone())?;
+            *asked.entry(kind).or_default() += tally.answers() + tally.failures();
+            longest = longest.max(tally.longest_gap);
+            if is_harmed(kind, &tally) {
+                harm.push(format!("{kind}: {way}: {tally}"));
+            }
+        }
+        let asked = asked
+            .iter()
+            .map(|(kind, count)| format!("{count} over {kind}"));
+        let asked = asked.collect::<Vec<_>>().join(", ");
+        let lost = match harm.len() {
+            0 => "0 lost".to_owned(),
+            harmed => format!("{harmed} clients harmed"),
+        };
+        println!("    asked {asked}; longest gap {longest:.1?}; {lost}");
+        ensure!(
+            harm.is_empty(),
+            "connections were lost, moved or waited:\n{}",
+            harm.join("\n")
+        );
+        Ok(())
+    }
+}
+
+fn is_harmed(kind: Kind, tally: &Tally) -> bool {
+    let moved = kind == Kind::Kept && tally.answered.len() > 1;
+    tally.failures() > 0 || tally.longest_gap > patience(LONGEST_GAP) || moved
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Kind::New => "new connections",
+            Kind::Kept => "kept ones",
+        })
+    }
+}
+
+/// The name of the server that answered, or what went wrong.
+fn describe(outcome: &Outcome) -> String {
+    match outcome {
+        Outcome::Answered { server, .. } => server.clone(),
+        other => other.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tally(servers: &[&str], gap: Duration) -> Tally {
+        let mut tally = Tally::default();
+        for server in servers {
+            let answer = format!("answered by {server} at 10.0.1.5:80 saw 10.0.1.9:4000");
+            let answer: Outcome = answer.parse().expect("the text above is an outcome");
+            tally.count(&answer, Duration::ZERO);
+        }
+        tally.longest_gap = gap;
+        tally
+    }
+
+    #[test]
+    fn whoever_waits_is_refused_or_is_moved_from_a_kept_connection_is_harmed() {
+        let one = tally(&["web-1"], Duration::ZERO);
+        let two = tally(&["web-1", "web-2"], Duration::ZERO);
+        let late = tally(&["web-1"], patience(LONGEST_GAP) + Duration::from_millis(1));
+        let mut refused = one.clone();
+        refused.count(&Outcome::Refused, Duration::ZERO);
+        for (kind, tally, harmed) in [
+            (Kind::New, &one, false),
+            (Kind::New, &two, false),
+            (Kind::Kept, &one, false),
+            (Kind::Kept, &two, true),
+            (Kind::New, &late, true),
+            (Kind::Kept, &refused, true),
+        ] {
+            assert_eq!(is_harmed(kind, tally), harmed, "{kind}: {tally}");
+        }
+    }
+}

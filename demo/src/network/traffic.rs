@@ -1,0 +1,150 @@
+//! Servers and clients inside namespaces.
+
+use std::env;
+use std::net::{IpAddr, SocketAddr};
+use std::ops::RangeInclusive;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU16, Ordering};
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use dataplane::Protocol;
+
+use super::{Namespace, Outcome, Process, Tally};
+use crate::deadline::patience;
+
+/// How long a server may take to listen, a client to connect for the first time, either to end.
+const PROMPTLY: Duration = Duration::from_secs(10);
+
+/// What Linux gives clients (`ip_local_port_range`). No Service has its node port among them.
+pub const CLIENT_PORTS: RangeInclusive<u16> = 32768..=60999;
+/// How many of them a client that runs for a while has for itself before it meets those of others.
+const PORTS_OF_TRAFFIC: u16 = 4096;
+
+/// How long a client that watches gives a TCP handshake: less than the second after which Linux sends
+/// again what was lost (RFC 6298), so that a connection which came through only by that counts as
+/// lost. Kernels answer each other by themselves; no process is waited for, however busy the machine.
+const HANDSHAKE: Duration = Duration::from_millis(900);
+
+/// A server that answers TCP connections and UDP datagrams; it stops when this is dropped.
+#[derive(Debug)]
+pub struct Server {
+    #[expect(dead_code, reason = "held for the sake of its end")]
+    process: Process,
+}
+
+/// One client's way of connecting.
+#[derive(Debug, Clone, Copy)]
+pub struct Probe {
+    /// TCP, UDP, or SCTP where the kernel has it.
+    pub protocol: Protocol,
+    /// The address it connects from; `None` leaves it to the kernel.
+    pub source: Option<IpAddr>,
+    /// The address it connects to.
+    pub destination: SocketAddr,
+    /// How long it waits for an answer.
+    pub deadline: Duration,
+}
+
+/// New connections, one after the other, or questions over one that is kept, until [`Traffic::stop`].
+#[derive(Debug)]
+pub struct Traffic {
+    process: Process,
+}
+
+/// Starts a server called `name` that listens on `addresses`, with each protocol on each. Returns
+/// once it does.
+pub fn start_server(inside: &Namespace, name: &str, addresses: &[SocketAddr]) -> Result<Server> {
+    let mut command = inside.command(own_program("echo-server")?);
+    command.arg(name);
+    command.args(addresses.iter().map(SocketAddr::to_string));
+    let mut process = Process::start(&format!("the server {name}"), command)?;
+    process.wait_for_line("listening", PROMPTLY)?;
+    Ok(Server { process })
+}
+
+/// Makes `count` connections, one after the other, and returns what came of each.
+pub fn probe(inside: &Namespace, probe: &Probe, count: u32) -> Result<Vec<Outcome>> {
+    let mut command = inside.command(own_program("probe")?);
+    command.arg("once").arg("--count").arg(count.to_string());
+    let ports = u16::try_from(count).context("too many connections")?;
+    add_arguments(&mut command, probe, ports);
+    let process = Process::start("a client", command)?;
+    let lines = process.finish(probe.deadline * count + PROMPTLY)?;
+    let outcomes: Vec<Outcome> = lines.iter().map(|l| l.parse()).collect::<Result<_>>()?;
+    ensure!(
+        u32::try_from(outcomes.len()) == Ok(count),
+        "a client made {} connections instead of {count}",
+        outcomes.len()
+    );
+    Ok(outcomes)
+}
+
+/// Starts to make a new connection every `interval`. Returns once the first was answered.
+pub fn start_traffic(inside: &Namespace, probe: &Probe, interval: Duration) -> Result<Traffic> {
+    let handshake = patience(HANDSHAKE.min(probe.deadline)).as_millis();
+    let mode = ["watch", "--handshake-ms", &handshake.to_string()];
+    start(&mode, inside, probe, interval)
+}
+
+/// Makes one connection and starts to ask over it every `interval`; another is made only when that
+/// one has failed. Returns once the first question was answered.
+pub fn keep_connection(inside: &Namespace, probe: &Probe, interval: Duration) -> Result<Traffic> {
+    start(&["keep"], inside, probe, interval)
+}
+
+fn start(mode: &[&str], inside: &Namespace, probe: &Probe, interval: Duration) -> Result<Traffic> {
+    let mut command = inside.command(own_program("probe")?);
+    let interval = interval.as_millis().to_string();
+    command.args(mode).args(["--every-ms", &interval]);
+    add_arguments(&mut command, probe, PORTS_OF_TRAFFIC);
+    let mut process = Process::start("a client", command)?;
+    process.wait_for_line("running", PROMPTLY)?;
+    Ok(Traffic { process })
+}
+
+// === impl Traffic ===
+
+impl Traffic {
+    /// Asks no more; what came of every connection, or question.
+    pub fn stop(self) -> Result<Tally> {
+        let lines = self.process.finish(PROMPTLY)?;
+        let line = lines.last().context("a client counted nothing")?;
+        serde_json::from_str(line).with_context(|| format!("a client ended with {line:?}"))
+    }
+}
+
+fn add_arguments(command: &mut std::process::Command, probe: &Probe, ports: u16) {
+    command.args(["--first-port", &reserve_ports(ports).to_string()]);
+    let deadline = patience(probe.deadline).as_millis().to_string();
+    command.args(["--deadline-ms", &deadline]);
+    if let Some(source) = probe.source {
+        command.args(["--from", &source.to_string()]);
+    }
+    command.arg(probe.protocol.to_string());
+    command.arg(probe.destination.to_string());
+}
+
+/// The first of `count` source ports that no other client of this process takes, until all of
+/// [`CLIENT_PORTS`] have been: a port that comes again within two minutes is, over UDP, the same flow
+/// to connection tracking, which goes where the rules of back then sent it.
+fn reserve_ports(count: u16) -> u16 {
+    static FREE: AtomicU16 = AtomicU16::new(*CLIENT_PORTS.start());
+    let (first, last) = CLIENT_PORTS.into_inner();
+    let reserve = |free: u16| {
+        let next = free.checked_add(count).filter(|next| *next <= last);
+        Some(next.unwrap_or(first))
+    };
+    match FREE.fetch_update(Ordering::Relaxed, Ordering::Relaxed, reserve) {
+        Ok(free) | Err(free) => free,
+    }
+}
+
+/// A program of this package: cargo builds it before the tests and puts it above them.
+fn own_program(name: &str) -> Result<PathBuf> {
+    let test = env::current_exe().context("failed to find this program")?;
+    let mut folders = test.ancestors().skip(1).map(|folder| folder.join(name));
+    folders
+        .find(|program| program.is_file())
+        .with_context(|| format!("{name} is not built: cargo build -p demo --bins"))
+}

@@ -1,0 +1,145 @@
+//! The agent of a node, asked by running its own commands in its Pod.
+
+use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Status;
+use kube::ResourceExt;
+use kube::api::AttachParams;
+use thiserror::Error;
+use tokio::io::AsyncReadExt;
+
+use crate::cluster::Cluster;
+
+/// The Pod of an agent.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Agent {
+    pub(crate) node: String,
+    namespace: String,
+    pod: String,
+}
+
+/// What a command in an agent's Pod has come to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Answer {
+    pub(crate) text: String,
+    pub(crate) agreement: Agreement,
+}
+
+/// Whether kernel and desired state agree.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Agreement {
+    Agrees,
+    Differs,
+}
+
+/// An agent gave no answer.
+#[derive(Debug, Error)]
+pub(crate) enum AskError {
+    /// The API server or the kubelet did not run the command.
+    #[error("failed to run a command in the agent's Pod on node {node}")]
+    Run {
+        node: String,
+        #[source]
+        source: kube::Error,
+    },
+    /// The answer broke off.
+    #[error("the answer of the agent on node {node} broke off")]
+    Read {
+        node: String,
+        #[source]
+        source: std::io::Error,
+    },
+    /// The command failed, with these words.
+    #[error("the agent on node {node} does not answer this: {text}")]
+    Refused { node: String, text: String },
+}
+
+/// What finds the Pods of agents, as charts and manifests have it.
+pub(crate) const SELECTOR: &str =
+    "app.kubernetes.io/name=signpost,app.kubernetes.io/component=agent";
+const CONTAINER: &str = "agent";
+/// The exit code of explain and trace where kernel and desired state differ.
+const DIFFERS: &str = "3";
+/// The most bytes of an answer that wait to be read.
+const BUFFER: usize = 64 << 10;
+
+// === impl Agent ===
+
+impl Agent {
+    /// The agents whose Pods run, by node.
+    pub(crate) fn among(pods: &[Pod]) -> Vec<Agent> {
+        let mut agents: Vec<Agent> = pods.iter().filter_map(Agent::of).collect();
+        agents.sort();
+        agents
+    }
+
+    fn of(pod: &Pod) -> Option<Agent> {
+        let runs = pod.status.as_ref()?.phase.as_deref() == Some("Running");
+        let ends = pod.metadata.deletion_timestamp.is_some();
+        let node = pod.spec.as_ref()?.node_name.clone()?;
+        (runs && !ends).then(|| Agent {
+            node,
+            namespace: pod.namespace().unwrap_or_default(),
+            pod: pod.name_any(),
+        })
+    }
+
+    /// What `signpost-agent` prints with `arguments`.
+    pub(crate) async fn ask(
+        &self,
+        cluster: &Cluster,
+        arguments: &[&str],
+    ) -> Result<Answer, AskError> {
+        let node = || self.node.clone();
+        let command = ["signpost-agent"].iter().chain(arguments).copied();
+        let command: Vec<&str> = command.collect();
+        let parameters = AttachParams::default()
+            .container(CONTAINER)
+            .max_stdout_buf_size(BUFFER)
+            .max_stderr_buf_size(BUFFER);
+        let pods = cluster.pods_of(&self.namespace);
+        let process = pods.exec(&self.pod, command, &parameters).await;
+        let mut process = process.map_err(|source| AskError::Run {
+            node: node(),
+            source,
+        })?;
+        let (mut text, mut errors) = (Vec::new(), Vec::new());
+        let status = process.take_status();
+        if let (Some(mut out), Some(mut err)) = (process.stdout(), process.stderr()) {
+            let read = tokio::try_join!(out.read_to_end(&mut text), err.read_to_end(&mut errors));
+            read.map_err(|source| AskError::Read {
+                node: node(),
+                source,
+            })?;
+        }
+        let status = match status {
+            Some(status) => status.await,
+            None => None,
+        };
+        let text = String::from_utf8_lossy(&text).into_owned();
+        let status = status.unwrap_or_default();
+        let agreement = match exit_code(&status) {
+            None if status.status.as_deref() == Some("Success") => Some(Agreement::Agrees),
+            Some(DIFFERS) => Some(Agreement::Differs),
+            _ => None,
+        };
+        match agreement {
+            Some(agreement) => Ok(Answer { text, agreement }),
+            None => {
+                let errors = String::from_utf8_lossy(&errors);
+                let said = errors.trim().trim_start_matches("signpost-agent: ");
+                Err(AskError::Refused {
+                    node: node(),
+                    text: said.to_owned(),
+                })
+            }
+        }
+    }
+}
+
+/// The exit code of a command that failed, as the kubelet reports it.
+fn exit_code(status: &Status) -> Option<&str> {
+    let causes = status.details.as_ref()?.causes.as_ref()?;
+    let mut causes = causes.iter();
+    let exit = causes.find(|cause| cause.reason.as_deref() == Some("ExitCode"))?;
+    exit.message.as_deref()
+}

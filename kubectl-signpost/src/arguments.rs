@@ -1,0 +1,283 @@
+//! The command line.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap_complete::Shell;
+use crds::Span;
+
+/// Shows what Signpost's profiles and nodes do, and steers rollouts, with the rights of your own kubeconfig.
+///
+/// Exit codes: 0 everything is as it should be; 1 the command failed; 2 the command line is wrong; 3 the command worked
+/// and found something that is not as it should be.
+#[derive(Debug, Parser)]
+#[command(name = "kubectl-signpost", bin_name = "kubectl signpost", version)]
+pub(crate) struct Arguments {
+    #[command(flatten)]
+    pub(crate) access: Access,
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+/// The cluster, and how to print.
+#[derive(Debug, Args)]
+pub(crate) struct Access {
+    /// The kubeconfig file. Without it: $KUBECONFIG, then ~/.kube/config, then the Pod's own service account.
+    #[arg(long, global = true, value_name = "FILE")]
+    pub(crate) kubeconfig: Option<PathBuf>,
+    /// The context of the kubeconfig file; its current one by default.
+    #[arg(long, global = true, value_name = "NAME")]
+    pub(crate) context: Option<String>,
+    /// When to use colours. NO_COLOR, if set and not empty, means never, too.
+    #[arg(long, global = true, value_name = "WHEN", default_value = "auto")]
+    pub(crate) color: Color,
+}
+
+/// When to use colours.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Color {
+    /// On a terminal.
+    Auto,
+    /// Always.
+    Always,
+    /// Never.
+    Never,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Check whether what is installed is complete; with --pre, whether Signpost can be installed here. Exits with 3 if
+    /// anything is missing.
+    Check(CheckOptions),
+    /// Show what every profile asks for, how far its nodes have come, and what to do where something is wrong.
+    Status(StatusOptions),
+    /// List nodes: profile, mode, readiness, latency, and what to do where something is wrong.
+    Nodes(NodesOptions),
+    /// Watch, pause or resume the rollout of a profile.
+    #[command(subcommand)]
+    Rollout(RolloutStep),
+    /// Show what the agent of a node knows of a Service or an address, from its fields to the kernel and back. Exits with 3
+    /// where the kernel differs from the desired state.
+    Explain(ExplainOptions),
+    /// Follow a packet through the rules of a node. Exits with 3 if it does not go where it should.
+    Trace(TraceOptions),
+    /// Turn kube-proxy's configuration into a profile, show a node's configuration, and what a profile would change.
+    #[command(subcommand)]
+    Config(ConfigStep),
+    /// Print a script that completes commands and flags in a shell.
+    ///
+    /// For this session of bash: source <(kubectl-signpost completion bash). It completes the command kubectl-signpost.
+    Completion(CompletionOptions),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct CompletionOptions {
+    /// The shell that is to complete them.
+    pub(crate) shell: Shell,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct CheckOptions {
+    /// Check what an installation needs, before there is one.
+    #[arg(long)]
+    pub(crate) pre: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct StatusOptions {
+    /// The profile; all profiles by default.
+    pub(crate) profile: Option<String>,
+    /// Wait until everything is as it should be, at most --timeout.
+    #[arg(long)]
+    pub(crate) wait: bool,
+    /// The longest wait.
+    #[arg(long, value_name = "DURATION", default_value = "10m", value_parser = duration)]
+    pub(crate) timeout: Duration,
+    /// The format: text, wide (text with nodes), json or yaml.
+    #[arg(long, short, value_name = "FORMAT", default_value = "text")]
+    pub(crate) output: Format,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct NodesOptions {
+    /// Only nodes that are not ready, or degraded.
+    #[arg(long)]
+    pub(crate) not_ready: bool,
+    /// Only nodes with this profile.
+    #[arg(long, value_name = "NAME")]
+    pub(crate) profile: Option<String>,
+    /// The format: text, wide (with hash, versions and rejections), json or yaml.
+    #[arg(long, short, value_name = "FORMAT", default_value = "text")]
+    pub(crate) output: Format,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum RolloutStep {
+    /// Follow a rollout until it has ended. Exits with 0 once every node has the change, with 3 if it failed, is paused
+    /// or has not ended within --timeout.
+    Status(RolloutStatusOptions),
+    /// Set spec.paused: nodes keep their configuration, and no change of the profile reaches them.
+    Pause(ProfileName),
+    /// Clear spec.paused: changes of the profile reach nodes again.
+    Resume(ProfileName),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct RolloutStatusOptions {
+    #[command(flatten)]
+    pub(crate) profile: ProfileName,
+    /// Print the current state and end, instead of following it.
+    #[arg(long)]
+    pub(crate) once: bool,
+    /// The longest wait.
+    #[arg(long, value_name = "DURATION", default_value = "1h", value_parser = duration)]
+    pub(crate) timeout: Duration,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ProfileName {
+    /// The ProxyProfile.
+    #[arg(value_name = "PROFILE")]
+    pub(crate) name: String,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ExplainOptions {
+    /// A Service, as svc/NAME or svc/NAME:PORT; or an address, as 10.96.0.10:80/tcp or 10.96.0.10; or a node port, as
+    /// node:30080/tcp.
+    #[arg(value_name = "SUBJECT")]
+    pub(crate) about: String,
+    /// The namespace of the Service; that of the context by default.
+    #[arg(long, short, value_name = "NAMESPACE")]
+    pub(crate) namespace: Option<String>,
+    /// The node whose agent is asked; the first by name by default.
+    #[arg(long, value_name = "NODE")]
+    pub(crate) node: Option<String>,
+    /// Ask the agents of all nodes, and print only what is not as it should be.
+    #[arg(long, conflicts_with_all = ["node", "output"])]
+    pub(crate) all_nodes: bool,
+    /// The format: text or json.
+    #[arg(long, short, value_name = "FORMAT", default_value = "text")]
+    pub(crate) output: AgentOutput,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct TraceOptions {
+    /// Who sends: pod/NAME, node/NAME, an address, or an origin with an address, as 'outside 203.0.113.9'.
+    #[arg(value_name = "FROM")]
+    pub(crate) from: String,
+    /// The destination: svc/NAME:PORT, pod/NAME:PORT, node/NAME:PORT or ADDRESS:PORT[/PROTOCOL].
+    #[arg(value_name = "TO")]
+    pub(crate) to: String,
+    /// The namespace of Pods and Services; that of the context by default.
+    #[arg(long, short, value_name = "NAMESPACE")]
+    pub(crate) namespace: Option<String>,
+    /// The node whose rules the packet is followed through; that of the sender by default.
+    #[arg(long, value_name = "NODE")]
+    pub(crate) node: Option<String>,
+    /// The format: text or json.
+    #[arg(long, short, value_name = "FORMAT", default_value = "text")]
+    pub(crate) output: AgentOutput,
+}
+
+/// The format of an agent's answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum AgentOutput {
+    /// Plain text.
+    Text,
+    /// JSON.
+    Json,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum ConfigStep {
+    /// Print a ProxyProfile that says what a KubeProxyConfiguration (v1alpha1) says, as YAML. Each field that has no meaning
+    /// for Signpost is named on standard error, with the reason.
+    Import(ImportOptions),
+    /// Print the complete configuration of a node, and which profile it comes from. Exits with 3 if the node has not applied it.
+    Effective(EffectiveOptions),
+    /// Print which fields a profile would change on which nodes: with --file once it is applied, without it once nothing
+    /// holds it back. Exits with 3 if there are any.
+    Diff(DiffOptions),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ImportOptions {
+    /// The file, or - for standard input: a KubeProxyConfiguration, a ConfigMap with one, or what kube-proxy prints at
+    /// /configz. Without it, the cluster's ConfigMap is read.
+    #[arg(long, short, value_name = "FILE")]
+    pub(crate) file: Option<PathBuf>,
+    /// The namespace of the cluster's ConfigMap.
+    #[arg(long, short, value_name = "NAMESPACE", default_value = "kube-system")]
+    pub(crate) namespace: String,
+    /// The name of the cluster's ConfigMap.
+    #[arg(long, value_name = "NAME", default_value = "kube-proxy")]
+    pub(crate) config_map: String,
+    /// The name of the profile.
+    #[arg(long, value_name = "NAME", default_value = "default")]
+    pub(crate) name: String,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct EffectiveOptions {
+    /// The node, by its name.
+    #[arg(value_name = "NODE")]
+    pub(crate) node: String,
+    /// The format: text (YAML with comments), json or yaml.
+    #[arg(long, short, value_name = "FORMAT", default_value = "text")]
+    pub(crate) output: Format,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct DiffOptions {
+    /// The ProxyProfile; with --file, the one in the file.
+    #[arg(value_name = "PROFILE", required_unless_present = "file")]
+    pub(crate) profile: Option<String>,
+    /// A file with the changed profile, or - for standard input.
+    #[arg(long, short, value_name = "FILE")]
+    pub(crate) file: Option<PathBuf>,
+}
+
+/// The format of an answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Format {
+    /// Plain text.
+    Text,
+    /// Plain text with more columns.
+    Wide,
+    /// JSON.
+    Json,
+    /// YAML.
+    Yaml,
+}
+
+fn duration(text: &str) -> Result<Duration, String> {
+    let span: Result<Span, _> = text.parse();
+    span.map(Duration::from).map_err(|error| error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn every_command_and_flag_is_described() {
+        let command = Arguments::command();
+        command.clone().debug_assert();
+        let mut ahead = vec![command];
+        while let Some(command) = ahead.pop() {
+            let about = command.get_about().map(ToString::to_string);
+            let name = command.get_name();
+            assert!(about.is_some_and(|about| about.len() > 10), "{name}");
+            for flag in command.get_arguments() {
+                let id = flag.get_id();
+                let help = flag.get_help().map(ToString::to_string).unwrap_or_default();
+                assert!(help.len() > 10, "{name}: {id} says {help:?}");
+            }
+            ahead.extend(command.get_subcommands().cloned());
+        }
+    }
+}

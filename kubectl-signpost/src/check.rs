@@ -1,0 +1,115 @@
+//! `check`: whether Signpost can be installed here, or whether what is installed is complete.
+
+mod points;
+
+use k8s_openapi::api::apps::v1::DaemonSet;
+use k8s_openapi::api::authorization::v1::{
+    ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec,
+};
+use k8s_openapi::api::core::v1::{ConfigMap, Pod};
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+
+use crate::arguments::{Access, CheckOptions};
+use crate::cluster::{Cluster, ClusterError};
+use crate::ending::Ending;
+use crate::output::Paint;
+use crate::print;
+use points::{Evidence, Right};
+
+/// What an installation creates, as group and resource.
+const CREATED: [(&str, &str); 6] = [
+    ("apiextensions.k8s.io", "customresourcedefinitions"),
+    ("rbac.authorization.k8s.io", "clusterroles"),
+    ("rbac.authorization.k8s.io", "clusterrolebindings"),
+    (
+        "admissionregistration.k8s.io",
+        "validatingadmissionpolicies",
+    ),
+    ("apps", "daemonsets"),
+    ("", "namespaces"),
+];
+
+/// Everything of Signpost.
+const SELECTOR: &str = "app.kubernetes.io/name=signpost";
+
+/// Reads and prints.
+pub(crate) async fn run(
+    access: &Access,
+    options: &CheckOptions,
+    paint: Paint,
+) -> anyhow::Result<Ending> {
+    let cluster = Cluster::open(access).await?;
+    let evidence = observe(&cluster).await?;
+    let points = match options.pre {
+        true => points::before(&evidence),
+        false => points::after(&evidence),
+    };
+    print(&points::render(&points, paint))?;
+    Ok(points::ending(&points))
+}
+
+async fn observe(cluster: &Cluster) -> Result<Evidence, ClusterError> {
+    let mut rights = Vec::new();
+    for (group, resource) in CREATED {
+        rights.push(Right {
+            resource,
+            allowed: may_create(cluster, group, resource).await?,
+        });
+    }
+    let version = cluster.read_version().await?;
+    let (namespace, name) = ("kube-system", "kube-proxy");
+    Ok(Evidence {
+        version: (version.major, version.minor),
+        nodes: cluster.read_nodes().await?,
+        pods: cluster.read_pods("").await?,
+        signpost: cluster.read_pods(SELECTOR).await?,
+        kube_proxy: absent(cluster.read_in::<DaemonSet>(namespace, name).await)?,
+        kube_proxy_configuration: absent(cluster.read_in::<ConfigMap>(namespace, name).await)?,
+        definitions: [
+            absent(definition(cluster, "proxyprofiles.signpost.dev").await)?,
+            absent(definition(cluster, "nodeproxies.signpost.dev").await)?,
+        ],
+        profiles: absent(cluster.read_all().await)?.map(|read| read.objects),
+        rights,
+    })
+}
+
+async fn definition(
+    cluster: &Cluster,
+    name: &str,
+) -> Result<CustomResourceDefinition, ClusterError> {
+    cluster.read_one(name).await
+}
+
+async fn may_create(cluster: &Cluster, group: &str, resource: &str) -> Result<bool, ClusterError> {
+    let review = SelfSubjectAccessReview {
+        spec: SelfSubjectAccessReviewSpec {
+            resource_attributes: Some(ResourceAttributes {
+                group: Some(group.to_owned()),
+                resource: Some(resource.to_owned()),
+                verb: Some("create".to_owned()),
+                ..ResourceAttributes::default()
+            }),
+            ..SelfSubjectAccessReviewSpec::default()
+        },
+        ..SelfSubjectAccessReview::default()
+    };
+    let review = cluster.create(&review).await?;
+    Ok(review.status.is_some_and(|status| status.allowed))
+}
+
+/// None for what does not exist, or may not be read.
+fn absent<T>(read: Result<T, ClusterError>) -> Result<Option<T>, ClusterError> {
+    match read {
+        Ok(object) => Ok(Some(object)),
+        Err(error) if error.is_absent() || error.is_forbidden() => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Whether a Pod runs.
+fn runs(pod: &Pod) -> bool {
+    let status = pod.status.as_ref();
+    status.and_then(|status| status.phase.as_deref()) == Some("Running")
+        && pod.metadata.deletion_timestamp.is_none()
+}

@@ -1,0 +1,393 @@
+//! What follows from what was read of a cluster. Pure.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write;
+use std::net::IpAddr;
+
+use crds::ProxyProfile;
+use crds::profile::detect_local::DetectLocalMode;
+use ipnet::IpNet;
+use k8s_openapi::api::apps::v1::DaemonSet;
+use k8s_openapi::api::core::v1::{ConfigMap, Node, Pod};
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::ResourceExt;
+
+use super::runs;
+use crate::ending::Ending;
+use crate::output::{Paint, Tone};
+
+/// What was read.
+#[derive(Debug, Clone)]
+pub(super) struct Evidence {
+    /// Major and minor, as the API server says them.
+    pub(super) version: (String, String),
+    pub(super) nodes: Vec<Node>,
+    pub(super) pods: Vec<Pod>,
+    /// The Pods of Signpost.
+    pub(super) signpost: Vec<Pod>,
+    pub(super) kube_proxy: Option<DaemonSet>,
+    pub(super) kube_proxy_configuration: Option<ConfigMap>,
+    /// Of profiles and of NodeProxies.
+    pub(super) definitions: [Option<CustomResourceDefinition>; 2],
+    pub(super) profiles: Option<Vec<ProxyProfile>>,
+    pub(super) rights: Vec<Right>,
+}
+
+/// Whether the user may create something.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Right {
+    pub(super) resource: &'static str,
+    pub(super) allowed: bool,
+}
+
+/// One thing that was checked.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Point {
+    verdict: Verdict,
+    text: String,
+    /// What to do.
+    next: &'static str,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Verdict {
+    Fine,
+    Note,
+    Fault,
+}
+
+/// The oldest release of Kubernetes that is supported.
+const OLDEST_MINOR: u32 = 32;
+/// The oldest kernel that tests run on.
+const OLDEST_KERNEL: (u32, u32) = (6, 1);
+/// More names than this in one line are counted.
+const MOST_NAMED: usize = 5;
+
+/// Whether Signpost can be installed.
+pub(super) fn before(evidence: &Evidence) -> Vec<Point> {
+    let mut points = vec![release(evidence), kernels(evidence)];
+    points.push(pod_addresses(evidence));
+    points.push(kube_proxy(evidence));
+    points.push(rights(evidence));
+    points
+}
+
+/// Whether what is installed is complete.
+pub(super) fn after(evidence: &Evidence) -> Vec<Point> {
+    let mut points = vec![release(evidence), kernels(evidence)];
+    points.push(definitions(evidence));
+    points.push(operators(evidence));
+    points.push(agents(evidence));
+    points.push(profiles(evidence));
+    points.push(pod_addresses(evidence));
+    points.push(kube_proxy(evidence));
+    points
+}
+
+/// One line for each, and what to do.
+pub(super) fn render(points: &[Point], paint: Paint) -> String {
+    let mut text = String::new();
+    for point in points {
+        let (word, tone) = match point.verdict {
+            Verdict::Fine => ("ok", Tone::Good),
+            Verdict::Note => ("note", Tone::Notable),
+            Verdict::Fault => ("fault", Tone::Bad),
+        };
+        // Writing to a String cannot fail.
+        let _ = writeln!(
+            text,
+            "{} {}",
+            paint.apply(tone, &format!("{word:<6}")),
+            point.text
+        );
+        if point.verdict != Verdict::Fine && !point.next.is_empty() {
+            let _ = writeln!(text, "       next: {}", point.next);
+        }
+    }
+    text
+}
+
+/// Notes do not count.
+pub(super) fn ending(points: &[Point]) -> Ending {
+    match points.iter().any(|point| point.verdict == Verdict::Fault) {
+        true => Ending::NotAsItShouldBe,
+        false => Ending::AsItShouldBe,
+    }
+}
+
+fn release(evidence: &Evidence) -> Point {
+    let (major, minor) = &evidence.version;
+    // Some providers write 32+.
+    let number: u32 = leading_number(minor).unwrap_or_default();
+    Point {
+        verdict: match major == "1" && number < OLDEST_MINOR {
+            true => Verdict::Fault,
+            false => Verdict::Fine,
+        },
+        text: format!("Kubernetes {major}.{minor}"),
+        next: "upgrade the cluster to 1.32 or later",
+    }
+}
+
+fn kernels(evidence: &Evidence) -> Point {
+    let mut old: BTreeMap<String, usize> = BTreeMap::new();
+    for node in linux(&evidence.nodes) {
+        let info = node
+            .status
+            .as_ref()
+            .and_then(|status| status.node_info.as_ref());
+        let kernel = info
+            .map(|info| info.kernel_version.clone())
+            .unwrap_or_default();
+        if parse_kernel(&kernel).is_some_and(|version| version < OLDEST_KERNEL) {
+            *old.entry(kernel).or_default() += 1;
+        }
+    }
+    let total = linux(&evidence.nodes).count();
+    if old.is_empty() {
+        return fine(format!(
+            "{total} Linux nodes, none with a kernel before 6.1"
+        ));
+    }
+    let old: Vec<String> = old
+        .iter()
+        .map(|(kernel, count)| format!("{kernel} on {count}"))
+        .collect();
+    Point {
+        verdict: Verdict::Note,
+        text: format!(
+            "{total} Linux nodes, some with kernels that no test runs on: {}",
+            old.join(", ")
+        ),
+        next: "docs/kernels.md says what the kernel needs; begin with one such node",
+    }
+}
+
+/// With detectLocal.mode NodeCIDR, traffic from Pods outside of podCIDRs would be masqueraded.
+fn pod_addresses(evidence: &Evidence) -> Point {
+    let by_node_cidr =
+        |profile: &ProxyProfile| profile.spec.detect_local.mode == DetectLocalMode::NodeCidr;
+    let profiles = evidence.profiles.as_deref().unwrap_or_default();
+    if !profiles.is_empty() && !profiles.iter().any(by_node_cidr) {
+        return fine("no profile detects local Pods by podCIDRs".to_owned());
+    }
+    let cidrs: BTreeMap<String, Vec<IpNet>> = evidence
+        .nodes
+        .iter()
+        .map(|node| (node.name_any(), cidrs_of(node)))
+        .collect();
+    let mut outside: BTreeSet<String> = BTreeSet::new();
+    let mut compared = 0;
+    for pod in evidence.pods.iter().filter(|pod| runs(pod)) {
+        let Some(spec) = &pod.spec else { continue };
+        let node = spec.node_name.as_deref().unwrap_or_default();
+        let ip = pod
+            .status
+            .as_ref()
+            .and_then(|status| status.pod_ip.as_ref());
+        let ip: Option<IpAddr> = ip.and_then(|ip| ip.parse().ok());
+        let (Some(ip), Some(cidrs), None | Some(false)) = (ip, cidrs.get(node), spec.host_network)
+        else {
+            continue;
+        };
+        compared += 1;
+        if !cidrs.iter().any(|cidr| cidr.contains(&ip)) {
+            outside.insert(format!("{} ({ip} on {node})", pod.name_any()));
+        }
+    }
+    if outside.is_empty() {
+        return fine(format!(
+            "{compared} Pods have addresses in the podCIDRs of their nodes"
+        ));
+    }
+    Point {
+        verdict: Verdict::Fault,
+        text: format!(
+            "{} of {compared} Pods have addresses outside of the podCIDRs of their nodes: {}",
+            outside.len(),
+            first(outside.iter())
+        ),
+        next: "set spec.detectLocal of the profile to what the network plugin does (docs/migrate.md); with the default, NodeCIDR, their traffic to cluster IPs is masqueraded",
+    }
+}
+
+fn kube_proxy(evidence: &Evidence) -> Point {
+    let status = evidence
+        .kube_proxy
+        .as_ref()
+        .and_then(|set| set.status.as_ref());
+    let ready = status.map_or(0, |status| status.number_ready);
+    if ready == 0 {
+        return Point {
+            verdict: Verdict::Note,
+            text: "no Pods of a DaemonSet kube-system/kube-proxy run".to_owned(),
+            next: "where kube-proxy is started in another way (k3s, RKE2, GKE), see docs/migrate.md",
+        };
+    }
+    let mode = evidence.kube_proxy_configuration.as_ref().and_then(mode_of);
+    let mode = mode.unwrap_or_else(|| "iptables, the default".to_owned());
+    let next = match mode.as_str() {
+        "ipvs" => {
+            "`kubectl signpost config import` makes a profile of its configuration; its rules take kube-proxy's own clean-up (docs/operations.md)"
+        }
+        _ => {
+            "`kubectl signpost config import` makes a profile of its configuration; then follow docs/migrate.md"
+        }
+    };
+    Point {
+        verdict: Verdict::Note,
+        text: format!("kube-proxy runs on {ready} nodes, in mode {mode}"),
+        next,
+    }
+}
+
+fn rights(evidence: &Evidence) -> Point {
+    let missing = evidence.rights.iter().filter(|right| !right.allowed);
+    let missing: Vec<&str> = missing.map(|right| right.resource).collect();
+    if missing.is_empty() {
+        return fine("you may create what the chart contains".to_owned());
+    }
+    Point {
+        verdict: Verdict::Fault,
+        text: format!("you may not create {}", missing.join(", ")),
+        next: "install with an account that may, such as one of a cluster administrator",
+    }
+}
+
+fn definitions(evidence: &Evidence) -> Point {
+    let established = |definition: &CustomResourceDefinition| {
+        let conditions = definition
+            .status
+            .as_ref()
+            .and_then(|status| status.conditions.as_ref());
+        let mut conditions = conditions.into_iter().flatten();
+        conditions.any(|condition| condition.type_ == "Established" && condition.status == "True")
+    };
+    let there = evidence
+        .definitions
+        .iter()
+        .flatten()
+        .filter(|known| established(known))
+        .count();
+    match there == evidence.definitions.len() {
+        true => fine("both CustomResourceDefinitions are established".to_owned()),
+        false => Point {
+            verdict: Verdict::Fault,
+            text: format!("{there} of 2 CustomResourceDefinitions are established"),
+            next: "install the chart, or apply crds/generated; if they are there, `kubectl describe crd` says what is wrong",
+        },
+    }
+}
+
+fn operators(evidence: &Evidence) -> Point {
+    let running = of_component(evidence, "operator").count();
+    match running {
+        0 => Point {
+            verdict: Verdict::Fault,
+            text: "no operator runs".to_owned(),
+            next: "`kubectl get pods -A -l app.kubernetes.io/name=signpost` shows why; nodes keep their configuration meanwhile",
+        },
+        running => fine(format!("{running} operators run")),
+    }
+}
+
+fn agents(evidence: &Evidence) -> Point {
+    let with =
+        of_component(evidence, "agent").filter_map(|pod| pod.spec.as_ref()?.node_name.clone());
+    let with: BTreeSet<String> = with.collect();
+    let nodes = linux(&evidence.nodes).map(ResourceExt::name_any);
+    let without: Vec<String> = nodes.filter(|node| !with.contains(node)).collect();
+    if without.is_empty() {
+        return fine(format!(
+            "an agent runs on each of {} Linux nodes",
+            with.len()
+        ));
+    }
+    Point {
+        verdict: Verdict::Fault,
+        text: format!(
+            "no agent runs on {} Linux nodes: {}",
+            without.len(),
+            first(without.iter())
+        ),
+        next: "`kubectl describe daemonset -A -l app.kubernetes.io/name=signpost` and the Pods there say why; a node selector of the chart may leave nodes out",
+    }
+}
+
+fn profiles(evidence: &Evidence) -> Point {
+    match evidence.profiles.as_deref().unwrap_or_default().len() {
+        0 => Point {
+            verdict: Verdict::Fault,
+            text: "there is no ProxyProfile, so that no node is served".to_owned(),
+            next: "create one; the chart makes one, and so does `kubectl signpost config import`",
+        },
+        count => fine(format!(
+            "{count} ProxyProfiles; `kubectl signpost status` says how they are"
+        )),
+    }
+}
+
+fn of_component<'a>(evidence: &'a Evidence, component: &'a str) -> impl Iterator<Item = &'a Pod> {
+    evidence.signpost.iter().filter(move |pod| {
+        let label = pod.labels().get("app.kubernetes.io/component");
+        label.is_some_and(|label| label == component) && runs(pod)
+    })
+}
+
+fn linux(nodes: &[Node]) -> impl Iterator<Item = &Node> {
+    nodes.iter().filter(|node| {
+        let system = node.labels().get("kubernetes.io/os");
+        system.is_none_or(|system| system == "linux")
+    })
+}
+
+fn cidrs_of(node: &Node) -> Vec<IpNet> {
+    let cidrs = node.spec.as_ref().and_then(|spec| spec.pod_cidrs.clone());
+    let cidrs = cidrs.unwrap_or_default();
+    cidrs.iter().filter_map(|cidr| cidr.parse().ok()).collect()
+}
+
+/// The mode in a ConfigMap of kubeadm's form; none where it is empty.
+fn mode_of(map: &ConfigMap) -> Option<String> {
+    let texts = map.data.as_ref()?.values();
+    let mut parsed =
+        texts.filter_map(|text| serde_saphyr::from_str::<serde_json::Value>(text).ok());
+    let configuration = parsed.find(|value| value["kind"] == "KubeProxyConfiguration")?;
+    let mode = configuration["mode"].as_str()?.to_owned();
+    (!mode.is_empty()).then_some(mode)
+}
+
+/// `6.1` of `6.1.0-56-amd64`.
+fn parse_kernel(release: &str) -> Option<(u32, u32)> {
+    let mut parts = release.split('.');
+    Some((
+        leading_number(parts.next()?)?,
+        leading_number(parts.next()?)?,
+    ))
+}
+
+fn leading_number(text: &str) -> Option<u32> {
+    let digits = text.bytes().take_while(u8::is_ascii_digit).count();
+    text[..digits].parse().ok()
+}
+
+fn fine(text: String) -> Point {
+    Point {
+        verdict: Verdict::Fine,
+        text,
+        next: "",
+    }
+}
+
+/// The first few of `names`.
+fn first<'a>(names: impl ExactSizeIterator<Item = &'a String>) -> String {
+    let more = names.len().saturating_sub(MOST_NAMED);
+    let names: Vec<&str> = names.take(MOST_NAMED).map(String::as_str).collect();
+    match more {
+        0 => names.join(", "),
+        more => format!("{} and {more} more", names.join(", ")),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,119 @@
+use serde_json::{Value, from_value, json};
+
+use super::*;
+
+fn node(name: &str, kernel: &str) -> Node {
+    from_value(json!({
+        "metadata": {"name": name, "labels": {"kubernetes.io/os": "linux"}},
+        "spec": {"podCIDRs": ["10.0.1.0/24"]},
+        "status": {"nodeInfo": {
+            "kernelVersion": kernel, "architecture": "", "bootID": "", "containerRuntimeVersion": "", "kubeProxyVersion": "",
+            "kubeletVersion": "", "machineID": "", "operatingSystem": "linux", "osImage": "", "systemUUID": "",
+        }},
+    }))
+    .expect("a Node")
+}
+
+fn pod(name: &str, node: &str, ip: &str, labels: &Value) -> Pod {
+    from_value(json!({
+        "metadata": {"name": name, "labels": labels},
+        "spec": {"nodeName": node, "containers": []},
+        "status": {"phase": "Running", "podIP": ip},
+    }))
+    .expect("a Pod")
+}
+
+fn evidence() -> Evidence {
+    Evidence {
+        version: ("1".to_owned(), "36".to_owned()),
+        nodes: vec![node("n1", "6.18.4")],
+        pods: vec![pod("a", "n1", "10.0.1.9", &json!({}))],
+        signpost: Vec::new(),
+        kube_proxy: None,
+        kube_proxy_configuration: None,
+        definitions: [None, None],
+        profiles: None,
+        rights: vec![Right {
+            resource: "clusterroles",
+            allowed: true,
+        }],
+    }
+}
+
+fn text(points: &[Point]) -> String {
+    render(points, Paint::Plain)
+}
+
+#[test]
+fn a_cluster_without_faults_can_be_installed_on() {
+    let points = before(&evidence());
+    assert_eq!(ending(&points), Ending::AsItShouldBe);
+    assert_eq!(
+        text(&points),
+        "ok     Kubernetes 1.36\n\
+         ok     1 Linux nodes, none with a kernel before 6.1\n\
+         ok     1 Pods have addresses in the podCIDRs of their nodes\n\
+         note   no Pods of a DaemonSet kube-system/kube-proxy run\n\
+        \x20      next: where kube-proxy is started in another way (k3s, RKE2, GKE), see docs/migrate.md\n\
+         ok     you may create what the chart contains\n"
+    );
+}
+
+#[test]
+fn pods_outside_of_their_nodes_pod_cidrs_are_a_fault_of_the_default_profile() {
+    let mut evidence = evidence();
+    evidence
+        .pods
+        .push(pod("b", "n1", "192.168.7.7", &json!({})));
+    let points = before(&evidence);
+    assert_eq!(ending(&points), Ending::NotAsItShouldBe);
+    let said = text(&points);
+    assert!(
+        said.contains("fault  1 of 2 Pods have addresses outside"),
+        "{said}"
+    );
+    assert!(said.contains("b (192.168.7.7 on n1)"), "{said}");
+    let mut profile = ProxyProfile::new("default", crds::ProxyProfileSpec::default());
+    profile.spec.detect_local.mode = DetectLocalMode::InterfaceNamePrefix;
+    evidence.profiles = Some(vec![profile]);
+    assert_eq!(ending(&before(&evidence)), Ending::AsItShouldBe);
+}
+
+#[test]
+fn what_an_installation_lacks_is_named() {
+    let mut evidence = evidence();
+    evidence.version.1 = "31+".to_owned();
+    evidence.nodes.push(node("n2", "5.15.0-91-generic"));
+    let labels =
+        json!({"app.kubernetes.io/name": "signpost", "app.kubernetes.io/component": "agent"});
+    evidence
+        .signpost
+        .push(pod("agent-1", "n1", "10.0.0.1", &labels));
+    let said = text(&after(&evidence));
+    for expected in [
+        "fault  Kubernetes 1.31+\n",
+        "note   2 Linux nodes, some with kernels that no test runs on: 5.15.0-91-generic on 1\n",
+        "fault  0 of 2 CustomResourceDefinitions are established\n",
+        "fault  no operator runs\n",
+        "fault  no agent runs on 1 Linux nodes: n2\n",
+        "fault  there is no ProxyProfile",
+    ] {
+        assert!(said.contains(expected), "{expected:?} is not in\n{said}");
+    }
+}
+
+#[test]
+fn kube_proxys_mode_is_read_from_its_configuration() {
+    let mut evidence = evidence();
+    let status = json!({"currentNumberScheduled": 2, "desiredNumberScheduled": 2, "numberMisscheduled": 0, "numberReady": 2});
+    evidence.kube_proxy =
+        Some(from_value(json!({"metadata": {}, "status": status})).expect("a set"));
+    let data = json!({"data": {"config.conf": "kind: KubeProxyConfiguration\nmode: ipvs\n"}});
+    evidence.kube_proxy_configuration = Some(from_value(data).expect("a map"));
+    let said = text(&before(&evidence));
+    assert!(
+        said.contains("note   kube-proxy runs on 2 nodes, in mode ipvs\n"),
+        "{said}"
+    );
+    assert!(said.contains("kube-proxy's own clean-up"), "{said}");
+}

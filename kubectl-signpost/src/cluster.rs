@@ -1,0 +1,328 @@
+//! The API server: with which rights it is asked, and what is read.
+
+use std::fmt::Debug;
+use std::time::Duration;
+
+use k8s_openapi::NamespaceResourceScope;
+use k8s_openapi::api::core::v1::{Node, Pod};
+use k8s_openapi::apimachinery::pkg::version::Info;
+use kube::api::{ApiResource, DynamicObject, ListParams, Patch, PatchParams, PostParams};
+use kube::config::{InferConfigError, KubeConfigOptions, Kubeconfig, KubeconfigError};
+use kube::{Api, Client, Config, Resource};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+use thiserror::Error;
+
+use crate::arguments::Access;
+
+/// The cluster that a command is about.
+#[derive(Clone)]
+pub(crate) struct Cluster {
+    client: Client,
+    default_namespace: String,
+}
+
+/// What was read of one kind.
+#[derive(Debug, Clone)]
+pub(crate) struct Read<T> {
+    /// The objects, by name.
+    pub(crate) objects: Vec<T>,
+    /// The names of objects that this version cannot read, each with the reason.
+    pub(crate) unreadable: Vec<Unreadable>,
+}
+
+/// An object of another version.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub(crate) struct Unreadable {
+    pub(crate) object: String,
+    pub(crate) reason: String,
+}
+
+/// The cluster could not be asked.
+#[derive(Debug, Error)]
+pub(crate) enum ClusterError {
+    /// A file named on the command line.
+    #[error("failed to use the kubeconfig")]
+    Kubeconfig(#[source] KubeconfigError),
+    /// No file was named, and none was found.
+    #[error("failed to find a cluster")]
+    Nowhere(#[source] InferConfigError),
+    /// The client could not be made.
+    #[error("failed to set up a client for {server}")]
+    Client {
+        server: String,
+        #[source]
+        source: kube::Error,
+    },
+    /// A request failed.
+    #[error("failed to {doing}")]
+    Request {
+        doing: String,
+        #[source]
+        source: kube::Error,
+    },
+}
+
+/// An API server that cannot be reached fails this soon.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+const READ_TIMEOUT: Duration = Duration::from_secs(60);
+/// Objects in one answer of the API server: as many as kubectl asks for.
+const CHUNK: u32 = 500;
+
+// === impl Cluster ===
+
+impl Cluster {
+    /// Makes a client. Reads files but does not connect.
+    pub(crate) async fn open(access: &Access) -> Result<Cluster, ClusterError> {
+        // Fails when there is one already, which is as good.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let mut config = read_config(access).await?;
+        config.connect_timeout = Some(CONNECT_TIMEOUT);
+        config.read_timeout = Some(READ_TIMEOUT);
+        let server = config.cluster_url.to_string();
+        let default_namespace = config.default_namespace.clone();
+        let client = Client::try_from(config);
+        let client = client.map_err(|source| ClusterError::Client { server, source })?;
+        Ok(Cluster {
+            client,
+            default_namespace,
+        })
+    }
+
+    /// The namespace that the context names; `default` if it names none.
+    pub(crate) fn default_namespace(&self) -> &str {
+        &self.default_namespace
+    }
+
+    /// The Pods of a namespace.
+    pub(crate) fn pods_of(&self, namespace: &str) -> Api<Pod> {
+        Api::namespaced(self.client.clone(), namespace)
+    }
+
+    /// The Pods of all namespaces that have these labels.
+    pub(crate) async fn read_pods(&self, labels: &str) -> Result<Vec<Pod>, ClusterError> {
+        let parameters = ListParams::default().labels(labels);
+        list(&Api::all(self.client.clone()), parameters, "list pods").await
+    }
+
+    /// All objects of a kind of Signpost, by name. One that this version cannot read hides no other.
+    pub(crate) async fn read_all<K>(&self) -> Result<Read<K>, ClusterError>
+    where
+        K: Resource<DynamicType = ()> + DeserializeOwned,
+    {
+        let resource = ApiResource::erase::<K>(&());
+        let api = Api::<DynamicObject>::all_with(self.client.clone(), &resource);
+        let mut read = Read::default();
+        let doing = format!("list {}", resource.plural);
+        for object in list(&api, ListParams::default(), &doing).await? {
+            match parse(object) {
+                Ok(object) => read.objects.push(object),
+                Err(unreadable) => read.unreadable.push(unreadable),
+            }
+        }
+        Ok(read)
+    }
+
+    /// All Nodes.
+    pub(crate) async fn read_nodes(&self) -> Result<Vec<Node>, ClusterError> {
+        let parameters = ListParams::default();
+        list(&Api::all(self.client.clone()), parameters, "list nodes").await
+    }
+
+    /// One object that belongs to no namespace.
+    pub(crate) async fn read_one<K>(&self, name: &str) -> Result<K, ClusterError>
+    where
+        K: Resource<DynamicType = ()> + DeserializeOwned + Clone + Debug,
+    {
+        let api = Api::<K>::all(self.client.clone());
+        api.get(name).await.map_err(|source| ClusterError::Request {
+            doing: format!("read {} {name}", K::kind(&())),
+            source,
+        })
+    }
+
+    /// One object of a namespace.
+    pub(crate) async fn read_in<K>(&self, namespace: &str, name: &str) -> Result<K, ClusterError>
+    where
+        K: Resource<DynamicType = (), Scope = NamespaceResourceScope>
+            + DeserializeOwned
+            + Clone
+            + Debug,
+    {
+        let api = Api::<K>::namespaced(self.client.clone(), namespace);
+        api.get(name).await.map_err(|source| ClusterError::Request {
+            doing: format!("read {} {namespace}/{name}", K::kind(&())),
+            source,
+        })
+    }
+
+    /// The version of the API server.
+    pub(crate) async fn read_version(&self) -> Result<Info, ClusterError> {
+        let version = self.client.apiserver_version().await;
+        version.map_err(|source| ClusterError::Request {
+            doing: "read the version of the API server".to_owned(),
+            source,
+        })
+    }
+
+    /// Creates an object that belongs to no namespace; what the API server makes of it.
+    pub(crate) async fn create<K>(&self, object: &K) -> Result<K, ClusterError>
+    where
+        K: Resource<DynamicType = ()> + DeserializeOwned + Serialize + Clone + Debug,
+    {
+        let api = Api::<K>::all(self.client.clone());
+        let created = api.create(&PostParams::default(), object).await;
+        created.map_err(|source| ClusterError::Request {
+            doing: format!("create a {}", K::kind(&())),
+            source,
+        })
+    }
+
+    /// Changes some fields of an object that belongs to no namespace.
+    pub(crate) async fn merge<K>(&self, name: &str, change: &Value) -> Result<K, ClusterError>
+    where
+        K: Resource<DynamicType = ()> + DeserializeOwned + Clone + Debug,
+    {
+        let api = Api::<K>::all(self.client.clone());
+        let parameters = PatchParams {
+            field_manager: Some("kubectl-signpost".to_owned()),
+            ..PatchParams::default()
+        };
+        let changed = api.patch(name, &parameters, &Patch::Merge(change)).await;
+        changed.map_err(|source| ClusterError::Request {
+            doing: format!("change {} {name}", K::kind(&())),
+            source,
+        })
+    }
+}
+
+/// All objects, in parts that do not strain the API server.
+async fn list<K>(api: &Api<K>, parameters: ListParams, doing: &str) -> Result<Vec<K>, ClusterError>
+where
+    K: Clone + DeserializeOwned + Debug,
+{
+    let mut parameters = parameters.limit(CHUNK);
+    let mut objects = Vec::new();
+    loop {
+        let part = api.list(&parameters).await;
+        let part = part.map_err(|source| ClusterError::Request {
+            doing: doing.to_owned(),
+            source,
+        })?;
+        objects.extend(part.items);
+        match part.metadata.continue_.filter(|token| !token.is_empty()) {
+            Some(token) => parameters = parameters.continue_token(&token),
+            None => return Ok(objects),
+        }
+    }
+}
+
+fn parse<K: DeserializeOwned>(object: DynamicObject) -> Result<K, Unreadable> {
+    let types = object.types.as_ref();
+    let kind = types
+        .map_or("object", |types| types.kind.as_str())
+        .to_owned();
+    let name = object.metadata.name.clone().unwrap_or_default();
+    let value = serde_json::to_value(object).unwrap_or_default();
+    serde_json::from_value(value).map_err(|error| Unreadable {
+        object: format!("{kind} {name}"),
+        reason: error.to_string(),
+    })
+}
+
+async fn read_config(access: &Access) -> Result<Config, ClusterError> {
+    let options = KubeConfigOptions {
+        context: access.context.clone(),
+        ..KubeConfigOptions::default()
+    };
+    if let Some(path) = &access.kubeconfig {
+        let file = Kubeconfig::read_from(path).map_err(ClusterError::Kubeconfig)?;
+        let config = Config::from_custom_kubeconfig(file, &options).await;
+        return config.map_err(ClusterError::Kubeconfig);
+    }
+    if access.context.is_some() {
+        let config = Config::from_kubeconfig(&options).await;
+        return config.map_err(ClusterError::Kubeconfig);
+    }
+    Config::infer().await.map_err(ClusterError::Nowhere)
+}
+
+// === impl Read ===
+
+impl<T> Default for Read<T> {
+    fn default() -> Read<T> {
+        Read {
+            objects: Vec::new(),
+            unreadable: Vec::new(),
+        }
+    }
+}
+
+// === impl ClusterError ===
+
+impl ClusterError {
+    /// What to do next.
+    pub(crate) fn advice(&self) -> Option<&'static str> {
+        let source = match self {
+            ClusterError::Kubeconfig(_) => {
+                return Some(
+                    "`kubectl config get-contexts` lists contexts; give --kubeconfig or --context",
+                );
+            }
+            ClusterError::Nowhere(_) => {
+                return Some(
+                    "give --kubeconfig FILE, or set KUBECONFIG; `kubectl config view` shows what kubectl uses",
+                );
+            }
+            ClusterError::Client { .. } => {
+                return Some("`kubectl version` tells whether these credentials can be used");
+            }
+            ClusterError::Request { source, .. } => source,
+        };
+        match source {
+            kube::Error::Api(status) => match status.code {
+                401 => Some("log in to the cluster again; `kubectl auth whoami` tells who you are"),
+                403 => Some(
+                    "ask for the right that the message names; `kubectl auth can-i --list` shows the ones you have",
+                ),
+                404 => Some(
+                    "`kubectl get proxyprofiles,nodeproxies` shows what there is; where kubectl does not know these types, install Signpost first",
+                ),
+                409 => Some("another program changed the object at the same time; run this again"),
+                422 => Some("correct the field that the message names"),
+                _ => None,
+            },
+            _ => Some("`kubectl version` tells whether the API server answers"),
+        }
+    }
+
+    /// Whether the cluster answered, and refused for want of a right.
+    pub(crate) fn is_forbidden(&self) -> bool {
+        self.code() == Some(403)
+    }
+
+    /// Whether the cluster answered that there is no such object, or no such type.
+    pub(crate) fn is_absent(&self) -> bool {
+        self.code() == Some(404)
+    }
+
+    /// Whether the same request may succeed a moment later: no answer, or one of a server that is busy or starting.
+    pub(crate) fn is_passing(&self) -> bool {
+        match (self, self.code()) {
+            (_, Some(code)) => code == 429 || code >= 500,
+            (ClusterError::Request { .. }, None) => true,
+            _ => false,
+        }
+    }
+
+    fn code(&self) -> Option<u16> {
+        match self {
+            ClusterError::Request {
+                source: kube::Error::Api(status),
+                ..
+            } => Some(status.code),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,179 @@
+//! `config`: kube-proxy's configuration as a profile, the configuration of a node, and what a profile would change.
+
+mod difference;
+mod import;
+mod source;
+
+use std::fs;
+use std::io::{self, Read as _};
+use std::path::Path;
+
+use anyhow::{Context, ensure};
+use crds::resolve::Ranking;
+use crds::{NodeFacts, NodeProxy, ProxyProfile};
+use k8s_openapi::api::core::v1::{ConfigMap, Node};
+use kube::ResourceExt;
+use serde_json::{Value, json};
+
+use crate::arguments::{Access, ConfigStep, DiffOptions, EffectiveOptions, ImportOptions};
+use crate::cluster::Cluster;
+use crate::ending::Ending;
+use crate::output::serialize;
+use crate::print;
+
+/// Carries out one of the subcommands.
+pub(crate) async fn run(access: &Access, step: &ConfigStep) -> anyhow::Result<Ending> {
+    match step {
+        ConfigStep::Import(options) => import(access, options).await,
+        ConfigStep::Effective(options) => effective(access, options).await,
+        ConfigStep::Diff(options) => diff(access, options).await,
+    }
+}
+
+async fn import(access: &Access, options: &ImportOptions) -> anyhow::Result<Ending> {
+    let (place, document) = match &options.file {
+        Some(path) => (path.display().to_string(), read_document(path)?),
+        None => {
+            let cluster = Cluster::open(access).await?;
+            let (namespace, name) = (&options.namespace, &options.config_map);
+            let map: ConfigMap = cluster.read_in(namespace, name).await?;
+            let place = format!("ConfigMap {namespace}/{name}");
+            (place, serde_json::to_value(map)?)
+        }
+    };
+    let configuration = source::find_configuration(&document)
+        .with_context(|| format!("failed to import {place}"))?;
+    let imported = import::import(&options.name, configuration)
+        .with_context(|| format!("failed to import {place}"))?;
+    for note in &imported.notes {
+        eprintln!("{note}");
+    }
+    let profile = serde_saphyr::to_string(&imported.profile).context("failed to write YAML")?;
+    print(&profile)?;
+    Ok(Ending::AsItShouldBe)
+}
+
+async fn effective(access: &Access, options: &EffectiveOptions) -> anyhow::Result<Ending> {
+    let cluster = Cluster::open(access).await?;
+    let proxy: NodeProxy = cluster.read_one(&options.node).await?;
+    let node: Node = cluster.read_one(&options.node).await?;
+    let profiles = cluster.read_all::<ProxyProfile>().await?;
+    let facts = facts_of(&node, Some(&proxy));
+    let resolution = Ranking::of(&profiles.objects).resolve(&facts);
+    let applied = proxy.status.as_ref();
+    let applied = applied.and_then(|status| status.applied_hash.as_ref());
+    let is_applied = applied == Some(&proxy.spec.config_hash);
+    let answer = json!({
+        "node": options.node,
+        "profile": proxy.spec.profile_name,
+        "why": resolution.reason,
+        "configHash": proxy.spec.config_hash,
+        "applied": is_applied,
+        "config": proxy.spec.config,
+    });
+    if let Some(text) = serialize(&answer, options.output)? {
+        print(&text)?;
+    } else {
+        let state = if is_applied {
+            "applied"
+        } else {
+            "not applied yet"
+        };
+        let config = serde_saphyr::to_string(&proxy.spec.config).context("failed to write YAML")?;
+        print(&format!(
+            "# Node {}: {}\n# Configuration {}, {state}\n{config}",
+            options.node, resolution.reason, proxy.spec.config_hash
+        ))?;
+    }
+    Ok(match is_applied {
+        true => Ending::AsItShouldBe,
+        false => Ending::NotAsItShouldBe,
+    })
+}
+
+async fn diff(access: &Access, options: &DiffOptions) -> anyhow::Result<Ending> {
+    let cluster = Cluster::open(access).await?;
+    let mut profiles = cluster.read_all::<ProxyProfile>().await?.objects;
+    let name = match &options.file {
+        None => options.profile.clone().unwrap_or_default(),
+        Some(path) => {
+            let changed = parse_profile(path)?;
+            let name = changed.name_any();
+            let asked = options.profile.as_ref();
+            ensure!(
+                asked.is_none_or(|asked| *asked == name),
+                "{} has ProxyProfile {name}: leave the name out, or give that one",
+                path.display()
+            );
+            put(&mut profiles, changed);
+            name
+        }
+    };
+    ensure!(
+        profiles.iter().any(|profile| profile.name_any() == name),
+        "there is no ProxyProfile {name:?}: `kubectl get proxyprofiles` lists them"
+    );
+    for profile in profiles.iter_mut().filter(|p| p.name_any() == name) {
+        // What it would change once it is not paused any more.
+        profile.spec.paused = false;
+    }
+    let nodes = cluster.read_nodes().await?;
+    let proxies = cluster.read_all::<NodeProxy>().await?.objects;
+    let facts = nodes.iter().map(|node| {
+        let proxy = proxies.iter().find(|p| p.name_any() == node.name_any());
+        facts_of(node, proxy)
+    });
+    let facts: Vec<NodeFacts> = facts.collect();
+    let groups = difference::compare(&profiles, &name, &facts);
+    print(&difference::render(&name, &groups))?;
+    Ok(match groups.is_empty() {
+        true => Ending::AsItShouldBe,
+        false => Ending::NotAsItShouldBe,
+    })
+}
+
+/// Replaces the profile of the same name, which keeps its place among profiles of one priority, or adds it.
+fn put(profiles: &mut Vec<ProxyProfile>, mut changed: ProxyProfile) {
+    let name = changed.name_any();
+    match profiles.iter_mut().find(|known| known.name_any() == name) {
+        Some(known) => {
+            changed.metadata.creation_timestamp = known.metadata.creation_timestamp.take();
+            *known = changed;
+        }
+        None => profiles.push(changed),
+    }
+}
+
+fn facts_of(node: &Node, proxy: Option<&NodeProxy>) -> NodeFacts {
+    NodeFacts {
+        name: node.name_any(),
+        labels: node.metadata.labels.clone().unwrap_or_default(),
+        current: proxy.map(|proxy| proxy.spec.clone()),
+    }
+}
+
+fn parse_profile(path: &Path) -> anyhow::Result<ProxyProfile> {
+    let document = read_document(path)?;
+    crds::parse_profile(&document).map_err(|errors| {
+        let errors: Vec<String> = errors.iter().map(ToString::to_string).collect();
+        anyhow::anyhow!(
+            "{} is not a valid ProxyProfile; correct these fields: {}",
+            path.display(),
+            errors.join("; ")
+        )
+    })
+}
+
+/// A file, or standard input where it is called `-`.
+fn read_document(path: &Path) -> anyhow::Result<Value> {
+    let text = if path == Path::new("-") {
+        let mut text = String::new();
+        let read = io::stdin().read_to_string(&mut text);
+        read.context("failed to read standard input")?;
+        text
+    } else {
+        fs::read_to_string(path).with_context(|| format!("failed to read {}", path.display()))?
+    };
+    serde_saphyr::from_str(&text)
+        .with_context(|| format!("{} is neither YAML nor JSON", path.display()))
+}

@@ -1,0 +1,149 @@
+//! What a profile would change on nodes. Pure.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+use crds::resolve::Ranking;
+use crds::{EffectiveConfig, NodeFacts, NodeProxySpec, ProxyProfile};
+use serde_json::Value;
+
+/// A change, and the nodes that would get it.
+pub(super) type Groups = BTreeMap<Change, Vec<String>>;
+
+/// What would change on a node.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Change {
+    /// Fields of its configuration.
+    Fields(Vec<FieldChange>),
+    /// It would get its first configuration, of this mode.
+    First { mode: String },
+    /// No profile would apply to it any more.
+    Last,
+}
+
+/// One field, with its values as JSON.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct FieldChange {
+    field: String,
+    before: String,
+    after: String,
+}
+
+/// More names than this in one line are counted.
+const MOST_NAMED: usize = 10;
+
+/// What each node would change that has its configuration from profile `name`, or would have it.
+pub(super) fn compare(profiles: &[ProxyProfile], name: &str, nodes: &[NodeFacts]) -> Groups {
+    let ranking = Ranking::of(profiles);
+    let mut groups = Groups::new();
+    for node in nodes {
+        let resolution = ranking.resolve(node);
+        let before = node.current.as_ref();
+        let after = resolution.effective.as_ref();
+        let concerns = |spec: &NodeProxySpec| spec.profile_name == name;
+        if !before.is_some_and(concerns) && !after.is_some_and(concerns) {
+            continue;
+        }
+        if let Some(change) = change(before, after) {
+            groups.entry(change).or_default().push(node.name.clone());
+        }
+    }
+    groups
+}
+
+fn change(before: Option<&NodeProxySpec>, after: Option<&NodeProxySpec>) -> Option<Change> {
+    match (before, after) {
+        (None, None) => None,
+        (None, Some(after)) => Some(Change::First {
+            mode: after.config.mode.to_string(),
+        }),
+        (Some(_), None) => Some(Change::Last),
+        (Some(before), Some(after)) => {
+            let fields = fields(&before.config, &after.config);
+            (!fields.is_empty()).then_some(Change::Fields(fields))
+        }
+    }
+}
+
+/// The fields in which two configurations differ, by name.
+fn fields(before: &EffectiveConfig, after: &EffectiveConfig) -> Vec<FieldChange> {
+    let leaves = |config: &EffectiveConfig| {
+        let mut leaves = BTreeMap::new();
+        collect(
+            &serde_json::to_value(config).unwrap_or_default(),
+            "",
+            &mut leaves,
+        );
+        leaves
+    };
+    let (before, after) = (leaves(before), leaves(after));
+    let names = before.keys().chain(after.keys());
+    let names: std::collections::BTreeSet<&String> = names.collect();
+    let absent = || "(absent)".to_owned();
+    names
+        .into_iter()
+        .map(|name| FieldChange {
+            field: name.clone(),
+            before: before.get(name).cloned().unwrap_or_else(absent),
+            after: after.get(name).cloned().unwrap_or_else(absent),
+        })
+        .filter(|change| change.before != change.after)
+        .collect()
+}
+
+/// A list is a leaf: part of a list has no meaning.
+fn collect(value: &Value, path: &str, leaves: &mut BTreeMap<String, String>) {
+    match value {
+        Value::Object(fields) => {
+            for (name, value) in fields {
+                let below = match path {
+                    "" => name.clone(),
+                    path => format!("{path}.{name}"),
+                };
+                collect(value, &below, leaves);
+            }
+        }
+        leaf => {
+            leaves.insert(path.to_owned(), leaf.to_string());
+        }
+    }
+}
+
+/// For people: each change once, with its nodes.
+pub(super) fn render(name: &str, groups: &Groups) -> String {
+    if groups.is_empty() {
+        return format!("ProxyProfile {name} changes nothing on any node\n");
+    }
+    let mut text = String::new();
+    for (change, nodes) in groups {
+        let named = nodes[..nodes.len().min(MOST_NAMED)].join(", ");
+        let more = nodes.len().saturating_sub(MOST_NAMED);
+        // Writing to a String cannot fail.
+        let _ = match more {
+            0 => writeln!(text, "{named}"),
+            more => writeln!(text, "{named} and {more} more"),
+        };
+        match change {
+            Change::First { mode } => {
+                let _ = writeln!(text, "  the first configuration, mode {mode}");
+            }
+            Change::Last => {
+                text += "  no profile selects these nodes any more: their NodeProxy objects are deleted\n";
+            }
+            Change::Fields(fields) => {
+                for field in fields {
+                    let FieldChange {
+                        field,
+                        before,
+                        after,
+                    } = field;
+                    let _ = writeln!(text, "  {field}: {before} -> {after}");
+                }
+            }
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests;

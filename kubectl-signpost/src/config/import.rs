@@ -1,0 +1,374 @@
+//! KubeProxyConfiguration v1alpha1 to a ProxyProfile. Pure.
+//!
+//! The profile says what kube-proxy's configuration said, and nothing that is the default of both: what is left is what
+//! somebody once chose. A value that the profile does not accept is left out and named, so that the profile is always
+//! valid.
+
+mod fields;
+mod go_duration;
+
+use std::fmt;
+
+use crds::address::Cidr;
+use crds::honoured::{not_honoured, written_fields};
+use crds::{EffectiveConfig, FieldError, ProxyProfile, Span};
+use serde_json::{Map, Value, json};
+use thiserror::Error;
+
+use super::source::{Source, is_set};
+use fields::{FIELDS, Form, NO_PLACE};
+
+/// A profile, and what is to be known about it.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Imported {
+    /// The object, with the fields that were chosen.
+    pub(crate) profile: Value,
+    pub(crate) notes: Vec<Note>,
+}
+
+/// Something that the profile does not say as kube-proxy's configuration did.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Note {
+    /// The field of KubeProxyConfiguration, or below spec of the profile.
+    pub(crate) field: String,
+    pub(crate) message: String,
+}
+
+/// The name on the command line cannot be one of a profile.
+#[derive(Debug, Error)]
+#[error("no valid profile can be made")]
+pub(crate) struct ImportError(#[source] FieldError);
+
+/// What is being made.
+struct Import {
+    source: Source,
+    spec: Value,
+    notes: Vec<Note>,
+}
+
+/// The modes of kube-proxy on Linux.
+const MODES: [&str; 3] = ["iptables", "ipvs", "nftables"];
+
+/// The profile `name` that says what `source` says.
+pub(crate) fn import(name: &str, source: Source) -> Result<Imported, ImportError> {
+    let mut import = Import {
+        source,
+        spec: json!({}),
+        notes: Vec::new(),
+    };
+    let mode = import.mode();
+    import.sections(&mode);
+    import.fields();
+    import.node_ports();
+    import.detect_local();
+    import.feature_gates();
+    import.without_place();
+    import.finish(name)
+}
+
+// === impl Import ===
+
+impl Import {
+    fn note(&mut self, field: &str, message: impl Into<String>) {
+        self.notes.push(Note {
+            field: field.to_owned(),
+            message: message.into(),
+        });
+    }
+
+    /// Sets the field below spec at `path`.
+    fn set(&mut self, path: &str, value: Value) {
+        let mut at = &mut self.spec;
+        for name in path.split('.') {
+            at = &mut at[name];
+        }
+        *at = value;
+    }
+
+    fn mode(&mut self) -> String {
+        let mode = match self.source.take_text("mode") {
+            Some(mode) if MODES.contains(&mode.as_str()) => mode,
+            Some(other) => {
+                self.note("mode", format!("Signpost has no mode {other}: iptables is used, kube-proxy's default on Linux"));
+                "iptables".to_owned()
+            }
+            None => {
+                self.note("mode", "is not set, which is iptables on Linux; nftables is Signpost's default, and faster");
+                "iptables".to_owned()
+            }
+        };
+        self.set("mode", json!(mode));
+        mode
+    }
+
+    /// What kube-proxy has in a section for each mode, and reads only in its own.
+    fn sections(&mut self, mode: &str) {
+        let bits = if mode == "nftables" {
+            "nftables"
+        } else {
+            "iptables"
+        };
+        // The least time is 1s, and 0s in mode ipvs: Signpost writes in less time than it would wait.
+        for (name, form) in [
+            ("syncPeriod", Form::Duration(&[0, 30_000])),
+            ("minSyncPeriod", Form::Duration(&[0, 1_000])),
+        ] {
+            let from = format!("{mode}.{name}");
+            if let Some(value) = self.source.take(&from) {
+                self.put(&from, name, form, value);
+            }
+        }
+        for (name, to, defaults) in [
+            ("masqueradeBit", "masquerade.markBit", "14"),
+            ("masqueradeAll", "masquerade.all", "false"),
+        ] {
+            let from = format!("{bits}.{name}");
+            if let Some(value) = self.source.take(&from) {
+                self.put(&from, to, Form::Plain(defaults), value);
+            }
+        }
+        if let Some(scheduler) = self.source.take_text("ipvs.scheduler") {
+            match mode {
+                "ipvs" => self.set("loadBalancer.scheduler", json!(scheduler)),
+                _ => self.note("ipvs.scheduler", format!("kube-proxy does not read it in mode {mode}; to have it in any mode of Signpost, set spec.loadBalancer.scheduler")),
+            }
+        }
+        for other in MODES {
+            for name in [
+                "syncPeriod",
+                "minSyncPeriod",
+                "masqueradeBit",
+                "masqueradeAll",
+            ] {
+                let path = format!("{other}.{name}");
+                let defaults = [json!("30s"), json!("1s"), json!(14)];
+                let value = self.source.take(&path);
+                if value.is_some_and(|value| is_set(&value) && !defaults.contains(&value)) {
+                    self.note(&path, format!("kube-proxy does not read it in mode {mode}"));
+                }
+            }
+        }
+    }
+
+    /// What has one place there and one here.
+    fn fields(&mut self) {
+        for field in FIELDS {
+            if let Some(value) = self.source.take(field.from) {
+                self.put(field.from, field.to, field.form, value);
+            }
+        }
+    }
+
+    fn put(&mut self, from: &str, to: &str, form: Form, value: Value) {
+        match form {
+            Form::Plain(default) => {
+                let is_default =
+                    serde_json::from_str::<Value>(default).is_ok_and(|default| default == value);
+                if !is_default {
+                    self.set(to, value);
+                }
+            }
+            Form::Text(default) => match value.as_str().map(str::trim) {
+                Some(text) if text.is_empty() || text == default => {}
+                Some(text) => self.set(to, json!(text)),
+                None => self.note(from, format!("{value} is not text; it is left out")),
+            },
+            Form::Address(default, port) => match value.as_str().map(str::trim) {
+                Some(text) if text.is_empty() || text == default => {}
+                Some(text) => {
+                    let bare = text.parse::<std::net::IpAddr>().ok();
+                    let whole = bare.map(|ip| std::net::SocketAddr::new(ip, port).to_string());
+                    self.set(to, json!(whole.unwrap_or_else(|| text.to_owned())));
+                }
+                None => self.note(from, format!("{value} is not text; it is left out")),
+            },
+            Form::Rate(default) => {
+                let rate = value.as_f64().unwrap_or_default();
+                if rate != 0.0 && rate != default {
+                    let whole = rate.ceil();
+                    if whole != rate {
+                        self.note(from, format!("{rate} is rounded to {whole}"));
+                    }
+                    // Out of bounds it is refused below.
+                    self.set(to, json!(format!("{whole:.0}").parse().unwrap_or(i64::MAX)));
+                }
+            }
+            Form::Duration(defaults) => match go_duration::milliseconds(&value) {
+                Some(milliseconds) if defaults.contains(&milliseconds) => {}
+                Some(milliseconds) => self.set(to, json!(Span::milliseconds(milliseconds))),
+                None => self.note(
+                    from,
+                    format!("{value} is not a duration that a profile accepts; it is left out"),
+                ),
+            },
+        }
+    }
+
+    fn node_ports(&mut self) {
+        let entries = match self.source.take("nodePortAddresses") {
+            None => return,
+            Some(Value::Array(entries)) => entries,
+            Some(other) => {
+                return self.note(
+                    "nodePortAddresses",
+                    format!("{other} is no list; it is left out"),
+                );
+            }
+        };
+        let mut addresses: Vec<String> = Vec::new();
+        for entry in &entries {
+            let entry = entry.as_str().unwrap_or_default();
+            match entry {
+                // Words of kube-proxy 1.37.
+                "localhost" => self.set("nodePorts.localhost", json!("userspace")),
+                "all" => addresses.extend(["0.0.0.0/0".to_owned(), "::/0".to_owned()]),
+                "primary" => addresses.push(entry.to_owned()),
+                cidr if cidr.parse::<Cidr>().is_ok() => addresses.push(cidr.to_owned()),
+                other => self.note(
+                    "nodePortAddresses",
+                    format!("{other:?} is no CIDR; it is left out"),
+                ),
+            }
+        }
+        addresses.dedup();
+        if !addresses.is_empty() {
+            self.set("nodePorts.addresses", json!(addresses));
+        }
+    }
+
+    fn detect_local(&mut self) {
+        let cidrs = self.source.take_text("clusterCIDR").unwrap_or_default();
+        let cidrs: Vec<&str> = cidrs
+            .split(',')
+            .map(str::trim)
+            .filter(|c| !c.is_empty())
+            .collect();
+        let mode = self.source.take_text("detectLocalMode");
+        match mode.as_deref().unwrap_or("ClusterCIDR") {
+            "ClusterCIDR" if cidrs.is_empty() => self.note(
+                "clusterCIDR",
+                "is empty, so that kube-proxy took no traffic for that of local Pods. The profile detects it by each Node's spec.podCIDRs: \
+                 where the network plugin gives Pods other addresses (`kubectl get pods -A -o wide` shows them), set spec.detectLocal before you apply it",
+            ),
+            "ClusterCIDR" => {
+                self.set("detectLocal.mode", json!("ClusterCIDR"));
+                self.set("detectLocal.clusterCIDRs", json!(cidrs));
+            }
+            // The default of a profile.
+            "NodeCIDR" => {}
+            mode @ ("BridgeInterface" | "InterfaceNamePrefix") => self.set("detectLocal.mode", json!(mode)),
+            other => self.note("detectLocalMode", format!("there is no {other}; NodeCIDR is used")),
+        }
+    }
+
+    fn feature_gates(&mut self) {
+        let mut gates = match self.source.take("featureGates") {
+            None => return,
+            Some(Value::Object(gates)) => gates,
+            Some(other) => {
+                return self.note("featureGates", format!("{other} is no map; it is left out"));
+            }
+        };
+        if gates.remove("AllowServiceExternalIPs") == Some(json!(false)) {
+            self.set("allowServiceExternalIPs", json!(false));
+        }
+        for gate in gates.keys() {
+            self.note(
+                &format!("featureGates.{gate}"),
+                "Signpost has none of kube-proxy's feature gates",
+            );
+        }
+    }
+
+    /// What has no place in a profile, each with its reason.
+    fn without_place(&mut self) {
+        for (path, why) in NO_PLACE {
+            if self.source.take(path).is_some_and(|value| is_set(&value)) {
+                self.note(path, *why);
+            }
+        }
+        for path in self.source.rest() {
+            self.note(
+                &path,
+                "KubeProxyConfiguration of Kubernetes 1.36 has no such field",
+            );
+        }
+    }
+
+    /// Leaves out what a profile does not accept, and names what has no effect.
+    fn finish(mut self, name: &str) -> Result<Imported, ImportError> {
+        let profile = loop {
+            let object = json!({
+                "apiVersion": "signpost.dev/v1alpha1",
+                "kind": "ProxyProfile",
+                "metadata": {"name": name},
+                "spec": self.spec,
+            });
+            let errors = match crds::parse_profile(&object) {
+                Ok(profile) => break (object, profile),
+                Err(errors) => errors,
+            };
+            // One at a time: what is wrong with a section may be gone with one of its fields.
+            let Some(error) = errors.into_iter().next() else {
+                continue;
+            };
+            let path = error.field.strip_prefix("spec.").unwrap_or_default();
+            // Fewer fields each time, so that this ends.
+            let Some(path) = remove(&mut self.spec, path) else {
+                return Err(ImportError(error));
+            };
+            self.note(
+                &format!("spec.{path}"),
+                format!(
+                    "a profile does not accept it ({}); it is left out",
+                    error.message
+                ),
+            );
+        };
+        let (object, profile) = profile;
+        self.notes.extend(without_effect(&profile));
+        Ok(Imported {
+            profile: object,
+            notes: self.notes,
+        })
+    }
+}
+
+fn without_effect(profile: &ProxyProfile) -> Vec<Note> {
+    let config = EffectiveConfig::of(&profile.spec);
+    let fields = not_honoured(&config, &written_fields(&profile.spec));
+    let note = |field: crds::honoured::NotHonoured| Note {
+        field: format!("spec.{}", field.field),
+        message: field.message,
+    };
+    fields.into_iter().map(note).collect()
+}
+
+/// Removes the field at `path`, or the innermost section around it that is there; what was removed.
+fn remove(spec: &mut Value, path: &str) -> Option<String> {
+    let path = path.split('[').next().unwrap_or_default();
+    let mut names: Vec<&str> = path.split('.').collect();
+    while let Some(name) = names.pop() {
+        let mut section = Some(&mut *spec);
+        for outer in &names {
+            section = section.and_then(|section| section.get_mut(*outer));
+        }
+        let fields: Option<&mut Map<String, Value>> = section.and_then(Value::as_object_mut);
+        if fields.and_then(|fields| fields.remove(name)).is_some() {
+            names.push(name);
+            return Some(names.join("."));
+        }
+    }
+    None
+}
+
+// === impl Note ===
+
+impl fmt::Display for Note {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.field, self.message)
+    }
+}
+
+#[cfg(test)]
+mod tests;

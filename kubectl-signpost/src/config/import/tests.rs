@@ -1,0 +1,238 @@
+use proptest::prelude::*;
+use serde_json::json;
+
+use super::super::source::find_configuration;
+use super::*;
+
+/// As kubeadm writes it.
+const KUBEADM: &str = include_str!("kubeadm.yaml");
+
+fn imported(document: &Value) -> Imported {
+    let source = find_configuration(document).expect("a configuration");
+    import("default", source).expect("a profile")
+}
+
+fn of(fields: Value) -> Imported {
+    let mut document = fields;
+    document["kind"] = json!("KubeProxyConfiguration");
+    document["apiVersion"] = json!("kubeproxy.config.k8s.io/v1alpha1");
+    imported(&document)
+}
+
+fn notes(imported: &Imported) -> Vec<String> {
+    imported.notes.iter().map(ToString::to_string).collect()
+}
+
+#[test]
+fn t145_what_kubeadm_writes_becomes_a_profile_of_what_was_chosen() {
+    let map = json!({
+        "kind": "ConfigMap",
+        "data": {"config.conf": KUBEADM, "kubeconfig.conf": "apiVersion: v1\nkind: Config\n"},
+    });
+    let imported = imported(&map);
+    assert_eq!(
+        imported.profile["spec"],
+        json!({
+            "mode": "iptables",
+            "detectLocal": {"mode": "ClusterCIDR", "clusterCIDRs": ["10.244.0.0/16"]},
+        })
+    );
+    let fields: Vec<&str> = imported
+        .notes
+        .iter()
+        .map(|note| note.field.as_str())
+        .collect();
+    assert_eq!(fields, ["mode", "clientConnection.kubeconfig"]);
+}
+
+#[test]
+fn every_choice_has_its_place() {
+    let imported = of(json!({
+        "mode": "ipvs",
+        "ipvs": {"scheduler": "lc", "strictARP": true, "syncPeriod": "1m0s", "excludeCIDRs": ["10.9.0.0/16"]},
+        "iptables": {"masqueradeAll": true, "masqueradeBit": 7, "localhostNodePorts": false},
+        "detectLocalMode": "BridgeInterface",
+        "detectLocal": {"bridgeInterface": "cni0"},
+        "nodePortAddresses": ["10.0.0.0/8", "localhost"],
+        "conntrack": {"maxPerCore": 0, "tcpEstablishedTimeout": "2h0m0s"},
+        "healthzBindAddress": "127.0.0.1",
+        "metricsBindAddress": "[::]:10249",
+        "featureGates": {"AllowServiceExternalIPs": false},
+    }));
+    assert_eq!(
+        imported.profile["spec"],
+        json!({
+            "mode": "ipvs",
+            "syncPeriod": "1m",
+            "loadBalancer": {"scheduler": "lc"},
+            "masquerade": {"all": true, "markBit": 7},
+            "iptables": {"localhostNodePorts": false},
+            "ipvs": {"strictARP": true, "excludeCIDRs": ["10.9.0.0/16"]},
+            "detectLocal": {"mode": "BridgeInterface", "bridgeInterface": "cni0"},
+            "nodePorts": {"addresses": ["10.0.0.0/8"], "localhost": "userspace"},
+            "conntrack": {"maxPerCore": 0, "tcpEstablishedTimeout": "2h"},
+            "healthzBindAddress": "127.0.0.1:10256",
+            "metricsBindAddress": "[::]:10249",
+            "allowServiceExternalIPs": false,
+        })
+    );
+}
+
+#[test]
+fn t146_what_has_no_place_or_no_effect_is_named_with_the_reason() {
+    let imported = of(json!({
+        "mode": "nftables",
+        "detectLocalMode": "ClusterCIDR",
+        "hostnameOverride": "n1",
+        "portRange": "1-2",
+        "winkernel": {"enableDSR": true},
+        "featureGates": {"ComponentFlagz": true},
+        "ipvs": {"scheduler": "sh"},
+        "iptables": {"masqueradeBit": 3},
+        "bindAddress": "::",
+        "udpIdleTimeout": "250ms",
+        "conntrack": {"min": -1},
+        "nodePortAddresses": ["everywhere"],
+        "clientConnection": {"qps": 7.5},
+        "syncPeriod": "1s",
+    }));
+    let notes = notes(&imported);
+    for expected in [
+        "hostnameOverride: a profile is for many nodes",
+        "portRange: kube-proxy does not read it either",
+        "winkernel: is for Windows",
+        "featureGates.ComponentFlagz: ",
+        "ipvs.scheduler: kube-proxy does not read it in mode nftables",
+        "iptables.masqueradeBit: kube-proxy does not read it in mode nftables",
+        "spec.bindAddress: it has no effect yet",
+        "udpIdleTimeout: KubeProxyConfiguration of Kubernetes 1.36 has no such field",
+        "syncPeriod: KubeProxyConfiguration of Kubernetes 1.36 has no such field",
+        "spec.conntrack.min: a profile does not accept it (",
+        "nodePortAddresses: \"everywhere\" is no CIDR",
+        "clientConnection.qps: 7.5 is rounded to 8",
+        "clusterCIDR: is empty",
+    ] {
+        let found = notes.iter().any(|note| note.starts_with(expected));
+        assert!(found, "{expected:?} is not in {notes:#?}");
+    }
+}
+
+#[test]
+fn what_is_no_configuration_is_refused_with_what_to_give() {
+    for document in [
+        json!(null),
+        json!({"kind": "ConfigMap", "data": {"x": "y"}}),
+        json!([]),
+    ] {
+        let error = find_configuration(&document).expect_err("there is none");
+        assert!(error.to_string().contains("--config"), "{error}");
+    }
+    let later =
+        json!({"kind": "KubeProxyConfiguration", "apiVersion": "kubeproxy.config.k8s.io/v1alpha2"});
+    let error = find_configuration(&later).expect_err("another version");
+    assert!(error.to_string().contains("v1alpha2"), "{error}");
+}
+
+#[test]
+fn what_the_agent_prints_at_configz_is_read_too() {
+    let printed = json!({"kubeproxy.config.k8s.io": {
+        "kind": "KubeProxyConfiguration", "apiVersion": "kubeproxy.config.k8s.io/v1alpha1", "mode": "nftables",
+        "detectLocalMode": "NodeCIDR", "nodePortAddresses": ["primary"],
+    }});
+    let spec = imported(&printed).profile["spec"].clone();
+    assert_eq!(
+        spec,
+        json!({"mode": "nftables", "nodePorts": {"addresses": ["primary"]}})
+    );
+}
+
+/// Values that files have, right and wrong.
+fn any_value() -> impl Strategy<Value = Value> {
+    let texts = [
+        "",
+        "0s",
+        "1m30s",
+        "-5s",
+        "100000h",
+        "10.0.0.0/8",
+        "fd00::/64,10.0.0.0/8",
+        "10.0.0.0/8,10.1.0.0/16",
+        "primary",
+        "all",
+        "localhost",
+        "0.0.0.0",
+        "::",
+        "[::1]:0",
+        "rr",
+        "nftables",
+        "ipvs",
+        "iptables",
+        "kernelspace",
+        "ClusterCIDR",
+        "BridgeInterface",
+        "InterfaceNamePrefix",
+        "cni0",
+        "a name that is too long",
+        "json",
+        "1.35",
+    ];
+    let text = prop::sample::select(texts.to_vec()).prop_map(|text| json!(text));
+    prop_oneof![
+        text.clone(),
+        any::<i64>().prop_map(|number| json!(number)),
+        (0_i64..40).prop_map(|number| json!(number)),
+        any::<bool>().prop_map(|value| json!(value)),
+        Just(Value::Null),
+        prop::collection::vec(text, 0..4).prop_map(|items| json!(items)),
+    ]
+}
+
+fn any_configuration() -> impl Strategy<Value = Value> {
+    let fields = FIELDS.iter().map(|field| field.from);
+    let others = [
+        "mode",
+        "iptables.syncPeriod",
+        "iptables.minSyncPeriod",
+        "iptables.masqueradeBit",
+        "iptables.masqueradeAll",
+        "nftables.syncPeriod",
+        "nftables.minSyncPeriod",
+        "nftables.masqueradeBit",
+        "ipvs.syncPeriod",
+        "ipvs.scheduler",
+        "nodePortAddresses",
+        "detectLocalMode",
+        "clusterCIDR",
+        "featureGates",
+        "hostnameOverride",
+        "unheardOf",
+        "ipvs",
+        "logging",
+    ];
+    let paths: Vec<&'static str> = fields.chain(others).collect();
+    let field = (prop::sample::select(paths), any_value());
+    prop::collection::vec(field, 0..20).prop_map(|fields| {
+        let mut document = json!({});
+        for (path, value) in fields {
+            match path.split_once('.') {
+                None => document[path] = value,
+                Some((section, name)) => {
+                    if !document[section].is_object() {
+                        document[section] = json!({});
+                    }
+                    document[section][name] = value;
+                }
+            }
+        }
+        document
+    })
+}
+
+proptest! {
+    #[test]
+    fn whatever_a_file_has_the_profile_is_one_that_the_api_server_accepts(document in any_configuration()) {
+        let imported = of(document);
+        let parsed = crds::parse_profile(&imported.profile);
+        prop_assert!(parsed.is_ok(), "{parsed:?} of {imported:#?}");
+    }
+}

@@ -1,0 +1,96 @@
+//! Where a KubeProxyConfiguration is found, and reading it field by field, so that nothing in it is overlooked.
+
+use serde_json::{Map, Value};
+use thiserror::Error;
+
+/// No configuration was found.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub(crate) enum FindError {
+    #[error(
+        "there is no KubeProxyConfiguration in it: give the file that kube-proxy's --config names, or a ConfigMap with that file"
+    )]
+    None,
+    #[error(
+        "it is a KubeProxyConfiguration of {0}: only kubeproxy.config.k8s.io/v1alpha1 is known, the version that kube-proxy serves"
+    )]
+    Version(String),
+}
+
+/// A configuration, of which each field is taken once.
+#[derive(Debug, Clone)]
+pub(crate) struct Source {
+    root: Map<String, Value>,
+}
+
+const KIND: &str = "KubeProxyConfiguration";
+const VERSION: &str = "kubeproxy.config.k8s.io/v1alpha1";
+
+/// The configuration in `document`: itself, in a ConfigMap, or in what kube-proxy prints at /configz.
+pub(crate) fn find_configuration(document: &Value) -> Result<Source, FindError> {
+    let embedded = document["data"].as_object();
+    let texts = embedded.into_iter().flat_map(Map::values);
+    let parsed = texts
+        .filter_map(Value::as_str)
+        .filter_map(|text| serde_saphyr::from_str::<Value>(text).ok());
+    let printed = document["kubeproxy.config.k8s.io"].clone();
+    let candidates = [document.clone(), printed].into_iter().chain(parsed);
+    let mut found = candidates.filter(|candidate| candidate["kind"] == KIND);
+    let Some(Value::Object(root)) = found.next() else {
+        return Err(FindError::None);
+    };
+    match root.get("apiVersion").and_then(Value::as_str) {
+        Some(VERSION) => Ok(Source { root }),
+        other => Err(FindError::Version(other.unwrap_or("no version").to_owned())),
+    }
+}
+
+// === impl Source ===
+
+impl Source {
+    /// The value at `path`, such as `conntrack.min`, which is gone afterwards. None where it is absent or null, which
+    /// kubeadm writes for a field that is not set.
+    pub(crate) fn take(&mut self, path: &str) -> Option<Value> {
+        let (section, name) = match path.split_once('.') {
+            None => (&mut self.root, path),
+            Some((section, name)) => (self.root.get_mut(section)?.as_object_mut()?, name),
+        };
+        section.remove(name).filter(|value| !value.is_null())
+    }
+
+    /// As [`Source::take`] for a text that is not empty. What is no text comes as its JSON, to be refused by name.
+    pub(crate) fn take_text(&mut self, path: &str) -> Option<String> {
+        let value = self.take(path)?;
+        let text = value.as_str().map(|text| text.trim().to_owned());
+        let text = text.unwrap_or_else(|| value.to_string());
+        (!text.is_empty()).then_some(text)
+    }
+
+    /// The paths of everything with a value that was not taken.
+    pub(crate) fn rest(&self) -> Vec<String> {
+        let mut paths = Vec::new();
+        for (name, value) in &self.root {
+            match value {
+                Value::Object(fields) => {
+                    let set = fields.iter().filter(|(_, value)| is_set(value));
+                    paths.extend(set.map(|(field, _)| format!("{name}.{field}")));
+                }
+                value if is_set(value) => paths.push(name.clone()),
+                _ => {}
+            }
+        }
+        paths.retain(|path| !["kind", "apiVersion"].contains(&path.as_str()));
+        paths
+    }
+}
+
+/// Whether `value` says anything: zero values are what a file has that a program wrote.
+pub(crate) fn is_set(value: &Value) -> bool {
+    match value {
+        Value::Null => false,
+        Value::Bool(value) => *value,
+        Value::Number(number) => number.as_f64() != Some(0.0),
+        Value::String(text) => !["", "0", "0s"].contains(&text.as_str()),
+        Value::Array(items) => !items.is_empty(),
+        Value::Object(fields) => fields.values().any(is_set),
+    }
+}

@@ -1,0 +1,149 @@
+//! `explain` and `trace`: what the agents of nodes say of a Service or a packet.
+
+mod differences;
+mod subject;
+mod way;
+
+use anyhow::{Context, ensure};
+use futures::StreamExt;
+use k8s_openapi::api::core::v1::{Node, Pod, Service};
+
+use crate::agent::{Agent, Agreement, SELECTOR};
+use crate::arguments::{Access, AgentOutput, ExplainOptions, TraceOptions};
+use crate::cluster::Cluster;
+use crate::ending::Ending;
+use crate::print;
+use subject::{Reference, about};
+use way::{Arrival, Departure};
+
+/// How many agents are asked at once.
+const AT_ONCE: usize = 16;
+
+/// What is known of a Service, an address or a node port.
+pub(crate) async fn explain(access: &Access, options: &ExplainOptions) -> anyhow::Result<Ending> {
+    let cluster = Cluster::open(access).await?;
+    let namespace = options.namespace.as_deref();
+    let namespace = namespace.unwrap_or(cluster.default_namespace());
+    let about = about(&options.about, namespace)?;
+    let agents = Agent::among(&cluster.read_pods(SELECTOR).await?);
+    if options.all_nodes {
+        return compare(&cluster, &agents, &["explain", &about]).await;
+    }
+    let agent = choose(&agents, options.node.as_deref())?;
+    ask(&cluster, agent, &["explain", &about], options.output).await
+}
+
+/// The way of a packet.
+pub(crate) async fn trace(access: &Access, options: &TraceOptions) -> anyhow::Result<Ending> {
+    let cluster = Cluster::open(access).await?;
+    let namespace = options.namespace.as_deref();
+    let namespace = namespace.unwrap_or(cluster.default_namespace());
+    let arrival = match Reference::parse(&options.to, namespace)? {
+        Reference::Other(text) => Arrival::Given(text),
+        Reference::Pod {
+            namespace,
+            name,
+            port,
+        } => {
+            let pod: Pod = cluster.read_in(&namespace, &name).await?;
+            Arrival::of_pod(&pod, port)?
+        }
+        Reference::Service {
+            namespace,
+            name,
+            port,
+        } => {
+            let service: Service = cluster.read_in(&namespace, &name).await?;
+            Arrival::of_service(&service, port)?
+        }
+        Reference::Node { name, port } => Arrival::of_node(&cluster.read_one(&name).await?, port)?,
+    };
+    let departure = match Reference::parse(&options.from, namespace)? {
+        Reference::Other(text) => Departure::given(text),
+        Reference::Pod {
+            namespace, name, ..
+        } => Departure::of_pod(&cluster.read_in(&namespace, &name).await?)?,
+        Reference::Node { name, .. } => {
+            let node: Node = cluster.read_one(&name).await?;
+            Departure::of_node(&node)?
+        }
+        Reference::Service { .. } => anyhow::bail!(
+            "{} sends no packets: give the Pod or the node that does, as pod/NAME or node/NAME",
+            options.from
+        ),
+    };
+    let agents = Agent::among(&cluster.read_pods(SELECTOR).await?);
+    let asked = options.node.as_deref().or(departure.node.as_deref());
+    let agent = choose(&agents, asked)?;
+    let packet = way::packet(&departure, &arrival, &agent.node)?;
+    ask(&cluster, agent, &["trace", &packet], options.output).await
+}
+
+async fn ask(
+    cluster: &Cluster,
+    agent: &Agent,
+    arguments: &[&str],
+    output: AgentOutput,
+) -> anyhow::Result<Ending> {
+    let output = match output {
+        AgentOutput::Text => "text",
+        AgentOutput::Json => "json",
+    };
+    let arguments = [arguments, &["--output", output]].concat();
+    let answer = agent.ask(cluster, &arguments).await?;
+    eprintln!("node {}:", agent.node);
+    print(&answer.text)?;
+    Ok(answer.agreement.into())
+}
+
+/// Asks all agents, and prints in what they differ from what is desired.
+async fn compare(
+    cluster: &Cluster,
+    agents: &[Agent],
+    arguments: &[&str],
+) -> anyhow::Result<Ending> {
+    ensure!(!agents.is_empty(), "{NO_AGENT}");
+    let asked = agents.iter().map(|agent| async move {
+        let answer = agent.ask(cluster, arguments).await;
+        (agent.node.clone(), answer)
+    });
+    let answers = futures::stream::iter(asked).buffered(AT_ONCE);
+    let mut found = differences::Differences::default();
+    for (node, answer) in answers.collect::<Vec<_>>().await {
+        match answer {
+            Ok(answer) => found.add(node, &answer),
+            Err(error) => {
+                let error: &(dyn std::error::Error + 'static) = &error;
+                found.fail(node, runtime::chain(error).to_string());
+            }
+        }
+    }
+    print(&found.render())?;
+    Ok(found.ending())
+}
+
+const NO_AGENT: &str = "no agent runs: `kubectl get pods -A -l app.kubernetes.io/name=signpost` shows \
+                        what is installed";
+
+/// The agent of `node`, or the first one.
+fn choose<'a>(agents: &'a [Agent], node: Option<&str>) -> anyhow::Result<&'a Agent> {
+    match node {
+        None => agents.first().context(NO_AGENT),
+        Some(node) => {
+            let mut agents = agents.iter();
+            let found = agents.find(|agent| agent.node == node);
+            found.with_context(|| {
+                format!("no agent runs on node {node}: `kubectl signpost nodes` lists nodes, --node names one")
+            })
+        }
+    }
+}
+
+impl From<Agreement> for Ending {
+    fn from(agreement: Agreement) -> Ending {
+        match agreement {
+            Agreement::Agrees => Ending::AsItShouldBe,
+            Agreement::Differs => Ending::NotAsItShouldBe,
+        }
+    }
+}

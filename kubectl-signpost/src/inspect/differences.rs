@@ -1,0 +1,122 @@
+//! The answers of many nodes, of which only what differs is of interest. Pure.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+use crate::agent::{Agreement, Answer};
+use crate::ending::Ending;
+
+/// What agents found that is not as it should be, each once with its nodes.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Differences {
+    agreeing: usize,
+    found: BTreeMap<Vec<String>, Vec<String>>,
+    failed: BTreeMap<String, Vec<String>>,
+}
+
+// === impl Differences ===
+
+impl Differences {
+    pub(super) fn add(&mut self, node: String, answer: &Answer) {
+        let mut lines = marked(&answer.text);
+        if lines.is_empty() && answer.agreement == Agreement::Differs {
+            lines.push("kernel and desired state differ".to_owned());
+        }
+        match lines.is_empty() {
+            true => self.agreeing += 1,
+            false => self.found.entry(lines).or_default().push(node),
+        }
+    }
+
+    pub(super) fn fail(&mut self, node: String, error: String) {
+        // Without the node's own name, which is what such errors differ in.
+        let error = error.replace(&format!(" on node {node}"), "");
+        self.failed.entry(error).or_default().push(node);
+    }
+
+    pub(super) fn render(&self) -> String {
+        // Writing to a String cannot fail.
+        let mut text = String::new();
+        for (lines, nodes) in &self.found {
+            let _ = writeln!(text, "{}", nodes.join(", "));
+            for line in lines {
+                let _ = writeln!(text, "  {line}");
+            }
+        }
+        for (error, nodes) in &self.failed {
+            let _ = writeln!(text, "{}\n  no answer: {error}", nodes.join(", "));
+        }
+        let differing: usize = self.found.values().map(Vec::len).sum();
+        let failed: usize = self.failed.values().map(Vec::len).sum();
+        let _ = match self.ending() {
+            Ending::AsItShouldBe => writeln!(text, "no differences on {} nodes", self.agreeing),
+            Ending::NotAsItShouldBe => writeln!(
+                text,
+                "{} nodes without differences, {differing} with, {failed} without an answer",
+                self.agreeing
+            ),
+        };
+        text
+    }
+
+    pub(super) fn ending(&self) -> Ending {
+        match self.found.is_empty() && self.failed.is_empty() {
+            true => Ending::AsItShouldBe,
+            false => Ending::NotAsItShouldBe,
+        }
+    }
+}
+
+/// The lines that the agent marks with `!`.
+fn marked(text: &str) -> Vec<String> {
+    let lines = text.lines().map(str::trim);
+    let marked = lines.filter(|line| line.starts_with("! ") || line.contains(": ! "));
+    marked.map(str::to_owned).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn answer(text: &str, agreement: Agreement) -> Answer {
+        Answer {
+            text: text.to_owned(),
+            agreement,
+        }
+    }
+
+    #[test]
+    fn nodes_with_the_same_difference_are_named_together() {
+        let mut found = Differences::default();
+        let missing =
+            "Service demo/web\n    ! missing in the kernel: services { x }\nIPv4: ! 1 to mend\n";
+        found.add(
+            "n1".to_owned(),
+            &answer("Service demo/web\n", Agreement::Agrees),
+        );
+        found.add("n2".to_owned(), &answer(missing, Agreement::Differs));
+        found.add("n3".to_owned(), &answer(missing, Agreement::Differs));
+        found.fail("n4".to_owned(), "the Pod on node n4 is gone".to_owned());
+        assert_eq!(
+            found.render(),
+            "n2, n3\n\
+            \x20 ! missing in the kernel: services { x }\n\
+            \x20 IPv4: ! 1 to mend\n\
+            n4\n\
+            \x20 no answer: the Pod is gone\n\
+            1 nodes without differences, 2 with, 1 without an answer\n"
+        );
+        assert_eq!(found.ending(), Ending::NotAsItShouldBe);
+    }
+
+    #[test]
+    fn where_all_agree_there_is_one_line() {
+        let mut found = Differences::default();
+        found.add(
+            "n1".to_owned(),
+            &answer("Service demo/web\n", Agreement::Agrees),
+        );
+        assert_eq!(found.render(), "no differences on 1 nodes\n");
+        assert_eq!(found.ending(), Ending::AsItShouldBe);
+    }
+}

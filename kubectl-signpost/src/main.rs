@@ -1,0 +1,96 @@
+//! `kubectl signpost`: the command line of Signpost, with the user's own kubeconfig and rights.
+//!
+//! ```text
+//! cluster (reads objects) --objects--> status | nodes | rollout | ... (pure) --text--> standard output
+//! ```
+//!
+//! Every subcommand has one module. What it prints is made by pure functions from objects; reading them and
+//! printing the text is all that the rest does.
+
+mod agent;
+mod arguments;
+mod check;
+mod cluster;
+mod config;
+mod ending;
+mod inspect;
+mod nodes;
+mod output;
+mod rollout;
+mod status;
+mod table;
+mod trouble;
+
+use std::io::{self, ErrorKind, Write};
+use std::process::ExitCode;
+
+use clap::{CommandFactory, Parser};
+use runtime::chain;
+
+use crate::arguments::{Arguments, Command};
+use crate::cluster::ClusterError;
+use crate::ending::Ending;
+use crate::output::Paint;
+
+/// The name of the program, by which kubectl finds its plugin.
+const PROGRAM: &str = "kubectl-signpost";
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build();
+    let ended = match runtime {
+        Ok(runtime) => runtime.block_on(carry_out(arguments)),
+        Err(error) => Err(error.into()),
+    };
+    match ended {
+        Ok(ending) => ending.into(),
+        // The reader has enough, as `head` does after ten lines.
+        Err(error) if is_closed_pipe(&error) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{PROGRAM}: {}", chain(error.as_ref()));
+            let next = error
+                .chain()
+                .find_map(|cause| cause.downcast_ref::<ClusterError>())
+                .and_then(ClusterError::advice);
+            if let Some(next) = next {
+                eprintln!("  next: {next}");
+            }
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn carry_out(arguments: Arguments) -> anyhow::Result<Ending> {
+    let Arguments { access, command } = arguments;
+    let paint = Paint::of_standard_output(access.color);
+    match command {
+        Command::Check(options) => check::run(&access, &options, paint).await,
+        Command::Status(options) => status::run(&access, &options, paint).await,
+        Command::Nodes(options) => nodes::run(&access, &options, paint).await,
+        Command::Rollout(step) => rollout::run(&access, &step, paint).await,
+        Command::Explain(options) => inspect::explain(&access, &options).await,
+        Command::Trace(options) => inspect::trace(&access, &options).await,
+        Command::Config(step) => config::run(&access, &step).await,
+        Command::Completion(options) => {
+            let mut script = Vec::new();
+            let mut command = Arguments::command();
+            clap_complete::generate(options.shell, &mut command, PROGRAM, &mut script);
+            print(&String::from_utf8_lossy(&script))?;
+            Ok(Ending::AsItShouldBe)
+        }
+    }
+}
+
+/// Writes `text` to standard output at once.
+fn print(text: &str) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    out.write_all(text.as_bytes())?;
+    out.flush()
+}
+
+fn is_closed_pipe(error: &anyhow::Error) -> bool {
+    let kind = error.downcast_ref().map(io::Error::kind);
+    kind == Some(ErrorKind::BrokenPipe)
+}

@@ -1,0 +1,179 @@
+//! `rollout`: follow a change of a profile, hold it, let it go on.
+
+use std::time::Instant;
+
+use crds::ProxyProfile;
+use crds::condition::{ACCEPTED, PROGRESSING};
+use crds::profile::progress::{RolloutPhase, RolloutStatus};
+use kube::ResourceExt;
+use runtime::chain;
+use serde_json::json;
+
+use crate::arguments::{Access, RolloutStatusOptions, RolloutStep};
+use crate::cluster::Cluster;
+use crate::ending::Ending;
+use crate::output::Paint;
+use crate::print;
+use crate::status::{POLL, ProfileReport, render_trouble};
+use crate::trouble::{Trouble, Weight};
+
+/// Where a rollout is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Stage {
+    /// It goes on.
+    Going,
+    /// Every node has the change.
+    Finished,
+    /// It does not go on by itself, and why.
+    Stopped(Trouble),
+}
+
+/// Carries out one of the subcommands.
+pub(crate) async fn run(
+    access: &Access,
+    step: &RolloutStep,
+    paint: Paint,
+) -> anyhow::Result<Ending> {
+    let cluster = Cluster::open(access).await?;
+    match step {
+        RolloutStep::Status(options) => follow(&cluster, options, paint).await,
+        RolloutStep::Pause(profile) => set_paused(&cluster, &profile.name, true).await,
+        RolloutStep::Resume(profile) => set_paused(&cluster, &profile.name, false).await,
+    }
+}
+
+async fn follow(
+    cluster: &Cluster,
+    options: &RolloutStatusOptions,
+    paint: Paint,
+) -> anyhow::Result<Ending> {
+    let begun = Instant::now();
+    let mut said = String::new();
+    loop {
+        let read = cluster
+            .read_one::<ProxyProfile>(&options.profile.name)
+            .await;
+        let profile = match read {
+            Ok(profile) => profile,
+            // An API server that answered before may be restarting.
+            Err(error)
+                if error.is_passing() && !said.is_empty() && begun.elapsed() < options.timeout =>
+            {
+                eprintln!("kubectl-signpost: {}; trying again", chain(&error));
+                tokio::time::sleep(POLL).await;
+                continue;
+            }
+            Err(error) => return Err(error.into()),
+        };
+        let report = ProfileReport::of(&profile);
+        let stage = stage(&report);
+        let line = describe(&report);
+        if line != said {
+            print(&line)?;
+            said = line;
+        }
+        match stage {
+            Stage::Finished => return Ok(Ending::AsItShouldBe),
+            Stage::Stopped(trouble) => {
+                print(&render_trouble(&trouble, paint))?;
+                return Ok(Ending::NotAsItShouldBe);
+            }
+            Stage::Going if options.once => return Ok(Ending::NotAsItShouldBe),
+            Stage::Going if begun.elapsed() >= options.timeout => {
+                let seconds = options.timeout.as_secs();
+                eprintln!(
+                    "kubectl-signpost: the rollout has not ended after {seconds} s; it goes on without this command"
+                );
+                return Ok(Ending::NotAsItShouldBe);
+            }
+            Stage::Going => tokio::time::sleep(POLL).await,
+        }
+    }
+}
+
+async fn set_paused(cluster: &Cluster, name: &str, paused: bool) -> anyhow::Result<Ending> {
+    let profile: ProxyProfile = cluster.read_one(name).await?;
+    let name = profile.name_any();
+    let word = if paused { "paused" } else { "resumed" };
+    if profile.spec.paused == paused {
+        print(&format!("proxyprofile/{name} was {word} already\n"))?;
+        return Ok(Ending::AsItShouldBe);
+    }
+    let change = json!({"spec": {"paused": paused}});
+    cluster.merge::<ProxyProfile>(&name, &change).await?;
+    print(&format!("proxyprofile/{name} {word}\n"))?;
+    Ok(Ending::AsItShouldBe)
+}
+
+/// Where the rollout of the profile's current generation is.
+fn stage(report: &ProfileReport) -> Stage {
+    // Readiness and degradation of nodes that were so before are not the rollout's.
+    let of_rollout = |trouble: &&Trouble| {
+        [PROGRESSING, ACCEPTED, "observedGeneration"].contains(&trouble.condition.as_str())
+    };
+    let mut troubles = report.troubles.iter().filter(of_rollout);
+    if troubles
+        .clone()
+        .any(|trouble| trouble.condition == "observedGeneration")
+    {
+        // What else the status says is about the generation before.
+        return Stage::Going;
+    }
+    let unfinished = report.nodes.updated < report.nodes.matched;
+    match troubles.next() {
+        None => Stage::Finished,
+        Some(trouble) => match trouble.weight {
+            Weight::Pending => Stage::Going,
+            Weight::Fault => Stage::Stopped(trouble.clone()),
+            // A pause that holds nothing back.
+            Weight::Note if !unfinished => Stage::Finished,
+            Weight::Note => Stage::Stopped(Trouble {
+                weight: Weight::Pending,
+                ..trouble.clone()
+            }),
+        },
+    }
+}
+
+/// One line.
+fn describe(report: &ProfileReport) -> String {
+    let nodes = report.nodes;
+    let why = report
+        .troubles
+        .iter()
+        .find(|trouble| [PROGRESSING, "observedGeneration"].contains(&trouble.condition.as_str()));
+    let reason = why.map_or("Settled", |trouble| trouble.reason.as_str());
+    format!(
+        "{} generation {}: {reason}, {} of {} nodes updated, {} ready, {} degraded{}\n",
+        report.name,
+        report.generation,
+        nodes.updated,
+        nodes.matched,
+        nodes.ready,
+        nodes.degraded,
+        report.rollout.as_ref().map(wave).unwrap_or_default()
+    )
+}
+
+/// The wave in progress, and what it waits for; nothing once the rollout has ended.
+fn wave(rollout: &RolloutStatus) -> String {
+    if rollout.phase != RolloutPhase::RollingOut {
+        return String::new();
+    }
+    let index = usize::try_from(rollout.wave).unwrap_or_default();
+    let current = rollout.waves.get(index.saturating_sub(1));
+    let mut text = format!("; wave {} of {}", rollout.wave, rollout.waves.len());
+    if let Some(wave) = current {
+        text += &format!(
+            ", {} of its {} nodes available, {} failed",
+            wave.available, wave.nodes, wave.failed
+        );
+    }
+    if !rollout.waiting_for.is_empty() {
+        text += &format!("; waits for {}", rollout.waiting_for);
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests;

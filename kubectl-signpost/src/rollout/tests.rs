@@ -1,0 +1,85 @@
+use crds::ProxyProfileSpec;
+use crds::profile::status::ProxyProfileStatus;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+
+use super::*;
+use crate::trouble::tests::condition;
+
+fn report(updated: u32, progressing: Condition) -> ProfileReport {
+    let mut profile = ProxyProfile::new("default", ProxyProfileSpec::default());
+    profile.metadata.generation = Some(2);
+    profile.status = Some(ProxyProfileStatus {
+        observed_generation: Some(2),
+        matched_nodes: 3,
+        updated_nodes: updated,
+        ready_nodes: 2,
+        conditions: vec![
+            // A node that was not ready before the rollout.
+            condition("Ready", "False", "NodesNotReady", "2 of 3"),
+            progressing,
+        ],
+        ..ProxyProfileStatus::default()
+    });
+    ProfileReport::of(&profile)
+}
+
+#[test]
+fn t142_a_rollout_ends_when_it_has_settled_or_cannot_go_on() {
+    let of = |updated, status, reason| {
+        stage(&report(
+            updated,
+            condition("Progressing", status, reason, ""),
+        ))
+    };
+    assert_eq!(of(1, "True", "RollingOut"), Stage::Going);
+    assert_eq!(of(3, "False", "Settled"), Stage::Finished);
+    assert_eq!(of(3, "False", "Paused"), Stage::Finished);
+    for (updated, reason) in [
+        (1, "Paused"),
+        (1, "Halted"),
+        (0, "RolledBack"),
+        (2, "DeadlineExceeded"),
+    ] {
+        let Stage::Stopped(trouble) = of(updated, "False", reason) else {
+            panic!("{reason} goes on");
+        };
+        assert_eq!(trouble.reason, reason);
+        assert!(trouble.advice.is_some(), "{reason} does not say what to do");
+    }
+}
+
+#[test]
+fn a_status_of_the_generation_before_ends_nothing() {
+    let mut profile = ProxyProfile::new("default", ProxyProfileSpec::default());
+    profile.metadata.generation = Some(3);
+    profile.status = Some(ProxyProfileStatus {
+        observed_generation: Some(2),
+        conditions: vec![condition("Progressing", "False", "RolledBack", "")],
+        ..ProxyProfileStatus::default()
+    });
+    assert_eq!(stage(&ProfileReport::of(&profile)), Stage::Going);
+}
+
+#[test]
+fn progress_is_one_line() {
+    let report = report(1, condition("Progressing", "True", "RollingOut", ""));
+    assert_eq!(
+        describe(&report),
+        "default generation 2: RollingOut, 1 of 3 nodes updated, 2 ready, 0 degraded\n"
+    );
+}
+
+#[test]
+fn the_wave_in_progress_is_named_until_the_rollout_has_ended() {
+    let mut rollout: RolloutStatus = serde_json::from_value(json!({
+        "configHash": "", "generation": 2, "phase": "RollingOut", "since": "2026-01-01T00:00:00Z", "wave": 2,
+        "waves": [{"nodes": 1, "available": 1}, {"nodes": 5, "available": 2, "failed": 1}], "waitingFor": "n3, n4",
+    }))
+    .expect("a rollout");
+    assert_eq!(
+        wave(&rollout),
+        "; wave 2 of 2, 2 of its 5 nodes available, 1 failed; waits for n3, n4"
+    );
+    rollout.phase = RolloutPhase::Settled;
+    assert_eq!(wave(&rollout), "");
+}

@@ -1,0 +1,90 @@
+//! `status`: what every profile asks for, and how far its nodes have come.
+
+mod report;
+mod text;
+
+use std::time::Instant;
+
+use crds::{NodeProxy, ProxyProfile};
+use runtime::chain;
+
+use crate::arguments::{Access, Format, StatusOptions};
+use crate::cluster::{Cluster, ClusterError};
+use crate::ending::Ending;
+use crate::output::{Paint, serialize};
+use crate::{nodes, print};
+
+pub(crate) use report::{Outlook, ProfileReport, Report};
+pub(crate) use text::render_trouble;
+
+/// How often objects are read while a command waits. A list of profiles is a few kilobytes.
+pub(crate) const POLL: std::time::Duration = std::time::Duration::from_secs(1);
+
+/// Reads, waits where that is asked for, and prints.
+pub(crate) async fn run(
+    access: &Access,
+    options: &StatusOptions,
+    paint: Paint,
+) -> anyhow::Result<Ending> {
+    let cluster = Cluster::open(access).await?;
+    let begun = Instant::now();
+    let mut said = String::new();
+    let report = loop {
+        let report = match read(&cluster, options).await {
+            Ok(report) => report,
+            // An API server that answered before may be restarting.
+            Err(error)
+                if error.is_passing() && !said.is_empty() && begun.elapsed() < options.timeout =>
+            {
+                eprintln!("kubectl-signpost: {}; trying again", chain(&error));
+                tokio::time::sleep(POLL).await;
+                continue;
+            }
+            Err(error) => return Err(error.into()),
+        };
+        let finished = report.outlook == Outlook::AsItShouldBe;
+        if !options.wait || finished || begun.elapsed() >= options.timeout {
+            break report;
+        }
+        let line = text::progress(&report);
+        if line != said {
+            eprintln!("waiting: {line}");
+            said = line;
+        }
+        tokio::time::sleep(POLL).await;
+    };
+    match serialize(&report, options.output)? {
+        Some(text) => print(&text)?,
+        None => {
+            print(&text::render(&report, paint))?;
+            if options.output == Format::Wide {
+                let proxies = cluster.read_all::<NodeProxy>().await?;
+                let nodes = nodes::Listing::of(&proxies, &[]);
+                print(&format!("\n{}", nodes::render(&nodes, Format::Wide, paint)))?;
+            }
+        }
+    }
+    if options.wait && report.outlook != Outlook::AsItShouldBe {
+        eprintln!(
+            "kubectl-signpost: not as it should be after {} s; `kubectl signpost nodes --not-ready` names the nodes",
+            begun.elapsed().as_secs()
+        );
+    }
+    Ok(report.outlook.into())
+}
+
+async fn read(cluster: &Cluster, options: &StatusOptions) -> Result<Report, ClusterError> {
+    if let Some(name) = &options.profile {
+        let profile: ProxyProfile = cluster.read_one(name).await?;
+        return Ok(Report::of_one(&profile));
+    }
+    let profiles = cluster.read_all::<ProxyProfile>().await?;
+    let proxies = cluster.read_all::<NodeProxy>().await?;
+    let nodes = match cluster.read_nodes().await {
+        Ok(nodes) => Some(nodes),
+        // People who may read Signpost's objects need not be allowed to read Nodes.
+        Err(error) if error.is_forbidden() => None,
+        Err(error) => return Err(error),
+    };
+    Ok(Report::of(&profiles, &proxies, nodes.as_deref()))
+}

@@ -1,0 +1,190 @@
+//! What is found of profiles, as a value.
+
+use std::collections::BTreeSet;
+
+use crds::profile::mechanism::Mode;
+use crds::profile::progress::RolloutStatus;
+use crds::profile::status::{FleetLatency, WorstNode};
+use crds::{NodeProxy, ProxyProfile};
+use k8s_openapi::api::core::v1::Node;
+use kube::ResourceExt;
+use serde::Serialize;
+
+use crate::cluster::{Read, Unreadable};
+use crate::ending::Ending;
+use crate::trouble::{Trouble, Weight, troubles};
+
+/// What is found of all profiles.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Report {
+    pub(crate) outlook: Outlook,
+    pub(crate) profiles: Vec<ProfileReport>,
+    /// Nodes of the cluster that no profile has given a configuration.
+    pub(crate) nodes_without_configuration: Vec<String>,
+    /// Objects that this version cannot read.
+    pub(crate) unreadable: Vec<Unreadable>,
+}
+
+/// What is found of one profile.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct ProfileReport {
+    pub(crate) name: String,
+    pub(crate) outlook: Outlook,
+    pub(crate) mode: Mode,
+    pub(crate) priority: i32,
+    pub(crate) paused: bool,
+    pub(crate) generation: i64,
+    pub(crate) nodes: NodeCounts,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) rollout: Option<RolloutStatus>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) sync_latency: Option<FleetLatency>,
+    pub(crate) troubles: Vec<Trouble>,
+    pub(crate) worst_nodes: Vec<WorstNode>,
+}
+
+/// How many nodes there are of each.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub(crate) struct NodeCounts {
+    pub(crate) matched: u32,
+    pub(crate) updated: u32,
+    pub(crate) ready: u32,
+    pub(crate) degraded: u32,
+}
+
+/// Whether things are as they should be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) enum Outlook {
+    /// They are.
+    AsItShouldBe,
+    /// They are not, and waiting may end it.
+    Pending,
+    /// Something is wrong.
+    Faulty,
+}
+
+// === impl Report ===
+
+impl Report {
+    /// `nodes` are the Nodes of the cluster, where they could be read.
+    pub(crate) fn of(
+        profiles: &Read<ProxyProfile>,
+        proxies: &Read<NodeProxy>,
+        nodes: Option<&[Node]>,
+    ) -> Report {
+        let configured: BTreeSet<String> =
+            proxies.objects.iter().map(ResourceExt::name_any).collect();
+        let nodes = nodes.unwrap_or_default().iter().map(ResourceExt::name_any);
+        let unreadable = profiles.unreadable.iter().chain(&proxies.unreadable);
+        let reports = profiles.objects.iter().map(ProfileReport::of);
+        Report::sum(
+            reports.collect(),
+            nodes.filter(|node| !configured.contains(node)).collect(),
+            unreadable.cloned().collect(),
+        )
+    }
+
+    /// Of one profile alone.
+    pub(crate) fn of_one(profile: &ProxyProfile) -> Report {
+        Report::sum(vec![ProfileReport::of(profile)], Vec::new(), Vec::new())
+    }
+
+    fn sum(
+        mut profiles: Vec<ProfileReport>,
+        nodes_without_configuration: Vec<String>,
+        unreadable: Vec<Unreadable>,
+    ) -> Report {
+        profiles.sort_by(|a, b| (a.priority, &a.name).cmp(&(b.priority, &b.name)));
+        let worst = profiles.iter().map(|profile| profile.outlook).max();
+        // Without a profile no node is served.
+        let of_profiles = worst.unwrap_or(Outlook::Faulty);
+        Report {
+            outlook: match unreadable.is_empty() {
+                true => of_profiles,
+                false => Outlook::Faulty,
+            },
+            profiles,
+            nodes_without_configuration,
+            unreadable,
+        }
+    }
+}
+
+// === impl ProfileReport ===
+
+impl ProfileReport {
+    pub(crate) fn of(profile: &ProxyProfile) -> ProfileReport {
+        let status = profile.status.clone().unwrap_or_default();
+        let generation = profile.metadata.generation.unwrap_or_default();
+        let mut troubles = troubles(&status.conditions);
+        if status.observed_generation != Some(generation) {
+            troubles.insert(0, unreported(generation));
+        }
+        ProfileReport {
+            name: profile.name_any(),
+            outlook: Outlook::of(&troubles),
+            mode: profile.spec.mode,
+            priority: profile.spec.priority,
+            paused: profile.spec.paused,
+            generation,
+            nodes: NodeCounts {
+                matched: status.matched_nodes,
+                updated: status.updated_nodes,
+                ready: status.ready_nodes,
+                degraded: status.degraded_nodes,
+            },
+            rollout: status.rollout,
+            sync_latency: status.sync_latency,
+            troubles,
+            worst_nodes: status.worst_nodes,
+        }
+    }
+}
+
+/// The operator reports within a second of a change.
+fn unreported(generation: i64) -> Trouble {
+    Trouble {
+        weight: Weight::Pending,
+        condition: "observedGeneration".to_owned(),
+        status: "Unknown".to_owned(),
+        reason: "NotReported".to_owned(),
+        message: format!("the operator has not reported on generation {generation} yet"),
+        advice: Some(
+            "Wait a few seconds; if it stays, see whether the operator's Pod runs: kubectl get pods -A -l app.kubernetes.io/name=signpost,app.kubernetes.io/component=operator.",
+        ),
+    }
+}
+
+// === impl Outlook ===
+
+impl Outlook {
+    /// By the heaviest of `troubles`.
+    pub(crate) fn of(troubles: &[Trouble]) -> Outlook {
+        match troubles.iter().map(|trouble| trouble.weight).max() {
+            Some(Weight::Fault) => Outlook::Faulty,
+            Some(Weight::Pending) => Outlook::Pending,
+            Some(Weight::Note) | None => Outlook::AsItShouldBe,
+        }
+    }
+
+    /// In words.
+    pub(crate) fn describe(self) -> &'static str {
+        match self {
+            Outlook::AsItShouldBe => "as it should be",
+            Outlook::Pending => "not finished",
+            Outlook::Faulty => "faulty",
+        }
+    }
+}
+
+impl From<Outlook> for Ending {
+    fn from(outlook: Outlook) -> Ending {
+        match outlook {
+            Outlook::AsItShouldBe => Ending::AsItShouldBe,
+            Outlook::Pending | Outlook::Faulty => Ending::NotAsItShouldBe,
+        }
+    }
+}

@@ -1,0 +1,152 @@
+//! A report as text.
+
+use std::fmt::Write;
+
+use super::report::{Outlook, ProfileReport, Report};
+use crate::output::{Paint, Tone};
+use crate::trouble::{Trouble, Weight};
+
+/// More names than this in one line are counted.
+const MOST_NAMED: usize = 10;
+
+/// For people.
+pub(crate) fn render(report: &Report, paint: Paint) -> String {
+    let profiles = report.profiles.iter();
+    let mut parts: Vec<String> = profiles
+        .map(|profile| render_profile(profile, paint))
+        .collect();
+    if report.profiles.is_empty() {
+        parts.push(
+            "There is no ProxyProfile, so that Signpost serves no node.\n  \
+             next: create one; `kubectl signpost config import` makes one of kube-proxy's configuration.\n"
+                .to_owned(),
+        );
+    }
+    let unserved = &report.nodes_without_configuration;
+    if !unserved.is_empty() {
+        parts.push(format!(
+            "Nodes without a configuration of Signpost: {}\n  \
+             next: where that is not meant, compare their labels with the profiles' nodeSelector.\n",
+            first(unserved)
+        ));
+    }
+    for unreadable in &report.unreadable {
+        parts.push(format!(
+            "{} cannot be read: {}\n  \
+             next: use the version of kubectl-signpost that belongs to the installed operator.\n",
+            unreadable.object, unreadable.reason
+        ));
+    }
+    parts.join("\n")
+}
+
+fn render_profile(profile: &ProfileReport, paint: Paint) -> String {
+    let ProfileReport {
+        name,
+        outlook,
+        mode,
+        priority,
+        generation,
+        nodes,
+        ..
+    } = profile;
+    let tone = match outlook {
+        Outlook::AsItShouldBe => Tone::Good,
+        Outlook::Pending => Tone::Notable,
+        Outlook::Faulty => Tone::Bad,
+    };
+    let paused = if profile.paused { ", paused" } else { "" };
+    // Writing to a String cannot fail.
+    let mut text = format!(
+        "ProxyProfile {name}: {}\n",
+        paint.apply(tone, outlook.describe())
+    );
+    let _ = writeln!(
+        text,
+        "  mode     {mode}, priority {priority}, generation {generation}{paused}"
+    );
+    let _ = writeln!(
+        text,
+        "  nodes    {}: {} updated, {} ready, {} degraded",
+        nodes.matched, nodes.updated, nodes.ready, nodes.degraded
+    );
+    if let Some(latency) = &profile.sync_latency {
+        let _ = writeln!(
+            text,
+            "  sync     p50 {}, p99 {} on the slowest node",
+            latency.p50_microseconds, latency.p99
+        );
+    }
+    for trouble in &profile.troubles {
+        text += &render_trouble(trouble, paint);
+    }
+    for (index, worst) in profile.worst_nodes.iter().enumerate() {
+        let title = if index == 0 { "worst" } else { "" };
+        let latency = worst.p99_microseconds.map(|p99| format!(", p99 {p99}"));
+        let _ = writeln!(
+            text,
+            "  {title:<8} {}: {}{}",
+            worst.name,
+            worst.reason,
+            latency.unwrap_or_default()
+        );
+    }
+    text
+}
+
+/// Two lines: what it is, and what to do.
+pub(crate) fn render_trouble(trouble: &Trouble, paint: Paint) -> String {
+    let (word, tone) = match trouble.weight {
+        Weight::Fault => ("fault", Tone::Bad),
+        Weight::Pending => ("pending", Tone::Notable),
+        Weight::Note => ("note", Tone::Plain),
+    };
+    let Trouble {
+        condition,
+        status,
+        reason,
+        message,
+        ..
+    } = trouble;
+    let colon = if message.is_empty() { "" } else { ": " };
+    let word = paint.apply(tone, &format!("{word:<8}"));
+    let mut text = format!("  {word} {condition} is {status}, {reason}{colon}{message}\n");
+    if let Some(advice) = trouble.advice.filter(|_| trouble.weight != Weight::Note) {
+        text += &format!("           next: {advice}\n");
+    }
+    text
+}
+
+/// One line for a wait.
+pub(crate) fn progress(report: &Report) -> String {
+    let unfinished = report
+        .profiles
+        .iter()
+        .filter(|profile| profile.outlook != Outlook::AsItShouldBe);
+    let describe = |profile: &ProfileReport| {
+        let why = profile.troubles.first();
+        let why = why.map_or("", |trouble| trouble.reason.as_str());
+        let nodes = profile.nodes;
+        format!(
+            "{} {why}, {} of {} nodes updated, {} ready",
+            profile.name, nodes.updated, nodes.matched, nodes.ready
+        )
+    };
+    let lines: Vec<String> = unfinished.map(describe).collect();
+    match lines.is_empty() {
+        true => "there is no ProxyProfile yet".to_owned(),
+        false => lines.join("; "),
+    }
+}
+
+/// The first few of `names`.
+fn first(names: &[String]) -> String {
+    let mut text = names[..names.len().min(MOST_NAMED)].join(", ");
+    if names.len() > MOST_NAMED {
+        text += &format!(" and {} more", names.len() - MOST_NAMED);
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests;

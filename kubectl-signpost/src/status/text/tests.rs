@@ -1,0 +1,173 @@
+use crds::node_proxy::latency::Microseconds;
+use crds::profile::mechanism::Mode;
+use crds::profile::status::{FleetLatency, ProxyProfileStatus, WorstNode};
+use crds::{ProxyProfile, ProxyProfileSpec};
+use k8s_openapi::api::core::v1::Node;
+
+use super::*;
+use crate::cluster::{Read, Unreadable};
+use crate::ending::Ending;
+use crate::trouble::tests::condition;
+
+fn profile(name: &str, change: impl FnOnce(&mut ProxyProfile)) -> ProxyProfile {
+    let mut profile = ProxyProfile::new(name, ProxyProfileSpec::default());
+    profile.metadata.generation = Some(3);
+    profile.status = Some(ProxyProfileStatus {
+        observed_generation: Some(3),
+        matched_nodes: 3,
+        updated_nodes: 3,
+        ready_nodes: 3,
+        sync_latency: Some(FleetLatency::new(
+            Microseconds::new(900),
+            Microseconds::new(4000),
+        )),
+        conditions: vec![
+            condition(
+                "Ready",
+                "True",
+                "AllNodesProgrammed",
+                "3 of 3 nodes are ready with it",
+            ),
+            condition("Progressing", "False", "Settled", ""),
+        ],
+        ..ProxyProfileStatus::default()
+    });
+    change(&mut profile);
+    profile
+}
+
+fn read(profiles: Vec<ProxyProfile>) -> Read<ProxyProfile> {
+    Read {
+        objects: profiles,
+        unreadable: Vec::new(),
+    }
+}
+
+fn report(profiles: Vec<ProxyProfile>) -> Report {
+    Report::of(&read(profiles), &Read::default(), None)
+}
+
+fn faulty() -> ProxyProfile {
+    profile("edge", |profile| {
+        profile.spec.priority = 10;
+        profile.spec.mode = Mode::Iptables;
+        let status = profile.status.get_or_insert_default();
+        (
+            status.updated_nodes,
+            status.ready_nodes,
+            status.degraded_nodes,
+        ) = (2, 2, 1);
+        let message = "1 of 3 nodes failed: n3 (CommitFailed)";
+        status.conditions = vec![
+            condition(
+                "Ready",
+                "False",
+                "NodesNotReady",
+                "2 of 3 nodes are ready with it",
+            ),
+            condition("Progressing", "False", "RolledBack", message),
+            condition("FeaturesHonoured", "False", "FieldNotHonoured", "logging"),
+        ];
+        status.worst_nodes = vec![WorstNode {
+            name: "n3".to_owned(),
+            reason: "CommitFailed".to_owned(),
+            p99_microseconds: Some(Microseconds::new(51_000)),
+        }];
+    })
+}
+
+#[test]
+fn a_profile_that_is_settled_takes_four_lines() {
+    let report = report(vec![profile("default", |_| ())]);
+    assert_eq!(
+        render(&report, Paint::Plain),
+        "ProxyProfile default: as it should be\n\
+        \x20 mode     nftables, priority 1000, generation 3\n\
+        \x20 nodes    3: 3 updated, 3 ready, 0 degraded\n\
+        \x20 sync     p50 900µs, p99 4ms on the slowest node\n"
+    );
+    assert_eq!(Ending::from(report.outlook), Ending::AsItShouldBe);
+}
+
+#[test]
+fn t140_every_fault_is_named_with_what_to_do_next() {
+    let report = report(vec![profile("default", |_| ()), faulty()]);
+    let text = render(&report, Paint::Plain);
+    let of_edge = text.split("\n\n").next().unwrap_or_default();
+    assert_eq!(
+        of_edge,
+        "ProxyProfile edge: faulty\n\
+        \x20 mode     iptables, priority 10, generation 3\n\
+        \x20 nodes    3: 2 updated, 2 ready, 1 degraded\n\
+        \x20 sync     p50 900µs, p99 4ms on the slowest node\n\
+        \x20 fault    Ready is False, NodesNotReady: 2 of 3 nodes are ready with it\n\
+        \x20          next: Some nodes are not ready: look at status.worstNodes, and at condition Ready of their NodeProxy objects.\n\
+        \x20 fault    Progressing is False, RolledBack: 1 of 3 nodes failed: n3 (CommitFailed)\n\
+        \x20          next: A wave of the rollout failed and its nodes were rolled back: look at the nodes the message names, then correct the profile.\n\
+        \x20 note     FeaturesHonoured is False, FieldNotHonoured: logging\n\
+        \x20 worst    n3: CommitFailed, p99 51ms"
+    );
+    assert_eq!(Ending::from(report.outlook), Ending::NotAsItShouldBe);
+}
+
+#[test]
+fn a_change_that_the_operator_has_not_seen_is_not_finished() {
+    let report = report(vec![profile("default", |profile| {
+        profile.metadata.generation = Some(4);
+    })]);
+    assert_eq!(report.outlook, Outlook::Pending);
+    let text = render(&report, Paint::Plain);
+    assert!(
+        text.contains("has not reported on generation 4 yet"),
+        "{text}"
+    );
+    assert_eq!(
+        progress(&report),
+        "default NotReported, 3 of 3 nodes updated, 3 ready"
+    );
+}
+
+#[test]
+fn without_a_profile_no_node_is_served_which_is_a_fault() {
+    let mut node = Node::default();
+    node.metadata.name = Some("n1".to_owned());
+    let report = Report::of(&Read::default(), &Read::default(), Some(&[node]));
+    assert_eq!(report.outlook, Outlook::Faulty);
+    let text = render(&report, Paint::Plain);
+    assert!(text.contains("There is no ProxyProfile"), "{text}");
+    assert!(
+        text.contains("Nodes without a configuration of Signpost: n1\n"),
+        "{text}"
+    );
+}
+
+#[test]
+fn an_object_of_another_version_is_named_and_hides_no_other() {
+    let mut profiles = read(vec![profile("default", |_| ())]);
+    profiles.unreadable.push(Unreadable {
+        object: "ProxyProfile new".to_owned(),
+        reason: "unknown variant `ebpf`".to_owned(),
+    });
+    let report = Report::of(&profiles, &Read::default(), None);
+    let text = render(&report, Paint::Plain);
+    assert!(
+        text.contains("ProxyProfile default: as it should be"),
+        "{text}"
+    );
+    assert!(
+        text.contains("ProxyProfile new cannot be read: unknown variant `ebpf`"),
+        "{text}"
+    );
+    assert_eq!(report.outlook, Outlook::Faulty);
+}
+
+#[test]
+fn colours_change_nothing_but_colours() {
+    let report = report(vec![faulty()]);
+    let coloured = render(&report, Paint::Colours);
+    let stripped = ["\u{1b}[31m", "\u{1b}[32m", "\u{1b}[33m", "\u{1b}[0m"]
+        .iter()
+        .fold(coloured.clone(), |text, code| text.replace(code, ""));
+    assert_ne!(coloured, stripped);
+    assert_eq!(stripped, render(&report, Paint::Plain));
+}

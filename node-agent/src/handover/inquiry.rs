@@ -1,0 +1,113 @@
+//! Questions over the agent's socket, with the answers that `/debug` has: its port may be another program's, such as that
+//! of a kube-proxy that came first, and is left to one after a handback.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::{Body, to_bytes};
+use axum::http::{Request, StatusCode};
+use serde::{Deserialize, Serialize};
+use tower::ServiceExt;
+
+use super::socket_within;
+use crate::debug::Agreement;
+
+/// A request for an answer of `/debug`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Inquiry {
+    /// The path with its query.
+    pub(crate) inquiry: String,
+}
+
+/// What it has come to.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Answer {
+    /// As HTTP has it.
+    status: u16,
+    pub(crate) agreement: Agreement,
+    pub(crate) text: String,
+}
+
+/// How long an answer may take: it reads the kernel, and waits for others that do.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The answer of the agent whose state directory this is, of at most `longest` bytes. None where no agent answers there.
+pub(crate) fn inquire(state: &Path, path: String, longest: u64) -> Option<Answer> {
+    let stream = UnixStream::connect(socket_within(state)).ok()?;
+    stream.set_read_timeout(Some(PATIENCE)).ok()?;
+    let inquiry = serde_json::to_string(&Inquiry { inquiry: path }).ok()?;
+    writeln!(&stream, "{inquiry}").ok()?;
+    let mut line = String::new();
+    BufReader::new(stream.take(longest))
+        .read_line(&mut line)
+        .ok()?;
+    serde_json::from_str(&line).ok()
+}
+
+/// What `debug` answers.
+pub(super) async fn answer(debug: Router, inquiry: &Inquiry) -> Answer {
+    let request = match Request::get(&inquiry.inquiry).body(Body::empty()) {
+        Ok(request) => request,
+        Err(error) => {
+            return Answer {
+                status: StatusCode::BAD_REQUEST.as_u16(),
+                agreement: Agreement::Agrees,
+                text: error.to_string(),
+            };
+        }
+    };
+    let response = match debug.oneshot(request).await {
+        Ok(response) => response,
+        Err(never) => match never {},
+    };
+    let (head, body) = response.into_parts();
+    // Nothing limits what it is made of, either.
+    let text = to_bytes(body, usize::MAX).await.unwrap_or_default();
+    Answer {
+        status: head.status.as_u16(),
+        agreement: Agreement::of(&head.headers),
+        text: String::from_utf8_lossy(&text).into_owned(),
+    }
+}
+
+// === impl Answer ===
+
+impl Answer {
+    pub(crate) fn is_success(&self) -> bool {
+        (200..300).contains(&self.status)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::routing::get;
+
+    use super::*;
+    use crate::debug::AGREEMENT;
+
+    #[tokio::test]
+    async fn an_inquiry_gets_what_the_route_answers() {
+        let differs = [(AGREEMENT, Agreement::Differs.as_str())];
+        let debug = Router::new().route(
+            "/debug/trace",
+            get(move || async move { (differs, "reject\n") }),
+        );
+        let ask = async |path: &str| {
+            let inquiry = path.to_owned();
+            answer(debug.clone(), &Inquiry { inquiry }).await
+        };
+        let traced = ask("/debug/trace?packet=x%20y").await;
+        assert!(traced.is_success());
+        assert_eq!(
+            (traced.agreement, traced.text.as_str()),
+            (Agreement::Differs, "reject\n")
+        );
+        assert_eq!(ask("/debug/nothing").await.status, 404);
+        assert_eq!(ask("not a path").await.status, 400);
+    }
+}

@@ -1,0 +1,133 @@
+//! When the status is composed and written.
+
+use super::*;
+use crate::engine::{Engine, Silence, View};
+use crds::node_proxy::{ConntrackFill, Counts};
+use http::{Request, Response};
+use kube::Client;
+use kube::client::Body;
+use runtime::Health;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use tower::service_fn;
+
+#[test]
+fn t134_failures_are_followed_by_ever_longer_pauses_that_differ_from_node_to_node() {
+    let longest: Vec<u64> = (0..6)
+        .map(|failures| pause_after(failures).as_secs())
+        .collect();
+    assert_eq!(longest, [3, 6, 12, 24, 30, 30]);
+    assert_eq!(pause_after(u32::MAX), LONGEST_RETRY);
+    let pause = pause_after(3);
+    assert_eq!(spread(pause, 0.0), Duration::from_secs(12));
+    assert_eq!(spread(pause, 0.5), Duration::from_secs(18));
+    assert!(spread(pause, 0.999) < Duration::from_secs(24));
+}
+
+#[test]
+fn figures_alone_are_no_reason_to_hurry() {
+    let before = NodeProxyStatus::default();
+    let counted = NodeProxyStatus {
+        counts: Counts {
+            services: 7,
+            ..Counts::default()
+        },
+        ..before.clone()
+    };
+    assert_eq!(difference(&before, &before), Difference::None);
+    assert_eq!(difference(&before, &counted), Difference::Figures);
+    let filled = NodeProxyStatus {
+        conntrack: Some(ConntrackFill { entries: 7, max: 9 }),
+        ..before.clone()
+    };
+    assert_eq!(difference(&before, &filled), Difference::None);
+    let observed = NodeProxyStatus {
+        observed_generation: Some(2),
+        ..counted
+    };
+    assert_eq!(difference(&before, &observed), Difference::Meaning);
+}
+/// Without its NodeProxy an agent asks once, and again when the watch brings one.
+#[tokio::test(start_paused = true)]
+async fn t134_an_agent_without_a_nodeproxy_waits_for_its_watch_and_writes_nothing() {
+    let requests = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&requests);
+    let server = service_fn(move |_: Request<Body>| {
+        counted.fetch_add(1, Ordering::Relaxed);
+        let absent = r#"{"kind":"Status","apiVersion":"v1","status":"Failure","code":404}"#;
+        let answer = Response::builder()
+            .status(404)
+            .body(Body::from(absent.as_bytes().to_vec()));
+        async { answer }
+    });
+    let api = Api::all(Client::new(server, "default"));
+    let board = Arc::new(Board::new());
+    let stop = CancellationToken::new();
+    let reporting = tokio::spawn(report(
+        Destination::Api(Box::new(api)),
+        "node-1".to_owned(),
+        Arc::clone(&board),
+        stop.clone(),
+    ));
+    for minute in 0..30 {
+        tokio::time::sleep(Duration::from_secs(60)).await;
+        board.post_status(Arc::new(NodeProxyStatus {
+            observed_generation: Some(minute),
+            ..NodeProxyStatus::default()
+        }));
+    }
+    assert_eq!(requests.load(Ordering::Relaxed), 1);
+    let mut engine = Engine::new("node-1", None, Silence::MayEnd);
+    let assignment = source::Assignment {
+        generation: Some(1),
+        spec: crds::NodeProxySpec::default(),
+        reason: String::new(),
+    };
+    let assigned = source::Delivery::Configuration(Some(assignment));
+    engine.apply(assigned, Instant::now());
+    board.post_view(engine.view());
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    assert_eq!(requests.load(Ordering::Relaxed), 2);
+    stop.cancel();
+    reporting.await.expect("it ends when it is stopped");
+}
+
+/// At a hundred changes a second, the status is composed ten times a second, and says the last of
+/// them in the end.
+#[tokio::test(start_paused = true)]
+async fn a_burst_is_taken_in_together_and_the_last_of_it_is_never_lost() {
+    let board = Arc::new(Board::new());
+    let post = |endpoints| {
+        let view = Engine::new("node-1", None, Silence::MayEnd).view();
+        board.post_view(View { endpoints, ..view });
+    };
+    let (mut said, mut counted) = (board.status(), board.status());
+    let counting = tokio::spawn(async move {
+        let mut statuses = 0;
+        while counted.changed().await.is_ok() {
+            statuses += 1;
+            if counted.borrow_and_update().counts.endpoints == 100 {
+                break;
+            }
+        }
+        statuses
+    });
+    let stop = CancellationToken::new();
+    let stopper = stop.clone();
+    let readiness = Health::new().check("programmed");
+    let composing = compose(Arc::clone(&board), readiness, String::new(), stop);
+    let composing = tokio::spawn(composing);
+
+    let start = Deadline::now();
+    post(1);
+    let first = said.wait_for(|status| status.counts.endpoints == 1).await;
+    drop(first.expect("the board is there"));
+    assert_eq!(Deadline::now(), start, "the first waits for nothing");
+    for endpoints in 2..=100 {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+        post(endpoints);
+    }
+    let statuses = counting.await.expect("it ends with the last");
+    assert!((10..=11).contains(&statuses), "{statuses} statuses");
+    stopper.cancel();
+    composing.await.expect("it ends when it is stopped");
+}

@@ -1,0 +1,104 @@
+//! How many nodes may change at once, and which are next.
+//!
+//! A node takes up room while it changes, until it has proven itself, and while it is worse than before, whatever the
+//! reason: one that is lost after a change must not make room for the next. Nodes that were not ready before leave less
+//! room, but never none: a fleet with a broken node still changes, one node at a time.
+
+use std::collections::BTreeSet;
+
+use crds::profile::rollout::Rollout;
+
+use crate::fleet::{
+    course::Phase,
+    member::Member,
+    standing::{Failure, Health, Onset, Standing},
+    waves::Waves,
+};
+
+/// The nodes that take on the configuration next: those of the waves that have begun, healthy ones first.
+pub(crate) fn next<'a>(
+    phase: &Phase,
+    rollout: &Rollout,
+    members: &'a [Member<'_>],
+    standings: &[Standing],
+    waves: &Waves,
+) -> BTreeSet<&'a str> {
+    let count = |is: &dyn Fn(&Standing) -> bool| standings.iter().filter(|s| is(s)).count();
+    let changing = count(&|standing| is_changing(phase, standing));
+    let unavailable = count(&|standing| {
+        !is_changing(phase, standing)
+            && matches!(
+                standing,
+                Standing::Behind(Health::Unready | Health::Unreachable)
+                    | Standing::Excused
+                    | Standing::Failing(_)
+            )
+    });
+    let most = rollout.max_unavailable.of(members.len());
+    // Nodes that come after the rollout follow canaries that work.
+    let (allowed, started) = match phase {
+        Phase::HeldBack { .. } => (0, waves.all()),
+        Phase::Rolling => (most, waves.begun()),
+        _ if waves.is_at_canary() => (most, waves.begun()),
+        _ => (most, waves.all()),
+    };
+    let room = allowed.saturating_sub(changing);
+    let least = usize::from(changing == 0).min(room);
+    let room_for_ready = room
+        .min(most.saturating_sub(changing + unavailable))
+        .max(least);
+
+    let name = |index: usize| members[index].name();
+    let to_change = started.iter().filter_map(|&index| match standings[index] {
+        Standing::Behind(health) => Some((health, name(index))),
+        _ => None,
+    });
+    let to_reword = waves.all().iter().filter_map(|&index| {
+        let health = match standings[index] {
+            Standing::Done | Standing::Joined => Health::Ready,
+            Standing::Excused | Standing::Failing(_) => Health::Unready,
+            _ => return None,
+        };
+        members[index].is_outdated().then(|| (health, name(index)))
+    });
+    let behind: Vec<(Health, &str)> = to_change.chain(to_reword).collect();
+    let ready = behind
+        .iter()
+        .filter(|(health, _)| *health == Health::Ready)
+        .take(room_for_ready);
+    let chosen: BTreeSet<&str> = ready.map(|(_, name)| *name).collect();
+    // Those that are unavailable already cost nothing more.
+    let others = behind
+        .iter()
+        .filter(|(health, _)| *health != Health::Ready)
+        .take(room - chosen.len());
+    chosen
+        .iter()
+        .copied()
+        .chain(others.map(|(_, name)| *name))
+        .collect()
+}
+
+/// Whether `failure` tells of the change: in a rollout in progress any does, after it those that came with the change.
+/// What happens to a node later must not keep others from coming.
+pub(crate) fn is_about_the_change(phase: &Phase, failure: &Failure) -> bool {
+    match failure.onset {
+        Onset::WithTheChange => true,
+        Onset::Unknown => matches!(phase, Phase::Rolling | Phase::HeldBack { .. }),
+        Onset::Afterwards => *phase == Phase::Rolling,
+    }
+}
+
+fn is_changing(phase: &Phase, standing: &Standing) -> bool {
+    match standing {
+        Standing::Pending(_) | Standing::Proving(_) | Standing::Ailing(_) | Standing::CutOff => {
+            true
+        }
+        Standing::Failing(failure) => is_about_the_change(phase, failure),
+        Standing::Bare
+        | Standing::Behind(_)
+        | Standing::Done
+        | Standing::Joined
+        | Standing::Excused => false,
+    }
+}

@@ -1,0 +1,159 @@
+//! What must not change a fleet at once: deleted objects, spelled-out defaults, a pause, an operator that is late.
+
+use serde_json::{Value, json};
+
+use super::Cluster;
+
+fn iptables() -> Value {
+    json!({"mode": "iptables"})
+}
+
+/// Fifty nodes with mode nftables, none of which reports by itself any more.
+fn silent_fleet() -> Cluster {
+    let mut cluster = Cluster::with_nodes(50);
+    cluster.mute = cluster.nodes.keys().cloned().collect();
+    cluster
+}
+
+/// All nodes but the canary have mode nftables; a failing canary takes the change back, and one that is ready lets it on.
+fn assert_only_the_canary_changes(mut cluster: Cluster) {
+    cluster.run();
+    assert_eq!(cluster.nodes_with_mode("iptables"), ["n1"]);
+    assert_eq!(cluster.nodes_with_mode("nftables").len(), 49);
+    let others: Vec<String> = cluster.nodes.keys().cloned().collect();
+    for node in others.iter().filter(|node| *node != "n1") {
+        cluster.say(node, json!({"Ready": "True"}));
+    }
+    cluster.run();
+    assert_eq!(cluster.nodes_with_mode("iptables"), ["n1"]);
+    cluster.advance(601);
+    assert_eq!(
+        cluster.condition("default", "Progressing"),
+        "False/RolledBack"
+    );
+    assert_eq!(cluster.nodes_with_mode("nftables").len(), 50);
+}
+
+#[test]
+fn t112_a_profile_deleted_and_made_again_otherwise_goes_in_waves() {
+    let mut cluster = silent_fleet();
+    cluster.remove_profile("default");
+    cluster.run();
+    assert_eq!(cluster.given().len(), 0);
+    cluster.now += jiff::SignedDuration::from_secs(5);
+    cluster.put_profile("default", iptables());
+    assert_only_the_canary_changes(cluster);
+}
+
+#[test]
+fn t112_deleted_node_proxies_come_back_as_they_were() {
+    let mut cluster = silent_fleet();
+    cluster.delete_proxies();
+    cluster.put_profile("default", iptables());
+    assert_only_the_canary_changes(cluster);
+
+    let mut cluster = Cluster::with_nodes(50);
+    cluster.delete_proxies();
+    cluster.run();
+    assert_eq!(cluster.nodes_with_mode("nftables").len(), 50);
+    assert_eq!(cluster.condition("default", "Progressing"), "False/Settled");
+}
+
+#[test]
+fn node_proxies_deleted_in_the_middle_of_a_rollout_come_back_as_they_were() {
+    let mut cluster = silent_fleet();
+    cluster.put_profile("default", iptables());
+    cluster.run();
+    cluster.delete_proxies();
+    assert_only_the_canary_changes(cluster);
+}
+
+#[test]
+fn another_node_of_the_same_name_gets_what_its_profile_says() {
+    let mut cluster = Cluster::with_nodes(3);
+    cluster.remove_profile("default");
+    cluster.run();
+    cluster.add_node("n1", json!({}));
+    cluster.put_profile("default", iptables());
+    cluster.run();
+    assert!(cluster.nodes_with_mode("iptables").contains(&"n1"));
+}
+
+#[test]
+fn a_default_written_out_reaches_nodes_a_few_at_a_time() {
+    let mut cluster = Cluster::with_nodes(50);
+    cluster.mute = cluster.nodes.keys().cloned().collect();
+    cluster.put_profile("default", json!({"ipvs": {"strictARP": false}}));
+    cluster.run();
+    assert_eq!(cluster.stamped.len(), 5, "{:?}", cluster.stamped);
+    cluster.mute.clear();
+    cluster.run();
+    assert_eq!(cluster.stamped.len(), 50, "each once");
+    let written = &cluster.proxies["n50"]["spec"]["writtenFields"];
+    assert_eq!(*written, json!(["ipvs.strictARP"]));
+}
+
+#[test]
+fn a_node_that_joins_in_a_rollout_gets_what_is_proven_and_is_no_canary() {
+    let mut cluster = Cluster::with_nodes(20);
+    cluster.mute.insert("n1".into());
+    cluster.put_profile("default", iptables());
+    cluster.run();
+    cluster.add_node("n0", json!({}));
+    cluster.run();
+    assert_eq!(cluster.nodes_with_mode("iptables"), ["n1"]);
+    assert!(cluster.given().contains(&"n0 default nftables".to_owned()));
+    cluster.say("n1", json!({"Ready": "True"}));
+    cluster.run();
+    assert_eq!(
+        cluster.nodes_with_mode("iptables").len(),
+        21,
+        "it has its turn like any other"
+    );
+    cluster.add_node("n99", json!({}));
+    cluster.run();
+    assert_eq!(cluster.nodes_with_mode("iptables").len(), 22);
+}
+
+#[test]
+fn a_pause_leaves_no_node_with_what_failed_and_is_no_new_attempt() {
+    let mut cluster = Cluster::with_nodes(5);
+    cluster.broken_mode = Some("iptables");
+    cluster.put_profile("default", iptables());
+    cluster.run();
+    cluster.now += jiff::SignedDuration::from_secs(121);
+    // The rollback is decided and not yet carried out when somebody pauses the profile.
+    let plan = cluster.fleet.plan(cluster.now);
+    assert!(!plan.actions.is_empty());
+    for paused in [true, false] {
+        let mut spec = iptables();
+        spec["paused"] = paused.into();
+        cluster.put_profile("default", spec);
+        cluster.advance(600);
+        assert_eq!(cluster.nodes_with_mode("nftables").len(), 5, "{paused}");
+        assert_eq!(
+            cluster.condition("default", "Progressing"),
+            "False/RolledBack"
+        );
+    }
+    cluster.broken_mode = None;
+    cluster.put_profile("default", json!({"mode": "iptables", "priority": 7}));
+    cluster.run();
+    assert_eq!(cluster.nodes_with_mode("iptables").len(), 5);
+}
+
+#[test]
+fn what_an_operator_decided_before_another_wrote_is_not_written_any_more() {
+    let mut cluster = Cluster::with_nodes(3);
+    cluster.put_profile("default", iptables());
+    let late = cluster.fleet.plan(cluster.now);
+    // Its machine is paused; another operator takes the profile in its next edition to every node.
+    cluster.restart_operator();
+    cluster.put_profile("default", json!({"mode": "ipvs"}));
+    cluster.run();
+    assert_eq!(cluster.nodes_with_mode("ipvs").len(), 3);
+    for action in late.actions {
+        cluster.write(action);
+    }
+    assert_eq!(cluster.nodes_with_mode("ipvs").len(), 3);
+}

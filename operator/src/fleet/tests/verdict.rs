@@ -1,0 +1,282 @@
+//! What counts as a failed node: what became worse than before the change, and lasts.
+
+use std::collections::BTreeSet;
+
+use serde_json::{Value, json};
+
+use super::Cluster;
+
+fn iptables(rollout: Value) -> Value {
+    json!({"mode": "iptables", "rollout": rollout})
+}
+
+/// The conditions of an agent that everything is well with.
+fn well() -> Value {
+    json!({"Ready": "True", "Degraded": "False"})
+}
+
+#[test]
+fn t108_nodes_lost_after_a_change_keep_their_places_and_take_it_back() {
+    for ready in ["Unknown", "False"] {
+        let mut cluster = Cluster::with_nodes(50);
+        cluster.put_profile("default", iptables(json!({"minReady": "1m"})));
+        let mut given: Vec<(String, i64)> = Vec::new();
+        for second in 0..200 {
+            cluster.advance(1);
+            let news = cluster.stamped.iter().skip(given.len());
+            given.extend(news.map(|name| (name.clone(), second)).collect::<Vec<_>>());
+            // Twenty seconds after its change, each goes; what its agent said last stays.
+            for (name, changed) in &given {
+                if changed + 20 == second {
+                    cluster.set_node_ready(name, ready);
+                }
+            }
+        }
+        let tried: BTreeSet<&String> = given.iter().map(|(name, _)| name).collect();
+        assert_eq!(tried.len(), 1, "{ready}: {given:?}");
+        assert_eq!(
+            cluster.condition("default", "Progressing"),
+            "False/RolledBack"
+        );
+        assert!(
+            cluster
+                .message("default", "Progressing")
+                .contains("its Node is not Ready"),
+            "{}",
+            cluster.message("default", "Progressing")
+        );
+        assert_eq!(cluster.nodes_with_mode("nftables").len(), 50);
+    }
+}
+
+#[test]
+fn a_node_lost_after_its_wave_still_takes_up_a_place() {
+    let mut cluster = Cluster::with_nodes(9);
+    cluster.mute = (3..=9).map(|number| format!("n{number}")).collect();
+    cluster.put_profile("default", iptables(json!({"maxUnavailable": 2})));
+    cluster.run();
+    assert_eq!(
+        cluster.nodes_with_mode("iptables"),
+        ["n1", "n2", "n3", "n4"]
+    );
+    cluster.lose_kubelet("n1");
+    cluster.say("n3", json!({"Ready": "True"}));
+    cluster.run();
+    assert_eq!(cluster.nodes_with_mode("iptables").len(), 4, "n1 and n4");
+    cluster.set_node_ready("n1", "True");
+    cluster.run();
+    assert_eq!(cluster.nodes_with_mode("iptables").len(), 5);
+}
+
+#[test]
+fn t108_an_agent_that_falls_silent_after_a_change_takes_it_back() {
+    let mut cluster = Cluster::with_nodes(3);
+    cluster.put_profile("default", iptables(json!({"minReady": "1h"})));
+    cluster.run();
+    let mut status = cluster.proxies["n1"]["status"].clone();
+    status["lastSyncTime"] = json!(cluster.now);
+    cluster.change_status("n1", status);
+    cluster.advance(19 * 60);
+    assert_eq!(
+        cluster.message("default", "Progressing"),
+        "1 of 3 nodes failed: n1 (its agent does not report any more)"
+    );
+    assert_eq!(cluster.stamped, ["n1", "n1"]);
+}
+
+#[test]
+fn t109_losing_the_api_server_takes_nothing_back() {
+    let mut cluster = Cluster::with_nodes(20);
+    cluster.put_profile(
+        "default",
+        iptables(json!({"minReady": "1m", "maxUnavailable": 5})),
+    );
+    cluster.advance(70);
+    cluster.advance(30);
+    let all: Vec<String> = cluster.proxies.keys().cloned().collect();
+    for reason in ["SourceStale", "ListsPending"] {
+        for node in &all {
+            cluster.say_because(node, reason, json!({"Ready": "False", "Degraded": "True"}));
+        }
+        cluster.advance(30);
+        assert_eq!(
+            cluster.condition("default", "Progressing"),
+            "True/RollingOut"
+        );
+    }
+    for _ in 0..20 {
+        cluster.advance(60);
+    }
+    assert_ne!(
+        cluster.condition("default", "Progressing"),
+        "False/RolledBack",
+        "however long it lasts"
+    );
+    for node in &all {
+        cluster.say(node, well());
+    }
+    for _ in 0..20 {
+        cluster.advance(61);
+    }
+    assert_eq!(cluster.nodes_with_mode("iptables").len(), 20);
+    assert_eq!(cluster.condition("default", "Progressing"), "False/Settled");
+}
+
+#[test]
+fn t109_what_passes_within_the_grace_takes_nothing_back() {
+    let mut cluster = Cluster::with_nodes(3);
+    cluster.put_profile("default", iptables(json!({"minReady": "1m"})));
+    cluster.advance(10);
+    cluster.say("n1", json!({"Ready": "False", "Degraded": "True"}));
+    cluster.advance(100);
+    cluster.set_node_ready("n1", "False");
+    cluster.advance(15);
+    cluster.set_node_ready("n1", "True");
+    cluster.say("n1", well());
+    cluster.advance(55);
+    assert_eq!(
+        cluster.nodes_with_mode("iptables"),
+        ["n1"],
+        "it has to be ready without interruption"
+    );
+    cluster.advance(6);
+    assert_eq!(cluster.nodes_with_mode("iptables"), ["n1", "n2"]);
+}
+
+#[test]
+fn an_agent_that_starts_anew_on_a_degraded_node_takes_nothing_back() {
+    let mut cluster = Cluster::with_nodes(3);
+    cluster.say("n1", json!({"Ready": "True", "Degraded": "True"}));
+    cluster.run();
+    cluster.put_profile("default", iptables(json!({})));
+    cluster.mute.insert("n1".into());
+    cluster.run();
+    // Everything it said is lost; what it says of itself is new, and so are the times.
+    cluster.change_status("n1", json!({"conditions": []}));
+    cluster.advance(5);
+    cluster.say("n1", json!({"Ready": "True", "Degraded": "True"}));
+    for _ in 0..10 {
+        cluster.advance(60);
+    }
+    assert_eq!(cluster.nodes_with_mode("iptables").len(), 3);
+    assert_eq!(cluster.condition("default", "Progressing"), "False/Settled");
+}
+
+#[test]
+fn t110_what_ailed_a_node_before_a_change_is_not_held_against_that_change() {
+    for ill in [
+        json!({"Ready": "True", "Degraded": "True"}),
+        json!({"Ready": "False", "Degraded": "True"}),
+    ] {
+        let mut cluster = Cluster::with_nodes(12);
+        cluster.put_profile("default", json!({"syncPeriod": "20s"}));
+        cluster.run();
+        cluster.advance(3600);
+        // Long after it took on one change well, n1 falls ill.
+        cluster.say("n1", ill.clone());
+        cluster.mute.insert("n1".into());
+        cluster.run();
+        cluster.put_profile("default", iptables(json!({})));
+        for _ in 0..30 {
+            cluster.advance(60);
+            if cluster.nodes_with_mode("iptables").contains(&"n1") {
+                cluster.say("n1", ill.clone());
+            }
+        }
+        assert_eq!(cluster.nodes_with_mode("iptables").len(), 12, "{ill}");
+        assert_ne!(
+            cluster.condition("default", "Progressing"),
+            "False/RolledBack"
+        );
+    }
+}
+
+#[test]
+fn a_change_that_follows_at_once_is_judged_by_what_was_before_both() {
+    let mut cluster = Cluster::with_nodes(1);
+    cluster.broken_mode = Some("iptables");
+    cluster.put_profile("default", iptables(json!({})));
+    cluster.run();
+    // The first change broke the node. The next one is no excuse for it.
+    let next = json!({"mode": "iptables", "syncPeriod": "20s"});
+    cluster.put_profile("default", next);
+    cluster.advance(121);
+    assert_eq!(
+        cluster.condition("default", "Progressing"),
+        "False/RolledBack"
+    );
+    assert_eq!(cluster.given(), ["n1 default nftables"]);
+}
+
+#[test]
+fn t111_clocks_of_nodes_decide_nothing() {
+    for behind in [-7200, 7200] {
+        let mut cluster = Cluster::with_nodes(3);
+        cluster.put_profile("default", iptables(json!({})));
+        cluster.mute.insert("n1".into());
+        cluster.run();
+        let (now, skew) = (cluster.now, jiff::SignedDuration::from_secs(behind));
+        cluster.now += skew;
+        cluster.say("n1", json!({"Ready": "True", "Degraded": "True"}));
+        cluster.now = now;
+        cluster.run();
+        cluster.advance(121);
+        assert_eq!(
+            cluster.condition("default", "Progressing"),
+            "False/RolledBack",
+            "a clock {behind} s off"
+        );
+    }
+}
+
+#[test]
+fn nodes_that_are_unavailable_already_count_among_those_that_may_be() {
+    let mut cluster = Cluster::with_nodes(9);
+    cluster.lose_kubelet("n9");
+    cluster.say("n8", json!({"Ready": "False"}));
+    cluster.mute = (1..=9).map(|number| format!("n{number}")).collect();
+    cluster.put_profile(
+        "default",
+        iptables(json!({"maxUnavailable": 4, "canary": 0})),
+    );
+    cluster.run();
+    assert_eq!(
+        cluster.nodes_with_mode("iptables"),
+        ["n1", "n2", "n8", "n9"],
+        "two that are ready, and the two that are not"
+    );
+
+    let mut cluster = Cluster::with_nodes(5);
+    for node in ["n4", "n5"] {
+        cluster.lose_kubelet(node);
+    }
+    cluster.mute = (1..=5).map(|number| format!("n{number}")).collect();
+    cluster.put_profile("default", iptables(json!({"maxUnavailable": 2})));
+    cluster.run();
+    assert_eq!(
+        cluster.nodes_with_mode("iptables"),
+        ["n1"],
+        "one at a time rather than none"
+    );
+}
+
+#[test]
+fn an_operator_that_starts_finds_the_baseline_and_takes_the_change_back() {
+    let mut cluster = Cluster::with_nodes(3);
+    cluster.put_profile("default", iptables(json!({"minReady": "1m"})));
+    cluster.advance(20);
+    cluster.lose_kubelet("n1");
+    cluster.advance(100);
+    cluster.restart_operator();
+    cluster.advance(117);
+    assert_eq!(
+        cluster.nodes_with_mode("iptables"),
+        ["n1"],
+        "it cannot know for how long"
+    );
+    cluster.advance(4);
+    assert_eq!(
+        cluster.condition("default", "Progressing"),
+        "False/RolledBack"
+    );
+}

@@ -1,0 +1,345 @@
+//! The waves of a rollout: which nodes belong to which, and how far they have come.
+//!
+//! Nothing is stored. The nodes are put in an order, those that have the configuration first and as they were given it,
+//! and the order is cut where a wave ends. An operator that starts finds the same waves.
+
+use std::collections::BTreeMap;
+
+use crds::{
+    effective::hash::ConfigHash,
+    profile::{
+        progress::{RolloutPhase, RolloutStatus, WaveStatus},
+        rollout::{OnFailure, Rollout},
+        status::ProxyProfileStatus,
+    },
+};
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+
+use crate::{
+    fleet::{
+        course::{Course, Flow, Phase, Target, is_ready},
+        findings::first,
+        member::Member,
+        standing::{Health, Standing},
+    },
+    records::Role,
+};
+
+/// The nodes of a profile in the order in which they take on its configuration.
+#[derive(Clone, Debug)]
+pub(crate) struct Waves {
+    /// Indexes of members.
+    order: Vec<usize>,
+    /// How many of the nodes each wave and those before it have together.
+    ends: Vec<usize>,
+    /// The index of the wave in progress.
+    current: usize,
+    /// How many nodes have the configuration and can show whether it works.
+    given: usize,
+    /// How many canaries there are to be.
+    canary: u32,
+}
+
+/// Where a node is in the order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Place {
+    turn: Turn,
+    /// When it was given what it has; of no account for one that is to change.
+    given: Option<Timestamp>,
+    role: Role,
+    /// Its number in its zone: the first of every zone come before the second of any.
+    seat: usize,
+}
+
+/// What a node can contribute, in the order in which nodes change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Turn {
+    /// It has shown that the configuration works.
+    Available,
+    /// It has the configuration and will show whether it works.
+    Given,
+    /// It has shown that it does not.
+    Failed,
+    /// It will be given it and show that.
+    Next,
+    /// It has the configuration, and was not ready before: it may show that it works, but not that it does not.
+    GivenUnready,
+    /// It will be given it, and is not ready.
+    Unready,
+    /// It has nothing to lose, or has shown nothing.
+    Other,
+}
+
+/// How far the waves have come.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Progress {
+    waves: Vec<WaveStatus>,
+    /// The wave in progress, counted from 1.
+    current: u32,
+    /// Nodes that have the configuration, whatever they do with it.
+    given: usize,
+    /// The nodes of the wave in progress that it waits for.
+    waiting_for: Vec<String>,
+}
+
+// === impl Waves ===
+
+impl Waves {
+    /// The waves of `members`, sorted by name, who stand towards the configuration as `standings` say.
+    pub(crate) fn of(rollout: &Rollout, members: &[Member<'_>], standings: &[Standing]) -> Self {
+        let mut seats: BTreeMap<(Role, &str), usize> = BTreeMap::new();
+        let mut places: Vec<(Place, usize)> = Vec::with_capacity(members.len());
+        for (index, (member, standing)) in members.iter().zip(standings).enumerate() {
+            let room = (member.node.role(), member.node.zone());
+            let seat = seats.entry(room).or_default();
+            places.push((Place::of(member, standing, *seat), index));
+            *seat += 1;
+        }
+        places.sort_unstable();
+        let up_to = |turn| places.partition_point(|(place, _)| place.turn <= turn);
+        let able = match up_to(Turn::Next) {
+            0 => up_to(Turn::Unready),
+            able => able,
+        };
+        let order: Vec<usize> = places.iter().map(|(_, index)| *index).collect();
+        let ends = ends(rollout, able, members.len());
+        let canaries = ends
+            .first()
+            .map_or(0, |end| (*end).min(count(rollout.canary)));
+        let holds = |(seat, &index): (usize, &usize)| {
+            let standing = &standings[index];
+            !is_through(standing) || (seat < canaries && matches!(standing, Standing::Failing(_)))
+        };
+        let in_progress = order
+            .iter()
+            .enumerate()
+            .position(holds)
+            .and_then(|first| ends.iter().position(|end| first < *end));
+        Self {
+            current: in_progress.unwrap_or_else(|| ends.len().saturating_sub(1)),
+            given: up_to(Turn::Failed),
+            order,
+            ends,
+            canary: rollout.canary,
+        }
+    }
+
+    /// The nodes of the waves that have begun, in order, as indexes of members.
+    pub(crate) fn begun(&self) -> &[usize] {
+        let end = self.ends.get(self.current).copied().unwrap_or_default();
+        &self.order[..end]
+    }
+
+    /// All nodes in order.
+    pub(crate) fn all(&self) -> &[usize] {
+        &self.order
+    }
+
+    /// Whether the canaries are not all available yet.
+    pub(crate) const fn is_at_canary(&self) -> bool {
+        self.current == 0 && self.canary > 0
+    }
+
+    /// With how many failed nodes no further node changes: by the size of the waves that have reached nodes, because the next one may
+    /// only begin once this is decided.
+    pub(crate) fn tolerated(&self, rollout: &Rollout) -> usize {
+        let reached = self.ends.iter().position(|end| self.given <= *end);
+        match reached {
+            Some(0) | None if self.canary > 0 => 1,
+            _ => {
+                let nodes = reached.map_or(self.order.len(), |wave| self.ends[wave]);
+                rollout.max_failures.of(nodes)
+            }
+        }
+    }
+
+    /// How far they have come with the configuration of this hash.
+    pub(crate) fn progress(
+        &self,
+        hash: &ConfigHash,
+        members: &[Member<'_>],
+        standings: &[Standing],
+    ) -> Progress {
+        let count = |nodes: &[usize], is: &dyn Fn(usize) -> bool| {
+            let count = nodes.iter().filter(|&&index| is(index)).count();
+            u32::try_from(count).unwrap_or(u32::MAX)
+        };
+        let has = |index: usize| {
+            members[index]
+                .current()
+                .is_some_and(|spec| spec.config_hash == *hash)
+        };
+        let nodes = |wave: usize| {
+            let start = wave.checked_sub(1).map_or(0, |before| self.ends[before]);
+            &self.order[start..self.ends[wave]]
+        };
+        let describe = |wave: usize| {
+            let nodes = nodes(wave);
+            WaveStatus {
+                nodes: count(nodes, &|_| true),
+                updated: count(nodes, &|index| {
+                    has(index) && members[index].has_applied(hash)
+                }),
+                available: count(nodes, &|index| is_ready(&standings[index])),
+                failed: count(nodes, &|index| {
+                    matches!(standings[index], Standing::Failing(_))
+                }),
+                waiting: count(nodes, &|index| {
+                    matches!(standings[index], Standing::Bare | Standing::Behind(_))
+                }),
+            }
+        };
+        let waits = |&&index: &&usize| has(index) && !is_through(&standings[index]);
+        let in_progress = if self.ends.is_empty() {
+            &[]
+        } else {
+            nodes(self.current)
+        };
+        Progress {
+            waves: (0..self.ends.len()).map(describe).collect(),
+            current: u32::try_from(self.current + 1).unwrap_or(u32::MAX),
+            given: (0..members.len()).filter(|&index| has(index)).count(),
+            waiting_for: in_progress
+                .iter()
+                .filter(waits)
+                .map(|&index| members[index].name().to_owned())
+                .collect(),
+        }
+    }
+}
+
+/// How many nodes each wave and those before it have together. The nodes that are not `able` to show whether the
+/// configuration works are in the last one.
+fn ends(rollout: &Rollout, able: usize, total: usize) -> Vec<usize> {
+    let mut ends: Vec<usize> = rollout
+        .waves
+        .iter()
+        .map(|percent| total.saturating_mul(count(*percent)).div_ceil(100))
+        .chain([count(rollout.canary)])
+        .map(|end| end.max(count(rollout.canary)).min(able))
+        .filter(|end| *end > 0)
+        .chain((total > 0).then_some(total))
+        .collect();
+    ends.sort_unstable();
+    ends.dedup();
+    ends
+}
+
+fn count(nodes: u32) -> usize {
+    usize::try_from(nodes).unwrap_or(usize::MAX)
+}
+
+// === impl Place ===
+
+impl Place {
+    /// The place of a node that is the `seat`-th of its zone by name.
+    fn of(member: &Member<'_>, standing: &Standing, seat: usize) -> Self {
+        let turn = match standing {
+            Standing::Done => Turn::Available,
+            Standing::Proving(_) => Turn::Given,
+            Standing::Failing(_) => Turn::Failed,
+            Standing::Pending(_) | Standing::Ailing(_) | Standing::CutOff => {
+                if member.was_well_before() {
+                    Turn::Given
+                } else {
+                    Turn::GivenUnready
+                }
+            }
+            Standing::Behind(Health::Ready) => Turn::Next,
+            Standing::Behind(_) => Turn::Unready,
+            Standing::Bare | Standing::Joined | Standing::Excused => Turn::Other,
+        };
+        Self {
+            turn,
+            given: member
+                .proxy
+                .filter(|_| !matches!(turn, Turn::Next | Turn::Unready))
+                .and_then(|proxy| proxy.stamped_at),
+            role: member.node.role(),
+            seat,
+        }
+    }
+}
+
+/// Whether the rollout waits for the node no longer.
+const fn is_through(standing: &Standing) -> bool {
+    matches!(
+        standing,
+        Standing::Done | Standing::Joined | Standing::Excused | Standing::Failing(_)
+    )
+}
+
+// === impl Course ===
+
+impl Course {
+    /// What to say about the rollout; since when, as in `before` while phase and wave are the same.
+    pub(super) fn report(
+        &self,
+        target: &Target,
+        progress: &Progress,
+        before: &ProxyProfileStatus,
+        now: Timestamp,
+    ) -> RolloutStatus {
+        let (phase, verdict) = match &self.phase {
+            Phase::Rolling if target.flow == Flow::Paused => (RolloutPhase::Paused, None),
+            Phase::Rolling if progress.waves.is_empty() => (RolloutPhase::Settled, None),
+            Phase::Rolling => (RolloutPhase::RollingOut, None),
+            Phase::Settled => (RolloutPhase::Settled, None),
+            Phase::Overdue => (RolloutPhase::DeadlineExceeded, None),
+            Phase::HeldBack { verdict } => (RolloutPhase::HeldBack, Some(verdict.clone())),
+            Phase::Failed { outcome, verdict } => {
+                let phase = match outcome {
+                    OnFailure::Halt => RolloutPhase::Halted,
+                    OnFailure::Rollback if progress.given > 0 => RolloutPhase::RollingBack,
+                    OnFailure::Rollback => RolloutPhase::RolledBack,
+                };
+                (phase, Some(verdict.clone()))
+            }
+        };
+        let waiting_for = match phase {
+            RolloutPhase::RollingOut if !progress.waiting_for.is_empty() => format!(
+                "{} of wave {} to be available: {}",
+                nodes(progress.waiting_for.len()),
+                progress.current,
+                first(&progress.waiting_for)
+            ),
+            RolloutPhase::RollingBack => format!("{} to go back", nodes(progress.given)),
+            _ => String::new(),
+        };
+        let mut report = RolloutStatus {
+            config_hash: self.hash().to_string(),
+            generation: self.began(),
+            phase,
+            since: Time(now),
+            wave: progress.current,
+            waves: progress.waves.clone(),
+            waiting_for,
+            verdict,
+        };
+        let is_same = |before: &&RolloutStatus| {
+            before.config_hash == report.config_hash && before.generation == report.generation
+        };
+        if let Some(before) = before.rollout.as_ref().filter(is_same) {
+            // What comes of the nodes after the end says nothing about the rollout.
+            let has_ended = !matches!(phase, RolloutPhase::RollingOut | RolloutPhase::Paused);
+            let failed = before.verdict.is_some() && report.verdict.is_some();
+            if has_ended && (before.phase == phase || failed) {
+                report.wave = before.wave;
+                report.waves.clone_from(&before.waves);
+            }
+            if before.phase == phase && before.wave == report.wave {
+                report.since = before.since.clone();
+            }
+        }
+        report
+    }
+}
+
+fn nodes(count: usize) -> String {
+    if count == 1 {
+        "1 node".to_owned()
+    } else {
+        format!("{count} nodes")
+    }
+}

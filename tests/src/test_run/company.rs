@@ -1,0 +1,91 @@
+//! Which test programs may run beside which, and which start first. All that is known of them is here.
+
+/// Beside what a program runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Company {
+    /// Anything that does not want to be alone.
+    Any,
+    /// The same, without another cluster.
+    NoOtherCluster,
+    /// Nothing.
+    Alone,
+}
+
+/// Programs that start clusters, with a containerd and a kubelet for each node: one cluster at a time, because
+/// each takes gigabytes, and all processors while it starts.
+const CLUSTERS: [&str; 2] = ["kubernetes_smoke", "enclosure"];
+
+/// Programs that cannot stand a neighbour, each with the reason.
+const ALONE: [(&str, &str); 3] = [
+    (
+        "real_cluster",
+        "a client that nothing answers for three seconds counts as harmed, and takes as long where three nodes, \
+         their Pods and other programs want the processors",
+    ),
+    (
+        "drift_kernel",
+        "a repair within three seconds is one without the backoff of four",
+    ),
+    (
+        "node_addresses_kernel",
+        "an address found within a second and a half was not found by polling every two",
+    ),
+];
+
+/// The programs that take longest, in the order of their start, so that none of them ends long after
+/// all others. Clusters wait for each other.
+const LONGEST: [&str; 13] = [
+    "kernel_rig",
+    "kubernetes_smoke",
+    "enclosure",
+    "end_to_end",
+    "differential_kube_proxy",
+    "takeover_kernel",
+    "mode_kernel",
+    "bench_small",
+    "conntrack_kernel",
+    "operator_control_plane",
+    "chart",
+    "scenarios_iptables_kernel",
+    "control_plane",
+];
+
+/// Beside what this program runs.
+pub fn company_of(name: &str) -> Company {
+    if ALONE.iter().any(|(alone, _)| *alone == name) {
+        Company::Alone
+    } else if CLUSTERS.contains(&name) {
+        Company::NoOtherCluster
+    } else {
+        Company::Any
+    }
+}
+
+/// When this program starts: those with smaller numbers come first.
+pub fn order(name: &str) -> usize {
+    if company_of(name) == Company::Alone {
+        return LONGEST.len() + 1;
+    }
+    let mut longest = LONGEST.iter();
+    longest
+        .position(|long| *long == name)
+        .unwrap_or(LONGEST.len())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::{ALONE, CLUSTERS, LONGEST};
+
+    #[test]
+    fn every_name_is_that_of_a_test_target() {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests");
+        let alone = ALONE.iter().map(|(name, _)| name);
+        for name in CLUSTERS.iter().chain(&LONGEST).chain(alone) {
+            let file = folder.join(format!("{name}.rs"));
+            let module = folder.join(name).join("main.rs");
+            assert!(file.exists() || module.exists(), "there is no {name}");
+        }
+    }
+}

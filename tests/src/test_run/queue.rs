@@ -1,0 +1,130 @@
+//! Which test program starts next.
+
+use super::{Company, Program, company_of, order};
+
+/// Programs that wait, and programs that run.
+#[derive(Debug)]
+pub struct Queue {
+    at_once: usize,
+    company_of: fn(&str) -> Company,
+    waiting: Vec<Program>,
+    running: Vec<Program>,
+}
+
+// === impl Queue ===
+
+impl Queue {
+    /// Of these programs `at_once` run at a time, at least one.
+    pub fn new(mut programs: Vec<Program>, at_once: usize) -> Queue {
+        programs.sort_by_key(|program| order(&program.name));
+        Queue {
+            at_once: at_once.max(1),
+            company_of,
+            waiting: programs,
+            running: Vec::new(),
+        }
+    }
+
+    /// The program to start now: it runs until [`Queue::finish`]. Nothing while all places are taken, or
+    /// while none that waits may run beside those that run.
+    pub fn start_next(&mut self) -> Option<Program> {
+        let runs = |company| {
+            let mut running = self.running.iter();
+            running.any(|other| (self.company_of)(&other.name) == company)
+        };
+        if self.running.len() >= self.at_once || runs(Company::Alone) {
+            return None;
+        }
+        let may_start = |program: &Program| match (self.company_of)(&program.name) {
+            Company::Any => true,
+            Company::NoOtherCluster => !runs(Company::NoOtherCluster),
+            Company::Alone => self.running.is_empty(),
+        };
+        let next = self.waiting.iter().position(may_start)?;
+        let program = self.waiting.remove(next);
+        self.running.push(program.clone());
+        Some(program)
+    }
+
+    /// This program has ended.
+    pub fn finish(&mut self, program: &Program) {
+        self.running.retain(|running| running != program);
+    }
+
+    /// Whether no program waits or runs.
+    pub fn is_empty(&self) -> bool {
+        self.waiting.is_empty() && self.running.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Queue;
+    use crate::test_run::{Company, Program};
+
+    fn program(name: &str) -> Program {
+        Program {
+            package: "tests".into(),
+            target: format!("--test {name}"),
+            name: name.into(),
+            folder: "/tests".into(),
+            executable: format!("/programs/{name}").into(),
+        }
+    }
+
+    fn start_all(queue: &mut Queue) -> Vec<Program> {
+        std::iter::from_fn(|| queue.start_next()).collect()
+    }
+
+    fn names(programs: &[Program]) -> Vec<&str> {
+        programs.iter().map(|program| &*program.name).collect()
+    }
+
+    #[test]
+    fn no_two_clusters_run_at_a_time_and_all_run() {
+        let names_of_all = ["address", "enclosure", "kubernetes_smoke", "relay"];
+        let mut queue = Queue::new(names_of_all.map(program).into(), 3);
+        let first = start_all(&mut queue);
+        assert_eq!(names(&first), ["kubernetes_smoke", "address", "relay"]);
+        queue.finish(&first[1]);
+        queue.finish(&first[2]);
+        assert_eq!(names(&start_all(&mut queue)), [""; 0]);
+        queue.finish(&first[0]);
+        let last = start_all(&mut queue);
+        assert_eq!(names(&last), ["enclosure"]);
+        assert!(!queue.is_empty());
+        queue.finish(&last[0]);
+        assert!(queue.is_empty());
+    }
+
+    #[test]
+    fn one_that_is_to_be_alone_waits_for_all_others_and_they_for_it() {
+        let mut queue = Queue::new(["a", "alone", "b"].map(program).into(), 2);
+        queue.company_of = |name| match name {
+            "alone" => Company::Alone,
+            _ => Company::Any,
+        };
+        let first = start_all(&mut queue);
+        assert_eq!(names(&first), ["a", "b"]);
+        queue.finish(&first[0]);
+        assert_eq!(names(&start_all(&mut queue)), [""; 0]);
+        queue.finish(&first[1]);
+        let mut queue = Queue {
+            waiting: ["alone", "a"].map(program).into(),
+            ..queue
+        };
+        let alone = start_all(&mut queue);
+        assert_eq!(names(&alone), ["alone"]);
+        queue.finish(&alone[0]);
+        assert_eq!(names(&start_all(&mut queue)), ["a"]);
+    }
+
+    #[test]
+    fn as_many_run_as_there_are_places() {
+        let mut queue = Queue::new(["a", "b", "c"].map(program).into(), 2);
+        let first = start_all(&mut queue);
+        assert_eq!(names(&first), ["a", "b"]);
+        queue.finish(&first[1]);
+        assert_eq!(names(&start_all(&mut queue)), ["c"]);
+    }
+}

@@ -1,0 +1,225 @@
+//! The table and the virtual servers of mode ipvs in a real kernel.
+//!
+//! Where the kernel has no IPVS, only the table is tested; `kernel_rig` runs the rest on Linux 6.1.
+
+use anyhow::{Context, Result, ensure};
+use backend::{Backend, Recovery, Rendered};
+use backend_ipvs::{Ipvs, Rules, Step};
+use dataplane::{Dataplane, Family};
+use libtest_mimic::Arguments;
+use netlink::Socket;
+use netlink::ipvs::{IpvsSocket, Operation, SchedulerName};
+use netlink::route::{LocalDelivery, Presence, RouteSocket};
+use tests::kernels::{Kernels, every_law_holds, hold_what_was_rendered};
+use tests::network::{Namespace, Network, enter_private_namespaces};
+use tests::programmed::richest;
+use tests::trial::trial;
+
+type Test = fn(&Namespace) -> Result<()>;
+
+fn main() -> Result<()> {
+    enter_private_namespaces()?;
+    let missing = find_ipvs()?;
+    let table: [(&str, Test); 3] = [
+        (
+            "marked_packets_are_delivered_to_the_node_and_damage_to_that_is_seen",
+            delivers_marked_packets,
+        ),
+        ("nft_lists_every_form_of_the_table", nft_lists_the_table),
+        (
+            "without_ipvs_nothing_is_written_and_the_module_is_named",
+            names_the_module,
+        ),
+    ];
+    let servers: [(&str, Test); 2] = [
+        ("every_law_of_backends_holds", every_law_of_backends_holds),
+        (
+            "the_kernel_holds_what_was_rendered",
+            the_kernel_holds_what_was_rendered,
+        ),
+    ];
+    let in_namespace = |(name, test): (&str, Test)| {
+        trial(name, move || {
+            let mut network = Network::new()?;
+            let [namespace] = network.add_namespaces(["kernel"])?;
+            test(&namespace)
+        })
+    };
+    let mut trials: Vec<_> = table.map(in_namespace).into();
+    let is_missing = missing.is_some();
+    let servers = servers.map(in_namespace).into_iter();
+    trials.extend(servers.map(|trial| trial.with_ignored_flag(is_missing)));
+    if let Some(why) = missing {
+        println!("SKIPPED: every test of the backend's virtual servers: {why}");
+    }
+    libtest_mimic::run(&Arguments::from_args(), trials).exit();
+}
+
+/// Why there is no IPVS to test.
+fn find_ipvs() -> Result<Option<String>> {
+    let mut network = Network::new()?;
+    let [namespace] = network.add_namespaces(["ipvs"])?;
+    let mut socket = namespace.enter(|| IpvsSocket::open(backend_ipvs::MARKS))??;
+    for name in ["rr", "mh"] {
+        let scheduler = SchedulerName::new(name).context("it is a name")?;
+        if let Err(error) = socket.check_scheduler(Family::Ipv4, &scheduler) {
+            return Ok(Some(error.to_string()));
+        }
+    }
+    Ok(None)
+}
+
+fn open(namespace: &Namespace) -> Result<[Ipvs; 2]> {
+    Ok(namespace.enter(backend_ipvs::open)??)
+}
+
+/// One that has something in every map.
+fn rich() -> Result<Dataplane> {
+    richest(&Family::ALL.map(Ipvs::detached), Rules::elements)
+}
+
+fn nft_lists_the_table(namespace: &Namespace) -> Result<()> {
+    let dataplane = rich()?;
+    let mut socket = namespace.enter(Socket::open)??;
+    for backend in &mut open(namespace)? {
+        let wanted = backend.render(&dataplane, &Rendered::default());
+        let change = backend.diff(&Rules::default(), &wanted);
+        let mut held = wanted.clone();
+        for step in change.steps() {
+            match step {
+                Step::Table(transaction) => {
+                    socket
+                        .commit(transaction)
+                        .with_context(|| transaction.to_string())?;
+                }
+                // As if they had gone again.
+                Step::Delivery(_) => held.replay(&Step::Delivery(Presence::Absent))?,
+                Step::Servers(operations) => {
+                    let keys = operations.iter().filter_map(|operation| match operation {
+                        Operation::AddVirtualServer { key, .. } => Some(*key),
+                        _ => None,
+                    });
+                    let removals = keys.map(|key| Operation::RemoveVirtualServer { key });
+                    held.replay(&Step::Servers(removals.collect()))?;
+                }
+            }
+        }
+        let observed = backend.observe()?;
+        ensure!(
+            observed == held,
+            "the kernel holds:\n{observed}\nand not:\n{held}"
+        );
+    }
+    let listed = namespace.nft(&["list", "ruleset"])?;
+    for part in [
+        "type route hook output priority",
+        "meta mark set ip daddr . meta l4proto . th dport map @services goto take-cluster-ip",
+        "map @short-circuits goto take",
+        "@refusals return",
+        "ct label set 114",
+        "ct direction original",
+        "masquerade fully-random",
+        "reject with tcp reset",
+        "@hairpins",
+        "@restrictions goto allow-sources",
+        "update @clients",
+        "delete @clients",
+        "dnat",
+        "vmap @return-chains",
+        "vmap @learning-chains",
+    ] {
+        ensure!(listed.contains(part), "no {part} in:\n{listed}");
+    }
+    Ok(())
+}
+
+fn delivers_marked_packets(namespace: &Namespace) -> Result<()> {
+    const DELIVERY: LocalDelivery = LocalDelivery {
+        mark: 0x5340_0000,
+        mask: 0xfff0_0000,
+        table: 0x5340_0000,
+        priority: 83,
+    };
+    namespace.configure("link set lo up")?;
+    let mut socket = namespace.enter(RouteSocket::open)??;
+    for (family, option, address) in [
+        (Family::Ipv4, "-4", "10.96.0.10"),
+        (Family::Ipv6, "-6", "fd00:96::10"),
+    ] {
+        ensure!(socket.observe(family, &DELIVERY)? == Presence::Absent);
+        // The second time there is nothing to do.
+        for _ in 0..2 {
+            socket.commit(family, &DELIVERY)?;
+            ensure!(socket.observe(family, &DELIVERY)? == Presence::Whole);
+        }
+        let ip = |arguments: &[&str]| {
+            let mut command = namespace.command("ip");
+            let output = command.arg(option).args(arguments).output()?;
+            let printed = String::from_utf8_lossy(&output.stdout).into_owned();
+            anyhow::Ok(printed)
+        };
+        let listed = ip(&["rule", "list"])?;
+        ensure!(
+            listed.contains("83:\tfrom all fwmark 0x53400000/0xfff00000 lookup 1396703232"),
+            "{listed}"
+        );
+        let marked = ip(&["route", "get", address, "mark", "0x53400007"])?;
+        ensure!(marked.starts_with("local "), "{marked}");
+        let unmarked = ip(&["route", "get", address, "mark", "0x53500000"])?;
+        ensure!(!unmarked.starts_with("local "), "{unmarked}");
+
+        ip(&["route", "flush", "table", "1396703232"])?;
+        ensure!(socket.observe(family, &DELIVERY)? == Presence::Partial);
+        socket.commit(family, &DELIVERY)?;
+        ensure!(socket.observe(family, &DELIVERY)? == Presence::Whole);
+        ip(&["rule", "delete", "priority", "83"])?;
+        ensure!(socket.observe(family, &DELIVERY)? == Presence::Absent);
+        socket.commit(family, &DELIVERY)?;
+        ensure!(socket.observe(family, &DELIVERY)? == Presence::Whole);
+
+        // The second time there is nothing left.
+        for _ in 0..2 {
+            socket.commit_removal(family, &DELIVERY)?;
+            ensure!(socket.observe(family, &DELIVERY)? == Presence::Absent);
+        }
+        let left = ip(&["route", "list", "table", "1396703232"])?;
+        ensure!(left.is_empty(), "{left}");
+    }
+    Ok(())
+}
+
+fn names_the_module(namespace: &Namespace) -> Result<()> {
+    if find_ipvs()?.is_none() {
+        return Ok(());
+    }
+    let dataplane = rich()?;
+    for mut backend in open(namespace)? {
+        let wanted = backend.render(&dataplane, &Rendered::default());
+        let error = backend.commit(backend.diff(&Rules::default(), &wanted));
+        let error = error
+            .err()
+            .context("a kernel without IPVS takes virtual servers")?;
+        ensure!(error.recovery == Recovery::Halt, "{error:?}");
+        let text = format!("{:#}", anyhow::Error::from(error));
+        ensure!(text.contains("ip_vs"), "{text}");
+        ensure!(
+            backend.observe()? == Rules::default(),
+            "something was written"
+        );
+    }
+    Ok(())
+}
+
+fn every_law_of_backends_holds(_: &Namespace) -> Result<()> {
+    let kernels = |family| Kernels {
+        family,
+        open,
+        canonical: Rules::canonical,
+        targets: Rules::targets,
+    };
+    every_law_holds(kernels, 3)
+}
+
+fn the_kernel_holds_what_was_rendered(namespace: &Namespace) -> Result<()> {
+    hold_what_was_rendered(open(namespace)?, 20)
+}

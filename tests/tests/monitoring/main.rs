@@ -1,0 +1,205 @@
+//! What a Prometheus makes of real agents and a real operator: every dashboard has data, every alert is valid,
+//! and alerts fire for real faults and clear after them.
+
+mod prometheus;
+
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use dashboards::alert::{alerts, render_rules};
+use libtest_mimic::{Arguments, Trial};
+use tempfile::TempDir;
+use tests::cluster::shop::{Readiness, WEB};
+use tests::cluster::{Cluster, DEADLINE};
+use tests::control_plane::build_programs;
+use tests::deadline::wait_for;
+use tests::metric_reference::Reference;
+use tests::network::{Process, enter_private_namespaces};
+use tests::trial::trial;
+
+use prometheus::{Prometheus, find, promtool};
+
+/// How the operator is scraped, in its namespace.
+const OPERATOR: &str = "http://127.0.0.1:10262/metrics";
+/// How long a metric, or an alert, may take to come: scrapes are a second apart.
+const SOON: Duration = Duration::from_secs(120);
+
+/// What kubernetes-mixin's dashboard for kube-proxy asks, by the job that its users have: its panels
+/// but for the number of goroutines, which a program in Rust has none of.
+const MIXIN: [&str; 9] = [
+    "sum(up{JOB})",
+    "sum(rate(kubeproxy_sync_proxy_rules_duration_seconds_count{JOB}[30s]))",
+    "histogram_quantile(0.99, rate(kubeproxy_sync_proxy_rules_duration_seconds_bucket{JOB}[30s]))",
+    "sum(rate(kubeproxy_network_programming_duration_seconds_count{JOB}[30s]))",
+    "histogram_quantile(0.99, sum(rate(kubeproxy_network_programming_duration_seconds_bucket{JOB}[30s])) by (instance, le))",
+    r#"sum(rate(rest_client_requests_total{JOB,code=~"2.."}[30s]))"#,
+    r#"histogram_quantile(0.99, sum(rate(rest_client_request_duration_seconds_bucket{JOB,verb="GET"}[30s])) by (verb, le))"#,
+    "process_resident_memory_bytes{JOB}",
+    "rate(process_cpu_seconds_total{JOB}[30s])",
+];
+
+fn main() -> Result<()> {
+    let arguments = Arguments::from_args();
+    if let Err(error) = find("prometheus") {
+        println!("SKIPPED: dashboards and alerts on a real Prometheus: {error:#}");
+        let skipped = Trial::test("SKIPPED_everything_with_prometheus", || Ok(()));
+        let skipped = vec![skipped.with_ignored_flag(true)];
+        libtest_mimic::run(&arguments, skipped).exit();
+    }
+    build_programs()?;
+    enter_private_namespaces()?;
+    let trials = vec![
+        trial(
+            "t152_promtool_takes_the_alerts_and_each_fires_when_it_should",
+            rules,
+        ),
+        trial(
+            "t153_every_expression_has_data_and_alerts_fire_and_clear",
+            live,
+        ),
+    ];
+    libtest_mimic::run(&arguments, trials).exit();
+}
+
+/// `alerts.test.yaml` says of every alert when it fires, and when it does not.
+fn rules() -> Result<()> {
+    let folder = TempDir::new()?;
+    fs::write(
+        folder.path().join("alerts.json"),
+        render_rules(&alerts()).to_string(),
+    )?;
+    promtool(folder.path(), &["check", "rules", "alerts.json"])?;
+    let tests = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/monitoring/alerts.test.yaml");
+    let tests = fs::read_to_string(tests)?;
+    for alert in alerts() {
+        let fires = format!(
+            "count(ALERTS{{alertname=\"{}\",alertstate=\"firing\"}})",
+            alert.name
+        );
+        ensure!(tests.contains(&fires), "no test of {}", alert.name);
+    }
+    fs::write(folder.path().join("tests.yaml"), tests)?;
+    promtool(folder.path(), &["test", "rules", "tests.yaml"])?;
+    Ok(())
+}
+
+fn live() -> Result<()> {
+    let mut cluster = Cluster::start()?;
+    let done = watched(&mut cluster);
+    done.with_context(|| cluster.describe_logs())
+}
+
+fn watched(cluster: &mut Cluster) -> Result<()> {
+    cluster.settle()?;
+    let prometheus = Prometheus::start(cluster)?;
+    wait_for("every target to be scraped", SOON, || {
+        let up = prometheus.query("sum(up)");
+        Ok(up
+            .is_ok_and(|up| up.first().is_some_and(|up| up["value"][1] == "4"))
+            .then_some(()))
+    })?;
+    // A change, so that there is a latency to show, and one by another program.
+    cluster.set_readiness(WEB[1], Readiness::NotReady)?;
+    cluster
+        .topology()
+        .node(1)?
+        .nft(&["delete table ip signpost"])?;
+    cluster.set_readiness(WEB[1], Readiness::Ready)?;
+    every_expression_has_data(&prometheus)?;
+    let mut reference = Reference::default();
+    let control = cluster.topology().other("control")?;
+    reference.add(control.get(OPERATOR, DEADLINE)?.body());
+    reference.compare("operator")?;
+    faults(cluster, &prometheus)
+}
+
+fn every_expression_has_data(prometheus: &Prometheus) -> Result<()> {
+    let mut expressions: Vec<(String, String)> = Vec::new();
+    for dashboard in dashboards::dashboards() {
+        let of_dashboard = dashboard.expressions().map(|(panel, expression)| {
+            let expression = expression.replace("$__rate_interval", "30s");
+            let place = format!("{}, {panel}", dashboard.title);
+            (place, expression.replace("$node", "node-1"))
+        });
+        expressions.extend(of_dashboard);
+    }
+    let measured = alerts().into_iter();
+    expressions.extend(measured.map(|alert| (alert.name.to_owned(), alert.measured)));
+    let job = r#"job="signpost-system/signpost-agent""#;
+    let mixin = MIXIN.map(|expression| {
+        (
+            "kubernetes-mixin".to_owned(),
+            expression.replace("JOB", job),
+        )
+    });
+    expressions.extend(mixin);
+    let count = expressions.len();
+    let mut last = String::new();
+    let waited = wait_for("data for every expression", SOON, || {
+        let mut without = Vec::new();
+        for (place, expression) in &expressions {
+            if prometheus.query(expression)?.is_empty() {
+                without.push(format!("{place}: {expression}"));
+            }
+        }
+        last = without.join("\n");
+        Ok(without.is_empty().then_some(()))
+    });
+    waited.with_context(|| format!("without data are\n{last}"))?;
+    println!("    {count} expressions have data");
+    Ok(())
+}
+
+/// Each fault makes one alert fire, and its end makes it clear.
+fn faults(cluster: &mut Cluster, prometheus: &Prometheus) -> Result<()> {
+    let wait = |name: &str, labels: &str, expected: bool| {
+        let verb = if expected { "fire" } else { "clear" };
+        wait_for(&format!("{name} to {verb}"), SOON, || {
+            Ok((prometheus.fires(name, labels)? == expected).then_some(()))
+        })
+    };
+    let of_node = r#",node="node-2""#;
+
+    wait("SignpostAgentDown", of_node, false)?;
+    cluster.take_agent(2)?.kill()?;
+    wait("SignpostAgentDown", of_node, true)?;
+    cluster.start_agent(2)?;
+    wait("SignpostAgentDown", of_node, false)?;
+
+    wait("SignpostNodeNotReady", of_node, false)?;
+    let mut command = cluster.topology().node(2)?.command("nft");
+    command.arg("-i");
+    let mut owner = Process::start("nft", command)?;
+    owner.write_line("delete table ip6 signpost; add table ip6 signpost { flags owner; }")?;
+    wait("SignpostNodeNotReady", of_node, true)?;
+    wait("SignpostSyncsFail", of_node, true)?;
+    // With it goes its table.
+    drop(owner);
+    wait("SignpostNodeNotReady", of_node, false)?;
+
+    wait("SignpostServicesRejected", of_node, false)?;
+    let annotate = |value: &str| {
+        let annotation = format!("signpost.dev/scheduler{value}");
+        let arguments = [
+            "annotate",
+            "--overwrite",
+            "--namespace=shop",
+            "service",
+            "web",
+            &annotation,
+        ];
+        cluster.control_plane().kubectl(&arguments)
+    };
+    annotate("=none-has-this-name")?;
+    wait("SignpostServicesRejected", of_node, true)?;
+    annotate("-")?;
+    wait("SignpostServicesRejected", of_node, false)?;
+
+    wait("SignpostOperatorAbsent", "", false)?;
+    cluster.stop_operator()?;
+    wait("SignpostOperatorAbsent", "", true)?;
+    cluster.start_operator()?;
+    wait("SignpostOperatorAbsent", "", false)
+}

@@ -1,0 +1,136 @@
+//! A real Prometheus beside the control plane of a cluster.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use dashboards::alert::{alerts, render_rules};
+use dataplane::Family;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use testkit::address_plan as addresses;
+use tests::cluster::{Cluster, NODES, Program};
+use tests::network::Namespace;
+
+/// Where it answers, in the namespace of the control plane.
+const ADDRESS: &str = "127.0.0.1:9090";
+const ANSWERS_WITHIN: Duration = Duration::from_secs(10);
+/// Where agents are scraped, and operators.
+const AGENT_PORT: u16 = 10263;
+const OPERATOR_PORT: u16 = 10262;
+
+/// A running Prometheus that scrapes every second and evaluates the alerts as often, with nothing to wait
+/// for: how long each has to last is `promtool`'s to test.
+#[derive(Debug)]
+pub(crate) struct Prometheus {
+    #[expect(dead_code, reason = "held for the sake of its end")]
+    program: Program,
+    #[expect(dead_code, reason = "held for the sake of its end")]
+    folder: TempDir,
+    namespace: Namespace,
+}
+
+/// The program of Debian's package prometheus: installed, or as `tools/set-up` unpacks it.
+pub(crate) fn find(program: &str) -> Result<PathBuf> {
+    let unpacked = Path::new(env!("CARGO_MANIFEST_DIR")).join("../.cache/prometheus/usr/bin");
+    [PathBuf::from("/usr/bin"), unpacked]
+        .map(|folder| folder.join(program))
+        .into_iter()
+        .find(|path| path.exists())
+        .with_context(|| format!("{program} is not there: run tools/set-up"))
+}
+
+/// Runs `promtool`, in `folder`.
+pub(crate) fn promtool(folder: &Path, arguments: &[&str]) -> Result<String> {
+    let output = Command::new(find("promtool")?)
+        .args(arguments)
+        .current_dir(folder)
+        .output()
+        .context("failed to run promtool")?;
+    let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+    ensure!(output.status.success(), "promtool {arguments:?}: {said}");
+    Ok(said)
+}
+
+// === impl Prometheus ===
+
+impl Prometheus {
+    /// Starts it in the namespace of the control plane of `cluster`.
+    pub(crate) fn start(cluster: &Cluster) -> Result<Prometheus> {
+        let folder = TempDir::new()?;
+        let mut alerts = alerts();
+        for alert in &mut alerts {
+            alert.lasts = "0s";
+        }
+        fs::write(
+            folder.path().join("rules.json"),
+            render_rules(&alerts).to_string(),
+        )?;
+        let configuration = folder.path().join("prometheus.yml");
+        fs::write(&configuration, configuration_of_scrapes().to_string())?;
+        let namespace = cluster.topology().other("control")?.clone();
+        let mut command = namespace.command(find("prometheus")?);
+        command
+            .arg(format!("--config.file={}", configuration.display()))
+            .arg(format!(
+                "--storage.tsdb.path={}",
+                folder.path().join("data").display()
+            ))
+            .arg(format!("--web.listen-address={ADDRESS}"))
+            .arg("--log.level=warn");
+        let log = folder.path().join("log");
+        let program = Program::start("prometheus", command, &log)?;
+        Ok(Prometheus {
+            program,
+            folder,
+            namespace,
+        })
+    }
+
+    /// The series that `expression` has now.
+    pub(crate) fn query(&self, expression: &str) -> Result<Vec<Value>> {
+        let url = format!("http://{ADDRESS}/api/v1/query?query={}", encode(expression));
+        let answer = self.namespace.get(&url, ANSWERS_WITHIN)?;
+        let answer: Value = serde_json::from_str(answer.body())?;
+        ensure!(answer["status"] == "success", "{expression}: {answer}");
+        let result = answer["data"]["result"].as_array().cloned();
+        result.with_context(|| format!("{expression}: {answer}"))
+    }
+
+    /// The alert `name` as it fires now, by the labels that match `labels`.
+    pub(crate) fn fires(&self, name: &str, labels: &str) -> Result<bool> {
+        let selector = format!(r#"ALERTS{{alertname="{name}",alertstate="firing"{labels}}}"#);
+        Ok(!self.query(&selector)?.is_empty())
+    }
+}
+
+/// What agents and operators answer with, under the jobs of the chart's PodMonitors.
+fn configuration_of_scrapes() -> Value {
+    let agents = NODES.map(|number| {
+        let address = addresses::node_address(number, Family::Ipv4);
+        json!({
+            "targets": [format!("{address}:{AGENT_PORT}")],
+            "labels": {"node": &*addresses::node_name(number)},
+        })
+    });
+    let operators = [json!({"targets": [format!("127.0.0.1:{OPERATOR_PORT}")]})];
+    json!({
+        "global": {"scrape_interval": "1s", "scrape_timeout": "1s", "evaluation_interval": "1s"},
+        "rule_files": ["rules.json"],
+        "scrape_configs": [
+            {"job_name": "signpost-system/signpost-agent", "static_configs": agents},
+            {"job_name": "signpost-system/signpost-operator", "static_configs": operators},
+        ],
+    })
+}
+
+/// Everything but letters and digits by its number.
+fn encode(text: &str) -> String {
+    let encode = |byte: u8| match byte.is_ascii_alphanumeric() {
+        true => char::from(byte).to_string(),
+        false => format!("%{byte:02X}"),
+    };
+    text.bytes().map(encode).collect()
+}

@@ -1,0 +1,176 @@
+//! `kubectl signpost` as people type it.
+
+use std::path::PathBuf;
+use std::process::{Command, Output};
+
+use anyhow::{Context, Result, ensure};
+use serde_json::{Value, json};
+use tests::binaries;
+use tests::control_plane::ADMINISTRATOR;
+use tests::deadline::wait_for;
+
+use crate::cluster::Cluster;
+use crate::operator::Operator;
+use crate::{DEADLINE, NODES};
+
+/// The command line, as the administrator.
+struct CommandLine {
+    program: PathBuf,
+    kubeconfig: PathBuf,
+}
+
+// === impl CommandLine ===
+
+impl CommandLine {
+    fn of(cluster: &Cluster) -> Result<CommandLine> {
+        Ok(CommandLine {
+            program: binaries::find("kubectl-signpost")?,
+            kubeconfig: cluster.control_plane.kubeconfig(ADMINISTRATOR)?,
+        })
+    }
+
+    fn run(&self, arguments: &[&str]) -> Result<Output> {
+        let mut command = Command::new(&self.program);
+        command.arg("--kubeconfig").arg(&self.kubeconfig);
+        command.args(arguments).output().context("it runs")
+    }
+
+    /// What is printed, when it ends with this code.
+    fn expect(&self, code: i32, arguments: &[&str]) -> Result<String> {
+        let output = self.run(arguments)?;
+        let errors = String::from_utf8_lossy(&output.stderr);
+        let printed = String::from_utf8_lossy(&output.stdout).into_owned();
+        let ended = output.status.code();
+        ensure!(
+            ended == Some(code),
+            "{arguments:?} ended with {ended:?}, not {code}:\n{printed}\n{errors}"
+        );
+        Ok(printed)
+    }
+}
+
+#[test]
+fn t143_a_rollout_is_followed_held_and_let_go_on_by_the_command_line() -> Result<()> {
+    let cluster = Cluster::start()?;
+    let cli = CommandLine::of(&cluster)?;
+    let text = cli.expect(3, &["status"])?;
+    assert!(text.contains("There is no ProxyProfile"), "{text}");
+    assert!(text.contains("n1, n2, n3"), "{text}");
+
+    let _operator = Operator::start(&cluster, "operator-1")?;
+    cluster.put_profile("default", json!({}))?;
+    for node in NODES {
+        cluster.wait_for_stamp(node, "default", "nftables")?;
+    }
+    let text = cli.expect(3, &["nodes"])?;
+    assert!(text.contains("NotReported on n1, n2, n3"), "{text}");
+    for node in NODES {
+        cluster.report_ready(node)?;
+    }
+    let text = cli.expect(0, &["status", "--wait", "--timeout=60s"])?;
+    assert!(
+        text.contains("ProxyProfile default: as it should be"),
+        "{text}"
+    );
+    let text = cli.expect(0, &["nodes", "--output=json"])?;
+    let listing: Value = serde_json::from_str(&text)?;
+    assert_eq!(listing["nodes"].as_array().map(Vec::len), Some(3), "{text}");
+    let text = cli.expect(0, &["nodes", "--not-ready"])?;
+    assert_eq!(text, "no nodes\n");
+
+    cli.expect(0, &["rollout", "pause", "default"])?;
+    let text = cli.expect(0, &["rollout", "pause", "default"])?;
+    assert!(text.contains("was paused already"), "{text}");
+    let change = json!({"mode": "iptables", "paused": true});
+    cluster.put_profile("default", change)?;
+    let text = wait_for("the pause to be reported", DEADLINE, || {
+        let output = cli.run(&["rollout", "status", "default", "--once"])?;
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        Ok(text.contains("Paused").then_some(text))
+    })?;
+    assert!(text.contains("0 of 3 nodes updated"), "{text}");
+    cli.expect(3, &["rollout", "status", "default"])?;
+
+    cli.expect(0, &["rollout", "resume", "default"])?;
+    for node in NODES {
+        cluster.wait_for_stamp(node, "default", "iptables")?;
+        cluster.report_ready(node)?;
+    }
+    let text = cli.expect(0, &["rollout", "status", "default", "--timeout=60s"])?;
+    assert!(text.contains("3 of 3 nodes updated"), "{text}");
+    Ok(())
+}
+
+#[test]
+fn t144_errors_of_the_command_line_say_what_to_do_next() -> Result<()> {
+    let cluster = Cluster::start()?;
+    let cli = CommandLine::of(&cluster)?;
+    let failing = |arguments: &[&str]| -> Result<String> {
+        let output = cli.run(arguments)?;
+        assert_eq!(output.status.code(), Some(1), "{arguments:?}");
+        Ok(String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    let text = failing(&["status", "no-such"])?;
+    assert!(
+        text.contains("failed to read ProxyProfile no-such"),
+        "{text}"
+    );
+    assert!(
+        text.contains("\n  next: `kubectl get proxyprofiles"),
+        "{text}"
+    );
+    let text = failing(&["--context=no-such", "status"])?;
+    assert!(
+        text.contains("next: `kubectl config get-contexts`"),
+        "{text}"
+    );
+    let output = cli.run(&["no-such"])?;
+    assert_eq!(output.status.code(), Some(2));
+    Ok(())
+}
+
+#[test]
+fn t145_kube_proxys_configuration_becomes_a_profile_of_the_cluster() -> Result<()> {
+    let cluster = Cluster::start()?;
+    let cli = CommandLine::of(&cluster)?;
+    let text = cli.expect(0, &["check", "--pre"])?;
+    assert!(text.contains("ok     Kubernetes 1."), "{text}");
+    let text = cli.expect(3, &["check"])?;
+    assert!(text.contains("fault  no operator runs"), "{text}");
+
+    let configuration = "kind: KubeProxyConfiguration\n\
+                         apiVersion: kubeproxy.config.k8s.io/v1alpha1\n\
+                         mode: iptables\n\
+                         clusterCIDR: 10.244.0.0/16\n";
+    let map = json!({
+        "apiVersion": "v1", "kind": "ConfigMap",
+        "metadata": {"name": "kube-proxy", "namespace": "kube-system"},
+        "data": {"config.conf": configuration},
+    });
+    cluster.control_plane.apply(&map.to_string())?;
+    let profile = cli.expect(0, &["config", "import"])?;
+    cluster.control_plane.apply(&profile)?;
+    let text = cli.expect(3, &["config", "diff", "default"])?;
+    assert!(
+        text.contains("n1, n2, n3\n  the first configuration"),
+        "{text}"
+    );
+
+    let _operator = Operator::start(&cluster, "operator-1")?;
+    for node in NODES {
+        cluster.wait_for_stamp(node, "default", "iptables")?;
+    }
+    let text = cli.expect(3, &["config", "effective", "n1"])?;
+    assert!(text.contains("not applied yet\nmode: iptables\n"), "{text}");
+    cluster.report_ready("n1")?;
+    cli.expect(0, &["config", "effective", "n1"])?;
+    cli.expect(0, &["config", "diff", "default"])?;
+
+    let folder = tempfile::tempdir()?;
+    let file = folder.path().join("profile.yaml");
+    std::fs::write(&file, format!("{profile}  conntrack: {{min: 7}}\n"))?;
+    let file = file.to_str().context("the path is text")?;
+    let text = cli.expect(3, &["config", "diff", "--file", file])?;
+    assert_eq!(text, "n1, n2, n3\n  conntrack.min: 131072 -> 7\n");
+    Ok(())
+}

@@ -1,0 +1,232 @@
+//! Schedulers, asked with real connections: turns of one Service and of several, and which client gets
+//! which endpoint.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use backend::{Backend, Rendered};
+use backend_iptables::Lock;
+use backend_nftables::{Memory, Nftables, simulate_next};
+use dataplane::{Family, Origin, Packet, Protocol, Target, Verdict};
+use libtest_mimic::{Arguments, Trial};
+use testkit::{address_plan, port};
+use tests::network::enter_private_namespaces;
+use tests::scenario::{
+    Depth, Goldens, RealKernel, Script, Update, iptables_form, nftables_form, run,
+};
+use tests::trial::trial;
+use xtables::Variant;
+
+/// The last parts of the addresses of clients outside.
+const CLIENTS: std::ops::RangeInclusive<u8> = 2..=41;
+/// How often a client connects.
+const TIMES: u32 = 3;
+
+fn main() -> Result<()> {
+    enter_private_namespaces()?;
+    let locks = tempfile::tempdir()?;
+    let mut trials: Vec<Trial> = vec![trial(
+        "nftables/t105_each_service_takes_its_own_turns",
+        || turns(|script| RealKernel::build(script, backend_nftables::open, nftables_form())),
+    )];
+    for variant in [Variant::NfTables, Variant::Legacy] {
+        let lock = Lock {
+            path: locks.path().join(variant.to_string()),
+            patience: Duration::from_secs(10),
+        };
+        let name = format!("{variant}/t105_each_service_takes_its_own_turns");
+        trials.push(trial(&name, move || {
+            turns(|script| {
+                let open = || backend_iptables::open(variant, &lock);
+                RealKernel::build(script, open, iptables_form())
+            })
+        }));
+    }
+    for scheduler in ["sourceHash", "maglev"] {
+        let name = format!("nftables/t67_t106_{scheduler}_places_clients_as_on_every_node");
+        trials.push(trial(&name, move || clients(scheduler)));
+    }
+    let conclusion = libtest_mimic::run(&Arguments::from_args(), trials);
+    drop(locks);
+    conclusion.exit();
+}
+
+/// Two Services of both families and protocols with as many endpoints each.
+fn sections(scheduler: &str) -> String {
+    let mut text = String::new();
+    for (name, last) in [("a", 10), ("b", 11)] {
+        text += &format!(
+            "-- {name} --
+kind: Service
+metadata: {{namespace: shop, name: {name}, annotations: {{signpost.dev/scheduler: {scheduler}}}}}
+spec:
+  clusterIP: 10.96.0.{last}
+  clusterIPs: [10.96.0.{last}, \"fd00:10:96::{last}\"]
+  ipFamilies: [IPv4, IPv6]
+  ports: [{{name: tcp, port: 80, protocol: TCP}}, {{name: udp, port: 80, protocol: UDP}}]
+"
+        );
+        for (section, numbers) in [("all", &[5, 6, 7, 8][..]), ("fewer", &[5, 6, 8])] {
+            text += &format!("-- {name}-{section} --\n");
+            for (kind, prefix) in [("IPv4", "10.0.2."), ("IPv6", "fd00:10:0:2::")] {
+                let endpoints: Vec<String> = numbers
+                    .iter()
+                    .map(|number| {
+                        format!("{{addresses: [\"{prefix}{number}\"], nodeName: node-2}}")
+                    })
+                    .collect();
+                text += &format!(
+                    "kind: EndpointSlice
+metadata: {{namespace: shop, name: {name}-{}, labels: {{kubernetes.io/service-name: {name}}}}}
+addressType: {kind}
+ports: [{{name: tcp, port: 8080, protocol: TCP}}, {{name: udp, port: 5353, protocol: UDP}}]
+endpoints: [{}]
+---
+",
+                    kind.to_lowercase(),
+                    endpoints.join(", "),
+                );
+            }
+        }
+    }
+    text
+}
+
+/// A script of `steps`, in which every client is known.
+fn script(steps: &str, scheduler: &str) -> Result<Script> {
+    let mut text = format!("{steps}\n");
+    for client in CLIENTS {
+        // Names the client; what is expected of it is asked otherwise.
+        let [ipv4, ipv6] = Family::ALL.map(|family| address_plan::outside_client(client, family));
+        text += &format!(
+            "packet outside {ipv4} -> 10.96.0.99:80/tcp = untouched
+packet outside {ipv6} -> [fd00:10:96::99]:80/tcp = untouched
+"
+        );
+    }
+    Ok(Script::parse(&(text + &sections(scheduler)))?)
+}
+
+fn tell<B: Backend>(kernel: &mut RealKernel<B>, steps: &str, scheduler: &str) -> Result<()> {
+    let script = Script::parse(&format!("{steps}\n{}", sections(scheduler)))?;
+    let mut goldens = Goldens::new(Path::new("schedulers.txt"), Update::Never);
+    let failures = run(&script, kernel, &mut goldens)?;
+    ensure!(failures.is_empty(), "{failures:#?}");
+    Ok(())
+}
+
+fn packet(family: Family, protocol: Protocol, client: u8, last: u8) -> Packet {
+    Packet {
+        origin: Origin::Outside {
+            interface: "eth0".into(),
+        },
+        source: address_plan::outside_client(client, family),
+        destination: match family {
+            Family::Ipv4 => [10, 96, 0, last].into(),
+            Family::Ipv6 => format!("fd00:10:96::{last}").parse().expect("an address"),
+        },
+        protocol,
+        port: port(80),
+    }
+}
+
+fn connect<B: Backend>(
+    kernel: &mut RealKernel<B>,
+    packet: &Packet,
+    times: u32,
+) -> Result<Vec<Target>> {
+    let verdicts = kernel.connect(packet, times)?.context("it remembers")?;
+    let targets = verdicts.iter().map(|verdict| match verdict {
+        Verdict::Deliver(choices) => Ok(choices.first().context("an endpoint")?.target),
+        other => anyhow::bail!("{packet}: {other}"),
+    });
+    targets.collect()
+}
+
+/// Failure story T105. Connections to two Services in turn: with one counter for both, each would see
+/// every other endpoint only.
+fn turns<B: Backend>(build: impl FnOnce(&Script) -> Result<RealKernel<B>>) -> Result<()> {
+    let scheduler = "roundRobin";
+    let mut kernel = build(&script("apply a a-all b b-all", scheduler)?)?;
+    tell(&mut kernel, "apply a a-all b b-all", scheduler)?;
+    for family in Family::ALL {
+        for protocol in [Protocol::Tcp, Protocol::Udp] {
+            let mut order: BTreeMap<u8, Vec<Target>> = BTreeMap::new();
+            for turn in 0..8_u8 {
+                for last in [10, 11] {
+                    let packet = packet(family, protocol, 2 + turn, last);
+                    order
+                        .entry(last)
+                        .or_default()
+                        .extend(connect(&mut kernel, &packet, 1)?);
+                }
+            }
+            for (last, targets) in order {
+                let (first, second) = targets.split_at(4);
+                let each: std::collections::BTreeSet<_> = first.iter().collect();
+                ensure!(
+                    each.len() == 4 && first == second,
+                    "{family} {protocol} .{last}: {targets:?}"
+                );
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Failure stories T67 and T106. Every client goes where the rules say that another node would make of the
+/// same endpoints, time after time; as one leaves, Maglev moves its clients and hardly another.
+fn clients(scheduler: &'static str) -> Result<()> {
+    let mut kernel = RealKernel::build(
+        &script("apply a a-all b b-all", scheduler)?,
+        backend_nftables::open,
+        nftables_form(),
+    )?;
+    let mut before = BTreeMap::new();
+    for steps in ["apply a a-all b b-all", "apply a a-fewer b b-all"] {
+        tell(&mut kernel, steps, scheduler)?;
+        let mut placed = BTreeMap::new();
+        for family in Family::ALL {
+            let desired = kernel.desired().clone();
+            let elsewhere = Nftables::detached(family).render(&desired, &Rendered::default());
+            for (protocol, client) in [Protocol::Tcp, Protocol::Udp]
+                .into_iter()
+                .flat_map(|protocol| CLIENTS.map(move |client| (protocol, client)))
+            {
+                let packet = packet(family, protocol, client, 10);
+                let mut memory = Memory::default();
+                let node = desired.node();
+                let expected = simulate_next(&elsewhere, node, &packet, &mut memory, 0);
+                for target in connect(&mut kernel, &packet, TIMES)? {
+                    let met = matches!(&expected, Verdict::Deliver(choices) if choices[0].target == target);
+                    ensure!(met, "{packet}: {target}, not {expected}");
+                    placed.insert((family, protocol, client), target);
+                }
+            }
+        }
+        let mut shares: BTreeMap<Target, usize> = BTreeMap::new();
+        for target in placed.values() {
+            *shares.entry(*target).or_default() += 1;
+        }
+        // Of forty clients, ten go to each of four endpoints on average.
+        ensure!(shares.values().all(|share| *share >= 3), "{shares:?}");
+        if scheduler == "maglev" {
+            let moved = before
+                .iter()
+                .filter(|(client, target)| {
+                    let now = placed.get(*client);
+                    now != Some(*target) && shares.contains_key(*target)
+                })
+                .count();
+            ensure!(
+                moved * 100 <= before.len() * 12,
+                "{moved} of {}",
+                before.len()
+            );
+        }
+        before = placed;
+    }
+    Ok(())
+}

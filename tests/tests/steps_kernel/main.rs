@@ -1,0 +1,91 @@
+//! Packets in a real kernel after every step of every way to a state: of a start, a repair, a change,
+//! another form and a switch of mechanisms, also where an agent was killed there or the kernel had no
+//! memory for the next step. Failure stories T98 and, of sources that are excluded, T52.
+
+mod agent;
+mod mechanism;
+mod scenarios;
+mod services;
+mod stage;
+mod witness;
+
+use anyhow::Result;
+use dataplane::Family;
+use libtest_mimic::Arguments;
+use tests::network::enter_private_namespaces;
+use tests::trial::trial;
+use xtables::Variant;
+
+use mechanism::Mechanism;
+use scenarios::Start;
+
+const MECHANISMS: [Mechanism; 3] = [
+    Mechanism::Nftables,
+    Mechanism::Iptables(Variant::NfTables),
+    Mechanism::Iptables(Variant::Legacy),
+];
+
+fn main() -> Result<()> {
+    enter_private_namespaces()?;
+    let mut trials = Vec::new();
+    for mechanism in MECHANISMS {
+        let mut starts = vec![
+            (
+                "t98_at_no_step_of_a_cold_start_is_a_healthy_service_refused",
+                Start::Nothing,
+            ),
+            (
+                "t98_at_no_step_of_a_start_over_another_form_is_a_healthy_service_refused",
+                Start::AnotherForm,
+            ),
+            (
+                "t98_at_no_step_of_a_repair_is_a_healthy_service_refused",
+                Start::Damaged,
+            ),
+            (
+                "t98_at_no_step_of_a_change_is_a_healthy_service_refused",
+                Start::Earlier,
+            ),
+            (
+                "t52_at_no_step_of_a_cold_start_does_an_excluded_source_pass",
+                Start::NothingGuarded,
+            ),
+            (
+                "t52_at_no_step_of_closing_does_an_excluded_source_pass",
+                Start::Unguarded,
+            ),
+            (
+                "t52_at_no_step_from_one_range_to_another_does_an_excluded_source_pass",
+                Start::OtherRanges,
+            ),
+        ];
+        for other in MECHANISMS.into_iter().filter(|other| *other != mechanism) {
+            // An agent uses one variant of iptables.
+            if mechanism == Mechanism::Nftables || other == Mechanism::Nftables {
+                starts.push((
+                    "t98_at_no_step_of_a_switch_is_a_healthy_service_refused",
+                    Start::Other(other),
+                ));
+            }
+        }
+        for (what, start) in starts {
+            for family in Family::ALL {
+                let from = match start {
+                    Start::Other(other) => format!("{other}_to_"),
+                    _ => String::new(),
+                };
+                let name = format!("{what}::{from}{mechanism}::{family}");
+                let test = move || scenarios::run(mechanism, start, family);
+                trials.push(trial(&name, test));
+            }
+        }
+    }
+    trials.push(trial(
+        "a_refusal_or_a_wrong_answer_at_a_step_is_noticed",
+        witness::notices,
+    ));
+    let mut arguments = Arguments::from_args();
+    // They mostly wait for packets that nobody answers.
+    arguments.test_threads = arguments.test_threads.or(Some(8));
+    libtest_mimic::run(&arguments, trials).exit();
+}

@@ -1,0 +1,108 @@
+//! What programs a kernel, one transaction at a time.
+
+use std::fmt;
+use std::time::Duration;
+
+use anyhow::Result;
+use backend::Backend;
+use backend_iptables::{Iptables, Lock};
+use backend_nftables::Nftables;
+use dataplane::Family;
+use xtables::Variant;
+
+use crate::stage::Stage;
+
+/// Longer than any other process of a test has the lock.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// How packets are redirected.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Mechanism {
+    Nftables,
+    Iptables(Variant),
+}
+
+/// A backend whose changes can be carried out in parts.
+pub(crate) trait Steps: Backend + Sized + Send + 'static {
+    /// One family of the node.
+    fn open_family(stage: &Stage, variant: Variant, family: Family) -> Result<Self>;
+
+    /// The same change in two.
+    fn halves(change: &Self::Change) -> Option<[Self::Change; 2]>;
+
+    /// Whether a kernel that has memory carries it out in more than one step.
+    fn is_divided(change: &Self::Change) -> bool;
+}
+
+/// The transactions of a change, in order.
+pub(crate) fn transactions<B: Steps>(change: B::Change) -> Vec<B::Change> {
+    divide::<B>(change, B::is_divided)
+}
+
+/// What a kernel with no memory for more carries out of a change at once, in order.
+pub(crate) fn smallest_parts<B: Steps>(change: B::Change) -> Vec<B::Change> {
+    divide::<B>(change, |_| true)
+}
+
+fn divide<B: Steps>(change: B::Change, is_divided: fn(&B::Change) -> bool) -> Vec<B::Change> {
+    let mut parts = Vec::new();
+    let mut rest = vec![change];
+    while let Some(next) = rest.pop() {
+        let halves = is_divided(&next).then(|| B::halves(&next)).flatten();
+        match halves {
+            Some([first, second]) => rest.extend([second, first]),
+            None => parts.push(next),
+        }
+    }
+    parts
+}
+
+impl Steps for Nftables {
+    fn open_family(stage: &Stage, _variant: Variant, family: Family) -> Result<Nftables> {
+        let families = stage.node()?.enter(backend_nftables::open)??;
+        Ok(of_family(families, family))
+    }
+
+    fn halves(change: &Self::Change) -> Option<[Self::Change; 2]> {
+        change.halves()
+    }
+
+    fn is_divided(change: &Self::Change) -> bool {
+        change.transactions().len() > 1
+    }
+}
+
+impl Steps for Iptables {
+    fn open_family(stage: &Stage, variant: Variant, family: Family) -> Result<Iptables> {
+        let lock = Lock {
+            path: stage.lock_file(),
+            patience: PATIENCE,
+        };
+        let open = || backend_iptables::open(variant, &lock);
+        Ok(of_family(stage.node()?.enter(open)??, family))
+    }
+
+    fn halves(change: &Self::Change) -> Option<[Self::Change; 2]> {
+        change.halves()
+    }
+
+    fn is_divided(change: &Self::Change) -> bool {
+        change.steps().len() > 1
+    }
+}
+
+fn of_family<B>([ipv4, ipv6]: [B; 2], family: Family) -> B {
+    match family {
+        Family::Ipv4 => ipv4,
+        Family::Ipv6 => ipv6,
+    }
+}
+
+impl fmt::Display for Mechanism {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Mechanism::Nftables => f.write_str("nftables"),
+            Mechanism::Iptables(variant) => write!(f, "iptables_{variant}"),
+        }
+    }
+}

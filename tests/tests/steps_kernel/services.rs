@@ -1,0 +1,120 @@
+//! What is served.
+
+use std::net::SocketAddr;
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+use dataplane::{Dataplane, Endpoints, Family, Service};
+use ipnet::IpNet;
+use testkit::address_plan as addresses;
+use testkit::{mk_config, mk_endpoints, mk_node, mk_service};
+
+/// The pods that serve, and where.
+pub(crate) const SERVING: [u8; 2] = [5, 6];
+pub(crate) const SERVED: u16 = 8080;
+/// The node port of `shop/web`, over TCP and UDP.
+pub(crate) const NODE_PORT: u16 = 30_080;
+/// Cluster IPs, by their last number.
+pub(crate) const API_SERVER: u8 = 1;
+pub(crate) const WEB: u8 = 10;
+pub(crate) const STICKY: u8 = 11;
+const EMPTY: u8 = 12;
+const OF_GUARDED: u8 = 13;
+/// The load-balancer IP of `shop/guarded`, by its last number.
+pub(crate) const GUARDED: u8 = 7;
+/// The clients outside that its source ranges let through, in the end and before.
+pub(crate) const ADMITTED: [u8; 2] = [3, 5];
+const ADMITTED_BEFORE: [u8; 2] = [3, 4];
+/// All who ask.
+pub(crate) const OUTSIDERS: [u8; 4] = [2, 3, 4, 5];
+/// Others, each at the cluster IP of this number: those before a change, and those after it.
+const OTHERS_BEFORE: RangeInclusive<u8> = 21..=28;
+const OTHERS: RangeInclusive<u8> = 25..=32;
+
+/// What every way leads to.
+pub(crate) fn wanted() -> Dataplane {
+    compile(OTHERS, &SERVING)
+}
+
+/// The same before other Services came and went, and while `shop/web` had one endpoint.
+pub(crate) fn earlier() -> Dataplane {
+    compile(OTHERS_BEFORE, &SERVING[..1])
+}
+
+/// A Service for some sources only.
+pub(crate) fn guarded() -> Dataplane {
+    compile_guarded(&ADMITTED, &SERVING)
+}
+
+/// The same while it was for others, and had one endpoint.
+pub(crate) fn guarded_for_others() -> Dataplane {
+    compile_guarded(&ADMITTED_BEFORE, &SERVING[..1])
+}
+
+/// The same while it was for everybody.
+pub(crate) fn unguarded() -> Dataplane {
+    compile_guarded(&[], &SERVING)
+}
+
+fn compile_guarded(admitted: &[u8], pods: &[u8]) -> Dataplane {
+    let mut dataplane = Dataplane::new(mk_node(1).build(), mk_config().build());
+    let mut service = mk_service("shop/guarded").port("web", 80);
+    for family in Family::ALL {
+        let balancer = addresses::load_balancer_ip(GUARDED, family).to_string();
+        let cluster_ip = addresses::cluster_ip(OF_GUARDED, family).to_string();
+        service = service.cluster_ip(&cluster_ip).load_balancer_ip(&balancer);
+        for client in admitted {
+            let range = IpNet::from(addresses::outside_client(*client, family));
+            service = service.source_range(&range.to_string());
+        }
+    }
+    let (node, config) = (dataplane.node(), dataplane.config());
+    let rules = dataplane::compile(&service.build(), &endpoints(pods), node, config);
+    dataplane.set(rules.into());
+    dataplane
+}
+
+fn compile(others: impl Iterator<Item = u8>, of_web: &[u8]) -> Dataplane {
+    let mut dataplane = Dataplane::new(mk_node(1).build(), mk_config().build());
+    let mut set = |service: Service, endpoints: Endpoints| {
+        let (node, config) = (dataplane.node(), dataplane.config());
+        let rules = dataplane::compile(&service, &endpoints, node, config);
+        dataplane.set(rules.into());
+    };
+    let at = |name: &str, number| {
+        let ips = Family::ALL.map(|family| addresses::cluster_ip(number, family).to_string());
+        ips.iter()
+            .fold(mk_service(name), |service, ip| service.cluster_ip(ip))
+    };
+    let api_server = at("default/kubernetes", API_SERVER).port("web", 80).first();
+    set(api_server.build(), endpoints(&SERVING));
+    let web = at("shop/web", WEB).port("web", 80).node_port(NODE_PORT);
+    let web = web.udp("web-udp", 80).node_port(NODE_PORT);
+    set(web.build(), endpoints(of_web));
+    let sticky = at("shop/sticky", STICKY).client_ip_affinity(Duration::from_secs(60));
+    set(sticky.port("web", 80).build(), endpoints(&SERVING));
+    set(
+        at("shop/empty", EMPTY).port("web", 80).build(),
+        endpoints(&[]),
+    );
+    for number in others {
+        let other = at(&format!("others/{number}"), number).port("web", 80);
+        let other = other.node_port(NODE_PORT + u16::from(number));
+        set(other.build(), endpoints(&SERVING));
+    }
+    dataplane
+}
+
+fn endpoints(pods: &[u8]) -> Endpoints {
+    let add = |mut endpoints: testkit::EndpointsBuilder| {
+        for pod in pods {
+            for family in Family::ALL {
+                let address = addresses::pod_address(1, *pod, family);
+                let address = SocketAddr::new(address, SERVED).to_string();
+                endpoints = endpoints.ready(&address, addresses::NODE);
+            }
+        }
+        endpoints
+    };
+    add(add(mk_endpoints().tcp("web")).udp("web-udp")).build()
+}

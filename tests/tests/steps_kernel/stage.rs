@@ -1,0 +1,143 @@
+//! A node with pods that serve and clients, and every client's ways to a healthy Service.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use anyhow::{Context, Result, ensure};
+use dataplane::{Family, Protocol};
+use tempfile::TempDir;
+use testkit::address_plan as addresses;
+use tests::network::{
+    Namespace, Plan, PlannedNode, Server, SourcePorts, Topology, Way, start_server,
+};
+
+use crate::services::{API_SERVER, GUARDED, NODE_PORT, OUTSIDERS, SERVED, SERVING, STICKY, WEB};
+
+/// The pod that asks.
+const ASKING: u8 = 9;
+/// Who answers at a node port that no rule redirects. Without it the node itself would refuse such a
+/// connection, and nobody could tell that from a refusal by a rule.
+pub(crate) const NODE_ITSELF: &str = "the-node-itself";
+
+/// Everything. It ends when this is dropped.
+#[derive(Debug)]
+pub(crate) struct Stage {
+    _servers: Vec<Server>,
+    folder: TempDir,
+    /// One for each question there is: no two flows are one to connection tracking, which sends what it
+    /// knows where it sent it before, whatever the rules are by then.
+    pub(crate) ports: SourcePorts,
+    topology: Topology,
+}
+
+// === impl Stage ===
+
+impl Stage {
+    /// A node that nobody has programmed.
+    pub(crate) fn build() -> Result<Stage> {
+        let topology = Topology::build(&Plan {
+            nodes: vec![PlannedNode {
+                number: 1,
+                pods: SERVING.into_iter().chain([ASKING]).collect(),
+            }],
+            clients: OUTSIDERS.into(),
+            others: Vec::new(),
+        })?;
+        let mut servers = Vec::new();
+        for pod in SERVING {
+            let listening = Family::ALL
+                .map(|family| SocketAddr::new(addresses::pod_address(1, pod, family), SERVED));
+            servers.push(start_server(
+                topology.pod(1, pod)?,
+                &server(pod),
+                &listening,
+            )?);
+        }
+        let node_ports = Family::ALL.map(node_port);
+        servers.push(start_server(topology.node(1)?, NODE_ITSELF, &node_ports)?);
+        // Nobody answers a packet to a cluster IP that leaves the node as it is.
+        let mut routes = String::new();
+        for family in Family::ALL {
+            let range = addresses::service_cidr(family);
+            routes += &format!("route replace blackhole {range}\n");
+        }
+        topology.world().configure(&routes)?;
+        // Nor does one to a load-balancer IP go round between the two.
+        for family in Family::ALL {
+            let balancer = addresses::load_balancer_ip(GUARDED, family);
+            let route = format!("route add blackhole {balancer}");
+            topology.node(1)?.configure(&route)?;
+        }
+        Ok(Stage {
+            _servers: servers,
+            folder: tempfile::tempdir_in("/run")?,
+            ports: SourcePorts::default(),
+            topology,
+        })
+    }
+
+    pub(crate) fn node(&self) -> Result<&Namespace> {
+        self.topology.node(1)
+    }
+
+    pub(crate) fn lock_file(&self) -> PathBuf {
+        self.folder.path().join("lock")
+    }
+
+    /// Everybody's ways to what is served before and after.
+    pub(crate) fn ways(&self, family: Family) -> Result<Vec<Way>> {
+        let at = |number| SocketAddr::new(addresses::cluster_ip(number, family), 80);
+        let mut ways = Vec::new();
+        for (from, inside) in [
+            ("a pod", self.topology.pod(1, ASKING)?),
+            ("the node", self.topology.node(1)?),
+        ] {
+            for (protocol, destination) in [
+                (Protocol::Tcp, at(API_SERVER)),
+                (Protocol::Tcp, at(WEB)),
+                (Protocol::Udp, at(WEB)),
+                (Protocol::Tcp, at(STICKY)),
+                (Protocol::Tcp, node_port(family)),
+                (Protocol::Udp, node_port(family)),
+            ] {
+                ways.push(Way {
+                    from: from.to_owned(),
+                    inside: inside.clone(),
+                    protocol,
+                    destination,
+                });
+            }
+        }
+        Ok(ways)
+    }
+
+    /// The way of everybody outside to `shop/guarded`.
+    pub(crate) fn guarded_way(&self, family: Family) -> Result<Way> {
+        Ok(Way {
+            from: "outside".to_owned(),
+            inside: self.topology.outside()?.clone(),
+            protocol: Protocol::Tcp,
+            destination: SocketAddr::new(addresses::load_balancer_ip(GUARDED, family), 80),
+        })
+    }
+
+    /// Runs a line of a shell on the node.
+    pub(crate) fn shell(&self, line: &str) -> Result<()> {
+        let mut command = self.node()?.command("sh");
+        command.args(["-e", "-c", line]);
+        command.env("XTABLES_LOCKFILE", self.lock_file());
+        let output = command.output().context("unable to run sh")?;
+        let errors = String::from_utf8_lossy(&output.stderr);
+        ensure!(output.status.success(), "{line}: {errors}");
+        Ok(())
+    }
+}
+
+/// The name of the server in a pod.
+pub(crate) fn server(pod: u8) -> String {
+    format!("pod-{pod}")
+}
+
+fn node_port(family: Family) -> SocketAddr {
+    SocketAddr::new(addresses::node_address(1, family), NODE_PORT)
+}
