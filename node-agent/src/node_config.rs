@@ -11,8 +11,8 @@ use crds::profile::detect_local::{DetectLocal, DetectLocalMode};
 use crds::profile::forwarding as profile;
 use crds::profile::mechanism::Mode;
 use dataplane::{
-    Config, ExternalIps, Family, InterfaceMatch, LocalDetection, Mark, Masquerade, Mechanism, Node,
-    NodePortAddresses, Scheduler, is_ipv6_link_local,
+    Config, ExternalIps, Family, InterfaceMatch, IpvsTimeouts, LocalDetection, Mark, Masquerade,
+    Mechanism, Node, NodePortAddresses, Scheduler, is_ipv6_link_local,
 };
 use ipnet::IpNet;
 
@@ -127,6 +127,8 @@ impl Facts {
                 ExternalIps::Ignored
             },
             scheduler: scheduler(effective.scheduler),
+            // No mechanism of a node reads them yet.
+            ipvs_timeouts: IpvsTimeouts::default(),
         }
     }
 

@@ -40,6 +40,8 @@ const RETURN: i32 = -101;
 const FILTER: i32 = 0;
 /// IPVS takes what is for this node at 99.
 const AFTER_IPVS: i32 = 110;
+/// Behind `NF_IP_PRI_NAT_DST`, where the DNAT of all programs is; ahead of IPVS, which takes what this node sends at -98.
+const AFTER_DSTNAT: i32 = -99;
 /// `NF_IP_PRI_NAT_SRC`.
 const SRCNAT: i32 = 100;
 /// Ahead of that.
@@ -112,6 +114,19 @@ pub(crate) fn fixed(family: Family, node: &Node, config: &Config) -> Vec<ChainWi
             HookPoint::Output,
             RETURN,
             vec![affinity::by_timeout(SetName::ReturnChains)],
+        ),
+        filter(
+            "release-prerouting",
+            HookPoint::Prerouting,
+            AFTER_DSTNAT,
+            vec![release()],
+        ),
+        base(
+            "release-output",
+            ChainKind::Route,
+            HookPoint::Output,
+            AFTER_DSTNAT,
+            vec![release()],
         ),
         regular(LEARN, vec![affinity::by_timeout(SetName::LearningChains)]),
         filter(
@@ -189,6 +204,47 @@ pub(crate) fn fixed(family: Family, node: &Node, config: &Config) -> Vec<ChainWi
         regular(
             REFUSE_NODE_PORT,
             reject_or_drop(lookup(family, SetName::NodePortRejects)),
+        ),
+    ]
+}
+
+/// What is left while connections end that IPVS has taken, once another mode serves: nothing here leads a new connection
+/// anywhere.
+pub(crate) fn ending() -> Vec<ChainWithRules> {
+    let filter =
+        |name, point, priority, rules| base(name, ChainKind::Filter, point, priority, rules);
+    let [reset, reject] = untaken();
+    vec![
+        filter(
+            "filter-prerouting",
+            HookPoint::Prerouting,
+            PREROUTING,
+            vec![leave_done(), leave_redirected(), steer()],
+        ),
+        filter(
+            "second-pass",
+            HookPoint::Output,
+            BEFORE_ALL,
+            vec![set_done()],
+        ),
+        base(
+            "route-output",
+            ChainKind::Route,
+            HookPoint::Output,
+            ROUTE,
+            vec![leave_done(), leave_redirected(), steer()],
+        ),
+        filter(
+            "after-ipvs",
+            HookPoint::Input,
+            AFTER_IPVS,
+            vec![reset, reject],
+        ),
+        filter(
+            "unmark",
+            HookPoint::Postrouting,
+            BEFORE_SRCNAT,
+            take_marks_off().into(),
         ),
     ]
 }
@@ -291,6 +347,15 @@ fn return_redirected() -> Rule {
     rule(expressions)
 }
 
+/// What has been redirected since it got its mark is not for IPVS: the rules of another mode, while both are there, or those of
+/// another program.
+fn release() -> Rule {
+    let mut expressions = marked(MARKED, MARKED_MASK);
+    expressions.extend(ct_dnat());
+    expressions.extend(set_mark(0));
+    rule(expressions)
+}
+
 /// What is on its way to IPVS, or comes from there, has an endpoint: a Service that claims the
 /// endpoint's address, and has none itself, must not refuse it.
 fn leave_marked() -> Rule {
@@ -324,6 +389,12 @@ fn steer() -> Rule {
 
 /// What IPVS did not take must not reach a process that listens on every address.
 fn refuse_untaken() -> Vec<Rule> {
+    let [reset, reject] = untaken();
+    let learn = verdict(Verdict::Jump(name(LEARN)));
+    vec![reset, reject, learn]
+}
+
+fn untaken() -> [Rule; 2] {
     let untaken = || {
         let mut expressions = marked(MARKED, MARKED_MASK);
         expressions.extend([
@@ -346,21 +417,24 @@ fn refuse_untaken() -> Vec<Rule> {
     ]);
     let mut reject = untaken();
     reject.push(Expression::Reject(RejectKind::PortUnreachable));
-    let learn = verdict(Verdict::Jump(name(LEARN)));
-    vec![rule(reset), rule(reject), learn]
+    [rule(reset), rule(reject)]
 }
 
 /// Takes the marks off what leaves. What IPVS has led to a process of this node comes back through the
 /// loopback device, and says so.
 fn unmark() -> Vec<Rule> {
+    let learn = verdict(Verdict::Jump(name(LEARN)));
+    [learn].into_iter().chain(take_marks_off()).collect()
+}
+
+fn take_marks_off() -> [Rule; 2] {
     let mut to_this_node = marked(MARKED, ANY_MASK);
     to_this_node.extend(address_type_local(FibField::Destination));
     to_this_node.extend(set_mark(DONE));
     to_this_node.push(Expression::Immediate(Verdict::Accept));
     let mut leaving = marked(MARKED, ANY_MASK);
     leaving.extend(set_mark(0));
-    let learn = verdict(Verdict::Jump(name(LEARN)));
-    vec![learn, rule(to_this_node), rule(leaving)]
+    [rule(to_this_node), rule(leaving)]
 }
 
 /// Masquerades what was asked for, packets that an endpoint sent to itself, and those whose source is an

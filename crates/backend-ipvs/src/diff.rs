@@ -15,6 +15,7 @@ use netlink::nf_tables::{self, Transaction};
 use netlink::route::Presence;
 use nftables_model::parse_frontend;
 
+use crate::idle::IdleTimeouts;
 use crate::layout::{DELIVERY, MARKS, SetName};
 use crate::rules::Rules;
 use crate::table_diff;
@@ -34,6 +35,8 @@ pub enum Step {
     /// What brings marked packets to IPVS: [`Presence::Whole`] adds what is missing, [`Presence::Absent`] removes what
     /// is there.
     Delivery(Presence),
+    /// How long IPVS remembers connections, of all programs: what is not said stays.
+    Timeouts(IdleTimeouts),
     /// A transaction on the table, whole or not at all.
     Table(Transaction),
 }
@@ -62,7 +65,9 @@ pub(crate) fn diff(family: Family, believed: &Rules, wanted: &Rules) -> Change {
         let step = delivery.filter(|presence| (*presence == Presence::Absent) == going);
         step.map(Step::Delivery)
     };
-    let steps = delivery(false).into_iter();
+    let timeouts = wanted.idle.is_more_than(&believed.idle);
+    let timeouts = timeouts.then_some(Step::Timeouts(wanted.idle));
+    let steps = timeouts.into_iter().chain(delivery(false));
     Change {
         steps: steps
             .chain(operations(servers.first))
@@ -154,12 +159,18 @@ impl Change {
         steps.any(|step| matches!(step, Step::Delivery(Presence::Partial | Presence::Whole)))
     }
 
+    /// Whether it ends that.
+    pub(crate) fn ends(&self) -> bool {
+        let mut steps = self.steps.iter();
+        steps.any(|step| matches!(step, Step::Delivery(Presence::Absent)))
+    }
+
     /// The frontends whose elements are added or removed. Costs in proportion to the change.
     pub(crate) fn frontends(&self, family: Family) -> BTreeSet<FrontendKey> {
         let mut frontends = BTreeSet::new();
         let tables = self.steps.iter().filter_map(|step| match step {
             Step::Table(transaction) => Some(transaction),
-            Step::Servers(_) | Step::Delivery(_) => None,
+            Step::Servers(_) | Step::Delivery(_) | Step::Timeouts(_) => None,
         });
         for operation in tables.flat_map(|transaction| &transaction.operations) {
             let (set, keys): (_, Vec<_>) = match operation {
@@ -182,7 +193,7 @@ impl Change {
     pub(crate) fn schedulers(&self) -> BTreeSet<&SchedulerName> {
         let servers = self.steps.iter().filter_map(|step| match step {
             Step::Servers(operations) => Some(operations),
-            Step::Table(_) | Step::Delivery(_) => None,
+            Step::Table(_) | Step::Delivery(_) | Step::Timeouts(_) => None,
         });
         let named = servers.flatten().filter_map(|operation| match operation {
             Operation::AddVirtualServer { server, .. }
@@ -204,7 +215,7 @@ impl backend::Change for Change {
         for step in &self.steps {
             match step {
                 Step::Servers(operations) => size.elements += operations.len(),
-                Step::Delivery(_) => size.objects += 1,
+                Step::Delivery(_) | Step::Timeouts(_) => size.objects += 1,
                 Step::Table(transaction) => {
                     size.elements += transaction.elements();
                     let is_element = |operation: &&nf_tables::Operation| {
@@ -230,6 +241,7 @@ impl fmt::Display for Change {
                 Step::Table(transaction) => transaction.fmt(f)?,
                 Step::Delivery(Presence::Absent) => writeln!(f, "delete routing rule {DELIVERY}")?,
                 Step::Delivery(_) => writeln!(f, "add routing rule {DELIVERY}")?,
+                Step::Timeouts(timeouts) => writeln!(f, "set {timeouts}")?,
                 Step::Servers(operations) => {
                     for operation in operations {
                         writeln!(f, "{operation}")?;

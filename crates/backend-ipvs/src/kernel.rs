@@ -1,5 +1,6 @@
 //! The backend itself: the two families of one network namespace, over a socket for each mechanism.
 
+mod ending;
 mod recovery;
 mod settings;
 
@@ -16,14 +17,15 @@ use backend::{
 use dataplane::{ChunkSize, Config, Dataplane, Family, FrontendKey, ServiceKey};
 use netlink::OpenError;
 use netlink::ipvs::{self, IpvsSocket, SchedulerName, SchedulerSupport};
-use netlink::nf_tables::{Operation, Transaction};
 use netlink::route::{self, Presence, RouteSocket};
-use nftables_model::{TableSocket, name, recovery_of_reading};
+use nftables_model::{TableSocket, recovery_of_reading};
 
+use self::ending::Ending;
 use self::recovery::{of_delivery, of_reading_servers, of_servers, of_table};
 use self::settings::Settings;
 use crate::allocation::number_of;
 use crate::diff::{Change, Step, diff};
+use crate::idle::IdleTimeouts;
 use crate::layout::{DELIVERY, MARKS, SetName, TABLE};
 use crate::render::render;
 use crate::rules::{Rules, Server};
@@ -60,16 +62,20 @@ enum Holding {
     Nothing,
     /// There may be something.
     Something,
+    /// What connections need that outlive the mode, and nothing of the mode itself.
+    Ending,
+    /// The mode, and beside it what an end that was cut short has left.
+    Both,
 }
 
-/// Opens this thread's network namespace: one backend a family. Loads nothing. Changes are to be committed by
-/// threads in the same network namespace, for the sake of settings.
-pub fn open() -> Result<[Ipvs; 2], OpenError> {
+/// Opens this thread's network namespace: one backend a family. Loads nothing. Settings are written below `sysctls`, which is
+/// `/proc/sys` or where that is mounted. Changes are to be committed by threads in the same network namespace, for their sake.
+pub fn open(sysctls: &Path) -> Result<[Ipvs; 2], OpenError> {
     let connection = Arc::new(Mutex::new(Connection {
         tables: TableSocket::open()?,
         servers: IpvsSocket::open(MARKS)?,
         routes: RouteSocket::open()?,
-        settings: Settings::below(Path::new("/proc/sys")),
+        settings: Settings::below(sysctls),
     }));
     Ok(Family::ALL.map(|family| Ipvs {
         connection: Some(Arc::clone(&connection)),
@@ -203,16 +209,25 @@ impl Backend for Ipvs {
         let servers = servers.map_err(unanswered)?;
         let delivery = connection.routes.observe(self.family, &DELIVERY);
         let delivery = delivery.map_err(unanswered)?;
+        let is_ending = self.observe_ending(&mut connection)?;
+        if is_ending && !table.exists {
+            self.holding = Holding::Ending;
+            return Ok(Rules::default());
+        }
+        let timeouts = connection.servers.observe_timeouts();
+        let timeouts = timeouts.map_err(unanswered)?;
         drop(connection);
         let rules = Rules {
             table,
             servers: servers.into_iter().collect(),
             delivery,
+            idle: timeouts.map_or_else(IdleTimeouts::default, IdleTimeouts::from),
             ..Rules::default()
         };
-        self.holding = match rules.exist() {
-            true => Holding::Something,
-            false => Holding::Nothing,
+        self.holding = match (rules.exist(), is_ending) {
+            (true, true) => Holding::Both,
+            (true, false) => Holding::Something,
+            (false, _) => Holding::Nothing,
         };
         Ok(rules)
     }
@@ -225,7 +240,14 @@ impl Backend for Ipvs {
         }
         let connection = self.connection();
         let connection = connection.map_err(|e| self.unobserved(Recovery::Halt, e))?;
-        lock(&connection).settings.commit();
+        let mut connection = lock(&connection);
+        let finished = self.finish_ending(&mut connection);
+        finished.map_err(|error| self.unremoved(error))?;
+        if self.holding != Holding::Something {
+            return Ok(Drift::None);
+        }
+        // `missing_settings` names what could not be set.
+        let _ = connection.settings.commit();
         Ok(Drift::Possible)
     }
 
@@ -235,10 +257,21 @@ impl Backend for Ipvs {
         let connection = connection.map_err(|e| self.uncommitted(nothing, e))?;
         let mut connection = lock(&connection);
         self.check(&mut connection, &change)?;
-        self.holding = Holding::Something;
         if change.begins() || !change.schedulers().is_empty() {
-            connection.settings.commit();
+            let unset = connection.settings.commit().err();
+            if let Some(unset) = unset.filter(|_| change.begins()) {
+                return Err(self.uncommitted(nothing, unset));
+            }
         }
+        if self.holding == Holding::Ending && change.begins() {
+            // What is to come may have the same marks.
+            self.commit_end(&mut connection)?;
+        }
+        if change.ends() && self.commit_ending(&mut connection)? == Ending::Awaited {
+            self.holding = Holding::Ending;
+            return Ok(Receipt { transactions: 2 });
+        }
+        self.holding = Holding::Something;
         let transactions = change.steps.len();
         for (done, step) in change.steps.into_iter().enumerate() {
             let is_first = done == 0;
@@ -247,6 +280,10 @@ impl Backend for Ipvs {
                     let result = connection.commit_delivery(self.family, presence).err();
                     result.map(|e| self.uncommitted(of_delivery(&e, is_first), e))
                 }
+                Step::Timeouts(timeouts) => connection
+                    .commit_timeouts(timeouts)
+                    .err()
+                    .map(|e| self.uncommitted(of_servers(&e, is_first), e)),
                 Step::Table(transaction) => {
                     let result = connection.tables.commit(&transaction).err();
                     result.map(|e| self.uncommitted(of_table(&e, is_first), e))
@@ -263,31 +300,16 @@ impl Backend for Ipvs {
         Ok(Receipt { transactions })
     }
 
+    /// Waits for no connection, and writes nothing where there is nothing.
     fn commit_removal(&mut self) -> Result<Receipt, CommitError> {
         let connection = self.connection();
         let nothing = (Recovery::Halt, Effect::None);
         let connection = connection.map_err(|e| self.uncommitted(nothing, e))?;
-        let unread =
-            |e: netlink::QueryError| self.uncommitted((of_reading_servers(&e), Effect::None), e);
-        let mut held = lock(&connection);
-        // Where IPVS is not loaded there are none.
-        let servers = held.observe_servers(self.family).map_err(unread)?;
-        let delivery = held
-            .routes
-            .observe(self.family, &DELIVERY)
-            .map_err(unread)?;
-        drop(held);
-        let mut table = Transaction::new(self.family, name(TABLE));
-        // Adding first makes the removal of what may not be there succeed.
-        table.operations = vec![Operation::AddTable, Operation::DeleteTable];
-        let held = Rules {
-            servers: servers.into_iter().collect(),
-            delivery,
-            ..Rules::default()
-        };
-        let mut change = self.diff(&held, &Rules::default());
-        change.steps.insert(0, Step::Table(table));
-        self.commit(change)
+        let mut connection = lock(&connection);
+        self.commit_without(&mut connection, TABLE)?;
+        self.commit_end(&mut connection)?;
+        self.holding = Holding::Nothing;
+        Ok(Receipt { transactions: 2 })
     }
 
     fn missing_settings(&self) -> Vec<String> {
@@ -322,6 +344,14 @@ impl Connection {
             Presence::Absent => self.routes.commit_removal(family, &DELIVERY),
             Presence::Partial | Presence::Whole => self.routes.commit(family, &DELIVERY),
         }
+    }
+
+    /// Leaves what `timeouts` says nothing of.
+    fn commit_timeouts(&mut self, timeouts: IdleTimeouts) -> Result<(), ipvs::CommitError> {
+        let current = self.servers.observe_timeouts();
+        let current = current.map_err(ipvs::CommitError::Find)?;
+        let current = current.ok_or(ipvs::CommitError::Missing)?;
+        self.servers.commit_timeouts(timeouts.over(current))
     }
 
     /// The virtual servers of [`MARKS`], by number.

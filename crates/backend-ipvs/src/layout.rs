@@ -10,6 +10,8 @@ use nftables_model::{FrontendFields, name};
 
 /// The name of the table, in each family.
 pub const TABLE: &str = "signpost-ipvs";
+/// The name of the table that leads connections on that outlive the mode, in each family.
+pub const ENDING_TABLE: &str = "signpost-ipvs-ending";
 
 /// The marks of virtual servers. Number 0 has none: it is [`STEERED`].
 pub const MARKS: MarkRange =

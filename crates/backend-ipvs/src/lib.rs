@@ -29,6 +29,7 @@ mod canonical;
 mod chains;
 mod compare;
 mod diff;
+mod idle;
 mod inspect;
 mod kernel;
 mod layout;
@@ -40,8 +41,9 @@ mod simulate;
 mod table_diff;
 
 pub use diff::{Change, Step};
+pub use idle::IdleTimeouts;
 pub use kernel::{Ipvs, open};
-pub use layout::{MARKS, TABLE};
+pub use layout::{ENDING_TABLE, MARKS, TABLE};
 pub use nftables_model::Memory;
 pub use replay::Refused;
 pub use rules::Rules;

@@ -20,6 +20,7 @@ use nftables_model::{
 use crate::allocation::{Allocation, Found};
 use crate::chains::affinity::{self, learn_chain, return_chain};
 use crate::chains::{self, ALLOW_SOURCES};
+use crate::idle::IdleTimeouts;
 use crate::layout::{MARKS, SetName, fields_of};
 use crate::plan::{FrontendPlan, Need, Refusal, ServicePlan};
 use crate::rules::{Rules, Server, destination, lead, socket_address};
@@ -331,6 +332,7 @@ impl<'a> Draft<'a> {
         let table = &mut self.rules.table;
         table.exists = true;
         self.rules.delivery = Presence::Whole;
+        self.rules.idle = IdleTimeouts::asked(&desired.config().ipvs_timeouts);
         let same_sets = table.sets.len() == near.sets.len();
         if is_same_config && same_sets && same_timeouts {
             table.chains = Arc::clone(&near.chains);

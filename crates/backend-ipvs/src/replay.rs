@@ -34,6 +34,10 @@ impl Rules {
                 self.delivery = *presence;
                 Ok(())
             }
+            Step::Timeouts(timeouts) => {
+                self.idle = timeouts.or(self.idle);
+                Ok(())
+            }
             Step::Servers(operations) => operations.iter().try_for_each(|o| self.carry_out(o)),
         }
     }

@@ -12,6 +12,7 @@ use netlink::route::Presence;
 use nftables_model::{Contents, View, frontend};
 
 use crate::allocation::{Allocation, number_of};
+use crate::idle::IdleTimeouts;
 use crate::layout::{DELIVERY, MARKS, SetName};
 
 /// The table, the virtual servers and what brings packets to them, of one family. Copies share what they have in common. Two are equal
@@ -27,6 +28,9 @@ pub struct Rules {
     pub(crate) allocation: Allocation,
     /// How many virtual servers remember clients for so many seconds. The table follows from it.
     pub(crate) timeouts: Arc<BTreeMap<u32, usize>>,
+    /// How long IPVS remembers connections: of the whole network namespace, so that nothing is left of it when all else
+    /// is gone.
+    pub(crate) idle: IdleTimeouts,
 }
 
 /// A virtual server and what is behind it.
@@ -100,8 +104,10 @@ impl PartialEq for Rules {
             delivery,
             allocation: _,
             timeouts: _,
+            idle,
         } = self;
         (table, servers, delivery) == (&other.table, &other.servers, &other.delivery)
+            && idle.agree(&other.idle)
     }
 }
 

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
@@ -31,6 +32,19 @@ pub struct Config {
     pub external_ips: ExternalIps,
     /// How an endpoint is chosen for Services that do not say.
     pub scheduler: Scheduler,
+    /// How long IPVS remembers connections without a packet. Other mechanisms ignore it.
+    pub ipvs_timeouts: IpvsTimeouts,
+}
+
+/// After how long without a packet IPVS forgets a connection; `None` leaves the kernel's value.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct IpvsTimeouts {
+    /// Established ones of TCP.
+    pub tcp: Option<Duration>,
+    /// Those of TCP that one side has closed.
+    pub tcp_fin: Option<Duration>,
+    /// Those of UDP.
+    pub udp: Option<Duration>,
 }
 
 /// One of the kernel's mechanisms that can carry a dataplane out.

@@ -31,7 +31,7 @@ pub use address::{Family, Port, Protocol, is_ipv6_link_local};
 pub use chunk::{Chunk, ChunkSize, Turn};
 pub use compile::{MOST_ELEMENTS, compile};
 pub use config::{
-    Config, ExternalIps, InterfaceMatch, LocalDetection, Mark, Masquerade, Mechanism,
+    Config, ExternalIps, InterfaceMatch, IpvsTimeouts, LocalDetection, Mark, Masquerade, Mechanism,
     NodePortAddresses,
 };
 pub use endpoint::{Endpoint, EndpointPort, Endpoints, Hints, LeftOut, Readiness};

@@ -5,30 +5,45 @@ use std::fs;
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
+use thiserror::Error;
+
 /// One file below `net/ipv4/vs`, which exists once IPVS is loaded.
 struct Setting {
     name: &'static str,
     /// What it has to say.
     value: &'static str,
+    need: Need,
     /// What happens without it.
     otherwise: &'static str,
+}
+
+/// Whether the mode works without a setting.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Need {
+    /// It does not: connections fail.
+    Essential,
+    /// It does, with a disadvantage.
+    Advisable,
 }
 
 const SETTINGS: [Setting; 3] = [
     Setting {
         name: "conntrack",
         value: "1",
+        need: Need::Essential,
         otherwise: "connections that need masquerading get no replies",
     },
     Setting {
         name: "expire_nodest_conn",
         value: "1",
+        need: Need::Advisable,
         otherwise: "connections to an endpoint that is gone hang until they time out",
     },
     // Added in Linux 5.17.
     Setting {
         name: "run_estimation",
         value: "0",
+        need: Need::Advisable,
         otherwise: "the kernel spends time on the rates of every endpoint",
     },
 ];
@@ -38,9 +53,16 @@ const SETTINGS: [Setting; 3] = [
 pub(super) struct Settings {
     /// `/proc/sys`, or where it is mounted writable.
     root: PathBuf,
+    /// Where they can be read in any case.
+    readable: PathBuf,
     /// Those that could not be set, each with what follows from that.
     missing: Vec<String>,
 }
+
+/// Why the mode cannot work.
+#[derive(Debug, PartialEq, Eq, Error)]
+#[error("{0}; set it on the node, or mount the node's /proc/sys/net/ipv4/vs writable")]
+pub(super) struct Unset(String);
 
 // === impl Settings ===
 
@@ -48,46 +70,70 @@ impl Settings {
     pub(super) fn below(root: &Path) -> Settings {
         Settings {
             root: root.to_owned(),
+            readable: "/proc/sys".into(),
             missing: Vec::new(),
         }
     }
 
     /// Sets what differs. What cannot be set keeps nothing else from being set: in a container `/proc/sys` may be
-    /// read-only. Settings are those of the calling thread's network namespace.
-    pub(super) fn commit(&mut self) {
-        let missing = SETTINGS.iter().filter_map(|setting| {
-            let file = self.root.join("net/ipv4/vs").join(setting.name);
-            let error = match set(&file, setting.value) {
-                Ok(()) => return None,
-                // Older kernels do not have all of them.
-                Err(error)
-                    if error.kind() == ErrorKind::NotFound && setting.name != "conntrack" =>
-                {
-                    return None;
-                }
-                Err(error) => error,
+    /// read-only. Fails where one of them is essential. Settings are those of the calling thread's network namespace.
+    pub(super) fn commit(&mut self) -> Result<(), Unset> {
+        self.missing.clear();
+        let mut essential = None;
+        for setting in &SETTINGS {
+            let Err(error) = self.set(setting) else {
+                continue;
             };
+            // Older kernels do not have all of them.
+            if error.kind() == ErrorKind::NotFound && setting.need == Need::Advisable {
+                continue;
+            }
+            let file = file(&self.root, setting);
             let Setting {
                 value, otherwise, ..
             } = setting;
             let file = file.display();
-            Some(format!(
-                "{file} could not be set to {value}: {error}: {otherwise}"
-            ))
-        });
-        self.missing = missing.collect();
+            let text = format!("{file} could not be set to {value}: {error}: {otherwise}");
+            if setting.need == Need::Essential {
+                essential.get_or_insert_with(|| Unset(text.clone()));
+            }
+            self.missing.push(text);
+        }
+        essential.map_or(Ok(()), Err)
     }
 
     pub(super) fn missing(&self) -> &[String] {
         &self.missing
     }
+
+    /// What is as it has to be may have been set by others, where this process can write nothing.
+    fn set(&self, setting: &Setting) -> io::Result<()> {
+        let writable = file(&self.root, setting);
+        let written = match is_set(&writable, setting) {
+            Ok(true) => return Ok(()),
+            Ok(false) => fs::write(&writable, setting.value),
+            Err(error) => Err(error),
+        };
+        let Err(error) = written else {
+            return Ok(());
+        };
+        match is_set(&file(&self.readable, setting), setting) {
+            Ok(true) => Ok(()),
+            Ok(false) if error.kind() == ErrorKind::NotFound => {
+                Err(io::Error::other("it is not mounted there"))
+            }
+            Ok(false) | Err(_) => Err(error),
+        }
+    }
 }
 
-fn set(file: &Path, value: &str) -> io::Result<()> {
-    match fs::read_to_string(file)?.trim() == value {
-        true => Ok(()),
-        false => fs::write(file, value),
-    }
+fn file(root: &Path, setting: &Setting) -> PathBuf {
+    root.join("net/ipv4/vs").join(setting.name)
+}
+
+fn is_set(file: &Path, setting: &Setting) -> io::Result<bool> {
+    let text = fs::read_to_string(file)?;
+    Ok(text.trim() == setting.value)
 }
 
 #[cfg(test)]
@@ -102,20 +148,43 @@ mod tests {
         for name in ["conntrack", "expire_nodest_conn"] {
             fs::write(folder.join(name), "0\n").expect("a file");
         }
-        let mut settings = Settings::below(&root);
-        settings.commit();
+        let readable = root.join("readable");
+        let mut settings = Settings {
+            readable: readable.clone(),
+            ..Settings::below(&root)
+        };
+        assert_eq!(settings.commit(), Ok(()));
         assert_eq!(settings.missing(), &[] as &[String]);
         let read = |name| fs::read_to_string(folder.join(name)).expect("a file");
         assert_eq!([read("conntrack"), read("expire_nodest_conn")], ["1", "1"]);
-        fs::remove_file(folder.join("conntrack")).expect("it was there");
-        settings.commit();
+
+        fs::remove_file(folder.join("expire_nodest_conn")).expect("it was there");
+        fs::create_dir(folder.join("expire_nodest_conn")).expect("a folder in the way");
+        assert_eq!(settings.commit(), Ok(()), "the mode works without it");
         let [missing] = settings.missing() else {
             panic!("{:?}", settings.missing());
         };
         assert!(
-            missing.contains("vs/conntrack could not be set to 1"),
+            missing.contains("vs/expire_nodest_conn could not be set to 1"),
             "{missing}"
         );
+
+        fs::remove_file(folder.join("conntrack")).expect("it was there");
+        let unset = settings.commit().expect_err("the mode needs it");
+        let unset = unset.to_string();
+        assert!(
+            unset.contains("vs/conntrack could not be set to 1"),
+            "{unset}"
+        );
+        assert_eq!(settings.missing().len(), 2);
+
+        let folder = readable.join("net/ipv4/vs");
+        fs::create_dir_all(&folder).expect("a folder");
+        fs::write(folder.join("conntrack"), "0\n").expect("a file");
+        let unset = settings.commit().expect_err("the mode needs it");
+        assert!(unset.to_string().contains("not mounted there"), "{unset}");
+        fs::write(folder.join("conntrack"), "1\n").expect("a file");
+        assert_eq!(settings.commit(), Ok(()), "another program has set it");
         fs::remove_dir_all(&root).expect("the folder goes");
     }
 }

@@ -17,7 +17,7 @@ fn prefixes(family: Family, mut held: Rules, wanted: &Rules) -> Vec<Rules> {
     let mut steps: Vec<Step> = Vec::new();
     for step in change.steps() {
         match step {
-            Step::Servers(_) | Step::Delivery(_) => steps.push(step.clone()),
+            Step::Servers(_) | Step::Delivery(_) | Step::Timeouts(_) => steps.push(step.clone()),
             // In the place of all of its transactions.
             Step::Table(_) => steps.extend(parts.take().into_iter().flatten()),
         }

@@ -1,0 +1,147 @@
+//! How long IPVS remembers connections without a packet. The kernel has three such times for a network namespace, whoever's the
+//! virtual servers are.
+
+use std::fmt;
+use std::num::NonZeroU32;
+use std::time::Duration;
+
+use dataplane::IpvsTimeouts;
+use netlink::ipvs::{Seconds, Timeouts};
+
+/// As many seconds as the kernel can count in ticks, whatever its HZ is (`ip_vs_set_timeout`).
+const LONGEST: u64 = 2_147_483;
+
+/// The times that are known, or asked for; of the others nothing is said.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct IdleTimeouts {
+    pub(crate) tcp: Option<Seconds>,
+    pub(crate) tcp_fin: Option<Seconds>,
+    pub(crate) udp: Option<Seconds>,
+}
+
+// === impl IdleTimeouts ===
+
+impl IdleTimeouts {
+    /// What `asked` asks for, in whole seconds: a part of one counts as one.
+    pub(crate) fn asked(asked: &IpvsTimeouts) -> IdleTimeouts {
+        IdleTimeouts {
+            tcp: asked.tcp.and_then(seconds),
+            tcp_fin: asked.tcp_fin.and_then(seconds),
+            udp: asked.udp.and_then(seconds),
+        }
+    }
+
+    /// Whether both can be true at once.
+    pub(crate) fn agree(&self, other: &IdleTimeouts) -> bool {
+        let pairs = [
+            (self.tcp, other.tcp),
+            (self.tcp_fin, other.tcp_fin),
+            (self.udp, other.udp),
+        ];
+        let mut pairs = pairs.into_iter();
+        pairs.all(|(one, other)| one.is_none() || other.is_none() || one == other)
+    }
+
+    /// These, and those of `others` where nothing is said here.
+    pub(crate) fn or(&self, others: IdleTimeouts) -> IdleTimeouts {
+        IdleTimeouts {
+            tcp: self.tcp.or(others.tcp),
+            tcp_fin: self.tcp_fin.or(others.tcp_fin),
+            udp: self.udp.or(others.udp),
+        }
+    }
+
+    /// Where `self` says more than `known`, or another thing.
+    pub(crate) fn is_more_than(&self, known: &IdleTimeouts) -> bool {
+        self.or(*known) != *known
+    }
+
+    /// What the kernel is to have, if it has `current`.
+    pub(crate) fn over(&self, current: Timeouts) -> Timeouts {
+        Timeouts {
+            tcp: self.tcp.unwrap_or(current.tcp),
+            tcp_fin: self.tcp_fin.unwrap_or(current.tcp_fin),
+            udp: self.udp.unwrap_or(current.udp),
+        }
+    }
+}
+
+impl From<Timeouts> for IdleTimeouts {
+    fn from(timeouts: Timeouts) -> IdleTimeouts {
+        IdleTimeouts {
+            tcp: Some(timeouts.tcp),
+            tcp_fin: Some(timeouts.tcp_fin),
+            udp: Some(timeouts.udp),
+        }
+    }
+}
+
+impl fmt::Display for IdleTimeouts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("timeouts")?;
+        let all = [
+            ("tcp", self.tcp),
+            ("tcpfin", self.tcp_fin),
+            ("udp", self.udp),
+        ];
+        for (name, Seconds(seconds)) in all
+            .into_iter()
+            .filter_map(|(name, seconds)| Some((name, seconds?)))
+        {
+            write!(f, " {name} {seconds} s")?;
+        }
+        Ok(())
+    }
+}
+
+fn seconds(time: Duration) -> Option<Seconds> {
+    let whole = time.as_secs() + u64::from(time.subsec_nanos() > 0);
+    let counted = u32::try_from(whole.min(LONGEST)).unwrap_or(u32::MAX);
+    NonZeroU32::new(counted).map(Seconds)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn asked(milliseconds: u64) -> Option<u32> {
+        let tcp = Some(Duration::from_millis(milliseconds));
+        let asked = IpvsTimeouts {
+            tcp,
+            ..IpvsTimeouts::default()
+        };
+        IdleTimeouts::asked(&asked)
+            .tcp
+            .map(|Seconds(seconds)| seconds.get())
+    }
+
+    #[test]
+    fn a_part_of_a_second_counts_as_one_and_no_time_leaves_the_kernels() {
+        assert_eq!(asked(0), None);
+        assert_eq!(asked(1), Some(1));
+        assert_eq!(asked(900_000), Some(900));
+        assert_eq!(asked(u64::MAX), Some(2_147_483));
+    }
+
+    #[test]
+    fn what_is_not_asked_for_is_left_and_no_difference() {
+        let seconds = |count| NonZeroU32::new(count).map(Seconds);
+        let kernel = IdleTimeouts {
+            tcp: seconds(900),
+            tcp_fin: seconds(120),
+            udp: seconds(300),
+        };
+        let asked = IdleTimeouts {
+            udp: seconds(30),
+            ..IdleTimeouts::default()
+        };
+        assert!(IdleTimeouts::default().agree(&kernel));
+        assert!(!IdleTimeouts::default().is_more_than(&kernel));
+        assert!(!asked.agree(&kernel));
+        assert!(asked.is_more_than(&kernel));
+        let after = asked.or(kernel);
+        assert!(asked.agree(&after));
+        assert!(!asked.is_more_than(&after));
+        assert_eq!(after.tcp, kernel.tcp);
+    }
+}

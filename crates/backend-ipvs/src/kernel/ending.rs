@@ -1,0 +1,179 @@
+//! The end of the mode: connections that IPVS has taken outlive it.
+//!
+//! nf_tables cannot take over a connection of IPVS. When another mode serves, the table is replaced by a small one that goes on
+//! leading the packets of these connections, and no other, to IPVS. Virtual servers and the routing rule stay for that long. None of it
+//! is rules of the mode: they serve no Service. They are removed once IPVS counts no connection any more.
+
+use std::sync::Arc;
+
+use backend::{CommitError, Effect, ObserveError, Recovery};
+use dataplane::Family;
+use netlink::ipvs::{self, Operation as ServerOperation};
+use netlink::nf_tables::{Operation, Transaction};
+use netlink::route::Presence;
+use nftables_model::{name, recovery_of_reading};
+
+use super::recovery::{of_delivery, of_reading_servers, of_servers, of_table};
+use super::{Connection, Holding, Ipvs};
+use crate::chains;
+use crate::layout::{DELIVERY, ENDING_TABLE, TABLE};
+
+/// Whether there is anything to wait for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Ending {
+    /// A connection of IPVS.
+    Awaited,
+    /// Nothing.
+    Done,
+}
+
+impl Ipvs {
+    /// Whether there is what lets connections outlive the mode.
+    pub(super) fn observe_ending(&self, connection: &mut Connection) -> Result<bool, ObserveError> {
+        let socket = connection.tables.socket();
+        let there = socket.observe_table(self.family, ENDING_TABLE);
+        there.map_err(|error| self.unobserved(recovery_of_reading(&error), error))
+    }
+
+    /// Lets connections outlive the table, as far as there are any.
+    pub(super) fn commit_ending(&self, connection: &mut Connection) -> Result<Ending, CommitError> {
+        let unread = |error: netlink::QueryError| {
+            self.uncommitted((of_reading_servers(&error), Effect::None), error)
+        };
+        let ending = connection
+            .observe_connections(self.family)
+            .map_err(unread)?;
+        if ending == Ending::Awaited {
+            for (number, transaction) in [replacement(self.family), removal(self.family, TABLE)]
+                .iter()
+                .enumerate()
+            {
+                let committed = connection.tables.commit(transaction);
+                let failed = |e| self.uncommitted(of_table(&e, number == 0), e);
+                committed.map_err(failed)?;
+            }
+        }
+        Ok(ending)
+    }
+
+    /// Removes what has outlived the mode, once nothing needs it, and at once where the mode has begun again.
+    pub(super) fn finish_ending(&mut self, connection: &mut Connection) -> Result<(), CommitError> {
+        let unread = |error: netlink::QueryError| {
+            self.uncommitted((of_reading_servers(&error), Effect::None), error)
+        };
+        match self.holding {
+            Holding::Nothing | Holding::Something => {}
+            Holding::Both => {
+                let committed = connection
+                    .tables
+                    .commit(&removal(self.family, ENDING_TABLE));
+                committed.map_err(|e| self.uncommitted(of_table(&e, true), e))?;
+                self.holding = Holding::Something;
+            }
+            Holding::Ending => {
+                let found = connection.observe_connections(self.family);
+                if found.map_err(unread)? == Ending::Done {
+                    self.commit_end(connection)?;
+                    self.holding = Holding::Nothing;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes it, whatever needs it. Writes nothing where there is nothing.
+    pub(super) fn commit_end(&self, connection: &mut Connection) -> Result<(), CommitError> {
+        self.commit_without(connection, ENDING_TABLE)?;
+        let unread = |error: netlink::QueryError| {
+            self.uncommitted((of_reading_servers(&error), Effect::Possible), error)
+        };
+        let listed = connection.servers.observe_virtual_servers();
+        let own = listed.map_err(unread)?.own.into_keys();
+        let removals: Vec<_> = own
+            .filter(|key| key.family == self.family)
+            .map(|key| ServerOperation::RemoveVirtualServer { key })
+            .collect();
+        let committed = connection.servers.commit(&removals);
+        committed.map_err(|e| self.uncommitted(of_servers(&e, false), e))?;
+        let delivery = connection.routes.observe(self.family, &DELIVERY);
+        if delivery.map_err(unread)? == Presence::Absent {
+            return Ok(());
+        }
+        let committed = connection.commit_delivery(self.family, Presence::Absent);
+        committed.map_err(|e| self.uncommitted(of_delivery(&e, false), e))
+    }
+
+    /// Removes a table, if it is there.
+    pub(super) fn commit_without(
+        &self,
+        connection: &mut Connection,
+        table: &str,
+    ) -> Result<(), CommitError> {
+        let unread = |e| self.uncommitted((recovery_of_reading(&e), Effect::Possible), e);
+        let socket = connection.tables.socket();
+        if !socket.observe_table(self.family, table).map_err(unread)? {
+            return Ok(());
+        }
+        let committed = connection.tables.commit(&removal(self.family, table));
+        committed.map_err(|e| self.uncommitted(of_table(&e, true), e))
+    }
+
+    /// An error that kept something from being removed, for those who only read.
+    pub(super) fn unremoved(&self, error: CommitError) -> ObserveError {
+        ObserveError {
+            family: self.family,
+            recovery: match error.recovery {
+                Recovery::Halt => Recovery::Halt,
+                _ => Recovery::Observe,
+            },
+            source: error.source,
+        }
+    }
+}
+
+impl Connection {
+    /// Whether IPVS has connections to any of our virtual servers, closing ones included.
+    fn observe_connections(&mut self, family: Family) -> Result<Ending, netlink::QueryError> {
+        let own = self.servers.observe_virtual_servers()?.own;
+        let keys = own.into_keys().filter(|key| key.family == family);
+        let keys: Vec<ipvs::VirtualServerKey> = keys.collect();
+        let behind = self.servers.observe_destinations_of(keys)?;
+        let mut counts = behind
+            .iter()
+            .flat_map(|(_, destinations)| destinations.values());
+        let is_used = counts.any(|(_, connections)| connections.active + connections.inactive > 0);
+        Ok(match is_used {
+            true => Ending::Awaited,
+            false => Ending::Done,
+        })
+    }
+}
+
+/// Puts the table there that leads connections on; in the place of one that was cut short.
+fn replacement(family: Family) -> Transaction {
+    let mut transaction = removal(family, ENDING_TABLE);
+    transaction.operations.push(Operation::AddTable);
+    let chains = chains::ending();
+    let added = chains
+        .iter()
+        .map(|chain| Operation::AddChain(chain.chain.clone()));
+    transaction.operations.extend(added);
+    for chain in chains {
+        let name = chain.chain.name;
+        let rules = chain.rules.into_iter();
+        transaction
+            .operations
+            .extend(rules.map(|rule| Operation::AddRule {
+                chain: Arc::clone(&name),
+                rule,
+            }));
+    }
+    transaction
+}
+
+/// Adding first makes the removal of what may not be there succeed.
+fn removal(family: Family, table: &str) -> Transaction {
+    let mut transaction = Transaction::new(family, name(table));
+    transaction.operations = vec![Operation::AddTable, Operation::DeleteTable];
+    transaction
+}
