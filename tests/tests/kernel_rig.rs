@@ -79,6 +79,13 @@ fn trials(extent: Extent) -> Result<Vec<Trial>> {
         trial("linux_6_1_has_the_virtual_servers_of_ipvs", || {
             run(ALWAYS[2], &[]).map(drop)
         }),
+        trial("linux_6_1_sends_packets_through_virtual_servers", || {
+            let scenarios = test_program("scenarios_ipvs_kernel")?.into_os_string();
+            let command = [scenarios, "affinity".into()];
+            let ended = run_in_rig("6.1 scenarios_ipvs_kernel", DEADLINE, command)?;
+            ensure!(ended.expect_passed()? > 0, "nothing was tested");
+            Ok(())
+        }),
         trial(
             "t26_linux_6_1_without_hashes_loses_affinity_alone",
             without_hashes,

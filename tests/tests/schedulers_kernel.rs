@@ -109,7 +109,7 @@ packet outside {ipv6} -> [fd00:10:96::99]:80/tcp = untouched
     Ok(Script::parse(&(text + &sections(scheduler)))?)
 }
 
-fn tell<B: Backend>(kernel: &mut RealKernel<B>, steps: &str, scheduler: &str) -> Result<()> {
+fn tell<B: Backend + Send>(kernel: &mut RealKernel<B>, steps: &str, scheduler: &str) -> Result<()> {
     let script = Script::parse(&format!("{steps}\n{}", sections(scheduler)))?;
     let mut goldens = Goldens::new(Path::new("schedulers.txt"), Update::Never);
     let failures = run(&script, kernel, &mut goldens)?;
@@ -132,7 +132,7 @@ fn packet(family: Family, protocol: Protocol, client: u8, last: u8) -> Packet {
     }
 }
 
-fn connect<B: Backend>(
+fn connect<B: Backend + Send>(
     kernel: &mut RealKernel<B>,
     packet: &Packet,
     times: u32,
@@ -147,7 +147,7 @@ fn connect<B: Backend>(
 
 /// Failure story T105. Connections to two Services in turn: with one counter for both, each would see
 /// every other endpoint only.
-fn turns<B: Backend>(build: impl FnOnce(&Script) -> Result<RealKernel<B>>) -> Result<()> {
+fn turns<B: Backend + Send>(build: impl FnOnce(&Script) -> Result<RealKernel<B>>) -> Result<()> {
     let scheduler = "roundRobin";
     let mut kernel = build(&script("apply a a-all b b-all", scheduler)?)?;
     tell(&mut kernel, "apply a a-all b b-all", scheduler)?;

@@ -84,6 +84,28 @@ impl<B: Backend + Send> RealKernel<B> {
     }
 }
 
+impl<B: Backend + Send> RealKernel<B> {
+    fn program(&mut self, desired: &Dataplane) -> Result<Size> {
+        self.desired = desired.clone();
+        let mut size = Size::default();
+        let node = self.topology.node(1)?;
+        for (backend, believed) in &mut self.families {
+            let wanted = backend.render(desired, believed);
+            let change = backend.diff(&believed.rules, &wanted);
+            size = sum(size, change.size());
+            if !change.size().is_empty() {
+                // Settings of the kernel are those of the namespace of the thread that writes them.
+                let _receipt = node.enter(|| backend.commit(change))??;
+            }
+            *believed = Rendered {
+                dataplane: desired.clone(),
+                rules: wanted,
+            };
+        }
+        Ok(size)
+    }
+}
+
 impl<B: Backend> RealKernel<B> {
     /// The namespace of the node under test.
     pub fn node(&self) -> Result<&Namespace> {
@@ -98,24 +120,6 @@ impl<B: Backend> RealKernel<B> {
     /// The namespace of a pod.
     pub fn pod(&self, node: u8, number: u8) -> Result<&Namespace> {
         self.topology.pod(node, number)
-    }
-
-    fn program(&mut self, desired: &Dataplane) -> Result<Size> {
-        self.desired = desired.clone();
-        let mut size = Size::default();
-        for (backend, believed) in &mut self.families {
-            let wanted = backend.render(desired, believed);
-            let change = backend.diff(&believed.rules, &wanted);
-            size = sum(size, change.size());
-            if !change.size().is_empty() {
-                let _receipt = backend.commit(change)?;
-            }
-            *believed = Rendered {
-                dataplane: desired.clone(),
-                rules: wanted,
-            };
-        }
-        Ok(size)
     }
 
     fn ask(&self, packet: &Packet, deadline: Duration, count: u32) -> Result<Vec<Outcome>> {
@@ -222,7 +226,7 @@ impl<B: Backend> RealKernel<B> {
     }
 }
 
-impl<B: Backend> Depth for RealKernel<B> {
+impl<B: Backend + Send> Depth for RealKernel<B> {
     fn apply(&mut self, desired: &Dataplane) -> Result<Size> {
         self.program(desired)
     }

@@ -45,7 +45,7 @@ pub(crate) enum Written {
 
 /// The Service answers on its ports, and the host port where there is none, whether the port map was
 /// there before the rules of Services or came after them.
-pub(crate) fn services_come_first<B: Backend>(
+pub(crate) fn services_come_first<B: Backend + Send>(
     build: impl Fn(&Script) -> Result<RealKernel<B>>,
     written: Written,
 ) -> Result<()> {
@@ -62,7 +62,7 @@ pub(crate) fn services_come_first<B: Backend>(
     asked(kernel, &script).with_context(|| format!("{written:?}, attached after"))
 }
 
-fn asked<B: Backend>(mut kernel: RealKernel<B>, script: &Script) -> Result<()> {
+fn asked<B: Backend + Send>(mut kernel: RealKernel<B>, script: &Script) -> Result<()> {
     let server = start_server(kernel.pod(1, 8)?, "mapped", &[MAPPED.parse()?])?;
     let packets = packets(script);
     for packet in &packets {

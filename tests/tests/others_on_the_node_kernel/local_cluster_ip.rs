@@ -32,7 +32,7 @@ endpoints: [{addresses: [10.0.2.7], nodeName: node-2}]
 "#;
 
 /// The node's address is the node's, and so is what listens on all of them; the cluster IP is not.
-pub(crate) fn strangers_are_refused<B: Backend>(
+pub(crate) fn strangers_are_refused<B: Backend + Send>(
     build: impl FnOnce(&Script) -> Result<RealKernel<B>>,
 ) -> Result<()> {
     let (mut kernel, script) = play(STORY, build)?;
@@ -55,7 +55,7 @@ pub(crate) fn strangers_are_refused<B: Backend>(
 
 /// NodeLocal DNS: the cache has the cluster IP of DNS on a device of its own, and takes its packets
 /// out of connection tracking, so that no NAT sees them.
-pub(crate) fn a_cache_answers<B: Backend>(
+pub(crate) fn a_cache_answers<B: Backend + Send>(
     build: impl FnOnce(&Script) -> Result<RealKernel<B>>,
 ) -> Result<()> {
     let (mut kernel, script) = play(STORY, build)?;
