@@ -11,7 +11,7 @@ use crate::arguments::Cleanup;
 use crate::kept_file::KeptFile;
 use crate::mechanism::{Variants, lock_at, open_unheard};
 use crate::metrics::lock_waits;
-use crate::{handover, last_good, serving_state};
+use crate::{handover, last_good, last_node, serving_state};
 
 /// Removes our tables and chains, and what agents keep in the state directory; returns what to tell
 /// the person. What is not there any more, or never was, is no failure.
@@ -29,7 +29,7 @@ pub(crate) fn commit_removal(arguments: &Cleanup) -> anyhow::Result<String> {
 }
 
 fn remove_kept(state: &Path) -> anyhow::Result<()> {
-    for name in [last_good::FILE, serving_state::FILE] {
+    for name in [last_good::FILE, last_node::FILE, serving_state::FILE] {
         KeptFile::within(state, name).commit_removal()?;
     }
     let socket = state.join(handover::SOCKET);
@@ -61,7 +61,12 @@ mod tests {
         let state = above.path().join("state");
         remove_kept(&state).expect("nothing is there");
         fs::create_dir(&state).expect("it is made");
-        let files = [last_good::FILE, serving_state::FILE, handover::SOCKET];
+        let files = [
+            last_good::FILE,
+            last_node::FILE,
+            serving_state::FILE,
+            handover::SOCKET,
+        ];
         for name in files.into_iter().chain(["of-another-program"]) {
             fs::write(state.join(name), "").expect("it is written");
         }

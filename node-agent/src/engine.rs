@@ -9,7 +9,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-use catalog::{Catalog, Dirty, NodeStanding, Trigger};
+use catalog::{Catalog, Dirty, NodeStanding, OwnNode, Trigger};
 use crds::{ConfigHash, EffectiveConfig};
 use dataplane::{Config, Dataplane, Node, Rejection, ServiceKey, ServiceRules, compile};
 use reconciler::{Desired, Stamps};
@@ -126,6 +126,16 @@ impl Engine {
             endpoints: 0,
             waiting: None,
         }
+    }
+
+    /// Takes over what an earlier process knew of the node's own object, before the first delivery.
+    pub(crate) fn recall_node(&mut self, node: OwnNode) {
+        self.catalog.recall_node(node);
+    }
+
+    /// The node's own object, as it is known.
+    pub(crate) fn node(&self) -> Option<&OwnNode> {
+        self.catalog.node()
     }
 
     /// Takes in one delivery, received at `now`.

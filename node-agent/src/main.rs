@@ -28,6 +28,7 @@ mod health_proxy;
 mod kept_file;
 mod kube_proxy_routes;
 mod last_good;
+mod last_node;
 mod latency;
 mod mechanism;
 mod metrics;

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::Context;
+use catalog::Change;
 use kube::api::Api;
 use reconciler::{Command, Orders, Periods, Permission, Settings, mailbox};
 use runtime::{
@@ -24,6 +25,7 @@ use crate::events::{Announcement, Events, Journal, Regarding, Severity};
 use crate::handover::Server;
 use crate::health_proxy::ProxyHealth;
 use crate::last_good::LastGood;
+use crate::last_node::LastNode;
 use crate::mechanism::{self, Variants};
 use crate::metrics::{AgentMetrics, ChangeCounts, register_lock_waits};
 use crate::node_lock::NodeLock;
@@ -113,7 +115,14 @@ pub(crate) async fn start(
         Source::Kubernetes(_) => Silence::MayEnd,
         Source::Manifests(_) => Silence::IsAnAnswer,
     };
-    let engine = Engine::new(&node, kept, silence);
+    let mut engine = Engine::new(&node, kept, silence);
+    let mut last_node = LastNode::within(&arguments.state);
+    match last_node.observe(&node) {
+        Ok(known) => known.into_iter().for_each(|node| engine.recall_node(node)),
+        Err(error) => {
+            warn!(error = %chain(&error), "starting without the last known addresses of the Node");
+        }
+    }
     let lock = mechanism::lock_at(&arguments.xtables_lock);
     let (variants, listeners) = Variants::new(lock, register_lock_waits(&metrics));
     let (backends, listener, interruption) =
@@ -146,6 +155,7 @@ pub(crate) async fn start(
         changes: changes.clone(),
         node: node.clone(),
         last_good,
+        last_node,
         settings: None,
     };
     supervisor.spawn(
@@ -252,6 +262,7 @@ struct Follower {
     changes: ChangeCounts,
     node: String,
     last_good: LastGood,
+    last_node: LastNode,
     settings: Option<Settings>,
 }
 
@@ -310,7 +321,14 @@ impl Follower {
         if let Delivery::Objects(change) = &delivery {
             self.changes.took(change);
         }
+        let is_node = matches!(delivery, Delivery::Objects(Change::Node(_)));
         self.engine.apply(delivery, Instant::now());
+        if is_node
+            && let Some(node) = self.engine.node()
+            && let Err(error) = self.last_node.commit(node)
+        {
+            warn!(error = %chain(&error), "unable to store the addresses of the Node for a restart while the Node has none");
+        }
     }
 
     fn order(&mut self) {

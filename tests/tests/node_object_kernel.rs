@@ -1,5 +1,6 @@
 //! The object of a Node goes, comes back bare and is completed some time later, as where a cloud
-//! provider creates it again: connections to node ports go on all the while, in both mechanisms.
+//! provider creates it again, and an agent starts meanwhile: connections to node ports go on all the
+//! while, in both mechanisms.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -30,7 +31,8 @@ const INTERVAL: Duration = Duration::from_millis(10);
 fn main() -> Result<()> {
     enter_private_namespaces()?;
     let trials = ["nftables", "iptables"].map(|mode| {
-        let name = format!("t88_connections_survive_a_node_object_that_comes_back_bare_{mode}");
+        let name =
+            format!("t88_t118_connections_survive_a_node_object_that_comes_back_bare_{mode}");
         trial(&name, move || comes_back_bare(mode))
     });
     let mut arguments = Arguments::from_args();
@@ -61,13 +63,14 @@ fn comes_back_bare(mode: &str) -> Result<()> {
         write(&format!("slice-{family}"), &slice("web", family))?;
     }
     write("node", &whole())?;
-    let agent = LoneAgent::start(&Workplace {
+    let workplace = Workplace {
         node: topology.node(NODE)?.clone(),
         source: Source::Manifests(directory.clone()),
         folder: folder.path().to_owned(),
         sysctls: Sysctls::Writable,
         deadline: PROMPTLY,
-    })?;
+    };
+    let mut agent = LoneAgent::start(&workplace)?;
     agent.wait_until_ready()?;
     let clients = clients(topology.outside()?)?;
     let bare = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": addresses::NODE}});
@@ -89,6 +92,17 @@ fn comes_back_bare(mode: &str) -> Result<()> {
         })?;
         wait_for_round(&agent, topology.outside()?, number, write)?;
     }
+    for family in Family::ALL {
+        let deleted = agent.metric(&format!(
+            "kubeproxy_conntrack_reconciler_deleted_entries_total{{ip_family=\"{family}\"}}"
+        ))?;
+        ensure!(deleted == 0.0, "{deleted} flows of {family} were deleted");
+    }
+    // T118: one that starts now has never seen the addresses.
+    agent.kill()?;
+    agent = LoneAgent::start(&workplace)?;
+    agent.wait_until_ready()?;
+    wait_for_round(&agent, topology.outside()?, 30, write)?;
     write("node", &whole())?;
     agent.wait_for("the status to name nothing", |agent| {
         let status = agent.status()?;
@@ -100,12 +114,6 @@ fn comes_back_bare(mode: &str) -> Result<()> {
         let tally = client.stop()?;
         ensure!(tally.failures() == 0, "{way}: {tally}");
         ensure!(tally.answers() > 10, "{way}: {tally}");
-    }
-    for family in Family::ALL {
-        let deleted = agent.metric(&format!(
-            "kubeproxy_conntrack_reconciler_deleted_entries_total{{ip_family=\"{family}\"}}"
-        ))?;
-        ensure!(deleted == 0.0, "{deleted} flows of {family} were deleted");
     }
     Ok(())
 }

@@ -63,6 +63,17 @@ impl Catalog {
         }
     }
 
+    /// Takes over what an earlier process knew of this node's own object: until the object says more, it counts
+    /// as one that is gone. An object that was created again starts without addresses and ranges.
+    pub fn recall_node(&mut self, node: OwnNode) {
+        let own = ObjectKey::cluster(Arc::clone(&self.node_name));
+        let node = OwnNode {
+            standing: NodeStanding::Gone,
+            ..node
+        };
+        self.nodes.put(own, Parsed::clean(node));
+    }
+
     /// Takes note of an event. Never fails; what it carries and cannot be honoured is a
     /// rejection. Costs in proportion to the object it carries, times the slices of its Service
     /// for the endpoints that changed.

@@ -125,6 +125,38 @@ fn t88_a_node_object_that_comes_back_bare_closes_nothing_and_is_named() {
     assert_eq!(seen(&mut story), expect(&BOTH, &PODS, &[]));
 }
 
+/// The agent is killed while the object is bare, or not there at all.
+#[test]
+fn t118_an_agent_that_starts_while_the_node_object_is_bare_closes_nothing() {
+    let mut earlier = primary();
+    seen(&mut earlier);
+    let known = earlier.engine.node().expect("it was read").clone();
+    let start = |object: Option<Value>| {
+        let mut story = Story::new(Silence::IsAnAnswer);
+        story.engine.recall_node(known.clone());
+        story.deliver(Event::<object::Service>::Init);
+        story.deliver(Event::<object::EndpointSlice>::Init);
+        story.deliver(Event::<object::ServiceCidr>::Init);
+        story.deliver(Event::<object::Node>::Init);
+        if let Some(object) = object {
+            story.deliver(Event::InitApply(decode::<object::Node>(object)));
+        }
+        story.deliver(Event::<object::Service>::InitDone);
+        story.deliver(Event::<object::EndpointSlice>::InitDone);
+        story.deliver(Event::<object::ServiceCidr>::InitDone);
+        story.deliver(Event::<object::Node>::InitDone);
+        let spec = "nodePorts: {addresses: [primary]}";
+        story.apply(Delivery::Configuration(Some(assignment(spec))));
+        interfaces(&mut story, &["192.168.0.1", "fd00:192:168::1"]);
+        story
+    };
+    let mut story = start(Some(node(&[], &[])));
+    assert_eq!(seen(&mut story), expect(&BOTH, &PODS, &LOST));
+    says(&mut story, whole());
+    assert_eq!(seen(&mut story), expect(&BOTH, &PODS, &[]));
+    assert_eq!(seen(&mut start(None)), expect(&BOTH, &PODS, &[]));
+}
+
 #[test]
 fn t88_an_address_that_does_not_parse_takes_the_place_of_none() {
     let mut story = primary();
