@@ -65,6 +65,9 @@ pub(crate) enum Command {
     /// Turn kube-proxy's configuration into a profile, show a node's configuration, and what a profile would change.
     #[command(subcommand)]
     Config(ConfigStep),
+    /// Write one archive for a report of a problem: objects, Events, logs, and what agents of chosen nodes have. Secrets,
+    /// ConfigMaps, environment variables and tokens are left out. Exits with 3 if a part could not be read.
+    Sysdump(SysdumpOptions),
     /// Print a script that completes commands and flags in a shell.
     ///
     /// For this session of bash: source <(kubectl-signpost completion bash). It completes the command kubectl-signpost.
@@ -181,6 +184,27 @@ pub(crate) struct TraceOptions {
     pub(crate) output: AgentOutput,
 }
 
+#[derive(Debug, Args)]
+pub(crate) struct SysdumpOptions {
+    /// A node whose agent is asked; may be given more than once. By default five nodes: those that are not as they should
+    /// be first, then by name.
+    #[arg(long = "node", value_name = "NODE")]
+    pub(crate) nodes: Vec<String>,
+    /// Ask the agents of all nodes.
+    #[arg(long, conflicts_with = "nodes")]
+    pub(crate) all_nodes: bool,
+    /// A Service that each agent explains, as NAMESPACE/NAME; may be given more than once. Rejected Services are explained
+    /// anyway.
+    #[arg(long = "service", value_name = "SERVICE", value_parser = service_name)]
+    pub(crate) services: Vec<String>,
+    /// The most lines of each log, its newest.
+    #[arg(long, value_name = "NUMBER", default_value_t = 20_000, value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) log_lines: u32,
+    /// The archive to write, which must not exist yet; signpost-sysdump-TIME.tar.gz by default.
+    #[arg(long, short, value_name = "FILE")]
+    pub(crate) file: Option<PathBuf>,
+}
+
 /// The format of an agent's answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum AgentOutput {
@@ -250,6 +274,18 @@ pub(crate) enum Format {
     Json,
     /// YAML.
     Yaml,
+}
+
+/// `namespace/name`, both of letters that names of objects have.
+fn service_name(text: &str) -> Result<String, String> {
+    let is_name = |name: &str| {
+        let letters = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';
+        !name.is_empty() && name.bytes().all(letters)
+    };
+    match text.split_once('/') {
+        Some((namespace, name)) if is_name(namespace) && is_name(name) => Ok(text.to_owned()),
+        _ => Err("write NAMESPACE/NAME, such as shop/cart".to_owned()),
+    }
 }
 
 fn duration(text: &str) -> Result<Duration, String> {

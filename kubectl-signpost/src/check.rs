@@ -30,7 +30,7 @@ const CREATED: [(&str, &str); 6] = [
 ];
 
 /// Everything of Signpost.
-const SELECTOR: &str = "app.kubernetes.io/name=signpost";
+pub(crate) const SELECTOR: &str = "app.kubernetes.io/name=signpost";
 
 /// Reads and prints.
 pub(crate) async fn run(

@@ -6,7 +6,9 @@ use std::time::Duration;
 use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use k8s_openapi::apimachinery::pkg::version::Info;
-use kube::api::{ApiResource, DynamicObject, ListParams, Patch, PatchParams, PostParams};
+use kube::api::{
+    ApiResource, DynamicObject, ListParams, LogParams, Patch, PatchParams, PostParams,
+};
 use kube::config::{InferConfigError, KubeConfigOptions, Kubeconfig, KubeconfigError};
 use kube::{Api, Client, Config, Resource};
 use serde::Serialize;
@@ -122,6 +124,47 @@ impl Cluster {
             }
         }
         Ok(read)
+    }
+
+    /// Objects of a kind as the API server has them, of one namespace or of all.
+    pub(crate) async fn read_raw<K: Resource<DynamicType = ()>>(
+        &self,
+        namespace: Option<&str>,
+        parameters: ListParams,
+    ) -> Result<Vec<Value>, ClusterError> {
+        let resource = ApiResource::erase::<K>(&());
+        let client = self.client.clone();
+        let api = match namespace {
+            Some(namespace) => Api::<DynamicObject>::namespaced_with(client, namespace, &resource),
+            None => Api::<DynamicObject>::all_with(client, &resource),
+        };
+        let doing = format!("list {}", resource.plural);
+        let objects = list(&api, parameters, &doing).await?.into_iter();
+        Ok(objects
+            .map(|object| serde_json::to_value(object).unwrap_or_default())
+            .collect())
+    }
+
+    /// The newest lines of a container's log; of the container before it, with `previous`.
+    pub(crate) async fn read_log(
+        &self,
+        (namespace, pod): (&str, &str),
+        container: &str,
+        lines: u32,
+        previous: bool,
+    ) -> Result<String, ClusterError> {
+        let parameters = LogParams {
+            container: Some(container.to_owned()),
+            tail_lines: Some(i64::from(lines)),
+            previous,
+            timestamps: true,
+            ..LogParams::default()
+        };
+        let log = self.pods_of(namespace).logs(pod, &parameters).await;
+        log.map_err(|source| ClusterError::Request {
+            doing: format!("read the log of Pod {namespace}/{pod}"),
+            source,
+        })
     }
 
     /// All Nodes.

@@ -18,6 +18,7 @@ mod nodes;
 mod output;
 mod rollout;
 mod status;
+mod sysdump;
 mod table;
 mod trouble;
 
@@ -73,6 +74,7 @@ async fn carry_out(arguments: Arguments) -> anyhow::Result<Ending> {
         Command::Explain(options) => inspect::explain(&access, &options).await,
         Command::Trace(options) => inspect::trace(&access, &options).await,
         Command::Config(step) => config::run(&access, &step).await,
+        Command::Sysdump(options) => sysdump::run(&access, &options).await,
         Command::Completion(options) => {
             let mut script = Vec::new();
             let mut command = Arguments::command();

@@ -32,6 +32,8 @@ pub(crate) enum Command {
     Explain(Explain),
     /// Follow a packet through the rules in the kernel, and show whether it goes where it should.
     Trace(Trace),
+    /// Print what the running agent has: rules, desired state, syncs, status or metrics.
+    Show(Show),
     /// Make the agent on this node serve its Services instead of kube-proxy, and remove kube-proxy's
     /// rules. No connection is lost.
     Takeover(Handover),
@@ -130,6 +132,31 @@ pub(crate) struct Trace {
     pub(crate) target: Target,
 }
 
+#[derive(Debug, Args)]
+pub(crate) struct Show {
+    /// What to print.
+    #[arg(value_name = "PART")]
+    pub(crate) part: Part,
+    /// The --state directory of the running agent, where its socket is.
+    #[arg(long, env = "SIGNPOST_STATE", default_value = "/var/lib/signpost")]
+    pub(crate) state: PathBuf,
+}
+
+/// A part of what an agent has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Part {
+    /// Signpost's rules in the kernel.
+    Rules,
+    /// The complete desired state of the kernel.
+    Dataplane,
+    /// The last syncs of each family.
+    Rounds,
+    /// The status that the node reports.
+    Status,
+    /// What a scrape gets.
+    Metrics,
+}
+
 /// How to reach the running agent, and how far the handover goes.
 #[derive(Debug, Args)]
 pub(crate) struct Handover {
@@ -194,6 +221,21 @@ pub(crate) enum Output {
     Text,
     /// JSON.
     Json,
+}
+
+// === impl Part ===
+
+impl Part {
+    /// Where the agent answers it.
+    pub(crate) fn path(self) -> &'static str {
+        match self {
+            Part::Rules => "/debug/rules",
+            Part::Dataplane => "/debug/dataplane",
+            Part::Rounds => "/debug/rounds",
+            Part::Status => "/debug/status",
+            Part::Metrics => "/metrics",
+        }
+    }
 }
 
 // === impl Output ===

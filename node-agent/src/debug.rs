@@ -51,6 +51,7 @@ pub(crate) fn router(board: Arc<Board>, queries: EngineQueries) -> Router {
         .route("/debug/rounds", get(rounds))
         .route("/debug/status", get(status))
         .route("/debug/dataplane", get(answer::dataplane))
+        .route("/debug/rules", get(answer::rules))
         .route("/debug/services/{namespace}/{name}", get(answer::service))
         .route("/debug/explain", get(answer::explanation))
         .route("/debug/trace", get(answer::trace))
@@ -74,6 +75,7 @@ async fn index() -> &'static str {
      /debug/explain?about=ADDRESS:PORT      whose address that is, and whose endpoint\n\
      /debug/trace?packet=PACKET             the way of a packet, and whether it is the right one\n\
      /debug/dataplane                       the complete desired state of the kernel\n\
+     /debug/rules                           Signpost's rules in the kernel\n\
      /debug/status                          what this node reports of itself\n\
      Explanations and traces take output=json.\n"
 }

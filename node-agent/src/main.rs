@@ -54,7 +54,7 @@ use anyhow::Context;
 use clap::Parser;
 use runtime::{GRACE, chain};
 
-use crate::arguments::{Arguments, Command, Explain, Target, Trace};
+use crate::arguments::{Arguments, Command, Explain, Show, Target, Trace};
 use crate::debug::Agreement;
 use crate::explain::Question;
 use crate::handover::What;
@@ -82,6 +82,7 @@ fn main() -> ExitCode {
         Command::Render(render) => offline::print(&render.manifests, &render.node).map(plain),
         Command::Explain(arguments) => explain(&arguments),
         Command::Trace(arguments) => trace(&arguments),
+        Command::Show(arguments) => show(&arguments).map(plain),
         Command::Takeover(handover) => handover::ask(What::Takeover, &handover).map(plain),
         Command::Handback(handover) => handover::ask(What::Handback, &handover).map(plain),
         Command::Cleanup(cleanup) => cleanup::commit_removal(&cleanup).map(plain),
@@ -124,6 +125,18 @@ fn trace(arguments: &Trace) -> anyhow::Result<(String, Agreement)> {
         return Ok((target.output.print(&trace)?, trace.agree.into()));
     }
     ask_agent(target, "/debug/trace", "packet", &arguments.packet)
+}
+
+/// What the running agent has, over its socket alone: the port may be another program's, whose metrics would look alike.
+fn show(arguments: &Show) -> anyhow::Result<String> {
+    let path = arguments.part.path().to_owned();
+    let answer = handover::inquire(&arguments.state, path, LONGEST_ANSWER);
+    let answer = answer.with_context(|| {
+        let state = arguments.state.display();
+        format!("no agent answers in {state}: run this where the agent runs, as root")
+    })?;
+    anyhow::ensure!(answer.is_success(), "{}", answer.text.trim_end());
+    Ok(answer.text)
 }
 
 /// What the running agent answers: over its socket, else at its port.

@@ -80,7 +80,7 @@ pub(crate) async fn start(
     let proxy = ProxyHealth::default();
     let changes = ChangeCounts::register(&metrics);
     let readiness = health.check("programmed");
-    let inquiries = debug::router(Arc::clone(&board), queries.clone());
+    let inquiries = debug::router(Arc::clone(&board), queries.clone()).merge(metrics.router());
     let answers = Answers {
         board: Arc::clone(&board),
         proxy: proxy.clone(),

@@ -1,5 +1,5 @@
-//! `/debug/services`, `/debug/explain`, `/debug/trace`, `/debug/dataplane`: answers that take a look
-//! at the kernel, or at everything.
+//! `/debug/services`, `/debug/explain`, `/debug/trace`, `/debug/dataplane`, `/debug/rules`: answers that
+//! take a look at the kernel, or at everything.
 
 use std::fmt::Display;
 use std::sync::Arc;
@@ -114,6 +114,17 @@ pub(super) async fn dataplane(State(sources): State<Sources>) -> Result<String, 
     let view = view(&sources)?;
     let turn = sources.turns.take().map_err(no_turn)?;
     let answer = move || desired(&view).map(Dataplane::to_string);
+    turn.spend(answer).await.map_err(no_turn)?
+}
+
+pub(super) async fn rules(State(sources): State<Sources>) -> Result<String, Refusal> {
+    let view = view(&sources)?;
+    let turn = sources.turns.take().map_err(no_turn)?;
+    let board = sources.board;
+    let answer = move || {
+        let at = whereabouts(&board, desired(&view)?);
+        Ok(Kernel::observe(&at).list(&at))
+    };
     turn.spend(answer).await.map_err(no_turn)?
 }
 

@@ -2,13 +2,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::error::Error;
+use std::fmt::Write;
 
 use backend::AnyBackend;
 use dataplane::{Family, Mechanism};
 use runtime::chain;
 use xtables::Variant;
 
-use crate::mechanism::{Held, open_reader};
+use crate::mechanism::{Held, detached, open_reader};
 
 /// Signpost's rules in this network namespace, as read for a question.
 #[derive(Debug)]
@@ -58,6 +59,26 @@ impl Kernel {
             seen.extend(read.into_iter().filter(|(family, _)| is_meant(family)));
         }
         Kernel::Observed(seen)
+    }
+
+    /// All of it below the headings of mechanisms, and why a family could not be read.
+    pub(crate) fn list(&self, at: &Whereabouts) -> String {
+        let mut text = String::new();
+        let Kernel::Observed(seen) = self else {
+            return text;
+        };
+        for (family, held) in seen {
+            let Some(mechanism) = at.carriers.get(family) else {
+                continue;
+            };
+            let heading = detached(*mechanism, *family, at.variant).heading();
+            // Writing to a String cannot fail.
+            let _ = match held {
+                Ok(held) => writeln!(text, "{heading}\n{held}"),
+                Err(error) => writeln!(text, "{heading}\n# {family}: {error}"),
+            };
+        }
+        text
     }
 
     /// What one family holds, if it was read.

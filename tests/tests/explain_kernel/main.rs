@@ -21,7 +21,7 @@ type Test = fn(&Stage) -> Result<()>;
 
 fn main() -> Result<()> {
     enter_private_namespaces()?;
-    let tests: [(&str, Test); 5] = [
+    let tests: [(&str, Test); 6] = [
         ("explain_reads_the_kernel", explain_reads_the_kernel),
         ("a_missing_element_is_named", a_missing_element_is_named),
         (
@@ -32,6 +32,10 @@ fn main() -> Result<()> {
         (
             "an_answer_that_is_not_the_agents_is_not_taken_for_one",
             somebody_elses_answer,
+        ),
+        (
+            "t154_show_prints_what_the_agent_has_over_its_socket",
+            everything_is_shown,
         ),
     ];
     let trials = tests.map(|(name, test)| trial(name, move || test(&Stage::build()?)));
@@ -207,4 +211,35 @@ fn somebody_elses_answer(stage: &Stage) -> Result<()> {
     let text = format!("{error:#}");
     ensure!(text.contains("another program"), "{text}");
     Ok(())
+}
+
+/// What an archive for a bug report is made of.
+fn everything_is_shown(stage: &Stage) -> Result<()> {
+    for (part, words) in [
+        (
+            "rules",
+            [
+                "table ip signpost\n",
+                "10.96.0.10 . tcp . 80 : 3 . 0x03000003",
+            ],
+        ),
+        ("dataplane", ["10.96.0.10", "10.0.1.5:8080"]),
+        ("rounds", ["IPv4", "IPv6"]),
+        ("status", ["appliedHash:", "type: Ready"]),
+        (
+            "metrics",
+            [
+                "signpost_services ",
+                "kubeproxy_sync_proxy_rules_last_timestamp_seconds{",
+            ],
+        ),
+    ] {
+        let text = stage.agent.ask(&["show", part])?;
+        contains_all(&text, &words).with_context(|| part)?;
+    }
+    let error = stage
+        .agent
+        .ask(&["show", "rules", "--state", "/nonexistent"]);
+    let error = error.err().context("nobody answers there")?;
+    contains_all(&format!("{error:#}"), &["no agent answers in /nonexistent"])
 }

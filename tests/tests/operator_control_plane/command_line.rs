@@ -14,7 +14,7 @@ use crate::operator::Operator;
 use crate::{DEADLINE, NODES};
 
 /// The command line, as the administrator.
-struct CommandLine {
+pub(crate) struct CommandLine {
     program: PathBuf,
     kubeconfig: PathBuf,
 }
@@ -22,7 +22,7 @@ struct CommandLine {
 // === impl CommandLine ===
 
 impl CommandLine {
-    fn of(cluster: &Cluster) -> Result<CommandLine> {
+    pub(crate) fn of(cluster: &Cluster) -> Result<CommandLine> {
         Ok(CommandLine {
             program: binaries::find("kubectl-signpost")?,
             kubeconfig: cluster.control_plane.kubeconfig(ADMINISTRATOR)?,
@@ -36,7 +36,7 @@ impl CommandLine {
     }
 
     /// What is printed, when it ends with this code.
-    fn expect(&self, code: i32, arguments: &[&str]) -> Result<String> {
+    pub(crate) fn expect(&self, code: i32, arguments: &[&str]) -> Result<String> {
         let output = self.run(arguments)?;
         let errors = String::from_utf8_lossy(&output.stderr);
         let printed = String::from_utf8_lossy(&output.stdout).into_owned();

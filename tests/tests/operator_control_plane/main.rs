@@ -4,6 +4,7 @@
 //! node.
 
 mod agents;
+mod archive;
 mod cluster;
 mod command_line;
 mod leases;

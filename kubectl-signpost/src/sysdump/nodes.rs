@@ -1,0 +1,158 @@
+//! Which agents are asked, and what.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use crds::NodeProxy;
+use kube::ResourceExt;
+use runtime::chain;
+use tokio::time::timeout;
+
+use crate::agent::Agent;
+use crate::arguments::SysdumpOptions;
+use crate::cluster::Cluster;
+use crate::trouble::{Weight, troubles};
+
+/// How many agents are asked where no node is named.
+const NODES: usize = 5;
+/// How many rejected Services of a node are explained.
+const REJECTED: usize = 10;
+/// How long an agent may take for one part: it reads the kernel.
+const PATIENCE: Duration = Duration::from_secs(90);
+/// What `signpost-agent show` prints, each with the end of its file.
+const SHOWN: [(&str, &str); 5] = [
+    ("rules", "txt"),
+    ("dataplane", "txt"),
+    ("rounds", "txt"),
+    ("status", "yaml"),
+    ("metrics", "txt"),
+];
+
+/// The nodes whose agents are asked, by name.
+pub(super) fn choose<'a>(
+    running: impl Iterator<Item = &'a str>,
+    proxies: &[NodeProxy],
+    options: &SysdumpOptions,
+) -> Vec<String> {
+    if !options.nodes.is_empty() {
+        let named: BTreeSet<&String> = options.nodes.iter().collect();
+        return named.into_iter().cloned().collect();
+    }
+    let mut nodes: BTreeSet<String> = running.map(str::to_owned).collect();
+    nodes.extend(proxies.iter().map(ResourceExt::name_any));
+    let faulty = |node: &String| {
+        let proxy = proxies.iter().find(|proxy| proxy.name_any() == *node);
+        let status = proxy.and_then(|proxy| proxy.status.as_ref());
+        status.is_none_or(|status| {
+            let mut troubles = troubles(&status.conditions).into_iter();
+            troubles.any(|trouble| trouble.weight == Weight::Fault)
+        })
+    };
+    let mut nodes: Vec<String> = nodes.into_iter().collect();
+    // Stable: of one kind, by name.
+    nodes.sort_by_key(|node| !faulty(node));
+    if !options.all_nodes {
+        nodes.truncate(NODES);
+    }
+    nodes.sort();
+    nodes
+}
+
+/// What the agent of a node has, part by part.
+pub(super) async fn inquire(
+    cluster: &Cluster,
+    node: &str,
+    agent: Option<&Agent>,
+    proxy: Option<&NodeProxy>,
+    services: &[String],
+) -> Vec<(String, Result<String, String>)> {
+    let Some(agent) = agent else {
+        let reason = "no agent runs on this node".to_owned();
+        return vec![(format!("nodes/{node}"), Err(reason))];
+    };
+    let mut parts = Vec::new();
+    for (part, ending) in SHOWN {
+        let read = ask(cluster, agent, &["show", part]).await;
+        parts.push((format!("nodes/{node}/{part}.{ending}"), read));
+    }
+    let mut explained: BTreeSet<String> = services.iter().cloned().collect();
+    explained.extend(rejected(proxy));
+    for service in explained {
+        let read = ask(cluster, agent, &["explain", &service]).await;
+        let name = service.replace('/', "_");
+        parts.push((format!("nodes/{node}/explain/{name}.txt"), read));
+    }
+    parts
+}
+
+/// The Services that the node's status names as rejected.
+fn rejected(proxy: Option<&NodeProxy>) -> Vec<String> {
+    let status = proxy.and_then(|proxy| proxy.status.as_ref());
+    let rejections = status
+        .into_iter()
+        .flat_map(|status| &status.rejections.first);
+    let services = rejections.filter_map(|rejection| rejection.object.strip_prefix("Service "));
+    services.take(REJECTED).map(str::to_owned).collect()
+}
+
+async fn ask(cluster: &Cluster, agent: &Agent, arguments: &[&str]) -> Result<String, String> {
+    match timeout(PATIENCE, agent.ask(cluster, arguments)).await {
+        Ok(Ok(answer)) => Ok(answer.text),
+        Ok(Err(error)) => Err(chain(&error).to_string()),
+        Err(_) => Err(format!("no answer within {} s", PATIENCE.as_secs())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn proxy(name: &str, ready: &str) -> NodeProxy {
+        let proxy = json!({
+            "metadata": {"name": name},
+            "spec": {},
+            "status": {
+                "conditions": [{
+                    "type": "Ready", "status": ready, "reason": "Programmed", "message": "",
+                    "lastTransitionTime": "2026-01-01T00:00:00Z",
+                }],
+                "rejections": {"total": 2, "first": [
+                    {"object": "Service shop/cart", "field": "spec", "message": "no"},
+                    {"object": "EndpointSlice shop/cart-1", "field": "ports", "message": "no"},
+                ]},
+            },
+        });
+        serde_json::from_value(proxy).expect("a NodeProxy")
+    }
+
+    fn options(nodes: &[&str], all_nodes: bool) -> SysdumpOptions {
+        SysdumpOptions {
+            nodes: nodes.iter().map(|node| (*node).to_owned()).collect(),
+            all_nodes,
+            services: Vec::new(),
+            log_lines: 1,
+            file: None,
+        }
+    }
+
+    #[test]
+    fn nodes_that_are_not_as_they_should_be_come_first() {
+        let mut proxies: Vec<NodeProxy> =
+            (1..=7).map(|n| proxy(&format!("n{n}"), "True")).collect();
+        proxies[6] = proxy("n7", "False");
+        let running = || ["n1", "n2", "n8"].into_iter();
+        let chosen = |options| choose(running(), &proxies, &options);
+        // The agent of n8 has reported nothing.
+        assert_eq!(chosen(options(&[], false)), ["n1", "n2", "n3", "n7", "n8"]);
+        assert_eq!(chosen(options(&[], true)).len(), 8);
+        assert_eq!(chosen(options(&["n9", "n2"], false)), ["n2", "n9"]);
+    }
+
+    #[test]
+    fn rejected_services_are_explained() {
+        let proxy = proxy("n1", "True");
+        assert_eq!(rejected(Some(&proxy)), ["shop/cart"]);
+    }
+}
