@@ -215,9 +215,7 @@ const ENTRANCES: [(TreeName, &str); 2] = [
 /// Refusals for the frontends that go while their address becomes a cluster IP: what a cluster IP refuses
 /// comes after the change of table nat, with which these frontends go.
 fn taken(believed: &Rules, wanted: &Rules) -> Vec<Refused> {
-    let gained = gained_cluster_ips(&believed.filter, &wanted.filter);
-    let after = wanted.trees.get(TreeName::Services);
-    let Some(after) = after.filter(|_| !gained.is_empty()) else {
+    let Some(after) = wanted.trees.get(TreeName::Services) else {
         return Vec::new();
     };
     let differences = believed.nat.chains().differences(wanted.nat.chains());
@@ -229,8 +227,11 @@ fn taken(believed: &Rules, wanted: &Rules) -> Vec<Refused> {
     let is_taken = |rule: &&Rule| {
         let key = TreeName::Services.key_of(rule);
         let goes = key.is_some_and(|key| after.get(&key).is_none());
-        let destination = rule.destination.as_ref();
-        goes && destination.is_some_and(|destination| gained.contains(&destination.range))
+        let destination = rule.destination.as_ref().filter(|_| goes);
+        destination.is_some_and(|destination| {
+            has_cluster_ip(&wanted.filter, &destination.range)
+                && !has_cluster_ip(&believed.filter, &destination.range)
+        })
     };
     let refused = rules.filter(is_taken).map(|rule| Refused {
         tree: TreeName::Refusals,
@@ -245,25 +246,26 @@ fn taken(believed: &Rules, wanted: &Rules) -> Vec<Refused> {
     refused.collect()
 }
 
-/// The cluster IPs that are refused after and not before, as the chains say that differ.
-fn gained_cluster_ips(before: &TableRules, after: &TableRules) -> BTreeSet<IpNet> {
-    let refused = |chain: Option<&Arc<Chain>>| -> Vec<IpNet> {
-        let rules = chain.into_iter().flat_map(|chain| chain.rules.iter());
-        let refused = rules.filter(|rule| rule.target == Target::Reject);
-        let ranges = refused.filter_map(|rule| rule.destination.as_ref());
-        ranges.map(|destination| destination.range).collect()
-    };
-    let (mut gained, mut lost) = (BTreeSet::new(), Vec::new());
-    for difference in before.chains().differences(after.chains()) {
-        if is_about_cluster_ips(difference.key) {
-            gained.extend(refused(difference.after));
-            lost.extend(refused(difference.before));
-        }
-    }
-    for range in lost {
-        gained.remove(&range);
-    }
-    gained
+/// Whether packets of every hook to a cluster IP at this address are refused: a chain that says so may be
+/// left from a change that was cut short, and nothing leads there.
+fn has_cluster_ip(filter: &TableRules, address: &IpNet) -> bool {
+    let mut hooks = LEADING.iter().flat_map(|(_, hooks)| hooks.iter());
+    hooks.all(|hook| leads_to(filter, *hook, CLUSTER_IPS)) && refuses(filter, CLUSTER_IPS, address)
+}
+
+/// Whether a chain, or one that it leads such packets to, refuses them. Costs the way through the tree; the
+/// kernel takes no chains that lead in a circle.
+fn refuses(filter: &TableRules, chain: &str, address: &IpNet) -> bool {
+    let chain = filter.chains().get(&Arc::from(chain));
+    let rules = chain.into_iter().flat_map(|chain| chain.rules.iter());
+    let mut rules = rules.filter(|rule| {
+        let destination = rule.destination.as_ref();
+        destination.is_none_or(|destination| destination.range.contains(address))
+    });
+    rules.any(|rule| match rule.leads_to() {
+        Some(next) => is_of(next, TreeName::ClusterIps) && refuses(filter, next, address),
+        None => rule.target == Target::Reject,
+    })
 }
 
 /// What `believed` refuses that `wanted` does not, as the chains say that differ.

@@ -8,6 +8,7 @@ use proptest::prelude::*;
 use testkit::{mk_config, mk_endpoints, mk_node, mk_service, port};
 
 use super::crowded::crowded_ways;
+use super::stories::state;
 use super::{backend, cases, damage, damages, expect_good_steps, held, parts, ways};
 
 /// Cut short after each part, the way from `held` to the second of `dataplanes` is gone on with, and gone
@@ -67,6 +68,35 @@ fn t96_a_service_that_loses_its_endpoints_is_refused_after_every_interruption() 
         },
         source: "10.0.1.9".parse().expect("an address"),
         destination: "198.51.100.10".parse().expect("an address"),
+        protocol: Protocol::Tcp,
+        port: port(80),
+    };
+    let backend = backend(Family::Ipv4);
+    let serving = held(&backend, &backend.render(&before, &Rendered::default()));
+    expect_arrival(&backend, serving.clone(), &after);
+    expect_good_recoveries(&backend, serving, [&before, &after], &[packet]);
+}
+
+/// An address is a cluster IP, becomes another Service's external IP, and the change is taken back where
+/// it was cut short: its port is refused again before it goes.
+#[test]
+fn t119_an_external_ip_that_goes_back_to_a_cluster_ip_is_served_or_refused_after_every_interruption()
+ {
+    let nobody = || mk_endpoints().tcp("");
+    let web = || mk_service("shop/web").cluster_ip("10.96.0.1");
+    let other = mk_service("shop/other").cluster_ip("198.51.100.1");
+    let before = state(vec![
+        (web().port("", 80), nobody()),
+        (other.port("", 30080), nobody()),
+    ]);
+    let web = web().external_ip("198.51.100.1").port("", 80);
+    let after = state(vec![(web, nobody().ready("10.0.2.8:80", "node-2"))]);
+    let packet = Packet {
+        origin: Origin::Pod {
+            interface: "veth9".into(),
+        },
+        source: "10.0.1.9".parse().expect("an address"),
+        destination: "198.51.100.1".parse().expect("an address"),
         protocol: Protocol::Tcp,
         port: port(80),
     };

@@ -10,7 +10,7 @@ use testkit::{
 
 use super::{backend, expect_good_steps};
 
-fn state(services: Vec<(ServiceBuilder, EndpointsBuilder)>) -> Dataplane {
+pub(super) fn state(services: Vec<(ServiceBuilder, EndpointsBuilder)>) -> Dataplane {
     let (node, config) = (mk_node(1).build(), mk_config().build());
     let mut dataplane = Dataplane::new(Arc::clone(&node), Arc::clone(&config));
     for (service, endpoints) in services {
