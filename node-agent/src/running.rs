@@ -118,7 +118,8 @@ pub(crate) async fn start(
     let mut engine = Engine::new(&node, kept, silence);
     let mut last_node = LastNode::within(&arguments.state);
     match last_node.observe(&node) {
-        Ok(known) => known.into_iter().for_each(|node| engine.recall_node(node)),
+        Ok(Some(known)) => engine.recall_node(known),
+        Ok(None) => {}
         Err(error) => {
             warn!(error = %chain(&error), "starting without the last known addresses of the Node");
         }

@@ -46,7 +46,7 @@ const ABOUT_SPEED: [&str; 1] = ["t38_somebody_who_does_not_stop_is_not_answered_
 /// How much is run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Extent {
-    /// What takes some three minutes.
+    /// What takes some seven minutes beside other programs.
     Selection,
     /// Everything.
     All,

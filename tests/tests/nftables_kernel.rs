@@ -132,7 +132,7 @@ fn nft_lists_every_form_we_write(namespace: &Namespace) -> Result<()> {
         for (backend, believed) in backends.iter_mut().zip(&mut believed) {
             *believed = program(backend, &cluster.compile(), believed)?;
         }
-        // An emulated machine takes four seconds to list one.
+        // An emulated machine takes three seconds to list one.
         if number % LISTED == 0 {
             listed = namespace.nft(&["list", "ruleset"])?;
         }

@@ -12,19 +12,22 @@ use crate::api_server::{CLUSTER_INFO, apply};
 use crate::helm::{Cluster, Helm, NAMESPACE, chart, fixtures};
 use crate::{k3s, manifests};
 
-/// What a cluster has before anything of ours: the namespace, and a kind of the Prometheus operator,
-/// by its name alone: what its objects may say is not looked at here.
-const BEFORE: &str = "
-apiVersion: v1
-kind: Namespace
-metadata: {name: signpost-system}
----
+/// What a cluster has before Signpost: the namespace, and kinds of the Prometheus operator by their names alone;
+/// what their objects may say is not looked at here.
+fn before() -> String {
+    let kinds = [
+        ("PodMonitor", "podmonitors"),
+        ("PrometheusRule", "prometheusrules"),
+    ];
+    let kinds = kinds.map(|(kind, plural)| {
+        format!(
+            "---
 apiVersion: apiextensions.k8s.io/v1
 kind: CustomResourceDefinition
-metadata: {name: podmonitors.monitoring.coreos.com}
+metadata: {{name: {plural}.monitoring.coreos.com}}
 spec:
   group: monitoring.coreos.com
-  names: {kind: PodMonitor, plural: podmonitors}
+  names: {{kind: {kind}, plural: {plural}}}
   scope: Namespaced
   versions:
     - name: v1
@@ -34,25 +37,13 @@ spec:
         openAPIV3Schema:
           type: object
           properties:
-            spec: {type: object, x-kubernetes-preserve-unknown-fields: true}
----
-apiVersion: apiextensions.k8s.io/v1
-kind: CustomResourceDefinition
-metadata: {name: prometheusrules.monitoring.coreos.com}
-spec:
-  group: monitoring.coreos.com
-  names: {kind: PrometheusRule, plural: prometheusrules}
-  scope: Namespaced
-  versions:
-    - name: v1
-      served: true
-      storage: true
-      schema:
-        openAPIV3Schema:
-          type: object
-          properties:
-            spec: {type: object, x-kubernetes-preserve-unknown-fields: true}
-";
+            spec: {{type: object, x-kubernetes-preserve-unknown-fields: true}}
+"
+        )
+    });
+    let namespace = "apiVersion: v1\nkind: Namespace\nmetadata: {name: signpost-system}\n";
+    [namespace.to_owned(), kinds.concat()].concat()
+}
 
 /// `rendered` without what is also in `charts/signpost/files`, word for word: CRDs and dashboards.
 fn without_files(rendered: &str) -> String {
@@ -108,7 +99,7 @@ fn ensure_taken(control_plane: &ControlPlane, rendered: &str) -> Result<()> {
 #[test]
 fn examples_come_to_what_is_recorded_and_an_api_server_takes_them() -> Result<()> {
     let control_plane = ControlPlane::start(Options::default())?;
-    control_plane.apply(BEFORE)?;
+    control_plane.apply(&before())?;
     apply(&control_plane, CLUSTER_INFO)?;
     let kubeadm = Cluster::Kubeconfig(control_plane.kubeconfig(ADMINISTRATOR)?);
     let k3s = Cluster::Server(k3s::serve(&control_plane, "v1.34.2+k3s1")?);

@@ -3,9 +3,9 @@
 
 use backend::{Backend, Rendered};
 use backend_iptables::{Iptables, Rules};
-use dataplane::{Dataplane, Family, Origin, Packet, Protocol, compile};
+use dataplane::{Dataplane, Family, Origin, Packet, Protocol};
 use proptest::prelude::*;
-use testkit::{mk_config, mk_endpoints, mk_node, mk_service, port};
+use testkit::{mk_endpoints, mk_service, port};
 
 use super::crowded::crowded_ways;
 use super::stories::state;
@@ -44,37 +44,38 @@ fn expect_arrival(backend: &Iptables, mut held: Rules, wanted: &Dataplane) {
     panic!("{most} parts do not lead to\n{wanted}from\n{held}");
 }
 
-/// A Service that loses its only endpoint, cut short after each part: nobody refused anything before, so
-/// that the chains of refusals are there for a while and nothing leads to them.
-#[test]
-fn t96_a_service_that_loses_its_endpoints_is_refused_after_every_interruption() {
-    let state = |endpoints: &[&str]| {
-        let (node, config) = (mk_node(1).build(), mk_config().build());
-        let service = mk_service("shop/web").cluster_ip("10.96.0.10");
-        let service = service.external_ip("198.51.100.10").port("", 80).build();
-        let list = mk_endpoints().tcp("");
-        let list = endpoints
-            .iter()
-            .fold(list, |list, endpoint| list.ready(endpoint, "node-2"));
-        let rules = compile(&service, &list.build(), &node, &config);
-        let mut dataplane = Dataplane::new(node, config);
-        dataplane.set(rules.into());
-        dataplane
-    };
-    let [before, after] = [&["10.0.2.7:80"][..], &[]].map(state);
+/// The way from `before` to `after` may be cut short anywhere, for a pod's packets to port 80 of `destination`.
+fn expect_good_interruptions(before: &Dataplane, after: &Dataplane, destination: &str) {
     let packet = Packet {
         origin: Origin::Pod {
             interface: "veth9".into(),
         },
         source: "10.0.1.9".parse().expect("an address"),
-        destination: "198.51.100.10".parse().expect("an address"),
+        destination: destination.parse().expect("an address"),
         protocol: Protocol::Tcp,
         port: port(80),
     };
     let backend = backend(Family::Ipv4);
-    let serving = held(&backend, &backend.render(&before, &Rendered::default()));
-    expect_arrival(&backend, serving.clone(), &after);
-    expect_good_recoveries(&backend, serving, [&before, &after], &[packet]);
+    let serving = held(&backend, &backend.render(before, &Rendered::default()));
+    expect_arrival(&backend, serving.clone(), after);
+    expect_good_recoveries(&backend, serving, [before, after], &[packet]);
+}
+
+/// A Service that loses its only endpoint, cut short after each part: nobody refused anything before, so
+/// that the chains of refusals are there for a while and nothing leads to them.
+#[test]
+fn t96_a_service_that_loses_its_endpoints_is_refused_after_every_interruption() {
+    let of = |endpoints: &[&str]| {
+        let service = mk_service("shop/web").cluster_ip("10.96.0.10");
+        let service = service.external_ip("198.51.100.10").port("", 80);
+        let list = mk_endpoints().tcp("");
+        let list = endpoints
+            .iter()
+            .fold(list, |list, endpoint| list.ready(endpoint, "node-2"));
+        state(vec![(service, list)])
+    };
+    let [before, after] = [&["10.0.2.7:80"][..], &[]].map(of);
+    expect_good_interruptions(&before, &after, "198.51.100.10");
 }
 
 /// An address is a cluster IP, becomes another Service's external IP, and the change is taken back where
@@ -91,19 +92,7 @@ fn t119_an_external_ip_that_goes_back_to_a_cluster_ip_is_served_or_refused_after
     ]);
     let web = web().external_ip("198.51.100.1").port("", 80);
     let after = state(vec![(web, nobody().ready("10.0.2.8:80", "node-2"))]);
-    let packet = Packet {
-        origin: Origin::Pod {
-            interface: "veth9".into(),
-        },
-        source: "10.0.1.9".parse().expect("an address"),
-        destination: "198.51.100.1".parse().expect("an address"),
-        protocol: Protocol::Tcp,
-        port: port(80),
-    };
-    let backend = backend(Family::Ipv4);
-    let serving = held(&backend, &backend.render(&before, &Rendered::default()));
-    expect_arrival(&backend, serving.clone(), &after);
-    expect_good_recoveries(&backend, serving, [&before, &after], &[packet]);
+    expect_good_interruptions(&before, &after, "198.51.100.1");
 }
 
 proptest! {
