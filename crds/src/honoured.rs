@@ -20,7 +20,7 @@ pub struct NotHonoured {
     pub message: String,
 }
 
-/// The fields, and sections with everything in them, that no code reads yet. The documentation of each says so.
+/// The fields, and sections with everything in them, that no code reads. The documentation of each says so.
 pub const UNREAD_FIELDS: &[&str] = &[
     "bindAddress",
     "clientConnection",
@@ -28,7 +28,8 @@ pub const UNREAD_FIELDS: &[&str] = &[
     "enableProfiling",
     "featureGates",
     "ipvs",
-    "logging",
+    "logging.flushFrequency",
+    "logging.vmodule",
     "showHiddenMetricsForVersion",
 ];
 
@@ -84,7 +85,11 @@ pub fn not_honoured(config: &EffectiveConfig, written: &[String]) -> Vec<NotHono
         .map(|field| NotHonoured {
             field: field.clone(),
             reason: FIELD_NOT_HONOURED,
-            message: "it has no effect yet".to_owned(),
+            message: match field.as_str() {
+                "logging.flushFrequency" => "it has no effect: no log line is buffered",
+                _ => "it has no effect yet",
+            }
+            .to_owned(),
         });
     let of_values = mode.into_iter().chain(loopback);
     of_values.chain(fields).collect()
@@ -105,9 +110,13 @@ fn loopback_blocks(addresses: &[NodePortAddress]) -> Vec<String> {
         .collect()
 }
 
-fn is_unread(field: &str) -> bool {
-    let section = field.split('.').next().unwrap_or_default();
-    UNREAD_FIELDS.contains(&section)
+/// Whether no code reads the field at this path below spec.
+#[must_use]
+pub fn is_unread(field: &str) -> bool {
+    UNREAD_FIELDS.iter().any(|unread| {
+        let below = field.strip_prefix(unread);
+        below.is_some_and(|below| below.is_empty() || below.starts_with('.'))
+    })
 }
 
 /// The leaves of `value` that differ from `default`. A list is a leaf: part of a list has no meaning.
@@ -166,16 +175,25 @@ mod tests {
             "conntrack": {"maxPerCore": 32768},
             "iptables": {"localhostNodePorts": false},
             "ipvs": {"strictARP": true},
+            "logging": {"verbosity": 4, "flushFrequency": "1s"},
         }));
         assert_eq!(
             written_fields(&spec),
             [
                 "conntrack.maxPerCore",
                 "iptables.localhostNodePorts",
-                "ipvs.strictARP"
+                "ipvs.strictARP",
+                "logging.flushFrequency",
+                "logging.verbosity",
             ]
         );
-        assert_eq!(fields(&spec), ["FieldNotHonoured/ipvs.strictARP"]);
+        assert_eq!(
+            fields(&spec),
+            [
+                "FieldNotHonoured/ipvs.strictARP",
+                "FieldNotHonoured/logging.flushFrequency"
+            ]
+        );
     }
 
     #[test]

@@ -7,15 +7,16 @@ use std::time::Duration;
 
 use crds::EffectiveConfig;
 use crds::span::Span;
+use runtime::{LogFormat, LogOptions};
 use serde_json::{Value, json};
 
 /// The document, under the key that `/configz` has for it. What is only for Windows is left out, and
 /// so is what has no place in a profile.
-pub(crate) fn render_configz(node: &str, config: &EffectiveConfig) -> Value {
-    json!({"kubeproxy.config.k8s.io": kube_proxy_configuration(node, config)})
+pub(crate) fn render_configz(node: &str, config: &EffectiveConfig, log: &LogOptions) -> Value {
+    json!({"kubeproxy.config.k8s.io": kube_proxy_configuration(node, config, log)})
 }
 
-fn kube_proxy_configuration(node: &str, config: &EffectiveConfig) -> Value {
+fn kube_proxy_configuration(node: &str, config: &EffectiveConfig, log: &LogOptions) -> Value {
     let (detect, conntrack) = (&config.detect_local, &config.conntrack);
     let cluster_cidrs: Vec<String> = detect
         .cluster_cidrs
@@ -32,6 +33,15 @@ fn kube_proxy_configuration(node: &str, config: &EffectiveConfig) -> Value {
         "AllowServiceExternalIPs".to_owned(),
         config.allow_service_external_ips,
     );
+    // Of what a profile leaves out, the command line decides, in levels: several numbers log the same.
+    let verbosity = match LogOptions::filter_of(config.logging.verbosity) == log.filter {
+        true => config.logging.verbosity,
+        false => log.verbosity(),
+    };
+    let format = match log.format {
+        LogFormat::Text => "text",
+        LogFormat::Json => "json",
+    };
     json!({
         "kind": "KubeProxyConfiguration",
         "apiVersion": "kubeproxy.config.k8s.io/v1alpha1",
@@ -44,9 +54,9 @@ fn kube_proxy_configuration(node: &str, config: &EffectiveConfig) -> Value {
             "burst": config.client_connection.burst,
         },
         "logging": {
-            "format": config.logging.format,
+            "format": format,
             "flushFrequency": go_duration(config.logging.flush_frequency),
-            "verbosity": config.logging.verbosity,
+            "verbosity": verbosity,
         },
         "hostnameOverride": node,
         "bindAddress": config.bind_address,
@@ -148,9 +158,30 @@ mod tests {
         }
     }
 
+    fn log(filter: &str) -> LogOptions {
+        LogOptions {
+            filter: filter.to_owned(),
+            format: LogFormat::Json,
+        }
+    }
+
+    #[test]
+    fn the_log_is_shown_as_it_is_whoever_decided() {
+        let shown = |verbosity: u8, log: &LogOptions| {
+            let mut config = EffectiveConfig::default();
+            config.logging.verbosity = verbosity;
+            let document = render_configz("node-1", &config, log);
+            let logging = &document["kubeproxy.config.k8s.io"]["logging"];
+            assert_eq!(logging["format"], "json");
+            logging["verbosity"].clone()
+        };
+        assert_eq!(shown(2, &log(LogOptions::filter_of(2))), 2);
+        assert_eq!(shown(0, &log("info,reconciler=debug")), 4);
+    }
+
     #[test]
     fn a_profile_that_says_nothing_is_kube_proxys_default_in_nftables_mode() {
-        let document = render_configz("node-1", &EffectiveConfig::default());
+        let document = render_configz("node-1", &EffectiveConfig::default(), &log("warn"));
         let config = &document["kubeproxy.config.k8s.io"];
         assert_eq!(config["kind"], "KubeProxyConfiguration");
         assert_eq!(config["apiVersion"], "kubeproxy.config.k8s.io/v1alpha1");

@@ -7,7 +7,7 @@ use axum::http::header;
 use axum::response::IntoResponse;
 use axum::routing::get;
 use axum::{Json, Router};
-use runtime::on_loopback_only;
+use runtime::{Log, on_loopback_only};
 use serde_json::Value;
 
 use crate::board::Board;
@@ -18,14 +18,16 @@ use crate::mechanism::findings;
 struct Sources {
     board: Arc<Board>,
     node: Arc<str>,
+    log: Log,
 }
 
 /// `/healthz`, which says no more than that this server answers, `/proxyMode`, and for peers on loopback
 /// `/configz`.
-pub(crate) fn router(board: Arc<Board>, node: &str) -> Router {
+pub(crate) fn router(board: Arc<Board>, node: &str, log: Log) -> Router {
     let sources = Sources {
         board,
         node: node.into(),
+        log,
     };
     let configuration = Router::new()
         .route("/configz", get(configz))
@@ -47,5 +49,9 @@ async fn proxy_mode(State(sources): State<Sources>) -> impl IntoResponse {
 async fn configz(State(sources): State<Sources>) -> Json<Value> {
     let view = sources.board.view().borrow().clone();
     let config = view.map_or_else(Default::default, |view| Arc::clone(&view.effective));
-    Json(render_configz(&sources.node, &config))
+    Json(render_configz(
+        &sources.node,
+        &config,
+        &sources.log.options(),
+    ))
 }

@@ -75,8 +75,8 @@ fn main() -> ExitCode {
             // Outlasts every task: see there.
             let lock = NodeLock::default();
             let taken = lock.clone();
-            return runtime::run(&log, GRACE, |supervisor| {
-                running::start(supervisor, *run, taken)
+            return runtime::run(&log, GRACE, |supervisor, log| {
+                running::start(supervisor, *run, taken, log)
             });
         }
         Command::Render(render) => offline::print(&render.manifests, &render.node).map(plain),

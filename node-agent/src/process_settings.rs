@@ -1,4 +1,4 @@
-//! What a profile says about this process itself: where it answers, and how readily the kernel ends it.
+//! What a profile says about this process itself: where it answers, what it logs, and how readily the kernel ends it.
 
 use std::fs;
 use std::io;
@@ -6,7 +6,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use crds::EffectiveConfig;
-use runtime::{BindPolicy, CancellationToken, Place, chain};
+use crds::profile::process::LogFormat as ProfileFormat;
+use runtime::{BindPolicy, CancellationToken, Log, LogFormat, LogOptions, Place, chain};
 use thiserror::Error;
 use tokio::sync::watch;
 use tracing::{debug, info, warn};
@@ -77,7 +78,8 @@ impl Places {
 }
 
 /// Applies the process settings of the profile in force, until `stop` is cancelled.
-pub(crate) async fn follow(board: Arc<Board>, places: Places, stop: CancellationToken) {
+pub(crate) async fn follow(board: Arc<Board>, places: Places, log: Log, stop: CancellationToken) {
+    let initial_log = log.options();
     let (mut in_force, mut serving_state) = (board.in_force(), board.serving_state());
     let mut adjusted = None;
     loop {
@@ -92,6 +94,13 @@ pub(crate) async fn follow(board: Arc<Board>, places: Places, stop: Cancellation
             continue;
         };
         places.follow(&in_force, serving_state);
+        let options = log_options(&in_force, &initial_log);
+        let LogOptions { filter, format } = options.clone();
+        match log.set(options) {
+            Ok(true) => info!(filter, ?format, "log level and format set"),
+            Ok(false) => {}
+            Err(error) => warn!(error = %chain(&error), "log level and format stay as they are"),
+        }
         let adjustment = in_force.effective.oom_score_adj;
         if adjusted != Some(adjustment) {
             adjusted = Some(adjustment);
@@ -118,6 +127,22 @@ fn is_written(in_force: &InForce, field: &str) -> bool {
     let assignment = in_force.configuration.assignment();
     let fields = assignment.map(|assignment| &assignment.spec.written_fields);
     fields.is_some_and(|fields| fields.iter().any(|written| written == field))
+}
+
+/// What to log. A profile that names no verbosity or no format leaves it to the command line.
+fn log_options(in_force: &InForce, initial: &LogOptions) -> LogOptions {
+    let logging = &in_force.effective.logging;
+    let mut options = initial.clone();
+    if is_written(in_force, "logging.verbosity") {
+        options.filter = LogOptions::filter_of(logging.verbosity).to_owned();
+    }
+    if is_written(in_force, "logging.format") {
+        options.format = match logging.format {
+            ProfileFormat::Text => LogFormat::Text,
+            ProfileFormat::Json => LogFormat::Json,
+        };
+    }
+    options
 }
 
 /// Where to listen for load balancers, and for scrapers. A profile that does not name an address
@@ -216,6 +241,23 @@ mod tests {
         let policy = |profile| places(&in_force(profile), INITIAL).0.policy;
         assert_eq!(policy("{}"), BindPolicy::Retry);
         assert_eq!(policy("{bindAddressHardFail: true}"), BindPolicy::Fail);
+    }
+
+    #[test]
+    fn what_is_logged_is_the_profiles_choice_and_else_the_command_lines() {
+        let initial = LogOptions {
+            filter: "debug".to_owned(),
+            format: LogFormat::Json,
+        };
+        let chosen = |profile| log_options(&in_force(profile), &initial);
+        assert_eq!(chosen("{}"), initial);
+        assert_eq!(chosen("{logging: {flushFrequency: 1s}}"), initial);
+        let written = chosen("{logging: {verbosity: 0}}");
+        assert_eq!(written.filter, LogOptions::filter_of(0));
+        assert_eq!(written.format, LogFormat::Json);
+        let written = chosen("{logging: {format: text}}");
+        assert_eq!(written.filter, "debug");
+        assert_eq!(written.format, LogFormat::Text);
     }
 
     #[test]

@@ -10,8 +10,8 @@ use catalog::Change;
 use kube::api::Api;
 use reconciler::{Command, Orders, Periods, Permission, Settings, mailbox};
 use runtime::{
-    BuildInfo, CancellationToken, ClientSource, Health, Metrics, RestClientMetrics, Supervisor,
-    chain, open_client,
+    BuildInfo, CancellationToken, ClientSource, Health, Log, Metrics, RestClientMetrics,
+    Supervisor, chain, open_client,
 };
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
@@ -57,6 +57,7 @@ pub(crate) async fn start(
     supervisor: Supervisor,
     arguments: Run,
     lock: NodeLock,
+    log: Log,
 ) -> anyhow::Result<()> {
     // Before anything is read, listened on or written: who waits is not there.
     lock.take(&supervisor, &arguments.node).await?;
@@ -88,6 +89,7 @@ pub(crate) async fn start(
         metrics: metrics.clone(),
         queries,
         events: events.clone(),
+        log,
     };
     answers.start(&supervisor, &arguments);
 

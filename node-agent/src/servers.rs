@@ -6,7 +6,8 @@ use ::relay::Transport;
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use runtime::{
-    BindError, BindPolicy, Health, Metrics, Place, Supervisor, chain, on_loopback_only, serve_at,
+    BindError, BindPolicy, Health, Log, Metrics, Place, Supervisor, chain, on_loopback_only,
+    serve_at,
 };
 use tokio::sync::watch;
 
@@ -29,6 +30,7 @@ pub(crate) struct Answers {
     pub(crate) queries: EngineQueries,
     /// Receives an Event when a server cannot listen.
     pub(crate) events: Events,
+    pub(crate) log: Log,
 }
 
 // === impl Answers ===
@@ -51,7 +53,11 @@ impl Answers {
             .metrics
             .router()
             .merge(self.health.router())
-            .merge(kube_proxy_routes::router(board(), &arguments.node))
+            .merge(kube_proxy_routes::router(
+                board(),
+                &arguments.node,
+                self.log.clone(),
+            ))
             .merge(on_loopback_only(debug::router(board(), self.queries)));
         let refused = |reason| announce_refusal(self.events.clone(), reason);
         let (place, stop) = (places.health.subscribe(), supervisor.stop());
@@ -90,7 +96,7 @@ impl Answers {
                 served
             });
         }
-        let settings = process_settings::follow(board(), places, supervisor.stop());
+        let settings = process_settings::follow(board(), places, self.log, supervisor.stop());
         supervisor.spawn("process settings", settings);
         let server = service_health::serve(board(), self.proxy, self.events, supervisor.stop());
         supervisor.spawn("service health", server);

@@ -50,7 +50,7 @@ fn main() -> ExitCode {
         log,
         command: Command::Run(arguments),
     } = Arguments::parse();
-    runtime::run(&log, GRACE, |supervisor| start(arguments, supervisor))
+    runtime::run(&log, GRACE, |supervisor, _| start(arguments, supervisor))
 }
 
 async fn start(arguments: RunArguments, supervisor: Supervisor) -> anyhow::Result<()> {

@@ -47,7 +47,7 @@ enum Behaviour {
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
     let grace = Duration::from_millis(arguments.grace_ms);
-    runtime::run(&arguments.log, grace, move |supervisor| {
+    runtime::run(&arguments.log, grace, move |supervisor, _| {
         set_up(arguments.behaviour, supervisor)
     })
 }

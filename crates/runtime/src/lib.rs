@@ -19,7 +19,7 @@
 //!
 //! fn main() -> ExitCode {
 //!     let arguments = Arguments::parse();
-//!     runtime::run(&arguments.log, GRACE, |supervisor| async move {
+//!     runtime::run(&arguments.log, GRACE, |supervisor, _log| async move {
 //!         let metrics = Metrics::new(&BuildInfo { program: "signpost-agent", version: "0.1.0" });
 //!         let health = Health::new();
 //!         let routes = metrics.router().merge(health.router());
@@ -47,7 +47,7 @@ pub use health::{Check, Health, Heartbeat, Readiness, Report, ReportLine};
 pub use http_server::{
     BindError, BindPolicy, Peer, Place, on_loopback_only, serve, serve_at, serve_on,
 };
-pub use logging::{LogFormat, LogOptions, LoggingError};
+pub use logging::{Log, LogFormat, LogOptions, LoggingError};
 pub use metrics::{BuildInfo, Metrics};
 pub use rest_client::{RestClientLayer, RestClientMetrics, RestClientService};
 pub use signals::{Signal, Signals, SignalsError};

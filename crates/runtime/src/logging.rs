@@ -4,13 +4,21 @@ use std::io::{self, IsTerminal};
 
 use clap::{Args, ValueEnum};
 use thiserror::Error;
-use tracing_subscriber::EnvFilter;
-use tracing_subscriber::filter::ParseError;
-use tracing_subscriber::util::SubscriberInitExt;
-use tracing_subscriber::util::TryInitError;
+use tokio::sync::watch;
+use tracing::level_filters::LevelFilter;
+use tracing_subscriber::filter::{EnvFilter, ParseError};
+use tracing_subscriber::layer::{Layer, SubscriberExt};
+use tracing_subscriber::registry::Registry;
+use tracing_subscriber::reload;
+use tracing_subscriber::util::{SubscriberInitExt, TryInitError};
+
+/// What is logged by default, and at each verbosity, at another level.
+const AT_INFO: &str = "info,kube_client::client::builder=off";
+const AT_DEBUG: &str = "debug,kube_client::client::builder=off";
+const AT_TRACE: &str = "trace,kube_client::client::builder=off";
 
 /// The flags for what is logged and how. Both programs flatten them into their own.
-#[derive(Debug, Clone, Args)]
+#[derive(Debug, Clone, PartialEq, Eq, Args)]
 pub struct LogOptions {
     /// What to log: a level (error, warn, info, debug, trace), or levels per module as in
     /// `info,reconciler=debug`. The API client's line for each failed attempt is left out unless a
@@ -19,7 +27,7 @@ pub struct LogOptions {
         long = "log",
         env = "SIGNPOST_LOG",
         value_name = "FILTER",
-        default_value = "info,kube_client::client::builder=off",
+        default_value = AT_INFO,
         global = true
     )]
     pub filter: String,
@@ -44,7 +52,18 @@ pub enum LogFormat {
     Json,
 }
 
-/// Logging could not start.
+/// The log of this process. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Log {
+    in_force: watch::Sender<LogOptions>,
+    text: FilterHandle,
+    json: FilterHandle,
+}
+
+/// Exchanges the filter of one format.
+type FilterHandle = reload::Handle<EnvFilter, Registry>;
+
+/// Logging could not start, or not change.
 #[derive(Debug, Error)]
 pub enum LoggingError {
     /// The filter does not parse.
@@ -58,31 +77,104 @@ pub enum LoggingError {
     /// Something already receives this process' log lines.
     #[error("failed to start logging a second time")]
     Started(#[source] TryInitError),
+    /// The log no longer runs.
+    #[error("failed to change what is logged")]
+    Ended(#[source] reload::Error),
 }
 
 // === impl LogOptions ===
 
 impl LogOptions {
-    /// Sends the log lines of this process, from here to its end, to standard error.
-    pub fn apply(&self) -> Result<(), LoggingError> {
-        let filter =
-            EnvFilter::builder()
-                .parse(&self.filter)
-                .map_err(|source| LoggingError::Filter {
-                    filter: self.filter.clone(),
-                    source,
-                })?;
-        let lines = tracing_subscriber::fmt()
-            .with_env_filter(filter)
-            .with_writer(io::stderr);
-        match self.format {
-            LogFormat::Text => lines
-                .with_ansi(io::stderr().is_terminal())
-                .finish()
-                .try_init(),
-            LogFormat::Json => lines.json().flatten_event(true).finish().try_init(),
+    /// What a verbosity of klog's scale, from 0 to 10, logs. klog prints 0 always, kube-proxy has most of its
+    /// details at 4 and 5, and client-go prints whole messages from 8 on.
+    #[must_use]
+    pub fn filter_of(verbosity: u8) -> &'static str {
+        match verbosity {
+            0..=3 => AT_INFO,
+            4..=7 => AT_DEBUG,
+            8.. => AT_TRACE,
         }
-        .map_err(LoggingError::Started)
+    }
+
+    /// The lowest verbosity that logs as much.
+    #[must_use]
+    pub fn verbosity(&self) -> u8 {
+        let most = parse(&self.filter).ok().and_then(|f| f.max_level_hint());
+        match most {
+            Some(LevelFilter::DEBUG) => 4,
+            Some(LevelFilter::TRACE) | None => 8,
+            Some(_) => 0,
+        }
+    }
+
+    /// Sends the log lines of this process, from here to its end, to standard error.
+    pub fn apply(&self) -> Result<Log, LoggingError> {
+        let (chosen, other) = (parse(&self.filter)?, nothing());
+        let (text, json) = match self.format {
+            LogFormat::Text => (chosen, other),
+            LogFormat::Json => (other, chosen),
+        };
+        let (text, text_handle) = reload::Layer::new(text);
+        let (json, json_handle) = reload::Layer::new(json);
+        let lines = || tracing_subscriber::fmt::layer().with_writer(io::stderr);
+        // A list, and not `text.and_then(json)`: in that, JSON that is filtered out takes text with it (tracing-subscriber
+        // 0.3.23). Both formats are there from the start, one of them filtered out: a span keeps its fields in the format that
+        // saw it begin, and another one would not find them.
+        let text = lines()
+            .with_ansi(io::stderr().is_terminal())
+            .with_filter(text);
+        let json = lines().json().flatten_event(true).with_filter(json);
+        tracing_subscriber::registry()
+            .with(vec![text.boxed(), json.boxed()])
+            .try_init()
+            .map_err(LoggingError::Started)?;
+        Ok(Log {
+            in_force: watch::Sender::new(self.clone()),
+            text: text_handle,
+            json: json_handle,
+        })
+    }
+}
+
+/// The filter of the format that is not in use.
+fn nothing() -> EnvFilter {
+    EnvFilter::new("off")
+}
+
+fn parse(filter: &str) -> Result<EnvFilter, LoggingError> {
+    EnvFilter::builder()
+        .parse(filter)
+        .map_err(|source| LoggingError::Filter {
+            filter: filter.to_owned(),
+            source,
+        })
+}
+
+// === impl Log ===
+
+impl Log {
+    /// What is logged now, and how.
+    #[must_use]
+    pub fn options(&self) -> LogOptions {
+        self.in_force.borrow().clone()
+    }
+
+    /// Logs as `options` say from here on. Whether that is a change.
+    pub fn set(&self, options: LogOptions) -> Result<bool, LoggingError> {
+        if *self.in_force.borrow() == options {
+            return Ok(false);
+        }
+        let (chosen, other) = match options.format {
+            LogFormat::Text => (&self.text, &self.json),
+            LogFormat::Json => (&self.json, &self.text),
+        };
+        // In this order, or lines of other threads are lost in between.
+        chosen
+            .reload(parse(&options.filter)?)
+            .map_err(LoggingError::Ended)?;
+        other.reload(nothing()).map_err(LoggingError::Ended)?;
+        self.in_force.send_replace(options);
+        Ok(true)
     }
 }
 
@@ -91,12 +183,16 @@ mod tests {
     use super::*;
     use crate::error_chain::tests::assert_no_doubling;
 
+    fn options(filter: &str) -> LogOptions {
+        LogOptions {
+            filter: filter.to_owned(),
+            format: LogFormat::Text,
+        }
+    }
+
     #[test]
     fn a_filter_that_does_not_parse_is_named_with_the_flag_and_the_reason() {
-        let options = LogOptions {
-            filter: "info,reconciler=loud".to_owned(),
-            format: LogFormat::Text,
-        };
+        let options = options("info,reconciler=loud");
         let error = options.apply().expect_err("there is no level called loud");
         let text = assert_no_doubling(&error);
         assert!(
@@ -104,5 +200,16 @@ mod tests {
             "{text}"
         );
         assert!(text.contains("expected one of"), "{text}");
+    }
+
+    #[test]
+    fn a_verbosity_logs_the_level_that_it_is_the_verbosity_of() {
+        for (verbosity, lowest) in [(0, 0), (3, 0), (4, 4), (7, 4), (8, 8), (10, 8)] {
+            let filter = LogOptions::filter_of(verbosity);
+            assert_eq!(options(filter).verbosity(), lowest, "{verbosity}: {filter}");
+        }
+        for (filter, verbosity) in [("off", 0), ("warn", 0), ("info,reconciler=debug", 4)] {
+            assert_eq!(options(filter).verbosity(), verbosity, "{filter}");
+        }
     }
 }

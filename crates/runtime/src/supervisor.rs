@@ -30,7 +30,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
 use crate::error_chain::chain;
-use crate::logging::LogOptions;
+use crate::logging::{Log, LogOptions};
 use crate::signals::{Signal, Signals};
 
 /// How long tasks get to end by themselves. A third of the 30 s that a kubelet gives a Pod before
@@ -169,16 +169,18 @@ impl End {
 /// Runs a whole program: starts logging, catches signals, runs `start` and every task it hands to
 /// the supervisor, and returns what `main` returns.
 ///
-/// `start` sets things up and returns; an error from it ends the process with exit code 1. It does
+/// `start` also gets the log, whose level and format can change. It sets things up and returns; an error from it ends the process with exit code 1. It does
 /// not need to look at the stop token: a signal drops it where it waits.
 pub fn run<S, F>(log: &LogOptions, grace: Duration, start: S) -> ExitCode
 where
-    S: FnOnce(Supervisor) -> F + Send + 'static,
+    S: FnOnce(Supervisor, Log) -> F + Send + 'static,
     F: Future<Output: TaskResult> + Send + 'static,
 {
-    if let Err(error) = log.apply() {
-        return refuse_to_start(&chain(&error));
-    }
+    let log = match log.apply() {
+        Ok(log) => log,
+        Err(error) => return refuse_to_start(&chain(&error)),
+    };
+    let start = |supervisor| start(supervisor, log);
     panic_log::install();
     let workers = match thread::available_parallelism() {
         Ok(processors) => processors.get().min(MOST_WORKERS),

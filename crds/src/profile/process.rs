@@ -50,17 +50,17 @@ section! {
     LoggingSpec;
     /// What the agent logs, every default filled in.
     Logging {
-        /// The form of a log line: text or json. Default text.
-        /// Not supported yet: reported by condition FeaturesHonoured.
+        /// The form of a log line: text or json. Default as the agent's flag --log-format, which is text.
         #[schemars(with = "LogFormat")]
         format: LogFormat = LogFormat::Text,
 
-        /// How much is logged, from 0 (what a cluster operator needs) to 10 (every message of the protocol). Default 0.
-        /// Not supported yet: reported by condition FeaturesHonoured.
+        /// How much is logged, from 0 (what a cluster operator needs) to 10 (everything): 0 to 3 is level info,
+        /// 4 to 7 debug, 8 to 10 trace. Default as the agent's flag --log, which is info.
         #[schemars(range(min = 0, max = 10))]
         verbosity: u8 = 0,
 
-        /// The longest time a line is buffered. Default 5s. Not supported yet: reported by condition FeaturesHonoured.
+        /// The longest time a line is buffered. Default 5s.
+        /// Not supported yet: reported by condition FeaturesHonoured. The agent buffers no line.
         flush_frequency: Span = Span::seconds(5),
 
         /// Another verbosity for single parts of the agent, at most 16. Default none.

@@ -3,6 +3,7 @@
 
 mod causes;
 mod defined;
+mod logging;
 mod manifests;
 mod scrape;
 mod stage;
@@ -26,7 +27,7 @@ type Test = fn() -> Result<()>;
 
 fn main() -> Result<()> {
     enter_private_namespaces()?;
-    let tests: [(&str, Test); 5] = [
+    let tests: [(&str, Test); 6] = [
         (
             "every_metric_that_is_defined_has_a_cause",
             every_metric_has_a_cause,
@@ -46,6 +47,10 @@ fn main() -> Result<()> {
         (
             "a_profile_moves_the_servers_while_the_agent_runs",
             causes::process_settings,
+        ),
+        (
+            "t139_a_profile_changes_what_is_logged_while_the_agent_runs",
+            logging::level_and_format,
         ),
     ];
     let trials = tests.map(|(name, test)| trial(name, test));
