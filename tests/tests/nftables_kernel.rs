@@ -256,9 +256,11 @@ fn whatever_was_damaged_is_repaired(namespace: &Namespace) -> Result<()> {
             repaired += usize::from(!change.size().is_empty());
             *believed = program(backend, &dataplane, &observed)
                 .with_context(|| format!("after {damage}"))?;
+            let left = backend.observe()?;
+            let change = backend.diff(&left, &believed.rules);
             ensure!(
-                backend.observe()? == believed.rules,
-                "not repaired: {damage}"
+                left == believed.rules,
+                "not repaired: {damage}; left to do:\n{change}"
             );
         }
         ensure!(repaired > 0, "the damage did no harm: {damage}");

@@ -3,6 +3,7 @@
 mod commit;
 mod foreign;
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 
@@ -48,7 +49,7 @@ pub enum ObserveError {
         source: std::io::Error,
     },
     /// The ruleset changed during every attempt to read it, and no attempt read what the one before
-    /// had read.
+    /// had read; or every attempt listed an element twice.
     #[error("nf_tables changed during each of {DUMP_ATTEMPTS} attempts to list {what}")]
     Unsteady {
         /// What was asked for.
@@ -166,22 +167,33 @@ impl Socket {
     }
 
     /// The elements of a set.
+    ///
+    /// The kernel gives a hash set that has grown or shrunk a table of another size after the transaction,
+    /// and at each datagram of a dump counts from the start how many elements it has sent (nft_rhash_walk).
+    /// Where the order changes in between, as many are left out as come twice. Such a dump is made again.
     pub fn observe_elements(
         &mut self,
         family: Family,
         table: &str,
         set: &str,
     ) -> Result<Vec<(Bytes, ElementData)>, ObserveError> {
+        let what = "elements";
         let kind = nf_tables::request::GET_ELEMENTS;
-        let lists = self.observe(
-            "elements",
-            kind,
-            family,
-            Some(table),
-            Some(set),
-            nf_tables::elements,
-        )?;
-        Ok(lists.into_iter().flatten().collect())
+        for _ in 0..DUMP_ATTEMPTS {
+            let lists = self.observe(
+                what,
+                kind,
+                family,
+                Some(table),
+                Some(set),
+                nf_tables::elements,
+            )?;
+            let elements: Vec<_> = lists.into_iter().flatten().collect();
+            if !has_repetition(&elements) {
+                return Ok(elements);
+            }
+        }
+        Err(ObserveError::Unsteady { what })
     }
 
     /// The number of the ruleset's generation in this network namespace. Every transaction of any
@@ -326,6 +338,12 @@ impl<T> Listed<T> {
             Some(source) => Err(ObserveError::Foreign { what, source }),
         }
     }
+}
+
+/// Whether a key comes twice.
+fn has_repetition(elements: &[(Bytes, ElementData)]) -> bool {
+    let mut keys = HashSet::with_capacity(elements.len());
+    !elements.iter().all(|(key, _)| keys.insert(key))
 }
 
 fn socket_failed(step: &'static str) -> impl Fn(std::io::Error) -> ObserveError {
