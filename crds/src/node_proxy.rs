@@ -120,7 +120,8 @@ pub struct NodeProxySpec {
     pub written_fields: Vec<String>,
 }
 
-/// What the node's agent has programmed. Only that agent writes it.
+/// What the node's agent has programmed. Only that agent writes it; when its heartbeat stops, the operator sets condition
+/// Ready to Unknown.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct NodeProxyStatus {
@@ -144,6 +145,11 @@ pub struct NodeProxyStatus {
     /// How long changes took to reach the kernel; absent before the first.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sync_latency: Option<SyncLatency>,
+
+    /// How the agent shows that it lives; absent when it does so by this status alone, which it renews every five minutes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Heartbeat")]
+    pub heartbeat: Option<Heartbeat>,
 
     /// How much is programmed.
     pub counts: Counts,
@@ -176,6 +182,16 @@ pub struct NodeProxyStatus {
     #[schemars(schema_with = "condition::list_schema")]
     pub conditions: Vec<Condition>,
 }
+
+/// How an agent shows that it lives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum Heartbeat {
+    /// It renews Lease signpost-agent-NODE, in the namespace of the agents, every half minute.
+    Lease,
+}
+
+/// What the names of the Leases of agents begin with; the name of the node follows.
+pub const LEASE_PREFIX: &str = "signpost-agent-";
 
 /// How much is programmed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

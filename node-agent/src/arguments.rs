@@ -53,6 +53,9 @@ pub(crate) struct Run {
     /// A kubeconfig file. Without it, and without --manifests, the Pod's own service account is used.
     #[arg(long, env = "SIGNPOST_KUBECONFIG", conflicts_with = "manifests")]
     pub(crate) kubeconfig: Option<PathBuf>,
+    /// The namespace in which this node has its Lease, by which the operator sees that the agent lives.
+    #[arg(long, env = "SIGNPOST_NAMESPACE", default_value = "signpost-system")]
+    pub(crate) namespace: String,
     /// A directory of YAML files to follow instead of an API server: Services, EndpointSlices,
     /// Nodes, ServiceCIDRs and ProxyProfiles.
     #[arg(long, env = "SIGNPOST_MANIFESTS")]

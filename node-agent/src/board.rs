@@ -10,6 +10,7 @@ use crds::node_proxy::rejections::Rejection;
 use dataplane::{Family, FrontendKey};
 use reconciler::{Report, UnderWay};
 use tokio::sync::watch;
+use tokio::time::Instant as Moment;
 
 use crate::conntrack::ConntrackState;
 use crate::engine::{InForce, View};
@@ -27,6 +28,7 @@ pub(crate) struct Board {
     under_way: Mutex<Option<UnderWay>>,
     report: watch::Sender<Option<Arc<Report>>>,
     status: watch::Sender<Arc<NodeProxyStatus>>,
+    heartbeat: watch::Sender<Option<Moment>>,
     conntrack: watch::Sender<ConntrackState>,
     not_relayed: watch::Sender<Vec<Rejection>>,
     crowded: watch::Sender<BTreeSet<FrontendKey>>,
@@ -57,6 +59,7 @@ impl Board {
             under_way: Mutex::default(),
             report: watch::Sender::new(None),
             status: watch::Sender::new(Arc::default()),
+            heartbeat: watch::Sender::new(None),
             conntrack: watch::Sender::new(ConntrackState::default()),
             not_relayed: watch::Sender::new(Vec::new()),
             crowded: watch::Sender::new(BTreeSet::new()),
@@ -233,6 +236,19 @@ impl Board {
             let before = standing.clone();
             change(standing);
             *standing != before
+        });
+    }
+
+    /// Since when the node's Lease has been renewed without interruption; `None` while it cannot be renewed at all.
+    pub(crate) fn heartbeat(&self) -> watch::Receiver<Option<Moment>> {
+        self.heartbeat.subscribe()
+    }
+
+    pub(crate) fn post_heartbeat(&self, renewed_since: Option<Moment>) {
+        self.heartbeat.send_if_modified(|posted| {
+            let changed = *posted != renewed_since;
+            *posted = renewed_since;
+            changed
         });
     }
 

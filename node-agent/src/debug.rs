@@ -13,6 +13,7 @@ use axum::middleware::map_response;
 use axum::response::Response;
 use axum::routing::get;
 use crds::NodeProxyStatus;
+use crds::node_proxy::Heartbeat;
 use serde::{Deserialize, Serialize};
 
 use crate::board::Board;
@@ -97,6 +98,7 @@ async fn rounds(State(board): State<Arc<Board>>) -> String {
 async fn status(State(board): State<Arc<Board>>) -> Result<String, StatusCode> {
     let status = NodeProxyStatus {
         conntrack: observe_fill(),
+        heartbeat: board.heartbeat().borrow().map(|_| Heartbeat::Lease),
         ..NodeProxyStatus::clone(&board.status().borrow())
     };
     serde_saphyr::to_string(&status).map_err(|_| StatusCode::INTERNAL_SERVER_ERROR)

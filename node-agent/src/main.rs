@@ -25,6 +25,8 @@ mod foreign_proxy;
 mod handover;
 mod health_answer;
 mod health_proxy;
+mod heartbeat;
+mod jitter;
 mod kept_file;
 mod kube_proxy_routes;
 mod last_good;

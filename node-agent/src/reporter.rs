@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crds::condition::{self, FEATURES_HONOURED};
+use crds::node_proxy::Heartbeat;
 use crds::{NodeProxy, NodeProxyStatus};
 use jiff::Timestamp;
 use kube::api::{Api, Patch, PatchParams};
@@ -16,6 +17,7 @@ use tracing::{debug, warn};
 
 use crate::board::Board;
 use crate::conntrack;
+use crate::jitter::{fraction, jittered, spread};
 use crate::status::{Facts, NotServed, status};
 use crate::support::done_without;
 
@@ -163,14 +165,17 @@ pub(crate) async fn report(
     stop: CancellationToken,
 ) {
     let (mut status, mut in_force) = (board.status(), board.in_force());
+    let mut heartbeat = board.heartbeat();
     let mut last = Last::Never;
     loop {
         let current = status.borrow_and_update().clone();
-        let due = last.due(&current, &destination, Deadline::now());
+        let renewed_since = *heartbeat.borrow_and_update();
+        let due = last.due(&current, renewed_since, &destination, Deadline::now());
         // Cancel safe: what is due is looked at anew whichever arm ends.
         tokio::select! {
             () = stop.cancelled() => return,
             changed = status.changed() => if changed.is_err() { return } else { continue },
+            changed = heartbeat.changed() => if changed.is_err() { return } else { continue },
             changed = in_force.changed(), if matches!(last, Last::Absent { .. }) => {
                 if changed.is_err() { return }
             }
@@ -178,11 +183,12 @@ pub(crate) async fn report(
         }
         // An object that is made while this attempt is under way wakes the next.
         in_force.mark_unchanged();
-        let outcome = write(&destination, &node, &board, &current).await;
+        let outcome = write(&destination, &node, &board, &current, renewed_since).await;
         let at = Deadline::now();
         last = match outcome {
             Ok(()) => Last::Written {
                 status: current,
+                renewed_since,
                 at,
                 idle: jittered(IDLE),
                 differs_since: None,
@@ -214,6 +220,8 @@ enum Last {
     Never,
     Written {
         status: Arc<NodeProxyStatus>,
+        /// Since when the Lease had been renewed.
+        renewed_since: Option<Deadline>,
         at: Deadline,
         idle: Duration,
         /// When the status was first seen to be another one.
@@ -252,10 +260,12 @@ impl Last {
         }
     }
 
-    /// When `current` is to be written.
+    /// When `current` is to be written, with a Lease that has been renewed without interruption since `renewed_since`.
+    /// After an interruption the operator may have written that this agent is silent.
     fn due(
         &mut self,
         current: &NodeProxyStatus,
+        renewed_since: Option<Deadline>,
         destination: &Destination,
         now: Deadline,
     ) -> Deadline {
@@ -264,11 +274,15 @@ impl Last {
             Last::Failed { retry, .. } | Last::Absent { retry } => *retry,
             Last::Written {
                 status,
+                renewed_since: before,
                 at,
                 idle,
                 differs_since,
             } => {
-                let difference = difference(status, current);
+                let difference = match *before == renewed_since {
+                    true => difference(status, current),
+                    false => Difference::Meaning,
+                };
                 if difference == Difference::None {
                     *differs_since = None;
                     return *at + *idle;
@@ -302,6 +316,7 @@ fn difference(before: &NodeProxyStatus, after: &NodeProxyStatus) -> Difference {
         sync_latency,
         counts,
         conntrack: _,
+        heartbeat: _,
         iptables,
         agent_version,
         kernel_version,
@@ -344,9 +359,11 @@ async fn write(
     node: &str,
     board: &Board,
     status: &NodeProxyStatus,
+    renewed_since: Option<Deadline>,
 ) -> Result<(), WriteError> {
     let status = NodeProxyStatus {
         conntrack: conntrack::observe_fill(),
+        heartbeat: renewed_since.map(|_| Heartbeat::Lease),
         ..status.clone()
     };
     match destination {
@@ -394,29 +411,11 @@ fn is_absent(error: &WriteError) -> bool {
     matches!(error, WriteError::Api { source: kube::Error::Api(status), .. } if status.code == 404)
 }
 
-/// Between nine and eleven tenths of it, so that agents that started together drift apart.
-fn jittered(pause: Duration) -> Duration {
-    pause.mul_f64(0.9 + fraction() / 5.0)
-}
-
-/// A part of one, another one on each node: from 0 up to, but not including, 1.
-fn fraction() -> f64 {
-    let nanoseconds = std::time::SystemTime::now()
-        .duration_since(std::time::UNIX_EPOCH)
-        .map_or(0, |since| since.subsec_nanos());
-    f64::from(nanoseconds % 1000) / 1000.0
-}
-
 /// The longest pause after an attempt that failed, before which as many `failures` in a row were.
 fn pause_after(failures: u32) -> Duration {
     RETRY
         .saturating_mul(1 << failures.min(10))
         .min(LONGEST_RETRY)
-}
-
-/// A part of `pause`, from half of it to all: agents that fail together come back one by one.
-fn spread(pause: Duration, fraction: f64) -> Duration {
-    pause.mul_f64(0.5 + fraction / 2.0)
 }
 
 #[cfg(test)]

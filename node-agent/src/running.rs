@@ -32,7 +32,7 @@ use crate::node_lock::NodeLock;
 use crate::reporter::Destination;
 use crate::servers::Answers;
 use crate::serving_state::{HandbackMark, ServingState};
-use crate::{affinity, conntrack, debug, drift, foreign_proxy, relay, reporter};
+use crate::{affinity, conntrack, debug, drift, foreign_proxy, heartbeat, relay, reporter};
 use rounds::{Followed, reconcile};
 use source::Delivery;
 
@@ -102,6 +102,14 @@ pub(crate) async fn start(
             let source = ClientSource::from(arguments.kubeconfig.clone());
             let client = open_client(&source, &build, &rest).await?;
             destinations.push(Destination::Api(Box::new(Api::all(client.clone()))));
+            let heartbeat = heartbeat::report(
+                client.clone(),
+                arguments.namespace.clone(),
+                node.clone(),
+                Arc::clone(&board),
+                supervisor.stop(),
+            );
+            supervisor.spawn("heartbeat", heartbeat);
             journal = Journal::cluster(client.clone(), &node);
             Source::Kubernetes(client)
         }

@@ -56,8 +56,8 @@ pub(crate) struct Facts<'a> {
 }
 
 /// The status that follows from `facts`, with the times of transition of `before` where nothing has
-/// changed since. Without how full the connection tracking table is, which changes all the time: the
-/// writer of the status adds it. Costs the same however much is rejected.
+/// changed since. Without how full the connection tracking table is, which changes all the time, and
+/// without the heartbeat: the writer of the status adds both. Costs the same however much is rejected.
 pub(crate) fn status(
     facts: &Facts<'_>,
     before: &NodeProxyStatus,
@@ -108,6 +108,7 @@ pub(crate) fn status(
             elements: count(facts.elements),
         },
         conntrack: None,
+        heartbeat: None,
         iptables: mechanism::findings::iptables(facts.carried),
         agent_version: Some(env!("CARGO_PKG_VERSION").to_owned()),
         kernel_version: Some(facts.kernel.to_owned()),

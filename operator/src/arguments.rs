@@ -31,7 +31,7 @@ pub(crate) struct RunArguments {
     #[arg(long, env = "SIGNPOST_KUBECONFIG", value_name = "FILE")]
     pub(crate) kubeconfig: Option<PathBuf>,
 
-    /// The namespace of the lease.
+    /// The namespace of the lease, and of the Leases that agents renew.
     #[arg(
         long,
         env = "SIGNPOST_NAMESPACE",

@@ -3,7 +3,8 @@
 //! ```text
 //!   ProxyProfiles --.                                        .--> Stamp    NodeProxy.spec of a node
 //!   Nodes ----------+--> Fleet::apply   Fleet::plan(now) ----+--> Remove   a NodeProxy nobody decides for
-//!   NodeProxies ----'                                        '--> Report   ProxyProfile.status
+//!   NodeProxies -----+                                       +--> Report   ProxyProfile.status
+//!   Leases ----------'                                       '--> Silence  NodeProxy.status of an agent not heard of
 //!   answers to writes ---^
 //! ```
 //!
@@ -14,6 +15,7 @@ mod budget;
 mod conflict;
 mod course;
 mod findings;
+mod heartbeats;
 mod known;
 mod member;
 mod rollup;
@@ -21,7 +23,7 @@ mod sightings;
 mod standing;
 mod waves;
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::Instant};
 
 use crds::{
     effective::{EffectiveConfig, hash::ConfigHash},
@@ -30,6 +32,7 @@ use crds::{
     resolve::{NodeFacts, Ranking},
 };
 use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
 pub(crate) use crate::fleet::{known::Change, rollup::NodeCounts};
 use crate::{
@@ -37,6 +40,7 @@ use crate::{
     fleet::{
         conflict::Conflicts,
         course::{Course, Flow, Target},
+        heartbeats::Heartbeats,
         known::Known,
         member::{Member, Wanted},
         rollup::Rollup,
@@ -54,6 +58,7 @@ pub(crate) struct Fleet {
     proxies: Known<NodeProxyRecord>,
     courses: BTreeMap<String, Course>,
     sightings: Sightings,
+    heartbeats: Heartbeats,
     /// What nodes had that have nothing any more: their objects were deleted, their agents go on with it.
     departed: BTreeMap<String, NodeProxyRecord>,
 }
@@ -67,6 +72,13 @@ pub(crate) enum Event {
     Node(Change<NodeRecord>),
     /// About what nodes were given.
     Proxy(Change<NodeProxyRecord>),
+    /// The versions of the Leases of agents.
+    Leases {
+        /// By node.
+        versions: BTreeMap<String, String>,
+        /// When they were asked for.
+        at: Instant,
+    },
 }
 
 /// What is to be written now.
@@ -107,6 +119,15 @@ pub(crate) enum Action {
         /// The version of the object this was decided by, so that one written since is left alone; absent for a new one.
         version: Option<String>,
     },
+    /// Say that a node's agent is not heard of any more.
+    Silence {
+        /// The node.
+        node: String,
+        /// Its condition Ready.
+        ready: Box<Condition>,
+        /// The version of the object this was decided by, so that the word of an agent that is back stands.
+        version: Option<String>,
+    },
     /// Take away a `NodeProxy` no profile decides for, or whose node is gone.
     Remove {
         /// Its name.
@@ -135,9 +156,18 @@ impl Fleet {
             Event::Profile(change) => drop(self.profiles.apply(change)),
             Event::Node(change) => drop(self.nodes.apply(change)),
             Event::Proxy(change) => {
+                self.heartbeats.hear(&change, &self.proxies);
                 let gone = self.proxies.apply(change).into_iter();
                 self.departed
                     .extend(gone.map(|record| (record.name.clone(), record)));
+            }
+            // Who promises to renew one is not known before.
+            Event::Leases { versions, at } => {
+                if let Some(proxies) = self.proxies.listed() {
+                    let promised = proxies.values().filter(|proxy| proxy.has_promised_lease());
+                    let promised = promised.map(|proxy| proxy.name.as_str());
+                    self.heartbeats.observe(promised, &versions, at);
+                }
             }
         }
     }
@@ -163,6 +193,7 @@ impl Fleet {
             proxies,
             courses,
             sightings,
+            heartbeats,
             departed,
         } = self;
         let (Some(profiles), Some(nodes), Some(proxies)) =
@@ -201,6 +232,7 @@ impl Fleet {
                     node,
                     proxy,
                     departed: departed.get(&node.name),
+                    heartbeats,
                     effective,
                 });
             }
@@ -208,6 +240,7 @@ impl Fleet {
 
         let mut wanted: BTreeMap<String, Wanted> = BTreeMap::new();
         let mut plan = Plan::default();
+        let mut silences = Vec::new();
         for (name, record) in profiles {
             let members = members.remove(name).unwrap_or_default();
             let outcome = Outcome {
@@ -218,6 +251,7 @@ impl Fleet {
             let (course, progress) =
                 outcome.advance(courses.remove(name), sightings, now, &mut wanted, &mut plan);
             let mut rollup = Rollup::of(&outcome.members, &outcome.target.hash, now);
+            silences.extend(outcome.members.iter().filter_map(|m| m.silence(now)));
             rollup.left_out = left_out_of.remove(name).unwrap_or_default();
             plan.wake_at(rollup.wake);
             plan.counts.insert(name.clone(), rollup.counts);
@@ -243,6 +277,7 @@ impl Fleet {
         }
 
         sightings.close(proxies);
+        plan.actions.extend(silences);
         plan.actions.extend(stamps(nodes, proxies, wanted.clone()));
         let gone = proxies
             .values()
@@ -361,7 +396,9 @@ impl Action {
     pub(crate) fn object(&self) -> (&'static str, &str) {
         match self {
             Self::Report { profile, .. } => ("ProxyProfile", profile),
-            Self::Stamp { node, .. } | Self::Remove { node, .. } => ("NodeProxy", node),
+            Self::Stamp { node, .. } | Self::Silence { node, .. } | Self::Remove { node, .. } => {
+                ("NodeProxy", node)
+            }
         }
     }
 }

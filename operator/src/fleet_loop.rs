@@ -39,10 +39,10 @@ const WRITES_A_PLAN: usize = 256;
 // === impl FleetLoop ===
 
 impl FleetLoop {
-    /// Watches and writes with `client`. Never returns; may be dropped at any point, since what is written is what should
-    /// be, and whoever comes next finds out the rest.
-    pub(crate) async fn run(self, client: &Client) {
-        let mut events = watch(client);
+    /// Watches and writes with `client`; agents have their Leases in `namespace`. Never returns; may be dropped at any
+    /// point, since what is written is what should be, and whoever comes next finds out the rest.
+    pub(crate) async fn run(self, client: &Client, namespace: &str) {
+        let mut events = watch(client, namespace);
         let mut fleet = Fleet::default();
         let mut pace = Pace::default();
         let mut wake = None;
@@ -127,6 +127,10 @@ fn tell(action: &Action, failures: u32) {
         Action::Remove { node, .. } => info!(
             node,
             "removed: its node is gone, or no profile decides for it"
+        ),
+        Action::Silence { node, .. } => warn!(
+            node,
+            "the agent of this node does not renew its Lease any more"
         ),
         Action::Report { profile, .. } => debug!(profile, "reported"),
     }

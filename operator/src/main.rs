@@ -1,7 +1,7 @@
 //! The cluster's side of Signpost: gives every node its configuration and sums up what the nodes report.
 //!
 //! ```text
-//!   ProxyProfile, Node, NodeProxy                    Lease
+//!   ProxyProfile, Node, NodeProxy, agents' Leases    Lease
 //!        | watches                                     | lease (election decides)
 //!        v                                             v
 //!   fleet_loop ----> fleet (plan, no I/O) ----> writes, only while the lease is ours
@@ -93,7 +93,14 @@ async fn start(arguments: RunArguments, supervisor: Supervisor) -> anyhow::Resul
     supervisor.spawn("http", http);
     supervisor.spawn(
         "fleet",
-        lead(client, candidate, fleet_loop, api_server, supervisor.stop()),
+        lead(
+            client,
+            arguments.namespace,
+            candidate,
+            fleet_loop,
+            api_server,
+            supervisor.stop(),
+        ),
     );
     Ok(())
 }
@@ -103,6 +110,7 @@ async fn start(arguments: RunArguments, supervisor: Supervisor) -> anyhow::Resul
 /// One task, so that nothing is written any more once the lease is lost or given back: the loop is dropped before.
 async fn lead(
     client: Client,
+    namespace: String,
     mut candidate: Candidate,
     fleet_loop: FleetLoop,
     api_server: Check,
@@ -117,7 +125,7 @@ async fn lead(
     tokio::select! {
         () = stop.cancelled() => {}
         lost = candidate.hold() => return Err(lost),
-        () = fleet_loop.run(&client) => {}
+        () = fleet_loop.run(&client, &namespace) => {}
     }
     candidate.release().await;
     Ok(())

@@ -121,7 +121,7 @@ impl OperatorMetrics {
             ),
         };
         // A counter that begins with its first event hides it from `increase()`.
-        for action in ["report", "stamp", "remove"] {
+        for action in ["report", "stamp", "silence", "remove"] {
             for result in ["success", "failure"] {
                 drop(own.writes.get_or_create(&WriteLabels { action, result }));
             }
@@ -185,6 +185,7 @@ impl OperatorMetrics {
         let action = match action {
             Action::Report { .. } => "report",
             Action::Stamp { .. } => "stamp",
+            Action::Silence { .. } => "silence",
             Action::Remove { .. } => "remove",
         };
         let result = if succeeded { "success" } else { "failure" };

@@ -5,12 +5,13 @@ use std::{borrow::Cow, collections::BTreeMap};
 
 use crds::{
     check::{self, FieldError},
-    node_proxy::{NodeProxySpec, NodeProxyStatus},
+    condition::{READY, reason::AGENT_SILENT},
+    node_proxy::{Heartbeat, NodeProxySpec, NodeProxyStatus},
     profile::{ProxyProfile, ProxyProfileSpec, status::ProxyProfileStatus},
     span::Span,
 };
 use jiff::Timestamp;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta};
 use kube::{
     Resource,
     core::{ClusterResourceScope, DynamicObject},
@@ -22,7 +23,7 @@ use crate::baseline::Baseline;
 
 /// Who writes `NodeProxy.spec`, as its managed fields name it.
 pub(crate) const STAMP_MANAGER: &str = "signpost-operator";
-/// Who writes `ProxyProfile.status`.
+/// Who writes `ProxyProfile.status`, and in `NodeProxy.status` that the agent is silent.
 pub(crate) const STATUS_MANAGER: &str = "signpost-operator-status";
 /// The label of a `NodeProxy` that names the profile.
 pub(crate) const PROFILE_LABEL: &str = "signpost.dev/profile";
@@ -413,6 +414,24 @@ impl NodeProxyRecord {
 }
 
 impl NodeProxyRecord {
+    /// A condition the node's agent reports.
+    pub(crate) fn condition(&self, kind: &str) -> Option<&Condition> {
+        let mut conditions = self.status.as_ref()?.conditions.iter();
+        conditions.find(|condition| condition.type_ == kind)
+    }
+
+    /// Whether the node's agent renews a Lease.
+    pub(crate) fn has_promised_lease(&self) -> bool {
+        let status = self.status.as_ref();
+        status.is_some_and(|status| status.heartbeat == Some(Heartbeat::Lease))
+    }
+
+    /// Whether its condition Ready says that the agent is silent.
+    pub(crate) fn is_called_silent(&self) -> bool {
+        self.condition(READY)
+            .is_some_and(|ready| ready.reason == AGENT_SILENT.name)
+    }
+
     /// The version of the object, as the API server counts.
     pub(crate) fn resource_version(&self) -> Option<String> {
         self.version.resource.map(|version| version.to_string())

@@ -1,11 +1,20 @@
-//! The three watches, as one stream of fleet events.
+//! The three watches, and the lists of Leases, as one stream of fleet events.
 
-use std::{fmt::Debug, pin::Pin};
+use std::{
+    fmt::Debug,
+    pin::Pin,
+    time::{Duration, Instant},
+};
 
-use crds::{node_proxy::NodeProxy, profile::ProxyProfile};
+use crds::{
+    node_proxy::{LEASE_PREFIX, NodeProxy},
+    profile::ProxyProfile,
+};
 use futures::{Stream, StreamExt, stream};
+use k8s_openapi::{api::coordination::v1::Lease, apimachinery::pkg::apis::meta::v1::ObjectMeta};
 use kube::{
     Api, Client, Resource,
+    api::ListParams,
     core::{ApiResource, DynamicObject},
     runtime::{
         WatchStreamExt,
@@ -14,6 +23,7 @@ use kube::{
 };
 use runtime::chain;
 use serde::de::DeserializeOwned;
+use tokio::time::{MissedTickBehavior, interval, timeout};
 use tracing::warn;
 
 use crate::{
@@ -24,22 +34,58 @@ use crate::{
 /// Fleet events until the process ends.
 pub(crate) type Events = Pin<Box<dyn Stream<Item = Event> + Send>>;
 
-/// Watches profiles, nodes and what nodes were given. Never ends: a watch that fails begins again, later and later, with
-/// a new list.
-pub(crate) fn watch(client: &Client) -> Events {
+/// The time between two lists of Leases. They are not watched: 5,000 agents are 167 renewals a second, and of those that
+/// come nothing follows.
+const LEASES: Duration = Duration::from_secs(15);
+/// How long a list of Leases may take, so that it says what was there when it was asked for.
+const LEASES_LIMIT: Duration = Duration::from_secs(10);
+
+/// Watches profiles, nodes and what nodes were given, and lists the Leases of agents in `namespace`. Never ends: a watch
+/// that fails begins again, later and later, with a new list.
+pub(crate) fn watch(client: &Client, namespace: &str) -> Events {
     let profiles =
         Api::<DynamicObject>::all_with(client.clone(), &ApiResource::erase::<ProxyProfile>(&()));
     let proxies =
         Api::<DynamicObject>::all_with(client.clone(), &ApiResource::erase::<NodeProxy>(&()));
     let nodes = Api::<SlimNode>::all(client.clone());
-    stream::select(
+    let leases = Api::<Lease>::namespaced(client.clone(), namespace);
+    let watches = stream::select(
         changes("profiles", profiles, ProfileRecord::parse).map(Event::Profile),
         stream::select(
             changes("nodes", nodes, NodeRecord::parse).map(Event::Node),
             changes("node proxies", proxies, NodeProxyRecord::parse).map(Event::Proxy),
         ),
-    )
-    .boxed()
+    );
+    stream::select(watches, list(leases)).boxed()
+}
+
+fn list(leases: Api<Lease>) -> impl Stream<Item = Event> + Send {
+    let mut turns = interval(LEASES);
+    turns.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    stream::unfold((leases, turns), |(leases, mut turns)| async move {
+        loop {
+            turns.tick().await;
+            let at = Instant::now();
+            // From the API server's own copy of them a list could be old. Their names and versions are all that matters.
+            let parameters = ListParams::default();
+            let error = match timeout(LEASES_LIMIT, leases.list_metadata(&parameters)).await {
+                Ok(Ok(list)) => {
+                    let versions = list.into_iter().filter_map(|lease| version(lease.metadata));
+                    let versions = versions.collect();
+                    return Some((Event::Leases { versions, at }, (leases, turns)));
+                }
+                Ok(Err(error)) => chain(&error).to_string(),
+                Err(_) => format!("no answer within {LEASES_LIMIT:?}"),
+            };
+            warn!(error, "unable to list the Leases of agents");
+        }
+    })
+}
+
+/// The node of an agent's Lease, and the Lease's version; nothing for other Leases.
+fn version(metadata: ObjectMeta) -> Option<(String, String)> {
+    let node = metadata.name?.strip_prefix(LEASE_PREFIX)?.to_owned();
+    Some((node, metadata.resource_version?))
 }
 
 fn changes<K, R>(

@@ -128,6 +128,26 @@ impl Writer {
                     NodeProxyRecord::parse(written),
                 ))))
             }
+            Action::Silence {
+                node,
+                ready,
+                version,
+            } => {
+                let silence = json!({
+                    "apiVersion": "signpost.dev/v1alpha1",
+                    "kind": "NodeProxy",
+                    "metadata": {"name": node, "resourceVersion": version},
+                    "status": {"conditions": [ready]},
+                });
+                let parameters = PatchParams::apply(STATUS_MANAGER).force();
+                let written = self
+                    .proxies
+                    .patch_status(node, &parameters, &Patch::Apply(silence))
+                    .await?;
+                Ok(Event::Proxy(Change::Applied(Box::new(
+                    NodeProxyRecord::parse(written),
+                ))))
+            }
             Action::Remove { node, uid } => {
                 let preconditions = Preconditions {
                     uid: Some(uid.clone()),
@@ -150,7 +170,9 @@ fn is_outdated(action: &Action, code: u16) -> bool {
     match action {
         Action::Report { .. } => code == 404,
         Action::Stamp { version: None, .. } => false,
-        Action::Remove { .. } | Action::Stamp { .. } => matches!(code, 404 | 409),
+        Action::Remove { .. } | Action::Stamp { .. } | Action::Silence { .. } => {
+            matches!(code, 404 | 409)
+        }
     }
 }
 

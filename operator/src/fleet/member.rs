@@ -3,7 +3,10 @@
 use std::time::Duration;
 
 use crds::{
-    condition::{self, READY, Status, reason::HANDED_BACK},
+    condition::{
+        self, Finding, READY, Status,
+        reason::{AGENT_SILENT, HANDED_BACK},
+    },
     effective::hash::ConfigHash,
     node_proxy::{NodeProxySpec, NodeProxyStatus},
     profile::rollout::Rollout,
@@ -13,7 +16,11 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
 use crate::{
     baseline::Baseline,
-    fleet::standing::{after, is_about_the_source},
+    fleet::{
+        Action,
+        heartbeats::Heartbeats,
+        standing::{after, is_about_the_source},
+    },
     records::{NodeProxyRecord, NodeRecord},
 };
 
@@ -26,6 +33,8 @@ pub(crate) struct Member<'a> {
     pub(crate) proxy: Option<&'a NodeProxyRecord>,
     /// What it had, and its agent goes on with, if its object was deleted.
     pub(crate) departed: Option<&'a NodeProxyRecord>,
+    /// Which agents are heard of.
+    pub(crate) heartbeats: &'a Heartbeats,
     /// What the profile would give it now: what it has, while something holds it.
     pub(crate) effective: NodeProxySpec,
 }
@@ -41,7 +50,8 @@ pub(crate) struct Wanted {
     pub(crate) baseline: Option<Baseline>,
 }
 
-/// Agents report at least every five minutes. Three reports missed are no accident.
+/// Agents report at least every five minutes. Three reports missed are no accident. Those that renew a Lease are found
+/// silent sooner, by [`Heartbeats`].
 const SILENCE: Duration = Duration::from_secs(15 * 60);
 
 // === impl Wanted ===
@@ -77,10 +87,7 @@ impl Member<'_> {
 
     /// A condition the node's agent reports.
     pub(crate) fn condition(&self, kind: &str) -> Option<&Condition> {
-        self.status()?
-            .conditions
-            .iter()
-            .find(|condition| condition.type_ == kind)
+        self.proxy?.condition(kind)
     }
 
     /// Whether the agent says so.
@@ -111,11 +118,11 @@ impl Member<'_> {
                 .is_some_and(|ready| ready.status == "True" || is_about_the_source(ready))
     }
 
-    /// The time from which the agent counts as silent; absent while it has not reported a sync. An agent renews its
-    /// report at least every five minutes, but only compares with the kernel every syncPeriod. One that has left its node
-    /// to another proxy compares nothing.
+    /// The time from which an agent that renews no Lease counts as silent; absent while it has not reported a sync. It
+    /// renews its report at least every five minutes, but only compares with the kernel every syncPeriod. One that has
+    /// left its node to another proxy compares nothing.
     pub(crate) fn silent_from(&self) -> Option<Timestamp> {
-        if self.is_handed_back() {
+        if self.is_handed_back() || self.proxy?.has_promised_lease() {
             return None;
         }
         let last = self.status()?.last_sync_time.as_ref()?.0;
@@ -127,7 +134,36 @@ impl Member<'_> {
 
     /// Whether the agent has been silent for too long at `now`.
     pub(crate) fn is_silent(&self, now: Timestamp) -> bool {
+        let Some(proxy) = self.proxy else {
+            return false;
+        };
+        if proxy.has_promised_lease() {
+            let is_silent = self.heartbeats.is_silent(self.name()) && !self.is_handed_back();
+            return is_silent || proxy.is_called_silent();
+        }
         self.silent_from().is_some_and(|from| from <= now)
+    }
+
+    /// What to write when the agent does not renew its Lease any more and its own word still stands.
+    pub(crate) fn silence(&self, now: Timestamp) -> Option<Action> {
+        let proxy = self.proxy.filter(|proxy| proxy.has_promised_lease())?;
+        if !self.is_silent(now) || proxy.is_called_silent() {
+            return None;
+        }
+        let mut ready = self.condition(READY).cloned().into_iter().collect();
+        let silent = Finding {
+            kind: READY,
+            status: Status::Unknown,
+            reason: AGENT_SILENT,
+            message: "the agent does not renew its Lease any more".to_owned(),
+            generation: self.status().and_then(|status| status.observed_generation),
+        };
+        condition::set_condition(&mut ready, silent, now);
+        Some(Action::Silence {
+            node: self.name().to_owned(),
+            ready: Box::new(ready.pop()?),
+            version: proxy.resource_version(),
+        })
     }
 
     /// Whether its Services were left to another proxy on request.
@@ -171,8 +207,13 @@ impl Member<'_> {
         })
     }
 
-    /// Whether it was ready with what it has, by its own report or by what it was like when it got it back.
+    /// Whether it was ready with what it has, by its own report or by what it was like when it got it back. What the report
+    /// of a silent agent said is not known any more, but that it had applied this.
     fn was_ready(&self, current: &NodeProxySpec) -> bool {
+        let is_called_silent = self.proxy.is_some_and(NodeProxyRecord::is_called_silent);
+        if is_called_silent && self.has_applied(&current.config_hash) {
+            return true;
+        }
         let baseline = self.proxy.and_then(|proxy| proxy.baseline.as_ref());
         let is_restored =
             |baseline: &Baseline| baseline.config_hash == current.config_hash && baseline.is_well();

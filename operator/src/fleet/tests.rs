@@ -6,6 +6,7 @@ mod newcomers;
 mod progress;
 mod properties;
 mod rollout;
+mod silence;
 mod stamping;
 mod status;
 mod verdict;
@@ -31,12 +32,16 @@ struct Cluster {
     version: u64,
     /// Nodes whose agent does not report by itself.
     mute: BTreeSet<String>,
+    /// What agents promise in their status.
+    heartbeat: Value,
     /// Configurations, by mode, with which agents say that they are degraded.
     broken_mode: Option<&'static str>,
     /// The names of the NodeProxies that were written, in order.
     stamped: Vec<String>,
     /// The names of the profiles whose status was written.
     reported: Vec<String>,
+    /// The nodes whose agents were called silent.
+    silenced: Vec<String>,
 }
 
 impl Cluster {
@@ -49,9 +54,11 @@ impl Cluster {
             now: Timestamp::from_second(1_800_000_000).expect("a time"),
             version: 1,
             mute: BTreeSet::new(),
+            heartbeat: Value::Null,
             broken_mode: None,
             stamped: Vec::new(),
             reported: Vec::new(),
+            silenced: Vec::new(),
         };
         cluster.restart_operator();
         cluster
@@ -263,6 +270,22 @@ impl Cluster {
                 self.put_proxy(&node, proxy);
                 self.stamped.push(node);
             }
+            Action::Silence {
+                node,
+                ready,
+                version: decided_by,
+            } => {
+                let known = &self.proxies[&node];
+                if known["metadata"]["resourceVersion"] != json!(decided_by) {
+                    return;
+                }
+                let mut status = known["status"].clone();
+                let conditions = status["conditions"].as_array_mut().expect("conditions");
+                conditions.retain(|condition| condition["type"] != "Ready");
+                conditions.push(serde_json::to_value(&ready).expect("JSON"));
+                self.change_status(&node, status);
+                self.silenced.push(node);
+            }
             Action::Remove { node, uid } => {
                 let known = self
                     .proxies
@@ -330,6 +353,7 @@ impl Cluster {
             "observedGeneration": generation,
             "appliedHash": proxy["spec"]["configHash"],
             "mode": proxy["spec"]["config"]["mode"],
+            "heartbeat": self.heartbeat,
             "conditions": conditions,
         });
         self.change_status(node, proxy["status"].clone());

@@ -28,7 +28,7 @@ fn main() -> Result<()> {
     let mut arguments = Arguments::from_args();
     // The trials are one story.
     arguments.test_threads = Some(1);
-    let tests: [(&str, Test); 20] = [
+    let tests: [(&str, Test); 21] = [
         (
             "a_profile_is_applied_and_every_node_is_ready",
             profiles::applied,
@@ -68,6 +68,10 @@ fn main() -> Result<()> {
         (
             "t42_a_killed_agent_starts_again_and_writes_nothing",
             restarts::agent,
+        ),
+        (
+            "t136_a_killed_agent_is_noticed_within_two_minutes",
+            restarts::silent_agent,
         ),
         (
             "an_agent_that_is_stopped_leaves_its_rules",

@@ -3,14 +3,17 @@
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream, UdpSocket};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use crds::NodeProxy;
+use crds::condition::reason::AGENT_SILENT;
+use crds::condition::{READY, Status};
+use crds::node_proxy::{Heartbeat, LEASE_PREFIX};
 use dataplane::Family;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde_json::{Value, json};
-use tests::cluster::resources::is_node_ready;
+use tests::cluster::resources::{is_node_ready, says};
 use tests::cluster::shop::{Readiness, WEB, cluster_address};
 use tests::cluster::{Cluster, DEADLINE};
 use tests::deadline::wait_for;
@@ -20,6 +23,8 @@ use crate::outages::CONTROLLERS_ARE_BACK_WITHIN;
 
 /// The node whose agent is killed.
 const NODE: u8 = 2;
+/// How soon a profile and a NodeProxy say that an agent is gone.
+const NOTICED_WITHIN: Duration = Duration::from_secs(120);
 
 pub(crate) fn agent(cluster: &mut Cluster) -> Result<()> {
     let node = cluster.topology().node(NODE)?.clone();
@@ -57,6 +62,38 @@ pub(crate) fn agent(cluster: &mut Cluster) -> Result<()> {
     cluster.set_readiness(WEB[1], Readiness::NotReady)?;
     cluster.wait_until_served_by(&["web-1", "web-3", "web-4"], DEADLINE)?;
     clients.finish_unharmed()
+}
+
+/// It is not started again until that is seen.
+pub(crate) fn silent_agent(cluster: &mut Cluster) -> Result<()> {
+    let name = format!("node-{NODE}");
+    cluster.wait_for_node_proxies("all agents to have Leases", DEADLINE, |proxies| {
+        let mut statuses = proxies.values().map(|proxy| proxy.status.as_ref());
+        statuses.all(|status| status.is_some_and(|s| s.heartbeat == Some(Heartbeat::Lease)))
+    })?;
+    let lease = format!("{LEASE_PREFIX}{name}");
+    let lease: Value = cluster.get(&["lease", &lease, "--namespace=signpost-system"])?;
+    let owner = &lease["metadata"]["ownerReferences"][0];
+    ensure!(
+        owner["kind"] == "NodeProxy" && owner["name"] == *name,
+        "{lease}"
+    );
+
+    let killed = Instant::now();
+    cluster.take_agent(NODE)?.kill()?;
+    let noticed = cluster.wait_for_node_proxies("the silence", NOTICED_WITHIN, |proxies| {
+        let status = proxies[&name].status.as_ref();
+        status.is_some_and(|s| says(&s.conditions, READY, Status::Unknown, AGENT_SILENT))
+    });
+    let after = killed.elapsed();
+    let others = cluster.observe_node_proxies()?;
+    cluster.start_agent(NODE)?;
+    noticed?;
+    println!("    noticed {after:.1?} after the agent was killed");
+    for (other, proxy) in others.iter().filter(|(other, _)| **other != name) {
+        ensure!(is_node_ready(proxy), "{other} is silent, too");
+    }
+    cluster.wait_until_ready(DEADLINE).map(drop)
 }
 
 /// SIGTERM: the process ends well, and what it programmed stays as it is.

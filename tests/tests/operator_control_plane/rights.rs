@@ -1,5 +1,6 @@
 //! What the API server takes, and from whom.
 
+use std::fs;
 use std::path::Path;
 
 use anyhow::{Context, Result};
@@ -63,6 +64,25 @@ fn an_agent_writes_about_its_own_node_alone() -> Result<()> {
     let kubeconfig = cluster
         .control_plane
         .kubeconfig_of_account(&ServiceAccount::new(NAMESPACE, "signpost-agent").on_node("n2"))?;
+    let namespace = format!("--namespace={NAMESPACE}");
+    let lease = |name: &str| -> Result<String> {
+        let file = tempfile::NamedTempFile::new()?;
+        let lease = json!({
+            "apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": name},
+        });
+        fs::write(file.path(), lease.to_string())?;
+        let mut command = cluster.control_plane.kubectl_command(&kubeconfig);
+        let create = ["create", &namespace, "--filename"];
+        let output = command.args(create).arg(file.path()).output()?;
+        Ok(String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned())
+    };
+    let answer = lease("signpost-agent-n2")?;
+    assert!(answer.contains("created"), "its own: {answer}");
+    for name in ["signpost-agent-n1", "signpost-operator", "other"] {
+        let refusal = lease(name)?;
+        let expected = format!("the agent of node n2 may not write Lease {name}");
+        assert!(refusal.contains(&expected), "{refusal}");
+    }
     let patch = json!({"spec": {"profileName": "mine"}}).to_string();
     let mut command = cluster.control_plane.kubectl_command(&kubeconfig);
     let output = command

@@ -1,0 +1,234 @@
+//! The heartbeat: this node's Lease, renewed every half minute. An operator that does not see it change any more says that
+//! this agent is silent ([0048](../../docs/decisions/0048-a-lease-for-each-agent.md)).
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use crds::NodeProxy;
+use crds::node_proxy::LEASE_PREFIX;
+use jiff::Timestamp;
+use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta, OwnerReference};
+use kube::api::{Api, Patch, PatchParams, PostParams};
+use kube::{Client, Resource};
+use runtime::{CancellationToken, chain};
+use thiserror::Error;
+use tokio::time::{Instant, sleep, timeout};
+use tracing::{debug, warn};
+
+use crate::board::Board;
+use crate::engine::{Configuration, InForce};
+use crate::jitter::{fraction, jittered, spread};
+
+/// The field manager of the agents, as of their status.
+const FIELD_MANAGER: &str = "signpost-agent";
+/// The time between two renewals, give or take a tenth: 5,000 nodes are 167 writes a second.
+const PERIOD: Duration = Duration::from_secs(30);
+/// The longest time between a renewal that failed and the next: the operator waits for less than three periods.
+const RETRY: Duration = Duration::from_secs(10);
+/// How long the API server may take to answer.
+const LIMIT: Duration = Duration::from_secs(10);
+/// The time without a renewal after which the operator may have called this agent silent: less than it waits, 80 s.
+const INTERRUPTION: Duration = Duration::from_secs(60);
+/// How long to wait for a NodeProxy that is not there, should the watch that brings it have missed it.
+const ABSENT: Duration = Duration::from_secs(3600);
+
+/// Why the Lease was not renewed.
+#[derive(Debug, Error)]
+enum RenewError {
+    #[error("there is no NodeProxy to own a Lease")]
+    NoNodeProxy,
+    #[error("failed to renew Lease {lease}")]
+    Request { lease: String, source: kube::Error },
+    #[error("no answer within {LIMIT:?} to the renewal of Lease {lease}")]
+    NoAnswer { lease: String },
+}
+
+/// This node's Lease.
+struct OwnLease {
+    leases: Api<Lease>,
+    proxies: Api<NodeProxy>,
+    node: String,
+    name: String,
+}
+
+/// Renewals without an interruption.
+#[derive(Debug, Clone, Copy)]
+struct Series {
+    since: Instant,
+    last: Instant,
+    /// The same by the other clock: one of the two goes on while the machine sleeps.
+    last_by_wall_clock: SystemTime,
+}
+
+/// Renews the Lease of `node` in `namespace` as long as it has a NodeProxy, until `stop` is cancelled, and posts since when
+/// it has.
+pub(crate) async fn report(
+    client: Client,
+    namespace: String,
+    node: String,
+    board: Arc<Board>,
+    stop: CancellationToken,
+) {
+    let lease = OwnLease {
+        leases: Api::namespaced(client.clone(), &namespace),
+        proxies: Api::all(client),
+        name: format!("{LEASE_PREFIX}{node}"),
+        node,
+    };
+    let mut in_force = board.in_force();
+    let is_assigned = |in_force: &Option<InForce>| {
+        let configuration = in_force.as_ref().map(|in_force| &in_force.configuration);
+        matches!(configuration, Some(Configuration::Assigned(_)))
+    };
+    // Cancel safe: nothing is taken out of a watch.
+    tokio::select! {
+        () = stop.cancelled() => return,
+        assigned = in_force.wait_for(is_assigned) => if assigned.is_err() { return },
+    }
+    let mut series: Option<Series> = None;
+    let mut failures = 0_u32;
+    loop {
+        in_force.mark_unchanged();
+        // A renewal that is dropped halfway may have been made or not: either is as good at the end.
+        let outcome = tokio::select! {
+            () = stop.cancelled() => return,
+            outcome = lease.commit() => outcome,
+        };
+        let pause = match &outcome {
+            Ok(()) => {
+                let renewed = Series::after(series);
+                series = Some(renewed);
+                failures = 0;
+                board.post_heartbeat(Some(renewed.since));
+                jittered(PERIOD)
+            }
+            Err(error) => {
+                if error.is_refusal() {
+                    series = None;
+                    board.post_heartbeat(None);
+                }
+                if failures == 0 {
+                    warn!(error = %chain(error), "unable to renew the Lease; trying again");
+                } else {
+                    debug!(error = %chain(error), failures, "still unable to renew the Lease");
+                }
+                failures = failures.saturating_add(1);
+                match error {
+                    RenewError::NoNodeProxy => jittered(ABSENT),
+                    _ if error.is_refusal() => jittered(PERIOD),
+                    _ => spread(RETRY, fraction()),
+                }
+            }
+        };
+        // Cancel safe: a timer holds nothing, and a change that is missed here is seen at the next look.
+        tokio::select! {
+            () = stop.cancelled() => return,
+            changed = in_force.changed(), if matches!(outcome, Err(RenewError::NoNodeProxy)) => {
+                if changed.is_err() { return }
+            }
+            () = sleep(pause) => {}
+        }
+    }
+}
+
+// === impl RenewError ===
+
+impl RenewError {
+    /// Whether it will not be renewed by trying again: there is no NodeProxy or no namespace, or the API server does not
+    /// let this agent, with the permissions of an older version. Then the status promises no Lease.
+    fn is_refusal(&self) -> bool {
+        match self {
+            RenewError::NoNodeProxy => true,
+            RenewError::Request { source, .. } => {
+                matches!(source, kube::Error::Api(status) if matches!(status.code, 403 | 404 | 422))
+            }
+            RenewError::NoAnswer { .. } => false,
+        }
+    }
+}
+
+// === impl OwnLease ===
+
+impl OwnLease {
+    /// Renews the Lease, or makes it.
+    async fn commit(&self) -> Result<(), RenewError> {
+        match timeout(LIMIT, self.request()).await {
+            Ok(Ok(Some(()))) => Ok(()),
+            Ok(Ok(None)) => Err(RenewError::NoNodeProxy),
+            Ok(Err(source)) => Err(RenewError::Request {
+                lease: self.name.clone(),
+                source,
+            }),
+            Err(_) => Err(RenewError::NoAnswer {
+                lease: self.name.clone(),
+            }),
+        }
+    }
+
+    /// Nothing when there is no NodeProxy. A Lease goes with the one that owns it, and is made anew for the next.
+    async fn request(&self) -> Result<Option<()>, kube::Error> {
+        let spec = LeaseSpec {
+            holder_identity: Some(self.node.clone()),
+            renew_time: Some(MicroTime(Timestamp::now())),
+            ..LeaseSpec::default()
+        };
+        let parameters = PatchParams {
+            field_manager: Some(FIELD_MANAGER.to_owned()),
+            ..PatchParams::default()
+        };
+        let renewal = Patch::Merge(serde_json::json!({ "spec": spec }));
+        match self.leases.patch(&self.name, &parameters, &renewal).await {
+            Err(kube::Error::Api(status)) if status.code == 404 => {}
+            renewed => return renewed.map(|_| Some(())),
+        }
+        let Some(proxy) = self.proxies.get_metadata_opt(&self.node).await? else {
+            return Ok(None);
+        };
+        let lease = Lease {
+            metadata: ObjectMeta {
+                name: Some(self.name.clone()),
+                owner_references: proxy.metadata.uid.map(|uid| vec![owner(&self.node, uid)]),
+                ..ObjectMeta::default()
+            },
+            spec: Some(spec),
+        };
+        let parameters = PostParams {
+            field_manager: Some(FIELD_MANAGER.to_owned()),
+            ..PostParams::default()
+        };
+        self.leases.create(&parameters, &lease).await?;
+        Ok(Some(()))
+    }
+}
+
+fn owner(node: &str, uid: String) -> OwnerReference {
+    OwnerReference {
+        api_version: NodeProxy::api_version(&()).into_owned(),
+        kind: NodeProxy::kind(&()).into_owned(),
+        name: node.to_owned(),
+        uid,
+        ..OwnerReference::default()
+    }
+}
+
+// === impl Series ===
+
+impl Series {
+    /// Continues `before` by a renewal that has just succeeded, or begins anew after an interruption.
+    fn after(before: Option<Series>) -> Series {
+        let (now, now_by_wall_clock) = (Instant::now(), SystemTime::now());
+        let unbroken = before.filter(|before| {
+            let wall_clock = now_by_wall_clock.duration_since(before.last_by_wall_clock);
+            now - before.last < INTERRUPTION && wall_clock.unwrap_or_default() < INTERRUPTION
+        });
+        Series {
+            since: unbroken.map_or(now, |before| before.since),
+            last: now,
+            last_by_wall_clock: now_by_wall_clock,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,190 @@
+//! Which agents have fallen silent, by their Leases and the operator's own clock.
+//!
+//! The times in a Lease are those of its node and are not read. A Lease that has another version than before was renewed;
+//! an agent is silent for as long as the operator has seen the same version
+//! ([0048](../../../docs/decisions/0048-a-lease-for-each-agent.md)).
+
+use std::{
+    collections::BTreeMap,
+    slice,
+    time::{Duration, Instant},
+};
+
+use crate::{
+    fleet::known::{Change, Known},
+    records::NodeProxyRecord,
+};
+
+/// How long the Lease of an agent that lives can look the same: it is renewed every 33 s at most and listed every 15 s, so
+/// that one renewal may fail; and an agent that ends is found silent within two minutes.
+const SILENCE: Duration = Duration::from_secs(80);
+/// The longest time between two lists that a silence can be measured over. After a longer one all agents may have been
+/// cut off together with the operator.
+const LONGEST_GAP: Duration = Duration::from_secs(45);
+
+/// The signs of life of the agents that promise one.
+#[derive(Debug, Default)]
+pub(crate) struct Heartbeats {
+    /// By node.
+    seen: BTreeMap<String, Seen>,
+    listed_at: Option<Instant>,
+}
+
+/// What was seen of one agent.
+#[derive(Debug)]
+struct Seen {
+    /// The version of its Lease; absent while there is none.
+    version: Option<String>,
+    /// When that was seen first.
+    since: Instant,
+}
+
+// === impl Heartbeats ===
+
+impl Heartbeats {
+    /// Takes in a list of Leases that was asked for at `now`: their `versions` by node. Agents not among `promised` need
+    /// none.
+    pub(crate) fn observe<'a>(
+        &mut self,
+        promised: impl Iterator<Item = &'a str>,
+        versions: &BTreeMap<String, String>,
+        now: Instant,
+    ) {
+        let mut before = std::mem::take(&mut self.seen);
+        let last = self.listed_at.replace(now);
+        if last.is_some_and(|last| now.saturating_duration_since(last) > LONGEST_GAP) {
+            before.clear();
+        }
+        let look = |node: &str| {
+            let version = versions.get(node).cloned();
+            let same = before.remove(node).filter(|seen| seen.version == version);
+            let seen = same.unwrap_or(Seen {
+                version,
+                since: now,
+            });
+            (node.to_owned(), seen)
+        };
+        self.seen = promised.map(look).collect();
+    }
+
+    /// Takes in another sign of life: that an agent has written its status since it was `known`.
+    pub(crate) fn hear(
+        &mut self,
+        change: &Change<NodeProxyRecord>,
+        known: &Known<NodeProxyRecord>,
+    ) {
+        let told = match change {
+            Change::Applied(record) => slice::from_ref(&**record),
+            Change::Listed(records) => records,
+            Change::Deleted(_) => &[],
+        };
+        for record in told {
+            let before = known.listed().and_then(|known| known.get(&record.name));
+            let is_news = before.is_none_or(|before| before.status != record.status);
+            if is_news && !record.is_called_silent() {
+                self.seen.remove(&record.name);
+            }
+        }
+    }
+
+    /// Whether the agent of `node` was silent when the Leases were last listed.
+    pub(crate) fn is_silent(&self, node: &str) -> bool {
+        let seen = self.listed_at.zip(self.seen.get(node));
+        seen.is_some_and(|(listed, seen)| listed.saturating_duration_since(seen.since) >= SILENCE)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An operator that lists the Leases of agents `a` and `b`, which promise to renew them.
+    struct Operator {
+        heartbeats: Heartbeats,
+        start: Instant,
+    }
+
+    impl Operator {
+        fn new() -> Self {
+            Self {
+                heartbeats: Heartbeats::default(),
+                start: Instant::now(),
+            }
+        }
+
+        /// Finds these versions after so many seconds; returns who is silent then.
+        fn list(&mut self, second: u64, versions: &[(&str, u64)]) -> Vec<&'static str> {
+            let versions = versions.iter();
+            let versions = versions
+                .map(|(node, version)| ((*node).to_owned(), version.to_string()))
+                .collect();
+            let now = self.start + Duration::from_secs(second);
+            let both = ["a", "b"];
+            self.heartbeats.observe(both.into_iter(), &versions, now);
+            let silent = |node: &&str| self.heartbeats.is_silent(node);
+            both.into_iter().filter(silent).collect()
+        }
+    }
+
+    #[test]
+    fn an_agent_is_silent_when_its_lease_has_not_changed_for_eighty_seconds() {
+        let mut operator = Operator::new();
+        for second in (0..80).step_by(15) {
+            assert!(operator.list(second, &[("a", 7), ("b", second)]).is_empty());
+        }
+        assert!(operator.list(79, &[("a", 7), ("b", 79)]).is_empty());
+        assert_eq!(operator.list(80, &[("a", 7), ("b", 80)]), ["a"]);
+        assert_eq!(operator.list(95, &[("a", 7), ("b", 95)]), ["a"]);
+        assert!(
+            operator.list(110, &[("a", 8), ("b", 110)]).is_empty(),
+            "it is heard again"
+        );
+    }
+
+    #[test]
+    fn one_renewal_may_fail_whenever_the_leases_are_listed() {
+        for phase in 0..15 {
+            let mut operator = Operator::new();
+            for second in (phase..600).step_by(15) {
+                // Of renewals every 33 s, every second one fails.
+                let silent = operator.list(second, &[("a", second / 66), ("b", second / 66)]);
+                assert!(silent.is_empty(), "{silent:?} after {second} s");
+            }
+        }
+    }
+
+    #[test]
+    fn a_lease_that_is_missing_does_not_change_either() {
+        let mut operator = Operator::new();
+        for second in (0..90).step_by(15) {
+            assert!(operator.list(second, &[("b", second)]).is_empty());
+        }
+        assert_eq!(operator.list(90, &[("b", 90)]), ["a"]);
+    }
+
+    #[test]
+    fn t137_an_operator_that_could_not_list_leases_counts_anew_for_every_agent() {
+        let mut operator = Operator::new();
+        for second in [0, 15, 30, 45] {
+            assert!(operator.list(second, &[("a", 1), ("b", 1)]).is_empty());
+        }
+        // The API server was away for the operator and the agents: longer than a silence.
+        for second in [200, 215, 230, 245, 260, 275] {
+            assert!(operator.list(second, &[("a", 1), ("b", 1)]).is_empty());
+        }
+        assert_eq!(operator.list(290, &[("a", 1), ("b", 2)]), ["a"]);
+    }
+
+    #[test]
+    fn t137_an_operator_that_starts_calls_no_agent_silent_before_its_time() {
+        let mut before = Operator::new();
+        for second in (0..600).step_by(15) {
+            before.list(second, &[("a", 1), ("b", second)]);
+        }
+        assert!(before.heartbeats.is_silent("a"));
+        let mut operator = Operator::new();
+        for second in (0..80).step_by(15) {
+            assert!(operator.list(second, &[("a", 1), ("b", 600)]).is_empty());
+        }
+    }
+}

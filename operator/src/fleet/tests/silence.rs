@@ -1,0 +1,198 @@
+//! Agents that are not heard of any more, and such as are again.
+
+use std::{
+    collections::BTreeMap,
+    time::{Duration, Instant},
+};
+
+use serde_json::{Value, json};
+
+use super::Cluster;
+use crate::fleet::{Action, Event};
+
+/// A settled cluster whose agents renew Leases, which the operator lists every 15 s.
+struct Watched {
+    cluster: Cluster,
+    clock: Instant,
+    versions: BTreeMap<String, String>,
+    round: u64,
+}
+
+impl Watched {
+    fn with_nodes(count: usize) -> Self {
+        let mut cluster = Cluster::with_nodes(count);
+        cluster.heartbeat = "Lease".into();
+        let nodes: Vec<String> = cluster.proxies.keys().cloned().collect();
+        for node in &nodes {
+            cluster.say(node, json!({"Ready": "True"}));
+        }
+        let mut watched = Self {
+            cluster,
+            clock: Instant::now(),
+            versions: BTreeMap::new(),
+            round: 0,
+        };
+        watched.pass(15, &[]);
+        watched
+    }
+
+    /// Lets this time pass, in which all agents renew their Leases but these.
+    fn pass(&mut self, seconds: u64, silent: &[&str]) {
+        for _ in 0..seconds / 15 {
+            self.clock += Duration::from_secs(15);
+            self.round += 1;
+            for node in self.cluster.nodes.keys() {
+                if !silent.contains(&node.as_str()) {
+                    self.versions.insert(node.clone(), self.round.to_string());
+                }
+            }
+            self.list();
+            self.cluster.advance(15);
+        }
+    }
+
+    fn list(&mut self) {
+        let (versions, at) = (self.versions.clone(), self.clock);
+        self.cluster.fleet.apply(Event::Leases { versions, at });
+    }
+
+    /// `Status/Reason` of the node's condition Ready.
+    fn ready(&self, node: &str) -> String {
+        let conditions = &self.cluster.proxies[node]["status"]["conditions"];
+        let mut conditions = conditions.as_array().expect("conditions").iter();
+        let ready = conditions.find(|condition| condition["type"] == "Ready");
+        let text = |field: &str| ready.and_then(|ready| ready[field].as_str());
+        format!(
+            "{}/{}",
+            text("status").unwrap_or("?"),
+            text("reason").unwrap_or("?")
+        )
+    }
+}
+
+#[test]
+fn t136_a_node_whose_agent_does_not_renew_its_lease_is_unknown_until_it_is_heard_again() {
+    let mut watched = Watched::with_nodes(3);
+    watched.pass(75, &["n1"]);
+    assert!(watched.cluster.silenced.is_empty());
+    watched.pass(15, &["n1"]);
+    assert_eq!(watched.ready("n1"), "Unknown/AgentSilent");
+    let cluster = &watched.cluster;
+    assert_eq!(cluster.condition("default", "Ready"), "False/NodesNotReady");
+    assert_eq!(cluster.condition("default", "Degraded"), "True/AgentSilent");
+    assert_eq!(cluster.status("default").ready_nodes, 2);
+    watched.pass(600, &["n1"]);
+    assert_eq!(watched.cluster.silenced, ["n1"], "it is said once");
+
+    // It says that it lives before the operator has listed its Lease.
+    watched.cluster.say("n1", json!({"Ready": "True"}));
+    watched.cluster.run();
+    watched.pass(600, &[]);
+    assert_eq!(watched.ready("n1"), "True/Said");
+    assert_eq!(watched.cluster.silenced, ["n1"]);
+    assert_eq!(
+        watched.cluster.condition("default", "Ready"),
+        "True/AllNodesProgrammed"
+    );
+}
+
+#[test]
+fn the_word_of_an_agent_that_is_back_stands() {
+    let mut watched = Watched::with_nodes(1);
+    watched.pass(75, &["n1"]);
+    watched.clock += Duration::from_secs(15);
+    watched.list();
+    let plan = watched.cluster.fleet.plan(watched.cluster.now);
+    let is_silence = |action: &Action| matches!(action, Action::Silence { .. });
+    assert!(plan.actions.iter().any(is_silence), "{plan:?}");
+    // Meanwhile it has written another status.
+    watched
+        .cluster
+        .say("n1", json!({"Ready": "True", "Degraded": "True"}));
+    for action in plan.actions {
+        watched.cluster.write(action);
+    }
+    watched.cluster.run();
+    assert!(watched.cluster.silenced.is_empty());
+    assert_eq!(watched.ready("n1"), "True/Said");
+}
+
+#[test]
+fn t137_neither_a_start_of_the_operator_nor_an_outage_of_the_api_server_makes_an_agent_silent() {
+    let mut watched = Watched::with_nodes(3);
+    let all = ["n1", "n2", "n3"];
+    watched.pass(60, &all);
+    watched.cluster.restart_operator();
+    watched.pass(75, &all);
+    assert!(watched.cluster.silenced.is_empty());
+    watched.pass(60, &[]);
+    // No agent and no operator reaches it.
+    watched.clock += Duration::from_secs(300);
+    watched.pass(60, &all);
+    watched.pass(60, &[]);
+    assert!(watched.cluster.silenced.is_empty());
+}
+
+#[test]
+fn t138_an_agent_that_promises_no_lease_has_fifteen_minutes() {
+    let mut watched = Watched::with_nodes(2);
+    watched.cluster.heartbeat = Value::Null;
+    watched.cluster.say("n1", json!({"Ready": "True"}));
+    let mut status = watched.cluster.proxies["n1"]["status"].clone();
+    status["lastSyncTime"] = json!(watched.cluster.now);
+    watched.cluster.change_status("n1", status);
+    watched.pass(15 * 60, &["n1"]);
+    let degraded = |watched: &Watched| watched.cluster.condition("default", "Degraded");
+    assert_eq!(degraded(&watched), "False/AsExpected");
+    watched.pass(120, &["n1"]);
+    assert_eq!(degraded(&watched), "True/AgentSilent");
+    assert!(
+        watched.cluster.silenced.is_empty(),
+        "it writes again within five minutes, if it lives"
+    );
+}
+
+#[test]
+fn t136_an_agent_that_falls_silent_after_a_change_takes_it_back() {
+    let mut watched = Watched::with_nodes(3);
+    let rollout = json!({"minReady": "1h"});
+    let profile = json!({"mode": "iptables", "rollout": rollout});
+    watched.cluster.put_profile("default", profile);
+    watched.pass(15, &[]);
+    assert_eq!(watched.cluster.nodes_with_mode("iptables"), ["n1"]);
+    watched.pass(80 + 120 + 30, &["n1"]);
+    assert_eq!(
+        watched.cluster.message("default", "Progressing"),
+        "1 of 3 nodes failed: n1 (its agent does not report any more)"
+    );
+    assert!(watched.cluster.nodes_with_mode("iptables").is_empty());
+}
+
+#[test]
+fn a_node_that_was_silent_before_a_change_goes_back_to_what_it_had() {
+    let mut watched = Watched::with_nodes(1);
+    let profile = json!({"mode": "iptables"});
+    watched.cluster.put_profile("default", profile);
+    watched.pass(60, &[]);
+    watched.cluster.mute.insert("n1".into());
+    watched.pass(90, &["n1"]);
+    assert_eq!(watched.ready("n1"), "Unknown/AgentSilent");
+    watched
+        .cluster
+        .put_profile("default", json!({"mode": "ipvs"}));
+    watched.pass(15, &["n1"]);
+    let proxy = &watched.cluster.proxies["n1"];
+    assert_eq!(proxy["spec"]["config"]["mode"], "ipvs");
+    let previous = &proxy["metadata"]["annotations"]["signpost.dev/previous"];
+    let previous = previous.as_str().expect("it is written down");
+    assert!(previous.contains("iptables"), "{previous}");
+}
+
+#[test]
+fn an_agent_that_has_handed_its_node_back_is_not_called_silent() {
+    let mut watched = Watched::with_nodes(2);
+    let handed_back = json!({"Ready": "False"});
+    watched.cluster.say_because("n1", "HandedBack", handed_back);
+    watched.pass(300, &["n1"]);
+    assert_eq!(watched.ready("n1"), "False/HandedBack");
+}
