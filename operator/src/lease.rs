@@ -66,7 +66,7 @@ impl Candidate {
             match self.look().await {
                 Ok(()) => {
                     heard();
-                    if self.election.step(Instant::now()) == Step::Acquire {
+                    if self.election.step(now()) == Step::Acquire {
                         match self.write(self.election.identity().to_owned()).await {
                             Ok(true) => {
                                 return info!(lease = self.name, "acting: the lease is ours");
@@ -80,7 +80,7 @@ impl Candidate {
                 }
                 Err(error) => warn!(error = %chain(&error), "unable to read the lease"),
             }
-            let pause = match self.election.step(Instant::now()) {
+            let pause = match self.election.step(now()) {
                 Step::Wait(pause) => pause,
                 _ => self.election.retry(),
             };
@@ -90,14 +90,16 @@ impl Candidate {
 
     /// Renews the lease until it is lost.
     pub(crate) async fn hold(&mut self) -> LeaseLost {
+        let mut pause = self.election.retry();
         loop {
-            sleep(self.election.retry()).await;
-            if self.election.step(Instant::now()) != Step::Renew {
+            sleep(pause).await;
+            pause = self.election.retry();
+            if self.election.step(now()) != Step::Renew {
                 return LeaseLost {
                     name: self.name.clone(),
                 };
             }
-            let left = self.election.left(Instant::now());
+            let left = self.election.left(now());
             let Ok(renewed) = timeout(left, self.write(self.election.identity().to_owned())).await
             else {
                 return LeaseLost {
@@ -106,12 +108,12 @@ impl Candidate {
             };
             match renewed {
                 Ok(true) => {}
-                // Somebody wrote in between: what it says now decides.
-                Ok(false) => {
-                    if let Err(error) = self.look().await {
-                        warn!(error = %chain(&error), "unable to read the lease");
-                    }
-                }
+                // Another one wrote in between, or an earlier renewal was applied and its answer lost: what it says now
+                // decides, at once, because most of the time to renew it may be over.
+                Ok(false) => match self.look().await {
+                    Ok(()) => pause = Duration::ZERO,
+                    Err(error) => warn!(error = %chain(&error), "unable to read the lease"),
+                },
                 Err(error) => warn!(error = %chain(&error), "unable to renew the lease"),
             }
         }
@@ -149,15 +151,14 @@ impl Candidate {
 
     async fn look(&mut self) -> Result<(), LeaseError> {
         let lease = answer(self.api.get_opt(&self.name)).await?;
-        self.election
-            .observe(lease.as_ref().map(record), Instant::now());
+        self.election.observe(lease.as_ref().map(record), now());
         self.lease = lease;
         Ok(())
     }
 
     /// Writes `holder` into the lease. False when somebody else was faster.
     async fn write(&mut self, holder: String) -> Result<bool, LeaseError> {
-        let began = Instant::now();
+        let began = now();
         let written = match &self.lease {
             None => {
                 let lease = Lease {
@@ -215,6 +216,11 @@ impl Candidate {
     }
 }
 
+/// By the clock that the timeouts go by.
+fn now() -> Instant {
+    tokio::time::Instant::now().into_std()
+}
+
 async fn answer<T>(request: impl Future<Output = Result<T, kube::Error>>) -> Result<T, LeaseError> {
     match timeout(REQUEST_TIMEOUT, request).await {
         Ok(answer) => answer.map_err(LeaseError::Request),
@@ -232,5 +238,70 @@ fn record(lease: &Lease) -> LeaseRecord {
         holder: spec.holder_identity.unwrap_or_default(),
         duration: Duration::from_secs(seconds),
         version: lease.metadata.resource_version.clone().unwrap_or_default(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{
+        Arc, Mutex,
+        atomic::{AtomicU32, Ordering},
+    };
+
+    use http::{Method, Request, Response};
+    use kube::client::Body;
+    use serde_json::{Value, json};
+    use tower::service_fn;
+
+    use super::*;
+    use crate::election::Terms;
+
+    /// An API server with one Lease. It applies the write of this number and does not answer it.
+    fn api_server(lost: u32) -> Client {
+        let lease = Arc::new(Mutex::new(json!({"metadata": {"resourceVersion": "0"}})));
+        let writes = Arc::new(AtomicU32::new(0));
+        let service = service_fn(move |request: Request<Body>| {
+            let (lease, writes) = (Arc::clone(&lease), Arc::clone(&writes));
+            async move {
+                let method = request.method().clone();
+                let body = request.into_body().collect_bytes().await?;
+                let sent: Value = serde_json::from_slice(&body).unwrap_or_default();
+                let (code, answer) = {
+                    let mut lease = lease.lock().expect("no test panics with it");
+                    let version = &lease["metadata"]["resourceVersion"];
+                    if method == Method::GET {
+                        (200, lease.clone())
+                    } else if *version != sent["metadata"]["resourceVersion"] {
+                        (409, Value::Null)
+                    } else {
+                        let number = writes.fetch_add(1, Ordering::Relaxed) + 1;
+                        *lease = sent;
+                        lease["metadata"]["resourceVersion"] = number.to_string().into();
+                        (if number == lost { 0 } else { 200 }, lease.clone())
+                    }
+                };
+                let answer = match code {
+                    0 => return std::future::pending().await,
+                    200 => answer,
+                    _ => {
+                        json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": code})
+                    }
+                };
+                let response = Response::builder().status(code);
+                Ok::<_, tower::BoxError>(
+                    response.body(Body::from(answer.to_string().into_bytes()))?,
+                )
+            }
+        });
+        Client::new(service, "default")
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_renewal_that_was_applied_but_not_answered_does_not_cost_the_lease() {
+        let election = Election::new("a".to_owned(), Terms::KUBERNETES);
+        let mut candidate = Candidate::new(api_server(2), "default", "lease", election);
+        candidate.acquire(|| ()).await;
+        let held = timeout(Duration::from_secs(60), candidate.hold()).await;
+        assert!(held.is_err(), "{held:?}");
     }
 }
