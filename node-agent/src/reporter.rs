@@ -25,10 +25,12 @@ use crate::support::done_without;
 const FIELD_MANAGER: &str = "signpost-agent";
 /// The shortest time between two writes.
 const AT_ONCE: Duration = Duration::from_secs(1);
-/// The time between two writes when only figures have changed: latency, counts, what is rejected. One
-/// change of a Service is one of these on every node, so each node also waits for a part of this time
-/// of its own from when it saw the change: 5,000 nodes spread over it are 83 writes a second.
-const FIGURES: Duration = Duration::from_secs(60);
+/// The time between two writes when only figures have changed: latency, counts, what is rejected.
+/// While Services change all the time, 5,000 nodes are 33 writes a second.
+const FIGURES: Duration = Duration::from_secs(150);
+/// After a quiet time, one change of a Service changes figures on every node at once: each writes them
+/// after a part of this time of its own.
+const FIGURES_SPREAD: Duration = Duration::from_secs(60);
 /// The part that the first latency after a start waits for.
 const FIRST_LATENCY: Duration = Duration::from_secs(5);
 /// The time between two writes when nothing has changed: what says that this agent lives. Five
@@ -298,7 +300,7 @@ impl Last {
                     Difference::None | Difference::Meaning => *at + AT_ONCE,
                     Difference::FirstLatency => seen + FIRST_LATENCY.mul_f64(part.clamp(0.0, 1.0)),
                     Difference::Figures => {
-                        (seen + FIGURES.mul_f64(part.clamp(0.0, 1.0))).max(*at + FIGURES)
+                        (seen + FIGURES_SPREAD.mul_f64(part.clamp(0.0, 1.0))).max(*at + FIGURES)
                     }
                 }
             }
