@@ -2,6 +2,7 @@
 
 mod ending;
 mod recovery;
+mod schedulers;
 mod settings;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,12 +17,13 @@ use backend::{
 };
 use dataplane::{ChunkSize, Config, Dataplane, Family, FrontendKey, ServiceKey};
 use netlink::OpenError;
-use netlink::ipvs::{self, IpvsSocket, SchedulerName, SchedulerSupport};
+use netlink::ipvs::{self, IpvsSocket};
 use netlink::route::{self, Presence, RouteSocket};
 use nftables_model::{TableSocket, recovery_of_reading};
 
 use self::ending::Ending;
 use self::recovery::{of_delivery, of_reading_servers, of_servers, of_table};
+use self::schedulers::Schedulers;
 use self::settings::Settings;
 use crate::allocation::number_of;
 use crate::diff::{Change, Step, diff};
@@ -42,8 +44,7 @@ pub struct Ipvs {
     /// `None`: only what is pure.
     connection: Option<Arc<Mutex<Connection>>>,
     holding: Holding,
-    /// The schedulers that the kernel has for the family.
-    present: BTreeSet<String>,
+    schedulers: Schedulers,
 }
 
 /// What both families share.
@@ -88,13 +89,6 @@ pub fn open(sysctls: &Path) -> Result<[Ipvs; 2], OpenError> {
 #[error("this backend was made without a kernel")]
 struct Detached;
 
-/// What the kernel does not have.
-#[derive(Debug, thiserror::Error)]
-#[error("the kernel has no scheduler {scheduler} of IPVS (module {})", scheduler.module())]
-struct Lacking {
-    scheduler: SchedulerName,
-}
-
 // === impl Ipvs ===
 
 impl Ipvs {
@@ -104,7 +98,7 @@ impl Ipvs {
             family,
             connection: None,
             holding: Holding::Something,
-            present: BTreeSet::new(),
+            schedulers: Schedulers::default(),
         }
     }
 
@@ -136,35 +130,6 @@ impl Ipvs {
             source: source.into(),
         }
     }
-
-    /// Finds what the kernel lacks for `change` before anything of it is written. Loads IPVS and its
-    /// schedulers where the kernel can.
-    fn check(&mut self, connection: &mut Connection, change: &Change) -> Result<(), CommitError> {
-        let mut schedulers = change.schedulers();
-        // Without IPVS nothing may be led to it, even where there is no Service yet.
-        let first = SchedulerName::new("rr").expect("it is a short word");
-        schedulers.extend(change.begins().then_some(&first));
-        for scheduler in schedulers {
-            if self.present.contains(scheduler.as_str()) {
-                continue;
-            }
-            match connection.servers.check_scheduler(self.family, scheduler) {
-                Ok(SchedulerSupport::Present) => {
-                    self.present.insert(scheduler.as_str().to_owned());
-                }
-                Ok(SchedulerSupport::Missing) => {
-                    let scheduler = scheduler.clone();
-                    let nothing = (Recovery::Halt, Effect::None);
-                    return Err(self.uncommitted(nothing, Lacking { scheduler }));
-                }
-                Err(error) => {
-                    let (recovery, _) = of_servers(&error, true);
-                    return Err(self.uncommitted((recovery, Effect::None), error));
-                }
-            }
-        }
-        Ok(())
-    }
 }
 
 /// The socket is good between any two messages, so a panic elsewhere does not spoil it.
@@ -189,7 +154,8 @@ impl Backend for Ipvs {
     }
 
     fn render(&self, desired: &Dataplane, from: &Rendered<Rules>) -> Rules {
-        render(self.family, desired, from)
+        let rules = render(self.family, desired, from);
+        self.schedulers.replace_missing(rules)
     }
 
     fn diff(&self, believed: &Rules, wanted: &Rules) -> Change {
@@ -256,6 +222,9 @@ impl Backend for Ipvs {
         let nothing = (Recovery::Halt, Effect::None);
         let connection = connection.map_err(|e| self.uncommitted(nothing, e))?;
         let mut connection = lock(&connection);
+        if change.ends() {
+            self.schedulers.forget();
+        }
         self.check(&mut connection, &change)?;
         if change.begins() || !change.schedulers().is_empty() {
             let unset = connection.settings.commit().err();
@@ -314,9 +283,13 @@ impl Backend for Ipvs {
 
     fn missing_settings(&self) -> Vec<String> {
         let connection = self.connection.as_ref();
-        connection.map_or_else(Vec::new, |connection| {
+        let settings = connection.map_or_else(Vec::new, |connection| {
             lock(connection).settings.missing().to_vec()
-        })
+        });
+        settings
+            .into_iter()
+            .chain(self.schedulers.replacements())
+            .collect()
     }
 
     fn suspects(&self, change: &Change, desired: &Dataplane) -> BTreeSet<ServiceKey> {

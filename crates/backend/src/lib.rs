@@ -94,8 +94,8 @@ pub trait Backend {
         true
     }
 
-    /// The settings of the kernel that this mechanism needs and could not set, as of the last commit or check, each
-    /// with what follows from that. The default is none.
+    /// The settings of the kernel that this mechanism needs and could not set, and the modules that the kernel lacks, as of
+    /// the last commit or check, each with what follows from that. The default is none.
     fn missing_settings(&self) -> Vec<String> {
         Vec::new()
     }

@@ -1,0 +1,169 @@
+//! Which schedulers the kernel has, as far as it was asked, and what takes the place of others.
+//!
+//! A Service may ask for any scheduler. One that the kernel does not have costs that Service its scheduler, and the node
+//! nothing: the mode and the connections of all other Services stay.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use backend::{CommitError, Effect, Recovery};
+use netlink::ipvs::{SchedulerName, SchedulerSupport, VirtualServer, VirtualServerFlags};
+
+use super::recovery::of_servers;
+use super::{Connection, Ipvs};
+use crate::diff::Change;
+use crate::rules::{Rules, Server};
+
+/// What takes the place of every other one. The mode is not begun without it.
+const FIRST: &str = "rr";
+
+/// What a family of the kernel was asked so far.
+#[derive(Debug, Default)]
+pub(super) struct Schedulers(BTreeMap<SchedulerName, SchedulerSupport>);
+
+/// What the kernel does not have.
+#[derive(Debug, thiserror::Error)]
+#[error("the kernel has no scheduler {scheduler} of IPVS (module {})", scheduler.module())]
+struct Lacking {
+    scheduler: SchedulerName,
+}
+
+// === impl Schedulers ===
+
+impl Schedulers {
+    /// The rules with schedulers that the kernel is not known to lack.
+    pub(super) fn replace_missing(&self, mut rules: Rules) -> Rules {
+        if self.missing().next().is_none() {
+            return rules;
+        }
+        let servers = rules.servers.iter();
+        let affected = servers.filter(|(_, server)| self.is_missing(&server.server.scheduler));
+        let replaced: Vec<(u32, Arc<Server>)> = affected
+            .map(|(number, server)| {
+                let server = Server {
+                    server: VirtualServer {
+                        scheduler: first(),
+                        flags: VirtualServerFlags::default(),
+                    },
+                    ..Server::clone(server)
+                };
+                (*number, Arc::new(server))
+            })
+            .collect();
+        for (number, server) in replaced {
+            rules.servers.insert(number, server);
+        }
+        rules
+    }
+
+    /// What Services get that ask for what the kernel lacks.
+    pub(super) fn replacements(&self) -> impl Iterator<Item = String> {
+        self.missing().map(|scheduler| {
+            let module = scheduler.module();
+            format!(
+                "Services that ask for scheduler {scheduler} get {FIRST}, because the kernel has no module {module}: \
+                 load it and restart the agent"
+            )
+        })
+    }
+
+    /// Asks the kernel again from now on.
+    pub(super) fn forget(&mut self) {
+        self.0.clear();
+    }
+
+    fn missing(&self) -> impl Iterator<Item = &SchedulerName> {
+        let missing = self.0.iter();
+        missing
+            .filter(|(_, support)| **support == SchedulerSupport::Missing)
+            .map(|(scheduler, _)| scheduler)
+    }
+
+    fn is_missing(&self, scheduler: &SchedulerName) -> bool {
+        self.0.get(scheduler) == Some(&SchedulerSupport::Missing)
+    }
+}
+
+fn first() -> SchedulerName {
+    SchedulerName::new(FIRST).expect("it is a short word")
+}
+
+// === impl Ipvs ===
+
+impl Ipvs {
+    /// Finds what the kernel lacks for `change` before anything of it is written. Loads IPVS and its
+    /// schedulers where the kernel can.
+    pub(super) fn check(
+        &mut self,
+        connection: &mut Connection,
+        change: &Change,
+    ) -> Result<(), CommitError> {
+        let mut schedulers = change.schedulers();
+        // Without IPVS nothing may be led to it, even where there is no Service yet.
+        let first = first();
+        schedulers.extend(change.begins().then_some(&first));
+        for scheduler in schedulers {
+            if self.schedulers.0.get(scheduler) == Some(&SchedulerSupport::Present) {
+                continue;
+            }
+            let found = connection.servers.check_scheduler(self.family, scheduler);
+            let support = found.map_err(|error| {
+                let (recovery, _) = of_servers(&error, true);
+                self.uncommitted((recovery, Effect::None), error)
+            })?;
+            let scheduler = scheduler.clone();
+            self.schedulers.0.insert(scheduler.clone(), support);
+            if support == SchedulerSupport::Missing {
+                let recovery = match scheduler == first {
+                    true => Recovery::Halt,
+                    // The next rendering has another in its place.
+                    false => Recovery::Observe,
+                };
+                let lacking = Lacking { scheduler };
+                return Err(self.uncommitted((recovery, Effect::None), lacking));
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+
+    #[test]
+    fn what_the_kernel_lacks_is_replaced_and_named_and_nothing_else_changes() {
+        let server = |name: &str| {
+            Arc::new(Server {
+                server: VirtualServer {
+                    scheduler: SchedulerName::new(name).expect("it is a name"),
+                    flags: VirtualServerFlags::FALLBACK,
+                },
+                destinations: BTreeMap::new(),
+                owner: None,
+            })
+        };
+        let rules = Rules {
+            servers: [(1, server("mh")), (2, server("twos"))]
+                .into_iter()
+                .collect(),
+            ..Rules::default()
+        };
+        let mut schedulers = Schedulers::default();
+        assert_eq!(schedulers.replace_missing(rules.clone()), rules);
+        let twos = SchedulerName::new("twos").expect("it is a name");
+        schedulers.0.insert(twos, SchedulerSupport::Missing);
+        let replaced = schedulers.replace_missing(rules.clone());
+        assert_eq!(replaced.servers.get(&1), rules.servers.get(&1));
+        let second = replaced.servers.get(&2).expect("it is still there");
+        assert_eq!(second.server.scheduler, first());
+        assert_eq!(second.server.flags, VirtualServerFlags::default());
+        let named: Vec<String> = schedulers.replacements().collect();
+        assert_eq!(named.len(), 1);
+        assert!(named[0].contains("ip_vs_twos"), "{named:?}");
+        schedulers.forget();
+        assert_eq!(schedulers.replace_missing(rules.clone()), rules);
+    }
+}
