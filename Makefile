@@ -64,7 +64,7 @@ bench: control-plane ## Measure it against kube-proxy: `make bench FLAGS='--serv
 	@cargo build --release --package tests --bin bench
 	@target/release/bench --agent target/images/signpost-agent $(FLAGS)
 
-generate: ## Write what is generated: CRDs and their copies in the chart, dashboards and alerts
+generate: ## Write what is generated: CRDs and their copies in the chart, pages about the API, dashboards and alerts
 	cargo run --quiet --package crds --bin generate-crds
 	cp crds/generated/*.yaml charts/signpost/files/crds/
 	cargo run --quiet --package dashboards --bin generate-dashboards

@@ -10,60 +10,67 @@ use schemars::{Schema, SchemaGenerator, json_schema};
 
 use crate::{condition::reason::Reason, node_proxy::rejections::cut};
 
-/// ProxyProfile and NodeProxy: True when everything asked for is programmed. On a profile it sums up all nodes.
-pub const READY: &str = "Ready";
-/// ProxyProfile: True while no more nodes than rollout.maxUnavailable are not ready, whatever configuration they have, and at least one is.
-pub const AVAILABLE: &str = "Available";
-/// ProxyProfile and NodeProxy: True while a change is being applied. A node that joins or restarts does not make a profile progress.
-pub const PROGRESSING: &str = "Progressing";
-/// ProxyProfile and NodeProxy: True while something is wrong that does not go away by itself. A profile may be Ready and Degraded.
-pub const DEGRADED: &str = "Degraded";
-/// ProxyProfile: True when the profile is valid and may apply to nodes. NodeProxy: True when its configuration could be read.
-pub const ACCEPTED: &str = "Accepted";
-/// ProxyProfile and NodeProxy: True when profiles of the same priority select the same node.
-pub const CONFLICT: &str = "Conflict";
-/// NodeProxy: True when everything is programmed for IPv4.
-pub const IPV4_PROGRAMMED: &str = "IPv4Programmed";
-/// NodeProxy: True when everything is programmed for IPv6.
-pub const IPV6_PROGRAMMED: &str = "IPv6Programmed";
-/// NodeProxy: True when this version of the agent supports everything that the profile and the Services ask for.
-pub const FEATURES_HONOURED: &str = "FeaturesHonoured";
-/// NodeProxy: True while the agent follows the API server, or the directory of manifests.
-pub const SOURCE_SYNCED: &str = "SourceSynced";
-/// NodeProxy: True when every file of the directory of manifests could be read; absent with an API server.
-pub const MANIFESTS_PARSED: &str = "ManifestsParsed";
-/// NodeProxy: True while the connection tracking table is so full that new connections are about to be dropped.
-pub const CONNTRACK_PRESSURE: &str = "ConntrackPressure";
-/// NodeProxy: True when the kernel's connection tracking table has the limits and timeouts of the profile.
-pub const CONNTRACK_CONFIGURED: &str = "ConntrackConfigured";
-/// NodeProxy: True while another program keeps changing the rules, so that they are repaired only every few seconds.
-pub const RULES_CONTESTED: &str = "RulesContested";
+/// A type of condition.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct ConditionType {
+    /// The word in the condition.
+    pub name: &'static str,
+    /// The kinds of objects that have it.
+    pub kinds: &'static [&'static str],
+    /// What status True means.
+    pub meaning: &'static str,
+}
 
-/// NodeProxy: True while the rules of another service proxy, such as kube-proxy, are on the node.
-pub const FOREIGN_PROXY_DETECTED: &str = "ForeignProxyDetected";
+const PROFILE: &str = "ProxyProfile";
+const NODE: &str = "NodeProxy";
 
-/// NodeProxy, in mode iptables: True while both variants of iptables, legacy and nf_tables, hold rules on the node.
-pub const IPTABLES_SPLIT: &str = "IptablesSplit";
+macro_rules! types {
+    ($($constant:ident = $name:literal of [$($kind:ident),+]: $meaning:literal;)+) => {
+        $(
+            #[doc = $meaning]
+            pub const $constant: &str = $name;
+        )+
 
-/// Every condition type there is.
-pub const TYPES: [&str; 16] = [
-    READY,
-    AVAILABLE,
-    PROGRESSING,
-    DEGRADED,
-    ACCEPTED,
-    CONFLICT,
-    IPV4_PROGRAMMED,
-    IPV6_PROGRAMMED,
-    FEATURES_HONOURED,
-    SOURCE_SYNCED,
-    MANIFESTS_PARSED,
-    CONNTRACK_PRESSURE,
-    CONNTRACK_CONFIGURED,
-    RULES_CONTESTED,
-    FOREIGN_PROXY_DETECTED,
-    IPTABLES_SPLIT,
-];
+        /// Every condition type there is.
+        pub const TYPES: &[ConditionType] =
+            &[$(ConditionType { name: $name, kinds: &[$($kind),+], meaning: $meaning }),+];
+    };
+}
+
+types! {
+    READY = "Ready" of [PROFILE, NODE]:
+        "Everything asked for is programmed. On a profile it sums up all nodes.";
+    AVAILABLE = "Available" of [PROFILE]:
+        "No more nodes than rollout.maxUnavailable are not ready, whatever configuration they have, and at least one is.";
+    PROGRESSING = "Progressing" of [PROFILE, NODE]:
+        "A change is being applied. A node that joins or restarts does not make a profile progress.";
+    DEGRADED = "Degraded" of [PROFILE, NODE]:
+        "Something is wrong that does not go away by itself. A profile may be Ready and Degraded.";
+    ACCEPTED = "Accepted" of [PROFILE]:
+        "The profile is valid and may apply to nodes.";
+    CONFLICT = "Conflict" of [PROFILE]:
+        "Profiles of the same priority select the same node.";
+    IPV4_PROGRAMMED = "IPv4Programmed" of [NODE]:
+        "Everything is programmed for IPv4.";
+    IPV6_PROGRAMMED = "IPv6Programmed" of [NODE]:
+        "Everything is programmed for IPv6.";
+    FEATURES_HONOURED = "FeaturesHonoured" of [PROFILE, NODE]:
+        "This version of the agent supports everything that the profile and the Services ask for.";
+    SOURCE_SYNCED = "SourceSynced" of [NODE]:
+        "The agent follows the API server, or the directory of manifests.";
+    MANIFESTS_PARSED = "ManifestsParsed" of [NODE]:
+        "Every file of the directory of manifests could be read. Absent with an API server.";
+    CONNTRACK_PRESSURE = "ConntrackPressure" of [NODE]:
+        "The connection tracking table is so full that new connections are about to be dropped: from 90 % until it is below 80 %.";
+    CONNTRACK_CONFIGURED = "ConntrackConfigured" of [NODE]:
+        "The kernel's connection tracking table has the limits and timeouts of the profile.";
+    RULES_CONTESTED = "RulesContested" of [NODE]:
+        "Another program keeps changing the rules, so that they are repaired only every few seconds.";
+    FOREIGN_PROXY_DETECTED = "ForeignProxyDetected" of [NODE]:
+        "Rules of another service proxy, such as kube-proxy, are on the node. Rules in nf_tables are detected within ten seconds, legacy tables and devices within thirty.";
+    IPTABLES_SPLIT = "IptablesSplit" of [NODE]:
+        "In mode iptables: both variants of iptables, legacy and nf_tables, hold rules on the node.";
+}
 
 /// Whether a condition holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

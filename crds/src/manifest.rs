@@ -52,7 +52,7 @@ pub(crate) fn render(crd: CustomResourceDefinition) -> Value {
 /// As [`render`], without defaults and rules in the spec. What the operator stamps is complete and checked: a default the
 /// API server added would no longer be what the stamped hash was made from, and a rule of a later version would refuse
 /// the configuration a node is to be kept at.
-fn render_stamped(crd: CustomResourceDefinition) -> Value {
+pub(crate) fn render_stamped(crd: CustomResourceDefinition) -> Value {
     let mut value = render(crd);
     if let Some(spec) = value.pointer_mut("/spec/versions/0/schema/openAPIV3Schema/properties/spec")
     {

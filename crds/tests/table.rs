@@ -10,7 +10,7 @@
 
 use std::{fs, path::Path};
 
-use crds::{ProxyProfile, check_spec, honoured, manifest, parse_profile};
+use crds::{ProxyProfile, check_spec, honoured, manifest, parse_profile, reference};
 use kube_cel::Validator;
 use serde_json::Value;
 
@@ -262,14 +262,16 @@ fn an_unsupported_field_says_so_and_no_other_does() {
 
 #[test]
 fn the_generated_files_are_those_of_the_types() {
-    for manifest in manifest::manifests().expect("the definitions") {
-        let file = Path::new(env!("CARGO_MANIFEST_DIR"))
-            .join("generated")
-            .join(manifest.file);
+    let package = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let definitions = manifest::manifests().expect("the definitions");
+    let definitions = definitions.into_iter().map(|file| ("generated", file));
+    let pages = reference::pages().into_iter().map(|page| ("../docs", page));
+    for (folder, generated) in definitions.chain(pages) {
+        let file = package.join(folder).join(generated.file);
         let written = fs::read_to_string(&file).expect("the generated file");
         assert!(
-            written == manifest.text,
-            "{} is out of date: run cargo run -p crds --bin generate-crds",
+            written == generated.text,
+            "{} is out of date: run make generate",
             file.display()
         );
     }

@@ -9,6 +9,7 @@ use std::sync::mpsc::Receiver;
 use std::time::Duration;
 
 use backend::{ChangeListener, Disturbance, ForeignChange, ListenError};
+use crds::event::{self, EventReason};
 use dataplane::{Family, Mechanism};
 use reconciler::{Command, Contest, Damage, FamilyStatus, Orders, Report};
 use runtime::CancellationToken;
@@ -18,7 +19,7 @@ use tokio::time::Instant;
 use tracing::debug;
 
 use crate::board::Board;
-use crate::events::{Announcement, Events, Regarding, Severity};
+use crate::events::{Announcement, Events, Regarding};
 use crate::mechanism::Listener;
 pub(crate) use culprit::WRITER;
 use culprit::observe_culprit;
@@ -181,13 +182,13 @@ impl Told {
         for (program, notes) in repaired {
             if let Entry::Vacant(silent) = self.programs.entry(program) {
                 silent.insert(now);
-                news.push(warning("RulesDrifted", notes.join("; ")));
+                news.push(about_node(event::RULES_DRIFTED, notes.join("; ")));
             }
         }
         if let Some(contest) = &report.contest
             && self.contest.as_ref() != Some(contest)
         {
-            news.push(warning("RulesContested", contest.to_string()));
+            news.push(about_node(event::CONTESTED, contest.to_string()));
         }
         self.contest.clone_from(&report.contest);
         news
@@ -201,10 +202,9 @@ fn note(family: Family, damage: &Damage) -> String {
     )
 }
 
-fn warning(reason: &'static str, note: String) -> Announcement {
+fn about_node(reason: EventReason, note: String) -> Announcement {
     Announcement {
         regarding: Regarding::Node,
-        severity: Severity::Warning,
         reason,
         note,
     }

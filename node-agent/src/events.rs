@@ -6,6 +6,7 @@
 use std::fmt;
 use std::time::Duration;
 
+use crds::event::{EventReason, Severity};
 use dataplane::ServiceKey;
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::runtime::events::{Event, EventType, Recorder, Reporter};
@@ -35,11 +36,8 @@ const LONGEST_NOTE: usize = 1024;
 pub(crate) struct Announcement {
     /// What it happened to.
     pub(crate) regarding: Regarding,
-    /// Whether a user should act on it.
-    pub(crate) severity: Severity,
-    /// What, in one word in camel case. Announcements of the same reason about the same object are
-    /// one event with a count.
-    pub(crate) reason: &'static str,
+    /// What. Announcements of the same reason about the same object are one event with a count.
+    pub(crate) reason: EventReason,
     /// Details in plain text. Cut at what the API accepts.
     pub(crate) note: String,
 }
@@ -51,15 +49,6 @@ pub(crate) enum Regarding {
     Node,
     /// A Service.
     Service(ServiceKey),
-}
-
-/// How much an announcement matters.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Severity {
-    /// It is as it should be.
-    Normal,
-    /// It is not.
-    Warning,
 }
 
 /// Where announcements are made. Cheap to clone; never blocks.
@@ -232,13 +221,12 @@ impl Counts {
 fn log(announcement: &Announcement) {
     let Announcement {
         regarding,
-        severity,
         reason,
         note,
     } = announcement;
-    match severity {
-        Severity::Normal => info!(%regarding, reason, "{note}"),
-        Severity::Warning => warn!(%regarding, reason, "{note}"),
+    match reason.severity {
+        Severity::Normal => info!(%regarding, reason = reason.name, "{note}"),
+        Severity::Warning => warn!(%regarding, reason = reason.name, "{note}"),
     }
 }
 
@@ -247,11 +235,11 @@ fn event(announcement: Announcement, node: &str) -> (Event, ObjectReference) {
     let mut note = announcement.note;
     note.truncate(note.floor_char_boundary(LONGEST_NOTE));
     let event = Event {
-        type_: match announcement.severity {
+        type_: match announcement.reason.severity {
             Severity::Normal => EventType::Normal,
             Severity::Warning => EventType::Warning,
         },
-        reason: announcement.reason.to_owned(),
+        reason: announcement.reason.name.to_owned(),
         note: Some(note),
         action: ACTION.to_owned(),
         secondary: None,

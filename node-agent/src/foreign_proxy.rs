@@ -17,6 +17,7 @@ use std::time::Duration;
 
 use crds::condition::reason::{self, Reason};
 use crds::condition::{self, Finding, Status};
+use crds::event;
 use dataplane::Family;
 use runtime::{CancellationToken, chain};
 use tokio::sync::watch;
@@ -24,7 +25,7 @@ use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep_until};
 
 use crate::board::Board;
-use crate::events::{Announcement, Events, Regarding, Severity};
+use crate::events::{Announcement, Events, Regarding};
 use process::{KubeProxy, observe_process};
 
 /// The time between two scans while there is a proxy, and after another program has changed nf_tables. A
@@ -106,8 +107,7 @@ pub(crate) async fn watch(board: Arc<Board>, events: Events, stop: CancellationT
             if found.rules.keys().any(|m| !before.rules.contains_key(m)) {
                 events.announce(Announcement {
                     regarding: Regarding::Node,
-                    severity: Severity::Warning,
-                    reason: condition::FOREIGN_PROXY_DETECTED,
+                    reason: event::FOREIGN_PROXY,
                     note: finding(&sight).map_or_else(String::new, |f| f.message),
                 });
             }

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::Context;
 use catalog::Change;
+use crds::event;
 use kube::api::Api;
 use reconciler::{Command, Orders, Periods, Permission, Settings, mailbox};
 use runtime::{
@@ -21,7 +22,7 @@ use crate::arguments::Run;
 use crate::board::Board;
 use crate::engine::{Engine, Silence};
 use crate::engine_query::{EngineQueries, EngineQuery};
-use crate::events::{Announcement, Events, Journal, Regarding, Severity};
+use crate::events::{Announcement, Events, Journal, Regarding};
 use crate::handover::Server;
 use crate::health_proxy::ProxyHealth;
 use crate::last_good::LastGood;
@@ -254,8 +255,7 @@ pub(crate) async fn start(
     );
     events.announce(Announcement {
         regarding: Regarding::Node,
-        severity: Severity::Normal,
-        reason: "Starting",
+        reason: event::STARTING,
         note: format!("{} {}", build.program, build.version),
     });
     info!(%node, "started");

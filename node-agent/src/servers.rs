@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use ::relay::Transport;
+use crds::event::{self, EventReason};
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use runtime::{
@@ -14,7 +15,7 @@ use tokio::sync::watch;
 use crate::arguments::Run;
 use crate::board::Board;
 use crate::engine_query::EngineQueries;
-use crate::events::{Announcement, Events, Regarding, Severity};
+use crate::events::{Announcement, Events, Regarding};
 use crate::health_proxy::ProxyHealth;
 use crate::port_holder::describe_holder;
 use crate::process_settings::{self, Addresses, Places};
@@ -61,22 +62,17 @@ impl Answers {
             .merge(on_loopback_only(debug::router(board(), self.queries)));
         let refused = |reason| announce_refusal(self.events.clone(), reason);
         let (place, stop) = (places.health.subscribe(), supervisor.stop());
-        let server = serve_at(
-            place,
-            public,
-            refused("FailedToStartProxierHealthcheck"),
-            stop,
-        );
+        let server = serve_at(place, public, refused(event::HEALTH_SERVER_REFUSED), stop);
         supervisor.spawn("health server", server);
         let (place, stop) = (places.metrics.subscribe(), supervisor.stop());
-        let server = serve_at(place, private, refused("FailedToStartMetricServer"), stop);
+        let server = serve_at(place, private, refused(event::METRICS_SERVER_REFUSED), stop);
         supervisor.spawn("metrics server", server);
         let (stays, place) = watch::channel(Place {
             address: Some(arguments.probe_address),
             policy: BindPolicy::Retry,
         });
         let (routes, stop) = (self.health.router(), supervisor.stop());
-        let refused = refused("FailedToStartProbeServer");
+        let refused = refused(event::PROBE_SERVER_REFUSED);
         supervisor.spawn("probe server", async move {
             let served = serve_at(place, routes, refused, stop).await;
             drop(stays);
@@ -89,7 +85,7 @@ impl Answers {
                 policy: BindPolicy::Retry,
             });
             let (routes, stop) = (self.metrics.router(), supervisor.stop());
-            let refused = announce_refusal(self.events.clone(), "FailedToStartScrapeServer");
+            let refused = announce_refusal(self.events.clone(), event::SCRAPE_SERVER_REFUSED);
             supervisor.spawn("scrape server", async move {
                 let served = serve_at(place, routes, refused, stop).await;
                 drop(stays);
@@ -106,7 +102,7 @@ impl Answers {
 /// Says so where a server cannot listen, and who has its port.
 fn announce_refusal(
     events: Events,
-    reason: &'static str,
+    reason: EventReason,
 ) -> impl FnMut(&BindError) -> BoxFuture<'static, ()> {
     move |error| {
         let (events, note) = (events.clone(), chain(error).to_string());
@@ -118,7 +114,6 @@ fn announce_refusal(
             };
             events.announce(Announcement {
                 regarding: Regarding::Node,
-                severity: Severity::Warning,
                 reason,
                 note: note + &holder,
             });

@@ -20,13 +20,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ::relay::Transport;
+use crds::event;
 use dataplane::ServiceKey;
 use reconciler::Report;
 use runtime::{CancellationToken, chain};
 use tokio::time::{Instant, sleep_until};
 
 use crate::board::Board;
-use crate::events::{Announcement, Events, Regarding, Severity};
+use crate::events::{Announcement, Events, Regarding};
 use crate::health_proxy::ProxyHealth;
 use crate::port_holder::observe_holders;
 use answer::Judge;
@@ -129,8 +130,7 @@ impl ServiceHealth {
         }
         self.events.announce(Announcement {
             regarding: Regarding::Service(service.clone()),
-            severity: Severity::Warning,
-            reason: "FailedToStartServiceHealthcheck",
+            reason: event::SERVICE_HEALTH_REFUSED,
             note: format!("health checks are not answered on {address}: {error}"),
         });
     }

@@ -1,13 +1,11 @@
 //! What becomes of a profile, as Events: what `kubectl describe proxyprofile` shows beside the conditions.
 
 use crds::{
-    condition::{
-        ACCEPTED, CONFLICT, PROGRESSING,
-        reason::{
-            DEADLINE_EXCEEDED, HALTED, HELD_BACK, INVALID_FIELD, INVALID_NODE_SELECTOR,
-            NO_CONFLICT, ROLLED_BACK, SAME_PRIORITY, UNREADABLE, VALID,
-        },
+    condition::reason::{
+        DEADLINE_EXCEEDED, HALTED, HELD_BACK, INVALID_FIELD, INVALID_NODE_SELECTOR, NO_CONFLICT,
+        ROLLED_BACK, SAME_PRIORITY, UNREADABLE, VALID,
     },
+    event::ANNOUNCED,
     profile::{ProxyProfile, status::ProxyProfileStatus},
 };
 use k8s_openapi::{api::core::v1::ObjectReference, apimachinery::pkg::apis::meta::v1::Condition};
@@ -23,10 +21,6 @@ use tracing::warn;
 pub(crate) struct Announcer {
     recorder: Recorder,
 }
-
-/// The conditions whose change is worth an Event. Ready and Degraded follow from these and from the nodes, and would come
-/// and go with every node.
-const ANNOUNCED: [&str; 3] = [ACCEPTED, PROGRESSING, CONFLICT];
 
 /// The longest note the API accepts, in bytes.
 const LONGEST_NOTE: usize = 1024;

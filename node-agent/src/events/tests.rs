@@ -1,6 +1,7 @@
 use std::convert::Infallible;
 use std::sync::{Arc, Mutex};
 
+use crds::event::{SERVICE_HEALTH_REFUSED, STARTING};
 use http::{Request, Response, StatusCode};
 use http_body_util::BodyExt;
 use kube::client::Body;
@@ -74,8 +75,7 @@ impl Rig {
 fn about_node(note: &str) -> Announcement {
     Announcement {
         regarding: Regarding::Node,
-        severity: Severity::Normal,
-        reason: "Starting",
+        reason: STARTING,
         note: note.to_owned(),
     }
 }
@@ -87,8 +87,7 @@ async fn an_event_stands_where_people_look_for_it() {
     rig.events.announce(about_node("as always"));
     rig.events.announce(Announcement {
         regarding: Regarding::Service(ServiceKey::new("shop", "cart")),
-        severity: Severity::Warning,
-        reason: "FailedToStartServiceHealthcheck",
+        reason: SERVICE_HEALTH_REFUSED,
         note: "n".repeat(3000),
     });
     rig.finish().await;

@@ -3,6 +3,7 @@ use std::net::IpAddr;
 use std::time::{Instant, SystemTime};
 
 use backend::Size;
+use crds::event::SERVICE_HEALTH_REFUSED;
 use dataplane::{Config, Dataplane, Endpoints, Family, NodePortAddresses, Service, compile};
 use reconciler::{Activity, FamilyStatus, Outcome, Pace, Phases, Reason, Round, Rounds};
 use runtime::{BuildInfo, CancellationToken, Metrics};
@@ -373,8 +374,7 @@ async fn a_port_that_is_taken_is_an_event_on_the_service_and_is_tried_again() {
     rig.program(&[(web(port), here(1))]);
     let told = timeout(DEADLINE, rig.announcements.next()).await;
     let told = told.expect("it is announced").expect("it still runs");
-    assert_eq!(told.reason, "FailedToStartServiceHealthcheck");
-    assert_eq!(told.severity, Severity::Warning);
+    assert_eq!(told.reason, SERVICE_HEALTH_REFUSED);
     assert_eq!(
         told.regarding,
         Regarding::Service(ServiceKey::new("shop", "web"))

@@ -1,0 +1,61 @@
+//! The Events that agents and operator write.
+
+use crate::condition::{ACCEPTED, CONFLICT, PROGRESSING};
+
+/// The conditions of a profile whose change is worth an Event, with the condition's reason. Ready and Degraded follow from
+/// these and from the nodes, and would come and go with every node.
+pub const ANNOUNCED: [&str; 3] = [ACCEPTED, PROGRESSING, CONFLICT];
+
+/// What an agent reports in an Event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct EventReason {
+    /// The word in the Event.
+    pub name: &'static str,
+    /// Whether a user should act on it.
+    pub severity: Severity,
+    /// What happened, and what to do about it.
+    pub advice: &'static str,
+}
+
+/// How much an Event matters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Severity {
+    /// It is as it should be.
+    Normal,
+    /// It is not.
+    Warning,
+}
+
+macro_rules! reasons {
+    ($($constant:ident = $name:literal, $severity:ident: $advice:literal;)+) => {
+        $(
+            #[doc = $advice]
+            pub const $constant: EventReason =
+                EventReason { name: $name, severity: Severity::$severity, advice: $advice };
+        )+
+
+        /// Every reason of an agent's Events.
+        pub const REASONS: &[EventReason] = &[$($constant),+];
+    };
+}
+
+reasons! {
+    STARTING = "Starting", Normal:
+        "The agent has started. Nothing to do.";
+    RULES_DRIFTED = "RulesDrifted", Warning:
+        "Another program changed Signpost's rules, and the agent has repaired them: see whether the program that the note names should have.";
+    CONTESTED = "RulesContested", Warning:
+        "Another program keeps changing Signpost's rules, and repairs are held back: as for condition RulesContested.";
+    FOREIGN_PROXY = "ForeignProxyDetected", Warning:
+        "Rules of another service proxy have come to the node: as for condition ForeignProxyDetected.";
+    HEALTH_SERVER_REFUSED = "FailedToStartProxierHealthcheck", Warning:
+        "The agent cannot listen on healthzBindAddress: end the process that the note names, or choose another address. The agent tries again.";
+    METRICS_SERVER_REFUSED = "FailedToStartMetricServer", Warning:
+        "The agent cannot listen on metricsBindAddress: end the process that the note names, or choose another address. The agent tries again.";
+    PROBE_SERVER_REFUSED = "FailedToStartProbeServer", Warning:
+        "The agent cannot listen on its --probe-address, and its Pod is not Ready: end the process that the note names, or choose another address.";
+    SCRAPE_SERVER_REFUSED = "FailedToStartScrapeServer", Warning:
+        "The agent cannot listen on its --scrape-address, and its metrics are missing: end the process that the note names, or choose another address.";
+    SERVICE_HEALTH_REFUSED = "FailedToStartServiceHealthcheck", Warning:
+        "The agent cannot listen on the healthCheckNodePort of a Service: end the process that the note names, or give the Service another port.";
+}
