@@ -171,12 +171,16 @@ reasons! {
         "Profiles of one priority select the same nodes and the oldest decides: give them different priorities or selectors.";
 }
 
+/// The reason of this name; `None` when it is not one of [`ALL`].
+#[must_use]
+pub fn find(name: &str) -> Option<Reason> {
+    ALL.iter().find(|reason| reason.name == name).copied()
+}
+
 /// What to do about the reason of this name; `None` when it is not one of [`ALL`].
 #[must_use]
 pub fn advice(name: &str) -> Option<&'static str> {
-    ALL.iter()
-        .find(|reason| reason.name == name)
-        .map(|reason| reason.advice)
+    find(name).map(|reason| reason.advice)
 }
 
 #[cfg(test)]

@@ -6,8 +6,8 @@ use crds::{
     condition::{
         DEGRADED, FEATURES_HONOURED, READY, Status,
         reason::{
-            AGENT_SILENT, FIELD_NOT_HONOURED, MODE_NOT_HONOURED, NO_CONFIGURATION, NODES_DEGRADED,
-            Reason, SERVICES_REJECTED, STARTING,
+            self, AGENT_SILENT, FIELD_NOT_HONOURED, NO_CONFIGURATION, NODES_DEGRADED, Reason,
+            STARTING,
         },
     },
     effective::hash::ConfigHash,
@@ -163,11 +163,8 @@ impl Rollup {
         match member.condition(FEATURES_HONOURED) {
             Some(honoured) if honoured.status == "True" => self.honouring += 1,
             Some(honoured) if honoured.status == "False" => {
-                let known = [MODE_NOT_HONOURED, FIELD_NOT_HONOURED, SERVICES_REJECTED];
-                let reason = known
-                    .into_iter()
-                    .find(|reason| reason.name == honoured.reason)
-                    .unwrap_or(FIELD_NOT_HONOURED);
+                // An agent of a newer version may have a reason that this operator does not know.
+                let reason = reason::find(&honoured.reason).unwrap_or(FIELD_NOT_HONOURED);
                 self.unhonoured.push(Unhonoured {
                     reason,
                     message: format!("{}: {}", member.name(), honoured.message),

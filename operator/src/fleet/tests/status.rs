@@ -208,6 +208,13 @@ fn what_agents_do_not_carry_out_reaches_the_profile() {
         cluster.message("default", "FeaturesHonoured"),
         "on 1 of 2 nodes, such as n2: by the test"
     );
+    let exhausted = json!({"Ready": "True", "FeaturesHonoured": "False"});
+    cluster.say_because("n2", "AffinityExhausted", exhausted);
+    cluster.run();
+    assert_eq!(
+        cluster.condition("default", "FeaturesHonoured"),
+        "False/AffinityExhausted"
+    );
     cluster.say("n2", json!({"Ready": "True", "FeaturesHonoured": "True"}));
     cluster.run();
     assert_eq!(
