@@ -2,15 +2,15 @@
 
 use std::time::{Duration, Instant};
 
-use futures::{FutureExt, StreamExt, stream};
+use futures::{StreamExt, stream};
 use jiff::{SignedDuration, Timestamp};
 use kube::Client;
 use runtime::{Heartbeat, chain};
-use tokio::time::{sleep, sleep_until};
+use tokio::time::{sleep_until, timeout};
 use tracing::{debug, info, warn};
 
 use crate::{
-    fleet::{Action, Fleet, Plan},
+    fleet::{Action, Event, Fleet, Plan},
     operator_metrics::{OperatorMetrics, seconds},
     pace::{Novelty, Pace},
     watches::{Events, watch},
@@ -54,7 +54,7 @@ impl FleetLoop {
                 () = pause(wake) => {}
             }
             self.heartbeat.busy();
-            gather(&mut events, &mut fleet).await;
+            gather(&mut events, |event| fleet.apply(event)).await;
             if !fleet.is_complete() {
                 continue;
             }
@@ -136,12 +136,16 @@ fn tell(action: &Action, failures: u32) {
     }
 }
 
-/// Takes in everything that is heard for a little while.
-async fn gather(events: &mut Events, fleet: &mut Fleet) {
-    sleep(GATHER).await;
-    while let Some(Some(event)) = events.next().now_or_never() {
-        fleet.apply(event);
-    }
+/// Takes in everything that is heard within [`GATHER`]. A watch has one event at a time, and the next once the task
+/// of its connection has run: an event that is not there yet is waited for.
+async fn gather(events: &mut Events, mut take: impl FnMut(Event)) {
+    let taking = async {
+        while let Some(event) = events.next().await {
+            take(event);
+        }
+    };
+    // What the end of the time interrupts is a wait, and nothing is lost by it.
+    timeout(GATHER, taking).await.ok();
 }
 
 /// Until `wake`, or for ever.
@@ -152,3 +156,6 @@ async fn pause(wake: Option<Timestamp>) {
     let left = Duration::try_from(wake.duration_since(Timestamp::now())).unwrap_or_default();
     sleep_until(tokio::time::Instant::now() + left).await;
 }
+
+#[cfg(test)]
+mod tests;
