@@ -19,6 +19,7 @@ mod arguments;
 mod credentials;
 mod folder;
 mod kubectl;
+mod operator_manifests;
 mod port;
 mod programs;
 mod server;
@@ -31,6 +32,7 @@ use anyhow::{Result, ensure};
 
 pub use arguments::SERVICE_CIDRS;
 pub use credentials::{ADMINISTRATOR, ServiceAccount, User};
+pub use operator_manifests::OPERATOR_MANIFESTS;
 
 use credentials::{Kubeconfig, Token};
 use programs::Programs;

@@ -7,6 +7,7 @@ pub mod conformance;
 pub mod control_link;
 pub mod control_plane;
 pub mod differential;
+pub mod fleet;
 pub mod kernel_rig;
 pub mod kernels;
 pub mod metric_reference;

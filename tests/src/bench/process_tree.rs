@@ -27,7 +27,7 @@ pub(crate) struct ProcessTree {
 
 /// An amount of memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Bytes(pub(super) u64);
+pub(crate) struct Bytes(pub(crate) u64);
 
 /// Something that is looked at again and again until it is stopped.
 #[derive(Debug)]
@@ -60,7 +60,7 @@ impl ProcessTree {
     }
 
     /// Memory that is resident, shared pages once for each process.
-    pub(super) fn observe_memory(self) -> Bytes {
+    pub(crate) fn observe_memory(self) -> Bytes {
         let mut pages = 0;
         let mut ahead = vec![self.root];
         while let Some(process) = ahead.pop() {

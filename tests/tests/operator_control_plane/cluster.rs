@@ -1,24 +1,11 @@
 //! A cluster with everything applied, and what can be read of it.
 
-use std::fs;
-use std::path::Path;
-
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
 use tests::control_plane::{ControlPlane, Options};
 use tests::deadline::wait_for;
 
 use crate::{DEADLINE, NAMESPACE, NODES};
-
-/// What an operator and its agents need in a cluster, in this order.
-pub(crate) const MANIFESTS: [&str; 6] = [
-    "deploy/namespace.yaml",
-    "crds/generated/proxyprofiles.yaml",
-    "crds/generated/nodeproxies.yaml",
-    "deploy/rbac-operator.yaml",
-    "deploy/rbac-agent.yaml",
-    "deploy/admission-policy.yaml",
-];
 
 /// A cluster with everything applied and three nodes.
 pub(crate) struct Cluster {
@@ -31,11 +18,7 @@ impl Cluster {
     /// Starts a control plane of its own.
     pub(crate) fn start() -> Result<Cluster> {
         let control_plane = ControlPlane::start(Options::default())?;
-        for file in MANIFESTS {
-            control_plane.apply(&manifest(file)?)?;
-        }
-        let established = "--for=condition=Established";
-        control_plane.kubectl(&["wait", "crd", "--all", established, "--timeout=60s"])?;
+        control_plane.apply_operator_manifests()?;
         for node in NODES {
             let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": node}});
             control_plane.apply(&node.to_string())?;
@@ -154,11 +137,6 @@ impl Cluster {
             Ok((self.holder()? == wanted).then_some(()))
         })
     }
-}
-
-fn manifest(file: &str) -> Result<String> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(file);
-    fs::read_to_string(&path).with_context(|| format!("failed to read {file}"))
 }
 
 /// `True/Reason` of a condition of `profile`; empty without it.

@@ -5,17 +5,17 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 use serde_json::json;
-use tests::control_plane::ServiceAccount;
+use tests::control_plane::{OPERATOR_MANIFESTS, ServiceAccount};
 use tests::deadline::wait_for;
 
-use crate::cluster::{Cluster, MANIFESTS};
+use crate::cluster::Cluster;
 use crate::operator::Operator;
 use crate::{DEADLINE, NAMESPACE, NODES};
 
 #[test]
 fn every_manifest_is_one_the_api_server_takes() -> Result<()> {
     let cluster = Cluster::start()?;
-    for file in MANIFESTS
+    for file in OPERATOR_MANIFESTS
         .into_iter()
         .chain(["deploy/operator.yaml", "deploy/agent.yaml"])
     {

@@ -1,0 +1,34 @@
+//! What the operator costs a cluster of many nodes: `make fleet`. See `bench/README.md`.
+
+use std::time::Duration;
+
+use anyhow::Result;
+use clap::Parser;
+use tests::fleet::{Figures, measure};
+
+/// Runs the real operator on a real API server beside simulated agents, and prints what it costs.
+#[derive(Debug, Parser)]
+struct Arguments {
+    /// Nodes; again for more sizes.
+    #[arg(long, default_values_t = [100, 1000, 5000])]
+    nodes: Vec<usize>,
+    /// For how many seconds each period is watched.
+    #[arg(long, default_value_t = 60)]
+    watched: u64,
+}
+
+fn main() -> Result<()> {
+    let arguments = Arguments::parse();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    let mut sizes = Vec::new();
+    for nodes in arguments.nodes {
+        sizes.push(runtime.block_on(measure(nodes, Duration::from_secs(arguments.watched)))?);
+    }
+    if cfg!(debug_assertions) {
+        println!("Built without optimization: processor times count for nothing.");
+    }
+    println!("{}", Figures::table(&sizes));
+    Ok(())
+}

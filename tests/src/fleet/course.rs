@@ -1,0 +1,229 @@
+//! What is done, and timed.
+
+use std::future::Future;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use crds::node_proxy::NodeProxy;
+use crds::profile::ProxyProfile;
+use futures::{StreamExt, stream};
+use k8s_openapi::api::core::v1::Node;
+use kube::api::{Api, ListParams, Patch, PatchParams, PostParams};
+use kube::{Client, ResourceExt};
+use serde_json::json;
+use tokio::time::sleep;
+
+use super::agents::{Activity, Agents, SYNC};
+use super::operator::Operator;
+use super::{AT_A_TIME, Edit, Figures, Load, api_server, connect};
+use crate::control_plane::{ADMINISTRATOR, ControlPlane, Options};
+
+const PROFILE: &str = "default";
+/// How long anything may take before the measurement is given up.
+const PATIENCE: Duration = Duration::from_mins(20);
+/// How often the profile is looked at while something is waited for.
+const LOOK: Duration = Duration::from_millis(50);
+/// For how long nothing is measured after a change, so that what it left behind is over.
+const QUIET: Duration = Duration::from_secs(5);
+/// Of a rollout as profiles have them by default: one node, 1 %, 5 %, 25 %, the rest.
+const WAVES: u32 = 5;
+
+/// One cluster under measurement.
+struct Cluster {
+    operator: Operator,
+    agents: Agents,
+    client: Client,
+    nodes: usize,
+    // Ends after those that it serves.
+    _control_plane: ControlPlane,
+}
+
+/// Measures a cluster of `nodes` nodes, each period for `watched`.
+pub async fn measure(nodes: usize, watched: Duration) -> Result<Figures> {
+    let control_plane = ControlPlane::start(Options::default())?;
+    control_plane.apply_operator_manifests()?;
+    let client = connect(&control_plane.kubeconfig(ADMINISTRATOR)?).await?;
+    let cluster = Cluster {
+        operator: Operator::start(&control_plane)?,
+        agents: Agents::start(client.clone()),
+        client,
+        nodes,
+        _control_plane: control_plane,
+    };
+    cluster.put_profile("30s").await?;
+    let join = cluster.join().await?;
+    eprintln!("{nodes} nodes joined in {join:.1?}");
+    sleep(QUIET).await;
+    let rest = cluster.load(watched).await?;
+    eprintln!("at rest: {rest}");
+    let edit = cluster.edit("31s").await?;
+    sleep(QUIET).await;
+    cluster.agents.turn_to(Activity::Churn);
+    sleep(QUIET).await;
+    let churn = cluster.load(watched).await?;
+    eprintln!("churn: {churn}");
+    let edit_under_churn = cluster.edit("32s").await?;
+    Ok(Figures {
+        nodes,
+        join,
+        rest,
+        churn,
+        edit,
+        edit_under_churn,
+    })
+}
+
+// === impl Cluster ===
+
+impl Cluster {
+    async fn put_profile(&self, sync_period: &str) -> Result<i64> {
+        let profile = json!({
+            "apiVersion": "signpost.dev/v1alpha1", "kind": "ProxyProfile", "metadata": {"name": PROFILE},
+            "spec": {"syncPeriod": sync_period, "rollout": {"minReady": "0s"}},
+        });
+        let api: Api<ProxyProfile> = Api::all(self.client.clone());
+        let parameters = PatchParams::apply("fleet");
+        let profile = api
+            .patch(PROFILE, &parameters, &Patch::Apply(&profile))
+            .await?;
+        profile.metadata.generation.context("it has a generation")
+    }
+
+    /// Creates all nodes, and waits until the status says that they are ready.
+    async fn join(&self) -> Result<Duration> {
+        let began = Instant::now();
+        let nodes: Api<Node> = Api::all(self.client.clone());
+        let create = |number: usize| {
+            let nodes = nodes.clone();
+            async move {
+                let node = serde_json::from_value(json!({
+                    "metadata": {"name": format!("node-{number:05}"), "labels": {
+                        "kubernetes.io/os": "linux",
+                        "topology.kubernetes.io/zone": format!("zone-{}", number % 3),
+                    }},
+                    "status": {"conditions": [{"type": "Ready", "status": "True"}]},
+                }))?;
+                nodes.create(&PostParams::default(), &node).await?;
+                anyhow::Ok(())
+            }
+        };
+        at_a_time((0..self.nodes).map(create)).await?;
+        self.wait("all nodes to join", |profile| {
+            let status = profile.status.as_ref()?;
+            let ready = usize::try_from(status.ready_nodes).ok()?;
+            let updated = usize::try_from(status.updated_nodes).ok()?;
+            (ready == self.nodes && updated == self.nodes).then_some(())
+        })
+        .await?;
+        Ok(began.elapsed())
+    }
+
+    async fn load(&self, watched: Duration) -> Result<Load> {
+        let observe = || async {
+            let agents = u32::try_from(self.agents.observe_writes())?;
+            let operator = self.operator.tree().observe_processor_time()?;
+            anyhow::Ok((
+                api_server::observe(&self.client).await?,
+                f64::from(agents),
+                operator,
+            ))
+        };
+        let began = Instant::now();
+        let before = observe().await?;
+        sleep(watched).await;
+        let after = observe().await?;
+        let seconds = began.elapsed().as_secs_f64();
+        let percent =
+            |before: Duration, after: Duration| 100.0 * (after - before).as_secs_f64() / seconds;
+        let agents = after.1 - before.1;
+        Ok(Load {
+            agents: agents / seconds,
+            operator: (after.0.writes - before.0.writes - agents) / seconds,
+            processor: percent(before.2, after.2),
+            api_server: percent(before.0.processor, after.0.processor),
+            memory: self.operator.tree().observe_memory(),
+        })
+    }
+
+    /// Edits the profile and times what comes of it.
+    async fn edit(&self, sync_period: &str) -> Result<Edit> {
+        let least = self.observe_least().await?;
+        let began = Instant::now();
+        let generation = self.put_profile(sync_period).await?;
+        let (mut status, mut first) = (None, None);
+        self.wait("the rollout to end", |profile| {
+            let now = profile.status.as_ref()?;
+            if now.observed_generation != Some(generation) {
+                return None;
+            }
+            status.get_or_insert_with(|| began.elapsed());
+            let wanted = |count: u32| usize::try_from(count).is_ok_and(|count| count == self.nodes);
+            if now.current_hash != now.target_hash && now.updated_nodes > 0 {
+                first.get_or_insert_with(|| began.elapsed());
+            }
+            let is_over = now.current_hash == now.target_hash;
+            (is_over && wanted(now.updated_nodes) && wanted(now.ready_nodes)).then_some(())
+        })
+        .await?;
+        let edit = Edit {
+            status: status.unwrap_or_default(),
+            first: first.unwrap_or_default(),
+            all: began.elapsed(),
+            least,
+        };
+        eprintln!("edit: {edit:.1?}");
+        Ok(edit)
+    }
+
+    /// One write of every NodeProxy in waves, and the time that the agents of each wave take.
+    async fn observe_least(&self) -> Result<Duration> {
+        let proxies: Api<NodeProxy> = Api::all(self.client.clone());
+        let names = proxies.list_metadata(&ListParams::default()).await?;
+        let began = Instant::now();
+        let stamp = format!("{began:?}");
+        let write = |name: String| {
+            let (proxies, stamp) = (proxies.clone(), stamp.clone());
+            async move {
+                let patch = json!({"metadata": {"annotations": {"signpost.dev/measured": stamp}}});
+                let parameters = PatchParams::default();
+                proxies
+                    .patch_metadata(&name, &parameters, &Patch::Merge(&patch))
+                    .await?;
+                anyhow::Ok(())
+            }
+        };
+        at_a_time(names.items.iter().map(|item| write(item.name_any()))).await?;
+        // The agents' own writes take as long as the operator's.
+        Ok(began.elapsed() * 2 + SYNC * WAVES)
+    }
+
+    async fn wait<T>(
+        &self,
+        what: &str,
+        mut is_over: impl FnMut(&ProxyProfile) -> Option<T>,
+    ) -> Result<T> {
+        let api: Api<ProxyProfile> = Api::all(self.client.clone());
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let profile = api.get(PROFILE).await?;
+            if let Some(found) = is_over(&profile) {
+                return Ok(found);
+            }
+            if Instant::now() > deadline {
+                bail!("waited in vain for {what}: {:?}", profile.status);
+            }
+            sleep(LOOK).await;
+        }
+    }
+}
+
+/// Runs all of `requests`, [`AT_A_TIME`].
+async fn at_a_time<F: Future<Output = Result<()>>>(
+    requests: impl Iterator<Item = F>,
+) -> Result<()> {
+    let mut answers = stream::iter(requests).buffer_unordered(AT_A_TIME);
+    while let Some(answer) = answers.next().await {
+        answer?;
+    }
+    Ok(())
+}
