@@ -31,6 +31,10 @@ pub(crate) struct FleetLoop {
 /// Time for more to be heard before the fleet is looked at, so that a thousand agents that report in a second make ten
 /// rounds and not a thousand.
 const GATHER: Duration = Duration::from_millis(100);
+/// How many times as long as the last plan this is at the least, up to [`LONGEST_GATHER`]: a plan looks at all nodes, and
+/// takes at most a twentieth of a processor however often agents report.
+const GATHER_FOR_A_PLAN: u32 = 19;
+const LONGEST_GATHER: Duration = Duration::from_secs(1);
 /// Enough that the round trip does not count, few enough that the API server serves others as well.
 const WRITES_AT_ONCE: usize = 16;
 /// How many writes are made by one plan. What has been heard meanwhile, a pause or a rollback, counts from the next.
@@ -46,6 +50,7 @@ impl FleetLoop {
         let mut fleet = Fleet::default();
         let mut pace = Pace::default();
         let mut wake = None;
+        let mut planning = Duration::ZERO;
         loop {
             self.heartbeat.idle();
             tokio::select! {
@@ -54,12 +59,14 @@ impl FleetLoop {
                 () = pause(wake) => {}
             }
             self.heartbeat.busy();
-            gather(&mut events, |event| fleet.apply(event)).await;
+            let time = (planning * GATHER_FOR_A_PLAN).clamp(GATHER, LONGEST_GATHER);
+            gather(&mut events, time, |event| fleet.apply(event)).await;
             if !fleet.is_complete() {
                 continue;
             }
             let began = Instant::now();
             let plan = fleet.plan(Timestamp::now());
+            planning = began.elapsed();
             wake = plan.wake;
             let counts = plan.counts.clone();
             let rewake = self.commit(plan, &mut fleet, &mut pace).await;
@@ -136,16 +143,16 @@ fn tell(action: &Action, failures: u32) {
     }
 }
 
-/// Takes in everything that is heard within [`GATHER`]. A watch has one event at a time, and the next once the task
+/// Takes in everything that is heard within `time`. A watch has one event at a time, and the next once the task
 /// of its connection has run: an event that is not there yet is waited for.
-async fn gather(events: &mut Events, mut take: impl FnMut(Event)) {
+async fn gather(events: &mut Events, time: Duration, mut take: impl FnMut(Event)) {
     let taking = async {
         while let Some(event) = events.next().await {
             take(event);
         }
     };
     // What the end of the time interrupts is a wait, and nothing is lost by it.
-    timeout(GATHER, taking).await.ok();
+    timeout(time, taking).await.ok();
 }
 
 /// Until `wake`, or for ever.

@@ -25,7 +25,7 @@ async fn t157_events_that_come_one_by_one_are_taken_in_together() {
     };
     let mut events: Events = stream::unfold(receiver, next).boxed();
     let mut count = 0;
-    gather(&mut events, |_| count += 1).await;
+    gather(&mut events, GATHER, |_| count += 1).await;
     assert_eq!(count, 1000);
     feeding.abort();
 }
