@@ -138,7 +138,8 @@ impl Cluster {
         let agents = after.1 - before.1;
         Ok(Load {
             agents: agents / seconds,
-            operator: (after.0.writes - before.0.writes - agents) / seconds,
+            // A status that is under way at an end is counted at one side and not at the other.
+            operator: ((after.0.writes - before.0.writes - agents) / seconds).max(0.0),
             processor: percent(before.2, after.2),
             api_server: percent(before.0.processor, after.0.processor),
             memory: self.operator.tree().observe_memory(),
