@@ -272,14 +272,15 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use crds::NodeProxySpec;
 
     use super::*;
     use crate::engine::{Engine, Silence};
     use source::{Assignment, Delivery};
 
-    fn assigned() -> Delivery {
+    /// What a source delivers for a node's first configuration.
+    pub(crate) fn assigned() -> Delivery {
         Delivery::Configuration(Some(Assignment {
             generation: Some(1),
             spec: NodeProxySpec::default(),

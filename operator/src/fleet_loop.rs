@@ -31,9 +31,10 @@ pub(crate) struct FleetLoop {
 /// Time for more to be heard before the fleet is looked at, so that a thousand agents that report in a second make ten
 /// rounds and not a thousand.
 const GATHER: Duration = Duration::from_millis(100);
-/// How many times as long as the last plan this is at the least, up to [`LONGEST_GATHER`]: a plan looks at all nodes, and
-/// takes at most a twentieth of a processor however often agents report.
+/// How many times as long as the last plan that time is at the least. A plan looks at all nodes: however often agents
+/// report, plans take a twentieth of a processor, and more only where [`LONGEST_GATHER`] is less than that.
 const GATHER_FOR_A_PLAN: u32 = 19;
+/// An edited profile waits for no longer than this.
 const LONGEST_GATHER: Duration = Duration::from_secs(1);
 /// Enough that the round trip does not count, few enough that the API server serves others as well.
 const WRITES_AT_ONCE: usize = 16;

@@ -16,6 +16,7 @@
 //! that is killed.
 
 mod arguments;
+mod client;
 mod credentials;
 mod folder;
 mod kubectl;
@@ -31,6 +32,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Result, ensure};
 
 pub use arguments::SERVICE_CIDRS;
+pub use client::client;
 pub use credentials::{ADMINISTRATOR, ServiceAccount, User};
 pub use operator_manifests::OPERATOR_MANIFESTS;
 

@@ -18,10 +18,6 @@ mod operator;
 use std::fmt;
 use std::time::Duration;
 
-use anyhow::Result;
-use kube::config::{KubeConfigOptions, Kubeconfig};
-use kube::{Client, Config};
-
 use crate::bench::process_tree::Bytes;
 
 pub use course::measure;
@@ -73,12 +69,6 @@ pub struct Edit {
     pub all: Duration,
     /// What the same writes take in waves of the same sizes without an operator.
     pub least: Duration,
-}
-
-async fn connect(kubeconfig: &std::path::Path) -> Result<Client> {
-    let file = Kubeconfig::read_from(kubeconfig)?;
-    let config = Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await?;
-    Ok(Client::try_from(config)?)
 }
 
 // === impl Figures ===

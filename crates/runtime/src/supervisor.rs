@@ -169,8 +169,8 @@ impl End {
 /// Runs a whole program: starts logging, catches signals, runs `start` and every task it hands to
 /// the supervisor, and returns what `main` returns.
 ///
-/// `start` also gets the log, whose level and format can change. It sets things up and returns; an error from it ends the process with exit code 1. It does
-/// not need to look at the stop token: a signal drops it where it waits.
+/// `start` also gets the log, whose level and format can change. It sets things up and returns; an error from it ends
+/// the process with exit code 1. It does not need to look at the stop token: a signal drops it where it waits.
 pub fn run<S, F>(log: &LogOptions, grace: Duration, start: S) -> ExitCode
 where
     S: FnOnce(Supervisor, Log) -> F + Send + 'static,

@@ -7,6 +7,7 @@ use kube::client::Body;
 use tower::service_fn;
 
 use super::*;
+use crate::board::tests::assigned;
 use crate::engine::{Engine, Silence};
 
 /// An API server that answers requests by method and path, and an agent that renews its Lease there.
@@ -43,13 +44,7 @@ impl Rig {
 
     fn assign(&self) {
         let mut engine = Engine::new("node-1", None, Silence::MayEnd);
-        let assignment = source::Assignment {
-            generation: Some(1),
-            spec: crds::NodeProxySpec::default(),
-            reason: String::new(),
-        };
-        let assigned = source::Delivery::Configuration(Some(assignment));
-        engine.apply(assigned, std::time::Instant::now());
+        engine.apply(assigned(), std::time::Instant::now());
         self.board.post_view(engine.view());
     }
 

@@ -1,6 +1,7 @@
 //! When the status is composed and written.
 
 use super::*;
+use crate::board::tests::assigned;
 use crate::engine::{Engine, Silence, View};
 use crds::node_proxy::{ConntrackFill, Counts};
 use http::{Request, Response};
@@ -104,13 +105,7 @@ async fn t134_an_agent_without_a_nodeproxy_waits_for_its_watch_and_writes_nothin
     }
     assert_eq!(requests.load(Ordering::Relaxed), 1);
     let mut engine = Engine::new("node-1", None, Silence::MayEnd);
-    let assignment = source::Assignment {
-        generation: Some(1),
-        spec: crds::NodeProxySpec::default(),
-        reason: String::new(),
-    };
-    let assigned = source::Delivery::Configuration(Some(assignment));
-    engine.apply(assigned, Instant::now());
+    engine.apply(assigned(), Instant::now());
     board.post_view(engine.view());
     tokio::time::sleep(Duration::from_secs(60)).await;
     assert_eq!(requests.load(Ordering::Relaxed), 2);

@@ -12,8 +12,7 @@ use k8s_openapi::api::core::v1::Service;
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use k8s_openapi::api::networking::v1::IPAddress;
 use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams};
-use kube::config::{KubeConfigOptions, Kubeconfig};
-use kube::{Client, Config, Resource, ResourceExt};
+use kube::{Client, Resource, ResourceExt};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::runtime::{Builder, Runtime};
@@ -24,6 +23,7 @@ use tokio::try_join;
 use super::large::LargeObjects;
 use super::population::{self, NAMESPACE, Population, Replacement};
 use super::store::{Pattern, Store};
+use crate::control_plane::client;
 use crate::network::Namespace;
 
 /// Requests under way at a time. More make two processors no faster, and an API server that has to
@@ -58,16 +58,11 @@ impl Writer {
     /// A writer as the user of this kubeconfig, and to the etcd behind `store`. Does not connect yet.
     pub(super) fn open(inside: &Namespace, kubeconfig: &Path, store: PathBuf) -> Result<Writer> {
         let runtime = Builder::new_current_thread().enable_all().build()?;
-        let client = runtime.block_on(async {
-            let file = Kubeconfig::read_from(kubeconfig)?;
-            let options = KubeConfigOptions::default();
-            let config = Config::from_custom_kubeconfig(file, &options).await?;
-            anyhow::Ok(Client::try_from(config)?)
-        });
+        let client = runtime.block_on(client(kubeconfig))?;
         Ok(Writer {
             inside: inside.clone(),
             runtime,
-            client: client.context("failed to set up a client for the API server")?,
+            client,
             store,
         })
     }

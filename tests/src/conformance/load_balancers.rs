@@ -22,13 +22,13 @@ use anyhow::{Context, Result};
 use ipnet::Ipv4Net;
 use k8s_openapi::api::core::v1::Service;
 use kube::api::{ListParams, Patch, PatchParams};
-use kube::config::{KubeConfigOptions, Kubeconfig};
-use kube::{Api, Client, Config, ResourceExt as _};
+use kube::{Api, Client, ResourceExt as _};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
+use crate::control_plane::client;
 use crate::network::Namespace;
 use crate::real_cluster::{self, RealCluster, lan};
 
@@ -137,13 +137,8 @@ fn serve(
         .build()
         .context("failed to prepare for connections")?;
     runtime.block_on(async {
-        let kubeconfig =
-            Kubeconfig::read_from(kubeconfig).context("failed to read a kubeconfig")?;
-        let options = KubeConfigOptions::default();
-        let config = Config::from_custom_kubeconfig(kubeconfig, &options).await;
-        let config = config.context("a kubeconfig of ours can be used")?;
         let mut router = Router {
-            services: Client::try_from(config).context("failed to make a client")?,
+            services: client(kubeconfig).await?,
             network,
             nodes,
             routes: BTreeMap::new(),

@@ -157,32 +157,36 @@ impl Task {
     }
 
     fn renew(&mut self, proxy: NodeProxy) {
-        let (leases, room) = (self.leases.clone(), Arc::clone(&self.room));
-        self.writing.spawn(async move {
-            let Ok(_turn) = room.acquire().await else {
-                return;
-            };
-            if let Err(error) = renew(&leases, &proxy).await {
-                eprintln!("agent of {}: {error:#}", proxy.name_any());
-            }
+        let leases = self.leases.clone();
+        self.spawn(proxy.name_any(), Duration::ZERO, async move {
+            renew(&leases, &proxy).await
         });
     }
 
     fn report(&mut self, proxy: NodeProxy, delay: Duration) {
-        let (api, room, writes) = (
-            self.api.clone(),
-            Arc::clone(&self.room),
-            Arc::clone(&self.writes),
-        );
-        let services = self.services;
+        let (api, writes, services) = (self.api.clone(), Arc::clone(&self.writes), self.services);
+        self.spawn(proxy.name_any(), delay, async move {
+            write_status(&api, &proxy, services).await?;
+            writes.fetch_add(1, Ordering::Relaxed);
+            Ok(())
+        });
+    }
+
+    /// Makes the request of one node's agent after `delay`, once there is room for it.
+    fn spawn(
+        &mut self,
+        node: String,
+        delay: Duration,
+        request: impl Future<Output = Result<()>> + Send + 'static,
+    ) {
+        let room = Arc::clone(&self.room);
         self.writing.spawn(async move {
             sleep(delay).await;
             let Ok(_turn) = room.acquire().await else {
                 return;
             };
-            match write_status(&api, &proxy, services).await {
-                Ok(()) => drop(writes.fetch_add(1, Ordering::Relaxed)),
-                Err(error) => eprintln!("agent of {}: {error:#}", proxy.name_any()),
+            if let Err(error) = request.await {
+                eprintln!("agent of {node}: {error:#}");
             }
         });
     }

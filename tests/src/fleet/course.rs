@@ -15,8 +15,8 @@ use tokio::time::sleep;
 
 use super::agents::{Activity, Agents, SYNC};
 use super::operator::Operator;
-use super::{AT_A_TIME, Edit, Figures, Load, api_server, connect};
-use crate::control_plane::{ADMINISTRATOR, ControlPlane, Options};
+use super::{AT_A_TIME, Edit, Figures, Load, api_server};
+use crate::control_plane::{ADMINISTRATOR, ControlPlane, Options, client};
 
 const PROFILE: &str = "default";
 /// How long anything may take before the measurement is given up.
@@ -42,7 +42,7 @@ struct Cluster {
 pub async fn measure(nodes: usize, watched: Duration) -> Result<Figures> {
     let control_plane = ControlPlane::start(Options::default())?;
     control_plane.apply_operator_manifests()?;
-    let client = connect(&control_plane.kubeconfig(ADMINISTRATOR)?).await?;
+    let client = client(&control_plane.kubeconfig(ADMINISTRATOR)?).await?;
     let cluster = Cluster {
         operator: Operator::start(&control_plane)?,
         agents: Agents::start(client.clone()),

@@ -6,10 +6,8 @@ use anyhow::{Context, Result};
 use crds::node_proxy::NodeProxy;
 use jiff::Timestamp;
 use kube::api::{Api, ApiResource, DynamicObject, Patch, PatchParams};
-use kube::config::{KubeConfigOptions, Kubeconfig};
-use kube::{Client, Config};
 use serde_json::{Value, json};
-use tests::control_plane::ServiceAccount;
+use tests::control_plane::{ServiceAccount, client};
 
 use crate::NAMESPACE;
 use crate::cluster::Cluster;
@@ -98,10 +96,8 @@ impl Cluster {
 }
 
 async fn patch_status(kubeconfig: &Path, node: &str, status: &Value) -> Result<()> {
-    let file = Kubeconfig::read_from(kubeconfig)?;
-    let config = Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await?;
     let resource = ApiResource::erase::<NodeProxy>(&());
-    let proxies = Api::<DynamicObject>::all_with(Client::try_from(config)?, &resource);
+    let proxies = Api::<DynamicObject>::all_with(client(kubeconfig).await?, &resource);
     let patch = Patch::Merge(json!({"status": status}));
     proxies
         .patch_status(node, &PatchParams::default(), &patch)

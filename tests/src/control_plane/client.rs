@@ -1,0 +1,16 @@
+//! A client of the API server.
+
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::{Client, Config};
+
+/// A client with the rights of this kubeconfig. It does not connect yet; in a network namespace it does so from the one of
+/// the thread that asks.
+pub async fn client(kubeconfig: &Path) -> Result<Client> {
+    let file = Kubeconfig::read_from(kubeconfig).context("failed to read a kubeconfig")?;
+    let config = Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await;
+    let config = config.context("failed to use a kubeconfig")?;
+    Client::try_from(config).context("failed to set up a client for the API server")
+}
