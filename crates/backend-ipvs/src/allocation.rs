@@ -1,12 +1,12 @@
 //! The owners of marks.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use dataplane::PersistentMap;
 use netlink::nf_tables::{Bytes, ElementData};
 
 use crate::layout::{MARKS, SetName};
-use crate::plan::Owner;
+use crate::plan::{Owner, ServicePlan};
 use crate::rules::Rules;
 
 /// Numbers of marks, and their owners. A number is given out again when all others were: packets and
@@ -43,13 +43,13 @@ impl Allocation {
     pub(crate) fn number(
         &mut self,
         owner: &Owner,
-        known: impl FnOnce() -> Option<u32>,
+        known: Option<u32>,
         is_free: impl Fn(u32) -> bool,
     ) -> Option<u32> {
         if let Some(number) = self.owners.get(owner) {
             return Some(*number);
         }
-        let number = known().or_else(|| self.next(is_free))?;
+        let number = known.or_else(|| self.next(is_free))?;
         self.owners.insert(owner.clone(), number);
         Some(number)
     }
@@ -82,6 +82,11 @@ impl Found {
         Found(elements.filter_map(owner).collect())
     }
 
+    /// The number of `owner`.
+    pub(crate) fn get(&self, owner: &Owner) -> Option<u32> {
+        self.0.get(&owner.hash()).copied()
+    }
+
     /// The number of `owner`, which is asked for once.
     pub(crate) fn take(&mut self, owner: &Owner) -> Option<u32> {
         self.0.remove(&owner.hash())
@@ -91,6 +96,34 @@ impl Found {
     pub(crate) fn numbers(&self) -> impl Iterator<Item = u32> {
         self.0.values().copied()
     }
+}
+
+/// The numbers in `rules` that their owners must not keep: the virtual server gets endpoints that it does
+/// not have, and before the table follows it would give them to a frontend that is led elsewhere by then.
+pub(crate) fn misleading<'a>(
+    rules: &Rules,
+    known: impl Fn(&Owner) -> Option<u32>,
+    plans: impl Iterator<Item = &'a ServicePlan> + Clone,
+) -> BTreeSet<u32> {
+    let frontends = plans.clone().flat_map(|plan| &plan.frontends);
+    let served = frontends.filter(|plan| !plan.leads.is_empty());
+    let left = served.flat_map(|plan| {
+        let leads = rules.leads(&plan.key);
+        leads.filter_map(|(set, number)| {
+            let mut wanted = plan.leads.iter();
+            let stays = wanted.any(|(to, owner)| *to == set && known(owner) == Some(number));
+            (!stays).then_some(number)
+        })
+    });
+    let left: BTreeSet<u32> = left.collect();
+    let needs = plans.flat_map(|plan| &plan.needs);
+    let misleading = needs.filter_map(|(owner, need)| {
+        let number = known(owner).filter(|number| left.contains(number))?;
+        let open: BTreeSet<_> = rules.servers.get(&number)?.open().collect();
+        let gets_more = need.chosen.iter().any(|target| !open.contains(target));
+        gets_more.then_some(number)
+    });
+    misleading.collect()
 }
 
 /// The number of a packet mark, if it is one of a virtual server.

@@ -17,12 +17,12 @@ use nftables_model::{
     name, source, sticky_slot, target,
 };
 
-use crate::allocation::{Allocation, Found};
+use crate::allocation::{Allocation, Found, misleading};
 use crate::chains::affinity::{self, learn_chain, return_chain};
 use crate::chains::{self, ALLOW_SOURCES};
 use crate::idle::IdleTimeouts;
 use crate::layout::{MARKS, SetName, fields_of};
-use crate::plan::{FrontendPlan, Need, Refusal, ServicePlan};
+use crate::plan::{FrontendPlan, Need, Owner, Refusal, ServicePlan};
 use crate::rules::{Rules, Server, destination, lead, socket_address};
 
 /// Whether something is there from now on.
@@ -172,13 +172,22 @@ impl<'a> Draft<'a> {
         desired: &Dataplane,
         services: &BTreeSet<ServiceKey>,
     ) {
-        for service in services {
+        let plan = |service| (service, ServicePlan::of(desired, service, self.family));
+        let plans: Vec<_> = services.iter().map(plan).collect();
+        let known = |owner: &Owner| match &self.found {
+            Some(found) => found.get(owner),
+            None => self.near.allocation.owners.get(owner).copied(),
+        };
+        let misleading = misleading(self.near, known, plans.iter().map(|(_, plan)| plan));
+        for (service, new) in &plans {
             let old = ServicePlan::of(before, service, self.family);
-            let new = ServicePlan::of(desired, service, self.family);
             let mut numbers = BTreeMap::new();
             for (owner, need) in &old.needs {
                 if let Some(number) = self.rules.allocation.owners.get(owner).copied() {
                     self.set_affinity(number, need, Place::Leaves);
+                    if misleading.contains(&number) {
+                        self.forget(owner);
+                    }
                 }
             }
             for (owner, need) in &new.needs {
@@ -188,10 +197,11 @@ impl<'a> Draft<'a> {
                     let is_held = |map: &PersistentMap<u32, _>| map.get(&number).is_some();
                     !is_held(servers) && !is_held(near) && !reserved.contains(&number)
                 };
-                let known = || match &mut self.found {
+                let known = match &mut self.found {
                     Some(found) => found.take(owner),
                     None => self.near.allocation.owners.get(owner).copied(),
                 };
+                let known = known.filter(|number| !misleading.contains(number));
                 let allocation = &mut self.rules.allocation;
                 let Some(number) = allocation.number(owner, known, is_free) else {
                     continue;
@@ -210,10 +220,7 @@ impl<'a> Draft<'a> {
                 .keys()
                 .filter(|owner| !new.needs.contains_key(*owner))
             {
-                if let Some(number) = self.rules.allocation.owners.remove(owner) {
-                    self.rules.servers.remove(&number);
-                    self.put(SetName::Owners, mark_key(number), None);
-                }
+                self.forget(owner);
             }
             for plan in &new.frontends {
                 let before = before.frontends().get(&plan.key);
@@ -222,6 +229,14 @@ impl<'a> Draft<'a> {
                 let leads = leads.map(|(set, owner)| (*set, numbers.get(owner).copied()));
                 self.place(plan, before, &leads.collect::<Vec<_>>());
             }
+        }
+    }
+
+    /// Takes the mark and the virtual server of `owner` away.
+    fn forget(&mut self, owner: &Owner) {
+        if let Some(number) = self.rules.allocation.owners.remove(owner) {
+            self.rules.servers.remove(&number);
+            self.put(SetName::Owners, mark_key(number), None);
         }
     }
 

@@ -79,13 +79,17 @@ impl Rules {
 
     /// The numbers of the virtual servers that a frontend leads to.
     pub(crate) fn numbers(&self, key: &FrontendKey) -> BTreeSet<u32> {
+        self.leads(key).map(|(_, number)| number).collect()
+    }
+
+    /// The maps that lead a frontend to a virtual server, and the number of that.
+    pub(crate) fn leads(&self, key: &FrontendKey) -> impl Iterator<Item = (SetName, u32)> {
         let bytes = frontend(key);
-        let marks = SetName::MARKS.into_iter().filter_map(|set| {
+        SetName::MARKS.into_iter().filter_map(move |set| {
             // Keys of other sets are of other lengths.
             let element = self.table.sets.get(set.as_str())?.elements.get(&bytes)?;
-            mark_of(element)
-        });
-        marks.filter_map(number_of).collect()
+            Some((set, number_of(mark_of(element)?)?))
+        })
     }
 
     pub(crate) fn view(&self) -> View<'_> {

@@ -1,6 +1,6 @@
 //! How to get from one table to another.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -25,6 +25,9 @@ enum Group {
     Address(IpAddr, AtAddress),
     /// A node port.
     NodePort(FrontendKey),
+    /// A frontend at an address that nothing comes in the place of, unless a node port answers there: that
+    /// is right by then.
+    Gone(FrontendKey),
     /// What frontends relied on.
     After(SetName, Bytes),
 }
@@ -194,8 +197,22 @@ fn differences<'a>(
                 }),
         );
     }
+    put_off_gone(&mut all);
     all.sort_by(|a, b| (&a.group, a.set, a.key).cmp(&(&b.group, b.set, b.key)));
     all
+}
+
+/// Frontends at addresses that nothing comes in the place of go behind the node ports.
+fn put_off_gone(differences: &mut [Difference<'_>]) {
+    let come = differences.iter().filter(|other| other.after.is_some());
+    let come: BTreeSet<FrontendKey> = come.filter_map(Difference::at_address).collect();
+    for difference in differences {
+        if let Some(frontend) = difference.at_address()
+            && !come.contains(&frontend)
+        {
+            difference.group = Group::Gone(frontend);
+        }
+    }
 }
 
 /// Where an element of `set` belongs that comes or goes.
@@ -256,6 +273,18 @@ fn add_elements(
     });
     if let Some(transaction) = transaction {
         transaction.operations.extend(gone.chain(new));
+    }
+}
+
+// === impl Difference ===
+
+impl Difference<'_> {
+    /// The frontend at an address that it is part of.
+    fn at_address(&self) -> Option<FrontendKey> {
+        match self.group {
+            Group::Address(_, AtAddress::Frontend(frontend)) => Some(frontend),
+            _ => None,
+        }
     }
 }
 
