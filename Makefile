@@ -3,7 +3,7 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 export PATH := $(PATH):/usr/sbin:/sbin
 
-.PHONY: help demo test check unit control-plane helm cluster cluster-down cluster-set-up e2e kernel-6.1 image bench fleet generate clean
+.PHONY: help demo test check unit properties control-plane helm cluster cluster-down cluster-set-up e2e kernel-6.1 image bench fleet generate clean
 
 help: ## List what can be made
 	@sed -n 's/^\([a-z0-9.-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -24,6 +24,9 @@ check: ## Formatting and lints
 
 unit: ## The tests that need neither namespaces nor a control plane
 	cargo test --workspace --exclude tests --no-fail-fast
+
+properties: ## Look for cases that break a property, other ones each time: `make properties cases=20000`
+	PROPTEST_CASES=$(or $(cases),20000) cargo test --workspace --exclude tests --no-fail-fast
 
 control-plane: ## Build the real API server, etcd and controllers for the tests; once, then cached
 	@tools/set-up

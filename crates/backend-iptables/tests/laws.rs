@@ -10,8 +10,8 @@ use backend_iptables::{Change, Iptables, Rules};
 use dataplane::{Dataplane, Family, FrontendKey, Precedence, Target, compile};
 use proptest::prelude::*;
 use testkit::{
-    OverAValue, clusters, clusters_with_tenants, histories, laws, mk_config, mk_endpoints, mk_node,
-    mk_service,
+    OverAValue, cases, clusters, clusters_with_tenants, histories, laws, mk_config, mk_endpoints,
+    mk_node, mk_service,
 };
 use xtables::{TableName, Variant};
 
@@ -55,7 +55,7 @@ fn printed(rules: &Rules) -> usize {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(64))]
+    #![proptest_config(ProptestConfig::with_cases(cases(64)))]
 
     #[test]
     fn every_law_of_backends_holds(history in histories(5), seed: u64) {

@@ -7,7 +7,7 @@ use backend_ipvs::{Change, Ipvs, Rules, simulate};
 use dataplane::{Dataplane, Family, FrontendKey, Target};
 use proptest::prelude::*;
 use testkit::laws::{self, Simulated};
-use testkit::{OverAValue, histories, questions, questions_beside_tenants};
+use testkit::{OverAValue, cases, histories, questions, questions_beside_tenants};
 
 struct OfFamily(Family);
 
@@ -49,7 +49,7 @@ fn read_back(backend: &Ipvs, wanted: &Rules) -> Rules {
 const SIMULATED: Simulated<Rules> = Simulated { render, simulate };
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(64))]
+    #![proptest_config(ProptestConfig::with_cases(cases(64)))]
 
     #[test]
     fn every_law_of_backends_holds(history in histories(5), seed: u64) {
@@ -104,7 +104,7 @@ proptest! {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(1000))]
+    #![proptest_config(ProptestConfig::with_cases(cases(1000)))]
 
     #[test]
     fn every_packet_goes_where_the_dataplane_says((cluster, packets) in questions(23)) {
@@ -113,7 +113,7 @@ proptest! {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(100))]
+    #![proptest_config(ProptestConfig::with_cases(cases(100)))]
 
     #[test]
     fn honest_verdicts_do_not_depend_on_tenants(

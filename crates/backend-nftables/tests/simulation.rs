@@ -7,7 +7,7 @@ use backend_nftables::{Nftables, Table, simulate};
 use dataplane::{Dataplane, Family};
 use proptest::prelude::*;
 use testkit::laws::Simulated;
-use testkit::{clusters, questions, questions_beside_tenants};
+use testkit::{cases, clusters, questions, questions_beside_tenants};
 
 fn render(family: Family, dataplane: &Dataplane) -> Table {
     Nftables::detached(family).render(dataplane, &Rendered::default())
@@ -16,7 +16,7 @@ fn render(family: Family, dataplane: &Dataplane) -> Table {
 const SIMULATED: Simulated<Table> = Simulated { render, simulate };
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(1500))]
+    #![proptest_config(ProptestConfig::with_cases(cases(1500)))]
 
     #[test]
     fn every_packet_goes_where_the_dataplane_says((cluster, packets) in questions(23)) {
@@ -25,7 +25,7 @@ proptest! {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(150))]
+    #![proptest_config(ProptestConfig::with_cases(cases(150)))]
 
     #[test]
     fn rendering_in_steps_gives_what_rendering_at_once_gives(
@@ -77,7 +77,7 @@ proptest! {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(150))]
+    #![proptest_config(ProptestConfig::with_cases(cases(150)))]
 
     #[test]
     fn honest_verdicts_do_not_depend_on_tenants(

@@ -76,3 +76,12 @@ fn parse<T: std::str::FromStr>(text: &str, what: &str) -> T {
     };
     value
 }
+
+/// How many cases a property is asked about: `PROPTEST_CASES`, which such a number in the code would
+/// overrule, or `few`.
+pub fn cases(few: u32) -> u32 {
+    match std::env::var_os("PROPTEST_CASES") {
+        Some(_) => proptest::test_runner::Config::default().cases,
+        None => few,
+    }
+}

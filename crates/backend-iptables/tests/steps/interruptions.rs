@@ -5,11 +5,11 @@ use backend::{Backend, Rendered};
 use backend_iptables::{Iptables, Rules};
 use dataplane::{Dataplane, Family, Origin, Packet, Protocol};
 use proptest::prelude::*;
-use testkit::{mk_endpoints, mk_service, port};
+use testkit::{cases, mk_endpoints, mk_service, port};
 
 use super::crowded::crowded_ways;
 use super::stories::state;
-use super::{backend, cases, damage, damages, expect_good_steps, held, parts, ways};
+use super::{backend, damage, damages, expect_good_steps, held, parts, ways};
 
 /// Cut short after each part, the way from `held` to the second of `dataplanes` is gone on with, and gone
 /// back: at every part of either, packets fare no worse than at both ends.

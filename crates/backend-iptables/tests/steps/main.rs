@@ -13,18 +13,9 @@ use dataplane::{Dataplane, Family, FrontendKind, Origin, Packet, Protocol, Verdi
 use proptest::prelude::*;
 use proptest::sample::Index;
 use testkit::{
-    Cluster, clusters, laws, mk_config, mk_endpoints, mk_node, mk_service, packets, port,
+    Cluster, cases, clusters, laws, mk_config, mk_endpoints, mk_node, mk_service, packets, port,
 };
 use xtables::{TableChange, TableName, Variant};
-
-/// How many cases a law is asked about: `PROPTEST_CASES`, which such a number in the code would else
-/// overrule, or `few`.
-fn cases(few: u32) -> u32 {
-    match std::env::var_os("PROPTEST_CASES") {
-        Some(_) => ProptestConfig::default().cases,
-        None => few,
-    }
-}
 
 /// Two states of one node, and packets that are likely to matter in either.
 fn ways() -> impl Strategy<Value = (Cluster, Cluster, Vec<Packet>)> {

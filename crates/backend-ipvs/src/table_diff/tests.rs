@@ -1,7 +1,7 @@
 use backend::Rendered;
 use dataplane::Dataplane;
 use proptest::prelude::*;
-use testkit::{histories, laws, questions};
+use testkit::{cases, histories, laws, questions};
 
 use super::*;
 use crate::diff::{Step, diff as diff_rules};
@@ -32,7 +32,7 @@ fn prefixes(family: Family, mut held: Rules, wanted: &Rules) -> Vec<Rules> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(100))]
+    #![proptest_config(ProptestConfig::with_cases(cases(100)))]
 
     #[test]
     fn a_start_refuses_no_packet_that_it_is_going_to_serve((cluster, packets) in questions(23)) {

@@ -8,7 +8,9 @@ use backend::{Backend, Rendered};
 use dataplane::{Dataplane, Node, Origin, Packet, Protocol, Verdict, compile};
 use proptest::prelude::*;
 use proptest::sample::Index;
-use testkit::{histories, laws, mk_config, mk_endpoints, mk_node, mk_service, port, questions};
+use testkit::{
+    cases, histories, laws, mk_config, mk_endpoints, mk_node, mk_service, port, questions,
+};
 
 use crate::{Nftables, simulate};
 
@@ -111,7 +113,7 @@ fn t55_a_node_port_that_comes_first_takes_no_packet_for_an_address() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(150))]
+    #![proptest_config(ProptestConfig::with_cases(cases(150)))]
 
     /// Failure story T42: a cold start serves, frontend by frontend, and refuses nobody on the way.
     #[test]
@@ -153,7 +155,7 @@ proptest! {
 
 proptest! {
     // Each is hundreds of changes.
-    #![proptest_config(ProptestConfig::with_cases(16))]
+    #![proptest_config(ProptestConfig::with_cases(cases(16)))]
 
     /// Failure story T87: an agent that finds the table of another version has it serve until its own
     /// is whole, also where it is killed after each single transaction.

@@ -4,7 +4,7 @@ use std::time::Duration;
 use backend::{Backend, Rendered};
 use dataplane::{Dataplane, Family, compile};
 use proptest::prelude::*;
-use testkit::{mk_config, mk_endpoints, mk_node, mk_service};
+use testkit::{cases, mk_config, mk_endpoints, mk_node, mk_service};
 
 use crate::chains::Lead;
 use crate::layout::{self, Keyed, SetName};
@@ -156,7 +156,7 @@ fn a_chain_whose_room_is_gone_gets_it_back() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(16))]
+    #![proptest_config(ProptestConfig::with_cases(cases(16)))]
 
     /// A client of the API that may write EndpointSlices could otherwise fill every node with chains.
     #[test]
@@ -216,7 +216,7 @@ fn remembered(services: &[Remembering]) -> Dataplane {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(16))]
+    #![proptest_config(ProptestConfig::with_cases(cases(16)))]
 
     /// Nor with timeouts, where a Service has chains of its own for the room of its clients, and gives
     /// the room away whose chains are about to go.

@@ -16,7 +16,7 @@ use proptest::prelude::*;
 
 use super::Subject;
 use crate::{
-    Cluster, FakeBackend, FakeChange, FakeKernel, FakeOperation, FakeRules, histories, laws,
+    Cluster, FakeBackend, FakeChange, FakeKernel, FakeOperation, FakeRules, cases, histories, laws,
     mk_config, mk_endpoints, mk_node, mk_service,
 };
 
@@ -40,7 +40,7 @@ impl Subject for Fake {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(64))]
+    #![proptest_config(ProptestConfig::with_cases(cases(64)))]
 
     #[test]
     fn the_fake_backend_obeys_every_law(history in histories(5), seed: u64) {
