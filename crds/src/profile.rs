@@ -7,6 +7,7 @@
 
 pub mod detect_local;
 pub mod forwarding;
+pub mod history;
 pub mod mechanism;
 pub mod node_selector;
 pub mod process;

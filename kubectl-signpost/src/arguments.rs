@@ -54,7 +54,7 @@ pub(crate) enum Command {
     Status(StatusOptions),
     /// List nodes: profile, mode, readiness, latency, and what to do where something is wrong.
     Nodes(NodesOptions),
-    /// Watch, pause or resume the rollout of a profile.
+    /// Watch, pause, resume, abort or retry the rollout of a profile, list what it asked for before, and return to that.
     #[command(subcommand)]
     Rollout(RolloutStep),
     /// Show what the agent of a node knows of a Service or an address, from its fields to the kernel and back. Exits with 3
@@ -124,6 +124,17 @@ pub(crate) enum RolloutStep {
     Pause(ProfileName),
     /// Clear spec.paused: changes of the profile reach nodes again.
     Resume(ProfileName),
+    /// Abort the rollout in progress: no further node gets the configuration, and nodes that have it go back. Sets
+    /// spec.rollout.abort. Exits with 3 if no rollout is in progress.
+    Abort(ProfileName),
+    /// Begin another attempt after a rollout has failed or was aborted. Adds 1 to spec.rollout.attempt. Exits with 3 if
+    /// there is nothing to try again.
+    Retry(ProfileName),
+    /// List the configurations that the profile has asked for, the newest first, and which fields each changed.
+    History(ProfileName),
+    /// Return the profile's fields to those of an earlier configuration, which is rolled out like any change. nodeSelector,
+    /// priority, paused and rollout stay. Exits with 3 if the history has no such configuration.
+    Undo(UndoOptions),
 }
 
 #[derive(Debug, Args)]
@@ -136,6 +147,15 @@ pub(crate) struct RolloutStatusOptions {
     /// The longest wait.
     #[arg(long, value_name = "DURATION", default_value = "1h", value_parser = duration)]
     pub(crate) timeout: Duration,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct UndoOptions {
+    #[command(flatten)]
+    pub(crate) profile: ProfileName,
+    /// The generation to return to, as `rollout history` lists it; the one before the current one by default.
+    #[arg(long, value_name = "GENERATION")]
+    pub(crate) to: Option<i64>,
 }
 
 #[derive(Debug, Args)]

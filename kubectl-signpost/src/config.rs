@@ -1,6 +1,6 @@
 //! `config`: kube-proxy's configuration as a profile, the configuration of a node, and what a profile would change.
 
-mod difference;
+pub(crate) mod difference;
 mod import;
 mod source;
 

@@ -156,7 +156,7 @@ fn by_reason(listing: &Listing) -> BTreeMap<&str, Vec<&str>> {
 }
 
 /// How long ago, in the two or three letters that kubectl has for it.
-fn age(then: Timestamp, now: Timestamp) -> String {
+pub(crate) fn age(then: Timestamp, now: Timestamp) -> String {
     let seconds = now.duration_since(then).as_secs().max(0);
     match seconds {
         0..120 => format!("{seconds}s"),

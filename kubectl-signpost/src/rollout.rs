@@ -1,10 +1,14 @@
-//! `rollout`: follow a change of a profile, hold it, let it go on.
+//! `rollout`: follow a change of a profile, hold it, let it go on, take it back.
+
+mod edit;
+mod history;
 
 use std::time::Instant;
 
 use crds::ProxyProfile;
 use crds::condition::{ACCEPTED, PROGRESSING};
 use crds::profile::progress::{RolloutPhase, RolloutStatus};
+use jiff::Timestamp;
 use kube::ResourceExt;
 use runtime::chain;
 use serde_json::json;
@@ -14,6 +18,7 @@ use crate::cluster::Cluster;
 use crate::ending::Ending;
 use crate::output::Paint;
 use crate::print;
+use crate::rollout::edit::Edit;
 use crate::status::{POLL, ProfileReport, render_trouble};
 use crate::trouble::{Trouble, Weight};
 
@@ -39,6 +44,18 @@ pub(crate) async fn run(
         RolloutStep::Status(options) => follow(&cluster, options, paint).await,
         RolloutStep::Pause(profile) => set_paused(&cluster, &profile.name, true).await,
         RolloutStep::Resume(profile) => set_paused(&cluster, &profile.name, false).await,
+        RolloutStep::Abort(profile) => apply(&cluster, &profile.name, edit::abort).await,
+        RolloutStep::Retry(profile) => apply(&cluster, &profile.name, edit::retry).await,
+        RolloutStep::History(profile) => {
+            let profile: ProxyProfile = cluster.read_one(&profile.name).await?;
+            let status = profile.status.unwrap_or_default();
+            print(&history::render(&status.history, Timestamp::now(), paint))?;
+            Ok(Ending::AsItShouldBe)
+        }
+        RolloutStep::Undo(options) => {
+            let undo = |profile: &ProxyProfile| edit::undo(profile, options.to);
+            apply(&cluster, &options.profile.name, undo).await
+        }
     }
 }
 
@@ -102,6 +119,28 @@ async fn set_paused(cluster: &Cluster, name: &str, paused: bool) -> anyhow::Resu
     let change = json!({"spec": {"paused": paused}});
     cluster.merge::<ProxyProfile>(&name, &change).await?;
     print(&format!("proxyprofile/{name} {word}\n"))?;
+    Ok(Ending::AsItShouldBe)
+}
+
+/// Makes the edit that `decide` finds for the profile as it is, or says why there is none.
+async fn apply(
+    cluster: &Cluster,
+    name: &str,
+    decide: impl FnOnce(&ProxyProfile) -> Result<Edit, String>,
+) -> anyhow::Result<Ending> {
+    let profile: ProxyProfile = cluster.read_one(name).await?;
+    let name = profile.name_any();
+    let Edit { mut change, done } = match decide(&profile) {
+        Ok(edit) => edit,
+        Err(reason) => {
+            print(&format!("proxyprofile/{name} is unchanged: {reason}\n"))?;
+            return Ok(Ending::NotAsItShouldBe);
+        }
+    };
+    // The decision is about this version of the profile.
+    change["metadata"] = json!({"resourceVersion": profile.resource_version()});
+    cluster.merge::<ProxyProfile>(&name, &change).await?;
+    print(&format!("proxyprofile/{name} {done}\n"))?;
     Ok(Ending::AsItShouldBe)
 }
 

@@ -16,11 +16,13 @@ mod conflict;
 mod course;
 mod findings;
 mod heartbeats;
+mod history;
 mod known;
 mod member;
 mod rollup;
 mod sightings;
 mod standing;
+mod verdict;
 mod waves;
 
 use std::{collections::BTreeMap, time::Instant};

@@ -85,12 +85,12 @@ pub struct RolloutVerdict {
     /// How many nodes had failed when this was decided.
     pub failed_nodes: u32,
 
-    /// The first of them by name.
+    /// The first of them by name; empty when the rollout was aborted before a node failed.
     #[schemars(length(max = 253))]
     pub node: String,
 
     /// Why that node counts as failed: the reason of its condition Degraded or Ready, or NodeNotReady, AgentSilent or
-    /// NoReport.
+    /// NoReport. Aborted when rollout.abort names the configuration.
     #[schemars(length(max = 128))]
     pub reason: String,
 

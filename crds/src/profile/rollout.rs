@@ -47,6 +47,14 @@ section! {
         /// keep the new one and no further node changes.
         #[schemars(with = "OnFailure")]
         on_failure: OnFailure = OnFailure::Rollback,
+
+        /// Another number begins another attempt after a rollout has failed or was aborted. Default 0.
+        attempt: u32 = 0,
+
+        /// The status.targetHash of a configuration whose rollout is aborted: no further node gets it, and nodes that have it go back,
+        /// whatever onFailure says. Without effect on another configuration, and once every node has this one. Default empty.
+        #[schemars(length(max = 64))]
+        abort: String = String::new(),
     }
 }
 

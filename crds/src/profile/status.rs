@@ -4,7 +4,11 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{condition, node_proxy::latency::Microseconds, profile::progress::RolloutStatus};
+use crate::{
+    condition,
+    node_proxy::latency::Microseconds,
+    profile::{history::Revision, progress::RolloutStatus},
+};
 
 /// How far the nodes that a profile applies to have come.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -39,6 +43,11 @@ pub struct ProxyProfileStatus {
     /// How far the rollout of targetHash has come; absent while the profile is not valid.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rollout: Option<RolloutStatus>,
+
+    /// The configurations this profile has asked for, the current one first, at most 6.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 6))]
+    pub history: Vec<Revision>,
 
     /// How long the matched nodes take from reading a change to the kernel's acknowledgement; absent before any reports.
     #[serde(skip_serializing_if = "Option::is_none")]

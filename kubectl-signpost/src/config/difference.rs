@@ -1,7 +1,7 @@
 //! What a profile would change on nodes. Pure.
 
 use std::collections::BTreeMap;
-use std::fmt::Write;
+use std::fmt::{self, Write};
 
 use crds::resolve::Ranking;
 use crds::{EffectiveConfig, NodeFacts, NodeProxySpec, ProxyProfile};
@@ -23,7 +23,7 @@ pub(super) enum Change {
 
 /// One field, with its values as JSON.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct FieldChange {
+pub(crate) struct FieldChange {
     field: String,
     before: String,
     after: String,
@@ -59,21 +59,18 @@ fn change(before: Option<&NodeProxySpec>, after: Option<&NodeProxySpec>) -> Opti
         }),
         (Some(_), None) => Some(Change::Last),
         (Some(before), Some(after)) => {
-            let fields = fields(&before.config, &after.config);
+            let json = |config: &EffectiveConfig| serde_json::to_value(config).unwrap_or_default();
+            let fields = fields(&json(&before.config), &json(&after.config));
             (!fields.is_empty()).then_some(Change::Fields(fields))
         }
     }
 }
 
-/// The fields in which two configurations differ, by name.
-fn fields(before: &EffectiveConfig, after: &EffectiveConfig) -> Vec<FieldChange> {
-    let leaves = |config: &EffectiveConfig| {
+/// The fields in which two objects differ, by name.
+pub(crate) fn fields(before: &Value, after: &Value) -> Vec<FieldChange> {
+    let leaves = |object: &Value| {
         let mut leaves = BTreeMap::new();
-        collect(
-            &serde_json::to_value(config).unwrap_or_default(),
-            "",
-            &mut leaves,
-        );
+        collect(object, "", &mut leaves);
         leaves
     };
     let (before, after) = (leaves(before), leaves(after));
@@ -132,17 +129,20 @@ pub(super) fn render(name: &str, groups: &Groups) -> String {
             }
             Change::Fields(fields) => {
                 for field in fields {
-                    let FieldChange {
-                        field,
-                        before,
-                        after,
-                    } = field;
-                    let _ = writeln!(text, "  {field}: {before} -> {after}");
+                    let _ = writeln!(text, "  {field}");
                 }
             }
         }
     }
     text
+}
+
+// === impl FieldChange ===
+
+impl fmt::Display for FieldChange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {} -> {}", self.field, self.before, self.after)
+    }
 }
 
 #[cfg(test)]

@@ -32,7 +32,8 @@ use crate::fleet::{
     budget::{self, is_about_the_change},
     member::{Member, Wanted},
     sightings::Sightings,
-    standing::{Failure, Standing},
+    standing::Standing,
+    verdict::{aborted, failing, verdict},
     waves::{Progress, Waves},
 };
 
@@ -108,9 +109,6 @@ pub(crate) struct Advance {
     /// When to look again although nothing was heard.
     pub(crate) wake: Option<Timestamp>,
 }
-
-/// More names than this make a sentence nobody reads to its end.
-const MOST_NAMED: usize = 5;
 
 // === impl Course ===
 
@@ -197,11 +195,21 @@ impl Course {
                 phase: Phase::Rolling,
             };
         }
+        if !matches!(self.phase, Phase::Failed { .. }) {
+            self.generation = target.generation;
+            self.asked = Some(target.asked.clone());
+        }
         let standings: Vec<Standing> = members
             .iter()
             .map(|member| member.standing(&self.hash, &target.rollout, sightings, now))
             .collect();
         let waves = Waves::of(&target.rollout, members, &standings);
+        if self.phase == Phase::Rolling && target.rollout.abort == self.hash.as_str() {
+            self.phase = Phase::Failed {
+                outcome: OnFailure::Rollback,
+                verdict: aborted(failing(members, &standings).count()),
+            };
+        }
         if target.flow == Flow::Open {
             self.judge(target, members, &standings, &waves);
         }
@@ -413,38 +421,7 @@ impl Course {
     }
 }
 
-/// The nodes that fail.
-fn failing<'a>(
-    members: &'a [Member<'_>],
-    standings: &'a [Standing],
-) -> impl Iterator<Item = (&'a str, &'a Failure)> {
-    let failure = |(member, standing): (&'a Member<'_>, &'a Standing)| match standing {
-        Standing::Failing(failure) => Some((member.name(), failure)),
-        _ => None,
-    };
-    members.iter().zip(standings).filter_map(failure)
-}
-
 /// Whether the node is ready with the configuration and has been for long enough.
 pub(crate) const fn is_ready(standing: &Standing) -> bool {
     matches!(standing, Standing::Done | Standing::Joined)
-}
-
-fn verdict(failing: &[(&str, &Failure)], total: usize) -> RolloutVerdict {
-    let count = failing.len();
-    let first = failing.first();
-    let mut text = format!("{count} of {total} nodes failed");
-    for (index, (name, failure)) in failing.iter().take(MOST_NAMED).enumerate() {
-        text += if index == 0 { ": " } else { "; " };
-        text += &format!("{name} ({})", failure.why);
-    }
-    if count > MOST_NAMED {
-        text += &format!("; and {} more", count - MOST_NAMED);
-    }
-    RolloutVerdict {
-        failed_nodes: u32::try_from(count).unwrap_or(u32::MAX),
-        node: first.map_or_else(String::new, |(name, _)| (*name).to_owned()),
-        reason: first.map_or_else(String::new, |(_, failure)| failure.reason.clone()),
-        message: text,
-    }
 }

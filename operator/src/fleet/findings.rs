@@ -19,6 +19,7 @@ use jiff::Timestamp;
 use crate::{
     fleet::{
         course::{Course, Flow, Phase, Target},
+        history,
         rollup::{NodeCounts, Rollup},
         waves::Progress,
     },
@@ -76,7 +77,14 @@ impl Rollup {
                 now,
             );
         }
+        let rollout = course
+            .filter(|_| is_valid)
+            .map(|(course, progress)| course.report(target, progress, &record.status(), now));
         ProxyProfileStatus {
+            history: match &rollout {
+                Some(rollout) => history::follow(record, rollout, now),
+                None => record.status().history,
+            },
             observed_generation: generation,
             matched_nodes: self.counts.matched,
             updated_nodes: self.counts.updated,
@@ -84,9 +92,7 @@ impl Rollup {
             degraded_nodes: self.counts.degraded,
             current_hash: self.current,
             target_hash: is_valid.then(|| target.hash.to_string()),
-            rollout: course
-                .filter(|_| is_valid)
-                .map(|(course, progress)| course.report(target, progress, &record.status(), now)),
+            rollout,
             sync_latency: self.latency,
             worst_nodes: self.worst,
             conditions,

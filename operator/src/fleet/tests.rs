@@ -5,6 +5,7 @@ mod accidents;
 mod newcomers;
 mod progress;
 mod properties;
+mod revisions;
 mod rollout;
 mod silence;
 mod stamping;

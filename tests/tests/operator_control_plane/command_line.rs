@@ -102,6 +102,70 @@ fn t143_a_rollout_is_followed_held_and_let_go_on_by_the_command_line() -> Result
 }
 
 #[test]
+fn t158_a_rollout_is_aborted_tried_again_and_undone_by_the_command_line() -> Result<()> {
+    let cluster = Cluster::start()?;
+    let cli = CommandLine::of(&cluster)?;
+    let _operator = Operator::start(&cluster, "operator-1")?;
+    cluster.put_profile("default", json!({}))?;
+    for node in NODES {
+        cluster.wait_for_stamp(node, "default", "nftables")?;
+        cluster.report_ready(node)?;
+    }
+    cli.expect(0, &["status", "--wait", "--timeout=60s"])?;
+    let text = cli.expect(3, &["rollout", "abort", "default"])?;
+    assert!(text.contains("no rollout is in progress"), "{text}");
+    let text = cli.expect(3, &["rollout", "undo", "default"])?;
+    assert!(text.contains("no configuration before"), "{text}");
+
+    cluster.put_profile("default", json!({"mode": "iptables"}))?;
+    cluster.wait_for_stamp("n1", "default", "iptables")?;
+    let progresses = |reason: &str| {
+        wait_for(&format!("the rollout to be {reason}"), DEADLINE, || {
+            let output = cli.run(&["rollout", "status", "default", "--once"])?;
+            let text = String::from_utf8_lossy(&output.stdout).into_owned();
+            Ok(text.contains(reason).then_some(text))
+        })
+    };
+    progresses("RollingOut")?;
+    cli.expect(0, &["rollout", "abort", "default"])?;
+    cluster.wait_for_stamp("n1", "default", "nftables")?;
+    cluster.report_ready("n1")?;
+    let text = progresses("RolledBack")?;
+    assert!(text.contains("aborted"), "{text}");
+    for node in ["n2", "n3"] {
+        cluster.wait_for_stamp(node, "default", "nftables")?;
+    }
+
+    cli.expect(0, &["rollout", "retry", "default"])?;
+    for node in NODES {
+        cluster.wait_for_stamp(node, "default", "iptables")?;
+        cluster.report_ready(node)?;
+    }
+    cli.expect(0, &["rollout", "status", "default", "--timeout=60s"])?;
+    let text = cli.expect(3, &["rollout", "retry", "default"])?;
+    assert!(text.contains("has not failed"), "{text}");
+
+    let text = cli.expect(0, &["rollout", "history", "default"])?;
+    let lines: Vec<&str> = text.lines().collect();
+    assert_eq!(lines.len(), 3, "{text}");
+    assert!(
+        lines[1].contains("mode: \"nftables\" -> \"iptables\""),
+        "{text}"
+    );
+    let text = cli.expect(0, &["rollout", "undo", "default"])?;
+    assert!(
+        text.contains("mode: \"iptables\" -> \"nftables\""),
+        "{text}"
+    );
+    for node in NODES {
+        cluster.wait_for_stamp(node, "default", "nftables")?;
+        cluster.report_ready(node)?;
+    }
+    cli.expect(0, &["rollout", "status", "default", "--timeout=60s"])?;
+    Ok(())
+}
+
+#[test]
 fn t144_errors_of_the_command_line_say_what_to_do_next() -> Result<()> {
     let cluster = Cluster::start()?;
     let cli = CommandLine::of(&cluster)?;

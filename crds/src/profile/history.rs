@@ -1,0 +1,56 @@
+//! The configurations that a profile has asked for.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::profile::{ProxyProfileSpec, progress::RolloutPhase};
+
+/// A configuration that a profile has asked for.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Revision {
+    /// The generation of the profile that asked for it last, which names the revision.
+    pub generation: i64,
+
+    /// The hash of the configuration.
+    #[schemars(length(max = 64))]
+    pub config_hash: String,
+
+    /// When the profile began to ask for it.
+    pub since: Time,
+
+    /// What became of it, or happens to it: the last phase of its rollout.
+    pub phase: RolloutPhase,
+
+    /// The fields of the profile's spec that made it: all but nodeSelector, priority, paused and rollout.
+    #[schemars(schema_with = "any_object")]
+    pub spec: Value,
+}
+
+/// [`status.history`](crate::profile::status::ProxyProfileStatus::history) holds no more than this: the current configuration and five before it.
+pub const MOST_REVISIONS: usize = 6;
+
+fn any_object(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({ "type": "object", "x-kubernetes-preserve-unknown-fields": true })
+}
+
+// === impl Revision ===
+
+impl Revision {
+    /// The fields of `spec` that a revision has, as JSON: those that make a configuration.
+    #[must_use]
+    pub fn fields(spec: &ProxyProfileSpec) -> Value {
+        let mut fields = serde_json::to_value(spec).unwrap_or_default();
+        if let Value::Object(fields) = &mut fields {
+            for name in NOT_OF_A_CONFIGURATION {
+                fields.remove(name);
+            }
+        }
+        fields
+    }
+}
+
+/// The fields of a profile's spec that only the operator reads.
+const NOT_OF_A_CONFIGURATION: [&str; 4] = ["nodeSelector", "priority", "paused", "rollout"];

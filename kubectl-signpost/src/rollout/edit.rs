@@ -1,0 +1,122 @@
+//! What a command changes of a profile to steer its rollout. Pure.
+
+use crds::ProxyProfile;
+use crds::profile::history::Revision;
+use crds::profile::progress::{RolloutPhase, RolloutStatus};
+use serde_json::{Map, Value, json};
+
+use crate::config::difference;
+
+/// A change of a profile.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Edit {
+    /// As a JSON merge patch (RFC 7386).
+    pub(super) change: Value,
+    /// What it does, as the end of a sentence about the profile.
+    pub(super) done: String,
+}
+
+/// Aborts the rollout in progress; why there is nothing to abort.
+pub(super) fn abort(profile: &ProxyProfile) -> Result<Edit, String> {
+    let rollout = rollout(profile)?;
+    match rollout.phase {
+        RolloutPhase::RollingOut | RolloutPhase::Paused => Ok(Edit {
+            change: json!({"spec": {"rollout": {"abort": rollout.config_hash}}}),
+            done: "aborted: nodes that have the change go back; correct the profile, or `rollout retry`".to_owned(),
+        }),
+        phase => Err(format!(
+            "no rollout is in progress ({phase:?}); `rollout undo` returns to an earlier configuration"
+        )),
+    }
+}
+
+/// Begins another attempt; why there is nothing to try again.
+pub(super) fn retry(profile: &ProxyProfile) -> Result<Edit, String> {
+    let rollout = rollout(profile)?;
+    match rollout.phase {
+        RolloutPhase::RolledBack | RolloutPhase::RollingBack | RolloutPhase::Halted => {
+            let mut fields =
+                json!({"attempt": profile.spec.rollout.complete().attempt.wrapping_add(1)});
+            if profile.spec.rollout.abort.as_ref() == Some(&rollout.config_hash) {
+                fields["abort"] = Value::Null;
+            }
+            Ok(Edit {
+                change: json!({"spec": {"rollout": fields}}),
+                done: "begins another attempt".to_owned(),
+            })
+        }
+        phase => Err(format!("its rollout has not failed ({phase:?})")),
+    }
+}
+
+/// Returns to the configuration of generation `to`, or to the one before the current one; why it cannot.
+pub(super) fn undo(profile: &ProxyProfile, to: Option<i64>) -> Result<Edit, String> {
+    rollout(profile)?;
+    let current = Revision::fields(&profile.spec);
+    let history = profile.status.as_ref().map_or(&[][..], |s| &s.history);
+    let wanted = match to {
+        Some(generation) => history.iter().find(|r| r.generation == generation),
+        None => history.get(1),
+    };
+    let Some(wanted) = wanted else {
+        return Err(match to {
+            Some(generation) => format!(
+                "its history has no generation {generation}; `rollout history` lists what it has"
+            ),
+            None => "its history has no configuration before the current one".to_owned(),
+        });
+    };
+    let mut spec = merge_patch(&current, &wanted.spec);
+    if spec.is_empty() {
+        return Err(format!(
+            "it has the configuration of generation {} already",
+            wanted.generation
+        ));
+    }
+    let fields = difference::fields(&current, &wanted.spec);
+    let fields: Vec<String> = fields.iter().map(ToString::to_string).collect();
+    if profile.spec.rollout.abort.as_ref() == Some(&wanted.config_hash) {
+        spec.insert("rollout".to_owned(), json!({"abort": null}));
+    }
+    Ok(Edit {
+        change: json!({"spec": spec}),
+        done: format!(
+            "returns to generation {}: {}",
+            wanted.generation,
+            fields.join(", ")
+        ),
+    })
+}
+
+/// The rollout of the profile's current generation.
+fn rollout(profile: &ProxyProfile) -> Result<&RolloutStatus, String> {
+    let status = profile.status.as_ref();
+    let current = status.filter(|s| s.observed_generation == profile.metadata.generation);
+    current.and_then(|status| status.rollout.as_ref()).ok_or_else(|| {
+        "the operator has not reported on its current generation, or refuses it; `kubectl signpost status` says more".to_owned()
+    })
+}
+
+/// What makes `after` of `before`.
+fn merge_patch(before: &Value, after: &Value) -> Map<String, Value> {
+    let (Value::Object(before), Value::Object(after)) = (before, after) else {
+        return Map::new();
+    };
+    let gone = before.keys().filter(|name| !after.contains_key(*name));
+    let mut patch: Map<String, Value> = gone.map(|name| (name.clone(), Value::Null)).collect();
+    for (name, value) in after {
+        match before.get(name) {
+            Some(same) if same == value => {}
+            Some(old @ Value::Object(_)) if value.is_object() => {
+                patch.insert(name.clone(), Value::Object(merge_patch(old, value)));
+            }
+            _ => {
+                patch.insert(name.clone(), value.clone());
+            }
+        }
+    }
+    patch
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,160 @@
+//! What users do with a rollout through fields: abort it, try it again, and look back.
+
+use serde_json::json;
+
+use super::Cluster;
+
+fn iptables(rollout: serde_json::Value) -> serde_json::Value {
+    json!({"mode": "iptables", "rollout": rollout})
+}
+
+fn target(cluster: &Cluster) -> String {
+    let status = cluster.status("default");
+    status.target_hash.expect("the profile is valid")
+}
+
+/// Generation and phase of each revision, the newest first.
+fn history(cluster: &Cluster) -> Vec<(i64, String)> {
+    let history = cluster.status("default").history;
+    let revisions = history.iter();
+    revisions
+        .map(|revision| (revision.generation, format!("{:?}", revision.phase)))
+        .collect()
+}
+
+#[test]
+fn t158_an_aborted_rollout_reaches_no_further_node_and_is_taken_back() {
+    for on_failure in ["Rollback", "Halt"] {
+        let mut cluster = Cluster::with_nodes(4);
+        cluster.mute = (1..=4).map(|number| format!("n{number}")).collect();
+        cluster.put_profile("default", iptables(json!({"onFailure": on_failure})));
+        cluster.run();
+        assert_eq!(cluster.nodes_with_mode("iptables"), ["n1"]);
+        let abort = json!({"onFailure": on_failure, "abort": target(&cluster)});
+        cluster.put_profile("default", iptables(abort));
+        cluster.mute.clear();
+        cluster.run();
+        cluster.advance(3600);
+        assert_eq!(cluster.nodes_with_mode("nftables").len(), 4, "{on_failure}");
+        assert_eq!(
+            cluster.condition("default", "Progressing"),
+            "False/RolledBack"
+        );
+        let verdict = cluster.status("default").rollout.and_then(|r| r.verdict);
+        assert_eq!(verdict.expect("a verdict").reason, "Aborted");
+        cluster.forget_writes();
+        cluster.restart_operator();
+        cluster.run();
+        assert_eq!((cluster.stamped.len(), cluster.reported.len()), (0, 0));
+    }
+}
+
+#[test]
+fn t158_a_paused_rollout_can_be_aborted() {
+    let mut cluster = Cluster::with_nodes(4);
+    cluster.mute.insert("n1".into());
+    cluster.put_profile("default", iptables(json!({})));
+    cluster.run();
+    let mut paused = iptables(json!({}));
+    paused["paused"] = true.into();
+    cluster.put_profile("default", paused.clone());
+    cluster.run();
+    assert_eq!(cluster.condition("default", "Progressing"), "False/Paused");
+    paused["rollout"]["abort"] = target(&cluster).into();
+    cluster.put_profile("default", paused);
+    cluster.mute.clear();
+    cluster.run();
+    assert_eq!(cluster.nodes_with_mode("nftables").len(), 4);
+}
+
+#[test]
+fn t158_to_abort_a_configuration_that_every_node_has_changes_nothing() {
+    let mut cluster = Cluster::with_nodes(4);
+    cluster.put_profile("default", iptables(json!({})));
+    cluster.run();
+    assert_eq!(cluster.condition("default", "Progressing"), "False/Settled");
+    let abort = json!({"abort": target(&cluster)});
+    cluster.put_profile("default", iptables(abort));
+    cluster.run();
+    cluster.advance(3600);
+    assert_eq!(cluster.nodes_with_mode("iptables").len(), 4);
+    assert_eq!(cluster.condition("default", "Progressing"), "False/Settled");
+}
+
+#[test]
+fn t158_another_configuration_is_rolled_out_although_the_one_before_was_aborted() {
+    let mut cluster = Cluster::with_nodes(4);
+    cluster.mute = (1..=4).map(|number| format!("n{number}")).collect();
+    cluster.put_profile("default", iptables(json!({})));
+    cluster.run();
+    let abort = json!({"abort": target(&cluster)});
+    cluster.put_profile("default", iptables(abort.clone()));
+    cluster.mute.clear();
+    cluster.run();
+    let other = json!({"mode": "iptables", "syncPeriod": "1m", "rollout": abort});
+    cluster.put_profile("default", other);
+    cluster.run();
+    assert_eq!(cluster.nodes_with_mode("iptables").len(), 4);
+}
+
+#[test]
+fn another_number_of_the_attempt_tries_a_failed_rollout_again() {
+    let mut cluster = Cluster::with_nodes(4);
+    cluster.broken_mode = Some("iptables");
+    cluster.put_profile("default", iptables(json!({})));
+    cluster.advance(121);
+    cluster.broken_mode = None;
+    cluster.run();
+    assert_eq!(cluster.nodes_with_mode("nftables").len(), 4);
+    cluster.put_profile("default", iptables(json!({"attempt": 1})));
+    cluster.run();
+    assert_eq!(cluster.nodes_with_mode("iptables").len(), 4);
+    assert_eq!(cluster.condition("default", "Progressing"), "False/Settled");
+}
+
+#[test]
+fn an_edit_of_how_a_change_spreads_begins_no_other_rollout_also_when_that_fails() {
+    let mut cluster = Cluster::with_nodes(4);
+    cluster.broken_mode = Some("iptables");
+    cluster.put_profile("default", iptables(json!({})));
+    cluster.run();
+    assert_eq!(cluster.nodes_with_mode("iptables"), ["n1"]);
+    cluster.put_profile("default", iptables(json!({"progressDeadline": "20m"})));
+    cluster.advance(3600);
+    let rollout = cluster.status("default").rollout.expect("a rollout");
+    assert_eq!((rollout.generation, rollout.wave), (2, 1));
+    assert_eq!(cluster.stamped, ["n1", "n1"], "given once, and taken back");
+}
+
+#[test]
+fn the_history_has_the_current_configuration_and_five_before_it() {
+    let mut cluster = Cluster::with_nodes(2);
+    let begun = cluster.status("default").history.len();
+    assert_eq!(begun, 1, "the configuration that the nodes had at first");
+    for minutes in 1..=7 {
+        cluster.put_profile("default", json!({"syncPeriod": format!("{minutes}m")}));
+        cluster.run();
+    }
+    let settled = |generation| (generation, "Settled".to_owned());
+    assert_eq!(history(&cluster), [8, 7, 6, 5, 4, 3].map(settled));
+    let newest = &cluster.status("default").history[0];
+    assert_eq!(newest.spec["syncPeriod"], "7m");
+    assert!(newest.spec.get("rollout").is_none(), "{}", newest.spec);
+    // One that comes again.
+    cluster.put_profile("default", json!({"syncPeriod": "5m"}));
+    cluster.run();
+    assert_eq!(history(&cluster), [9, 8, 7, 5, 4, 3].map(settled));
+}
+
+#[test]
+fn the_history_says_what_became_of_a_configuration() {
+    let mut cluster = Cluster::with_nodes(4);
+    cluster.broken_mode = Some("iptables");
+    cluster.put_profile("default", iptables(json!({})));
+    cluster.advance(121);
+    let phases: Vec<_> = history(&cluster)
+        .into_iter()
+        .map(|(_, phase)| phase)
+        .collect();
+    assert_eq!(phases, ["RolledBack", "Settled"]);
+}

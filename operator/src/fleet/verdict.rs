@@ -1,0 +1,56 @@
+//! Why a rollout failed, as its profile's status says it.
+
+use crds::profile::progress::RolloutVerdict;
+
+use crate::fleet::{
+    member::Member,
+    standing::{Failure, Standing},
+};
+
+/// More names than this make a sentence that is too long to read.
+const MOST_NAMED: usize = 5;
+
+/// [`RolloutVerdict::reason`] of a rollout that its profile aborts.
+const ABORTED: &str = "Aborted";
+
+/// The nodes that fail.
+pub(super) fn failing<'a>(
+    members: &'a [Member<'_>],
+    standings: &'a [Standing],
+) -> impl Iterator<Item = (&'a str, &'a Failure)> {
+    let failure = |(member, standing): (&'a Member<'_>, &'a Standing)| match standing {
+        Standing::Failing(failure) => Some((member.name(), failure)),
+        _ => None,
+    };
+    members.iter().zip(standings).filter_map(failure)
+}
+
+/// That of a rollout which its profile aborts, after so many nodes have failed.
+pub(super) fn aborted(failed: usize) -> RolloutVerdict {
+    RolloutVerdict {
+        failed_nodes: u32::try_from(failed).unwrap_or(u32::MAX),
+        node: String::new(),
+        reason: ABORTED.to_owned(),
+        message: "aborted: rollout.abort of the profile names this configuration".to_owned(),
+    }
+}
+
+/// That of a rollout of `total` nodes, of which these fail.
+pub(super) fn verdict(failing: &[(&str, &Failure)], total: usize) -> RolloutVerdict {
+    let count = failing.len();
+    let first = failing.first();
+    let mut text = format!("{count} of {total} nodes failed");
+    for (index, (name, failure)) in failing.iter().take(MOST_NAMED).enumerate() {
+        text += if index == 0 { ": " } else { "; " };
+        text += &format!("{name} ({})", failure.why);
+    }
+    if count > MOST_NAMED {
+        text += &format!("; and {} more", count - MOST_NAMED);
+    }
+    RolloutVerdict {
+        failed_nodes: u32::try_from(count).unwrap_or(u32::MAX),
+        node: first.map_or_else(String::new, |(name, _)| (*name).to_owned()),
+        reason: first.map_or_else(String::new, |(_, failure)| failure.reason.clone()),
+        message: text,
+    }
+}
