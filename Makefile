@@ -71,10 +71,11 @@ fleet: control-plane ## Measure what the operator costs at 100, 1,000 and 5,000 
 	cargo build --quiet --release --package tests --package operator --bin fleet --bin signpost-operator
 	@target/release/fleet $(FLAGS)
 
-generate: ## Write what is generated: CRDs and their copies in the chart, pages about the API, dashboards and alerts
+generate: ## Write what is generated: CRDs and their copies in the chart, pages about API and flags, dashboards and alerts
 	cargo run --quiet --package crds --bin generate-crds
 	cp crds/generated/*.yaml charts/signpost/files/crds/
 	cargo run --quiet --package dashboards --bin generate-dashboards
+	UPDATE=1 cargo test --quiet --package tests --lib flag_reference
 
 clean: ## Remove what was built here
 	cargo clean

@@ -13,30 +13,32 @@ use crds::Span;
 /// and found something that is not as it should be.
 #[derive(Debug, Parser)]
 #[command(name = "kubectl-signpost", bin_name = "kubectl signpost", version)]
-pub(crate) struct Arguments {
+pub struct Arguments {
+    /// The cluster, and how to print.
     #[command(flatten)]
-    pub(crate) access: Access,
+    pub access: Access,
+    /// What to do.
     #[command(subcommand)]
-    pub(crate) command: Command,
+    pub command: Command,
 }
 
 /// The cluster, and how to print.
 #[derive(Debug, Args)]
-pub(crate) struct Access {
+pub struct Access {
     /// The kubeconfig file. Without it: $KUBECONFIG, then ~/.kube/config, then the Pod's own service account.
     #[arg(long, global = true, value_name = "FILE")]
-    pub(crate) kubeconfig: Option<PathBuf>,
+    pub kubeconfig: Option<PathBuf>,
     /// The context of the kubeconfig file; its current one by default.
     #[arg(long, global = true, value_name = "NAME")]
-    pub(crate) context: Option<String>,
+    pub context: Option<String>,
     /// When to use colours. NO_COLOR, if set and not empty, means never, too.
     #[arg(long, global = true, value_name = "WHEN", default_value = "auto")]
-    pub(crate) color: Color,
+    pub color: Color,
 }
 
 /// When to use colours.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Color {
+pub enum Color {
     /// On a terminal.
     Auto,
     /// Always.
@@ -45,8 +47,9 @@ pub(crate) enum Color {
     Never,
 }
 
+/// What to do.
 #[derive(Debug, Subcommand)]
-pub(crate) enum Command {
+pub enum Command {
     /// Check whether what is installed is complete; with --pre, whether Signpost can be installed here. Exits with 3 if
     /// anything is missing.
     Check(CheckOptions),
@@ -74,49 +77,54 @@ pub(crate) enum Command {
     Completion(CompletionOptions),
 }
 
+/// For which shell.
 #[derive(Debug, Args)]
-pub(crate) struct CompletionOptions {
+pub struct CompletionOptions {
     /// The shell that is to complete them.
-    pub(crate) shell: Shell,
+    pub shell: Shell,
 }
 
+/// What is checked.
 #[derive(Debug, Args)]
-pub(crate) struct CheckOptions {
+pub struct CheckOptions {
     /// Check what an installation needs, before there is one.
     #[arg(long)]
-    pub(crate) pre: bool,
+    pub pre: bool,
 }
 
+/// Whose status, and how it is printed.
 #[derive(Debug, Args)]
-pub(crate) struct StatusOptions {
+pub struct StatusOptions {
     /// The profile; all profiles by default.
-    pub(crate) profile: Option<String>,
+    pub profile: Option<String>,
     /// Wait until everything is as it should be, at most --timeout.
     #[arg(long)]
-    pub(crate) wait: bool,
+    pub wait: bool,
     /// The longest wait.
     #[arg(long, value_name = "DURATION", default_value = "10m", value_parser = duration)]
-    pub(crate) timeout: Duration,
+    pub timeout: Duration,
     /// The format: text, wide (text with nodes), json or yaml.
     #[arg(long, short, value_name = "FORMAT", default_value = "text")]
-    pub(crate) output: Format,
+    pub output: Format,
 }
 
+/// Which nodes, and how they are printed.
 #[derive(Debug, Args)]
-pub(crate) struct NodesOptions {
+pub struct NodesOptions {
     /// Only nodes that are not ready, or degraded.
     #[arg(long)]
-    pub(crate) not_ready: bool,
+    pub not_ready: bool,
     /// Only nodes with this profile.
     #[arg(long, value_name = "NAME")]
-    pub(crate) profile: Option<String>,
+    pub profile: Option<String>,
     /// The format: text, wide (with hash, versions and rejections), json or yaml.
     #[arg(long, short, value_name = "FORMAT", default_value = "text")]
-    pub(crate) output: Format,
+    pub output: Format,
 }
 
+/// What happens to a rollout.
 #[derive(Debug, Subcommand)]
-pub(crate) enum RolloutStep {
+pub enum RolloutStep {
     /// Follow a rollout until it has ended. Exits with 0 once every node has the change, with 3 if it failed, is paused
     /// or has not ended within --timeout.
     Status(RolloutStatusOptions),
@@ -137,105 +145,114 @@ pub(crate) enum RolloutStep {
     Undo(UndoOptions),
 }
 
+/// Which rollout is followed, and for how long.
 #[derive(Debug, Args)]
-pub(crate) struct RolloutStatusOptions {
+pub struct RolloutStatusOptions {
+    /// The profile whose rollout it is.
     #[command(flatten)]
-    pub(crate) profile: ProfileName,
+    pub profile: ProfileName,
     /// Print the current state and end, instead of following it.
     #[arg(long)]
-    pub(crate) once: bool,
+    pub once: bool,
     /// The longest wait.
     #[arg(long, value_name = "DURATION", default_value = "1h", value_parser = duration)]
-    pub(crate) timeout: Duration,
+    pub timeout: Duration,
 }
 
+/// Which configuration to return to.
 #[derive(Debug, Args)]
-pub(crate) struct UndoOptions {
+pub struct UndoOptions {
+    /// The profile whose rollout it is.
     #[command(flatten)]
-    pub(crate) profile: ProfileName,
+    pub profile: ProfileName,
     /// The generation to return to, as `rollout history` lists it; the one before the current one by default.
     #[arg(long, value_name = "GENERATION")]
-    pub(crate) to: Option<i64>,
+    pub to: Option<i64>,
 }
 
+/// A profile.
 #[derive(Debug, Args)]
-pub(crate) struct ProfileName {
+pub struct ProfileName {
     /// The ProxyProfile.
     #[arg(value_name = "PROFILE")]
-    pub(crate) name: String,
+    pub name: String,
 }
 
+/// What is explained, by which agent.
 #[derive(Debug, Args)]
-pub(crate) struct ExplainOptions {
+pub struct ExplainOptions {
     /// A Service, as svc/NAME or svc/NAME:PORT; or an address, as 10.96.0.10:80/tcp or 10.96.0.10; or a node port, as
     /// node:30080/tcp.
     #[arg(value_name = "SUBJECT")]
-    pub(crate) about: String,
+    pub about: String,
     /// The namespace of the Service; that of the context by default.
     #[arg(long, short, value_name = "NAMESPACE")]
-    pub(crate) namespace: Option<String>,
+    pub namespace: Option<String>,
     /// The node whose agent is asked; the first by name by default.
     #[arg(long, value_name = "NODE")]
-    pub(crate) node: Option<String>,
+    pub node: Option<String>,
     /// Ask the agents of all nodes, and print only what is not as it should be.
     #[arg(long, conflicts_with_all = ["node", "output"])]
-    pub(crate) all_nodes: bool,
+    pub all_nodes: bool,
     /// The format: text or json.
     #[arg(long, short, value_name = "FORMAT", default_value = "text")]
-    pub(crate) output: AgentOutput,
+    pub output: AgentOutput,
 }
 
+/// Which packet is followed, and where.
 #[derive(Debug, Args)]
-pub(crate) struct TraceOptions {
+pub struct TraceOptions {
     /// Who sends: pod/NAME, node/NAME, an address, or an origin with an address, as 'outside 203.0.113.9'.
     #[arg(value_name = "FROM")]
-    pub(crate) from: String,
+    pub from: String,
     /// The destination: svc/NAME:PORT, pod/NAME:PORT, node/NAME:PORT or ADDRESS:PORT[/PROTOCOL].
     #[arg(value_name = "TO")]
-    pub(crate) to: String,
+    pub to: String,
     /// The namespace of Pods and Services; that of the context by default.
     #[arg(long, short, value_name = "NAMESPACE")]
-    pub(crate) namespace: Option<String>,
+    pub namespace: Option<String>,
     /// The node whose rules the packet is followed through; that of the sender by default.
     #[arg(long, value_name = "NODE")]
-    pub(crate) node: Option<String>,
+    pub node: Option<String>,
     /// The format: text or json.
     #[arg(long, short, value_name = "FORMAT", default_value = "text")]
-    pub(crate) output: AgentOutput,
+    pub output: AgentOutput,
 }
 
+/// What goes into the archive.
 #[derive(Debug, Args)]
-pub(crate) struct SysdumpOptions {
+pub struct SysdumpOptions {
     /// A node whose agent is asked; may be given more than once. By default five nodes: those that are not as they should
     /// be first, then by name.
     #[arg(long = "node", value_name = "NODE")]
-    pub(crate) nodes: Vec<String>,
+    pub nodes: Vec<String>,
     /// Ask the agents of all nodes.
     #[arg(long, conflicts_with = "nodes")]
-    pub(crate) all_nodes: bool,
+    pub all_nodes: bool,
     /// A Service that each agent explains, as NAMESPACE/NAME; may be given more than once. Rejected Services are explained
     /// anyway.
     #[arg(long = "service", value_name = "SERVICE", value_parser = service_name)]
-    pub(crate) services: Vec<String>,
+    pub services: Vec<String>,
     /// The most lines of each log, its newest.
     #[arg(long, value_name = "NUMBER", default_value_t = 20_000, value_parser = clap::value_parser!(u32).range(1..))]
-    pub(crate) log_lines: u32,
+    pub log_lines: u32,
     /// The archive to write, which must not exist yet; signpost-sysdump-TIME.tar.gz by default.
     #[arg(long, short, value_name = "FILE")]
-    pub(crate) file: Option<PathBuf>,
+    pub file: Option<PathBuf>,
 }
 
 /// The format of an agent's answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum AgentOutput {
+pub enum AgentOutput {
     /// Plain text.
     Text,
     /// JSON.
     Json,
 }
 
+/// What happens to a configuration.
 #[derive(Debug, Subcommand)]
-pub(crate) enum ConfigStep {
+pub enum ConfigStep {
     /// Print a ProxyProfile that says what a KubeProxyConfiguration (v1alpha1) says, as YAML. Each field that has no meaning
     /// for Signpost is named on standard error, with the reason.
     Import(ImportOptions),
@@ -246,46 +263,49 @@ pub(crate) enum ConfigStep {
     Diff(DiffOptions),
 }
 
+/// Where the configuration is, and what the profile is called.
 #[derive(Debug, Args)]
-pub(crate) struct ImportOptions {
+pub struct ImportOptions {
     /// The file, or - for standard input: a KubeProxyConfiguration, a ConfigMap with one, or what kube-proxy prints at
     /// /configz. Without it, the cluster's ConfigMap is read.
     #[arg(long, short, value_name = "FILE")]
-    pub(crate) file: Option<PathBuf>,
+    pub file: Option<PathBuf>,
     /// The namespace of the cluster's ConfigMap.
     #[arg(long, short, value_name = "NAMESPACE", default_value = "kube-system")]
-    pub(crate) namespace: String,
+    pub namespace: String,
     /// The name of the cluster's ConfigMap.
     #[arg(long, value_name = "NAME", default_value = "kube-proxy")]
-    pub(crate) config_map: String,
+    pub config_map: String,
     /// The name of the profile.
     #[arg(long, value_name = "NAME", default_value = "default")]
-    pub(crate) name: String,
+    pub name: String,
 }
 
+/// Whose configuration, and how it is printed.
 #[derive(Debug, Args)]
-pub(crate) struct EffectiveOptions {
+pub struct EffectiveOptions {
     /// The node, by its name.
     #[arg(value_name = "NODE")]
-    pub(crate) node: String,
+    pub node: String,
     /// The format: text (YAML with comments), json or yaml.
     #[arg(long, short, value_name = "FORMAT", default_value = "text")]
-    pub(crate) output: Format,
+    pub output: Format,
 }
 
+/// The profile that is compared.
 #[derive(Debug, Args)]
-pub(crate) struct DiffOptions {
+pub struct DiffOptions {
     /// The ProxyProfile; with --file, the one in the file.
     #[arg(value_name = "PROFILE", required_unless_present = "file")]
-    pub(crate) profile: Option<String>,
+    pub profile: Option<String>,
     /// A file with the changed profile, or - for standard input.
     #[arg(long, short, value_name = "FILE")]
-    pub(crate) file: Option<PathBuf>,
+    pub file: Option<PathBuf>,
 }
 
 /// The format of an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Format {
+pub enum Format {
     /// Plain text.
     Text,
     /// Plain text with more columns.

@@ -8,7 +8,6 @@
 //! printing the text is all that the rest does.
 
 mod agent;
-mod arguments;
 mod check;
 mod cluster;
 mod config;
@@ -26,6 +25,7 @@ use std::io::{self, ErrorKind, Write};
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser};
+use kubectl_signpost::arguments;
 use runtime::chain;
 
 use crate::arguments::{Arguments, Command};

@@ -14,15 +14,18 @@ use serde::{Deserialize, Serialize};
 /// their endpoints, and reports what it has programmed.
 #[derive(Debug, Parser)]
 #[command(name = "signpost-agent", version)]
-pub(crate) struct Arguments {
+pub struct Arguments {
+    /// What is logged and how.
     #[command(flatten)]
-    pub(crate) log: LogOptions,
+    pub log: LogOptions,
+    /// What to do.
     #[command(subcommand)]
-    pub(crate) command: Command,
+    pub command: Command,
 }
 
+/// What to do.
 #[derive(Debug, Subcommand)]
-pub(crate) enum Command {
+pub enum Command {
     /// Program this node's kernel from the cluster, or from a directory of manifests.
     Run(Box<Run>),
     /// Print the rules for a directory of manifests, without changing the kernel.
@@ -45,42 +48,43 @@ pub(crate) enum Command {
     Cleanup(Cleanup),
 }
 
+/// How to run.
 #[derive(Debug, Args)]
-pub(crate) struct Run {
+pub struct Run {
     /// The name of this node: which NodeProxy to follow, and which endpoints are local.
     #[arg(long, env = "SIGNPOST_NODE")]
-    pub(crate) node: String,
+    pub node: String,
     /// A kubeconfig file. Without it, and without --manifests, the Pod's own service account is used.
     #[arg(long, env = "SIGNPOST_KUBECONFIG", conflicts_with = "manifests")]
-    pub(crate) kubeconfig: Option<PathBuf>,
+    pub kubeconfig: Option<PathBuf>,
     /// The namespace in which this node has its Lease, by which the operator sees that the agent lives.
     #[arg(long, env = "SIGNPOST_NAMESPACE", default_value = "signpost-system")]
-    pub(crate) namespace: String,
+    pub namespace: String,
     /// A directory of YAML files to follow instead of an API server: Services, EndpointSlices,
     /// Nodes, ServiceCIDRs and ProxyProfiles.
     #[arg(long, env = "SIGNPOST_MANIFESTS")]
-    pub(crate) manifests: Option<PathBuf>,
+    pub manifests: Option<PathBuf>,
     /// A file to write this node's NodeProxy document to, whenever its status changes.
     #[arg(long, env = "SIGNPOST_STATUS")]
-    pub(crate) status: Option<PathBuf>,
+    pub status: Option<PathBuf>,
     /// The directory in which the last good configuration is kept for the next start.
     #[arg(long, env = "SIGNPOST_STATE", default_value = "/var/lib/signpost")]
-    pub(crate) state: PathBuf,
+    pub state: PathBuf,
     /// The directory of the kernel's connection tracking settings. In a container whose /proc/sys is
     /// read-only: where the host's is mounted.
     #[arg(long, env = "SIGNPOST_SYSCTLS", default_value = "/proc/sys")]
-    pub(crate) sysctls: PathBuf,
+    pub sysctls: PathBuf,
     /// The lock file of legacy iptables. In a container: where the host's is mounted.
     #[arg(
         long,
         env = "SIGNPOST_XTABLES_LOCK",
         default_value = "/run/xtables.lock"
     )]
-    pub(crate) xtables_lock: PathBuf,
+    pub xtables_lock: PathBuf,
     /// The address of /healthz and /livez for load balancers and monitors, until a profile names
     /// another address.
     #[arg(long, env = "SIGNPOST_HEALTH_ADDRESS", default_value = "0.0.0.0:10256")]
-    pub(crate) health_address: SocketAddr,
+    pub health_address: SocketAddr,
     /// The address of /metrics, /debug, /proxyMode, /configz, /livez and /readyz, until a profile
     /// names another address. /debug and /configz answer peers on loopback only.
     #[arg(
@@ -88,7 +92,7 @@ pub(crate) struct Run {
         env = "SIGNPOST_METRICS_ADDRESS",
         default_value = "127.0.0.1:10249"
     )]
-    pub(crate) metrics_address: SocketAddr,
+    pub metrics_address: SocketAddr,
     /// The address of /livez and /readyz for the probes of this process's own Pod, whatever a profile
     /// says.
     #[arg(
@@ -96,58 +100,64 @@ pub(crate) struct Run {
         env = "SIGNPOST_PROBE_ADDRESS",
         default_value = "127.0.0.1:10261"
     )]
-    pub(crate) probe_address: SocketAddr,
+    pub probe_address: SocketAddr,
     /// An address for /metrics alone, whatever a profile says, for scrapers on other nodes.
     #[arg(long, env = "SIGNPOST_SCRAPE_ADDRESS")]
-    pub(crate) scrape_address: Option<SocketAddr>,
+    pub scrape_address: Option<SocketAddr>,
     /// How long to wait for the node's configuration at a start, before the agent uses the last good
     /// configuration, or the defaults.
     #[arg(long, env = "SIGNPOST_CONFIGURATION_DEADLINE", default_value = "10s", value_parser = span)]
-    pub(crate) configuration_deadline: Duration,
+    pub configuration_deadline: Duration,
 }
 
+/// What is rendered.
 #[derive(Debug, Args)]
-pub(crate) struct Render {
+pub struct Render {
     /// The directory of YAML files.
     #[arg(long, env = "SIGNPOST_MANIFESTS")]
-    pub(crate) manifests: PathBuf,
+    pub manifests: PathBuf,
     /// The name of the node to render for.
     #[arg(long, env = "SIGNPOST_NODE")]
-    pub(crate) node: String,
+    pub node: String,
 }
 
+/// What is explained.
 #[derive(Debug, Args)]
-pub(crate) struct Explain {
+pub struct Explain {
     /// A Service, as namespace/name or namespace/name:port; or an address, as 10.96.0.10:80/tcp,
     /// 10.96.0.10:80 or 10.96.0.10; or a node port, as node:30080/tcp.
-    pub(crate) about: String,
+    pub about: String,
+    /// Where the answer comes from, and its format.
     #[command(flatten)]
-    pub(crate) target: Target,
+    pub target: Target,
 }
 
+/// Which packet is followed.
 #[derive(Debug, Args)]
-pub(crate) struct Trace {
+pub struct Trace {
     /// The first packet of a connection, as '10.1.2.3 -> 10.96.0.10:80/tcp'. Its origin (pod,
     /// remote-pod, node, loopback or outside) and its incoming interface can be given, too:
     /// 'pod 10.1.2.3 via veth0 -> node:30080/udp'.
-    pub(crate) packet: String,
+    pub packet: String,
+    /// Where the answer comes from, and its format.
     #[command(flatten)]
-    pub(crate) target: Target,
+    pub target: Target,
 }
 
+/// What is shown.
 #[derive(Debug, Args)]
-pub(crate) struct Show {
+pub struct Show {
     /// What to print.
     #[arg(value_name = "PART")]
-    pub(crate) part: Part,
+    pub part: Part,
     /// The --state directory of the running agent, where its socket is.
     #[arg(long, env = "SIGNPOST_STATE", default_value = "/var/lib/signpost")]
-    pub(crate) state: PathBuf,
+    pub state: PathBuf,
 }
 
 /// A part of what an agent has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Part {
+pub enum Part {
     /// Signpost's rules in the kernel.
     Rules,
     /// The complete desired state of the kernel.
@@ -162,63 +172,63 @@ pub(crate) enum Part {
 
 /// How to reach the running agent, and how far the handover goes.
 #[derive(Debug, Args)]
-pub(crate) struct Handover {
+pub struct Handover {
     /// The --state directory of the running agent.
     #[arg(long, env = "SIGNPOST_STATE", default_value = "/var/lib/signpost")]
-    pub(crate) state: PathBuf,
+    pub state: PathBuf,
     /// Print the steps and any obstacles, and change nothing.
     #[arg(long, env = "SIGNPOST_DRY_RUN", conflicts_with = "force")]
-    pub(crate) dry_run: bool,
+    pub dry_run: bool,
     /// Continue in spite of warnings. Connections may be lost.
     #[arg(long, env = "SIGNPOST_FORCE")]
-    pub(crate) force: bool,
+    pub force: bool,
 }
 
 /// What is removed besides rules.
 #[derive(Debug, Args)]
-pub(crate) struct Cleanup {
+pub struct Cleanup {
     /// The --state directory of the agent: its files there are removed, and the directory once it is
     /// empty.
     #[arg(long, env = "SIGNPOST_STATE", default_value = "/var/lib/signpost")]
-    pub(crate) state: PathBuf,
+    pub state: PathBuf,
     /// The lock file of legacy iptables.
     #[arg(
         long,
         env = "SIGNPOST_XTABLES_LOCK",
         default_value = "/run/xtables.lock"
     )]
-    pub(crate) xtables_lock: PathBuf,
+    pub xtables_lock: PathBuf,
 }
 
 /// Where an answer comes from, and its format.
 #[derive(Debug, Args)]
-pub(crate) struct Target {
+pub struct Target {
     /// A directory of YAML files to answer from, instead of a running agent.
     // Not the variable that `run` reads: where that is set, an agent runs, which should answer.
     #[arg(long, env = "SIGNPOST_ANSWER_FROM", requires = "node")]
-    pub(crate) manifests: Option<PathBuf>,
+    pub manifests: Option<PathBuf>,
     /// The name of the node to answer for, with --manifests.
     #[arg(long, env = "SIGNPOST_NODE")]
-    pub(crate) node: Option<String>,
+    pub node: Option<String>,
     /// The --state directory of the running agent, where its socket is.
     #[arg(long, env = "SIGNPOST_STATE", default_value = "/var/lib/signpost")]
-    pub(crate) state: PathBuf,
+    pub state: PathBuf,
     /// The address of the running agent's /debug, for where its socket cannot be used.
     #[arg(
         long,
         env = "SIGNPOST_METRICS_ADDRESS",
         default_value = "127.0.0.1:10249"
     )]
-    pub(crate) metrics_address: SocketAddr,
+    pub metrics_address: SocketAddr,
     /// The output format: text or JSON.
     #[arg(long, short, env = "SIGNPOST_OUTPUT", default_value = "text")]
-    pub(crate) output: Output,
+    pub output: Output,
 }
 
 /// The format of an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub(crate) enum Output {
+pub enum Output {
     /// Plain text.
     #[default]
     Text,
@@ -230,7 +240,7 @@ pub(crate) enum Output {
 
 impl Part {
     /// Where the agent answers it.
-    pub(crate) fn path(self) -> &'static str {
+    pub fn path(self) -> &'static str {
         match self {
             Part::Rules => "/debug/rules",
             Part::Dataplane => "/debug/dataplane",
@@ -245,7 +255,7 @@ impl Part {
 
 impl Output {
     /// `answer` in this format, with a final newline.
-    pub(crate) fn print(self, answer: &(impl fmt::Display + Serialize)) -> anyhow::Result<String> {
+    pub fn print(self, answer: &(impl fmt::Display + Serialize)) -> anyhow::Result<String> {
         match self {
             Output::Text => Ok(answer.to_string()),
             Output::Json => Ok(serde_json::to_string_pretty(answer)? + "\n"),

@@ -10,7 +10,6 @@
 //! ```
 
 mod affinity;
-mod arguments;
 mod board;
 mod cleanup;
 mod configz;
@@ -54,6 +53,7 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use clap::Parser;
+use node_agent::arguments;
 use runtime::{GRACE, chain};
 
 use crate::arguments::{Arguments, Command, Explain, Show, Target, Trace};

@@ -8,28 +8,28 @@ use runtime::LogOptions;
 /// The cluster's side of Signpost: gives every node its configuration and sums up what the nodes report.
 #[derive(Debug, Parser)]
 #[command(name = "signpost-operator", version)]
-pub(crate) struct Arguments {
+pub struct Arguments {
     /// What is logged and how.
     #[command(flatten)]
-    pub(crate) log: LogOptions,
+    pub log: LogOptions,
     /// What to do.
     #[command(subcommand)]
-    pub(crate) command: Command,
+    pub command: Command,
 }
 
 /// What to do.
 #[derive(Debug, Subcommand)]
-pub(crate) enum Command {
+pub enum Command {
     /// Run the operator. Of several, the one that holds the lease acts; the others stand by.
     Run(RunArguments),
 }
 
 /// How to run.
 #[derive(Debug, Args)]
-pub(crate) struct RunArguments {
-    /// The file that says where the API server is and who we are; without it, the service account of the Pod we run in.
+pub struct RunArguments {
+    /// A kubeconfig file. Without it, the Pod's own service account is used.
     #[arg(long, env = "SIGNPOST_KUBECONFIG", value_name = "FILE")]
-    pub(crate) kubeconfig: Option<PathBuf>,
+    pub kubeconfig: Option<PathBuf>,
 
     /// The namespace of the lease, and of the Leases that agents renew.
     #[arg(
@@ -38,7 +38,7 @@ pub(crate) struct RunArguments {
         value_name = "NAMESPACE",
         default_value = "signpost-system"
     )]
-    pub(crate) namespace: String,
+    pub namespace: String,
 
     /// The name of the lease that decides which of several operators acts.
     #[arg(
@@ -47,11 +47,11 @@ pub(crate) struct RunArguments {
         value_name = "NAME",
         default_value = "signpost-operator"
     )]
-    pub(crate) lease_name: String,
+    pub lease_name: String,
 
     /// The name this operator goes by in the lease, which no other may have; without it, the host's name and a number.
     #[arg(long, env = "SIGNPOST_IDENTITY", value_name = "NAME")]
-    pub(crate) identity: Option<String>,
+    pub identity: Option<String>,
 
     /// Where /metrics, /livez and /readyz are served.
     #[arg(
@@ -60,7 +60,7 @@ pub(crate) struct RunArguments {
         value_name = "IP:PORT",
         default_value = "0.0.0.0:10262"
     )]
-    pub(crate) metrics_address: SocketAddr,
+    pub metrics_address: SocketAddr,
 }
 
 #[cfg(test)]

@@ -12,7 +12,6 @@
 //! A node never depends on it: without an operator, agents go on with what they were given.
 
 mod announcements;
-mod arguments;
 mod baseline;
 mod election;
 mod fleet;
@@ -28,13 +27,13 @@ use std::{env, fs, process, process::ExitCode, time::Duration};
 
 use clap::Parser;
 use kube::Client;
+use operator::arguments::{Arguments, Command, RunArguments};
 use runtime::{
     BindPolicy, BuildInfo, CancellationToken, Check, ClientSource, GRACE, Health, Metrics,
     RestClientMetrics, Supervisor,
 };
 
 use crate::{
-    arguments::{Arguments, Command, RunArguments},
     election::{Election, Terms},
     fleet_loop::FleetLoop,
     lease::{Candidate, LeaseLost},

@@ -7,6 +7,7 @@ pub mod conformance;
 pub mod control_link;
 pub mod control_plane;
 pub mod differential;
+pub mod flag_reference;
 pub mod fleet;
 pub mod kernel_rig;
 pub mod kernels;
