@@ -43,7 +43,7 @@ use crate::{
         conflict::Conflicts,
         course::{Course, Flow, Target},
         heartbeats::Heartbeats,
-        known::Known,
+        known::{Known, News},
         member::{Member, Wanted},
         rollup::Rollup,
         sightings::Sightings,
@@ -63,6 +63,8 @@ pub(crate) struct Fleet {
     heartbeats: Heartbeats,
     /// What nodes had that have nothing any more: their objects were deleted, their agents go on with it.
     departed: BTreeMap<String, NodeProxyRecord>,
+    /// Whether anything was told since the last plan that the next one could differ by.
+    has_news: bool,
 }
 
 /// Something a watch, or the answer to a write, told.
@@ -154,6 +156,13 @@ struct Outcome<'a> {
 impl Fleet {
     /// Takes in what was told.
     pub(crate) fn apply(&mut self, event: Event) {
+        let news = match &event {
+            Event::Profile(change) => self.profiles.news(change),
+            Event::Node(change) => self.nodes.news(change),
+            Event::Proxy(change) => self.proxies.news(change),
+            Event::Leases { .. } => News::Something,
+        };
+        self.has_news |= news == News::Something;
         match event {
             Event::Profile(change) => drop(self.profiles.apply(change)),
             Event::Node(change) => drop(self.nodes.apply(change)),
@@ -187,9 +196,16 @@ impl Fleet {
             && self.proxies.listed().is_some()
     }
 
+    /// Whether a plan may differ from the last one before that one's [`Plan::wake`].
+    pub(crate) const fn has_news(&self) -> bool {
+        self.has_news
+    }
+
     /// What is to be written at `now`.
     pub(crate) fn plan(&mut self, now: Timestamp) -> Plan {
+        self.has_news = false;
         let Self {
+            has_news: _,
             profiles,
             nodes,
             proxies,

@@ -62,7 +62,8 @@ impl FleetLoop {
             self.heartbeat.busy();
             let time = (planning * GATHER_FOR_A_PLAN).clamp(GATHER, LONGEST_GATHER);
             gather(&mut events, time, |event| fleet.apply(event)).await;
-            if !fleet.is_complete() {
+            let is_due = wake.is_some_and(|wake| wake <= Timestamp::now());
+            if !fleet.is_complete() || !(fleet.has_news() || is_due) {
                 continue;
             }
             let began = Instant::now();

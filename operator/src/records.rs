@@ -59,6 +59,8 @@ pub(crate) trait Record {
     fn name(&self) -> &str;
     /// Which version of it this is.
     fn version(&self) -> &Version;
+    /// Whether whatever is decided by this one is decided by `other` as well.
+    fn decides_as(&self, other: &Self) -> bool;
 }
 
 /// One profile.
@@ -230,6 +232,10 @@ impl Record for ProfileRecord {
     fn version(&self) -> &Version {
         &self.version
     }
+
+    fn decides_as(&self, other: &Self) -> bool {
+        self.version == other.version
+    }
 }
 
 /// A spec no check accepts, since a syncPeriod is at least a second, so that the ranking holds the nodes of an unreadable
@@ -367,6 +373,16 @@ impl Record for NodeRecord {
     fn version(&self) -> &Version {
         &self.version
     }
+
+    /// A kubelet writes the status of its Node every five minutes, and mostly the same.
+    fn decides_as(&self, other: &Self) -> bool {
+        let version = other.version.clone();
+        *other
+            == Self {
+                version,
+                ..self.clone()
+            }
+    }
 }
 
 // === impl NodeProxyRecord ===
@@ -445,5 +461,21 @@ impl Record for NodeProxyRecord {
 
     fn version(&self) -> &Version {
         &self.version
+    }
+
+    /// An agent writes its status every five minutes, and at rest nothing differs but the time of the last sync, by which
+    /// only an agent without a Lease is found silent.
+    fn decides_as(&self, other: &Self) -> bool {
+        let mut renewed = Self {
+            version: other.version.clone(),
+            ..self.clone()
+        };
+        let reports = renewed.status.as_mut().zip(other.status.as_ref());
+        if let Some((status, other)) = reports
+            && status.heartbeat.is_some()
+        {
+            status.last_sync_time.clone_from(&other.last_sync_time);
+        }
+        renewed == *other
     }
 }

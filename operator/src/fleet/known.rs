@@ -15,6 +15,15 @@ pub(crate) enum Change<R> {
     Listed(Vec<R>),
 }
 
+/// What a change of the known objects means for what is decided by them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum News {
+    /// Everything stays as it was decided.
+    Nothing,
+    /// It has to be decided again.
+    Something,
+}
+
 /// Objects by name. Knows nothing at all before the first list: absence is not emptiness.
 #[derive(Clone, Debug)]
 pub(crate) struct Known<R>(Option<BTreeMap<String, R>>);
@@ -22,6 +31,18 @@ pub(crate) struct Known<R>(Option<BTreeMap<String, R>>);
 // === impl Known ===
 
 impl<R: Record> Known<R> {
+    /// What `change` means, before it is taken in.
+    pub(crate) fn news(&self, change: &Change<R>) -> News {
+        let Change::Applied(record) = change else {
+            return News::Something;
+        };
+        let known = self.0.as_ref().and_then(|known| known.get(record.name()));
+        match known {
+            Some(known) if known.decides_as(record) => News::Nothing,
+            _ => News::Something,
+        }
+    }
+
     /// Takes in what a watch, or the answer to a write, told; returns the objects that are gone. Never goes back to an
     /// older version of an object.
     pub(crate) fn apply(&mut self, change: Change<R>) -> Vec<R> {

@@ -3,6 +3,7 @@
 
 mod accidents;
 mod newcomers;
+mod news;
 mod progress;
 mod properties;
 mod revisions;
@@ -43,6 +44,8 @@ struct Cluster {
     reported: Vec<String>,
     /// The nodes whose agents were called silent.
     silenced: Vec<String>,
+    /// When the last plan wanted the next one although nothing was heard.
+    wake: Option<Timestamp>,
 }
 
 impl Cluster {
@@ -60,6 +63,7 @@ impl Cluster {
             stamped: Vec::new(),
             reported: Vec::new(),
             silenced: Vec::new(),
+            wake: None,
         };
         cluster.restart_operator();
         cluster
@@ -176,10 +180,23 @@ impl Cluster {
             .apply(Event::Profile(Change::Deleted(name.into())));
     }
 
+    /// What the operator would write now. A plan that its loop would not make has nothing to write.
+    fn plan(&mut self) -> Plan {
+        let is_made = self.fleet.has_news() || self.wake.is_some_and(|wake| wake <= self.now);
+        let plan = self.fleet.plan(self.now);
+        self.wake = plan.wake;
+        assert!(
+            is_made || plan.actions.is_empty(),
+            "without news before its time: {:?}",
+            plan.actions
+        );
+        plan
+    }
+
     /// Lets operator and agents work until there is nothing left to do, as long as nobody has to wait for a deadline.
     fn run(&mut self) {
         for _ in 0..1000 {
-            let plan = self.fleet.plan(self.now);
+            let plan = self.plan();
             let soon = plan
                 .wake
                 .filter(|wake| *wake <= self.now + SignedDuration::from_secs(1));
@@ -193,10 +210,7 @@ impl Cluster {
                 self.write(action);
             }
         }
-        panic!(
-            "there is always something to do: {:?}",
-            self.fleet.plan(self.now).actions
-        );
+        panic!("there is always something to do: {:?}", self.plan().actions);
     }
 
     /// Lets this time pass, with operator and agents at work whenever there is something to do.
@@ -204,7 +218,7 @@ impl Cluster {
         let end = self.now + SignedDuration::from_secs(seconds);
         self.run();
         while self.now < end {
-            let wake = self.fleet.plan(self.now).wake;
+            let wake = self.plan().wake;
             let next = wake.filter(|wake| *wake > self.now && *wake < end);
             self.now = next.unwrap_or(end);
             self.run();
