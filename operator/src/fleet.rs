@@ -296,14 +296,16 @@ impl Fleet {
 
         sightings.close(proxies);
         plan.actions.extend(silences);
-        plan.actions.extend(stamps(nodes, proxies, wanted.clone()));
         let gone = proxies
             .values()
             .filter(|proxy| !wanted.contains_key(&proxy.name));
-        plan.actions.extend(gone.map(|proxy| Action::Remove {
+        let removals = gone.map(|proxy| Action::Remove {
             node: proxy.name.clone(),
             uid: proxy.uid.clone(),
-        }));
+        });
+        let removals: Vec<Action> = removals.collect();
+        plan.actions.extend(stamps(nodes, proxies, wanted));
+        plan.actions.extend(removals);
         plan
     }
 }
