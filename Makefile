@@ -3,7 +3,7 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 export PATH := $(PATH):/usr/sbin:/sbin
 
-.PHONY: help demo test check unit properties control-plane helm cluster cluster-down cluster-set-up e2e kernel-6.1 image bench fleet generate clean
+.PHONY: help demo test check unit properties control-plane helm cluster cluster-down cluster-set-up e2e kernel-6.1 image plugin bench fleet generate clean
 
 help: ## List what can be made
 	@sed -n 's/^\([a-z0-9.-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -61,6 +61,13 @@ kernel-6.1: ## Every test that asks a kernel, on Linux 6.1 in an emulated machin
 image: ## Write the images of agent and operator to dist/ as OCI archives; no container daemon needed
 	images/programs target/images
 	images/archives target/images dist
+
+plugin: ## Write kubectl signpost for download to dist/, with krew's manifest of it; publishes nothing
+	images/programs target/images kubectl-signpost
+	SOURCE_DATE_EPOCH=$${SOURCE_DATE_EPOCH:-$$(git log -1 --format=%ct 2>/dev/null || echo 0)} \
+		cargo run --quiet --locked --release --package images --bin write-plugin -- \
+		--program target/images/kubectl-signpost --license LICENSE --output dist
+	@echo 'Nothing is published yet: the address in dist/signpost.yaml is where a release will be.'
 
 bench: control-plane ## Measure it against kube-proxy: `make bench FLAGS='--services 500 --rounds 2'`; hours as it is, see bench/README.md
 	@images/programs target/images

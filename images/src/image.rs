@@ -1,6 +1,7 @@
 //! What an image is, and the files that container runtimes read.
 
 use std::collections::BTreeMap;
+use std::env::consts;
 use std::fmt;
 use std::io::Write;
 use std::str::FromStr;
@@ -171,7 +172,7 @@ fn insert(layout: &mut Tree, path: &str, content: Vec<u8>) {
     inserted.expect("a layout's paths differ: its blobs are of different kinds");
 }
 
-fn gzip(content: &[u8]) -> Vec<u8> {
+pub(crate) fn gzip(content: &[u8]) -> Vec<u8> {
     // Its header is as empty as that of `gzip --no-name`: neither a name nor a time.
     let mut encoder = GzEncoder::new(Vec::new(), Compression::best());
     let written = encoder.write_all(content).and_then(|()| encoder.finish());
@@ -183,6 +184,17 @@ fn json(value: &(impl Serialize + ?Sized)) -> String {
 }
 
 // === impl Architecture ===
+
+impl Architecture {
+    /// That of this machine, if there are images for it.
+    pub fn own() -> Option<Architecture> {
+        match consts::ARCH {
+            "x86_64" => Some(Architecture::Amd64),
+            "aarch64" => Some(Architecture::Arm64),
+            _ => None,
+        }
+    }
+}
 
 impl fmt::Display for Architecture {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

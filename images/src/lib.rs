@@ -11,9 +11,13 @@
 //! is a tar of files, a configuration in JSON and a manifest that names both by their SHA-256.
 
 mod image;
+mod output;
+mod plugin;
 mod reference;
 mod tree;
 
 pub use image::{Architecture, Archive, Image, User, digest};
+pub use output::{commit, parse_date};
+pub use plugin::Plugin;
 pub use reference::Reference;
 pub use tree::{File, InsertError, Tree, TreePath};

@@ -1,9 +1,7 @@
 //! Writes a container image as an OCI archive, without a container daemon.
 
 use std::collections::BTreeMap;
-use std::env::consts;
 use std::fs;
-use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -11,7 +9,7 @@ use std::str::FromStr;
 
 use anyhow::{Context, Result, bail};
 use clap::Parser;
-use images::{Architecture, File, Image, Reference, Tree, TreePath, User};
+use images::{Architecture, File, Image, Reference, Tree, TreePath, User, commit, parse_date};
 use jiff::Timestamp;
 
 /// Writes a container image as an OCI archive, and prints its path, its size, the image's name and its
@@ -96,7 +94,7 @@ fn write_image(arguments: Arguments) -> Result<String> {
     for file in &arguments.files {
         tree.insert(file.path.clone(), read_file(file)?)?;
     }
-    let architecture = arguments.architecture.or_else(own_architecture);
+    let architecture = arguments.architecture.or_else(Architecture::own);
     let image = Image {
         reference: arguments.reference,
         architecture: architecture.context("--architecture is needed on this machine")?,
@@ -122,23 +120,6 @@ fn write_image(arguments: Arguments) -> Result<String> {
     Ok(format!("{output}  {whole}.{tenth} MB  {name}  {digest}"))
 }
 
-/// Writes an archive and makes the folder it is in. Under its name it is whole, or not there.
-fn commit(path: &Path, archive: &[u8]) -> io::Result<()> {
-    let partial = path.with_added_extension("partial");
-    path.parent().map_or(Ok(()), fs::create_dir_all)?;
-    let written = fs::write(&partial, archive).and_then(|()| fs::rename(&partial, path));
-    // Where it was never made there is nothing to remove; the first error is the one that is returned.
-    written.inspect_err(|_| drop(fs::remove_file(&partial)))
-}
-
-fn own_architecture() -> Option<Architecture> {
-    match consts::ARCH {
-        "x86_64" => Some(Architecture::Amd64),
-        "aarch64" => Some(Architecture::Arm64),
-        _ => None,
-    }
-}
-
 fn read_file(argument: &FileArgument) -> Result<File> {
     let read = |source: &Path| -> std::io::Result<File> {
         let runs = fs::metadata(source)?.permissions().mode() & 0o111 != 0;
@@ -159,12 +140,6 @@ fn unique(option: &str, pairs: Vec<(String, String)>) -> Result<BTreeMap<String,
         }
     }
     Ok(values)
-}
-
-fn parse_date(text: &str) -> Result<Timestamp, &'static str> {
-    let seconds = text.parse::<u32>().ok();
-    let date = seconds.and_then(|seconds| Timestamp::from_second(seconds.into()).ok());
-    date.ok_or("it has to be a number of seconds since 1970")
 }
 
 /// In bytes.
