@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use backend_nftables::observe_crowded;
+use backend_nftables::Crowded;
 use dataplane::{Affinity, Dataplane, FrontendKey, ServiceKey};
 use runtime::{CancellationToken, chain};
 use tokio::task::spawn_blocking;
@@ -21,18 +21,21 @@ const LONGEST: Duration = Duration::from_secs(60);
 pub(crate) async fn watch(board: Arc<Board>, stop: CancellationToken) {
     let mut in_force = board.in_force();
     let mut is_refused = false;
+    let mut kernel = Crowded::default();
     loop {
-        match spawn_blocking(observe_crowded).await {
-            Ok(Ok(crowded)) => {
-                is_refused = false;
-                board.post_crowded(crowded);
-            }
-            // The last result stays. One log line is enough.
-            Ok(Err(error)) => {
-                if !is_refused {
-                    warn!(error = %chain(&error), "unable to find out whether session affinity has room for new clients");
+        let look = spawn_blocking(move || (kernel.observe(), kernel));
+        match look.await {
+            Ok((seen, reusable)) => {
+                kernel = reusable;
+                let was_refused = std::mem::replace(&mut is_refused, seen.is_err());
+                match seen {
+                    Ok(crowded) => board.post_crowded(crowded),
+                    // The last result stays. One log line is enough.
+                    Err(error) if !was_refused => {
+                        warn!(error = %chain(&error), "unable to find out whether session affinity has room for new clients");
+                    }
+                    Err(_) => {}
                 }
-                is_refused = true;
             }
             Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
             // The runtime is shutting down.

@@ -35,7 +35,7 @@ mod simulate;
 mod slots;
 mod table;
 
-pub use crowded::{CROWDED, CrowdedError, observe_crowded};
+pub use crowded::{CROWDED, Crowded, CrowdedError};
 pub use diff::Change;
 pub use disturbances::Disturbances;
 pub use kernel::{Nftables, open, open_with_disturbances};

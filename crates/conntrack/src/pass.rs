@@ -74,17 +74,24 @@ pub(crate) trait Forget {
     fn commit_deletion(&mut self, flow: &Flow) -> Result<Deletion, PassError>;
 }
 
-/// The table of this thread's network namespace.
-#[derive(Debug)]
-pub(crate) struct KernelTable;
+/// The table of this thread's network namespace, through sockets that stay open: to close one delays
+/// commits of rules ([`FlowSocket`]). Each is opened when it is needed first.
+#[derive(Debug, Default)]
+pub(crate) struct KernelTable {
+    socket: Option<FlowSocket>,
+}
 
-/// Deletions from the table of this thread's network namespace: most passes have none, so that the
-/// one socket is opened for the first and kept for those of later passes.
+/// Deletions from the same table, during a list: most passes have none.
 #[derive(Debug, Default)]
 pub(crate) struct KernelDeletions {
-    /// None before the first deletion, and after one that has failed by it: its answer may still be
-    /// on its way.
     socket: Option<FlowSocket>,
+}
+
+fn opened(socket: &mut Option<FlowSocket>) -> Result<&mut FlowSocket, PassError> {
+    match socket {
+        Some(socket) => Ok(socket),
+        None => Ok(socket.insert(FlowSocket::open().map_err(PassError::Open)?)),
+    }
 }
 
 // === impl KernelTable ===
@@ -95,7 +102,7 @@ impl FlowTable for KernelTable {
         filter: &Filter,
         take: &mut dyn FnMut(&Flow) -> ControlFlow<()>,
     ) -> Result<Listed, PassError> {
-        let socket = FlowSocket::open().map_err(PassError::Open)?;
+        let socket = opened(&mut self.socket)?;
         socket
             .observe_flows(filter, take)
             .map_err(PassError::Observe)
@@ -106,15 +113,8 @@ impl FlowTable for KernelTable {
 
 impl Forget for KernelDeletions {
     fn commit_deletion(&mut self, flow: &Flow) -> Result<Deletion, PassError> {
-        let mut socket = match self.socket.take() {
-            Some(socket) => socket,
-            None => FlowSocket::open().map_err(PassError::Open)?,
-        };
-        let result = socket.commit_deletion(flow);
-        if !matches!(result, Err(DeleteError::Socket { .. })) {
-            self.socket = Some(socket);
-        }
-        result.map_err(PassError::Delete)
+        let socket = opened(&mut self.socket)?;
+        socket.commit_deletion(flow).map_err(PassError::Delete)
     }
 }
 

@@ -14,7 +14,7 @@ use crate::{Feed, Pass};
 /// a tenth of one CPU is used for passes of a family, and a fiftieth while they are short.
 pub fn run(feed: &Feed, mut publish: impl FnMut(Pass)) {
     let mut agendas = Family::ALL.map(Agenda::new);
-    let mut deletions = KernelDeletions::default();
+    let (mut table, mut deletions) = (KernelTable::default(), KernelDeletions::default());
     loop {
         let next = agendas.iter().filter_map(Agenda::due).min();
         let patience = next.map(|due| due.saturating_duration_since(Instant::now()));
@@ -34,8 +34,7 @@ pub fn run(feed: &Feed, mut publish: impl FnMut(Pass)) {
                 continue;
             };
             let newest = || feed.newest(watchlist.family());
-            let mut pass =
-                Pass::commit(&watchlist, newest, &mut KernelTable, &mut deletions, BUDGET);
+            let mut pass = Pass::commit(&watchlist, newest, &mut table, &mut deletions, BUDGET);
             let end = Instant::now();
             pass.took = end - start;
             agenda.finish(&pass.outcome, pass.took, end);

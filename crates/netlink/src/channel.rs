@@ -70,6 +70,12 @@ impl Channel {
         Ok(&self.datagram[..length])
     }
 
+    /// Leaves the answers that are still on their way: as after a failure, the next [`send`](Channel::send)
+    /// opens the descriptor anew.
+    pub(crate) fn abandon(&mut self) {
+        self.condition = Condition::Failed;
+    }
+
     /// Opens it anew where it was; from a thread that is elsewhere, that would be another kernel's
     /// rules.
     fn reopen(&mut self) -> io::Result<()> {
@@ -88,12 +94,6 @@ impl Channel {
             self.condition = Condition::Failed;
         }
         outcome
-    }
-
-    /// As after an answer that never came.
-    #[cfg(test)]
-    pub(crate) fn fail(&mut self) {
-        self.condition = Condition::Failed;
     }
 
     /// As if the thread had gone to another network since.

@@ -215,6 +215,7 @@ pub(crate) fn observe_flows(
     is_node_port: impl Fn(NodePort) -> bool,
 ) -> Result<BTreeMap<(IpAddr, NodePort), u64>, LookError> {
     let mut counts = BTreeMap::new();
+    let mut socket = FlowSocket::open().map_err(LookError::Open)?;
     for protocol in Protocol::ALL {
         let filter = Filter {
             family,
@@ -230,7 +231,6 @@ pub(crate) fn observe_flows(
             }
             ControlFlow::Continue(())
         };
-        let socket = FlowSocket::open().map_err(LookError::Open)?;
         socket
             .observe_flows(&filter, count)
             .map_err(LookError::Flows)?;

@@ -1,14 +1,13 @@
 //! The socket that flows are listed and deleted through.
 
 use std::ops::ControlFlow;
-use std::os::fd::OwnedFd;
 
 use thiserror::Error;
 
 use super::codec::{self, NEW};
 use super::{Filter, Flow};
-use crate::descriptor::{self, OpenError, Subsystem};
-use crate::exchange::{receive, send};
+use crate::channel::Channel;
+use crate::descriptor::{OpenError, Subsystem};
 use crate::wire::{DONE, DUMP_INTERRUPTED, ERROR, Messages};
 
 /// The kernel sends at most 32 KiB of a list at once.
@@ -16,13 +15,14 @@ const DATAGRAM: usize = 64 << 10;
 /// How often a list begins anew because the table was resized meanwhile.
 const LIST_ATTEMPTS: u32 = 5;
 
-/// A netlink socket for the connection tracking table of the network namespace it was opened in. Once a
-/// deletion has failed by the socket, its answer may still be on its way: open another.
+/// A netlink socket for the connection tracking table of the network namespace it was opened in. Keep it:
+/// when one is closed, the kernel holds the lock that a transaction of nf_tables needs until the objects
+/// of earlier transactions are freed (`nft_rcv_nl_event`), after an RCU grace period, which takes up to
+/// a second on a busy machine.
 #[derive(Debug)]
 pub struct FlowSocket {
-    descriptor: OwnedFd,
+    channel: Channel,
     sequence: u32,
-    datagram: Vec<u8>,
 }
 
 /// How much was listed.
@@ -99,20 +99,18 @@ enum Attempt {
 impl FlowSocket {
     /// Opens a socket in the network namespace of this thread. Needs `CAP_NET_ADMIN` there.
     pub fn open() -> Result<FlowSocket, OpenError> {
-        let (descriptor, _) = descriptor::open(Subsystem::Netfilter)?;
         Ok(FlowSocket {
-            descriptor,
+            channel: Channel::open(Subsystem::Netfilter, DATAGRAM)?,
             sequence: 0,
-            datagram: vec![0; DATAGRAM],
         })
     }
 
     /// Gives every flow that `filter` admits to `take`, as the kernel lists them, until `take` has
     /// had enough: what is kept of them is for the caller to bound. A flow may come twice, where the
-    /// list had to begin anew. Flows may be deleted meanwhile, through another socket. This one is
-    /// used up: a list that was not read to its end cannot be told from the next.
+    /// list had to begin anew. Flows may be deleted meanwhile, through another socket. After a list that
+    /// was not read to its end, the next request opens the socket anew.
     pub fn observe_flows(
-        mut self,
+        &mut self,
         filter: &Filter,
         mut take: impl FnMut(&Flow) -> ControlFlow<()>,
     ) -> Result<Listed, ObserveError> {
@@ -131,11 +129,10 @@ impl FlowSocket {
         let failed = |step| move |source: std::io::Error| DeleteError::Socket { step, source };
         let sequence = self.next_sequence();
         let request = codec::encode_deletion(flow, sequence);
-        send(&self.descriptor, &request).map_err(failed("send to"))?;
+        self.channel.send(&request).map_err(failed("send to"))?;
         loop {
-            let received = receive(&self.descriptor, &mut self.datagram);
-            let length = received.map_err(failed("receive from"))?;
-            let mut messages = Messages::parse(&self.datagram[..length]);
+            let datagram = self.channel.receive().map_err(failed("receive from"))?;
+            let mut messages = Messages::parse(datagram);
             let answer = messages.find(|m| m.sequence == sequence && m.kind == ERROR);
             let Some(answer) = answer else { continue };
             if answer.errno() == 0 {
@@ -161,12 +158,11 @@ impl FlowSocket {
         let failed = |step| move |source: std::io::Error| ObserveError::Socket { step, source };
         let sequence = self.next_sequence();
         let request = codec::encode_dump(filter, sequence);
-        send(&self.descriptor, &request).map_err(failed("send to"))?;
+        self.channel.send(&request).map_err(failed("send to"))?;
         let mut attempt = Attempt::Ended;
         loop {
-            let received = receive(&self.descriptor, &mut self.datagram);
-            let length = received.map_err(failed("receive from"))?;
-            for message in Messages::parse(&self.datagram[..length]) {
+            let datagram = self.channel.receive().map_err(failed("receive from"))?;
+            for message in Messages::parse(datagram) {
                 if message.sequence != sequence {
                     continue;
                 }
@@ -187,6 +183,7 @@ impl FlowSocket {
                         Ok(Some(flow)) if filter.admits(&flow) => {
                             listed.flows += 1;
                             if take(&flow).is_break() {
+                                self.channel.abandon();
                                 return Ok(Attempt::Ended);
                             }
                         }
@@ -202,5 +199,41 @@ impl FlowSocket {
     fn next_sequence(&mut self) -> u32 {
         self.sequence = self.sequence.wrapping_add(1);
         self.sequence
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::Ordering;
+
+    use address::{Family, Protocol};
+
+    use super::*;
+    use crate::conntrack::Answers;
+
+    const FILTER: Filter = Filter {
+        family: Family::Ipv4,
+        protocol: Protocol::Udp,
+        answers: Answers::Any,
+    };
+
+    /// Without `CAP_NET_ADMIN` the kernel refuses, which is an answer too.
+    fn is_answered(socket: &mut FlowSocket) -> bool {
+        let listed = socket.observe_flows(&FILTER, |_| ControlFlow::Continue(()));
+        matches!(listed, Ok(_) | Err(ObserveError::Refused { .. }))
+    }
+
+    #[test]
+    fn t160_a_list_that_was_read_to_its_end_leaves_its_socket_open() {
+        let mut socket = FlowSocket::open().expect("anybody may open one");
+        let port = socket.channel.port();
+        let before = port.load(Ordering::Relaxed);
+        assert!(is_answered(&mut socket));
+        assert!(is_answered(&mut socket));
+        assert_eq!(port.load(Ordering::Relaxed), before);
+
+        socket.channel.abandon();
+        assert!(is_answered(&mut socket));
+        assert_ne!(port.load(Ordering::Relaxed), before);
     }
 }

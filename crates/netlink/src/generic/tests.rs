@@ -24,7 +24,7 @@ fn a_family_that_is_there_is_found_and_one_that_is_not_is_not() {
 #[test]
 fn a_channel_that_failed_answers_the_next_question() {
     let mut channel = open();
-    channel.channel.fail();
+    channel.channel.abandon();
     let found = channel.find_family("nlctrl", Search::Loaded);
     assert_eq!(found.expect("a family"), Some(FamilyId(CONTROL)));
 }

@@ -22,7 +22,7 @@ fn a_socket_that_failed_is_opened_anew_and_told_by_its_new_port() {
     let (port, before) = (socket.port(), socket.port().load(Ordering::Relaxed));
     assert_ne!(before, 0);
 
-    socket.channel.fail();
+    socket.channel.abandon();
     assert!(asks_and_is_answered(&mut socket));
 
     assert!(!socket.channel.has_failed());
@@ -33,7 +33,7 @@ fn a_socket_that_failed_is_opened_anew_and_told_by_its_new_port() {
 fn it_is_not_opened_anew_in_another_network() {
     let mut socket = Socket::open().expect("anybody may open one");
     socket.channel.displace();
-    socket.channel.fail();
+    socket.channel.abandon();
     assert!(!asks_and_is_answered(&mut socket));
     assert!(socket.channel.has_failed());
 }
