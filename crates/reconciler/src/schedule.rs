@@ -198,7 +198,9 @@ impl Schedule {
             .collect();
         let reason = due.iter().map(|due| due.reason).max()?;
         if let Some(last) = &mut self.last {
-            last.jumped = now < last.earliest_next(self.periods);
+            // The rest of a large change waits for nothing, and takes no change's turn.
+            last.jumped =
+                self.sequel != Sequel::Unfinished && now < last.earliest_next(self.periods);
         }
         // Every round compares with what is wanted now, so it answers a change whatever its
         // reason; but only some look at the kernel, and only one by request answers a request.

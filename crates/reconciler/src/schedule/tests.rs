@@ -266,6 +266,22 @@ fn a_lost_endpoint_does_not_wait_but_a_further_one_does() {
     ]);
 }
 
+/// T85: the parts of a large change have not waited either, but none of them was a lost endpoint.
+#[test]
+fn t85_a_lost_endpoint_does_not_wait_after_the_last_part_of_a_large_change() {
+    play_after_startup(&[
+        (5000, Changed, Some((5000, For::Changed))),
+        (5000, Starts(For::Changed), None),
+        (5040, Ends(Unfinished), Some((5040, For::Continued))),
+        (5040, Starts(For::Continued), None),
+        (5080, Ends(Settled), Some((30_010, For::Timer))),
+        (5081, LostEndpoints, Some((5081, For::Changed))),
+        (5081, Starts(For::Changed), None),
+        (5082, Ends(Settled), Some((30_010, For::Timer))),
+        (5083, LostEndpoints, Some((5182, For::Changed))),
+    ]);
+}
+
 #[test]
 fn one_round_answers_everything_that_is_due() {
     play_after_startup(&[
