@@ -56,6 +56,8 @@ pub(crate) enum AskError {
 /// What finds the Pods of agents, as charts and manifests have it.
 pub(crate) const SELECTOR: &str =
     "app.kubernetes.io/name=signpost,app.kubernetes.io/component=agent";
+/// The label of that selector which operators' Pods have with another value.
+const COMPONENT: (&str, &str) = ("app.kubernetes.io/component", "agent");
 const CONTAINER: &str = "agent";
 /// The exit code of explain and trace where kernel and desired state differ.
 const DIFFERS: &str = "3";
@@ -73,10 +75,13 @@ impl Agent {
     }
 
     fn of(pod: &Pod) -> Option<Agent> {
+        // Operators run on the same nodes, in Pods that a sysdump lists together with these.
+        let (label, agent) = COMPONENT;
+        let is_agent = pod.labels().get(label).is_some_and(|is| is == agent);
         let runs = pod.status.as_ref()?.phase.as_deref() == Some("Running");
         let ends = pod.metadata.deletion_timestamp.is_some();
         let node = pod.spec.as_ref()?.node_name.clone()?;
-        (runs && !ends).then(|| Agent {
+        (is_agent && runs && !ends).then(|| Agent {
             node,
             namespace: pod.namespace().unwrap_or_default(),
             pod: pod.name_any(),
@@ -142,4 +147,31 @@ fn exit_code(status: &Status) -> Option<&str> {
     let mut causes = causes.iter();
     let exit = causes.find(|cause| cause.reason.as_deref() == Some("ExitCode"))?;
     exit.message.as_deref()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn an_operator_on_the_node_is_not_taken_for_its_agent() {
+        let pod = |name: &str, component: &str| -> Pod {
+            let pod = json!({
+                "metadata": {"name": name, "namespace": "signpost-system", "labels": {
+                    "app.kubernetes.io/name": "signpost", "app.kubernetes.io/component": component,
+                }},
+                "spec": {"nodeName": "node-1", "containers": []},
+                "status": {"phase": "Running"},
+            });
+            serde_json::from_value(pod).expect("a Pod")
+        };
+        let agents = Agent::among(&[
+            pod("signpost-agent-x", "agent"),
+            pod("signpost-operator-y", "operator"),
+        ]);
+        let names: Vec<&str> = agents.iter().map(|agent| agent.pod.as_str()).collect();
+        assert_eq!(names, ["signpost-agent-x"]);
+    }
 }
