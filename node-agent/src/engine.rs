@@ -325,7 +325,7 @@ impl Engine {
                 local_addresses: with.node.local_addresses.clone(),
                 ..node.clone()
             };
-            *with.node != as_before || with.config.external_ips != config.external_ips
+            *with.node != as_before || !with.config.compiles_like(&config)
         });
         // A new Arc for every configuration, even of equal content, and for nothing else: what the
         // kernel is known to carry out tells by it which configuration that was.

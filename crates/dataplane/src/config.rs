@@ -123,6 +123,17 @@ pub enum ExternalIps {
 
 // === impl Config ===
 
+impl Config {
+    /// Whether [`compile`](crate::compile) gives every Service the same rules under both: nothing else of a configuration is
+    /// part of them.
+    pub fn compiles_like(&self, other: &Config) -> bool {
+        let of_rules = |config: &Config| (config.external_ips, config.mechanism, config.scheduler);
+        of_rules(self) == of_rules(other)
+    }
+}
+
+// === impl LocalDetection ===
+
 impl LocalDetection {
     /// The source range of `family`, where detection is by source.
     pub fn source(&self, family: Family) -> Option<IpNet> {

@@ -3,7 +3,7 @@ mod own_node;
 use super::*;
 
 use catalog::{Change, Event, ObjectKey, object};
-use dataplane::{Family, FrontendKey, Protocol};
+use dataplane::{Family, FrontendKey, Protocol, Scheduler};
 use serde_json::json;
 
 /// An engine and the way in.
@@ -201,6 +201,31 @@ fn a_change_compiles_its_own_service_and_shares_the_others() {
     );
     assert!(Arc::ptr_eq(&one, &other));
     assert!(story.compile().is_none(), "nothing has changed since");
+}
+
+/// In a mode that has the scheduler, its own name; in another, what takes its place.
+#[test]
+fn a_scheduler_of_the_profile_reaches_services_that_do_not_change() {
+    let mut story = Story::new(Silence::MayEnd).listed();
+    story.service("cart", "10.96.0.10");
+    for (profile, expected) in [
+        ("{}", Scheduler::Random),
+        ("loadBalancer: {scheduler: maglev}", Scheduler::Maglev),
+        (
+            "{mode: iptables, loadBalancer: {scheduler: maglev}}",
+            Scheduler::Random,
+        ),
+        (
+            "{mode: iptables, loadBalancer: {scheduler: roundRobin}}",
+            Scheduler::RoundRobin,
+        ),
+    ] {
+        story.apply(Delivery::Configuration(Some(assignment(profile))));
+        let dataplane = story.compile().expect("the configuration is another");
+        let mut frontends = dataplane.frontends().iter();
+        let (_, claims) = frontends.next().expect("it has an address");
+        assert_eq!(claims.winner().1.scheduler, expected, "{profile}");
+    }
 }
 
 #[test]
