@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use crate::{
     address::NodePortAddress,
-    condition::reason::{FIELD_NOT_HONOURED, MODE_NOT_HONOURED, Reason},
+    condition::reason::{FIELD_NOT_HONOURED, Reason},
     effective::EffectiveConfig,
     profile::{ProxyProfileSpec, forwarding::LocalhostNodePorts, mechanism::Mode},
 };
@@ -27,7 +27,6 @@ pub const UNREAD_FIELDS: &[&str] = &[
     "configSyncPeriod",
     "enableProfiling",
     "featureGates",
-    "ipvs",
     "logging.flushFrequency",
     "logging.vmodule",
     "showHiddenMetricsForVersion",
@@ -58,15 +57,6 @@ pub fn written_fields(spec: &ProxyProfileSpec) -> Vec<String> {
 /// What `config` asks for that no code supports yet; `written` is [`written_fields`] of the profile it was made from.
 #[must_use]
 pub fn not_honoured(config: &EffectiveConfig, written: &[String]) -> Vec<NotHonoured> {
-    let mode = (config.mode == Mode::Ipvs).then(|| NotHonoured {
-        field: "mode".to_owned(),
-        reason: MODE_NOT_HONOURED,
-        message: format!(
-            "mode {} is not available yet: mode {} is used instead",
-            config.mode,
-            Mode::Nftables
-        ),
-    });
     let loopback = (config.localhost_node_ports == LocalhostNodePorts::None)
         .then(|| loopback_blocks(&config.node_port_addresses))
         .filter(|blocks| !blocks.is_empty())
@@ -91,8 +81,32 @@ pub fn not_honoured(config: &EffectiveConfig, written: &[String]) -> Vec<NotHono
             }
             .to_owned(),
         });
-    let of_values = mode.into_iter().chain(loopback);
-    of_values.chain(fields).collect()
+    let needless = match config.mode {
+        Mode::Ipvs => needless_in_mode_ipvs(config),
+        Mode::Nftables | Mode::Iptables => Vec::new(),
+    };
+    loopback.into_iter().chain(fields).chain(needless).collect()
+}
+
+/// The fields that change nothing in mode ipvs, because what they prevent does not happen there.
+fn needless_in_mode_ipvs(config: &EffectiveConfig) -> Vec<NotHonoured> {
+    let strict_arp = config.ipvs.strict_arp.then_some((
+        "ipvs.strictARP",
+        "it changes no setting, because no address of a Service is on a device of the node; set arp_ignore and \
+         arp_announce with sysctl if the node needs them for other reasons",
+    ));
+    let exclude_cidrs = (!config.ipvs.exclude_cidrs.is_empty()).then_some((
+        "ipvs.excludeCIDRs",
+        "it has no effect, because Signpost changes no virtual server with an address: its own have marks of packets",
+    ));
+    let needless = strict_arp.into_iter().chain(exclude_cidrs);
+    needless
+        .map(|(field, message)| NotHonoured {
+            field: field.to_owned(),
+            reason: FIELD_NOT_HONOURED,
+            message: message.to_owned(),
+        })
+        .collect()
 }
 
 /// The blocks that hold nothing but loopback addresses.
@@ -187,13 +201,7 @@ mod tests {
                 "logging.verbosity",
             ]
         );
-        assert_eq!(
-            fields(&spec),
-            [
-                "FieldNotHonoured/ipvs.strictARP",
-                "FieldNotHonoured/logging.flushFrequency"
-            ]
-        );
+        assert_eq!(fields(&spec), ["FieldNotHonoured/logging.flushFrequency"]);
     }
 
     #[test]
@@ -226,14 +234,32 @@ mod tests {
     }
 
     #[test]
-    fn another_mode_is_named() {
+    fn every_mode_is_supported() {
+        for mode in ["nftables", "iptables", "ipvs"] {
+            assert_eq!(
+                fields(&spec(serde_json::json!({"mode": mode}))),
+                Vec::<String>::new(),
+                "{mode}"
+            );
+        }
+    }
+
+    #[test]
+    fn fields_that_mode_ipvs_does_not_need_are_named_in_that_mode() {
+        let section = serde_json::json!({
+            "strictARP": true, "excludeCIDRs": ["10.9.0.0/16"], "tcpTimeout": "15m", "udpTimeout": "30s",
+        });
+        let of = |mode: &str| fields(&spec(serde_json::json!({"mode": mode, "ipvs": section})));
         assert_eq!(
-            fields(&spec(serde_json::json!({"mode": "ipvs"}))),
-            ["ModeNotHonoured/mode"]
+            of("ipvs"),
+            [
+                "FieldNotHonoured/ipvs.strictARP",
+                "FieldNotHonoured/ipvs.excludeCIDRs"
+            ]
         );
-        assert_eq!(
-            fields(&spec(serde_json::json!({"mode": "iptables"}))),
-            Vec::<String>::new()
-        );
+        assert_eq!(of("nftables"), Vec::<String>::new());
+        let left_out =
+            serde_json::json!({"mode": "ipvs", "ipvs": {"strictARP": false, "excludeCIDRs": []}});
+        assert_eq!(fields(&spec(left_out)), Vec::<String>::new());
     }
 }

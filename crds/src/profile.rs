@@ -127,8 +127,8 @@ use crate::{
     &MIN_SYNC_PERIOD,
 ])))]
 pub struct ProxyProfileSpec {
-    /// The kernel mechanism that forwards Service traffic. Default nftables; ipvs is not supported yet: reported by
-    /// condition FeaturesHonoured.
+    /// The kernel mechanism that forwards Service traffic. Default nftables. A node that cannot use it uses nftables and says
+    /// so in condition FeaturesHonoured.
     pub mode: Mode,
 
     /// Which profile applies when several select a node: the lowest number wins, ties go to the oldest profile and then

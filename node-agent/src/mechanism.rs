@@ -68,6 +68,9 @@ pub(crate) struct Standing {
     pub(crate) impossible: BTreeMap<Mechanism, String>,
     /// The one of these that still has rules of ours, beside those of the carrier.
     pub(crate) outgoing: Option<Mechanism>,
+    /// Settings of the kernel that the carrier needs and could not set, and modules that the kernel lacks, each with what
+    /// follows from that.
+    pub(crate) missing_settings: Vec<String>,
     /// How many rules the last change of iptables has written, by table.
     pub(crate) written: BTreeMap<TableName, usize>,
 }

@@ -9,7 +9,8 @@ use crds::EffectiveConfig;
 use crds::address::NodePortAddress;
 use crds::profile::detect_local::{DetectLocal, DetectLocalMode};
 use crds::profile::forwarding as profile;
-use crds::profile::mechanism::Mode;
+use crds::profile::mechanism::{Ipvs, Mode};
+use crds::span::Span;
 use dataplane::{
     Config, ExternalIps, Family, InterfaceMatch, IpvsTimeouts, LocalDetection, Mark, Masquerade,
     Mechanism, Node, NodePortAddresses, Scheduler, is_ipv6_link_local,
@@ -43,6 +44,16 @@ pub(crate) fn without_unused_link_local(
     addresses
         .filter(|address| !is_ipv6_link_local(*address) || chosen(address))
         .collect()
+}
+
+/// A time of zero leaves the kernel's.
+fn ipvs_timeouts(profile: &Ipvs) -> IpvsTimeouts {
+    let asked = |span: Span| (span != Span::ZERO).then(|| span.duration());
+    IpvsTimeouts {
+        tcp: asked(profile.tcp_timeout),
+        tcp_fin: asked(profile.tcp_fin_timeout),
+        udp: asked(profile.udp_timeout),
+    }
 }
 
 /// The scheduler that a profile means.
@@ -105,9 +116,9 @@ impl Facts {
     pub(crate) fn config(&self, effective: &EffectiveConfig) -> Config {
         Config {
             mechanism: match effective.mode {
+                Mode::Nftables => Mechanism::Nftables,
                 Mode::Iptables => Mechanism::Iptables,
-                // Of mode ipvs, condition FeaturesHonoured says what it is replaced by.
-                Mode::Nftables | Mode::Ipvs => Mechanism::Nftables,
+                Mode::Ipvs => Mechanism::Ipvs,
             },
             node_ports: NodePortAddresses {
                 ipv4: self.node_port_addresses(&effective.node_port_addresses, Family::Ipv4),
@@ -127,8 +138,7 @@ impl Facts {
                 ExternalIps::Ignored
             },
             scheduler: scheduler(effective.scheduler),
-            // No mechanism of a node reads them yet.
-            ipvs_timeouts: IpvsTimeouts::default(),
+            ipvs_timeouts: ipvs_timeouts(&effective.ipvs),
         }
     }
 
@@ -197,6 +207,7 @@ impl Facts {
 mod tests {
     use super::*;
     use std::collections::BTreeMap;
+    use std::time::Duration;
 
     use catalog::{LastGiven, NodeStanding};
     use crds::ProxyProfileSpec;
@@ -310,11 +321,21 @@ mod tests {
     }
 
     #[test]
-    fn the_mechanism_is_that_of_the_mode_as_far_as_there_is_one() {
+    fn the_mechanism_is_that_of_the_mode() {
         let of_mode = |mode: &str| config(&format!("mode: {mode}")).mechanism;
         assert_eq!(of_mode("nftables"), Mechanism::Nftables);
         assert_eq!(of_mode("iptables"), Mechanism::Iptables);
-        assert_eq!(of_mode("ipvs"), Mechanism::Nftables);
+        assert_eq!(of_mode("ipvs"), Mechanism::Ipvs);
+    }
+
+    #[test]
+    fn a_timeout_of_zero_leaves_the_kernels() {
+        let timeouts = config("ipvs: {tcpTimeout: 15m, tcpFinTimeout: 0s}").ipvs_timeouts;
+        let expected = IpvsTimeouts {
+            tcp: Some(Duration::from_secs(900)),
+            ..IpvsTimeouts::default()
+        };
+        assert_eq!(timeouts, expected);
     }
 
     #[test]

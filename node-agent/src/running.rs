@@ -137,8 +137,8 @@ pub(crate) async fn start(
     }
     let lock = mechanism::lock_at(&arguments.xtables_lock);
     let (variants, listeners) = Variants::new(lock, register_lock_waits(&metrics));
-    let (backends, listener, interruption) =
-        mechanism::open(variants).context("nftables cannot be programmed here")?;
+    let (backends, listener, interruption) = mechanism::open(variants, &arguments.sysctls)
+        .context("nftables cannot be programmed here")?;
 
     let (deliveries, inbox) = mpsc::channel(DELIVERIES);
     let (orders, loop_inbox) = mailbox();

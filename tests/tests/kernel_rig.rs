@@ -86,6 +86,13 @@ fn trials(extent: Extent) -> Result<Vec<Trial>> {
             ensure!(ended.expect_passed()? > 0, "nothing was tested");
             Ok(())
         }),
+        trial("linux_6_1_keeps_connections_through_mode_ipvs", || {
+            let modes = test_program("mode_kernel")?.into_os_string();
+            let command = [modes, "t166".into()];
+            let ended = run_in_rig("6.1 mode_kernel", DEADLINE, command)?;
+            ensure!(ended.expect_passed()? == 1, "nothing was tested");
+            Ok(())
+        }),
         trial(
             "t26_linux_6_1_without_hashes_loses_affinity_alone",
             without_hashes,

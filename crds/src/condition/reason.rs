@@ -100,7 +100,7 @@ reasons! {
     MODE_NOT_HONOURED = "ModeNotHonoured" for [FEATURES_HONOURED]:
         "This version has no such mode, or the node cannot carry it out, and nftables is used instead: remove the cause that the message names, set spec.mode to nftables, or update the agent.";
     FIELD_NOT_HONOURED = "FieldNotHonoured" for [FEATURES_HONOURED]:
-        "This version does not read the fields the message names: remove them from the profile, or update the agent.";
+        "The fields the message names have no effect, or not all of it, for the reason it gives: remove them from the profile, set what it names on the node, or update the agent.";
     SERVICES_REJECTED = "ServicesRejected" for [FEATURES_HONOURED, DEGRADED]:
         "Some Services ask for what cannot be programmed; status.rejections names object and field, and every other Service is served.";
     AFFINITY_EXHAUSTED = "AffinityExhausted" for [FEATURES_HONOURED]:

@@ -50,27 +50,26 @@ section! {
     IpvsSpec;
     /// Fields that only mode ipvs reads, every default filled in.
     Ipvs {
-        /// Virtual servers with an address in one of these blocks are not changed, at most 64 blocks. Default none.
-        /// Not supported yet: reported by condition FeaturesHonoured.
+        /// Blocks of addresses of other programs' virtual servers, at most 64. Default none. Has no effect, because Signpost
+        /// changes only virtual servers that it has made; condition FeaturesHonoured says so.
         #[serde(rename = "excludeCIDRs")]
         #[schemars(length(max = 64))]
         exclude_cidrs: Vec<Cidr> = Vec::new(),
 
         /// Whether the node answers ARP only for addresses of the interface that was asked (arp_ignore 1, arp_announce
-        /// 2), as layer 2 load balancers need. Default false. Not supported yet: reported by condition FeaturesHonoured.
+        /// 2). Default false. Has no effect, because no address of a Service is on a device of the node; condition
+        /// FeaturesHonoured says so.
         #[serde(rename = "strictARP")]
         strict_arp: bool = false,
 
-        /// How long IPVS remembers an idle TCP connection. Default 0s, which leaves the kernel's value.
-        /// Not supported yet: reported by condition FeaturesHonoured.
+        /// How long IPVS remembers an idle TCP connection, in whole seconds. Holds for virtual servers of other programs on
+        /// the node as well. Default 0s, which leaves the kernel's value.
         tcp_timeout: Span = Span::ZERO,
 
-        /// How long IPVS remembers a TCP connection after a FIN. Default 0s, which leaves the kernel's value.
-        /// Not supported yet: reported by condition FeaturesHonoured.
+        /// How long IPVS remembers a TCP connection after a FIN, as tcpTimeout. Default 0s, which leaves the kernel's value.
         tcp_fin_timeout: Span = Span::ZERO,
 
-        /// How long IPVS remembers an idle UDP flow. Default 0s, which leaves the kernel's value.
-        /// Not supported yet: reported by condition FeaturesHonoured.
+        /// How long IPVS remembers an idle UDP flow, as tcpTimeout. Default 0s, which leaves the kernel's value.
         udp_timeout: Span = Span::ZERO,
     }
 }

@@ -103,6 +103,18 @@ pub(crate) fn left_behind(carried: &BTreeMap<Family, Standing>) -> Option<NotHon
     })
 }
 
+/// That the kernel is not set as the mechanism in use needs it.
+pub(crate) fn settings(carried: &BTreeMap<Family, Standing>) -> Option<NotHonoured> {
+    // Both families have the same.
+    let missing = carried.values().map(|standing| &standing.missing_settings);
+    let missing = missing.into_iter().find(|missing| !missing.is_empty())?;
+    Some(NotHonoured {
+        field: "mode".to_owned(),
+        reason: reason::FIELD_NOT_HONOURED,
+        message: missing.join("; "),
+    })
+}
+
 /// That the profile asks for a scheduler which its mode does not have.
 pub(crate) fn scheduler(config: &Config) -> Option<NotHonoured> {
     let (mode, asked) = (config.mechanism, config.scheduler);

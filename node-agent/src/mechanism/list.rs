@@ -1,12 +1,13 @@
 //! The mechanisms there are: what a third one is added to.
 
 use std::error::Error;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use backend::{AnyBackend, Backend as _, ChangeListener, erase};
 use backend_iptables::{Iptables, Lock};
+use backend_ipvs::Ipvs;
 use backend_nftables::Nftables;
 use dataplane::{Family, Mechanism};
 use netlink::Interruption;
@@ -46,35 +47,42 @@ const LIST: &[Entry] = &[
             Ok(families.map(|tables| erase(OnDemand::reading(tables))))
         },
     },
-    // Stands for the next one, whatever that is.
-    #[cfg(test)]
     Entry {
         mechanism: Mechanism::Ipvs,
-        detached: |family, _| erase(testkit::FakeKernel::new().backend(family)),
-        open: |_| Ok(Family::ALL.map(|family| erase(testkit::FakeKernel::new().backend(family)))),
+        detached: |family, _| erase(Ipvs::detached(family)),
+        // Settings are for those who write.
+        open: |_| Ok(backend_ipvs::open(Path::new(""))?.map(erase)),
     },
 ];
 
 /// Both families of this thread's network namespace by all mechanisms, and what listens to nf_tables.
-/// What listens to iptables comes out of `variants` once that is used.
+/// What listens to iptables comes out of `variants` once that is used. Settings of IPVS are written below `sysctls`.
 pub(crate) fn open(
     variants: Variants,
+    sysctls: &Path,
 ) -> Result<([Mechanisms; 2], impl ChangeListener + use<>, Interruption), netlink::OpenError> {
     let (nftables, listener) = backend_nftables::open_with_disturbances()?;
     let interruption = listener.interruption();
-    Ok((families(nftables, variants), listener, interruption))
+    let ipvs = backend_ipvs::open(sysctls)?;
+    Ok((families(nftables, ipvs, variants), listener, interruption))
 }
 
-/// The same without listening.
+/// The same without listening, to remove what there is.
 pub(crate) fn open_unheard(variants: Variants) -> Result<[Mechanisms; 2], netlink::OpenError> {
-    Ok(families(backend_nftables::open()?, variants))
+    let (nftables, ipvs) = (
+        backend_nftables::open()?,
+        backend_ipvs::open(Path::new(""))?,
+    );
+    Ok(families(nftables, ipvs, variants))
 }
 
 /// Looks whether there is anything of ours in the tables of iptables.
-fn families(nftables: [Nftables; 2], variants: Variants) -> [Mechanisms; 2] {
+fn families(nftables: [Nftables; 2], ipvs: [Ipvs; 2], variants: Variants) -> [Mechanisms; 2] {
     let variants = Arc::new(variants);
     let is_suspected = !variants.observe_suspected().is_empty();
-    nftables.map(|nftables| {
+    let [ipv4, ipv6] = nftables;
+    let [ipvs_ipv4, ipvs_ipv6] = ipvs;
+    [(ipv4, ipvs_ipv4), (ipv6, ipvs_ipv6)].map(|(nftables, ipvs)| {
         let family = nftables.family();
         let mut iptables = OnDemand::new(family, Arc::clone(&variants));
         if is_suspected {
@@ -86,6 +94,7 @@ fn families(nftables: [Nftables; 2], variants: Variants) -> [Mechanisms; 2] {
         let members = vec![
             (Mechanism::Nftables, erase(nftables)),
             (Mechanism::Iptables, erase(iptables)),
+            (Mechanism::Ipvs, erase(ipvs)),
         ];
         Mechanisms::new(family, members, tally)
     })

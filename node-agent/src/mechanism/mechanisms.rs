@@ -74,6 +74,9 @@ impl Mechanisms {
             lock: tally.lock,
             impossible: self.given_up.errors(),
             outgoing: self.outgoing,
+            missing_settings: self.carrier.map_or_else(Vec::new, |carrier| {
+                self.member(carrier).backend.missing_settings()
+            }),
             written: tally.written,
         }
     }
@@ -294,12 +297,14 @@ impl Backend for Mechanisms {
 
     fn observe_drift(&mut self) -> Result<Drift, ObserveError> {
         self.try_again_some_time();
+        let mut drift = Drift::None;
+        // Every one of them, because mode ipvs removes at its check what has outlived it.
         for Member { mechanism, backend } in &mut self.members {
             if !self.given_up.contains(*mechanism) && backend.observe_drift()? == Drift::Possible {
-                return Ok(Drift::Possible);
+                drift = Drift::Possible;
             }
         }
-        Ok(Drift::None)
+        Ok(drift)
     }
 
     fn commit(&mut self, change: Change) -> Result<Receipt, CommitError> {

@@ -216,6 +216,7 @@ fn honoured(facts: &Facts<'_>, rejections: &Rejections) -> Finding {
     let replaced = config.and_then(|c| mechanism::findings::replaced(c.mechanism, facts.carried));
     let mut fields: Vec<_> = replaced.into_iter().collect();
     fields.extend(mechanism::findings::left_behind(facts.carried));
+    fields.extend(mechanism::findings::settings(facts.carried));
     fields.extend(not_honoured(&facts.view.effective, written));
     fields.extend(config.and_then(|c| mechanism::findings::scheduler(c)));
     if let Some(first) = fields.first() {

@@ -308,19 +308,63 @@ fn t25_a_service_that_the_kernel_refuses_is_named_and_the_node_is_ready() {
 fn t4_a_mode_that_is_not_there_is_answered_and_the_effective_one_is_shown() {
     let mut view = view();
     Arc::make_mut(&mut view.effective).mode = Mode::Ipvs;
+    let config = Config {
+        mechanism: Mechanism::Ipvs,
+        ..Config::default()
+    };
+    view.desired = Some(Dataplane::new(Arc::new(Node::default()), Arc::new(config)));
     let both = Family::ALL.map(|family| programmed(family, &view));
-    let status = say(&view, Some(&report(both)));
+    let standing = mechanism::Standing {
+        carrier: Some(Mechanism::Nftables),
+        wanted: Some(Mechanism::Nftables),
+        impossible: [(
+            Mechanism::Ipvs,
+            "the kernel has no IPVS: it needs module ip_vs".to_owned(),
+        )]
+        .into(),
+        ..mechanism::Standing::default()
+    };
+    let carried = Family::ALL.map(|family| (family, standing.clone())).into();
+    let report = report(both);
+    let facts = Facts {
+        carried: &carried,
+        ..facts(&view, Some(&report))
+    };
+    let status = status(&facts, &NodeProxyStatus::default(), Timestamp::UNIX_EPOCH);
     assert_eq!(status.mode, Some(Mode::Nftables));
     let (honoured, reason, message) = told(&status, condition::FEATURES_HONOURED);
     assert_eq!(
         (honoured.as_str(), reason.as_str()),
         ("False", "ModeNotHonoured")
     );
-    assert!(message.contains("ipvs"), "{message}");
+    for part in ["mode ipvs", "nftables is used", "module ip_vs"] {
+        assert!(message.contains(part), "{message}");
+    }
     assert_eq!(
         status_of(&status.conditions, condition::READY),
         Status::True
     );
+}
+
+/// A mode that works with a disadvantage says so.
+#[test]
+fn a_setting_that_could_not_be_written_is_named() {
+    let view = view();
+    let missing = "/proc/sys/net/ipv4/vs/run_estimation could not be set to 0";
+    let standing = mechanism::Standing {
+        carrier: Some(Mechanism::Ipvs),
+        missing_settings: vec![missing.to_owned()],
+        ..mechanism::Standing::default()
+    };
+    let carried = Family::ALL.map(|family| (family, standing.clone())).into();
+    let facts = Facts {
+        carried: &carried,
+        ..facts(&view, None)
+    };
+    let status = status(&facts, &NodeProxyStatus::default(), Timestamp::UNIX_EPOCH);
+    let (honoured, reason, message) = told(&status, condition::FEATURES_HONOURED);
+    assert_eq!((&*honoured, &*reason), ("False", "FieldNotHonoured"));
+    assert_eq!(message, format!("mode: {missing}"));
 }
 
 #[test]

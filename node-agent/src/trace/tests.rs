@@ -203,9 +203,8 @@ fn rules_that_lead_elsewhere_do_not_agree() {
     }
 }
 
-/// Nothing but the list of mechanisms knows of it.
 #[test]
-fn a_packet_is_followed_through_a_third_mechanism() {
+fn a_packet_is_followed_through_a_virtual_server() {
     let dataplane = dataplane(Mechanism::Ipvs, BOTH);
     let trace = ask("10.0.1.9 -> 10.96.0.10:80", &dataplane, &kernel(&dataplane));
     assert!(trace.agree, "{trace}");

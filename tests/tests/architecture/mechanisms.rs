@@ -46,10 +46,7 @@ const OTHERS: &[(&str, &str, &str)] = &[
 ];
 
 /// The mechanisms that are not listed yet, and why.
-const UNLISTED: &[(&str, &str)] = &[(
-    "backend_ipvs",
-    "switches to it and from it have not passed all tests on Linux 6.1",
-)];
+const UNLISTED: &[(&str, &str)] = &[];
 
 /// Whether `text` names the crate, as code does.
 fn names(text: &str, name: &str) -> bool {

@@ -84,7 +84,7 @@ pub(crate) fn killed_again_and_again((mode, variant): (Mode, Variant)) -> Result
     let some = [&SERVING[..1], &SERVING].into_iter().cycle();
     for (moment, pods) in AFTER_START.into_iter().zip(some) {
         stage.kill_agent()?;
-        for (name, manifest) in manifests::other_endpoints(pods) {
+        for (name, manifest) in manifests::other_endpoints(manifests::OTHERS, pods) {
             stage.apply(&name, &manifest)?;
         }
         stage.start_agent()?;

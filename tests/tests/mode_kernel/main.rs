@@ -2,6 +2,7 @@
 //! it serves.
 
 mod interruptions;
+mod ipvs;
 mod leftovers;
 mod manifests;
 mod obstacles;
@@ -90,6 +91,7 @@ fn main() -> Result<()> {
         let test = move || interruptions::killed_again_and_again((mode, variant));
         trials.push(trial(&format!("{name}::{mode}::{variant}"), test));
     }
+    trials.extend(ipvs::trials()?);
     let others = others.map(|(name, test)| trial(name, test));
     trials.extend::<[Trial; 6]>(others);
     let mut arguments = Arguments::from_args();

@@ -9,39 +9,39 @@ use crate::stage::{SERVED, SERVING};
 /// The port of `shop/web` on every node.
 pub(crate) const NODE_PORT: u16 = 30080;
 /// How many other Services there are: enough that a switch takes a while.
-const OTHERS: u8 = 200;
+pub(crate) const OTHERS: u8 = 200;
 
-/// What the agent starts with, but for the profile.
-pub(crate) fn initial() -> Vec<(String, Value)> {
+/// What the agent starts with, but for the profile: `shop/web` and so many other Services.
+pub(crate) fn initial(others: u8) -> Vec<(String, Value)> {
     let mut all = vec![
         ("node".to_owned(), node()),
         ("web".to_owned(), service("web", 10)),
         ("web-endpoints".to_owned(), endpoints("web", &SERVING)),
     ];
-    for number in 0..OTHERS {
+    for number in 0..others {
         let name = format!("other-{number}");
         all.push((name.clone(), service(&name, 20 + number)));
     }
-    all.extend(other_endpoints(&SERVING));
+    all.extend(other_endpoints(others, &SERVING));
     all
 }
 
-/// The slices of all other Services, with these pods of the node.
-pub(crate) fn other_endpoints(pods: &[u8]) -> impl Iterator<Item = (String, Value)> {
-    (0..OTHERS).map(|number| {
+/// The slices of so many other Services, with these pods of the node.
+pub(crate) fn other_endpoints(others: u8, pods: &[u8]) -> impl Iterator<Item = (String, Value)> {
+    (0..others).map(|number| {
         let name = format!("other-{number}");
         (format!("{name}-endpoints"), endpoints(&name, pods))
     })
 }
 
-/// A profile with this mode. The agent looks at the kernel every second.
+/// A profile with this mode. The agent looks at the kernel every second, and IPVS forgets a flow of UDP before a test gives up.
 pub(crate) fn profile(mode: &str) -> Value {
     json!({
         "apiVersion": "signpost.dev/v1alpha1", "kind": "ProxyProfile",
         "metadata": {"name": "default"},
         "spec": {
             "mode": mode, "syncPeriod": "1s", "minSyncPeriod": "10ms",
-            "iptables": {"localhostNodePorts": false},
+            "iptables": {"localhostNodePorts": false}, "ipvs": {"udpTimeout": "30s"},
         },
     })
 }
@@ -57,7 +57,7 @@ fn node() -> Value {
     })
 }
 
-/// A Service of which the cluster IPs end in `number`; `web` has a node port.
+/// A Service of which the cluster IPs end in `number`; `web` has node ports, and TCP and UDP.
 pub(crate) fn service(name: &str, number: u8) -> Value {
     let ips = Family::ALL.map(|family| addresses::cluster_ip(number, family));
     let mut service = json!({
@@ -71,7 +71,10 @@ pub(crate) fn service(name: &str, number: u8) -> Value {
     });
     if name == "web" {
         service["spec"]["type"] = json!("NodePort");
-        service["spec"]["ports"][0]["nodePort"] = json!(NODE_PORT);
+        service["spec"]["ports"] = json!([
+            {"name": "http", "protocol": "TCP", "port": 80, "nodePort": NODE_PORT},
+            {"name": "quic", "protocol": "UDP", "port": 80, "nodePort": NODE_PORT},
+        ]);
     }
     service
 }
@@ -92,7 +95,10 @@ pub(crate) fn endpoints(service: &str, pods: &[u8]) -> Value {
                 "labels": {"kubernetes.io/service-name": service},
             },
             "addressType": family.to_string(),
-            "ports": [{"name": "http", "protocol": "TCP", "port": SERVED}],
+            "ports": [
+                {"name": "http", "protocol": "TCP", "port": SERVED},
+                {"name": "quic", "protocol": "UDP", "port": SERVED},
+            ],
             "endpoints": endpoints.collect::<Vec<_>>(),
         })
     });

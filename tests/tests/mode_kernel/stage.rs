@@ -43,6 +43,8 @@ pub(crate) struct Stage {
     servers: Vec<Server>,
     folder: TempDir,
     topology: Topology,
+    /// What agents that are started from now on find at `/proc/sys`.
+    pub(crate) sysctls: Sysctls,
 }
 
 /// Where there is something of ours.
@@ -52,6 +54,10 @@ pub(crate) enum Place {
     Nftables,
     /// Chains in tables of iptables.
     Iptables(Variant),
+    /// A table, virtual servers and a routing rule.
+    Ipvs,
+    /// What connections need that IPVS has taken, once another mode serves.
+    IpvsEnding,
 }
 
 // === impl Stage ===
@@ -59,6 +65,11 @@ pub(crate) enum Place {
 impl Stage {
     /// A node of which others use `variant` of iptables. Nobody serves yet.
     pub(crate) fn build(variant: Variant) -> Result<Stage> {
+        Stage::build_with(variant, manifests::OTHERS)
+    }
+
+    /// The same, with so many Services beside `shop/web`.
+    pub(crate) fn build_with(variant: Variant, others: u8) -> Result<Stage> {
         let topology = Topology::build(&Plan {
             nodes: vec![PlannedNode {
                 number: 1,
@@ -81,8 +92,9 @@ impl Stage {
             servers,
             folder,
             topology,
+            sysctls: Sysctls::Writable,
         };
-        for (name, manifest) in manifests::initial() {
+        for (name, manifest) in manifests::initial(others) {
             stage.apply(&name, &manifest)?;
         }
         stage.set_others(variant, true)?;
@@ -91,11 +103,15 @@ impl Stage {
 
     /// The same, with an agent that serves in `mode`.
     pub(crate) fn start(variant: Variant, mode: Mode) -> Result<Stage> {
-        let mut stage = Stage::build(variant)?;
-        stage.set_mode(mode)?;
-        stage.start_agent()?;
-        stage.expect_mode(mode)?;
-        Ok(stage)
+        Stage::build(variant)?.serve(mode)
+    }
+
+    /// This one, with an agent that serves in `mode`.
+    pub(crate) fn serve(mut self, mode: Mode) -> Result<Stage> {
+        self.set_mode(mode)?;
+        self.start_agent()?;
+        self.expect_mode(mode)?;
+        Ok(self)
     }
 
     /// The network namespace of the node.
@@ -186,6 +202,13 @@ impl Stage {
         if tables.lines().any(|line| line.ends_with(" signpost")) {
             places.insert(Place::Nftables);
         }
+        let is_there = |name: &str| tables.lines().any(|line| line.ends_with(name));
+        if is_there(" signpost-ipvs") {
+            places.insert(Place::Ipvs);
+        }
+        if is_there(" signpost-ipvs-ending") {
+            places.insert(Place::IpvsEnding);
+        }
         let found: Found = self.node()?.enter(|| xtables::observe_variants(OURS))??;
         for variant in [Variant::NfTables, Variant::Legacy] {
             if found.of(variant).ours == Ours::Present {
@@ -234,8 +257,13 @@ impl Stage {
         Ok(())
     }
 
-    /// Everybody's ways to `shop/web`.
+    /// Everybody's ways to `shop/web`, by TCP.
     pub(crate) fn ways(&self) -> Result<Vec<Way>> {
+        self.ways_by(Protocol::Tcp)
+    }
+
+    /// The same by `protocol`.
+    pub(crate) fn ways_by(&self, protocol: Protocol) -> Result<Vec<Way>> {
         let places = [
             ("a pod", self.topology.pod(1, ASKING)?),
             ("the node", self.topology.node(1)?),
@@ -253,7 +281,7 @@ impl Stage {
                 ways.push(Way {
                     from: from.to_owned(),
                     inside: inside.clone(),
-                    protocol: Protocol::Tcp,
+                    protocol,
                     destination,
                 });
             }
@@ -298,7 +326,7 @@ impl Stage {
             node: self.node()?.clone(),
             source: Source::Manifests(folder.join("manifests")),
             folder: folder.to_owned(),
-            sysctls: Sysctls::Writable,
+            sysctls: self.sysctls,
             deadline: PROMPTLY,
         })
     }

@@ -119,21 +119,23 @@ fn in_mode_iptables_what_nobody_wants_is_marked() {
     assert!(text.contains(line), "{text}");
 }
 
-/// Nothing but the list of mechanisms knows of it.
 #[test]
-fn a_third_mechanism_is_explained() {
+fn virtual_servers_are_explained() {
     let mut world = World::carried_by(Mechanism::Ipvs, &[till(&["10.0.1.5:53"])]);
     let text = world.answer("shop/till");
-    assert!(text.contains("fake 10.96.0.11:53/udp"), "{text}");
+    let lines = [
+        "services { 10.96.0.11 . udp . 53 : 0x53400001 }",
+        "virtual server 0x53400001 -s rr",
+        "virtual server 0x53400001 -r 10.0.1.5:53 -m -w 1",
+    ];
+    for line in lines {
+        assert!(text.contains(line), "no {line:?} in:\n{text}");
+    }
     assert!(!text.contains("! missing"), "{text}");
     world.find(Held::default());
     let text = world.answer("shop/till");
     assert!(
-        text.contains("! the fake rules are missing in the kernel"),
-        "{text}"
-    );
-    assert!(
-        text.contains("! missing in the kernel: fake 10.96.0.11:53/udp"),
+        text.contains("! missing in the kernel: virtual server 0x53400001"),
         "{text}"
     );
 }

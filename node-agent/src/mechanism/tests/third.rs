@@ -1,4 +1,4 @@
-//! A third mechanism, which lives in the tests: nothing but its entry in the list knows it.
+//! Three mechanisms, each in a kernel of the tests: what holds of two of them holds of any.
 
 use std::time::{Instant, SystemTime};
 

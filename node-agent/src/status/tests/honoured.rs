@@ -70,9 +70,10 @@ fn t93_services_whose_affinity_is_exhausted_are_named() {
     assert!(message.starts_with(beginning), "{message}");
     assert!(message.contains("game/lobby-17 and 2 more:"), "{message}");
 
-    Arc::make_mut(&mut view.effective).mode = Mode::Ipvs;
+    let effective = Arc::make_mut(&mut view.effective);
+    (effective.mode, effective.ipvs.strict_arp) = (Mode::Ipvs, true);
     let (_, reason, message) = say(&view, &crowded);
-    assert_eq!(reason, "ModeNotHonoured");
+    assert_eq!(reason, "FieldNotHonoured");
     assert!(message.contains("; session affinity is"), "{message}");
 
     Arc::make_mut(&mut view.effective).mode = Mode::Nftables;

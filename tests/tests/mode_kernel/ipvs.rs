@@ -1,0 +1,351 @@
+//! Mode ipvs, to it and from it. Where the kernel has no IPVS, that it is not begun; `tests/kernel-rig/run` has one that does.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::num::NonZeroU32;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use crds::condition::FEATURES_HONOURED;
+use crds::condition::reason::MODE_NOT_HONOURED;
+use crds::profile::mechanism::Mode;
+use dataplane::Protocol;
+use libtest_mimic::Trial;
+use netlink::ipvs::{IpvsSocket, Operation, SchedulerName, SchedulerSupport, Seconds};
+use serde_json::json;
+use tests::deadline::wait_for;
+use tests::lone_agent::Sysctls;
+use tests::network::{Connections, Kind, Network};
+use tests::trial::trial;
+use xtables::Variant;
+
+use crate::manifests::{self, endpoints};
+use crate::stage::{PROMPTLY, Place, SERVING, Stage};
+
+/// Between two connections of one client. Three hundred connections a second leave an emulated machine no processor for the agent.
+const EVERY: Duration = Duration::from_millis(200);
+/// Other Services. An emulated machine takes half a minute to parse the manifests of two hundred.
+const FEW: u8 = 20;
+/// Far more than the two minutes for which IPVS remembers a closed connection, on a machine that is not emulated already.
+const ENDS_WITHIN: Duration = Duration::from_secs(150);
+/// The variant of iptables that others use. It makes no difference.
+const OTHERS: Variant = Variant::NfTables;
+/// How long after a mode was asked for the agent is killed.
+const MOMENTS: [u64; 6] = [10, 40, 90, 160, 250, 400];
+/// Where a person sets what the mode cannot do without.
+const CONNTRACK: &str = "/proc/sys/net/ipv4/vs/conntrack";
+
+type Test = fn() -> Result<()>;
+
+/// All of these, of which those are skipped that this kernel cannot be asked.
+pub(crate) fn trials() -> Result<Vec<Trial>> {
+    let missing = find_ipvs()?;
+    let with: [(&str, Test); 8] = [
+        (
+            "t120_connections_outlive_every_switch_to_mode_ipvs_and_from_it",
+            around,
+        ),
+        (
+            "t121_a_switch_to_mode_ipvs_that_was_cut_short_is_completed",
+            killed_while_switching,
+        ),
+        (
+            "t122_after_a_cleanup_nothing_of_mode_ipvs_is_left_and_other_virtual_servers_stay",
+            cleanup,
+        ),
+        (
+            "t123_a_virtual_server_that_was_removed_comes_back",
+            removed_virtual_server,
+        ),
+        (
+            "t124_timeouts_of_the_profile_are_set",
+            timeouts_of_the_profile,
+        ),
+        (
+            "t129_where_ipvs_cannot_be_set_up_mode_ipvs_is_not_begun",
+            settings_that_cannot_be_written,
+        ),
+        (
+            "t165_a_scheduler_that_the_kernel_lacks_is_replaced_and_named_and_the_mode_stays",
+            schedulers,
+        ),
+        (
+            "t166_connections_outlive_a_switch_to_mode_ipvs_and_back",
+            there_and_back,
+        ),
+    ];
+    let without: (&str, Test) = (
+        "t128_where_the_kernel_has_no_ipvs_nftables_goes_on_and_the_module_is_named",
+        kernel_without_ipvs,
+    );
+    let mut trials: Vec<Trial> = with
+        .into_iter()
+        .map(|(name, test)| trial(name, test).with_ignored_flag(missing.is_some()))
+        .collect();
+    trials.push(trial(without.0, without.1).with_ignored_flag(missing.is_none()));
+    if let Some(why) = missing {
+        println!("SKIPPED: every test of mode ipvs: {why}");
+    }
+    Ok(trials)
+}
+
+/// Why there is no IPVS to test.
+fn find_ipvs() -> Result<Option<String>> {
+    let mut network = Network::new()?;
+    let [namespace] = network.add_namespaces(["ipvs"])?;
+    let mut socket = namespace.enter(|| IpvsSocket::open(backend_ipvs::MARKS))??;
+    let scheduler = SchedulerName::new("rr").context("it is a name")?;
+    let family = dataplane::Family::Ipv4;
+    Ok(match socket.check_scheduler(family, &scheduler) {
+        Ok(SchedulerSupport::Present) => None,
+        Ok(SchedulerSupport::Missing) => Some("no scheduler rr".to_owned()),
+        Err(error) => Some(error.to_string()),
+    })
+}
+
+/// A socket for the virtual servers of the node.
+fn servers(stage: &Stage) -> Result<IpvsSocket> {
+    Ok(stage
+        .node()?
+        .enter(|| IpvsSocket::open(backend_ipvs::MARKS))??)
+}
+
+/// Failure story T120: every switch there is. Connections of each mode stay in the others, and clients notice nothing. Ends in
+/// a mode of which every periodic check reads all: what has outlived mode ipvs is removed all the same.
+fn around() -> Result<()> {
+    let variant = Variant::Legacy;
+    let stage = Stage::build_with(variant, FEW)?.serve(Mode::Iptables)?;
+    let clients = Connections::start(&stage.ways()?, &[Kind::New], EVERY)?;
+    let of_iptables = kept(&stage)?;
+
+    switch(&stage, Mode::Ipvs)?;
+    stage.expect_only(Place::Ipvs)?;
+    stage.expect_condition(FEATURES_HONOURED, "True")?;
+    ensure!(stage.agent()?.get("/proxyMode")? == "ipvs");
+    let of_ipvs = kept(&stage)?;
+    switch(&stage, Mode::Iptables)?;
+    let places = stage.places()?;
+    let expected = [Place::Iptables(variant), Place::IpvsEnding].into();
+    ensure!(places == expected, "{places:?}");
+    of_ipvs.finish_unharmed()?;
+
+    switch(&stage, Mode::Nftables)?;
+    let of_nftables = kept(&stage)?;
+    switch(&stage, Mode::Ipvs)?;
+    stage.expect_only(Place::Ipvs)?;
+    let of_ipvs = kept(&stage)?;
+    switch(&stage, Mode::Nftables)?;
+    switch(&stage, Mode::Iptables)?;
+    for clients in [of_ipvs, of_nftables, of_iptables, clients] {
+        clients.finish_unharmed()?;
+    }
+    wait_for("connections of IPVS to end", ENDS_WITHIN, || {
+        let expected = [Place::Iptables(variant)].into();
+        Ok((stage.places()? == expected).then_some(()))
+    })?;
+    ensure!(servers(&stage)?.observe_virtual_servers()?.own.is_empty());
+    expect_no_delivery(&stage)
+}
+
+/// Clients everywhere that keep their connections, by TCP and UDP.
+fn kept(stage: &Stage) -> Result<Connections> {
+    let mut ways = stage.ways()?;
+    ways.extend(stage.ways_by(Protocol::Udp)?);
+    Connections::start(&ways, &[Kind::Kept], EVERY)
+}
+
+fn switch(stage: &Stage, mode: Mode) -> Result<()> {
+    stage.set_mode(mode)?;
+    stage.expect_mode(mode)
+}
+
+fn expect_no_delivery(stage: &Stage) -> Result<()> {
+    for family in ["-4", "-6"] {
+        let mut command = stage.node()?.command("ip");
+        let output = command.args([family, "rule", "list"]).output()?;
+        let rules = String::from_utf8_lossy(&output.stdout).into_owned();
+        ensure!(!rules.contains("0x53400000"), "{rules}");
+    }
+    Ok(())
+}
+
+/// Failure story T166: the same between two modes. Short enough for every run of all tests.
+fn there_and_back() -> Result<()> {
+    let stage = Stage::build_with(OTHERS, FEW)?.serve(Mode::Nftables)?;
+    let clients = Connections::start(&stage.ways()?, &[Kind::New], EVERY)?;
+    let of_nftables = kept(&stage)?;
+    switch(&stage, Mode::Ipvs)?;
+    stage.expect_only(Place::Ipvs)?;
+    let of_ipvs = kept(&stage)?;
+    switch(&stage, Mode::Nftables)?;
+    let places = stage.places()?;
+    let expected = [Place::Nftables, Place::IpvsEnding].into();
+    ensure!(places == expected, "{places:?}");
+    stage.expect_answers(&SERVING)?;
+    for clients in [of_ipvs, of_nftables, clients] {
+        clients.finish_unharmed()?;
+    }
+    Ok(())
+}
+
+/// Failure story T121: whenever the agent is killed, every client is served, and the next agent completes what was begun.
+fn killed_while_switching() -> Result<()> {
+    let mut stage = Stage::build_with(OTHERS, FEW)?.serve(Mode::Nftables)?;
+    let clients = Connections::start(&stage.ways()?, &[Kind::New], EVERY)?;
+    let modes = [Mode::Ipvs, Mode::Nftables].into_iter().cycle();
+    for (mode, moment) in modes.zip(MOMENTS) {
+        stage.set_mode(mode)?;
+        // What is tried here is a moment, whatever happens then.
+        std::thread::sleep(Duration::from_millis(moment));
+        stage.kill_agent()?;
+        stage.start_agent()?;
+        stage.expect_mode(mode)?;
+        wait_for("one mode to be left", PROMPTLY, || {
+            let mut places = stage.places()?;
+            places.remove(&Place::IpvsEnding);
+            let expected = match mode {
+                Mode::Ipvs => Place::Ipvs,
+                _ => Place::Nftables,
+            };
+            Ok((places == [expected].into()).then_some(()))
+        })?;
+    }
+    clients.finish_unharmed()
+}
+
+/// Failure story T122: cleanup removes what is ours, and only that.
+fn cleanup() -> Result<()> {
+    let mut stage = Stage::build_with(OTHERS, FEW)?.serve(Mode::Ipvs)?;
+    let mut socket = servers(&stage)?;
+    let theirs = netlink::ipvs::MarkRange::new(0x4000_0000, 4).context("it is a range")?;
+    let mut their_socket = stage.node()?.enter(|| IpvsSocket::open(theirs))??;
+    let key = netlink::ipvs::VirtualServerKey {
+        family: dataplane::Family::Ipv4,
+        mark: theirs.mark(1).context("it is one of them")?,
+    };
+    let server = netlink::ipvs::VirtualServer {
+        scheduler: SchedulerName::new("wrr").context("it is a name")?,
+        flags: netlink::ipvs::VirtualServerFlags::default(),
+    };
+    their_socket.commit(&[Operation::AddVirtualServer { key, server }])?;
+    ensure!(!socket.observe_virtual_servers()?.own.is_empty());
+    stage.kill_agent()?;
+    stage.clean_up()?;
+    ensure!(stage.places()?.is_empty(), "{:?}", stage.places()?);
+    let left = socket.observe_virtual_servers()?;
+    ensure!(left.own.is_empty(), "{left:?}");
+    ensure!(left.foreign.len() == 1, "{left:?}");
+    expect_no_delivery(&stage)?;
+    stage.clean_up()
+}
+
+/// Failure story T123: the kernel sends no notification; the periodic check finds it.
+fn removed_virtual_server() -> Result<()> {
+    let stage = Stage::build_with(OTHERS, FEW)?.serve(Mode::Ipvs)?;
+    stage.expect_answers(&SERVING)?;
+    let mut socket = servers(&stage)?;
+    let before = socket.observe_virtual_servers()?;
+    let removals: Vec<_> = before
+        .own
+        .keys()
+        .map(|key| Operation::RemoveVirtualServer { key: *key })
+        .collect();
+    socket.commit(&removals)?;
+    wait_for("virtual servers to come back", PROMPTLY, || {
+        let after = socket.observe_virtual_servers()?;
+        Ok((after == before).then_some(()))
+    })?;
+    stage.expect_answers(&SERVING)
+}
+
+/// Failure story T124: what the profile says of timeouts is what the kernel has, and of the others nothing changes.
+fn timeouts_of_the_profile() -> Result<()> {
+    let stage = Stage::build_with(OTHERS, FEW)?.serve(Mode::Ipvs)?;
+    let mut socket = servers(&stage)?;
+    let before = socket.observe_timeouts()?.context("IPVS is loaded")?;
+    let mut profile = manifests::profile("ipvs");
+    profile["spec"]["ipvs"] = json!({"udpTimeout": "42s"});
+    stage.apply("profile", &profile)?;
+    wait_for("the timeout to be set", PROMPTLY, || {
+        let after = socket.observe_timeouts()?.context("IPVS is loaded")?;
+        ensure!(after.tcp == before.tcp && after.tcp_fin == before.tcp_fin);
+        let expected = NonZeroU32::new(42).map(Seconds);
+        Ok((Some(after.udp) == expected).then_some(()))
+    })
+}
+
+/// Failure story T129: without its setting, masqueraded connections would get no replies. In a container the agent can only
+/// read it.
+fn settings_that_cannot_be_written() -> Result<()> {
+    let mut stage = Stage::build_with(OTHERS, FEW)?;
+    stage.sysctls = Sysctls::ReadOnly;
+    stage.set_mode(Mode::Ipvs)?;
+    stage.start_agent()?;
+    let said = stage.expect_condition(FEATURES_HONOURED, "False")?;
+    ensure!(said.reason == MODE_NOT_HONOURED.name, "{said:?}");
+    ensure!(said.message.contains("vs/conntrack"), "{said:?}");
+    stage.expect_mode(Mode::Nftables)?;
+    stage.expect_only(Place::Nftables)?;
+    stage.expect_answers(&SERVING)?;
+    // As a person does on the node.
+    stage.node()?.enter(|| fs::write(CONNTRACK, "1"))??;
+    stage.expect_mode(Mode::Ipvs)?;
+    stage.expect_only(Place::Ipvs)?;
+    stage.expect_answers(&SERVING)
+}
+
+/// Failure story T165: one Service asks for what this kernel has no module of; all others have the profile's.
+fn schedulers() -> Result<()> {
+    let stage = Stage::build_with(OTHERS, FEW)?.serve(Mode::Ipvs)?;
+    let of_ipvs = Connections::start(&stage.ways()?, &[Kind::Kept], EVERY)?;
+    let mut profile = manifests::profile("ipvs");
+    profile["spec"]["loadBalancer"] = json!({"scheduler": "lc"});
+    stage.apply("profile", &profile)?;
+    let mut web = manifests::service("web", 10);
+    web["metadata"]["annotations"] = json!({"signpost.dev/scheduler": "twos"});
+    stage.apply("web", &web)?;
+    let said = stage.expect_condition(FEATURES_HONOURED, "False")?;
+    let named = ["twos get rr", "module ip_vs_twos"];
+    ensure!(
+        named.iter().all(|part| said.message.contains(part)),
+        "{said:?}"
+    );
+    stage.expect_mode(Mode::Ipvs)?;
+    // Of both families: `shop/web` by two protocols, and the others.
+    let mut socket = servers(&stage)?;
+    let mut last = BTreeMap::new();
+    wait_for("the schedulers of all Services", PROMPTLY, || {
+        let found = socket.observe_virtual_servers()?.own;
+        last = BTreeMap::new();
+        for server in found.into_values() {
+            *last.entry(server.scheduler.to_string()).or_insert(0) += 1;
+        }
+        let expected = [("rr", 4), ("lc", 2 * usize::from(FEW))];
+        let expected = expected.map(|(name, count)| (name.to_owned(), count));
+        Ok((last == expected.into()).then_some(()))
+    })
+    .with_context(|| format!("they are {last:?}, and the status says: {said:?}"))?;
+    stage.expect_mode(Mode::Ipvs)?;
+    stage.expect_answers(&SERVING)?;
+    of_ipvs.finish_unharmed()
+}
+
+/// Failure story T128: nothing is written, status names the module, and the node is served.
+fn kernel_without_ipvs() -> Result<()> {
+    let stage = Stage::build_with(OTHERS, FEW)?.serve(Mode::Nftables)?;
+    let clients = Connections::start(&stage.ways()?, &[Kind::New, Kind::Kept], EVERY)?;
+    stage.set_mode(Mode::Ipvs)?;
+    let said = stage.expect_condition(FEATURES_HONOURED, "False")?;
+    ensure!(said.reason == MODE_NOT_HONOURED.name, "{said:?}");
+    let named = ["mode ipvs", "nftables is used", "module ip_vs"];
+    ensure!(
+        named.iter().all(|part| said.message.contains(part)),
+        "{said:?}"
+    );
+    stage.expect_mode(Mode::Nftables)?;
+    stage.expect_only(Place::Nftables)?;
+    stage.apply("web-endpoints", &endpoints("web", &SERVING[..1]))?;
+    stage.expect_answers(&SERVING[..1])?;
+    stage.apply("web-endpoints", &endpoints("web", &SERVING))?;
+    clients.finish_unharmed()
+}
