@@ -187,7 +187,7 @@ fn json(value: &(impl Serialize + ?Sized)) -> String {
 
 impl Architecture {
     /// That of this machine, if there are images for it.
-    pub fn own() -> Option<Architecture> {
+    pub(crate) fn own() -> Option<Architecture> {
         match consts::ARCH {
             "x86_64" => Some(Architecture::Amd64),
             "aarch64" => Some(Architecture::Arm64),

@@ -17,7 +17,7 @@ mod reference;
 mod tree;
 
 pub use image::{Architecture, Archive, Image, User, digest};
-pub use output::{commit, parse_date};
+pub use output::{ArchiveArguments, commit};
 pub use plugin::Plugin;
 pub use reference::Reference;
 pub use tree::{File, InsertError, Tree, TreePath};

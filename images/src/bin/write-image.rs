@@ -9,8 +9,7 @@ use std::str::FromStr;
 
 use anyhow::{Context, Result, bail};
 use clap::Parser;
-use images::{Architecture, File, Image, Reference, Tree, TreePath, User, commit, parse_date};
-use jiff::Timestamp;
+use images::{ArchiveArguments, File, Image, Reference, Tree, TreePath, User, commit};
 
 /// Writes a container image as an OCI archive, and prints its path, its size, the image's name and its
 /// digest. The same input gives the same bytes.
@@ -46,19 +45,8 @@ struct Arguments {
     #[arg(long = "label", value_name = "NAME=VALUE", value_parser = parse_pair)]
     labels: Vec<(String, String)>,
 
-    /// What the image runs on. Without it, what this machine is.
-    #[arg(long, value_name = "NAME")]
-    architecture: Option<Architecture>,
-
-    /// The time of everything in it, in seconds since 1970.
-    #[arg(
-        long,
-        env = "SOURCE_DATE_EPOCH",
-        value_name = "SECONDS",
-        default_value = "0",
-        value_parser = parse_date
-    )]
-    created: Timestamp,
+    #[command(flatten)]
+    archive: ArchiveArguments,
 
     /// What its files may take together, such as 30MB. Nothing is written when it is more.
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
@@ -94,11 +82,11 @@ fn write_image(arguments: Arguments) -> Result<String> {
     for file in &arguments.files {
         tree.insert(file.path.clone(), read_file(file)?)?;
     }
-    let architecture = arguments.architecture.or_else(Architecture::own);
+    let architecture = arguments.archive.architecture();
     let image = Image {
         reference: arguments.reference,
         architecture: architecture.context("--architecture is needed on this machine")?,
-        created: arguments.created,
+        created: arguments.archive.created,
         entrypoint: arguments.entrypoint,
         environment: unique("environment", arguments.environment)?,
         user: arguments.user,

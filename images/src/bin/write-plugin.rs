@@ -6,8 +6,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use clap::Parser;
-use images::{Architecture, Plugin, commit, parse_date};
-use jiff::Timestamp;
+use images::{ArchiveArguments, Plugin, commit};
 
 /// Writes the archive of kubectl signpost and signpost.yaml, krew's manifest of it, into a folder, and
 /// prints their paths. The same input gives the same bytes. Publishes nothing.
@@ -26,19 +25,8 @@ struct Arguments {
     #[arg(long, value_name = "FOLDER")]
     output: PathBuf,
 
-    /// What the program runs on. Without it, what this machine is.
-    #[arg(long, value_name = "NAME")]
-    architecture: Option<Architecture>,
-
-    /// The time of everything in it, in seconds since 1970.
-    #[arg(
-        long,
-        env = "SOURCE_DATE_EPOCH",
-        value_name = "SECONDS",
-        default_value = "0",
-        value_parser = parse_date
-    )]
-    created: Timestamp,
+    #[command(flatten)]
+    archive: ArchiveArguments,
 }
 
 fn main() -> ExitCode {
@@ -52,11 +40,11 @@ fn main() -> ExitCode {
 }
 
 fn write_plugin(arguments: &Arguments) -> Result<()> {
-    let architecture = arguments.architecture.or_else(Architecture::own);
+    let architecture = arguments.archive.architecture();
     let plugin = Plugin {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         architecture: architecture.context("--architecture is needed on this machine")?,
-        created: arguments.created,
+        created: arguments.archive.created,
         program: read(&arguments.program)?,
         license: read(&arguments.license)?,
     };

@@ -6,7 +6,7 @@ use backend::{Backend, Recovery};
 use dataplane::{Dataplane, Family, ServiceKey, ServiceRules, compile};
 use proptest::prelude::*;
 use testkit::{
-    Call, FakeBackend, FakeKernel, FakeRules, Fate, Faulty, Seeded, histories, mk_config,
+    Call, FakeBackend, FakeKernel, FakeRules, Fate, Faulty, Seeded, cases, histories, mk_config,
     mk_endpoints, mk_node, mk_service,
 };
 
@@ -501,7 +501,7 @@ fn the_last_ten_rounds_are_kept_and_print_in_a_line_each() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(96))]
+    #![proptest_config(ProptestConfig::with_cases(cases(96)))]
 
     /// Whatever fails and whenever the process restarts, what is believed is what the kernel holds;
     /// and once nothing fails any more, the kernel holds what is wanted.

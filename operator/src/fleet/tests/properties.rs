@@ -72,8 +72,6 @@ fn statuses(cluster: &Cluster) -> Vec<Value> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(200))]
-
     #[test]
     fn it_comes_to_rest_and_a_restart_changes_nothing(happenings in prop::collection::vec(happening(), 1..30)) {
         let mut cluster = Cluster::new();
