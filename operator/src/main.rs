@@ -7,6 +7,8 @@
 //!   fleet_loop ----> fleet (plan, no I/O) ----> writes, only while the lease is ours
 //!        ^                                             |
 //!        '--------- answers to the writes -------------'
+//!
+//!   ConfigMap signpost-initial-profile ----> initial_profile, once
 //! ```
 //!
 //! A node never depends on it: without an operator, agents go on with what they were given.
@@ -16,6 +18,7 @@ mod baseline;
 mod election;
 mod fleet;
 mod fleet_loop;
+mod initial_profile;
 mod lease;
 mod operator_metrics;
 mod pace;
@@ -36,6 +39,7 @@ use runtime::{
 use crate::{
     election::{Election, Terms},
     fleet_loop::FleetLoop,
+    initial_profile::InitialProfile,
     lease::{Candidate, LeaseLost},
     operator_metrics::OperatorMetrics,
     writes::Writer,
@@ -80,6 +84,7 @@ async fn start(arguments: RunArguments, supervisor: Supervisor) -> anyhow::Resul
         metrics: OperatorMetrics::register(&metrics),
         heartbeat: health.heartbeat("fleet", STUCK),
     };
+    let initial_profile = InitialProfile::new(&client, &arguments.namespace);
     let api_server = health.check("api-server");
 
     let routes = metrics.router().merge(health.router());
@@ -97,6 +102,7 @@ async fn start(arguments: RunArguments, supervisor: Supervisor) -> anyhow::Resul
             arguments.namespace,
             candidate,
             fleet_loop,
+            initial_profile,
             api_server,
             supervisor.stop(),
         ),
@@ -112,6 +118,7 @@ async fn lead(
     namespace: String,
     mut candidate: Candidate,
     fleet_loop: FleetLoop,
+    initial_profile: InitialProfile,
     api_server: Check,
     stop: CancellationToken,
 ) -> Result<(), LeaseLost> {
@@ -121,10 +128,16 @@ async fn lead(
         () = candidate.acquire(|| api_server.ready()) => {}
     }
     fleet_loop.metrics.lead();
+    let act = async {
+        tokio::join!(
+            initial_profile.create(),
+            fleet_loop.run(&client, &namespace)
+        )
+    };
     tokio::select! {
         () = stop.cancelled() => {}
         lost = candidate.hold() => return Err(lost),
-        () = fleet_loop.run(&client, &namespace) => {}
+        _ = act => {}
     }
     candidate.release().await;
     Ok(())

@@ -54,6 +54,9 @@ pub struct Options {
     pub users: Vec<User>,
     /// Who runs the Pods.
     pub kubelets: Kubelets,
+    /// How many API servers this one takes the cluster to have. With more than one it serves a new kind 5 seconds
+    /// after its definition.
+    pub api_server_count: u8,
 }
 
 /// Who stands in for the nodes of a control plane.
@@ -94,13 +97,14 @@ pub enum Component {
 // === impl Options ===
 
 impl Default for Options {
-    /// On a loopback address of this network namespace, for the administrator alone.
+    /// On a loopback address of this network namespace, for the administrator alone, with one API server.
     fn default() -> Options {
         Options {
             bind: Ipv4Addr::LOCALHOST,
             network: None,
             users: Vec::new(),
             kubelets: Kubelets::Acted,
+            api_server_count: 1,
         }
     }
 }

@@ -186,6 +186,7 @@ impl RealCluster {
                 network: Some(lan.control().path()),
                 users: (1..=LAST_NODE).map(kubelet_user).collect(),
                 kubelets: Kubelets::Real,
+                ..Options::default()
             });
             // All of them, whatever the others come to: a node that is thrown away takes its own along.
             let nodes: Result<BTreeMap<u8, Node>> = nodes

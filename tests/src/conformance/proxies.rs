@@ -67,6 +67,7 @@ fn install_signpost(cluster: &RealCluster) -> Result<()> {
     ];
     Helm::new(cluster)?.run(&[&arguments[..], &[&timeout, &labels]].concat())?;
     wait_with_kubectl(cluster, &["rollout", "status", "daemonset/signpost-agent"])?;
+    wait_with_kubectl(cluster, &["wait", "--for=create", "proxyprofile/default"])?;
     wait_with_kubectl(
         cluster,
         &["wait", "--for=condition=Ready", "proxyprofile/default"],

@@ -3,7 +3,7 @@
 use std::net::SocketAddrV4;
 
 use super::folder::{Folder, argument};
-use super::{ADMINISTRATOR, Kubelets};
+use super::{ADMINISTRATOR, Kubelets, Options};
 
 /// Where cluster IPs are taken from: IPv4, the first family of Services, and IPv6.
 pub const SERVICE_CIDRS: [&str; 2] = ["10.96.0.0/16", "fd00:10:96::/112"];
@@ -46,12 +46,12 @@ pub(super) fn of_etcd(folder: &Folder) -> Vec<String> {
 pub(super) fn of_api_server(
     folder: &Folder,
     address: SocketAddrV4,
-    kubelets: Kubelets,
+    options: &Options,
 ) -> Vec<String> {
     let (ip, port) = (address.ip(), address.port());
     // No Service may have a loopback address as its endpoint.
     let endpoints = if ip.is_loopback() { "none" } else { "lease" };
-    let who_runs_pods = match kubelets {
+    let who_runs_pods = match options.kubelets {
         // With the plugin, a Pod in a new namespace is refused until a controller has made the account.
         Kubelets::Acted => vec![
             "--authorization-mode=RBAC",
@@ -70,6 +70,7 @@ pub(super) fn of_api_server(
         format!("--advertise-address={ip}"),
         format!("--secure-port={port}"),
         format!("--endpoint-reconciler-type={endpoints}"),
+        format!("--apiserver-count={}", options.api_server_count),
         argument("cert-dir", &folder.certificates()),
         argument("token-auth-file", &folder.tokens()),
         format!("--service-cluster-ip-range={}", SERVICE_CIDRS.join(",")),

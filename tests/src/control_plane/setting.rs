@@ -73,7 +73,7 @@ impl Setting {
 
     /// Returns when it is ready.
     pub(super) fn start_api_server(&self) -> Result<Server> {
-        let arguments = arguments::of_api_server(&self.folder, self.address, self.options.kubelets);
+        let arguments = arguments::of_api_server(&self.folder, self.address, &self.options);
         let mut server = self.start(Component::ApiServer, &arguments)?;
         self.wait_for_answer(&mut server, &["get", "--raw", "/readyz"])?;
         Ok(server)

@@ -221,7 +221,7 @@ fn the_job_of_agents_can_be_that_of_kube_proxy() -> Result<()> {
 #[test]
 fn dashboards_and_alerts_are_there_where_values_say_so() -> Result<()> {
     let render = |set: &str| -> Result<manifests::Objects> {
-        let set = format!("--set=apiServer.host=192.0.2.10,{set}");
+        let set = format!("--set=apiServer.host=192.0.2.10,profile.create=false,{set}");
         manifests::parse(&Helm::new(Cluster::None)?.render(&[&set])?)
     };
     let named = |objects: &manifests::Objects, kind: &str| -> Vec<String> {

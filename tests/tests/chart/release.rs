@@ -1,6 +1,5 @@
-//! A release on a real API server, from its installation to its removal. No kubelet runs its Pods;
-//! that it installs what a cluster takes, keeps what is a person's and leaves nothing else is all
-//! the API server's.
+//! A release on a real API server, from its installation to its removal. No kubelet runs its Pods:
+//! where a test needs the operator, it runs as a process with the rights of its Pod.
 
 use std::fs;
 use std::path::Path;
@@ -10,10 +9,12 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 use tempfile::TempDir;
-use tests::control_plane::{ADMINISTRATOR, ControlPlane, Options};
+use tests::binaries;
+use tests::control_plane::{ADMINISTRATOR, ControlPlane, Options, ServiceAccount};
 use tests::deadline::wait_for;
+use tests::network::Process;
 
-use crate::helm::{Cluster, Helm, chart, repository};
+use crate::helm::{Cluster, Helm, NAMESPACE, chart, repository};
 
 /// Everything happens within seconds; the rest is for a machine with other work.
 const DEADLINE: Duration = Duration::from_secs(60);
@@ -30,8 +31,8 @@ struct Stage {
 // === impl Stage ===
 
 impl Stage {
-    fn start() -> Result<Stage> {
-        let control_plane = ControlPlane::start(Options::default())?;
+    fn start(options: Options) -> Result<Stage> {
+        let control_plane = ControlPlane::start(options)?;
         let kubeconfig = control_plane.kubeconfig(ADMINISTRATOR)?;
         let helm = Helm::new(Cluster::Kubeconfig(kubeconfig))?;
         Ok(Stage {
@@ -52,6 +53,33 @@ impl Stage {
         self.helm("install", "signpost", &chart(), &more)
     }
 
+    /// Runs the operator until it has created the initial profile and removed its ConfigMap.
+    fn run_operator_until_the_profile_exists(&self) -> Result<()> {
+        let account = ServiceAccount::new(NAMESPACE, "signpost-operator");
+        let mut command = Command::new(binaries::find("signpost-operator")?);
+        command
+            .args(["run", "--metrics-address=127.0.0.1:0", "--kubeconfig"])
+            .arg(self.control_plane.kubeconfig_of_account(&account)?);
+        let _operator = Process::start("signpost-operator", command)?;
+        wait_for("the initial profile to be created", DEADLINE, || {
+            Ok((!self.has_initial_profile()?).then_some(()))
+        })
+    }
+
+    /// Whether the ConfigMap with the initial profile exists.
+    fn has_initial_profile(&self) -> Result<bool> {
+        let namespace = format!("--namespace={NAMESPACE}");
+        let name = "configmap/signpost-initial-profile";
+        let arguments = [
+            "get",
+            name,
+            &namespace,
+            "--ignore-not-found",
+            "--output=name",
+        ];
+        Ok(!self.control_plane.kubectl(&arguments)?.is_empty())
+    }
+
     /// Removes the release and waits until nothing is left of it but what is kept.
     fn uninstall(&self) -> Result<()> {
         self.helm.run(&["uninstall", "signpost"])?;
@@ -63,10 +91,17 @@ impl Stage {
         })
     }
 
+    /// The profile of this name, which exists. A client may have read the API server's list of kinds before this one.
+    fn profile(&self, name: &str) -> Result<Value> {
+        let arguments = ["get", "proxyprofile", name, "--output=json"];
+        let text = wait_for("the kind to be listed", DEADLINE, || {
+            Ok(self.control_plane.kubectl(&arguments).ok())
+        })?;
+        Ok(serde_json::from_str(&text)?)
+    }
+
     fn priority_of_the_profile(&self) -> Result<Value> {
-        let arguments = ["get", "proxyprofile", "default", "--output=json"];
-        let profile: Value = serde_json::from_str(&self.control_plane.kubectl(&arguments)?)?;
-        Ok(profile["spec"]["priority"].clone())
+        Ok(self.profile("default")?["spec"]["priority"].clone())
     }
 
     /// The definition of a kind, which must not be about to go.
@@ -114,8 +149,9 @@ fn later_chart() -> Result<TempDir> {
 
 #[test]
 fn a_release_is_installed_upgraded_with_its_kinds_and_removed_without_them() -> Result<()> {
-    let stage = Stage::start()?;
+    let stage = Stage::start(Options::default())?;
     let notes = stage.install(&[])?;
+    stage.run_operator_until_the_profile_exists()?;
     let next = "kubectl --namespace signpost-system rollout status daemonset/signpost-agent";
     ensure!(notes.contains(next), "{notes}");
     ensure!(!notes.contains("kube-proxy runs"), "{notes}");
@@ -129,7 +165,7 @@ fn a_release_is_installed_upgraded_with_its_kinds_and_removed_without_them() -> 
         "{error:#}"
     );
 
-    // From here on the profile is somebody's.
+    // From here on the profile is the user's.
     let edit = r#"--patch={"spec": {"priority": 7}}"#;
     let patch = ["patch", "proxyprofile", "default", "--type=merge", edit];
     stage.control_plane.kubectl(&patch)?;
@@ -141,6 +177,7 @@ fn a_release_is_installed_upgraded_with_its_kinds_and_removed_without_them() -> 
         "the kind is the old one"
     );
     ensure!(stage.priority_of_the_profile()? == 7, "after an upgrade");
+    ensure!(!stage.has_initial_profile()?, "an upgrade brings it again");
 
     stage.uninstall()?;
     stage.kind("nodeproxies.signpost.dev")?;
@@ -152,13 +189,29 @@ fn a_release_is_installed_upgraded_with_its_kinds_and_removed_without_them() -> 
         !stage.columns()?.contains("Later"),
         "the kind is the new one"
     );
+    stage.run_operator_until_the_profile_exists()?;
     ensure!(stage.priority_of_the_profile()? == 7, "installed again");
     stage.uninstall()
 }
 
 #[test]
+fn t162_an_installation_succeeds_where_a_new_kind_is_served_late() -> Result<()> {
+    let stage = Stage::start(Options {
+        api_server_count: 3,
+        ..Options::default()
+    })?;
+    stage.install(&["--set=profile.name=first", "--set=profile.spec.priority=3"])?;
+    stage.run_operator_until_the_profile_exists()?;
+    let profile = stage.profile("first")?;
+    ensure!(profile["spec"]["priority"] == 3, "{profile}");
+    let component = &profile["metadata"]["labels"]["app.kubernetes.io/component"];
+    ensure!(component == "profile", "{profile}");
+    Ok(())
+}
+
+#[test]
 fn what_was_installed_from_plain_manifests_is_taken_over() -> Result<()> {
-    let stage = Stage::start()?;
+    let stage = Stage::start(Options::default())?;
     for folder in ["deploy/namespace.yaml", "crds/generated", "deploy"] {
         let folder = repository().join(folder);
         let file = format!("--filename={}", folder.display());
@@ -178,7 +231,7 @@ fn what_was_installed_from_plain_manifests_is_taken_over() -> Result<()> {
 
 #[test]
 fn a_kube_proxy_that_runs_is_pointed_out() -> Result<()> {
-    let stage = Stage::start()?;
+    let stage = Stage::start(Options::default())?;
     stage.control_plane.apply(
         "
 apiVersion: apps/v1

@@ -119,7 +119,11 @@ impl Stage {
 
     /// As the README of the chart says, on a cluster that tells where its API server is.
     pub(crate) fn install(&self) -> Result<String> {
-        self.run_helm("install", &["--create-namespace"])
+        let notes = self.run_helm("install", &["--create-namespace"])?;
+        let timeout = format!("--timeout={}s", DEADLINE.as_secs());
+        // By the operator that holds the lease, which may come after all Pods are ready.
+        self.kubectl(&["wait", "--for=create", &timeout, "proxyprofile/default"])?;
+        Ok(notes)
     }
 
     /// Runs helm on our chart until Pods are ready.
