@@ -24,6 +24,16 @@ pub(crate) struct Answer {
     pub(crate) agreement: Agreement,
 }
 
+/// A command in an agent's Pod that has ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Ran {
+    /// Standard output.
+    pub(crate) text: String,
+    errors: String,
+    /// The exit code; none where the kubelet does not report it.
+    pub(crate) code: Option<i32>,
+}
+
 /// Whether kernel and desired state agree.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Agreement {
@@ -60,7 +70,7 @@ pub(crate) const SELECTOR: &str =
 const COMPONENT: (&str, &str) = ("app.kubernetes.io/component", "agent");
 const CONTAINER: &str = "agent";
 /// The exit code of explain and trace where kernel and desired state differ.
-const DIFFERS: &str = "3";
+const DIFFERS: i32 = 3;
 /// The most bytes of an answer that wait to be read.
 const BUFFER: usize = 64 << 10;
 
@@ -88,12 +98,31 @@ impl Agent {
         })
     }
 
-    /// What `signpost-agent` prints with `arguments`.
+    /// What `signpost-agent` prints with `arguments`, which are a question.
     pub(crate) async fn ask(
         &self,
         cluster: &Cluster,
         arguments: &[&str],
     ) -> Result<Answer, AskError> {
+        let ran = self.run(cluster, arguments).await?;
+        let agreement = match ran.code {
+            Some(0) => Agreement::Agrees,
+            Some(DIFFERS) => Agreement::Differs,
+            _ => {
+                return Err(AskError::Refused {
+                    node: self.node.clone(),
+                    text: ran.error().to_owned(),
+                });
+            }
+        };
+        Ok(Answer {
+            text: ran.text,
+            agreement,
+        })
+    }
+
+    /// Runs `signpost-agent` with `arguments`, to its end.
+    pub(crate) async fn run(&self, cluster: &Cluster, arguments: &[&str]) -> Result<Ran, AskError> {
         let node = || self.node.clone();
         let command = ["signpost-agent"].iter().chain(arguments).copied();
         let command: Vec<&str> = command.collect();
@@ -120,33 +149,32 @@ impl Agent {
             Some(status) => status.await,
             None => None,
         };
-        let text = String::from_utf8_lossy(&text).into_owned();
-        let status = status.unwrap_or_default();
-        let agreement = match exit_code(&status) {
-            None if status.status.as_deref() == Some("Success") => Some(Agreement::Agrees),
-            Some(DIFFERS) => Some(Agreement::Differs),
-            _ => None,
-        };
-        match agreement {
-            Some(agreement) => Ok(Answer { text, agreement }),
-            None => {
-                let errors = String::from_utf8_lossy(&errors);
-                let said = errors.trim().trim_start_matches("signpost-agent: ");
-                Err(AskError::Refused {
-                    node: node(),
-                    text: said.to_owned(),
-                })
-            }
-        }
+        Ok(Ran {
+            text: String::from_utf8_lossy(&text).into_owned(),
+            errors: String::from_utf8_lossy(&errors).into_owned(),
+            code: exit_code(&status.unwrap_or_default()),
+        })
     }
 }
 
-/// The exit code of a command that failed, as the kubelet reports it.
-fn exit_code(status: &Status) -> Option<&str> {
+// === impl Ran ===
+
+impl Ran {
+    /// The error that it ended with, without the name of the program.
+    pub(crate) fn error(&self) -> &str {
+        self.errors.trim().trim_start_matches("signpost-agent: ")
+    }
+}
+
+/// The exit code of a command, as the kubelet reports it.
+fn exit_code(status: &Status) -> Option<i32> {
+    if status.status.as_deref() == Some("Success") {
+        return Some(0);
+    }
     let causes = status.details.as_ref()?.causes.as_ref()?;
     let mut causes = causes.iter();
     let exit = causes.find(|cause| cause.reason.as_deref() == Some("ExitCode"))?;
-    exit.message.as_deref()
+    exit.message.as_deref()?.parse().ok()
 }
 
 #[cfg(test)]

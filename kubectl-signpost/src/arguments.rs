@@ -1,11 +1,15 @@
 //! The command line.
 
+mod migrate;
+
 use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 use crds::Span;
+
+pub use migrate::{HandoverOptions, MigrateStep, PlanOptions};
 
 /// Shows what Signpost's profiles and nodes do, and steers rollouts, with the rights of your own kubeconfig.
 ///
@@ -68,6 +72,9 @@ pub enum Command {
     /// Turn kube-proxy's configuration into a profile, show a node's configuration, and what a profile would change.
     #[command(subcommand)]
     Config(ConfigStep),
+    /// Move nodes from kube-proxy to Signpost, and back.
+    #[command(subcommand)]
+    Migrate(MigrateStep),
     /// Write one archive for a report of a problem: objects, Events, logs, and what agents of chosen nodes have. Secrets,
     /// ConfigMaps, environment variables and tokens are left out. Exits with 3 if a part could not be read.
     Sysdump(SysdumpOptions),

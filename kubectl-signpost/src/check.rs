@@ -15,6 +15,7 @@ use crate::ending::Ending;
 use crate::output::Paint;
 use crate::print;
 use points::{Evidence, Right};
+pub(crate) use points::{first, linux};
 
 /// What an installation creates, as group and resource.
 const CREATED: [(&str, &str); 6] = [
@@ -99,7 +100,7 @@ async fn may_create(cluster: &Cluster, group: &str, resource: &str) -> Result<bo
 }
 
 /// None for what does not exist, or may not be read.
-fn absent<T>(read: Result<T, ClusterError>) -> Result<Option<T>, ClusterError> {
+pub(crate) fn absent<T>(read: Result<T, ClusterError>) -> Result<Option<T>, ClusterError> {
     match read {
         Ok(object) => Ok(Some(object)),
         Err(error) if error.is_absent() || error.is_forbidden() => Ok(None),

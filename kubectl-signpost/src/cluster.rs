@@ -108,6 +108,12 @@ impl Cluster {
         list(&Api::all(self.client.clone()), parameters, "list pods").await
     }
 
+    /// The Pods of one namespace.
+    pub(crate) async fn read_pods_in(&self, namespace: &str) -> Result<Vec<Pod>, ClusterError> {
+        let pods = self.pods_of(namespace);
+        list(&pods, ListParams::default(), "list pods").await
+    }
+
     /// All objects of a kind of Signpost, by name. One that this version cannot read hides no other.
     pub(crate) async fn read_all<K>(&self) -> Result<Read<K>, ClusterError>
     where

@@ -21,6 +21,8 @@ use crate::ending::Ending;
 use crate::output::serialize;
 use crate::print;
 
+pub(crate) use import::Note;
+
 /// Carries out one of the subcommands.
 pub(crate) async fn run(access: &Access, step: &ConfigStep) -> anyhow::Result<Ending> {
     match step {
@@ -51,6 +53,14 @@ async fn import(access: &Access, options: &ImportOptions) -> anyhow::Result<Endi
     let profile = serde_saphyr::to_string(&imported.profile).context("failed to write YAML")?;
     print(&profile)?;
     Ok(Ending::AsItShouldBe)
+}
+
+/// What a profile does not say as the configuration in `map` does: the notes of `config import`.
+pub(crate) fn not_carried_over(map: &ConfigMap) -> anyhow::Result<Vec<Note>> {
+    let configuration = source::find_configuration(&serde_json::to_value(map)?);
+    let configuration =
+        configuration.with_context(|| format!("failed to read ConfigMap {}", map.name_any()))?;
+    Ok(import::import("default", configuration)?.notes)
 }
 
 async fn effective(access: &Access, options: &EffectiveOptions) -> anyhow::Result<Ending> {

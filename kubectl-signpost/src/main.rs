@@ -13,6 +13,7 @@ mod cluster;
 mod config;
 mod ending;
 mod inspect;
+mod migrate;
 mod nodes;
 mod output;
 mod rollout;
@@ -74,6 +75,7 @@ async fn carry_out(arguments: Arguments) -> anyhow::Result<Ending> {
         Command::Explain(options) => inspect::explain(&access, &options).await,
         Command::Trace(options) => inspect::trace(&access, &options).await,
         Command::Config(step) => config::run(&access, &step).await,
+        Command::Migrate(step) => migrate::run(&access, &step, paint).await,
         Command::Sysdump(options) => sysdump::run(&access, &options).await,
         Command::Completion(options) => {
             let mut script = Vec::new();

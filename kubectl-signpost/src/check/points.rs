@@ -334,7 +334,7 @@ fn of_component<'a>(evidence: &'a Evidence, component: &'a str) -> impl Iterator
     })
 }
 
-fn linux(nodes: &[Node]) -> impl Iterator<Item = &Node> {
+pub(crate) fn linux(nodes: &[Node]) -> impl Iterator<Item = &Node> {
     nodes.iter().filter(|node| {
         let system = node.labels().get("kubernetes.io/os");
         system.is_none_or(|system| system == "linux")
@@ -380,7 +380,7 @@ fn fine(text: String) -> Point {
 }
 
 /// The first few of `names`.
-fn first<'a>(names: impl ExactSizeIterator<Item = &'a String>) -> String {
+pub(crate) fn first<'a>(names: impl ExactSizeIterator<Item = &'a String>) -> String {
     let more = names.len().saturating_sub(MOST_NAMED);
     let names: Vec<&str> = names.take(MOST_NAMED).map(String::as_str).collect();
     match more {

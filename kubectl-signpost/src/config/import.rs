@@ -12,6 +12,7 @@ use std::fmt;
 use crds::address::Cidr;
 use crds::honoured::{not_honoured, written_fields};
 use crds::{EffectiveConfig, FieldError, ProxyProfile, Span};
+use serde::Serialize;
 use serde_json::{Map, Value, json};
 use thiserror::Error;
 
@@ -27,7 +28,7 @@ pub(crate) struct Imported {
 }
 
 /// Something that the profile does not say as kube-proxy's configuration did.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(crate) struct Note {
     /// The field of KubeProxyConfiguration, or below spec of the profile.
     pub(crate) field: String,

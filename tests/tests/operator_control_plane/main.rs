@@ -8,6 +8,7 @@ mod archive;
 mod cluster;
 mod command_line;
 mod leases;
+mod migration;
 mod operator;
 mod profiles;
 mod rights;

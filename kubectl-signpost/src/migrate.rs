@@ -1,0 +1,85 @@
+//! `migrate`: nodes from kube-proxy to Signpost, and back.
+//!
+//! ```text
+//! objects --plan (pure)--> which proxy serves, next step, obstacles --text--> standard output
+//!                           `--handover: signpost-agent takeover|handback in the Pod of each node's agent
+//! ```
+//!
+//! The agent does the work and decides whether it may, as when its command is run by hand.
+
+mod handover;
+mod plan;
+mod text;
+
+use k8s_openapi::api::apps::v1::DaemonSet;
+use k8s_openapi::api::core::v1::ConfigMap;
+
+use crate::agent::{Agent, SELECTOR};
+use crate::arguments::{Access, MigrateStep, PlanOptions};
+use crate::check::absent;
+use crate::cluster::{Cluster, ClusterError};
+use crate::config::not_carried_over;
+use crate::ending::Ending;
+use crate::output::{Paint, serialize};
+use crate::print;
+use handover::Direction;
+use plan::{Evidence, Plan};
+
+/// Where every distribution that has Pods of kube-proxy has them.
+const NAMESPACE: &str = "kube-system";
+/// The name of the DaemonSet, and of its ConfigMap.
+const KUBE_PROXY: &str = "kube-proxy";
+
+/// Carries out one of the subcommands.
+pub(crate) async fn run(
+    access: &Access,
+    step: &MigrateStep,
+    paint: Paint,
+) -> anyhow::Result<Ending> {
+    let cluster = Cluster::open(access).await?;
+    let evidence = observe(&cluster).await?;
+    match step {
+        MigrateStep::Plan(options) => show(&cluster, &evidence, options, paint).await,
+        MigrateStep::Takeover(options) => {
+            let plan = Plan::of(&evidence, &options.nodes)?;
+            handover::run(&cluster, &plan, Direction::Takeover, options).await
+        }
+        MigrateStep::Handback(options) => {
+            let plan = Plan::of(&evidence, &options.nodes)?;
+            handover::run(&cluster, &plan, Direction::Handback, options).await
+        }
+    }
+}
+
+async fn observe(cluster: &Cluster) -> Result<Evidence, ClusterError> {
+    let daemon_set = cluster.read_in::<DaemonSet>(NAMESPACE, KUBE_PROXY).await;
+    Ok(Evidence {
+        proxies: cluster.read_all().await?,
+        // People who may read Signpost's objects need not be allowed to read Nodes.
+        nodes: absent(cluster.read_nodes().await)?.unwrap_or_default(),
+        agents: Agent::among(&cluster.read_pods(SELECTOR).await?),
+        system_pods: cluster.read_pods_in(NAMESPACE).await?,
+        has_daemon_set: absent(daemon_set)?.is_some(),
+    })
+}
+
+async fn show(
+    cluster: &Cluster,
+    evidence: &Evidence,
+    options: &PlanOptions,
+    paint: Paint,
+) -> anyhow::Result<Ending> {
+    let mut plan = Plan::of(evidence, &options.nodes)?;
+    let map = cluster.read_in::<ConfigMap>(NAMESPACE, KUBE_PROXY).await;
+    if let Some(map) = absent(map)? {
+        match not_carried_over(&map) {
+            Ok(notes) => plan.configuration = notes,
+            Err(error) => eprintln!("kubectl-signpost: {}", runtime::chain(error.as_ref())),
+        }
+    }
+    match serialize(&plan, options.output)? {
+        Some(text) => print(&text)?,
+        None => print(&text::render(&plan, options.output, paint))?,
+    }
+    Ok(plan.ending())
+}

@@ -1,0 +1,250 @@
+//! Takeovers and handbacks, which agents carry out: one node first, then a few at once, until one fails.
+
+use crds::NodeProxy;
+use crds::condition::{READY, Status, status_of};
+use futures::future::join_all;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use runtime::chain;
+use tokio::time::{Instant, sleep, timeout_at};
+
+use super::plan::{NodePlan, Obstacle, Plan, Serving, Step, is_handed_back};
+use super::text;
+use crate::agent::{Agent, AskError};
+use crate::arguments::HandoverOptions;
+use crate::check::first;
+use crate::cluster::Cluster;
+use crate::ending::Ending;
+use crate::print;
+use crate::status::POLL;
+
+/// In which direction nodes move.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Direction {
+    Takeover,
+    Handback,
+}
+
+/// What happens with a node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Turn<'a> {
+    /// It is where it should go.
+    Over,
+    /// It is left out.
+    Stopped(Vec<&'a Obstacle>),
+    /// Its agent is asked.
+    Ask(&'a Agent),
+}
+
+/// Agents that are asked at once, after the first one.
+const AT_ONCE: usize = 8;
+
+/// Moves the nodes of the plan.
+pub(super) async fn run(
+    cluster: &Cluster,
+    plan: &Plan,
+    direction: Direction,
+    options: &HandoverOptions,
+) -> anyhow::Result<Ending> {
+    let (mut over, mut stopped, mut asked) = (Vec::new(), Vec::new(), Vec::new());
+    for node in &plan.nodes {
+        match turn(node, direction, options) {
+            Turn::Over => over.push(&node.name),
+            Turn::Stopped(obstacles) => {
+                stopped.extend(obstacles.into_iter().map(|obstacle| (&node.name, obstacle)));
+            }
+            Turn::Ask(agent) => asked.push(agent),
+        }
+    }
+    if !over.is_empty() {
+        let state = direction.state();
+        print(&format!("{state} already: {}\n", first(over.into_iter())))?;
+    }
+    let mut ending = Ending::AsItShouldBe;
+    if !stopped.is_empty() {
+        let obstacles = text::obstacles(stopped.into_iter());
+        print(&format!("These nodes are left out.\n{obstacles}"))?;
+        ending = Ending::NotAsItShouldBe;
+    }
+    let mut ahead = asked.as_slice();
+    while let Some((wave, rest)) = next_wave(ahead, asked.len()) {
+        ahead = rest;
+        let agents = wave.iter();
+        let outcomes = agents.map(|agent| hand_over(cluster, agent, direction, options));
+        let mut has_failed = false;
+        for outcome in join_all(outcomes).await {
+            has_failed |= outcome? == Ending::NotAsItShouldBe;
+        }
+        if !has_failed {
+            continue;
+        }
+        ending = Ending::NotAsItShouldBe;
+        // A dry run is to find all that stops nodes.
+        if !options.dry_run {
+            return stop(ahead).map(|()| ending);
+        }
+    }
+    Ok(ending)
+}
+
+/// What happens with `node`. Pure.
+fn turn<'a>(node: &'a NodePlan, direction: Direction, options: &HandoverOptions) -> Turn<'a> {
+    let is_over = match direction {
+        Direction::Takeover => node.step == Step::None,
+        Direction::Handback => matches!(node.serving, Serving::KubeProxy | Serving::Neither),
+    };
+    let stops = |obstacle: &&Obstacle| match direction {
+        // What an agent finds is of use before kube-proxy is stopped, too.
+        _ if options.dry_run => false,
+        Direction::Handback => false,
+        Direction::Takeover => !(options.force && obstacle.yields_to_force),
+    };
+    let stopping: Vec<&Obstacle> = node.obstacles.iter().filter(stops).collect();
+    match &node.agent {
+        _ if is_over => Turn::Over,
+        _ if !stopping.is_empty() => Turn::Stopped(stopping),
+        Some(agent) => Turn::Ask(agent),
+        None => {
+            let no_agent = Obstacle::no_agent();
+            let of_node = node.obstacles.iter();
+            Turn::Stopped(of_node.filter(|obstacle| **obstacle == no_agent).collect())
+        }
+    }
+}
+
+/// The next nodes of those ahead, and the others: of `all`, the first goes alone. Pure.
+fn next_wave<T>(ahead: &[T], all: usize) -> Option<(&[T], &[T])> {
+    let most = if ahead.len() == all { 1 } else { AT_ONCE };
+    (!ahead.is_empty()).then(|| ahead.split_at(most.min(ahead.len())))
+}
+
+/// Says what a failure leaves undone.
+fn stop(ahead: &[&Agent]) -> anyhow::Result<()> {
+    if !ahead.is_empty() {
+        let names: Vec<String> = ahead.iter().map(|agent| agent.node.clone()).collect();
+        let names = first(names.iter());
+        print(&format!("\nstopped; not asked any more: {names}\n"))?;
+    }
+    print(
+        "  next: resolve what is named above, then run this again; nodes that are done stay as they are\n",
+    )?;
+    Ok(())
+}
+
+/// Has an agent do it, and waits until the node's NodeProxy says so.
+async fn hand_over(
+    cluster: &Cluster,
+    agent: &Agent,
+    direction: Direction,
+    options: &HandoverOptions,
+) -> anyhow::Result<Ending> {
+    let node = &agent.node;
+    let deadline = Instant::now() + options.timeout;
+    let mut arguments = vec![direction.command()];
+    arguments.extend(options.dry_run.then_some("--dry-run"));
+    arguments.extend(options.force.then_some("--force"));
+    print(&format!("{node}: signpost-agent {}\n", arguments.join(" ")))?;
+    let ran = match timeout_at(deadline, agent.run(cluster, &arguments)).await {
+        Ok(Ok(ran)) => ran,
+        Ok(Err(error)) => return fail_to_ask(node, &error),
+        Err(_) => {
+            let seconds = options.timeout.as_secs();
+            let text = format!(
+                "{node}: failed: the agent has not ended within {seconds} s, and goes on without this command\n"
+            );
+            print(&text)?;
+            return Ok(Ending::NotAsItShouldBe);
+        }
+    };
+    for line in ran.text.lines() {
+        print(&format!("{node}: {line}\n"))?;
+    }
+    if ran.code != Some(0) {
+        print(&format!("{node}: failed: {}\n", ran.error()))?;
+        return Ok(Ending::NotAsItShouldBe);
+    }
+    if options.dry_run {
+        return Ok(Ending::AsItShouldBe);
+    }
+    if !has_reported(cluster, node, direction, options.force, deadline).await? {
+        let text = format!(
+            "{node}: failed: its NodeProxy has not said within {} s that {}; `kubectl signpost nodes` says what it says\n",
+            options.timeout.as_secs(),
+            direction.state()
+        );
+        print(&text)?;
+        return Ok(Ending::NotAsItShouldBe);
+    }
+    print(&format!("{node}: done: {}\n", direction.state()))?;
+    Ok(Ending::AsItShouldBe)
+}
+
+fn fail_to_ask(node: &str, error: &AskError) -> anyhow::Result<Ending> {
+    let text = format!(
+        "{node}: failed: {}; it takes the right to get and create pods/exec in Signpost's namespace, and a kubelet that answers\n",
+        chain(error)
+    );
+    print(&text)?;
+    Ok(Ending::NotAsItShouldBe)
+}
+
+async fn has_reported(
+    cluster: &Cluster,
+    node: &str,
+    direction: Direction,
+    force: bool,
+    deadline: Instant,
+) -> anyhow::Result<bool> {
+    loop {
+        match cluster.read_one::<NodeProxy>(node).await {
+            Ok(proxy) => {
+                let status = proxy.status.unwrap_or_default();
+                if direction.is_reached(&status.conditions, force) {
+                    return Ok(true);
+                }
+            }
+            // The way to the API server may lead through the node that moves.
+            Err(error) if error.is_passing() => {}
+            Err(error) => return Err(error.into()),
+        }
+        if Instant::now() >= deadline {
+            return Ok(false);
+        }
+        sleep(POLL).await;
+    }
+}
+
+// === impl Direction ===
+
+impl Direction {
+    /// The command of the agent.
+    fn command(self) -> &'static str {
+        match self {
+            Direction::Takeover => "takeover",
+            Direction::Handback => "handback",
+        }
+    }
+
+    /// What is so in the end.
+    fn state(self) -> &'static str {
+        match self {
+            Direction::Takeover => "Signpost serves",
+            Direction::Handback => "kube-proxy serves",
+        }
+    }
+
+    /// Whether the conditions of a NodeProxy say so. Pure.
+    fn is_reached(self, conditions: &[Condition], force: bool) -> bool {
+        match (self, Serving::of(conditions)) {
+            (Direction::Handback, _) => is_handed_back(conditions),
+            // What an agent cannot remove stays, and --force leads past it.
+            (Direction::Takeover, Serving::Both) => force,
+            (Direction::Takeover, Serving::Signpost) => {
+                force || status_of(conditions, READY) == Status::True
+            }
+            (Direction::Takeover, _) => false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

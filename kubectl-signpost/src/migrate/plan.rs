@@ -1,0 +1,336 @@
+//! Which proxy serves each node, what the next step to Signpost is, and what stops it. Pure.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crds::condition::reason::{HANDED_BACK, KUBE_PROXY_IPVS, LEGACY_RULES_UNREAD, advice};
+use crds::condition::{FOREIGN_PROXY_DETECTED, READY, Status, status_of};
+use crds::{NodeProxy, NodeProxyStatus};
+use k8s_openapi::api::core::v1::{Node, Pod};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use kube::ResourceExt;
+use serde::Serialize;
+use thiserror::Error;
+
+use super::KUBE_PROXY;
+use crate::agent::Agent;
+use crate::check::linux;
+use crate::cluster::{Read, Unreadable};
+use crate::config::Note;
+use crate::ending::Ending;
+use crate::trouble::{Trouble, Weight, troubles};
+
+/// What was read.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Evidence {
+    pub(super) proxies: Read<NodeProxy>,
+    /// Empty for a user who may not read them.
+    pub(super) nodes: Vec<Node>,
+    pub(super) agents: Vec<Agent>,
+    /// Those of namespace kube-system.
+    pub(super) system_pods: Vec<Pod>,
+    /// Whether DaemonSet kube-system/kube-proxy exists.
+    pub(super) has_daemon_set: bool,
+}
+
+/// The state of the migration.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Plan {
+    /// By name.
+    pub(super) nodes: Vec<NodePlan>,
+    /// What a profile does not carry over from kube-proxy's configuration.
+    pub(super) configuration: Vec<Note>,
+    /// NodeProxies that this version cannot read.
+    pub(super) unreadable: Vec<Unreadable>,
+}
+
+/// One node.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct NodePlan {
+    pub(super) name: String,
+    pub(super) serving: Serving,
+    /// The Pod of kube-proxy on the node.
+    pub(super) kube_proxy_pod: Option<String>,
+    /// What the agent says of kube-proxy's rules.
+    pub(super) found: String,
+    pub(super) step: Step,
+    /// What stops it.
+    pub(super) obstacles: Vec<Obstacle>,
+    #[serde(skip)]
+    pub(super) agent: Option<Agent>,
+}
+
+/// Which proxy serves a node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) enum Serving {
+    /// Signpost; the node has no rules of kube-proxy.
+    Signpost,
+    /// The rules of both are on the node.
+    Both,
+    /// kube-proxy: the node was handed back.
+    KubeProxy,
+    /// None: the node was handed back, and has no rules of kube-proxy.
+    Neither,
+    /// The agent has not reported it.
+    Unknown,
+}
+
+/// The next step to Signpost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) enum Step {
+    /// Signpost alone serves.
+    None,
+    /// kube-proxy runs, and would write its rules again.
+    StopKubeProxy,
+    Takeover,
+}
+
+/// What stops a takeover.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Obstacle {
+    pub(super) what: String,
+    pub(super) next: String,
+    /// Whether `--force` leads past it.
+    pub(super) yields_to_force: bool,
+}
+
+/// A node on the command line that is not in the cluster.
+#[derive(Debug, Error)]
+#[error("there is no node {0}: `kubectl get nodes` lists nodes, --node names one")]
+pub(super) struct UnknownNode(String);
+
+/// Stops kube-proxy on all nodes without removing it.
+const STOP_KUBE_PROXY: &str = "kubectl -n kube-system patch daemonset kube-proxy -p \
+    '{\"spec\":{\"template\":{\"spec\":{\"nodeSelector\":{\"signpost.dev/kube-proxy\":\"wanted\"}}}}}'";
+const STOP_STATIC_POD: &str =
+    "docs/migrate.md says for each distribution how to stop kube-proxy so that it stays stopped";
+
+// === impl Plan ===
+
+impl Plan {
+    /// The plan of these nodes; of all nodes with Linux, if none is named.
+    pub(super) fn of(evidence: &Evidence, asked: &[String]) -> Result<Plan, UnknownNode> {
+        let proxies = evidence.proxies.objects.iter();
+        let proxies: BTreeMap<String, &NodeProxy> =
+            proxies.map(|proxy| (proxy.name_any(), proxy)).collect();
+        let mut names: BTreeSet<String> = proxies.keys().cloned().collect();
+        names.extend(linux(&evidence.nodes).map(ResourceExt::name_any));
+        if let Some(unknown) = asked.iter().find(|name| !names.contains(*name)) {
+            return Err(UnknownNode(unknown.clone()));
+        }
+        names.retain(|name| asked.is_empty() || asked.contains(name));
+        let pods = kube_proxy_pods(&evidence.system_pods);
+        let agents = evidence.agents.iter();
+        let agents: BTreeMap<&str, &Agent> =
+            agents.map(|agent| (agent.node.as_str(), agent)).collect();
+        let nodes = names.into_iter().map(|name| {
+            let name = name.as_str();
+            NodePlan::of(
+                name,
+                proxies.get(name).copied(),
+                pods.get(name).copied(),
+                agents.get(name).copied(),
+                evidence.has_daemon_set,
+            )
+        });
+        Ok(Plan {
+            nodes: nodes.collect(),
+            configuration: Vec::new(),
+            unreadable: evidence.proxies.unreadable.clone(),
+        })
+    }
+
+    /// Whether nothing stops any node.
+    pub(super) fn ending(&self) -> Ending {
+        match self.nodes.iter().all(|node| node.obstacles.is_empty()) {
+            true => Ending::AsItShouldBe,
+            false => Ending::NotAsItShouldBe,
+        }
+    }
+}
+
+/// The Pods of kube-proxy that have not ended, by node: those of the DaemonSet, and those that kubelets start from a file.
+fn kube_proxy_pods(pods: &[Pod]) -> BTreeMap<&str, &Pod> {
+    let of_node = pods.iter().filter_map(|pod| {
+        let node = pod.spec.as_ref()?.node_name.as_deref()?;
+        let phase = pod.status.as_ref()?.phase.as_deref();
+        let has_ended = matches!(phase, Some("Succeeded" | "Failed"));
+        let is_kube_proxy = pod.owner_references().iter().any(|owner| {
+            match owner.kind.as_str() {
+                "DaemonSet" => owner.name == KUBE_PROXY,
+                // A kubelet names the Pod of a file after the node, which owns it.
+                "Node" => pod.name_any() == format!("{KUBE_PROXY}-{node}"),
+                _ => false,
+            }
+        });
+        (is_kube_proxy && !has_ended).then_some((node, pod))
+    });
+    of_node.collect()
+}
+
+// === impl NodePlan ===
+
+impl NodePlan {
+    fn of(
+        name: &str,
+        proxy: Option<&NodeProxy>,
+        pod: Option<&Pod>,
+        agent: Option<&Agent>,
+        has_daemon_set: bool,
+    ) -> NodePlan {
+        let nothing = NodeProxyStatus::default();
+        let status = proxy.and_then(|proxy| proxy.status.as_ref());
+        let conditions = &status.unwrap_or(&nothing).conditions;
+        let serving = Serving::of(conditions);
+        let step = match (pod, serving) {
+            (Some(_), _) => Step::StopKubeProxy,
+            (None, Serving::Signpost) => Step::None,
+            (None, _) => Step::Takeover,
+        };
+        let mut obstacles = Vec::new();
+        obstacles.extend(pod.map(|pod| Obstacle::of_pod(pod, has_daemon_set)));
+        obstacles.extend(agent.is_none().then(Obstacle::no_agent));
+        if step != Step::None {
+            match proxy {
+                None => obstacles.push(Obstacle::no_proxy()),
+                Some(_) => obstacles.extend(Obstacle::of_conditions(conditions, serving)),
+            }
+        }
+        NodePlan {
+            name: name.to_owned(),
+            serving,
+            kube_proxy_pod: pod.map(ResourceExt::name_any),
+            found: find(conditions, FOREIGN_PROXY_DETECTED)
+                .map(|condition| condition.message.clone())
+                .unwrap_or_default(),
+            step,
+            obstacles,
+            agent: agent.cloned(),
+        }
+    }
+}
+
+// === impl Serving ===
+
+impl Serving {
+    /// What the conditions of a NodeProxy say.
+    pub(super) fn of(conditions: &[Condition]) -> Serving {
+        let unread = || {
+            let found = find(conditions, FOREIGN_PROXY_DETECTED);
+            found.is_some_and(|condition| condition.reason == LEGACY_RULES_UNREAD.name)
+        };
+        let found = status_of(conditions, FOREIGN_PROXY_DETECTED);
+        match (is_handed_back(conditions), found) {
+            (true, Status::False) => Serving::Neither,
+            (true, Status::True | Status::Unknown) => Serving::KubeProxy,
+            (false, Status::True) => Serving::Both,
+            (false, Status::False) => Serving::Signpost,
+            // After a takeover there is still a table that cannot be read.
+            (false, Status::Unknown) if unread() => Serving::Signpost,
+            (false, Status::Unknown) => Serving::Unknown,
+        }
+    }
+}
+
+/// Whether the agent has removed Signpost's rules on request.
+pub(super) fn is_handed_back(conditions: &[Condition]) -> bool {
+    find(conditions, READY).is_some_and(|ready| ready.reason == HANDED_BACK.name)
+}
+
+fn find<'a>(conditions: &'a [Condition], kind: &str) -> Option<&'a Condition> {
+    conditions.iter().find(|condition| condition.type_ == kind)
+}
+
+// === impl Obstacle ===
+
+impl Obstacle {
+    fn of_pod(pod: &Pod, has_daemon_set: bool) -> Obstacle {
+        let (what, next) = match (pod.metadata.deletion_timestamp.is_some(), has_daemon_set) {
+            (true, _) => (
+                "a Pod of kube-proxy is about to end",
+                "run this again once `kubectl -n kube-system get pods` no longer lists it",
+            ),
+            (false, true) => ("a Pod of kube-proxy runs", STOP_KUBE_PROXY),
+            (false, false) => ("a Pod of kube-proxy runs", STOP_STATIC_POD),
+        };
+        Obstacle {
+            what: what.to_owned(),
+            next: next.to_owned(),
+            yields_to_force: false,
+        }
+    }
+
+    pub(super) fn no_agent() -> Obstacle {
+        Obstacle {
+            what: "no agent runs".to_owned(),
+            next: "`kubectl get pods -A -o wide -l app.kubernetes.io/component=agent` shows where agents run; `kubectl signpost check` says what is missing"
+                .to_owned(),
+            yields_to_force: false,
+        }
+    }
+
+    fn no_proxy() -> Obstacle {
+        Obstacle {
+            what: "the node has no NodeProxy".to_owned(),
+            next: advice("NoConfiguration").unwrap_or_default().to_owned(),
+            yields_to_force: false,
+        }
+    }
+
+    /// What agents warn of, too.
+    fn of_conditions(conditions: &[Condition], serving: Serving) -> Vec<Obstacle> {
+        let faults = troubles(conditions).into_iter();
+        let faults = faults.filter(|trouble| {
+            trouble.weight == Weight::Fault && trouble.reason != HANDED_BACK.name
+        });
+        let mut obstacles: Vec<Obstacle> = faults.map(Obstacle::of_trouble).collect();
+        let found = find(conditions, FOREIGN_PROXY_DETECTED);
+        if let Some(found) = found
+            && found.reason == KUBE_PROXY_IPVS.name
+        {
+            obstacles.push(Obstacle {
+                what: "virtual servers of kube-proxy's mode ipvs are on the node".to_owned(),
+                next: KUBE_PROXY_IPVS.advice.to_owned(),
+                yields_to_force: true,
+            });
+        }
+        if serving == Serving::Unknown {
+            let next = found.and_then(|condition| advice(&condition.reason));
+            obstacles.push(Obstacle {
+                what: "the agent does not know whether the node has rules of kube-proxy".to_owned(),
+                next: next
+                    .unwrap_or(
+                        "wait until it has reported; `kubectl signpost nodes` says why it does not",
+                    )
+                    .to_owned(),
+                yields_to_force: true,
+            });
+        }
+        obstacles
+    }
+
+    fn of_trouble(trouble: Trouble) -> Obstacle {
+        let Trouble {
+            condition,
+            status,
+            reason,
+            message,
+            advice,
+            ..
+        } = trouble;
+        Obstacle {
+            what: format!("{condition} is {status}, {reason}: {message}"),
+            next: advice
+                .unwrap_or("`kubectl signpost nodes` shows what is wrong with the node")
+                .to_owned(),
+            yields_to_force: true,
+        }
+    }
+}
+
+#[cfg(test)]
+pub(in crate::migrate) mod tests;

@@ -1,0 +1,118 @@
+//! The plan, for people.
+
+use std::collections::BTreeMap;
+
+use super::plan::{NodePlan, Obstacle, Plan, Serving, Step};
+use crate::arguments::Format;
+use crate::check::first;
+use crate::output::{Paint, Tone};
+use crate::table::{Cell, Table};
+
+/// A table of nodes, what stops them, and what is next.
+pub(super) fn render(plan: &Plan, format: Format, paint: Paint) -> String {
+    if plan.nodes.is_empty() && plan.unreadable.is_empty() {
+        return "no nodes\n".to_owned();
+    }
+    let mut text = table(plan, format).render(paint);
+    text += &obstacles(
+        plan.nodes
+            .iter()
+            .flat_map(|node| node.obstacles.iter().map(|obstacle| (&node.name, obstacle))),
+    );
+    for unreadable in &plan.unreadable {
+        text += &format!(
+            "\n{} cannot be read: {}\n  next: use the version of kubectl-signpost that belongs to the installed operator.\n",
+            unreadable.object, unreadable.reason
+        );
+    }
+    let pending = |node: &&NodePlan| node.step != Step::None;
+    let can_go = plan.nodes.iter().filter(pending);
+    let can_go: Vec<&String> = can_go
+        .filter(|node| node.obstacles.is_empty())
+        .map(|node| &node.name)
+        .collect();
+    if !can_go.is_empty() {
+        text += &format!(
+            "\nready for a takeover: {}\n  next: `kubectl signpost migrate takeover --dry-run` prints what the agents find; then without --dry-run\n",
+            first(can_go.into_iter())
+        );
+    }
+    let is_over = !plan.nodes.iter().any(|node| pending(&node));
+    if is_over && !plan.nodes.is_empty() {
+        text += &format!("\nSignpost alone serves {} nodes\n", plan.nodes.len());
+    } else if !plan.configuration.is_empty() {
+        text += "\nIn kube-proxy's configuration, with `kubectl signpost config import`:\n";
+        for note in &plan.configuration {
+            text += &format!("  {note}\n");
+        }
+    }
+    text
+}
+
+/// Each obstacle once, with its nodes.
+pub(super) fn obstacles<'a>(of_nodes: impl Iterator<Item = (&'a String, &'a Obstacle)>) -> String {
+    let mut names: BTreeMap<&Obstacle, Vec<&String>> = BTreeMap::new();
+    for (name, obstacle) in of_nodes {
+        names.entry(obstacle).or_default().push(name);
+    }
+    let mut text = String::new();
+    for (obstacle, names) in names {
+        let names = first(names.into_iter());
+        text += &format!("\n{names}: {}\n  next: {}\n", obstacle.what, obstacle.next);
+    }
+    text
+}
+
+fn table(plan: &Plan, format: Format) -> Table {
+    let mut header = vec!["NODE", "SERVED-BY", "KUBE-PROXY", "STEP", "OBSTACLES"];
+    if format == Format::Wide {
+        header.push("FOUND");
+    }
+    let mut table = Table::new(&header);
+    for node in &plan.nodes {
+        table.push(row(node, format));
+    }
+    table
+}
+
+fn row(node: &NodePlan, format: Format) -> Vec<Cell> {
+    let tone = match (node.obstacles.is_empty(), node.step) {
+        (false, _) => Tone::Bad,
+        (true, Step::None) => Tone::Good,
+        (true, _) => Tone::Notable,
+    };
+    let runs = match node.kube_proxy_pod {
+        Some(_) => "runs",
+        None => "-",
+    };
+    let step = match node.step {
+        Step::None => "-",
+        Step::StopKubeProxy => "stop kube-proxy",
+        Step::Takeover => "takeover",
+    };
+    let count = match node.obstacles.len() {
+        0 => "-".to_owned(),
+        count => count.to_string(),
+    };
+    let mut cells = vec![
+        node.name.as_str().into(),
+        Cell::toned(tone, name(node.serving)),
+        runs.into(),
+        step.into(),
+        count.into(),
+    ];
+    if format == Format::Wide {
+        cells.push(node.found.as_str().into());
+    }
+    cells
+}
+
+pub(super) fn name(serving: Serving) -> &'static str {
+    match serving {
+        Serving::Signpost => "Signpost",
+        Serving::Both => "both",
+        Serving::KubeProxy => "kube-proxy",
+        Serving::Neither => "neither",
+        Serving::Unknown => "unknown",
+    }
+}

@@ -1,0 +1,154 @@
+//! `kubectl signpost migrate`, up to where it asks agents: no kubelet runs them here.
+
+use anyhow::{Context, Result, ensure};
+use jiff::Timestamp;
+use serde_json::{Value, json};
+use tests::deadline::wait_for;
+
+use crate::cluster::Cluster;
+use crate::command_line::CommandLine;
+use crate::operator::Operator;
+use crate::{DEADLINE, NAMESPACE, NODES};
+
+const READY: (&str, &str, &str) = ("Ready", "True", "Programmed");
+const BACK: (&str, &str, &str) = ("Ready", "False", "HandedBack");
+const FOUND: (&str, &str, &str) = ("ForeignProxyDetected", "True", "KubeProxyNftables");
+const NONE_FOUND: (&str, &str, &str) = ("ForeignProxyDetected", "False", "NoneFound");
+
+impl Cluster {
+    /// The agent of `node` reports these conditions.
+    fn report_conditions(&self, node: &str, of: &[(&str, &str, &str)]) -> Result<()> {
+        let conditions = of.iter().map(|(kind, status, reason)| {
+            json!({
+                "type": kind, "status": status, "reason": reason, "message": "",
+                "lastTransitionTime": Timestamp::now(),
+            })
+        });
+        let conditions: Vec<Value> = conditions.collect();
+        self.report_as(Some(node), node, &json!({"conditions": conditions}))
+    }
+
+    /// Makes a Pod that runs on `node`, says the API.
+    fn run_pod(&self, mut pod: Value, node: &str) -> Result<()> {
+        let name = pod["metadata"]["name"].as_str().context("it has a name")?;
+        let (name, namespace) = (format!("pod/{name}"), pod["metadata"]["namespace"].clone());
+        let namespace = namespace.as_str().context("it has a namespace")?;
+        pod["spec"] =
+            json!({"nodeName": node, "containers": [{"name": "agent", "image": "any:1"}]});
+        // The namespace has its service account a moment after it is made.
+        wait_for(&format!("{name} to be accepted"), DEADLINE, || {
+            Ok(self.control_plane.apply(&pod.to_string()).ok())
+        })?;
+        let running = json!({"status": {"phase": "Running"}}).to_string();
+        self.control_plane.patch_status(&name, namespace, &running)
+    }
+
+    fn run_agent(&self, node: &str) -> Result<()> {
+        let labels =
+            json!({"app.kubernetes.io/name": "signpost", "app.kubernetes.io/component": "agent"});
+        let metadata =
+            json!({"name": format!("agent-{node}"), "namespace": NAMESPACE, "labels": labels});
+        let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": metadata});
+        self.run_pod(pod, node)
+    }
+
+    /// As a kubelet starts it from a file.
+    fn run_kube_proxy(&self, node: &str) -> Result<()> {
+        let object = self.get("node", node)?.context("the node is there")?;
+        let uid = &object["metadata"]["uid"];
+        let owner = json!({"apiVersion": "v1", "kind": "Node", "name": node, "uid": uid});
+        let metadata = json!({
+            "name": format!("kube-proxy-{node}"), "namespace": "kube-system",
+            "ownerReferences": [owner],
+        });
+        let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": metadata});
+        self.run_pod(pod, node)
+    }
+}
+
+fn expect_words(text: &str, words: &[&str]) -> Result<()> {
+    for word in words {
+        ensure!(text.contains(word), "no {word:?} in\n{text}");
+    }
+    Ok(())
+}
+
+#[test]
+fn t170_no_node_moves_while_kube_proxy_runs_and_the_first_failure_stops_the_others() -> Result<()> {
+    let cluster = Cluster::start()?;
+    let cli = CommandLine::of(&cluster)?;
+    let _operator = Operator::start(&cluster, "operator-1")?;
+    cluster.put_profile("default", json!({}))?;
+    for node in NODES {
+        cluster.wait_for_stamp(node, "default", "nftables")?;
+        cluster.run_agent(node)?;
+    }
+    cluster.report_conditions("n1", &[READY, FOUND])?;
+    cluster.report_conditions("n2", &[READY, FOUND])?;
+    cluster.report_conditions("n3", &[READY, NONE_FOUND])?;
+    cluster.run_kube_proxy("n1")?;
+    let map = json!({
+        "apiVersion": "v1", "kind": "ConfigMap",
+        "metadata": {"name": "kube-proxy", "namespace": "kube-system"},
+        "data": {"config.conf": "kind: KubeProxyConfiguration\n\
+                                 apiVersion: kubeproxy.config.k8s.io/v1alpha1\n"},
+    });
+    cluster.control_plane.apply(&map.to_string())?;
+
+    let text = cli.expect(3, &["migrate", "plan", "--output=json"])?;
+    let plan: Value = serde_json::from_str(&text)?;
+    for (node, serving, step) in [
+        (0, "both", "stopKubeProxy"),
+        (1, "both", "takeover"),
+        (2, "signpost", "none"),
+    ] {
+        let node = &plan["nodes"][node];
+        ensure!(
+            node["serving"] == serving && node["step"] == step,
+            "{node:#}"
+        );
+    }
+    ensure!(plan["configuration"][0]["field"] == "mode", "{text}");
+    let text = cli.expect(3, &["migrate", "plan"])?;
+    expect_words(
+        &text,
+        &["n1: a Pod of kube-proxy runs\n  next: ", "  mode: "],
+    )?;
+
+    let text = cli.expect(3, &["migrate", "takeover", "--node=n1"])?;
+    expect_words(
+        &text,
+        &["left out", "n1: a Pod of kube-proxy runs\n  next: "],
+    )?;
+    let text = cli.expect(0, &["migrate", "takeover", "--node=n3"])?;
+    expect_words(&text, &["Signpost serves already: n3"])?;
+    let text = cli.expect(3, &["migrate", "handback"])?;
+    expect_words(
+        &text,
+        &[
+            "n1: failed: failed to run a command in the agent's Pod on node n1",
+            "stopped; not asked any more: n2, n3\n  next: ",
+        ],
+    )?;
+    cli.expect(1, &["migrate", "plan", "--node=no-such"])?;
+    cli.expect(2, &["migrate", "takeover", "--dry-run", "--force"])?;
+
+    cluster.report_conditions("n1", &[BACK, FOUND])?;
+    let text = cli.expect(0, &["migrate", "handback", "--node=n1"])?;
+    expect_words(&text, &["kube-proxy serves already: n1"])?;
+    let arguments = [
+        "delete",
+        "pod",
+        "kube-proxy-n1",
+        "--namespace=kube-system",
+        "--force",
+    ];
+    cluster.control_plane.kubectl(&arguments)?;
+    let text = cli.expect(0, &["migrate", "plan"])?;
+    expect_words(&text, &["ready for a takeover: n1, n2\n"])?;
+    for node in ["n1", "n2"] {
+        cluster.report_conditions(node, &[READY, NONE_FOUND])?;
+    }
+    let text = cli.expect(0, &["migrate", "plan"])?;
+    expect_words(&text, &["Signpost alone serves 3 nodes"])
+}
