@@ -3,7 +3,7 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 export PATH := $(PATH):/usr/sbin:/sbin
 
-.PHONY: help demo test check unit properties control-plane helm cluster cluster-down cluster-set-up e2e kernel-6.1 image plugin bench fleet generate clean
+.PHONY: help demo test check unit properties control-plane helm cluster cluster-down cluster-set-up e2e kernels image plugin bench fleet generate clean
 
 help: ## List what can be made
 	@sed -n 's/^\([a-z0-9.-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -52,11 +52,11 @@ e2e: cluster-set-up control-plane helm $(if $(filter kube-proxy,$(PROXY)),,image
 	@cargo build --quiet --package tests --bin e2e
 	@target/debug/e2e --proxy $(or $(PROXY),signpost) $(FLAGS)
 
-kernel-6.1: ## Every test that asks a kernel, on Linux 6.1 in an emulated machine; some 10 minutes
+kernels: ## Every test that asks a kernel, on emulated machines with Debian's: `make kernels`, `make kernels KERNELS=6.12`; hours
 	@tools/set-up
 	cargo build --package tests --package demo --package node-agent --bins
 	cargo test --package tests --no-run --test '*_kernel'
-	set -o pipefail; SIGNPOST_KERNEL_RIG=all cargo test --package tests --test kernel_rig 2>&1 | tools/tally
+	set -o pipefail; SIGNPOST_KERNELS='$(or $(KERNELS),5.10 6.1 6.12)' cargo test --package tests --test kernel_rig 2>&1 | tools/tally
 
 image: ## Write the images of agent and operator to dist/ as OCI archives; no container daemon needed
 	images/programs target/images

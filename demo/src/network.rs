@@ -103,10 +103,13 @@ impl Network {
             "unable to make network namespaces (they take root or unprivileged user namespaces)",
         )?;
         for namespace in &namespaces {
-            namespace.set_sysctls(&[
-                ("net/ipv6/conf/all/accept_dad", "0"),
-                ("net/ipv6/conf/default/accept_dad", "0"),
-            ])?;
+            // Not where the kernel was booted without IPv6.
+            if Path::new("/proc/sys/net/ipv6").exists() {
+                namespace.set_sysctls(&[
+                    ("net/ipv6/conf/all/accept_dad", "0"),
+                    ("net/ipv6/conf/default/accept_dad", "0"),
+                ])?;
+            }
             namespace.configure("link set lo up")?;
         }
         Ok(namespaces)

@@ -1,4 +1,4 @@
-//! Linux 6.1 in an emulated machine that sees this one's files: `tests/kernel-rig`.
+//! Kernels of Debian's in an emulated machine that sees this one's files: `tests/kernel-rig`.
 //!
 //! Nothing of the network of this machine is in there, and nothing that is written there stays.
 
@@ -25,6 +25,15 @@ pub enum KernelRig {
     Missing(String),
 }
 
+/// What is started.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Machine<'a> {
+    /// The series of its kernel, such as 6.1.
+    pub series: &'a str,
+    /// Parameters of the kernel, such as `ipv6.disable=1`.
+    pub boot: &'a str,
+}
+
 /// How a command ended, and what it printed.
 #[derive(Debug)]
 pub struct Ended {
@@ -34,9 +43,10 @@ pub struct Ended {
     pub lines: Vec<String>,
 }
 
-/// Fetches the kernel unless it is there.
-pub fn prepare() -> Result<KernelRig> {
+/// Fetches the newest kernel of a series, such as 6.1, unless one is there.
+pub fn prepare(series: &str) -> Result<KernelRig> {
     let output = Command::new(script("fetch"))
+        .arg(series)
         .stdin(Stdio::null())
         .output()
         .context("failed to run the rig's fetch")?;
@@ -51,9 +61,10 @@ pub fn prepare() -> Result<KernelRig> {
     }
 }
 
-/// Runs a command as root on that kernel and prints what it prints, each line after `name`. A
-/// command that has not ended after `deadline`, start of the machine included, ends with 124.
+/// Runs a command as root on that machine and prints what it prints, each line after the series and
+/// `name`. A command that has not ended after `deadline`, start of the machine included, ends with 124.
 pub fn run_in_rig<A: AsRef<OsStr>>(
+    Machine { series, boot }: Machine<'_>,
     name: &str,
     deadline: Duration,
     command: impl IntoIterator<Item = A>,
@@ -62,7 +73,14 @@ pub fn run_in_rig<A: AsRef<OsStr>>(
     let mut child = Command::new("setpriv")
         .args(["--pdeathsig", "TERM", "--"])
         .arg(script("run"))
-        .args(["--deadline", &deadline.as_secs().to_string()])
+        .args([
+            "--kernel",
+            series,
+            "--boot",
+            boot,
+            "--deadline",
+            &deadline.as_secs().to_string(),
+        ])
         .args(["sh", "-c", WITH_VERSIONS, "sh"])
         .args(command)
         .stdin(Stdio::null())
@@ -73,7 +91,7 @@ pub fn run_in_rig<A: AsRef<OsStr>>(
     let mut lines = Vec::new();
     for line in BufReader::new(output).lines() {
         let line = line.context("failed to read what the machine prints")?;
-        println!("{name}: {line}");
+        println!("{series} {name}: {line}");
         lines.push(line);
     }
     let status = child.wait()?.code();

@@ -26,6 +26,9 @@ const LISTED: usize = 10;
 
 type Test = fn(&Namespace) -> Result<()>;
 
+/// Damage that only kernels from 5.13 on allow.
+const CATCH_ALL: &str = "add element ip signpost service-chains { * : drop }";
+
 fn main() -> Result<()> {
     enter_private_namespaces()?;
     let tests: [(&str, Test); 13] = [
@@ -238,12 +241,17 @@ fn whatever_was_damaged_is_repaired(namespace: &Namespace) -> Result<()> {
         format!("delete element ip signpost endpoints {{ {endpoint} }}"),
         "add element ip signpost services { 203.0.113.99 . tcp . 1 : 7 . 0x1 }".to_owned(),
         // Neither is an element that we could have made: one without a key, one that goes on.
-        "add element ip signpost service-chains { * : drop }".to_owned(),
+        CATCH_ALL.to_owned(),
         "add element ip signpost service-chains { 0x8 : continue }".to_owned(),
         "delete table ip6 signpost; add table ip6 signpost; add map ip6 signpost services { type ipv4_addr : verdict; }".to_owned(),
     ];
     for damage in &damages {
-        namespace.nft(&[damage])?;
+        let done = namespace.nft(&[damage]);
+        if done.is_err() && damage == CATCH_ALL {
+            println!("NOT ASKED: {damage}: the kernel has it from 5.13 on");
+            continue;
+        }
+        done?;
         let mut repaired = 0;
         for (backend, believed) in &mut families {
             let observed = Rendered {

@@ -5,6 +5,7 @@
 
 use std::fs;
 use std::io::Write;
+use std::path::Path;
 use std::process::{Child, Stdio};
 
 use anyhow::{Context, Result, ensure};
@@ -22,12 +23,14 @@ const HEALTHZ: &str = "http://127.0.0.1:10256/healthz";
 /// The table, which goes with who owns it.
 const OWNED: &str = "add table ip6 signpost { flags owner; }\n";
 
-/// What a node has that was booted with IPv6 and switched it off, and every network namespace of it. No address
-/// of that family can be had, not even `::1`.
+/// What a node has that was booted with IPv6 and switched it off, and every network namespace of it; on a kernel
+/// that was booted without IPv6, just that. No address of that family can be had, not even `::1`.
 pub(crate) fn ipv6_switched_off() -> Result<()> {
     let mut network = Network::new()?;
     let [node] = network.add_namespaces(["node"])?;
-    node.set_sysctls(&[("net/ipv6/conf/all/disable_ipv6", "1")])?;
+    if Path::new("/proc/sys/net/ipv6").exists() {
+        node.set_sysctls(&[("net/ipv6/conf/all/disable_ipv6", "1")])?;
+    }
     node.configure("link set lo up\n")?;
     let folder = TempDir::new()?;
     let agent = start_agent(&node, &folder, "1h")?;
