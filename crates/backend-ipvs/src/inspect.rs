@@ -6,7 +6,7 @@ use backend::{
 use dataplane::{Dataplane, FrontendKey, Node, Packet, Verdict};
 use netlink::nf_tables::family_name;
 
-use crate::kernel::Ipvs;
+use crate::kernel::{Ipvs, replace_as_programmed};
 use crate::layout::TABLE;
 use crate::rules::Rules;
 use crate::simulate::{simulate, ways};
@@ -28,11 +28,13 @@ impl Inspect for Ipvs {
         ways(rules, node, packet)
     }
 
-    /// The part alone: nothing depends on the other Services but marks, which `believed` has.
+    /// The part alone: nothing depends on the other Services but marks, which `believed` has, as it has the schedulers that
+    /// took the place of those that the kernel lacks.
     fn render_part(&self, part: &Dataplane, _desired: &Dataplane, believed: &Rules) -> Rules {
         let rules = believed.clone();
         let dataplane = Dataplane::default();
-        self.render(part, &Rendered { dataplane, rules })
+        let rendered = self.render(part, &Rendered { dataplane, rules });
+        replace_as_programmed(rendered, believed)
     }
 
     fn compare_frontend(&self, wanted: &Rules, found: &Rules, key: &FrontendKey) -> Vec<Piece> {

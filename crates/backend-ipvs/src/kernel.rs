@@ -24,6 +24,7 @@ use nftables_model::{TableSocket, recovery_of_reading};
 use self::ending::Ending;
 use self::recovery::{of_delivery, of_reading_servers, of_servers, of_table};
 use self::schedulers::Schedulers;
+pub(crate) use self::schedulers::replace_as_programmed;
 use self::settings::Settings;
 use crate::allocation::number_of;
 use crate::diff::{Change, Step, diff};

@@ -32,28 +32,11 @@ struct Lacking {
 
 impl Schedulers {
     /// The rules with schedulers that the kernel is not known to lack.
-    pub(super) fn replace_missing(&self, mut rules: Rules) -> Rules {
+    pub(super) fn replace_missing(&self, rules: Rules) -> Rules {
         if self.missing().next().is_none() {
             return rules;
         }
-        let servers = rules.servers.iter();
-        let affected = servers.filter(|(_, server)| self.is_missing(&server.server.scheduler));
-        let replaced: Vec<(u32, Arc<Server>)> = affected
-            .map(|(number, server)| {
-                let server = Server {
-                    server: VirtualServer {
-                        scheduler: first(),
-                        flags: VirtualServerFlags::default(),
-                    },
-                    ..Server::clone(server)
-                };
-                (*number, Arc::new(server))
-            })
-            .collect();
-        for (number, server) in replaced {
-            rules.servers.insert(number, server);
-        }
-        rules
+        replace(rules, |_, server| self.is_missing(&server.server.scheduler))
     }
 
     /// What Services get that ask for what the kernel lacks.
@@ -82,6 +65,38 @@ impl Schedulers {
     fn is_missing(&self, scheduler: &SchedulerName) -> bool {
         self.0.get(scheduler) == Some(&SchedulerSupport::Missing)
     }
+}
+
+/// The rules as a backend programs them that had replaced schedulers when it programmed `programmed`. What the kernel
+/// lacks is known to that backend alone.
+pub(crate) fn replace_as_programmed(rules: Rules, programmed: &Rules) -> Rules {
+    let first = first();
+    replace(rules, |number, _| {
+        let before = programmed.servers.get(&number);
+        before.is_some_and(|before| before.server.scheduler == first)
+    })
+}
+
+/// The rules with [`FIRST`] in those virtual servers that `is_replaced` is true of.
+fn replace(mut rules: Rules, is_replaced: impl Fn(u32, &Server) -> bool) -> Rules {
+    let servers = rules.servers.iter();
+    let affected = servers.filter(|(number, server)| is_replaced(**number, server));
+    let replaced: Vec<(u32, Arc<Server>)> = affected
+        .map(|(number, server)| {
+            let server = Server {
+                server: VirtualServer {
+                    scheduler: first(),
+                    flags: VirtualServerFlags::default(),
+                },
+                ..Server::clone(server)
+            };
+            (*number, Arc::new(server))
+        })
+        .collect();
+    for (number, server) in replaced {
+        rules.servers.insert(number, server);
+    }
+    rules
 }
 
 fn first() -> SchedulerName {
@@ -163,6 +178,8 @@ mod tests {
         let named: Vec<String> = schedulers.replacements().collect();
         assert_eq!(named.len(), 1);
         assert!(named[0].contains("ip_vs_twos"), "{named:?}");
+        assert_eq!(replace_as_programmed(rules.clone(), &replaced), replaced);
+        assert_eq!(replace_as_programmed(rules.clone(), &rules), rules);
         schedulers.forget();
         assert_eq!(schedulers.replace_missing(rules.clone()), rules);
     }
