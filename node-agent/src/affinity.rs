@@ -32,7 +32,7 @@ pub(crate) async fn watch(board: Arc<Board>, stop: CancellationToken) {
                     Ok(crowded) => board.post_crowded(crowded),
                     // The last result stays. One log line is enough.
                     Err(error) if !was_refused => {
-                        warn!(error = %chain(&error), "unable to find out whether session affinity has room for new clients");
+                        warn!(error = %chain(&error), "unable to check whether session affinity has room for new clients");
                     }
                     Err(_) => {}
                 }

@@ -30,7 +30,7 @@ const SILENCE: Duration = Duration::from_secs(60);
 /// Why a listener failed.
 #[derive(Debug, Error)]
 pub(crate) enum WatchError {
-    #[error("failed to ask the kernel for notifications")]
+    #[error("failed to subscribe to notifications from the kernel")]
     Join(#[source] ListenError),
     #[error("failed to receive notifications from the kernel")]
     Receive(#[source] ListenError),
@@ -117,7 +117,7 @@ fn pass_on(
         if let ForeignChange::Ours(mut disturbance) = change {
             disturbance.culprit = disturbance.culprit.map(observe_culprit);
             if let Some(culprit) = &disturbance.culprit {
-                debug!(%culprit, "another program changes Signpost's rules");
+                debug!(%culprit, "another program has changed Signpost's rules");
             }
             orders.send(Command::Drifted(disturbance));
         }

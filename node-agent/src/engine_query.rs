@@ -49,7 +49,7 @@ pub(crate) enum ServiceState {
 
 /// The engine has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
-#[error("failed to ask: the engine has ended")]
+#[error("failed to query the engine: its task has ended")]
 pub(crate) struct EngineGone;
 
 // === impl EngineQueries ===

@@ -164,7 +164,7 @@ impl Announcements {
                 Err(error) => {
                     self.counts.add("failed");
                     if !failing {
-                        warn!(error = %chain(&error), "unable to write Events; they are only in this log");
+                        warn!(error = %chain(&error), "unable to write Events to the API server; this log has them");
                     }
                     failing = true;
                 }

@@ -36,7 +36,7 @@ const ABSENT: Duration = Duration::from_secs(3600);
 /// Why the Lease was not renewed.
 #[derive(Debug, Error)]
 enum RenewError {
-    #[error("there is no NodeProxy to own a Lease")]
+    #[error("the node has no NodeProxy to own the Lease")]
     NoNodeProxy,
     #[error("failed to renew Lease {lease}")]
     Request { lease: String, source: kube::Error },

@@ -81,7 +81,7 @@ impl NodeLock {
         let listener = match wait_for(NAME).await {
             Ok(listener) => listener,
             Err(reason) => {
-                warn!("unable to find out whether another agent runs on this node: {reason}");
+                warn!("unable to check whether another agent runs on this node: {reason}");
                 return Ok(());
             }
         };
@@ -110,7 +110,7 @@ async fn wait_for(name: &str) -> Result<Listener, Reason> {
         match attempt(name, &mut told).await {
             Attempt::Taken(listener) => {
                 if told.is_some() {
-                    info!("the other agent has ended: this one serves the node from now on");
+                    info!("the other agent has exited: this agent now serves the node");
                 }
                 return Ok(listener);
             }
@@ -171,7 +171,8 @@ async fn expect_end(mut holder: UnixStream, process: Option<i32>, told: &mut Opt
         && told.as_ref() != Some(&text)
     {
         warn!(
-            "another agent serves this node, and this one serves and writes nothing until it ends: {text}"
+            "another agent serves this node: this agent neither serves nor writes anything until \
+             that one exits: {text}"
         );
         *told = Some(text);
     }
@@ -230,7 +231,7 @@ impl fmt::Display for Reason {
         match self {
             Reason::OtherUser(user) => write!(
                 f,
-                "the socket @{NAME} belongs to a process of user {user}, which is no agent"
+                "the socket @{NAME} belongs to a process of user {user}, which is not an agent"
             ),
             Reason::Deaf => write!(f, "the socket @{NAME} exists, but no process listens on it"),
             Reason::Refused(error) => {

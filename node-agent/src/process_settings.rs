@@ -97,21 +97,21 @@ pub(crate) async fn follow(board: Arc<Board>, places: Places, log: Log, stop: Ca
         let options = log_options(&in_force, &initial_log);
         let LogOptions { filter, format } = options.clone();
         match log.set(options) {
-            Ok(true) => info!(filter, ?format, "log level and format set"),
+            Ok(true) => info!(filter, ?format, "changed the log level and format"),
             Ok(false) => {}
-            Err(error) => warn!(error = %chain(&error), "log level and format stay as they are"),
+            Err(error) => warn!(error = %chain(&error), "the log level and format are unchanged"),
         }
         let adjustment = in_force.effective.oom_score_adj;
         if adjusted != Some(adjustment) {
             adjusted = Some(adjustment);
             // A higher score than desired is no reason not to serve; logged once.
             match commit_oom_score(adjustment) {
-                Ok(()) => info!(adjustment, "oomScoreAdj set"),
+                Ok(()) => info!(adjustment, "changed oomScoreAdj"),
                 Err(error) if is_written(&in_force, "oomScoreAdj") => {
-                    warn!(error = %chain(&error), "oomScoreAdj stays as it is");
+                    warn!(error = %chain(&error), "oomScoreAdj is unchanged");
                 }
                 // Not set by a user; and a kubelet gives a critical Pod -997, which is as good.
-                Err(error) => debug!(error = %chain(&error), "oomScoreAdj stays as it is"),
+                Err(error) => debug!(error = %chain(&error), "oomScoreAdj is unchanged"),
             }
         }
     }

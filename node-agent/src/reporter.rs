@@ -196,7 +196,7 @@ pub(crate) async fn report(
                 differs_since: None,
             },
             Err(error) if is_absent(&error) => {
-                debug!("there is no NodeProxy {node} yet to write a status to");
+                debug!("NodeProxy {node} does not exist yet: its status is not written");
                 Last::Absent {
                     retry: at + jittered(ABSENT),
                 }

@@ -74,7 +74,7 @@ pub(crate) async fn start(
 
     let mark = HandbackMark::within(&arguments.state, &node);
     board.post_serving_state(mark.observe().unwrap_or_else(|error| {
-        warn!(error = %chain(&error), "serving without knowing whether this node was handed back");
+        warn!(error = %chain(&error), "unable to read whether this node was handed back: serving its Services");
         ServingState::Serving
     }));
 
@@ -119,7 +119,7 @@ pub(crate) async fn start(
 
     let last_good = LastGood::within(&arguments.state);
     let kept = last_good.observe(&node).unwrap_or_else(|error| {
-        warn!(error = %chain(&error), "starting without the last good configuration");
+        warn!(error = %chain(&error), "unable to read the last good configuration: starting without it");
         None
     });
     let silence = match source {
@@ -132,7 +132,7 @@ pub(crate) async fn start(
         Ok(Some(known)) => engine.recall_node(known),
         Ok(None) => {}
         Err(error) => {
-            warn!(error = %chain(&error), "starting without the last known addresses of the Node");
+            warn!(error = %chain(&error), "unable to read the last known addresses of the Node: starting without them");
         }
     }
     let lock = mechanism::lock_at(&arguments.xtables_lock);
@@ -326,7 +326,7 @@ impl Follower {
         if let Delivery::Configuration(Some(assignment)) = &delivery {
             // A node without a disk to write to serves all the same.
             if let Err(error) = self.last_good.commit(&self.node, assignment) {
-                warn!(error = %chain(&error), "unable to store the configuration for a restart without the operator");
+                warn!(error = %chain(&error), "unable to save the configuration for a restart without the operator");
             }
         }
         if let Delivery::Objects(change) = &delivery {
@@ -338,7 +338,7 @@ impl Follower {
             && let Some(node) = self.engine.node()
             && let Err(error) = self.last_node.commit(node)
         {
-            warn!(error = %chain(&error), "unable to store the addresses of the Node for a restart while the Node has none");
+            warn!(error = %chain(&error), "unable to save the addresses of the Node for a restart while the Node has none");
         }
     }
 

@@ -105,8 +105,10 @@ impl FleetLoop {
                 Err(error) => {
                     let error = chain(&error).to_string();
                     match pace.failed(&action, &error, Instant::now()) {
-                        Novelty::New => warn!(error, "unable to write; trying less and less often"),
-                        Novelty::Known => debug!(error, "still unable to write"),
+                        Novelty::New => {
+                            warn!(error, "unable to write the object; retrying with backoff")
+                        }
+                        Novelty::Known => debug!(error, "still unable to write the object"),
                     }
                 }
             }
@@ -127,21 +129,24 @@ impl FleetLoop {
 fn tell(action: &Action, failures: u32) {
     if failures > 0 {
         let (kind, name) = action.object();
-        info!(kind, name, failures, "able to write again");
+        info!(
+            kind,
+            name, failures, "wrote the object after repeated failures"
+        );
     }
     match action {
         Action::Stamp { node, spec, .. } => {
-            info!(node, profile = spec.profile_name, config = %spec.config_hash, mode = %spec.config.mode, "stamped");
+            info!(node, profile = spec.profile_name, config = %spec.config_hash, mode = %spec.config.mode, "assigned the node its configuration");
         }
         Action::Remove { node, .. } => info!(
             node,
-            "removed: its node is gone, or no profile decides for it"
+            "deleted the NodeProxy: its Node is gone, or no profile applies to it"
         ),
         Action::Silence { node, .. } => warn!(
             node,
-            "the agent of this node does not renew its Lease any more"
+            "the agent of this node has stopped renewing its Lease"
         ),
-        Action::Report { profile, .. } => debug!(profile, "reported"),
+        Action::Report { profile, .. } => debug!(profile, "updated the profile's status"),
     }
 }
 

@@ -29,7 +29,7 @@ pub(crate) struct Candidate {
 
 /// The lease is no longer ours.
 #[derive(Debug, thiserror::Error)]
-#[error("the lease {name} was lost: another operator may be acting")]
+#[error("lost the lease {name}: another operator may be the leader")]
 pub(crate) struct LeaseLost {
     name: String,
 }
@@ -69,10 +69,15 @@ impl Candidate {
                     if self.election.step(now()) == Step::Acquire {
                         match self.write(self.election.identity().to_owned()).await {
                             Ok(true) => {
-                                return info!(lease = self.name, "acting: the lease is ours");
+                                return info!(
+                                    lease = self.name,
+                                    "acquired the lease: this operator is the leader"
+                                );
                             }
                             Ok(false) => {}
-                            Err(error) => warn!(error = %chain(&error), "unable to take the lease"),
+                            Err(error) => {
+                                warn!(error = %chain(&error), "unable to acquire the lease")
+                            }
                         }
                     } else {
                         self.tell_holder(&mut shown);
@@ -123,17 +128,17 @@ impl Candidate {
     pub(crate) async fn release(&mut self) {
         // A renewal may have been cut off halfway, so what is known of the lease may be out of date.
         if let Err(error) = self.look().await {
-            return warn!(error = %chain(&error), "failed to give the lease back: it runs out by itself");
+            return warn!(error = %chain(&error), "failed to release the lease: it expires on its own");
         }
         let spec = self.lease.as_ref().and_then(|lease| lease.spec.as_ref());
         if spec.and_then(|spec| spec.holder_identity.as_deref()) != Some(self.election.identity()) {
             return;
         }
         match self.write(String::new()).await {
-            Ok(true) => info!(lease = self.name, "gave the lease back"),
+            Ok(true) => info!(lease = self.name, "released the lease"),
             Ok(false) => {}
             Err(error) => {
-                warn!(error = %chain(&error), "failed to give the lease back: it runs out by itself")
+                warn!(error = %chain(&error), "failed to release the lease: it expires on its own")
             }
         }
     }

@@ -70,7 +70,7 @@ fn new_addresses() -> Result<()> {
         }
     }
     let log = agent.log();
-    ensure!(!log.contains("new addresses"), "it does not hear:\n{log}");
+    ensure!(!log.contains("address changes"), "it does not hear:\n{log}");
     Ok(())
 }
 

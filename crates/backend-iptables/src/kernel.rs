@@ -98,7 +98,7 @@ fn hold(tables: &Mutex<Tables>) -> MutexGuard<'_, Tables> {
 
 /// Why nothing was done.
 #[derive(Debug, thiserror::Error)]
-#[error("this backend was made without a kernel")]
+#[error("this backend has no access to the kernel")]
 struct Detached;
 
 // === impl Iptables ===

@@ -11,7 +11,7 @@ use crate::table_rules::TableRules;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Refused {
     /// A rule leads to a chain that is not there (ENOENT).
-    #[error("chain {chain} leads to {target}, which is not there")]
+    #[error("chain {chain} jumps to {target}, which does not exist")]
     NoChain {
         /// The chain with the rule.
         chain: Arc<str>,
@@ -19,7 +19,7 @@ pub enum Refused {
         target: Arc<str>,
     },
     /// A chain was to go that is not there (ENOENT).
-    #[error("there is no chain {0} to remove")]
+    #[error("the chain {0} to remove does not exist")]
     NotThere(Arc<str>),
 }
 

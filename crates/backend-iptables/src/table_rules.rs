@@ -23,7 +23,7 @@ pub(crate) struct TableRules {
 }
 
 /// The word for a rule that is not of our making.
-const FOREIGN: &str = "not of our making";
+const FOREIGN: &str = "not written by Signpost";
 
 // === impl TableRules ===
 
@@ -68,7 +68,10 @@ impl TableRules {
             None => drop(self.remove(&name)),
             Some(chain) => {
                 if self.chains.get(&name).is_none_or(|old| **old != chain) {
-                    debug_assert!(name.starts_with(names::PREFIX), "{name} is not ours");
+                    debug_assert!(
+                        name.starts_with(names::PREFIX),
+                        "{name} is not a chain of Signpost"
+                    );
                     self.insert(name, Arc::new(chain));
                 }
             }

@@ -87,7 +87,7 @@ pub fn open(sysctls: &Path) -> Result<[Ipvs; 2], OpenError> {
 
 /// Why nothing was done.
 #[derive(Debug, thiserror::Error)]
-#[error("this backend was made without a kernel")]
+#[error("this backend has no access to the kernel")]
 struct Detached;
 
 // === impl Ipvs ===

@@ -17,10 +17,10 @@ pub enum Refused {
     #[error("the table's transaction is refused")]
     Table(#[source] nftables_model::Refused),
     /// The virtual server or destination is not there (`ESRCH`, `ENOENT`).
-    #[error("{0}: it is not there")]
+    #[error("{0}: it does not exist")]
     Missing(String),
     /// It is there already (`EEXIST`).
-    #[error("{0}: it is there already")]
+    #[error("{0}: it already exists")]
     Present(String),
 }
 

@@ -179,7 +179,7 @@ fn target(verdict: &Verdict) -> Option<Arc<str>> {
 
 fn rules(chain: &ChainWithRules) -> Vec<String> {
     let rules = chain.rules.iter().map(|rule| match rule.expressions.len() {
-        0 => "a rule that is not of our making".to_owned(),
+        0 => "a rule that Signpost did not write".to_owned(),
         _ => rule.to_string(),
     });
     rules.collect()

@@ -27,7 +27,7 @@ pub enum CrowdedError {
     #[error("failed to open a socket to the kernel")]
     Open(#[source] OpenError),
     /// The kernel does not say.
-    #[error("failed to look for frontends whose clients find no room")]
+    #[error("failed to find frontends without room for new clients")]
     Observe(#[source] ObserveError),
 }
 

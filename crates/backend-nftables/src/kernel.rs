@@ -78,7 +78,7 @@ fn families(socket: Socket, ledger: &Arc<Mutex<Ledger>>) -> [Nftables; 2] {
 
 /// Why nothing was done.
 #[derive(Debug, thiserror::Error)]
-#[error("this backend was made without a kernel")]
+#[error("this backend has no access to the kernel")]
 struct Detached;
 
 // === impl Nftables ===

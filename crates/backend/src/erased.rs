@@ -37,7 +37,7 @@ struct Erased<B>(B);
 
 /// Why a change was not committed.
 #[derive(Debug, thiserror::Error)]
-#[error("the change is one of another backend")]
+#[error("the change belongs to another backend")]
 struct ForeignChangeError;
 
 trait ErasedRules: Debug + Display + Send + Sync {

@@ -55,7 +55,7 @@ pub enum QueryError {
         what: &'static str,
     },
     /// The answer cannot be read.
-    #[error("cannot read {what}: {part} is missing or has another form")]
+    #[error("cannot read {what}: {part} is missing or malformed")]
     Illegible {
         /// What was asked for.
         what: &'static str,

@@ -14,7 +14,7 @@ use crate::contents::{ChainWithRules, Contents, SetWithElements};
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum Refused {
     /// What is to be changed is not there (`ENOENT`).
-    #[error("operation {operation}: {what} is not there")]
+    #[error("operation {operation}: {what} does not exist")]
     Missing {
         /// The operation, counted from 0.
         operation: usize,
@@ -22,7 +22,7 @@ pub enum Refused {
         what: String,
     },
     /// It is there, as something else (`EEXIST`).
-    #[error("operation {operation}: {what} is there already")]
+    #[error("operation {operation}: {what} already exists")]
     Present {
         /// The operation, counted from 0.
         operation: usize,
@@ -30,7 +30,7 @@ pub enum Refused {
         what: String,
     },
     /// Something leads to it (`EBUSY`).
-    #[error("operation {operation}: something leads to {what}")]
+    #[error("operation {operation}: {what} is still referenced")]
     Busy {
         /// The operation, counted from 0.
         operation: usize,

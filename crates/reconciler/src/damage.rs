@@ -39,7 +39,7 @@ impl fmt::Display for Damage {
         let Size { elements, objects } = self.size;
         match &self.culprit {
             Some(culprit) => culprit.fmt(f)?,
-            None => f.write_str("somebody")?,
+            None => f.write_str("another program")?,
         }
         write!(f, " had changed {elements} elements and {objects} objects")
     }
@@ -51,7 +51,7 @@ impl fmt::Display for Contest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.culprit {
             Some(culprit) => culprit.fmt(f)?,
-            None => f.write_str("somebody")?,
+            None => f.write_str("another program")?,
         }
         let Contest {
             repairs, within, ..

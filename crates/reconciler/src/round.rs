@@ -233,10 +233,10 @@ impl fmt::Display for Outcome {
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let next = match self.recovery {
-            Recovery::Retry => "the same is tried again soon",
-            Recovery::Observe => "the kernel is read back and tried again soon",
-            Recovery::Isolate => "no single Service explains it; tried again soon",
-            Recovery::Halt => "tried again only at the periodic check",
+            Recovery::Retry => "retrying soon",
+            Recovery::Observe => "reading the rules back from the kernel and retrying soon",
+            Recovery::Isolate => "no single Service causes it; retrying soon",
+            Recovery::Halt => "retrying only at the periodic check",
         };
         write!(f, "{}; {next}", self.error)
     }

@@ -30,7 +30,8 @@ pub enum OpenError {
     },
     /// It would take a descriptor that the rest of the process may need.
     #[error(
-        "{port} is not listened on: {limit} ports are, which is all that this process's limit of open files allows"
+        "not listening on {port}: the process already listens on {limit} ports, which is all that \
+         its limit of open files allows"
     )]
     TooMany {
         /// Which port.
@@ -131,7 +132,7 @@ impl Relays {
                 Step::Open(port, route) => self.open(port, route),
                 Step::Retarget(port, route) => {
                     if let Some(open) = self.open.get(&port) {
-                        debug!(%port, service = %route.service_port, "a node port on localhost has new endpoints");
+                        debug!(%port, service = %route.service_port, "changed the endpoints of a node port on localhost");
                         open.send_replace(Some(route));
                     }
                 }

@@ -58,7 +58,7 @@ pub(crate) async fn serve(
             accepted = listener.accept() => match accepted {
                 Ok((client, from)) => {
                     let Some(place) = shared.admit(Transport::Tcp, from) else {
-                        debug!(%from, "rejected a connection: too many at once");
+                        debug!(%from, "rejected a connection: too many connections are open");
                         abort(&client);
                         continue;
                     };
@@ -76,7 +76,7 @@ pub(crate) async fn serve(
                 // That this one has gone says nothing of the next.
                 Err(error) if error.kind() == std::io::ErrorKind::ConnectionAborted => {}
                 Err(error) => {
-                    warn!(%error, "unable to accept connections to localhost for now");
+                    warn!(%error, "unable to accept connections to localhost");
                     sleep(OUT_OF_RESOURCES).await;
                 }
             },

@@ -49,7 +49,7 @@ pub enum ClientError {
         source: KubeconfigError,
     },
     /// The process is not in a Pod, or the Pod has no service account.
-    #[error("failed to find the API server from inside a Pod, and no kubeconfig is given")]
+    #[error("failed to load the in-cluster configuration, and no kubeconfig is given")]
     InCluster(#[source] InClusterError),
     /// The program's name or version cannot stand in a header.
     #[error("failed to use {program}/{version} as user agent")]

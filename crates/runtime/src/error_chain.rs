@@ -69,7 +69,7 @@ pub(crate) mod tests {
         let all = parts.len();
         parts.sort_unstable();
         parts.dedup();
-        assert_eq!(parts.len(), all, "{text:?} says something twice");
+        assert_eq!(parts.len(), all, "{text:?} repeats itself");
         text
     }
 

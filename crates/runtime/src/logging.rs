@@ -78,7 +78,7 @@ pub enum LoggingError {
     #[error("failed to start logging a second time")]
     Started(#[source] TryInitError),
     /// The log no longer runs.
-    #[error("failed to change what is logged")]
+    #[error("failed to change the log filter")]
     Ended(#[source] reload::Error),
 }
 

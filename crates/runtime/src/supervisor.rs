@@ -260,9 +260,9 @@ where
             }
         };
         match &end {
-            Ok(()) => error!(task, "task ended without being told to: ending the process"),
+            Ok(()) => error!(task, "task ended unexpectedly: stopping the process"),
             Err(problem) => {
-                error!(task, error = %chain(&**problem), "task ended: ending the process");
+                error!(task, error = %chain(&**problem), "task ended with an error: stopping the process");
             }
         }
         break End::TaskEnded { task, end };
@@ -281,7 +281,7 @@ where
     tokio::select! {
         biased;
         signal = signals.recv() => {
-            warn!(signal = signal.name(), "a second signal to stop: ending at once");
+            warn!(signal = signal.name(), "received a second stop signal: exiting immediately");
             return End::Forced(signal);
         }
         _ = all_ended => {}
@@ -293,7 +293,7 @@ where
         warn!(
             tasks,
             ?grace,
-            "tasks did not stop in time: ending without them"
+            "tasks did not stop in time: exiting without them"
         );
     }
     if let End::Stopped { overdue } = &mut end {

@@ -58,7 +58,7 @@ pub async fn watch(
             Ok(addresses) => {
                 listed = true;
                 if known.as_ref() != Some(&addresses) {
-                    debug!(count = addresses.len(), "addresses of this node");
+                    debug!(count = addresses.len(), "listed the addresses of this node");
                     known = Some(addresses.clone());
                     deliver(&deliveries, Delivery::Addresses(addresses)).await?;
                 }
@@ -88,7 +88,7 @@ async fn next_change(news: &mut Option<News>, longest: Duration) {
         return;
     };
     if let Ok(Err(error)) = timeout(longest, heard.arrive()).await {
-        warn!(error = %chain(&error), "no more notifications of new addresses: polling instead");
+        warn!(error = %chain(&error), "notifications of address changes have ended: polling instead");
         *news = None;
     }
 }
@@ -96,7 +96,7 @@ async fn next_change(news: &mut Option<News>, longest: Duration) {
 fn open() -> Option<News> {
     let opened = News::open();
     let opened = opened.inspect_err(|error| {
-        warn!(error = %chain(error), "unable to receive notifications of new addresses: polling instead");
+        warn!(error = %chain(error), "unable to receive notifications of address changes: polling instead");
     });
     opened.ok()
 }

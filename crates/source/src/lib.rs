@@ -74,7 +74,7 @@ pub enum SourceCondition {
 
 /// The receiver of deliveries is gone: the engine has ended, and with it the purpose of a source.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
-#[error("failed to deliver: the engine has ended")]
+#[error("failed to deliver to the engine: its task has ended")]
 pub struct EngineGone;
 
 /// Hands over a delivery, waiting while the engine is busy.

@@ -187,14 +187,17 @@ impl State {
         if self.standing != standing {
             let condition = match &standing {
                 Standing::Stale(message) => {
-                    warn!(reason = message, "serving the manifests last read");
+                    warn!(
+                        reason = message,
+                        "unable to read the manifests: serving those last read"
+                    );
                     SourceCondition::Stale {
                         since: checked,
                         message: message.clone(),
                     }
                 }
                 Standing::Unknown | Standing::Fresh => {
-                    info!("following the directory of manifests");
+                    info!("watching the directory of manifests");
                     SourceCondition::Fresh
                 }
             };

@@ -30,17 +30,17 @@ fn report(pass: &Pass) {
     let (listed, took) = (pass.listed, pass.took);
     if pass.unreadable > 0 {
         let unreadable = pass.unreadable;
-        warn!(%family, unreadable, "unreadable connections are not changed");
+        warn!(%family, unreadable, "left unreadable connections unchanged");
     }
     match &pass.outcome {
         Outcome::Failed(error) => {
-            warn!(%family, deleted, error = %chain(error), "stale connections may be left; trying again");
+            warn!(%family, deleted, error = %chain(error), "failed to remove all stale connections; trying again");
         }
         Outcome::BudgetSpent => {
-            info!(%family, deleted, listed, ?took, "removed stale connections; more are left");
+            info!(%family, deleted, listed, ?took, "removed stale connections; more remain");
         }
         Outcome::Overtaken => {
-            debug!(%family, deleted, "the programmed rules are unknown; continuing once they are known");
+            debug!(%family, deleted, "the programmed rules are unknown; removal of stale connections continues once they are known");
         }
         Outcome::Complete if deleted > 0 => {
             info!(%family, deleted, listed, ?took, "removed stale connections");

@@ -57,7 +57,12 @@ pub(super) async fn watch(board: Arc<Board>, stop: CancellationToken) {
         let now = pressure.after(fill);
         if now == Pressure::Filling && pressure != now {
             let ConntrackFill { entries, max } = fill.unwrap_or_default();
-            warn!(entries, max, "the connection tracking table is nearly full");
+            warn!(
+                entries,
+                max,
+                "the connection tracking table is nearly full: the kernel drops \
+                                 new connections once it is full"
+            );
         }
         pressure = now;
         board.update_conntrack(|standing| standing.pressure = pressure);

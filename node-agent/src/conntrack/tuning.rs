@@ -93,7 +93,7 @@ fn tell(board: &Board, limits: Limits) {
             && standing.limits != limits
         {
             let failed = failed.join("; ");
-            warn!(%failed, "the connection tracking table is not as the profile says");
+            warn!(%failed, "unable to apply all connection tracking settings of the profile");
         }
         standing.limits = limits;
     });

@@ -78,7 +78,7 @@ fn that_repairs_are_held_back_is_announced_when_it_begins() {
         }),
         ..report(0, "nft")
     };
-    let expected = "somebody keeps changing the rules: repaired 6 times within 1.2 s";
+    let expected = "another program keeps changing the rules: repaired 6 times within 1.2 s";
     assert_eq!(notes(&told.news(&contested, now)), [expected]);
     assert_eq!(told.news(&contested, now), []);
 }

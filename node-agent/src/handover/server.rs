@@ -118,7 +118,7 @@ impl Server {
             return caller.send(&answer).await;
         }
         let Ok(request) = serde_json::from_str::<Request>(&line) else {
-            info!(?read, "received an invalid request");
+            info!(?read, "received an invalid handover request");
             return;
         };
         let _turn = self.turn.lock().await;
@@ -141,12 +141,12 @@ impl Server {
     }
 
     async fn carry_out(&self, request: Request, mut caller: Caller) {
-        info!(?request, "received a request for a handover");
+        info!(?request, "received a handover request");
         let ending = match request.what {
             What::Takeover => self.take_over(request.effort, &mut caller).await,
             What::Handback => self.hand_back(request.effort, &mut caller).await,
         };
-        info!(%ending, "the handover has ended");
+        info!(%ending, "the handover has finished");
         caller.send(&Reply::Ended(ending)).await;
     }
 

@@ -130,7 +130,7 @@ impl Mechanisms {
         let error = chain(error).to_string();
         if self.given_up.add(mechanism, error.clone()) == Novelty::New {
             let family = self.family;
-            warn!(%family, %error, "mode {mechanism} cannot be used here");
+            warn!(%family, %error, "mode {mechanism} cannot be used on this node");
         }
     }
 
@@ -163,7 +163,7 @@ impl Mechanisms {
                     return Ok(true);
                 }
                 Err(error) => {
-                    warn!(%family, error = %chain(&error), "no other mechanism can be used");
+                    warn!(%family, error = %chain(&error), "unable to use another mode instead");
                     if error.recovery != Recovery::Halt {
                         return Err(ObserveError {
                             recovery: Recovery::Observe,
@@ -195,7 +195,7 @@ impl Mechanisms {
         if let Err(error) = self.commit_withdrawal(mechanism) {
             self.outgoing = Some(mechanism);
             let (family, error) = (self.family, chain(&error));
-            warn!(%family, %error, "rules of mode {mechanism} are still there");
+            warn!(%family, %error, "rules of mode {mechanism} are still in the kernel");
         }
     }
 

@@ -55,7 +55,7 @@ pub(super) struct VariantChange {
 
 /// Why nothing was written to iptables yet.
 #[derive(Debug, Error)]
-#[error("what the tables of iptables hold was not read yet")]
+#[error("the iptables tables have not been read yet")]
 struct Unread;
 
 /// What was found and done so far.
@@ -175,7 +175,7 @@ impl OnDemand {
                 self.knowledge = Knowledge::Read;
             }
             let (family, error) = (self.family, chain(&error));
-            warn!(%family, %error, "rules of ours may be in the tables of iptables, and stay there");
+            warn!(%family, %error, "unable to open the iptables tables: rules of Signpost may remain in them");
         }
     }
 
@@ -226,7 +226,7 @@ impl OnDemand {
             }
             Err(error) => {
                 stray.knowledge = Knowledge::Owed;
-                warn!(error = %chain(&error), %variant, "rules of ours may be in the other variant of iptables");
+                warn!(error = %chain(&error), %variant, "unable to read the iptables variant that is not in use: rules of Signpost may remain in it");
                 (Rules::default(), error.recovery == Recovery::Halt)
             }
         };

@@ -222,7 +222,7 @@ impl Variants {
                 })
             })),
             Err(error) if error.fault == Fault::Impossible => {
-                warn!(error = %chain(&error), %variant, "rules of ours in this variant of iptables stay there");
+                warn!(error = %chain(&error), %variant, "unable to open this iptables variant: rules of Signpost may remain in it");
                 Ok([None, None])
             }
             Err(error) => Err(error),
@@ -235,7 +235,7 @@ impl Variants {
             Ok(found) => found.suspected(),
             Err(error) => {
                 let suspected = error.known.suspected();
-                warn!(error = %chain(&error), ?suspected, "rules of ours may be in the tables of iptables");
+                warn!(error = %chain(&error), ?suspected, "unable to check all iptables variants for rules of Signpost");
                 suspected
             }
         }
@@ -261,7 +261,7 @@ fn observe_choice() -> Result<(Variant, Option<Variant>), OpenError> {
         Ok(found) => {
             let choice = found.choose();
             let (variant, why) = (choice.variant, choice.why);
-            info!(%variant, "the variant of iptables for this node: {why}");
+            info!(%variant, "selected the iptables variant for this node: {why}");
             (found, variant)
         }
         Err(error) => {
@@ -276,7 +276,7 @@ fn observe_choice() -> Result<(Variant, Option<Variant>), OpenError> {
                     });
                 }
             };
-            warn!(error = %chain(&error), %variant, "not knowing better, this variant of iptables is taken");
+            warn!(error = %chain(&error), %variant, "selected an iptables variant from incomplete information");
             (error.known, variant)
         }
     };

@@ -146,7 +146,7 @@ pub(crate) fn somebody_elses_socket() -> Result<()> {
         deadline: PROMPTLY,
     })?;
     agent.wait_until_ready()?;
-    let expected = format!("belongs to a process of user {NOBODY}, which is no agent");
+    let expected = format!("belongs to a process of user {NOBODY}, which is not an agent");
     ensure!(agent.log().contains(&expected), "{}", agent.log());
     drop(socket);
     Ok(())

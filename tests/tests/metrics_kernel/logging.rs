@@ -7,7 +7,7 @@ use crate::manifests::profile;
 use crate::stage::{METRICS, Stage};
 
 /// In the log, and so the end of what was logged before.
-const MARK: &str = "log level and format set";
+const MARK: &str = "changed the log level and format";
 
 pub(crate) fn level_and_format() -> Result<()> {
     let stage = Stage::start()?;

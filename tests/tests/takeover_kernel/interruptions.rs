@@ -31,10 +31,7 @@ pub(crate) fn takeover_cut_short(stage: &mut Stage) -> Result<()> {
     let mut command = stage.command(&["takeover"])?;
     let mut asked = command.stdout(Stdio::null()).spawn()?;
     stage.wait_for("the agent to have begun", |stage| {
-        let begun = stage
-            .agent()?
-            .log()
-            .contains("received a request for a handover");
+        let begun = stage.agent()?.log().contains("received a handover request");
         Ok(begun.then_some(()))
     })?;
     asked.kill()?;

@@ -332,7 +332,7 @@ pub(crate) fn a_held_lock_is_not_waited_for_without_end(ground: &Ground) -> Resu
     ensure!(error.fault == Fault::Passing && error.done == 0, "{text}");
     let named = format!("which sh (process {}) holds", holder.id());
     ensure!(
-        text.contains(&named) && text.contains(" in vain for the lock "),
+        text.contains(&named) && text.contains(" waiting for the lock "),
         "{text}"
     );
     let waited = hasty.waited();

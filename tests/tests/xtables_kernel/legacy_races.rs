@@ -87,7 +87,7 @@ pub(crate) fn a_rule_that_cannot_be_carried_over_is_told(ground: &Ground) -> Res
     let error = outcome.err().context("the kernel takes it")?;
     let text = chain(&error);
     ensure!(error.fault == Fault::Impossible, "{text}");
-    let said = "a rule of another program cannot be carried over";
+    let said = "a rule of another program cannot be written back";
     ensure!(text.contains(said), "{text}");
 
     // A table without such a rule is as good as any other there.

@@ -23,7 +23,7 @@ pub(super) struct Schedulers(BTreeMap<SchedulerName, SchedulerSupport>);
 
 /// What the kernel does not have.
 #[derive(Debug, thiserror::Error)]
-#[error("the kernel has no scheduler {scheduler} of IPVS (module {})", scheduler.module())]
+#[error("the kernel has no IPVS scheduler {scheduler} (module {})", scheduler.module())]
 struct Lacking {
     scheduler: SchedulerName,
 }

@@ -54,7 +54,7 @@ const BY_PROTOCOL: u32 = 1 << 3;
 
 /// Why something the kernel listed is not a flow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
-#[error("{attribute} is missing or has another form")]
+#[error("{attribute} is missing or malformed")]
 pub struct DecodeError {
     attribute: &'static str,
 }

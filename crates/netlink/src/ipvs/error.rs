@@ -20,10 +20,10 @@ pub enum CommitError {
     #[error("the kernel has no IPVS: it needs module {MODULE}")]
     Missing,
     /// An operation is about a mark that is not of the socket's range. Nothing was sent.
-    #[error("{0} is about a mark that is not reserved")]
+    #[error("{0} uses a mark that is not reserved for Signpost")]
     Unreserved(Box<Operation>),
     /// The kernel could not be asked for IPVS. Nothing was sent.
-    #[error("failed to find IPVS")]
+    #[error("failed to look up IPVS in the kernel")]
     Find(#[source] QueryError),
     /// The socket failed; how much of the operations took effect is not known.
     #[error("failed to {step} netlink")]

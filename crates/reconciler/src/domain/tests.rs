@@ -215,7 +215,7 @@ fn a_kernel_that_cannot_be_read_is_asked_again_only_by_the_timer() {
     let failed = rounds[0].to_string();
     assert!(
         failed.contains("failed to read the IPv4 rules back from the kernel")
-            && failed.contains("tried again only at the periodic check"),
+            && failed.contains("retrying only at the periodic check"),
         "{failed}"
     );
     assert_eq!(families.sequel(), Sequel::Settled);

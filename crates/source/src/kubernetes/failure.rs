@@ -23,7 +23,7 @@ pub(super) enum WatchError {
         message: String,
     },
     /// The connection broke.
-    #[error("the connection to the API server was cut")]
+    #[error("the connection to the API server ended early")]
     Cut(#[source] io::Error),
     /// The connection is there but nothing comes: not even the bookmarks that are due every minute
     /// (kubernetes#76338).

@@ -85,11 +85,11 @@ fn log(condition: &SourceCondition) {
         SourceCondition::Stale { message, .. } => {
             warn!(
                 reason = message,
-                "the API server cannot be followed: serving what was last read"
+                "unable to watch the API server: serving the state last read"
             );
         }
         SourceCondition::Fresh | SourceCondition::Manifests(_) => {
-            info!("following the API server");
+            info!("watching the API server");
         }
     }
 }

@@ -73,11 +73,11 @@ pub(crate) enum Unreadable {
     Entry(usize),
     #[error("the chain before byte {0} has no end")]
     Open(usize),
-    #[error("no chain begins at hook {0}, or it ends elsewhere than it should")]
+    #[error("no chain begins at hook {0}, or the chain ends at the wrong place")]
     Hook(usize),
     #[error("the entry at byte {0} belongs to no chain")]
     Stray(usize),
-    #[error("the entry at byte {0} leads to no chain's beginning")]
+    #[error("the entry at byte {0} jumps to a place where no chain begins")]
     Astray(usize),
     #[error("the number of entries differs from the kernel's")]
     Size,

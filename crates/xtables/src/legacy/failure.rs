@@ -31,8 +31,8 @@ pub(super) struct Damaged;
 /// process that writes the table, which need not be those of the process that added them.
 #[derive(Debug, Error)]
 #[error(
-    "the kernel refuses the table as it is, too: a rule of another program cannot be carried over, \
-     as those with -m cgroup --path or -m owner that were made in other namespaces"
+    "the kernel refuses even the unchanged table: a rule of another program cannot be written \
+     back, such as one with -m cgroup --path or -m owner that was added in another namespace"
 )]
 pub(super) struct NotCarriedOver {
     source: KernelError,

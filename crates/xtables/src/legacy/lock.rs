@@ -41,7 +41,7 @@ pub(super) enum LockError {
     Open { path: PathBuf, source: io::Error },
     #[error("failed to lock {}", path.display())]
     Lock { path: PathBuf, source: io::Error },
-    #[error("waited {waited:.1?} in vain for the lock {}, which {} holds", path.display(), named(holder.as_ref()))]
+    #[error("timed out after {waited:.1?} waiting for the lock {}, which {} holds", path.display(), named(holder.as_ref()))]
     Held {
         path: PathBuf,
         waited: Duration,

@@ -19,9 +19,9 @@ use crate::{BuiltIn, Family, Rule, TableChange};
 pub(super) enum Obstacle {
     #[error("the chain {0} to remove does not exist")]
     Absent(String),
-    #[error("a rule leads to the chain {0}, which does not exist")]
+    #[error("a rule jumps to the chain {0}, which does not exist")]
     Missing(String),
-    #[error("a rule of the chain {by} leads to the chain {chain} to remove")]
+    #[error("a rule of the chain {by} jumps to the chain {chain} to remove")]
     Used { chain: String, by: String },
     #[error("the table has no chain {0}")]
     NoSuchHook(BuiltIn),

@@ -342,7 +342,7 @@ fn a_change_that_the_table_was_not_made_for_names_the_chain() {
     for (step, expected) in [
         (
             change(&[("SIGNPOST-A", &[jump("SIGNPOST-B")])], &[], &[]),
-            "a rule leads to the chain SIGNPOST-B, which does not exist",
+            "a rule jumps to the chain SIGNPOST-B, which does not exist",
         ),
         (
             change(&[], &[], &["SIGNPOST-A"]),
@@ -350,7 +350,7 @@ fn a_change_that_the_table_was_not_made_for_names_the_chain() {
         ),
         (
             change(&[], &[], &["ZONE"]),
-            "a rule of the chain KUBE-A leads to the chain ZONE to remove",
+            "a rule of the chain KUBE-A jumps to the chain ZONE to remove",
         ),
     ] {
         assert_eq!(says(step), (expected.to_owned(), true));
@@ -403,7 +403,7 @@ fn a_table_is_not_read_that_is_not_what_the_kernel_says() {
         ),
         (
             |made| made.info.policies[0] += 8,
-            "no chain begins at hook 0, or it ends elsewhere than it should",
+            "no chain begins at hook 0, or the chain ends at the wrong place",
         ),
         (
             |made| made.info.starts[0] += 8,
@@ -420,7 +420,7 @@ fn a_table_is_not_read_that_is_not_what_the_kernel_says() {
         // The first leads to where the third begins, in the middle of a chain.
         (
             |made| made.entries[144..148].copy_from_slice(&352_i32.to_ne_bytes()),
-            "the entry at byte 0 leads to no chain's beginning",
+            "the entry at byte 0 jumps to a place where no chain begins",
         ),
     ] {
         assert_eq!(says(damage), expected);

@@ -28,15 +28,15 @@ pub(super) enum Extensions {
 pub(super) enum Obstacle {
     /// The table sleeps.
     #[error(
-        "table {0} {table} is dormant, so that no packet comes to its chains: \
-         `nft add table {0} {table}` wakes it",
+        "table {0} {table} is dormant, so its chains see no packets: reactivate it with `nft add \
+         table {0} {table}`",
         family_name(*family)
     )]
     Dormant { family: Family, table: TableName },
     /// Another program has created a chain of that name for something else.
     #[error(
-        "a chain of table {} {table} is not as iptables makes it, {expected}, so that packets \
-         do not come to it when they should: delete it, or give it another name",
+        "a chain of table {} {table} differs from the one that iptables creates, {expected}, so \
+         packets do not traverse it as they should: delete or rename it",
         family_name(*family)
     )]
     Chain {
@@ -51,12 +51,14 @@ pub(super) enum Obstacle {
 pub(super) enum Lack {
     /// The way to all matches and targets.
     #[error(
-        "this kernel has no nft_compat, without which rules of nf_tables cannot use matches and \
+        "this kernel has no nft_compat, which nf_tables rules need in order to use matches and \
          targets of iptables"
     )]
     Compatibility,
     /// One of them.
-    #[error("this kernel has no {kind} {name} (revision {revision}), nor a module that brings it")]
+    #[error(
+        "this kernel has no {kind} {name} (revision {revision}), nor a module that provides it"
+    )]
     Extension {
         kind: ExtensionKind,
         name: String,
@@ -271,9 +273,9 @@ mod tests {
         };
         assert_eq!(
             chain.to_string(),
-            "a chain of table ip nat is not as iptables makes it, PREROUTING { type nat hook \
-             prerouting priority -100; }, so that packets do not come to it when they should: \
-             delete it, or give it another name"
+            "a chain of table ip nat differs from the one that iptables creates, PREROUTING { type \
+             nat hook prerouting priority -100; }, so packets do not traverse it as they should: \
+             delete or rename it"
         );
     }
 }
