@@ -39,13 +39,14 @@ macro_rules! types {
 
 types! {
     READY = "Ready" of [PROFILE, NODE]:
-        "Everything asked for is programmed. On a profile it sums up all nodes.";
+        "Everything that the profile and the Services ask for is programmed. On a profile, the \
+         condition summarizes all nodes.";
     AVAILABLE = "Available" of [PROFILE]:
         "No more nodes than rollout.maxUnavailable are not ready, whatever configuration they have, and at least one is.";
     PROGRESSING = "Progressing" of [PROFILE, NODE]:
         "A change is being applied. A node that joins or restarts does not make a profile progress.";
     DEGRADED = "Degraded" of [PROFILE, NODE]:
-        "Something is wrong that does not go away by itself. A profile may be Ready and Degraded.";
+        "A problem exists that does not resolve itself. A profile may be Ready and Degraded.";
     ACCEPTED = "Accepted" of [PROFILE]:
         "The profile is valid and may apply to nodes.";
     CONFLICT = "Conflict" of [PROFILE]:
@@ -174,15 +175,15 @@ pub(crate) fn list_schema(_: &mut SchemaGenerator) -> Schema {
             "required": ["type", "status", "lastTransitionTime", "reason", "message"],
             "properties": {
                 "type": {
-                    "description": "What is said to hold or not.",
+                    "description": "The type of the condition.",
                     "type": "string", "minLength": 1, "maxLength": 316,
                 },
                 "status": {
-                    "description": "Whether it holds.",
+                    "description": "Whether the condition holds: True, False or Unknown.",
                     "type": "string", "enum": ["True", "False", "Unknown"],
                 },
                 "observedGeneration": {
-                    "description": "The generation of the object this was found for.",
+                    "description": "The generation of the object that the condition describes.",
                     "type": "integer", "format": "int64", "minimum": 0,
                 },
                 "lastTransitionTime": {
@@ -190,12 +191,12 @@ pub(crate) fn list_schema(_: &mut SchemaGenerator) -> Schema {
                     "type": "string", "format": "date-time",
                 },
                 "reason": {
-                    "description": "Why, as one word.",
+                    "description": "The reason, as one CamelCase word.",
                     "type": "string", "minLength": 1, "maxLength": 1024,
                     "pattern": "^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$",
                 },
                 "message": {
-                    "description": "Details in plain text.",
+                    "description": "Details, in plain text.",
                     "type": "string", "maxLength": LONGEST_MESSAGE,
                 },
             },

@@ -43,19 +43,26 @@ reasons! {
     STARTING = "Starting", Normal:
         "The agent has started. Nothing to do.";
     RULES_DRIFTED = "RulesDrifted", Warning:
-        "Another program changed Signpost's rules, and the agent has repaired them: see whether the program that the note names should have.";
+        "Another program changed Signpost's rules, and the agent has repaired them: check whether \
+         the program that the note names should have changed them.";
     CONTESTED = "RulesContested", Warning:
-        "Another program keeps changing Signpost's rules, and repairs are held back: as for condition RulesContested.";
+        "Another program keeps changing Signpost's rules, and the agent delays repairs: proceed as \
+         for condition RulesContested.";
     FOREIGN_PROXY = "ForeignProxyDetected", Warning:
-        "Rules of another service proxy have come to the node: as for condition ForeignProxyDetected.";
+        "Rules of another service proxy have appeared on the node: proceed as for condition ForeignProxyDetected.";
     HEALTH_SERVER_REFUSED = "FailedToStartProxierHealthcheck", Warning:
-        "The agent cannot listen on healthzBindAddress: end the process that the note names, or choose another address. The agent tries again.";
+        "The agent cannot listen on healthzBindAddress: stop the process that the note names, or \
+         choose another address. The agent tries again.";
     METRICS_SERVER_REFUSED = "FailedToStartMetricServer", Warning:
-        "The agent cannot listen on metricsBindAddress: end the process that the note names, or choose another address. The agent tries again.";
+        "The agent cannot listen on metricsBindAddress: stop the process that the note names, or \
+         choose another address. The agent tries again.";
     PROBE_SERVER_REFUSED = "FailedToStartProbeServer", Warning:
-        "The agent cannot listen on its --probe-address, and its Pod is not Ready: end the process that the note names, or choose another address.";
+        "The agent cannot listen on its --probe-address, and its Pod is not Ready: stop the \
+         process that the note names, or choose another address.";
     SCRAPE_SERVER_REFUSED = "FailedToStartScrapeServer", Warning:
-        "The agent cannot listen on its --scrape-address, and its metrics are missing: end the process that the note names, or choose another address.";
+        "The agent cannot listen on its --scrape-address, and its metrics are missing: stop the \
+         process that the note names, or choose another address.";
     SERVICE_HEALTH_REFUSED = "FailedToStartServiceHealthcheck", Warning:
-        "The agent cannot listen on the healthCheckNodePort of a Service: end the process that the note names, or give the Service another port.";
+        "The agent cannot listen on the healthCheckNodePort of a Service: stop the process that \
+         the note names, or give the Service another port.";
 }

@@ -97,7 +97,8 @@ fn needless_in_mode_ipvs(config: &EffectiveConfig) -> Vec<NotHonoured> {
     ));
     let exclude_cidrs = (!config.ipvs.exclude_cidrs.is_empty()).then_some((
         "ipvs.excludeCIDRs",
-        "it has no effect, because Signpost changes no virtual server with an address: its own have marks of packets",
+        "it has no effect, because Signpost changes only its own virtual servers, which have \
+         packet marks instead of addresses",
     ));
     let needless = strict_arp.into_iter().chain(exclude_cidrs);
     needless

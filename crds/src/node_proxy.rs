@@ -103,7 +103,7 @@ pub struct NodeProxySpec {
     #[schemars(length(max = 253))]
     pub profile_name: String,
 
-    /// The generation of that profile the configuration was made from.
+    /// The generation of that profile from which the configuration was made.
     pub profile_generation: i64,
 
     /// The hash of config. The agent copies it to status.appliedHash and never computes its own, so that
@@ -146,7 +146,8 @@ pub struct NodeProxyStatus {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sync_latency: Option<SyncLatency>,
 
-    /// How the agent shows that it lives; absent when it does so by this status alone, which it renews every five minutes.
+    /// How the agent shows that it is alive; absent when it does so by this status alone, which it renews every five
+    /// minutes.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Heartbeat")]
     pub heartbeat: Option<Heartbeat>,
@@ -183,7 +184,7 @@ pub struct NodeProxyStatus {
     pub conditions: Vec<Condition>,
 }
 
-/// How an agent shows that it lives.
+/// How an agent shows that it is alive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum Heartbeat {
     /// It renews Lease signpost-agent-NODE, in the namespace of the agents, every half minute.

@@ -36,7 +36,7 @@ use crate::{
     span::Span,
 };
 
-/// How the nodes it selects forward Service traffic. Of several profiles that select a node exactly one applies, as a
+/// How the nodes that it selects forward Service traffic. Of several profiles that select a node, exactly one applies, as a
 /// whole: the one with the lowest priority number, then the oldest, then the first by name.
 #[derive(CustomResource, Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[kube(
@@ -127,8 +127,8 @@ use crate::{
     &MIN_SYNC_PERIOD,
 ])))]
 pub struct ProxyProfileSpec {
-    /// The kernel mechanism that forwards Service traffic. Default nftables. A node that cannot use it uses nftables and says
-    /// so in condition FeaturesHonoured.
+    /// The kernel mechanism that forwards Service traffic. Default nftables. A node that cannot use it uses nftables and
+    /// reports that in condition FeaturesHonoured.
     pub mode: Mode,
 
     /// Which profile applies when several select a node: the lowest number wins, ties go to the oldest profile and then
@@ -195,25 +195,26 @@ pub struct ProxyProfileSpec {
     #[serde(skip_serializing_if = "RolloutSpec::is_empty")]
     pub rollout: RolloutSpec,
 
-    /// The address whose family is the primary one when a Node does not say: 0.0.0.0 or :: for a set of nodes. Nothing listens
-    /// on it. Default 0.0.0.0. Not supported yet: reported by condition FeaturesHonoured.
+    /// The address whose family is the primary one when a Node does not specify one: 0.0.0.0 or :: for a set of nodes.
+    /// Nothing listens on it. Default 0.0.0.0. Not supported yet: reported by condition FeaturesHonoured.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 45), extend("x-kubernetes-validations" = rule::list(&[&BIND_ADDRESS])))]
     pub bind_address: Option<String>,
 
     /// Where the agent answers /healthz and /livez for load balancers and monitors, as IP:port; empty for no server.
-    /// Left out it is the agent's flag --health-address, 0.0.0.0:10256. The probes of the agent's own Pod do not depend on it.
+    /// If omitted, the agent's flag --health-address applies, 0.0.0.0:10256 by default. The
+    /// probes of the agent's own Pod do not depend on it.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 54), extend("x-kubernetes-validations" = rule::list(&[&HEALTHZ_BIND_ADDRESS])))]
     pub healthz_bind_address: Option<String>,
 
-    /// Where the agent serves its metrics, as IP:port; empty for no server. Left out it is the agent's flag
-    /// --metrics-address, 127.0.0.1:10249.
+    /// Where the agent serves its metrics, as IP:port; empty for no server. If omitted, the agent's flag --metrics-address
+    /// applies, 127.0.0.1:10249 by default.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 54), extend("x-kubernetes-validations" = rule::list(&[&METRICS_BIND_ADDRESS])))]
     pub metrics_bind_address: Option<String>,
 
-    /// Whether the agent ends when it cannot listen on healthzBindAddress or metricsBindAddress, instead of trying again.
+    /// Whether the agent exits when it cannot listen on healthzBindAddress or metricsBindAddress, instead of retrying.
     /// Default false.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bind_address_hard_fail: Option<bool>,
@@ -229,8 +230,9 @@ pub struct ProxyProfileSpec {
     #[schemars(length(max = 16), extend("x-kubernetes-validations" = rule::list(&[&HIDDEN_METRICS_VERSION])))]
     pub show_hidden_metrics_for_version: Option<String>,
 
-    /// How readily the kernel ends the agent when memory runs out, as oom_score_adj: from -1000 (never) to 1000 (first).
-    /// Default -999. To lower the value that the process was started with takes CAP_SYS_RESOURCE; without it, that value stays.
+    /// How readily the kernel kills the agent when memory runs out, as oom_score_adj: from -1000 (never) to 1000 (first).
+    /// Default -999. Lowering the value that the process was started with requires CAP_SYS_RESOURCE; without it, that value
+    /// stays.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = -1000, max = 1000))]
     pub oom_score_adj: Option<i32>,

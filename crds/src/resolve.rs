@@ -251,13 +251,13 @@ fn explain(
         return match rejected.count() {
             0 => format!("no profile selects node {}", node.name),
             count => format!(
-                "no profile selects node {}; {count} not looked at because not valid",
+                "no profile selects node {}; {count} ignored as invalid",
                 node.name
             ),
         };
     };
     let mut text = format!(
-        "profile {} decides with priority {}",
+        "profile {} applies with priority {}",
         winner.name, winner.profile.spec.priority
     );
     for candidate in candidates {
@@ -270,8 +270,8 @@ fn explain(
     }
     text + match hold {
         None => "",
-        Some(Hold::Paused) => "; it is paused, so the node keeps what it has",
-        Some(Hold::Rejected) => "; it is no longer valid, so the node keeps what it has",
+        Some(Hold::Paused) => "; it is paused, so the node keeps its configuration",
+        Some(Hold::Rejected) => "; it is no longer valid, so the node keeps its configuration",
     }
 }
 

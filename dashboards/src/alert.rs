@@ -90,7 +90,7 @@ fn of_nodes() -> [Alert; 6] {
             when: " == 0",
             lasts: "5m",
             severity: Severity::Critical,
-            summary: "The agent on {{ $labels.node }} {{ $labels.instance }} cannot be scraped: its rules forward, and follow no change.",
+            summary: "The agent on {{ $labels.node }} {{ $labels.instance }} cannot be scraped: its rules keep forwarding, but follow no change.",
         },
         Alert {
             name: "SignpostNodeNotReady",
@@ -198,7 +198,7 @@ fn of_operator() -> [Alert; 4] {
             when: " < 1",
             lasts: "10m",
             severity: Severity::Warning,
-            summary: "No operator holds the lease: nodes go on, and changes of profiles and new nodes wait.",
+            summary: "No operator holds the lease: nodes keep forwarding; changes of profiles and new nodes wait.",
         },
         Alert {
             name: "SignpostProfileDegraded",
@@ -214,7 +214,7 @@ fn of_operator() -> [Alert; 4] {
             when: r#" > 3600 and on (profile) signpost_profile_condition{type="Progressing",status="True"}"#,
             lasts: "5m",
             severity: Severity::Warning,
-            summary: "The rollout of profile {{ $labels.profile }} has gone on for {{ $value | humanizeDuration }}.",
+            summary: "The rollout of profile {{ $labels.profile }} has lasted {{ $value | humanizeDuration }}.",
         },
         Alert {
             name: "SignpostOperatorWritesFail",

@@ -52,14 +52,14 @@ pub(crate) enum AskError {
         source: kube::Error,
     },
     /// The answer broke off.
-    #[error("the answer of the agent on node {node} broke off")]
+    #[error("the answer of the agent on node {node} ended early")]
     Read {
         node: String,
         #[source]
         source: std::io::Error,
     },
     /// The command failed, with these words.
-    #[error("the agent on node {node} does not answer this: {text}")]
+    #[error("the agent on node {node} was unable to answer: {text}")]
     Refused { node: String, text: String },
 }
 

@@ -11,7 +11,7 @@ use crds::Span;
 
 pub use migrate::{HandoverOptions, MigrateStep, PlanOptions};
 
-/// Shows what Signpost's profiles and nodes do, and steers rollouts, with the rights of your own kubeconfig.
+/// Shows the state of Signpost's profiles and nodes, and controls rollouts, with the permissions of your kubeconfig.
 ///
 /// Exit codes: 0 everything is as it should be; 1 the command failed; 2 the command line is wrong; 3 the command worked
 /// and found something that is not as it should be.
@@ -54,28 +54,29 @@ pub enum Color {
 /// What to do.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Check whether what is installed is complete; with --pre, whether Signpost can be installed here. Exits with 3 if
-    /// anything is missing.
+    /// Check whether the installation is complete; with --pre, whether Signpost can be installed in this cluster. Exits
+    /// with 3 if anything is missing.
     Check(CheckOptions),
     /// Show what every profile asks for, how far its nodes have come, and what to do where something is wrong.
     Status(StatusOptions),
     /// List nodes: profile, mode, readiness, latency, and what to do where something is wrong.
     Nodes(NodesOptions),
-    /// Watch, pause, resume, abort or retry the rollout of a profile, list what it asked for before, and return to that.
+    /// Watch, pause, resume, abort or retry the rollout of a profile, list its earlier configurations, and return to one of
+    /// them.
     #[command(subcommand)]
     Rollout(RolloutStep),
-    /// Show what the agent of a node knows of a Service or an address, from its fields to the kernel and back. Exits with 3
+    /// Show what the agent of a node knows about a Service or an address, from its fields to the kernel and back. Exits with 3
     /// where the kernel differs from the desired state.
     Explain(ExplainOptions),
     /// Follow a packet through the rules of a node. Exits with 3 if it does not go where it should.
     Trace(TraceOptions),
-    /// Turn kube-proxy's configuration into a profile, show a node's configuration, and what a profile would change.
+    /// Convert kube-proxy's configuration to a profile, show a node's configuration, and show what a profile would change.
     #[command(subcommand)]
     Config(ConfigStep),
     /// Move nodes from kube-proxy to Signpost, and back.
     #[command(subcommand)]
     Migrate(MigrateStep),
-    /// Write one archive for a report of a problem: objects, Events, logs, and what agents of chosen nodes have. Secrets,
+    /// Write one archive for a problem report: objects, Events, logs, and the state of the agents of chosen nodes. Secrets,
     /// ConfigMaps, environment variables and tokens are left out. Exits with 3 if a part could not be read.
     Sysdump(SysdumpOptions),
     /// Print a script that completes commands and flags in a shell.
@@ -94,7 +95,7 @@ pub struct CompletionOptions {
 /// What is checked.
 #[derive(Debug, Args)]
 pub struct CheckOptions {
-    /// Check what an installation needs, before there is one.
+    /// Check the prerequisites of an installation, before there is one.
     #[arg(long)]
     pub pre: bool,
 }
@@ -143,9 +144,9 @@ pub enum RolloutStep {
     /// spec.rollout.abort. Exits with 3 if no rollout is in progress.
     Abort(ProfileName),
     /// Begin another attempt after a rollout has failed or was aborted. Adds 1 to spec.rollout.attempt. Exits with 3 if
-    /// there is nothing to try again.
+    /// there is nothing to retry.
     Retry(ProfileName),
-    /// List the configurations that the profile has asked for, the newest first, and which fields each changed.
+    /// List the configurations of the profile, the newest first, and which fields each changed.
     History(ProfileName),
     /// Return the profile's fields to those of an earlier configuration, which is rolled out like any change. nodeSelector,
     /// priority, paused and rollout stay. Exits with 3 if the history has no such configuration.
@@ -209,7 +210,7 @@ pub struct ExplainOptions {
 /// Which packet is followed, and where.
 #[derive(Debug, Args)]
 pub struct TraceOptions {
-    /// Who sends: pod/NAME, node/NAME, an address, or an origin with an address, as 'outside 203.0.113.9'.
+    /// The sender: pod/NAME, node/NAME, an address, or an origin with an address, as 'outside 203.0.113.9'.
     #[arg(value_name = "FROM")]
     pub from: String,
     /// The destination: svc/NAME:PORT, pod/NAME:PORT, node/NAME:PORT or ADDRESS:PORT[/PROTOCOL].
@@ -260,13 +261,13 @@ pub enum AgentOutput {
 /// What happens to a configuration.
 #[derive(Debug, Subcommand)]
 pub enum ConfigStep {
-    /// Print a ProxyProfile that says what a KubeProxyConfiguration (v1alpha1) says, as YAML. Each field that has no meaning
+    /// Convert a KubeProxyConfiguration (v1alpha1) to a ProxyProfile, and print it as YAML. Each field that has no meaning
     /// for Signpost is named on standard error, with the reason.
     Import(ImportOptions),
     /// Print the complete configuration of a node, and which profile it comes from. Exits with 3 if the node has not applied it.
     Effective(EffectiveOptions),
-    /// Print which fields a profile would change on which nodes: with --file once it is applied, without it once nothing
-    /// holds it back. Exits with 3 if there are any.
+    /// Print which fields a profile would change on which nodes: with --file once it is applied, without --file once
+    /// nothing holds it back. Exits with 3 if there are any.
     Diff(DiffOptions),
 }
 

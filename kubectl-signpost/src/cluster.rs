@@ -325,15 +325,16 @@ impl ClusterError {
                 );
             }
             ClusterError::Client { .. } => {
-                return Some("`kubectl version` tells whether these credentials can be used");
+                return Some("`kubectl version` shows whether these credentials can be used");
             }
             ClusterError::Request { source, .. } => source,
         };
         match source {
             kube::Error::Api(status) => match status.code {
-                401 => Some("log in to the cluster again; `kubectl auth whoami` tells who you are"),
+                401 => Some("log in to the cluster again; `kubectl auth whoami` shows who you are"),
                 403 => Some(
-                    "ask for the right that the message names; `kubectl auth can-i --list` shows the ones you have",
+                    "ask an administrator for the permission that the message names; `kubectl auth \
+                     can-i --list` shows those you have",
                 ),
                 404 => Some(
                     "`kubectl get proxyprofiles,nodeproxies` shows what there is; where kubectl does not know these types, install Signpost first",
@@ -342,7 +343,7 @@ impl ClusterError {
                 422 => Some("correct the field that the message names"),
                 _ => None,
             },
-            _ => Some("`kubectl version` tells whether the API server answers"),
+            _ => Some("`kubectl version` shows whether the API server answers"),
         }
     }
 

@@ -99,7 +99,7 @@ async fn follow(
             Stage::Going if begun.elapsed() >= options.timeout => {
                 let seconds = options.timeout.as_secs();
                 eprintln!(
-                    "kubectl-signpost: the rollout has not ended after {seconds} s; it goes on without this command"
+                    "kubectl-signpost: the rollout has not ended after {seconds} s; it continues without this command"
                 );
                 return Ok(Ending::NotAsItShouldBe);
             }

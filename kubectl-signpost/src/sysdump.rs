@@ -98,7 +98,7 @@ fn render(file: &str, nodes: &[String], contents: &Contents) -> String {
     };
     let mut text = format!(
         "{file}: {} parts; agents asked: {nodes}\n\
-         Secrets, ConfigMaps, environment variables and tokens are left out. Read it before you pass it on: it names Services, \
+         Secrets, ConfigMaps, environment variables and tokens are left out. Review it before you share it: it names Services, \
          Pods, Nodes and their addresses.\n",
         contents.parts
     );

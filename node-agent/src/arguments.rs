@@ -35,16 +35,16 @@ pub enum Command {
     Explain(Explain),
     /// Follow a packet through the rules in the kernel, and show whether it goes where it should.
     Trace(Trace),
-    /// Print what the running agent has: rules, desired state, syncs, status or metrics.
+    /// Print the running agent's rules, desired state, syncs, status or metrics.
     Show(Show),
     /// Make the agent on this node serve its Services instead of kube-proxy, and remove kube-proxy's
     /// rules. No connection is lost.
     Takeover(Handover),
-    /// Make the agent on this node leave its Services to a kube-proxy that runs again, and remove
-    /// Signpost's rules. No connection is lost.
+    /// Make the agent on this node hand its Services back to a running kube-proxy, and remove Signpost's rules. No
+    /// connection is lost.
     Handback(Handover),
-    /// Remove all rules of Signpost from this network namespace, and the agent's files. Connections to
-    /// Services stop, also established ones, unless NAT rules of another program remain.
+    /// Remove all rules of Signpost from this network namespace, and the agent's files. Connections to Services break,
+    /// including established ones, unless NAT rules of another program remain.
     Cleanup(Cleanup),
 }
 
@@ -57,7 +57,7 @@ pub struct Run {
     /// A kubeconfig file. Without it, and without --manifests, the Pod's own service account is used.
     #[arg(long, env = "SIGNPOST_KUBECONFIG", conflicts_with = "manifests")]
     pub kubeconfig: Option<PathBuf>,
-    /// The namespace in which this node has its Lease, by which the operator sees that the agent lives.
+    /// The namespace in which this node has its Lease, by which the operator sees that the agent is running.
     #[arg(long, env = "SIGNPOST_NAMESPACE", default_value = "signpost-system")]
     pub namespace: String,
     /// A directory of YAML files to follow instead of an API server: Services, EndpointSlices,
@@ -93,19 +93,18 @@ pub struct Run {
         default_value = "127.0.0.1:10249"
     )]
     pub metrics_address: SocketAddr,
-    /// The address of /livez and /readyz for the probes of this process's own Pod, whatever a profile
-    /// says.
+    /// The address of /livez and /readyz for the probes of this process's own Pod. Profiles do not change it.
     #[arg(
         long,
         env = "SIGNPOST_PROBE_ADDRESS",
         default_value = "127.0.0.1:10261"
     )]
     pub probe_address: SocketAddr,
-    /// An address for /metrics alone, whatever a profile says, for scrapers on other nodes.
+    /// An address for /metrics alone, for scrapers on other nodes. Profiles do not change it.
     #[arg(long, env = "SIGNPOST_SCRAPE_ADDRESS")]
     pub scrape_address: Option<SocketAddr>,
-    /// How long to wait for the node's configuration at a start, before the agent uses the last good
-    /// configuration, or the defaults.
+    /// How long the agent waits for the node's configuration at startup before it uses the last good configuration, or the
+    /// defaults.
     #[arg(long, env = "SIGNPOST_CONFIGURATION_DEADLINE", default_value = "10s", value_parser = span)]
     pub configuration_deadline: Duration,
 }
@@ -166,7 +165,7 @@ pub enum Part {
     Rounds,
     /// The status that the node reports.
     Status,
-    /// What a scrape gets.
+    /// The metrics, as a scrape gets them.
     Metrics,
 }
 
@@ -179,7 +178,7 @@ pub struct Handover {
     /// Print the steps and any obstacles, and change nothing.
     #[arg(long, env = "SIGNPOST_DRY_RUN", conflicts_with = "force")]
     pub dry_run: bool,
-    /// Continue in spite of warnings. Connections may be lost.
+    /// Continue despite warnings. Connections may be lost.
     #[arg(long, env = "SIGNPOST_FORCE")]
     pub force: bool,
 }

@@ -229,12 +229,13 @@ impl Mechanism {
     fn precedence(self) -> &'static str {
         match self {
             Mechanism::Nftables | Mechanism::Iptables => {
-                "new connections go by our rules where these are in mode nftables, and in mode iptables by \
-                 the rules whose chains were attached last; established ones stay as they are"
+                "new connections follow Signpost's rules in mode nftables, and in mode iptables \
+                 the rules whose chains were attached last; established connections are \
+                 unaffected"
             }
             Mechanism::Ipvs => {
-                "new connections go by our rules, which come before virtual servers, established ones \
-                 stay as they are"
+                "new connections follow Signpost's rules, which come before virtual servers; \
+                 established connections are unaffected"
             }
         }
     }

@@ -5,7 +5,7 @@ use std::{net::SocketAddr, path::PathBuf};
 use clap::{Args, Parser, Subcommand};
 use runtime::LogOptions;
 
-/// The cluster's side of Signpost: gives every node its configuration and sums up what the nodes report.
+/// The operator of Signpost: assigns every node its configuration and summarizes what the nodes report.
 #[derive(Debug, Parser)]
 #[command(name = "signpost-operator", version)]
 pub struct Arguments {
@@ -20,7 +20,7 @@ pub struct Arguments {
 /// What to do.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Run the operator. Of several, the one that holds the lease acts; the others stand by.
+    /// Run the operator. Of several operators, only the one that holds the lease is active; the others stand by.
     Run(RunArguments),
 }
 
@@ -40,7 +40,7 @@ pub struct RunArguments {
     )]
     pub namespace: String,
 
-    /// The name of the lease that decides which of several operators acts.
+    /// The name of the lease that decides which of several operators is active.
     #[arg(
         long,
         env = "SIGNPOST_LEASE_NAME",
@@ -49,7 +49,7 @@ pub struct RunArguments {
     )]
     pub lease_name: String,
 
-    /// The name this operator goes by in the lease, which no other may have; without it, the host's name and a number.
+    /// The identity of this operator in the lease, unique among operators. Without it: the host's name and a number.
     #[arg(long, env = "SIGNPOST_IDENTITY", value_name = "NAME")]
     pub identity: Option<String>,
 

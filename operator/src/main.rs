@@ -1,4 +1,4 @@
-//! The cluster's side of Signpost: gives every node its configuration and sums up what the nodes report.
+//! The operator of Signpost: assigns every node its configuration and summarizes what the nodes report.
 //!
 //! ```text
 //!   ProxyProfile, Node, NodeProxy, agents' Leases    Lease

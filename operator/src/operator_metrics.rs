@@ -86,7 +86,7 @@ impl OperatorMetrics {
             ),
             nodes: metrics.register(
                 "signpost_profile_nodes",
-                "Nodes a profile decides for, by state; the states overlap",
+                "Nodes that a profile applies to, by state; the states overlap",
                 Family::default(),
             ),
             rounds: metrics.register(

@@ -23,7 +23,7 @@ app.kubernetes.io/component: {{ . }}
 {{- end -}}
 {{- end }}
 
-{{/* What agents and operators are told alike. Takes the root. */}}
+{{/* The settings that agents and operators share. Takes the root. */}}
 {{- define "signpost.environment" -}}
 {{- $server := include "signpost.apiServer" . | fromJson -}}
 - name: KUBERNETES_SERVICE_HOST

@@ -61,7 +61,7 @@ impl Inspect for Iptables {
     fn describe(&self, found: Found<'_, Rules>) -> String {
         let (programmed, found) = match found {
             Found::Unreadable(error) => return format!("! the rules could not be read: {error}"),
-            Found::Missing => return "! our rules are missing in the kernel".to_owned(),
+            Found::Missing => return "! Signpost's rules are missing in the kernel".to_owned(),
             Found::Rules { programmed, found } => (programmed, found),
         };
         let repair = self.diff(found, programmed).size();
@@ -73,6 +73,6 @@ impl Inspect for Iptables {
         }
         // Chains are written whole: how many rules that takes says nothing of how many are wrong.
         let chains = count(repair.objects, "chain");
-        format!("! the kernel differs from what was programmed: {chains} to mend")
+        format!("! the kernel differs from what was programmed: {chains} to repair")
     }
 }

@@ -101,5 +101,5 @@ pub fn describe_repair(repair: Size, elements: usize) -> String {
         0 => pieces,
         objects => format!("{pieces} and {}", count(objects, "other piece")),
     };
-    format!("! the kernel differs from what was programmed: {pieces} to mend")
+    format!("! the kernel differs from what was programmed: {pieces} to repair")
 }

@@ -89,7 +89,7 @@ pub struct Written {
 
 /// Why a setting is not what it should be.
 #[derive(Debug, Error)]
-#[error("unable to {step} {}", file.display())]
+#[error("unable to {}", step.on(file))]
 pub struct SettingError {
     step: Step,
     file: PathBuf,
@@ -254,12 +254,13 @@ impl fmt::Display for Written {
     }
 }
 
-impl fmt::Display for Step {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+impl Step {
+    fn on(&self, file: &Path) -> String {
+        let file = file.display();
         match self {
-            Step::Read => f.write_str("read"),
-            Step::Raise { before, value } => write!(f, "raise from {before} to {value}"),
-            Step::Set { value } => write!(f, "set to {value}"),
+            Step::Read => format!("read {file}"),
+            Step::Raise { before, value } => format!("raise {file} from {before} to {value}"),
+            Step::Set { value } => format!("set {file} to {value}"),
         }
     }
 }

@@ -102,7 +102,7 @@ impl Inspect for FakeBackend {
             Found::Rules { programmed, found } => {
                 match self.diff(found, programmed).size().elements {
                     0 => "the kernel holds what was programmed".to_owned(),
-                    number => format!("! the kernel differs: {} to mend", count(number, "piece")),
+                    number => format!("! the kernel differs: {} to repair", count(number, "piece")),
                 }
             }
         }

@@ -35,76 +35,106 @@ reasons! {
     PROGRAMMED = "Programmed" for [READY]:
         "Nothing to do: everything the profile and the Services ask for is programmed.";
     STARTING = "Starting" for [READY, PROGRESSING, IPV4_PROGRAMMED, IPV6_PROGRAMMED]:
-        "Wait: the agent has started and not written to the kernel yet; rules it left before still forward. If it stays, see SourceSynced.";
+        "Wait: the agent has started but has not written to the kernel yet; rules from before its \
+         start still forward. If this persists, see SourceSynced.";
     PARTIALLY_PROGRAMMED = "PartiallyProgrammed" for [READY, DEGRADED]:
-        "One address family is served and the other is not: read IPv4Programmed and IPv6Programmed for which one and why.";
+        "Only one address family is served: read IPv4Programmed and IPv6Programmed for which one and why.";
     COMMIT_FAILED = "CommitFailed" for [READY, DEGRADED, IPV4_PROGRAMMED, IPV6_PROGRAMMED]:
-        "The kernel refused the last change and keeps forwarding as before it; read the message for the error and the object, and the node's kernel log.";
+        "The kernel refused the last change and keeps forwarding by the previous rules: read the \
+         message for the error and the object, and check the node's kernel log.";
     XTABLES_LOCK_HELD = "XtablesLockHeld" for [READY, DEGRADED, IPV4_PROGRAMMED, IPV6_PROGRAMMED]:
-        "Another program keeps the lock of legacy iptables for longer than the agent waits; the kernel keeps forwarding as before, and it is tried again: find the program with lslocks on the node (/run/xtables.lock), and see why it hangs.";
+        "Another program holds the lock of legacy iptables for longer than the agent waits; the \
+         kernel keeps forwarding by the previous rules, and the agent retries: find the program \
+         with lslocks on the node (/run/xtables.lock), and find out why it hangs.";
     KERNEL_UNSUPPORTED = "KernelUnsupported" for [READY, DEGRADED, IPV4_PROGRAMMED, IPV6_PROGRAMMED]:
-        "The node's kernel lacks what the mode needs: load the module the message names, or give the node a profile with another mode.";
+        "The node's kernel lacks a feature that the mode needs: load the module that the message \
+         names, or assign the node a profile with another mode.";
     FAMILY_PROGRAMMED = "FamilyProgrammed" for [IPV4_PROGRAMMED, IPV6_PROGRAMMED]:
         "Nothing to do: everything is programmed for this address family.";
     SLOW = "Slow" for [READY, PROGRESSING]:
         "Syncs succeed but take more than ten seconds, and meanwhile traffic may reach removed endpoints: see /debug/rounds for the slow phase, and find what else uses the CPU or holds the nf_tables lock.";
     AGENT_SILENT = "AgentSilent" for [READY, DEGRADED]:
-        "The node's agent has not reported for too long: see whether its Pod runs and reaches the API server; the kernel keeps forwarding meanwhile.";
+        "The node's agent has not reported for too long; the kernel keeps forwarding: check \
+         whether the agent's Pod runs and reaches the API server.";
     NO_CONFIGURATION = "NoConfiguration" for [READY]:
-        "No profile has reached this node: create one whose nodeSelector selects it, or see whether the operator runs.";
+        "No profile has reached this node: create one whose nodeSelector selects it, or check \
+         whether the operator runs.";
 
     UNDISTURBED = "Undisturbed" for [RULES_CONTESTED]:
         "Nothing to do: no other program changes the rules; if the message reports a repair, check whether the program it names should have changed them.";
     REPAIRS_HELD_BACK = "RepairsHeldBack" for [RULES_CONTESTED, DEGRADED]:
-        "Stop the program the message names from flushing or editing tables ip signpost and ip6 signpost, or in mode iptables the chains SIGNPOST-* and what leads to them; until then Services fail again and again for up to a few seconds.";
+        "Stop the program the message names from flushing or editing tables ip signpost and ip6 signpost, or \
+         in mode iptables the chains SIGNPOST-* and the rules that jump to them; until then \
+         Services fail repeatedly, for up to a few seconds each time.";
 
     // A node and another proxy.
     HANDED_BACK = "HandedBack" for [READY, PROGRESSING, IPV4_PROGRAMMED, IPV6_PROGRAMMED]:
-        "This node's Services were left to another proxy on request: run signpost-agent takeover on it to have them served by Signpost again.";
+        "This node's Services were handed back to another proxy on request: run signpost-agent \
+         takeover on the node to serve them with Signpost again.";
     NONE_FOUND = "NoneFound" for [FOREIGN_PROXY_DETECTED]:
         "Nothing to do: no rules of another service proxy are on the node.";
     KUBE_PROXY_NFTABLES = "KubeProxyNftables" for [FOREIGN_PROXY_DETECTED]:
-        "Rules of kube-proxy's mode nftables are beside Signpost's, and both serve: stop kube-proxy, then run signpost-agent takeover on the node.";
+        "The node has rules of kube-proxy's mode nftables beside Signpost's, and both forward \
+         traffic: stop kube-proxy, then run signpost-agent takeover on the node.";
     KUBE_PROXY_IPTABLES = "KubeProxyIptables" for [FOREIGN_PROXY_DETECTED]:
-        "Rules of kube-proxy's mode iptables are beside Signpost's, and both serve: stop kube-proxy, then run signpost-agent takeover on the node, which says where kube-proxy --cleanup is needed.";
+        "The node has rules of kube-proxy's mode iptables beside Signpost's, and both forward \
+         traffic: stop kube-proxy, then run signpost-agent takeover on the node, which reports \
+         where kube-proxy --cleanup is needed.";
     KUBE_PROXY_IPVS = "KubeProxyIpvs" for [FOREIGN_PROXY_DETECTED]:
-        "Virtual servers of kube-proxy's mode ipvs are on the node: stop kube-proxy, then run kube-proxy --cleanup of the same version in its image.";
+        "The node has virtual servers of kube-proxy's mode ipvs: stop kube-proxy, then run \
+         kube-proxy --cleanup from an image of the same version.";
     LEGACY_RULES_UNREAD = "LegacyRulesUnread" for [FOREIGN_PROXY_DETECTED]:
-        "Nothing to do where kube-proxy never ran in mode iptables: whether its rules are in the legacy iptables only iptables-legacy-save -t nat on the node can tell.";
+        "Nothing to do if kube-proxy never ran in mode iptables. Otherwise run \
+         iptables-legacy-save -t nat on the node: only this command shows whether legacy iptables \
+         holds kube-proxy's rules.";
     RULES_UNREADABLE = "RulesUnreadable" for [FOREIGN_PROXY_DETECTED]:
-        "The kernel does not say whether rules of another proxy are on the node: read the message for why, and see whether the agent has CAP_NET_ADMIN.";
+        "The agent cannot determine whether rules of another proxy are on the node: read the \
+         message for the cause, and check whether the agent has CAP_NET_ADMIN.";
 
     // A node and the variants of iptables.
     ONE_VARIANT_IN_USE = "OneVariantInUse" for [IPTABLES_SPLIT]:
         "Nothing to do: all iptables rules on the node are in the variant that Signpost uses.";
     BOTH_VARIANTS_IN_USE = "BothVariantsInUse" for [IPTABLES_SPLIT]:
-        "Packets traverse the rules of both variants, and no program shows both: move everything on the node to one of them (update-alternatives --set iptables), then remove what is left in the other with its own program (iptables-legacy -F and -X, or iptables-nft), or reboot.";
+        "Packets traverse the rules of both variants, and no program shows both: move every \
+         program on the node to one variant (update-alternatives --set iptables), then remove the \
+         rules that remain in the other with its own program (iptables-legacy -F and -X, or \
+         iptables-nft), or reboot.";
     VARIANTS_UNREADABLE = "VariantsUnreadable" for [IPTABLES_SPLIT]:
-        "The kernel does not say what the variants of iptables hold, and the one that the message names is used: read the message for why.";
+        "The agent cannot read the rules of every iptables variant and uses the variant that the \
+         message names: read the message for the cause.";
 
     // A node and its sources.
     LISTS_COMPLETE = "ListsComplete" for [SOURCE_SYNCED]:
         "Nothing to do: the agent has read everything and follows changes.";
     LISTS_PENDING = "ListsPending" for [SOURCE_SYNCED, READY]:
-        "Wait: the first reading is not finished and nothing is removed before; if it stays, see the agent's log for what the API server answers.";
+        "Wait: the agent has not finished the initial list, and removes nothing until then; if \
+         this persists, see the agent's log for the API server's answers.";
     SOURCE_STALE = "SourceStale" for [SOURCE_SYNCED, READY, DEGRADED]:
-        "The agent cannot reach its source and serves what it last read: see the network to the API server, or the directory of manifests.";
+        "The agent cannot reach its source and serves the state that it last read: check the \
+         network to the API server, or the directory of manifests.";
     MANIFESTS_READ = "ManifestsRead" for [MANIFESTS_PARSED]:
         "Nothing to do: every file in the directory of manifests was read.";
     MANIFESTS_UNREADABLE = "ManifestsUnreadable" for [MANIFESTS_PARSED, DEGRADED]:
-        "Correct the files the message names; until then their last good objects are served.";
+        "Correct the files that the message names; until then the agent serves their last good objects.";
 
     // A node and what the profile and the Services ask for.
     ALL_HONOURED = "AllHonoured" for [FEATURES_HONOURED]:
-        "Nothing to do: everything the profile and the Services ask for is carried out.";
+        "Nothing to do: everything the profile and the Services ask for is supported.";
     MODE_NOT_HONOURED = "ModeNotHonoured" for [FEATURES_HONOURED]:
-        "This version has no such mode, or the node cannot carry it out, and nftables is used instead: remove the cause that the message names, set spec.mode to nftables, or update the agent.";
+        "This version does not support the mode, or the node cannot use it, and nftables is used \
+         instead: remove the cause that the message names, set spec.mode to nftables, or update \
+         the agent.";
     FIELD_NOT_HONOURED = "FieldNotHonoured" for [FEATURES_HONOURED]:
-        "The fields the message names have no effect, or not all of it, for the reason it gives: remove them from the profile, set what it names on the node, or update the agent.";
+        "The fields that the message names have no effect, or only part of it, for the reason \
+         given there: remove them from the profile, change what the message names on the node, or \
+         update the agent.";
     SERVICES_REJECTED = "ServicesRejected" for [FEATURES_HONOURED, DEGRADED]:
-        "Some Services ask for what cannot be programmed; status.rejections names object and field, and every other Service is served.";
+        "Some Services ask for something that cannot be programmed; status.rejections names object \
+         and field. Every other Service is served.";
     AFFINITY_EXHAUSTED = "AffinityExhausted" for [FEATURES_HONOURED]:
-        "The Services that the message names are served, but their new clients do not stay with an endpoint: set a shorter sessionAffinityConfig.clientIP.timeoutSeconds, and keep UDP from forged addresses out by loadBalancerSourceRanges or a firewall.";
+        "The Services that the message names are served, but without session affinity for new \
+         clients: set a shorter sessionAffinityConfig.clientIP.timeoutSeconds, and block UDP from \
+         forged addresses with loadBalancerSourceRanges or a firewall.";
 
     // A node and its connection tracking table.
     TABLE_FILLING = "TableFilling" for [CONNTRACK_PRESSURE]:
@@ -112,11 +142,14 @@ reasons! {
     TABLE_ROOMY = "TableRoomy" for [CONNTRACK_PRESSURE]:
         "Nothing to do: the connection tracking table has room.";
     TABLE_UNREADABLE = "TableUnreadable" for [CONNTRACK_PRESSURE]:
-        "The agent can no longer read how full the connection tracking table is: see whether the module nf_conntrack is loaded and the agent may read /proc/sys/net/netfilter.";
+        "The agent can no longer read how full the connection tracking table is: check whether the \
+         module nf_conntrack is loaded and the agent may read /proc/sys/net/netfilter.";
     LIMITS_SET = "LimitsSet" for [CONNTRACK_CONFIGURED]:
         "Nothing to do: the kernel has the limits and timeouts of the profile, or higher limits.";
     LIMITS_NOT_SET = "LimitsNotSet" for [CONNTRACK_CONFIGURED]:
-        "The agent cannot write the files the message names: mount /proc/sys/net/netfilter writable and run it in the node's own network, set them on the node, or set the fields to 0.";
+        "The agent cannot write the files the message names: mount /proc/sys/net/netfilter \
+         writable and run the agent in the node's network namespace, set the values on the node, \
+         or set the fields to 0.";
     STALE_FLOWS_LEFT = "StaleFlowsLeft" for [DEGRADED]:
         "Clients that keep their source port may still reach removed endpoints: read the message for what the kernel refused; the agent tries again.";
 
@@ -126,7 +159,7 @@ reasons! {
     ROLLING_OUT = "RollingOut" for [PROGRESSING]:
         "Wait: nodes are applying a change of the profile; updatedNodes counts those that have.";
     SETTLED = "Settled" for [PROGRESSING]:
-        "Nothing to do: every node has what the profile asks for.";
+        "Nothing to do: every node has the profile's configuration.";
     PAUSED = "Paused" for [PROGRESSING]:
         "Nodes keep their configuration while spec.paused is true: set it to false to let changes through.";
     DEADLINE_EXCEEDED = "DeadlineExceeded" for [PROGRESSING, DEGRADED]:
@@ -134,7 +167,9 @@ reasons! {
     HALTED = "Halted" for [PROGRESSING]:
         "A wave of the rollout failed and no further node changes: correct or revert the profile.";
     HELD_BACK = "HeldBack" for [PROGRESSING, DEGRADED]:
-        "Nodes that joined the profile after its rollout fail with it, and other nodes that joined keep their configuration: repair the nodes the message names, or select another profile for them.";
+        "Nodes that joined the profile after its rollout fail with it, and other nodes that joined \
+         keep their configuration: repair the nodes that the message names, or select another \
+         profile for them.";
     ROLLED_BACK = "RolledBack" for [PROGRESSING, DEGRADED]:
         "A wave of the rollout failed and its nodes were rolled back: look at the nodes the message names, then correct the profile.";
 
@@ -154,21 +189,24 @@ reasons! {
     TOO_FEW_NODES_READY = "TooFewNodesReady" for [AVAILABLE]:
         "More nodes than rollout.maxUnavailable are not ready: look at status.worstNodes, and at condition Ready of their NodeProxy objects.";
     NO_MATCHING_NODES = "NoMatchingNodes" for [READY, AVAILABLE, PROGRESSING]:
-        "Nothing to do if this is meant: the profile applies to no node; otherwise compare its nodeSelector with the labels of the nodes.";
+        "Nothing to do if this is intended: the profile applies to no node. Otherwise compare its \
+         nodeSelector with the labels of the nodes.";
     VALID = "Valid" for [ACCEPTED]:
         "Nothing to do: the configuration is valid.";
     INVALID_FIELD = "InvalidField" for [ACCEPTED, READY]:
         "Correct the fields the message names; until then nodes keep their configuration.";
     INVALID_NODE_SELECTOR = "InvalidNodeSelector" for [ACCEPTED, READY]:
-        "Correct spec.nodeSelector; until then the profile is given to no further node.";
+        "Correct spec.nodeSelector; until then the profile is assigned to no further node.";
     UNREADABLE = "Unreadable" for [ACCEPTED, READY]:
-        "The object does not have the form of its schema: apply the current CustomResourceDefinition, then the object again.";
+        "The object does not match its schema: apply the current CustomResourceDefinition, then the object again.";
     NO_CONFLICT = "NoConflict" for [CONFLICT]:
         "Nothing to do: no other profile of the same priority selects the same nodes.";
     OVERRIDDEN = "Overridden" for [CONFLICT]:
-        "Nothing to do if this is meant: on the nodes the message counts, a profile with a lower priority number decides.";
+        "Nothing to do if this is intended: a profile with a lower priority number applies to the \
+         nodes that the message counts.";
     SAME_PRIORITY = "SamePriority" for [CONFLICT]:
-        "Profiles of one priority select the same nodes and the oldest decides: give them different priorities or selectors.";
+        "Profiles of the same priority select the same nodes, and the oldest applies: give them \
+         different priorities or selectors.";
 }
 
 /// The reason of this name; `None` when it is not one of [`ALL`].

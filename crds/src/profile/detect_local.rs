@@ -22,8 +22,8 @@ pub struct DetectLocal {
     /// BridgeInterface: arrived on that bridge. InterfaceNamePrefix: arrived on an interface whose name begins so.
     pub mode: DetectLocalMode,
 
-    /// The addresses of all Pods, at most one CIDR of each family. Required in mode ClusterCIDR, where kube-proxy would
-    /// silently take no traffic as local without it; other modes do not read it.
+    /// The addresses of all Pods, at most one CIDR of each family. Required in mode ClusterCIDR, where kube-proxy without
+    /// CIDRs would silently treat no traffic as local; other modes do not read it.
     #[serde(rename = "clusterCIDRs", skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 2))]
     pub cluster_cidrs: Vec<Cidr>,

@@ -64,7 +64,7 @@ pub enum Scheduler {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct LoadBalancerSpec {
-    /// How endpoints are chosen, for Services whose annotation signpost.dev/scheduler does not say. Default random, and
+    /// How endpoints are chosen, for Services without a valid annotation signpost.dev/scheduler. Default random, and
     /// roundRobin in mode ipvs. Where the mode does not have the scheduler, the nearest is used and condition
     /// FeaturesHonoured names both.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -77,7 +77,7 @@ pub struct LoadBalancerSpec {
 #[serde(rename_all = "camelCase", default)]
 pub struct NodePortsSpec {
     /// CIDRs, at most 32: node addresses inside one of them take node-port traffic, and a family without a CIDR takes it
-    /// on all its addresses. Or the single word primary: the node's own first address of each family. Left out or empty
+    /// on all its addresses. Or the single word primary: the node's own first address of each family. If omitted or empty,
     /// it is primary in mode nftables and every address in modes iptables and ipvs.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 32), extend("x-kubernetes-validations" = rule::list(&[&PRIMARY_ALONE])))]
@@ -85,8 +85,8 @@ pub struct NodePortsSpec {
 
     /// Whether node ports, TCP and UDP, answer on 127.0.0.1 and ::1 as well, for processes of the node. none: they
     /// do not. userspace: the agent listens there and relays to the endpoints; such connections cost a copy and end when
-    /// the agent does. A port that another process uses is reported by condition FeaturesHonoured. Left out it is none, and
-    /// in mode iptables what iptables.localhostNodePorts says.
+    /// the agent exits. A port that another process uses is reported by condition FeaturesHonoured. If omitted, it is none,
+    /// and in mode iptables what iptables.localhostNodePorts specifies.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "LocalhostNodePorts")]
     pub localhost: Option<LocalhostNodePorts>,

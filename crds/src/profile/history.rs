@@ -7,24 +7,24 @@ use serde_json::Value;
 
 use crate::profile::{ProxyProfileSpec, progress::RolloutPhase};
 
-/// A configuration that a profile has asked for.
+/// A configuration that a profile has requested.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Revision {
-    /// The generation of the profile that asked for it last, which names the revision.
+    /// The latest generation of the profile that requested it, which names the revision.
     pub generation: i64,
 
     /// The hash of the configuration.
     #[schemars(length(max = 64))]
     pub config_hash: String,
 
-    /// When the profile began to ask for it.
+    /// When the profile began to request it.
     pub since: Time,
 
-    /// What became of it, or happens to it: the last phase of its rollout.
+    /// The latest phase of its rollout.
     pub phase: RolloutPhase,
 
-    /// The fields of the profile's spec that made it: all but nodeSelector, priority, paused and rollout.
+    /// The fields of the profile's spec that define it: all but nodeSelector, priority, paused and rollout.
     #[schemars(schema_with = "any_object")]
     pub spec: Value,
 }

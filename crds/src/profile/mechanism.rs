@@ -38,8 +38,8 @@ section! {
     IptablesSpec;
     /// Fields that only mode iptables reads, every default filled in.
     Iptables {
-        /// Whether node ports answer on 127.0.0.1 and ::1 where nodePorts.localhost is left out: true is its userspace, as
-        /// long as nodePorts.addresses takes in 127.0.0.1, false its none. The agent relays; sysctl route_localnet is not changed.
+        /// Whether node ports answer on 127.0.0.1 and ::1 if nodePorts.localhost is omitted: true is its userspace, as long
+        /// as nodePorts.addresses includes 127.0.0.1, false its none. The agent relays; sysctl route_localnet is not changed.
         /// Default true.
         localhost_node_ports: bool = true,
     }
@@ -50,15 +50,15 @@ section! {
     IpvsSpec;
     /// Fields that only mode ipvs reads, every default filled in.
     Ipvs {
-        /// Blocks of addresses of other programs' virtual servers, at most 64. Default none. Has no effect, because Signpost
-        /// changes only virtual servers that it has made; condition FeaturesHonoured says so.
+        /// Address blocks of other programs' virtual servers, at most 64. Default none. Has no effect, because Signpost
+        /// changes only virtual servers that it has created; condition FeaturesHonoured reports that.
         #[serde(rename = "excludeCIDRs")]
         #[schemars(length(max = 64))]
         exclude_cidrs: Vec<Cidr> = Vec::new(),
 
         /// Whether the node answers ARP only for addresses of the interface that was asked (arp_ignore 1, arp_announce
         /// 2). Default false. Has no effect, because no address of a Service is on a device of the node; condition
-        /// FeaturesHonoured says so.
+        /// FeaturesHonoured reports that.
         #[serde(rename = "strictARP")]
         strict_arp: bool = false,
 

@@ -18,8 +18,8 @@ use crate::{
 pub struct FeatureGates(pub BTreeMap<String, bool>);
 
 section! {
-    /// The agent's connection to the API server. Where the server is and how to log in are flags of the agent: they are
-    /// needed before any profile can be read.
+    /// The agent's connection to the API server. The server's address and the credentials are flags of the agent, because
+    /// it needs them before it can read any profile.
     ClientConnectionSpec;
     /// The agent's connection to the API server, every default filled in.
     ClientConnection {

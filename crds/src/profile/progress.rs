@@ -4,7 +4,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// How far the rollout of a profile's configuration has come: what condition Progressing says, for programs.
+/// How far the rollout of a profile's configuration has come: the content of condition Progressing, for programs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct RolloutStatus {
@@ -44,21 +44,22 @@ pub struct RolloutStatus {
 /// What happens to a configuration. Apart from RollingBack the names are those of the reasons of condition Progressing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum RolloutPhase {
-    /// Nodes are given it, wave by wave.
+    /// Nodes are assigned it, wave by wave.
     RollingOut,
-    /// Nodes keep what they have while spec.paused is true.
+    /// Nodes keep their configuration while spec.paused is true.
     Paused,
     /// Every node has it.
     Settled,
-    /// Every node was given it, and some did not become available in time: fewer than would have failed the rollout.
+    /// Every node was assigned it, and some did not become available in time: fewer than would have failed the rollout.
     DeadlineExceeded,
-    /// The rollout has ended, but nodes that joined the profile later fail with it, and other such nodes keep what they have.
+    /// The rollout has ended, but nodes that joined the profile later fail with it, and other such nodes keep their
+    /// configuration.
     HeldBack,
-    /// Too many nodes failed, and nodes still have to go back to what they had.
+    /// Too many nodes failed, and nodes are still to return to their previous configuration.
     RollingBack,
-    /// Too many nodes failed, and every node has gone back to what it had.
+    /// Too many nodes failed, and every node has returned to its previous configuration.
     RolledBack,
-    /// Too many nodes failed, and every node keeps what it has.
+    /// Too many nodes failed, and every node keeps its configuration.
     Halted,
 }
 
@@ -74,7 +75,7 @@ pub struct WaveStatus {
     pub available: u32,
     /// Of these, nodes that became worse with it than they were before.
     pub failed: u32,
-    /// Of these, nodes that were not given it yet.
+    /// Of these, nodes that have not been assigned it yet.
     pub waiting: u32,
 }
 

@@ -35,7 +35,7 @@ section! {
         max_failures: IntOrPercent = IntOrPercent::Percent(10),
 
         /// How long a node has to stay ready with a change, and no worse than before it, to count as available. From 0s to
-        /// 24h, default 1m: longer than the node controller needs to notice that a node is gone.
+        /// 24h, default 1m: longer than the node controller needs to detect that a node is gone.
         #[schemars(extend("x-kubernetes-validations" = rule::list(&[&SPAN_TOO_LONG, &MIN_READY])))]
         min_ready: Span = Span::minutes(1),
 
@@ -51,8 +51,9 @@ section! {
         /// Another number begins another attempt after a rollout has failed or was aborted. Default 0.
         attempt: u32 = 0,
 
-        /// The status.targetHash of a configuration whose rollout is aborted: no further node gets it, and nodes that have it go back,
-        /// whatever onFailure says. Without effect on another configuration, and once every node has this one. Default empty.
+        /// The status.targetHash of a configuration whose rollout is aborted: no further node gets it, and nodes that have
+        /// it return to their previous configuration, regardless of onFailure. Without effect on another
+        /// configuration, and once every node has this one. Default empty.
         #[schemars(length(max = 64))]
         abort: String = String::new(),
     }

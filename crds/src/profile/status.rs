@@ -35,7 +35,7 @@ pub struct ProxyProfileStatus {
     #[schemars(length(max = 64))]
     pub current_hash: Option<String>,
 
-    /// The hash of the configuration this profile asks for.
+    /// The hash of the configuration that this profile requests.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 64))]
     pub target_hash: Option<String>,
@@ -44,7 +44,7 @@ pub struct ProxyProfileStatus {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rollout: Option<RolloutStatus>,
 
-    /// The configurations this profile has asked for, the current one first, at most 6.
+    /// The configurations that this profile has requested, the current one first, at most 6.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 6))]
     pub history: Vec<Revision>,

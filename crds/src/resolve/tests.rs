@@ -70,7 +70,7 @@ fn the_lowest_priority_number_decides_and_the_loser_is_told() {
     );
     assert_eq!(
         resolution.reason,
-        "profile edge decides with priority 10; default selects the node too but has a higher priority number (1000)"
+        "profile edge applies with priority 10; default selects the node too but has a higher priority number (1000)"
     );
     assert_eq!(resolution.conflicts().count(), 0);
 }
@@ -187,7 +187,7 @@ fn a_mistake_in_the_profile_a_node_runs_leaves_the_node_as_it_is() {
     assert!(
         resolution
             .reason
-            .ends_with("it is no longer valid, so the node keeps what it has"),
+            .ends_with("it is no longer valid, so the node keeps its configuration"),
         "{}",
         resolution.reason
     );

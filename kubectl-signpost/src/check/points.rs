@@ -207,7 +207,9 @@ fn pod_addresses(evidence: &Evidence) -> Point {
             outside.len(),
             first(outside.iter())
         ),
-        next: "set spec.detectLocal of the profile to what the network plugin does (docs/migrate.md); with the default, NodeCIDR, their traffic to cluster IPs is masqueraded",
+        next: "set spec.detectLocal of the profile as the network plugin requires \
+               (docs/migrate.md); with the default, NodeCIDR, their traffic to cluster IPs is \
+               masqueraded",
     }
 }
 
@@ -221,7 +223,7 @@ fn kube_proxy(evidence: &Evidence) -> Point {
         return Point {
             verdict: Verdict::Note,
             text: "no Pods of a DaemonSet kube-system/kube-proxy run".to_owned(),
-            next: "where kube-proxy is started in another way (k3s, RKE2, GKE), see docs/migrate.md",
+            next: "if kube-proxy is started in another way (k3s, RKE2, GKE), see docs/migrate.md",
         };
     }
     let mode = evidence.kube_proxy_configuration.as_ref().and_then(mode_of);
@@ -245,12 +247,12 @@ fn rights(evidence: &Evidence) -> Point {
     let missing = evidence.rights.iter().filter(|right| !right.allowed);
     let missing: Vec<&str> = missing.map(|right| right.resource).collect();
     if missing.is_empty() {
-        return fine("you may create what the chart contains".to_owned());
+        return fine("you may create the objects of the chart".to_owned());
     }
     Point {
         verdict: Verdict::Fault,
         text: format!("you may not create {}", missing.join(", ")),
-        next: "install with an account that may, such as one of a cluster administrator",
+        next: "install with an account that may, such as that of a cluster administrator",
     }
 }
 
@@ -318,11 +320,11 @@ fn profiles(evidence: &Evidence) -> Point {
     match evidence.profiles.as_deref().unwrap_or_default().len() {
         0 => Point {
             verdict: Verdict::Fault,
-            text: "there is no ProxyProfile, so that no node is served".to_owned(),
+            text: "there is no ProxyProfile, so Signpost serves no node".to_owned(),
             next: "create one; the chart makes one, and so does `kubectl signpost config import`",
         },
         count => fine(format!(
-            "{count} ProxyProfiles; `kubectl signpost status` says how they are"
+            "{count} ProxyProfiles; `kubectl signpost status` shows their state"
         )),
     }
 }

@@ -131,7 +131,7 @@ impl Import {
         if let Some(scheduler) = self.source.take_text("ipvs.scheduler") {
             match mode {
                 "ipvs" => self.set("loadBalancer.scheduler", json!(scheduler)),
-                _ => self.note("ipvs.scheduler", format!("kube-proxy does not read it in mode {mode}; to have it in any mode of Signpost, set spec.loadBalancer.scheduler")),
+                _ => self.note("ipvs.scheduler", format!("kube-proxy does not read it in mode {mode}; to use it in any mode of Signpost, set spec.loadBalancer.scheduler")),
             }
         }
         for other in MODES {
@@ -212,7 +212,7 @@ impl Import {
             Some(other) => {
                 return self.note(
                     "nodePortAddresses",
-                    format!("{other} is no list; it is left out"),
+                    format!("{other} is not a list; it is left out"),
                 );
             }
         };
@@ -227,7 +227,7 @@ impl Import {
                 cidr if cidr.parse::<Cidr>().is_ok() => addresses.push(cidr.to_owned()),
                 other => self.note(
                     "nodePortAddresses",
-                    format!("{other:?} is no CIDR; it is left out"),
+                    format!("{other:?} is not a CIDR; it is left out"),
                 ),
             }
         }
@@ -248,8 +248,10 @@ impl Import {
         match mode.as_deref().unwrap_or("ClusterCIDR") {
             "ClusterCIDR" if cidrs.is_empty() => self.note(
                 "clusterCIDR",
-                "is empty, so that kube-proxy took no traffic for that of local Pods. The profile detects it by each Node's spec.podCIDRs: \
-                 where the network plugin gives Pods other addresses (`kubectl get pods -A -o wide` shows them), set spec.detectLocal before you apply it",
+                "is empty, so kube-proxy treated no traffic as that of local Pods. The profile \
+                 detects such traffic by each Node's spec.podCIDRs: if the network plugin gives \
+                 Pods other addresses (`kubectl get pods -A -o wide` shows them), set \
+                 spec.detectLocal before you apply the profile",
             ),
             "ClusterCIDR" => {
                 self.set("detectLocal.mode", json!("ClusterCIDR"));
@@ -257,8 +259,13 @@ impl Import {
             }
             // The default of a profile.
             "NodeCIDR" => {}
-            mode @ ("BridgeInterface" | "InterfaceNamePrefix") => self.set("detectLocal.mode", json!(mode)),
-            other => self.note("detectLocalMode", format!("there is no {other}; NodeCIDR is used")),
+            mode @ ("BridgeInterface" | "InterfaceNamePrefix") => {
+                self.set("detectLocal.mode", json!(mode))
+            }
+            other => self.note(
+                "detectLocalMode",
+                format!("there is no {other}; NodeCIDR is used"),
+            ),
         }
     }
 
@@ -267,7 +274,10 @@ impl Import {
             None => return,
             Some(Value::Object(gates)) => gates,
             Some(other) => {
-                return self.note("featureGates", format!("{other} is no map; it is left out"));
+                return self.note(
+                    "featureGates",
+                    format!("{other} is not a map; it is left out"),
+                );
             }
         };
         if gates.remove("AllowServiceExternalIPs") == Some(json!(false)) {

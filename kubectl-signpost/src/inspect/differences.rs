@@ -89,7 +89,7 @@ mod tests {
     fn nodes_with_the_same_difference_are_named_together() {
         let mut found = Differences::default();
         let missing =
-            "Service demo/web\n    ! missing in the kernel: services { x }\nIPv4: ! 1 to mend\n";
+            "Service demo/web\n    ! missing in the kernel: services { x }\nIPv4: ! 1 to repair\n";
         found.add(
             "n1".to_owned(),
             &answer("Service demo/web\n", Agreement::Agrees),
@@ -101,7 +101,7 @@ mod tests {
             found.render(),
             "n2, n3\n\
             \x20 ! missing in the kernel: services { x }\n\
-            \x20 IPv4: ! 1 to mend\n\
+            \x20 IPv4: ! 1 to repair\n\
             n4\n\
             \x20 no answer: the Pod is gone\n\
             1 nodes without differences, 2 with, 1 without an answer\n"

@@ -17,8 +17,8 @@ pub(crate) fn render(report: &Report, paint: Paint) -> String {
         .collect();
     if report.profiles.is_empty() {
         parts.push(
-            "There is no ProxyProfile, so that Signpost serves no node.\n  \
-             next: create one; `kubectl signpost config import` makes one of kube-proxy's configuration.\n"
+            "There is no ProxyProfile, so Signpost serves no node.\n  \
+             next: create one; `kubectl signpost config import` converts kube-proxy's configuration into one.\n"
                 .to_owned(),
         );
     }
@@ -26,7 +26,7 @@ pub(crate) fn render(report: &Report, paint: Paint) -> String {
     if !unserved.is_empty() {
         parts.push(format!(
             "Nodes without a configuration of Signpost: {}\n  \
-             next: where that is not meant, compare their labels with the profiles' nodeSelector.\n",
+             next: if that is not intended, compare their labels with the profiles' nodeSelector.\n",
             first(unserved)
         ));
     }

@@ -72,7 +72,7 @@ mod tests {
 
     #[test]
     fn what_could_not_be_written_is_named() {
-        let failed = "unable to set to 86400 /proc/sys/a: Read-only file system (os error 30)";
+        let failed = "unable to set /proc/sys/a to 86400: Read-only file system (os error 30)";
         let standing = ConntrackState {
             pressure: Pressure::Filling,
             limits: Limits::NotSet(vec![failed.to_owned()]),

@@ -259,7 +259,7 @@ fn whoever_does_not_get_an_address_is_named() {
         "Service shop/cart: spec.externalIPs: Service shop/till claims 198.51.100.1:80/tcp too; it \
          stays with this Service",
         "Service shop/till: spec.externalIPs: 198.51.100.1:80/tcp is served for Service shop/cart, \
-         which has it too",
+         which also claims it",
     ];
     assert_eq!(texts, expected);
     // It gets the address when the other one lets go of it.
@@ -315,7 +315,7 @@ fn the_list_of_rejections_is_made_anew_only_when_it_is_another() {
         .collect();
     let refused = |name: &str| {
         format!(
-            "Service shop/{name}: spec.externalIPs: 198.51.100.1 is not served, for it is an \
+            "Service shop/{name}: spec.externalIPs: 198.51.100.1 is not served, because it is an \
              address of this node: use a node port or a load-balancer IP"
         )
     };

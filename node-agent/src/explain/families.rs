@@ -70,7 +70,7 @@ fn compare(
         return (backend.describe(Found::Missing), Vec::new());
     }
     let Some(believed) = evidence.believed.get(&family) else {
-        let unknown = "! what was programmed last is not known".to_owned();
+        let unknown = "! the last programmed state is unknown".to_owned();
         return (unknown, Vec::new());
     };
     let programmed = believed.of(mechanism);

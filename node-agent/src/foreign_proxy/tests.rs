@@ -28,8 +28,8 @@ fn what_was_found_is_named_with_who_serves_and_whether_it_still_runs() {
     assert_eq!(
         message,
         "found rules of kube-proxy in mode nftables for IPv4 and IPv6; kube-proxy answers at 127.0.0.1:10249; \
-         new connections go by our rules where these are in mode nftables, and in mode iptables by the rules \
-         whose chains were attached last; established ones stay as they are"
+         new connections follow Signpost's rules in mode nftables, and in mode iptables the rules \
+         whose chains were attached last; established connections are unaffected"
     );
     let (.., message) = told(found(&[Mechanism::Iptables]), KubeProxy::Silent);
     assert!(

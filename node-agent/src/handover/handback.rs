@@ -46,7 +46,7 @@ impl Server {
             return Ending::Refused;
         }
         if effort == Effort::DryRun {
-            caller.say("a dry run: nothing was changed").await;
+            caller.say("dry run: nothing was changed").await;
             return Ending::Done;
         }
         self.board.post_serving_state(ServingState::ReleasingPorts);
@@ -113,8 +113,8 @@ async fn expect_kube_proxy(caller: &mut Caller) -> bool {
         sleep(ASKED_EVERY).await;
     }
     let text = format!(
-        "no kube-proxy has answered within {} s after its ports were free, so no proxy would follow \
-         changes: start it first\n{START_KUBE_PROXY}\n--force overrides this",
+        "no kube-proxy has answered within {} s after its ports became free, so no proxy would \
+         follow changes: start kube-proxy first\n{START_KUBE_PROXY}\n--force overrides this",
         ANSWERS_WITHIN.as_secs()
     );
     caller.say(text).await;

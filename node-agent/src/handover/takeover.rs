@@ -32,8 +32,8 @@ const STOP_KUBE_PROXY: &str = "kubectl -n kube-system patch daemonset kube-proxy
 
 /// What differs, as docs/parity.md has it, between kube-proxy's mode iptables and mode nftables of either proxy.
 const FROM_IPTABLES: &str = "from mode iptables to nftables: node ports answer on the node's own address of each family, not \
-    on its others nor on 127.0.0.1, unless a profile says so; no rule opens health-check node ports in a firewall of the node; invalid \
-    packets are not dropped; wrong ports of cluster IPs are rejected";
+    on its other addresses or on 127.0.0.1, unless a profile sets nodePorts; no rule opens health-check node ports in a firewall of \
+    the node; invalid packets are not dropped; wrong ports of cluster IPs are rejected";
 /// What a takeover does not remove: kube-proxy knows better than the kernel which virtual servers are its own.
 const VIRTUAL_SERVERS: &str = "kube-proxy's virtual servers are here (device kube-ipvs0) and stay: once Signpost's rules are \
     here, which come before them, remove them with kube-proxy --cleanup, in the image that kube-proxy has; it removes \
@@ -53,7 +53,7 @@ impl Server {
             return Ending::Refused;
         };
         if effort == Effort::DryRun {
-            caller.say("a dry run: nothing was changed").await;
+            caller.say("dry run: nothing was changed").await;
             return Ending::Done;
         }
         if before == ServingState::HandedBack
@@ -139,8 +139,8 @@ impl Server {
                 "Signpost serves this node's Services; rules in the legacy variant of iptables were not changed"
             }
             (true, Legacy::None) => {
-                "Signpost alone serves this node's Services; if kube-proxy comes back, condition \
-                 ForeignProxyDetected says so"
+                "Signpost alone serves this node's Services; if kube-proxy returns, condition \
+                 ForeignProxyDetected reports it"
             }
         };
         caller.say(text).await;

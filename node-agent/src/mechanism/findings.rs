@@ -82,7 +82,7 @@ pub(crate) fn replaced(
         field: "mode".to_owned(),
         reason: reason::MODE_NOT_HONOURED,
         message: format!(
-            "mode {wanted} cannot be used here: {instead} is used for {family} instead: {error}"
+            "mode {wanted} cannot be used on this node: {instead} is used for {family} instead: {error}"
         ),
     })
 }
@@ -97,8 +97,8 @@ pub(crate) fn left_behind(carried: &BTreeMap<Family, Standing>) -> Option<NotHon
         field: "mode".to_owned(),
         reason: reason::MODE_NOT_HONOURED,
         message: format!(
-            "rules of mode {outgoing} are still there for {family}, and lead on to endpoints of \
-             before wherever a Service has none any more: {error}"
+            "rules of mode {outgoing} are still in the kernel for {family}, and still forward to \
+             former endpoints of Services that have none any more: {error}"
         ),
     })
 }

@@ -178,8 +178,7 @@ fn t12_what_cannot_be_used_is_told_with_what_is_used_instead() {
     assert_eq!(findings::mode(&fallen_back), Some(Mode::Nftables));
     assert_eq!(findings::iptables(&fallen_back), None);
     let replaced = findings::replaced(iptables, &fallen_back).expect("it is told");
-    let expected =
-        "mode iptables cannot be used here: nftables is used for IPv4 instead: no such thing";
+    let expected = "mode iptables cannot be used on this node: nftables is used for IPv4 instead: no such thing";
     assert_eq!(replaced.message, expected);
     // Of what nobody wants it is not told that it is impossible.
     assert_eq!(findings::replaced(nftables, &fallen_back), None);
@@ -194,8 +193,8 @@ fn t12_what_a_mode_has_left_behind_is_told_whatever_is_wanted() {
         standing.outgoing = Some(Mechanism::Iptables);
     }
     let told = findings::left_behind(&carried).expect("it is told");
-    let expected = "rules of mode iptables are still there for IPv4, and lead on to endpoints of \
-                    before wherever a Service has none any more: no such thing";
+    let expected = "rules of mode iptables are still in the kernel for IPv4, and still forward to \
+                    former endpoints of Services that have none any more: no such thing";
     assert_eq!(told.message, expected);
 }
 

@@ -255,8 +255,8 @@ fn affinity_exhausted(facts: &Facts<'_>) -> Option<String> {
         more => format!(" and {more} more"),
     };
     Some(format!(
-        "session affinity is exhausted for {}{more}: new clients found no room in the last {} minutes, and are \
-         given an endpoint anew at each connection",
+        "session affinity is exhausted for {}{more}: in the last {} minutes new clients found no \
+         room, and each of their connections is assigned an endpoint anew",
         named.join(", "),
         CROWDED.as_secs() / 60
     ))

@@ -63,10 +63,10 @@ impl Conflicts {
         };
         let lost = lost_at_same_priority
             .iter()
-            .map(|(other, nodes)| format!("{other} decides for {}", count(*nodes)));
+            .map(|(other, nodes)| format!("{other} applies to {}", count(*nodes)));
         let won = won_at_same_priority
             .iter()
-            .map(|(other, nodes)| format!("decides for {} instead of {other}", count(*nodes)));
+            .map(|(other, nodes)| format!("applies to {} instead of {other}", count(*nodes)));
         let clashes: Vec<String> = lost.chain(won).collect();
         if !clashes.is_empty() {
             let message = format!("same priority, same nodes: {}", clashes.join("; "));
@@ -83,7 +83,7 @@ impl Conflicts {
             Status::False,
             OVERRIDDEN,
             format!(
-                "a profile with a lower priority number decides: {}",
+                "a profile with a lower priority number applies: {}",
                 overridden.join("; ")
             ),
         )

@@ -304,7 +304,7 @@ impl Course {
             .collect();
         if waiting > 0 && failing.len() >= tolerated {
             let mut verdict = verdict(&failing, members.len());
-            verdict.message = format!("{waiting} keep what they have: {}", verdict.message);
+            verdict.message = format!("{waiting} keep their configuration: {}", verdict.message);
             self.phase = Phase::HeldBack { verdict };
             return;
         }

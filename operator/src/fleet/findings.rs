@@ -113,7 +113,7 @@ impl Rollup {
             return (
                 Status::Unknown,
                 NO_MATCHING_NODES,
-                "decides for no node".to_owned(),
+                "applies to no node".to_owned(),
             );
         }
         let arrived = self.arrived;
@@ -137,7 +137,7 @@ impl Rollup {
     fn available(&self, target: &Target) -> (Status, Reason, String) {
         let NodeCounts { matched, ready, .. } = self.counts;
         if matched == 0 {
-            let nothing = "decides for no node".to_owned();
+            let nothing = "applies to no node".to_owned();
             return (Status::Unknown, NO_MATCHING_NODES, nothing);
         }
         let unavailable = usize::try_from(matched - ready).unwrap_or(usize::MAX);
@@ -164,7 +164,7 @@ impl Rollup {
             None => (
                 Status::False,
                 SETTLED,
-                "nodes keep what they have while the profile is not valid".to_owned(),
+                "nodes keep their configuration while the profile is invalid".to_owned(),
             ),
             Some(Phase::Failed {
                 outcome: OnFailure::Halt,
@@ -177,7 +177,7 @@ impl Rollup {
             Some(Phase::Rolling) if matched == 0 => (
                 Status::False,
                 NO_MATCHING_NODES,
-                "decides for no node".to_owned(),
+                "applies to no node".to_owned(),
             ),
             Some(Phase::Rolling) if target.flow == Flow::Paused => {
                 (Status::False, PAUSED, taken_on)
@@ -187,14 +187,14 @@ impl Rollup {
                 Status::False,
                 SETTLED,
                 format!(
-                    "{} of {matched} nodes were given what the profile asks for",
+                    "{} of {matched} nodes have been assigned the profile's configuration",
                     self.given
                 ),
             ),
             Some(Phase::Settled) => (
                 Status::False,
                 SETTLED,
-                "every node has what the profile asks for".to_owned(),
+                "every node has the profile's configuration".to_owned(),
             ),
             Some(Phase::HeldBack { verdict }) => {
                 (Status::False, HELD_BACK, verdict.message.clone())
@@ -233,7 +233,10 @@ impl Rollup {
             Some(Phase::Overdue) => (
                 Status::True,
                 DEADLINE_EXCEEDED,
-                format!("nodes are late: {}", self.worst_names()),
+                format!(
+                    "nodes exceeded rollout.progressDeadline: {}",
+                    self.worst_names()
+                ),
             ),
             _ => (Status::False, AS_EXPECTED, String::new()),
         }

@@ -155,7 +155,7 @@ impl Member<'_> {
             kind: READY,
             status: Status::Unknown,
             reason: AGENT_SILENT,
-            message: "the agent does not renew its Lease any more".to_owned(),
+            message: "the agent has stopped renewing its Lease".to_owned(),
             generation: self.status().and_then(|status| status.observed_generation),
         };
         condition::set_condition(&mut ready, silent, now);

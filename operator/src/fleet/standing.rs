@@ -218,11 +218,11 @@ impl Member<'_> {
     /// In what the node is worse than `baseline`, if in anything but that it is not ready.
     fn worse_than(&self, baseline: &Baseline, now: Timestamp) -> Option<Fault> {
         if self.node.reach == Reach::Unreachable {
-            let lost = "its Node is not Ready, or its kubelet is not heard from";
+            let lost = "its Node is not Ready, or its kubelet has stopped reporting";
             return (baseline.node == Reach::Reachable).then(|| Fault::new("NodeNotReady", lost));
         }
         if baseline.is_well() && self.is_silent(now) {
-            let silent = "its agent does not report any more";
+            let silent = "its agent has stopped reporting";
             return Some(Fault::new(AGENT_SILENT.name, silent));
         }
         let degraded = self.degraded().filter(|_| baseline.is_well())?;

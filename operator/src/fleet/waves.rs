@@ -304,7 +304,7 @@ impl Course {
                 progress.current,
                 first(&progress.waiting_for)
             ),
-            RolloutPhase::RollingBack => format!("{} to go back", nodes(progress.given)),
+            RolloutPhase::RollingBack => format!("{} to roll back", nodes(progress.given)),
             _ => String::new(),
         };
         let mut report = RolloutStatus {

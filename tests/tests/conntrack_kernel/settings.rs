@@ -52,7 +52,7 @@ pub(crate) fn read_only(stage: &Stage) -> Result<()> {
     let (reason, message) = (missed.reason, missed.message);
     ensure!(reason == "LimitsNotSet", "its reason is {reason}");
     for part in [
-        "unable to set to 17 /proc/sys/net/netfilter/nf_conntrack_udp_timeout: ",
+        "unable to set /proc/sys/net/netfilter/nf_conntrack_udp_timeout to 17: ",
         "(os error 30)",
     ] {
         ensure!(message.contains(part), "no {part:?} in {message:?}");

@@ -101,7 +101,7 @@ fn a_missing_element_is_named(stage: &Stage) -> Result<()> {
     })?;
     contains_all(
         &text,
-        &["IPv4: ! the kernel differs from what was programmed: 1 element to mend\n"],
+        &["IPv4: ! the kernel differs from what was programmed: 1 element to repair\n"],
     )
 }
 
@@ -163,7 +163,7 @@ fn rules_of_iptables(stage: &Stage, variant: Variant) -> Result<()> {
         Ok(text.contains(&differs).then_some(text))
     })?;
     let missing = format!("    ! missing in the kernel: iptables -t nat -A {chain} ");
-    let mending = "IPv4: ! the kernel differs from what was programmed: 1 chain to mend\n";
+    let mending = "IPv4: ! the kernel differs from what was programmed: 1 chain to repair\n";
     contains_all(&text, &[&missing, mending])?;
     let misled = wait_for("a packet that goes astray", PATIENCE, || {
         stage.flush(variant, chain)?;

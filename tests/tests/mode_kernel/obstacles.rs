@@ -74,7 +74,7 @@ pub(crate) fn lock_that_is_taken_away() -> Result<()> {
     ensure!(said.reason == MODE_NOT_HONOURED.name, "{said:?}");
     for part in [
         "nftables is used",
-        "rules of mode iptables are still there",
+        "rules of mode iptables are still in the kernel",
         "xtables.lock",
     ] {
         ensure!(said.message.contains(part), "no {part:?} in {said:?}");

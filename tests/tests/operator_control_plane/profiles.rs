@@ -126,7 +126,7 @@ fn t5_of_two_profiles_one_decides_and_both_say_so() -> Result<()> {
     cluster.wait_for_stamp("n1", winner, "nftables")?;
     cluster.report_ready("n1")?;
     let profile = cluster.wait_for_condition(loser, "Conflict", "True/SamePriority")?;
-    let told = format!("same priority, same nodes: {winner} decides for 1 node");
+    let told = format!("same priority, same nodes: {winner} applies to 1 node");
     assert_eq!(message(&profile, "Conflict"), told);
     cluster.wait_for_condition(winner, "Conflict", "True/SamePriority")?;
     // A status is written once a second at most: what n1 has reported may have to wait for its turn.

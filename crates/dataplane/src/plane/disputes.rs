@@ -65,19 +65,25 @@ impl Disputes {
         let refused = refused.into_iter().map(|(service, line)| {
             let (address, Refused { kind, reserved }) = line.first;
             let remedy = reserved.remedy();
-            let message = format!("{address} is not served, for it {reserved}: {remedy}");
+            let message = format!("{address} is not served, because it {reserved}: {remedy}");
             rejection(
                 &service,
                 *kind,
                 &message,
                 line.more,
-                "of its addresses are refused",
+                "addresses of this Service are not served",
             )
         });
         let behind = behind.into_iter().map(|(service, line)| {
             let (key, kind, winner) = line.first;
-            let message = format!("{key} is served for Service {winner}, which has it too");
-            rejection(&service, kind, &message, line.more, "are served for others")
+            let message = format!("{key} is served for Service {winner}, which also claims it");
+            rejection(
+                &service,
+                kind,
+                &message,
+                line.more,
+                "are served for other Services",
+            )
         });
         let claimed = claimed.into_iter().map(|(service, line)| {
             let (kind, place, claimant) = line.first;
@@ -88,7 +94,7 @@ impl Disputes {
                 kind,
                 &message,
                 line.more,
-                "such claims come to nothing",
+                "such claims have no effect",
             )
         });
         refused.chain(behind).chain(claimed).collect()

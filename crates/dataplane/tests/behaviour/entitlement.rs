@@ -102,7 +102,7 @@ fn t76_a_cluster_ip_is_not_taken_by_another_service_at_any_port() {
                 );
                 let expected = [
                     format!(
-                        "Service aaa/thief: {field}: 10.96.0.10 is not served, for it is a cluster \
+                        "Service aaa/thief: {field}: 10.96.0.10 is not served, because it is a cluster \
                          IP of Service kube-system/kube-dns: name another address"
                     ),
                     "Service kube-system/kube-dns: spec.clusterIPs: Service aaa/thief claims \
@@ -158,7 +158,7 @@ fn a_load_balancer_ip_comes_before_an_external_ip() {
         );
         let expected = [
             "Service shop/a: spec.externalIPs: 192.0.2.1:80/tcp is served for Service shop/b, which \
-             has it too",
+             also claims it",
             "Service shop/b: status.loadBalancer.ingress: Service shop/a claims 192.0.2.1:80/tcp \
              too; it stays with this Service",
         ];
@@ -232,9 +232,9 @@ fn an_external_ip_of_the_node_or_of_a_service_range_is_refused() {
              pod 10.0.1.9 -> 10.96.0.77:30080/tcp = drop
              outside 203.0.113.2 -> 198.51.100.1:30080/tcp = 10.0.1.66:80 masqueraded",
         );
-        let expected = "Service aaa/thief: spec.externalIPs: 10.96.0.77 is not served, for it is \
+        let expected = "Service aaa/thief: spec.externalIPs: 10.96.0.77 is not served, because it is \
                         inside 10.96.0.0/16, where cluster IPs come from: name an address outside \
-                        of it; 2 more of its addresses are refused";
+                        of it; 2 more addresses of this Service are not served";
         assert_eq!(told(dataplane), [expected]);
     });
 }
@@ -275,7 +275,7 @@ fn nobody_takes_the_address_of_the_api_server() {
             "pod 10.0.1.9 -> 192.168.0.200:6443/tcp = untouched
              pod 10.0.1.9 -> 10.96.0.1:443/tcp = 192.168.0.200:6443",
         );
-        let expected = "Service aaa/thief: spec.externalIPs: 192.168.0.200 is not served, for it is \
+        let expected = "Service aaa/thief: spec.externalIPs: 192.168.0.200 is not served, because it is \
                         an address of the API server: name another address";
         assert_eq!(told(dataplane), [expected]);
     });
@@ -303,7 +303,7 @@ fn an_external_ip_of_the_nodes_own_pods_is_refused() {
             "remote-pod 10.0.2.9 -> 10.0.1.2:53/udp = untouched
              outside 203.0.113.2 -> 10.0.1.2:53/udp = untouched",
         );
-        let expected = "Service aaa/thief: spec.externalIPs: 10.0.1.2 is not served, for it is \
+        let expected = "Service aaa/thief: spec.externalIPs: 10.0.1.2 is not served, because it is \
                         inside 10.0.1.0/24, where pods have their addresses: name an address \
                         outside of it";
         assert_eq!(told(dataplane), [expected]);
@@ -357,7 +357,7 @@ fn ten_thousand_claims_are_told_of_in_one_line_for_each_service() {
     assert_eq!(told.len(), 201);
     let last = told.last().expect("there are 201");
     let of_victim = "Service kube-system/kube-dns: spec.clusterIPs: Service aaa/thief-001 claims \
-                     10.96.0.10 too; it stays with this Service; 199 more such claims come to \
-                     nothing";
+                     10.96.0.10 too; it stays with this Service; 199 more such claims have no \
+                     effect";
     assert_eq!(last, of_victim);
 }

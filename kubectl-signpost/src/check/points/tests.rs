@@ -54,8 +54,8 @@ fn a_cluster_without_faults_can_be_installed_on() {
          ok     1 Linux nodes, none with a kernel before 6.1\n\
          ok     1 Pods have addresses in the podCIDRs of their nodes\n\
          note   no Pods of a DaemonSet kube-system/kube-proxy run\n\
-        \x20      next: where kube-proxy is started in another way (k3s, RKE2, GKE), see docs/migrate.md\n\
-         ok     you may create what the chart contains\n"
+        \x20      next: if kube-proxy is started in another way (k3s, RKE2, GKE), see docs/migrate.md\n\
+         ok     you may create the objects of the chart\n"
     );
 }
 

@@ -108,7 +108,7 @@ fn t146_what_has_no_place_or_no_effect_is_named_with_the_reason() {
         "udpIdleTimeout: KubeProxyConfiguration of Kubernetes 1.36 has no such field",
         "syncPeriod: KubeProxyConfiguration of Kubernetes 1.36 has no such field",
         "spec.conntrack.min: a profile does not accept it (",
-        "nodePortAddresses: \"everywhere\" is no CIDR",
+        "nodePortAddresses: \"everywhere\" is not a CIDR",
         "clientConnection.qps: 7.5 is rounded to 8",
         "clusterCIDR: is empty",
     ] {

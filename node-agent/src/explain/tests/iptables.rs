@@ -65,7 +65,7 @@ fn in_mode_iptables_where_the_kernel_differs_is_marked() {
     world.damage_rules(&nat(&[("SIGNPOST-POSTROUTING", &[])]));
     let text = world.answer("shop/till");
     for line in [
-        "IPv4: ! the kernel differs from what was programmed: 1 chain to mend\n",
+        "IPv4: ! the kernel differs from what was programmed: 1 chain to repair\n",
         "  ! differs: nat chain SIGNPOST-POSTROUTING\n    in the kernel it is empty\n",
     ] {
         assert!(text.contains(line), "no {line:?} in:\n{text}");
@@ -85,7 +85,7 @@ fn in_mode_iptables_where_the_kernel_differs_is_marked() {
     world.find(Held::default());
     let text = world.answer("shop/till");
     assert!(
-        text.contains("IPv4: ! our rules are missing in the kernel\n"),
+        text.contains("IPv4: ! Signpost's rules are missing in the kernel\n"),
         "{text}"
     );
     assert!(

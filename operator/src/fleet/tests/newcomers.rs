@@ -38,7 +38,7 @@ fn where_one_that_had_another_configuration_fails_the_others_keep_theirs() {
     cluster.advance(121);
     assert_eq!(cluster.stamped, ["n1"]);
     assert_eq!(cluster.nodes_with_mode("iptables"), ["n1", "n6"]);
-    let said = "4 keep what they have: 1 of 6 nodes failed: n1 (Said: by the test)";
+    let said = "4 keep their configuration: 1 of 6 nodes failed: n1 (Said: by the test)";
     for (kind, status) in [("Progressing", "False"), ("Degraded", "True")] {
         assert_eq!(
             cluster.condition("edge", kind),
@@ -74,7 +74,7 @@ fn one_that_says_nothing_holds_the_others_back_until_it_goes() {
     assert_eq!(cluster.nodes_with_mode("iptables"), ["n1", "n6"]);
     assert_eq!(
         cluster.message("edge", "Progressing"),
-        "2 of 6 nodes were given what the profile asks for"
+        "2 of 6 nodes have been assigned the profile's configuration"
     );
     cluster.advance(601);
     assert_eq!(cluster.nodes_with_mode("iptables"), ["n1", "n6"]);

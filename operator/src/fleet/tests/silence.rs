@@ -163,7 +163,7 @@ fn t136_an_agent_that_falls_silent_after_a_change_takes_it_back() {
     watched.pass(80 + 120 + 30, &["n1"]);
     assert_eq!(
         watched.cluster.message("default", "Progressing"),
-        "1 of 3 nodes failed: n1 (its agent does not report any more)"
+        "1 of 3 nodes failed: n1 (its agent has stopped reporting)"
     );
     assert!(watched.cluster.nodes_with_mode("iptables").is_empty());
 }

@@ -114,7 +114,7 @@ fn t5_two_profiles_of_one_priority_have_one_winner_and_both_say_so() {
     );
     assert_eq!(
         cluster.message("another", "Conflict"),
-        "same priority, same nodes: default decides for 3 nodes"
+        "same priority, same nodes: default applies to 3 nodes"
     );
     assert_eq!(
         cluster.condition("default", "Conflict"),
@@ -122,7 +122,7 @@ fn t5_two_profiles_of_one_priority_have_one_winner_and_both_say_so() {
     );
     assert_eq!(
         cluster.message("default", "Conflict"),
-        "same priority, same nodes: decides for 3 nodes instead of another"
+        "same priority, same nodes: applies to 3 nodes instead of another"
     );
     cluster.put_profile("another", json!({"mode": "iptables", "priority": 2000}));
     cluster.run();

@@ -79,7 +79,7 @@ fn t108_an_agent_that_falls_silent_after_a_change_takes_it_back() {
     cluster.advance(19 * 60);
     assert_eq!(
         cluster.message("default", "Progressing"),
-        "1 of 3 nodes failed: n1 (its agent does not report any more)"
+        "1 of 3 nodes failed: n1 (its agent has stopped reporting)"
     );
     assert_eq!(cluster.stamped, ["n1", "n1"]);
 }
