@@ -10,21 +10,22 @@ use crate::migrate::text::render;
 use crate::output::Paint;
 use crate::trouble::tests::condition;
 
-pub(in crate::migrate) const READY_TRUE: (&str, &str, &str) = ("Ready", "True", "Programmed");
-pub(in crate::migrate) const READY_BACK: (&str, &str, &str) = ("Ready", "False", "HandedBack");
-pub(in crate::migrate) const NONE_FOUND: (&str, &str, &str) =
-    (FOREIGN_PROXY_DETECTED, "False", "NoneFound");
-pub(in crate::migrate) const FOUND: (&str, &str, &str) =
-    (FOREIGN_PROXY_DETECTED, "True", "KubeProxyNftables");
+/// Type, status and reason of a condition.
+pub(in crate::migrate) type Said = (&'static str, &'static str, &'static str);
 
-pub(in crate::migrate) fn conditions(of: &[(&str, &str, &str)]) -> Vec<Condition> {
+pub(in crate::migrate) const READY_TRUE: Said = ("Ready", "True", "Programmed");
+pub(in crate::migrate) const READY_BACK: Said = ("Ready", "False", "HandedBack");
+pub(in crate::migrate) const NONE_FOUND: Said = (FOREIGN_PROXY_DETECTED, "False", "NoneFound");
+pub(in crate::migrate) const FOUND: Said = (FOREIGN_PROXY_DETECTED, "True", "KubeProxyNftables");
+
+pub(in crate::migrate) fn conditions(of: &[Said]) -> Vec<Condition> {
     let conditions = of.iter();
     conditions
         .map(|(kind, status, reason)| condition(kind, status, reason, "said"))
         .collect()
 }
 
-fn proxy(name: &str, of: &[(&str, &str, &str)]) -> NodeProxy {
+fn proxy(name: &str, of: &[Said]) -> NodeProxy {
     let config = EffectiveConfig::default();
     let spec = NodeProxySpec {
         profile_name: "default".to_owned(),
@@ -64,7 +65,7 @@ fn agent(node: &str) -> Agent {
 }
 
 /// Nodes with agents.
-pub(in crate::migrate) fn evidence(nodes: &[(&str, &[(&str, &str, &str)])]) -> Evidence {
+pub(in crate::migrate) fn evidence(nodes: &[(&str, &[Said])]) -> Evidence {
     let proxies = nodes.iter().map(|(name, of)| proxy(name, of));
     Evidence {
         proxies: Read {
