@@ -1,12 +1,13 @@
-//! From kube-proxy to Signpost and back, as docs/operations.md says.
+//! From kube-proxy to Signpost and back, as docs/migrate.md says.
 
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
+use tests::binaries;
 use tests::deadline::wait_for;
-use tests::real_cluster::kube_proxy;
+use tests::real_cluster::{kube_proxy, kubeconfig};
 
 use crate::shop::STEADY;
-use crate::stage::{DEADLINE, NAMESPACE, Stage};
+use crate::stage::{DEADLINE, Stage};
 
 /// No node has this label.
 const WANTED: &str = "signpost.dev/kube-proxy";
@@ -30,11 +31,16 @@ pub(crate) fn from_kube_proxy_and_back(stage: &mut Stage) -> Result<()> {
     wait_for_condition(stage, DETECTED, "True", "KubeProxyNftables")?;
     expect_tables(stage, &[OURS, THEIRS].concat(), &[])?;
 
+    let refused = migrate(stage, &["takeover"]);
+    let refused = refused.err().context("kube-proxy runs")?.to_string();
+    ensure!(refused.contains("a Pod of kube-proxy runs"), "{refused}");
+    ensure!(refused.contains("patch daemonset kube-proxy"), "{refused}");
     stop_kube_proxy(stage)?;
-    let told = ask_agents(stage, &["takeover", "--dry-run"])?;
+    println!("{}", migrate(stage, &["plan"])?);
+    let told = migrate(stage, &["takeover", "--dry-run"])?;
     expect_tables(stage, &[OURS, THEIRS].concat(), &[])?;
     println!("{told}");
-    println!("{}", ask_agents(stage, &["takeover"])?);
+    println!("{}", migrate(stage, &["takeover"])?);
     expect_tables(stage, &OURS, &THEIRS)?;
     wait_for_condition(stage, DETECTED, "False", "NoneFound")?;
 
@@ -42,14 +48,14 @@ pub(crate) fn from_kube_proxy_and_back(stage: &mut Stage) -> Result<()> {
     // Refused as long as kube-proxy's rules are not complete; and its Pods count as ready before, because
     // it is our agent that answers at the port of its probe.
     let told = wait_for("kube-proxy to be able to go on", DEADLINE, || {
-        Ok(ask_agents(stage, &["handback"]).ok())
+        Ok(migrate(stage, &["handback"]).ok())
     })?;
     println!("{told}");
     expect_tables(stage, &THEIRS, &OURS)?;
     wait_for_condition(stage, "Ready", "False", "HandedBack")?;
 
     stop_kube_proxy(stage)?;
-    ask_agents(stage, &["takeover"])?;
+    migrate(stage, &["takeover"])?;
     expect_tables(stage, &OURS, &THEIRS)?;
     stage.wait_until_ready()?;
     stage.kubectl(&[
@@ -99,22 +105,24 @@ fn select_nodes(stage: &Stage, selector: &Value) -> Result<()> {
     stage.kubectl(&arguments).map(drop)
 }
 
-/// Runs the agent's program in the Pod of each agent, and returns what one of them says.
-fn ask_agents(stage: &Stage, arguments: &[&str]) -> Result<String> {
-    let mut said = None;
-    for pod in stage.observe_ours("agent")? {
-        let exec = [
-            "exec",
-            &pod.name,
-            "--namespace",
-            NAMESPACE,
-            "--",
-            "signpost-agent",
-        ];
-        let told = stage.kubectl(&[&exec[..], arguments].concat());
-        said = Some(told.with_context(|| format!("on {}", pod.node))?);
-    }
-    said.context("there are agents")
+/// Runs `kubectl signpost migrate`, and returns what it prints.
+fn migrate(stage: &Stage, arguments: &[&str]) -> Result<String> {
+    let network = stage.cluster.lan().control();
+    let mut command = network.command(binaries::find("kubectl-signpost")?);
+    command
+        .arg("--kubeconfig")
+        .arg(kubeconfig(&stage.cluster)?)
+        .arg("migrate")
+        .args(arguments);
+    let output = command.output().context("it runs")?;
+    let printed = String::from_utf8_lossy(&output.stdout).into_owned();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    let ended = output.status;
+    ensure!(
+        ended.success(),
+        "migrate {arguments:?}: {ended}\n{printed}\n{errors}"
+    );
+    Ok(printed)
 }
 
 fn expect_tables(stage: &Stage, there: &[&str], gone: &[&str]) -> Result<()> {
