@@ -16,8 +16,10 @@ use crate::node::{Node, Place};
 pub(crate) const AT_ONCE: Duration = Duration::from_secs(3);
 /// Within this time it ends. It would take ten seconds for what does not let it.
 const ENDS_WITHIN: Duration = Duration::from_secs(5);
-/// How a program is named that the kernel names.
+/// How the agent names a program that the kernel names.
 const NFT: &str = "nft (process ";
+/// How the agent names a program that the kernel does not name: one that changed legacy tables.
+pub(crate) const UNNAMED_PROGRAM: &str = "another program";
 /// How often somebody flushes, and for how long.
 const FLUSHES_EVERY: Duration = Duration::from_millis(200);
 const FLUSHES_FOR: Duration = Duration::from_secs(5);
@@ -152,7 +154,7 @@ pub(crate) fn t38_somebody_who_does_not_stop_is_not_answered_every_time(
     })?;
     let culprit = match place {
         Place::Nftables | Place::Iptables(Variant::NfTables) => NFT,
-        Place::Iptables(Variant::Legacy) => "somebody",
+        Place::Iptables(Variant::Legacy) => UNNAMED_PROGRAM,
     };
     ensure!(
         message.contains(culprit) && message.contains("keeps changing the rules"),

@@ -8,7 +8,7 @@ use dataplane::Family;
 use tests::deadline::wait_for;
 use xtables::Variant;
 
-use crate::agent::{AT_ONCE, expect_repair};
+use crate::agent::{AT_ONCE, UNNAMED_PROGRAM, expect_repair};
 use crate::node::{Node, Place, Setting, program};
 
 /// How often a table is flushed until it works: iptables-nft-restore lists the chains, and the kernel
@@ -22,11 +22,12 @@ const IN_A_ROW: usize = 4;
 /// Something that somebody does to the rules of one family: the arguments of `iptables`.
 type Damage = (Family, String);
 
-/// What is said of who did something. In legacy tables the kernel does not say who it was.
+/// How the agent names who changed the rules: the kernel says which program it was in the variant
+/// nf_tables only.
 fn culprit(variant: Variant, program: &'static str) -> &'static str {
     match variant {
         Variant::NfTables => program,
-        Variant::Legacy => "somebody",
+        Variant::Legacy => UNNAMED_PROGRAM,
     }
 }
 
@@ -190,7 +191,7 @@ pub(crate) fn what_does_not_show_is_found_every_sync_period() -> Result<()> {
     })
     .with_context(|| node.rounds().unwrap_or_default())?;
     println!("    repaired after {:.0?}", began.elapsed());
-    expect_repair(&node, "a redirection", drifts, "somebody")?;
+    expect_repair(&node, "a redirection", drifts, UNNAMED_PROGRAM)?;
     ensure!(node.answers()?, "no answer");
     Ok(())
 }
