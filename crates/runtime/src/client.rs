@@ -2,16 +2,19 @@
 
 use std::env::consts;
 use std::path::PathBuf;
-use std::time::Duration;
 
 use http::header::{self, HeaderValue, InvalidHeaderValue};
-use kube::client::ClientBuilder;
+use kube::client::ConfigExt;
+use kube::client::retry::RetryPolicy;
 use kube::config::{InClusterError, KubeConfigOptions, Kubeconfig, KubeconfigError};
 use kube::{Client, Config};
 use thiserror::Error;
+use tower::retry::RetryLayer;
+use tower::{BoxError, ServiceBuilder};
 
+use crate::connection::http_client;
 use crate::metrics::BuildInfo;
-use crate::rest_client::RestClientMetrics;
+use crate::rest_client::{RestClientLayer, RestClientMetrics};
 
 /// Where the API server's address and our credentials are written.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -71,13 +74,6 @@ pub enum ClientError {
     },
 }
 
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long the API server may be silent. It ends ordinary requests after 60 s and sends a bookmark
-/// on every watch about every 60 s, so that this much silence means that it is gone, and that a
-/// watch would wait for events that never come.
-const READ_TIMEOUT: Duration = Duration::from_secs(90);
-const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
-
 /// Makes a client that counts its requests in `metrics`. Reads files but does not connect: an API
 /// server that is down is noticed by the first request.
 pub async fn open_client(
@@ -89,11 +85,6 @@ pub async fn open_client(
     let _ = rustls::crypto::ring::default_provider().install_default();
 
     let mut config = read_config(source).await?;
-    config.connect_timeout = Some(CONNECT_TIMEOUT);
-    config.read_timeout = Some(READ_TIMEOUT);
-    config.write_timeout = Some(WRITE_TIMEOUT);
-    // Otherwise the time a connection lay idle in the pool counts as the API server's silence.
-    config.reset_reader_on_write = true;
     config
         .headers
         .push((header::USER_AGENT, user_agent(build)?));
@@ -104,9 +95,23 @@ pub async fn open_client(
         .map(ToString::to_string)
         .unwrap_or_default();
     let server = config.cluster_url.to_string();
-    let builder =
-        ClientBuilder::try_from(config).map_err(|source| ClientError::Build { server, source })?;
-    Ok(builder.with_layer(&metrics.layer(&host)).build())
+    assemble(config, &metrics.layer(&host)).map_err(|source| ClientError::Build { server, source })
+}
+
+/// The layers of kube's own client, without its log of every request, around a connection of
+/// Signpost's making.
+fn assemble(config: Config, metrics: &RestClientLayer) -> Result<Client, kube::Error> {
+    let http = http_client(&config)?;
+    let retries = config.default_retry.then(RetryPolicy::server_retry);
+    let service = ServiceBuilder::new()
+        .layer(metrics)
+        .layer(config.base_uri_layer())
+        .option_layer(retries.map(RetryLayer::new))
+        .option_layer(config.auth_layer()?)
+        .layer(config.extra_headers_layer()?)
+        .map_err(BoxError::from)
+        .service(http);
+    Ok(Client::new(service, config.default_namespace))
 }
 
 async fn read_config(source: &ClientSource) -> Result<Config, ClientError> {

@@ -32,6 +32,7 @@
 //! ```
 
 mod client;
+mod connection;
 mod error_chain;
 mod health;
 mod http_server;

@@ -12,17 +12,17 @@ use tracing_subscriber::registry::Registry;
 use tracing_subscriber::reload;
 use tracing_subscriber::util::{SubscriberInitExt, TryInitError};
 
-/// What is logged by default, and at each verbosity, at another level.
-const AT_INFO: &str = "info,kube_client::client::builder=off";
-const AT_DEBUG: &str = "debug,kube_client::client::builder=off";
-const AT_TRACE: &str = "trace,kube_client::client::builder=off";
+/// What is logged by default, and at each verbosity, at another level. At `debug`, `h2` has a line for
+/// each frame of the connection to the API server.
+const AT_INFO: &str = "info";
+const AT_DEBUG: &str = "debug,h2=info";
+const AT_TRACE: &str = "trace,h2=info";
 
 /// The flags for what is logged and how. Both programs flatten them into their own.
 #[derive(Debug, Clone, PartialEq, Eq, Args)]
 pub struct LogOptions {
     /// What to log: a level (error, warn, info, debug, trace), or levels per module as in
-    /// `info,reconciler=debug`. The API client's line for each failed attempt is left out unless a
-    /// level names its module.
+    /// `info,reconciler=debug`.
     #[arg(
         long = "log",
         env = "SIGNPOST_LOG",

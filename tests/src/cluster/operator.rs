@@ -43,6 +43,11 @@ impl Cluster {
         format!("operator-{}", self.operators_started)
     }
 
+    /// The process id of the operator.
+    pub fn operator_id(&self) -> Result<u32> {
+        Ok(self.operator.as_ref().context("the operator runs")?.id())
+    }
+
     /// Ends the operator as `kubectl delete pod` would, with time to give back its lease.
     pub fn stop_operator(&mut self) -> Result<()> {
         let operator = self.operator.take().context("the operator runs")?;

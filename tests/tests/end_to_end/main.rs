@@ -28,7 +28,7 @@ fn main() -> Result<()> {
     let mut arguments = Arguments::from_args();
     // The trials are one story.
     arguments.test_threads = Some(1);
-    let tests: [(&str, Test); 21] = [
+    let tests: [(&str, Test); 22] = [
         (
             "a_profile_is_applied_and_every_node_is_ready",
             profiles::applied,
@@ -102,6 +102,10 @@ fn main() -> Result<()> {
             nodes::own_object,
         ),
         ("an_agent_that_starts_is_an_event", nodes::events),
+        (
+            "agents_and_operator_hold_one_connection_each_to_the_api_server",
+            nodes::connections,
+        ),
         (
             "t56_an_agent_that_never_read_the_cluster_is_not_ready",
             nodes::never_synced,
