@@ -59,7 +59,7 @@ enum Verdict {
 /// The oldest release of Kubernetes that is supported.
 const OLDEST_MINOR: u32 = 32;
 /// The oldest kernel that tests run on.
-const OLDEST_KERNEL: (u32, u32) = (6, 1);
+const OLDEST_KERNEL: (u32, u32) = (5, 10);
 /// More names than this in one line are counted.
 const MOST_NAMED: usize = 5;
 
@@ -146,7 +146,7 @@ fn kernels(evidence: &Evidence) -> Point {
     let total = linux(&evidence.nodes).count();
     if old.is_empty() {
         return fine(format!(
-            "{total} Linux nodes, none with a kernel before 6.1"
+            "{total} Linux nodes, none with a kernel before 5.10"
         ));
     }
     let old: Vec<String> = old

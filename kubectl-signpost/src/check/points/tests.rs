@@ -51,7 +51,7 @@ fn a_cluster_without_faults_can_be_installed_on() {
     assert_eq!(
         text(&points),
         "ok     Kubernetes 1.36\n\
-         ok     1 Linux nodes, none with a kernel before 6.1\n\
+         ok     1 Linux nodes, none with a kernel before 5.10\n\
          ok     1 Pods have addresses in the podCIDRs of their nodes\n\
          note   no Pods of a DaemonSet kube-system/kube-proxy run\n\
         \x20      next: if kube-proxy is started in another way (k3s, RKE2, GKE), see docs/migrate.md\n\
@@ -83,7 +83,7 @@ fn pods_outside_of_their_nodes_pod_cidrs_are_a_fault_of_the_default_profile() {
 fn what_an_installation_lacks_is_named() {
     let mut evidence = evidence();
     evidence.version.1 = "31+".to_owned();
-    evidence.nodes.push(node("n2", "5.15.0-91-generic"));
+    evidence.nodes.push(node("n2", "5.4.0-91-generic"));
     let labels =
         json!({"app.kubernetes.io/name": "signpost", "app.kubernetes.io/component": "agent"});
     evidence
@@ -92,7 +92,7 @@ fn what_an_installation_lacks_is_named() {
     let said = text(&after(&evidence));
     for expected in [
         "fault  Kubernetes 1.31+\n",
-        "note   2 Linux nodes, some with kernels that no test runs on: 5.15.0-91-generic on 1\n",
+        "note   2 Linux nodes, some with kernels that no test runs on: 5.4.0-91-generic on 1\n",
         "fault  0 of 2 CustomResourceDefinitions are established\n",
         "fault  no operator runs\n",
         "fault  no agent runs on 1 Linux nodes: n2\n",
