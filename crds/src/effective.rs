@@ -11,6 +11,7 @@ use crate::{
         ProxyProfileSpec,
         detect_local::DetectLocal,
         forwarding::{Conntrack, LocalhostNodePorts, Masquerade, Scheduler},
+        handover::Handover,
         mechanism::{Iptables, Ipvs, Mode},
         process::{ClientConnection, FeatureGates, Logging},
     },
@@ -53,6 +54,10 @@ pub struct EffectiveConfig {
     pub iptables: Iptables,
     /// Fields that only mode ipvs reads.
     pub ipvs: Ipvs,
+    /// Which service proxy serves the node.
+    // Left out at its default, so that configurations from before this field keep their hash.
+    #[serde(skip_serializing_if = "Handover::is_manual")]
+    pub handover: Handover,
     /// The address whose family is the primary one when the Node does not say.
     #[schemars(length(max = 45))]
     pub bind_address: String,
@@ -106,6 +111,7 @@ impl EffectiveConfig {
             conntrack: spec.conntrack.complete(),
             iptables,
             ipvs: spec.ipvs.complete(),
+            handover: spec.handover,
             bind_address: text(&spec.bind_address, "0.0.0.0"),
             healthz_bind_address: text(&spec.healthz_bind_address, "0.0.0.0:10256"),
             metrics_bind_address: text(&spec.metrics_bind_address, "127.0.0.1:10249"),

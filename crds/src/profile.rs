@@ -7,6 +7,7 @@
 
 pub mod detect_local;
 pub mod forwarding;
+pub mod handover;
 pub mod history;
 pub mod mechanism;
 pub mod node_selector;
@@ -23,6 +24,7 @@ use crate::{
     profile::{
         detect_local::DetectLocal,
         forwarding::{ConntrackSpec, LoadBalancerSpec, Masquerade, NodePortsSpec},
+        handover::Handover,
         mechanism::{IptablesSpec, IpvsSpec, Mode},
         node_selector::NodeSelector,
         process::{ClientConnectionSpec, FeatureGates, LoggingSpec},
@@ -191,6 +193,15 @@ pub struct ProxyProfileSpec {
     #[serde(skip_serializing_if = "IpvsSpec::is_empty")]
     pub ipvs: IpvsSpec,
 
+    /// Which service proxy serves the nodes, where kube-proxy has rules on them, too. Manual (default): commands on the
+    /// node decide, such as kubectl signpost migrate. Takeover: Signpost alone; the agent removes kube-proxy's rules once
+    /// its own are programmed. Handback: kube-proxy alone; the agent removes its own rules once kube-proxy's are complete
+    /// and kube-proxy answers. A change goes from node to node as any other, and is applied where it is carried out. A
+    /// node that refuses, such as one where kube-proxy still runs, says why in condition Degraded. Going back to Manual
+    /// leaves each node with the proxy that serves it.
+    #[serde(skip_serializing_if = "Handover::is_manual")]
+    pub handover: Handover,
+
     /// How a change of this profile is rolled out to the nodes.
     #[serde(skip_serializing_if = "RolloutSpec::is_empty")]
     pub rollout: RolloutSpec,
@@ -281,6 +292,7 @@ impl Default for ProxyProfileSpec {
             conntrack: ConntrackSpec::default(),
             iptables: IptablesSpec::default(),
             ipvs: IpvsSpec::default(),
+            handover: Handover::default(),
             rollout: RolloutSpec::default(),
             bind_address: None,
             healthz_bind_address: None,

@@ -33,6 +33,7 @@ pub(crate) struct Board {
     not_relayed: watch::Sender<Vec<Rejection>>,
     crowded: watch::Sender<BTreeSet<FrontendKey>>,
     serving_state: watch::Sender<ServingState>,
+    handover_refusal: watch::Sender<Option<String>>,
     sight: watch::Sender<Sight>,
     others: watch::Sender<()>,
     latencies: Mutex<Latencies>,
@@ -64,6 +65,7 @@ impl Board {
             not_relayed: watch::Sender::new(Vec::new()),
             crowded: watch::Sender::new(BTreeSet::new()),
             serving_state: watch::Sender::new(ServingState::default()),
+            handover_refusal: watch::Sender::new(None),
             sight: watch::Sender::new(Sight::default()),
             others: watch::Sender::new(()),
             latencies: Mutex::default(),
@@ -201,6 +203,19 @@ impl Board {
 
     pub(crate) fn post_serving_state(&self, serving_state: ServingState) {
         self.serving_state.send_replace(serving_state);
+    }
+
+    /// What stands in the way of the handover that the profile asks for, as of the last attempt.
+    pub(crate) fn handover_refusal(&self) -> watch::Receiver<Option<String>> {
+        self.handover_refusal.subscribe()
+    }
+
+    pub(crate) fn post_handover_refusal(&self, refusal: Option<String>) {
+        self.handover_refusal.send_if_modified(|posted| {
+            let changed = *posted != refusal;
+            *posted = refusal;
+            changed
+        });
     }
 
     /// What there is of other proxies.

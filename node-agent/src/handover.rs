@@ -6,11 +6,14 @@
 //!                        <--lines of JSON, as it goes, the last one says how it ended--
 //! ```
 //!
+//! The profile's field `handover` asks for the same without a command.
+//!
 //! The agent does the work, because it is the only writer of Signpost's rules; the client may be killed at any time
 //! without changing what comes of it. A socket that only root can open, and no route of the metrics
 //! server: that one may be open to the network.
 
 mod closing;
+mod desired;
 mod handback;
 mod inquiry;
 mod preflight;
@@ -27,6 +30,7 @@ use anyhow::Context;
 use serde::{Deserialize, Serialize};
 
 use crate::arguments::Handover;
+pub(crate) use desired::is_carried_out;
 pub(crate) use inquiry::inquire;
 pub(crate) use server::Server;
 

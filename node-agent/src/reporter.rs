@@ -86,6 +86,7 @@ pub(crate) async fn compose(
     let mut connections = board.conntrack();
     let (mut serving_state, mut sight) = (board.serving_state(), board.sight());
     let mut variants = board.variants();
+    let mut handover_refusal = board.handover_refusal();
     let mut status_now = Arc::<NodeProxyStatus>::default();
     let mut not_served = NotServed::default();
     let mut earliest = Deadline::now();
@@ -103,6 +104,7 @@ pub(crate) async fn compose(
             changed = serving_state.changed() => if changed.is_err() { return },
             changed = sight.changed() => if changed.is_err() { return },
             changed = variants.changed() => if changed.is_err() { return },
+            changed = handover_refusal.changed() => if changed.is_err() { return },
             () = tokio::time::sleep(LOOKED_AT) => {}
         }
         // Cancel safe: neither arm holds anything, and what changes meanwhile is seen after it.
@@ -120,6 +122,7 @@ pub(crate) async fn compose(
             sight.borrow_and_update().clone(),
         );
         let variants = variants.borrow_and_update().clone();
+        let handover_refusal = handover_refusal.borrow_and_update().clone();
         let Some(view) = view else { continue };
         let families = report
             .iter()
@@ -140,6 +143,7 @@ pub(crate) async fn compose(
             not_served: &not_served,
             serving_state,
             sight: &sight,
+            handover_refusal: handover_refusal.as_deref(),
             kernel: &kernel,
         };
         status_now = Arc::new(status(&facts, &status_now, Timestamp::now()));

@@ -216,7 +216,12 @@ pub(crate) async fn start(
         affinity::watch(Arc::clone(&board), supervisor.stop()),
     );
     let handovers = Server::within(&arguments.state, Arc::clone(&board), mark, inquiries);
-    supervisor.spawn("handovers", handovers.serve(supervisor.stop()));
+    let handovers = Arc::new(handovers);
+    supervisor.spawn("handovers", Arc::clone(&handovers).serve(supervisor.stop()));
+    supervisor.spawn(
+        "desired handover",
+        handovers.follow_profile(supervisor.stop()),
+    );
     // The kernel may have nothing to tell for days. The thread beside it waits for what the loop opens,
     // and ends with that.
     let stop = supervisor.stop();

@@ -11,6 +11,7 @@ use crds::condition::{self, Finding, reason, set_condition};
 use crds::node_proxy::Counts;
 use crds::node_proxy::latency::SyncLatency;
 use crds::node_proxy::rejections::{MOST_REJECTIONS, Rejection, Rejections};
+use crds::profile::handover::Handover;
 use dataplane::{Dataplane, Family, FrontendKey};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
@@ -19,6 +20,7 @@ use reconciler::{FamilyStatus, Report, UnderWay};
 use crate::conntrack;
 use crate::engine::View;
 use crate::foreign_proxy::Sight;
+use crate::handover;
 use crate::mechanism::{self, Sighting};
 use crate::serving_state::ServingState;
 use crate::support::done_without;
@@ -52,6 +54,8 @@ pub(crate) struct Facts<'a> {
     pub(crate) serving_state: ServingState,
     /// What there is of other proxies.
     pub(crate) sight: &'a Sight,
+    /// What stands in the way of the handover that the profile asks for.
+    pub(crate) handover_refusal: Option<&'a str>,
     pub(crate) kernel: &'a str,
 }
 
@@ -88,7 +92,8 @@ pub(crate) fn status(
         };
         set_condition(&mut conditions, finding, now);
     }
-    let applied = is_applied(facts);
+    let applied = is_handed_over(facts)
+        && (is_programmed(facts) || facts.view.effective.handover == Handover::Handback);
     let count = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
     let programmed = programmed(facts);
     NodeProxyStatus {
@@ -117,9 +122,15 @@ pub(crate) fn status(
     }
 }
 
+/// Whether the node is served by the proxy that the profile asks for; always where it asks for none.
+fn is_handed_over(facts: &Facts<'_>) -> bool {
+    let desired = facts.view.effective.handover;
+    handover::is_carried_out(desired, facts.serving_state, facts.sight, facts.report)
+}
+
 /// Whether every family is programmed as desired, under the desired configuration. One that the kernel
 /// lacks has nothing to apply.
-fn is_applied(facts: &Facts<'_>) -> bool {
+fn is_programmed(facts: &Facts<'_>) -> bool {
     let Some(desired) = &facts.view.desired else {
         return false;
     };

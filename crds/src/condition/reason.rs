@@ -69,8 +69,16 @@ reasons! {
 
     // A node and another proxy.
     HANDED_BACK = "HandedBack" for [READY, PROGRESSING, IPV4_PROGRAMMED, IPV6_PROGRAMMED]:
-        "This node's Services were handed back to another proxy on request: run signpost-agent \
-         takeover on the node to serve them with Signpost again.";
+        "This node's Services were handed back to another proxy, by the profile or by a command: set \
+         spec.handover of the profile to Takeover, or run signpost-agent takeover on the node, to \
+         serve them with Signpost again.";
+    HANDOVER_PENDING = "HandoverPending" for [PROGRESSING]:
+        "Wait: the node is about to do what spec.handover of the profile asks for. If this persists, \
+         see Ready and Degraded.";
+    HANDOVER_REFUSED = "HandoverRefused" for [DEGRADED]:
+        "The node does not do what spec.handover of the profile asks for, for the reasons in the \
+         message, and tries again within minutes: remove the reasons, or set spec.handover to \
+         Manual. Services are served as before.";
     NONE_FOUND = "NoneFound" for [FOREIGN_PROXY_DETECTED]:
         "Nothing to do: no rules of another service proxy are on the node.";
     KUBE_PROXY_NFTABLES = "KubeProxyNftables" for [FOREIGN_PROXY_DETECTED]:

@@ -92,7 +92,7 @@ impl Server {
 }
 
 /// Whether no rules of Signpost are left.
-fn has_withdrawn(report: &Report) -> bool {
+pub(super) fn has_withdrawn(report: &Report) -> bool {
     let mut families = report.families.iter();
     report.activity == Activity::Withdrawn
         && families.all(|family| family.programmed.is_none() && family.failing.is_none())

@@ -21,7 +21,7 @@ use tracing::{info, warn};
 
 use super::inquiry::{self, Inquiry};
 use super::preflight::{Point, Weight};
-use super::{Effort, Reply, Request, What, socket_within};
+use super::{Effort, Ending, Reply, Request, What, desired, socket_within};
 use crate::board::Board;
 use crate::foreign_proxy::{self, Sight};
 use crate::mechanism::findings;
@@ -40,7 +40,7 @@ pub(crate) struct Server {
     pub(super) mark: HandbackMark,
     debug: Router,
     /// Held by the handover that is going on.
-    turn: Mutex<()>,
+    pub(super) turn: Mutex<()>,
 }
 
 /// What a comparison with another proxy needs to know of Signpost's rules.
@@ -53,7 +53,14 @@ pub(super) struct Ours {
 }
 
 /// Who asked. What was begun goes on when they are gone.
-pub(super) struct Caller(OwnedWriteHalf);
+pub(super) struct Caller {
+    /// The connection of a command; `None` where the profile asks.
+    command: Option<OwnedWriteHalf>,
+    /// What stands in the way.
+    obstacles: Vec<String>,
+    /// What was said last.
+    last: String,
+}
 
 // === impl Server ===
 
@@ -75,7 +82,7 @@ impl Server {
     }
 
     /// Answers until `stop` is cancelled. Without a directory for its socket, it does not answer, and the node is served all the same.
-    pub(crate) async fn serve(self, stop: CancellationToken) {
+    pub(crate) async fn serve(self: Arc<Server>, stop: CancellationToken) {
         let listener = match self.listen() {
             Ok(listener) => listener,
             Err(error) => {
@@ -84,7 +91,6 @@ impl Server {
                 return stop.cancelled().await;
             }
         };
-        let server = Arc::new(self);
         // Dropped with this, which ends them. A handover's steps outlast a stop by their own deadlines only; a killed agent
         // goes on after its start from the mark, or is asked again.
         let mut callers = JoinSet::new();
@@ -103,7 +109,7 @@ impl Server {
                 tokio::time::sleep(PATIENCE).await;
                 continue;
             };
-            callers.spawn(Arc::clone(&server).converse(stream));
+            callers.spawn(Arc::clone(&self).converse(stream));
         }
     }
 
@@ -112,7 +118,7 @@ impl Server {
         let mut line = String::new();
         let mut reader = BufReader::new(reader.take(LONGEST_REQUEST));
         let read = timeout(PATIENCE, reader.read_line(&mut line)).await;
-        let mut caller = Caller(writer);
+        let mut caller = Caller::command(writer);
         if let Ok(inquiry) = serde_json::from_str::<Inquiry>(&line) {
             let answer = inquiry::answer(self.debug.clone(), &inquiry).await;
             return caller.send(&answer).await;
@@ -122,7 +128,19 @@ impl Server {
             return;
         };
         let _turn = self.turn.lock().await;
-        self.carry_out(request, caller).await;
+        info!(?request, "received a handover request");
+        let ending = match self.contradiction(request.what) {
+            None => {
+                self.carry_out(request.what, request.effort, &mut caller)
+                    .await
+            }
+            Some(text) => {
+                caller.say(format!("obstacle: {text}")).await;
+                Ending::Refused
+            }
+        };
+        info!(%ending, "the handover has finished");
+        caller.send(&Reply::Ended(ending)).await;
     }
 
     fn listen(&self) -> io::Result<UnixListener> {
@@ -140,14 +158,24 @@ impl Server {
         Ok(listener)
     }
 
-    async fn carry_out(&self, request: Request, mut caller: Caller) {
-        info!(?request, "received a handover request");
-        let ending = match request.what {
-            What::Takeover => self.take_over(request.effort, &mut caller).await,
-            What::Handback => self.hand_back(request.effort, &mut caller).await,
-        };
-        info!(%ending, "the handover has finished");
-        caller.send(&Reply::Ended(ending)).await;
+    /// Does `what`. The caller of this holds the turn.
+    pub(super) async fn carry_out(
+        &self,
+        what: What,
+        effort: Effort,
+        caller: &mut Caller,
+    ) -> Ending {
+        match what {
+            What::Takeover => self.take_over(effort, caller).await,
+            What::Handback => self.hand_back(effort, caller).await,
+        }
+    }
+
+    /// Why the node's profile rules `what` out.
+    fn contradiction(&self, what: What) -> Option<String> {
+        let in_force = self.board.in_force().borrow().clone()?;
+        let assignment = in_force.configuration.assignment()?;
+        desired::contradiction(self.desired(), what, &assignment.spec.profile_name)
     }
 
     /// Looks for other proxies now.
@@ -175,10 +203,38 @@ impl Server {
 // === impl Caller ===
 
 impl Caller {
+    fn command(connection: OwnedWriteHalf) -> Caller {
+        Caller {
+            command: Some(connection),
+            obstacles: Vec::new(),
+            last: String::new(),
+        }
+    }
+
+    /// The profile, which reads the outcome alone.
+    pub(super) fn profile() -> Caller {
+        Caller {
+            command: None,
+            obstacles: Vec::new(),
+            last: String::new(),
+        }
+    }
+
     pub(super) async fn say(&mut self, line: impl Into<String>) {
         let line = line.into();
         info!("{line}");
+        self.last.clone_from(&line);
         self.send(&Reply::Line(line)).await;
+    }
+
+    /// What stands in the way, without the commands to type.
+    pub(super) fn refusal(&self) -> String {
+        let first_line = |text: &String| text.lines().next().unwrap_or_default().to_owned();
+        let obstacles: Vec<String> = self.obstacles.iter().map(first_line).collect();
+        match obstacles.is_empty() {
+            true => first_line(&self.last),
+            false => obstacles.join("; "),
+        }
     }
 
     /// Says all `points`; whether it is to go on after them.
@@ -187,11 +243,17 @@ impl Caller {
         for point in &points {
             self.say(point.to_string()).await;
         }
+        let obstacles = points
+            .into_iter()
+            .filter(|point| point.weight > Weight::Note);
+        self.obstacles.extend(obstacles.map(|point| point.text));
         match worst {
             Some(Weight::Obstacle) => false,
             Some(Weight::Warning) if effort == Effort::Forced => true,
             Some(Weight::Warning) => {
-                self.say("--force overrides this").await;
+                if self.command.is_some() {
+                    self.say("--force overrides this").await;
+                }
                 false
             }
             Some(Weight::Note) | None => true,
@@ -202,7 +264,9 @@ impl Caller {
         if let Ok(mut text) = serde_json::to_string(reply) {
             text.push('\n');
             // The client may have gone.
-            let _ = self.0.write_all(text.as_bytes()).await;
+            if let Some(command) = &mut self.command {
+                let _ = command.write_all(text.as_bytes()).await;
+            }
         }
     }
 }

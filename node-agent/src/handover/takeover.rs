@@ -210,7 +210,7 @@ fn readiness(server: &Server, serving_state: ServingState) -> Point {
             "this node was handed back: its Services are programmed again before anything is removed",
         ),
         // Ready is True for the rest where some Services cannot be programmed, or repairs back off.
-        (_, Status::True) if status_of(&status.conditions, condition::DEGRADED) == Status::True => {
+        (_, Status::True) if is_degraded(&status.conditions) => {
             let text = describe(&status.conditions, condition::DEGRADED);
             Point::warning(format!(
                 "some Services may be served by kube-proxy's rules alone: {text}"
@@ -222,6 +222,15 @@ fn readiness(server: &Server, serving_state: ServingState) -> Point {
             Point::warning(format!("some Services are not programmed: {text}"))
         }
     }
+}
+
+/// Whether something else is wrong than that an earlier attempt was refused.
+fn is_degraded(conditions: &[Condition]) -> bool {
+    conditions.iter().any(|condition| {
+        condition.type_ == condition::DEGRADED
+            && condition.status == "True"
+            && condition.reason != condition::reason::HANDOVER_REFUSED.name
+    })
 }
 
 /// Findings about the rules in the kernel.

@@ -8,11 +8,12 @@ use crds::condition::reason::{self, Reason};
 use crds::condition::{self, Finding, Status};
 use crds::honoured::not_honoured;
 use crds::node_proxy::rejections::Rejections;
+use crds::profile::handover::Handover;
 use dataplane::Family;
 use jiff::Timestamp;
 use reconciler::{Activity, Damage, FamilyStatus, Pace, Report, SLOW_ROUND, Standing, UnderWay};
 
-use super::{Facts, families, is_applied};
+use super::{Facts, families, is_handed_over, is_programmed};
 use crate::affinity::exhausted;
 use crate::conntrack;
 use crate::engine::{Configuration, View};
@@ -55,7 +56,14 @@ fn ready(facts: &Facts<'_>, now: Timestamp) -> Finding {
     let finding =
         |status, reason, message: String| Finding::new(condition::READY, status, reason, message);
     if facts.serving_state == ServingState::HandedBack {
-        return finding(Status::False, reason::HANDED_BACK, handed_back(facts));
+        // Where the profile asks for it, and another proxy serves, nothing is left to be done.
+        let is_desired = facts.view.effective.handover == Handover::Handback;
+        let is_done = is_desired && is_handed_over(facts) && !is_unserved(facts.sight);
+        return finding(
+            Status::from(is_done),
+            reason::HANDED_BACK,
+            handed_back(facts),
+        );
     }
     if !view.missing.is_empty() {
         let message = format!("waiting for the {}", view.missing.join(", the "));
@@ -121,8 +129,15 @@ fn progressing(facts: &Facts<'_>, now: Timestamp) -> Finding {
     let say = |status, reason, message: &str| {
         Finding::new(condition::PROGRESSING, status, reason, message.to_owned())
     };
-    if facts.serving_state == ServingState::HandedBack {
+    if facts.serving_state == ServingState::HandedBack && is_handed_over(facts) {
         return say(Status::False, reason::HANDED_BACK, &handed_back(facts));
+    }
+    if facts.serving_state == ServingState::HandedBack {
+        return say(
+            Status::True,
+            reason::HANDOVER_PENDING,
+            pending_handover(facts),
+        );
     }
     if let Some(UnderWay { since, .. }) = facts.under_way
         && age(since, now) > SLOW_ROUND
@@ -134,7 +149,14 @@ fn progressing(facts: &Facts<'_>, now: Timestamp) -> Finding {
     if facts.report.is_some_and(|r| r.activity == Activity::Paused) {
         return say(Status::False, reason::PAUSED, "the profile is paused");
     }
-    if is_applied(facts) {
+    if is_programmed(facts) && !is_handed_over(facts) {
+        return say(
+            Status::True,
+            reason::HANDOVER_PENDING,
+            pending_handover(facts),
+        );
+    }
+    if is_programmed(facts) {
         let message = "the current configuration is programmed";
         return say(Status::False, reason::SETTLED, message);
     }
@@ -147,6 +169,14 @@ fn progressing(facts: &Facts<'_>, now: Timestamp) -> Finding {
     }
     let message = "the current configuration is being programmed";
     say(Status::True, reason::APPLYING, message)
+}
+
+/// What the node is about to do.
+fn pending_handover(facts: &Facts<'_>) -> &'static str {
+    match facts.view.effective.handover {
+        Handover::Handback => "Services are being handed back to kube-proxy",
+        Handover::Manual | Handover::Takeover => "Services are being taken over from kube-proxy",
+    }
 }
 
 fn degraded(facts: &Facts<'_>) -> Finding {
@@ -179,6 +209,10 @@ fn degraded(facts: &Facts<'_>) -> Finding {
     }
     if let Some((reason, message)) = conntrack::degradation(facts.connections) {
         return say(Status::True, reason, message);
+    }
+    // The last one: an attempt at a takeover asks whether anything else is wrong.
+    if let Some(refusal) = facts.handover_refusal.filter(|_| !is_handed_over(facts)) {
+        return say(Status::True, reason::HANDOVER_REFUSED, refusal.to_owned());
     }
     say(Status::False, reason::AS_EXPECTED, String::new())
 }
@@ -269,13 +303,18 @@ fn handed_back(facts: &Facts<'_>) -> String {
         let error = failure_message(family);
         return format!("handed back, but Signpost's rules are still in the kernel: {error}");
     }
-    match facts.sight {
-        Sight::Seen(found, _) if found.is_nothing() => {
+    match is_unserved(facts.sight) {
+        true => {
             "handed back, and there are no rules of another proxy: no proxy serves this node's Services"
         }
-        _ => "handed back to another proxy: no rules of Signpost are in the kernel",
+        false => "handed back to another proxy: no rules of Signpost are in the kernel",
     }
     .to_owned()
+}
+
+/// Whether no other proxy has rules on the node.
+fn is_unserved(sight: &Sight) -> bool {
+    matches!(sight, Sight::Seen(found, _) if found.is_nothing())
 }
 
 fn family_programmed(facts: &Facts<'_>, family: &FamilyStatus) -> Finding {

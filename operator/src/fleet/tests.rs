@@ -2,6 +2,7 @@
 //! server lets them, and agents report what they are told to.
 
 mod accidents;
+mod handover;
 mod newcomers;
 mod news;
 mod progress;

@@ -276,7 +276,9 @@ pub(crate) fn nobody_to_hand_back_to(stage: &mut Stage) -> Result<()> {
         .map(drop)
 }
 
-fn is_handed_back(ready: &k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition) -> bool {
+pub(crate) fn is_handed_back(
+    ready: &k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition,
+) -> bool {
     (ready.status.as_str(), ready.reason.as_str()) == ("False", "HandedBack")
 }
 

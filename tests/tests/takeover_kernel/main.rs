@@ -1,6 +1,7 @@
 //! kube-proxy and our agent on one node: who is seen, and Services that go from one to the other and
 //! back while everybody uses them.
 
+mod by_profile;
 mod conversation;
 mod crowd;
 mod detection;
@@ -33,7 +34,7 @@ fn main() -> Result<()> {
         let skipped = Trial::test(name, || Ok(())).with_ignored_flag(true);
         libtest_mimic::run(&arguments, vec![skipped]).exit();
     }
-    let tests: [(&str, Test); 10] = [
+    let tests: [(&str, Test); 11] = [
         (
             "t17_a_kube_proxy_beside_us_is_named_and_nobody_fights",
             detection::kube_proxy_beside_us,
@@ -53,6 +54,10 @@ fn main() -> Result<()> {
         (
             "a_takeover_beside_a_running_kube_proxy_is_refused_and_what_comes_back_is_told",
             handovers::kube_proxy_still_runs,
+        ),
+        (
+            "t171_services_change_hands_as_the_profile_says_and_no_connection_is_lost",
+            by_profile::there_and_back,
         ),
         (
             "a_handback_to_nobody_is_refused",

@@ -8,6 +8,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use crds::condition::{FOREIGN_PROXY_DETECTED, READY};
 use crds::effective::hash::ConfigHash;
+use crds::profile::handover::Handover;
 use crds::{EffectiveConfig, NodeProxySpec, ProxyProfileSpec};
 use dataplane::Family;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
@@ -126,6 +127,7 @@ impl Stage {
             fs::remove_dir_all(&folder)?;
         }
         fs::create_dir(&folder)?;
+        self.configure(Handover::Manual)?;
         self.apply_services(&["web"])
     }
 
@@ -306,15 +308,6 @@ impl Stage {
         wait_for("NodeProxies to be served", PROMPTLY, || {
             Ok(self.control_plane.kubectl(&["get", "nodeproxies"]).ok())
         })?;
-        let profile: ProxyProfileSpec = serde_json::from_value(json!({"mode": "nftables"}))?;
-        let config = EffectiveConfig::of(&profile);
-        let spec = NodeProxySpec {
-            profile_name: "default".to_owned(),
-            profile_generation: 1,
-            config_hash: ConfigHash::of(&config),
-            config,
-            written_fields: Vec::new(),
-        };
         self.apply(&[
             json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "shop"}}),
             json!({
@@ -323,19 +316,49 @@ impl Stage {
                 "metadata": {"name": addresses::NODE},
                 "spec": {"podCIDRs": Family::ALL.map(|family| addresses::pod_cidr(1, family))},
             }),
-            json!({
-                "apiVersion": "signpost.dev/v1alpha1",
-                "kind": "NodeProxy",
-                "metadata": {"name": addresses::NODE},
-                "spec": spec,
-            }),
         ])?;
+        self.configure(Handover::Manual)?;
         let own = Family::ALL.map(
             |family| json!({"type": "InternalIP", "address": addresses::node_address(1, family)}),
         );
         let status = json!({"status": {"addresses": own}}).to_string();
         let node = format!("node/{}", addresses::NODE);
         self.control_plane.patch_status(&node, "default", &status)
+    }
+
+    /// Gives the node the configuration of a profile with this `handover`, and returns its hash.
+    pub(crate) fn configure(&self, handover: Handover) -> Result<ConfigHash> {
+        let config = EffectiveConfig::of(&ProxyProfileSpec {
+            handover,
+            ..ProxyProfileSpec::default()
+        });
+        let config_hash = ConfigHash::of(&config);
+        let spec = NodeProxySpec {
+            profile_name: "default".to_owned(),
+            profile_generation: 1,
+            config_hash: config_hash.clone(),
+            config,
+            written_fields: Vec::new(),
+        };
+        self.apply(&[json!({
+            "apiVersion": "signpost.dev/v1alpha1",
+            "kind": "NodeProxy",
+            "metadata": {"name": addresses::NODE},
+            "spec": spec,
+        })])?;
+        Ok(config_hash)
+    }
+
+    /// Waits until the agent has applied the configuration of this hash.
+    pub(crate) fn wait_for_applied(&self, hash: &ConfigHash) -> Result<()> {
+        let waited = self
+            .agent()?
+            .wait_for("the configuration to be applied", |agent| {
+                let status = agent.status()?;
+                let applied = status.and_then(|status| status.applied_hash);
+                Ok((applied.as_ref() == Some(hash)).then_some(()))
+            });
+        waited.with_context(|| self.agent().map(LoneAgent::log).unwrap_or_default())
     }
 
     fn apply(&self, objects: &[Value]) -> Result<()> {

@@ -1,0 +1,199 @@
+//! The handover that the profile asks for: whether it is carried out, and the attempts at it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crds::condition::{self, Status, status_of};
+use crds::profile::handover::Handover;
+use reconciler::Report;
+use runtime::CancellationToken;
+use tokio::time::{Instant, sleep_until};
+use tracing::{info, warn};
+
+use super::handback::has_withdrawn;
+use super::server::{Caller, Server};
+use super::{Effort, Ending, What};
+use crate::foreign_proxy::{Legacy, Sight};
+use crate::jitter::jittered;
+use crate::serving_state::ServingState;
+
+/// The pause after an attempt that did not succeed, and how long it gets by doubling. An attempt at a handback frees the
+/// ports of health checks and metrics for up to twelve seconds, so that it is not to be repeated all the time.
+const FIRST_PAUSE: Duration = Duration::from_secs(10);
+const LONGEST_PAUSE: Duration = Duration::from_secs(300);
+
+/// Whether the node is served as `desired` says. Pure.
+pub(crate) fn is_carried_out(
+    desired: Handover,
+    serving_state: ServingState,
+    sight: &Sight,
+    report: Option<&Report>,
+) -> bool {
+    match desired {
+        Handover::Manual => true,
+        // Legacy tables that cannot be read are reported by ForeignProxyDetected; most never held kube-proxy's rules.
+        Handover::Takeover => {
+            let Sight::Seen(found, _) = sight else {
+                return false;
+            };
+            let is_alone = found.rules.is_empty() && found.legacy != Legacy::Chains;
+            serving_state == ServingState::Serving && is_alone
+        }
+        Handover::Handback => {
+            serving_state == ServingState::HandedBack && report.is_some_and(has_withdrawn)
+        }
+    }
+}
+
+impl Server {
+    /// Carries out what the profile asks for, whenever that is not the case, until `stop` is cancelled.
+    pub(crate) async fn follow_profile(self: Arc<Server>, stop: CancellationToken) {
+        let (mut status, mut sight) = (self.board.status(), self.board.sight());
+        let mut desired = Handover::Manual;
+        let mut pause = FIRST_PAUSE;
+        let mut earliest = Instant::now();
+        loop {
+            let now = self.desired();
+            if now != desired {
+                (desired, pause, earliest) = (now, FIRST_PAUSE, Instant::now());
+                self.board.post_handover_refusal(None);
+            }
+            if self.is_due() && Instant::now() >= earliest {
+                // Cut short by a stop, it is completed by the next agent, as after a SIGKILL.
+                let refusal = tokio::select! {
+                    () = stop.cancelled() => return,
+                    refusal = self.attempt(desired) => refusal,
+                };
+                earliest = Instant::now() + jittered(pause);
+                pause = (pause * 2).min(LONGEST_PAUSE);
+                self.board.post_handover_refusal(refusal);
+                // The attempt has looked itself.
+                sight.mark_unchanged();
+            }
+            // Every arm is cancel safe: what has changed is looked at anew whichever arm ends.
+            tokio::select! {
+                () = stop.cancelled() => return,
+                changed = status.changed() => if changed.is_err() { return },
+                // What stood in the way may have gone.
+                changed = sight.changed() => {
+                    if changed.is_err() { return }
+                    (pause, earliest) = (FIRST_PAUSE, earliest.min(Instant::now() + FIRST_PAUSE / 2));
+                }
+                () = sleep_until(earliest), if Instant::now() < earliest => {}
+            }
+        }
+    }
+
+    /// What the profile asks for.
+    pub(super) fn desired(&self) -> Handover {
+        let in_force = self.board.in_force().borrow().clone();
+        in_force.map_or(Handover::Manual, |in_force| in_force.effective.handover)
+    }
+
+    /// Whether an attempt is due: the configuration is programmed, and the node is not yet served as it says.
+    fn is_due(&self) -> bool {
+        let serving_state = *self.board.serving_state().borrow();
+        let report = self.board.report().borrow().clone();
+        let sight = self.board.sight().borrow().clone();
+        if is_carried_out(self.desired(), serving_state, &sight, report.as_deref()) {
+            return false;
+        }
+        let status = self.board.status().borrow().clone();
+        let mut conditions = status.conditions.iter();
+        let is_pending = conditions.any(|condition| {
+            condition.type_ == condition::PROGRESSING
+                && condition.reason == condition::reason::HANDOVER_PENDING.name
+        });
+        let is_ready = status_of(&status.conditions, condition::READY) == Status::True;
+        is_pending && (is_ready || serving_state == ServingState::HandedBack)
+    }
+
+    /// Does what `desired` says; answers what stands in the way.
+    async fn attempt(&self, desired: Handover) -> Option<String> {
+        let what = match desired {
+            Handover::Manual => return None,
+            Handover::Takeover => What::Takeover,
+            Handover::Handback => What::Handback,
+        };
+        let _turn = self.turn.lock().await;
+        info!(?what, "the profile asks for a handover");
+        let mut caller = Caller::profile();
+        let ending = self.carry_out(what, Effort::Careful, &mut caller).await;
+        if ending == Ending::Done {
+            info!(?what, "the handover that the profile asks for is done");
+            return None;
+        }
+        let refusal = caller.refusal();
+        warn!(
+            ?what,
+            refusal, "the handover that the profile asks for is {ending}"
+        );
+        Some(refusal)
+    }
+}
+
+/// Why a command is refused that contradicts the profile; `None` where it does not.
+pub(super) fn contradiction(desired: Handover, what: What, profile: &str) -> Option<String> {
+    let says = match (desired, what) {
+        (Handover::Takeover, What::Handback) => "Takeover",
+        (Handover::Handback, What::Takeover) => "Handback",
+        (Handover::Manual, _)
+        | (Handover::Takeover, What::Takeover)
+        | (Handover::Handback, What::Handback) => return None,
+    };
+    Some(format!(
+        "spec.handover of ProxyProfile {profile} is {says}, and the agent would undo this: set it to Manual first"
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::{BTreeMap, BTreeSet};
+
+    use dataplane::Family;
+
+    use super::*;
+    use crate::foreign_proxy::process::KubeProxy;
+    use crate::foreign_proxy::{Found, Mechanism};
+
+    fn seen(rules: &[Mechanism], legacy: Legacy) -> Sight {
+        let families = BTreeSet::from([Family::Ipv4]);
+        let rules = rules.iter().map(|mechanism| (*mechanism, families.clone()));
+        let rules = BTreeMap::from_iter(rules);
+        Sight::Seen(Found { rules, legacy }, KubeProxy::Silent)
+    }
+
+    #[test]
+    fn a_takeover_is_done_where_no_rules_of_kube_proxy_are_left() {
+        let is_done = |serving_state, sight: &Sight| {
+            is_carried_out(Handover::Takeover, serving_state, sight, None)
+        };
+        let nothing = seen(&[], Legacy::None);
+        assert!(is_done(ServingState::Serving, &nothing));
+        assert!(is_done(
+            ServingState::Serving,
+            &seen(&[], Legacy::Unreadable)
+        ));
+        assert!(!is_done(ServingState::HandedBack, &nothing));
+        assert!(!is_done(ServingState::Serving, &Sight::None));
+        for sight in [
+            seen(&[Mechanism::Nftables], Legacy::None),
+            seen(&[Mechanism::Ipvs], Legacy::None),
+            seen(&[], Legacy::Chains),
+        ] {
+            assert!(!is_done(ServingState::Serving, &sight), "{sight:?}");
+        }
+    }
+
+    #[test]
+    fn a_command_against_the_profile_is_refused_with_the_field_to_change() {
+        let refused = |desired, what| contradiction(desired, what, "default");
+        let text = refused(Handover::Takeover, What::Handback).expect("a refusal");
+        assert!(text.starts_with("spec.handover of ProxyProfile default is Takeover"));
+        assert!(refused(Handover::Handback, What::Takeover).is_some());
+        for what in [What::Takeover, What::Handback] {
+            assert_eq!(refused(Handover::Manual, what), None);
+        }
+        assert_eq!(refused(Handover::Takeover, What::Takeover), None);
+    }
+}

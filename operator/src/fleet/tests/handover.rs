@@ -1,0 +1,65 @@
+//! Profiles that move their nodes from one service proxy to another.
+
+use serde_json::json;
+
+use super::Cluster;
+
+/// The nodes that were given a configuration with this `handover`.
+fn nodes_with(cluster: &Cluster, handover: &str) -> Vec<String> {
+    let nodes = cluster.proxies.iter();
+    let with = nodes.filter(|(_, proxy)| proxy["spec"]["config"]["handover"] == handover);
+    with.map(|(name, _)| name.clone()).collect()
+}
+
+#[test]
+fn t171_a_takeover_that_the_first_node_refuses_reaches_no_second_one() {
+    let mut cluster = Cluster::with_nodes(4);
+    let before = cluster.proxies["n1"]["spec"]["configHash"].clone();
+    cluster.mute.insert("n1".into());
+    cluster.put_profile("default", json!({"handover": "Takeover"}));
+    cluster.run();
+    assert_eq!(nodes_with(&cluster, "Takeover"), ["n1"]);
+    cluster.say_because(
+        "n1",
+        "HandoverRefused",
+        json!({"Ready": "True", "Degraded": "True"}),
+    );
+    let mut status = cluster.proxies["n1"]["status"].clone();
+    status["appliedHash"] = before;
+    cluster.change_status("n1", status);
+    cluster.mute.clear();
+    cluster.run();
+    cluster.advance(3600);
+    assert_eq!(cluster.stamped, ["n1", "n1"], "it was tried and went back");
+    assert_eq!(
+        cluster.condition("default", "Progressing"),
+        "False/RolledBack"
+    );
+    let message = cluster.message("default", "Progressing");
+    assert!(
+        message.contains("n1 (HandoverRefused: by the test)"),
+        "{message}"
+    );
+}
+
+#[test]
+fn t171_nodes_that_are_handed_back_as_asked_let_the_others_follow() {
+    let mut cluster = Cluster::with_nodes(4);
+    let nodes: Vec<String> = (1..=4).map(|number| format!("n{number}")).collect();
+    cluster.mute = nodes.iter().cloned().collect();
+    cluster.put_profile("default", json!({"handover": "Handback"}));
+    cluster.run();
+    assert_eq!(nodes_with(&cluster, "Handback"), ["n1"]);
+    for (done, node) in nodes.iter().enumerate() {
+        assert_eq!(nodes_with(&cluster, "Handback").len(), done + 1);
+        cluster.say_because(node, "HandedBack", json!({"Ready": "True"}));
+        cluster.run();
+    }
+    assert_eq!(nodes_with(&cluster, "Handback"), nodes);
+    cluster.advance(60);
+    assert_eq!(cluster.condition("default", "Progressing"), "False/Settled");
+    assert_eq!(
+        cluster.condition("default", "Ready"),
+        "True/AllNodesProgrammed"
+    );
+}

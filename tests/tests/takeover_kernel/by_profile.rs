@@ -1,0 +1,68 @@
+//! Services change hands because the profile says so, without a command.
+
+use anyhow::{Result, ensure};
+use crds::condition::{DEGRADED, PROGRESSING, READY};
+use crds::profile::handover::Handover;
+
+use crate::crowd::Crowd;
+use crate::handovers::{expect, is_gone, list_everything};
+use crate::stage::{Mode, Stage};
+
+/// Failure story T171: there and back. A kube-proxy that still runs keeps the configuration from being applied, and
+/// condition Degraded names it, so that a rollout stops at this node; nothing was changed.
+pub(crate) fn there_and_back(stage: &mut Stage) -> Result<()> {
+    let mode = Mode::Nftables;
+    stage.start_kube_proxy(mode)?;
+    let crowd = Crowd::gather(stage.topology())?;
+    stage.start_agent()?;
+    stage.wait_for_foreign("True", "KubeProxyNftables")?;
+    let before = list_everything(stage)?;
+
+    let takeover = stage.configure(Handover::Takeover)?;
+    let refused = stage.wait_for_condition(DEGRADED, |degraded| degraded.status == "True")?;
+    ensure!(refused.reason == "HandoverRefused", "{refused:?}");
+    ensure!(refused.message.contains("stop it first"), "{refused:?}");
+    stage.wait_for_condition(PROGRESSING, |progressing| {
+        progressing.reason == "HandoverPending"
+    })?;
+    let after = list_everything(stage)?;
+    ensure!(
+        after == before,
+        "a refusal changed something:\n{before}\n{after}"
+    );
+
+    stage.stop_kube_proxy();
+    stage.wait_for_applied(&takeover)?;
+    ensure!(is_gone(stage, mode)? && stage.has_our_tables()?);
+    stage.wait_for_condition(DEGRADED, |degraded| degraded.status == "False")?;
+    // The field holds: a command cannot go against it.
+    let refused = stage.run(&["handback", "--force"])?;
+    expect(
+        refused,
+        false,
+        "spec.handover of ProxyProfile default is Takeover",
+    )?;
+    ensure!(stage.has_our_tables()?);
+
+    // Nobody but Signpost serves the node: it stays, and says why.
+    let handback = stage.configure(Handover::Handback)?;
+    let refused = stage.wait_for_condition(DEGRADED, |degraded| degraded.status == "True")?;
+    ensure!(
+        refused.message.contains("no rules of kube-proxy are here"),
+        "{refused:?}"
+    );
+    ensure!(stage.has_our_tables()?);
+    stage.start_kube_proxy(mode)?;
+    stage.wait_for_applied(&handback)?;
+    ensure!(!stage.has_our_tables()? && !is_gone(stage, mode)?);
+    let is_ready = |status: &str, reason: &str| (status, reason) == ("True", "HandedBack");
+    stage.wait_for_condition(READY, |ready| is_ready(&ready.status, &ready.reason))?;
+
+    // Manual leaves the node with the proxy that serves it.
+    stage.configure(Handover::Manual)?;
+    stage.wait_for_condition(READY, |ready| {
+        (&*ready.status, &*ready.reason) == ("False", "HandedBack")
+    })?;
+    ensure!(!stage.has_our_tables()?);
+    crowd.disperse()
+}
