@@ -76,6 +76,9 @@ pub enum Command {
     /// Move nodes from kube-proxy to Signpost, and back.
     #[command(subcommand)]
     Migrate(MigrateStep),
+    /// Serve a page on this machine's loopback address that shows profiles, nodes, rejections, drift, Services and paths of
+    /// packets, live, until Ctrl-C. The printed address contains a token, without which nothing is shown.
+    Dashboard(DashboardOptions),
     /// Write one archive for a problem report: objects, Events, logs, and the state of the agents of chosen nodes. Secrets,
     /// ConfigMaps, environment variables and tokens are left out. Exits with 3 if a part could not be read.
     Sysdump(SysdumpOptions),
@@ -225,6 +228,14 @@ pub struct TraceOptions {
     /// The format: text or json.
     #[arg(long, short, value_name = "FORMAT", default_value = "text")]
     pub output: AgentOutput,
+}
+
+/// Where the page is served.
+#[derive(Debug, Args)]
+pub struct DashboardOptions {
+    /// The port on 127.0.0.1; 0 is any free one.
+    #[arg(long, value_name = "PORT", default_value_t = 0)]
+    pub port: u16,
 }
 
 /// What goes into the archive.

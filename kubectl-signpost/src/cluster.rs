@@ -1,5 +1,7 @@
 //! The API server: with which rights it is asked, and what is read.
 
+mod watch;
+
 use std::fmt::Debug;
 use std::time::Duration;
 
@@ -18,10 +20,13 @@ use thiserror::Error;
 
 use crate::arguments::Access;
 
+pub(crate) use watch::{Depth, News};
+
 /// The cluster that a command is about.
 #[derive(Clone)]
 pub(crate) struct Cluster {
     client: Client,
+    server: String,
     default_namespace: String,
 }
 
@@ -85,11 +90,20 @@ impl Cluster {
         let server = config.cluster_url.to_string();
         let default_namespace = config.default_namespace.clone();
         let client = Client::try_from(config);
-        let client = client.map_err(|source| ClusterError::Client { server, source })?;
+        let client = client.map_err(|source| ClusterError::Client {
+            server: server.clone(),
+            source,
+        })?;
         Ok(Cluster {
             client,
+            server,
             default_namespace,
         })
+    }
+
+    /// The address of the API server.
+    pub(crate) fn server(&self) -> &str {
+        &self.server
     }
 
     /// The namespace that the context names; `default` if it names none.
@@ -267,7 +281,8 @@ where
     }
 }
 
-fn parse<K: DeserializeOwned>(object: DynamicObject) -> Result<K, Unreadable> {
+/// The object as this version knows its kind.
+pub(crate) fn parse<K: DeserializeOwned>(object: DynamicObject) -> Result<K, Unreadable> {
     let types = object.types.as_ref();
     let kind = types
         .map_or("object", |types| types.kind.as_str())

@@ -11,6 +11,7 @@ mod agent;
 mod check;
 mod cluster;
 mod config;
+mod dashboard;
 mod ending;
 mod inspect;
 mod migrate;
@@ -76,6 +77,7 @@ async fn carry_out(arguments: Arguments) -> anyhow::Result<Ending> {
         Command::Trace(options) => inspect::trace(&access, &options).await,
         Command::Config(step) => config::run(&access, &step).await,
         Command::Migrate(step) => migrate::run(&access, &step, paint).await,
+        Command::Dashboard(options) => dashboard::run(&access, &options).await,
         Command::Sysdump(options) => sysdump::run(&access, &options).await,
         Command::Completion(options) => {
             let mut script = Vec::new();

@@ -59,7 +59,7 @@ pub(crate) fn render(listing: &Listing, format: Format, paint: Paint) -> String 
     }
     let now = Timestamp::now();
     let mut text = table(listing, format, now).render(paint);
-    for (reason, names) in by_reason(listing) {
+    for (reason, names) in by_reason(&listing.nodes) {
         let mut named = names[..names.len().min(MOST_NAMED)].join(", ");
         if names.len() > MOST_NAMED {
             named += &format!(" and {} more", names.len() - MOST_NAMED);
@@ -142,9 +142,11 @@ fn or_dash(text: &str) -> Cell {
 }
 
 /// The reasons that need attention, each with its nodes.
-fn by_reason(listing: &Listing) -> BTreeMap<&str, Vec<&str>> {
+pub(crate) fn by_reason<'a>(
+    nodes: impl IntoIterator<Item = &'a NodeReport>,
+) -> BTreeMap<&'a str, Vec<&'a str>> {
     let mut names: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
-    for node in &listing.nodes {
+    for node in nodes {
         for trouble in &node.troubles {
             let of_reason = names.entry(&trouble.reason).or_default();
             if !of_reason.contains(&node.name.as_str()) {

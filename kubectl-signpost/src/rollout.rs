@@ -11,6 +11,7 @@ use crds::profile::progress::{RolloutPhase, RolloutStatus};
 use jiff::Timestamp;
 use kube::ResourceExt;
 use runtime::chain;
+use serde::Serialize;
 use serde_json::json;
 
 use crate::arguments::{Access, RolloutStatusOptions, RolloutStep};
@@ -23,7 +24,8 @@ use crate::status::{POLL, ProfileReport, render_trouble};
 use crate::trouble::{Trouble, Weight};
 
 /// Where a rollout is.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
 pub(crate) enum Stage {
     /// It goes on.
     Going,
@@ -145,7 +147,7 @@ async fn apply(
 }
 
 /// Where the rollout of the profile's current generation is.
-fn stage(report: &ProfileReport) -> Stage {
+pub(crate) fn stage(report: &ProfileReport) -> Stage {
     // Readiness and degradation of nodes that were so before are not the rollout's.
     let of_rollout = |trouble: &&Trouble| {
         [PROGRESSING, ACCEPTED, "observedGeneration"].contains(&trouble.condition.as_str())
@@ -175,7 +177,7 @@ fn stage(report: &ProfileReport) -> Stage {
 }
 
 /// One line.
-fn describe(report: &ProfileReport) -> String {
+pub(crate) fn describe(report: &ProfileReport) -> String {
     let nodes = report.nodes;
     let why = report
         .troubles

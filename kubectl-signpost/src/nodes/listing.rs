@@ -77,7 +77,7 @@ impl Listing {
 // === impl NodeReport ===
 
 impl NodeReport {
-    fn of(proxy: &NodeProxy) -> NodeReport {
+    pub(crate) fn of(proxy: &NodeProxy) -> NodeReport {
         let nothing = NodeProxyStatus::default();
         let status = proxy.status.as_ref().unwrap_or(&nothing);
         let find = |kind: &str| status.conditions.iter().find(|known| known.type_ == kind);
@@ -115,7 +115,7 @@ impl NodeReport {
     }
 
     /// A node that no profile selects. It may be meant, so that it is a note.
-    fn without_configuration(name: String) -> NodeReport {
+    pub(crate) fn without_configuration(name: String) -> NodeReport {
         let trouble = Trouble {
             weight: Weight::Note,
             condition: READY.to_owned(),

@@ -92,7 +92,8 @@ impl Report {
         Report::sum(vec![ProfileReport::of(profile)], Vec::new(), Vec::new())
     }
 
-    fn sum(
+    /// Of reports about profiles, and what was found beside them.
+    pub(crate) fn sum(
         mut profiles: Vec<ProfileReport>,
         nodes_without_configuration: Vec<String>,
         unreadable: Vec<Unreadable>,

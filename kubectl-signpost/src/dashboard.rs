@@ -1,0 +1,94 @@
+//! `dashboard`: a page on loopback that shows the cluster live, with the user's own rights.
+//!
+//! ```text
+//! watches --News--> Facts --View::of--> newest View --View::difference--> line of JSON --> page
+//! ```
+//!
+//! [`Facts`] holds objects as last received. What follows from them is a [`View`], made by the pure functions that `status`,
+//! `nodes` and `rollout status` print from. A page gets the view whole and then differences between the one it has and the
+//! newest, so that a slow page skips views and nothing queues up for it.
+
+mod connection;
+mod facts;
+mod gate;
+mod routes;
+mod view;
+
+use std::net::Ipv4Addr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context;
+use crds::{NodeProxy, ProxyProfile};
+use k8s_openapi::api::core::v1::Node;
+use tokio::net::TcpListener;
+use tokio::sync::{mpsc, watch};
+use tokio::time::{Instant, timeout_at};
+
+use crate::arguments::{Access, DashboardOptions};
+use crate::cluster::{Cluster, Depth, News};
+use crate::ending::Ending;
+use crate::print;
+use facts::{Facts, Source};
+use gate::{Gate, Token};
+use view::View;
+
+/// Changes within this time go to pages together.
+const GATHERED: Duration = Duration::from_millis(300);
+
+/// Serves the page until Ctrl-C.
+pub(crate) async fn run(access: &Access, options: &DashboardOptions) -> anyhow::Result<Ending> {
+    let cluster = Cluster::open(access).await?;
+    // What a page cannot help with, such as a wrong kubeconfig, is an error of the command.
+    cluster.read_all::<ProxyProfile>().await?;
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, options.port)).await;
+    let listener =
+        listener.with_context(|| format!("failed to listen on 127.0.0.1:{}", options.port))?;
+    let port = listener.local_addr()?.port();
+    let token = Token::random()?;
+    let address = format!("http://127.0.0.1:{port}/#token={token}");
+
+    let facts = Facts::new(cluster.server(), cluster.default_namespace());
+    let (publish, views) = watch::channel(Arc::new(View::of(&facts)));
+    let (sender, news) = mpsc::unbounded_channel();
+    let tell = |source| {
+        let sender = sender.clone();
+        // Nobody receives any more once the command ends.
+        move |news| drop(sender.send((source, news)))
+    };
+    let profiles = cluster.follow::<ProxyProfile>(Depth::Whole, tell(Source::Profiles));
+    let proxies = cluster.follow::<NodeProxy>(Depth::Whole, tell(Source::NodeProxies));
+    let nodes = cluster.follow::<Node>(Depth::Metadata, tell(Source::Nodes));
+    let routes = routes::router(Gate::new(port, token), views);
+
+    print(&format!("{address}\n"))?;
+    eprintln!(
+        "The page shows what you may read, to anyone on this machine who has this address. Ctrl-C ends it."
+    );
+    // Cancel safe: the command ends with the first of them.
+    tokio::select! {
+        served = axum::serve(listener, routes) => served.context("failed to serve the page")?,
+        () = keep_up(facts, news, &publish) => {}
+        _ = profiles => {}
+        _ = proxies => {}
+        _ = nodes => {}
+        interrupted = tokio::signal::ctrl_c() => interrupted.context("failed to wait for Ctrl-C")?,
+    }
+    Ok(Ending::AsItShouldBe)
+}
+
+/// Publishes a view of `facts` after each change, until no more can come.
+async fn keep_up(
+    mut facts: Facts,
+    mut news: mpsc::UnboundedReceiver<(Source, News)>,
+    publish: &watch::Sender<Arc<View>>,
+) {
+    while let Some((source, first)) = news.recv().await {
+        facts.apply(source, first, jiff::Timestamp::now());
+        let until = Instant::now() + GATHERED;
+        while let Ok(Some((source, next))) = timeout_at(until, news.recv()).await {
+            facts.apply(source, next, jiff::Timestamp::now());
+        }
+        publish.send_replace(Arc::new(View::of(&facts)));
+    }
+}

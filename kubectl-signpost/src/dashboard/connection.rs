@@ -1,0 +1,158 @@
+//! Whether what the page shows is what the API server has. Pure.
+
+use jiff::Timestamp;
+use runtime::chain;
+use serde::Serialize;
+
+use crate::cluster::ClusterError;
+
+/// How a watch stands.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Standing {
+    /// The first list is on its way.
+    Pending,
+    /// It reports every change.
+    Follows,
+    /// The API server does not answer, or refuses.
+    Fails(Failure),
+}
+
+/// Why a watch reports nothing.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Failure {
+    pub(super) since: Timestamp,
+    pub(super) text: String,
+    pub(super) advice: Option<&'static str>,
+    /// The user may not read these objects.
+    pub(super) is_forbidden: bool,
+}
+
+/// How all watches stand.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Connection {
+    /// The address of the API server.
+    pub(super) server: String,
+    /// The namespace of names that are given without one.
+    pub(super) namespace: String,
+    pub(super) state: State,
+    /// In words.
+    pub(super) text: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) since: Option<Timestamp>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) advice: Option<&'static str>,
+}
+
+/// The sum of all watches.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) enum State {
+    /// The first lists are on their way.
+    Loading,
+    /// Every change is shown.
+    Live,
+    /// What is shown is of before.
+    Lost,
+}
+
+// === impl Standing ===
+
+impl Standing {
+    /// After another failure: the first one of a row says since when.
+    pub(super) fn fail(&mut self, error: &ClusterError, now: Timestamp) {
+        let since = match self {
+            Standing::Fails(before) => before.since,
+            Standing::Pending | Standing::Follows => now,
+        };
+        *self = Standing::Fails(Failure {
+            since,
+            text: chain(error).to_string(),
+            advice: error.advice(),
+            is_forbidden: error.is_forbidden(),
+        });
+    }
+}
+
+// === impl Connection ===
+
+impl Connection {
+    /// Of the watches of profiles, NodeProxies and Nodes. Nodes may be missing: as for `status`, they only name nodes without a
+    /// configuration, and people who may read Signpost's objects need not be allowed to read them.
+    pub(super) fn of(
+        (server, namespace): (&str, &str),
+        required: [&Standing; 2],
+        nodes: &Standing,
+    ) -> Connection {
+        let standings = required.into_iter().chain([nodes]);
+        let failures = standings.clone().filter_map(|standing| match standing {
+            Standing::Fails(failure) => Some(failure),
+            Standing::Pending | Standing::Follows => None,
+        });
+        let leaves_out = |failure: &&Failure| {
+            failure.is_forbidden && *nodes == Standing::Fails((*failure).clone())
+        };
+        let failure = failures
+            .clone()
+            .filter(|failure| !leaves_out(failure))
+            .min_by_key(|failure| failure.since);
+        let (state, text) = match failure {
+            Some(failure) => (State::Lost, failure.text.clone()),
+            None if standings.clone().any(|known| *known == Standing::Pending) => {
+                (State::Loading, "reading objects".to_owned())
+            }
+            None => match failures.clone().find(leaves_out) {
+                Some(_) => (
+                    State::Live,
+                    "live, without the right to read Nodes".to_owned(),
+                ),
+                None => (State::Live, "live".to_owned()),
+            },
+        };
+        Connection {
+            server: server.to_owned(),
+            namespace: namespace.to_owned(),
+            state,
+            text,
+            since: failure.map(|failure| failure.since),
+            advice: failure.and_then(|failure| failure.advice),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn failing(since: i64, is_forbidden: bool) -> Standing {
+        Standing::Fails(Failure {
+            since: Timestamp::from_second(since).expect("a time"),
+            text: format!("failed at {since}"),
+            advice: None,
+            is_forbidden,
+        })
+    }
+
+    fn of(profiles: Standing, proxies: Standing, nodes: Standing) -> (State, String) {
+        let found = Connection::of(("https://api", "default"), [&profiles, &proxies], &nodes);
+        (found.state, found.text)
+    }
+
+    #[test]
+    fn a_page_is_live_once_every_watch_follows_and_lost_since_the_first_that_fails() {
+        use Standing::{Follows, Pending};
+        assert_eq!(of(Follows, Pending, Follows).0, State::Loading);
+        assert_eq!(of(Follows, Follows, Follows).0, State::Live);
+        let lost = of(failing(7, false), failing(5, false), Pending);
+        assert_eq!(lost, (State::Lost, "failed at 5".to_owned()));
+        assert_eq!(of(Follows, Follows, failing(5, false)).0, State::Lost);
+        assert_eq!(of(failing(5, true), Follows, Follows).0, State::Lost);
+    }
+
+    #[test]
+    fn a_user_who_may_not_read_nodes_is_told_and_sees_the_rest() {
+        let found = of(Standing::Follows, Standing::Follows, failing(5, true));
+        let text = "live, without the right to read Nodes".to_owned();
+        assert_eq!(found, (State::Live, text));
+    }
+}

@@ -1,0 +1,162 @@
+//! Objects as last received from the API server. No I/O.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use crds::{NodeProxy, ProxyProfile};
+use jiff::Timestamp;
+use kube::api::DynamicObject;
+
+use super::connection::{Connection, Standing};
+use super::view::nodes::NodeRow;
+use crate::cluster::{News, Unreadable, parse};
+
+/// What a watch is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Source {
+    Profiles,
+    NodeProxies,
+    Nodes,
+}
+
+/// All that is known of the cluster.
+#[derive(Debug)]
+pub(super) struct Facts {
+    server: String,
+    namespace: String,
+    pub(super) profiles: Known<ProxyProfile>,
+    pub(super) proxies: Known<Observed>,
+    pub(super) nodes: Known<()>,
+}
+
+/// The objects of one kind, by name.
+#[derive(Debug)]
+pub(super) struct Known<T> {
+    pub(super) objects: BTreeMap<String, T>,
+    pub(super) unreadable: BTreeMap<String, Unreadable>,
+    standing: Standing,
+}
+
+/// A NodeProxy, and what follows from it alone.
+#[derive(Debug)]
+pub(super) struct Observed {
+    pub(super) proxy: NodeProxy,
+    pub(super) row: Arc<NodeRow>,
+}
+
+// === impl Facts ===
+
+impl Facts {
+    /// Nothing yet.
+    pub(super) fn new(server: &str, namespace: &str) -> Facts {
+        Facts {
+            server: server.to_owned(),
+            namespace: namespace.to_owned(),
+            profiles: Known::new(),
+            proxies: Known::new(),
+            nodes: Known::new(),
+        }
+    }
+
+    pub(super) fn apply(&mut self, source: Source, news: News, now: Timestamp) {
+        match source {
+            Source::Profiles => self.profiles.apply(news, now, parse),
+            Source::NodeProxies => self.proxies.apply(news, now, Observed::parse),
+            Source::Nodes => self.nodes.apply(news, now, |_| Ok(())),
+        }
+    }
+
+    pub(super) fn connection(&self) -> Connection {
+        let place = (self.server.as_str(), self.namespace.as_str());
+        let required = [&self.profiles.standing, &self.proxies.standing];
+        Connection::of(place, required, &self.nodes.standing)
+    }
+
+    /// Nodes of the cluster that no profile has given a configuration.
+    pub(super) fn unconfigured(&self) -> Vec<String> {
+        // Of what has not been read, nothing follows.
+        if self.proxies.standing == Standing::Pending {
+            return Vec::new();
+        }
+        let proxies = &self.proxies;
+        let configured = |name: &&String| {
+            proxies.objects.contains_key(*name) || proxies.unreadable.contains_key(*name)
+        };
+        let nodes = self.nodes.objects.keys();
+        nodes.filter(|name| !configured(name)).cloned().collect()
+    }
+}
+
+// === impl Known ===
+
+impl<T> Known<T> {
+    fn new() -> Known<T> {
+        Known {
+            objects: BTreeMap::new(),
+            unreadable: BTreeMap::new(),
+            standing: Standing::Pending,
+        }
+    }
+
+    /// Whether there has been a list.
+    pub(super) fn is_read(&self) -> bool {
+        self.standing != Standing::Pending
+    }
+
+    fn apply(
+        &mut self,
+        news: News,
+        now: Timestamp,
+        read: impl Fn(DynamicObject) -> Result<T, Unreadable>,
+    ) {
+        match news {
+            News::Listed(objects) => {
+                let names = objects
+                    .iter()
+                    .filter_map(|object| object.metadata.name.clone());
+                let names: BTreeSet<String> = names.collect();
+                self.objects.retain(|name, _| names.contains(name));
+                self.unreadable.retain(|name, _| names.contains(name));
+                for object in objects {
+                    self.put(object, &read);
+                }
+                self.standing = Standing::Follows;
+            }
+            News::Changed(object) => self.put(*object, &read),
+            News::Deleted(name) => {
+                self.objects.remove(&name);
+                self.unreadable.remove(&name);
+            }
+            News::Follows => self.standing = Standing::Follows,
+            News::Fails(error) => self.standing.fail(&error, now),
+        }
+    }
+
+    fn put(
+        &mut self,
+        object: DynamicObject,
+        read: impl Fn(DynamicObject) -> Result<T, Unreadable>,
+    ) {
+        let name = object.metadata.name.clone().unwrap_or_default();
+        match read(object) {
+            Ok(object) => {
+                self.unreadable.remove(&name);
+                self.objects.insert(name, object);
+            }
+            Err(unreadable) => {
+                self.objects.remove(&name);
+                self.unreadable.insert(name, unreadable);
+            }
+        }
+    }
+}
+
+// === impl Observed ===
+
+impl Observed {
+    fn parse(object: DynamicObject) -> Result<Observed, Unreadable> {
+        let proxy: NodeProxy = parse(object)?;
+        let row = Arc::new(NodeRow::of(&proxy));
+        Ok(Observed { proxy, row })
+    }
+}

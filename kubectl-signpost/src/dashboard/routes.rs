@@ -1,0 +1,70 @@
+//! What is served: the files of the page, and what it shows.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Body;
+use axum::http::header::CONTENT_TYPE;
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use futures::stream;
+use tokio::sync::watch;
+use tokio::time::timeout;
+
+use super::gate::Gate;
+use super::view::View;
+
+/// The files of the page, as the program contains them: path, type, content.
+const FILES: [(&str, &str, &str); 7] = [
+    ("/", HTML, include_str!("page/index.html")),
+    ("/page.css", "text/css", include_str!("page/page.css")),
+    ("/page.js", JAVASCRIPT, include_str!("page/page.js")),
+    ("/elements.js", JAVASCRIPT, include_str!("page/elements.js")),
+    ("/nodes.js", JAVASCRIPT, include_str!("page/nodes.js")),
+    (
+        "/rejections.js",
+        JAVASCRIPT,
+        include_str!("page/rejections.js"),
+    ),
+    ("/rollouts.js", JAVASCRIPT, include_str!("page/rollouts.js")),
+];
+const HTML: &str = "text/html; charset=utf-8";
+const JAVASCRIPT: &str = "text/javascript; charset=utf-8";
+
+/// An empty line is sent after this much silence, so that a page that is gone is noticed.
+const SILENCE: Duration = Duration::from_secs(20);
+
+/// All routes, behind `gate`.
+pub(super) fn router(gate: Gate, views: watch::Receiver<Arc<View>>) -> Router {
+    let mut files = Router::new();
+    for (path, kind, content) in FILES {
+        files = files.route(path, get(([(CONTENT_TYPE, kind)], content)));
+    }
+    let changes = get(move || async move { changes(views.clone()) });
+    gate.around(files, Router::new().route("/changes", changes))
+}
+
+/// A line of JSON for each change, first of all for everything.
+fn changes(mut views: watch::Receiver<Arc<View>>) -> Response {
+    views.mark_changed();
+    let shown: Option<Arc<View>> = None;
+    let lines = stream::unfold((views, shown), |(mut views, shown)| async move {
+        let (line, shown) = match timeout(SILENCE, views.changed()).await {
+            Err(_) => ("\n".to_owned(), shown),
+            // There are no more views.
+            Ok(Err(_)) => return None,
+            Ok(Ok(())) => {
+                let now = Arc::clone(&views.borrow_and_update());
+                let change = now.difference(shown.as_deref());
+                // A change has texts, numbers and lists of them, all of which JSON can hold.
+                let line = serde_json::to_string(&change).unwrap_or_default() + "\n";
+                (line, Some(now))
+            }
+        };
+        Some((Ok::<_, Infallible>(line), (views, shown)))
+    });
+    let body = Body::from_stream(lines);
+    ([(CONTENT_TYPE, "application/x-ndjson")], body).into_response()
+}

@@ -1,0 +1,122 @@
+//! What blocks a rollout, and what to do.
+
+use std::collections::BTreeMap;
+
+use crds::condition::reason::advice;
+use serde::Serialize;
+
+use crate::cluster::Unreadable;
+use crate::dashboard::facts::Facts;
+use crate::nodes::{NodeReport, by_reason};
+use crate::rollout::{Stage, describe, stage};
+use crate::status::{Outlook, ProfileReport, Report};
+
+/// All profiles.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(in crate::dashboard) struct Rollouts {
+    outlook: Outlook,
+    profiles: Vec<Rollout>,
+    /// Whether profiles have been read, so that none of them means that there is none.
+    is_read: bool,
+    nodes_without_configuration: Names,
+    unreadable: Vec<Unreadable>,
+}
+
+/// One profile.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Rollout {
+    #[serde(flatten)]
+    report: ProfileReport,
+    /// The outlook, in the words of `status`.
+    state: &'static str,
+    /// The line of `rollout status`.
+    progress: String,
+    stage: Stage,
+    /// The reasons of its nodes that are not as they should be.
+    reasons: Vec<ReasonOnNodes>,
+}
+
+/// A reason, and the nodes that have it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+struct ReasonOnNodes {
+    reason: String,
+    nodes: Names,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    advice: Option<&'static str>,
+}
+
+/// Some names, and how many there are.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub(in crate::dashboard) struct Names {
+    pub(in crate::dashboard) first: Vec<String>,
+    pub(in crate::dashboard) total: usize,
+}
+
+/// More names than this are counted.
+const MOST_NAMED: usize = 10;
+
+// === impl Rollouts ===
+
+impl Rollouts {
+    pub(in crate::dashboard) fn of(facts: &Facts) -> Rollouts {
+        let reports = facts.profiles.objects.values().map(ProfileReport::of);
+        let unreadable = facts.profiles.unreadable.values();
+        let unreadable = unreadable.chain(facts.proxies.unreadable.values());
+        let report = Report::sum(
+            reports.collect(),
+            facts.unconfigured(),
+            unreadable.cloned().collect(),
+        );
+        let mut of_profiles: BTreeMap<&str, Vec<&NodeReport>> = BTreeMap::new();
+        for observed in facts.proxies.objects.values() {
+            let report = &observed.row.report;
+            let nodes = of_profiles.entry(&report.profile).or_default();
+            nodes.push(report);
+        }
+        let profiles = report.profiles.into_iter().map(|report| {
+            let nodes = of_profiles.remove(report.name.as_str());
+            Rollout::new(report, &nodes.unwrap_or_default())
+        });
+        Rollouts {
+            outlook: report.outlook,
+            profiles: profiles.collect(),
+            is_read: facts.profiles.is_read(),
+            nodes_without_configuration: Names::of(&report.nodes_without_configuration),
+            unreadable: report.unreadable,
+        }
+    }
+}
+
+// === impl Rollout ===
+
+impl Rollout {
+    fn new(report: ProfileReport, nodes: &[&NodeReport]) -> Rollout {
+        let reasons = by_reason(nodes.iter().copied()).into_iter();
+        let reasons = reasons.map(|(reason, names)| ReasonOnNodes {
+            reason: reason.to_owned(),
+            nodes: Names::of(&names),
+            advice: advice(reason),
+        });
+        Rollout {
+            state: report.outlook.describe(),
+            progress: describe(&report).trim_end().to_owned(),
+            stage: stage(&report),
+            reasons: reasons.collect(),
+            report,
+        }
+    }
+}
+
+// === impl Names ===
+
+impl Names {
+    pub(in crate::dashboard) fn of<S: AsRef<str>>(names: &[S]) -> Names {
+        let first = names.iter().take(MOST_NAMED);
+        Names {
+            first: first.map(|name| name.as_ref().to_owned()).collect(),
+            total: names.len(),
+        }
+    }
+}

@@ -1,0 +1,166 @@
+use jiff::Timestamp;
+use kube::api::DynamicObject;
+use serde_json::{Value, from_value, json};
+
+use super::*;
+use crate::cluster::News;
+use crate::dashboard::facts::Source;
+
+fn now() -> Timestamp {
+    Timestamp::UNIX_EPOCH
+}
+
+fn object(value: Value) -> DynamicObject {
+    from_value(value).expect("an object")
+}
+
+fn node(name: &str) -> DynamicObject {
+    object(json!({"metadata": {"name": name}}))
+}
+
+/// A NodeProxy whose Ready has this status and reason.
+fn proxy(name: &str, (ready, reason): (&str, &str)) -> DynamicObject {
+    let condition = |kind: &str, status: &str, reason: &str| {
+        json!({
+            "type": kind, "status": status, "reason": reason, "message": "",
+            "lastTransitionTime": "2026-11-24T00:00:00Z",
+        })
+    };
+    object(json!({
+        "apiVersion": "signpost.dev/v1alpha1", "kind": "NodeProxy",
+        "metadata": {"name": name},
+        "spec": {"profileName": "default", "configHash": "0123456789abcdef"},
+        "status": {
+            "appliedHash": "0123456789abcdef", "mode": "nftables",
+            "conditions": [condition("Ready", ready, reason)],
+        },
+    }))
+}
+
+fn profile(status: Value) -> DynamicObject {
+    object(json!({
+        "apiVersion": "signpost.dev/v1alpha1", "kind": "ProxyProfile",
+        "metadata": {"name": "default", "generation": 2}, "spec": {}, "status": status,
+    }))
+}
+
+fn facts(proxies: Vec<DynamicObject>) -> Facts {
+    let mut facts = Facts::new("https://api", "default");
+    let nodes = ["n1", "n2", "n3"].map(node).into();
+    facts.apply(
+        Source::Profiles,
+        News::Listed(vec![profile(json!({}))]),
+        now(),
+    );
+    facts.apply(Source::NodeProxies, News::Listed(proxies), now());
+    facts.apply(Source::Nodes, News::Listed(nodes), now());
+    facts
+}
+
+const READY: (&str, &str) = ("True", "Programmed");
+const FAILING: (&str, &str) = ("False", "CommitFailed");
+
+fn json_of(change: &Change<'_>) -> Value {
+    serde_json::to_value(change).expect("JSON")
+}
+
+#[test]
+fn a_page_gets_everything_once_and_then_what_changed() {
+    let mut facts = facts(vec![proxy("n1", READY), proxy("n2", READY)]);
+    let first = View::of(&facts);
+    let whole = json_of(&first.difference(None));
+    let names: Vec<&Value> = whole["nodes"]["put"]
+        .as_array()
+        .expect("nodes")
+        .iter()
+        .map(|node| &node["name"])
+        .collect();
+    assert_eq!(names, ["n1", "n2", "n3"]);
+    assert_eq!(whole["nodes"]["whole"], true);
+    assert_eq!(whole["nodes"]["put"][2]["state"], "without a configuration");
+    assert_eq!(whole["connection"]["state"], "live");
+
+    assert_eq!(
+        json_of(&View::of(&facts).difference(Some(&first))),
+        json!({})
+    );
+
+    // An agent that writes the same again, one that reports a failure, and a node that goes.
+    let changed = |name, ready| News::Changed(Box::new(proxy(name, ready)));
+    facts.apply(Source::NodeProxies, changed("n1", READY), now());
+    facts.apply(Source::NodeProxies, changed("n2", FAILING), now());
+    facts.apply(Source::Nodes, News::Deleted("n3".to_owned()), now());
+    let second = View::of(&facts);
+    let change = json_of(&second.difference(Some(&first)));
+    let put = change["nodes"]["put"].as_array().expect("nodes");
+    assert_eq!(put.len(), 1, "{change}");
+    assert_eq!(
+        (&put[0]["name"], &put[0]["state"]),
+        (&json!("n2"), &json!("faulty"))
+    );
+    assert_eq!(change["nodes"]["gone"], json!(["n3"]));
+    assert_eq!(change.get("connection"), None);
+}
+
+#[test]
+fn a_list_replaces_what_was_known_and_an_unreadable_object_is_named() {
+    let mut facts = facts(vec![proxy("n1", READY), proxy("n2", READY)]);
+    let mut strange = proxy("n2", READY);
+    strange.data["spec"]["configHash"] = json!(["not", "text"]);
+    facts.apply(Source::NodeProxies, News::Listed(vec![strange]), now());
+    let view = View::of(&facts);
+    let whole = json_of(&view.difference(None));
+    assert_eq!(whole["rollouts"]["unreadable"][0]["object"], "NodeProxy n2");
+    let named = &whole["rollouts"]["nodesWithoutConfiguration"];
+    assert_eq!(named, &json!({"first": ["n1", "n3"], "total": 2}));
+}
+
+#[test]
+fn what_blocks_a_rollout_is_said_in_the_words_of_the_command_line() {
+    let mut facts = facts(vec![proxy("n1", FAILING), proxy("n2", READY)]);
+    let status = json!({
+        "observedGeneration": 2, "matchedNodes": 2, "updatedNodes": 1,
+        "conditions": [{
+            "type": "Progressing", "status": "False", "reason": "Halted",
+            "message": "1 of 2 nodes failed: n1 (CommitFailed)",
+            "lastTransitionTime": "2026-11-24T00:00:00Z",
+        }],
+    });
+    let changed = News::Changed(Box::new(profile(status)));
+    facts.apply(Source::Profiles, changed, now());
+    let whole = json_of(&View::of(&facts).difference(None));
+    let rollout = &whole["rollouts"]["profiles"][0];
+    assert_eq!(
+        rollout["progress"],
+        "default generation 2: Halted, 1 of 2 nodes updated, 0 ready, 0 degraded"
+    );
+    assert_eq!(rollout["state"], "faulty");
+    assert_eq!(rollout["stage"]["stopped"]["reason"], "Halted");
+    assert!(rollout["stage"]["stopped"]["advice"].is_string());
+    let reason = &rollout["reasons"][0];
+    assert_eq!(reason["reason"], "CommitFailed");
+    assert_eq!(reason["nodes"], json!({"first": ["n1"], "total": 1}));
+    assert!(reason["advice"].is_string(), "{reason}");
+}
+
+#[test]
+fn rejections_of_many_nodes_are_grouped_by_object() {
+    let rejecting = |name: &str, services: &[&str], total: u32| {
+        let mut proxy = proxy(name, READY);
+        let rejection = |service: &&str| json!({"object": format!("Service {service}"), "field": "spec.externalIPs", "message": "is not served"});
+        let first: Vec<Value> = services.iter().map(rejection).collect();
+        proxy.data["status"]["rejections"] = json!({"total": total, "first": first});
+        proxy
+    };
+    let facts = facts(vec![
+        rejecting("n1", &["shop/cart"], 1),
+        rejecting("n2", &["shop/cart", "a/a"], 30),
+    ]);
+    let whole = json_of(&View::of(&facts).difference(None));
+    let rejections = &whole["rejections"];
+    assert_eq!(rejections["objects"][0]["object"], "Service shop/cart");
+    let nodes = &rejections["objects"][0]["parts"][0]["nodes"];
+    assert_eq!(nodes, &json!({"first": ["n1", "n2"], "total": 2}));
+    assert_eq!(rejections["objects"][1]["object"], "Service a/a");
+    assert_eq!(rejections["nodesWithMore"]["first"], json!(["n2"]));
+}
