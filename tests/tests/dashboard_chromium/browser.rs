@@ -1,0 +1,210 @@
+//! Chromium without a window, driven over the WebDriver protocol.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+use k8s_openapi::ByteString;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use tests::cluster::Program;
+use tests::deadline::wait_for;
+use ureq::Agent;
+
+use crate::DEADLINE;
+
+/// A running Chromium with one page. It ends with this, and with the test.
+pub(crate) struct Browser {
+    agent: Agent,
+    /// The address of the session.
+    session: String,
+    #[expect(dead_code, reason = "held for the sake of its end")]
+    driver: Program,
+    #[expect(dead_code, reason = "held for the sake of its end")]
+    folder: TempDir,
+}
+
+/// What Chromium is started with: nothing of the user's own, and nothing that asks the network.
+const ARGUMENTS: [&str; 9] = [
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-dev-shm-usage",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+];
+
+/// The program of Debian's packages chromium and chromium-driver.
+pub(crate) fn find(program: &str) -> Result<PathBuf> {
+    let path = Path::new("/usr/bin").join(program);
+    ensure!(path.exists(), "{program} is not there: run tools/set-up");
+    Ok(path)
+}
+
+// === impl Browser ===
+
+impl Browser {
+    pub(crate) fn start() -> Result<Browser> {
+        let folder = TempDir::new()?;
+        let log = folder.path().join("log");
+        // In a namespace of processes, all of which end with the first of them: a driver that is killed
+        // leaves its Chromium behind.
+        let mut command = Command::new("unshare");
+        if !rustix::process::geteuid().is_root() {
+            command.arg("--map-root-user");
+        }
+        command.args(["--pid", "--fork", "--kill-child=KILL", "--mount-proc"]);
+        command.arg(find("chromedriver")?).arg("--port=0");
+        command.env("HOME", folder.path());
+        let mut driver = Program::start("chromedriver", command, &log)?;
+        let port = wait_for("chromedriver to start", DEADLINE, || {
+            driver.ensure_runs()?;
+            let text = std::fs::read_to_string(&log)?;
+            let (_, port) = text.split_once("successfully on port ").unwrap_or_default();
+            Ok(port.split_once('.').map(|(port, _)| port.to_owned()))
+        })?;
+        let config = Agent::config_builder()
+            .http_status_as_error(false)
+            .timeout_global(Some(tests::deadline::patience(DEADLINE)));
+        let agent: Agent = config.build().into();
+        let data = folder.path().join("data");
+        let mut arguments: Vec<String> = ARGUMENTS.map(str::to_owned).into();
+        arguments.push(format!("--user-data-dir={}", data.display()));
+        arguments.push("--window-size=1280,900".to_owned());
+        let capabilities = json!({
+            "goog:chromeOptions": {"args": arguments, "binary": find("chromium")?},
+            "goog:loggingPrefs": {"browser": "ALL"},
+        });
+        let root = format!("http://127.0.0.1:{port}/session");
+        let question = json!({"capabilities": {"alwaysMatch": capabilities}});
+        let session = send(&agent, &root, &question)?;
+        let id = session["sessionId"].as_str().context("a session")?;
+        Ok(Browser {
+            session: format!("{root}/{id}"),
+            agent,
+            driver,
+            folder,
+        })
+    }
+
+    fn ask(&self, what: &str, question: &Value) -> Result<Value> {
+        send(&self.agent, &format!("{}/{what}", self.session), question)
+    }
+
+    pub(crate) fn open(&self, url: &str) -> Result<()> {
+        self.ask("url", &json!({ "url": url })).map(drop)
+    }
+
+    /// The value of an expression in JavaScript.
+    pub(crate) fn evaluate(&self, expression: &str) -> Result<Value> {
+        let script = format!("return {expression};");
+        self.ask("execute/sync", &json!({"script": script, "args": []}))
+    }
+
+    /// The text of the first element that `selector` selects, as it is shown; empty without one.
+    pub(crate) fn text(&self, selector: &str) -> Result<String> {
+        let selector = json!(selector);
+        let text = self.evaluate(&format!(
+            "document.querySelector({selector})?.innerText ?? ''"
+        ))?;
+        Ok(text.as_str().unwrap_or_default().to_owned())
+    }
+
+    /// How many elements `selector` selects.
+    pub(crate) fn count(&self, selector: &str) -> Result<u64> {
+        let selector = json!(selector);
+        let count = self.evaluate(&format!("document.querySelectorAll({selector}).length"))?;
+        count.as_u64().context("a number")
+    }
+
+    /// Waits until the text of an element contains all of `wanted`.
+    pub(crate) fn wait_for_text(&self, selector: &str, wanted: &[&str]) -> Result<String> {
+        let mut seen = String::new();
+        let found = wait_for(&format!("{wanted:?} in {selector}"), DEADLINE, || {
+            seen = self.text(selector)?;
+            let is_there = wanted.iter().all(|wanted| seen.contains(wanted));
+            Ok(is_there.then(|| seen.clone()))
+        });
+        found.with_context(|| format!("{selector} says {seen:?}"))
+    }
+
+    pub(crate) fn wait_for_count(&self, selector: &str, wanted: u64) -> Result<()> {
+        let mut seen = 0;
+        let found = wait_for(&format!("{wanted} of {selector}"), DEADLINE, || {
+            seen = self.count(selector)?;
+            Ok((seen == wanted).then_some(()))
+        });
+        found.with_context(|| format!("there are {seen}"))
+    }
+
+    /// Presses keys one after the other, as WebDriver writes them.
+    pub(crate) fn press(&self, keys: &str) -> Result<()> {
+        let strokes = keys.chars().flat_map(|key| {
+            let key = key.to_string();
+            ["keyDown", "keyUp"].map(|what| json!({"type": what, "value": key}))
+        });
+        let strokes: Vec<Value> = strokes.collect();
+        let keyboard = json!({"type": "key", "id": "keyboard", "actions": strokes});
+        self.ask("actions", &json!({"actions": [keyboard]}))
+            .map(drop)
+    }
+
+    /// What a screen reader is given, as `role: name` for each element.
+    pub(crate) fn accessible(&self) -> Result<Vec<String>> {
+        let tree = self.debug("Accessibility.getFullAXTree", &json!({}))?;
+        let nodes = tree["nodes"].as_array().context("a tree")?;
+        let text = |value: &Value| value["value"].as_str().unwrap_or_default().to_owned();
+        let describe = |node: &Value| format!("{}: {}", text(&node["role"]), text(&node["name"]));
+        Ok(nodes.iter().map(describe).collect())
+    }
+
+    /// As users of a system with dark, or light, windows see it.
+    pub(crate) fn prefer(&self, scheme: &str) -> Result<()> {
+        let feature = json!({"name": "prefers-color-scheme", "value": scheme});
+        let media = json!({"features": [feature]});
+        self.debug("Emulation.setEmulatedMedia", &media).map(drop)
+    }
+
+    /// What is visible, as PNG.
+    pub(crate) fn picture(&self) -> Result<Vec<u8>> {
+        let response = self.agent.get(format!("{}/screenshot", self.session));
+        let answer: Value = serde_json::from_str(&response.call()?.body_mut().read_to_string()?)?;
+        let ByteString(bytes) = serde_json::from_value(answer["value"].clone())?;
+        Ok(bytes)
+    }
+
+    /// Errors since the last call: of scripts, and what the content security policy has refused.
+    pub(crate) fn errors(&self) -> Result<Vec<String>> {
+        let entries = self.ask("se/log", &json!({"type": "browser"}))?;
+        let entries = entries.as_array().context("a log")?.iter();
+        let errors = entries.filter(|entry| entry["level"] == "SEVERE");
+        Ok(errors.map(|entry| entry["message"].to_string()).collect())
+    }
+
+    fn debug(&self, command: &str, parameters: &Value) -> Result<Value> {
+        let question = json!({"cmd": command, "params": parameters});
+        self.ask("goog/cdp/execute", &question)
+    }
+}
+
+/// Posts a question to the driver.
+fn send(agent: &Agent, url: &str, question: &Value) -> Result<Value> {
+    let request = agent.post(url).header("Content-Type", "application/json");
+    let mut response = request.send(question.to_string())?;
+    let text = response
+        .body_mut()
+        .with_config()
+        .limit(64 << 20)
+        .read_to_string()?;
+    let answer: Value = serde_json::from_str(&text)?;
+    let error = &answer["value"]["error"];
+    ensure!(
+        !error.is_string(),
+        "{error}: {}",
+        answer["value"]["message"]
+    );
+    Ok(answer["value"].clone())
+}

@@ -1,0 +1,280 @@
+//! The page of `kubectl signpost dashboard` in Chromium, of a real API server and a real operator. The test stands in for
+//! agents.
+
+mod browser;
+mod stage;
+
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use std::{env, fs};
+
+use anyhow::{Context, Result, ensure};
+use crds::condition::reason::advice;
+use libtest_mimic::{Arguments, Trial};
+use serde_json::json;
+use tests::control_plane::build_programs;
+use tests::trial::trial;
+use ureq::Agent;
+use ureq::http::StatusCode;
+
+use browser::find;
+use stage::{NODES, Reports, Stage, State};
+
+/// Everything happens within a second or two; the rest is for a machine with other work.
+const DEADLINE: Duration = Duration::from_secs(60);
+
+/// Pictures for the documentation are at most this large, in bytes.
+const LARGEST_PICTURE: usize = 150_000;
+
+type Test = fn(&mut Stage) -> Result<()>;
+
+/// In this order, each with what the one before has left.
+const TESTS: [(&str, Test); 6] = [
+    (
+        "what_blocks_a_rollout_is_shown_as_it_happens_with_what_to_do",
+        rollouts,
+    ),
+    (
+        "every_node_is_a_square_for_keyboard_and_screen_reader",
+        nodes,
+    ),
+    ("rejections_are_grouped_by_service", rejections),
+    ("a_lost_api_server_is_said_and_found_again", connection),
+    ("other_hosts_methods_and_tokens_are_refused", refusals),
+    ("five_thousand_nodes_are_shown_and_searched", many_nodes),
+];
+
+fn main() -> Result<()> {
+    let mut arguments = Arguments::from_args();
+    if let Err(error) = find("chromedriver").and_then(|_| find("chromium")) {
+        println!("SKIPPED: the page of kubectl signpost dashboard in Chromium: {error:#}");
+        let skipped = Trial::test("SKIPPED_everything_with_chromium", || Ok(()));
+        let skipped = vec![skipped.with_ignored_flag(true)];
+        libtest_mimic::run(&arguments, skipped).exit();
+    }
+    build_programs()?;
+    let stage: Arc<Mutex<Option<Stage>>> = Arc::default();
+    let of = |(name, test): (&str, Test)| {
+        let stage = Arc::clone(&stage);
+        trial(name, move || {
+            let mut stage = stage.lock().unwrap_or_else(PoisonError::into_inner);
+            let stage = match &mut *stage {
+                Some(stage) => stage,
+                none => none.insert(Stage::start()?),
+            };
+            test(stage)?;
+            let errors = stage.browser.errors()?;
+            ensure!(errors.is_empty(), "errors in the browser: {errors:#?}");
+            Ok(())
+        })
+    };
+    arguments.test_threads = Some(1);
+    let conclusion = libtest_mimic::run(&arguments, TESTS.map(of).into());
+    // `exit` would leave it all running.
+    drop(stage);
+    conclusion.exit();
+}
+
+/// A change that fails on its canary, and one that everything goes well with.
+fn rollouts(stage: &mut Stage) -> Result<()> {
+    let browser = &stage.browser;
+    browser.wait_for_text("#connection", &["live"])?;
+    let address = browser.evaluate("location.href")?;
+    ensure!(
+        !address.to_string().contains(stage.token()?),
+        "the token stays in the address: {address}"
+    );
+    browser.wait_for_text("#rollouts", &["There is no ProxyProfile", "n1, n2, n3"])?;
+    // Of this page, which is never loaded again.
+    browser.evaluate("window.isSamePage = true")?;
+
+    let rollout = json!({"minReady": "0s", "progressDeadline": "10s", "onFailure": "Halt"});
+    stage.put_profile("default", &json!({"rollout": rollout}))?;
+    for node in NODES {
+        stage.wait_for_mode(node, "nftables")?;
+        stage.report(node, State::Ready, &json!({}))?;
+    }
+    browser.wait_for_text(
+        "#rollouts article",
+        &["ProxyProfile default: as it should be", "Nothing blocks it"],
+    )?;
+
+    let change = json!({"mode": "iptables", "rollout": rollout});
+    stage.put_profile("default", &change)?;
+    stage.wait_for_mode("n1", "iptables")?;
+    browser.wait_for_text("#rollouts article", &["RollingOut", "It continues"])?;
+    stage.report("n1", State::Failing, &json!({}))?;
+    let what_to_do = advice("Halted").context("advice")?;
+    browser.wait_for_text(
+        "#rollouts article",
+        &[
+            "ProxyProfile default: faulty",
+            "It has stopped: Halted: 1 of 3 nodes failed: n1 (CommitFailed",
+            what_to_do,
+            advice("CommitFailed").context("advice")?,
+        ],
+    )?;
+    browser.wait_for_text("nav a[href='#rollouts']", &["1"])?;
+    picture(stage, "light", "rollouts")?;
+    ensure!(
+        browser.evaluate("window.isSamePage === true")? == json!(true),
+        "the page was loaded again"
+    );
+    Ok(())
+}
+
+fn nodes(stage: &mut Stage) -> Result<()> {
+    const RIGHT: &str = "\u{e014}";
+    const END: &str = "\u{e010}";
+    stage.go_to("nodes")?;
+    let browser = &stage.browser;
+    browser.wait_for_text("#nodes-count", &["3 nodes"])?;
+    let faulty = ".group[data-group='faulty'] .cell";
+    browser.wait_for_count(faulty, 1)?;
+    let read = browser.accessible()?;
+    for wanted in [
+        "option: n1, faulty, CommitFailed, iptables, p99 4ms",
+        "option: n2, as it should be, Programmed, nftables, p99 4ms",
+        "listbox: faulty: 1 node",
+        "heading: How is each node?",
+        "complementary: Chosen node",
+    ] {
+        ensure!(
+            read.iter().any(|line| line.starts_with(wanted)),
+            "a screen reader is not given {wanted:?} but {read:#?}"
+        );
+    }
+
+    // Tab leads to the first square, and arrow keys to the others.
+    browser.evaluate("document.querySelector('#nodes-grid [tabindex=\"0\"]').focus()")?;
+    browser.wait_for_text("#node", &["n1: faulty", "CommitFailed"])?;
+    browser.press(RIGHT)?;
+    browser.wait_for_text("#node", &["n2: as it should be", "6.12.48"])?;
+    browser.press(END)?;
+    browser.wait_for_text("#node", &["n3: as it should be"])?;
+    browser.wait_for_count("#nodes-grid [tabindex='0']", 1)?;
+
+    // What happens to a node moves its square, and the focus with it.
+    stage.report("n3", State::Failing, &json!({}))?;
+    let browser = &stage.browser;
+    browser.wait_for_count(faulty, 2)?;
+    browser.wait_for_text("#node", &["n3: faulty"])?;
+    ensure!(
+        browser.evaluate("document.activeElement.dataset.node")? == json!("n3"),
+        "the focus is lost"
+    );
+    stage.report("n3", State::Ready, &json!({}))?;
+    stage.browser.wait_for_count(faulty, 1)
+}
+
+fn rejections(stage: &mut Stage) -> Result<()> {
+    stage.go_to("rejections")?;
+    stage
+        .browser
+        .wait_for_text("#rejections", &["Nodes reject nothing"])?;
+    let rejection = json!({
+        "object": "Service shop/cart", "field": "spec.externalIPs[0]",
+        "message": "<b>10.0.0.1</b> is an address of a node and is not served",
+    });
+    let more = json!({"rejections": {"total": 1, "first": [rejection]}});
+    for node in ["n2", "n3"] {
+        stage.report(node, State::Ready, &more)?;
+    }
+    // What comes from the cluster is text, whatever it looks like.
+    let wanted = [
+        "Service shop/cart",
+        "spec.externalIPs[0]",
+        "<b>10.0.0.1</b>",
+        "2: n2, n3",
+    ];
+    stage
+        .browser
+        .wait_for_text("#rejections article", &wanted)?;
+    stage.browser.wait_for_count("#rejections article", 1)
+}
+
+fn connection(stage: &mut Stage) -> Result<()> {
+    stage.control_plane.stop_api_server();
+    let place = "#connection[data-state='lost']";
+    stage
+        .browser
+        .wait_for_text(place, &["not live: failed to watch ", "(since ", "Next: "])?;
+    stage.control_plane.start_api_server()?;
+    stage
+        .browser
+        .wait_for_text("#connection[data-state='live']", &["live"])
+        .map(drop)
+}
+
+fn refusals(stage: &mut Stage) -> Result<()> {
+    let config = Agent::config_builder().http_status_as_error(false);
+    let agent: Agent = config.build().into();
+    let url = |path: &str| Ok::<_, anyhow::Error>(format!("http://{}{path}", stage.host()?));
+    let own = format!("Bearer {}", stage.token()?);
+    let ask = |path: &str, host: &str, token: &str| -> Result<StatusCode> {
+        let request = agent.get(url(path)?).header("Host", host);
+        Ok(request.header("Authorization", token).call()?.status())
+    };
+    let host = stage.host()?;
+    ensure!(ask("/changes", host, &own)? == StatusCode::OK);
+    ensure!(ask("/", host, "")? == StatusCode::OK);
+    for path in ["/", "/changes"] {
+        let refused = ask(path, "attacker.example", &own)?;
+        ensure!(refused == StatusCode::MISDIRECTED_REQUEST, "{refused}");
+    }
+    for token in ["", "Bearer 0123", "Bearer "] {
+        let refused = ask("/changes", host, token)?;
+        ensure!(refused == StatusCode::UNAUTHORIZED, "{token}: {refused}");
+    }
+    let posted = agent.post(url("/changes")?).header("Authorization", &own);
+    let refused = posted.send_empty()?.status();
+    ensure!(refused == StatusCode::METHOD_NOT_ALLOWED, "{refused}");
+    Ok(())
+}
+
+fn many_nodes(stage: &mut Stage) -> Result<()> {
+    stage.go_to("nodes")?;
+    stage.fill(NODES.len()..1_000, Reports::Most)?;
+    let browser = &stage.browser;
+    browser.wait_for_count(".group[data-group='faulty'] .cell", 11)?;
+    browser.wait_for_count(".group[data-group='not finished'] .cell", 10)?;
+    browser.evaluate("document.querySelector('.group .cell').focus()")?;
+    picture(stage, "dark", "nodes")?;
+    stage.fill(1_000..5_000, Reports::None)?;
+    let browser = &stage.browser;
+    browser.wait_for_text("#nodes-count", &["5,000 nodes"])?;
+    browser.wait_for_count("#nodes-grid [role='option']", 5_000)?;
+    browser.wait_for_count(".group[data-group='not finished'] .cell", 4_010)?;
+    browser.wait_for_count("#nodes-grid [tabindex='0']", 1)?;
+    let find = |text: &str| {
+        browser.evaluate(&format!(
+            "(() => {{ const field = document.querySelector('#nodes-filter input'); field.value = {}; \
+             field.dispatchEvent(new Event('input', {{bubbles: true}})); }})()",
+            json!(text)
+        ))
+    };
+    find("m01")?;
+    browser.wait_for_text("#nodes-count", &["100 of 5,000 nodes"])?;
+    browser.wait_for_count("#nodes-grid [role='option']", 100)?;
+    find("")?;
+    browser.wait_for_count("#nodes-grid [role='option']", 5_000)
+}
+
+/// Writes what is visible to `docs/`, if `UPDATE` says so.
+fn picture(stage: &Stage, scheme: &str, name: &str) -> Result<()> {
+    if env::var_os("UPDATE").is_none() {
+        return Ok(());
+    }
+    stage.browser.prefer(scheme)?;
+    let picture = stage.browser.picture()?;
+    ensure!(
+        picture.len() <= LARGEST_PICTURE,
+        "{name} has {} bytes",
+        picture.len()
+    );
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/pictures");
+    fs::create_dir_all(&folder)?;
+    let file = folder.join(format!("dashboard-{name}.png"));
+    fs::write(&file, picture).with_context(|| format!("failed to write {}", file.display()))
+}
