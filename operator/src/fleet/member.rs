@@ -9,7 +9,7 @@ use crds::{
     },
     effective::hash::ConfigHash,
     node_proxy::{NodeProxySpec, NodeProxyStatus},
-    profile::rollout::Rollout,
+    profile::{handover::Handover, rollout::Rollout},
 };
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
@@ -172,6 +172,13 @@ impl Member<'_> {
             .is_some_and(|ready| ready.reason == HANDED_BACK.name)
     }
 
+    /// Whether another proxy serves it, and its configuration does not ask for a takeover: that its agent programs nothing
+    /// says nothing about the configuration.
+    pub(crate) fn is_left_to_another_proxy(&self) -> bool {
+        let takes_over = |spec: &NodeProxySpec| spec.config.handover == Handover::Takeover;
+        self.is_handed_back() && !self.current().is_some_and(takes_over)
+    }
+
     /// The condition Ready, when it says that the node is not.
     pub(crate) fn unready(&self) -> Option<&Condition> {
         self.condition(READY).filter(|ready| ready.status != "True")
@@ -280,7 +287,7 @@ impl Member<'_> {
             .proxy
             .and_then(|proxy| proxy.baseline.as_ref())
             .is_some_and(|baseline| baseline.config_hash == *from && baseline.is_well());
-        let is_ready = self.is_done() || self.is_handed_back();
+        let is_ready = self.is_done() || self.is_left_to_another_proxy();
         went_back
             && !is_ready
             && self

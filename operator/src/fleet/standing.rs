@@ -133,9 +133,7 @@ impl Member<'_> {
         let worse = baseline
             .as_deref()
             .and_then(|baseline| self.worse_than(baseline, now));
-        // On a node that was handed back there is nothing more to come: that it does not serve says nothing about the
-        // change.
-        let is_well = self.is_done() || self.is_handed_back();
+        let is_well = self.is_done() || self.is_left_to_another_proxy();
         let shape = match worse {
             Some(_) => Shape::Worse,
             None if is_well => Shape::Well,
@@ -193,7 +191,8 @@ impl Member<'_> {
         Some(Baseline {
             config_hash: spec.config_hash.clone(),
             node: self.node.reach,
-            agent: if self.is_done() && !self.is_silent(now) {
+            // One that another proxy serves is as it should be, too: what becomes of it with a takeover counts.
+            agent: if (self.is_done() || self.is_handed_back()) && !self.is_silent(now) {
                 Readiness::Ready
             } else {
                 Readiness::NotReady

@@ -26,7 +26,10 @@ pub(crate) fn from_kube_proxy_and_back(stage: &mut Stage) -> Result<()> {
     let connections = stage.connect()?;
 
     let notes = stage.install()?;
-    ensure!(notes.contains("signpost-agent takeover"), "{notes}");
+    ensure!(
+        notes.contains(r#"{"spec":{"handover":"Takeover"}}"#),
+        "{notes}"
+    );
     stage.wait_until_ready()?;
     wait_for_condition(stage, DETECTED, "True", "KubeProxyNftables")?;
     expect_tables(stage, &[OURS, THEIRS].concat(), &[])?;
@@ -54,8 +57,17 @@ pub(crate) fn from_kube_proxy_and_back(stage: &mut Stage) -> Result<()> {
     expect_tables(stage, &THEIRS, &OURS)?;
     wait_for_condition(stage, "Ready", "False", "HandedBack")?;
 
+    // As the notes say, without a command on any node. The first node refuses while kube-proxy runs, and the others are
+    // not asked.
+    set_handover(stage, "Takeover")?;
+    let told = wait_for("the first node to refuse", DEADLINE, || {
+        let degraded = nodes_with(stage, "Degraded", "True", "HandoverRefused")?;
+        Ok((!degraded.is_empty()).then_some(degraded))
+    })?;
+    ensure!(told.len() == 1, "{told:?} refuse");
+    expect_tables(stage, &THEIRS, &OURS)?;
     stop_kube_proxy(stage)?;
-    migrate(stage, &["takeover"])?;
+    wait_for_condition(stage, DETECTED, "False", "NoneFound")?;
     expect_tables(stage, &OURS, &THEIRS)?;
     stage.wait_until_ready()?;
     stage.kubectl(&[
@@ -67,6 +79,21 @@ pub(crate) fn from_kube_proxy_and_back(stage: &mut Stage) -> Result<()> {
     ])?;
     stage.wait_until_served(STEADY, &servers, DEADLINE)?;
     connections.finish_unharmed()
+}
+
+/// Has the profile say which proxy serves its nodes, and no node wait for the time that the one before has to prove itself.
+fn set_handover(stage: &Stage, handover: &str) -> Result<()> {
+    let spec = json!({"handover": handover, "rollout": {"minReady": "0s"}});
+    let patch = json!({"spec": spec}).to_string();
+    let arguments = [
+        "patch",
+        "proxyprofile",
+        "default",
+        "--type=merge",
+        "--patch",
+        &patch,
+    ];
+    stage.kubectl(&arguments).map(drop)
 }
 
 /// Its Pods go, its rules stay.
@@ -142,17 +169,20 @@ fn expect_tables(stage: &Stage, there: &[&str], gone: &[&str]) -> Result<()> {
 fn wait_for_condition(stage: &Stage, kind: &str, status: &str, reason: &str) -> Result<()> {
     let what = format!("{kind} {status} {reason} on all nodes");
     wait_for(&what, DEADLINE, || {
-        let proxies = stage.observe_node_proxies()?;
-        let all = proxies.values().all(|proxy| {
-            let status_of = proxy.status.as_ref();
-            status_of.is_some_and(|node| {
-                node.conditions.iter().any(|condition| {
-                    condition.type_ == kind
-                        && condition.status == status
-                        && condition.reason == reason
-                })
-            })
-        });
-        Ok(all.then_some(()))
+        let all = stage.observe_node_proxies()?.len();
+        let with = nodes_with(stage, kind, status, reason)?;
+        Ok((with.len() == all).then_some(()))
     })
+}
+
+/// The nodes whose NodeProxy has the condition, for this reason.
+fn nodes_with(stage: &Stage, kind: &str, status: &str, reason: &str) -> Result<Vec<String>> {
+    let proxies = stage.observe_node_proxies()?;
+    let with = proxies.into_iter().filter(|(_, proxy)| {
+        let conditions = proxy.status.iter().flat_map(|status| &status.conditions);
+        conditions.into_iter().any(|condition| {
+            (&*condition.type_, &*condition.status, &*condition.reason) == (kind, status, reason)
+        })
+    });
+    Ok(with.map(|(name, _)| name.to_string()).collect())
 }

@@ -63,3 +63,30 @@ fn t171_nodes_that_are_handed_back_as_asked_let_the_others_follow() {
         "True/AllNodesProgrammed"
     );
 }
+
+#[test]
+fn t171_a_node_that_was_handed_back_by_a_command_is_done_only_once_it_has_taken_over() {
+    let mut cluster = Cluster::with_nodes(3);
+    for node in ["n1", "n2", "n3"] {
+        cluster.say_because(node, "HandedBack", json!({"Ready": "False"}));
+    }
+    cluster.run();
+    cluster.mute = ["n1", "n2", "n3"].map(str::to_owned).into();
+    cluster.put_profile("default", json!({"handover": "Takeover"}));
+    cluster.run();
+    assert_eq!(nodes_with(&cluster, "Takeover"), ["n1"]);
+    let before = cluster.proxies["n2"]["spec"]["configHash"].clone();
+    cluster.say_because(
+        "n1",
+        "HandedBack",
+        json!({"Ready": "False", "Progressing": "True"}),
+    );
+    let mut status = cluster.proxies["n1"]["status"].clone();
+    status["appliedHash"] = before;
+    cluster.change_status("n1", status);
+    cluster.advance(60);
+    assert_eq!(nodes_with(&cluster, "Takeover"), ["n1"]);
+    cluster.say("n1", json!({"Ready": "True"}));
+    cluster.run();
+    assert_eq!(nodes_with(&cluster, "Takeover"), ["n1", "n2"]);
+}
