@@ -25,7 +25,10 @@ mod standing;
 mod verdict;
 mod waves;
 
-use std::{collections::BTreeMap, time::Instant};
+use std::{
+    collections::BTreeMap,
+    time::{Duration, Instant},
+};
 
 use crds::{
     effective::{EffectiveConfig, hash::ConfigHash},
@@ -187,6 +190,11 @@ impl Fleet {
     pub(crate) fn profiles(&self) -> impl Iterator<Item = &ProxyProfile> {
         let profiles = self.profiles.listed().into_iter().flatten();
         profiles.map(|(_, record)| &record.profile)
+    }
+
+    /// For how long the agent that was heard from the longest ago has been silent.
+    pub(crate) const fn oldest_heartbeat(&self) -> Duration {
+        self.heartbeats.oldest()
     }
 
     /// Whether everything has been listed once. There is no plan before.

@@ -62,6 +62,7 @@ impl FleetLoop {
             self.heartbeat.busy();
             let time = (planning * GATHER_FOR_A_PLAN).clamp(GATHER, LONGEST_GATHER);
             gather(&mut events, time, |event| fleet.apply(event)).await;
+            self.metrics.heard(fleet.oldest_heartbeat());
             let is_due = wake.is_some_and(|wake| wake <= Timestamp::now());
             if !fleet.is_complete() || !(fleet.has_news() || is_due) {
                 continue;

@@ -21,6 +21,7 @@ pub(crate) struct OperatorMetrics {
     rounds: Counter,
     round_seconds: Histogram,
     last_round: Gauge<f64, AtomicU64>,
+    oldest_heartbeat: Gauge<f64, AtomicU64>,
     writes: Family<WriteLabels, Counter>,
     conditions: Family<ConditionLabels, Gauge>,
     transitions: Family<TransitionLabels, Gauge<f64, AtomicU64>>,
@@ -104,6 +105,11 @@ impl OperatorMetrics {
                 "When the last look at the whole fleet ended",
                 Gauge::default(),
             ),
+            oldest_heartbeat: metrics.register(
+                "signpost_operator_oldest_heartbeat_seconds",
+                "For how long the agent that was heard from the longest ago has not renewed its Lease, as of the last list of Leases",
+                Gauge::default(),
+            ),
             writes: metrics.register(
                 "signpost_operator_writes",
                 "Objects written, by action and result",
@@ -178,6 +184,11 @@ impl OperatorMetrics {
                 self.nodes.get_or_create(&labels).set(count.into());
             }
         }
+    }
+
+    /// The agent that was heard from the longest ago has been silent for `oldest`.
+    pub(crate) fn heard(&self, oldest: Duration) {
+        self.oldest_heartbeat.set(oldest.as_secs_f64());
     }
 
     /// A write went well or not.

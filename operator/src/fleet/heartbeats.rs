@@ -28,6 +28,7 @@ pub(crate) struct Heartbeats {
     /// By node.
     seen: BTreeMap<String, Seen>,
     listed_at: Option<Instant>,
+    oldest: Duration,
 }
 
 /// What was seen of one agent.
@@ -65,6 +66,14 @@ impl Heartbeats {
             (node.to_owned(), seen)
         };
         self.seen = promised.map(look).collect();
+        let ages = self.seen.values();
+        let ages = ages.map(|seen| now.saturating_duration_since(seen.since));
+        self.oldest = ages.max().unwrap_or_default();
+    }
+
+    /// For how long the Lease that was renewed the longest ago had looked the same when the Leases were last listed.
+    pub(crate) const fn oldest(&self) -> Duration {
+        self.oldest
     }
 
     /// Takes in another sign of life: that an agent has written its status since it was `known`.
@@ -135,6 +144,7 @@ mod tests {
         assert!(operator.list(79, &[("a", 7), ("b", 79)]).is_empty());
         assert_eq!(operator.list(80, &[("a", 7), ("b", 80)]), ["a"]);
         assert_eq!(operator.list(95, &[("a", 7), ("b", 95)]), ["a"]);
+        assert_eq!(operator.heartbeats.oldest(), Duration::from_secs(95));
         assert!(
             operator.list(110, &[("a", 8), ("b", 110)]).is_empty(),
             "it is heard again"
