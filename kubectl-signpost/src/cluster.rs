@@ -101,6 +101,16 @@ impl Cluster {
         })
     }
 
+    /// A cluster that `client` answers for.
+    #[cfg(test)]
+    pub(crate) fn of(client: Client) -> Cluster {
+        Cluster {
+            client,
+            server: String::new(),
+            default_namespace: "default".to_owned(),
+        }
+    }
+
     /// The address of the API server.
     pub(crate) fn server(&self) -> &str {
         &self.server

@@ -11,6 +11,7 @@
 mod connection;
 mod facts;
 mod gate;
+mod questions;
 mod routes;
 mod view;
 
@@ -59,7 +60,7 @@ pub(crate) async fn run(access: &Access, options: &DashboardOptions) -> anyhow::
     let profiles = cluster.follow::<ProxyProfile>(Depth::Whole, tell(Source::Profiles));
     let proxies = cluster.follow::<NodeProxy>(Depth::Whole, tell(Source::NodeProxies));
     let nodes = cluster.follow::<Node>(Depth::Metadata, tell(Source::Nodes));
-    let routes = routes::router(Gate::new(port, token), views);
+    let routes = routes::router(&Gate::new(port, token), views, cluster.clone());
 
     print(&format!("{address}\n"))?;
     eprintln!(

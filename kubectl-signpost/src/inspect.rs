@@ -8,7 +8,7 @@ use anyhow::{Context, ensure};
 use futures::StreamExt;
 use k8s_openapi::api::core::v1::{Node, Pod, Service};
 
-use crate::agent::{Agent, Agreement, SELECTOR};
+use crate::agent::{Agent, Agreement, Answer, SELECTOR};
 use crate::arguments::{Access, AgentOutput, ExplainOptions, TraceOptions};
 use crate::cluster::Cluster;
 use crate::ending::Ending;
@@ -16,19 +16,21 @@ use crate::print;
 use subject::{Reference, about};
 use way::{Arrival, Departure};
 
+pub(crate) use differences::{Comparison, Differences};
+
 /// How many agents are asked at once.
 const AT_ONCE: usize = 16;
 
 /// What is known of a Service, an address or a node port.
 pub(crate) async fn explain(access: &Access, options: &ExplainOptions) -> anyhow::Result<Ending> {
     let cluster = Cluster::open(access).await?;
-    let namespace = options.namespace.as_deref();
-    let namespace = namespace.unwrap_or(cluster.default_namespace());
-    let about = about(&options.about, namespace)?;
-    let agents = Agent::among(&cluster.read_pods(SELECTOR).await?);
     if options.all_nodes {
-        return compare(&cluster, &agents, &["explain", &about]).await;
+        let found = compare(&cluster, options).await?;
+        print(&found.render())?;
+        return Ok(found.ending());
     }
+    let about = question(&cluster, options)?;
+    let agents = Agent::among(&cluster.read_pods(SELECTOR).await?);
     let agent = choose(&agents, options.node.as_deref())?;
     ask(&cluster, agent, &["explain", &about], options.output).await
 }
@@ -36,6 +38,23 @@ pub(crate) async fn explain(access: &Access, options: &ExplainOptions) -> anyhow
 /// The way of a packet.
 pub(crate) async fn trace(access: &Access, options: &TraceOptions) -> anyhow::Result<Ending> {
     let cluster = Cluster::open(access).await?;
+    let (agent, packet) = resolve(&cluster, options).await?;
+    ask(&cluster, &agent, &["trace", &packet], options.output).await
+}
+
+/// The way of a packet, as JSON, and the node whose agent says so.
+pub(crate) async fn follow(
+    cluster: &Cluster,
+    options: &TraceOptions,
+) -> anyhow::Result<(String, Answer)> {
+    let (agent, packet) = resolve(cluster, options).await?;
+    let arguments = ["trace", &packet, "--output", "json"];
+    let answer = agent.ask(cluster, &arguments).await?;
+    Ok((agent.node, answer))
+}
+
+/// The agent whose rules a packet passes, and the packet in its words.
+async fn resolve(cluster: &Cluster, options: &TraceOptions) -> anyhow::Result<(Agent, String)> {
     let namespace = options.namespace.as_deref();
     let namespace = namespace.unwrap_or(cluster.default_namespace());
     let arrival = match Reference::parse(&options.to, namespace)? {
@@ -76,7 +95,7 @@ pub(crate) async fn trace(access: &Access, options: &TraceOptions) -> anyhow::Re
     let asked = options.node.as_deref().or(departure.node.as_deref());
     let agent = choose(&agents, asked)?;
     let packet = way::packet(&departure, &arrival, &agent.node)?;
-    ask(&cluster, agent, &["trace", &packet], options.output).await
+    Ok((agent.clone(), packet))
 }
 
 async fn ask(
@@ -96,19 +115,31 @@ async fn ask(
     Ok(answer.agreement.into())
 }
 
-/// Asks all agents, and prints in what they differ from what is desired.
-async fn compare(
+/// What is explained, in the agent's words.
+fn question(cluster: &Cluster, options: &ExplainOptions) -> anyhow::Result<String> {
+    let namespace = options.namespace.as_deref();
+    about(
+        &options.about,
+        namespace.unwrap_or(cluster.default_namespace()),
+    )
+}
+
+/// Asks all agents in what their kernels differ from what is desired.
+pub(crate) async fn compare(
     cluster: &Cluster,
-    agents: &[Agent],
-    arguments: &[&str],
-) -> anyhow::Result<Ending> {
+    options: &ExplainOptions,
+) -> anyhow::Result<Differences> {
+    let about = question(cluster, options)?;
+    let arguments: &[&str] = &["explain", &about];
+    let agents = Agent::among(&cluster.read_pods(SELECTOR).await?);
     ensure!(!agents.is_empty(), "{NO_AGENT}");
-    let asked = agents.iter().map(|agent| async move {
+    // Each future owns its agent: one that borrows it is not known to be Send.
+    let asked = agents.into_iter().map(|agent| async move {
         let answer = agent.ask(cluster, arguments).await;
-        (agent.node.clone(), answer)
+        (agent.node, answer)
     });
     let answers = futures::stream::iter(asked).buffered(AT_ONCE);
-    let mut found = differences::Differences::default();
+    let mut found = Differences::default();
     for (node, answer) in answers.collect::<Vec<_>>().await {
         match answer {
             Ok(answer) => found.add(node, &answer),
@@ -118,8 +149,7 @@ async fn compare(
             }
         }
     }
-    print(&found.render())?;
-    Ok(found.ending())
+    Ok(found)
 }
 
 const NO_AGENT: &str = "no agent runs: `kubectl get pods -A -l app.kubernetes.io/name=signpost` shows \

@@ -103,9 +103,9 @@ impl Gate {
     }
 
     /// `open` answers whoever asks this page by its address; `guarded` whoever has the token, too.
-    pub(super) fn around(self, open: Router, guarded: Router) -> Router {
+    pub(super) fn around(&self, open: Router, guarded: Router) -> Router {
         let with_token = middleware::from_fn_with_state(self.clone(), check_token);
-        let on_address = middleware::from_fn_with_state(self, check_address);
+        let on_address = middleware::from_fn_with_state(self.clone(), check_address);
         open.merge(guarded.route_layer(with_token))
             .layer(on_address)
     }

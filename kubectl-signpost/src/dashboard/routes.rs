@@ -14,21 +14,27 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 
 use super::gate::Gate;
+use super::questions;
 use super::view::View;
+use crate::cluster::Cluster;
 
 /// The files of the page, as the program contains them: path, type, content.
-const FILES: [(&str, &str, &str); 7] = [
+const FILES: [(&str, &str, &str); 11] = [
     ("/", HTML, include_str!("page/index.html")),
     ("/page.css", "text/css", include_str!("page/page.css")),
     ("/page.js", JAVASCRIPT, include_str!("page/page.js")),
+    ("/asking.js", JAVASCRIPT, include_str!("page/asking.js")),
+    ("/drift.js", JAVASCRIPT, include_str!("page/drift.js")),
     ("/elements.js", JAVASCRIPT, include_str!("page/elements.js")),
     ("/nodes.js", JAVASCRIPT, include_str!("page/nodes.js")),
+    ("/packet.js", JAVASCRIPT, include_str!("page/packet.js")),
     (
         "/rejections.js",
         JAVASCRIPT,
         include_str!("page/rejections.js"),
     ),
     ("/rollouts.js", JAVASCRIPT, include_str!("page/rollouts.js")),
+    ("/service.js", JAVASCRIPT, include_str!("page/service.js")),
 ];
 const HTML: &str = "text/html; charset=utf-8";
 const JAVASCRIPT: &str = "text/javascript; charset=utf-8";
@@ -37,13 +43,14 @@ const JAVASCRIPT: &str = "text/javascript; charset=utf-8";
 const SILENCE: Duration = Duration::from_secs(20);
 
 /// All routes, behind `gate`.
-pub(super) fn router(gate: Gate, views: watch::Receiver<Arc<View>>) -> Router {
+pub(super) fn router(gate: &Gate, views: watch::Receiver<Arc<View>>, cluster: Cluster) -> Router {
     let mut files = Router::new();
     for (path, kind, content) in FILES {
         files = files.route(path, get(([(CONTENT_TYPE, kind)], content)));
     }
     let changes = get(move || async move { changes(views.clone()) });
-    gate.around(files, Router::new().route("/changes", changes))
+    let guarded = questions::router(cluster).route("/changes", changes);
+    gate.around(files, guarded)
 }
 
 /// A line of JSON for each change, first of all for everything.

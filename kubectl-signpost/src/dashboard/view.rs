@@ -1,5 +1,6 @@
 //! What the page shows, as a value: a part for each question. Pure.
 
+pub(super) mod drift;
 pub(super) mod nodes;
 pub(super) mod rejections;
 pub(super) mod rollouts;
@@ -11,6 +12,7 @@ use serde::Serialize;
 
 use super::connection::Connection;
 use super::facts::Facts;
+use drift::Drift;
 use nodes::NodeRow;
 use rejections::Rejections;
 use rollouts::Rollouts;
@@ -22,6 +24,7 @@ pub(super) struct View {
     rollouts: Rollouts,
     nodes: BTreeMap<String, Arc<NodeRow>>,
     rejections: Rejections,
+    drift: Drift,
 }
 
 /// What a page lacks to show another view. A part that has not changed is absent.
@@ -36,6 +39,8 @@ pub(super) struct Change<'a> {
     nodes: Option<NodesChange<'a>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     rejections: Option<&'a Rejections>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    drift: Option<&'a Drift>,
 }
 
 /// The nodes that changed.
@@ -65,6 +70,7 @@ impl View {
             rollouts: Rollouts::of(facts),
             nodes,
             rejections: Rejections::of(facts),
+            drift: Drift::of(facts),
         }
     }
 
@@ -75,6 +81,7 @@ impl View {
             rollouts: changed(before.map(|view| &view.rollouts), &self.rollouts),
             nodes: self.difference_of_nodes(before),
             rejections: changed(before.map(|view| &view.rejections), &self.rejections),
+            drift: changed(before.map(|view| &view.drift), &self.drift),
         }
     }
 

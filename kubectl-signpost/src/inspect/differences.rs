@@ -3,15 +3,33 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
+use serde::Serialize;
+
 use crate::agent::{Agreement, Answer};
 use crate::ending::Ending;
 
 /// What agents found that is not as it should be, each once with its nodes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct Differences {
+pub(crate) struct Differences {
     agreeing: usize,
     found: BTreeMap<Vec<String>, Vec<String>>,
     failed: BTreeMap<String, Vec<String>>,
+}
+
+/// The same for programs.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub(crate) struct Comparison {
+    /// In a sentence.
+    summary: String,
+    differing: Vec<Group>,
+    unanswered: Vec<Group>,
+}
+
+/// Nodes about which the same is said.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+struct Group {
+    nodes: Vec<String>,
+    lines: Vec<String>,
 }
 
 // === impl Differences ===
@@ -34,7 +52,7 @@ impl Differences {
         self.failed.entry(error).or_default().push(node);
     }
 
-    pub(super) fn render(&self) -> String {
+    pub(crate) fn render(&self) -> String {
         // Writing to a String cannot fail.
         let mut text = String::new();
         for (lines, nodes) in &self.found {
@@ -46,20 +64,40 @@ impl Differences {
         for (error, nodes) in &self.failed {
             let _ = writeln!(text, "{}\n  no answer: {error}", nodes.join(", "));
         }
-        let differing: usize = self.found.values().map(Vec::len).sum();
-        let failed: usize = self.failed.values().map(Vec::len).sum();
-        let _ = match self.ending() {
-            Ending::AsItShouldBe => writeln!(text, "no differences on {} nodes", self.agreeing),
-            Ending::NotAsItShouldBe => writeln!(
-                text,
-                "{} nodes without differences, {differing} with, {failed} without an answer",
-                self.agreeing
-            ),
-        };
-        text
+        text + &self.summarize() + "\n"
     }
 
-    pub(super) fn ending(&self) -> Ending {
+    fn summarize(&self) -> String {
+        let differing: usize = self.found.values().map(Vec::len).sum();
+        let failed: usize = self.failed.values().map(Vec::len).sum();
+        let agreeing = self.agreeing;
+        match self.ending() {
+            Ending::AsItShouldBe => format!("no differences on {agreeing} nodes"),
+            Ending::NotAsItShouldBe => format!(
+                "{agreeing} nodes without differences, {differing} with, {failed} without an answer"
+            ),
+        }
+    }
+
+    pub(crate) fn compare(&self) -> Comparison {
+        let group = |lines: Vec<String>, nodes: &Vec<String>| Group {
+            nodes: nodes.clone(),
+            lines,
+        };
+        let differing = self.found.iter();
+        let unanswered = self.failed.iter();
+        Comparison {
+            summary: self.summarize(),
+            differing: differing
+                .map(|(lines, nodes)| group(lines.clone(), nodes))
+                .collect(),
+            unanswered: unanswered
+                .map(|(error, nodes)| group(vec![error.clone()], nodes))
+                .collect(),
+        }
+    }
+
+    pub(crate) fn ending(&self) -> Ending {
         match self.found.is_empty() && self.failed.is_empty() {
             true => Ending::AsItShouldBe,
             false => Ending::NotAsItShouldBe,
@@ -107,6 +145,18 @@ mod tests {
             1 nodes without differences, 2 with, 1 without an answer\n"
         );
         assert_eq!(found.ending(), Ending::NotAsItShouldBe);
+        let comparison = serde_json::to_value(found.compare()).expect("JSON");
+        assert_eq!(
+            comparison,
+            serde_json::json!({
+                "summary": "1 nodes without differences, 2 with, 1 without an answer",
+                "differing": [{
+                    "nodes": ["n2", "n3"],
+                    "lines": ["! missing in the kernel: services { x }", "IPv4: ! 1 to repair"],
+                }],
+                "unanswered": [{"nodes": ["n4"], "lines": ["the Pod is gone"]}],
+            })
+        );
     }
 
     #[test]

@@ -30,7 +30,7 @@ const LARGEST_PICTURE: usize = 150_000;
 type Test = fn(&mut Stage) -> Result<()>;
 
 /// In this order, each with what the one before has left.
-const TESTS: [(&str, Test); 6] = [
+const TESTS: [(&str, Test); 8] = [
     (
         "what_blocks_a_rollout_is_shown_as_it_happens_with_what_to_do",
         rollouts,
@@ -40,6 +40,8 @@ const TESTS: [(&str, Test); 6] = [
         nodes,
     ),
     ("rejections_are_grouped_by_service", rejections),
+    ("drift_is_grouped_by_program", drift),
+    ("questions_that_no_agent_answers_say_why", questions),
     ("a_lost_api_server_is_said_and_found_again", connection),
     ("other_hosts_methods_and_tokens_are_refused", refusals),
     ("five_thousand_nodes_are_shown_and_searched", many_nodes),
@@ -192,6 +194,46 @@ fn rejections(stage: &mut Stage) -> Result<()> {
         .browser
         .wait_for_text("#rejections article", &wanted)?;
     stage.browser.wait_for_count("#rejections article", 1)
+}
+
+fn drift(stage: &mut Stage) -> Result<()> {
+    stage.go_to("drift")?;
+    stage
+        .browser
+        .wait_for_text("#drift", &["No agent has repaired anything"])?;
+    stage.report("n2", State::Contested, &json!({}))?;
+    let what_to_do = advice("RepairsHeldBack").context("advice")?;
+    let wanted = ["flush-rules", "on 1 node", "(process 4711)", what_to_do];
+    stage
+        .browser
+        .wait_for_text("#drift article", &wanted)
+        .map(drop)
+}
+
+/// No Pods run here, so that there is no agent to ask.
+fn questions(stage: &mut Stage) -> Result<()> {
+    const ENTER: &str = "\u{e007}";
+    let browser = &stage.browser;
+    browser.evaluate("document.querySelector('#rejections a[href^=\"#service\"]').click()")?;
+    let no_agent = "no answer: no agent runs";
+    browser.wait_for_text("#service-answer", &[no_agent])?;
+    ensure!(
+        browser.evaluate("document.querySelector('#service-question input').value")?
+            == json!("shop/cart"),
+        "the link leads to another Service"
+    );
+    stage.go_to("packet")?;
+    let browser = &stage.browser;
+    for (field, text) in [("from", "10.0.1.9"), ("to", "10.96.0.10:80")] {
+        browser.evaluate(&format!(
+            "document.querySelector('#packet-question [name={field}]').focus()"
+        ))?;
+        browser.press(text)?;
+    }
+    browser.press(ENTER)?;
+    browser.wait_for_text("#packet-answer", &[no_agent])?;
+    // The browser logs answers with an error, too.
+    browser.errors().map(drop)
 }
 
 fn connection(stage: &mut Stage) -> Result<()> {

@@ -1,7 +1,7 @@
 //! A cluster whose agents the test stands in for, and the page of it.
 
 use std::ops::Range;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result};
 use crds::node_proxy::NodeProxy;
@@ -58,7 +58,8 @@ impl Stage {
         command
             .arg("dashboard")
             .arg("--kubeconfig")
-            .arg(control_plane.kubeconfig(ADMINISTRATOR)?);
+            .arg(control_plane.kubeconfig(ADMINISTRATOR)?)
+            .stderr(Stdio::null());
         let mut dashboard = Process::start("kubectl-signpost", command)?;
         let address = dashboard.next_line(DEADLINE)?;
         let browser = Browser::start()?;
@@ -187,7 +188,13 @@ pub(crate) enum State {
     Ready,
     /// The kernel refuses changes.
     Failing,
+    /// Ready, while another program keeps changing the rules.
+    Contested,
 }
+
+/// As agents write it.
+const CONTESTED: &str = "since 2026-11-24T00:00:00Z, flush-rules (process 4711) keeps changing the rules: \
+                         repaired 6 times within 4.2 s";
 
 fn status(proxy: &Value, state: State) -> Value {
     let generation = &proxy["metadata"]["generation"];
@@ -202,6 +209,10 @@ fn status(proxy: &Value, state: State) -> Value {
         State::Ready => vec![
             condition("Ready", "True", "Programmed", "3 services"),
             condition("Degraded", "False", "AsExpected", ""),
+        ],
+        State::Contested => vec![
+            condition("Ready", "True", "Programmed", "3 services"),
+            condition("RulesContested", "True", "RepairsHeldBack", CONTESTED),
         ],
         State::Failing => vec![
             condition("Ready", "False", "CommitFailed", refused),

@@ -1,21 +1,24 @@
 // The page: what it is told by the program, and which view is shown.
 
+import * as drift from "./drift.js";
 import { element, refreshTimes } from "./elements.js";
 import * as nodes from "./nodes.js";
+import * as packet from "./packet.js";
 import * as rejections from "./rejections.js";
 import * as rollouts from "./rollouts.js";
+import * as service from "./service.js";
 
 /**
  * Each view by the name that is in the address behind #: `count` is for its link, `render` shows what is known of the thing that the address names,
  * `start` is called once.
  */
-const VIEWS = { rollouts, nodes, rejections };
+const VIEWS = { rollouts, nodes, rejections, drift, service, packet };
 const FIRST = "rollouts";
 /** The time between two attempts to reach the program, in milliseconds. */
 const RETRY = 1000;
 
 /** What the program last said, a part for each name. */
-const facts = { connection: null, rollouts: null, nodes: new Map(), rejections: null };
+const facts = { connection: null, rollouts: null, nodes: new Map(), rejections: null, drift: null };
 
 // --- the token ---
 

@@ -22,10 +22,13 @@ export function render({ rejections }) {
 }
 
 function rejected({ object, parts }) {
+  const service = /^Service (.+\/.+)$/.exec(object)?.[1];
   return element(
     "article",
     {},
-    element("h3", {}, object),
+    element("h3", {}, object, service
+      ? [" ", element("a", { class: "aside", href: `#service/${encodeURIComponent(service)}`, "data-focus": object }, "explain on all nodes")]
+      : ""),
     table("", ["Field", "What happens instead", "Nodes"],
       parts.map(({ field, message, nodes }) => [element("code", {}, field), message,
         element("span", {}, `${nodes.total.toLocaleString("en")}: `, nodeNames(nodes))])),

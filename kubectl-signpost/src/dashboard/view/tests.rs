@@ -164,3 +164,45 @@ fn rejections_of_many_nodes_are_grouped_by_object() {
     assert_eq!(rejections["objects"][1]["object"], "Service a/a");
     assert_eq!(rejections["nodesWithMore"]["first"], json!(["n2"]));
 }
+
+#[test]
+fn drift_is_grouped_by_program_and_what_lasts_comes_first() {
+    let drifting = |name: &str, (status, message): (&str, &str)| {
+        let mut proxy = proxy(name, READY);
+        let condition = json!({
+            "type": "RulesContested", "status": status, "reason": "Any", "message": message,
+            "lastTransitionTime": "2026-11-24T00:00:00Z",
+        });
+        let conditions = proxy.data["status"]["conditions"].as_array_mut();
+        conditions.expect("conditions").push(condition);
+        proxy
+    };
+    let repaired = "last repaired at 2026-11-24T00:00:00Z: IPv4: nft (process 7) had changed 2 elements and 0 objects";
+    let contested = "since 2026-11-24T00:00:00Z, flush (process 8) keeps changing the rules: repaired 6 times within 4.2 s";
+    let facts = facts(vec![
+        drifting("n1", ("False", repaired)),
+        drifting("n2", ("True", contested)),
+        drifting("n3", ("False", "")),
+    ]);
+    let whole = json_of(&View::of(&facts).difference(None));
+    let programs = whole["drift"]["programs"].as_array().expect("programs");
+    let found: Vec<_> = programs
+        .iter()
+        .map(|program| {
+            (
+                &program["name"],
+                &program["contested"],
+                &program["first"][0]["node"],
+            )
+        })
+        .collect();
+    let [one, other] = [
+        (json!("flush"), json!(1), json!("n2")),
+        (json!("nft"), json!(0), json!("n1")),
+    ];
+    assert_eq!(
+        found,
+        [(&one.0, &one.1, &one.2), (&other.0, &other.1, &other.2)]
+    );
+    assert!(programs.iter().all(|program| program["advice"].is_string()));
+}

@@ -1,0 +1,35 @@
+// The way of a packet, step by step.
+
+import { asks } from "./asking.js";
+import { element, nodeLink } from "./elements.js";
+
+export function start() {
+  asks(document.getElementById("packet-question"), "trace", document.getElementById("packet-answer"), show);
+}
+
+export function render() {}
+
+function show({ node, agrees, trace }) {
+  const { packet, guess, desired, rulesOf, taken, ways } = trace;
+  const rules = rulesOf === "kernel" ? "By the rules in the kernel" : "By the rules that would be programmed";
+  return [
+    element("p", { class: "answer", role: "status" },
+      agrees ? "It goes where it should." : element("b", { class: "bad" }, "It does not go where it should.")),
+    element("dl", {}, pair("On node", nodeLink(node)), pair("Packet", packet, guess ? ` (${guess})` : ""), pair("Desired", desired),
+      pair(rules, taken)),
+    ...ways.map(({ outcome, stations }) => element("article", {},
+      element("h3", {}, "Path to ", element("code", {}, outcome)),
+      element("ol", { class: "steps" }, stations.map(step)))),
+  ];
+}
+
+function pair(term, ...value) {
+  return [element("dt", {}, term), element("dd", {}, value)];
+}
+
+/** A chain, or what a rule of it found or did. */
+function step({ sort, either }) {
+  const [first, ...others] = either;
+  const kind = typeof sort === "string" ? sort : "chain";
+  return element("li", { "data-sort": kind }, element("code", {}, first), others.map((other) => element("div", {}, "or ", element("code", {}, other))));
+}

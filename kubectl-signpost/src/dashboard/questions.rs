@@ -1,0 +1,228 @@
+//! What agents are asked for the page: a Service on all nodes, and the way of a packet.
+
+use std::sync::Arc;
+
+use anyhow::{Context, ensure};
+use axum::extract::{Query, State};
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use axum::{Json, Router};
+use runtime::chain;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use tokio::sync::Semaphore;
+
+use crate::agent::{Agreement, AskError};
+use crate::arguments::{AgentOutput, ExplainOptions, TraceOptions};
+use crate::cluster::{Cluster, ClusterError};
+use crate::inspect::{self, Comparison};
+
+/// Whom questions go to, one after the other: each may ask many agents at once.
+#[derive(Clone)]
+struct Agents {
+    cluster: Cluster,
+    turn: Arc<Semaphore>,
+}
+
+/// What differs between the kernels of all nodes and what is desired, for a Service or an address.
+#[derive(Debug, Deserialize)]
+struct OnAllNodes {
+    about: String,
+}
+
+/// Where a packet goes.
+#[derive(Debug, Deserialize)]
+struct Packet {
+    from: String,
+    to: String,
+    #[serde(default)]
+    namespace: String,
+    #[serde(default)]
+    node: String,
+}
+
+/// The way of a packet.
+#[derive(Debug, Serialize)]
+struct Way {
+    /// Whose agent was asked.
+    node: String,
+    /// Whether the rules take the packet where it should go.
+    agrees: bool,
+    /// In the agent's JSON.
+    trace: Value,
+}
+
+/// No answer.
+#[derive(Debug, Serialize)]
+struct Failure {
+    error: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    advice: Option<&'static str>,
+    #[serde(skip)]
+    status: StatusCode,
+}
+
+/// The routes of questions.
+pub(super) fn router(cluster: Cluster) -> Router {
+    let agents = Agents {
+        cluster,
+        turn: Arc::new(Semaphore::new(1)),
+    };
+    Router::new()
+        .route("/explain", get(explain))
+        .route("/trace", get(trace))
+        .with_state(agents)
+}
+
+async fn explain(
+    State(agents): State<Agents>,
+    Query(question): Query<OnAllNodes>,
+) -> Result<Json<Comparison>, Failure> {
+    let _turn = agents.turn.acquire().await.context("the page has ended")?;
+    let options = ExplainOptions {
+        about: word(&question.about)?,
+        namespace: None,
+        node: None,
+        all_nodes: true,
+        output: AgentOutput::Text,
+    };
+    let found = inspect::compare(&agents.cluster, &options).await?;
+    Ok(Json(found.compare()))
+}
+
+async fn trace(
+    State(agents): State<Agents>,
+    Query(question): Query<Packet>,
+) -> Result<Json<Way>, Failure> {
+    let _turn = agents.turn.acquire().await.context("the page has ended")?;
+    let given = |text: String| (!text.is_empty()).then_some(text);
+    let options = TraceOptions {
+        from: word(&question.from)?,
+        to: word(&question.to)?,
+        namespace: given(question.namespace),
+        node: given(question.node),
+        output: AgentOutput::Json,
+    };
+    let (node, answer) = inspect::follow(&agents.cluster, &options).await?;
+    let trace = serde_json::from_str(&answer.text);
+    Ok(Json(Way {
+        agrees: answer.agreement == Agreement::Agrees,
+        trace: trace.with_context(|| format!("failed to read the answer of node {node}"))?,
+        node,
+    }))
+}
+
+/// An argument as the command line would take it: none that an agent would take for a flag.
+fn word(text: &str) -> anyhow::Result<String> {
+    let text = text.trim();
+    ensure!(!text.is_empty(), "a field is empty");
+    ensure!(
+        !text.starts_with('-'),
+        "{text} is neither an object nor an address"
+    );
+    Ok(text.to_owned())
+}
+
+// === impl Failure ===
+
+impl From<anyhow::Error> for Failure {
+    fn from(error: anyhow::Error) -> Failure {
+        let of_cluster = error.chain().find_map(|cause| cause.downcast_ref());
+        let of_cluster: Option<&ClusterError> = of_cluster;
+        let of_agent = error.chain().any(|cause| cause.is::<AskError>());
+        Failure {
+            status: match of_agent || of_cluster.is_some() {
+                true => StatusCode::BAD_GATEWAY,
+                false => StatusCode::UNPROCESSABLE_ENTITY,
+            },
+            advice: of_cluster.and_then(ClusterError::advice),
+            error: chain(error.as_ref()).to_string(),
+        }
+    }
+}
+
+impl IntoResponse for Failure {
+    fn into_response(self) -> Response {
+        (self.status, Json(self)).into_response()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::body::{Body, to_bytes};
+    use axum::http::Request;
+    use serde_json::json;
+    use tower::{ServiceExt, service_fn};
+
+    use super::*;
+
+    /// The answer to a question, in a cluster where one Pod runs and no agent.
+    async fn ask(path: &str) -> (StatusCode, Value) {
+        let api = service_fn(|request: Request<kube::client::Body>| async move {
+            let pod = json!({
+                "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "client"},
+                "spec": {"nodeName": "n1", "containers": []},
+                "status": {"podIPs": [{"ip": "10.0.1.9"}]},
+            });
+            let (status, body) = match request.uri().path() {
+                "/api/v1/pods" => (200, json!({"metadata": {}, "items": []})),
+                "/api/v1/namespaces/shop/pods/client" => (200, pod),
+                path => {
+                    let missing = json!({
+                        "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
+                        "message": format!("{path} not found"), "reason": "NotFound", "code": 404,
+                    });
+                    (404, missing)
+                }
+            };
+            let response = axum::http::Response::builder().status(status);
+            response.body(Body::from(body.to_string()))
+        });
+        let client = kube::Client::new(api, "default");
+        let routes = router(Cluster::of(client));
+        let request = Request::get(path).body(Body::empty()).expect("a request");
+        let response = routes.oneshot(request).await.expect("an answer");
+        let status = response.status();
+        let body = to_bytes(response.into_body(), 1 << 20)
+            .await
+            .expect("a body");
+        (status, serde_json::from_slice(&body).expect("JSON"))
+    }
+
+    #[tokio::test]
+    async fn a_question_that_nobody_can_answer_is_answered_with_the_reason() {
+        let (status, answer) = ask("/explain?about=shop/cart").await;
+        assert_eq!(status, StatusCode::UNPROCESSABLE_ENTITY);
+        let error = answer["error"].as_str().unwrap_or_default();
+        assert!(error.starts_with("no agent runs: "), "{answer}");
+
+        let (status, answer) = ask("/trace?from=pod/client&to=10.96.0.10:80&namespace=shop").await;
+        assert_eq!(status, StatusCode::UNPROCESSABLE_ENTITY);
+        let error = answer["error"].as_str().unwrap_or_default();
+        assert!(error.starts_with("no agent runs on node n1: "), "{answer}");
+
+        let (status, answer) = ask("/trace?from=pod/other&to=10.96.0.10:80").await;
+        assert_eq!(status, StatusCode::BAD_GATEWAY);
+        let error = answer["error"].as_str().unwrap_or_default();
+        assert!(
+            error.starts_with("failed to read Pod default/other"),
+            "{answer}"
+        );
+        assert!(answer["advice"].is_string(), "{answer}");
+    }
+
+    #[tokio::test]
+    async fn flags_are_not_passed_to_agents() {
+        for path in [
+            "/explain?about=--output%3Djson",
+            "/explain?about=%20-x",
+            "/trace?from=-x&to=10.96.0.10:80",
+            "/trace?from=10.0.1.9&to=--help",
+            "/explain?about=",
+        ] {
+            let (status, answer) = ask(path).await;
+            assert_eq!(status, StatusCode::UNPROCESSABLE_ENTITY, "{path}: {answer}");
+        }
+    }
+}

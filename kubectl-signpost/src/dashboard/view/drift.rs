@@ -1,0 +1,135 @@
+//! Which programs change Signpost's rules, and on which nodes.
+
+use std::collections::BTreeMap;
+
+use crds::condition::RULES_CONTESTED;
+use crds::condition::reason::{REPAIRS_HELD_BACK, advice};
+use crds::event::RULES_DRIFTED;
+use serde::Serialize;
+
+use crate::dashboard::facts::Facts;
+
+/// The last repairs of all nodes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub(in crate::dashboard) struct Drift {
+    programs: Vec<Program>,
+}
+
+/// A program that changed rules.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Program {
+    /// Its name; none for programs that the kernel does not name.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    name: Option<String>,
+    /// How many nodes it changed rules on.
+    total: usize,
+    /// On how many of them it keeps doing so.
+    contested: usize,
+    /// What to do.
+    advice: Option<&'static str>,
+    /// Some of the nodes, those with delayed repairs first.
+    first: Vec<DriftOnNode>,
+}
+
+/// What a node says of its last repair.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct DriftOnNode {
+    /// Whether repairs are not delayed, so that those that are come first.
+    #[serde(skip)]
+    is_quiet: bool,
+    node: String,
+    /// The message of condition RulesContested.
+    message: String,
+}
+
+/// More nodes than this are counted.
+const MOST_NODES: usize = 20;
+/// What follows the name of a program in the condition's message.
+const BEHIND_NAME: &str = " (process ";
+
+// === impl Drift ===
+
+impl Drift {
+    pub(in crate::dashboard) fn of(facts: &Facts) -> Drift {
+        let mut programs: BTreeMap<Option<&str>, Vec<DriftOnNode>> = BTreeMap::new();
+        for (node, observed) in &facts.proxies.objects {
+            let status = observed.proxy.status.as_ref();
+            let mut conditions = status.into_iter().flat_map(|status| &status.conditions);
+            let found = conditions.find(|condition| condition.type_ == RULES_CONTESTED);
+            // Without a message, nothing was repaired since the agent's start.
+            let Some(condition) = found.filter(|condition| !condition.message.is_empty()) else {
+                continue;
+            };
+            let nodes = programs.entry(name_in(&condition.message)).or_default();
+            nodes.push(DriftOnNode {
+                is_quiet: condition.status != "True",
+                node: node.clone(),
+                message: condition.message.clone(),
+            });
+        }
+        let programs = programs.into_iter();
+        let mut programs: Vec<Program> = programs
+            .map(|(name, nodes)| Program::new(name, nodes))
+            .collect();
+        // Stable: of as many nodes, by name.
+        programs.sort_by_key(|program| std::cmp::Reverse((program.contested, program.total)));
+        Drift { programs }
+    }
+}
+
+/// The program that a message names: `last repaired at TIME: IPv4: nft (process 7) had changed …`, or `since TIME, nft
+/// (process 7) keeps changing …`. A message of another form names none, and is shown as it is.
+fn name_in(message: &str) -> Option<&str> {
+    let (before, _) = message.split_once(BEHIND_NAME)?;
+    let ends = [": ", ", "].map(|end| before.rfind(end).map(|at| at + end.len()));
+    let start = ends.into_iter().flatten().max()?;
+    Some(&before[start..])
+}
+
+// === impl Program ===
+
+impl Program {
+    fn new(name: Option<&str>, mut nodes: Vec<DriftOnNode>) -> Program {
+        let contested = nodes.iter().filter(|node| !node.is_quiet).count();
+        let total = nodes.len();
+        nodes.sort();
+        nodes.truncate(MOST_NODES);
+        Program {
+            name: name.map(str::to_owned),
+            total,
+            contested,
+            advice: match contested {
+                0 => Some(RULES_DRIFTED.advice),
+                _ => advice(REPAIRS_HELD_BACK.name),
+            },
+            first: nodes,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn programs_are_named_as_agents_name_them() {
+        for (message, name) in [
+            (
+                "last repaired at 2026-11-24T00:00:00Z: IPv4: nft (process 7) had changed 2 elements and 0 objects",
+                Some("nft"),
+            ),
+            (
+                "since 2026-11-24T00:00:00Z, kube-router (process 71) keeps changing the rules: repaired 6 times within 4.2 s",
+                Some("kube-router"),
+            ),
+            (
+                "last repaired at 2026-11-24T00:00:00Z: IPv6: another program had changed 1 elements and 0 objects",
+                None,
+            ),
+        ] {
+            assert_eq!(name_in(message), name, "{message}");
+        }
+    }
+}
