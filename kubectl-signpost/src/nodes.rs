@@ -149,7 +149,8 @@ pub(crate) fn by_reason<'a>(
     for node in nodes {
         for trouble in &node.troubles {
             let of_reason = names.entry(&trouble.reason).or_default();
-            if !of_reason.contains(&node.name.as_str()) {
+            // Several conditions of a node may have the same reason.
+            if of_reason.last() != Some(&node.name.as_str()) {
                 of_reason.push(&node.name);
             }
         }

@@ -54,7 +54,7 @@ export function count(number, one, many = `${one}s`) {
 /** Names as links to their nodes, and how many more there are. */
 export function nodeNames({ first, total }) {
   const links = first.flatMap((name, index) => [index ? ", " : "", nodeLink(name)]);
-  return element("span", {}, links, total > first.length ? ` and ${total - first.length} more` : "");
+  return element("span", {}, links, total > first.length ? ` and ${(total - first.length).toLocaleString("en")} more` : "");
 }
 
 export function nodeLink(name) {

@@ -58,7 +58,7 @@ export function render(known, argument) {
   const groupOf = GROUPINGS[form.elements.group.value];
   const groups = new Map();
   let number = 0;
-  for (const name of [...facts.nodes.keys()].sort(byName)) {
+  for (const name of sortedNames(facts.nodes)) {
     const row = facts.nodes.get(name);
     if (text && !matches(row, text)) continue;
     number += 1;
@@ -79,6 +79,14 @@ export function render(known, argument) {
 
 const collator = new Intl.Collator("en", { numeric: true });
 const byName = collator.compare;
+
+let sorted = [];
+
+/** The names in order. Sorting thousands takes longer than all the rest, so it is done for other names only. */
+function sortedNames(nodes) {
+  if (sorted.length !== nodes.size || !sorted.every((name) => nodes.has(name))) sorted = [...nodes.keys()].sort(byName);
+  return sorted;
+}
 
 function matches(row, text) {
   const { name, profile, reason, mode, kernelVersion, agentVersion, state, troubles } = row;
@@ -115,23 +123,26 @@ function lay(groups) {
     const content = groups.get(name);
     const title = `${name}: ${counted(content.length, "node")}`;
     if (section.heading.textContent !== title) section.heading.textContent = title;
-    if (!isSame(section.shown, content)) {
-      section.box.replaceChildren(...content);
-      section.shown = content;
-    }
+    fill(section.box, content);
     return section.place;
   });
-  for (const [name, section] of sections) {
-    if (!groups.has(name)) {
-      section.shown = [];
-      sections.delete(name);
-    }
-  }
+  for (const name of sections.keys()) if (!groups.has(name)) sections.delete(name);
   const grid = document.getElementById("nodes-grid");
   if (!isSame([...grid.children], wanted)) grid.replaceChildren(...wanted);
   order = names.flatMap((name) => groups.get(name));
   // A square that has moved to another group takes the focus with it.
-  if (focused?.dataset?.node && document.activeElement !== focused && focused.isConnected) focused.focus();
+  if (focused?.dataset?.node && document.activeElement !== focused && focused.isConnected) focused.focus({ preventScroll: true });
+}
+
+/** Puts `content` into `box`, in this order, and touches only squares that come, go or move. */
+function fill(box, content) {
+  const wanted = new Set(content);
+  for (const cell of [...box.children]) if (!wanted.has(cell)) cell.remove();
+  let next = box.firstElementChild;
+  for (const cell of content) {
+    if (cell === next) next = next.nextElementSibling;
+    else box.insertBefore(cell, next);
+  }
 }
 
 let numbered = 0;
@@ -140,7 +151,7 @@ function sectionOf(name) {
   const id = `group-${(numbered += 1)}`;
   const heading = element("h3", { id });
   const box = element("div", { class: "cells", role: "listbox", "aria-labelledby": id, "aria-orientation": "horizontal" });
-  return { heading, box, shown: [], place: element("section", { class: "group", "data-group": name }, heading, box) };
+  return { heading, box, place: element("section", { class: "group", "data-group": name }, heading, box) };
 }
 
 function setTabStop(cell) {

@@ -7,7 +7,9 @@ export function start() {
   asks(document.getElementById("packet-question"), "trace", document.getElementById("packet-answer"), show);
 }
 
-export function render() {}
+export function render({ connection }) {
+  if (connection) document.getElementById("packet-question").elements.namespace.placeholder = connection.namespace;
+}
 
 function show({ node, agrees, trace }) {
   const { packet, guess, desired, rulesOf, taken, ways } = trace;

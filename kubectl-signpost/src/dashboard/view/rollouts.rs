@@ -9,13 +9,12 @@ use crate::cluster::Unreadable;
 use crate::dashboard::facts::Facts;
 use crate::nodes::{NodeReport, by_reason};
 use crate::rollout::{Stage, describe, stage};
-use crate::status::{Outlook, ProfileReport, Report};
+use crate::status::{ProfileReport, Report};
 
 /// All profiles.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(in crate::dashboard) struct Rollouts {
-    outlook: Outlook,
     profiles: Vec<Rollout>,
     /// Whether profiles have been read, so that none of them means that there is none.
     is_read: bool,
@@ -80,7 +79,6 @@ impl Rollouts {
             Rollout::new(report, &nodes.unwrap_or_default())
         });
         Rollouts {
-            outlook: report.outlook,
             profiles: profiles.collect(),
             is_read: facts.profiles.is_read(),
             nodes_without_configuration: Names::of(&report.nodes_without_configuration),
