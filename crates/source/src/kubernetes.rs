@@ -7,6 +7,7 @@
 //!                                    all of them --Freshness--> Delivery::Condition
 //! ```
 
+mod answer;
 mod assignment;
 mod backoff;
 mod collection;

@@ -1,8 +1,6 @@
 //! Nodes and their agents: what one may write, what it says at first, how it comes and goes.
 
-use std::collections::BTreeSet;
 use std::fs;
-use std::net::SocketAddrV4;
 
 use anyhow::{Context, Result, ensure};
 use dataplane::{Family, Protocol};
@@ -11,6 +9,7 @@ use tests::cluster::resources::is_node_ready;
 use tests::cluster::shop::{WEB, node_port_address};
 use tests::cluster::{CONTROL_ADDRESS, Cluster, DEADLINE, NEWCOMER, NODES};
 use tests::deadline::wait_for;
+use tests::tcp_connections::connections_to;
 
 pub(crate) fn own_object(cluster: &mut Cluster) -> Result<()> {
     let kubeconfig = cluster.kubeconfig_of_agent(1)?;
@@ -111,37 +110,10 @@ pub(crate) fn connections(cluster: &mut Cluster) -> Result<()> {
         wait_for(
             &format!("one connection to the API server from {program}"),
             DEADLINE,
-            || Ok((connections_of(id, server)? == 1).then_some(())),
+            || Ok((connections_to(id, server)? == 1).then_some(())),
         )?;
     }
     Ok(())
-}
-
-/// How many established TCP connections a process has to `server`.
-fn connections_of(process: u32, server: SocketAddrV4) -> Result<usize> {
-    // As in the kernel's table: the address as a number in the machine's order, both in hexadecimal.
-    let address = u32::from_ne_bytes(server.ip().octets());
-    let peer = format!("{address:08X}:{:04X}", server.port());
-    const ESTABLISHED: &str = "01";
-    let mut own = BTreeSet::new();
-    for file in fs::read_dir(format!("/proc/{process}/fd"))? {
-        // A file that is closed meanwhile is no connection.
-        let Ok(target) = fs::read_link(file?.path()) else {
-            continue;
-        };
-        let target = target.display().to_string();
-        let inode = target
-            .strip_prefix("socket:[")
-            .map(|rest| rest.trim_end_matches(']'));
-        own.extend(inode.map(str::to_owned));
-    }
-    let table = fs::read_to_string(format!("/proc/{process}/net/tcp"))?;
-    let connections = table.lines().filter(|line| {
-        let columns: Vec<&str> = line.split_whitespace().collect();
-        matches!(columns[..], [_, _, remote, state, _, _, _, _, _, inode, ..]
-            if remote == peer && state == ESTABLISHED && own.contains(inode))
-    });
-    Ok(connections.count())
 }
 
 pub(crate) fn never_synced(cluster: &mut Cluster) -> Result<()> {

@@ -6,6 +6,8 @@ use std::time::Duration;
 use kube::core::Status;
 use thiserror::Error;
 
+use super::wire::Unreadable;
+
 /// Why a list or a watch ended.
 #[derive(Debug, Error)]
 pub(super) enum WatchError {
@@ -31,7 +33,7 @@ pub(super) enum WatchError {
     Silent(Duration),
     /// Something came that is not an event or a list.
     #[error("the API server's answer is invalid")]
-    Unreadable(#[source] serde_json::Error),
+    Unreadable(#[from] Unreadable),
 }
 
 /// What to do about it.

@@ -17,17 +17,17 @@ use std::marker::PhantomData;
 use std::time::{Duration, SystemTime};
 
 use catalog::Event;
-use futures::{AsyncBufReadExt, StreamExt};
 use kube::Client;
 use runtime::chain;
 use tokio::time::{Instant, sleep, timeout};
 use tracing::{debug, warn};
 
+use super::answer::ask;
 use super::backoff::{Backoff, jittered};
 use super::collection::{Absence, Collection, Start};
 use super::failure::{Asked, Remedy, WatchError};
 use super::freshness::Pulse;
-use super::wire::{Decoded, Line, Place, Watched, parse_line, parse_page};
+use super::wire::{Decoded, Line, Place, Watched};
 use crate::EngineGone;
 
 /// How long nothing may come before the API server counts as gone. It sends a bookmark every 60 to
@@ -166,8 +166,7 @@ impl<T: Watched, R: Recipient<T>> Follower<T, R> {
             Next::ListStreamed | Next::ListPaged => (Start::List, Phase::Listing),
         };
         let request = self.collection.watch(start).map_err(WatchError::from)?;
-        let opening = self.client.request_stream(request);
-        let stream = within_silence(opening).await?.map_err(WatchError::from)?;
+        let answer = within_silence(ask::<T>(&self.client, request)).await??;
         self.opened = Some(Instant::now());
         self.heard = SystemTime::now();
         match phase {
@@ -179,17 +178,10 @@ impl<T: Watched, R: Recipient<T>> Follower<T, R> {
             }
             Phase::Watching => self.pulse.fresh(),
         }
-        let mut lines = Box::pin(stream).lines();
-        while let Some(line) = within_silence(lines.next()).await? {
-            let line = line.map_err(WatchError::Cut)?;
+        let mut lines = answer.lines();
+        while let Some(line) = within_silence(lines.next()).await?? {
             self.heard = SystemTime::now();
-            match parse_line(&line)? {
-                Some(line) => phase = self.take(line, phase).await?,
-                None => warn!(
-                    kind = self.collection.kind,
-                    "skipped an object without a name"
-                ),
-            }
+            phase = self.take(line, phase).await?;
         }
         Ok(())
     }
@@ -217,6 +209,11 @@ impl<T: Watched, R: Recipient<T>> Follower<T, R> {
                 }
                 return Ok(phase);
             }
+            Line::Nameless => {
+                let kind = self.collection.kind;
+                warn!(kind, "skipped an object without a name");
+                return Ok(phase);
+            }
         };
         self.recipient.deliver(event).await?;
         // Only what was delivered need not be sent again. Objects of a list come in any order.
@@ -232,10 +229,10 @@ impl<T: Watched, R: Recipient<T>> Follower<T, R> {
         self.recipient.deliver(Event::Init).await?;
         loop {
             let request = self.collection.page(continued.as_deref());
-            let answer = self.client.request_text(request.map_err(WatchError::from)?);
-            let text = within_silence(answer).await?.map_err(WatchError::from)?;
+            let request = request.map_err(WatchError::from)?;
+            let page = async { ask::<T>(&self.client, request).await?.page().await };
+            let page = within_silence(page).await??;
             self.heard = SystemTime::now();
-            let page = parse_page(&text)?;
             for decoded in page.objects {
                 let event = put(decoded, Phase::Listing);
                 self.recipient.deliver(event).await?;

@@ -2,6 +2,7 @@
 
 mod absent_kinds;
 mod api_server;
+mod protobuf;
 
 use std::time::{Duration, SystemTime};
 

@@ -1,27 +1,56 @@
 //! The API server's answers, decoded straight into the fields that are read.
-//!
-//! An object is cut out of the answer as text first and decoded alone, so that one that cannot be
-//! decoded can still be named.
 
-use std::borrow::Cow;
-use std::collections::BTreeMap;
+pub(super) mod json;
+mod messages;
+mod objects;
+pub(super) mod protobuf;
 
 use catalog::ObjectKey;
-use catalog::object::Object;
-use kube::core::Status;
-use serde::Deserialize;
+use catalog::object::{EndpointSlice, Node, Object, Service, ServiceCidr};
+use prost::DecodeError;
+use prost::bytes::Bytes;
 use serde::de::DeserializeOwned;
-use serde_json::value::RawValue;
-
-use super::failure::WatchError;
+use thiserror::Error;
 
 /// The bookmark that ends a streamed list has this annotation.
 const INITIAL_EVENTS_END: &str = "k8s.io/initial-events-end";
 
 /// An object that can be watched.
 pub(super) trait Watched: DeserializeOwned + Send {
+    /// Decodes a kind that is asked for in protobuf. JSON is read of every kind.
+    const FROM_PROTOBUF: Option<FromProtobuf<Self>> = None;
+
     /// `metadata.resourceVersion`.
     fn resource_version(&self) -> Option<&str>;
+}
+
+/// Decodes an object.
+pub(super) type FromProtobuf<T> = fn(Bytes) -> Result<T, DecodeError>;
+
+/// Something that is not an event, a list or a status.
+#[derive(Debug, Error)]
+pub(super) enum Unreadable {
+    /// Not such JSON.
+    #[error(transparent)]
+    Json(#[from] serde_json::Error),
+    /// Not such a message.
+    #[error(transparent)]
+    Protobuf(#[from] DecodeError),
+    /// Bytes that do not begin as every answer in protobuf does.
+    #[error("the bytes are not in Kubernetes' envelope for protobuf")]
+    NoEnvelope,
+    /// A frame that no event fills.
+    #[error("a frame of {0} bytes is announced, and {most} is the most", most = protobuf::LONGEST_FRAME)]
+    LongFrame(usize),
+    /// An event of a type that does not exist.
+    #[error("an event has type {0:?}")]
+    EventType(String),
+    /// A bookmark that marks nothing.
+    #[error("a bookmark has no resource version")]
+    NoVersion,
+    /// A protobuf answer for a kind that was asked for in JSON.
+    #[error("the answer is in protobuf and JSON was asked for")]
+    Unasked,
 }
 
 /// One line of a watch.
@@ -43,6 +72,8 @@ pub(super) enum Line<T> {
         /// Whether it is the end of a list or somewhere after it.
         place: Place,
     },
+    /// An object that has no name to name it by.
+    Nameless,
 }
 
 /// Where a bookmark stands.
@@ -83,168 +114,54 @@ pub(super) struct Page<T> {
     pub(super) version: Option<String>,
 }
 
-#[derive(Deserialize)]
-struct RawLine<'a> {
-    #[serde(rename = "type")]
-    kind: Kind,
-    #[serde(borrow)]
-    object: &'a RawValue,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "UPPERCASE")]
-enum Kind {
-    Added,
-    Modified,
-    Deleted,
-    Bookmark,
-    Error,
-}
-
-#[derive(Deserialize)]
-struct RawPage<'a> {
-    #[serde(default)]
-    metadata: PageMetadata,
-    #[serde(borrow, default)]
-    items: Option<Vec<&'a RawValue>>,
-}
-
-#[derive(Deserialize, Default)]
-#[serde(rename_all = "camelCase", default)]
-struct PageMetadata {
-    #[serde(rename = "continue")]
-    continued: Option<String>,
-    resource_version: Option<String>,
-}
-
-/// What names an object.
-#[derive(Deserialize)]
-struct Header {
-    metadata: HeaderMetadata,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct HeaderMetadata {
-    name: String,
-    #[serde(default)]
-    namespace: Option<String>,
-    #[serde(default)]
-    resource_version: Option<String>,
-}
-
-#[derive(Deserialize)]
-struct BookmarkObject<'a> {
-    #[serde(borrow)]
-    metadata: BookmarkMetadata<'a>,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct BookmarkMetadata<'a> {
-    resource_version: String,
-    #[serde(borrow, default)]
-    annotations: BTreeMap<Cow<'a, str>, Cow<'a, str>>,
-}
-
-/// One line of a watch; `None` for an object that has no name to name it by.
-///
-/// # Errors
-///
-/// The status in it, or that it makes no sense.
-pub(super) fn parse_line<T: Watched>(line: &str) -> Result<Option<Line<T>>, WatchError> {
-    let raw: RawLine<'_> = serde_json::from_str(line).map_err(WatchError::Unreadable)?;
-    let text = raw.object.get();
-    match raw.kind {
-        Kind::Added | Kind::Modified => Ok(parse_object(text).map(Line::Put)),
-        Kind::Deleted => Ok(parse_header(text).map(|header| Line::Gone {
-            version: header.metadata.resource_version.clone(),
-            key: header.key(),
-        })),
-        Kind::Bookmark => {
-            let bookmark: BookmarkObject<'_> =
-                serde_json::from_str(text).map_err(WatchError::Unreadable)?;
-            let ends_list = bookmark
-                .metadata
-                .annotations
-                .get(INITIAL_EVENTS_END)
-                .is_some_and(|value| value == "true");
-            Ok(Some(Line::Bookmark {
-                version: bookmark.metadata.resource_version,
-                place: if ends_list {
-                    Place::EndOfList
-                } else {
-                    Place::Within
-                },
-            }))
-        }
-        Kind::Error => {
-            let status: Status = serde_json::from_str(text).map_err(WatchError::Unreadable)?;
-            Err(status.into())
-        }
-    }
-}
-
-/// A page of a list.
-///
-/// # Errors
-///
-/// That it makes no sense.
-pub(super) fn parse_page<T: Watched>(text: &str) -> Result<Page<T>, WatchError> {
-    let raw: RawPage<'_> = serde_json::from_str(text).map_err(WatchError::Unreadable)?;
-    let given = |text: Option<String>| text.filter(|text| !text.is_empty());
-    Ok(Page {
-        objects: raw
-            .items
-            .unwrap_or_default()
-            .into_iter()
-            .filter_map(|item| parse_object(item.get()))
-            .collect(),
-        continued: given(raw.metadata.continued),
-        version: given(raw.metadata.resource_version),
-    })
-}
-
-/// An object; `None` when not even its name can be read.
-fn parse_object<T: Watched>(text: &str) -> Option<Decoded<T>> {
-    if let Ok(object) = serde_json::from_str(text) {
-        return Some(Decoded::Good(object));
-    }
-    // Decoded a second time for the path of the field, which costs too much to keep at all times.
-    let mut deserializer = serde_json::Deserializer::from_str(text);
-    let error = match serde_path_to_error::deserialize::<_, T>(&mut deserializer) {
-        Ok(object) => return Some(Decoded::Good(object)),
-        Err(error) => error,
-    };
-    let header = parse_header(text)?;
-    Some(Decoded::Bad {
-        version: header.metadata.resource_version.clone(),
-        key: header.key(),
-        field: error.path().to_string(),
-        message: error.inner().to_string(),
-    })
-}
-
-fn parse_header(text: &str) -> Option<Header> {
-    serde_json::from_str(text).ok()
+/// What is written and not empty.
+fn given(text: String) -> Option<String> {
+    (!text.is_empty()).then_some(text)
 }
 
 // === impl Watched ===
 
-impl<T: Object + DeserializeOwned + Send> Watched for T {
+impl Watched for Service {
+    const FROM_PROTOBUF: Option<FromProtobuf<Service>> = Some(objects::service);
+
     fn resource_version(&self) -> Option<&str> {
-        self.metadata().resource_version.as_deref()
+        version_of(self)
     }
 }
 
-// === impl Header ===
+impl Watched for EndpointSlice {
+    const FROM_PROTOBUF: Option<FromProtobuf<EndpointSlice>> = Some(objects::endpoint_slice);
 
-impl Header {
-    fn key(self) -> ObjectKey {
-        ObjectKey::namespaced(
-            self.metadata.namespace.unwrap_or_default(),
-            self.metadata.name,
-        )
+    fn resource_version(&self) -> Option<&str> {
+        version_of(self)
+    }
+}
+
+impl Watched for Node {
+    fn resource_version(&self) -> Option<&str> {
+        version_of(self)
+    }
+}
+
+impl Watched for ServiceCidr {
+    fn resource_version(&self) -> Option<&str> {
+        version_of(self)
+    }
+}
+
+fn version_of(object: &impl Object) -> Option<&str> {
+    object.metadata().resource_version.as_deref()
+}
+
+// === impl Place ===
+
+impl Place {
+    fn of(ends_list: bool) -> Place {
+        if ends_list {
+            Place::EndOfList
+        } else {
+            Place::Within
+        }
     }
 }
 

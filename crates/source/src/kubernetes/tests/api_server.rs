@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use futures::StreamExt;
 use futures::stream::{self, BoxStream};
+use http::header::{ACCEPT, CONTENT_TYPE};
 use http::{Request, Response};
 use http_body_util::StreamBody;
 use hyper::body::{Bytes, Frame};
@@ -49,6 +50,8 @@ pub(super) struct Asked {
     pub(super) path: String,
     /// Its parameters, without `timeoutSeconds`, which is random.
     pub(super) query: String,
+    /// The formats that it accepts, if it says.
+    pub(super) accept: Option<String>,
     answer: oneshot::Sender<Response<Answer>>,
 }
 
@@ -73,6 +76,9 @@ impl ApiServer {
                     .send(Asked {
                         path: request.uri().path().to_owned(),
                         query: query.join("&"),
+                        accept: request.headers().get(ACCEPT).map(|formats| {
+                            String::from_utf8_lossy(formats.as_bytes()).into_owned()
+                        }),
                         answer,
                     })
                     .map_err(|_| io::Error::from(io::ErrorKind::ConnectionRefused))?;
@@ -207,18 +213,29 @@ impl ApiServer {
 impl Asked {
     /// Opens a watch.
     pub(super) fn watch(self) -> OpenWatch {
+        self.watch_in("application/json")
+    }
+
+    /// Opens a watch whose events come in this format.
+    pub(super) fn watch_in(self, format: &str) -> OpenWatch {
         let (lines, sent) = mpsc::unbounded_channel();
         let sent = stream::unfold(sent, |mut sent: mpsc::UnboundedReceiver<_>| async {
             sent.recv().await.map(|frame| (frame, sent))
         });
-        self.give(200, StreamBody::new(sent.boxed()));
+        self.give(200, format, StreamBody::new(sent.boxed()));
         OpenWatch(lines)
     }
 
     /// Answers with JSON.
     pub(super) fn answer(self, code: u16, body: &Value) {
-        let frame = Frame::data(Bytes::from(body.to_string()));
-        self.give(code, StreamBody::new(stream::iter([Ok(frame)]).boxed()));
+        self.answer_in("application/json", code, body.to_string());
+    }
+
+    /// Answers with these bytes, which are in this format.
+    pub(super) fn answer_in(self, format: &str, code: u16, body: impl Into<Bytes>) {
+        let frame = Frame::data(body.into());
+        let body = StreamBody::new(stream::iter([Ok(frame)]).boxed());
+        self.give(code, format, body);
     }
 
     /// Answers with a refusal.
@@ -235,8 +252,11 @@ impl Asked {
         drop(self.answer);
     }
 
-    fn give(self, code: u16, body: Answer) {
-        let response = Response::builder().status(code).body(body);
+    fn give(self, code: u16, format: &str, body: Answer) {
+        let response = Response::builder()
+            .status(code)
+            .header(CONTENT_TYPE, format)
+            .body(body);
         // The source may have ended.
         let _ = self.answer.send(response.expect("a response"));
     }
@@ -245,11 +265,11 @@ impl Asked {
 impl OpenWatch {
     pub(super) fn send(&self, kind: &str, object: &Value) {
         let line = format!("{}\n", json!({"type": kind, "object": object}));
-        self.raw(&line);
+        self.raw(line);
     }
 
-    pub(super) fn raw(&self, text: &str) {
-        let frame = Frame::data(Bytes::from(text.to_owned()));
+    pub(super) fn raw(&self, bytes: impl Into<Bytes>) {
+        let frame = Frame::data(bytes.into());
         self.0.send(Ok(frame)).expect("the watch is open");
     }
 

@@ -1,0 +1,141 @@
+//! A request, and its answer in the format that the API server chose.
+
+use std::pin::Pin;
+
+use futures::{AsyncBufRead, AsyncBufReadExt, TryStreamExt};
+use http::header::{ACCEPT, CONTENT_TYPE, HeaderValue};
+use http::{Request, Response, StatusCode};
+use http_body_util::BodyExt;
+use kube::Client;
+use kube::client::Body;
+use kube::core::Status;
+
+use super::failure::WatchError;
+use super::wire::{Line, Page, Watched, json, protobuf};
+
+/// What is asked for of a kind that has protobuf. An API server that does not know it, or an
+/// aggregated one, sends JSON.
+const PROTOBUF_OR_JSON: HeaderValue =
+    HeaderValue::from_static("application/vnd.kubernetes.protobuf, application/json");
+
+/// Begins the type of every answer in protobuf; a watch adds `;stream=watch`.
+const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
+
+/// An answer of which the head has come, and which is no refusal.
+pub(super) struct Answer {
+    format: Format,
+    body: Body,
+}
+
+/// An answer that comes line by line for as long as the watch is open.
+pub(super) struct Lines {
+    format: Format,
+    stream: Pin<Box<dyn AsyncBufRead + Send>>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Format {
+    Json,
+    Protobuf,
+}
+
+/// Asks for objects of one kind.
+///
+/// # Errors
+///
+/// That there is no answer, or a refusal.
+pub(super) async fn ask<T: Watched>(
+    client: &Client,
+    mut request: Request<Vec<u8>>,
+) -> Result<Answer, WatchError> {
+    if T::FROM_PROTOBUF.is_some() {
+        request.headers_mut().insert(ACCEPT, PROTOBUF_OR_JSON);
+    }
+    let response = client.send(request.map(Body::from)).await?;
+    let status = response.status();
+    let answer = Answer {
+        format: Format::of(&response),
+        body: response.into_body(),
+    };
+    if status.is_client_error() || status.is_server_error() {
+        return Err(answer.refusal(status).await);
+    }
+    Ok(answer)
+}
+
+// === impl Answer ===
+
+impl Answer {
+    /// A page of a list.
+    pub(super) async fn page<T: Watched>(self) -> Result<Page<T>, WatchError> {
+        let body = self.body.collect_bytes().await?;
+        match self.format {
+            Format::Json => json::parse_page(&body),
+            Format::Protobuf => protobuf::parse_page(body),
+        }
+    }
+
+    /// The events of a watch.
+    pub(super) fn lines(self) -> Lines {
+        let stream = self.body.into_data_stream();
+        Lines {
+            format: self.format,
+            stream: Box::pin(stream.map_err(std::io::Error::other).into_async_read()),
+        }
+    }
+
+    /// Why the request is refused. What is not a status of Kubernetes is from something in between.
+    async fn refusal(self, code: StatusCode) -> WatchError {
+        let body = match self.body.collect_bytes().await {
+            Ok(body) => body,
+            Err(error) => return error.into(),
+        };
+        let status = match self.format {
+            Format::Json => json::parse_status(&body),
+            Format::Protobuf => protobuf::parse_status(body.clone()),
+        };
+        let status = status.unwrap_or_else(|_| {
+            let text = String::from_utf8_lossy(&body);
+            Status::failure(text.trim(), "Failed to parse error data").with_code(code.as_u16())
+        });
+        status.into()
+    }
+}
+
+// === impl Lines ===
+
+impl Lines {
+    /// The next line; nothing when the API server has ended the watch.
+    ///
+    /// # Errors
+    ///
+    /// That the connection broke, or what is wrong with the line.
+    pub(super) async fn next<T: Watched>(&mut self) -> Result<Option<Line<T>>, WatchError> {
+        match self.format {
+            Format::Json => {
+                let mut line = Vec::new();
+                let read = self.stream.read_until(b'\n', &mut line).await;
+                if read.map_err(WatchError::Cut)? == 0 {
+                    return Ok(None);
+                }
+                json::parse_line(&line).map(Some)
+            }
+            Format::Protobuf => match protobuf::read_frame(&mut self.stream).await? {
+                None => Ok(None),
+                Some(frame) => protobuf::parse_event(frame).map(Some),
+            },
+        }
+    }
+}
+
+// === impl Format ===
+
+impl Format {
+    fn of<B>(response: &Response<B>) -> Format {
+        let kind = response.headers().get(CONTENT_TYPE);
+        match kind {
+            Some(kind) if kind.as_bytes().starts_with(PROTOBUF.as_bytes()) => Format::Protobuf,
+            Some(_) | None => Format::Json,
+        }
+    }
+}
