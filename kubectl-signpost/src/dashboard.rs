@@ -54,7 +54,7 @@ pub(crate) async fn run(access: &Access, options: &DashboardOptions) -> anyhow::
     let (sender, news) = mpsc::unbounded_channel();
     let tell = |source| {
         let sender = sender.clone();
-        // Nobody receives any more once the command ends.
+        // The receiver ends with the command.
         move |news| drop(sender.send((source, news)))
     };
     let profiles = cluster.follow::<ProxyProfile>(Depth::Whole, tell(Source::Profiles));
@@ -64,7 +64,7 @@ pub(crate) async fn run(access: &Access, options: &DashboardOptions) -> anyhow::
 
     print(&format!("{address}\n"))?;
     eprintln!(
-        "The page shows what you may read, to anyone on this machine who has this address. Ctrl-C ends it."
+        "The page shows what you may read to every user of this machine who has this address. Ctrl-C ends it."
     );
     // Cancel safe: the command ends with the first of them.
     tokio::select! {

@@ -1,4 +1,4 @@
-//! Who is answered: the page's own requests, and nobody else's.
+//! Which requests are answered: those of the page itself.
 //!
 //! Other pages in the user's browser can send requests to loopback, also by a name of their own that they have resolve to it,
 //! and other users of the machine can connect. So nothing about the cluster is sent without a token. It is
@@ -20,7 +20,7 @@ use axum::http::{HeaderMap, HeaderValue, Method, StatusCode};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 
-/// What the page shows to whom: a secret of 256 bits.
+/// The secret that a request for anything about the cluster needs: 256 bits.
 #[derive(Clone, PartialEq, Eq)]
 pub(super) struct Token(String);
 
@@ -102,7 +102,7 @@ impl Gate {
         }
     }
 
-    /// `open` answers whoever asks this page by its address; `guarded` whoever has the token, too.
+    /// `open` answers requests that are sent to this page's address; `guarded` those of them that have the token.
     pub(super) fn around(&self, open: Router, guarded: Router) -> Router {
         let with_token = middleware::from_fn_with_state(self.clone(), check_token);
         let on_address = middleware::from_fn_with_state(self.clone(), check_address);

@@ -18,7 +18,7 @@ use crate::arguments::{AgentOutput, ExplainOptions, TraceOptions};
 use crate::cluster::{Cluster, ClusterError};
 use crate::inspect::{self, Comparison};
 
-/// Whom questions go to, one after the other: each may ask many agents at once.
+/// The agents, and the turn of one question: each may ask many agents at once.
 #[derive(Clone)]
 struct Agents {
     cluster: Cluster,
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_question_that_nobody_can_answer_is_answered_with_the_reason() {
+    async fn a_question_that_no_agent_can_answer_is_answered_with_the_reason() {
         let (status, answer) = ask("/explain?about=shop/cart").await;
         assert_eq!(status, StatusCode::UNPROCESSABLE_ENTITY);
         let error = answer["error"].as_str().unwrap_or_default();

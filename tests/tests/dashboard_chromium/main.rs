@@ -232,8 +232,55 @@ fn questions(stage: &mut Stage) -> Result<()> {
     browser.press(ENTER)?;
     browser.wait_for_text("#packet-answer", &[no_agent])?;
     // The browser logs answers with an error, too.
-    browser.errors().map(drop)
+    browser.errors().map(drop)?;
+
+    // The rest is shown of recorded answers.
+    browser.evaluate(&format!(
+        "void (window.ownFetch = window.fetch, window.fetch = async (path) => Response.json(path.startsWith('trace') ? {TRACE} : {COMPARISON}))"
+    ))?;
+    browser.press(ENTER)?;
+    let wanted = [
+        "It does not go where it should",
+        "services",
+        "or dnat to 10.0.2.4:8080",
+    ];
+    browser.wait_for_text("#packet-answer", &wanted)?;
+    browser.wait_for_count("#packet-answer ol > li", 3)?;
+    stage.go_to("service/shop%2Fweb")?;
+    let browser = &stage.browser;
+    let wanted = [
+        "1 nodes without differences",
+        "n2, n3",
+        "! missing in the kernel",
+        "n1",
+    ];
+    browser.wait_for_text("#service-answer", &wanted)?;
+    // The page's own requests go on.
+    browser
+        .evaluate("void (window.fetch = window.ownFetch)")
+        .map(drop)
 }
+
+/// The answer about a Service that two nodes lack, and one that gives no answer.
+const COMPARISON: &str = r#"{
+    "summary": "1 nodes without differences, 2 with, 1 without an answer",
+    "differing": [{"nodes": ["n2", "n3"], "lines": ["! missing in the kernel: services { x }"]}],
+    "unanswered": [{"nodes": ["n1"], "lines": ["the Pod is gone"]}]
+}"#;
+
+/// The answer about a packet that goes astray.
+const TRACE: &str = r#"{
+    "node": "n2", "agrees": false,
+    "trace": {
+        "packet": "10.0.1.9 -> 10.96.0.10:80/tcp", "guess": null, "desired": "10.0.1.4:8080", "rulesOf": "kernel",
+        "taken": "10.0.2.4:8080", "agree": false,
+        "ways": [{"outcome": "10.0.2.4:8080", "stations": [
+            {"sort": "base", "either": ["prerouting"]},
+            {"sort": {"chain": {"depth": 1}}, "either": ["services"]},
+            {"sort": "event", "either": ["dnat to 10.0.1.4:8080", "dnat to 10.0.2.4:8080"]}
+        ]}]
+    }
+}"#;
 
 fn connection(stage: &mut Stage) -> Result<()> {
     stage.control_plane.stop_api_server();

@@ -11,8 +11,8 @@ export function element(tag, attributes = {}, ...children) {
 }
 
 /**
- * Shows `items` in `parent`, each as `render` makes it. Elements of items that have not changed stay, and so do the focus and
- * what the user has opened in them.
+ * Shows `items` in `parent`, each as `render` makes it. Elements of items that have not changed stay, and the focus stays on
+ * what has the same `data-focus`.
  */
 export function show(parent, items, keyOf, render) {
   const known = new Map([...parent.children].map((child) => [child.dataset.key, child]));
@@ -24,21 +24,12 @@ export function show(parent, items, keyOf, render) {
     const made = render(item);
     made.dataset.key = key;
     made.content = content;
-    if (old) keepState(old, made);
     return made;
   });
   const focused = parent.contains(document.activeElement) && document.activeElement.dataset.focus;
   if (!isSame([...parent.children], wanted)) parent.replaceChildren(...wanted);
   if (focused && !parent.contains(document.activeElement)) {
     parent.querySelector(`[data-focus="${CSS.escape(focused)}"]`)?.focus();
-  }
-}
-
-/** What is open in `old` is open in `made`. */
-function keepState(old, made) {
-  const opened = [...old.querySelectorAll("details[open]")].map((details) => details.dataset.name);
-  for (const details of made.querySelectorAll("details")) {
-    details.open = opened.includes(details.dataset.name);
   }
 }
 

@@ -1,4 +1,4 @@
-// The page: what it is told by the program, and which view is shown.
+// The page: what the program reports, and which view is shown.
 
 import * as drift from "./drift.js";
 import { element, refreshTimes } from "./elements.js";
