@@ -13,8 +13,8 @@ pub use migrate::{HandoverOptions, MigrateStep, PlanOptions};
 
 /// Shows the state of Signpost's profiles and nodes, and controls rollouts, with the permissions of your kubeconfig.
 ///
-/// Exit codes: 0 everything is as it should be; 1 the command failed; 2 the command line is wrong; 3 the command worked
-/// and found something that is not as it should be.
+/// Exit codes: 0 the command worked and found no problem; 1 the command failed; 2 the command line is wrong; 3 the command worked
+/// and found a problem.
 #[derive(Debug, Parser)]
 #[command(name = "kubectl-signpost", bin_name = "kubectl signpost", version)]
 pub struct Arguments {
@@ -108,7 +108,7 @@ pub struct CheckOptions {
 pub struct StatusOptions {
     /// The profile; all profiles by default.
     pub profile: Option<String>,
-    /// Wait until everything is as it should be, at most --timeout.
+    /// Wait until every profile is healthy, at most --timeout.
     #[arg(long)]
     pub wait: bool,
     /// The longest wait.
@@ -202,7 +202,7 @@ pub struct ExplainOptions {
     /// The node whose agent is asked; the first by name by default.
     #[arg(long, value_name = "NODE")]
     pub node: Option<String>,
-    /// Ask the agents of all nodes, and print only what is not as it should be.
+    /// Ask the agents of all nodes, and print only differences from the desired state.
     #[arg(long, conflicts_with_all = ["node", "output"])]
     pub all_nodes: bool,
     /// The format: text or json.

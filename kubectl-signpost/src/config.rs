@@ -52,7 +52,7 @@ async fn import(access: &Access, options: &ImportOptions) -> anyhow::Result<Endi
     }
     let profile = serde_saphyr::to_string(&imported.profile).context("failed to write YAML")?;
     print(&profile)?;
-    Ok(Ending::AsItShouldBe)
+    Ok(Ending::Success)
 }
 
 /// What a profile does not say as the configuration in `map` does: the notes of `config import`.
@@ -96,8 +96,8 @@ async fn effective(access: &Access, options: &EffectiveOptions) -> anyhow::Resul
         ))?;
     }
     Ok(match is_applied {
-        true => Ending::AsItShouldBe,
-        false => Ending::NotAsItShouldBe,
+        true => Ending::Success,
+        false => Ending::ProblemFound,
     })
 }
 
@@ -137,8 +137,8 @@ async fn diff(access: &Access, options: &DiffOptions) -> anyhow::Result<Ending> 
     let groups = difference::compare(&profiles, &name, &facts);
     print(&difference::render(&name, &groups))?;
     Ok(match groups.is_empty() {
-        true => Ending::AsItShouldBe,
-        false => Ending::NotAsItShouldBe,
+        true => Ending::Success,
+        false => Ending::ProblemFound,
     })
 }
 

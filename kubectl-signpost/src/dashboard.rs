@@ -75,7 +75,7 @@ pub(crate) async fn run(access: &Access, options: &DashboardOptions) -> anyhow::
         _ = nodes => {}
         interrupted = tokio::signal::ctrl_c() => interrupted.context("failed to wait for Ctrl-C")?,
     }
-    Ok(Ending::AsItShouldBe)
+    Ok(Ending::Success)
 }
 
 /// Publishes a view of `facts` after each change, until no more can come.

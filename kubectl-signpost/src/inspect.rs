@@ -172,8 +172,8 @@ fn choose<'a>(agents: &'a [Agent], node: Option<&str>) -> anyhow::Result<&'a Age
 impl From<Agreement> for Ending {
     fn from(agreement: Agreement) -> Ending {
         match agreement {
-            Agreement::Agrees => Ending::AsItShouldBe,
-            Agreement::Differs => Ending::NotAsItShouldBe,
+            Agreement::Agrees => Ending::Success,
+            Agreement::Differs => Ending::ProblemFound,
         }
     }
 }

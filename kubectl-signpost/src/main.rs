@@ -84,7 +84,7 @@ async fn carry_out(arguments: Arguments) -> anyhow::Result<Ending> {
             let mut command = Arguments::command();
             clap_complete::generate(options.shell, &mut command, PROGRAM, &mut script);
             print(&String::from_utf8_lossy(&script))?;
-            Ok(Ending::AsItShouldBe)
+            Ok(Ending::Success)
         }
     }
 }

@@ -13,7 +13,7 @@ use crate::cluster::Cluster;
 use crate::ending::Ending;
 use crate::output::{Paint, Tone, serialize};
 use crate::print;
-use crate::status::Outlook;
+use crate::status::Health;
 use crate::table::{Cell, Table};
 
 pub(crate) use listing::{Listing, NodeReport};
@@ -40,16 +40,14 @@ pub(crate) async fn run(
         listing.nodes.retain(|node| &node.profile == profile);
     }
     if options.not_ready {
-        listing
-            .nodes
-            .retain(|node| node.outlook != Outlook::AsItShouldBe);
+        listing.nodes.retain(|node| node.health != Health::Healthy);
     }
     let text = match serialize(&listing, options.output)? {
         Some(text) => text,
         None => render(&listing, options.output, paint),
     };
     print(&text)?;
-    Ok(listing.outlook().into())
+    Ok(listing.health().into())
 }
 
 /// For people: a table, then what to do about each reason in it.
@@ -101,10 +99,10 @@ fn table(listing: &Listing, format: Format, now: Timestamp) -> Table {
 }
 
 fn row(node: &NodeReport, format: Format, now: Timestamp) -> Vec<Cell> {
-    let tone = match node.outlook {
-        Outlook::AsItShouldBe => Tone::Plain,
-        Outlook::Pending => Tone::Notable,
-        Outlook::Faulty => Tone::Bad,
+    let tone = match node.health {
+        Health::Healthy => Tone::Plain,
+        Health::Pending => Tone::Notable,
+        Health::Unhealthy => Tone::Bad,
     };
     let mode = node.mode.map(|mode| mode.to_string());
     let synced = node.last_sync_time.map(|time| age(time, now));

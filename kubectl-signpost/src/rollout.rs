@@ -52,7 +52,7 @@ pub(crate) async fn run(
             let profile: ProxyProfile = cluster.read_one(&profile.name).await?;
             let status = profile.status.unwrap_or_default();
             print(&history::render(&status.history, Timestamp::now(), paint))?;
-            Ok(Ending::AsItShouldBe)
+            Ok(Ending::Success)
         }
         RolloutStep::Undo(options) => {
             let undo = |profile: &ProxyProfile| edit::undo(profile, options.to);
@@ -92,18 +92,18 @@ async fn follow(
             said = line;
         }
         match stage {
-            Stage::Finished => return Ok(Ending::AsItShouldBe),
+            Stage::Finished => return Ok(Ending::Success),
             Stage::Stopped(trouble) => {
                 print(&render_trouble(&trouble, paint))?;
-                return Ok(Ending::NotAsItShouldBe);
+                return Ok(Ending::ProblemFound);
             }
-            Stage::Going if options.once => return Ok(Ending::NotAsItShouldBe),
+            Stage::Going if options.once => return Ok(Ending::ProblemFound),
             Stage::Going if begun.elapsed() >= options.timeout => {
                 let seconds = options.timeout.as_secs();
                 eprintln!(
                     "kubectl-signpost: the rollout has not ended after {seconds} s; it continues without this command"
                 );
-                return Ok(Ending::NotAsItShouldBe);
+                return Ok(Ending::ProblemFound);
             }
             Stage::Going => tokio::time::sleep(POLL).await,
         }
@@ -116,12 +116,12 @@ async fn set_paused(cluster: &Cluster, name: &str, paused: bool) -> anyhow::Resu
     let word = if paused { "paused" } else { "resumed" };
     if profile.spec.paused == paused {
         print(&format!("proxyprofile/{name} was {word} already\n"))?;
-        return Ok(Ending::AsItShouldBe);
+        return Ok(Ending::Success);
     }
     let change = json!({"spec": {"paused": paused}});
     cluster.merge::<ProxyProfile>(&name, &change).await?;
     print(&format!("proxyprofile/{name} {word}\n"))?;
-    Ok(Ending::AsItShouldBe)
+    Ok(Ending::Success)
 }
 
 /// Makes the edit that `decide` finds for the profile as it is, or says why there is none.
@@ -136,14 +136,14 @@ async fn apply(
         Ok(edit) => edit,
         Err(reason) => {
             print(&format!("proxyprofile/{name} is unchanged: {reason}\n"))?;
-            return Ok(Ending::NotAsItShouldBe);
+            return Ok(Ending::ProblemFound);
         }
     };
     // The decision is about this version of the profile.
     change["metadata"] = json!({"resourceVersion": profile.resource_version()});
     cluster.merge::<ProxyProfile>(&name, &change).await?;
     print(&format!("proxyprofile/{name} {done}\n"))?;
-    Ok(Ending::AsItShouldBe)
+    Ok(Ending::Success)
 }
 
 /// Where the rollout of the profile's current generation is.

@@ -14,7 +14,7 @@ use crate::ending::Ending;
 use crate::output::{Paint, serialize};
 use crate::{nodes, print};
 
-pub(crate) use report::{Outlook, ProfileReport, Report};
+pub(crate) use report::{Health, ProfileReport, Report};
 pub(crate) use text::render_trouble;
 
 /// How often objects are read while a command waits. A list of profiles is a few kilobytes.
@@ -42,7 +42,7 @@ pub(crate) async fn run(
             }
             Err(error) => return Err(error.into()),
         };
-        let finished = report.outlook == Outlook::AsItShouldBe;
+        let finished = report.health == Health::Healthy;
         if !options.wait || finished || begun.elapsed() >= options.timeout {
             break report;
         }
@@ -64,13 +64,13 @@ pub(crate) async fn run(
             }
         }
     }
-    if options.wait && report.outlook != Outlook::AsItShouldBe {
+    if options.wait && report.health != Health::Healthy {
         eprintln!(
-            "kubectl-signpost: not as it should be after {} s; `kubectl signpost nodes --not-ready` names the nodes",
+            "kubectl-signpost: not healthy after {} s; `kubectl signpost nodes --not-ready` names the nodes",
             begun.elapsed().as_secs()
         );
     }
-    Ok(report.outlook.into())
+    Ok(report.health.into())
 }
 
 async fn read(cluster: &Cluster, options: &StatusOptions) -> Result<Report, ClusterError> {

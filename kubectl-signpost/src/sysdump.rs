@@ -85,8 +85,8 @@ pub(crate) async fn run(access: &Access, options: &SysdumpOptions) -> anyhow::Re
         .with_context(|| format!("failed to write {}", file.display()))?;
     print(&render(&file.display().to_string(), &asked, &contents))?;
     Ok(match contents.missing.is_empty() {
-        true => Ending::AsItShouldBe,
-        false => Ending::NotAsItShouldBe,
+        true => Ending::Success,
+        false => Ending::ProblemFound,
     })
 }
 

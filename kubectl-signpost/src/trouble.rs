@@ -1,4 +1,4 @@
-//! What conditions say that is not as it should be, and what to do about it.
+//! The problems that conditions report, and what to do about them.
 
 use crds::condition::reason::{NO_MATCHING_NODES, PAUSED, SETTLED, advice};
 use crds::condition::{
@@ -8,7 +8,7 @@ use crds::condition::{
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use serde::Serialize;
 
-/// A condition that is not as it should be.
+/// A condition that reports a problem.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Trouble {
@@ -54,7 +54,7 @@ fn trouble(condition: &Condition) -> Option<Trouble> {
     })
 }
 
-/// The weight of a condition; none where it is as it should be.
+/// The weight of a condition; none where it reports no problem.
 fn weight(condition: &Condition) -> Option<Weight> {
     let holds = condition.status == "True";
     let reason = condition.reason.as_str();
@@ -106,7 +106,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn what_is_as_it_should_be_is_no_trouble() {
+    fn a_good_condition_is_no_trouble() {
         for (kind, status, reason) in [
             ("Ready", "True", "AllNodesProgrammed"),
             ("Progressing", "False", "Settled"),

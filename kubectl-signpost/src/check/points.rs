@@ -110,8 +110,8 @@ pub(super) fn render(points: &[Point], paint: Paint) -> String {
 /// Notes do not count.
 pub(super) fn ending(points: &[Point]) -> Ending {
     match points.iter().any(|point| point.verdict == Verdict::Fault) {
-        true => Ending::NotAsItShouldBe,
-        false => Ending::AsItShouldBe,
+        true => Ending::ProblemFound,
+        false => Ending::Success,
     }
 }
 

@@ -8,7 +8,7 @@ use serde::Serialize;
 use crate::agent::{Agreement, Answer};
 use crate::ending::Ending;
 
-/// What agents found that is not as it should be, each once with its nodes.
+/// What agents found that differs from the desired state, each once with its nodes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Differences {
     agreeing: usize,
@@ -72,8 +72,8 @@ impl Differences {
         let failed: usize = self.failed.values().map(Vec::len).sum();
         let agreeing = self.agreeing;
         match self.ending() {
-            Ending::AsItShouldBe => format!("no differences on {agreeing} nodes"),
-            Ending::NotAsItShouldBe => format!(
+            Ending::Success => format!("no differences on {agreeing} nodes"),
+            Ending::ProblemFound => format!(
                 "{agreeing} nodes without differences, {differing} with, {failed} without an answer"
             ),
         }
@@ -99,8 +99,8 @@ impl Differences {
 
     pub(crate) fn ending(&self) -> Ending {
         match self.found.is_empty() && self.failed.is_empty() {
-            true => Ending::AsItShouldBe,
-            false => Ending::NotAsItShouldBe,
+            true => Ending::Success,
+            false => Ending::ProblemFound,
         }
     }
 }
@@ -144,7 +144,7 @@ mod tests {
             \x20 no answer: the Pod is gone\n\
             1 nodes without differences, 2 with, 1 without an answer\n"
         );
-        assert_eq!(found.ending(), Ending::NotAsItShouldBe);
+        assert_eq!(found.ending(), Ending::ProblemFound);
         let comparison = serde_json::to_value(found.compare()).expect("JSON");
         assert_eq!(
             comparison,
@@ -167,6 +167,6 @@ mod tests {
             &answer("Service demo/web\n", Agreement::Agrees),
         );
         assert_eq!(found.render(), "no differences on 1 nodes\n");
-        assert_eq!(found.ending(), Ending::AsItShouldBe);
+        assert_eq!(found.ending(), Ending::Success);
     }
 }

@@ -59,11 +59,11 @@ pub(super) async fn run(
         let state = direction.state();
         print(&format!("{state} already: {}\n", first(over.into_iter())))?;
     }
-    let mut ending = Ending::AsItShouldBe;
+    let mut ending = Ending::Success;
     if !stopped.is_empty() {
         let obstacles = text::obstacles(stopped.into_iter());
         print(&format!("These nodes are left out.\n{obstacles}"))?;
-        ending = Ending::NotAsItShouldBe;
+        ending = Ending::ProblemFound;
     }
     let mut ahead = asked.as_slice();
     while let Some((wave, rest)) = next_wave(ahead, asked.len()) {
@@ -72,12 +72,12 @@ pub(super) async fn run(
         let outcomes = agents.map(|agent| hand_over(cluster, agent, direction, options));
         let mut has_failed = false;
         for outcome in join_all(outcomes).await {
-            has_failed |= outcome? == Ending::NotAsItShouldBe;
+            has_failed |= outcome? == Ending::ProblemFound;
         }
         if !has_failed {
             continue;
         }
-        ending = Ending::NotAsItShouldBe;
+        ending = Ending::ProblemFound;
         // A dry run is to find all that stops nodes.
         if !options.dry_run {
             return stop(ahead).map(|()| ending);
@@ -152,7 +152,7 @@ async fn hand_over(
                 "{node}: failed: the agent has not ended within {seconds} s, and goes on without this command\n"
             );
             print(&text)?;
-            return Ok(Ending::NotAsItShouldBe);
+            return Ok(Ending::ProblemFound);
         }
     };
     for line in ran.text.lines() {
@@ -160,10 +160,10 @@ async fn hand_over(
     }
     if ran.code != Some(0) {
         print(&format!("{node}: failed: {}\n", ran.error()))?;
-        return Ok(Ending::NotAsItShouldBe);
+        return Ok(Ending::ProblemFound);
     }
     if options.dry_run {
-        return Ok(Ending::AsItShouldBe);
+        return Ok(Ending::Success);
     }
     if !has_reported(cluster, node, direction, options.force, deadline).await? {
         let text = format!(
@@ -172,10 +172,10 @@ async fn hand_over(
             direction.state()
         );
         print(&text)?;
-        return Ok(Ending::NotAsItShouldBe);
+        return Ok(Ending::ProblemFound);
     }
     print(&format!("{node}: done: {}\n", direction.state()))?;
-    Ok(Ending::AsItShouldBe)
+    Ok(Ending::Success)
 }
 
 fn fail_to_ask(node: &str, error: &AskError) -> anyhow::Result<Ending> {
@@ -184,7 +184,7 @@ fn fail_to_ask(node: &str, error: &AskError) -> anyhow::Result<Ending> {
         chain(error)
     );
     print(&text)?;
-    Ok(Ending::NotAsItShouldBe)
+    Ok(Ending::ProblemFound)
 }
 
 async fn has_reported(

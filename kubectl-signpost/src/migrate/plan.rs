@@ -147,8 +147,8 @@ impl Plan {
     /// Whether nothing stops any node.
     pub(super) fn ending(&self) -> Ending {
         match self.nodes.iter().all(|node| node.obstacles.is_empty()) {
-            true => Ending::AsItShouldBe,
-            false => Ending::NotAsItShouldBe,
+            true => Ending::Success,
+            false => Ending::ProblemFound,
         }
     }
 }

@@ -12,7 +12,7 @@ use kube::ResourceExt;
 use serde::Serialize;
 
 use crate::cluster::{Read, Unreadable};
-use crate::status::Outlook;
+use crate::status::Health;
 use crate::trouble::{Trouble, Weight, troubles};
 
 /// All nodes, by name.
@@ -29,7 +29,7 @@ pub(crate) struct Listing {
 #[serde(rename_all = "camelCase")]
 pub(crate) struct NodeReport {
     pub(crate) name: String,
-    pub(crate) outlook: Outlook,
+    pub(crate) health: Health,
     pub(crate) profile: String,
     pub(crate) mode: Option<Mode>,
     pub(crate) ready: String,
@@ -64,13 +64,10 @@ impl Listing {
     }
 
     /// The worst of its nodes.
-    pub(crate) fn outlook(&self) -> Outlook {
-        let unreadable = self.unreadable.iter().map(|_| Outlook::Faulty);
-        let nodes = self.nodes.iter().map(|node| node.outlook);
-        nodes
-            .chain(unreadable)
-            .max()
-            .unwrap_or(Outlook::AsItShouldBe)
+    pub(crate) fn health(&self) -> Health {
+        let unreadable = self.unreadable.iter().map(|_| Health::Unhealthy);
+        let nodes = self.nodes.iter().map(|node| node.health);
+        nodes.chain(unreadable).max().unwrap_or(Health::Healthy)
     }
 }
 
@@ -90,7 +87,7 @@ impl NodeReport {
         }
         NodeReport {
             name: proxy.name_any(),
-            outlook: Outlook::of(&troubles),
+            health: Health::of(&troubles),
             profile: proxy.spec.profile_name.clone(),
             mode: status.mode,
             ready: text(find(READY), |condition| &condition.status),
@@ -126,7 +123,7 @@ impl NodeReport {
         };
         NodeReport {
             name,
-            outlook: Outlook::AsItShouldBe,
+            health: Health::Healthy,
             profile: String::new(),
             mode: None,
             ready: String::new(),

@@ -92,13 +92,13 @@ fn t141_nodes_are_one_line_each_and_their_troubles_are_grouped() {
         "{text}"
     );
     assert!(text.contains("\nNoConfiguration on n9\n  next: "), "{text}");
-    assert_eq!(listing.outlook(), Outlook::Faulty);
+    assert_eq!(listing.health(), Health::Unhealthy);
 }
 
 #[test]
 fn a_node_that_has_not_applied_its_configuration_is_not_finished() {
     let waiting = listing(vec![node("n1", |status| status.applied_hash = None)]);
-    assert_eq!(waiting.outlook(), Outlook::Pending);
+    assert_eq!(waiting.health(), Health::Pending);
     let silent = listing(vec![node("n1", |status| {
         *status = NodeProxyStatus::default()
     })]);

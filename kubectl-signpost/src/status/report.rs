@@ -18,7 +18,7 @@ use crate::trouble::{Trouble, Weight, troubles};
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Report {
-    pub(crate) outlook: Outlook,
+    pub(crate) health: Health,
     pub(crate) profiles: Vec<ProfileReport>,
     /// Nodes of the cluster that no profile has given a configuration.
     pub(crate) nodes_without_configuration: Vec<String>,
@@ -31,7 +31,7 @@ pub(crate) struct Report {
 #[serde(rename_all = "camelCase")]
 pub(crate) struct ProfileReport {
     pub(crate) name: String,
-    pub(crate) outlook: Outlook,
+    pub(crate) health: Health,
     pub(crate) mode: Mode,
     pub(crate) priority: i32,
     pub(crate) paused: bool,
@@ -54,16 +54,16 @@ pub(crate) struct NodeCounts {
     pub(crate) degraded: u32,
 }
 
-/// Whether things are as they should be.
+/// Whether a profile or a node has problems.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) enum Outlook {
+pub(crate) enum Health {
     /// They are.
-    AsItShouldBe,
+    Healthy,
     /// They are not, and waiting may end it.
     Pending,
     /// Something is wrong.
-    Faulty,
+    Unhealthy,
 }
 
 // === impl Report ===
@@ -99,13 +99,13 @@ impl Report {
         unreadable: Vec<Unreadable>,
     ) -> Report {
         profiles.sort_by(|a, b| (a.priority, &a.name).cmp(&(b.priority, &b.name)));
-        let worst = profiles.iter().map(|profile| profile.outlook).max();
+        let worst = profiles.iter().map(|profile| profile.health).max();
         // Without a profile no node is served.
-        let of_profiles = worst.unwrap_or(Outlook::Faulty);
+        let of_profiles = worst.unwrap_or(Health::Unhealthy);
         Report {
-            outlook: match unreadable.is_empty() {
+            health: match unreadable.is_empty() {
                 true => of_profiles,
-                false => Outlook::Faulty,
+                false => Health::Unhealthy,
             },
             profiles,
             nodes_without_configuration,
@@ -126,7 +126,7 @@ impl ProfileReport {
         }
         ProfileReport {
             name: profile.name_any(),
-            outlook: Outlook::of(&troubles),
+            health: Health::of(&troubles),
             mode: profile.spec.mode,
             priority: profile.spec.priority,
             paused: profile.spec.paused,
@@ -159,33 +159,33 @@ fn unreported(generation: i64) -> Trouble {
     }
 }
 
-// === impl Outlook ===
+// === impl Health ===
 
-impl Outlook {
+impl Health {
     /// By the heaviest of `troubles`.
-    pub(crate) fn of(troubles: &[Trouble]) -> Outlook {
+    pub(crate) fn of(troubles: &[Trouble]) -> Health {
         match troubles.iter().map(|trouble| trouble.weight).max() {
-            Some(Weight::Fault) => Outlook::Faulty,
-            Some(Weight::Pending) => Outlook::Pending,
-            Some(Weight::Note) | None => Outlook::AsItShouldBe,
+            Some(Weight::Fault) => Health::Unhealthy,
+            Some(Weight::Pending) => Health::Pending,
+            Some(Weight::Note) | None => Health::Healthy,
         }
     }
 
     /// In words.
     pub(crate) fn describe(self) -> &'static str {
         match self {
-            Outlook::AsItShouldBe => "as it should be",
-            Outlook::Pending => "not finished",
-            Outlook::Faulty => "faulty",
+            Health::Healthy => "healthy",
+            Health::Pending => "in progress",
+            Health::Unhealthy => "unhealthy",
         }
     }
 }
 
-impl From<Outlook> for Ending {
-    fn from(outlook: Outlook) -> Ending {
-        match outlook {
-            Outlook::AsItShouldBe => Ending::AsItShouldBe,
-            Outlook::Pending | Outlook::Faulty => Ending::NotAsItShouldBe,
+impl From<Health> for Ending {
+    fn from(health: Health) -> Ending {
+        match health {
+            Health::Healthy => Ending::Success,
+            Health::Pending | Health::Unhealthy => Ending::ProblemFound,
         }
     }
 }

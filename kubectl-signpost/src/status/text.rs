@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::report::{Outlook, ProfileReport, Report};
+use super::report::{Health, ProfileReport, Report};
 use crate::output::{Paint, Tone};
 use crate::trouble::{Trouble, Weight};
 
@@ -43,23 +43,23 @@ pub(crate) fn render(report: &Report, paint: Paint) -> String {
 fn render_profile(profile: &ProfileReport, paint: Paint) -> String {
     let ProfileReport {
         name,
-        outlook,
+        health,
         mode,
         priority,
         generation,
         nodes,
         ..
     } = profile;
-    let tone = match outlook {
-        Outlook::AsItShouldBe => Tone::Good,
-        Outlook::Pending => Tone::Notable,
-        Outlook::Faulty => Tone::Bad,
+    let tone = match health {
+        Health::Healthy => Tone::Good,
+        Health::Pending => Tone::Notable,
+        Health::Unhealthy => Tone::Bad,
     };
     let paused = if profile.paused { ", paused" } else { "" };
     // Writing to a String cannot fail.
     let mut text = format!(
         "ProxyProfile {name}: {}\n",
-        paint.apply(tone, outlook.describe())
+        paint.apply(tone, health.describe())
     );
     let _ = writeln!(
         text,
@@ -122,7 +122,7 @@ pub(crate) fn progress(report: &Report) -> String {
     let unfinished = report
         .profiles
         .iter()
-        .filter(|profile| profile.outlook != Outlook::AsItShouldBe);
+        .filter(|profile| profile.health != Health::Healthy);
     let describe = |profile: &ProfileReport| {
         let why = profile.troubles.first();
         let why = why.map_or("", |trouble| trouble.reason.as_str());

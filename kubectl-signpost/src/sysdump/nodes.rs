@@ -40,7 +40,7 @@ pub(super) fn choose<'a>(
     }
     let mut nodes: BTreeSet<String> = running.map(str::to_owned).collect();
     nodes.extend(proxies.iter().map(ResourceExt::name_any));
-    let faulty = |node: &String| {
+    let unhealthy = |node: &String| {
         let proxy = proxies.iter().find(|proxy| proxy.name_any() == *node);
         let status = proxy.and_then(|proxy| proxy.status.as_ref());
         status.is_none_or(|status| {
@@ -50,7 +50,7 @@ pub(super) fn choose<'a>(
     };
     let mut nodes: Vec<String> = nodes.into_iter().collect();
     // Stable: of one kind, by name.
-    nodes.sort_by_key(|node| !faulty(node));
+    nodes.sort_by_key(|node| !unhealthy(node));
     if !options.all_nodes {
         nodes.truncate(NODES);
     }

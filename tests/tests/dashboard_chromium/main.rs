@@ -99,7 +99,7 @@ fn rollouts(stage: &mut Stage) -> Result<()> {
     }
     browser.wait_for_text(
         "#rollouts article",
-        &["ProxyProfile default: as it should be", "Nothing blocks it"],
+        &["ProxyProfile default: healthy", "Nothing blocks it"],
     )?;
 
     let change = json!({"mode": "iptables", "rollout": rollout});
@@ -110,7 +110,7 @@ fn rollouts(stage: &mut Stage) -> Result<()> {
     browser.wait_for_text(
         "#rollouts article",
         &[
-            "ProxyProfile default: faulty",
+            "ProxyProfile default: unhealthy",
             "It has stopped: Halted: 1 of 3 nodes failed: n1 (CommitFailed",
             what_to_do,
             advice("CommitFailed").context("advice")?,
@@ -131,13 +131,13 @@ fn nodes(stage: &mut Stage) -> Result<()> {
     stage.go_to("nodes")?;
     let browser = &stage.browser;
     browser.wait_for_text("#nodes-count", &["3 nodes"])?;
-    let faulty = ".group[data-group='faulty'] .cell";
-    browser.wait_for_count(faulty, 1)?;
+    let unhealthy = ".group[data-group='unhealthy'] .cell";
+    browser.wait_for_count(unhealthy, 1)?;
     let read = browser.accessible()?;
     for wanted in [
-        "option: n1, faulty, CommitFailed, iptables, p99 4ms",
-        "option: n2, as it should be, Programmed, nftables, p99 4ms",
-        "listbox: faulty: 1 node",
+        "option: n1, unhealthy, CommitFailed, iptables, p99 4ms",
+        "option: n2, healthy, Programmed, nftables, p99 4ms",
+        "listbox: unhealthy: 1 node",
         "heading: How is each node?",
         "complementary: Chosen node",
     ] {
@@ -149,24 +149,24 @@ fn nodes(stage: &mut Stage) -> Result<()> {
 
     // Tab leads to the first square, and arrow keys to the others.
     browser.evaluate("document.querySelector('#nodes-grid [tabindex=\"0\"]').focus()")?;
-    browser.wait_for_text("#node", &["n1: faulty", "CommitFailed"])?;
+    browser.wait_for_text("#node", &["n1: unhealthy", "CommitFailed"])?;
     browser.press(RIGHT)?;
-    browser.wait_for_text("#node", &["n2: as it should be", "6.12.48"])?;
+    browser.wait_for_text("#node", &["n2: healthy", "6.12.48"])?;
     browser.press(END)?;
-    browser.wait_for_text("#node", &["n3: as it should be"])?;
+    browser.wait_for_text("#node", &["n3: healthy"])?;
     browser.wait_for_count("#nodes-grid [tabindex='0']", 1)?;
 
     // What happens to a node moves its square, and the focus with it.
     stage.report("n3", State::Failing, &json!({}))?;
     let browser = &stage.browser;
-    browser.wait_for_count(faulty, 2)?;
-    browser.wait_for_text("#node", &["n3: faulty"])?;
+    browser.wait_for_count(unhealthy, 2)?;
+    browser.wait_for_text("#node", &["n3: unhealthy"])?;
     ensure!(
         browser.evaluate("document.activeElement.dataset.node")? == json!("n3"),
         "the focus is lost"
     );
     stage.report("n3", State::Ready, &json!({}))?;
-    stage.browser.wait_for_count(faulty, 1)
+    stage.browser.wait_for_count(unhealthy, 1)
 }
 
 fn rejections(stage: &mut Stage) -> Result<()> {
@@ -325,15 +325,15 @@ fn many_nodes(stage: &mut Stage) -> Result<()> {
     stage.go_to("nodes")?;
     stage.fill(NODES.len()..1_000, Reports::Most)?;
     let browser = &stage.browser;
-    browser.wait_for_count(".group[data-group='faulty'] .cell", 11)?;
-    browser.wait_for_count(".group[data-group='not finished'] .cell", 10)?;
+    browser.wait_for_count(".group[data-group='unhealthy'] .cell", 11)?;
+    browser.wait_for_count(".group[data-group='in progress'] .cell", 10)?;
     browser.evaluate("document.querySelector('.group .cell').focus()")?;
     picture(stage, "dark", "nodes")?;
     stage.fill(1_000..5_000, Reports::None)?;
     let browser = &stage.browser;
     browser.wait_for_text("#nodes-count", &["5,000 nodes"])?;
     browser.wait_for_count("#nodes-grid [role='option']", 5_000)?;
-    browser.wait_for_count(".group[data-group='not finished'] .cell", 4_010)?;
+    browser.wait_for_count(".group[data-group='in progress'] .cell", 4_010)?;
     browser.wait_for_count("#nodes-grid [tabindex='0']", 1)?;
     let find = |text: &str| {
         browser.evaluate(&format!(

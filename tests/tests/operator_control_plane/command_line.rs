@@ -68,10 +68,7 @@ fn t143_a_rollout_is_followed_held_and_let_go_on_by_the_command_line() -> Result
         cluster.report_ready(node)?;
     }
     let text = cli.expect(0, &["status", "--wait", "--timeout=60s"])?;
-    assert!(
-        text.contains("ProxyProfile default: as it should be"),
-        "{text}"
-    );
+    assert!(text.contains("ProxyProfile default: healthy"), "{text}");
     let text = cli.expect(0, &["nodes", "--output=json"])?;
     let listing: Value = serde_json::from_str(&text)?;
     assert_eq!(listing["nodes"].as_array().map(Vec::len), Some(3), "{text}");

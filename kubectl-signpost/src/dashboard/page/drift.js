@@ -20,7 +20,7 @@ function program({ name, total, contested, advice, first }) {
   const more = total - first.length;
   return element(
     "article",
-    { "data-outlook": contested ? "faulty" : "pending" },
+    { "data-health": contested ? "unhealthy" : "pending" },
     element("h3", {}, name ? element("code", {}, name) : "Programs that the kernel did not name"),
     element("p", { class: "answer" }, `Changed rules on ${counted(total, "node")}${held}. The agents repaired them.`),
     advice ? element("p", { class: "next" }, element("b", {}, "Next: "), advice) : null,

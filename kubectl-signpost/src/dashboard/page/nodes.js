@@ -19,7 +19,7 @@ const GROUPINGS = {
   kernel: ({ kernelVersion }) => kernelVersion || "no kernel reported",
   agent: ({ agentVersion }) => agentVersion || "no version reported",
 };
-const FIRST = ["faulty", "not finished", "as it should be", "without a configuration", ...Object.values(LATENCIES)];
+const FIRST = ["unhealthy", "in progress", "healthy", "without a configuration", ...Object.values(LATENCIES)];
 
 let facts = null;
 /** The squares by node, each with the row it shows. */
@@ -30,15 +30,15 @@ const sections = new Map();
 let order = [];
 let chosen = null;
 
-/** The nodes that are not as they should be. */
+/** The nodes that are unhealthy or in progress. */
 export function count({ nodes }) {
   let number = 0;
   let isFault = false;
-  for (const { outlook } of nodes.values()) {
-    number += outlook !== "asItShouldBe";
-    isFault ||= outlook === "faulty";
+  for (const { health } of nodes.values()) {
+    number += health !== "healthy";
+    isFault ||= health === "unhealthy";
   }
-  return { number, unit: "not as they should be", isFault };
+  return { number, unit: "not healthy", isFault };
 }
 
 export function start(read) {
@@ -105,7 +105,7 @@ function cellOf(row) {
   cell.row = row;
   const { name, state, mode, reason, syncP99, troubles } = row;
   cell.textContent = LETTERS[mode] ?? "–";
-  cell.dataset.outlook = row.profile ? row.outlook : "none";
+  cell.dataset.health = row.profile ? row.health : "none";
   cell.dataset.latency = row.latency;
   const why = troubles[0]?.reason ?? reason;
   cell.setAttribute("aria-label", [name, state, why, mode, syncP99 && `p99 ${syncP99}`].filter(Boolean).join(", "));
@@ -213,7 +213,7 @@ function describe() {
     place.replaceChildren(element("p", { class: "hint" }, chosen ? `Node ${chosen} is gone.` : "Choose a node."));
     return;
   }
-  const { name, state, outlook, profile, mode, ready, reason, degraded, services, syncP99, lastSyncTime, appliedHash, rejected } = row;
+  const { name, state, health, profile, mode, ready, reason, degraded, services, syncP99, lastSyncTime, appliedHash, rejected } = row;
   const pairs = [
     ["Profile", profile],
     ["Mode", mode],
@@ -229,7 +229,7 @@ function describe() {
   ];
   place.replaceChildren(
     element("h3", {}, element("code", {}, name), ": ",
-      element("span", { class: "state", "data-outlook": profile ? outlook : "none" }, state)),
+      element("span", { class: "state", "data-health": profile ? health : "none" }, state)),
     element("dl", {}, pairs.filter(([, value]) => value).flatMap(([term, value]) => [element("dt", {}, term), element("dd", {}, value)])),
     row.troubles.length ? element("ul", { class: "troubles" }, row.troubles.map(troubleItem)) : "",
   );

@@ -2,11 +2,11 @@
 
 import { count as counted, element, nodeNames, show, table, time, troubleItem } from "./elements.js";
 
-/** The profiles that are not as they should be. */
+/** The profiles that are unhealthy or in progress. */
 export function count({ rollouts }) {
-  const found = rollouts.profiles.filter(({ outlook }) => outlook !== "asItShouldBe");
-  const isFault = found.some(({ outlook }) => outlook === "faulty");
-  return { number: found.length, unit: "not as they should be", isFault };
+  const found = rollouts.profiles.filter(({ health }) => health !== "healthy");
+  const isFault = found.some(({ health }) => health === "unhealthy");
+  return { number: found.length, unit: "not healthy", isFault };
 }
 
 export function render({ rollouts }) {
@@ -45,19 +45,19 @@ function nextStep(text) {
 }
 
 function profile(found) {
-  const { name, outlook, state, mode, priority, generation, paused, syncLatency, progress, troubles, reasons, worstNodes } = found;
+  const { name, health, state, mode, priority, generation, paused, syncLatency, progress, troubles, reasons, worstNodes } = found;
   return element(
     "article",
-    { "data-outlook": outlook, "aria-labelledby": `profile-${name}` },
+    { "data-health": health, "aria-labelledby": `profile-${name}` },
     element("h3", { id: `profile-${name}` }, "ProxyProfile ", element("code", {}, name), ": ",
-      element("span", { class: "state", "data-outlook": outlook }, state)),
+      element("span", { class: "state", "data-health": health }, state)),
     element("p", { class: "facts" }, `mode ${mode}, priority ${priority}, generation ${generation}${paused ? ", paused" : ""}`,
       syncLatency ? `; sync p99 ${syncLatency.p99} on the slowest node` : ""),
     element("p", { class: "answer" }, answer(found)),
     element("p", { class: "progress" }, progress),
     waves(found.rollout),
     troubles.length ? element("ul", { class: "troubles" }, troubles.map(troubleItem)) : null,
-    reasons.length ? table("Nodes that are not as they should be", ["Reason", "Nodes", "What to do"],
+    reasons.length ? table("Unhealthy nodes", ["Reason", "Nodes", "What to do"],
       reasons.map(({ reason, nodes, advice }) => [
         element("code", {}, reason),
         [counted(nodes.total, "node"), ": ", nodeNames(nodes)],

@@ -21,14 +21,14 @@ export function render(_, argument) {
 function show({ summary, differing, unanswered }) {
   return [
     element("p", { class: "answer", role: "status" }, summary),
-    ...differing.map((group) => nodesWith(group, "faulty")),
+    ...differing.map((group) => nodesWith(group, "unhealthy")),
     ...unanswered.map((group) => nodesWith(group, "pending")),
   ];
 }
 
-function nodesWith({ nodes, lines }, outlook) {
-  const title = outlook === "faulty" ? "with differences" : "without an answer";
-  return element("article", { "data-outlook": outlook },
+function nodesWith({ nodes, lines }, health) {
+  const title = health === "unhealthy" ? "with differences" : "without an answer";
+  return element("article", { "data-health": health },
     element("h3", {}, `${counted(nodes.length, "node")} ${title}: `, nodeNames({ first: nodes.slice(0, 10), total: nodes.length })),
     element("ul", { class: "lines" }, lines.map((line) => element("li", {}, element("code", {}, line)))));
 }

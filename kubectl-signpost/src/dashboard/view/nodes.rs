@@ -12,7 +12,7 @@ use crate::nodes::NodeReport;
 pub(in crate::dashboard) struct NodeRow {
     #[serde(flatten)]
     pub(in crate::dashboard) report: NodeReport,
-    /// The outlook, in the words of `status`.
+    /// The health, in the words of `status`.
     state: &'static str,
     latency: Latency,
 }
@@ -51,7 +51,7 @@ impl NodeRow {
     fn new(report: NodeReport, p99: Option<Microseconds>) -> NodeRow {
         let state = match report.profile.is_empty() {
             true => "without a configuration",
-            false => report.outlook.describe(),
+            false => report.health.describe(),
         };
         NodeRow {
             state,

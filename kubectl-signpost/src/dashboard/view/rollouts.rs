@@ -28,12 +28,12 @@ pub(in crate::dashboard) struct Rollouts {
 struct Rollout {
     #[serde(flatten)]
     report: ProfileReport,
-    /// The outlook, in the words of `status`.
+    /// The health, in the words of `status`.
     state: &'static str,
     /// The line of `rollout status`.
     progress: String,
     stage: Stage,
-    /// The reasons of its nodes that are not as they should be.
+    /// The reasons of its unhealthy nodes.
     reasons: Vec<ReasonOnNodes>,
 }
 
@@ -98,7 +98,7 @@ impl Rollout {
             advice: advice(reason),
         });
         Rollout {
-            state: report.outlook.describe(),
+            state: report.health.describe(),
             progress: describe(&report).trim_end().to_owned(),
             stage: stage(&report),
             reasons: reasons.collect(),

@@ -96,7 +96,7 @@ fn a_page_gets_everything_once_and_then_what_changed() {
     assert_eq!(put.len(), 1, "{change}");
     assert_eq!(
         (&put[0]["name"], &put[0]["state"]),
-        (&json!("n2"), &json!("faulty"))
+        (&json!("n2"), &json!("unhealthy"))
     );
     assert_eq!(change["nodes"]["gone"], json!(["n3"]));
     assert_eq!(change.get("connection"), None);
@@ -134,7 +134,7 @@ fn what_blocks_a_rollout_is_said_in_the_words_of_the_command_line() {
         rollout["progress"],
         "default generation 2: Halted, 1 of 2 nodes updated, 0 ready, 0 degraded"
     );
-    assert_eq!(rollout["state"], "faulty");
+    assert_eq!(rollout["state"], "unhealthy");
     assert_eq!(rollout["stage"]["stopped"]["reason"], "Halted");
     assert!(rollout["stage"]["stopped"]["advice"].is_string());
     let reason = &rollout["reasons"][0];

@@ -125,7 +125,7 @@ fn t170_a_kube_proxy_that_runs_comes_before_a_takeover() {
         Step::Takeover,
     ];
     assert_eq!(steps, expected);
-    assert_eq!(plan.ending(), Ending::NotAsItShouldBe);
+    assert_eq!(plan.ending(), Ending::ProblemFound);
     let expected = format!(
         "NODE   SERVED-BY    KUBE-PROXY   STEP              OBSTACLES\n\
          n1     both         runs         stop kube-proxy   1\n\
@@ -225,7 +225,7 @@ fn nodes_without_agent_or_configuration_are_named_and_windows_is_not() {
 #[test]
 fn a_migration_that_is_over_has_no_obstacles() {
     let plan = plan(&evidence(&[("n1", &[READY_TRUE, NONE_FOUND])]));
-    assert_eq!(plan.ending(), Ending::AsItShouldBe);
+    assert_eq!(plan.ending(), Ending::Success);
     let text = render(&plan, Format::Text, Paint::Plain);
     assert!(
         text.ends_with("\nSignpost alone serves 1 nodes\n"),

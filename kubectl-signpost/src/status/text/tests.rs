@@ -47,7 +47,7 @@ fn report(profiles: Vec<ProxyProfile>) -> Report {
     Report::of(&read(profiles), &Read::default(), None)
 }
 
-fn faulty() -> ProxyProfile {
+fn unhealthy() -> ProxyProfile {
     profile("edge", |profile| {
         profile.spec.priority = 10;
         profile.spec.mode = Mode::Iptables;
@@ -81,22 +81,22 @@ fn a_profile_that_is_settled_takes_four_lines() {
     let report = report(vec![profile("default", |_| ())]);
     assert_eq!(
         render(&report, Paint::Plain),
-        "ProxyProfile default: as it should be\n\
+        "ProxyProfile default: healthy\n\
         \x20 mode     nftables, priority 1000, generation 3\n\
         \x20 nodes    3: 3 updated, 3 ready, 0 degraded\n\
         \x20 sync     p50 900µs, p99 4ms on the slowest node\n"
     );
-    assert_eq!(Ending::from(report.outlook), Ending::AsItShouldBe);
+    assert_eq!(Ending::from(report.health), Ending::Success);
 }
 
 #[test]
 fn t140_every_fault_is_named_with_what_to_do_next() {
-    let report = report(vec![profile("default", |_| ()), faulty()]);
+    let report = report(vec![profile("default", |_| ()), unhealthy()]);
     let text = render(&report, Paint::Plain);
     let of_edge = text.split("\n\n").next().unwrap_or_default();
     assert_eq!(
         of_edge,
-        "ProxyProfile edge: faulty\n\
+        "ProxyProfile edge: unhealthy\n\
         \x20 mode     iptables, priority 10, generation 3\n\
         \x20 nodes    3: 2 updated, 2 ready, 1 degraded\n\
         \x20 sync     p50 900µs, p99 4ms on the slowest node\n\
@@ -107,7 +107,7 @@ fn t140_every_fault_is_named_with_what_to_do_next() {
         \x20 note     FeaturesHonoured is False, FieldNotHonoured: logging\n\
         \x20 worst    n3: CommitFailed, p99 51ms"
     );
-    assert_eq!(Ending::from(report.outlook), Ending::NotAsItShouldBe);
+    assert_eq!(Ending::from(report.health), Ending::ProblemFound);
 }
 
 #[test]
@@ -115,7 +115,7 @@ fn a_change_that_the_operator_has_not_seen_is_not_finished() {
     let report = report(vec![profile("default", |profile| {
         profile.metadata.generation = Some(4);
     })]);
-    assert_eq!(report.outlook, Outlook::Pending);
+    assert_eq!(report.health, Health::Pending);
     let text = render(&report, Paint::Plain);
     assert!(
         text.contains("has not reported on generation 4 yet"),
@@ -132,7 +132,7 @@ fn without_a_profile_no_node_is_served_which_is_a_fault() {
     let mut node = Node::default();
     node.metadata.name = Some("n1".to_owned());
     let report = Report::of(&Read::default(), &Read::default(), Some(&[node]));
-    assert_eq!(report.outlook, Outlook::Faulty);
+    assert_eq!(report.health, Health::Unhealthy);
     let text = render(&report, Paint::Plain);
     assert!(text.contains("There is no ProxyProfile"), "{text}");
     assert!(
@@ -150,20 +150,17 @@ fn an_object_of_another_version_is_named_and_hides_no_other() {
     });
     let report = Report::of(&profiles, &Read::default(), None);
     let text = render(&report, Paint::Plain);
-    assert!(
-        text.contains("ProxyProfile default: as it should be"),
-        "{text}"
-    );
+    assert!(text.contains("ProxyProfile default: healthy"), "{text}");
     assert!(
         text.contains("ProxyProfile new cannot be read: unknown variant `ebpf`"),
         "{text}"
     );
-    assert_eq!(report.outlook, Outlook::Faulty);
+    assert_eq!(report.health, Health::Unhealthy);
 }
 
 #[test]
 fn colours_change_nothing_but_colours() {
-    let report = report(vec![faulty()]);
+    let report = report(vec![unhealthy()]);
     let coloured = render(&report, Paint::Colours);
     let stripped = ["\u{1b}[31m", "\u{1b}[32m", "\u{1b}[33m", "\u{1b}[0m"]
         .iter()
