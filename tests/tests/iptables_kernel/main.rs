@@ -20,7 +20,7 @@ use xtables::Variant;
 
 type Test = fn(&Ground) -> Result<()>;
 
-const TESTS: [(&str, Test); 11] = [
+const TESTS: [(&str, Test); 12] = [
     (
         "every_law_of_backends_holds",
         listings::every_law_of_backends_holds,
@@ -64,6 +64,10 @@ const TESTS: [(&str, Test); 11] = [
     (
         "ten_thousand_services_go_in_bounded_steps_and_one_more_in_a_small_one",
         many::ten_thousand_services,
+    ),
+    (
+        "one_replaced_endpoint_writes_the_same_among_100_and_2000_services",
+        many::one_replaced_endpoint,
     ),
 ];
 

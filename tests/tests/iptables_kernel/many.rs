@@ -11,6 +11,7 @@ use backend::{Backend, Change as _, Rendered};
 use backend_iptables::{Change, PREFIX, Rules};
 use dataplane::{Dataplane, Family, ServiceRules};
 use tests::network::Namespace;
+use tests::programmed::program;
 use xtables::{TableName, Tables, Variant};
 
 use crate::ground::Ground;
@@ -25,12 +26,22 @@ const RULES_AT_ONCE: usize = 5_000;
 const CHAINS_REMOVED_AT_ONCE: usize = 2_000;
 
 fn service(dataplane: &Dataplane, number: u32) -> Arc<ServiceRules> {
+    service_at(dataplane, number, 128)
+}
+
+/// One whose first endpoint is in this network.
+fn service_at(dataplane: &Dataplane, number: u32, first: u8) -> Arc<ServiceRules> {
     let address = Ipv4Addr::from(0x0a60_0000 | number).to_string();
     let [_, _, high, low] = number.to_be_bytes();
     let mut endpoints = testkit::mk_endpoints().tcp("http");
-    for pod in 0..5 {
-        let node = if pod == 0 { "node-1" } else { "node-2" };
-        endpoints = endpoints.ready(&format!("10.{}.{high}.{low}:8080", 128 + pod), node);
+    for (network, node) in [
+        (first, "node-1"),
+        (129, "node-2"),
+        (130, "node-2"),
+        (131, "node-2"),
+        (132, "node-2"),
+    ] {
+        endpoints = endpoints.ready(&format!("10.{network}.{high}.{low}:8080"), node);
     }
     let service = testkit::mk_service(&format!("many/service-{number}"))
         .cluster_ip(&address)
@@ -110,6 +121,35 @@ pub(crate) fn ten_thousand_services(ground: &Ground) -> Result<()> {
     let left = saved.lines().find(|line| line.contains(PREFIX));
     ensure!(left.is_none(), "left is {left:?}");
     Ok(())
+}
+
+/// What is written for one replaced endpoint follows from the change, not from the cluster.
+pub(crate) fn one_replaced_endpoint(ground: &Ground) -> Result<()> {
+    let small = replacement_among(ground, 100)?;
+    let large = replacement_among(ground, 2_000)?;
+    ensure!(
+        small == large,
+        "among 100 Services {small:?} is written, among 2,000 {large:?}"
+    );
+    Ok(())
+}
+
+/// What replacing one endpoint among so many Services writes, and in how many transactions.
+fn replacement_among(ground: &Ground, services: u32) -> Result<(String, usize)> {
+    const CHANGED: u32 = 42;
+    let mut dataplane = Dataplane::default();
+    for number in 0..services {
+        dataplane.set(service(&dataplane, number));
+    }
+    let [mut backend, _] = ground.open_elsewhere()?;
+    let believed = program(&mut backend, &dataplane, &Rendered::default())?;
+    dataplane.set(service_at(&dataplane, CHANGED, 200));
+    let wanted = backend.render(&dataplane, &believed);
+    let change = backend.diff(&believed.rules, &wanted);
+    let written = change.to_string();
+    let receipt = backend.commit(change)?;
+    ensure!(backend.observe()? == wanted, "something else is held");
+    Ok((written, receipt.transactions))
 }
 
 fn expect_bounded(change: &Change) -> Result<()> {

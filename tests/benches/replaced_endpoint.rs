@@ -1,0 +1,155 @@
+//! What one replaced endpoint costs in mode iptables, by variant and size of the cluster, and how much of
+//! it is the kernel's: `cargo bench --package tests --bench replaced_endpoint`.
+//!
+//! Each row has a network namespace of its own, with Services of five endpoints. In one Service after the
+//! other an endpoint is replaced: rendered, compared and committed as the reconciler does it. Processor time
+//! is that of this thread; the kernel's share of it is what the scheduler counts as system time, in ticks,
+//! so that it is true of all changes of a row together.
+
+use std::fs;
+use std::net::Ipv4Addr;
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use backend::{Backend, Change as _, Rendered};
+use backend_iptables::{Lock, Rules};
+use dataplane::{Config, Dataplane, LocalDetection, ServiceRules};
+use tests::network::{Network, enter_private_namespaces};
+use xtables::{TableName, Variant};
+
+const SIZES: [u16; 2] = [1_000, 10_000];
+const ENDPOINTS: u8 = 5;
+/// How many are replaced.
+const CHANGES: u16 = 40;
+
+/// What this thread has had of processors, in ticks.
+#[derive(Debug, Clone, Copy)]
+struct Ticks {
+    user: u64,
+    system: u64,
+}
+
+fn main() -> Result<()> {
+    enter_private_namespaces()?;
+    println!(
+        "| variant | Services | rules | written by a change: rules, transactions | elapsed, p50 | processor, p50 | of it in the kernel |"
+    );
+    println!("|---|---|---|---|---|---|---|");
+    for variant in [Variant::NfTables, Variant::Legacy] {
+        for services in SIZES {
+            println!("{}", measure(variant, services)?);
+        }
+    }
+    Ok(())
+}
+
+/// One row.
+fn measure(variant: Variant, services: u16) -> Result<String> {
+    let mut network = Network::new()?;
+    let [namespace] = network.add_namespaces(["bench"])?;
+    let folder = tempfile::tempdir_in("/run")?;
+    let lock = Lock {
+        path: folder.path().join("lock"),
+        patience: Duration::ZERO,
+    };
+    let [mut backend, _] = namespace.enter(|| backend_iptables::open(variant, &lock))??;
+    let mut dataplane = Dataplane::default();
+    dataplane.set_node(Arc::clone(dataplane.node()), Arc::new(config()?));
+    for number in 0..services {
+        dataplane.set(service(&dataplane, number, 0));
+    }
+    let mut believed = Rendered {
+        rules: backend.render(&dataplane, &Rendered::default()),
+        dataplane: dataplane.clone(),
+    };
+    let change = backend.diff(&Rules::default(), &believed.rules);
+    let _ = backend.commit(change)?;
+    let tables = TableName::ALL.iter();
+    let rules: usize = tables.map(|table| believed.rules.count(*table)).sum();
+
+    let (mut elapsed, mut processor) = (Vec::new(), Vec::new());
+    let mut written = String::new();
+    let before = ticks()?;
+    for change in 1..=CHANGES {
+        let number = services / CHANGES * (change - 1);
+        dataplane.set(service(&dataplane, number, 1));
+        let had = on_processor()?;
+        let started = Instant::now();
+        let wanted = backend.render(&dataplane, &believed);
+        let change = backend.diff(&believed.rules, &wanted);
+        let size = change.size();
+        let receipt = backend.commit(change)?;
+        elapsed.push(started.elapsed());
+        processor.push(on_processor()? - had);
+        written = format!("{}, {}", size.elements, receipt.transactions);
+        believed = Rendered {
+            rules: wanted,
+            dataplane: dataplane.clone(),
+        };
+    }
+    let after = ticks()?;
+    let system = after.system - before.system;
+    let share = 100 * system / (system + after.user - before.user).max(1);
+    Ok(format!(
+        "| {variant} | {services} | {rules} | {written} | {:.1?} | {:.1?} | {share} % |",
+        middle(elapsed),
+        middle(processor),
+    ))
+}
+
+/// As on a node that knows the addresses of its pods, where each Service has a rule that asks for masquerade.
+fn config() -> Result<Config> {
+    Ok(Config {
+        local_detection: LocalDetection::Source {
+            ipv4: Some("10.128.0.0/9".parse()?),
+            ipv6: None,
+        },
+        ..Config::default()
+    })
+}
+
+/// A Service of which the first endpoint is one of several.
+fn service(dataplane: &Dataplane, number: u16, first: u8) -> Arc<ServiceRules> {
+    let [high, low] = number.to_be_bytes();
+    let mut endpoints = testkit::mk_endpoints().tcp("http");
+    for pod in 0..ENDPOINTS {
+        let second = match pod {
+            0 => 128 + first,
+            pod => 130 + pod,
+        };
+        endpoints = endpoints.ready(&format!("10.{second}.{high}.{low}:8080"), "node-2");
+    }
+    let service = testkit::mk_service(&format!("bench/service-{number}"))
+        .cluster_ip(&Ipv4Addr::new(10, 96, high, low).to_string())
+        .port("http", 80)
+        .build();
+    let endpoints = endpoints.build();
+    dataplane::compile(&service, &endpoints, dataplane.node(), dataplane.config()).into()
+}
+
+/// How long this thread has run so far. The kernel brings that up to date when the thread gives way.
+fn on_processor() -> Result<Duration> {
+    thread::yield_now();
+    let text = fs::read_to_string("/proc/thread-self/schedstat")?;
+    let nanoseconds = text.split(' ').next().context("a time")?;
+    Ok(Duration::from_nanos(nanoseconds.parse()?))
+}
+
+fn ticks() -> Result<Ticks> {
+    let text = fs::read_to_string("/proc/thread-self/stat")?;
+    // The name before, in parentheses, may have spaces in it.
+    let (_, fields) = text.rsplit_once(") ").context("a name")?;
+    let mut fields = fields.split(' ').skip(11);
+    let mut next = || -> Result<u64> { Ok(fields.next().context("a time")?.parse()?) };
+    Ok(Ticks {
+        user: next()?,
+        system: next()?,
+    })
+}
+
+fn middle(mut took: Vec<Duration>) -> Duration {
+    took.sort();
+    took.get(took.len() / 2).copied().unwrap_or_default()
+}
