@@ -163,11 +163,7 @@ impl Board {
     }
 
     pub(crate) fn post_variants(&self, sighting: Sighting) {
-        self.variants.send_if_modified(|posted| {
-            let changed = *posted != sighting;
-            *posted = sighting;
-            changed
-        });
+        post(&self.variants, sighting);
     }
 
     /// The node ports that localhost should have and has not.
@@ -176,11 +172,7 @@ impl Board {
     }
 
     pub(crate) fn post_not_relayed(&self, rejections: Vec<Rejection>) {
-        self.not_relayed.send_if_modified(|posted| {
-            let changed = *posted != rejections;
-            *posted = rejections;
-            changed
-        });
+        post(&self.not_relayed, rejections);
     }
 
     /// The frontends that had no room for another client's affinity of late.
@@ -189,11 +181,7 @@ impl Board {
     }
 
     pub(crate) fn post_crowded(&self, frontends: BTreeSet<FrontendKey>) {
-        self.crowded.send_if_modified(|posted| {
-            let changed = *posted != frontends;
-            *posted = frontends;
-            changed
-        });
+        post(&self.crowded, frontends);
     }
 
     /// Whose the node's Services are.
@@ -211,11 +199,7 @@ impl Board {
     }
 
     pub(crate) fn post_handover_refusal(&self, refusal: Option<String>) {
-        self.handover_refusal.send_if_modified(|posted| {
-            let changed = *posted != refusal;
-            *posted = refusal;
-            changed
-        });
+        post(&self.handover_refusal, refusal);
     }
 
     /// What there is of other proxies.
@@ -224,11 +208,7 @@ impl Board {
     }
 
     pub(crate) fn post_sight(&self, sight: Sight) {
-        self.sight.send_if_modified(|posted| {
-            let changed = *posted != sight;
-            *posted = sight;
-            changed
-        });
+        post(&self.sight, sight);
     }
 
     /// Changes with each change of nf_tables by another program that the agent is notified of.
@@ -260,11 +240,7 @@ impl Board {
     }
 
     pub(crate) fn post_heartbeat(&self, renewed_since: Option<Moment>) {
-        self.heartbeat.send_if_modified(|posted| {
-            let changed = *posted != renewed_since;
-            *posted = renewed_since;
-            changed
-        });
+        post(&self.heartbeat, renewed_since);
     }
 
     /// What this node says of itself.
@@ -273,12 +249,17 @@ impl Board {
     }
 
     pub(crate) fn post_status(&self, status: Arc<NodeProxyStatus>) {
-        self.status.send_if_modified(|posted| {
-            let changed = *posted != status;
-            *posted = status;
-            changed
-        });
+        post(&self.status, status);
     }
+}
+
+/// Posts a value. Readers wake if it is another one.
+fn post<T: PartialEq>(posted: &watch::Sender<T>, value: T) {
+    posted.send_if_modified(|posted| {
+        let changed = *posted != value;
+        *posted = value;
+        changed
+    });
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

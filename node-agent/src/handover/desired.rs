@@ -117,7 +117,7 @@ impl Server {
         };
         let _turn = self.turn.lock().await;
         info!(?what, "the profile asks for a handover");
-        let mut caller = Caller::profile();
+        let mut caller = Caller::default();
         let ending = self.carry_out(what, Effort::Careful, &mut caller).await;
         if ending == Ending::Done {
             info!(?what, "the handover that the profile asks for is done");

@@ -52,9 +52,10 @@ pub(super) struct Ours {
     pub(super) services: usize,
 }
 
-/// Who asked. What was begun goes on when they are gone.
+/// Who asked, by default the profile, which reads the outcome alone. What was begun goes on when a command is gone.
+#[derive(Default)]
 pub(super) struct Caller {
-    /// The connection of a command; `None` where the profile asks.
+    /// The connection of a command.
     command: Option<OwnedWriteHalf>,
     /// What stands in the way.
     obstacles: Vec<String>,
@@ -206,17 +207,7 @@ impl Caller {
     fn command(connection: OwnedWriteHalf) -> Caller {
         Caller {
             command: Some(connection),
-            obstacles: Vec::new(),
-            last: String::new(),
-        }
-    }
-
-    /// The profile, which reads the outcome alone.
-    pub(super) fn profile() -> Caller {
-        Caller {
-            command: None,
-            obstacles: Vec::new(),
-            last: String::new(),
+            ..Caller::default()
         }
     }
 

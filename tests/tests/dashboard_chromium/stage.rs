@@ -2,13 +2,16 @@
 
 use std::ops::Range;
 use std::process::{Command, Stdio};
+use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, Result};
+use backend::Culprit;
 use crds::node_proxy::NodeProxy;
 use futures::{StreamExt, TryStreamExt, stream};
 use jiff::Timestamp;
 use kube::Api;
 use kube::api::{Patch, PatchParams, PostParams};
+use reconciler::Contest;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tests::binaries;
@@ -192,9 +195,19 @@ pub(crate) enum State {
     Contested,
 }
 
-/// As agents write it.
-const CONTESTED: &str = "since 2026-11-24T00:00:00Z, flush-rules (process 4711) keeps changing the rules: \
-                         repaired 6 times within 4.2 s";
+/// As agents write it: the page reads the program's name in it.
+fn contested() -> String {
+    let contest = Contest {
+        since: SystemTime::UNIX_EPOCH,
+        repairs: 6,
+        within: Duration::from_millis(4_200),
+        culprit: Some(Culprit {
+            program: "flush-rules".to_owned(),
+            process: 4711,
+        }),
+    };
+    format!("since 1970-01-01T00:00:00Z, {contest}")
+}
 
 fn status(proxy: &Value, state: State) -> Value {
     let generation = &proxy["metadata"]["generation"];
@@ -212,7 +225,7 @@ fn status(proxy: &Value, state: State) -> Value {
         ],
         State::Contested => vec![
             condition("Ready", "True", "Programmed", "3 services"),
-            condition("RulesContested", "True", "RepairsHeldBack", CONTESTED),
+            condition("RulesContested", "True", "RepairsHeldBack", &contested()),
         ],
         State::Failing => vec![
             condition("Ready", "False", "CommitFailed", refused),

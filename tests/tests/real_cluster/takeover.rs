@@ -84,16 +84,7 @@ pub(crate) fn from_kube_proxy_and_back(stage: &mut Stage) -> Result<()> {
 /// Has the profile say which proxy serves its nodes, and no node wait for the time that the one before has to prove itself.
 fn set_handover(stage: &Stage, handover: &str) -> Result<()> {
     let spec = json!({"handover": handover, "rollout": {"minReady": "0s"}});
-    let patch = json!({"spec": spec}).to_string();
-    let arguments = [
-        "patch",
-        "proxyprofile",
-        "default",
-        "--type=merge",
-        "--patch",
-        &patch,
-    ];
-    stage.kubectl(&arguments).map(drop)
+    stage.patch_profile(&json!({"spec": spec}).to_string())
 }
 
 /// Its Pods go, its rules stay.

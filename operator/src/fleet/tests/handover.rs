@@ -1,6 +1,6 @@
 //! Profiles that move their nodes from one service proxy to another.
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::Cluster;
 
@@ -11,22 +11,26 @@ fn nodes_with(cluster: &Cluster, handover: &str) -> Vec<String> {
     with.map(|(name, _)| name.clone()).collect()
 }
 
+/// The agent of n1 reports these conditions on what it was given, and has applied what n2 still has.
+fn say_without_applying(cluster: &mut Cluster, reason: &str, conditions: Value) {
+    cluster.say_because("n1", reason, conditions);
+    let mut status = cluster.proxies["n1"]["status"].clone();
+    status["appliedHash"] = cluster.proxies["n2"]["spec"]["configHash"].clone();
+    cluster.change_status("n1", status);
+}
+
 #[test]
 fn t171_a_takeover_that_the_first_node_refuses_reaches_no_second_one() {
     let mut cluster = Cluster::with_nodes(4);
-    let before = cluster.proxies["n1"]["spec"]["configHash"].clone();
     cluster.mute.insert("n1".into());
     cluster.put_profile("default", json!({"handover": "Takeover"}));
     cluster.run();
     assert_eq!(nodes_with(&cluster, "Takeover"), ["n1"]);
-    cluster.say_because(
-        "n1",
+    say_without_applying(
+        &mut cluster,
         "HandoverRefused",
         json!({"Ready": "True", "Degraded": "True"}),
     );
-    let mut status = cluster.proxies["n1"]["status"].clone();
-    status["appliedHash"] = before;
-    cluster.change_status("n1", status);
     cluster.mute.clear();
     cluster.run();
     cluster.advance(3600);
@@ -75,15 +79,11 @@ fn t171_a_node_that_was_handed_back_by_a_command_is_done_only_once_it_has_taken_
     cluster.put_profile("default", json!({"handover": "Takeover"}));
     cluster.run();
     assert_eq!(nodes_with(&cluster, "Takeover"), ["n1"]);
-    let before = cluster.proxies["n2"]["spec"]["configHash"].clone();
-    cluster.say_because(
-        "n1",
+    say_without_applying(
+        &mut cluster,
         "HandedBack",
         json!({"Ready": "False", "Progressing": "True"}),
     );
-    let mut status = cluster.proxies["n1"]["status"].clone();
-    status["appliedHash"] = before;
-    cluster.change_status("n1", status);
     cluster.advance(60);
     assert_eq!(nodes_with(&cluster, "Takeover"), ["n1"]);
     cluster.say("n1", json!({"Ready": "True"}));

@@ -1,0 +1,145 @@
+//! Which proxy serves the node, and which the profile asks for.
+
+use super::*;
+
+/// A node whose profile asks for `handover`.
+fn view_with(handover: Handover) -> View {
+    view_of(EffectiveConfig {
+        handover,
+        ..EffectiveConfig::default()
+    })
+}
+
+/// What the loop reports once Signpost's rules are gone.
+fn withdrawn(view: &View) -> Report {
+    let families = Family::ALL.map(|family| FamilyStatus {
+        programmed: None,
+        programmed_since: None,
+        ..programmed(family, view)
+    });
+    Report {
+        activity: Activity::Withdrawn,
+        ..report(families)
+    }
+}
+
+fn seen(mechanism: Option<foreign_proxy::Mechanism>) -> Sight {
+    let families = BTreeSet::from(Family::ALL);
+    let rules = mechanism.map(|mechanism| (mechanism, families));
+    Sight::Seen(
+        foreign_proxy::Found {
+            rules: rules.into_iter().collect(),
+            ..foreign_proxy::Found::default()
+        },
+        foreign_proxy::process::KubeProxy::Silent,
+    )
+}
+
+#[test]
+fn a_node_that_was_handed_back_is_not_ready_and_says_who_serves() {
+    let view = view();
+    let report = withdrawn(&view);
+    let say = |report: &Report, sight: &Sight| {
+        let facts = Facts {
+            serving_state: ServingState::HandedBack,
+            sight,
+            ..facts(&view, Some(report))
+        };
+        status(&facts, &NodeProxyStatus::default(), Timestamp::UNIX_EPOCH)
+    };
+    let told_of = |sight: &Sight| {
+        let status = say(&report, sight);
+        for kind in [
+            condition::READY,
+            condition::PROGRESSING,
+            condition::IPV6_PROGRAMMED,
+        ] {
+            let (status, reason, _) = told(&status, kind);
+            assert_eq!((&*status, &*reason), ("False", "HandedBack"), "{kind}");
+        }
+        told(&status, condition::READY).2
+    };
+    assert!(told_of(&Sight::None).contains("no rules of Signpost are in the kernel"));
+    let nothing = Sight::Seen(
+        foreign_proxy::Found::default(),
+        foreign_proxy::process::KubeProxy::Silent,
+    );
+    assert!(told_of(&nothing).contains("no proxy serves"));
+
+    let mut stuck = report.clone();
+    stuck.families[0] = failing(stuck.families[0].clone(), Recovery::Retry);
+    let status = say(&stuck, &Sight::None);
+    assert!(
+        told(&status, condition::READY)
+            .2
+            .contains("still in the kernel: IPv4: failed to commit")
+    );
+}
+
+#[test]
+fn t171_a_takeover_that_the_profile_asks_for_counts_as_applied_once_it_is_done() {
+    let view = view_with(Handover::Takeover);
+    let report = report(Family::ALL.map(|family| programmed(family, &view)));
+    let say = |sight: &Sight, refusal: Option<&str>| {
+        let facts = Facts {
+            sight,
+            handover_refusal: refusal,
+            ..facts(&view, Some(&report))
+        };
+        status(&facts, &NodeProxyStatus::default(), Timestamp::UNIX_EPOCH)
+    };
+    let kube_proxy = seen(Some(foreign_proxy::Mechanism::Nftables));
+    let before = say(&kube_proxy, None);
+    assert_eq!(before.applied_hash, None);
+    assert_eq!(told(&before, condition::PROGRESSING).1, "HandoverPending");
+    assert_eq!(
+        told(&before, condition::READY).0,
+        "True",
+        "it serves beside kube-proxy"
+    );
+    assert_eq!(told(&before, condition::DEGRADED).0, "False");
+
+    let refused = say(&kube_proxy, Some("kube-proxy answers: stop it first"));
+    assert_eq!(refused.applied_hash, None);
+    let (status, reason, message) = told(&refused, condition::DEGRADED);
+    assert_eq!((&*status, &*reason), ("True", "HandoverRefused"));
+    assert_eq!(message, "kube-proxy answers: stop it first");
+
+    // The refusal of an attempt before is void once nothing is left to be done.
+    let done = say(&seen(None), Some("kube-proxy answers: stop it first"));
+    assert_eq!(done.applied_hash, Some(view.hash.clone()));
+    assert_eq!(told(&done, condition::PROGRESSING).1, "Settled");
+    assert_eq!(told(&done, condition::DEGRADED).0, "False");
+}
+
+#[test]
+fn t171_a_node_is_ready_once_it_is_handed_back_as_the_profile_asks() {
+    let view = view_with(Handover::Handback);
+    let withdrawn = withdrawn(&view);
+    let serving = report(Family::ALL.map(|family| programmed(family, &view)));
+    let kube_proxy = seen(Some(foreign_proxy::Mechanism::Nftables));
+    let say = |report: &Report, serving_state, sight: &Sight| {
+        let facts = Facts {
+            sight,
+            serving_state,
+            ..facts(&view, Some(report))
+        };
+        status(&facts, &NodeProxyStatus::default(), Timestamp::UNIX_EPOCH)
+    };
+    let before = say(&serving, ServingState::Serving, &kube_proxy);
+    assert_eq!(before.applied_hash, None);
+    assert_eq!(told(&before, condition::PROGRESSING).1, "HandoverPending");
+
+    let done = say(&withdrawn, ServingState::HandedBack, &kube_proxy);
+    assert_eq!(done.applied_hash, Some(view.hash.clone()));
+    let (status, reason, _) = told(&done, condition::READY);
+    assert_eq!((&*status, &*reason), ("True", "HandedBack"));
+    assert_eq!(told(&done, condition::PROGRESSING).0, "False");
+
+    let unserved = say(&withdrawn, ServingState::HandedBack, &seen(None));
+    assert_eq!(
+        told(&unserved, condition::READY).0,
+        "False",
+        "no proxy serves it"
+    );
+}
