@@ -1,27 +1,27 @@
-//! Differences between desired and observed rules, piece by piece, for users.
+//! Differences between desired and observed rules, as a list of pieces for users.
 
-/// A piece of a backend's rules: as desired and as found in the kernel.
+/// A piece of a backend's rules, as desired and as found in the kernel.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Piece {
-    /// As the mechanism's own program prints it: `services { 10.96.0.10 . tcp . 80 : 2 . 0x03000002 }`,
-    /// `nat chain SIGNPOST-SERVICES`.
+    /// The piece in the notation of the mechanism's own tool: `services { 10.96.0.10 . tcp . 80 : 2
+    /// . 0x03000002 }`, `nat chain SIGNPOST-SERVICES`.
     pub text: String,
-    /// Its state.
+    /// Whether it exists, and as desired.
     pub standing: Standing,
 }
 
-/// The state of a piece in the rules that were found.
+/// The state of a piece in the kernel's rules.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Standing {
-    /// It is there as desired.
+    /// It exists as desired.
     Present,
-    /// It is not there.
+    /// It is desired but does not exist.
     Missing,
-    /// It is there, but not in the desired rules.
+    /// It exists but is not desired.
     Leftover,
-    /// Something else is in its place.
+    /// The kernel holds something else in its place.
     Different {
-        /// What was found: an element, or the rules of a chain.
+        /// The element that was found, or the rules of the chain.
         found: Vec<String>,
     },
 }
@@ -29,7 +29,8 @@ pub enum Standing {
 // === impl Piece ===
 
 impl Piece {
-    /// The piece that prints as `wanted` in desired rules and as `found` in the kernel; `None` if it is in neither.
+    /// Compares the text of a piece in the desired rules with that in the kernel. Returns `None` if
+    /// neither has it.
     pub fn compare(wanted: Option<&String>, found: Option<&String>) -> Option<Piece> {
         let standing = match (wanted, found) {
             (Some(wanted), Some(found)) if wanted == found => Standing::Present,

@@ -1,16 +1,16 @@
-//! External changes: those that other programs make to Signpost's rules.
+//! External changes: changes to Signpost's rules by other programs.
 
 use std::collections::BTreeSet;
 use std::fmt;
 
 use dataplane::Family;
 
-/// An external change: another program has changed, or may have changed, Signpost's rules in the kernel.
+/// An external change: another program has changed, or may have changed, Signpost's rules.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Disturbance {
-    /// The families concerned.
+    /// The families whose rules may have changed.
     pub families: BTreeSet<Family>,
-    /// The process that made it, if the kernel reports it.
+    /// The process that made the change, if the kernel reports it.
     pub culprit: Option<Culprit>,
 }
 
@@ -19,14 +19,15 @@ pub struct Disturbance {
 pub struct Culprit {
     /// Its name, as the kernel truncates it.
     pub program: String,
-    /// Its id in the machine's own process namespace. It may have ended since.
+    /// Its process ID in the initial PID namespace. The process may have ended since.
     pub process: u32,
 }
 
 // === impl Disturbance ===
 
 impl Disturbance {
-    /// A possible change by an unknown process, in both families: it is not known that there was none.
+    /// A possible change by an unknown process, in both families. Used where a change cannot be
+    /// ruled out.
     pub fn possible() -> Disturbance {
         Disturbance {
             families: Family::ALL.into(),
@@ -34,7 +35,7 @@ impl Disturbance {
         }
     }
 
-    /// Combines both. Of two processes the later one counts.
+    /// Adds `later` to this change. If both name a process, the later one is kept.
     pub fn merge(&mut self, later: Disturbance) {
         self.families.extend(later.families);
         self.culprit = later.culprit.or(self.culprit.take());

@@ -1,4 +1,4 @@
-//! Backends whose rules have any type, so that one list holds backends of different mechanisms.
+//! Type-erased backends, so that one list holds backends of different mechanisms.
 
 use std::any::Any;
 use std::collections::BTreeSet;
@@ -18,24 +18,25 @@ use crate::{
 /// A backend of any mechanism.
 pub type AnyBackend = Box<dyn Inspect<Rules = AnyRules, Change = AnyChange> + Send>;
 
-/// Makes `backend` one of many.
+/// Erases the types of `backend`'s rules and changes.
 pub fn erase<B: Inspect + Send + 'static>(backend: B) -> AnyBackend {
     Box::new(Erased(backend))
 }
 
-/// Rules of any backend. No rules at all are equal whoever holds none.
+/// Rules of any backend. Empty rules are equal to each other, whatever their type was.
 #[derive(Clone, Default)]
 pub struct AnyRules(Option<Arc<dyn ErasedRules>>);
 
 /// A change of any backend.
 pub struct AnyChange(Box<dyn ErasedChange>);
 
-/// A backend behind the types above. Rules of another backend count as none, and a change of another is
-/// refused: a list of backends keeps each with its own.
+/// A backend behind the types above. It treats rules of another backend as empty and refuses a
+/// change of another backend: a caller with a list of backends keeps the rules and changes of each
+/// apart.
 #[derive(Debug)]
 struct Erased<B>(B);
 
-/// Why a change was not committed.
+/// The error of a commit that was given the change of another backend.
 #[derive(Debug, thiserror::Error)]
 #[error("the change belongs to another backend")]
 struct ForeignChangeError;
@@ -83,7 +84,7 @@ impl<C: Change> ErasedChange for C {
 // === impl AnyRules ===
 
 impl AnyRules {
-    /// These rules.
+    /// Erases the type of `rules`.
     pub fn of<R>(rules: R) -> AnyRules
     where
         R: PartialEq + Default + Debug + Display + Send + Sync + 'static,
@@ -92,12 +93,12 @@ impl AnyRules {
         AnyRules((!is_nothing).then(|| Arc::new(rules) as Arc<dyn ErasedRules>))
     }
 
-    /// Whether there are none.
+    /// Whether there are no rules.
     pub fn is_nothing(&self) -> bool {
         self.0.is_none()
     }
 
-    /// The rules themselves; none where they are of another type.
+    /// The rules with their type; empty if they are of another type.
     pub fn typed<R: Clone + Default + 'static>(&self) -> R {
         let rules = self.0.as_ref();
         let rules = rules.and_then(|rules| (**rules).as_any().downcast_ref::<R>());

@@ -1,5 +1,5 @@
-//! Questions about a mechanism's rules: where they take a packet, which of them belong to a frontend,
-//! and where observed rules differ from desired ones. Pure: the caller reads the rules.
+//! Questions about a mechanism's rules: where they send a packet, which of them belong to a
+//! frontend, and where observed rules differ from desired ones. Pure: the caller reads the rules.
 
 use std::fmt::Debug;
 
@@ -7,23 +7,24 @@ use dataplane::{Dataplane, FrontendKey, Node, Packet, Verdict};
 
 use crate::{Backend, Piece, Size, Way};
 
-/// The meaning of a [`Backend`]'s rules, for traces and explanations.
+/// A backend that can interpret its rules, for traces and explanations.
 pub trait Inspect: Backend + Debug {
-    /// Whether `rules` are those of an active mechanism: an empty table is, no table is not.
+    /// Whether `rules` show that the mechanism is in use: an empty table does, a missing table does
+    /// not.
     fn exist(&self, rules: &Self::Rules) -> bool;
 
-    /// How many elements or rules there are.
+    /// The number of elements or rules.
     fn elements(&self, rules: &Self::Rules) -> usize;
 
-    /// Where `rules` take `packet`. Equals [`Dataplane::verdict`] where they were rendered from that
-    /// dataplane.
+    /// Returns where `rules` send `packet`. Equals [`Dataplane::verdict`] if they were rendered
+    /// from that dataplane.
     fn simulate(&self, rules: &Self::Rules, node: &Node, packet: &Packet) -> Verdict;
 
-    /// The paths by which `rules` take `packet` there, each with what the packet meets.
+    /// The paths that `packet` may take through `rules`, each with its steps.
     fn ways(&self, rules: &Self::Rules, node: &Node, packet: &Packet) -> Vec<Way>;
 
-    /// The rules of the Services of `part`, which are some of `desired`, in the arrangement of
-    /// `observed`: the input of the comparisons below.
+    /// Renders the Services of `part`, a subset of `desired`, in the arrangement of `observed`. The
+    /// result is the input of the comparisons below.
     fn render_part(
         &self,
         part: &Dataplane,
@@ -31,7 +32,7 @@ pub trait Inspect: Backend + Debug {
         observed: &Self::Rules,
     ) -> Self::Rules;
 
-    /// The elements or rules of one frontend, as `desired` and as `found`.
+    /// Compares the elements or rules of one frontend.
     fn compare_frontend(
         &self,
         desired: &Self::Rules,
@@ -39,7 +40,7 @@ pub trait Inspect: Backend + Debug {
         key: &FrontendKey,
     ) -> Vec<Piece>;
 
-    /// The chains that only packets to one frontend traverse.
+    /// Compares the chains that only packets to one frontend traverse.
     fn compare_chains(
         &self,
         desired: &Self::Rules,
@@ -47,8 +48,8 @@ pub trait Inspect: Backend + Debug {
         key: &FrontendKey,
     ) -> Vec<Piece>;
 
-    /// What the Services of `part` need beside their frontends: cluster IPs, endpoints on this node,
-    /// health checks.
+    /// Compares what the Services of `part` need beside their frontends: cluster IPs, endpoints on
+    /// this node, health checks.
     fn compare_memberships(
         &self,
         desired: &Self::Rules,
@@ -56,33 +57,33 @@ pub trait Inspect: Backend + Debug {
         part: &Dataplane,
     ) -> Vec<Piece>;
 
-    /// The pieces that all Services share and that are not as programmed.
+    /// Returns the pieces shared by all Services that differ from what was programmed.
     fn compare_shared(&self, programmed: &Self::Rules, found: &Self::Rules) -> Vec<Piece>;
 
     /// The heading of all rules of the family: `table ip signpost`.
     fn heading(&self) -> String;
 
-    /// A sentence about what was found.
+    /// A sentence that describes the state of the kernel's rules.
     fn describe(&self, found: Found<'_, Self::Rules>) -> String;
 }
 
-/// What was found in the kernel, beside what was programmed.
+/// The result of reading the kernel's rules.
 #[derive(Debug)]
 pub enum Found<'a, R> {
-    /// Reading it failed, with this error and its causes.
+    /// Reading failed, with this error and its causes.
     Unreadable(&'a str),
-    /// There is nothing.
+    /// There are no rules.
     Missing,
-    /// These rules, where `programmed` were programmed.
+    /// There are rules.
     Rules {
-        /// What was programmed last.
+        /// The rules that were programmed last.
         programmed: &'a R,
-        /// What was found.
+        /// The rules that were found.
         found: &'a R,
     },
 }
 
-/// `1 rule`, `2 rules`.
+/// The number with its noun: `1 rule`, `2 rules`.
 pub fn count(number: usize, noun: &str) -> String {
     match number {
         1 => format!("1 {noun}"),
@@ -90,7 +91,8 @@ pub fn count(number: usize, noun: &str) -> String {
     }
 }
 
-/// A sentence on a kernel that holds so many `elements`, and that `repair` makes what was programmed.
+/// A sentence for a kernel that holds `elements` elements, where `repair` is the change from the
+/// observed to the programmed rules.
 pub fn describe_repair(repair: Size, elements: usize) -> String {
     if repair.is_empty() {
         let elements = count(elements, "element");

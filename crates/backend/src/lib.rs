@@ -32,61 +32,63 @@ pub use inspect::{Found, Inspect, count, describe_repair};
 pub use listen::{ChangeListener, ForeignChange, ListenError};
 pub use trace::{Event, Way};
 
-/// One way of making the kernel carry out one family of a [`Dataplane`].
+/// A mechanism that programs one family of a [`Dataplane`] into the kernel.
 pub trait Backend {
-    /// The rules of the kernel, as values of this mechanism. Cheap to clone; prints in one canonical
-    /// form; equal exactly when the kernel holds the same.
+    /// The kernel's rules, as values of this mechanism. Cheap to clone. Printed in one canonical
+    /// form. Equal exactly when the kernel holds the same rules.
     type Rules: Clone + PartialEq + Debug + Display + Default + Send + Sync + 'static;
-    /// The step from some rules to others.
+    /// The change from some rules to others.
     type Change: Change;
 
-    /// The family it programs.
+    /// The family that this backend programs.
     fn family(&self) -> Family;
 
-    /// How much of a change under `config` one round programs, so that the changes that come meanwhile
-    /// wait no longer than a fraction of a second. Pure.
+    /// How much of a change under `config` one sync programs, so that changes which arrive
+    /// meanwhile wait no longer than a fraction of a second. Pure.
     fn chunk_size(&self, config: &Config) -> ChunkSize;
 
-    /// The same while an empty kernel is filled, or the rules of another configuration are replaced. Larger
-    /// where the cost of a round depends less on what it writes than on what the kernel holds, so that the
-    /// whole does not take several times as long. The default is [`chunk_size`](Backend::chunk_size). Pure.
+    /// The same as [`chunk_size`](Backend::chunk_size), for filling an empty kernel or replacing
+    /// the rules of another configuration. Larger for a mechanism whose cost for each sync depends
+    /// more on what the kernel holds than on what is written: otherwise the whole would take
+    /// several times as long. The default is [`chunk_size`](Backend::chunk_size). Pure.
     fn rebuild_size(&self, config: &Config) -> ChunkSize {
         self.chunk_size(config)
     }
 
-    /// How long a round that programs a part of a change under `config` may take: longer ones are followed
-    /// by smaller parts. Pure.
+    /// How long a sync that programs a part of a change under `config` may take. After a longer
+    /// one, the following parts are smaller. Pure.
     fn longest_part(&self, config: &Config) -> Duration;
 
-    /// The rules for `desired`. Pure. Costs what differs between `desired` and `from.dataplane`; where
-    /// several equally good arrangements exist, keeps that of `from.rules`.
+    /// Renders the rules for `desired`. Pure. The cost is proportional to the difference between
+    /// `desired` and `from.dataplane`. Among equally good arrangements, keeps that of `from.rules`.
     fn render(&self, desired: &Dataplane, from: &Rendered<Self::Rules>) -> Self::Rules;
 
-    /// The step from the `observed` rules to the `desired` ones. Pure. `diff(a, a)` is empty.
+    /// Computes the change from the `observed` rules to the `desired` ones. Pure. `diff(a, a)` is
+    /// empty.
     fn diff(&self, observed: &Self::Rules, desired: &Self::Rules) -> Self::Change;
 
     /// Reads Signpost's rules from the kernel. After a commit they equal the rendered ones.
     fn observe(&mut self) -> Result<Self::Rules, ObserveError>;
 
-    /// Whether the kernel may have changed since the last [`commit`](Backend::commit) or
-    /// [`observe`](Backend::observe). Cheap, since it is called often, and the answer is mostly no.
+    /// Reports whether the kernel may have changed since the last [`commit`](Backend::commit) or
+    /// [`observe`](Backend::observe). Cheap, since it is called often and the answer is mostly no.
     fn observe_drift(&mut self) -> Result<Drift, ObserveError>;
 
-    /// Writes `change`, in order. Where the kernel takes a change in parts, every prefix serves every
+    /// Writes `change`, in order. If the kernel takes a change in parts, every prefix serves every
     /// frontend that is the same before and after.
     fn commit(&mut self, change: Self::Change) -> Result<Receipt, CommitError>;
 
     /// Removes all of Signpost's rules from the kernel. Succeeds if there are none.
     fn commit_removal(&mut self) -> Result<Receipt, CommitError>;
 
-    /// Prepares to read and write. Called before this backend replaces one that cannot be used. The
-    /// default does nothing.
+    /// Prepares this backend to read and write. Called before it replaces a backend that cannot be
+    /// used. The default does nothing.
     fn open(&mut self) -> Result<(), ObserveError> {
         Ok(())
     }
 
-    /// Releases what is only needed to read and write: this backend is not active, and has no rules in
-    /// the kernel.
+    /// Releases resources that are needed only to read and write. Called on a backend that is not
+    /// active and has no rules in the kernel.
     fn release(&mut self) {}
 
     /// Whether the kernel supports this mechanism for the family, as far as is known.
@@ -94,21 +96,22 @@ pub trait Backend {
         true
     }
 
-    /// The settings of the kernel that this mechanism needs and could not set, and the modules that the kernel lacks, as of
-    /// the last commit or check, each with what follows from that. The default is none.
+    /// The kernel settings that this mechanism needs and could not set, and the missing kernel
+    /// modules, each with its consequence, as of the last commit or check. The default is none.
     fn missing_settings(&self) -> Vec<String> {
         Vec::new()
     }
 
-    /// The Services of `desired` that `change` is about: the candidates when the kernel refuses it. Pure.
+    /// The Services of `desired` that `change` affects: the candidates when the kernel refuses it.
+    /// Pure.
     fn suspects(&self, change: &Self::Change, desired: &Dataplane) -> BTreeSet<ServiceKey>;
 
-    /// The fields of one frontend that this backend does not support, each with what it does instead.
-    /// Empty for a frontend of another family. Pure.
+    /// The fields of one frontend that this backend does not support, each with the behaviour
+    /// instead. Empty for a frontend of another family. Pure.
     fn shortcomings(&self, asked: Asked<'_>) -> Vec<Shortcoming>;
 }
 
-/// A step from some rules to others, as a value. Prints in one canonical form.
+/// A change from some rules to others, as a value. Printed in one canonical form.
 pub trait Change: Debug + Display + Clone + Send + 'static {
     /// How much it writes.
     fn size(&self) -> Size;
@@ -117,20 +120,21 @@ pub trait Change: Debug + Display + Clone + Send + 'static {
 /// How much a change writes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Size {
-    /// Elements, real servers or rules of single Services: the part that grows with the cluster.
+    /// Elements, real servers or rules of individual Services: the part that grows with the
+    /// cluster.
     pub elements: usize,
     /// Tables, chains, sets and their fixed rules.
     pub objects: usize,
 }
 
 impl Size {
-    /// Whether there is nothing to write.
+    /// Whether the change writes nothing.
     pub fn is_empty(self) -> bool {
         self == Size::default()
     }
 }
 
-/// Rules, and the [`Dataplane`] that they were rendered from.
+/// Rules and the [`Dataplane`] from which they were rendered.
 #[derive(Debug, Clone, Default)]
 pub struct Rendered<R> {
     /// The dataplane. Empty when `rules` were read from the kernel.
@@ -139,38 +143,39 @@ pub struct Rendered<R> {
     pub rules: R,
 }
 
-/// The kernel's acknowledgement that a change has taken effect.
+/// Proof that a change has taken effect: the kernel has acknowledged it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use = "the observed state advances only by a receipt"]
 pub struct Receipt {
-    /// How many transactions it took.
+    /// The number of kernel transactions of the change.
     pub transactions: usize,
 }
 
-/// Whether another program may have changed the kernel since the last commit or read.
+/// Whether another program may have changed the kernel's rules since the last commit or read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Drift {
-    /// None has.
+    /// No program has changed any.
     None,
-    /// One has, but not necessarily Signpost's rules.
+    /// Some program has, not necessarily Signpost's rules.
     Possible,
 }
 
-/// A frontend in question.
+/// A frontend to check for unsupported fields.
 #[derive(Debug, Clone, Copy)]
 pub struct Asked<'a> {
-    /// The configuration that applies to it.
+    /// The configuration that applies to the frontend.
     pub config: &'a Config,
-    /// The Service that has it.
+    /// The Service of the frontend.
     pub service: &'a ServiceKey,
-    /// What packets to it are addressed to.
+    /// The destination that packets to the frontend are addressed to.
     pub key: FrontendKey,
-    /// Where those packets should go.
+    /// Where the frontend sends those packets.
     pub frontend: &'a Frontend,
 }
 
 impl Asked<'_> {
-    /// States that the Service's `field` is not supported, and in `message` what happens instead.
+    /// Reports that the Service's `field` is not supported, with the behaviour instead as
+    /// `message`.
     pub fn shortcoming(self, field: &'static str, message: &'static str) -> Shortcoming {
         Shortcoming {
             service: self.service.clone(),
@@ -184,13 +189,13 @@ impl Asked<'_> {
 /// A field of a Service that a backend does not support.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Shortcoming {
-    /// The Service it is about.
+    /// The Service concerned.
     pub service: ServiceKey,
-    /// The frontend it is about.
+    /// The frontend concerned.
     pub frontend: FrontendKey,
-    /// The field of the Service, as a path.
+    /// The path of the field in the Service.
     pub field: &'static str,
-    /// What happens instead.
+    /// The behaviour instead.
     pub message: &'static str,
 }
 
@@ -200,14 +205,14 @@ pub struct Shortcoming {
 pub struct ObserveError {
     /// The family.
     pub family: Family,
-    /// What to do next: [`Recovery::Observe`], or [`Recovery::Halt`] where reading will fail as
-    /// long as the process and the kernel are what they are.
+    /// What to do next: [`Recovery::Observe`], or [`Recovery::Halt`] if reading cannot succeed for
+    /// this process on this kernel.
     pub recovery: Recovery,
-    /// Why.
+    /// The cause.
     pub source: Box<dyn Error + Send + Sync>,
 }
 
-/// Why a change did not take effect, whole or in part.
+/// Why a change did not take effect, in whole or in part.
 #[derive(Debug, thiserror::Error)]
 #[error("failed to commit {family} rules")]
 pub struct CommitError {
@@ -215,33 +220,34 @@ pub struct CommitError {
     pub family: Family,
     /// What to do next.
     pub recovery: Recovery,
-    /// What the kernel holds of the change.
+    /// Whether any of the change may be in the kernel.
     pub effect: Effect,
-    /// Why.
+    /// The cause.
     pub source: Box<dyn Error + Send + Sync>,
 }
 
 /// What a failed commit has left in the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Effect {
-    /// Nothing: the kernel refused all of the change. If its rules differ nevertheless, another program changed them.
+    /// Nothing: the kernel refused the whole change. If its rules differ from the observed ones
+    /// nevertheless, another program changed them.
     None,
     /// Some of the change may have taken effect.
     Possible,
 }
 
-/// What to do after a call to the kernel that failed.
+/// What to do after a failed call to the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Recovery {
-    /// Nothing was changed and the cause is temporary (busy, out of memory for now): try the same
-    /// again, later.
+    /// Retry the same change later: nothing was changed, and the cause is temporary (busy, out of
+    /// memory).
     Retry,
-    /// The kernel's rules are not known, or not as recorded: observe, then diff again.
+    /// Observe, then diff again: the kernel's rules are unknown or differ from the recorded ones.
     Observe,
-    /// The kernel will never accept this change: find the Service that causes it, leave that one out and
-    /// commit the rest.
+    /// Find the Service that causes the failure and commit the rest without it: the kernel will
+    /// never accept this change.
     Isolate,
-    /// This process may not, or this kernel cannot: it will never accept a change of this family.
+    /// Stop programming this family: the process lacks the permission, or the kernel the support.
     Halt,
 }
 

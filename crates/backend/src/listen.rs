@@ -1,4 +1,4 @@
-//! Notifications of what other programs change in the kernel.
+//! Notifications of changes that other programs make in the kernel.
 
 use std::error::Error;
 
@@ -7,14 +7,15 @@ use crate::Disturbance;
 /// Why a listener failed.
 pub type ListenError = Box<dyn Error + Send + Sync>;
 
-/// Receives notifications of external changes to the rules of both families of one mechanism. One thread blocks on it.
+/// Receives notifications of external changes to the rules of both families of one mechanism. One
+/// thread blocks on it.
 pub trait ChangeListener: Send {
-    /// Begins to listen. From then on the kernel writes a message for each element or rule that any
-    /// program commits, so call it after the first, large commits. Earlier changes are not reported:
-    /// check once afterwards.
+    /// Subscribes to notifications. From then on the kernel sends one message for each element or
+    /// rule that any program commits, so call it after the first, large commits. Earlier changes
+    /// are not reported: check the rules once afterwards.
     fn join(&mut self) -> Result<(), ListenError>;
 
-    /// Blocks until another program changes something, or until it is interrupted.
+    /// Blocks until another program changes something or the listener is interrupted.
     fn receive(&mut self) -> Result<ForeignChange, ListenError>;
 }
 
@@ -23,16 +24,16 @@ pub trait ChangeListener: Send {
 pub enum ForeignChange {
     /// Nothing.
     None,
-    /// Something, but nothing of Signpost's.
+    /// Something, but none of Signpost's rules.
     Elsewhere,
-    /// Signpost's rules, or perhaps.
+    /// Signpost's rules, or possibly so.
     Ours(Disturbance),
 }
 
 // === impl ForeignChange ===
 
 impl ForeignChange {
-    /// This, and `later` after it.
+    /// Combines this change with the `later` one.
     #[must_use]
     pub fn and(self, later: ForeignChange) -> ForeignChange {
         match (self, later) {

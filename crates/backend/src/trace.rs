@@ -8,50 +8,50 @@ use dataplane::{Target, Verdict as Outcome};
 /// One path that a packet may take through rules.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Way {
-    /// What it meets, in order.
+    /// The steps, in order.
     pub events: Vec<Event>,
-    /// Where it ends; with one choice at the most.
+    /// The outcome at the end, with at most one choice.
     pub outcome: Outcome,
 }
 
-/// A step on the path of a packet. Rules that do not match, or only load what they compare, are
-/// not mentioned.
+/// A step on the path of a packet. Rules that do not match, or that only load a value to compare,
+/// are left out.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
-    /// A chain at a hook.
+    /// A base chain is entered.
     Base {
         /// Its name.
         chain: Arc<str>,
-        /// The hook and priority, as nft prints them.
+        /// Its hook and priority, as nft prints them.
         hook: String,
     },
-    /// A chain that another one jumps to.
+    /// A chain is entered by a jump.
     Chain {
         /// Its name.
         chain: Arc<str>,
-        /// The number of chains above it.
+        /// Its depth: the number of chains on the jump stack above it.
         depth: usize,
     },
-    /// An element that was looked up and found: `services { 10.96.0.10 . tcp . 80 : 2 . 0x03000002 }`.
+    /// A lookup finds this element: `services { 10.96.0.10 . tcp . 80 : 2 . 0x03000002 }`.
     Element(String),
-    /// A number below `modulus` is drawn.
+    /// A random number below `modulus` is drawn.
     Draw {
-        /// How many numbers there are.
+        /// The number of possible values.
         modulus: u32,
     },
-    /// The packet's mark becomes this.
+    /// The packet's mark is set to this value.
     Mark(u32),
-    /// Its destination becomes this.
+    /// The packet's destination is rewritten to this target.
     Redirect(Target),
-    /// Its source becomes an address of this node.
+    /// The packet's source is rewritten to an address of this node.
     Masquerade,
-    /// A client's endpoint is added to this map, or removed from it.
+    /// The client's entry in this affinity map is added or deleted.
     Learn(Arc<str>),
-    /// This hook accepts it.
+    /// The packet is accepted at this hook.
     Accept,
-    /// It is dropped.
+    /// The packet is dropped.
     Drop,
-    /// It is rejected.
+    /// The packet is rejected.
     Reject,
 }
 
