@@ -1,12 +1,12 @@
-//! What time it is, as whoever runs the loop says it is.
+//! The time, supplied by the caller of the loop.
 
 use std::time::{Instant, SystemTime};
 
-/// The only way in which this crate learns the time, so that tests can say what it is.
+/// The only source of time in this crate, so that tests can set it.
 pub trait Clock {
-    /// Monotonic time: what intervals are measured by.
+    /// Monotonic time, for intervals.
     fn now(&self) -> Instant;
 
-    /// The time of day: what people are shown, and what trigger times are compared with.
+    /// The time of day, for display and for comparison with trigger times.
     fn wall_time(&self) -> SystemTime;
 }

@@ -1,4 +1,4 @@
-//! What others did to what is ours, and that it was repaired.
+//! Changes by other programs to Signpost's rules, and their repair.
 
 use std::fmt;
 use std::time::{Duration, SystemTime};
@@ -10,25 +10,26 @@ use backend::{Culprit, Size};
 pub struct Damage {
     /// When it was found.
     pub found: SystemTime,
-    /// Who was heard changing something last, if anybody was heard and the kernel said who.
+    /// The last program known to have changed something, if a notification arrived and the kernel
+    /// named the program.
     pub culprit: Option<Culprit>,
-    /// How much had to be written for the kernel to hold again what it had held.
+    /// How much Signpost had to write to restore the previous state.
     pub size: Size,
-    /// How long it took to repair: from when somebody was heard, or from the beginning of the round
-    /// that found it.
+    /// How long the repair took: from the notification, or else from the start of the round that
+    /// found the damage.
     pub repaired_after: Duration,
 }
 
-/// Somebody keeps changing what is ours, so that repairs are held back.
+/// Another program keeps changing Signpost's rules, so repairs are delayed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Contest {
-    /// Since when they are.
+    /// Since when repairs are delayed.
     pub since: SystemTime,
-    /// How often it was repaired before that.
+    /// How many repairs were made before that.
     pub repairs: u32,
-    /// Within which time.
+    /// The time within which they were made.
     pub within: Duration,
-    /// Who was heard changing something last by then.
+    /// The last program known to have changed something by then.
     pub culprit: Option<Culprit>,
 }
 

@@ -1,4 +1,4 @@
-//! One family of the kernel, and what is believed of it.
+//! One address family, and what the kernel is last known to hold for it.
 
 mod attempt;
 mod damages;
@@ -30,26 +30,29 @@ use shortfall::Shortfall;
 use stage::Stage;
 use stride::Stride;
 
-/// One family: its backend, what the kernel is believed to hold, and what has gone wrong. Families
-/// know nothing of each other, so that one that is broken leaves the other served.
+/// One address family: its backend, the last known state of the kernel, and the current failures.
+/// Families share no state, so one that fails leaves the other in service.
 ///
-/// What is believed is what the kernel acknowledged or was seen to hold, never what was sent to it.
+/// The last known state is what the kernel acknowledged or what was read back from it, never what
+/// was sent to it.
 #[derive(Debug)]
 pub struct Domain<B: Backend> {
     backend: B,
-    /// `None`: not known; the next attempt reads the kernel back.
+    /// The last known state. `None`: not known; the next attempt reads the rules back.
     believed: Option<Rendered<B::Rules>>,
-    /// What was believed before, where what is read next tells what others did to it. `None`
-    /// whenever something is believed.
+    /// What the kernel was left with, if the next read is to show how other programs changed it.
+    /// `None` whenever `believed` is `Some`.
     doubt: Option<Doubt<B::Rules>>,
-    /// What the kernel was last known to carry out, before the first part of a start or of a change of
-    /// configuration until its last one is there. Unlike what is believed it survives a commit
-    /// with unknown effect: a Service that is held back keeps what it has here.
+    /// What the kernel was last known to implement. During a start or a change of configuration it
+    /// keeps the earlier value from the first part until the last part is programmed. Unlike
+    /// `believed` it survives a commit with unknown effect: a Service that is held back keeps what
+    /// it has here.
     programmed: Option<Dataplane>,
     quarantine: Quarantine,
     shortfall: Shortfall,
     failing: Option<Failing>,
-    /// When the first part of a large change was begun, while the last round programmed a part of it.
+    /// When the first part of a large change was begun. `Some` while the last round programmed only
+    /// a part.
     unfinished: Option<Instant>,
     stage: Stage,
     stride: Stride,
@@ -65,7 +68,7 @@ pub struct Domain<B: Backend> {
 // === impl Domain ===
 
 impl<B: Backend> Domain<B> {
-    /// A family of which nothing is known.
+    /// A domain with no known kernel state.
     pub fn new(backend: B) -> Domain<B> {
         Domain {
             backend,
@@ -88,27 +91,27 @@ impl<B: Backend> Domain<B> {
         }
     }
 
-    /// Which family.
+    /// The address family.
     pub fn family(&self) -> Family {
         self.backend.family()
     }
 
-    /// The mechanism that programs it.
+    /// The backend that programs it.
     pub fn backend(&self) -> &B {
         &self.backend
     }
 
-    /// What the kernel is believed to hold; `None` when that is not known.
+    /// What the kernel is last known to hold; `None` if that is not known.
     pub fn believed(&self) -> Option<&Rendered<B::Rules>> {
         self.believed.as_ref()
     }
 
-    /// Whether some round has succeeded since the process started.
+    /// Whether any round has succeeded since the process started.
     pub fn is_programmed(&self) -> bool {
         self.programmed_since.is_some()
     }
 
-    /// What has gone wrong since a round last succeeded.
+    /// The failed rounds since the last successful round; `None` if there are none.
     pub fn failing(&self) -> Option<&Failing> {
         self.failing.as_ref()
     }
@@ -118,15 +121,15 @@ impl<B: Backend> Domain<B> {
         self.unfinished.is_some()
     }
 
-    /// Notes that somebody has changed, or may have changed, what is ours.
+    /// Records that another program has changed, or may have changed, Signpost's rules.
     pub fn disturb(&mut self, disturbance: &Disturbance, now: Instant) {
         if disturbance.families.contains(&self.family()) {
             self.damages.hear(disturbance.culprit.as_ref(), now);
         }
     }
 
-    /// Whether a round for `reason` has anything to do here. A retry is for what failed; where no
-    /// change will ever be taken, only the periodic check and a person's request try again.
+    /// Whether a round for `reason` has work in this family. `Retry` has work only after a failure.
+    /// After [`Recovery::Halt`] only a periodic check or a resync request tries again.
     pub fn answers(&self, reason: Reason) -> bool {
         let recovery = self.failing.as_ref().map(|failing| failing.recovery);
         match (reason, recovery) {
@@ -139,12 +142,13 @@ impl<B: Backend> Domain<B> {
         }
     }
 
-    /// Makes the kernel hold `desired`, or as much of it as it takes. Never fails: what went wrong
-    /// is in the round and in [`status`](Domain::status). Of a change that is larger than the backend's
-    /// [`chunk_size`](Backend::chunk_size), a part is programmed: [`Outcome::Partial`].
+    /// Programs `desired`, or as much of it as the kernel accepts. Never fails: errors are in the
+    /// returned round and in [`status`](Domain::status). If the change is larger than the backend's
+    /// [`chunk_size`](Backend::chunk_size), the round programs a part of it: [`Outcome::Partial`].
     ///
-    /// Costs what changed since the last round. A Service that the kernel refuses is found by
-    /// halving and held back: about `2 k log n` commits for `k` of them among `n` that changed.
+    /// The cost is proportional to what changed since the last round. Services that the kernel
+    /// refuses are found by bisection and held back: about `2 k log n` commits for `k` refused
+    /// among `n` changed.
     pub fn round(&mut self, desired: &Dataplane, reason: Reason, clock: &dyn Clock) -> Arc<Round> {
         let mut progress = Progress::new(reason, clock);
         if reason.is_periodic() {
@@ -163,7 +167,7 @@ impl<B: Backend> Domain<B> {
         self.conclude(result, &progress)
     }
 
-    /// How it stands.
+    /// The status of this family.
     pub fn status(&self) -> FamilyStatus {
         FamilyStatus {
             family: self.family(),
@@ -181,8 +185,8 @@ impl<B: Backend> Domain<B> {
         }
     }
 
-    /// Removes everything that is ours from the kernel. Whatever comes of it, the next round reads
-    /// the kernel back. A failure is in [`status`](Domain::status), too.
+    /// Removes all of Signpost's rules from the kernel. Whether this succeeds or fails, the next
+    /// round reads the rules back. A failure also appears in `status`.
     pub fn commit_removal(&mut self, clock: &dyn Clock) -> Result<Receipt, CommitError> {
         self.believed = None;
         self.doubt = None;
@@ -204,18 +208,18 @@ impl<B: Backend> Domain<B> {
         self.stage = Stage::default();
         self.quarantine = Quarantine::default();
         self.shortfall = Shortfall::default();
-        // What others do to what is not there harms nobody.
+        // There are no rules left that other programs could damage.
         self.damages.forget_heard();
         Ok(receipt)
     }
 
-    /// Looks at the kernel where the round is for that and something is believed that can be wrong.
+    /// Reads the rules back if the round's reason asks for it and there is a known state to verify.
     fn compare_with_kernel(&mut self, progress: &mut Progress<'_>) -> Result<(), Failure> {
         if !progress.reason.checks_kernel() {
             return Ok(());
         }
         let Some(believed) = self.believed.take() else {
-            // There is nothing to compare with, save where there is a doubt: then the attempt does.
+            // Nothing to compare with. With a doubt recorded, the attempt compares instead.
             if self.doubt.is_none() {
                 self.damages.forget_heard();
             }
@@ -226,7 +230,7 @@ impl<B: Backend> Domain<B> {
         let look = match progress.reason {
             Reason::Retry | Reason::Continued | Reason::Changed | Reason::Startup => false,
             Reason::Requested => true,
-            // Not being told that nothing happened is reason enough to look.
+            // If drift cannot be ruled out, read the rules back.
             Reason::Timer | Reason::Drift => progress
                 .measure(Phase::Observe, || backend.observe_drift())
                 .map_or(true, |drift| drift == Drift::Possible),
@@ -259,8 +263,8 @@ impl<B: Backend> Domain<B> {
         Ok(())
     }
 
-    /// Commits what is wanted, or a part of it; where that is refused, finds the Services it is
-    /// refused for, in the whole.
+    /// Commits the desired state, or a part of it. If the kernel refuses it, searches the whole
+    /// change for the Services that it refuses.
     fn program(
         &mut self,
         desired: &Dataplane,
@@ -299,8 +303,8 @@ impl<B: Backend> Domain<B> {
             })
     }
 
-    /// Writes down a failure of what began at `started`; `retries` is 1 where it only repeated what
-    /// had failed, and 0 elsewhere.
+    /// Records a failure of work that began at `started`. `retries` is 1 if the work only repeated
+    /// what had failed, otherwise 0.
     fn fail(&mut self, failure: Failure, started: SystemTime, retries: u32) {
         let (since, rounds, before) = match &self.failing {
             Some(before) => (before.since, before.rounds, before.retries),
@@ -315,7 +319,7 @@ impl<B: Backend> Domain<B> {
         });
     }
 
-    /// Writes down how the round ended.
+    /// Records how the round ended.
     fn conclude(&mut self, result: Result<Rest, Failure>, progress: &Progress<'_>) -> Arc<Round> {
         let now = progress.clock.wall_time();
         let took = progress.took();

@@ -1,4 +1,4 @@
-//! An error with its causes, in one line.
+//! The text of an error and its causes, in one line.
 
 use std::error::Error;
 

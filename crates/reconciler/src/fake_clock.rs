@@ -5,7 +5,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use crate::Clock;
 
-/// A clock that stands still until it is told to go on. Clones show the same time.
+/// A clock that advances only on request. Clones share the time.
 #[derive(Debug, Clone)]
 pub(crate) struct FakeClock {
     zero: Instant,
@@ -24,12 +24,12 @@ impl FakeClock {
         *self.elapsed.lock().unwrap_or_else(PoisonError::into_inner) += by;
     }
 
-    /// Time since the clock was made.
+    /// The time since the clock was created.
     pub(crate) fn elapsed(&self) -> Duration {
         *self.elapsed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The moment this long after the clock was made.
+    /// The moment this long after the clock was created.
     pub(crate) fn at(&self, elapsed: Duration) -> Instant {
         self.zero + elapsed
     }

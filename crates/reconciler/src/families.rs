@@ -1,4 +1,4 @@
-//! All families of a node together.
+//! All address families of a node.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -8,7 +8,7 @@ use dataplane::{Dataplane, Family};
 
 use crate::{Clock, Domain, FamilyStatus, Reason, Round, Sequel};
 
-/// Both families of a node, each its own failure domain.
+/// All families of a node. Each is a separate failure domain.
 #[derive(Debug)]
 pub struct Reconciler<B: Backend> {
     domains: Vec<Domain<B>>,
@@ -24,25 +24,24 @@ impl<B: Backend> Reconciler<B> {
         }
     }
 
-    /// The families.
+    /// The domain of each family.
     pub fn domains(&self) -> &[Domain<B>] {
         &self.domains
     }
 
-    /// Their names, in the order in which they are programmed.
+    /// The families, in the order in which they are programmed.
     pub fn families(&self) -> impl Iterator<Item = Family> + '_ {
         self.domains.iter().map(Domain::family)
     }
 
-    /// Notes that somebody has changed, or may have changed, what is ours.
+    /// Records that another program has changed, or may have changed, Signpost's rules.
     pub fn disturb(&mut self, disturbance: &Disturbance, now: Instant) {
         for domain in &mut self.domains {
             domain.disturb(disturbance, now);
         }
     }
 
-    /// Makes the kernel hold `desired`: one round in each family that has anything to do for
-    /// `reason`.
+    /// Programs `desired`: one round in each family that has work for `reason`.
     pub fn round(
         &mut self,
         desired: &Dataplane,
@@ -56,8 +55,8 @@ impl<B: Backend> Reconciler<B> {
             .collect()
     }
 
-    /// What is to follow, for the family that needs it soonest: one that has failed for long must
-    /// not make another wait as long.
+    /// What follows this round: the earliest retry that any family needs, so that a family with
+    /// many failures does not delay another one.
     pub fn sequel(&self) -> Sequel {
         if self.domains.iter().any(Domain::is_unfinished) {
             return Sequel::Unfinished;
@@ -71,13 +70,13 @@ impl<B: Backend> Reconciler<B> {
             .map_or(Sequel::Settled, |retries| Sequel::Retry { retries })
     }
 
-    /// How each family stands.
+    /// The status of each family.
     pub fn status(&self) -> Vec<FamilyStatus> {
         self.domains.iter().map(Domain::status).collect()
     }
 
-    /// Removes everything that is ours from the kernel, in every family, whatever happens in the
-    /// others; returns what went wrong.
+    /// Removes all of Signpost's rules from the kernel. A failure in one family does not stop the
+    /// others. Returns all errors.
     pub fn commit_removal(&mut self, clock: &dyn Clock) -> Result<(), Vec<CommitError>> {
         let failures: Vec<CommitError> = self
             .domains

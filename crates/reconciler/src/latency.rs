@@ -1,4 +1,4 @@
-//! How long changes take to arrive in the kernel.
+//! How long changes take to reach the kernel.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant, SystemTime};
@@ -7,37 +7,38 @@ use dataplane::Family;
 
 use crate::{Outcome, Round};
 
-/// How many trigger times are kept for one family while its kernel takes nothing.
+/// How many trigger times are kept for one family while its kernel accepts nothing.
 const TRIGGERS_KEPT: usize = 1024;
 
-/// When the changes in a desired state came about.
+/// When the changes in a desired state were made and received.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Stamps {
-    /// When the oldest of them was received.
+    /// When the oldest change was received.
     pub received_at: Instant,
-    /// How long it took to compile them, together.
+    /// The total time spent compiling them.
     pub compile: Duration,
-    /// What the sources say of when their causes happened, by clocks of other machines. Leave out
-    /// those of objects that were there before this process: they say how long it was not running.
+    /// The trigger times from the sources, by the clocks of other machines. Omit those of objects
+    /// that existed before this process started: they would measure how long the process was not
+    /// running.
     pub triggers: Vec<SystemTime>,
 }
 
-/// How long the changes that one round programmed have taken.
+/// The latencies of the changes that one round programmed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Latency {
-    /// In which family.
+    /// The address family.
     pub family: Family,
-    /// From the receipt of the oldest to the kernel's acknowledgement.
+    /// From the receipt of the oldest change to the kernel's acknowledgement.
     pub received_to_commit: Duration,
     /// The part of it spent compiling.
     pub compile: Duration,
-    /// From each trigger to the kernel's acknowledgement. Zero for a trigger in the future: clocks
-    /// of other machines can be ahead.
+    /// From each trigger to the kernel's acknowledgement. Zero for a trigger in the future, because
+    /// clocks of other machines can be ahead.
     pub trigger_to_commit: Vec<Duration>,
 }
 
-/// The stamps of changes that have not arrived in the kernel, per family. They stay through
-/// failures, so that a change that took three attempts counts with all three.
+/// The stamps of changes that are not in the kernel yet, per family. Failures do not clear them, so
+/// a change that took three attempts counts with all three.
 #[derive(Debug, Default)]
 pub(crate) struct Backlog(BTreeMap<Family, Stamps>);
 
@@ -53,8 +54,8 @@ impl Backlog {
         }
     }
 
-    /// Takes out what `round` has programmed. Nothing is said of a round that wrote nothing: its
-    /// changes were not about this family.
+    /// Removes the stamps of the changes that `round` has programmed and returns their latency.
+    /// Returns `None` for a round that wrote nothing: its changes did not affect this family.
     pub(crate) fn settle(&mut self, round: &Round) -> Option<Latency> {
         if !round.succeeded() {
             return None;
@@ -77,7 +78,7 @@ impl Backlog {
 // === impl Stamps ===
 
 impl Stamps {
-    /// Makes them the stamps of both.
+    /// Adds the stamps of `other`.
     pub fn merge(&mut self, other: &Stamps) {
         self.received_at = self.received_at.min(other.received_at);
         self.compile += other.compile;

@@ -1,8 +1,9 @@
-//! Keeps the kernel at what is wanted: one loop for every backend.
+//! Keeps the kernel at the desired state: one loop for every backend.
 //!
-//! A [`Dataplane`](dataplane::Dataplane) arrives whenever what is wanted changes. [`Schedule`] says
-//! when that is acted upon, a [`Domain`] for each address family does it, and a [`Report`] says what
-//! came of it. Nothing here fails: what goes wrong is a state that is reported, and the loop goes on.
+//! A [`Dataplane`](dataplane::Dataplane) arrives whenever the desired state changes. [`Schedule`]
+//! decides when to act on it, a [`Domain`] for each address family programs it, and a [`Report`]
+//! describes the result. No function here returns an error to the loop: a failure is a reported
+//! state, and the loop continues.
 //!
 //! ```text
 //! Command --take--> Schedule --due--> Reconciler --round--> Domain (IPv4), Domain (IPv6)
@@ -10,12 +11,12 @@
 //!    '--- sources                          Report <--publish---'
 //! ```
 //!
-//! What a domain believes of the kernel advances only by a receipt. A commit that fails says itself
-//! what is to follow: the same again later, a look at the kernel, a search for the Services it is
-//! about, or nothing before the periodic check. For the first and the third of these a domain relies
-//! on the kernel holding what it held before; a backend that cannot promise it asks for the second.
+//! Only a receipt advances what a domain records as held by the kernel. The error of a failed
+//! commit names the recovery: retry later, read the rules back, search for the Services that the
+//! kernel refuses, or wait for the periodic check. Retry and search rely on the kernel holding what
+//! it held before; a backend that cannot promise this asks for the rules to be read back.
 //!
-//! Everything is synchronous and takes its time from a [`Clock`].
+//! Everything is synchronous and takes the time from a [`Clock`].
 
 mod clock;
 mod damage;

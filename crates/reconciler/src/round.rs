@@ -1,4 +1,4 @@
-//! What one round did, and the rounds of late.
+//! What one round did, and the most recent rounds.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -10,113 +10,113 @@ use dataplane::{Family, ServiceKey};
 
 use crate::Damage;
 
-/// Why a round ran, in the order of how much is asked of it: a round that has several reasons has the
-/// last of them.
+/// Why a round ran, ordered by how much the round does. A round with several reasons reports the
+/// last of them in this order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Reason {
-    /// The round before failed.
+    /// The previous round failed.
     Retry,
-    /// The round before programmed a part of a large change.
+    /// The previous round programmed a part of a large change.
     Continued,
-    /// What is wanted has changed.
+    /// The desired state has changed.
     Changed,
-    /// Somebody else has changed, or may have changed, what is ours in the kernel.
+    /// Another program has changed, or may have changed, Signpost's rules in the kernel.
     Drift,
     /// The periodic check.
     Timer,
-    /// A person asked for it.
+    /// An operator requested it.
     Requested,
-    /// It is the first since this process started.
+    /// It is the first round since this process started.
     Startup,
 }
 
-/// One attempt to make one family of the kernel hold what is wanted.
+/// One attempt to program the desired state of one family.
 #[derive(Debug, Clone)]
 pub struct Round {
-    /// Which family.
+    /// The address family.
     pub family: Family,
-    /// The how-manieth round of this family since the process started, from 1.
+    /// The number of this round in its family since the process started, from 1.
     pub number: u64,
     /// Why it ran. A periodic check that found the kernel changed ran because of drift.
     pub reason: Reason,
     /// When it began.
     pub started: SystemTime,
-    /// How long it took, from beginning to end.
+    /// How long it took in total.
     pub took: Duration,
-    /// When it ended, to measure from and to.
+    /// When it ended, on the monotonic clock.
     pub ended: Instant,
-    /// Where the time went.
+    /// How long each phase took.
     pub phases: Phases,
-    /// How much was written, over all of its commits.
+    /// How much was written, over all commits.
     pub size: Size,
     /// How many transactions the kernel acknowledged.
     pub transactions: usize,
     /// How it ended.
     pub outcome: Outcome,
-    /// What somebody else had done, once it is repaired.
+    /// The change by another program that this round repaired.
     pub damage: Option<Damage>,
     /// The Services that the kernel refuses, each with the error.
     pub quarantined: Vec<Quarantined>,
-    /// What the backend cannot honour and what it does instead.
+    /// What the backend does not support, and what it does instead.
     pub shortcomings: Arc<[Shortcoming]>,
 }
 
-/// How long each part of a round took, over all of its attempts.
+/// The time spent in each phase of a round, over all attempts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Phases {
-    /// Reading the kernel back, and asking whether it has drifted.
+    /// Reading the rules back, and checking for drift.
     pub observe: Duration,
-    /// Saying what it should hold.
+    /// Rendering the desired rules.
     pub render: Duration,
-    /// Finding the way there.
+    /// Computing the change.
     pub diff: Duration,
-    /// Going it, until the kernel acknowledged or refused.
+    /// Committing, until the kernel acknowledged or refused.
     pub commit: Duration,
 }
 
 /// How a round ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
-    /// The kernel held what was wanted already; nothing was written.
+    /// The kernel already held the desired state; nothing was written.
     Unchanged,
-    /// The kernel acknowledged everything but the quarantined Services.
+    /// The kernel acknowledged everything except the quarantined Services.
     Committed,
-    /// The kernel acknowledged a part of a large change. Another round follows at once, with whatever
-    /// has changed meanwhile.
+    /// The kernel acknowledged a part of a large change. Another round follows at once and includes
+    /// any changes made meanwhile.
     Partial,
-    /// It did not get there.
+    /// The desired state is not programmed.
     Failed(Failure),
 }
 
-/// Why a round did not get there.
+/// Why a round failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Failure {
     /// The error with its causes.
     pub error: String,
-    /// What is done about it.
+    /// What the loop does about it.
     pub recovery: Recovery,
 }
 
-/// A Service that the kernel refuses. It keeps what was programmed for it last, if anything; it is
-/// tried again when it changes and at every periodic check.
+/// A Service that the kernel refuses. It keeps the rules programmed for it last, if any. It is
+/// retried when it changes and at every periodic check.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Quarantined {
-    /// Which Service.
+    /// The Service.
     pub service: ServiceKey,
     /// The kernel's error with its causes.
     pub error: String,
-    /// Since when it is refused.
+    /// When the kernel first refused it.
     pub since: SystemTime,
 }
 
-/// The last rounds of one family, oldest first: at most [`Rounds::KEPT`].
+/// The most recent rounds of one family, oldest first: at most [`Rounds::KEPT`].
 #[derive(Debug, Clone, Default)]
 pub struct Rounds(VecDeque<Arc<Round>>);
 
 // === impl Rounds ===
 
 impl Rounds {
-    /// How many are kept.
+    /// The maximum number of rounds kept.
     pub const KEPT: usize = 10;
 
     /// Oldest first.
@@ -124,7 +124,7 @@ impl Rounds {
         self.0.iter()
     }
 
-    /// The last one.
+    /// The most recent round.
     pub fn last(&self) -> Option<&Arc<Round>> {
         self.0.back()
     }
@@ -138,7 +138,7 @@ impl Rounds {
 }
 
 impl fmt::Display for Rounds {
-    /// One line a round, oldest first.
+    /// One line for each round, oldest first.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for round in &self.0 {
             writeln!(f, "{round}")?;
@@ -150,7 +150,7 @@ impl fmt::Display for Rounds {
 // === impl Round ===
 
 impl Round {
-    /// Whether the kernel holds what was wanted, but for quarantined Services.
+    /// Whether the kernel holds the desired state, except for quarantined Services.
     pub fn succeeded(&self) -> bool {
         match self.outcome {
             Outcome::Unchanged | Outcome::Committed => true,
@@ -160,7 +160,7 @@ impl Round {
 }
 
 impl fmt::Display for Round {
-    /// One line: which, when, why, how it ended, how long and how much.
+    /// One line: family, number, time, reason, outcome, size and duration.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} round {}", self.family, self.number)?;
         if let Ok(started) = jiff::Timestamp::try_from(self.started) {

@@ -20,57 +20,59 @@ pub use inbox::{Inbox, Received};
 pub use mailbox::{Mailbox, Orders, mailbox};
 pub use report::{Activity, News, Report, UnderWay};
 
-/// How many commands are taken in once a round is due before it starts. More than can have piled up
-/// during any round; without an end to it, a source that never falls silent would put it off.
+/// The maximum number of commands taken after a round is due and before it starts. More than can
+/// arrive during any round. Without a limit, a source that never stops sending would postpone the
+/// round forever.
 const TAKEN_BEFORE_ROUND: usize = 4096;
 
-/// What the loop is told.
+/// A command to the loop.
 #[derive(Debug)]
 pub enum Command {
-    /// This is wanted from now on. Of several, the last counts; the stamps of all of them do.
+    /// The new desired state. Of several, the last one applies; the stamps of all of them are kept.
     Desired(Desired),
-    /// Go by these from now on.
+    /// The new settings.
     Settings(Settings),
-    /// The kernel may have been changed by somebody else.
+    /// Another program may have changed the kernel.
     Drifted(Disturbance),
-    /// Look at the kernel and program everything anew where it differs, whatever is believed.
+    /// Read the kernel back and repair every difference, even if the last known state is the
+    /// desired one.
     Resync(Reply),
     /// Return, leaving the kernel as it is.
     Stop,
 }
 
-/// What is wanted of the kernel.
+/// The desired state of the kernel.
 #[derive(Debug, Clone)]
 pub struct Desired {
     /// All of it.
     pub dataplane: Dataplane,
-    /// When what is new in it came about.
+    /// When the changes in it were made and received.
     pub stamps: Stamps,
 }
 
-/// What a profile says about the loop.
+/// The settings of the loop, from the profile.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Settings {
-    /// How often to write, how often to look.
+    /// How often to write and how often to check the kernel.
     pub periods: Periods,
-    /// Whether to do so at all.
+    /// Whether to write at all.
     pub permission: Permission,
 }
 
 /// Whether the kernel may be written to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Permission {
-    /// It is kept up with what is wanted.
+    /// The loop keeps the kernel at the desired state.
     Active,
-    /// It keeps what it has: nothing is written, nothing is removed, drift is not repaired. What
-    /// is wanted is remembered, and programmed once this ends.
+    /// The kernel keeps what it has: the loop writes nothing, removes nothing and repairs no drift.
+    /// The desired state is remembered and programmed once the pause ends.
     Paused,
-    /// It holds nothing of ours: what is there is removed, and nothing is written. What is wanted is
-    /// remembered, and programmed once this ends.
+    /// The kernel holds none of Signpost's rules: the loop removes them and writes nothing. The
+    /// desired state is remembered and programmed once this ends.
     Withdrawn,
 }
 
-/// Where the outcome of a resync goes.
+/// Receives the outcome of a resync.
 pub struct Reply(Box<dyn FnOnce(Resync) + Send>);
 
 /// The outcome of a resync.
@@ -78,15 +80,16 @@ pub struct Reply(Box<dyn FnOnce(Resync) + Send>);
 pub enum Resync {
     /// The round in each family.
     Done(Vec<Arc<Round>>),
-    /// None: the loop is paused, or nothing of ours is to be in the kernel.
+    /// No round ran: the loop is paused or withdrawn.
     Paused,
 }
 
-/// Keeps the kernel at what is wanted until it is told to stop or nobody is left to tell it
-/// anything. Nothing is written before the first [`Command::Desired`].
+/// Keeps the kernel at the desired state until a [`Command::Stop`] arrives or every sender is gone.
+/// Writes nothing before the first [`Command::Desired`].
 ///
-/// `publish` is told that a round begins, and given a report after every round, when the loop is paused
-/// or resumed, and when repairs are no longer held back; it delays rounds for as long as it takes.
+/// Calls `publish` when a round begins, and with a report after every round, when the loop is
+/// paused or resumed, and when repairs are no longer delayed. The loop waits for each call to
+/// return.
 pub fn run<B: Backend>(
     reconciler: &mut Reconciler<B>,
     settings: Settings,
@@ -112,7 +115,7 @@ pub fn run<B: Backend>(
     }
 }
 
-/// What the loop knows beside what its domains know.
+/// The state of the loop, in addition to that of its domains.
 struct Loop<'a, B: Backend, P> {
     reconciler: &'a mut Reconciler<B>,
     clock: &'a dyn Clock,
@@ -123,15 +126,15 @@ struct Loop<'a, B: Backend, P> {
     backlog: Backlog,
     replies: Vec<Reply>,
     contest: Option<Contest>,
-    /// The next attempt to remove everything, after one that failed.
+    /// The next attempt to remove everything, after a failed one.
     removal: Option<Removal>,
 }
 
-/// An attempt to remove everything that is due.
+/// A pending attempt to remove everything.
 #[derive(Debug, Clone, Copy)]
 struct Removal {
     at: Instant,
-    /// How many have failed before.
+    /// How many attempts have failed before.
     failures: u32,
 }
 
@@ -144,7 +147,7 @@ enum Next {
 // === impl Loop ===
 
 impl<B: Backend, P: FnMut(News<'_, B>)> Loop<'_, B, P> {
-    /// Takes commands until a round is due, and whatever else is there by then.
+    /// Takes commands until a round is due, and then all commands that are already waiting.
     fn take_commands(&mut self, inbox: &mut impl Inbox) -> Next {
         let mut taken_late = 0;
         loop {
@@ -170,7 +173,7 @@ impl<B: Backend, P: FnMut(News<'_, B>)> Loop<'_, B, P> {
         }
     }
 
-    /// How long until the next round; `None` while there is none.
+    /// The time until the next round; `None` if none is scheduled.
     fn wait(&self) -> Option<Duration> {
         match self.permission {
             Permission::Paused => None,
@@ -234,7 +237,7 @@ impl<B: Backend, P: FnMut(News<'_, B>)> Loop<'_, B, P> {
         self.end_contest_if_paused();
         self.refuse_replies_if_paused();
         if permission == Permission::Withdrawn {
-            // What follows is as after a start: the kernel is looked at before it is written to.
+            // Start as after a restart: read the kernel back before the first write.
             self.schedule = Schedule::new(periods);
             if self.desired.is_some() {
                 self.schedule.changed(self.clock.now(), Urgency::Ordinary);
@@ -253,7 +256,7 @@ impl<B: Backend, P: FnMut(News<'_, B>)> Loop<'_, B, P> {
         }
     }
 
-    /// Removes everything that is ours, after so many attempts that have failed.
+    /// Removes all of Signpost's rules, after this many failed attempts.
     fn remove(&mut self, failures: u32) {
         let removed = self.reconciler.commit_removal(self.clock);
         self.removal = removed.is_err().then(|| Removal {
@@ -262,7 +265,7 @@ impl<B: Backend, P: FnMut(News<'_, B>)> Loop<'_, B, P> {
         });
     }
 
-    /// While nothing is repaired, no repair is held back.
+    /// While nothing is repaired, no repair is delayed.
     fn end_contest_if_paused(&mut self) {
         if self.permission != Permission::Active {
             self.contest = None;
@@ -283,7 +286,7 @@ impl<B: Backend, P: FnMut(News<'_, B>)> Loop<'_, B, P> {
         };
         let since = self.clock.wall_time();
         (self.publish)(News::Began(UnderWay { reason, since }));
-        // What was there before this process came says nothing about how fast it is.
+        // The changes from before this process started say nothing about its latency.
         let caught_up: Vec<Family> = self.caught_up().collect();
         let rounds = self.reconciler.round(&desired, reason, self.clock);
         let repaired: Vec<&Damage> = rounds.iter().filter_map(|r| r.damage.as_ref()).collect();
@@ -295,7 +298,7 @@ impl<B: Backend, P: FnMut(News<'_, B>)> Loop<'_, B, P> {
             .filter_map(|round| self.backlog.settle(round))
             .filter(|latency| caught_up.contains(&latency.family))
             .collect();
-        // A startup round looks at the kernel, too, which is all that was asked for.
+        // A startup round also reads the kernel back, which is what the request asked for.
         if matches!(reason, Reason::Requested | Reason::Startup) {
             for reply in self.replies.drain(..) {
                 reply.send(Resync::Done(rounds.clone()));
@@ -304,7 +307,7 @@ impl<B: Backend, P: FnMut(News<'_, B>)> Loop<'_, B, P> {
         self.publish(Activity::Waiting, rounds, latencies);
     }
 
-    /// Ends a contest that nobody has gone on with for some time.
+    /// Ends a contest after a quiet period.
     fn calm(&mut self) {
         self.schedule.calm(self.clock.now());
         if self.contest.is_some() && self.schedule.held_back().is_none() {
@@ -313,7 +316,7 @@ impl<B: Backend, P: FnMut(News<'_, B>)> Loop<'_, B, P> {
         }
     }
 
-    /// What is said of a contest stays as it was when it began: who reads it is told once.
+    /// Records a contest once, when it begins, so that readers are notified of it once.
     fn judge_contest(&mut self) {
         let Some(streak) = self.schedule.held_back() else {
             self.contest = None;
@@ -359,7 +362,7 @@ impl<B: Backend, P: FnMut(News<'_, B>)> Loop<'_, B, P> {
 // === impl Reply ===
 
 impl Reply {
-    /// Calls `receive` with the outcome, on the thread of the loop.
+    /// A reply that calls `receive` with the outcome, on the thread of the loop.
     pub fn new(receive: impl FnOnce(Resync) + Send + 'static) -> Reply {
         Reply(Box::new(receive))
     }

@@ -8,36 +8,37 @@ use crate::{Damage, Reason};
 use restraint::Restraint;
 pub(crate) use restraint::Streak;
 
-/// How long after a first failure the next attempt is made; it doubles with every further one. A
-/// lock that another process holds, or memory that is short for now, is free again within this
-/// order of magnitude.
+/// The delay of the first retry after a failure; it doubles with every further one. A lock that
+/// another process holds, or a temporary shortage of memory, is usually gone within this order of
+/// magnitude.
 const FIRST_RETRY: Duration = Duration::from_millis(50);
 
-/// The longest that a round is followed by a rest of its own length, so that whoever else wants the
-/// kernel's locks has them half of the time at least. One that loaded everything is not made up for.
+/// The maximum length of the pause after a round, otherwise as long as the round, so that other
+/// processes can have the kernel's locks at least half of the time. A longer round, such as one
+/// that loads everything, is not made up for.
 const LONGEST_REST: Duration = Duration::from_millis(100);
 
-/// How often to write, how often to look.
+/// How often to write and how often to check the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Periods {
-    /// The least time between the end of one round and the start of the next. Where it is not 0, a
-    /// round that took longer is followed by as long a rest, of at most 100 ms.
+    /// The minimum time between the end of one round and the start of the next. Unless it is 0, a
+    /// longer round is followed by a pause of its own length, at most 100 ms.
     pub min_sync_period: Duration,
-    /// The time between two periodic checks, and the longest time between two attempts.
+    /// The time between two periodic checks, and the maximum time between two attempts.
     pub sync_period: Duration,
 }
 
 /// Whether a change may wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Urgency {
-    /// It waits for `minSyncPeriod` to pass.
+    /// It waits until `minSyncPeriod` has passed.
     Ordinary,
-    /// It takes away endpoints that packets are sent to as long as it waits, so it does not wait
-    /// for `minSyncPeriod`; a further one within the same period does.
+    /// It removes endpoints that still receive packets, so it does not wait for `minSyncPeriod`. A
+    /// second urgent change within the same period waits.
     Urgent,
 }
 
-/// What is to follow a round.
+/// What follows a round.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Sequel {
     /// Nothing before the periodic check.
@@ -46,9 +47,9 @@ pub enum Sequel {
     Unfinished,
     /// Another attempt.
     Retry {
-        /// How many attempts were made only because the one before had failed. Attempts made for
-        /// new changes do not count: a burst of changes says nothing about how long the cause of
-        /// the failure lasts.
+        /// How many attempts were made only because the previous one had failed. Attempts for new
+        /// changes do not count: a burst of changes does not show how long the cause of the failure
+        /// lasts.
         retries: u32,
     },
 }
@@ -56,17 +57,17 @@ pub enum Sequel {
 /// A round that is due.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Due {
-    /// When; may have passed.
+    /// When it is due; may be in the past.
     pub at: Instant,
-    /// Why.
+    /// Why it is due.
     pub reason: Reason,
 }
 
-/// Decides when rounds run. The first change after quiet is answered at once; those that follow are
-/// gathered until `minSyncPeriod` has passed since the end of the last round. A round answers all
-/// that was asked for before it started, and nothing that was asked for is forgotten.
+/// Decides when rounds run. The first change after a quiet period is answered at once. Later
+/// changes are gathered until `minSyncPeriod` has passed since the end of the last round. A round
+/// answers every request made before it started, and no request is lost.
 ///
-/// Nothing is due before the first change: there is nothing to compare the kernel with.
+/// Nothing is due before the first change: there is no desired state to compare the kernel with.
 #[derive(Debug, Clone)]
 pub struct Schedule {
     periods: Periods,
@@ -79,14 +80,14 @@ pub struct Schedule {
     sequel: Sequel,
 }
 
-/// A change that no round has answered.
+/// A change that no round has answered yet.
 #[derive(Debug, Clone, Copy)]
 struct Waiting {
     since: Instant,
     urgency: Urgency,
 }
 
-/// A round that was started.
+/// A round that has started.
 #[derive(Debug, Clone, Copy)]
 struct Running {
     reason: Reason,
@@ -94,14 +95,14 @@ struct Running {
     prompt: Prompt,
 }
 
-/// Whether a round looks because somebody may have changed the kernel.
+/// Whether a round checks the kernel because another program may have changed it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Prompt {
     Disturbance,
     Other,
 }
 
-/// What is remembered of past rounds.
+/// What is kept of the last rounds.
 #[derive(Debug, Clone, Copy)]
 struct Last {
     ended: Instant,
@@ -128,12 +129,12 @@ impl Schedule {
         }
     }
 
-    /// Goes by other periods from now on; what waits already is measured by them, too.
+    /// Sets the periods. They also apply to what is already waiting.
     pub fn set_periods(&mut self, periods: Periods) {
         self.periods = periods;
     }
 
-    /// Notes that what is wanted has changed.
+    /// Records that the desired state has changed.
     pub fn changed(&mut self, now: Instant, urgency: Urgency) {
         let waiting = self.changed.get_or_insert(Waiting {
             since: now,
@@ -142,25 +143,25 @@ impl Schedule {
         waiting.urgency = waiting.urgency.max(urgency);
     }
 
-    /// Notes that the kernel may have been changed by somebody else. That is answered at once,
-    /// but for somebody who does it again and again: then ever more rarely, every few seconds in
-    /// the end, until it has been quiet for some. After a look that found nothing, the next one
-    /// waits in proportion to how long that took.
+    /// Records that another program may have changed the kernel. The first repairs run at once. If
+    /// the changes repeat, repairs become rarer, down to one every few seconds, until a quiet
+    /// period has passed. After a check that found nothing, the next one waits in proportion to how
+    /// long that check took.
     pub fn drifted(&mut self, now: Instant) {
         self.drifted.get_or_insert(now);
     }
 
-    /// Notes that a person asked for a round.
+    /// Records that an operator requested a round.
     pub fn requested(&mut self, now: Instant) {
         self.requested.get_or_insert(now);
     }
 
-    /// How long after a failure that followed so many others the next attempt is made.
+    /// The delay of the next attempt after this many failures.
     pub(crate) fn retry_delay(&self, failures: u32) -> Duration {
         retry_delay(failures, self.periods.sync_period)
     }
 
-    /// The repairs of late, while they are so many that the next one has to wait.
+    /// The recent repairs, if there are so many that the next one has to wait.
     pub(crate) fn held_back(&self) -> Option<&Streak> {
         self.restraint.held_back().map(|(streak, _)| streak)
     }
@@ -179,8 +180,8 @@ impl Schedule {
         }
     }
 
-    /// The next round, as far as is known now. None is due while one runs: when depends on when it
-    /// ends, and how.
+    /// The next round, as far as is known now. `None` while one runs: the next time depends on when
+    /// and how that round ends.
     pub fn due(&self) -> Option<Due> {
         let mut candidates = self.candidates();
         let first = candidates.iter().map(|due| due.at).min()?;
@@ -188,8 +189,8 @@ impl Schedule {
         candidates.into_iter().max_by_key(|due| due.reason)
     }
 
-    /// Starts a round if one is due. It covers everything that is due; of several reasons it has
-    /// the one that asks for most.
+    /// Starts a round if one is due. It covers everything that is due; of several reasons it
+    /// returns the one that does the most.
     pub fn start(&mut self, now: Instant) -> Option<Reason> {
         let due: Vec<Due> = self
             .candidates()
@@ -198,12 +199,13 @@ impl Schedule {
             .collect();
         let reason = due.iter().map(|due| due.reason).max()?;
         if let Some(last) = &mut self.last {
-            // The rest of a large change waits for nothing, and takes no change's turn.
+            // The rest of a large change does not wait, and is not counted as an urgent change.
             last.jumped =
                 self.sequel != Sequel::Unfinished && now < last.earliest_next(self.periods);
         }
-        // Every round compares with what is wanted now, so it answers a change whatever its
-        // reason; but only some look at the kernel, and only one by request answers a request.
+        // Every round compares with the current desired state, so it answers a change whatever its
+        // reason. Only some reasons check the kernel, and only `Requested` and `Startup` answer a
+        // request.
         self.changed = None;
         let prompt = match reason.checks_kernel() && self.drifted.take().is_some() {
             true => Prompt::Disturbance,
@@ -220,7 +222,7 @@ impl Schedule {
         Some(reason)
     }
 
-    /// Notes the end of the round that was started last, and what it has repaired.
+    /// Records the end of the round that was started last, and what it has repaired.
     pub fn finish(&mut self, now: Instant, sequel: Sequel, repaired: &[&Damage]) {
         let running = self.running.take();
         let checked = match self.last {
@@ -247,13 +249,13 @@ impl Schedule {
         self.sequel = sequel;
     }
 
-    /// One round for each thing that asks for one, each at its own time.
+    /// One candidate round for each pending cause, each at its own time.
     fn candidates(&self) -> Vec<Due> {
         if self.running.is_some() {
             return Vec::new();
         }
         let Some(last) = self.last else {
-            // The first desired state is what everything else waits for.
+            // Everything else waits for the first desired state.
             let first = self.changed.map(|waiting| Due {
                 at: waiting.since,
                 reason: Reason::Startup,
@@ -282,8 +284,8 @@ impl Schedule {
         }
         match self.sequel {
             Sequel::Settled => {}
-            // No rest: a large change has the kernel's locks as often as a small one, and for as long.
-            // A change that has come meanwhile is programmed in all families.
+            // No pause: a large change uses the kernel's locks no longer at a time than a small
+            // one. A change that arrived meanwhile is programmed in all families.
             Sequel::Unfinished => match self.changed {
                 Some(_) => ask(last.ended, Reason::Changed),
                 None => ask(last.ended, Reason::Continued),
@@ -300,7 +302,7 @@ impl Schedule {
 // === impl Last ===
 
 impl Last {
-    /// When the next round may start that nothing hurries.
+    /// When the next round that is not urgent may start.
     fn earliest_next(&self, periods: Periods) -> Instant {
         let rest = match periods.min_sync_period {
             Duration::ZERO => Duration::ZERO,
@@ -320,7 +322,8 @@ fn retry_delay(retries: u32, longest: Duration) -> Duration {
 // === impl Reason ===
 
 impl Reason {
-    /// Whether a round for this reason looks at the kernel whatever is believed of it.
+    /// Whether a round for this reason verifies the kernel even if its last known state is the
+    /// desired one.
     pub(crate) fn checks_kernel(self) -> bool {
         match self {
             Reason::Retry | Reason::Continued | Reason::Changed => false,
@@ -328,7 +331,7 @@ impl Reason {
         }
     }
 
-    /// Whether a round for this reason does all that the periodic check does.
+    /// Whether a round for this reason does everything that the periodic check does.
     pub(crate) fn is_periodic(self) -> bool {
         match self {
             Reason::Retry | Reason::Continued | Reason::Changed | Reason::Drift => false,

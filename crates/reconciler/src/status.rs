@@ -1,4 +1,4 @@
-//! How one family stands.
+//! The status of one family.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -8,35 +8,36 @@ use dataplane::{Dataplane, Family};
 
 use crate::{Damage, Quarantined, Rounds};
 
-/// From how long on a round that succeeds counts as slow. Connections to an endpoint that is gone
-/// fail for as long as a round takes; clients give up on theirs after about this time.
+/// A successful round that takes longer than this counts as slow. Connections to a removed endpoint
+/// fail for as long as a round takes, and clients time out after about this time.
 pub const SLOW_ROUND: Duration = Duration::from_secs(10);
 
-/// How one family stands, for conditions, metrics and people.
+/// The status of one family, for conditions, metrics and people.
 #[derive(Debug, Clone)]
 pub struct FamilyStatus {
-    /// Which family.
+    /// The address family.
     pub family: Family,
-    /// Since when the kernel has held what some round wanted of it, whether or not later rounds
-    /// failed: what it holds is served. `None`: no round has succeeded since the process started.
+    /// Since when the kernel has held the desired state of some round. Later failed rounds do not
+    /// reset it: the kernel still serves what it holds. `None`: no round has succeeded since the
+    /// process started.
     pub programmed_since: Option<SystemTime>,
     /// When the kernel last acknowledged a change.
     pub last_receipt: Option<SystemTime>,
-    /// When a round last succeeded, with or without anything to write.
+    /// When a round last succeeded, whether or not it wrote anything.
     pub last_success: Option<SystemTime>,
-    /// What has gone wrong since then.
+    /// The failed rounds since then.
     pub failing: Option<Failing>,
     /// How long the last successful round took.
     pub pace: Pace,
-    /// How often something was repaired that somebody else had changed.
+    /// How many changes by other programs were repaired.
     pub drifts: u64,
-    /// The last of these.
+    /// The last of these changes.
     pub last_damage: Option<Damage>,
     /// The Services that the kernel refuses.
     pub quarantined: Vec<Quarantined>,
-    /// What the backend cannot honour and what it does instead.
+    /// What the backend does not support, and what it does instead.
     pub shortcomings: Arc<[Shortcoming]>,
-    /// What the kernel was last known to carry out; a failed round leaves it as it is. `None`:
+    /// What the kernel was last known to implement; a failed round does not change it. `None`:
     /// nothing is known to be programmed by this process.
     pub programmed: Option<Dataplane>,
     /// The last rounds.
@@ -48,46 +49,46 @@ pub struct FamilyStatus {
 pub struct Failing {
     /// When the first of them began.
     pub since: SystemTime,
-    /// How many there were.
+    /// The number of failed rounds.
     pub rounds: u32,
-    /// How many of them ran only because the one before had failed.
+    /// How many of them ran only because the previous one had failed.
     pub retries: u32,
     /// The last error with its causes.
     pub error: String,
-    /// What is done about it.
+    /// What the loop does about it.
     pub recovery: Recovery,
 }
 
 /// How fast rounds are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Pace {
-    /// As they should be.
+    /// No slower than [`SLOW_ROUND`].
     #[default]
     Ordinary,
-    /// The last one that succeeded took longer than [`SLOW_ROUND`].
+    /// The last successful round took longer than [`SLOW_ROUND`].
     Slow {
-        /// How long.
+        /// How long it took.
         took: Duration,
     },
 }
 
-/// How one family stands, in a word.
+/// The state of one family, in one word.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Standing {
     /// No round has succeeded since the process started: not ready.
     NeverProgrammed,
-    /// The kernel holds what is wanted.
+    /// The kernel holds the desired state.
     Programmed,
-    /// The kernel holds what is wanted but for Services that it refuses.
+    /// The kernel holds the desired state except for the Services that it refuses.
     PartlyProgrammed,
-    /// The kernel holds what was wanted before; what is wanted now has not arrived.
+    /// The kernel holds an earlier desired state; the current one is not programmed.
     Failing,
 }
 
 // === impl FamilyStatus ===
 
 impl FamilyStatus {
-    /// All of it in a word.
+    /// Summarises the status in one word.
     pub fn standing(&self) -> Standing {
         match (&self.programmed_since, &self.failing) {
             (None, _) => Standing::NeverProgrammed,

@@ -1,12 +1,12 @@
-//! Which changes may not wait.
+//! Which changes must not wait.
 
 use dataplane::Dataplane;
 
 use crate::Urgency;
 
-/// Urgent when some frontend of `before` still exists in `after` and has lost an endpoint: packets
-/// are sent there until the change arrives. A frontend that is gone as a whole is not urgent:
-/// whoever still addresses it gets nothing either way. Costs what differs.
+/// Urgent if some frontend of `before` still exists in `after` and has lost an endpoint: packets go
+/// to that endpoint until the change is programmed. The removal of a whole frontend is not urgent,
+/// because its clients get no answer either way. The cost is proportional to the difference.
 pub(crate) fn urgency(before: &Dataplane, after: &Dataplane) -> Urgency {
     let differences = before.frontends().differences(after.frontends());
     let urgent = differences.into_iter().any(|difference| {

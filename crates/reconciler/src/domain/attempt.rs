@@ -1,4 +1,4 @@
-//! One attempt to take the kernel to what is wanted, or a part of the way.
+//! One attempt to program the desired state, or a part of it.
 
 use backend::{Backend, Change, Effect, Recovery, Rendered};
 use dataplane::{Chunk, Dataplane, Turn};
@@ -10,10 +10,10 @@ use super::stage::Stage;
 use crate::Failure;
 use crate::error_chain::error_chain;
 
-/// How much of what is wanted one attempt programs.
+/// How much of the desired state one attempt programs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Extent {
-    /// As much as one round may.
+    /// At most one chunk.
     Chunk,
     Whole,
 }
@@ -22,14 +22,14 @@ pub(super) enum Extent {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Rest {
     Nothing,
-    /// Another part. What was programmed was this.
+    /// Another part. This attempt programmed a part of this kind.
     Another(Turn),
 }
 
 // === impl Domain ===
 
 impl<B: Backend> Domain<B> {
-    /// Takes the kernel from what is believed to `wanted`, all the way.
+    /// Programs `wanted` completely, starting from the last known state.
     pub(super) fn attempt_whole(
         &mut self,
         wanted: &Dataplane,
@@ -38,8 +38,8 @@ impl<B: Backend> Domain<B> {
         self.attempt(wanted, Extent::Whole, progress).map(drop)
     }
 
-    /// Takes the kernel from what is believed to `wanted`, or a part of the way, looking first where
-    /// nothing is believed.
+    /// Programs `wanted`, or a part of it, starting from the last known state. Reads the rules back
+    /// first if that state is not known.
     pub(super) fn attempt(
         &mut self,
         wanted: &Dataplane,
@@ -94,11 +94,12 @@ impl<B: Backend> Domain<B> {
                 }
                 Err(error) => {
                     match error.recovery {
-                        // The contract of both: nothing was changed.
+                        // Both promise that nothing was changed.
                         Recovery::Retry | Recovery::Isolate => self.believed = Some(believed),
-                        // The process may have lost its rights halfway.
+                        // The process may have lost its privileges halfway.
                         Recovery::Observe | Recovery::Halt => {
-                            // What is left of a change that was cut short is nobody else's doing.
+                            // After a partial commit, differences come from that commit, not from
+                            // another program.
                             self.doubt = (error.effect == Effect::None).then_some(Doubt {
                                 rules: believed.rules,
                                 cause: Cause::Refused,
@@ -117,7 +118,7 @@ impl<B: Backend> Domain<B> {
         }
     }
 
-    /// Compares what was read with what the kernel was left with, if that was in doubt.
+    /// Compares the rules just read with what the kernel was left with, if a doubt is recorded.
     fn resolve_doubt(&mut self, rules: &B::Rules, progress: &Progress<'_>) {
         let Some(doubt) = self.doubt.take() else {
             return;
@@ -132,12 +133,12 @@ impl<B: Backend> Domain<B> {
     }
 }
 
-/// How the kernel gets from what is believed to what is wanted.
+/// How to get from the last known state to the desired state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Journey {
-    /// In parts: Services alone differ.
+    /// In parts: only Services differ.
     Services,
-    /// In parts: the kernel holds nothing, or rules of another configuration.
+    /// In parts: the kernel holds no rules, or rules of another configuration.
     Rebuilding,
     /// In one round.
     AtOnce,
@@ -146,10 +147,11 @@ enum Journey {
 // === impl Journey ===
 
 impl Journey {
-    /// Rules that were read are replaced at once: they do not show which dataplane they implement. So are
-    /// those of another mechanism: what carries has to be kept up until its successor is whole. A kernel
-    /// that is emptied while it is being filled is filled at once, or a program that goes on emptying it
-    /// would never count as one that does.
+    /// Rules that were read back are replaced at once, because they do not show which dataplane
+    /// they implement. Rules of another mechanism are replaced at once, too: the active rules must
+    /// stay complete until their successors are. A kernel that is emptied while it is being filled
+    /// is filled at once; in parts, a program that keeps emptying it would never be recognised as
+    /// doing so.
     fn between<R: Default + PartialEq>(
         believed: &Rendered<R>,
         wanted: &Dataplane,
@@ -172,7 +174,7 @@ impl Journey {
     }
 }
 
-/// What the kernel was seen to hold; which dataplane that came of is not known.
+/// Wraps rules that were read from the kernel. The dataplane that they implement is not known.
 pub(super) fn as_observed<R>(rules: R) -> Rendered<R> {
     Rendered {
         dataplane: Dataplane::default(),

@@ -1,4 +1,4 @@
-//! What others do to one family, from being heard to being repaired.
+//! Changes by other programs to one family, from the notification to the repair.
 
 use std::time::{Duration, Instant};
 
@@ -7,19 +7,20 @@ use backend::{Culprit, Size};
 use super::progress::Progress;
 use crate::Damage;
 
-/// The damages of one family.
+/// The changes by other programs to one family.
 #[derive(Debug, Default)]
 pub(super) struct Damages {
     heard: Option<Heard>,
-    /// What a commit stumbled over and has put right, until it is known whose doing that was.
+    /// The size of a difference that made a commit fail and is already repaired, until it is known
+    /// which program caused it.
     stumbled: Option<Size>,
-    /// What was found and is not known to be repaired.
+    /// A difference that was found and is not known to be repaired.
     found: Option<Found>,
     repaired: u64,
     last: Option<Damage>,
 }
 
-/// Somebody was heard changing something; no round has looked since.
+/// A notification of a change by another program; no round has checked the kernel since.
 #[derive(Debug)]
 pub(super) struct Heard {
     since: Instant,
@@ -35,7 +36,7 @@ struct Found {
 // === impl Damages ===
 
 impl Damages {
-    /// Notes that somebody was heard.
+    /// Records a notification of a change by another program.
     pub(super) fn hear(&mut self, culprit: Option<&Culprit>, now: Instant) {
         let heard = self.heard.get_or_insert(Heard {
             since: now,
@@ -46,34 +47,35 @@ impl Damages {
         }
     }
 
-    /// Whether somebody was heard and no round has looked since.
+    /// Whether a notification arrived that no round has checked yet.
     pub(super) fn is_heard(&self) -> bool {
         self.heard.is_some()
     }
 
-    /// Takes out who was heard, for a round that looks.
+    /// Takes the pending notification, for a round that checks the kernel.
     pub(super) fn take_heard(&mut self) -> Option<Heard> {
         self.heard.take()
     }
 
-    /// Puts back who was heard: the round could not look.
+    /// Puts the notification back: the round could not check the kernel.
     pub(super) fn hear_again(&mut self, heard: Option<Heard>) {
         self.heard = heard;
     }
 
-    /// Forgets who was heard: it is not known what there was for them to change.
+    /// Drops the notification: there is no known state that the program could have changed.
     pub(super) fn forget_heard(&mut self) {
         self.heard = None;
     }
 
-    /// Notes that the kernel did not hold what a commit was made for.
+    /// Records that a commit failed because the kernel did not hold the expected rules.
     pub(super) fn stumble(&mut self, size: Size, heard: Option<Heard>, progress: &Progress<'_>) {
         self.stumbled = Some(size);
         self.accuse(heard, progress);
     }
 
-    /// If a commit has stumbled and it is known who was heard, it was their doing. Where the kernel
-    /// does not say who, it may only not be known that nobody was there.
+    /// Attributes a failed commit to the program of the notification, if the kernel named one. A
+    /// notification without a program is no evidence: it may only mean that notifications were
+    /// lost.
     pub(super) fn accuse(&mut self, heard: Option<Heard>, progress: &Progress<'_>) {
         let culprit = heard.filter(|heard| heard.culprit.is_some());
         if culprit.is_some()
@@ -83,15 +85,15 @@ impl Damages {
         }
     }
 
-    /// Nothing differs. Whoever is heard from now on has nothing to do with what a commit has
-    /// stumbled over before.
+    /// Records that the kernel holds the expected rules. Later notifications are not attributed to
+    /// an earlier failed commit.
     pub(super) fn find_nothing(&mut self, heard: Option<Heard>, progress: &Progress<'_>) {
         self.accuse(heard, progress);
         self.stumbled = None;
     }
 
-    /// The kernel holds something else than it was left with. Several findings before a repair are
-    /// repaired as one.
+    /// Records that the kernel does not hold what it was left with. Several findings before a
+    /// repair count as one.
     pub(super) fn find(&mut self, size: Size, heard: Option<Heard>, progress: &Progress<'_>) {
         let (since, culprit) = match heard {
             Some(heard) => (heard.since, heard.culprit),
@@ -109,7 +111,7 @@ impl Damages {
         });
     }
 
-    /// The kernel holds what is wanted: what was found is repaired.
+    /// Records that the kernel holds the desired state, so what was found is repaired.
     pub(super) fn repair(&mut self, ended: Instant) -> Option<Damage> {
         let found = self.found.take()?;
         let damage = Damage {
@@ -121,12 +123,12 @@ impl Damages {
         Some(damage)
     }
 
-    /// How many were repaired.
+    /// The number of repaired changes.
     pub(super) fn repaired(&self) -> u64 {
         self.repaired
     }
 
-    /// The one that was repaired last.
+    /// The change repaired last.
     pub(super) fn last(&self) -> Option<&Damage> {
         self.last.as_ref()
     }

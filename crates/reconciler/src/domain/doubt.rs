@@ -1,18 +1,18 @@
-//! What the kernel was left with, where it was not seen to hold that.
+//! What the kernel was left with, if it is not verified that the kernel still holds it.
 
-/// What to compare the kernel with once it is read: until then nothing is believed of it.
+/// The rules to compare with when the kernel is read next. Until then its state is not known.
 #[derive(Debug)]
 pub(super) struct Doubt<R> {
-    /// What it was left with.
+    /// What the kernel was left with.
     pub(super) rules: R,
     pub(super) cause: Cause,
 }
 
-/// Why it is doubted that the kernel holds it.
+/// Why it is not certain that the kernel holds the rules.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Cause {
-    /// Somebody may have changed it, and reading it failed.
+    /// Another program may have changed them, and reading them failed.
     Unread,
-    /// It refused all of a change that should have led on from there.
+    /// The kernel refused all of a change that was based on them.
     Refused,
 }

@@ -10,25 +10,25 @@ use super::progress::{Phase, Progress};
 use super::quarantine::{copy_service, hold_back, keep_addresses};
 use crate::Failure;
 
-/// How many groups of Services one round tries by themselves. Enough to find 20 among 10,000; a
-/// kernel that refuses more than that refuses them for a reason they share, and each refusal can
-/// make later transactions slower.
+/// The number of groups of Services that one round tries separately. Enough to find 20 among
+/// 10,000. A kernel that refuses more Services refuses them for a shared reason, and each refusal
+/// can make later transactions slower.
 const GROUPS_PER_ROUND: usize = 512;
 
-/// A search for the Services that are refused.
+/// A search for the Services that the kernel refuses.
 struct Search<'a> {
     desired: &'a Dataplane,
-    /// What has been taken so far.
+    /// What the kernel has accepted so far.
     wanted: Dataplane,
     groups: usize,
 }
 
 impl<B: Backend> Domain<B> {
-    /// Holds back every Service that the refused change to `wanted` is about, commits the rest, and
-    /// adds them again by halves until those that are refused stand alone.
+    /// Holds back every Service that is part of the refused change to `wanted`, commits the rest,
+    /// and adds the Services again by bisection until each refused Service is isolated.
     ///
-    /// A failure of another kind ends the search; what it has found stays in quarantine, and a
-    /// later round goes on with the rest.
+    /// A failure of another kind ends the search. The Services found so far stay in quarantine, and
+    /// a later round continues with the rest.
     pub(super) fn isolate(
         &mut self,
         desired: &Dataplane,
@@ -41,8 +41,8 @@ impl<B: Backend> Domain<B> {
         keep_addresses(&mut wanted, desired, self.programmed.as_ref());
         match self.attempt_whole(&wanted, progress) {
             Err(failure) if failure.recovery == Recovery::Isolate => {
-                // What was taken of them before may be what is refused now, after someone emptied
-                // the kernel: serve everyone else without them.
+                // If another program emptied the kernel, the rules that it accepted for them
+                // earlier may be refused now: program all other Services without them.
                 hold_back(&mut wanted, &suspects, None);
                 keep_addresses(&mut wanted, desired, self.programmed.as_ref());
                 self.attempt_whole(&wanted, progress)?;
@@ -61,9 +61,9 @@ impl<B: Backend> Domain<B> {
         self.add_again(&mut search, &suspects, Some(refusal.error), progress)
     }
 
-    /// The Services that the way to `wanted` is about: those the backend names, those that differ
-    /// from what was programmed (a Service that loses something need not be in the change), and
-    /// those that are gone.
+    /// The Services that the change to `wanted` involves: those that the backend names, those that
+    /// differ from what was programmed (a Service that loses something need not appear in the
+    /// change), and those that were removed.
     fn find_suspects(
         &self,
         wanted: &Dataplane,
@@ -87,8 +87,8 @@ impl<B: Backend> Domain<B> {
         suspects
     }
 
-    /// Adds `group` to what is wanted. `refused` is the error when it is known that the kernel does
-    /// not take it as a whole.
+    /// Adds `group` to the desired state. `refused` is the kernel's error if it is already known to
+    /// refuse the whole group.
     fn add_again(
         &mut self,
         search: &mut Search<'_>,
@@ -128,7 +128,7 @@ impl<B: Backend> Domain<B> {
         let (first, second) = group.split_at(group.len() / 2);
         let known = self.quarantine.len();
         self.add_again(search, first, None, progress)?;
-        // Nothing of the first half was refused, so it is the second half that made the whole fail.
+        // The kernel refused nothing in the first half, so the second half made the whole fail.
         let refused = (self.quarantine.len() == known).then_some(error);
         self.add_again(search, second, refused, progress)
     }

@@ -1,4 +1,4 @@
-//! What has happened so far in a round.
+//! The progress of one round.
 
 use std::time::{Duration, Instant, SystemTime};
 
@@ -6,7 +6,7 @@ use backend::{Receipt, Size};
 
 use crate::{Clock, Phases, Reason};
 
-/// One round while it runs: what it was for, what it has cost.
+/// A running round: its reason and its cost so far.
 pub(crate) struct Progress<'a> {
     pub(crate) clock: &'a dyn Clock,
     pub(crate) reason: Reason,
@@ -18,16 +18,16 @@ pub(crate) struct Progress<'a> {
     pub(crate) second_look: SecondLook,
 }
 
-/// Whether a commit with unknown effect may be followed by a look at the kernel and another try at
-/// once. One is enough to answer a change made behind our back; a kernel that says so again will
-/// say so for some time.
+/// Whether a commit with unknown effect may be followed at once by reading the rules back and
+/// another attempt. One such attempt per round is enough to answer a concurrent change by another
+/// program; a kernel that fails this way again is likely to keep failing for some time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum SecondLook {
     Allowed,
     Taken,
 }
 
-/// A part of a round whose time is counted.
+/// A part of a round that is timed separately.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Phase {
     Observe,
@@ -50,7 +50,7 @@ impl<'a> Progress<'a> {
         }
     }
 
-    /// Does `work` and counts its time.
+    /// Does `work` and adds the time it took to `phase`.
     pub(crate) fn measure<T>(&mut self, phase: Phase, work: impl FnOnce() -> T) -> T {
         let began = self.clock.now();
         let done = work();
@@ -72,7 +72,7 @@ impl<'a> Progress<'a> {
         self.transactions += receipt.transactions;
     }
 
-    /// Whether to look again, this once.
+    /// Returns `true` the first time, `false` after that.
     pub(crate) fn take_second_look(&mut self) -> bool {
         std::mem::replace(&mut self.second_look, SecondLook::Taken) == SecondLook::Allowed
     }

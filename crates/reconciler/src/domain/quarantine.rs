@@ -1,4 +1,4 @@
-//! Services that the kernel refuses, and what is wanted without them.
+//! Services that the kernel refuses, and the desired state without them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -12,28 +12,28 @@ use crate::Quarantined;
 #[derive(Debug, Default)]
 pub(crate) struct Quarantine {
     held: BTreeMap<ServiceKey, Held>,
-    /// Since when those that are being tried again were refused: one that is refused once more has
-    /// been so all along.
+    /// When the Services that are being retried were first refused. A Service that is refused again
+    /// keeps this time.
     released: BTreeMap<ServiceKey, SystemTime>,
 }
 
 /// Why one Service is held back.
 #[derive(Debug)]
 struct Held {
-    /// What was refused; `None` where it was the removal of the Service.
+    /// The refused rules; `None` if the kernel refused the removal of the Service.
     refused: Option<Arc<ServiceRules>>,
     error: String,
     since: SystemTime,
 }
 
 impl Quarantine {
-    /// Lets go of every Service that asks for something else than what was refused.
+    /// Releases every Service whose desired rules differ from the refused ones.
     pub(crate) fn release_changed(&mut self, desired: &Dataplane) {
         self.held
             .retain(|service, held| desired.services().get(service) == held.refused.as_ref());
     }
 
-    /// Lets all of them try again.
+    /// Releases all Services, so that the next attempt includes them.
     pub(crate) fn release_all(&mut self) {
         let held = std::mem::take(&mut self.held);
         self.released = held
@@ -42,12 +42,12 @@ impl Quarantine {
             .collect();
     }
 
-    /// Ends the trial of those that [`release_all`](Quarantine::release_all) let go.
+    /// Forgets when the Services released by [`release_all`](Quarantine::release_all) were refused.
     pub(crate) fn forget_released(&mut self) {
         self.released.clear();
     }
 
-    /// Holds `service` back for as long as `desired` asks the same of it.
+    /// Holds `service` back for as long as `desired` has the same rules for it.
     pub(crate) fn hold(
         &mut self,
         service: &ServiceKey,
@@ -63,7 +63,7 @@ impl Quarantine {
         self.held.insert(service.clone(), held);
     }
 
-    /// `desired` without what is refused.
+    /// Returns `desired` without what the kernel refuses.
     pub(crate) fn apply(&self, desired: &Dataplane, programmed: Option<&Dataplane>) -> Dataplane {
         let mut wanted = desired.clone();
         if !self.held.is_empty() {
@@ -91,7 +91,7 @@ impl Quarantine {
     }
 }
 
-/// Gives `services` in `wanted` what `programmed` has for them, or nothing where it has nothing.
+/// Sets `services` in `wanted` to their rules in `programmed`, or removes them if it has none.
 pub(crate) fn hold_back<'a>(
     wanted: &mut Dataplane,
     services: impl IntoIterator<Item = &'a ServiceKey>,
@@ -102,18 +102,18 @@ pub(crate) fn hold_back<'a>(
     }
 }
 
-/// Takes back from `wanted` what a Service gets there only because another one is held back: an address
-/// and port that `desired` gives to the other one, or to nobody, stay without an answer. Otherwise one
-/// refused change would hand the address of a Service to the next one that claims it, which may be of
-/// another tenant. What `programmed` has given to a Service already, it keeps.
+/// Removes from `wanted` each address and port that a Service gets there only because another
+/// Service is held back. If `desired` gives the frontend to the Service held back, or to none, it
+/// stays unanswered. Otherwise one refused change would hand the address of a Service to its next
+/// claimant, possibly of another tenant. A Service keeps what `programmed` already gives it.
 ///
-/// Costs what differs between `desired` and `wanted`.
+/// The cost is proportional to the difference between `desired` and `wanted`.
 pub(crate) fn keep_addresses(
     wanted: &mut Dataplane,
     desired: &Dataplane,
     programmed: Option<&Dataplane>,
 ) {
-    // Where the next claimant is taken out, there may be one behind it.
+    // Removing one claimant can expose the next one.
     loop {
         let mut gains: BTreeMap<ServiceKey, BTreeSet<FrontendKey>> = BTreeMap::new();
         for difference in desired.frontends().differences(wanted.frontends()) {
@@ -143,7 +143,7 @@ fn winner(claims: Option<&Claims<Arc<Frontend>>>) -> Option<&ServiceKey> {
     claims.map(|claims| claims.winner().0)
 }
 
-/// Makes `service` in `wanted` what it is in `from`.
+/// Makes `service` in `wanted` equal to `service` in `from`.
 pub(crate) fn copy_service(wanted: &mut Dataplane, service: &ServiceKey, from: Option<&Dataplane>) {
     match from.and_then(|from| from.services().get(service)) {
         Some(rules) => wanted.set(Arc::clone(rules)),

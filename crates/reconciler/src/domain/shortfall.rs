@@ -1,4 +1,4 @@
-//! What the backend cannot honour, kept up with what is wanted.
+//! What the backend does not support of the desired state.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -6,9 +6,9 @@ use std::sync::Arc;
 use backend::{Asked, Backend, Shortcoming};
 use dataplane::{Dataplane, FrontendKey, ServiceKey};
 
-/// The shortcomings of what was wanted last: of each frontend, those of the Service that has it. Asking
-/// the backend about all of them costs what the cluster has; a round may only cost what changed, so
-/// only frontends that did are asked about.
+/// The unsupported settings of the last desired state: for each frontend, those of the Service that
+/// owns it. Checking every frontend would cost as much as the cluster is large, and a round may
+/// cost only what changed, so only changed frontends are checked.
 #[derive(Debug, Default)]
 pub(crate) struct Shortfall {
     about: Dataplane,
@@ -17,12 +17,12 @@ pub(crate) struct Shortfall {
 }
 
 impl Shortfall {
-    /// All of them, in order.
+    /// All of them, sorted.
     pub(crate) fn list(&self) -> &Arc<[Shortcoming]> {
         &self.list
     }
 
-    /// Makes them those of `wanted`.
+    /// Updates the list for `wanted`.
     pub(crate) fn follow(&mut self, backend: &impl Backend, wanted: &Dataplane) {
         let before = std::mem::replace(&mut self.about, wanted.clone());
         let is_comparable = before.node() == wanted.node() && before.config() == wanted.config();

@@ -1,13 +1,13 @@
-//! Whether the kernel holds all of some state.
+//! Whether the kernel holds one desired state completely.
 
-/// Whether what is known to be programmed is all of some state that was wanted.
+/// Whether `Domain::programmed` is one complete desired state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) enum Stage {
-    /// It is, or differs from one by a part of a large change of Services.
+    /// It is complete, or differs from a complete one by a part of a large change of Services.
     #[default]
     Complete,
-    /// An empty kernel is being filled, or rules of another configuration replaced, in parts. What is
-    /// programmed stays what it was before until all of it is there: a takeover waits for that, and a
-    /// connection to a Service that has its turn later is not stale.
+    /// An empty kernel is being filled, or the rules of another configuration replaced, in parts.
+    /// `Domain::programmed` keeps its earlier value until the last part: a takeover waits for that,
+    /// and connections to Services that are not programmed yet must not count as stale.
     Rebuilding,
 }

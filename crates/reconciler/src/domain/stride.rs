@@ -1,11 +1,11 @@
-//! How much of a large change is programmed next, from how long it took last.
+//! How much of a large change the next round programs, adapted to how long the last one took.
 
 use std::time::Duration;
 
 use dataplane::{ChunkSize, Turn};
 
-/// The least that a part may come to, in percent of a chunk. What a round costs whatever it writes is
-/// not saved by parts that are smaller still: in mode iptables a fifth took four times as long together.
+/// The smallest part, in percent of a chunk. Smaller parts do not reduce the fixed cost of a round:
+/// in mode iptables parts of a fifth took four times as long in total.
 const LEAST: usize = 50;
 
 /// How much of a large change the next round programs.
@@ -13,10 +13,10 @@ const LEAST: usize = 50;
 pub(super) struct Stride {
     /// In percent of a chunk.
     percent: usize,
-    /// What comes next.
+    /// What the next part consists of.
     turn: Turn,
-    /// What a round took of late that programmed what was small and nothing else. Goes down with every
-    /// other round: a kernel that was slow is asked again.
+    /// How long recent rounds took that programmed only small changes. Every other round halves it,
+    /// so that a slow kernel gets another chance.
     small: Duration,
 }
 
@@ -33,7 +33,7 @@ impl Default for Stride {
 // === impl Stride ===
 
 impl Stride {
-    /// How much a part is, of a backend whose chunks are this large.
+    /// The size of a part for a backend with chunks of this size.
     pub(super) fn size(&self, chunk: ChunkSize) -> ChunkSize {
         chunk.percent(self.percent)
     }
@@ -43,9 +43,10 @@ impl Stride {
         self.turn
     }
 
-    /// Takes in how long a round took that has `programmed` what was small alone, or a part of the rest,
-    /// where a part is to take no more than `longest`. What is small waits for one part of what is large,
-    /// and the other way round; they go together where a round for the one takes nearly as long.
+    /// Adapts to a round that took `took` and programmed either only small changes or a part of the
+    /// large ones, where a part should take no more than `longest`. Small changes and parts of
+    /// large ones alternate. If a round for small changes takes nearly as long as a part, both are
+    /// programmed together.
     pub(super) fn follow(&mut self, programmed: Turn, took: Duration, longest: Duration) {
         match programmed {
             Turn::Small => {

@@ -19,7 +19,7 @@ mod isolation;
 
 const IPV4: Family = Family::Ipv4;
 
-/// A dual-stack Service on one port with these endpoints' ports, which stand for its versions.
+/// A dual-stack Service on one port with these endpoint ports, which stand for its versions.
 fn service(name: &str, number: u8, ports: &[u16]) -> Arc<ServiceRules> {
     let (node, config) = (mk_node(1).build(), mk_config().build());
     let service = mk_service(name)
@@ -55,13 +55,13 @@ fn web_and_cart() -> Dataplane {
     ])
 }
 
-/// Whether the kernel holds what `desired` says, and nothing else.
+/// Asserts that the kernel holds what `desired` says, and nothing else.
 #[track_caller]
 fn assert_held(kernel: &FakeKernel, desired: &Dataplane) {
     assert_eq!(kernel.rules(IPV4), FakeRules::render(desired, IPV4));
 }
 
-/// Fails the commits with these numbers, counted from 0, in this way.
+/// A backend that fails the commits with these numbers, counted from 0, in this way.
 fn failing(kernel: &FakeKernel, fate: Fate, commits: &'static [usize]) -> Faulty<FakeBackend> {
     let mut number = 0;
     Faulty::new(kernel.backend(IPV4), move |call| match call {
@@ -108,8 +108,8 @@ fn a_restart_removes_what_ended_meanwhile_and_nothing_else() {
     assert_held(&kernel, &desired);
 }
 
-/// T19 (k/k#112604): a commit that fails once for a cause that passes is followed by a retry of all
-/// of it within 50 milliseconds, and what is to be cleaned up after it is still known.
+/// T19 (k/k#112604): a commit that fails once for a temporary cause is retried in full within 50
+/// milliseconds, and the pending cleanup is not lost.
 #[test]
 fn t19_a_commit_that_fails_once_is_retried_in_full() {
     let (kernel, clock) = (FakeKernel::new(), FakeClock::new());
@@ -205,7 +205,7 @@ fn a_kernel_that_takes_nothing_is_asked_again_only_by_the_timer() {
     assert_eq!(rounds[0].outcome, Outcome::Committed);
 }
 
-/// A kernel without nf_tables answers the first question with an error that no retry mends.
+/// A kernel without nf_tables answers the first read with an error that no retry fixes.
 #[test]
 fn a_kernel_that_cannot_be_read_is_asked_again_only_by_the_timer() {
     let (kernel, clock) = (FakeKernel::new(), FakeClock::new());
@@ -221,7 +221,7 @@ fn a_kernel_that_cannot_be_read_is_asked_again_only_by_the_timer() {
     assert_eq!(families.sequel(), Sequel::Settled);
 }
 
-/// T58 (k/k#133694): one family that is broken leaves the other fully served.
+/// T58 (k/k#133694): a broken family leaves the other fully served.
 #[test]
 fn t58_a_broken_family_leaves_the_other_served() {
     let (kernel, clock) = (FakeKernel::new(), FakeClock::new());
@@ -437,7 +437,8 @@ fn what_a_backend_cannot_do_is_told_for_what_is_wanted_now() {
     assert!(round.shortcomings.is_empty());
 }
 
-/// Of Services that claim the same address the first by name has it, whichever came when.
+/// Of several Services that claim the same address, the first by name gets it, in whatever order
+/// they arrive.
 #[test]
 fn what_a_backend_cannot_do_is_told_of_the_service_that_has_the_address() {
     let (kernel, clock) = (FakeKernel::new(), FakeClock::new());
@@ -503,8 +504,8 @@ fn the_last_ten_rounds_are_kept_and_print_in_a_line_each() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(cases(96)))]
 
-    /// Whatever fails and whenever the process restarts, what is believed is what the kernel holds;
-    /// and once nothing fails any more, the kernel holds what is wanted.
+    /// Whatever fails and whenever the process restarts, the last known state is what the kernel
+    /// holds; and once nothing fails any more, the kernel holds the desired state.
     #[test]
     fn belief_is_never_ahead_of_the_kernel(history in histories(8), seed: u64) {
         let (kernel, clock) = (FakeKernel::new(), FakeClock::new());

@@ -1,22 +1,22 @@
-//! Where commands come from.
+//! The source of commands.
 
 use std::time::Duration;
 
 use super::Command;
 
-/// Where the loop takes its commands from.
+/// A source of commands for the loop.
 pub trait Inbox {
-    /// The next command, waiting for it this long, or without end for `None`.
+    /// Returns the next command. Waits for it this long, or without limit for `None`.
     fn receive(&mut self, wait: Option<Duration>) -> Received;
 }
 
-/// What came of waiting for a command.
+/// The result of waiting for a command.
 #[derive(Debug)]
 pub enum Received {
-    /// This one.
+    /// A command.
     Command(Command),
-    /// None in this time.
+    /// No command arrived in time.
     Nothing,
-    /// Nobody is left who could send one.
+    /// Every sender is gone.
     Closed,
 }

@@ -1,4 +1,4 @@
-//! Commands on their way from other threads: the newest of each kind, never a queue.
+//! Commands from other threads: the newest of each kind, never a queue.
 
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -8,22 +8,22 @@ use backend::Disturbance;
 
 use super::{Command, Desired, Inbox, Received, Reply, Settings};
 
-/// Where commands are left. Clones leave them in the same place. A kernel that hangs for minutes
-/// under churn makes nothing pile up here but what a person asked for.
+/// The sending side. Clones share the mailbox. Even while the kernel hangs for minutes under churn,
+/// only resync requests accumulate here.
 #[derive(Debug, Clone)]
 pub struct Orders {
     waiting: Arc<Mutex<Waiting>>,
     wake: SyncSender<()>,
 }
 
-/// Where the loop finds them.
+/// The receiving side, for the loop.
 #[derive(Debug)]
 pub struct Mailbox {
     waiting: Arc<Mutex<Waiting>>,
     wake: Receiver<()>,
 }
 
-/// What has not been taken yet.
+/// The commands that the loop has not taken yet.
 #[derive(Debug, Default)]
 struct Waiting {
     stop: bool,
@@ -33,10 +33,10 @@ struct Waiting {
     replies: Vec<Reply>,
 }
 
-/// A mailbox and the way to leave commands in it.
+/// Creates a mailbox and its sending side.
 pub fn mailbox() -> (Orders, Mailbox) {
     let waiting = Arc::default();
-    // One wake-up is as good as many.
+    // One pending wake-up is enough.
     let (sender, receiver) = sync_channel(1);
     let orders = Orders {
         waiting: Arc::clone(&waiting),
@@ -49,11 +49,11 @@ pub fn mailbox() -> (Orders, Mailbox) {
 // === impl Orders ===
 
 impl Orders {
-    /// Leaves a command; never waits for the loop. One that replaces an older one takes over what
-    /// counts of it: its stamps, its families and culprit. A loop that has ended takes no notice.
+    /// Leaves a command; never waits for the loop. A command that replaces an older one keeps its
+    /// stamps, or its families and culprit. A loop that has ended ignores it.
     pub fn send(&self, command: Command) {
         lock(&self.waiting).add(command);
-        // Full: a wake-up is on its way.
+        // Full: a wake-up is already pending.
         let _ = self.wake.try_send(());
     }
 }
@@ -108,7 +108,8 @@ impl Waiting {
         }
     }
 
-    /// The end first, then what the others depend on.
+    /// Takes the next command: stop first, then the settings, then the desired state, then the
+    /// rest.
     fn take(&mut self) -> Option<Command> {
         if self.stop {
             return Some(Command::Stop);
@@ -122,7 +123,7 @@ impl Waiting {
 }
 
 fn lock(waiting: &Mutex<Waiting>) -> MutexGuard<'_, Waiting> {
-    // What is behind it is whole between any two statements that change it.
+    // The value is consistent between any two statements that change it.
     waiting.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

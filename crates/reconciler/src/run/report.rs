@@ -1,4 +1,4 @@
-//! What the loop tells the rest of the process.
+//! What the loop publishes to the rest of the process.
 
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -7,39 +7,39 @@ use backend::Backend;
 
 use crate::{Contest, Domain, FamilyStatus, Latency, Reason, Round};
 
-/// What the loop says, as it happens.
+/// An event of the loop.
 #[derive(Debug)]
 pub enum News<'a, B: Backend> {
-    /// A round begins. Says nothing of how anything stands, because nothing has changed yet and the
-    /// kernel is waiting.
+    /// A round begins. Carries no status, because nothing has changed yet and the kernel is
+    /// waiting.
     Began(UnderWay),
-    /// A round has ended, or there is something else to tell. With the families themselves, for
-    /// whoever wants to see their rules.
+    /// A round has ended, or the status has changed. Includes the domains, for callers that need
+    /// their rules.
     Report(Report, &'a [Domain<B>]),
 }
 
-/// A round that runs. It can take minutes on a slow machine and succeed all the same.
+/// A running round. It can take minutes on a slow machine and still succeed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct UnderWay {
-    /// Why.
+    /// Why it runs.
     pub reason: Reason,
-    /// Since when.
+    /// When it began.
     pub since: SystemTime,
 }
 
-/// How everything stands, and what has just happened. Reports may be skipped over, save for their
-/// latencies: whoever needs to know what changed between two of them compares what is programmed.
+/// The status of all families, and what has just happened. A receiver may skip reports, except for
+/// their latencies: to find what changed between two reports, compare their `programmed` states.
 #[derive(Debug, Clone)]
 pub struct Report {
     /// What the loop does between rounds.
     pub activity: Activity,
-    /// How each family stands, in the order in which they are programmed.
+    /// The status of each family, in the order in which they are programmed.
     pub families: Vec<FamilyStatus>,
-    /// Whether somebody keeps changing what is ours, so that repairs are held back.
+    /// Set while another program keeps changing Signpost's rules, so that repairs are delayed.
     pub contest: Option<Contest>,
     /// The rounds that ended since the last report.
     pub finished: Vec<Arc<Round>>,
-    /// How long the changes took that these rounds programmed. Changes that waited for a family
+    /// The latencies of the changes that these rounds programmed. Changes that waited for a family
     /// to be programmed for the first time are left out.
     pub latencies: Vec<Latency>,
 }
@@ -47,11 +47,11 @@ pub struct Report {
 /// What the loop does while no round runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Activity {
-    /// It waits for something to do.
+    /// It waits for work.
     Waiting,
-    /// It has been told to keep what is programmed as it is.
+    /// It keeps the kernel as it is.
     Paused,
-    /// It has been told to have nothing of ours in the kernel. A family of which something is left
-    /// fails, and is tried again.
+    /// It keeps the kernel free of Signpost's rules. A family whose removal failed is reported as
+    /// failing and is retried.
     Withdrawn,
 }

@@ -18,7 +18,7 @@ use super::{
 use crate::fake_clock::FakeClock;
 use crate::{Clock, Periods, Reason, Reconciler, Report, Stamps, Standing, run};
 
-/// Commands at the milliseconds at which they arrive. Waiting for one lets the clock go on.
+/// Commands and the milliseconds at which they arrive. Waiting for a command advances the clock.
 struct Script {
     clock: FakeClock,
     commands: VecDeque<(u64, Command)>,
@@ -73,7 +73,7 @@ fn web(ports: impl IntoIterator<Item = u16>) -> Dataplane {
     dataplane
 }
 
-/// A test's loop: its clock, its kernel, and at which millisecond which rounds ended.
+/// The inputs of a loop under test: its clock, its kernel, its commands and its settings.
 struct Story {
     clock: FakeClock,
     kernel: FakeKernel,
@@ -108,7 +108,7 @@ impl Story {
         )
     }
 
-    /// Runs the loop until the millisecond at which it is told to stop.
+    /// Runs the loop and stops it at this millisecond.
     fn until(self, end: u64) -> Vec<Report> {
         let backend = Faulty::new(self.kernel.backend(Family::Ipv4), |_| Fate::Pass);
         self.until_with(end, backend)
@@ -150,8 +150,8 @@ fn rounds(reports: &[Report]) -> Vec<(u64, Reason)> {
         .collect()
 }
 
-/// T73 (kind#1707, k/k#138073): a hundred updates at once make two rounds, and an endpoint that is
-/// lost among them is gone without delay.
+/// T73 (kind#1707, k/k#138073): a hundred updates at once make two rounds, and an endpoint removed
+/// by them is gone without delay.
 #[test]
 fn t73_a_burst_is_coalesced_and_the_first_removal_is_immediate() {
     let all = 8000..8200;
@@ -240,7 +240,7 @@ fn latency_counts_from_the_oldest_change_and_leaves_the_start_out() {
 }
 
 /// T64 (k/k#82378): triggers from before the start are not latencies, and clocks that are ahead
-/// give none below zero.
+/// never give a negative latency.
 #[test]
 fn a_trigger_in_the_future_counts_as_now() {
     let mut story = Story::new().wants(0, web([8080]));
@@ -310,7 +310,7 @@ fn a_loop_that_starts_paused_touches_nothing() {
     assert_eq!((kernel.commits(), kernel.observations()), (0, 0));
 }
 
-/// Keeps what it is told.
+/// A reply that stores the outcome.
 fn reply() -> (Reply, Arc<Mutex<Option<Resync>>>) {
     let slot = Arc::new(Mutex::new(None));
     let other = Arc::clone(&slot);
@@ -357,7 +357,8 @@ fn drift_that_somebody_noticed_is_repaired_before_the_timer() {
     let mut tampered = false;
     let script_kernel = kernel.clone();
     let backend = Faulty::new(kernel.backend(Family::Ipv4), move |call| {
-        // The first look after the start asks about drift: by then somebody has flushed.
+        // The first read after the start is the check for drift: by then another program has
+        // flushed.
         if matches!(call, Call::Observe) && script_kernel.commits() == 1 && !tampered {
             tampered = true;
             script_kernel.tamper(Family::Ipv4, |rules| *rules = FakeRules::default());
@@ -375,8 +376,8 @@ fn drift_that_somebody_noticed_is_repaired_before_the_timer() {
     assert_eq!(last.families[0].drifts, 1);
 }
 
-/// T38: somebody flushes every 200 milliseconds for ten seconds. The report says who, once, while it
-/// lasts; and that it is over without anything else happening.
+/// T38: a program flushes every 200 milliseconds for ten seconds. The report names it once, while
+/// it lasts, and says that it is over without any further event.
 #[test]
 fn t38_a_contest_is_reported_while_it_lasts() {
     let mut story = Story::new().wants(0, web([8080]));
@@ -411,8 +412,8 @@ fn t38_a_contest_is_reported_while_it_lasts() {
     assert_eq!((contest.repairs, &contest.culprit), (6, &Some(culprit)));
 }
 
-/// Somebody flushed once, long ago. That more is to be heard than can be heard since then, again and
-/// again, is no reason to say that anybody keeps changing anything.
+/// A program flushed once, long ago. Lost notifications since then, again and again, do not mean
+/// that a program keeps changing the rules.
 #[test]
 fn nobody_is_said_to_contest_what_nobody_has_changed() {
     let flush = Disturbance {
@@ -435,7 +436,7 @@ fn nobody_is_said_to_contest_what_nobody_has_changed() {
             Call::Observe if clock.elapsed() == Duration::from_secs(1) => {
                 kernel.tamper(Family::Ipv4, |rules| *rules = FakeRules::default());
             }
-            // The same again: there is reason to look.
+            // Changes nothing, but makes drift possible.
             Call::Observe => kernel.tamper(Family::Ipv4, |_| ()),
             Call::Commit { .. } | Call::Removal => {}
         }
@@ -450,7 +451,7 @@ fn nobody_is_said_to_contest_what_nobody_has_changed() {
     assert!(reports.iter().all(|report| report.contest.is_none()));
 }
 
-/// Nothing is repaired then, so no repair is held back, and nobody hears that it is.
+/// While the loop is paused it repairs nothing, so no repair is delayed and no report says so.
 #[test]
 fn a_contest_ends_with_a_pause() {
     let mut story = Story::new().wants(0, web([8080]));

@@ -1,4 +1,4 @@
-//! Repairs are made at once, unless somebody keeps undoing them.
+//! Repairs run at once, unless another program keeps undoing them.
 
 use std::time::{Duration, Instant};
 
@@ -6,37 +6,38 @@ use backend::Culprit;
 
 use crate::Damage;
 
-/// How many repairs in a row are made at once. A firewall that reloads itself flushes and writes in
-/// a few transactions.
+/// How many repairs in a row run at once. A firewall that reloads itself flushes and writes in a
+/// few transactions.
 const AT_ONCE: u32 = 5;
-/// How long the first repair after these waits; each further one waits twice as long.
+/// How long the next repair waits; each further one waits twice as long.
 const FIRST_WAIT: Duration = Duration::from_millis(250);
-/// The longest wait. While one lasts, nothing is served of what was taken away; but reading and
-/// writing a large table takes some tenths of a second of a processor each time.
+/// The maximum wait. During a wait the removed rules are not served, but reading and writing a
+/// large table takes some tenths of a second of a processor each time.
 const LONGEST_WAIT: Duration = Duration::from_secs(4);
-/// How long nothing may have had to be repaired for everything to be as if nothing ever had.
+/// After this long without a repair, all repairs are forgotten.
 const QUIET: Duration = Duration::from_secs(10);
-/// How many times as long as a look that found nothing there is none: somebody who keeps writing
-/// what is there already, or more than can be heard, costs a quarter of a processor at most.
+/// After a check that found nothing, the next check waits this many times as long as that check
+/// took. So a program that keeps rewriting existing rules, or sends more notifications than can be
+/// received, costs at most a quarter of a processor.
 const REST: u32 = 3;
 
-/// What keeps the next look at the kernel waiting.
+/// What delays the next check of the kernel.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Restraint {
-    /// The repairs of late.
+    /// The recent repairs.
     streak: Option<Streak>,
-    /// Until when there is no look, after one that found nothing.
+    /// No check runs until then, after one that found nothing.
     rests_until: Option<Instant>,
 }
 
-/// Repairs without quiet between any two of them.
+/// Repairs without a quiet period between any two of them.
 #[derive(Debug, Clone)]
 pub(crate) struct Streak {
-    /// How many.
+    /// The number of repairs.
     pub(crate) repairs: u32,
     /// When the first of them began.
     pub(crate) began: Instant,
-    /// Who was last found to have made one necessary.
+    /// The last program found to have made one necessary.
     pub(crate) culprit: Option<Culprit>,
     /// When the last of them ended.
     last: Instant,
@@ -45,7 +46,7 @@ pub(crate) struct Streak {
 // === impl Restraint ===
 
 impl Restraint {
-    /// When something that was noticed at `since` may be looked at.
+    /// The earliest time of a check for a change that was noticed at `since`.
     pub(super) fn earliest(&self, since: Instant) -> Instant {
         let rested = self.rests_until.map_or(since, |until| since.max(until));
         let Some(streak) = &self.streak else {
@@ -57,7 +58,7 @@ impl Restraint {
         }
     }
 
-    /// Notes that a round has repaired something.
+    /// Records that a round has repaired something.
     pub(super) fn repaired(&mut self, damages: &[&Damage], began: Instant, ended: Instant) {
         let streak = self.streak.get_or_insert(Streak {
             repairs: 0,
@@ -71,18 +72,18 @@ impl Restraint {
         streak.culprit = culprit.or(streak.culprit.take());
     }
 
-    /// Notes that a round has looked in vain.
+    /// Records that a round checked the kernel and found nothing.
     pub(super) fn found_nothing(&mut self, began: Instant, ended: Instant) {
         let took = ended.saturating_duration_since(began);
         self.rests_until = Some(ended + took.saturating_mul(REST).min(LONGEST_WAIT));
     }
 
-    /// Forgets everything if it has been quiet for long enough.
+    /// Forgets all repairs if the quiet period has passed.
     pub(super) fn forgive(&mut self, now: Instant) {
         self.streak.take_if(|streak| now >= streak.last + QUIET);
     }
 
-    /// The repairs of late when they are more than are made at once, and when they are forgiven if
+    /// The recent repairs if there are more than [`AT_ONCE`], and when they are forgotten if
     /// nothing happens until then.
     pub(super) fn held_back(&self) -> Option<(&Streak, Instant)> {
         let streak = self.streak.as_ref()?;
@@ -90,7 +91,7 @@ impl Restraint {
     }
 }
 
-/// Doubles with every repair beyond those that are made at once.
+/// The wait; doubles with every repair beyond [`AT_ONCE`].
 fn wait(excess: u32) -> Duration {
     2u32.checked_pow(excess)
         .and_then(|factor| FIRST_WAIT.checked_mul(factor))

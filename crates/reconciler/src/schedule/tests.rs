@@ -12,7 +12,7 @@ const PERIODS: Periods = Periods {
 };
 const RETRY: Sequel = Sequel::Retry { retries: 0 };
 
-/// What happens to a schedule, at a time in milliseconds.
+/// An event for a schedule; times are in milliseconds.
 #[derive(Debug, Clone, Copy)]
 enum Event {
     Changed,
@@ -25,10 +25,10 @@ enum Event {
     SyncPeriod(u64),
 }
 
-/// At which millisecond what happens, and when the next round is due from then on and why.
+/// The millisecond of an event, the event, and when and why the next round is due after it.
 type Line = (u64, Event, Option<(u64, Reason)>);
 
-/// Plays `story`: after each event, the next round is due at this time and for this reason.
+/// Plays `story`: after each event, checks when and why the next round is due.
 #[track_caller]
 fn play(story: &[Line]) {
     let clock = FakeClock::new();
@@ -104,7 +104,7 @@ fn the_first_change_after_quiet_is_answered_at_once() {
     ]);
 }
 
-/// T85: the rest of a large change follows without a rest, and with what has come meanwhile.
+/// T85: the rest of a large change follows without a pause, together with what arrived meanwhile.
 #[test]
 fn t85_a_large_change_is_gone_on_with_at_once() {
     play_after_startup(&[
@@ -119,7 +119,8 @@ fn t85_a_large_change_is_gone_on_with_at_once() {
     ]);
 }
 
-/// k/k#138073: measured from start to start, a period shorter than a round is no pause at all.
+/// k/k#138073: measured from start to start, a period shorter than a round would be no pause at
+/// all.
 #[test]
 fn min_sync_period_runs_from_the_end_of_a_round_to_the_start_of_the_next() {
     play_after_startup(&[
@@ -266,7 +267,7 @@ fn a_lost_endpoint_does_not_wait_but_a_further_one_does() {
     ]);
 }
 
-/// T85: the parts of a large change have not waited either, but none of them was a lost endpoint.
+/// T85: the parts of a large change did not wait either, but do not count as urgent changes.
 #[test]
 fn t85_a_lost_endpoint_does_not_wait_after_the_last_part_of_a_large_change() {
     play_after_startup(&[
@@ -303,7 +304,7 @@ fn a_request_is_not_answered_by_a_round_that_does_not_look() {
     ]);
 }
 
-/// Something that somebody did.
+/// A change by another program.
 fn damage(culprit: Option<&str>) -> Damage {
     Damage {
         found: FakeClock::new().wall_time(),
@@ -316,8 +317,8 @@ fn damage(culprit: Option<&str>) -> Damage {
     }
 }
 
-/// Plays somebody who changes the kernel every so often, from `from` to `until`, and rounds of 10
-/// milliseconds; returns when they began.
+/// Simulates a program that changes the kernel every `every` milliseconds, from `from` to `until`,
+/// and rounds of 10 milliseconds; returns when the rounds began.
 fn repairs(
     schedule: &mut Schedule,
     clock: &FakeClock,
@@ -328,7 +329,7 @@ fn repairs(
     looks(schedule, clock, every, from, until, &[&damage(None)])
 }
 
-/// The same, with rounds that each find this.
+/// The same, with rounds that each find `found`.
 fn looks(
     schedule: &mut Schedule,
     clock: &FakeClock,
@@ -368,8 +369,8 @@ fn started() -> (Schedule, FakeClock) {
     (schedule, clock)
 }
 
-/// T38: somebody flushes every 200 milliseconds for half a minute. The first repairs are made at
-/// once, whatever `minSyncPeriod` is; then ever more rarely, but never less than every few seconds.
+/// T38: a program flushes every 200 milliseconds for half a minute. The first repairs run at once,
+/// whatever `minSyncPeriod` is; later ones become rarer, down to one every few seconds.
 #[test]
 fn t38_repairs_that_are_undone_again_and_again_are_held_back() {
     let (mut schedule, clock) = started();
@@ -402,8 +403,8 @@ fn after_quiet_repairs_are_made_at_once_again() {
     );
 }
 
-/// More notifications than can be heard, again and again: each time it has to be looked, but nobody
-/// has done any harm, and a repair waits for none of it.
+/// Lost notifications, again and again: each time a check is due, but no program has changed
+/// anything, and repairs are not delayed.
 #[test]
 fn looks_that_find_nothing_are_no_repairs() {
     let (mut schedule, clock) = started();
@@ -415,7 +416,7 @@ fn looks_that_find_nothing_are_no_repairs() {
     assert_eq!(repairs, [20_000, 20_200, 20_400, 20_600, 20_800]);
 }
 
-/// However fast somebody writes what is there already.
+/// However fast a program rewrites existing rules.
 #[test]
 fn looks_that_find_nothing_take_a_quarter_of_the_time_at_most() {
     let (mut schedule, clock) = started();

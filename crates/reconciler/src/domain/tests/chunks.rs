@@ -1,4 +1,4 @@
-//! Changes that are larger than one round programs.
+//! Changes that are larger than what one round programs.
 
 use dataplane::{ChunkSize, Config, FrontendKey, Protocol, Scheduler};
 
@@ -18,7 +18,7 @@ fn many(count: u8) -> Vec<Arc<ServiceRules>> {
         .collect()
 }
 
-/// T85: what comes while a large change is under way waits for one part of it, not for all.
+/// T85: a change that arrives during a large change waits for one part of it, not for all.
 #[test]
 fn t85_a_change_during_a_large_one_waits_for_one_part() {
     let (kernel, clock) = (FakeKernel::new(), FakeClock::new());
@@ -46,8 +46,8 @@ fn t85_a_change_during_a_large_one_waits_for_one_part() {
     assert_eq!(kernel.observations(), 1, "nothing was in doubt");
 }
 
-/// T94: what is small and comes while a part of a large change is under way is the next round, and the
-/// rest goes on behind it however many small ones come.
+/// T94: a small change that arrives while a part of a large change is programmed is the next round,
+/// and the large change continues after it, however many small changes arrive.
 #[test]
 fn t94_a_small_change_goes_between_two_parts_of_a_large_one() {
     let (kernel, clock) = (FakeKernel::new(), FakeClock::new());
@@ -66,11 +66,11 @@ fn t94_a_small_change_goes_between_two_parts_of_a_large_one() {
         written.push(kernel.rules(IPV4).frontends.len() - before);
         services.push(service(&format!("zoo/{number}"), number, &[8080]));
     }
-    // Six Services of five; one small one; another and six; one.
+    // Six Services of five elements; one small Service; another small one and six; one small one.
     assert_eq!(written, [6, 1, 7, 1]);
 }
 
-/// A hundred Services beside one that comes last by name and is first by precedence, with endpoints on
+/// A hundred Services, and one that is last by name and first by precedence, with endpoints on
 /// these ports.
 fn crowd(config: &Arc<Config>, ports: &[u16]) -> Dataplane {
     let node = mk_node(1).build();
@@ -106,7 +106,7 @@ fn dns(kernel: &FakeKernel) -> Vec<u16> {
     targets.iter().map(|target| target.port.get()).collect()
 }
 
-/// Programs the rest; returns in how many rounds.
+/// Programs the rest; returns the number of rounds that it took.
 fn finish(domain: &mut Domain<FakeBackend>, desired: &Dataplane, clock: &FakeClock) -> usize {
     let mut rounds = 0;
     while domain.is_unfinished() {
@@ -117,8 +117,9 @@ fn finish(domain: &mut Domain<FakeBackend>, desired: &Dataplane, clock: &FakeClo
     rounds
 }
 
-/// T97: a start has parts, the API server and DNS first, and a removal that comes meanwhile is in the next
-/// one. Before the last, nothing counts as programmed: a takeover would remove the other proxy's rules.
+/// T97: a start has parts, with the API server and DNS first, and the next part includes a removal
+/// that arrives meanwhile. Before the last part nothing counts as programmed, or a takeover would
+/// remove the other proxy's rules.
 #[test]
 fn t97_a_removal_during_a_start_waits_for_one_part() {
     let (kernel, clock) = (FakeKernel::new(), FakeClock::new());
@@ -140,8 +141,8 @@ fn t97_a_removal_during_a_start_waits_for_one_part() {
     assert_eq!(kernel.observations(), 1, "nothing was in doubt");
 }
 
-/// T97: where each round costs what the kernel holds already, a start has fewer parts than a change of
-/// Services has.
+/// T97: if the cost of a round grows with what the kernel already holds, a start has fewer parts
+/// than a change of Services.
 #[test]
 fn t97_a_start_has_parts_of_its_own_size() {
     let (kernel, clock) = (FakeKernel::new(), FakeClock::new());
@@ -156,8 +157,8 @@ fn t97_a_start_has_parts_of_its_own_size() {
     assert_eq!(round.outcome, Outcome::Partial);
 }
 
-/// T97: so is one that comes during a change of configuration. Before its last part, the configuration does
-/// not count as applied.
+/// T97: the same for a removal that arrives during a change of configuration. Before the last part,
+/// the configuration does not count as applied.
 #[test]
 fn t97_a_removal_during_a_change_of_configuration_waits_for_one_part() {
     let (kernel, clock) = (FakeKernel::new(), FakeClock::new());
@@ -186,8 +187,9 @@ fn t97_a_removal_during_a_change_of_configuration_waits_for_one_part() {
     assert_eq!(config(&domain), new);
 }
 
-/// T97: what counts as programmed while an emptied kernel is filled again is what was: no listener of it
-/// closes. A program that empties it meanwhile is answered by one round, which counts as a repair.
+/// T97: while an emptied kernel is refilled, what was programmed before still counts as programmed,
+/// so none of its listeners closes. If a program empties the kernel again meanwhile, one round
+/// answers it and counts as a repair.
 #[test]
 fn t97_a_kernel_that_is_emptied_is_filled_in_parts_and_the_second_time_at_once() {
     let (kernel, clock) = (FakeKernel::new(), FakeClock::new());
@@ -211,7 +213,7 @@ fn t97_a_kernel_that_is_emptied_is_filled_in_parts_and_the_second_time_at_once()
     assert_held(&kernel, &desired);
 }
 
-/// Rules that were read are replaced at once: which of them are a Service's is not known.
+/// Rules that were read back are replaced at once: which Service they belong to is not known.
 #[test]
 fn a_restart_in_the_middle_of_a_large_change_completes_it() {
     let (kernel, clock) = (FakeKernel::new(), FakeClock::new());
@@ -229,7 +231,7 @@ fn a_restart_in_the_middle_of_a_large_change_completes_it() {
     assert_held(&kernel, &desired);
 }
 
-/// The Service is looked for in the whole change; the rest of it is programmed in the same round.
+/// The search for the Service covers the whole change; the same round programs the rest.
 #[test]
 fn t25_a_service_that_is_refused_in_a_large_change_fails_alone() {
     let (kernel, clock) = (FakeKernel::new(), FakeClock::new());

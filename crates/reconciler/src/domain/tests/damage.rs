@@ -92,8 +92,8 @@ fn damage_that_takes_two_attempts_counts_once() {
     assert_eq!(families.status()[0].drifts, 1);
 }
 
-/// T20 (k/k#121362): a change that stumbles over what somebody deleted repairs it in the same round,
-/// and once it is known who that was, it counts as theirs.
+/// T20 (k/k#121362): a change that fails because another program deleted rules repairs them in the
+/// same round, and is attributed to that program once it is known.
 #[test]
 fn t20_a_change_that_stumbles_over_damage_repairs_it_in_the_same_round() {
     let (kernel, clock) = (FakeKernel::new(), FakeClock::new());
@@ -116,7 +116,7 @@ fn t20_a_change_that_stumbles_over_damage_repairs_it_in_the_same_round() {
     );
 }
 
-/// Where a look fails, what it was for is found by the next one, which a retry begins with.
+/// If a check fails, the next one, at the start of a retry, finds the damage.
 #[test]
 fn damage_that_could_not_be_read_at_first_is_told_once_it_is_repaired() {
     for next in [Reason::Retry, Reason::Changed, Reason::Drift] {
@@ -149,7 +149,7 @@ fn damage_that_could_not_be_read_at_first_is_told_once_it_is_repaired() {
     }
 }
 
-/// The look after a commit that stumbled can fail, too.
+/// The read after a commit that failed can fail, too.
 #[test]
 fn damage_that_was_stumbled_over_and_not_read_is_told_once_it_is_known_whose_it_is() {
     let (kernel, clock) = (FakeKernel::new(), FakeClock::new());
@@ -157,7 +157,7 @@ fn damage_that_was_stumbled_over_and_not_read_is_told_once_it_is_known_whose_it_
     let backend = Faulty::new(kernel.backend(IPV4), move |call| {
         calls.push(matches!(call, Call::Observe));
         match calls[..] {
-            // A look and a commit at the start; then the commit that stumbles, and the look after it.
+            // A read and a commit at the start; then the commit that fails, and the read after it.
             [_, _, false] | [_, _, _, true] => Fate::Refuse(Recovery::Observe),
             _ => Fate::Pass,
         }
@@ -177,7 +177,8 @@ fn damage_that_was_stumbled_over_and_not_read_is_told_once_it_is_known_whose_it_
     assert_eq!((damage.size.elements, &damage.culprit), (6, &Some(nft())));
 }
 
-/// Whoever touches our table after a commit of ours was cut short has not done what that left.
+/// A program that touches Signpost's table after a partial commit of Signpost did not cause what
+/// that commit left.
 #[test]
 fn what_our_own_commit_left_is_nobody_elses_damage() {
     let (kernel, clock) = (FakeKernel::new(), FakeClock::new());
@@ -195,7 +196,7 @@ fn what_our_own_commit_left_is_nobody_elses_damage() {
     assert_eq!(families.status()[0].drifts, 0);
 }
 
-/// That more was to be heard than could be heard is no evidence against anybody.
+/// Lost notifications are no evidence against any program.
 #[test]
 fn what_was_stumbled_over_is_not_told_before_it_is_known_who_was_there() {
     let (kernel, clock) = (FakeKernel::new(), FakeClock::new());
@@ -212,8 +213,8 @@ fn what_was_stumbled_over_is_not_told_before_it_is_known_who_was_there() {
     assert_held(&kernel, &desired);
 }
 
-/// T29 (k/k#122604, k/k#128829): a kernel that says "busy" every other time, ten thousand times. Each
-/// is followed by one retry, and nothing grows with their number.
+/// T29 (k/k#122604, k/k#128829): a kernel that answers "busy" every other time, ten thousand times.
+/// One retry follows each, and nothing grows with their number.
 #[test]
 fn t29_busy_is_retried_ten_thousand_times_and_leaves_nothing_behind() {
     let (kernel, clock) = (FakeKernel::new(), FakeClock::new());

@@ -7,7 +7,7 @@ use dataplane::FrontendKey;
 
 use super::*;
 
-/// Endpoints on this port make a Service one that the kernel refuses.
+/// The kernel refuses a Service with endpoints on this port.
 const UNPROGRAMMABLE: u16 = 666;
 
 fn is_unprogrammable(rules: &ServiceRules) -> bool {
@@ -167,7 +167,7 @@ fn several_refused_services_are_found_in_few_commits() {
 
     let expected: BTreeSet<String> = refused.map(|n| format!("shop/service-{n}")).into();
     assert_eq!(BTreeSet::from_iter(quarantined(&domain)), expected);
-    // Four of 200: 2 x 4 x log2(200), and the two before the search.
+    // Four of 200: 2 x 4 x log2(200), plus the two before the search.
     let tries = tries.load(Ordering::Relaxed);
     assert!(tries <= 2 * 4 * 8 + 2, "{tries}");
 }
@@ -212,7 +212,7 @@ fn a_removal_that_is_refused_is_named_and_the_rest_goes_on() {
     let script_kernel = kernel.clone();
     let before = many(5, &[]);
     let address = FakeRules::render(&many(1, &[]), IPV4).cluster_ips;
-    // Without the first Service's address in what is wanted, nothing is taken.
+    // Without the first Service's address in the desired state, the kernel accepts nothing.
     let backend = Faulty::new(kernel.backend(IPV4), move |call| match call {
         Call::Commit { suspects, size } if script_stuck.load(Ordering::Relaxed) => {
             let holds = script_kernel.rules(IPV4).cluster_ips.is_superset(&address);
@@ -260,8 +260,8 @@ fn old_rules_that_are_refused_too_do_not_stop_the_others() {
     assert_eq!(quarantined(&domain), ["shop/service-1"]);
 }
 
-/// The owner of a load-balancer IP, which endpoints on this port serve there, and a Service of a tenant
-/// that names the same address, at the owner's port and another one.
+/// The owner of a load-balancer IP with endpoints on this port, and a Service of a tenant that
+/// names the same address, at the owner's port and at another one.
 fn owner_and_tenant(of_owner: u16) -> Dataplane {
     let (node, config) = (mk_node(1).build(), mk_config().build());
     let endpoints = |port: u16| {
@@ -283,7 +283,7 @@ fn owner_and_tenant(of_owner: u16) -> Dataplane {
     ])
 }
 
-/// The ports at which the kernel has the contested address, and to whom of both it leads.
+/// The ports that the kernel serves at the contested address, and the Service that each leads to.
 fn at_contested_address(domain: &Domain<Faulty<FakeBackend>>) -> Vec<(u16, String)> {
     let programmed = domain.status().programmed.expect("a round has succeeded");
     let frontends = programmed.frontends().sorted().into_iter();
@@ -296,7 +296,7 @@ fn at_contested_address(domain: &Domain<Faulty<FakeBackend>>) -> Vec<(u16, Strin
     at_address.collect()
 }
 
-/// Story T101: nobody gets the address of a Service because the kernel refuses that Service.
+/// Story T101: no Service gets the address of another one because the kernel refuses that one.
 #[test]
 fn t101_the_address_of_a_refused_service_goes_to_no_other() {
     let (kernel, clock) = (FakeKernel::new(), FakeClock::new());
@@ -306,7 +306,7 @@ fn t101_the_address_of_a_refused_service_goes_to_no_other() {
     assert_eq!(quarantined(&domain), ["shop/web"]);
     assert_eq!(at_contested_address(&domain), []);
 
-    // Nor in a later round, nor when the timer tries again.
+    // Nor in a later round, nor when the timer retries.
     for reason in [Reason::Changed, Reason::Timer] {
         domain.round(&owner_and_tenant(UNPROGRAMMABLE), reason, &clock);
         assert_eq!(at_contested_address(&domain), [], "{reason:?}");
@@ -318,7 +318,7 @@ fn t101_the_address_of_a_refused_service_goes_to_no_other() {
     assert_held(&kernel, &owner_and_tenant(8081));
 }
 
-/// Story T101, where the owner was served before: it goes on with what it has.
+/// Story T101, if the owner was served before: it keeps what it has.
 #[test]
 fn t101_a_service_whose_update_is_refused_keeps_its_address() {
     let (kernel, clock) = (FakeKernel::new(), FakeClock::new());
@@ -331,7 +331,7 @@ fn t101_a_service_whose_update_is_refused_keeps_its_address() {
     assert_held(&kernel, &owner_and_tenant(8081));
 }
 
-/// Story T101, the other way round: what a Service has, it keeps until its successor is programmed.
+/// Story T101, in reverse: a Service keeps what it has until its successor is programmed.
 #[test]
 fn t101_what_was_served_is_served_until_the_new_owner_is() {
     let (kernel, clock) = (FakeKernel::new(), FakeClock::new());

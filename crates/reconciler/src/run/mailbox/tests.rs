@@ -30,7 +30,7 @@ fn disturbance(family: Family, program: Option<&str>) -> Command {
     })
 }
 
-/// A kernel that hangs for minutes while everything changes.
+/// A kernel that hangs for minutes under constant changes.
 #[test]
 fn of_a_hundred_thousand_versions_one_is_kept_with_the_stamps_of_all() {
     let (orders, mut mailbox) = mailbox();

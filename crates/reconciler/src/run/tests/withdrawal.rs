@@ -1,4 +1,4 @@
-//! A loop that is to have nothing in the kernel.
+//! A loop that keeps the kernel free of Signpost's rules.
 
 use super::*;
 
@@ -23,7 +23,7 @@ fn a_loop_that_withdraws_leaves_nothing_and_writes_nothing() {
     assert_eq!(kernel.rules(Family::Ipv4), FakeRules::default());
 }
 
-/// What was removed by us is nobody else's damage, and how long it was away no latency.
+/// What Signpost removed itself is not damage, and the time without rules is not latency.
 #[test]
 fn a_loop_that_comes_back_looks_first_and_programs_what_is_wanted_by_then() {
     let story = Story::new()
@@ -44,7 +44,7 @@ fn a_loop_that_comes_back_looks_first_and_programs_what_is_wanted_by_then() {
     assert_eq!(held, FakeRules::render(&web([8081]), Family::Ipv4));
 }
 
-/// Killed before it had removed everything, the process starts again and completes that.
+/// A process that is killed before it has removed everything completes the removal after a restart.
 #[test]
 fn a_loop_that_starts_withdrawn_removes_what_is_there() {
     let before = Story::new().wants(0, web([8080]));
