@@ -1,4 +1,4 @@
-//! What becomes of a profile, as Events: what `kubectl describe proxyprofile` shows beside the conditions.
+//! Events about changes of a profile's conditions. `kubectl describe proxyprofile` shows them.
 
 use crds::{
     condition::reason::{
@@ -28,7 +28,7 @@ const LONGEST_NOTE: usize = 1024;
 // === impl Announcer ===
 
 impl Announcer {
-    /// Publishes with `client` in the name of the operator called `identity`.
+    /// Publishes with `client` as the operator instance `identity`.
     pub(crate) fn new(client: Client, identity: &str) -> Self {
         let reporter = Reporter {
             controller: "signpost-operator".to_owned(),
@@ -39,8 +39,9 @@ impl Announcer {
         }
     }
 
-    /// Says what is new in `after`, which was written to `profile` in place of `before`. An Event that cannot be published
-    /// is only logged: the conditions say the same, and stay.
+    /// Publishes an Event for each condition that changed between the status `before` and `after`
+    /// of `profile`. An Event that cannot be published is only logged: the conditions state the
+    /// same and remain.
     pub(crate) async fn announce(
         &self,
         profile: &ProxyProfile,
@@ -65,7 +66,8 @@ impl std::fmt::Debug for Announcer {
     }
 }
 
-/// The announced conditions that have another reason than before. That nothing is wrong with a profile is no news.
+/// Returns the announced conditions whose reason changed. A condition that states no problem is not
+/// announced.
 fn news<'a>(
     before: Option<&'a ProxyProfileStatus>,
     after: &'a ProxyProfileStatus,

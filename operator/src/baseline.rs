@@ -1,39 +1,40 @@
-//! What a node was like when it was given what it has. A change is judged by what became worse, and by nothing else.
+//! The state of a node at the time it was assigned its configuration. A change is judged only by
+//! what became worse since.
 
 use crds::effective::hash::ConfigHash;
 use serde::{Deserialize, Serialize};
 
 use crate::records::Reach;
 
-/// What a node was like with the configuration it had before.
+/// The state of a node with its previous configuration.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Baseline {
-    /// The configuration it had.
+    /// The hash of that configuration.
     pub(crate) config_hash: ConfigHash,
-    /// What its Node said.
+    /// Whether the node was reachable according to its Node object.
     pub(crate) node: Reach,
-    /// What its agent said.
+    /// Whether its agent was ready.
     pub(crate) agent: Readiness,
-    /// Why its agent said that it was degraded; absent when it did not, or only because of the way to the API server.
+    /// The reason of the agent's condition Degraded. Absent if the agent was not degraded, or only
+    /// because it could not reach the API server.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) degraded: Option<String>,
 }
 
-/// Whether a node was ready with the configuration it had.
+/// Whether a node's agent was ready with a configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Readiness {
-    /// Its agent had applied it and was ready.
+    /// The agent had applied it and was ready.
     Ready,
-    /// Its agent had not, or had said nothing.
+    /// The agent had not applied it, was not ready, or had not reported.
     NotReady,
 }
 
 // === impl Baseline ===
 
 impl Baseline {
-    /// Whether the node was well enough for its loss to be noticed: one that was not ready cannot show that a change
-    /// works, nor that it does not.
+    /// Whether the node was reachable and ready. Only such a node can show whether a change works.
     pub(crate) fn is_well(&self) -> bool {
         self.node == Reach::Reachable && self.agent == Readiness::Ready
     }

@@ -1,30 +1,30 @@
-//! Who of several operators acts: one state machine over a Lease, without a clock and without a network.
-//!
-//! Nobody compares clocks. A lease is over when its record has not changed for its whole duration by the observer's own
-//! monotonic clock, counted from when the observer first saw that record.
+//! Leader election: which of several operators is active. A state machine over a Lease that uses
+//! neither a clock nor the network. Clocks of different machines are never compared. A lease has
+//! expired when its record has not changed for its whole duration on the observer's own monotonic
+//! clock, counted from when the observer first read that record.
 
 use std::time::{Duration, Instant};
 
-/// How long things may take.
+/// The time limits of the election.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Terms {
-    /// How long an unchanged lease holds.
+    /// How long a lease is valid without renewal.
     pub(crate) duration: Duration,
-    /// How long its holder tries to renew it before it gives up. Less than the duration, so that it has stopped acting
-    /// before anybody else starts.
+    /// How long the holder tries to renew the lease before it gives up. Less than `duration`, so
+    /// that the holder has stopped acting before another operator starts.
     pub(crate) renewal: Duration,
-    /// The time between two looks.
+    /// The interval between two reads of the lease.
     pub(crate) retry: Duration,
 }
 
-/// What matters of a Lease.
+/// The fields of a Lease that the election uses.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct LeaseRecord {
-    /// Who holds it; empty after it was given back.
+    /// The identity of the holder; empty after a release.
     pub(crate) holder: String,
-    /// How long it holds.
+    /// How long the lease is valid without renewal.
     pub(crate) duration: Duration,
-    /// Which writing of the lease this is: another one means that its holder lives.
+    /// The resource version of the Lease. A changed version means that the holder is alive.
     pub(crate) version: String,
 }
 
@@ -37,24 +37,24 @@ pub(crate) struct Election {
     held_since: Option<Instant>,
 }
 
-/// What a candidate does next.
+/// The next action of a candidate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
-    /// Write itself into the lease: it is free, over, or there is none.
+    /// Write itself into the lease: there is none, or it is free or has expired.
     Acquire,
-    /// Write the lease again: it is the holder.
+    /// Renew the lease as its holder.
     Renew,
-    /// Look again after this time.
+    /// Read the lease again after this time.
     Wait(Duration),
-    /// Stop acting: it was the holder and can no longer be sure to be.
+    /// Stop acting: it was the holder and may have lost the lease.
     StandDown,
 }
 
 // === impl Terms ===
 
 impl Terms {
-    /// Those of the Kubernetes control plane itself: two missed renewals are survived, and a dead leader is replaced
-    /// within 17 seconds, during which nodes keep forwarding.
+    /// The values of the Kubernetes control plane: the lease survives two missed renewals, and a
+    /// dead leader is replaced within 17 seconds, during which nodes keep forwarding.
     pub(crate) const KUBERNETES: Self = Self {
         duration: Duration::from_secs(15),
         renewal: Duration::from_secs(10),
@@ -65,7 +65,7 @@ impl Terms {
 // === impl Election ===
 
 impl Election {
-    /// A candidate of this name, which no other candidate has.
+    /// Creates a candidate with this identity, which must be unique among candidates.
     pub(crate) const fn new(identity: String, terms: Terms) -> Self {
         Self {
             identity,
@@ -75,7 +75,7 @@ impl Election {
         }
     }
 
-    /// Takes in the lease as it was read at `now`; nothing when there is none.
+    /// Records the lease as read at `now`; `None` means that it does not exist.
     pub(crate) fn observe(&mut self, lease: Option<LeaseRecord>, now: Instant) {
         self.seen = match (lease, self.seen.take()) {
             (None, _) => None,
@@ -87,18 +87,20 @@ impl Election {
             .as_ref()
             .is_none_or(|(lease, _)| lease.holder != self.identity);
         if taken_away && self.held_since.is_some() {
-            // Standing down is for good, so there is no way back from having lost it.
+            // Standing down is final: a candidate that has lost the lease must not return to
+            // acting.
             self.terms.renewal = Duration::ZERO;
         }
     }
 
-    /// Takes in that a write begun at `began` was accepted: it is the holder, and its time counts from before the write.
+    /// Records that a write begun at `began` was accepted. The candidate is now the holder, and its
+    /// time counts from the start of the write.
     pub(crate) fn accepted(&mut self, lease: LeaseRecord, began: Instant) {
         self.held_since = Some(began);
         self.seen = Some((lease, began));
     }
 
-    /// How much longer it may act from `now` on without renewing.
+    /// Returns how much longer the holder may act without a renewal, counted from `now`.
     pub(crate) fn left(&self, now: Instant) -> Duration {
         let held = |since| {
             self.terms
@@ -108,7 +110,7 @@ impl Election {
         self.held_since.map_or(Duration::ZERO, held)
     }
 
-    /// What to do at `now`, before anything else is read or written.
+    /// Returns the next action at `now`.
     pub(crate) fn step(&self, now: Instant) -> Step {
         if self.held_since.is_some() {
             return if self.left(now).is_zero() {
@@ -119,7 +121,7 @@ impl Election {
         }
         match &self.seen {
             None => Step::Acquire,
-            // Left by a process of the same name that did not live to give it back.
+            // A process of the same identity held the lease and ended without releasing it.
             Some((lease, _)) if lease.holder.is_empty() || lease.holder == self.identity => {
                 Step::Acquire
             }
@@ -136,17 +138,17 @@ impl Election {
         }
     }
 
-    /// The time between two looks.
+    /// The interval between two reads of the lease.
     pub(crate) const fn retry(&self) -> Duration {
         self.terms.retry
     }
 
-    /// The name it goes by.
+    /// The identity of this candidate.
     pub(crate) fn identity(&self) -> &str {
         &self.identity
     }
 
-    /// How long a lease it writes holds.
+    /// The duration it writes into the lease.
     pub(crate) const fn duration(&self) -> Duration {
         self.terms.duration
     }

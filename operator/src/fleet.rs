@@ -1,15 +1,17 @@
-//! The whole fleet as one synchronous state machine: what the watches tell goes in, what is to be written comes out.
+//! The whole fleet as one synchronous state machine: watch events go in, the writes to make come
+//! out.
 //!
 //! ```text
 //!   ProxyProfiles --.                                        .--> Stamp    NodeProxy.spec of a node
-//!   Nodes ----------+--> Fleet::apply   Fleet::plan(now) ----+--> Remove   a NodeProxy nobody decides for
+//!   Nodes ----------+--> Fleet::apply   Fleet::plan(now) ----+--> Remove   a NodeProxy without a profile
 //!   NodeProxies -----+                                       +--> Report   ProxyProfile.status
-//!   Leases ----------'                                       '--> Silence  NodeProxy.status of an agent not heard of
+//!   Leases ----------'                                       '--> Silence  NodeProxy.status of a silent agent
 //!   answers to writes ---^
 //! ```
 //!
-//! It holds what Kubernetes holds and little else, so that a plan is the difference between what is and what should be:
-//! once everything is written, the next plan is empty, also that of an operator which has only just started.
+//! It holds little besides the objects in Kubernetes, so that a plan is the difference between the
+//! observed and the desired state: once everything is written, the next plan is empty, also for an
+//! operator that has just started.
 
 mod budget;
 mod conflict;
@@ -55,7 +57,7 @@ use crate::{
     records::{NODE_LABEL, NodeProxyRecord, NodeRecord, PROFILE_LABEL, ProfileRecord},
 };
 
-/// Everything known of the fleet.
+/// The observed state of the fleet.
 #[derive(Debug, Default)]
 pub(crate) struct Fleet {
     profiles: Known<ProfileRecord>,
@@ -64,90 +66,93 @@ pub(crate) struct Fleet {
     courses: BTreeMap<String, Course>,
     sightings: Sightings,
     heartbeats: Heartbeats,
-    /// What nodes had that have nothing any more: their objects were deleted, their agents go on with it.
+    /// The last known `NodeProxy` of each node whose object was deleted. Its agent keeps that
+    /// configuration.
     departed: BTreeMap<String, NodeProxyRecord>,
-    /// Whether anything was told since the last plan that the next one could differ by.
+    /// Whether any event since the last plan can change the next one.
     has_news: bool,
 }
 
-/// Something a watch, or the answer to a write, told.
+/// A change reported by a watch, by a list of Leases or by the answer to a write.
 #[derive(Clone, Debug)]
 pub(crate) enum Event {
-    /// About profiles.
+    /// A change of profiles.
     Profile(Change<ProfileRecord>),
-    /// About nodes.
+    /// A change of nodes.
     Node(Change<NodeRecord>),
-    /// About what nodes were given.
+    /// A change of NodeProxies.
     Proxy(Change<NodeProxyRecord>),
-    /// The versions of the Leases of agents.
+    /// The resource versions of the agents' Leases.
     Leases {
-        /// By node.
+        /// The versions by node name.
         versions: BTreeMap<String, String>,
-        /// When they were asked for.
+        /// When the operator requested the list.
         at: Instant,
     },
 }
 
-/// What is to be written now.
+/// The writes to make now.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Plan {
-    /// The writes, what was found out before what follows from it.
+    /// The writes in order: the reports come first, before the writes that follow from them.
     pub(crate) actions: Vec<Action>,
-    /// When to plan again although nothing was heard.
+    /// When to plan again even if no event arrives.
     pub(crate) wake: Option<Timestamp>,
-    /// The nodes of every profile.
+    /// The node counts of each profile.
     pub(crate) counts: BTreeMap<String, NodeCounts>,
 }
 
 /// One write.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Action {
-    /// Say how a profile does.
+    /// Write the status of a profile.
     Report {
         /// The profile's name.
         profile: String,
-        /// What was said before.
+        /// The status to replace.
         before: Option<Box<ProxyProfileStatus>>,
-        /// What to say.
+        /// The new status.
         status: Box<ProxyProfileStatus>,
     },
-    /// Give a node its configuration.
+    /// Assign a configuration to a node.
     Stamp {
         /// The node.
         node: String,
-        /// The identity of the Node object, which is to own the `NodeProxy`.
+        /// The UID of the Node object, which becomes the owner of the `NodeProxy`.
         owner: String,
-        /// What to give it.
+        /// The spec to assign.
         spec: Box<NodeProxySpec>,
-        /// What it can go back to.
+        /// The spec to return to if the change fails.
         previous: Option<Box<NodeProxySpec>>,
-        /// What it was like before.
+        /// The state of the node before the change.
         baseline: Option<Baseline>,
-        /// The version of the object this was decided by, so that one written since is left alone; absent for a new one.
+        /// The resource version that this decision is based on, so that a later write is not
+        /// overwritten; absent for a new object.
         version: Option<String>,
     },
-    /// Say that a node's agent is not heard of any more.
+    /// Report that the agent of a node is silent.
     Silence {
         /// The node.
         node: String,
-        /// Its condition Ready.
+        /// The condition Ready to write.
         ready: Box<Condition>,
-        /// The version of the object this was decided by, so that the word of an agent that is back stands.
+        /// The resource version that this decision is based on, so that the report of an agent that
+        /// has returned is not overwritten.
         version: Option<String>,
     },
-    /// Take away a `NodeProxy` no profile decides for, or whose node is gone.
+    /// Delete a `NodeProxy` that no profile selects, or whose node is gone.
     Remove {
         /// Its name.
         node: String,
-        /// Its identity, so that one made since is left alone.
+        /// Its UID, so that an object created since with the same name is not deleted.
         uid: String,
     },
 }
 
-/// The longest value of a label. Names may be longer: those go without label.
+/// The maximum length of a label value, in bytes. A longer name is not written as a label.
 const LONGEST_LABEL: usize = 63;
 
-/// What became of one profile in a plan.
+/// The result of planning one profile.
 struct Outcome<'a> {
     record: &'a ProfileRecord,
     target: Target,
@@ -157,7 +162,7 @@ struct Outcome<'a> {
 // === impl Fleet ===
 
 impl Fleet {
-    /// Takes in what was told.
+    /// Applies an event to the observed state.
     pub(crate) fn apply(&mut self, event: Event) {
         let news = match &event {
             Event::Profile(change) => self.profiles.news(change),
@@ -175,7 +180,7 @@ impl Fleet {
                 self.departed
                     .extend(gone.map(|record| (record.name.clone(), record)));
             }
-            // Who promises to renew one is not known before.
+            // The NodeProxies must be listed first: they say which agents renew a Lease.
             Event::Leases { versions, at } => {
                 if let Some(proxies) = self.proxies.listed() {
                     let promised = proxies.values().filter(|proxy| proxy.has_promised_lease());
@@ -186,30 +191,30 @@ impl Fleet {
         }
     }
 
-    /// Every profile, as last read or written.
+    /// Returns every profile, as last read or written.
     pub(crate) fn profiles(&self) -> impl Iterator<Item = &ProxyProfile> {
         let profiles = self.profiles.listed().into_iter().flatten();
         profiles.map(|(_, record)| &record.profile)
     }
 
-    /// For how long the agent that was heard from the longest ago has been silent.
+    /// Returns the age of the oldest heartbeat among all agents.
     pub(crate) const fn oldest_heartbeat(&self) -> Duration {
         self.heartbeats.oldest()
     }
 
-    /// Whether everything has been listed once. There is no plan before.
+    /// Whether every resource has been listed once. No plan is made before.
     pub(crate) const fn is_complete(&self) -> bool {
         self.profiles.listed().is_some()
             && self.nodes.listed().is_some()
             && self.proxies.listed().is_some()
     }
 
-    /// Whether a plan may differ from the last one before that one's [`Plan::wake`].
+    /// Whether a plan may differ from the last one before [`Plan::wake`].
     pub(crate) const fn has_news(&self) -> bool {
         self.has_news
     }
 
-    /// What is to be written at `now`.
+    /// Returns the writes to make at `now`.
     pub(crate) fn plan(&mut self, now: Timestamp) -> Plan {
         self.has_news = false;
         let Self {
@@ -335,7 +340,7 @@ fn target(profile: &ProxyProfile) -> Target {
     }
 }
 
-/// The nodes that do not have what they are to have.
+/// Returns the assignments for the nodes whose `NodeProxy` differs from the desired one.
 fn stamps(
     nodes: &BTreeMap<String, NodeRecord>,
     proxies: &BTreeMap<String, NodeProxyRecord>,
@@ -364,7 +369,7 @@ fn stamps(
     })
 }
 
-/// The labels of a node's `NodeProxy`.
+/// Returns the labels of a node's `NodeProxy`.
 pub(crate) fn labels<'a>(
     node: &'a str,
     spec: &'a NodeProxySpec,
@@ -380,8 +385,8 @@ pub(crate) fn labels<'a>(
 // === impl Outcome ===
 
 impl Outcome<'_> {
-    /// Moves the profile's course on and collects what its nodes are to have. A profile that is not valid has no course:
-    /// the nodes it holds keep what they have.
+    /// Advances the profile's rollout and collects the desired configuration of its nodes. An
+    /// invalid profile has no rollout: its nodes keep their configuration.
     fn advance(
         &self,
         course: Option<Course>,
@@ -420,7 +425,7 @@ impl Plan {
 // === impl Action ===
 
 impl Action {
-    /// The kind and name of the object that is written.
+    /// Returns the kind and name of the object to write.
     pub(crate) fn object(&self) -> (&'static str, &str) {
         match self {
             Self::Report { profile, .. } => ("ProxyProfile", profile),

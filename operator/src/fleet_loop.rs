@@ -1,4 +1,4 @@
-//! The loop of the operator that holds the lease: hear, plan, write, and again.
+//! The main loop of the operator that holds the lease: receive events, plan, write, repeat.
 
 use std::time::{Duration, Instant};
 
@@ -17,35 +17,39 @@ use crate::{
     writes::Writer,
 };
 
-/// What the loop works with.
+/// The main loop and its collaborators.
 #[derive(Debug)]
 pub(crate) struct FleetLoop {
-    /// How it writes.
+    /// Makes the writes.
     pub(crate) writer: Writer,
-    /// What it counts.
+    /// The metrics it updates.
     pub(crate) metrics: OperatorMetrics,
-    /// How it says that it gets on.
+    /// Reports liveness.
     pub(crate) heartbeat: Heartbeat,
 }
 
-/// Time for more to be heard before the fleet is looked at, so that a thousand agents that report in a second make ten
-/// rounds and not a thousand.
+/// How long events are collected before the fleet is evaluated, so that a thousand agents that
+/// report within a second cause ten evaluations and not a thousand.
 const GATHER: Duration = Duration::from_millis(100);
-/// How many times as long as the last plan that time is at the least. A plan looks at all nodes: however often agents
-/// report, plans take a twentieth of a processor, and more only where [`LONGEST_GATHER`] is less than that.
+/// The minimum of that time as a multiple of the duration of the last plan. A plan evaluates all
+/// nodes: however often agents report, plans use at most a twentieth of a processor, unless
+/// [`LONGEST_GATHER`] is shorter.
 const GATHER_FOR_A_PLAN: u32 = 19;
-/// An edited profile waits for no longer than this.
+/// An edit of a profile waits no longer than this.
 const LONGEST_GATHER: Duration = Duration::from_secs(1);
-/// Enough that the round trip does not count, few enough that the API server serves others as well.
+/// High enough that the round trip does not limit throughput, low enough that the API server can
+/// serve other clients.
 const WRITES_AT_ONCE: usize = 16;
-/// How many writes are made by one plan. What has been heard meanwhile, a pause or a rollback, counts from the next.
+/// The maximum number of writes per plan. Events received meanwhile, such as a pause or a rollback,
+/// apply from the next plan on.
 const WRITES_A_PLAN: usize = 256;
 
 // === impl FleetLoop ===
 
 impl FleetLoop {
-    /// Watches and writes with `client`; agents have their Leases in `namespace`. Never returns; may be dropped at any
-    /// point, since what is written is what should be, and whoever comes next finds out the rest.
+    /// Watches and writes with `client`; agents renew their Leases in `namespace`. Never returns.
+    /// May be dropped at any point: every write is valid on its own, and the next operator computes
+    /// the rest.
     pub(crate) async fn run(self, client: &Client, namespace: &str) {
         let mut events = watch(client, namespace);
         let mut fleet = Fleet::default();
@@ -55,7 +59,8 @@ impl FleetLoop {
         loop {
             self.heartbeat.idle();
             tokio::select! {
-                // Both arms lose nothing when dropped: a stream keeps what was not taken, a timer holds nothing.
+                // Both branches are cancel-safe: a stream keeps the items that were not taken, and
+                // a timer holds nothing.
                 heard = events.next() => heard.into_iter().for_each(|event| fleet.apply(event)),
                 () = pause(wake) => {}
             }
@@ -80,7 +85,8 @@ impl FleetLoop {
         }
     }
 
-    /// Carries out `plan`, and tells `fleet` what came of it. Returns when to plan again for what was left.
+    /// Makes the writes of `plan` and applies their results to `fleet`. Returns when to plan again
+    /// for the remaining writes.
     async fn commit(&self, plan: Plan, fleet: &mut Fleet, pace: &mut Pace) -> Option<Timestamp> {
         let (due, next) = pace.take_due(plan.actions, Instant::now());
         let due_count = due.len();
@@ -120,13 +126,13 @@ impl FleetLoop {
                 SignedDuration::try_from(due.saturating_duration_since(Instant::now())).ok()?;
             Timestamp::now().checked_add(left).ok()
         });
-        // What was written may be what the next write waited for, and what was not has a turn now: a look that finds
-        // nothing to do costs nothing.
+        // The next write may have waited for one of these, and the deferred writes are due now. A
+        // plan with nothing to do costs nothing.
         [after_writes, next].into_iter().flatten().min()
     }
 }
 
-/// Says that `action` was carried out, after it had failed this often in a row.
+/// Logs that `action` succeeded after this many consecutive failures.
 fn tell(action: &Action, failures: u32) {
     if failures > 0 {
         let (kind, name) = action.object();
@@ -151,19 +157,19 @@ fn tell(action: &Action, failures: u32) {
     }
 }
 
-/// Takes in everything that is heard within `time`. A watch has one event at a time, and the next once the task
-/// of its connection has run: an event that is not there yet is waited for.
+/// Applies all events received within `time`. A watch buffers one event and produces the next only
+/// after its connection task has run, so this waits for events that have not arrived yet.
 async fn gather(events: &mut Events, time: Duration, mut take: impl FnMut(Event)) {
     let taking = async {
         while let Some(event) = events.next().await {
             take(event);
         }
     };
-    // What the end of the time interrupts is a wait, and nothing is lost by it.
+    // The timeout only interrupts a wait, so no event is lost.
     timeout(time, taking).await.ok();
 }
 
-/// Until `wake`, or for ever.
+/// Waits until `wake`, or forever if there is none.
 async fn pause(wake: Option<Timestamp>) {
     let Some(wake) = wake else {
         return std::future::pending().await;

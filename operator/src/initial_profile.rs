@@ -1,12 +1,13 @@
-//! The profile that the first installation brings, created once the API server serves its kind.
+//! Creates the profile of the first installation once the API server serves its kind.
 //!
 //! ```text
 //!   helm install --> ConfigMap signpost-initial-profile --> operator: create the ProxyProfile, delete the ConfigMap
 //! ```
 //!
-//! Helm cannot create it: it asks the API server for the kind of an object when it comes to it, and fails the
-//! installation where the definition, part of the same release, is not served yet. With `--apiserver-count` above 1 an
-//! API server serves a new kind 5 seconds after its definition (apiextensions-apiserver, the establishing controller).
+//! Helm cannot create it: it looks up the kind of each object in the API server and fails the
+//! installation if the CustomResourceDefinition of the same release is not served yet. With
+//! `--apiserver-count` above 1 an API server serves a new kind 5 seconds after its definition
+//! (apiextensions-apiserver, the establishing controller).
 
 use std::time::Duration;
 
@@ -25,38 +26,38 @@ use tracing::{info, warn};
 const CONFIG_MAP: &str = "signpost-initial-profile";
 /// Its key: a ProxyProfile as JSON.
 const KEY: &str = "profile.json";
-/// From one try to the next.
+/// The interval between two tries.
 const PAUSE: Duration = Duration::from_secs(1);
-/// As for the operator's other requests.
+/// The request timeout, the same as for the operator's other requests.
 const LIMIT: Duration = Duration::from_secs(10);
 
-/// The ConfigMap, and where its profile goes.
+/// Creates the profile of the ConfigMap.
 #[derive(Debug)]
 pub(crate) struct InitialProfile {
     config_maps: Api<ConfigMap>,
     profiles: Api<DynamicObject>,
 }
 
-/// Why there is no profile from the ConfigMap.
+/// Why the profile of the ConfigMap was not created.
 #[derive(Debug, thiserror::Error)]
 enum InitialProfileError {
-    /// Another try may succeed.
+    /// The request failed; another try may succeed.
     #[error("failed to {verb} {object}")]
     Request {
         verb: &'static str,
         object: String,
         source: kube::Error,
     },
-    /// Another try may succeed.
+    /// The request timed out; another try may succeed.
     #[error("no answer from the API server within {0:?}")]
     NoAnswer(Duration),
-    /// The text of the ConfigMap is no object.
+    /// The value in the ConfigMap is not a JSON object.
     #[error("ConfigMap {CONFIG_MAP}, {KEY}: no ProxyProfile in JSON")]
     Unreadable(#[source] serde_json::Error),
     /// The ConfigMap lacks its key.
     #[error("ConfigMap {CONFIG_MAP} has no key {KEY}")]
     Missing,
-    /// The API server refuses the profile for what it says.
+    /// The API server rejects the content of the profile.
     #[error("the API server refuses ProxyProfile {name} of ConfigMap {CONFIG_MAP}")]
     Refused { name: String, source: kube::Error },
 }
@@ -71,8 +72,8 @@ impl InitialProfile {
         }
     }
 
-    /// Tries until the profile exists, or is one that no API server takes, or there is no ConfigMap. May be dropped at
-    /// any point: the next operator finds the ConfigMap and goes on.
+    /// Retries until the profile exists, the API server rejects it for good, or the ConfigMap does
+    /// not exist. May be dropped at any point: the next operator finds the ConfigMap and continues.
     pub(crate) async fn create(&self) {
         let mut shown = String::new();
         loop {
@@ -157,7 +158,8 @@ fn config_map_error(verb: &'static str, source: kube::Error) -> InitialProfileEr
     }
 }
 
-/// What an answer to the creation means: 400 and 422 are about the object, and 404 means that its kind is not served yet.
+/// Classifies a failed creation: 400 and 422 are about the object, and 404 means that its kind is
+/// not served yet.
 fn refusal(name: String, source: kube::Error) -> InitialProfileError {
     match &source {
         kube::Error::Api(status) if matches!(status.code, 400 | 422) => {

@@ -1,4 +1,4 @@
-//! The Lease in the API server: read, written and given back as the [`Election`] decides.
+//! The Lease in the API server, read, written and released as the [`Election`] decides.
 
 use std::time::{Duration, Instant};
 
@@ -17,24 +17,24 @@ use tracing::{info, warn};
 
 use crate::election::{Election, LeaseRecord, Step};
 
-/// One candidate for the lease of its name.
+/// A candidate for one Lease.
 #[derive(Debug)]
 pub(crate) struct Candidate {
     api: Api<Lease>,
     name: String,
     election: Election,
-    /// As last read or written.
+    /// The Lease as last read or written.
     lease: Option<Lease>,
 }
 
-/// The lease is no longer ours.
+/// The error that this operator no longer holds the lease.
 #[derive(Debug, thiserror::Error)]
 #[error("lost the lease {name}: another operator may be the leader")]
 pub(crate) struct LeaseLost {
     name: String,
 }
 
-/// What one request led to.
+/// Why a request for the Lease failed.
 #[derive(Debug, thiserror::Error)]
 enum LeaseError {
     #[error("failed to read or write the lease")]
@@ -43,7 +43,7 @@ enum LeaseError {
     NoAnswer(Duration),
 }
 
-/// Half of the time in which the lease has to be renewed, so that one request that hangs does not cost the lease.
+/// Less than half of the renewal time, so that one request that hangs does not lose the lease.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(4);
 
 // === impl Candidate ===
@@ -59,7 +59,8 @@ impl Candidate {
         }
     }
 
-    /// Returns once the lease is ours. `heard` is called after every answer of the API server.
+    /// Returns once this operator holds the lease. Calls `heard` after every answer of the API
+    /// server.
     pub(crate) async fn acquire(&mut self, heard: impl Fn()) {
         let mut shown = String::new();
         loop {
@@ -93,7 +94,7 @@ impl Candidate {
         }
     }
 
-    /// Renews the lease until it is lost.
+    /// Renews the lease until it is lost, and returns the error then.
     pub(crate) async fn hold(&mut self) -> LeaseLost {
         let mut pause = self.election.retry();
         loop {
@@ -113,8 +114,9 @@ impl Candidate {
             };
             match renewed {
                 Ok(true) => {}
-                // Another one wrote in between, or an earlier renewal was applied and its answer lost: what it says now
-                // decides, at once, because most of the time to renew it may be over.
+                // Another operator wrote in between, or an earlier renewal was applied and its
+                // answer was lost. Read the lease at once, because most of the renewal time may be
+                // over.
                 Ok(false) => match self.look().await {
                     Ok(()) => pause = Duration::ZERO,
                     Err(error) => warn!(error = %chain(&error), "unable to read the lease"),
@@ -124,9 +126,9 @@ impl Candidate {
         }
     }
 
-    /// Gives the lease back, so that the next operator need not wait for it to run out.
+    /// Releases the lease, so that the next operator need not wait for it to expire.
     pub(crate) async fn release(&mut self) {
-        // A renewal may have been cut off halfway, so what is known of the lease may be out of date.
+        // A renewal may have been interrupted, so the last known version of the lease may be stale.
         if let Err(error) = self.look().await {
             return warn!(error = %chain(&error), "failed to release the lease: it expires on its own");
         }
@@ -161,7 +163,7 @@ impl Candidate {
         Ok(())
     }
 
-    /// Writes `holder` into the lease. False when somebody else was faster.
+    /// Writes `holder` into the lease. Returns false if another process wrote first.
     async fn write(&mut self, holder: String) -> Result<bool, LeaseError> {
         let began = now();
         let written = match &self.lease {
@@ -175,7 +177,8 @@ impl Candidate {
                 };
                 answer(self.api.create(&PostParams::default(), &lease)).await
             }
-            // Carries the resourceVersion it was read with: the API server refuses it when somebody was faster.
+            // Sends the resourceVersion it was read with: the API server answers with a conflict if
+            // another process wrote first.
             Some(known) => {
                 let spec = self.spec(holder, known.spec.as_ref());
                 let lease = Lease {
@@ -191,7 +194,7 @@ impl Candidate {
                 self.lease = Some(lease);
                 Ok(true)
             }
-            // Conflict: somebody was faster. Not found: somebody deleted it.
+            // Conflict: another process wrote first. Not found: the Lease was deleted.
             Err(LeaseError::Request(kube::Error::Api(status)))
                 if matches!(status.code, 404 | 409) =>
             {
@@ -221,7 +224,7 @@ impl Candidate {
     }
 }
 
-/// By the clock that the timeouts go by.
+/// The present time on the clock of the timeouts.
 fn now() -> Instant {
     tokio::time::Instant::now().into_std()
 }
@@ -261,7 +264,7 @@ mod tests {
     use super::*;
     use crate::election::Terms;
 
-    /// An API server with one Lease. It applies the write of this number and does not answer it.
+    /// An API server with one Lease. It applies write number `lost` but does not answer it.
     fn api_server(lost: u32) -> Client {
         let lease = Arc::new(Mutex::new(json!({"metadata": {"resourceVersion": "0"}})));
         let writes = Arc::new(AtomicU32::new(0));

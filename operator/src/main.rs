@@ -1,17 +1,19 @@
-//! The operator of Signpost: assigns every node its configuration and summarizes what the nodes report.
+//! The operator of Signpost: assigns every node its configuration and summarizes what the nodes
+//! report.
 //!
 //! ```text
 //!   ProxyProfile, Node, NodeProxy, agents' Leases    Lease
 //!        | watches                                     | lease (election decides)
 //!        v                                             v
-//!   fleet_loop ----> fleet (plan, no I/O) ----> writes, only while the lease is ours
+//!   fleet_loop ----> fleet (plan, no I/O) ----> writes, only while it holds the lease
 //!        ^                                             |
 //!        '--------- answers to the writes -------------'
 //!
 //!   ConfigMap signpost-initial-profile ----> initial_profile, once
 //! ```
 //!
-//! A node never depends on it: without an operator, agents go on with what they were given.
+//! Nodes do not depend on the operator: without it, agents keep the configuration they were
+//! assigned.
 
 mod announcements;
 mod baseline;
@@ -45,7 +47,7 @@ use crate::{
     writes::Writer,
 };
 
-/// A write is given up after ten seconds, so that a round which gets nowhere for this long hangs in itself.
+/// Writes time out after ten seconds, so a loop without progress for this long is stuck.
 const STUCK: Duration = Duration::from_secs(120);
 
 fn main() -> ExitCode {
@@ -110,9 +112,10 @@ async fn start(arguments: RunArguments, supervisor: Supervisor) -> anyhow::Resul
     Ok(())
 }
 
-/// Waits for the lease, acts while it is ours and gives it back at the end.
+/// Waits for the lease, acts while it holds the lease, and releases it at the end.
 ///
-/// One task, so that nothing is written any more once the lease is lost or given back: the loop is dropped before.
+/// All of this is one task, so that no write follows the loss or the release of the lease: the loop
+/// is dropped first.
 async fn lead(
     client: Client,
     namespace: String,
@@ -122,7 +125,8 @@ async fn lead(
     api_server: Check,
     stop: CancellationToken,
 ) -> Result<(), LeaseLost> {
-    // Standing by is being ready: the answer that somebody else holds the lease is enough.
+    // A standby operator is ready: it is enough that the API server answers that another operator
+    // holds the lease.
     tokio::select! {
         () = stop.cancelled() => return Ok(()),
         () = candidate.acquire(|| api_server.ready()) => {}
@@ -143,7 +147,8 @@ async fn lead(
     Ok(())
 }
 
-/// The host's name, which is that of the Pod, and the process' number, since on the host's network two may share it.
+/// Returns the host name, which is the name of the Pod, and the process ID, because two operators
+/// on the host network may share a host name.
 fn read_identity() -> String {
     let host = env::var("HOSTNAME").or_else(|_| fs::read_to_string("/proc/sys/kernel/hostname"));
     let host = host.unwrap_or_else(|_| "operator".to_owned());

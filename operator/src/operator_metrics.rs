@@ -1,4 +1,4 @@
-//! What a scrape is told about the operator and its fleet.
+//! The metrics of the operator and its fleet.
 
 use std::{collections::BTreeMap, sync::atomic::AtomicU64, time::Duration};
 
@@ -13,7 +13,7 @@ use runtime::Metrics;
 
 use crate::fleet::{Action, NodeCounts};
 
-/// The numbers of this operator. Cheap to clone; clones are the same.
+/// The metrics of this operator. Clones are cheap and share their values.
 #[derive(Clone, Debug)]
 pub(crate) struct OperatorMetrics {
     leader: Gauge,
@@ -27,7 +27,7 @@ pub(crate) struct OperatorMetrics {
     transitions: Family<TransitionLabels, Gauge<f64, AtomicU64>>,
 }
 
-/// A condition of a profile as it is.
+/// The labels of a condition of a profile with its present status.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct ConditionLabels {
     profile: String,
@@ -36,21 +36,21 @@ struct ConditionLabels {
     reason: String,
 }
 
-/// A condition of a profile, however it is.
+/// The labels of a condition of a profile, independent of its status.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct TransitionLabels {
     profile: String,
     r#type: String,
 }
 
-/// Nodes of a profile in one state.
+/// The labels for the nodes of a profile in one state.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct ProfileState {
     profile: String,
     state: NodeState,
 }
 
-/// A state nodes are counted in. They overlap: a node may be ready and degraded.
+/// A state of nodes. States overlap: a node may be ready and degraded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, EncodeLabelValue)]
 #[allow(
     non_camel_case_types,
@@ -63,7 +63,7 @@ enum NodeState {
     degraded,
 }
 
-/// Which write, and how it went.
+/// The labels of a write: which one, and its result.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct WriteLabels {
     action: &'static str,
@@ -73,9 +73,10 @@ struct WriteLabels {
 // === impl OperatorMetrics ===
 
 impl OperatorMetrics {
-    /// Adds them to `metrics`.
+    /// Registers the metrics in `metrics`.
     pub(crate) fn register(metrics: &Metrics) -> Self {
-        // A round over ten nodes takes microseconds and writes nothing; one that stamps thousands takes seconds.
+        // A round over ten nodes takes microseconds and writes nothing; one that assigns thousands
+        // of nodes takes seconds.
         let buckets = [
             0.001, 0.005, 0.025, 0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0,
         ];
@@ -126,7 +127,7 @@ impl OperatorMetrics {
                 Family::default(),
             ),
         };
-        // A counter that begins with its first event hides it from `increase()`.
+        // `increase()` does not count the first event of a counter that starts with it.
         for action in ["report", "stamp", "silence", "remove"] {
             for result in ["success", "failure"] {
                 drop(own.writes.get_or_create(&WriteLabels { action, result }));
@@ -135,7 +136,7 @@ impl OperatorMetrics {
         own
     }
 
-    /// What every profile says of itself. Profiles not among them are gone.
+    /// Sets the conditions of every profile. Removes profiles that are not among them.
     pub(crate) fn statuses<'a>(&self, profiles: impl Iterator<Item = &'a ProxyProfile>) {
         self.conditions.clear();
         self.transitions.clear();
@@ -159,12 +160,13 @@ impl OperatorMetrics {
         }
     }
 
-    /// The lease is ours.
+    /// Records that this operator holds the lease.
     pub(crate) fn lead(&self) {
         self.leader.set(1);
     }
 
-    /// A round over `counts` ended at `at`, in seconds since 1970, and took `took`. Profiles not among them are gone.
+    /// Records a round over `counts` that ended at `at`, in seconds since 1970, and took `took`.
+    /// Removes profiles that are not in `counts`.
     pub(crate) fn round(&self, counts: &BTreeMap<String, NodeCounts>, at: f64, took: Duration) {
         self.rounds.inc();
         self.round_seconds.observe(took.as_secs_f64());
@@ -186,12 +188,12 @@ impl OperatorMetrics {
         }
     }
 
-    /// The agent that was heard from the longest ago has been silent for `oldest`.
+    /// Sets the age of the oldest heartbeat.
     pub(crate) fn heard(&self, oldest: Duration) {
         self.oldest_heartbeat.set(oldest.as_secs_f64());
     }
 
-    /// A write went well or not.
+    /// Counts a write as a success or a failure.
     pub(crate) fn wrote(&self, action: &Action, succeeded: bool) {
         let action = match action {
             Action::Report { .. } => "report",
@@ -206,7 +208,7 @@ impl OperatorMetrics {
     }
 }
 
-/// Since 1970.
+/// Returns `time` in seconds since 1970.
 #[allow(
     clippy::cast_precision_loss,
     reason = "microseconds since 1970 are exact in a double until the year 2255"

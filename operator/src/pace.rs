@@ -1,5 +1,5 @@
-//! When what is to be written may be written: not at once again after a failure, and no status more often than anybody
-//! reads it.
+//! Rate limits of the writes: backoff after a failure, and a minimum interval between two writes of
+//! a status.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -8,43 +8,45 @@ use std::{
 
 use crate::fleet::Action;
 
-/// The objects that have to wait, each for its turn. The others may be written at any time.
+/// The objects whose next write must wait. All others may be written at any time.
 #[derive(Debug, Default)]
 pub(crate) struct Pace(BTreeMap<Key, Turn>);
 
-/// What is written, by kind and name of the object.
+/// The kind and name of an object.
 type Key = (&'static str, String);
 
-/// When an object may be written next, and why not sooner.
+/// The time of an object's next write, and the reason for the delay.
 #[derive(Debug)]
 struct Turn {
     due: Instant,
-    /// How often in a row it could not be written; 0 when it was written of late.
+    /// The number of consecutive failures; 0 after a successful write.
     failures: u32,
-    /// What the last failure was.
+    /// The last error.
     error: String,
 }
 
-/// Whether there is anything in a failure that was not said before.
+/// Whether a failure differs from the previous one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Novelty {
-    /// The first of its kind in a row.
+    /// The first failure in a row, or one with another error.
     New,
-    /// The same again.
+    /// The same error as before.
     Known,
 }
 
-/// A write that was refused is tried again after this time, and then after twice as long each time up to [`LONGEST_PAUSE`].
+/// A failed write is retried after this time, and then after twice as long each time, up to
+/// [`LONGEST_PAUSE`].
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
-/// Nobody reads a status more often than this, and every write of it wakes everybody who watches.
+/// The minimum interval between two writes of a status: each write notifies every watcher.
 const BETWEEN_REPORTS: Duration = Duration::from_secs(1);
 
 // === impl Pace ===
 
 impl Pace {
-    /// Those of `actions` whose turn it is at `now`, and when it is that of the first of the others. `actions` are all
-    /// there is to write: what they do not name is not waited for, and forgotten once its turn has come.
+    /// Returns those of `actions` that are due at `now`, and when the next of the others is due.
+    /// `actions` must be all pending writes: an object that they do not name is forgotten once it
+    /// is due.
     pub(crate) fn take_due(
         &mut self,
         actions: Vec<Action>,
@@ -64,7 +66,7 @@ impl Pace {
         (due.collect(), next)
     }
 
-    /// Notes that `action` was carried out at `now`; returns how often in a row it had failed before.
+    /// Records that `action` succeeded at `now`; returns the number of consecutive failures before.
     pub(crate) fn succeeded(&mut self, action: &Action, now: Instant) -> u32 {
         let before = self.0.remove(&key(action));
         if let Action::Report { .. } = action {
@@ -78,7 +80,7 @@ impl Pace {
         before.map_or(0, |turn| turn.failures)
     }
 
-    /// Notes that `action` failed at `now` with `error`.
+    /// Records that `action` failed at `now` with `error`.
     pub(crate) fn failed(&mut self, action: &Action, error: &str, now: Instant) -> Novelty {
         let before = self.0.remove(&key(action));
         let failures = before.as_ref().map_or(0, |turn| turn.failures);

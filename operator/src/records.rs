@@ -1,5 +1,5 @@
-//! The parts of Kubernetes objects the fleet is steered by, read leniently: an object of which a part cannot be read
-//! is still known by name, and never stops the watch it came by.
+//! The parts of Kubernetes objects that the fleet uses, parsed leniently: an object with an
+//! unreadable part is still known by name and never stops its watch.
 
 use std::{borrow::Cow, collections::BTreeMap};
 
@@ -21,54 +21,57 @@ use serde_json::Value;
 
 use crate::baseline::Baseline;
 
-/// Who writes `NodeProxy.spec`, as its managed fields name it.
+/// The field manager of `NodeProxy.spec`.
 pub(crate) const STAMP_MANAGER: &str = "signpost-operator";
-/// Who writes `ProxyProfile.status`, and in `NodeProxy.status` that the agent is silent.
+/// The field manager of `ProxyProfile.status`, and of the silence of an agent in
+/// `NodeProxy.status`.
 pub(crate) const STATUS_MANAGER: &str = "signpost-operator-status";
 /// The label of a `NodeProxy` that names the profile.
 pub(crate) const PROFILE_LABEL: &str = "signpost.dev/profile";
 /// The label of a `NodeProxy` that names the node.
 pub(crate) const NODE_LABEL: &str = "signpost.dev/node";
-/// The label with which a kubelet names its operating system. Agents are for Linux.
+/// The label in which a kubelet names its operating system. Agents run on Linux only.
 const OS_LABEL: &str = "kubernetes.io/os";
 /// The label that names the zone of a node.
 const ZONE_LABEL: &str = "topology.kubernetes.io/zone";
-/// The labels of nodes that run the control plane: the present one, and the one of clusters from before 1.24.
+/// The labels of control-plane nodes: the present one, and the one of clusters before 1.24.
 const CONTROL_PLANE_LABELS: [&str; 2] = [
     "node-role.kubernetes.io/control-plane",
     "node-role.kubernetes.io/master",
 ];
-/// The annotation of a `NodeProxy` that holds, as JSON, the last spec before this one that the node was ready with: what
-/// it goes back to. On the node's own object, because then nothing is needed but that object to take a change back,
-/// also for an operator that was started a second ago.
+/// The annotation of a `NodeProxy` that holds, as JSON, the last spec before this one with which
+/// the node was ready. A rollback restores it. It is stored on the node's own object, so that a
+/// rollback needs no other object, even right after the operator has started.
 pub(crate) const PREVIOUS_ANNOTATION: &str = "signpost.dev/previous";
 
-/// The annotation of a `NodeProxy` that holds, as JSON, what the node was like when it was given this spec.
+/// The annotation of a `NodeProxy` that holds, as JSON, the state of the node when it was assigned
+/// this spec.
 pub(crate) const BASELINE_ANNOTATION: &str = "signpost.dev/baseline";
 
-/// Which of two versions of one object is the newer.
+/// The version of an object, to find the newer of two.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Version {
     uid: String,
     resource: Option<u64>,
 }
 
-/// Something the fleet keeps by name.
+/// An object that the fleet keeps by name.
 pub(crate) trait Record {
     /// The object's name.
     fn name(&self) -> &str;
-    /// Which version of it this is.
+    /// The version of the object.
     fn version(&self) -> &Version;
-    /// Whether whatever is decided by this one is decided by `other` as well.
+    /// Whether this object leads to the same decisions as `other`.
     fn decides_as(&self, other: &Self) -> bool;
 }
 
 /// One profile.
 #[derive(Clone, Debug)]
 pub(crate) struct ProfileRecord {
-    /// The profile; a stand-in that the ranking refuses, with the name, age and priority of the object, when its spec cannot be read.
+    /// The profile. If its spec cannot be read: a stand-in that the ranking rejects, with the name,
+    /// age and priority of the object.
     pub(crate) profile: ProxyProfile,
-    /// Why it cannot be read.
+    /// Why the spec cannot be read.
     pub(crate) unreadable: Vec<FieldError>,
     version: Version,
 }
@@ -78,62 +81,63 @@ pub(crate) struct ProfileRecord {
 pub(crate) struct NodeRecord {
     /// Its name.
     pub(crate) name: String,
-    /// Its identity: a node of the same name may come back as another one.
+    /// Its UID: a new node may have the name of a former one.
     pub(crate) uid: String,
     /// Its labels.
     pub(crate) labels: BTreeMap<String, String>,
-    /// Whether its kubelet is heard from.
+    /// Whether its kubelet reports.
     pub(crate) reach: Reach,
     version: Version,
 }
 
-/// Whether a node's kubelet is heard from.
+/// Whether a node's kubelet reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Reach {
-    /// It is, or nobody has said anything yet.
+    /// The kubelet reports, or no status exists yet.
     Reachable,
-    /// The node controller says it is not: what its agent last said need not be true any more.
+    /// The node controller reports the kubelet as lost: the last report of the agent may be out of
+    /// date.
     Unreachable,
 }
 
-/// What one node was given and what its agent says.
+/// The `NodeProxy` of one node: its assigned configuration and the agent's report.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct NodeProxyRecord {
     /// Its name, which is that of its node.
     pub(crate) name: String,
-    /// Its identity.
+    /// Its UID.
     pub(crate) uid: String,
     /// The generation of its spec.
     pub(crate) generation: i64,
     /// Its labels.
     pub(crate) labels: BTreeMap<String, String>,
-    /// The identities of the objects that own it.
+    /// The UIDs of its owners.
     pub(crate) owners: Vec<String>,
-    /// What was stamped; absent when it cannot be read, which is as good as nothing.
+    /// The assigned spec; absent if it cannot be read, which is handled as no spec.
     pub(crate) spec: Option<NodeProxySpec>,
-    /// The last configuration before this one the node was ready with.
+    /// The last spec before this one with which the node was ready.
     pub(crate) previous: Option<NodeProxySpec>,
-    /// What the node was like when it was given this one.
+    /// The state of the node when it was assigned this spec.
     pub(crate) baseline: Option<Baseline>,
-    /// When the operator last changed it, on the API server's clock and in whole seconds.
+    /// When the operator last changed the spec, on the API server's clock, in whole seconds.
     pub(crate) stamped_at: Option<Timestamp>,
-    /// What the agent says; absent before it has said anything, or when it cannot be read.
+    /// The agent's status; absent before the first report, or if it cannot be read.
     pub(crate) status: Option<NodeProxyStatus>,
     version: Version,
 }
 
-/// The few fields of a Node that matter here. A whole one carries every image on its disk.
+/// The few fields of a Node that the operator uses. A whole Node lists every image on its disk.
 #[derive(Clone, Debug, Default, Deserialize)]
 pub(crate) struct SlimNode {
-    /// Name, identity, labels.
+    /// The name, the UID and the labels.
     #[serde(default)]
     pub(crate) metadata: ObjectMeta,
-    /// What the node controller says.
+    /// The status written by the node controller.
     #[serde(default)]
     pub(crate) status: SlimNodeStatus,
 }
 
-/// What the node controller says about a node.
+/// The status of a node.
 #[derive(Clone, Debug, Default, Deserialize)]
 pub(crate) struct SlimNodeStatus {
     /// Its conditions.
@@ -141,10 +145,10 @@ pub(crate) struct SlimNodeStatus {
     pub(crate) conditions: Vec<SlimCondition>,
 }
 
-/// A condition, as far as it is read.
+/// The parts of a condition that the operator reads.
 #[derive(Clone, Debug, Deserialize)]
 pub(crate) struct SlimCondition {
-    /// Which.
+    /// The type of the condition.
     #[serde(rename = "type")]
     pub(crate) kind: String,
     /// True, False or Unknown.
@@ -164,8 +168,8 @@ impl Version {
         }
     }
 
-    /// Whether this is an older version of the same object: what a watch may still bring after the answer to a write of
-    /// ours has brought the newer one.
+    /// Whether this is an older version of the same object. A watch may deliver one after the
+    /// answer to the operator's own write has brought the newer one.
     pub(crate) fn is_before(&self, known: &Self) -> bool {
         self.uid == known.uid
             && self
@@ -178,8 +182,8 @@ impl Version {
 // === impl ProfileRecord ===
 
 impl ProfileRecord {
-    /// Reads `object`. Fields this version does not know are passed over, so that a newer CustomResourceDefinition does
-    /// not take the profile away; what is wrong with the fields it knows is for the ranking to say.
+    /// Parses `object`. Unknown fields are ignored, so that a newer CustomResourceDefinition does
+    /// not invalidate the profile; the ranking checks the known fields.
     pub(crate) fn parse(object: DynamicObject) -> Self {
         let version = Version::of(&object.metadata);
         let field = |name: &str| object.data.get(name).cloned().unwrap_or(Value::Null);
@@ -209,12 +213,12 @@ impl ProfileRecord {
         self.profile.metadata.generation.unwrap_or_default()
     }
 
-    /// What was last said about it.
+    /// Returns the last written status.
     pub(crate) fn status(&self) -> ProxyProfileStatus {
         self.profile.status.clone().unwrap_or_default()
     }
 
-    /// Everything that keeps it from deciding; empty when nothing does.
+    /// Returns all errors that invalidate the profile; empty if it is valid.
     pub(crate) fn errors(&self) -> Vec<FieldError> {
         if self.unreadable.is_empty() {
             check::check(&self.profile.spec)
@@ -238,8 +242,8 @@ impl Record for ProfileRecord {
     }
 }
 
-/// A spec no check accepts, since a syncPeriod is at least a second, so that the ranking holds the nodes of an unreadable
-/// profile as it holds those of an invalid one.
+/// Returns a spec that no check accepts, because a `syncPeriod` is at least a second. The ranking
+/// therefore holds the nodes of an unreadable profile like those of an invalid one.
 fn refused_stand_in(data: &Value) -> ProxyProfileSpec {
     let priority = data
         .pointer("/spec/priority")
@@ -303,7 +307,7 @@ impl Resource for SlimNode {
 // === impl NodeRecord ===
 
 impl NodeRecord {
-    /// Reads `node`.
+    /// Parses `node`.
     pub(crate) fn parse(node: SlimNode) -> Self {
         let version = Version::of(&node.metadata);
         let ready = node
@@ -324,22 +328,22 @@ impl NodeRecord {
     }
 }
 
-/// What a node is for.
+/// The role of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Role {
-    /// Pods.
+    /// Runs Pods.
     Worker,
-    /// The control plane, and perhaps Pods.
+    /// Runs the control plane, and perhaps Pods.
     ControlPlane,
 }
 
 impl NodeRecord {
-    /// The zone it is in; empty where nothing says so.
+    /// Returns the zone of the node; empty if it has no zone label.
     pub(crate) fn zone(&self) -> &str {
         self.labels.get(ZONE_LABEL).map_or("", String::as_str)
     }
 
-    /// What it is for.
+    /// Returns the role of the node.
     pub(crate) fn role(&self) -> Role {
         let runs_it = CONTROL_PLANE_LABELS
             .iter()
@@ -351,7 +355,7 @@ impl NodeRecord {
         }
     }
 
-    /// Why no agent can run on it, as the label that says so; absent where one can.
+    /// Returns the label that excludes the node from running an agent; absent if an agent can run.
     pub(crate) fn without_agent(&self) -> Option<String> {
         let os = self.labels.get(OS_LABEL).filter(|os| *os != "linux");
         let os = os.map(|os| format!("{OS_LABEL}={os}"));
@@ -374,7 +378,7 @@ impl Record for NodeRecord {
         &self.version
     }
 
-    /// A kubelet writes the status of its Node every five minutes, and mostly the same.
+    /// A kubelet writes the status of its Node every five minutes, usually without changes.
     fn decides_as(&self, other: &Self) -> bool {
         let version = other.version.clone();
         *other
@@ -388,7 +392,7 @@ impl Record for NodeRecord {
 // === impl NodeProxyRecord ===
 
 impl NodeProxyRecord {
-    /// Reads `object`.
+    /// Parses `object`.
     pub(crate) fn parse(object: DynamicObject) -> Self {
         let DynamicObject { metadata, data, .. } = object;
         let version = Version::of(&metadata);
@@ -430,7 +434,7 @@ impl NodeProxyRecord {
 }
 
 impl NodeProxyRecord {
-    /// A condition the node's agent reports.
+    /// Returns a condition that the agent reported.
     pub(crate) fn condition(&self, kind: &str) -> Option<&Condition> {
         let mut conditions = self.status.as_ref()?.conditions.iter();
         conditions.find(|condition| condition.type_ == kind)
@@ -442,13 +446,13 @@ impl NodeProxyRecord {
         status.is_some_and(|status| status.heartbeat == Some(Heartbeat::Lease))
     }
 
-    /// Whether its condition Ready says that the agent is silent.
+    /// Whether its condition Ready states that the agent is silent.
     pub(crate) fn is_called_silent(&self) -> bool {
         self.condition(READY)
             .is_some_and(|ready| ready.reason == AGENT_SILENT.name)
     }
 
-    /// The version of the object, as the API server counts.
+    /// Returns the resource version of the object.
     pub(crate) fn resource_version(&self) -> Option<String> {
         self.version.resource.map(|version| version.to_string())
     }
@@ -463,8 +467,8 @@ impl Record for NodeProxyRecord {
         &self.version
     }
 
-    /// An agent writes its status every five minutes, and at rest nothing differs but the time of the last sync, by which
-    /// only an agent without a Lease is found silent.
+    /// An agent writes its status every five minutes. At rest only the time of the last sync
+    /// differs, which is used only to detect a silent agent without a Lease.
     fn decides_as(&self, other: &Self) -> bool {
         let mut renewed = Self {
             version: other.version.clone(),

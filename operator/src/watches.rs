@@ -1,4 +1,4 @@
-//! The three watches, and the lists of Leases, as one stream of fleet events.
+//! The three watches and the lists of Leases, merged into one stream of fleet events.
 
 use std::{
     fmt::Debug,
@@ -31,17 +31,17 @@ use crate::{
     records::{NodeProxyRecord, NodeRecord, ProfileRecord, SlimNode},
 };
 
-/// Fleet events until the process ends.
+/// A stream of fleet events that never ends.
 pub(crate) type Events = Pin<Box<dyn Stream<Item = Event> + Send>>;
 
-/// The time between two lists of Leases. They are not watched: 5,000 agents are 167 renewals a second, and of those that
-/// come nothing follows.
+/// The interval between two lists of Leases. They are not watched: 5,000 agents make 167 renewals a
+/// second, and the renewals themselves need no reaction.
 const LEASES: Duration = Duration::from_secs(15);
-/// How long a list of Leases may take, so that it says what was there when it was asked for.
+/// The timeout of a list of Leases, so that the result reflects the time of the request.
 const LEASES_LIMIT: Duration = Duration::from_secs(10);
 
-/// Watches profiles, nodes and what nodes were given, and lists the Leases of agents in `namespace`. Never ends: a watch
-/// that fails begins again, later and later, with a new list.
+/// Watches profiles, nodes and NodeProxies, and lists the Leases of agents in `namespace`. Never
+/// ends: a watch that fails restarts with a new list, with increasing delays.
 pub(crate) fn watch(client: &Client, namespace: &str) -> Events {
     let profiles =
         Api::<DynamicObject>::all_with(client.clone(), &ApiResource::erase::<ProxyProfile>(&()));
@@ -66,7 +66,8 @@ fn list(leases: Api<Lease>) -> impl Stream<Item = Event> + Send {
         loop {
             turns.tick().await;
             let at = Instant::now();
-            // From the API server's own copy of them a list could be old. Their names and versions are all that matters.
+            // A list from the API server's watch cache could be stale. Only the names and versions
+            // are needed.
             let parameters = ListParams::default();
             let error = match timeout(LEASES_LIMIT, leases.list_metadata(&parameters)).await {
                 Ok(Ok(list)) => {
@@ -82,7 +83,7 @@ fn list(leases: Api<Lease>) -> impl Stream<Item = Event> + Send {
     })
 }
 
-/// The node of an agent's Lease, and the Lease's version; nothing for other Leases.
+/// Returns the node of an agent's Lease and the Lease's resource version; `None` for other Leases.
 fn version(metadata: ObjectMeta) -> Option<(String, String)> {
     let node = metadata.name?.strip_prefix(LEASE_PREFIX)?.to_owned();
     Some((node, metadata.resource_version?))

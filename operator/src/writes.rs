@@ -1,4 +1,4 @@
-//! The writes a plan asks for, carried out.
+//! Makes the writes of a plan.
 
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ use crate::{
     },
 };
 
-/// The objects the operator writes.
+/// Writes the operator's objects.
 #[derive(Clone, Debug)]
 pub(crate) struct Writer {
     profiles: Api<DynamicObject>,
@@ -33,17 +33,17 @@ pub(crate) struct Writer {
     announcer: Announcer,
 }
 
-/// A write that did not happen, or of which nobody knows whether it did.
+/// A write that failed, or whose result is unknown.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum WriteError {
-    /// The API server refused it or could not be reached.
+    /// The API server rejected the write or could not be reached.
     #[error("failed to write {kind} {name}")]
     Request {
         kind: &'static str,
         name: String,
         source: kube::Error,
     },
-    /// Nothing was heard.
+    /// The API server did not answer in time.
     #[error("no answer within {limit:?} to the write of {kind} {name}")]
     NoAnswer {
         kind: &'static str,
@@ -52,13 +52,14 @@ pub(crate) enum WriteError {
     },
 }
 
-/// As the API server's own limit for what is not a watch would be too long to keep the other writes waiting.
+/// The API server's own limit for requests other than watches is too long to block the other
+/// writes.
 const LIMIT: Duration = Duration::from_secs(10);
 
 // === impl Writer ===
 
 impl Writer {
-    /// Writes with `client`, in the name of the operator called `identity`.
+    /// Writes with `client` as the operator instance `identity`.
     pub(crate) fn new(client: &Client, identity: &str) -> Self {
         Self {
             profiles: Api::all_with(client.clone(), &ApiResource::erase::<ProxyProfile>(&())),
@@ -67,8 +68,8 @@ impl Writer {
         }
     }
 
-    /// Carries out `action`; returns what there is now. Nothing when the object is gone or was
-    /// written since, which its watch will tell.
+    /// Makes the write `action`; returns the resulting object. `None` if the object is gone or was
+    /// written since, which its watch will report.
     pub(crate) async fn commit(&self, action: &Action) -> Result<Option<Event>, WriteError> {
         let (kind, name) = action.object();
         match timeout(LIMIT, self.request(action)).await {
@@ -164,8 +165,8 @@ impl Writer {
     }
 }
 
-/// Whether the answer means that the object the plan was about is not there any more, or is another one: not found, or
-/// a conflict with the version or identity the plan was about. Its watch tells what there is instead.
+/// Whether the answer means that the object of the plan no longer exists or was replaced: not
+/// found, or a conflict with the version or UID in the plan. Its watch reports the present object.
 fn is_outdated(action: &Action, code: u16) -> bool {
     match action {
         Action::Report { .. } => code == 404,
@@ -206,7 +207,7 @@ fn render_stamp(node: &str, owner: &str, spec: &NodeProxySpec, annotations: Valu
     })
 }
 
-/// What is left out, the API server takes away.
+/// The API server removes the annotations that are left out.
 fn render_annotations(previous: Option<&NodeProxySpec>, baseline: Option<&Baseline>) -> Value {
     let previous = previous.and_then(|previous| serde_json::to_string(previous).ok());
     let baseline = baseline.and_then(|baseline| serde_json::to_string(baseline).ok());

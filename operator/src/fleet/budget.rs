@@ -1,8 +1,7 @@
-//! How many nodes may change at once, and which are next.
-//!
-//! A node takes up room while it changes, until it has proven itself, and while it is worse than before, whatever the
-//! reason: one that is lost after a change must not make room for the next. Nodes that were not ready before leave less
-//! room, but never none: a fleet with a broken node still changes, one node at a time.
+//! How many nodes may change at once, and which nodes are next. A node uses the budget while it
+//! changes, until it has proven itself, and while it is worse than before for any reason: a node
+//! lost after a change must not let the next one start. Nodes that were not ready before reduce the
+//! budget but never to zero: a fleet with a broken node still changes, one node at a time.
 
 use std::collections::BTreeSet;
 
@@ -15,7 +14,8 @@ use crate::fleet::{
     waves::Waves,
 };
 
-/// The nodes that take on the configuration next: those of the waves that have begun, healthy ones first.
+/// Returns the nodes that receive the configuration next: those of the waves that have begun,
+/// healthy ones first.
 pub(crate) fn next<'a>(
     phase: &Phase,
     rollout: &Rollout,
@@ -35,7 +35,7 @@ pub(crate) fn next<'a>(
             )
     });
     let most = rollout.max_unavailable.of(members.len());
-    // Nodes that come after the rollout follow canaries that work.
+    // Nodes that join after the rollout follow once the canaries work.
     let (allowed, started) = match phase {
         Phase::HeldBack { .. } => (0, waves.all()),
         Phase::Rolling => (most, waves.begun()),
@@ -67,7 +67,7 @@ pub(crate) fn next<'a>(
         .filter(|(health, _)| *health == Health::Ready)
         .take(room_for_ready);
     let chosen: BTreeSet<&str> = ready.map(|(_, name)| *name).collect();
-    // Those that are unavailable already cost nothing more.
+    // Nodes that are already unavailable do not use the budget.
     let others = behind
         .iter()
         .filter(|(health, _)| *health != Health::Ready)
@@ -79,8 +79,8 @@ pub(crate) fn next<'a>(
         .collect()
 }
 
-/// Whether `failure` tells of the change: in a rollout in progress any does, after it those that came with the change.
-/// What happens to a node later must not keep others from coming.
+/// Whether `failure` counts against the change. During a rollout every failure does; afterwards
+/// only one that began with the change. A later failure of a node must not hold back new nodes.
 pub(crate) fn is_about_the_change(phase: &Phase, failure: &Failure) -> bool {
     match failure.onset {
         Onset::WithTheChange => true,

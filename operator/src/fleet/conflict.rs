@@ -1,4 +1,4 @@
-//! On how many nodes profiles meet, and which of them decides there.
+//! Conflicts: how many nodes two profiles both select, and which profile wins there.
 
 use std::collections::BTreeMap;
 
@@ -10,11 +10,11 @@ use crds::{
     resolve::{Precedence, Resolution, Verdict},
 };
 
-/// Every meeting of two profiles.
+/// The conflicts of all profiles.
 #[derive(Debug, Default)]
 pub(crate) struct Conflicts(BTreeMap<String, Meetings>);
 
-/// Where one profile met others, counted in nodes by the other's name.
+/// The conflicts of one profile: the number of nodes by the name of the other profile.
 #[derive(Debug, Default)]
 pub(crate) struct Meetings {
     lost_at_same_priority: BTreeMap<String, usize>,
@@ -25,7 +25,7 @@ pub(crate) struct Meetings {
 // === impl Conflicts ===
 
 impl Conflicts {
-    /// Takes in what came out for one node.
+    /// Counts the candidates of one node.
     pub(crate) fn count(&mut self, resolution: &Resolution) {
         for candidate in &resolution.candidates {
             let Verdict::Lost { to, by } = &candidate.verdict else {
@@ -44,7 +44,7 @@ impl Conflicts {
         }
     }
 
-    /// What one profile has to say about it.
+    /// Returns the condition Conflict of one profile: its status, reason and message.
     pub(crate) fn of(&self, profile: &str) -> (Status, Reason, String) {
         let nothing = || {
             (

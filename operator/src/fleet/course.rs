@@ -1,14 +1,16 @@
-//! The course of one profile's changes over its nodes: wave by wave, canaries first, and back when a wave fails.
+//! The rollout of one profile over its nodes: wave by wave, canaries first, and a rollback when a
+//! wave fails. Which nodes have a change, since when, and what they had before is read from their
+//! objects each time. The profile's status stores only what those objects cannot show: that a
+//! rollout ended, successfully or not. An operator that starts in the middle of a rollout therefore
+//! continues where the last one stopped.
 //!
-//! Which nodes have a change, since when, and what they had before is read from their objects every time. Only what
-//! cannot be read there is kept, and written into the profile's status: that a rollout came to its end, well or badly.
-//! An operator that starts in the middle of a rollout therefore goes on where the last one stopped.
-//!
-//! Nodes also come to a profile whose rollout has ended. One that joins the cluster is given the configuration at once,
-//! whatever became of those before it: it has no other, so that nothing could be saved by waiting. How it does is summed
-//! up with the others. One that comes from another configuration (its labels changed, or the selector) has something to
-//! lose: as many change at once as may be unavailable, and when as many fail, the next ones keep what they have. Nobody
-//! goes back for their sake: the profile is known to work where it was.
+//! Nodes also join a profile whose rollout has ended. A node that is new in the cluster is assigned
+//! the configuration at once, whatever the result of earlier nodes: it has no other configuration,
+//! so waiting would not protect anything. Its result is counted with the others. A node that moves
+//! from another configuration (its labels or the selector changed) can lose service: as many of
+//! them change at once as `maxUnavailable` allows, and when as many fail, the next ones keep their
+//! configuration. Their failures roll no other node back: the profile is known to work where it
+//! was.
 
 use std::collections::BTreeMap;
 
@@ -37,83 +39,87 @@ use crate::fleet::{
     waves::{Progress, Waves},
 };
 
-/// What a profile asks of its nodes.
+/// The configuration that a profile requests for its nodes.
 #[derive(Clone, Debug)]
 pub(crate) struct Target {
     /// The hash of its configuration.
     pub(crate) hash: ConfigHash,
     /// The generation of the profile.
     pub(crate) generation: i64,
-    /// How it wants a change to spread.
+    /// How to roll out a change.
     pub(crate) rollout: Rollout,
     /// Whether changes reach nodes at all.
     pub(crate) flow: Flow,
-    /// Everything it asks for but that.
+    /// The whole spec except for the rollout settings.
     pub(crate) asked: ProxyProfileSpec,
 }
 
 /// Whether a profile's changes reach its nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Flow {
-    /// They do.
+    /// Nodes receive changes.
     Open,
-    /// `spec.paused`: nodes keep what they have.
+    /// `spec.paused`: nodes keep their configuration.
     Paused,
 }
 
-/// How far one configuration of a profile has come.
+/// The progress of one configuration of a profile.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Course {
-    /// The configuration.
+    /// The hash of the configuration.
     hash: ConfigHash,
-    /// The generation of the profile at which it was last seen to stand so. A later one is another attempt after a failure.
+    /// The generation of the profile at the last evaluation. After a failure, a later generation
+    /// starts another attempt.
     generation: i64,
-    /// The generation it began with.
+    /// The generation at which the rollout began.
     began: i64,
-    /// What the profile asked for when that was seen; absent if another operator saw it.
+    /// The profile's request at that generation; absent if another operator evaluated it.
     asked: Option<ProxyProfileSpec>,
-    /// How far it has come.
+    /// The phase of the rollout.
     pub(crate) phase: Phase,
 }
 
-/// How far a configuration has come.
+/// The phase of a rollout.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Phase {
-    /// Nodes are taking it on.
+    /// The nodes are being changed.
     Rolling,
-    /// Every node that could took it on. What goes wrong from here on is not the rollout's doing.
+    /// Every node that was able to applied the configuration. Later failures do not count against
+    /// the rollout.
     Settled,
-    /// Every node has it, but some did not report success in time, fewer than would have failed the rollout.
+    /// Every node has the configuration, but some did not report success in time, fewer than would
+    /// have failed the rollout.
     Overdue,
-    /// The rollout has ended, but too many fail of the nodes that came since, and others wait.
+    /// The rollout has ended, but too many of the nodes that joined since then fail, and others
+    /// wait.
     HeldBack {
-        /// Which nodes, and why.
+        /// Which nodes failed, and why.
         verdict: RolloutVerdict,
     },
     /// Too many nodes failed.
     Failed {
-        /// What followed.
+        /// What the profile's `onFailure` does.
         outcome: OnFailure,
-        /// Which nodes, and why.
+        /// Which nodes failed, and why.
         verdict: RolloutVerdict,
     },
 }
 
-/// What one look at the nodes leads to.
+/// The result of one evaluation of the nodes.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Advance {
-    /// How far the waves have come.
+    /// The progress of the waves.
     pub(crate) progress: Progress,
-    /// What each node is to have.
+    /// The desired configuration of each node.
     pub(crate) wanted: BTreeMap<String, Wanted>,
-    /// When to look again although nothing was heard.
+    /// When to evaluate again even if no event arrives.
     pub(crate) wake: Option<Timestamp>,
 }
 
 // === impl Course ===
 
 impl Course {
-    /// Where a course stands according to what was last written about it.
+    /// Restores a rollout from the profile's last written status.
     pub(crate) fn resume(target: &Target, status: &ProxyProfileStatus) -> Self {
         let said = status
             .conditions
@@ -168,12 +174,13 @@ impl Course {
         &self.hash
     }
 
-    /// The generation of the profile it began with.
+    /// The generation of the profile at which the rollout began.
     pub(crate) const fn began(&self) -> i64 {
         self.began
     }
 
-    /// Looks at the nodes, moves on, and says what each is to have.
+    /// Evaluates the nodes, advances the rollout and returns the desired configuration of each
+    /// node.
     pub(crate) fn advance(
         &mut self,
         target: &Target,
@@ -181,7 +188,8 @@ impl Course {
         sightings: &mut Sightings,
         now: Timestamp,
     ) -> Advance {
-        // To pause is no attempt, nor is to go on: changed nodes go back all the same, and the failure stands.
+        // Pausing or resuming a failed rollout is not a new attempt: the rollback continues and the
+        // failure stands.
         let edited_after_failure = matches!(self.phase, Phase::Failed { .. })
             && self.generation != target.generation
             && self.asked.as_ref() != Some(&target.asked)
@@ -290,7 +298,7 @@ impl Course {
         }
     }
 
-    /// Whether nodes that come from another configuration may take on this one.
+    /// Decides whether nodes that move from another configuration may receive this one.
     fn judge_newcomers(
         &mut self,
         members: &[Member<'_>],
@@ -308,7 +316,7 @@ impl Course {
             self.phase = Phase::HeldBack { verdict };
             return;
         }
-        // An operator that has just started sees no failure before the grace is over.
+        // An operator that has just started counts no failures until the grace period is over.
         let ailing = count(|standing| matches!(standing, Standing::Ailing(_)));
         let is_held = matches!(self.phase, Phase::HeldBack { .. });
         if is_held && waiting > 0 && failing.len() + ailing >= tolerated {
@@ -319,7 +327,8 @@ impl Course {
         }
     }
 
-    /// As many nodes as may change at once take on the configuration; what the others are to keep.
+    /// Returns the desired configuration of each node that must not change yet; `None` for a node
+    /// that receives the configuration now.
     fn spread(
         &self,
         rollout: &Rollout,
@@ -341,7 +350,8 @@ impl Course {
         members.iter().zip(standings).map(give).collect()
     }
 
-    /// What a node that joins gets while a change of its profile is not proven: what the others had before it.
+    /// Returns the configuration for a node that joins before the change is proven: the one that
+    /// the other nodes had before.
     fn proven<'a>(
         &self,
         members: &'a [Member<'_>],
@@ -355,8 +365,9 @@ impl Course {
             .filter(|spec| spec.profile_name == *profile)
     }
 
-    /// Changed nodes go back or stay, and the others keep what they have. Those that are not well have nothing to lose and
-    /// go back at once; of the others no more at a time than may be unavailable.
+    /// Returns the desired configurations after a failure: changed nodes are rolled back or stay,
+    /// and the others keep their configuration. Nodes that are not healthy are rolled back at once;
+    /// of the healthy ones at most `maxUnavailable` at a time.
     fn retreat(
         &self,
         outcome: OnFailure,
@@ -400,7 +411,8 @@ impl Course {
         members.iter().zip(standings).map(give).collect()
     }
 
-    /// The configuration most nodes have, or go back to, that is not the failed one: what a node that joins meanwhile gets.
+    /// Returns the configuration, other than the failed one, that most nodes have or can return to.
+    /// Nodes that join meanwhile receive it.
     fn trusted<'a>(&self, members: &'a [Member<'_>]) -> Option<&'a NodeProxySpec> {
         let mut votes: BTreeMap<&ConfigHash, (usize, &NodeProxySpec)> = BTreeMap::new();
         for member in members {

@@ -1,4 +1,4 @@
-//! What is found out about a profile, as the conditions of its status.
+//! The conditions of a profile's status, derived from the rollup of its nodes.
 
 use crds::{
     condition::{
@@ -26,13 +26,13 @@ use crate::{
     records::ProfileRecord,
 };
 
-/// More names than this make a sentence nobody reads to its end.
+/// The maximum number of names in one message.
 const MOST_NAMED: usize = 5;
 
 // === impl Rollup ===
 
 impl Rollup {
-    /// The status to write: the times of transition are those of the status there is, wherever nothing changed.
+    /// Builds the status to write. Conditions that did not change keep their transition time.
     pub(crate) fn status(
         self,
         record: &ProfileRecord,
@@ -109,7 +109,8 @@ impl Rollup {
         }
         let matched = self.counts.matched;
         if matched == 0 {
-            // Neither a fault nor a success: an alert must not fire and a wait for it must not end.
+            // Neither a failure nor a success: an alert must not fire, and waiting for the
+            // condition must not end.
             return (
                 Status::Unknown,
                 NO_MATCHING_NODES,
@@ -242,7 +243,7 @@ impl Rollup {
         }
     }
 
-    /// Nothing is said before a node has said something.
+    /// The condition is Unknown until a node has reported.
     fn features_honoured(&self) -> Option<(Status, Reason, String)> {
         if let Some(unhonoured) = self.unhonoured.first() {
             let count = self.unhonoured.len();
@@ -290,7 +291,7 @@ fn accepted(record: &ProfileRecord) -> (Status, Reason, String) {
     (Status::False, reason, texts.join("; "))
 }
 
-/// The first few of `names`.
+/// Lists the first few of `names`.
 pub(super) fn first(names: &[String]) -> String {
     let mut text = names
         .iter()

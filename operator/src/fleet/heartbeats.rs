@@ -1,7 +1,6 @@
-//! Which agents have fallen silent, by their Leases and the operator's own clock.
-//!
-//! The times in a Lease are those of its node and are not read. A Lease that has another version than before was renewed;
-//! an agent is silent for as long as the operator has seen the same version
+//! Detects silent agents from their Leases, on the operator's own clock. The times in a Lease come
+//! from the clock of its node and are not used. A changed resource version means a renewal; an
+//! agent has been silent for as long as the operator has seen the same version
 //! ([0048](../../../docs/decisions/0048-a-lease-for-each-agent.md)).
 
 use std::{
@@ -15,36 +14,37 @@ use crate::{
     records::NodeProxyRecord,
 };
 
-/// How long the Lease of an agent that lives can look the same: it is renewed every 33 s at most and listed every 15 s, so
-/// that one renewal may fail; and an agent that ends is found silent within two minutes.
+/// How long the Lease of a live agent can stay unchanged. Agents renew every 33 s at most and the
+/// operator lists every 15 s, so one renewal may fail, and an agent that ended is detected within
+/// two minutes.
 const SILENCE: Duration = Duration::from_secs(80);
-/// The longest time between two lists that a silence can be measured over. After a longer one all agents may have been
-/// cut off together with the operator.
+/// The longest interval between two lists for which silence is measured. After a longer one, all
+/// agents may have been cut off together with the operator.
 const LONGEST_GAP: Duration = Duration::from_secs(45);
 
-/// The signs of life of the agents that promise one.
+/// The heartbeats of the agents that renew a Lease.
 #[derive(Debug, Default)]
 pub(crate) struct Heartbeats {
-    /// By node.
+    /// The observations by node name.
     seen: BTreeMap<String, Seen>,
     listed_at: Option<Instant>,
     oldest: Duration,
 }
 
-/// What was seen of one agent.
+/// The observation of one agent.
 #[derive(Debug)]
 struct Seen {
-    /// The version of its Lease; absent while there is none.
+    /// The resource version of its Lease; absent if the Lease does not exist.
     version: Option<String>,
-    /// When that was seen first.
+    /// When the operator first saw that version.
     since: Instant,
 }
 
 // === impl Heartbeats ===
 
 impl Heartbeats {
-    /// Takes in a list of Leases that was asked for at `now`: their `versions` by node. Agents not among `promised` need
-    /// none.
+    /// Applies a list of Leases requested at `now`: their `versions` by node. Agents that are not
+    /// in `promised` renew no Lease.
     pub(crate) fn observe<'a>(
         &mut self,
         promised: impl Iterator<Item = &'a str>,
@@ -71,12 +71,13 @@ impl Heartbeats {
         self.oldest = ages.max().unwrap_or_default();
     }
 
-    /// For how long the Lease that was renewed the longest ago had looked the same when the Leases were last listed.
+    /// Returns how long the oldest Lease had been unchanged at the last list.
     pub(crate) const fn oldest(&self) -> Duration {
         self.oldest
     }
 
-    /// Takes in another sign of life: that an agent has written its status since it was `known`.
+    /// Counts a status write by an agent as a heartbeat, if its status differs from the `known`
+    /// one.
     pub(crate) fn hear(
         &mut self,
         change: &Change<NodeProxyRecord>,
@@ -96,7 +97,7 @@ impl Heartbeats {
         }
     }
 
-    /// Whether the agent of `node` was silent when the Leases were last listed.
+    /// Whether the agent of `node` was silent at the last list.
     pub(crate) fn is_silent(&self, node: &str) -> bool {
         let seen = self.listed_at.zip(self.seen.get(node));
         seen.is_some_and(|(listed, seen)| listed.saturating_duration_since(seen.since) >= SILENCE)
@@ -121,7 +122,7 @@ mod tests {
             }
         }
 
-        /// Finds these versions after so many seconds; returns who is silent then.
+        /// Lists these versions at this second; returns the silent agents.
         fn list(&mut self, second: u64, versions: &[(&str, u64)]) -> Vec<&'static str> {
             let versions = versions.iter();
             let versions = versions
@@ -156,7 +157,7 @@ mod tests {
         for phase in 0..15 {
             let mut operator = Operator::new();
             for second in (phase..600).step_by(15) {
-                // Of renewals every 33 s, every second one fails.
+                // Renewals come every 33 s, and every second one fails.
                 let silent = operator.list(second, &[("a", second / 66), ("b", second / 66)]);
                 assert!(silent.is_empty(), "{silent:?} after {second} s");
             }
@@ -178,7 +179,8 @@ mod tests {
         for second in [0, 15, 30, 45] {
             assert!(operator.list(second, &[("a", 1), ("b", 1)]).is_empty());
         }
-        // The API server was away for the operator and the agents: longer than a silence.
+        // The API server was unreachable for the operator and the agents, for longer than
+        // `SILENCE`.
         for second in [200, 215, 230, 245, 260, 275] {
             assert!(operator.list(second, &[("a", 1), ("b", 1)]).is_empty());
         }

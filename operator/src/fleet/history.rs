@@ -1,4 +1,4 @@
-//! The configurations that a profile has asked for, as its status lists them.
+//! The history of a profile's configurations in its status.
 
 use crds::profile::{
     history::{MOST_REVISIONS, Revision},
@@ -9,8 +9,8 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use crate::records::ProfileRecord;
 
-/// What the status of `record` is to list, the newest first, where its configuration stands as `rollout` says. One that comes
-/// again is the newest again, and is listed once.
+/// Returns the revisions for the status of `record`, newest first, with the current one in the
+/// state `rollout`. A configuration that returns becomes the newest again and is listed once.
 pub(super) fn follow(
     record: &ProfileRecord,
     rollout: &RolloutStatus,

@@ -1,37 +1,37 @@
-//! The objects of one kind, as far as a watch has told.
+//! A cache of the objects of one kind, fed by a watch.
 
 use std::collections::BTreeMap;
 
 use crate::records::Record;
 
-/// What a watch tells.
+/// A change reported by a watch.
 #[derive(Clone, Debug)]
 pub(crate) enum Change<R> {
-    /// The object is there, and this is how it is.
+    /// The object exists with this content.
     Applied(Box<R>),
-    /// The object of this name is gone.
+    /// The object of this name was deleted.
     Deleted(String),
-    /// These are all there are.
+    /// The complete list of objects.
     Listed(Vec<R>),
 }
 
-/// What a change of the known objects means for what is decided by them.
+/// Whether a change requires a new plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum News {
-    /// Everything stays as it was decided.
+    /// The last plan remains valid.
     Nothing,
-    /// It has to be decided again.
+    /// A new plan is required.
     Something,
 }
 
-/// Objects by name. Knows nothing at all before the first list: absence is not emptiness.
+/// Objects by name; `None` before the first list, because absence is not emptiness.
 #[derive(Clone, Debug)]
 pub(crate) struct Known<R>(Option<BTreeMap<String, R>>);
 
 // === impl Known ===
 
 impl<R: Record> Known<R> {
-    /// What `change` means, before it is taken in.
+    /// Returns whether `change` requires a new plan. Call it before [`Known::apply`].
     pub(crate) fn news(&self, change: &Change<R>) -> News {
         let Change::Applied(record) = change else {
             return News::Something;
@@ -43,8 +43,8 @@ impl<R: Record> Known<R> {
         }
     }
 
-    /// Takes in what a watch, or the answer to a write, told; returns the objects that are gone. Never goes back to an
-    /// older version of an object.
+    /// Applies a change from a watch or from the answer to a write; returns the objects that are
+    /// gone. Never replaces an object with an older version of it.
     pub(crate) fn apply(&mut self, change: Change<R>) -> Vec<R> {
         match change {
             Change::Listed(records) => {
@@ -62,7 +62,8 @@ impl<R: Record> Known<R> {
                 known.into_values().collect()
             }
             Change::Applied(record) => {
-                // Before the first list there is nothing to put it beside, and the list will hold it.
+                // Before the first list there is nothing to compare with, and the list will include
+                // the object.
                 let Some(known) = &mut self.0 else {
                     return Vec::new();
                 };
@@ -79,7 +80,7 @@ impl<R: Record> Known<R> {
         }
     }
 
-    /// All of them; nothing before the first list.
+    /// Returns all objects; `None` before the first list.
     pub(crate) const fn listed(&self) -> Option<&BTreeMap<String, R>> {
         self.0.as_ref()
     }

@@ -1,4 +1,4 @@
-//! One node a profile decides for, and what it is to have.
+//! One node of a profile, and its desired configuration.
 
 use std::time::Duration;
 
@@ -24,40 +24,40 @@ use crate::{
     records::{NodeProxyRecord, NodeRecord},
 };
 
-/// A node a profile decides for.
+/// A node that the profile decides for.
 #[derive(Clone, Debug)]
 pub(crate) struct Member<'a> {
-    /// The node.
+    /// The Node object.
     pub(crate) node: &'a NodeRecord,
-    /// What it was given and says, if anything.
+    /// Its `NodeProxy`, if it exists.
     pub(crate) proxy: Option<&'a NodeProxyRecord>,
-    /// What it had, and its agent goes on with, if its object was deleted.
+    /// The deleted `NodeProxy` of the node, if any. The agent keeps its configuration.
     pub(crate) departed: Option<&'a NodeProxyRecord>,
-    /// Which agents are heard of.
+    /// The heartbeats of all agents.
     pub(crate) heartbeats: &'a Heartbeats,
-    /// What the profile would give it now: what it has, while something holds it.
+    /// The spec that the profile would assign now; the current spec while the node is held.
     pub(crate) effective: NodeProxySpec,
 }
 
-/// What a node is to have.
+/// The desired `NodeProxy` of a node.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Wanted {
     /// Its spec.
     pub(crate) spec: NodeProxySpec,
-    /// What it can go back to.
+    /// The spec to return to if the change fails.
     pub(crate) previous: Option<NodeProxySpec>,
-    /// What it was like before.
+    /// The state of the node before the change.
     pub(crate) baseline: Option<Baseline>,
 }
 
-/// Agents report at least every five minutes. Three reports missed are no accident. Those that renew a Lease are found
-/// silent sooner, by [`Heartbeats`].
+/// Agents report at least every five minutes, so this is three missed reports. Agents that renew a
+/// Lease are detected sooner, by [`Heartbeats`].
 const SILENCE: Duration = Duration::from_secs(15 * 60);
 
 // === impl Wanted ===
 
 impl Wanted {
-    /// For a node that has nothing yet.
+    /// For a node that has no configuration yet.
     pub(crate) fn first(spec: &NodeProxySpec) -> Self {
         Self {
             spec: spec.clone(),
@@ -75,22 +75,22 @@ impl Member<'_> {
         &self.node.name
     }
 
-    /// What the node has.
+    /// Returns the spec assigned to the node.
     pub(crate) fn current(&self) -> Option<&NodeProxySpec> {
         self.proxy?.spec.as_ref()
     }
 
-    /// What the node's agent says.
+    /// Returns the status that the agent reported.
     pub(crate) fn status(&self) -> Option<&NodeProxyStatus> {
         self.proxy?.status.as_ref()
     }
 
-    /// A condition the node's agent reports.
+    /// Returns a condition that the agent reported.
     pub(crate) fn condition(&self, kind: &str) -> Option<&Condition> {
         self.proxy?.condition(kind)
     }
 
-    /// Whether the agent says so.
+    /// Returns the status of a condition that the agent reported.
     pub(crate) fn says(&self, kind: &str) -> Status {
         self.status().map_or(Status::Unknown, |status| {
             condition::status_of(&status.conditions, kind)
@@ -104,8 +104,9 @@ impl Member<'_> {
             == Some(hash)
     }
 
-    /// Whether the agent has applied what it was given and is ready with it, by a report on this very spec. It may have
-    /// lost the API server since: the kernel holds what was asked for all the same.
+    /// Whether the agent has applied the assigned spec and reports for its current generation that
+    /// it is ready. An agent that has lost the API server since counts as ready: the kernel still
+    /// holds the configuration.
     pub(crate) fn is_done(&self) -> bool {
         let Some((proxy, spec)) = self.proxy.zip(self.current()) else {
             return false;
@@ -118,9 +119,9 @@ impl Member<'_> {
                 .is_some_and(|ready| ready.status == "True" || is_about_the_source(ready))
     }
 
-    /// The time from which an agent that renews no Lease counts as silent; absent while it has not reported a sync. It
-    /// renews its report at least every five minutes, but only compares with the kernel every syncPeriod. One that has
-    /// left its node to another proxy compares nothing.
+    /// The time from which an agent without a Lease counts as silent; absent if it has not reported
+    /// a sync. It renews its report at least every five minutes, but compares with the kernel only
+    /// every `syncPeriod`. An agent that handed its node over to another proxy does not compare.
     pub(crate) fn silent_from(&self) -> Option<Timestamp> {
         if self.is_handed_back() || self.proxy?.has_promised_lease() {
             return None;
@@ -132,7 +133,7 @@ impl Member<'_> {
         Some(after(last, SILENCE + period * 2))
     }
 
-    /// Whether the agent has been silent for too long at `now`.
+    /// Whether the agent counts as silent at `now`.
     pub(crate) fn is_silent(&self, now: Timestamp) -> bool {
         let Some(proxy) = self.proxy else {
             return false;
@@ -144,7 +145,8 @@ impl Member<'_> {
         self.silent_from().is_some_and(|from| from <= now)
     }
 
-    /// What to write when the agent does not renew its Lease any more and its own word still stands.
+    /// Returns the write that marks the agent as silent, if it has stopped renewing its Lease and
+    /// its own report still stands.
     pub(crate) fn silence(&self, now: Timestamp) -> Option<Action> {
         let proxy = self.proxy.filter(|proxy| proxy.has_promised_lease())?;
         if !self.is_silent(now) || proxy.is_called_silent() {
@@ -166,25 +168,26 @@ impl Member<'_> {
         })
     }
 
-    /// Whether its Services were left to another proxy on request.
+    /// Whether the node's Services were handed back to another proxy on request.
     pub(crate) fn is_handed_back(&self) -> bool {
         self.condition(READY)
             .is_some_and(|ready| ready.reason == HANDED_BACK.name)
     }
 
-    /// Whether another proxy serves it, and its configuration does not ask for a takeover: that its agent programs nothing
-    /// says nothing about the configuration.
+    /// Whether another proxy serves the node and the configuration does not ask for a takeover.
+    /// That the agent programs nothing is then no failure of the configuration.
     pub(crate) fn is_left_to_another_proxy(&self) -> bool {
         let takes_over = |spec: &NodeProxySpec| spec.config.handover == Handover::Takeover;
         self.is_handed_back() && !self.current().is_some_and(takes_over)
     }
 
-    /// The condition Ready, when it says that the node is not.
+    /// Returns the condition Ready if it is not True.
     pub(crate) fn unready(&self) -> Option<&Condition> {
         self.condition(READY).filter(|ready| ready.status != "True")
     }
 
-    /// What the node is to have at `now`, to keep what it has, or get back what it had when its object was deleted.
+    /// Returns the desired configuration at `now` that keeps the current one, or restores the one
+    /// of a deleted object.
     pub(crate) fn keep(&self, rollout: &Rollout, now: Timestamp) -> Option<Wanted> {
         if let Some((proxy, spec)) = self.proxy.zip(self.current()) {
             return Some(Wanted {
@@ -206,7 +209,8 @@ impl Member<'_> {
         })
     }
 
-    /// Whether the profile asks for what the node has, but in other words: its agent then reports on other fields.
+    /// Whether the node's spec requests the same as the profile but with other fields written
+    /// explicitly. The agent then reports on other fields.
     pub(crate) fn is_outdated(&self) -> bool {
         self.current().is_some_and(|current| {
             asks_the_same(current, &self.effective)
@@ -214,8 +218,8 @@ impl Member<'_> {
         })
     }
 
-    /// Whether it was ready with what it has, by its own report or by what it was like when it got it back. What the report
-    /// of a silent agent said is not known any more, but that it had applied this.
+    /// Whether the node was ready with its current spec, by its own report or by its baseline. For
+    /// an agent marked as silent, only that it had applied this spec is known.
     fn was_ready(&self, current: &NodeProxySpec) -> bool {
         let is_called_silent = self.proxy.is_some_and(NodeProxyRecord::is_called_silent);
         if is_called_silent && self.has_applied(&current.config_hash) {
@@ -227,8 +231,8 @@ impl Member<'_> {
         self.is_done() || baseline.is_some_and(is_restored)
     }
 
-    /// What the node is to have at `now`, to take on `spec`. What it goes back to is what it is ready with now, or else
-    /// what it already had to go back to.
+    /// Returns the desired configuration at `now` that applies `spec`. The spec to return to is the
+    /// current one if the node is ready with it, otherwise the previous one.
     pub(crate) fn take(&self, spec: &NodeProxySpec, rollout: &Rollout, now: Timestamp) -> Wanted {
         let written = self.proxy.and_then(|proxy| proxy.baseline.clone());
         let (previous, baseline) = match self.current() {
@@ -240,7 +244,8 @@ impl Member<'_> {
             _ => (None, written),
         };
         let previous = previous.or_else(|| self.proxy.and_then(|proxy| proxy.previous.clone()));
-        // Another generation of the same configuration is not worth a write on every node, and a report from every agent.
+        // A new generation of the same configuration does not justify a write for every node and a
+        // report from every agent.
         let spec = match self.current() {
             Some(current)
                 if asks_the_same(current, spec)
@@ -257,8 +262,8 @@ impl Member<'_> {
         }
     }
 
-    /// What the next change is judged by: what the node is like now. While the time to be ready with the last change is
-    /// not over, what is wrong may be that change's doing, and the baseline of that one holds.
+    /// Returns the baseline for the next change: the present state of the node. Before the deadline
+    /// of the last change, a fault may be caused by that change, so its baseline is kept.
     fn baseline(
         &self,
         written: Option<Baseline>,
@@ -276,7 +281,8 @@ impl Member<'_> {
         }
     }
 
-    /// Whether it was well with the configuration of this hash, went back from it, and has time left to be ready again.
+    /// Whether the node was healthy with the configuration of hash `from`, has been changed back
+    /// from it, and still has time to become ready.
     pub(crate) fn is_returning(
         &self,
         from: &ConfigHash,
@@ -298,7 +304,7 @@ impl Member<'_> {
                 .is_some_and(|deadline| now < deadline)
     }
 
-    /// What the node is to have, to go back to what it had before.
+    /// Returns the desired configuration that restores the previous spec.
     pub(crate) fn go_back(&self, now: Timestamp) -> Option<Wanted> {
         let spec = self.proxy?.previous.clone()?;
         Some(Wanted {
@@ -309,8 +315,8 @@ impl Member<'_> {
     }
 }
 
-/// Whether the two differ in nothing a node carries out: in the generation of the profile, or in which of its fields
-/// were written although they say the default.
+/// Whether the two specs request the same from the node. They may differ in the generation of the
+/// profile and in which fields were written with their default value.
 fn asks_the_same(current: &NodeProxySpec, wanted: &NodeProxySpec) -> bool {
     let same = NodeProxySpec {
         profile_generation: wanted.profile_generation,

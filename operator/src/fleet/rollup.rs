@@ -1,4 +1,4 @@
-//! The reports of a profile's nodes, summed up.
+//! The rollup of the reports of a profile's nodes.
 
 use std::collections::BTreeMap;
 
@@ -18,58 +18,59 @@ use jiff::Timestamp;
 
 use crate::fleet::member::Member;
 
-/// What the nodes of one profile say, taken together.
+/// The aggregated reports of one profile's nodes.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Rollup {
-    /// How many there are of each.
+    /// The node counts.
     pub(crate) counts: NodeCounts,
-    /// When an agent will have been silent for too long.
+    /// When the next agent will count as silent.
     pub(crate) wake: Option<Timestamp>,
-    /// Nodes that were given what the profile asks for.
+    /// The number of nodes that were assigned the profile's configuration.
     pub(super) given: u32,
-    /// Those of them that are ready with it.
+    /// The number of those that are ready with it.
     pub(super) arrived: u32,
-    /// The configuration most of them have applied.
+    /// The hash that most nodes have applied.
     pub(super) current: Option<String>,
-    /// How long they take.
+    /// The latencies of the fleet.
     pub(super) latency: Option<FleetLatency>,
-    /// Whom to look at first.
+    /// The nodes to check first.
     pub(super) worst: Vec<WorstNode>,
-    /// Those not heard from for too long.
+    /// The nodes whose agents are silent.
     pub(super) silent: Vec<String>,
-    /// Those not ready, each with its reason.
+    /// The nodes that are not ready, each with its reason.
     pub(super) unready: Vec<String>,
-    /// Nodes that the profile selects and on which no agent can run, each with the reason. They count nowhere.
+    /// The nodes that the profile selects but on which no agent can run, each with the reason. They
+    /// are not counted.
     pub(super) left_out: Vec<String>,
-    /// What some of them do not carry out.
+    /// The settings that some nodes do not support.
     pub(super) unhonoured: Vec<Unhonoured>,
-    /// How many carry out everything.
+    /// The number of nodes that support all settings.
     pub(super) honouring: u32,
 }
 
-/// How many nodes a profile decides for, and how they do.
+/// The node counts of one profile.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct NodeCounts {
-    /// All of them.
+    /// All nodes the profile decides for.
     pub(crate) matched: u32,
-    /// Those that have applied what the profile asks for.
+    /// Nodes that have applied the profile's configuration.
     pub(crate) updated: u32,
-    /// Those that are ready, with whatever they have.
+    /// Nodes that are ready with any configuration.
     pub(crate) ready: u32,
-    /// Those with something wrong.
+    /// Degraded nodes.
     pub(crate) degraded: u32,
 }
 
-/// What one node does not carry out.
+/// A setting that one node does not support.
 #[derive(Clone, Debug)]
 pub(super) struct Unhonoured {
     /// Why.
     pub(super) reason: Reason,
-    /// Which node, and what.
+    /// The node and the settings.
     pub(super) message: String,
 }
 
-/// Why a node is one of the worst, worst first.
+/// Why a node is listed as one of the worst, worst first.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Trouble {
     Degraded(String),
@@ -77,13 +78,13 @@ enum Trouble {
     Slow,
 }
 
-/// A commit takes milliseconds at any size of cluster, so whoever needs this long is worth a look.
+/// A commit takes milliseconds in a cluster of any size, so a node this slow needs a check.
 const SLOW: Microseconds = Microseconds::new(1_000_000);
 
 // === impl Rollup ===
 
 impl Rollup {
-    /// Sums up what `members` say, of whom the profile asks for `target`.
+    /// Aggregates the reports of `members`, whose desired configuration has the hash `target`.
     pub(crate) fn of(members: &[Member<'_>], target: &ConfigHash, now: Timestamp) -> Self {
         let mut rollup = Self::default();
         let mut applied: BTreeMap<&str, u32> = BTreeMap::new();
@@ -149,7 +150,7 @@ impl Rollup {
             }
             troubles.push((trouble, p99, member.name()));
         }
-        // Of two hashes equally many have applied, the same one every time.
+        // The tie between equally frequent hashes is broken deterministically.
         rollup.current = applied
             .into_iter()
             .max_by_key(|(hash, count)| (*count, *hash))
@@ -163,7 +164,7 @@ impl Rollup {
         match member.condition(FEATURES_HONOURED) {
             Some(honoured) if honoured.status == "True" => self.honouring += 1,
             Some(honoured) if honoured.status == "False" => {
-                // An agent of a newer version may have a reason that this operator does not know.
+                // A newer agent may report a reason that this operator does not know.
                 let reason = reason::find(&honoured.reason).unwrap_or(FIELD_NOT_HONOURED);
                 self.unhonoured.push(Unhonoured {
                     reason,
@@ -175,7 +176,8 @@ impl Rollup {
     }
 }
 
-/// The middle one of the medians, which no single node moves, and the greatest of the 99th percentiles, which one does.
+/// Returns the median of the medians, which no single node can change, and the maximum of the 99th
+/// percentiles, which one node can.
 fn fleet_latency(mut latencies: Vec<(Microseconds, Microseconds)>) -> Option<FleetLatency> {
     latencies.sort();
     let (median, _) = *latencies.get(latencies.len().saturating_sub(1) / 2)?;
@@ -183,8 +185,8 @@ fn fleet_latency(mut latencies: Vec<(Microseconds, Microseconds)>) -> Option<Fle
     Some(FleetLatency::new(coarse(median), coarse(greatest)))
 }
 
-/// `exact` rounded up to 1, 2 or 5 times a power of ten: under churn the exact figure changes with every report, and each
-/// change would be a write of the profile. Metrics have the exact figures.
+/// Rounds `exact` up to 1, 2 or 5 times a power of ten. Under churn the exact value changes with
+/// every report, and each change would write the profile. The metrics have the exact values.
 fn coarse(exact: Microseconds) -> Microseconds {
     let exact = exact.count();
     let steps = (0..19).flat_map(|power| [1, 2, 5].map(|step| step * 10_u64.pow(power)));
@@ -219,5 +221,5 @@ fn worst(mut troubles: Vec<(Trouble, Option<Microseconds>, &str)>) -> Vec<WorstN
     troubles.into_iter().map(describe).collect()
 }
 
-/// What the schema of [`WorstNode::reason`] allows.
+/// The maximum length that the schema of [`WorstNode::reason`] allows.
 const LONGEST_REASON: usize = 128;

@@ -1,8 +1,7 @@
-//! Since when nodes have been as they are, on the operator's own clock: the clocks of nodes and of the API server are
-//! compared with nothing.
-//!
-//! This is memory, and an operator that starts has none. What it finds counts as seen then for the first time, so that a
-//! verdict comes later and never earlier.
+//! How long nodes have been in their present state, measured on the operator's own clock. The
+//! clocks of nodes and of the API server are not compared with it. The observations are kept in
+//! memory only. An operator that starts counts what it finds as first seen then, so a verdict can
+//! come later but never earlier.
 
 use std::collections::BTreeMap;
 
@@ -10,47 +9,47 @@ use jiff::Timestamp;
 
 use crate::records::NodeProxyRecord;
 
-/// What was last seen of each node.
+/// The last observation of each node.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Sightings {
     nodes: BTreeMap<String, (Stamp, Sighting)>,
     rounds: Rounds,
 }
 
-/// How a node is with what it has, compared with its baseline.
+/// The state of a node with its current spec, compared with its baseline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Shape {
     /// Ready, and no worse than before.
     Well,
-    /// Not ready, or not yet.
+    /// Not ready or not yet ready.
     Unready,
-    /// Worse than before: lost, or degraded for a reason that was not there.
+    /// Worse than before: lost, or degraded for a new reason.
     Worse,
 }
 
-/// Since when a node has been as it is.
+/// Since when a node has been in its present state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Since {
-    /// Since then: it was otherwise before, or had something else.
+    /// Since this time: the node changed its state or its spec then.
     Changed(Timestamp),
-    /// Since then or earlier: an operator that started then found it so.
+    /// Since this time or earlier: the operator found the state when it started.
     Found(Timestamp),
 }
 
-/// What was seen of one node with what it has.
+/// The observation of one node with its current spec.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sighting {
     shape: Shape,
-    /// Since when it has been as it is.
+    /// Since when the node has been in this state.
     pub(crate) since: Since,
-    /// Whether it has been [`Shape::Well`] with what it has.
+    /// Whether the node has ever been [`Shape::Well`] with this spec.
     pub(crate) was_well: bool,
 }
 
-/// What a node was given: the identity of its `NodeProxy`, and the generation.
+/// The UID of a node's `NodeProxy`, and its generation.
 type Stamp = (String, i64);
 
-/// Whether this operator has looked at the whole fleet.
+/// Whether this operator has evaluated the whole fleet at least once.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Rounds {
     #[default]
@@ -61,7 +60,7 @@ enum Rounds {
 // === impl Sightings ===
 
 impl Sightings {
-    /// Notes at `now` that the node of `proxy` has this shape with what it has; returns what is known of that.
+    /// Records the state of the node of `proxy` at `now`; returns its observation with this spec.
     pub(crate) fn note(
         &mut self,
         proxy: &NodeProxyRecord,
@@ -89,7 +88,7 @@ impl Sightings {
         sighting
     }
 
-    /// Ends a look at the whole fleet: forgets nodes that have nothing any more.
+    /// Ends one evaluation of the whole fleet: removes nodes that no longer have a `NodeProxy`.
     pub(crate) fn close(&mut self, proxies: &BTreeMap<String, NodeProxyRecord>) {
         self.nodes.retain(|name, _| proxies.contains_key(name));
         self.rounds = Rounds::Later;

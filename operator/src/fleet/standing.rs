@@ -1,9 +1,8 @@
-//! How a node stands towards a configuration: what a wave waits for, and what fails it.
-//!
-//! Only what became worse counts, and only when it lasts. What the node was like before is written down with every change
-//! ([`Baseline`]); which configuration a report is about is told by generations and hashes; how long something lasts is
-//! measured by the operator itself ([`Sightings`]). Trouble on the way to the API server fails no node: one failing API
-//! server of several cuts off a healthy fleet.
+//! The state of a node with regard to a configuration: what a wave waits for, and what makes it
+//! fail. Only a change for the worse counts, and only if it lasts. Every change records the node's
+//! previous state ([`Baseline`]); generations and hashes identify the configuration that a report
+//! is about; the operator measures durations itself ([`Sightings`]). Loss of the API server does
+//! not fail a node: one failing API server of several cuts off a healthy fleet.
 
 use std::{borrow::Cow, time::Duration};
 
@@ -24,69 +23,77 @@ use crate::{
     records::{NodeProxyRecord, Reach},
 };
 
-/// How a node stands towards the configuration its profile asks for.
+/// The state of a node with regard to the configuration that its profile requests.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Standing {
-    /// It was never given anything: it serves nobody by our doing, so there is nothing to be careful with.
+    /// It was never assigned a configuration. Signpost serves no traffic there, so caution is
+    /// unnecessary.
     Bare,
     /// It has another configuration.
     Behind(Health),
-    /// It was given the configuration and has until then to be ready with it.
+    /// It was assigned the configuration and has until this time to become ready.
     Pending(Timestamp),
-    /// It is ready with it, and available if it stays so until then.
+    /// It is ready with the configuration, and counts as available if it stays ready until this
+    /// time.
     Proving(Timestamp),
-    /// It is worse than before, and fails if it is so until then.
+    /// It is worse than before, and fails if that lasts until this time.
     Ailing(Timestamp),
-    /// It has lost the API server, which says nothing about the configuration: it keeps its place until it can report.
+    /// It has lost the API server, which says nothing about the configuration: it keeps its place
+    /// in the rollout until it can report.
     CutOff,
-    /// It has been ready with it for long enough.
+    /// It has been ready with the configuration for long enough.
     Done,
-    /// It is ready with it and had nothing before: it serves nobody yet whose loss would be noticed, and proves nothing.
+    /// It is ready with the configuration and had none before. It serves no traffic yet whose loss
+    /// would be noticed, so it proves nothing.
     Joined,
-    /// It is worse than it was before, and has been for long enough.
+    /// It has been worse than before for long enough.
     Failing(Failure),
-    /// It is not ready, and was not before either: it proves nothing.
+    /// It is not ready and was not ready before, so it proves nothing.
     Excused,
 }
 
-/// How a node fails with a configuration.
+/// The failure of a node with a configuration.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Failure {
-    /// Why, in one word.
+    /// The reason in one word.
     pub(crate) reason: String,
-    /// What its agent says, or that it says nothing; for people.
+    /// The agent's message, or that the agent is silent, for display.
     pub(crate) why: String,
-    /// Since when.
+    /// When the failure began.
     pub(crate) onset: Onset,
 }
 
-/// Since when a node fails, which tells what it says about the configuration.
+/// When a failure began relative to the change, which decides whether it counts against the
+/// configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Onset {
-    /// Since before its time to be ready was over: the next node that is given the same may well do the same.
+    /// Before the node's deadline to be ready: the next node to be changed may fail in the same
+    /// way.
     WithTheChange,
-    /// It had been given long enough ago: something else happened to the node.
+    /// Long after the change: the failure has another cause.
     Afterwards,
-    /// The operator found it so when it started, long after the change.
+    /// Unknown: the operator found the failure when it started, long after the change.
     Unknown,
 }
 
-/// How a node does with what it has, best first: the first to change are those whose answer can be believed.
+/// The health of a node with its current spec, best first. The nodes with the most reliable results
+/// change first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Health {
-    /// Ready with it.
+    /// Ready with its current spec.
     Ready,
-    /// Not ready, or nothing heard from its agent yet.
+    /// Not ready, or the agent has not reported yet.
     Unready,
-    /// Its kubelet is not heard from.
+    /// Its kubelet does not report.
     Unreachable,
 }
 
-/// How long a node may be worse than before without failing: agents restart, kubelets miss heartbeats and Services are
-/// refused for a moment on a healthy fleet. Never longer than the time the node has to be ready.
+/// How long a node may be worse than before without failing. In a healthy fleet, agents restart,
+/// kubelets miss heartbeats and Services are briefly refused. Never longer than the deadline of the
+/// node to be ready.
 const GRACE: Duration = Duration::from_secs(120);
 
-/// What is wrong with a node: in one word, and in a sentence.
+/// A fault of a node: the reason in one word, and a sentence.
 struct Fault {
     reason: String,
     why: String,
@@ -106,7 +113,7 @@ impl Fault {
 // === impl Standing ===
 
 impl Standing {
-    /// When it becomes another one although nothing is heard.
+    /// Returns when this state changes even if no event arrives.
     pub(crate) const fn ends(&self) -> Option<Timestamp> {
         match self {
             Self::Pending(time) | Self::Proving(time) | Self::Ailing(time) => Some(*time),
@@ -118,7 +125,7 @@ impl Standing {
 // === impl Member ===
 
 impl Member<'_> {
-    /// How the node stands at `now` towards `target`, judged by what it was like before.
+    /// Returns the state of the node at `now` with regard to `target`, judged against its baseline.
     pub(crate) fn standing(
         &self,
         target: &ConfigHash,
@@ -174,7 +181,7 @@ impl Member<'_> {
             return Standing::CutOff;
         }
         match sighting {
-            // It could, and cannot any more.
+            // It was ready and no longer is.
             Sighting {
                 was_well: true,
                 since: Since::Changed(_),
@@ -185,13 +192,14 @@ impl Member<'_> {
         }
     }
 
-    /// What the node is like at `now` with what it has; absent while it has nothing.
+    /// Returns the present state of the node at `now`; absent if the node has no spec.
     pub(crate) fn present(&self, now: Timestamp) -> Option<Baseline> {
         let spec = self.current()?;
         Some(Baseline {
             config_hash: spec.config_hash.clone(),
             node: self.node.reach,
-            // One that another proxy serves is as it should be, too: what becomes of it with a takeover counts.
+            // A node served by another proxy counts as ready too, so that what a later takeover
+            // does to it counts.
             agent: if (self.is_done() || self.is_handed_back()) && !self.is_silent(now) {
                 Readiness::Ready
             } else {
@@ -201,20 +209,21 @@ impl Member<'_> {
         })
     }
 
-    /// Whether it was well when it was given what it has, so that it shows whether that works.
+    /// Whether the node was healthy when it was assigned its spec. Only then does it show whether
+    /// the spec works.
     pub(crate) fn was_well_before(&self) -> bool {
         self.proxy
             .and_then(assumed_baseline)
             .is_some_and(|baseline| baseline.is_well())
     }
 
-    /// When its time to be ready with what it has is over.
+    /// Returns the deadline of the node to be ready with its current spec.
     pub(crate) fn deadline(&self, rollout: &Rollout) -> Option<Timestamp> {
         let stamped = self.proxy?.stamped_at?;
         Some(after(stamped, rollout.progress_deadline.duration()))
     }
 
-    /// In what the node is worse than `baseline`, if in anything but that it is not ready.
+    /// Returns what is worse than in `baseline`, other than readiness.
     fn worse_than(&self, baseline: &Baseline, now: Timestamp) -> Option<Fault> {
         if self.node.reach == Reach::Unreachable {
             let lost = "its Node is not Ready, or its kubelet has stopped reporting";
@@ -229,7 +238,8 @@ impl Member<'_> {
             .then(|| Fault::new(&degraded.reason, describe(degraded)))
     }
 
-    /// The condition Degraded, when it is True, of what the node has now, and not about the way to the API server.
+    /// Returns the condition Degraded if it is True for the current generation and not caused by
+    /// the loss of the API server.
     fn degraded(&self) -> Option<&Condition> {
         let generation = self.proxy?.generation;
         self.condition(crds::condition::DEGRADED)
@@ -237,7 +247,7 @@ impl Member<'_> {
             .filter(|degraded| degraded.observed_generation == Some(generation))
     }
 
-    /// Of a node that had nothing before.
+    /// The state of a node that had no configuration before.
     fn joined(&self, is_well: bool, deadline: Timestamp, now: Timestamp) -> Standing {
         if self.degraded().is_some() {
             Standing::Excused
@@ -248,7 +258,7 @@ impl Member<'_> {
         }
     }
 
-    /// Of a node that is not ready, and whose failure would prove nothing.
+    /// The state of a node that is not ready and whose failure would prove nothing.
     fn unproven(&self, deadline: Timestamp, now: Timestamp) -> Standing {
         if self.node.reach == Reach::Reachable && now < deadline {
             Standing::Pending(deadline)
@@ -284,15 +294,15 @@ fn describe(condition: &Condition) -> String {
     format!("{}: {}", condition.reason, condition.message)
 }
 
-/// Whether `condition` tells of the way to the API server.
+/// Whether `condition` is about the connection to the API server.
 pub(crate) fn is_about_the_source(condition: &Condition) -> bool {
     [SOURCE_STALE, LISTS_PENDING]
         .iter()
         .any(|reason| reason.name == condition.reason)
 }
 
-/// What the node was like before. An operator that wrote no baseline wrote down what the node goes back to only when it
-/// was ready with it.
+/// Returns the state of the node before the change. Operators that wrote no baseline recorded the
+/// spec to return to only when the node was ready with it.
 fn assumed_baseline(proxy: &NodeProxyRecord) -> Option<Cow<'_, Baseline>> {
     let written = proxy.baseline.as_ref().map(Cow::Borrowed);
     written.or_else(|| {
@@ -306,8 +316,8 @@ fn assumed_baseline(proxy: &NodeProxyRecord) -> Option<Cow<'_, Baseline>> {
     })
 }
 
-/// When a node that is ready since then is available. Of one that was found ready by an operator that has just started
-/// only the time of the change is known.
+/// Returns when a node that is ready `since` then counts as available. For a node that a newly
+/// started operator found ready, only the time of the change is known.
 fn proven_at(proxy: &NodeProxyRecord, since: Since, rollout: &Rollout) -> Timestamp {
     let start = match (since, proxy.stamped_at) {
         (Since::Found(found), Some(stamped)) => found.min(stamped),
@@ -324,7 +334,7 @@ fn onset(since: Since, deadline: Timestamp) -> Onset {
     }
 }
 
-/// The time this long after `start`, or the end of time.
+/// Returns the time `span` after `start`, or the maximum timestamp.
 pub(crate) fn after(start: Timestamp, span: Duration) -> Timestamp {
     SignedDuration::try_from(span)
         .ok()

@@ -1,5 +1,5 @@
-//! The fleet in a cluster that exists in memory only: objects are JSON, versions and generations count up as an API
-//! server lets them, and agents report what they are told to.
+//! Tests of the fleet in an in-memory cluster: objects are JSON, versions and generations increase
+//! as in an API server, and agents report what the test sets.
 
 mod accidents;
 mod handover;
@@ -33,19 +33,19 @@ struct Cluster {
     proxies: BTreeMap<String, Value>,
     now: Timestamp,
     version: u64,
-    /// Nodes whose agent does not report by itself.
+    /// Nodes whose agents do not report by themselves.
     mute: BTreeSet<String>,
-    /// What agents promise in their status.
+    /// The `heartbeat` field of the agents' status.
     heartbeat: Value,
-    /// Configurations, by mode, with which agents say that they are degraded.
+    /// The mode with which agents report that they are degraded.
     broken_mode: Option<&'static str>,
     /// The names of the NodeProxies that were written, in order.
     stamped: Vec<String>,
     /// The names of the profiles whose status was written.
     reported: Vec<String>,
-    /// The nodes whose agents were called silent.
+    /// The nodes whose agents were marked as silent.
     silenced: Vec<String>,
-    /// When the last plan wanted the next one although nothing was heard.
+    /// When the last plan asked to be woken.
     wake: Option<Timestamp>,
 }
 
@@ -70,7 +70,8 @@ impl Cluster {
         cluster
     }
 
-    /// With this many nodes n1, n2, … whose agents report at once, and the profile default, settled.
+    /// Creates this many nodes n1, n2, … whose agents report at once, and the settled profile
+    /// `default`.
     fn with_nodes(count: usize) -> Self {
         let mut cluster = Self::new();
         for number in 1..=count {
@@ -115,7 +116,7 @@ impl Cluster {
         self.set_node_ready(name, "Unknown");
     }
 
-    /// The condition Ready of the Node.
+    /// Sets the condition Ready of the Node.
     fn set_node_ready(&mut self, name: &str, status: &str) {
         let mut node = self.nodes[name].clone();
         node["status"] = json!({"conditions": [{"type": "Ready", "status": status}]});
@@ -134,8 +135,9 @@ impl Cluster {
         self.fleet.apply(Event::Node(Change::Deleted(name.into())));
     }
 
-    /// Creates the profile or replaces its spec. Unless it says otherwise, a node is available as soon as it is ready, no
-    /// waves are between the canary and all nodes, and as many nodes may fail as may be unavailable.
+    /// Creates the profile or replaces its spec. By default a node is available as soon as it is
+    /// ready, no waves come between the canary and all nodes, and the failure tolerance equals
+    /// `maxUnavailable`.
     fn put_profile(&mut self, name: &str, mut spec: Value) {
         let rollout = &mut spec["rollout"];
         if rollout["minReady"].is_null() {
@@ -169,7 +171,8 @@ impl Cluster {
         self.profiles.insert(name.into(), profile);
     }
 
-    /// `kubectl delete nodeproxies --all`, or the definition goes and comes back.
+    /// `kubectl delete nodeproxies --all`, or the CustomResourceDefinition is deleted and
+    /// recreated.
     fn delete_proxies(&mut self) {
         self.proxies.clear();
         self.fleet.apply(Event::Proxy(Change::Listed(Vec::new())));
@@ -181,7 +184,7 @@ impl Cluster {
             .apply(Event::Profile(Change::Deleted(name.into())));
     }
 
-    /// What the operator would write now. A plan that its loop would not make has nothing to write.
+    /// Returns what the operator would write now: an empty plan if its loop would not plan.
     fn plan(&mut self) -> Plan {
         let is_made = self.fleet.has_news() || self.wake.is_some_and(|wake| wake <= self.now);
         let plan = self.fleet.plan(self.now);
@@ -194,7 +197,7 @@ impl Cluster {
         plan
     }
 
-    /// Lets operator and agents work until there is nothing left to do, as long as nobody has to wait for a deadline.
+    /// Runs operator and agents until nothing is left to do without waiting for a deadline.
     fn run(&mut self) {
         for _ in 0..1000 {
             let plan = self.plan();
@@ -214,7 +217,7 @@ impl Cluster {
         panic!("there is always something to do: {:?}", self.plan().actions);
     }
 
-    /// Lets this time pass, with operator and agents at work whenever there is something to do.
+    /// Lets this time pass while operator and agents do their work.
     fn advance(&mut self, seconds: i64) {
         let end = self.now + SignedDuration::from_secs(seconds);
         self.run();
@@ -235,7 +238,8 @@ impl Cluster {
                 let Some(known) = self.profiles.get_mut(&profile) else {
                     return;
                 };
-                // As JSON and back: times lose what an API server does not keep.
+                // A round trip through JSON: times lose the precision that an API server does not
+                // keep.
                 known["status"] = serde_json::to_value(&status).expect("JSON");
                 known["metadata"]["resourceVersion"] = version.into();
                 let record = profile_record(known);
@@ -321,7 +325,7 @@ impl Cluster {
         self.proxies.insert(node.into(), proxy);
     }
 
-    /// Every agent that is not mute reports on what it was given. Returns whether any had something new to say.
+    /// Every agent that is not mute reports on its spec. Returns whether any report changed.
     fn report(&mut self) -> bool {
         let mut news = false;
         for name in self.proxies.keys().cloned().collect::<Vec<_>>() {
@@ -345,12 +349,12 @@ impl Cluster {
         news
     }
 
-    /// The agent of `node` reports these conditions on what it was given, which it has applied.
+    /// The agent of `node` reports these conditions for its spec, which it has applied.
     fn say(&mut self, node: &str, conditions: Value) {
         self.say_because(node, "Said", conditions);
     }
 
-    /// The same, with this reason.
+    /// Like [`Self::say`] with this reason.
     fn say_because(&mut self, node: &str, reason: &str, conditions: Value) {
         let mut proxy = self.proxies[node].clone();
         let generation = proxy["metadata"]["generation"].clone();
@@ -387,7 +391,7 @@ impl Cluster {
         self.reported.clear();
     }
 
-    /// Node by node, which profile and mode it was given.
+    /// Returns the profile and mode assigned to each node.
     fn given(&self) -> Vec<String> {
         let given = |(name, proxy): (&String, &Value)| {
             let text = |pointer: &str| {
@@ -420,7 +424,7 @@ impl Cluster {
             .expect("a status was written")
     }
 
-    /// `True/Reason` of a profile's condition.
+    /// Returns `True/Reason` of a profile's condition.
     fn condition(&self, profile: &str, kind: &str) -> String {
         let status = self.status(profile);
         let condition = status

@@ -1,4 +1,4 @@
-//! Why a rollout failed, as its profile's status says it.
+//! Why a rollout failed, as written in its profile's status.
 
 use crds::profile::progress::RolloutVerdict;
 
@@ -7,13 +7,13 @@ use crate::fleet::{
     standing::{Failure, Standing},
 };
 
-/// More names than this make a sentence that is too long to read.
+/// The maximum number of names in one message.
 const MOST_NAMED: usize = 5;
 
-/// [`RolloutVerdict::reason`] of a rollout that its profile aborts.
+/// [`RolloutVerdict::reason`] of an aborted rollout.
 const ABORTED: &str = "Aborted";
 
-/// The nodes that fail.
+/// Returns the failing nodes.
 pub(super) fn failing<'a>(
     members: &'a [Member<'_>],
     standings: &'a [Standing],
@@ -25,7 +25,7 @@ pub(super) fn failing<'a>(
     members.iter().zip(standings).filter_map(failure)
 }
 
-/// That of a rollout which its profile aborts, after so many nodes have failed.
+/// Returns the verdict of an aborted rollout after this many nodes have failed.
 pub(super) fn aborted(failed: usize) -> RolloutVerdict {
     RolloutVerdict {
         failed_nodes: u32::try_from(failed).unwrap_or(u32::MAX),
@@ -35,7 +35,7 @@ pub(super) fn aborted(failed: usize) -> RolloutVerdict {
     }
 }
 
-/// That of a rollout of `total` nodes, of which these fail.
+/// Returns the verdict of a rollout of `total` nodes of which these fail.
 pub(super) fn verdict(failing: &[(&str, &Failure)], total: usize) -> RolloutVerdict {
     let count = failing.len();
     let first = failing.first();

@@ -1,7 +1,7 @@
-//! The waves of a rollout: which nodes belong to which, and how far they have come.
-//!
-//! Nothing is stored. The nodes are put in an order, those that have the configuration first and as they were given it,
-//! and the order is cut where a wave ends. An operator that starts finds the same waves.
+//! The waves of a rollout: which nodes belong to which wave, and how far they have come. The waves
+//! are not stored. The nodes are sorted, those that already have the configuration first in the
+//! order of their assignment, and the order is cut where a wave ends. An operator that starts
+//! computes the same waves.
 
 use std::collections::BTreeMap;
 
@@ -26,58 +26,59 @@ use crate::{
     records::Role,
 };
 
-/// The nodes of a profile in the order in which they take on its configuration.
+/// The nodes of a profile in the order in which they receive its configuration.
 #[derive(Clone, Debug)]
 pub(crate) struct Waves {
-    /// Indexes of members.
+    /// The indexes of the members in that order.
     order: Vec<usize>,
-    /// How many of the nodes each wave and those before it have together.
+    /// The cumulative number of nodes at the end of each wave.
     ends: Vec<usize>,
     /// The index of the wave in progress.
     current: usize,
-    /// How many nodes have the configuration and can show whether it works.
+    /// The number of nodes that have the configuration and can show whether it works.
     given: usize,
-    /// How many canaries there are to be.
+    /// The configured number of canaries.
     canary: u32,
 }
 
-/// Where a node is in the order.
+/// The sort key of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Place {
     turn: Turn,
-    /// When it was given what it has; of no account for one that is to change.
+    /// When its spec was assigned; ignored for a node that is yet to change.
     given: Option<Timestamp>,
     role: Role,
-    /// Its number in its zone: the first of every zone come before the second of any.
+    /// Its number within its zone: the first nodes of all zones come before the second ones.
     seat: usize,
 }
 
-/// What a node can contribute, in the order in which nodes change.
+/// What a node can show, in the order in which nodes change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Turn {
     /// It has shown that the configuration works.
     Available,
     /// It has the configuration and will show whether it works.
     Given,
-    /// It has shown that it does not.
+    /// It has shown that the configuration does not work.
     Failed,
-    /// It will be given it and show that.
+    /// It will receive the configuration and show whether it works.
     Next,
-    /// It has the configuration, and was not ready before: it may show that it works, but not that it does not.
+    /// It has the configuration but was not ready before: it may show that the configuration works,
+    /// but not that it fails.
     GivenUnready,
-    /// It will be given it, and is not ready.
+    /// It will receive the configuration but is not ready.
     Unready,
-    /// It has nothing to lose, or has shown nothing.
+    /// It had no configuration before, or has shown nothing.
     Other,
 }
 
-/// How far the waves have come.
+/// The progress of the waves.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Progress {
     waves: Vec<WaveStatus>,
     /// The wave in progress, counted from 1.
     current: u32,
-    /// Nodes that have the configuration, whatever they do with it.
+    /// The number of nodes that have the configuration, in any state.
     given: usize,
     /// The nodes of the wave in progress that it waits for.
     waiting_for: Vec<String>,
@@ -86,7 +87,7 @@ pub(crate) struct Progress {
 // === impl Waves ===
 
 impl Waves {
-    /// The waves of `members`, sorted by name, who stand towards the configuration as `standings` say.
+    /// Computes the waves of `members`, which are sorted by name, from their `standings`.
     pub(crate) fn of(rollout: &Rollout, members: &[Member<'_>], standings: &[Standing]) -> Self {
         let mut seats: BTreeMap<(Role, &str), usize> = BTreeMap::new();
         let mut places: Vec<(Place, usize)> = Vec::with_capacity(members.len());
@@ -125,24 +126,24 @@ impl Waves {
         }
     }
 
-    /// The nodes of the waves that have begun, in order, as indexes of members.
+    /// Returns the nodes of the waves that have begun, in order, as indexes of members.
     pub(crate) fn begun(&self) -> &[usize] {
         let end = self.ends.get(self.current).copied().unwrap_or_default();
         &self.order[..end]
     }
 
-    /// All nodes in order.
+    /// Returns all nodes in order, as indexes of members.
     pub(crate) fn all(&self) -> &[usize] {
         &self.order
     }
 
-    /// Whether the canaries are not all available yet.
+    /// Whether some canaries are not yet available.
     pub(crate) const fn is_at_canary(&self) -> bool {
         self.current == 0 && self.canary > 0
     }
 
-    /// With how many failed nodes no further node changes: by the size of the waves that have reached nodes, because the next one may
-    /// only begin once this is decided.
+    /// Returns the number of failed nodes that stops the rollout. It is based on the size of the
+    /// waves that have reached nodes, because the next wave may begin only after this decision.
     pub(crate) fn tolerated(&self, rollout: &Rollout) -> usize {
         let reached = self.ends.iter().position(|end| self.given <= *end);
         match reached {
@@ -154,7 +155,7 @@ impl Waves {
         }
     }
 
-    /// How far they have come with the configuration of this hash.
+    /// Returns the progress with the configuration of this hash.
     pub(crate) fn progress(
         &self,
         hash: &ConfigHash,
@@ -209,8 +210,8 @@ impl Waves {
     }
 }
 
-/// How many nodes each wave and those before it have together. The nodes that are not `able` to show whether the
-/// configuration works are in the last one.
+/// Returns the cumulative number of nodes at the end of each wave. The last wave includes the nodes
+/// that are not `able` to show whether the configuration works.
 fn ends(rollout: &Rollout, able: usize, total: usize) -> Vec<usize> {
     let mut ends: Vec<usize> = rollout
         .waves
@@ -262,7 +263,7 @@ impl Place {
     }
 }
 
-/// Whether the rollout waits for the node no longer.
+/// Whether the rollout no longer waits for the node.
 const fn is_through(standing: &Standing) -> bool {
     matches!(
         standing,
@@ -273,7 +274,8 @@ const fn is_through(standing: &Standing) -> bool {
 // === impl Course ===
 
 impl Course {
-    /// What to say about the rollout; since when, as in `before` while phase and wave are the same.
+    /// Returns the rollout status. Its start time is that in `before` while the phase and the wave
+    /// are the same.
     pub(super) fn report(
         &self,
         target: &Target,
@@ -321,7 +323,7 @@ impl Course {
             before.config_hash == report.config_hash && before.generation == report.generation
         };
         if let Some(before) = before.rollout.as_ref().filter(is_same) {
-            // What comes of the nodes after the end says nothing about the rollout.
+            // Failures of nodes after the end do not count against the rollout.
             let has_ended = !matches!(phase, RolloutPhase::RollingOut | RolloutPhase::Paused);
             let failed = before.verdict.is_some() && report.verdict.is_some();
             if has_ended && (before.phase == phase || failed) {

@@ -4,11 +4,11 @@ use tokio::sync::mpsc;
 use super::*;
 use crate::fleet::Change;
 
-/// Failure story T157: one event was taken in each 100 ms, and a rollout over 100 nodes that report in a second took
-/// ten times as long as its writes.
+/// Failure story T157: one event was taken in each 100 ms, and a rollout over 100 nodes that
+/// reported within a second took ten times as long as its writes.
 #[tokio::test(start_paused = true)]
 async fn t157_events_that_come_one_by_one_are_taken_in_together() {
-    // As a connection has it: room for one, and the next when its task has run.
+    // Like a connection: a buffer of one event, and the next one when its task has run.
     let (sender, receiver) = mpsc::channel(1);
     let feeding = tokio::spawn(async move {
         for number in 0..1000 {

@@ -76,7 +76,7 @@ fn a_status_is_written_at_most_once_a_second_and_the_last_word_is_written() {
     let (mut pace, now) = (Pace::default(), Instant::now());
     assert_eq!(pace.take_due(vec![report()], now).0.len(), 1);
     pace.succeeded(&report(), now);
-    // Nothing to say for a moment.
+    // No report is pending for a moment.
     assert_eq!(pace.take_due(Vec::new(), now), (Vec::new(), None));
     let (due, next) = pace.take_due(vec![report()], now);
     assert_eq!((due, next), (Vec::new(), Some(now + seconds(1))));
@@ -84,8 +84,8 @@ fn a_status_is_written_at_most_once_a_second_and_the_last_word_is_written() {
     assert_eq!(due, [report()]);
 }
 
-/// It was tried every second for ever: in the second after a try the plan left the status out, so that it seemed to be
-/// written, and how often it had failed was forgotten.
+/// The write was retried every second forever: in the second after a try the plan left the status
+/// out, so it seemed to be written, and the number of failures was forgotten.
 #[test]
 fn a_status_the_api_server_refuses_is_tried_less_and_less_often() {
     let profile = json!({"metadata": {"name": "default", "uid": "1", "resourceVersion": "1"}});

@@ -1,4 +1,5 @@
-//! What must not change a fleet at once: deleted objects, spelled-out defaults, a pause, an operator that is late.
+//! Events that must not change a whole fleet at once: deleted objects, explicit defaults, a pause,
+//! a delayed operator.
 
 use serde_json::{Value, json};
 
@@ -8,14 +9,15 @@ fn iptables() -> Value {
     json!({"mode": "iptables"})
 }
 
-/// Fifty nodes with mode nftables, none of which reports by itself any more.
+/// Fifty nodes with mode nftables whose agents no longer report by themselves.
 fn silent_fleet() -> Cluster {
     let mut cluster = Cluster::with_nodes(50);
     cluster.mute = cluster.nodes.keys().cloned().collect();
     cluster
 }
 
-/// All nodes but the canary have mode nftables; a failing canary takes the change back, and one that is ready lets it on.
+/// Asserts that all nodes but the canary keep mode nftables, that a failing canary rolls the change
+/// back and that a ready one continues it.
 fn assert_only_the_canary_changes(mut cluster: Cluster) {
     cluster.run();
     assert_eq!(cluster.nodes_with_mode("iptables"), ["n1"]);
@@ -122,7 +124,7 @@ fn a_pause_leaves_no_node_with_what_failed_and_is_no_new_attempt() {
     cluster.put_profile("default", iptables());
     cluster.run();
     cluster.now += jiff::SignedDuration::from_secs(121);
-    // The rollback is decided and not yet carried out when somebody pauses the profile.
+    // The profile is paused after the rollback was decided and before it is carried out.
     let plan = cluster.fleet.plan(cluster.now);
     assert!(!plan.actions.is_empty());
     for paused in [true, false] {
@@ -147,7 +149,8 @@ fn what_an_operator_decided_before_another_wrote_is_not_written_any_more() {
     let mut cluster = Cluster::with_nodes(3);
     cluster.put_profile("default", iptables());
     let late = cluster.fleet.plan(cluster.now);
-    // Its machine is paused; another operator takes the profile in its next edition to every node.
+    // The machine of the operator is paused; another operator rolls out the profile's next version
+    // to every node.
     cluster.restart_operator();
     cluster.put_profile("default", json!({"mode": "ipvs"}));
     cluster.run();

@@ -4,14 +4,15 @@ use serde_json::{Value, json};
 
 use super::Cluster;
 
-/// The nodes that were given a configuration with this `handover`.
+/// Returns the nodes whose configuration has this `handover`.
 fn nodes_with(cluster: &Cluster, handover: &str) -> Vec<String> {
     let nodes = cluster.proxies.iter();
     let with = nodes.filter(|(_, proxy)| proxy["spec"]["config"]["handover"] == handover);
     with.map(|(name, _)| name.clone()).collect()
 }
 
-/// The agent of n1 reports these conditions on what it was given, and has applied what n2 still has.
+/// The agent of n1 reports these conditions for its spec, but has applied the configuration that n2
+/// still has.
 fn say_without_applying(cluster: &mut Cluster, reason: &str, conditions: Value) {
     cluster.say_because("n1", reason, conditions);
     let mut status = cluster.proxies["n1"]["status"].clone();

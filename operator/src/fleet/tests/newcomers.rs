@@ -1,10 +1,10 @@
-//! Nodes that come to a profile whose rollout has ended.
+//! Nodes that join a profile whose rollout has ended.
 
 use serde_json::{Value, json};
 
 use super::Cluster;
 
-/// Five nodes n1 to n5 with mode nftables, and n6 with profile edge, which has long been settled.
+/// Nodes n1 to n5 with mode nftables and n6 with profile `edge`, all settled long ago.
 fn settled() -> Cluster {
     settled_with(json!({}))
 }

@@ -1,4 +1,4 @@
-//! Which events are worth a look at the whole fleet.
+//! Which events trigger an evaluation of the whole fleet.
 
 use serde_json::{Value, json};
 
@@ -58,7 +58,7 @@ fn a_report_that_is_no_news_is_the_version_that_the_next_write_is_about() {
         "default",
         json!({"mode": "iptables", "rollout": {"canary": 2}}),
     );
-    // The writes of this plan are refused for an older version, as the API server does it.
+    // The API server rejects the writes of this plan because of an old resource version.
     cluster.run();
     assert_eq!(cluster.nodes_with_mode("iptables").len(), 2);
 }

@@ -1,4 +1,4 @@
-//! How far a rollout has come, as programs read it.
+//! The machine-readable progress of a rollout.
 
 use crds::profile::progress::{RolloutPhase, RolloutStatus, WaveStatus};
 use serde_json::json;

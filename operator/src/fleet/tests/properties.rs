@@ -1,11 +1,12 @@
-//! Whatever happens in whatever order: the same end, and then nothing more.
+//! Convergence: any events in any order lead to the same final state, after which nothing is
+//! written.
 
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::Cluster;
 
-/// Something that happens to a cluster.
+/// An event in the cluster.
 #[derive(Clone, Debug)]
 enum Happening {
     NodeJoins(u8, bool),

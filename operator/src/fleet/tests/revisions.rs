@@ -1,4 +1,4 @@
-//! What users do with a rollout through fields: abort it, try it again, and look back.
+//! Control of a rollout through fields: abort, retry, and the history.
 
 use serde_json::json;
 
@@ -13,7 +13,7 @@ fn target(cluster: &Cluster) -> String {
     status.target_hash.expect("the profile is valid")
 }
 
-/// Generation and phase of each revision, the newest first.
+/// Returns the generation and phase of each revision, newest first.
 fn history(cluster: &Cluster) -> Vec<(i64, String)> {
     let history = cluster.status("default").history;
     let revisions = history.iter();
@@ -140,7 +140,7 @@ fn the_history_has_the_current_configuration_and_five_before_it() {
     let newest = &cluster.status("default").history[0];
     assert_eq!(newest.spec["syncPeriod"], "7m");
     assert!(newest.spec.get("rollout").is_none(), "{}", newest.spec);
-    // One that comes again.
+    // A configuration that returns.
     cluster.put_profile("default", json!({"syncPeriod": "5m"}));
     cluster.run();
     assert_eq!(history(&cluster), [9, 8, 7, 5, 4, 3].map(settled));

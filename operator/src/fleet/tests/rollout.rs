@@ -1,4 +1,4 @@
-//! How a change spreads, and how it is taken back.
+//! How a change spreads over the nodes, and how it is rolled back.
 
 use serde_json::json;
 
@@ -345,7 +345,7 @@ fn nodes_that_are_well_go_back_as_few_at_a_time_as_they_came() {
     let mut cluster = Cluster::with_nodes(20);
     let rollout = json!({"maxUnavailable": 2, "progressDeadline": "60s"});
     cluster.put_profile("default", iptables(rollout));
-    // The last two in order.
+    // The last two nodes in the order.
     cluster.mute = ["n8", "n9"].map(str::to_owned).into();
     cluster.run();
     assert_eq!(cluster.nodes_with_mode("iptables").len(), 20);

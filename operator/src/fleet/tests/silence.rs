@@ -1,4 +1,4 @@
-//! Agents that are not heard of any more, and such as are again.
+//! Agents that become silent, and agents that return.
 
 use std::{
     collections::BTreeMap,
@@ -36,7 +36,7 @@ impl Watched {
         watched
     }
 
-    /// Lets this time pass, in which all agents renew their Leases but these.
+    /// Lets this time pass while all agents except `silent` renew their Leases.
     fn pass(&mut self, seconds: u64, silent: &[&str]) {
         for _ in 0..seconds / 15 {
             self.clock += Duration::from_secs(15);
@@ -56,7 +56,7 @@ impl Watched {
         self.cluster.fleet.apply(Event::Leases { versions, at });
     }
 
-    /// `Status/Reason` of the node's condition Ready.
+    /// Returns `Status/Reason` of the node's condition Ready.
     fn ready(&self, node: &str) -> String {
         let conditions = &self.cluster.proxies[node]["status"]["conditions"];
         let mut conditions = conditions.as_array().expect("conditions").iter();
@@ -84,7 +84,7 @@ fn t136_a_node_whose_agent_does_not_renew_its_lease_is_unknown_until_it_is_heard
     watched.pass(600, &["n1"]);
     assert_eq!(watched.cluster.silenced, ["n1"], "it is said once");
 
-    // It says that it lives before the operator has listed its Lease.
+    // The agent reports before the operator has listed its Lease.
     watched.cluster.say("n1", json!({"Ready": "True"}));
     watched.cluster.run();
     watched.pass(600, &[]);
@@ -105,7 +105,7 @@ fn the_word_of_an_agent_that_is_back_stands() {
     let plan = watched.cluster.fleet.plan(watched.cluster.now);
     let is_silence = |action: &Action| matches!(action, Action::Silence { .. });
     assert!(plan.actions.iter().any(is_silence), "{plan:?}");
-    // Meanwhile it has written another status.
+    // The agent has written another status meanwhile.
     watched
         .cluster
         .say("n1", json!({"Ready": "True", "Degraded": "True"}));
@@ -126,7 +126,7 @@ fn t137_neither_a_start_of_the_operator_nor_an_outage_of_the_api_server_makes_an
     watched.pass(75, &all);
     assert!(watched.cluster.silenced.is_empty());
     watched.pass(60, &[]);
-    // No agent and no operator reaches it.
+    // Neither the agents nor the operator reach the API server.
     watched.clock += Duration::from_secs(300);
     watched.pass(60, &all);
     watched.pass(60, &[]);

@@ -1,4 +1,4 @@
-//! Which node is given what.
+//! Which configuration each node is assigned.
 
 use serde_json::json;
 

@@ -1,4 +1,4 @@
-//! What a profile says of its nodes, and of itself.
+//! The status of a profile and the rollup of its nodes.
 
 use serde_json::json;
 
@@ -250,7 +250,7 @@ fn a_node_that_was_handed_back_stops_no_change_and_is_not_called_silent() {
     let mut cluster = Cluster::with_nodes(5);
     cluster.put_profile("default", json!({"syncPeriod": "20s"}));
     cluster.run();
-    // It reports on what it is given and carries nothing out.
+    // The agent reports on its spec but programs nothing.
     let mut status = cluster.proxies["n1"]["status"].clone();
     status["conditions"][0]["status"] = "False".into();
     status["conditions"][0]["reason"] = "HandedBack".into();

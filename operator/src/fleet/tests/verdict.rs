@@ -1,4 +1,4 @@
-//! What counts as a failed node: what became worse than before the change, and lasts.
+//! Which nodes count as failed: those that are worse than before the change for long enough.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +10,7 @@ fn iptables(rollout: Value) -> Value {
     json!({"mode": "iptables", "rollout": rollout})
 }
 
-/// The conditions of an agent that everything is well with.
+/// The conditions of a healthy agent.
 fn well() -> Value {
     json!({"Ready": "True", "Degraded": "False"})
 }
@@ -25,7 +25,8 @@ fn t108_nodes_lost_after_a_change_keep_their_places_and_take_it_back() {
             cluster.advance(1);
             let news = cluster.stamped.iter().skip(given.len());
             given.extend(news.map(|name| (name.clone(), second)).collect::<Vec<_>>());
-            // Twenty seconds after its change, each goes; what its agent said last stays.
+            // Each node is lost twenty seconds after its change; the last report of its agent
+            // remains.
             for (name, changed) in &given {
                 if changed + 20 == second {
                     cluster.set_node_ready(name, ready);
@@ -151,7 +152,7 @@ fn an_agent_that_starts_anew_on_a_degraded_node_takes_nothing_back() {
     cluster.put_profile("default", iptables(json!({})));
     cluster.mute.insert("n1".into());
     cluster.run();
-    // Everything it said is lost; what it says of itself is new, and so are the times.
+    // The status is lost; the next report and its times are new.
     cluster.change_status("n1", json!({"conditions": []}));
     cluster.advance(5);
     cluster.say("n1", json!({"Ready": "True", "Degraded": "True"}));
@@ -172,7 +173,7 @@ fn t110_what_ailed_a_node_before_a_change_is_not_held_against_that_change() {
         cluster.put_profile("default", json!({"syncPeriod": "20s"}));
         cluster.run();
         cluster.advance(3600);
-        // Long after it took on one change well, n1 falls ill.
+        // n1 fails long after it applied a change successfully.
         cluster.say("n1", ill.clone());
         cluster.mute.insert("n1".into());
         cluster.run();
@@ -197,7 +198,7 @@ fn a_change_that_follows_at_once_is_judged_by_what_was_before_both() {
     cluster.broken_mode = Some("iptables");
     cluster.put_profile("default", iptables(json!({})));
     cluster.run();
-    // The first change broke the node. The next one is no excuse for it.
+    // The first change broke the node. It must not excuse the next change.
     let next = json!({"mode": "iptables", "syncPeriod": "20s"});
     cluster.put_profile("default", next);
     cluster.advance(121);

@@ -1,4 +1,5 @@
-//! How a change grows over a fleet: canary, then ever larger waves, over all zones, control-plane nodes last.
+//! The waves of a change over a fleet: the canary, then increasing waves, across all zones,
+//! control-plane nodes last.
 
 use std::collections::BTreeMap;
 
@@ -11,9 +12,9 @@ use serde_json::{Value, json};
 
 use super::Cluster;
 
-/// How long an agent takes to report on a change.
+/// How long an agent takes to report on a change, in seconds.
 const REPORT: i64 = 20;
-/// `rollout.minReady`.
+/// `rollout.minReady` in seconds.
 const SOAK: i64 = 60;
 
 /// A profile with the default waves.
@@ -31,7 +32,7 @@ fn iptables(rollout: Value) -> Value {
     json!({"mode": "iptables", "rollout": rollout})
 }
 
-/// A settled fleet with this many nodes in three zones, a hundredth of them for the control plane.
+/// A settled fleet with this many nodes in three zones; one in a hundred is a control-plane node.
 fn fleet(count: usize) -> Cluster {
     let mut cluster = Cluster::new();
     for number in 0..count {
@@ -49,7 +50,7 @@ fn fleet(count: usize) -> Cluster {
     cluster
 }
 
-/// Lets operator and agents work for as long as an agent takes to report.
+/// Runs operator and agents for the time that an agent takes to report.
 fn step(cluster: &mut Cluster) {
     cluster.report();
     for action in cluster.fleet.plan(cluster.now).actions {
@@ -62,7 +63,8 @@ fn status(cluster: &Cluster) -> ProxyProfileStatus {
     cluster.status("default")
 }
 
-/// Plays a rollout over `count` nodes; returns what it took, and the least that its waves and nodes need.
+/// Runs a rollout over `count` nodes; returns its duration and the minimum that its waves and nodes
+/// need.
 fn play(count: usize, rollout: Value) -> (i64, i64) {
     let mut cluster = fleet(count);
     cluster.put_profile("default", iptables(rollout));
@@ -141,7 +143,7 @@ fn t132_waves_grow_over_all_zones_and_the_control_plane_comes_last() {
         step(&mut cluster);
         steps += 1;
     }
-    // The last wave is written in the order of names, but before it no node of the control plane is.
+    // The last wave is written in the order of names. No control-plane node is written before it.
     let before_the_last = &cluster.stamped[..50];
     let is_control_plane = |name: &&String| name.as_str() < "n0002";
     assert_eq!(before_the_last.iter().filter(is_control_plane).count(), 0);
@@ -152,7 +154,8 @@ fn t133_a_wave_fails_by_its_own_size_and_not_by_that_of_the_fleet() {
     let mut cluster = fleet(400);
     cluster.mute = (0..40).map(|number| format!("n{number:04}")).collect();
     cluster.put_profile("default", iptables(json!({"progressDeadline": "60s"})));
-    // The canary and the second wave, of three more nodes, are well; in the third, of twenty in all, two are not.
+    // The canary and the second wave, of three more nodes, are healthy; in the third, of twenty in
+    // all, two nodes are not.
     for _ in 0..100 {
         for name in ["n0004", "n0005"] {
             cluster.mute.remove(name);
