@@ -203,7 +203,7 @@ pub struct Cleanup {
 #[derive(Debug, Args)]
 pub struct Target {
     /// A directory of YAML files to answer from, instead of a running agent.
-    // Not the variable that `run` reads: where that is set, an agent runs, which should answer.
+    // Not the variable that `run` reads: if that one is set, an agent runs, which should answer.
     #[arg(long, env = "SIGNPOST_ANSWER_FROM", requires = "node")]
     pub manifests: Option<PathBuf>,
     /// The name of the node to answer for, with --manifests.
@@ -238,7 +238,7 @@ pub enum Output {
 // === impl Part ===
 
 impl Part {
-    /// Where the agent answers it.
+    /// Returns the agent's HTTP path for it.
     pub fn path(self) -> &'static str {
         match self {
             Part::Rules => "/debug/rules",
@@ -253,7 +253,7 @@ impl Part {
 // === impl Output ===
 
 impl Output {
-    /// `answer` in this format, with a final newline.
+    /// Formats `answer`, with a final newline.
     pub fn print(self, answer: &(impl fmt::Display + Serialize)) -> anyhow::Result<String> {
         match self {
             Output::Text => Ok(answer.to_string()),

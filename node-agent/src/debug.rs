@@ -1,4 +1,4 @@
-//! `/debug`: the same texts that logs, tests and bug reports use.
+//! `/debug`: the same texts that appear in logs, tests and bug reports.
 
 mod answer;
 mod turns;
@@ -21,7 +21,7 @@ use crate::conntrack::observe_fill;
 use crate::engine_query::EngineQueries;
 use turns::Turns;
 
-/// Whom answers are had from.
+/// The shared state of the handlers.
 #[derive(Debug, Clone)]
 struct Sources {
     board: Arc<Board>,
@@ -29,23 +29,24 @@ struct Sources {
     turns: Turns,
 }
 
-/// The header that distinguishes an answer of the agent from one of another program at the port.
+/// The header that marks an answer as the agent's, and not that of another program on the port.
 pub(crate) const ANSWERED_BY: &str = "x-answered-by";
 
-/// The header of an explanation or a trace that says whether kernel and desired state agree.
+/// The header of an explanation or a trace that says whether the kernel agrees with the desired
+/// state.
 pub(crate) const AGREEMENT: &str = "x-agreement";
 
-/// Whether what is in the kernel is what is desired, as far as an answer is about it.
+/// Whether the kernel agrees with the desired state in what an answer covers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) enum Agreement {
-    /// It is, or no kernel was read.
+    /// It agrees, or no kernel was read.
     Agrees,
-    /// It is not.
+    /// It differs.
     Differs,
 }
 
-/// What `/debug` answers.
+/// Returns the routes below `/debug`.
 pub(crate) fn router(board: Arc<Board>, queries: EngineQueries) -> Router {
     Router::new()
         .route("/debug", get(index))
@@ -114,7 +115,8 @@ impl Agreement {
         }
     }
 
-    /// By the headers of an answer; an answer without that header has nothing that could differ.
+    /// Reads the agreement from the headers of an answer. Without that header, the answer compares
+    /// nothing and agrees.
     pub(crate) fn of(headers: &HeaderMap) -> Agreement {
         let said = headers.get(AGREEMENT);
         match said.is_some_and(|said| said == Agreement::Differs.as_str()) {

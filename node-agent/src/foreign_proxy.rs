@@ -1,9 +1,9 @@
 //! Other service proxies on this node: whether their rules are in the kernel, and what that means.
 //!
-//! kube-proxy leaves its rules behind when it ends, so that what is there is looked at, and who put
-//! it there asked after separately. A kubelet has chains of its own in the tables of iptables
-//! (`KUBE-KUBELET-CANARY`, `KUBE-FIREWALL`, before 1.28 also `KUBE-MARK-MASQ` and
-//! `KUBE-POSTROUTING`): those alone are no proxy.
+//! kube-proxy leaves its rules behind when it ends. The agent therefore scans the kernel for rules,
+//! and checks separately whether the kube-proxy process runs. A kubelet has its own chains in the
+//! iptables tables (`KUBE-KUBELET-CANARY`, `KUBE-FIREWALL`, before 1.28 also `KUBE-MARK-MASQ` and
+//! `KUBE-POSTROUTING`): these alone do not indicate a proxy.
 
 pub(crate) mod kernel;
 pub(crate) mod node_ports;
@@ -28,25 +28,26 @@ use crate::board::Board;
 use crate::events::{Announcement, Events, Regarding};
 use process::{KubeProxy, observe_process};
 
-/// The time between two scans while there is a proxy, and after another program has changed nf_tables. A
-/// scan asks the kernel for a dozen objects by name: a proxy that changes its rules all the time is not
-/// scanned more often than one that does not.
+/// The time between two scans while another proxy is present, and after another program has changed
+/// nf_tables. A scan asks the kernel for a dozen objects by name. A proxy that changes its rules
+/// all the time does not cause more frequent scans.
 const SOON: Duration = Duration::from_secs(10);
-/// The time between two scans where there is none: the kernel does not report changes of legacy tables and of devices here.
+/// The time between two scans while no other proxy is present. The agent receives no notifications
+/// of changes to legacy tables and to devices.
 const LATEST: Duration = Duration::from_secs(30);
 
-/// How another proxy makes the kernel carry out Services.
+/// The kernel mechanism that another proxy uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Mechanism {
     /// kube-proxy's mode nftables: tables `ip kube-proxy` and `ip6 kube-proxy`.
     Nftables,
-    /// kube-proxy's mode iptables: chains `KUBE-…` in tables that it shares with other programs.
+    /// kube-proxy's mode iptables: chains `KUBE-…` in tables that other programs use as well.
     Iptables,
-    /// kube-proxy's mode ipvs: virtual servers, their addresses on a device of its own.
+    /// kube-proxy's mode ipvs: virtual servers, with their addresses on a dummy device.
     Ipvs,
 }
 
-/// What there is of kube-proxy in the legacy variant of iptables, where nothing is removed from here.
+/// What kube-proxy has in the legacy variant of iptables. The agent removes nothing there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub(crate) enum Legacy {
     /// Nothing.
@@ -54,31 +55,31 @@ pub(crate) enum Legacy {
     None,
     /// There is a table `nat`, and it cannot be read.
     Unreadable,
-    /// Chains of its mode iptables.
+    /// Chains of kube-proxy's mode iptables.
     Chains,
 }
 
-/// What there is of other proxies.
+/// The rules of other proxies that a scan found.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Found {
-    /// Where rules of each were found.
+    /// The families for which rules of each mechanism were found.
     pub(crate) rules: BTreeMap<Mechanism, BTreeSet<Family>>,
     pub(crate) legacy: Legacy,
 }
 
-/// What was seen when it was last looked.
+/// The result of the last scan for other proxies.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) enum Sight {
-    /// It was not looked yet.
+    /// No scan has run yet.
     #[default]
     None,
-    /// This.
+    /// The scan succeeded: the rules it found, and whether a kube-proxy runs.
     Seen(Found, KubeProxy),
-    /// Nothing: the kernel refused, and why.
+    /// The kernel refused the scan, with the reason.
     Refused(String),
 }
 
-/// Looks now.
+/// Scans now.
 pub(crate) fn observe() -> Sight {
     match kernel::observe() {
         Err(error) => Sight::Refused(chain(&error).to_string()),
@@ -88,14 +89,14 @@ pub(crate) fn observe() -> Sight {
     }
 }
 
-/// Scans periodically and after another program has changed nf_tables, and announces what is new, until
-/// `stop` is cancelled.
+/// Scans periodically and after another program has changed nf_tables, and announces newly found
+/// proxies, until `stop` is cancelled.
 pub(crate) async fn watch(board: Arc<Board>, events: Events, stop: CancellationToken) {
     let mut before = Found::default();
     let mut others = board.others();
     loop {
         let looked = Instant::now();
-        // What is changed from here on may be missed by this look.
+        // This scan may miss changes from here on.
         others.mark_unchanged();
         let sight = match spawn_blocking(observe).await {
             Ok(sight) => sight,
@@ -124,11 +125,11 @@ pub(crate) async fn watch(board: Arc<Board>, events: Events, stop: CancellationT
     }
 }
 
-/// Waits until the next scan is due, after `latest` or once another program has changed something.
-/// Cancel safe: whatever ends it, a scan follows.
+/// Waits until the next scan is due: `latest` after the last one, or `SOON` after it if another
+/// program changes nf_tables. Cancel safe: a scan follows in any case.
 async fn next_look(others: &mut watch::Receiver<()>, looked: Instant, latest: Duration) {
     let changed = async {
-        // The board has the other end, and lasts.
+        // The board holds the sender and outlives this task.
         let _ = others.changed().await;
         sleep_until(looked + SOON).await;
     };
@@ -138,7 +139,7 @@ async fn next_look(others: &mut watch::Receiver<()>, looked: Instant, latest: Du
     }
 }
 
-/// The condition; `None` before the first scan. Pure.
+/// Returns the condition `ForeignProxyDetected`, or `None` before the first scan. Pure.
 pub(crate) fn finding(sight: &Sight) -> Option<Finding> {
     let say = |status, reason: Reason, message| {
         let kind = condition::FOREIGN_PROXY_DETECTED;
@@ -151,7 +152,7 @@ pub(crate) fn finding(sight: &Sight) -> Option<Finding> {
         }
         Sight::Seen(found, kube_proxy) => (found, kube_proxy),
     };
-    // Mode ipvs has chains of iptables beside its virtual servers.
+    // Mode ipvs has iptables chains in addition to its virtual servers.
     if let Some((mechanism, families)) = found.rules.last_key_value() {
         let families: Vec<String> = families.iter().map(Family::to_string).collect();
         let families = families.join(" and ");
@@ -191,13 +192,13 @@ pub(crate) fn finding(sight: &Sight) -> Option<Finding> {
 // === impl Found ===
 
 impl Found {
-    /// Whether no other proxy has anything here.
+    /// Returns whether the scan found nothing of another proxy.
     pub(crate) fn is_nothing(&self) -> bool {
         *self == Found::default()
     }
 
-    /// What can be removed from here. Beside virtual servers the chains of iptables stay, too: they
-    /// masquerade for them.
+    /// Returns what the agent can remove. If there are virtual servers, the iptables chains stay,
+    /// too: they masquerade for the virtual servers.
     pub(crate) fn removable(&self) -> Vec<(Mechanism, Family)> {
         let ipvs = self.rules.contains_key(&Mechanism::Ipvs);
         let rules = self.rules.iter().filter(|(mechanism, _)| match mechanism {
@@ -222,10 +223,11 @@ impl Mechanism {
         }
     }
 
-    /// Who serves new connections. Our chains of type nat are ahead of kube-proxy's in mode nftables, and
-    /// at its priority in mode iptables. Those at the same priority are asked in the reverse order of
-    /// their coming, and the first that redirects a connection decides (`nf_hook_entries_grow` in
-    /// net/netfilter/core.c, `nf_nat_inet_fn` in net/netfilter/nf_nat_core.c).
+    /// Says which proxy serves new connections. Signpost's chains of type nat come before
+    /// kube-proxy's in mode nftables, and have kube-proxy's priority in mode iptables. The kernel
+    /// calls chains of equal priority in the reverse order of their registration, and the first
+    /// chain that redirects a connection decides (`nf_hook_entries_grow` in net/netfilter/core.c,
+    /// `nf_nat_inet_fn` in net/netfilter/nf_nat_core.c).
     fn precedence(self) -> &'static str {
         match self {
             Mechanism::Nftables | Mechanism::Iptables => {

@@ -1,13 +1,14 @@
-//! Pauses that differ from node to node.
+//! Pauses that vary between nodes.
 
 use std::time::Duration;
 
-/// Between nine and eleven tenths of it, so that agents that started together drift apart.
+/// Returns 0.9 to 1.1 times `pause`, so that agents that started together drift apart.
 pub(crate) fn jittered(pause: Duration) -> Duration {
     pause.mul_f64(0.9 + fraction() / 5.0)
 }
 
-/// A part of one, another one on each node: from 0 up to, but not including, 1.
+/// Returns a fraction from 0 up to, but not including, 1. It is taken from the clock, so that it
+/// varies between nodes.
 pub(crate) fn fraction() -> f64 {
     let nanoseconds = std::time::SystemTime::now()
         .duration_since(std::time::UNIX_EPOCH)
@@ -15,7 +16,8 @@ pub(crate) fn fraction() -> f64 {
     f64::from(nanoseconds % 1000) / 1000.0
 }
 
-/// A part of `pause`, from half of it to all: agents that fail together come back one by one.
+/// Returns half of `pause` to all of it, by `fraction`, so that agents that fail together do not
+/// return together.
 pub(crate) fn spread(pause: Duration, fraction: f64) -> Duration {
     pause.mul_f64(0.5 + fraction / 2.0)
 }

@@ -1,3 +1,4 @@
-//! The command line of `signpost-agent`, for the page about its flags. Everything else is in the program.
+//! The command line of `signpost-agent`, for the page that documents its flags. All other modules
+//! belong to the program.
 
 pub mod arguments;

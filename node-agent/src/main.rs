@@ -1,4 +1,4 @@
-//! `signpost-agent`: one node's side of Signpost.
+//! `signpost-agent`: the node agent of Signpost.
 //!
 //! ```text
 //! source (API server | directory) --Delivery--> Engine --Desired--> reconciler thread --> kernel
@@ -63,18 +63,19 @@ use crate::handover::What;
 use crate::node_lock::NodeLock;
 use crate::trace::Wording;
 
-/// The exit code where kernel and desired state differ: not 1, which says that there is no answer, nor 2, which says that
-/// the command line is wrong.
+/// The exit code when the kernel differs from the desired state. 1 means that there is no answer, 2
+/// that the command line is invalid.
 const DIFFERS: u8 = 3;
 
-/// The most that an answer may be, in bytes: a Service with tens of thousands of endpoints.
+/// The largest answer that is read, in bytes: enough for a Service with tens of thousands of
+/// endpoints.
 const LONGEST_ANSWER: u64 = 64 << 20;
 
 fn main() -> ExitCode {
     let Arguments { log, command } = Arguments::parse();
     let printed = match command {
         Command::Run(run) => {
-            // Outlasts every task: see there.
+            // Declared here so that the lock outlives every task: see `NodeLock`.
             let lock = NodeLock::default();
             let taken = lock.clone();
             return runtime::run(&log, GRACE, |supervisor, log| {
@@ -104,7 +105,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Text that compares nothing.
+/// Wraps text that involves no comparison with the kernel.
 fn plain(text: String) -> (String, Agreement) {
     (text, Agreement::Agrees)
 }
@@ -129,7 +130,8 @@ fn trace(arguments: &Trace) -> anyhow::Result<(String, Agreement)> {
     ask_agent(target, "/debug/trace", "packet", &arguments.packet)
 }
 
-/// What the running agent has, over its socket alone: the port may be another program's, whose metrics would look alike.
+/// Prints a part of the running agent's state. Asks over the agent's socket only: another program
+/// may listen on the port, and its metrics would look alike.
 fn show(arguments: &Show) -> anyhow::Result<String> {
     let path = arguments.part.path().to_owned();
     let answer = handover::inquire(&arguments.state, path, LONGEST_ANSWER);
@@ -141,7 +143,7 @@ fn show(arguments: &Show) -> anyhow::Result<String> {
     Ok(answer.text)
 }
 
-/// What the running agent answers: over its socket, else at its port.
+/// Asks the running agent over its socket or, if that does not answer, over its metrics port.
 fn ask_agent(
     target: &Target,
     path: &str,
@@ -178,7 +180,7 @@ fn ask_agent(
     Ok((text, agreement))
 }
 
-/// `text` as the value of a query.
+/// Percent-encodes `text` as a query value.
 fn escape(text: &str) -> String {
     let escape = |byte: u8| match byte {
         b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => {

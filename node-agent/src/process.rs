@@ -1,32 +1,32 @@
-//! Other processes of this machine, as far as they can be seen from here.
+//! Other processes of this machine, as far as this process can see them.
 
 use std::fmt;
 use std::fs;
 use std::path::Path;
 
-/// The machine's own process namespace (`PROC_PID_INIT_INO` in include/linux/proc_ns.h): a process in it
-/// sees every process, by the id that the kernel reports.
+/// The initial PID namespace (`PROC_PID_INIT_INO` in include/linux/proc_ns.h). A process in it sees
+/// every process under the id that the kernel reports.
 const MACHINE: &str = "pid:[4026531836]";
 
 /// A process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Process {
-    /// Its id, as seen from here.
+    /// Its id in this process's PID namespace.
     pub(crate) id: u32,
-    /// The name of its program, cut to 15 bytes.
+    /// The name of its program, truncated to 15 bytes.
     pub(crate) name: String,
 }
 
-/// Which processes can be seen.
+/// Which processes this process can see.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum View {
-    /// All of the machine.
+    /// All processes of the machine.
     Machine,
-    /// Those of this container alone.
+    /// Only the processes of this container.
     Container,
 }
 
-/// How much can be seen from here. It does not change as long as this process runs.
+/// Reads which processes this process can see. The answer does not change while this process runs.
 pub(crate) fn observe_view() -> View {
     let namespace = fs::read_link("/proc/self/ns/pid");
     match namespace.is_ok_and(|namespace| namespace == Path::new(MACHINE)) {
@@ -35,8 +35,9 @@ pub(crate) fn observe_view() -> View {
     }
 }
 
-/// The process that thread `id` is of, by an id of this process's own namespace, as long as it runs and
-/// the thread is called `name`: ids are given again.
+/// Returns the process that thread `id` belongs to. `id` is an id in this process's own PID
+/// namespace. Returns `None` if the thread has ended or is not called `name`, because the kernel
+/// reuses ids.
 pub(crate) fn observe_process_of(id: u32, name: &str) -> Option<Process> {
     let status = fs::read_to_string(format!("/proc/{id}/status")).ok()?;
     let (thread, process) = parse_status(&status)?;
@@ -46,14 +47,14 @@ pub(crate) fn observe_process_of(id: u32, name: &str) -> Option<Process> {
     observe_process(process)
 }
 
-/// A process, as long as it runs.
+/// Returns process `id`, or `None` if it does not run.
 pub(crate) fn observe_process(id: u32) -> Option<Process> {
     let name = fs::read_to_string(format!("/proc/{id}/comm")).ok()?;
     let name = name.trim_end().to_owned();
     Some(Process { id, name })
 }
 
-/// The thread's name and its process in a `/proc/ID/status`.
+/// Parses the thread's name and its process id out of a `/proc/ID/status`.
 fn parse_status(status: &str) -> Option<(&str, u32)> {
     let field = |name: &str| {
         let mut lines = status.lines();

@@ -1,4 +1,5 @@
-//! What a profile says about this process itself: where it answers, what it logs, and how readily the kernel ends it.
+//! The profile's settings for the agent process: listen addresses, logging and the OOM score
+//! adjustment.
 
 use std::fs;
 use std::io;
@@ -19,12 +20,13 @@ use crate::serving_state::ServingState;
 /// The file that the kernel reads the adjustment from (proc_pid_oom_score_adj(5)).
 const OOM_SCORE_ADJ: &str = "/proc/self/oom_score_adj";
 
-/// Where the two servers are to listen.
+/// The addresses on which the two servers that follow the profile listen.
 #[derive(Debug, Clone)]
 pub(crate) struct Places {
     pub(crate) health: watch::Sender<Place>,
     pub(crate) metrics: watch::Sender<Place>,
-    /// What the command line says: before any profile is known, and where it says nothing.
+    /// The addresses from the command line, used before any profile is known and for fields that
+    /// the profile does not set.
     initial: Addresses,
 }
 
@@ -35,7 +37,7 @@ pub(crate) struct Addresses {
     pub(crate) metrics: SocketAddr,
 }
 
-/// The kernel did not take the adjustment.
+/// The kernel refused the OOM score adjustment.
 #[derive(Debug, Error)]
 #[error("failed to set oomScoreAdj to {adjustment}")]
 struct AdjustError {
@@ -46,7 +48,8 @@ struct AdjustError {
 // === impl Places ===
 
 impl Places {
-    /// As the command line says, unless another proxy is to answer.
+    /// Starts with the addresses of the command line, or with none if another proxy serves this
+    /// node.
     pub(crate) fn new(initial: Addresses, serving_state: ServingState) -> Places {
         let at = |address| {
             watch::Sender::new(Place {
@@ -61,7 +64,7 @@ impl Places {
         }
     }
 
-    /// As the profile says, unless another proxy is to answer.
+    /// Applies the addresses of the profile, or none if another proxy serves this node.
     fn follow(&self, in_force: &InForce, serving_state: ServingState) {
         let (mut health, mut metrics) = places(in_force, self.initial);
         if serving_state != ServingState::Serving {
@@ -104,13 +107,13 @@ pub(crate) async fn follow(board: Arc<Board>, places: Places, log: Log, stop: Ca
         let adjustment = in_force.effective.oom_score_adj;
         if adjusted != Some(adjustment) {
             adjusted = Some(adjustment);
-            // A higher score than desired is no reason not to serve; logged once.
+            // A higher OOM score than desired is no reason to stop serving; log it once.
             match commit_oom_score(adjustment) {
                 Ok(()) => info!(adjustment, "changed oomScoreAdj"),
                 Err(error) if is_written(&in_force, "oomScoreAdj") => {
                     warn!(error = %chain(&error), "oomScoreAdj is unchanged");
                 }
-                // Not set by a user; and a kubelet gives a critical Pod -997, which is as good.
+                // No user set it, and the kubelet gives a critical Pod -997, which is as good.
                 Err(error) => debug!(error = %chain(&error), "oomScoreAdj is unchanged"),
             }
         }
@@ -122,14 +125,14 @@ fn commit_oom_score(adjustment: i32) -> Result<(), AdjustError> {
         .map_err(|source| AdjustError { adjustment, source })
 }
 
-/// Whether the profile names this field.
+/// Returns whether the profile sets this field.
 fn is_written(in_force: &InForce, field: &str) -> bool {
     let assignment = in_force.configuration.assignment();
     let fields = assignment.map(|assignment| &assignment.spec.written_fields);
     fields.is_some_and(|fields| fields.iter().any(|written| written == field))
 }
 
-/// What to log. A profile that names no verbosity or no format leaves it to the command line.
+/// Returns the logging options. The command line decides fields that the profile does not set.
 fn log_options(in_force: &InForce, initial: &LogOptions) -> LogOptions {
     let logging = &in_force.effective.logging;
     let mut options = initial.clone();
@@ -145,9 +148,9 @@ fn log_options(in_force: &InForce, initial: &LogOptions) -> LogOptions {
     options
 }
 
-/// Where to listen for load balancers, and for scrapers. A profile that does not name an address
-/// leaves it to the command line: the default of the API is that of the command line, too, and who
-/// started an agent elsewhere had a reason.
+/// Returns the listen addresses for load balancers and for scrapers. The command line decides an
+/// address that the profile does not set: the API's default is the command line's default, too, and
+/// a user who started an agent on another address had a reason.
 fn places(in_force: &InForce, initial: Addresses) -> (Place, Place) {
     let EffectiveConfig {
         healthz_bind_address,
@@ -159,7 +162,8 @@ fn places(in_force: &InForce, initial: Addresses) -> (Place, Place) {
         address: match (is_written(in_force, field), text) {
             (false, _) => Some(initial),
             (true, "") => None,
-            // The API accepts nothing else; what an older version accepted is left to the start.
+            // The API accepts only valid addresses. A value from an older version that does not
+            // parse falls back to the command line.
             (true, text) => Some(text.parse().unwrap_or(initial)),
         },
         policy: match bind_address_hard_fail {

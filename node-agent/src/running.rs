@@ -1,4 +1,4 @@
-//! `signpost-agent run`: what runs, and what it is wired to.
+//! `signpost-agent run`: the tasks of the agent and how they are connected.
 
 mod rounds;
 
@@ -38,29 +38,31 @@ use rounds::{Followed, reconcile};
 use source::Delivery;
 
 /// How many deliveries may wait for the engine. A full list of 10,000 Services and their slices
-/// streams through it; a source that is faster waits. Of large slices, decoded, these are half a
+/// streams through it; a faster source waits. With large, decoded slices, the queue takes half a
 /// megabyte.
 const DELIVERIES: usize = 128;
-/// How many deliveries are taken in before compiling, when they do not stop coming.
+/// How many deliveries the engine takes in before it compiles, if they keep arriving.
 const TAKEN_AT_ONCE: usize = 4096;
-/// How long a round may take before the probe says that it hangs. Slow rounds that succeed are
-/// reported, never killed (kubernetes#83263): this is an order of magnitude above the slowest known.
+/// How long a sync may take before the liveness probe reports a hang. Slow syncs that succeed are
+/// reported, never killed (kubernetes#83263): this is an order of magnitude above the slowest
+/// known.
 const HANGS_AFTER: Duration = Duration::from_secs(3600);
 
-/// Where the engine's deliveries come from.
+/// The source of the engine's deliveries.
 enum Source {
     Kubernetes(kube::Client),
     Manifests(std::path::PathBuf),
 }
 
-/// Starts everything, once no other agent is on this node. What ends, ends the process.
+/// Starts all tasks, once no other agent runs on this node. If one task ends, the process ends.
 pub(crate) async fn start(
     supervisor: Supervisor,
     arguments: Run,
     lock: NodeLock,
     log: Log,
 ) -> anyhow::Result<()> {
-    // Before anything is read, listened on or written: who waits is not there.
+    // Taken before this process reads, listens or writes, so that an agent that waits for the lock
+    // has no effect.
     lock.take(&supervisor, &arguments.node).await?;
     let build = BuildInfo {
         program: "signpost-agent",
@@ -222,8 +224,8 @@ pub(crate) async fn start(
         "desired handover",
         handovers.follow_profile(supervisor.stop()),
     );
-    // The kernel may have nothing to tell for days. The thread beside it waits for what the loop opens,
-    // and ends with that.
+    // The kernel may send no notification for days, so the nf_tables listener is interrupted. The
+    // iptables thread waits for listeners from the reconciler, and ends with it.
     let stop = supervisor.stop();
     supervisor.spawn("drift's end", async move {
         stop.cancelled().await;
@@ -267,7 +269,7 @@ pub(crate) async fn start(
     Ok(())
 }
 
-/// The engine's task: deliveries in, commands out.
+/// The engine's task: takes in deliveries and sends commands.
 struct Follower {
     engine: Engine,
     asked: mpsc::Receiver<EngineQuery>,
@@ -296,10 +298,10 @@ impl Follower {
         let mut patient = true;
         self.board.post_view(self.engine.view());
         let mut serving_state = self.board.serving_state();
-        // Known before there is a desired state, and so before anything is written.
+        // Sends the settings before there is a desired state, and so before anything is written.
         self.order();
         loop {
-            // Every arm is cancel safe: a delivery is taken out of the channel or it is not.
+            // Every arm is cancel safe: a delivery is either received or left in the channel.
             tokio::select! {
                 () = stop.cancelled() => return,
                 changed = serving_state.changed() => if changed.is_err() { return },
@@ -316,7 +318,7 @@ impl Follower {
                     None => return,
                 },
             }
-            // Whatever came with it belongs together: a Service and its slices.
+            // Takes in deliveries that arrived together before compiling: a Service and its slices.
             for _ in 0..TAKEN_AT_ONCE {
                 match inbox.try_recv() {
                     Ok(delivery) => self.take(delivery),
@@ -329,7 +331,7 @@ impl Follower {
 
     fn take(&mut self, delivery: Delivery) {
         if let Delivery::Configuration(Some(assignment)) = &delivery {
-            // A node without a disk to write to serves all the same.
+            // A node without a writable disk is served all the same.
             if let Err(error) = self.last_good.commit(&self.node, assignment) {
                 warn!(error = %chain(&error), "unable to save the configuration for a restart without the operator");
             }

@@ -1,4 +1,4 @@
-//! Who answers over HTTP, and where.
+//! The HTTP servers of the agent, and the addresses they listen on.
 
 use std::sync::Arc;
 
@@ -21,11 +21,12 @@ use crate::port_holder::describe_holder;
 use crate::process_settings::{self, Addresses, Places};
 use crate::{debug, health_answer, kube_proxy_routes, service_health};
 
-/// What answers are made of.
+/// What the servers need to answer requests.
 pub(crate) struct Answers {
     pub(crate) board: Arc<Board>,
     pub(crate) proxy: ProxyHealth,
-    /// With every readiness check in it, or the process is ready for a moment before it is not.
+    /// Must already contain every readiness check. Otherwise the process is ready for a moment
+    /// before it is not.
     pub(crate) health: Health,
     pub(crate) metrics: Metrics,
     pub(crate) queries: EngineQueries,
@@ -37,9 +38,9 @@ pub(crate) struct Answers {
 // === impl Answers ===
 
 impl Answers {
-    /// Starts every server: one for load balancers and monitors, one for metrics and debugging, which
-    /// both follow the profile, one for this Pod's own probes, one for metrics alone where the command
-    /// line names an address, and one for each Service with health checks.
+    /// Starts every server: one for load balancers and monitors, one for metrics and debugging
+    /// (both addresses follow the profile), one for the probes of this Pod, one for metrics alone
+    /// if the command line names an address for it, and one for each Service with health checks.
     pub(crate) fn start(self, supervisor: &Supervisor, arguments: &Run) {
         let board = || Arc::clone(&self.board);
         let initial = Addresses {
@@ -79,7 +80,8 @@ impl Answers {
             served
         });
         if let Some(address) = arguments.scrape_address {
-            // Whatever the profile says, and after a hand-back as well: kube-proxy's port is not this one.
+            // Independent of the profile, and kept after a handback: kube-proxy does not use this
+            // port.
             let (stays, place) = watch::channel(Place {
                 address: Some(address),
                 policy: BindPolicy::Retry,
@@ -99,7 +101,7 @@ impl Answers {
     }
 }
 
-/// Says so where a server cannot listen, and who has its port.
+/// Returns a function that announces that a server cannot listen, and which process holds its port.
 fn announce_refusal(
     events: Events,
     reason: EventReason,

@@ -1,21 +1,23 @@
-//! Whether the kernel can do what is asked of it in a family. As with kube-proxy, which does not even start
-//! a proxier for it, a family that the kernel lacks does not count: the node is served in the other.
+//! Whether the kernel supports what Signpost needs, per family. A family that the kernel does not
+//! support is ignored, and the node is served in the other one. kube-proxy does not even start a
+//! proxier for such a family.
 
 use backend::Recovery;
 use dataplane::{Dataplane, Family};
 use reconciler::FamilyStatus;
 
-/// What is known of the kernel.
+/// Whether the kernel supports a family.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum Support {
-    /// Nothing says otherwise.
+    /// No error has shown otherwise.
     #[default]
     Assumed,
-    /// It lacks what this family needs.
+    /// The kernel lacks what this family needs.
     Lacking,
 }
 
-/// What `family` says of it. One that was programmed before and may no longer be is late, not lacking.
+/// Derives the support from the status of `family`. A family that was programmed before and now
+/// fails is late, not unsupported.
 pub(crate) fn support(family: &FamilyStatus) -> Support {
     let failing = family.failing.as_ref();
     let is_halted = failing.is_some_and(|failing| failing.recovery == Recovery::Halt);
@@ -25,7 +27,8 @@ pub(crate) fn support(family: &FamilyStatus) -> Support {
     }
 }
 
-/// Those of `families` that the node goes without: the kernel lacks them, and has programmed the other one.
+/// Returns the families that the node does without: the kernel does not support them, and another
+/// family is programmed.
 pub(crate) fn done_without(families: &[FamilyStatus]) -> impl Iterator<Item = &FamilyStatus> {
     let is_served = families
         .iter()
@@ -34,7 +37,8 @@ pub(crate) fn done_without(families: &[FamilyStatus]) -> impl Iterator<Item = &F
     families.iter().filter(lacking)
 }
 
-/// Whether the node itself is in `family`: without an address, no client reaches anything through it.
+/// Returns whether the node has an address in `family`. Without one, no client reaches anything
+/// through that family.
 pub(crate) fn has_address(dataplane: &Dataplane, family: Family) -> bool {
     let node = dataplane.node();
     match family {

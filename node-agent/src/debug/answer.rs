@@ -1,5 +1,5 @@
-//! `/debug/services`, `/debug/explain`, `/debug/trace`, `/debug/dataplane`, `/debug/rules`: answers that
-//! take a look at the kernel, or at everything.
+//! `/debug/services`, `/debug/explain`, `/debug/trace`, `/debug/dataplane`, `/debug/rules`: the
+//! answers that read the kernel, or print the complete desired state.
 
 use std::fmt::Display;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use crate::engine::View;
 use crate::explain::{Evidence, Kernel, Question, Unknown, Whereabouts, explain};
 use crate::trace::{self, Wording};
 
-/// Why there is no answer: a status and a line.
+/// Why there is no answer: an HTTP status and one line of text.
 type Refusal = (StatusCode, String);
 
 /// The requested format of an answer.
@@ -30,7 +30,7 @@ pub(super) struct Form {
     output: Output,
 }
 
-/// What an explanation is asked about.
+/// The object to explain.
 #[derive(Debug, Deserialize)]
 pub(super) struct About {
     about: String,
@@ -128,7 +128,8 @@ pub(super) async fn rules(State(sources): State<Sources>) -> Result<String, Refu
     turn.spend(answer).await.map_err(no_turn)?
 }
 
-/// Where Signpost's rules are in the kernel; before a first round, where they will be.
+/// Returns the mechanism of each family's rules in the kernel. Before the first sync: the mechanism
+/// that the profile selects.
 fn whereabouts(board: &Board, dataplane: &Dataplane) -> Whereabouts {
     let carried = board.carried();
     let carrier = |family: Family| {
@@ -142,7 +143,7 @@ fn whereabouts(board: &Board, dataplane: &Dataplane) -> Whereabouts {
     }
 }
 
-/// What the engine knows and wants.
+/// Returns the engine's last view.
 fn view(sources: &Sources) -> Result<Arc<View>, Refusal> {
     let view = sources.board.view().borrow().clone();
     view.ok_or_else(nothing_yet)

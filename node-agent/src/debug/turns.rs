@@ -1,29 +1,30 @@
-//! How many answers that cost much are made at once.
+//! A limit on how many expensive answers are computed at the same time.
 
 use std::sync::Arc;
 
 use thiserror::Error;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// One for a user, one for a program that polls: each may hold a copy of
-/// all that the kernel has, and programming needs the processor too.
+/// One for a user, one for a program that polls. Each answer may hold a copy of all rules in the
+/// kernel, and programming needs the CPU, too.
 const AT_ONCE: usize = 2;
 
-/// Where turns are had at answers that cost much.
+/// Hands out turns at computing expensive answers.
 #[derive(Debug, Clone)]
 pub(super) struct Turns(Arc<Semaphore>);
 
-/// Leave to make one. It is given back when it is dropped, or when the work is done.
+/// Permission to compute one expensive answer. It is released when dropped, or when the work is
+/// done.
 #[derive(Debug)]
 pub(super) struct Turn(OwnedSemaphorePermit);
 
-/// Why there is no answer.
+/// Why no answer was computed.
 #[derive(Debug, Error)]
 pub(super) enum TurnError {
-    /// Others are being answered.
+    /// The limit of concurrent answers is reached.
     #[error("{AT_ONCE} requests are being answered, which is the limit; try again")]
     Taken,
-    /// The task that makes it panicked or was cancelled.
+    /// The task that computes it panicked or was cancelled.
     #[error("unable to answer")]
     Failed(#[source] tokio::task::JoinError),
 }
@@ -35,7 +36,7 @@ impl Turns {
         Turns(Arc::new(Semaphore::new(AT_ONCE)))
     }
 
-    /// A turn, now or not at all.
+    /// Takes a turn without waiting.
     pub(super) fn take(&self) -> Result<Turn, TurnError> {
         let turn = Arc::clone(&self.0).try_acquire_owned();
         turn.map(Turn).map_err(|_| TurnError::Taken)
@@ -45,8 +46,8 @@ impl Turns {
 // === impl Turn ===
 
 impl Turn {
-    /// Does `work` on a thread that may block. Once begun it goes on, and keeps its turn, also when the
-    /// client has gone.
+    /// Runs `work` on a blocking thread. Work that has started continues, and keeps its turn, even
+    /// if the client disconnects.
     pub(super) async fn spend<T: Send + 'static>(
         self,
         work: impl FnOnce() -> T + Send + 'static,
@@ -69,7 +70,7 @@ mod tests {
 
     use super::*;
 
-    /// Work that signals its start, and ends on request.
+    /// Returns work that signals its start and ends on request.
     fn held() -> (impl FnOnce() + Send + 'static, Receiver<()>, Sender<()>) {
         let ((begun, beginning), (end, ending)) = (channel(), channel());
         let work = move || {
@@ -89,7 +90,7 @@ mod tests {
             let asking = tokio::spawn(turn.spend(work));
             let begun = beginning.recv_timeout(Duration::from_secs(10));
             begun.expect("it has its turn");
-            // The client goes away.
+            // The client disconnects.
             asking.abort();
             assert!(asking.await.is_err_and(|error| error.is_cancelled()));
             held_up.push(end);

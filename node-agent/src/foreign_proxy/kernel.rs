@@ -1,4 +1,4 @@
-//! What other proxies have in the kernel, and its removal.
+//! Finds and removes kube-proxy's rules in the kernel.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -20,30 +20,31 @@ use super::{Found, Legacy, Mechanism};
 pub(crate) const TABLE: &str = "kube-proxy";
 /// The device that has the addresses of virtual servers in mode ipvs (pkg/proxy/ipvs/proxier.go).
 const IPVS_DEVICE: &str = "kube-ipvs0";
-/// Chains that only kube-proxy creates: its entry, and those by which it notices a flush
-/// (pkg/proxy/iptables/proxier.go).
+/// Chains that only kube-proxy creates: its entry chain, and the canary chains by which it detects
+/// a flush (pkg/proxy/iptables/proxier.go).
 const PROOF: [(&str, &str); 4] = [
     ("nat", "KUBE-SERVICES"),
     ("nat", "KUBE-PROXY-CANARY"),
     ("filter", "KUBE-PROXY-CANARY"),
     ("mangle", "KUBE-PROXY-CANARY"),
 ];
-/// Where the kernel names the tables of legacy iptables, one a line.
+/// The files in which the kernel lists the tables of legacy iptables, one name per line.
 const LEGACY_TABLES: [(xtables::Family, &str); 2] = [
     (xtables::Family::Ipv4, "/proc/net/ip_tables_names"),
     (xtables::Family::Ipv6, "/proc/net/ip6_tables_names"),
 ];
-/// The prefix of chains of table `nat` that only kube-proxy creates:
-/// `KUBE-SERVICES`, `KUBE-SVC-…`, `KUBE-SEP-…`.
+/// The prefix of chains in table `nat` that only kube-proxy creates: `KUBE-SERVICES`, `KUBE-SVC-…`,
+/// `KUBE-SEP-…`.
 const LEGACY_PREFIX: &str = "KUBE-S";
-/// How many chains a transaction removes: few enough that other programs do not wait long for the kernel's lock.
+/// How many chains one transaction removes: few enough that other programs do not wait long for the
+/// kernel's lock.
 const CHAINS_AT_ONCE: usize = 2000;
 
-/// The tables of iptables that kube-proxy has chains in. What redirects goes first.
+/// The iptables tables that contain chains of kube-proxy. The table that redirects comes first.
 const IPTABLES: [&str; 3] = ["nat", "filter", "mangle"];
-/// Chains that are kube-proxy's alone. `KUBE-MARK-MASQ` and `KUBE-POSTROUTING` are not among them:
-/// kubelets before 1.28 have them, and rules of CNI's portmap lead there. `KUBE-FIREWALL` is a
-/// kubelet's to this day.
+/// Chains that only kube-proxy uses. `KUBE-MARK-MASQ` and `KUBE-POSTROUTING` are not listed:
+/// kubelets before 1.28 have them, and rules of CNI's portmap jump there. `KUBE-FIREWALL` still
+/// belongs to the kubelet.
 const NAMES: [&str; 6] = [
     "KUBE-SERVICES",
     "KUBE-EXTERNAL-SERVICES",
@@ -52,7 +53,7 @@ const NAMES: [&str; 6] = [
     "KUBE-PROXY-FIREWALL",
     "KUBE-PROXY-CANARY",
 ];
-/// How the names of its chains for one Service or endpoint begin.
+/// The prefixes of the chains that kube-proxy has for one Service or endpoint.
 const PREFIXES: [&str; 6] = [
     "KUBE-SVC-",
     "KUBE-SVL-",
@@ -62,7 +63,7 @@ const PREFIXES: [&str; 6] = [
     "KUBE-XLB-",
 ];
 
-/// Why it is not known what is there.
+/// Why the kernel could not be scanned.
 #[derive(Debug, Error)]
 pub(crate) enum LookError {
     #[error("failed to open a socket to the kernel")]
@@ -78,7 +79,7 @@ pub(crate) enum LookError {
     },
 }
 
-/// Why rules of another proxy were not removed, or not all of them.
+/// Why some or all rules of another proxy were not removed.
 #[derive(Debug, Error)]
 pub(crate) enum RemoveError {
     #[error("failed to list the rules to remove")]
@@ -91,7 +92,7 @@ pub(crate) enum RemoveError {
     },
 }
 
-/// Looks for rules of other proxies in the network namespace of this thread.
+/// Scans the network namespace of this thread for rules of other proxies.
 pub(crate) fn observe() -> Result<Found, LookError> {
     let mut socket = open()?;
     let mut found = Found::default();
@@ -118,7 +119,7 @@ pub(crate) fn observe() -> Result<Found, LookError> {
     }
     for (family, file) in LEGACY_TABLES {
         let names = match fs::read_to_string(file) {
-            // A kernel that has no legacy iptables, or has not been asked for it.
+            // The kernel has no legacy iptables, or no program has used it.
             Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
             read => read.map_err(|source| LookError::Read { file, source })?,
         };
@@ -129,9 +130,9 @@ pub(crate) fn observe() -> Result<Found, LookError> {
     Ok(found)
 }
 
-/// What table `nat` of the legacy variant has of kube-proxy's.
+/// Checks the legacy table `nat` for chains of kube-proxy.
 fn observe_legacy(family: xtables::Family) -> Legacy {
-    // Nothing is changed, so that no lock is taken.
+    // Read-only, so it takes no lock.
     let (lock, patience) = (Path::new(""), Duration::ZERO);
     let tables = Tables::open(Variant::Legacy, family, LEGACY_PREFIX, lock, patience);
     let chains = tables.map(|mut tables| tables.observe(TableName::Nat).map(|held| held.chains));
@@ -142,8 +143,9 @@ fn observe_legacy(family: xtables::Family) -> Legacy {
     }
 }
 
-/// Removes the table of mode nftables, of one family, in one transaction. Established connections go
-/// on as long as another program has chains of type nat. A missing table is no failure.
+/// Removes kube-proxy's table of mode nftables for one family, in one transaction. Established
+/// connections continue as long as another program has chains of type nat. Succeeds if the table
+/// does not exist.
 pub(crate) fn commit_table_removal(family: Family) -> Result<(), RemoveError> {
     let mut socket = open().map_err(RemoveError::Look)?;
     let mut removal = Transaction::new(family, TABLE.into());
@@ -151,8 +153,8 @@ pub(crate) fn commit_table_removal(family: Family) -> Result<(), RemoveError> {
     commit(&mut socket, family, TABLE, &removal)
 }
 
-/// Removes the chains of mode iptables that are kube-proxy's alone, of one family. First the rules
-/// that lead there, in one transaction a table; what is left then is part of no packet's way.
+/// Removes the chains that only kube-proxy's mode iptables uses, for one family. In each table, one
+/// transaction first removes the rules that jump to them, so that no packet traverses the rest.
 pub(crate) fn commit_chains_removal(family: Family) -> Result<(), RemoveError> {
     let mut socket = open().map_err(RemoveError::Look)?;
     for table in IPTABLES {
@@ -166,7 +168,7 @@ pub(crate) fn commit_chains_removal(family: Family) -> Result<(), RemoveError> {
         commit(&mut socket, family, table, &entries)?;
 
         let chains = observe_chains(&mut socket, family, table).map_err(RemoveError::Look)?;
-        // All are emptied before the first is removed: they lead to one another.
+        // Flushes all chains before it deletes the first, because they jump to one another.
         let steps: [fn(Arc<str>) -> Operation; 2] = [Operation::FlushChain, Operation::DeleteChain];
         for step in steps {
             for some in chains.chunks(CHAINS_AT_ONCE) {
@@ -179,8 +181,8 @@ pub(crate) fn commit_chains_removal(family: Family) -> Result<(), RemoveError> {
     Ok(())
 }
 
-/// Whether packets get to the Services of mode iptables, of one family: kube-proxy has its entry, and
-/// the hook that forwarded packets come through leads there.
+/// Returns whether packets reach the Service rules of kube-proxy's mode iptables in `family`:
+/// whether `PREROUTING` in table `nat` jumps to `KUBE-SERVICES`.
 pub(crate) fn observe_entrance(family: Family) -> Result<bool, LookError> {
     let mut socket = open()?;
     let jumps = observe_entries(&mut socket, family, "nat")?;
@@ -188,7 +190,7 @@ pub(crate) fn observe_entrance(family: Family) -> Result<bool, LookError> {
     Ok(jumps.iter().any(leads))
 }
 
-/// What of mode iptables keeps its removal from being safe, of one family, in words.
+/// Reads what makes it unsafe to remove kube-proxy's rules of mode iptables in `family`.
 pub(crate) fn observe_entanglements(family: Family) -> Result<Entanglements, LookError> {
     let mut socket = open()?;
     let mut entanglements = Entanglements::default();
@@ -209,14 +211,15 @@ pub(crate) fn observe_entanglements(family: Family) -> Result<Entanglements, Loo
 /// How rules of other programs depend on kube-proxy's chains of mode iptables.
 #[derive(Debug, Default)]
 pub(crate) struct Entanglements {
-    /// Rules of other programs that lead to chains of kube-proxy: removing these would break them.
+    /// Rules of other programs that jump to chains of kube-proxy, in words. Removing those chains
+    /// would break these rules.
     pub(crate) others: Vec<String>,
-    /// The node forwards nothing that no rule accepts, and kube-proxy's rules accept what is sent to
-    /// Services.
+    /// The policy of chain `FORWARD` is drop, and kube-proxy's rules accept traffic to Services.
     pub(crate) drops_forwarded: bool,
 }
 
-/// The chains of a table that are neither kube-proxy's nor at a hook: those of other programs.
+/// Returns the chains of a table that are not attached to a hook, which includes those of other
+/// programs. Notes in `entanglements` whether `FORWARD` drops by default.
 fn observe_own(
     socket: &mut Socket,
     family: Family,
@@ -233,7 +236,7 @@ fn observe_own(
     Ok(own.map(|chain| chain.name).collect())
 }
 
-/// The rules of all chains but kube-proxy's, those at hooks included, that lead to kube-proxy's.
+/// Returns the rules that jump to a chain of kube-proxy from any other chain, hooks included.
 fn observe_entries(
     socket: &mut Socket,
     family: Family,
@@ -275,7 +278,7 @@ pub(super) fn open() -> Result<Socket, LookError> {
     Socket::open().map_err(LookError::Open)
 }
 
-/// Whether a chain in a table of iptables is kube-proxy's alone.
+/// Returns whether only kube-proxy uses an iptables chain of this name.
 fn is_kube_proxys(chain: &str) -> bool {
     NAMES.contains(&chain) || PREFIXES.iter().any(|prefix| chain.starts_with(prefix))
 }

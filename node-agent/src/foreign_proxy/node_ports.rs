@@ -1,4 +1,5 @@
-//! Where kube-proxy's rules accept node ports, and which of them clients have used.
+//! The addresses on which kube-proxy's rules accept node ports, and the node ports that clients
+//! have used.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -12,24 +13,24 @@ use netlink::{ObserveError, Socket};
 use super::Mechanism;
 use super::kernel::{LookError, TABLE, open};
 
-/// The set of addresses that mode nftables has unless it takes node ports at all of them
-/// (pkg/proxy/nftables/proxier.go).
+/// The set of node port addresses in mode nftables. It does not exist if kube-proxy accepts node
+/// ports on all addresses (pkg/proxy/nftables/proxier.go).
 const ADDRESSES: &str = "nodeport-ips";
-/// The chains of mode iptables by which a packet gets to a node port, in table `nat`, which sees the
-/// first packet of each connection alone.
+/// The chains of mode iptables through which a packet reaches a node port. They are in table `nat`,
+/// which sees only the first packet of each connection.
 const SERVICES: &str = "KUBE-SERVICES";
 const NODE_PORTS: &str = "KUBE-NODEPORTS";
 
-/// At which addresses of the node its rules take node ports.
+/// The addresses of the node on which kube-proxy's rules accept node ports.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Entrance {
-    /// At all, or all but those of loopback.
+    /// All addresses, with or without those of loopback.
     Everywhere(Loopback),
-    /// At these.
+    /// These addresses.
     At(BTreeSet<IpAddr>),
 }
 
-/// Whether 127.0.0.1 is among them.
+/// Whether loopback addresses are included.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Loopback {
     In,
@@ -39,7 +40,7 @@ pub(crate) enum Loopback {
 /// A node port, with its protocol.
 pub(crate) type NodePort = (Protocol, u16);
 
-/// At which addresses its rules of `family` take node ports.
+/// Reads the addresses on which kube-proxy's rules of `family` accept node ports.
 pub(crate) fn observe_entrance(
     mechanism: Mechanism,
     family: Family,
@@ -90,19 +91,19 @@ fn observe_rules(socket: &mut Socket, family: Family) -> Result<Entrance, LookEr
     Ok(Entrance::At(at))
 }
 
-/// What a rule asks of the destination.
+/// What a rule requires of the destination address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Asked {
-    /// That it is this address.
+    /// It is this address.
     For(IpAddr),
-    /// That it is in none of some range: that of loopback.
+    /// It is outside a range, which is the loopback range.
     Not,
-    /// Nothing, or that it is an address of the node.
+    /// Nothing, or any address of the node.
     Anything,
 }
 
 fn asked(rule: &Rule, family: Family) -> Asked {
-    // Where the destination is in the header, and how long it is.
+    // The offset of the destination in the header, and its length.
     let (at, whole) = match family {
         Family::Ipv4 => (16, 4),
         Family::Ipv6 => (24, 16),
@@ -132,8 +133,8 @@ fn address(bytes: &[u8]) -> Option<IpAddr> {
     ipv4().or_else(ipv6)
 }
 
-/// How many connections each node port has had since kube-proxy of mode iptables wrote its rule; at which
-/// address they do not tell. Without those that had none.
+/// Returns how many connections each node port has had since kube-proxy's mode iptables wrote its
+/// rule. The counters do not distinguish addresses. Node ports without connections are left out.
 pub(crate) fn observe_counts(family: Family) -> Result<BTreeMap<NodePort, u64>, LookError> {
     let counted = |rule: &ListedRule<'_>| {
         let packets = rule.packets().filter(|packets| *packets > 0)?;
@@ -147,7 +148,8 @@ pub(crate) fn observe_counts(family: Family) -> Result<BTreeMap<NodePort, u64>, 
     Ok(counts)
 }
 
-/// The port that a rule asks for: by a match of iptables, or as later versions of it write that.
+/// Returns the node port that a rule matches, either with an xtables match or, as later versions of
+/// iptables write it, with native expressions.
 fn node_port(rule: &Rule) -> Option<NodePort> {
     let mut protocol = None;
     let mut port = None;
@@ -178,9 +180,9 @@ fn node_port(rule: &Rule) -> Option<NodePort> {
                 (Some(Loaded::Protocol), &[number]) => protocol = of_number(number),
                 _ => {}
             },
-            // `struct xt_tcp` and `xt_udp` (include/uapi/linux/netfilter): source ports from and to,
-            // destination ports from and to, as the machine has numbers. `xt_sctp` has them in the
-            // other order.
+            // `struct xt_tcp` and `xt_udp` (include/uapi/linux/netfilter): the range of source
+            // ports, then the range of destination ports, in host byte order. `xt_sctp` has them in
+            // the other order.
             Expression::Match(module) if matches!(&*module.name, "tcp" | "udp") => {
                 let bytes = module.payload.get(4..6)?.try_into().ok()?;
                 port = Some(u16::from_ne_bytes(bytes));
@@ -191,7 +193,7 @@ fn node_port(rule: &Rule) -> Option<NodePort> {
     Some((protocol?, port?))
 }
 
-/// What is compared next.
+/// The field that the last expression loaded into the register.
 #[derive(Debug, Clone, Copy)]
 enum Loaded {
     Protocol,
@@ -207,8 +209,8 @@ fn of_number(number: u8) -> Option<Protocol> {
     }
 }
 
-/// How many connections there are now that were redirected from each of these addresses, by the node port
-/// of which `is_node_port` is true. Lists the whole connection tracking table.
+/// Counts the current connections that were redirected from each of `addresses` and a node port for
+/// which `is_node_port` is true. Lists the whole conntrack table.
 pub(crate) fn observe_flows(
     family: Family,
     addresses: &BTreeSet<IpAddr>,

@@ -1,5 +1,5 @@
-//! Whether a kube-proxy runs on the node: asked at its default addresses, since its process cannot be seen
-//! from a container.
+//! Whether a kube-proxy runs on the node. The agent asks at kube-proxy's default addresses, because
+//! it cannot see the process from a container.
 
 use std::fmt;
 use std::time::Duration;
@@ -8,26 +8,27 @@ use crate::debug;
 
 /// `metricsBindAddress` of kube-proxy by default.
 const METRICS: &str = "127.0.0.1:10249";
-/// `healthzBindAddress` of kube-proxy by default, as reached from here.
+/// `healthzBindAddress` of kube-proxy by default, as reached over loopback.
 const HEALTHZ: &str = "127.0.0.1:10256";
-/// It is on this node.
+/// Short, because the server is on this node.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// The most of an answer that is read, in bytes.
+/// How much of an answer is read, in bytes.
 const LONGEST_ANSWER: u64 = 4096;
 
-/// What is known of the process.
+/// What is known about the kube-proxy process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum KubeProxy {
     /// A program other than this agent answers as kube-proxy does.
     Answers {
-        /// Where.
+        /// The address that answers.
         at: &'static str,
     },
-    /// None does: kube-proxy has ended, or answers elsewhere, or this agent has its ports.
+    /// No program does: kube-proxy has ended, or answers on other addresses, or this agent has its
+    /// ports.
     Silent,
 }
 
-/// An answer to one question.
+/// An answer to one request.
 struct Answer {
     status: u16,
     is_signpost: bool,
@@ -40,12 +41,12 @@ pub(crate) fn observe_process() -> KubeProxy {
         let body = answer.body.trim();
         answer.status == 200 && matches!(body, "nftables" | "iptables" | "ipvs")
     };
-    // This agent answers /proxyMode, too; but it signs /debug.
+    // This agent answers /proxyMode, too, but it marks its /debug answers.
     let is_signpost = ask(METRICS, "/debug").is_none_or(|answer| answer.is_signpost);
     if !is_signpost && ask(METRICS, "/proxyMode").is_some_and(|answer| mode(&answer)) {
         return KubeProxy::Answers { at: METRICS };
     }
-    // This agent answers /readyz here, and kube-proxy does not.
+    // This agent answers /readyz here; kube-proxy does not.
     let unknown = ask(HEALTHZ, "/readyz").is_some_and(|answer| answer.status == 404);
     if unknown && ask(HEALTHZ, "/livez").is_some_and(|a| a.body.contains("lastUpdated")) {
         return KubeProxy::Answers { at: HEALTHZ };
@@ -53,7 +54,7 @@ pub(crate) fn observe_process() -> KubeProxy {
     KubeProxy::Silent
 }
 
-/// `None` without an answer in time.
+/// Sends one request; `None` without an answer in time.
 fn ask(address: &str, path: &str) -> Option<Answer> {
     let mut response = ureq::get(format!("http://{address}{path}"))
         .config()

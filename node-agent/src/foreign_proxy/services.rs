@@ -1,4 +1,4 @@
-//! Which Services kube-proxy's rules name, in mode nftables, and which Signpost's do.
+//! Compares the Services in kube-proxy's rules of mode nftables with those in Signpost's.
 
 use std::collections::BTreeSet;
 
@@ -8,24 +8,24 @@ use netlink::nf_tables::{Bytes, DataType};
 
 use super::kernel::{LookError, TABLE, open};
 
-/// Our maps of what is redirected and what is refused, by address and by node port.
+/// Signpost's maps of redirected and refused Services, by address and by node port.
 const OURS: [[&str; 2]; 2] = [["services", "refusals"], ["nodeports", "nodeport-refusals"]];
-/// kube-proxy's, with the same keys (pkg/proxy/nftables/proxier.go).
+/// kube-proxy's maps with the same keys (pkg/proxy/nftables/proxier.go).
 const THEIRS: [[&str; 2]; 2] = [
     ["service-ips", "no-endpoint-services"],
     ["service-nodeports", "no-endpoint-nodeports"],
 ];
 
-/// What one of the two serves and the other does not, each as nft prints it.
+/// What only one of the two proxies serves, as nft prints it.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Difference {
-    /// What only kube-proxy's rules name.
+    /// Keys that only kube-proxy's maps contain.
     pub(crate) only_theirs: Vec<String>,
-    /// Those that only Signpost's rules name.
+    /// Keys that only Signpost's maps contain.
     pub(crate) only_ours: Vec<String>,
 }
 
-/// Compares addresses, protocols and ports of one family, whether they are redirected or refused.
+/// Compares addresses, protocols and ports of one family, redirected and refused alike.
 pub(crate) fn observe_difference(family: Family) -> Result<Difference, LookError> {
     let mut socket = open()?;
     let mut difference = Difference::default();

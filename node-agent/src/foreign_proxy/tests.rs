@@ -15,7 +15,7 @@ const ANSWERS: KubeProxy = KubeProxy::Answers {
     at: "127.0.0.1:10249",
 };
 
-/// Status, reason and message.
+/// The status, reason and message of the condition.
 fn told(found: Found, kube_proxy: KubeProxy) -> (Status, &'static str, String) {
     let finding = finding(&Sight::Seen(found, kube_proxy)).expect("it was looked");
     (finding.status, finding.reason.name, finding.message)
@@ -61,7 +61,7 @@ fn nothing_found_is_false_and_not_looked_is_not_said() {
     assert_eq!(finding(&Sight::None), None);
 }
 
-/// What cannot be read is unknown, unless kube-proxy itself says that it is its own.
+/// The condition is unknown if the rules cannot be read, unless kube-proxy itself answers.
 #[test]
 fn legacy_rules_are_unknown_until_somebody_says_whose_they_are() {
     let legacy = Found {
@@ -88,8 +88,8 @@ fn a_kernel_that_refuses_is_unknown_and_not_nothing() {
     assert_eq!(finding.reason.name, "RulesUnreadable");
 }
 
-/// At rest it is looked rarely; a proxy that comes to nf_tables is seen soon, and one that changes its
-/// rules all the time is not looked at more often.
+/// Without changes, scans are rare. A proxy that starts to use nf_tables is found soon, and one
+/// that changes its rules all the time does not cause more frequent scans.
 #[tokio::test(start_paused = true)]
 async fn what_others_change_is_looked_at_soon_and_no_more_often_than_that() {
     let (sender, mut others) = watch::channel(());

@@ -1,4 +1,4 @@
-//! The loop's thread, and the receivers of its reports.
+//! The reconciler thread, and the consumers of its reports.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,31 +20,32 @@ use crate::health_proxy::ProxyHealth;
 use crate::mechanism::Mechanisms;
 use crate::metrics::{AgentMetrics, ChangeCounts};
 
-/// From how long on a round is worth a line whatever it was for: a fast one for a change is what this
-/// process does all day, up to a hundred times a second, and writing a line can block.
+/// The duration from which every sync is logged. Fast syncs for changes are routine, up to a
+/// hundred a second, and writing a log line can block.
 const SLOW: Duration = Duration::from_secs(1);
-/// How often in a row a cause that passes must have made rounds fail for that to be worth a line.
+/// How many times in a row syncs must fail for a temporary cause before the failure is logged as a
+/// warning.
 const WORTH_TELLING: u32 = 4;
 
-/// Who wants to know at once what the loop has done.
+/// The consumers that the reconciler thread updates directly.
 pub(super) struct Followed {
     pub(super) metrics: AgentMetrics,
     pub(super) changes: ChangeCounts,
     pub(super) proxy: ProxyHealth,
 }
 
-/// What a round is worth in the log.
+/// The log level of a sync.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Worth {
-    /// Somebody should do something about it.
+    /// A failure that may need action.
     Warning,
-    /// A log line.
+    /// Info.
     Line,
-    /// Only who looks for something.
+    /// Debug.
     Detail,
 }
 
-/// The loop's thread.
+/// Runs the reconciler on its thread.
 pub(super) fn reconcile(
     backends: [Mechanisms; 2],
     mut inbox: Mailbox,
@@ -104,8 +105,8 @@ pub(super) fn reconcile(
     );
 }
 
-/// Whether anything of `family` may have changed before `report`. Without a round, all may have been
-/// removed.
+/// Returns whether anything of `family` may have changed with `report`. A report without finished
+/// syncs may follow a removal, which concerns all families.
 fn concerns(report: &Report, family: Family) -> bool {
     let mut finished = report.finished.iter();
     report.finished.is_empty() || finished.any(|round| round.family == family)
@@ -118,7 +119,7 @@ fn state(domain: &Domain<Mechanisms>) -> FamilyState {
     }
 }
 
-/// `failures` of them in a row, this one included.
+/// Logs a sync; `failures` is the number of failures in a row, this one included.
 fn log_round(round: &Round, failures: u32) {
     match worth(round, failures) {
         Worth::Warning => warn!("{round}"),
@@ -132,13 +133,13 @@ fn worth(round: &Round, failures: u32) -> Worth {
         Outcome::Unchanged | Outcome::Partial => Worth::Detail,
         Outcome::Committed if round.reason == Reason::Changed && round.took < SLOW => Worth::Detail,
         Outcome::Committed => Worth::Line,
-        // A kernel that is busy is no longer so when this is read (kubernetes#122604).
+        // A busy kernel is no longer busy when the line is read (kubernetes#122604).
         Outcome::Failed(failure)
             if failure.recovery == Recovery::Retry && failures < WORTH_TELLING =>
         {
             Worth::Detail
         }
-        // What a kernel lacks it lacks at each check; the condition says so all the time.
+        // An unsupported kernel fails at each check; the condition reports it all the time.
         Outcome::Failed(failure) if failure.recovery == Recovery::Halt && failures > 1 => {
             Worth::Detail
         }
@@ -184,7 +185,7 @@ mod tests {
         }
     }
 
-    /// A hundred changes a second are no lines; what a person looks for afterwards is there.
+    /// A hundred changes a second are not logged; syncs that people search for afterwards are.
     #[test]
     fn only_fast_rounds_for_changes_are_left_out_of_the_log() {
         let fast = Duration::from_millis(4);
