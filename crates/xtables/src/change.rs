@@ -1,4 +1,4 @@
-//! Signpost's rules in a table, and steps from one state of them to another.
+//! Signpost's rules in a table, and the steps that change them.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -8,32 +8,33 @@ use crate::{BuiltIn, Rule, TableName};
 /// Signpost's rules in a table.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Held {
-    /// Our chains, with their rules in order. A rule that is not of our making is `None`.
+    /// Signpost's chains, with their rules in order. `None` is a rule of a form that Signpost never
+    /// writes.
     pub chains: BTreeMap<Arc<str>, Vec<Option<Rule>>>,
-    /// The rules of built-in chains that lead to a chain of Signpost, in order; `None` for such a
+    /// The rules of built-in chains that lead to a chain of Signpost, in order. `None` is such a
     /// rule with a match or option that Signpost never writes.
     pub entries: BTreeMap<BuiltIn, Vec<Option<Rule>>>,
 }
 
-/// One step: all of it takes effect at once, or nothing does.
+/// One step: it takes effect whole and at once, or not at all.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TableChange {
     /// The table.
     pub table: TableName,
-    /// Chains of Signpost that get exactly these rules, whether or not they existed. The chains that
-    /// they lead to exist already, or are among them.
+    /// Chains of Signpost that get exactly these rules, whether or not they existed. Every chain
+    /// that the rules lead to exists already or is in this list.
     pub chains: Vec<(Arc<str>, Arc<[Rule]>)>,
-    /// For each of these built-in chains: Signpost's rules become exactly these, before those of
-    /// other programs.
+    /// Built-in chains with the rules that Signpost shall have in each, before those of other
+    /// programs.
     pub entries: Vec<(BuiltIn, Vec<Rule>)>,
-    /// Chains of Signpost to remove. No rule leads to them any more once the rest is done.
+    /// Chains of Signpost to remove. After the rest of the step, no rule leads to them.
     pub removed: Vec<Arc<str>>,
 }
 
 // === impl TableChange ===
 
 impl TableChange {
-    /// A step that does nothing.
+    /// A step that changes nothing.
     pub fn new(table: TableName) -> TableChange {
         TableChange {
             table,
@@ -43,14 +44,14 @@ impl TableChange {
         }
     }
 
-    /// Whether there is nothing to do.
+    /// Whether the step changes nothing.
     pub fn is_empty(&self) -> bool {
         self.chains.is_empty() && self.entries.is_empty() && self.removed.is_empty()
     }
 
-    /// The same in two steps, the first of which is no worse a place to stop at than any end of a
-    /// step: chains are in the order in which they can be written, and what enters them or goes comes
-    /// after all of them. `None` where there is only one chain to write.
+    /// Splits the step in two. The table is as consistent after the first as after any step: the
+    /// chains are in the order in which they can be written, and entries and removals are all in
+    /// the second. `None` if there are fewer than two chains to write.
     pub fn halves(&self) -> Option<[TableChange; 2]> {
         let half = self.rules() / 2;
         let mut written = 0;
@@ -72,7 +73,7 @@ impl TableChange {
         Some([first, second])
     }
 
-    /// How many rules it writes.
+    /// The number of rules that the step writes.
     pub fn rules(&self) -> usize {
         let chains = self.chains.iter().map(|(_, rules)| rules.len());
         let entries = self.entries.iter().map(|(_, rules)| rules.len());

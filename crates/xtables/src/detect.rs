@@ -1,7 +1,7 @@
-//! Which of the two variants of iptables other programs use here.
+//! Detects which of the two iptables variants other programs use on this node.
 //!
-//! Each packet traverses the rules of both, and no program that lists one shows the other. Signpost's
-//! rules belong where those of the other programs are.
+//! Each packet traverses the rules of both variants, and no program that lists one shows the other.
+//! Signpost's rules belong in the variant that the other programs use.
 
 mod look;
 mod lookout;
@@ -12,49 +12,49 @@ use std::fmt;
 use crate::{Family, Fault, Variant};
 pub use lookout::Lookout;
 
-/// The tables of iptables. Those of other names are not iptables' own, even in nf_tables.
+/// The tables of iptables. A table with any other name, even in nf_tables, is not one of iptables.
 const TABLES: [&str; 5] = ["filter", "nat", "mangle", "raw", "security"];
-/// Where the kubelet shows which variant it uses.
+/// The table in which the kubelet shows which variant it uses.
 const HINT_TABLE: &str = "mangle";
-/// Chains of the kubelet without rules: the hint that it gives to other programs (KEP-3178), and the
-/// one by which it notices that its rules were flushed.
+/// Empty chains that the kubelet creates: its hint to other programs (KEP-3178), and its canary, by
+/// which it notices that its rules were flushed.
 const HINTS: [&str; 2] = ["KUBE-IPTABLES-HINT", "KUBE-KUBELET-CANARY"];
 
-/// What there is in each variant.
+/// What was found in each variant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Found {
-    /// In nf_tables, as far as iptables-nft would list it.
+    /// The nf_tables variant, as far as iptables-nft would list it.
     pub nf_tables: Presence,
-    /// In the tables of before.
+    /// The legacy variant.
     pub legacy: Presence,
 }
 
-/// What there is in one variant, of both families together.
+/// What was found in one variant, both families together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Presence {
-    /// Whether the kernel has it, as far as is known without making it load what it has not.
+    /// Whether the kernel has the variant, as far as is known without loading a module.
     pub offered: bool,
-    /// How many rules other programs have. Chains without rules, and policies, do not count.
+    /// The number of rules of other programs. Empty chains and policies do not count.
     pub rules: usize,
-    /// Whether the kubelet's hint is there.
+    /// Whether the kubelet's hint exists.
     pub kubelet: bool,
-    /// Whether there is a chain of Signpost.
+    /// Whether a chain of Signpost exists.
     pub ours: Ours,
 }
 
-/// Whether there is a chain of Signpost; of two families, the greater value counts.
+/// Whether a chain of Signpost exists; of two families, the greater value counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub enum Ours {
-    /// There is none.
+    /// No chain exists.
     #[default]
     None,
-    /// Not all could be read, and no packet is led to one.
+    /// Not everything could be read, and no rule leads packets to a chain of Signpost.
     Unlikely,
     /// Nothing could be read.
     Unknown,
-    /// Nothing could be read, but the table exists, so that a program has used it.
+    /// Nothing could be read, but the table exists, so a program has used it.
     Likely,
-    /// There is one.
+    /// A chain exists.
     Present,
 }
 
@@ -63,35 +63,35 @@ pub enum Ours {
 pub struct Choice {
     /// The variant.
     pub variant: Variant,
-    /// Why this one.
+    /// Why this variant.
     pub why: Why,
-    /// Set if other programs use both, which no choice of Signpost can resolve.
+    /// Set if other programs use both variants, which Signpost cannot resolve.
     pub split: Option<Split>,
 }
 
-/// What decided.
+/// The reason for a choice of variant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Why {
-    /// The kubelet uses it, and not the other.
+    /// The kubelet uses this variant and not the other.
     Kubelet,
-    /// Others have more rules there.
+    /// Other programs have more rules in this variant.
     MoreRules,
-    /// Other programs use neither more than the other, and the kernel has nf_tables.
+    /// Other programs have equally many rules in both variants, and the kernel has nf_tables.
     Preferred,
-    /// The kernel has nothing else.
+    /// The kernel has only this variant.
     Alone,
 }
 
-/// How many rules other programs have in each variant: neither is 0.
+/// The number of rules of other programs in each variant, if neither is 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Split {
-    /// In nf_tables.
+    /// The nf_tables variant.
     pub nf_tables: usize,
-    /// In the tables of before.
+    /// The legacy variant.
     pub legacy: usize,
 }
 
-/// Why the rules of other programs could not be counted, or not all of them.
+/// The rules of other programs could not be counted, or not all of them.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "failed to count the rules of other programs in the {variant} tables of iptables ({family})"
@@ -101,17 +101,17 @@ pub struct DetectError {
     pub variant: Variant,
     /// The family.
     pub family: Family,
-    /// What to do: [`Fault::Passing`] or [`Fault::Impossible`].
+    /// How to react: [`Fault::Passing`] or [`Fault::Impossible`].
     pub fault: Fault,
-    /// What is known nonetheless. Of what could not be read no rule is counted.
+    /// What was found nonetheless. Rules that could not be read are not counted.
     pub known: Found,
-    /// Why.
+    /// The cause.
     pub source: Box<dyn Error + Send + Sync>,
 }
 
-/// Reads both variants in this thread's network namespace. Chains whose name begins with `prefix` are
-/// Signpost's. Reads every rule of other programs once; creates no table, and changes nothing. Retries
-/// temporary failures for a moment.
+/// Reads both variants in this thread's network namespace. Chains whose names begin with `prefix`
+/// belong to Signpost. Reads every rule of other programs once; creates no table and changes
+/// nothing. Retries temporary failures briefly.
 pub fn observe_variants(prefix: &str) -> Result<Found, DetectError> {
     let mut found = Found::default();
     let mut failed: Option<DetectError> = None;
@@ -119,7 +119,7 @@ pub fn observe_variants(prefix: &str) -> Result<Found, DetectError> {
         for family in [Family::Ipv4, Family::Ipv6] {
             let seen = look::observe(variant, family, prefix);
             let presence = seen.unwrap_or_else(|look::Failure { fault, source }| {
-                // One that passes is what can be waited for.
+                // Report a temporary failure rather than a permanent one: waiting may resolve it.
                 let is_told = failed.as_ref().is_some_and(|earlier| {
                     earlier.fault == Fault::Passing || fault != Fault::Passing
                 });
@@ -157,8 +157,9 @@ pub fn observe_variants(prefix: &str) -> Result<Found, DetectError> {
 // === impl Found ===
 
 impl Found {
-    /// The variant for Signpost's rules: the kubelet's, which every other component of the node should
-    /// follow; else the one with more rules of other programs; else nf_tables, where the kernel has it.
+    /// Chooses the variant for Signpost's rules: the kubelet's, which every other component of the
+    /// node should follow; otherwise the one with more rules of other programs; otherwise nf_tables
+    /// if the kernel has it.
     pub fn choose(&self) -> Choice {
         let Found { nf_tables, legacy } = self;
         let (variant, why) = match (nf_tables.kubelet, legacy.kubelet) {
@@ -181,8 +182,9 @@ impl Found {
         }
     }
 
-    /// Where Signpost's rules are, as far as that is known, when not all could be read: a failed read is
-    /// no reason to move rules. `None` where one variant is unknown and the other has none.
+    /// The variant that holds Signpost's rules, as far as is known when not everything could be
+    /// read: a failed read is no reason to move rules. `None` if one variant is unknown and
+    /// Signpost's rules are not known to be in either.
     pub fn choose_without_counting(&self) -> Option<Variant> {
         let Found { nf_tables, legacy } = self;
         match (nf_tables.ours, legacy.ours) {
@@ -204,7 +206,7 @@ impl Found {
         variants
     }
 
-    /// What there is in `variant`.
+    /// What was found in `variant`.
     pub fn of(&self, variant: Variant) -> Presence {
         match variant {
             Variant::NfTables => self.nf_tables,

@@ -1,4 +1,4 @@
-//! What can go wrong, by what can be done about it.
+//! Errors, classified by how to react to them.
 
 use std::error::Error;
 use std::io;
@@ -8,17 +8,17 @@ use rustix::io::Errno;
 
 use crate::{Family, TableName};
 
-/// What to do about a failure.
+/// How to react to a failure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
-    /// Nothing was changed, and the cause passes by itself: another process holds the lock, memory
+    /// Nothing was changed, and the cause is temporary: another process holds the lock, or memory
     /// is short.
     Passing,
-    /// The kernel does not hold what the change was made for, or it is not known what it holds.
+    /// The kernel's state is not the one that the change was made for, or it is unknown.
     Changed,
-    /// The kernel refuses what the change says.
+    /// The kernel refuses the content of the change.
     Refused,
-    /// This process may not, or this kernel cannot.
+    /// This process lacks a permission, or this kernel lacks a feature.
     Impossible,
 }
 
@@ -30,13 +30,13 @@ pub struct ObserveError {
     pub family: Family,
     /// The table.
     pub table: TableName,
-    /// What to do.
+    /// How to react.
     pub fault: Fault,
-    /// Why.
+    /// The cause.
     pub source: Box<dyn Error + Send + Sync>,
 }
 
-/// Why a change did not take effect, or not whole.
+/// Why a change did not take effect, or only in part.
 #[derive(Debug, thiserror::Error)]
 #[error("failed to change table {table} ({family})")]
 pub struct CommitError {
@@ -44,43 +44,43 @@ pub struct CommitError {
     pub family: Family,
     /// The table.
     pub table: TableName,
-    /// How many steps had taken effect before.
+    /// The number of steps that took effect.
     pub done: usize,
-    /// What to do.
+    /// How to react.
     pub fault: Fault,
-    /// Why.
+    /// The cause.
     pub source: Box<dyn Error + Send + Sync>,
 }
 
-/// Why there is no way to the kernel.
+/// Why a socket to the kernel could not be opened.
 #[derive(Debug, thiserror::Error)]
 #[error("failed to open a socket to the tables of iptables")]
 pub struct OpenError {
-    /// What to do: [`Fault::Passing`] or [`Fault::Impossible`].
+    /// How to react: [`Fault::Passing`] or [`Fault::Impossible`].
     pub fault: Fault,
-    /// Why.
+    /// The cause.
     pub source: Box<dyn Error + Send + Sync>,
 }
 
-/// At what something failed.
+/// The operation that failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Doing {
-    /// Nothing was asked of the kernel's tables yet.
+    /// Opening a socket, before any request about tables.
     Opening,
-    /// Nothing was to be changed.
+    /// Reading, without any change.
     Reading,
-    /// The kernel got rules.
+    /// Writing rules.
     Writing,
 }
 
 // === impl Fault ===
 
 impl Fault {
-    /// What to do, by errno (`errno-base.h` and `errno.h` of the kernel). What one of them says in one
-    /// variant alone is asked before this.
+    /// Classifies an errno (`errno-base.h` and `errno.h` of the kernel). Errnos with a meaning
+    /// specific to one variant are handled before this is called.
     pub(crate) fn of(error: &io::Error, doing: Doing) -> Fault {
         match (Errno::from_io_error(error), doing) {
-            // What this process or the machine is short of now, it may have in a moment.
+            // A shortage in this process or on this machine may end soon.
             (
                 Some(
                     Errno::AGAIN
@@ -107,14 +107,14 @@ impl Fault {
                 ),
                 _,
             ) => Fault::Impossible,
-            // No Service is to blame for a question that is the same with any. It is well formed: who
-            // refuses it now will do so again.
+            // A read request is the same for every Service, so its failure is no Service's fault.
+            // The request is well formed: a kernel that refuses it now will refuse it again.
             (_, Doing::Opening | Doing::Reading) => Fault::Impossible,
             (_, Doing::Writing) => Fault::Refused,
         }
     }
 
-    /// What to do where nothing could be opened, or looked for.
+    /// Classifies a failure to open a socket or to scan for tables.
     pub(crate) fn of_opening(error: &(dyn Error + 'static)) -> Fault {
         let mut chain = successors(Some(error), |error| (*error).source());
         let error = chain.find_map(|error| error.downcast_ref::<io::Error>());
@@ -163,8 +163,8 @@ mod tests {
         }
     }
 
-    /// An unexpected errno, in answer to a request to read, was taken for a refused rule: Services were
-    /// tried one by one, and each was blamed.
+    /// Regression test: an unexpected errno in reply to a read request was taken for a refused
+    /// rule, so each Service was tried alone and reported as refused.
     #[test]
     fn only_what_was_written_can_be_refused() {
         for errno in [Errno::INVAL, Errno::NOENT, Errno::LOOP, Errno::OVERFLOW] {

@@ -1,7 +1,7 @@
-//! Matches and targets as the kernel's modules take them: a name, a revision and a payload, the same
-//! in both variants.
+//! Matches and targets in the kernel modules' format: a name, a revision and a payload, the same in
+//! both variants.
 //!
-//! Each is of the revision that iptables itself writes, from 1.8.0 on, and that kernels have had
+//! Each uses the revision that iptables has written since 1.8.0 and that kernels have supported
 //! since 4.18. Layouts: include/uapi/linux/netfilter/xt_*.h, nf_nat.h,
 //! netfilter_ipv4/ipt_REJECT.h, netfilter_ipv6/ip6t_REJECT.h.
 
@@ -14,9 +14,9 @@ use crate::{Family, Match, Protocol, Recent, States, Target, Which};
 pub(crate) struct Extension {
     /// `xt_match.name` or `xt_target.name`.
     pub(crate) name: &'static str,
-    /// Which of the module's layouts.
+    /// The revision of the module's payload layout.
     pub(crate) revision: u8,
-    /// The layout's bytes, without padding to the next multiple of eight.
+    /// The payload, without padding to the next multiple of eight.
     pub(crate) payload: Vec<u8>,
 }
 
@@ -28,21 +28,22 @@ const CONNTRACK_STATE: u16 = 1;
 const RECENT_CHECK_AND_REAP: u8 = 1 | 1 << 5;
 /// `XT_RECENT_SET`.
 const RECENT_SET: u8 = 1 << 1;
-/// Where `xt_recent_mtinfo_v1.name` begins.
+/// Offset of `xt_recent_mtinfo_v1.name`.
 const RECENT_NAME: usize = 10;
 /// `XT_RECENT_NAME_LEN`.
 const RECENT_NAME_LENGTH: usize = 200;
 /// `XT_MAX_COMMENT_LEN`.
 const COMMENT_LENGTH: usize = 256;
-/// Where `xt_statistic_info.u.random` ends. What follows is of the other mode, and the kernel's.
+/// End of `xt_statistic_info.u.random`. The bytes behind it belong to the nth mode and to the
+/// kernel.
 const STATISTIC_RANDOM_END: usize = 8;
-/// Where `xt_statistic_info.u.nth` ends. What follows is the kernel's.
+/// End of `xt_statistic_info.u.nth`. The bytes behind it belong to the kernel.
 const STATISTIC_NTH_END: usize = 16;
 /// `XT_STATISTIC_MODE_NTH`.
 const STATISTIC_NTH: u16 = 1;
 /// `XT_SCTP_DEST_PORTS`.
 const SCTP_DESTINATION_PORTS: u32 = 2;
-/// `xt_sctp_info.flag_info` where no chunk is asked for: four times type 255.
+/// `xt_sctp_info.flag_info` without any chunk: four times type 255.
 const SCTP_NO_CHUNKS: [u8; 12] = [255, 0, 0, 255, 0, 0, 255, 0, 0, 255, 0, 0];
 /// `NF_NAT_RANGE_MAP_IPS | NF_NAT_RANGE_PROTO_SPECIFIED`.
 const NAT_ADDRESS_AND_PORT: u32 = 1 | 1 << 1;
@@ -53,11 +54,11 @@ const ICMP_PORT_UNREACHABLE: u32 = 3;
 /// `IP6T_ICMP6_PORT_UNREACH`.
 const ICMPV6_PORT_UNREACHABLE: u32 = 4;
 
-/// Where a field begins, and its bytes.
+/// The offset of a field, and its bytes.
 type Field<'a> = (usize, &'a [u8]);
 
-/// What asks `asked`, in a rule for `protocol`. Without one there are no ports: they are then asked
-/// of TCP, which the kernel refuses.
+/// The extension for `asked` in a rule for `protocol`. Without a protocol, a match of ports is
+/// written as a TCP match, which the kernel refuses.
 pub(crate) fn encode_match(asked: &Match, protocol: Option<Protocol>) -> Extension {
     match asked {
         Match::DestinationPorts { first, last } => {
@@ -103,7 +104,7 @@ pub(crate) fn encode_match(asked: &Match, protocol: Option<Protocol>) -> Extensi
             let payload = laid_out(24, &[(4, &probability.to_ne_bytes())]);
             Extension::new("statistic", 0, payload)
         }
-        // The same. It counts from its `count` up to its `every`, where it matches.
+        // The same struct. The kernel counts from `count` up to `every` and matches there.
         Match::Nth { every } => {
             let last = every.saturating_sub(1).to_ne_bytes();
             let fields: [Field<'_>; 3] =
@@ -140,8 +141,8 @@ fn destination_ports(first: u16, last: u16, protocol: Protocol) -> Extension {
     }
 }
 
-/// The match that this is, if it is one that Signpost writes. What the kernel keeps for itself in a payload
-/// (pointers) is not looked at.
+/// Decodes a match if it is one that Signpost writes. Ignores the parts of a payload that the
+/// kernel keeps for itself (pointers).
 pub(crate) fn decode_match(
     name: &str,
     revision: u8,
@@ -184,7 +185,7 @@ fn ports(first: u16, last: u16) -> Option<Match> {
     (first <= last).then_some(Match::DestinationPorts { first, last })
 }
 
-/// `payload` without what means nothing in it: what iptables leaves behind the end of a name, and
+/// `payload` with its meaningless bytes cleared: what iptables leaves behind the end of a name, and
 /// what the kernel and iptables keep behind a probability.
 fn settled(name: &str, payload: &[u8]) -> Vec<u8> {
     let mut settled = payload.to_vec();
@@ -208,8 +209,8 @@ fn settled(name: &str, payload: &[u8]) -> Vec<u8> {
     settled
 }
 
-/// The comment as legacy tables keep it: a match that always matches. What is longer than the kernel
-/// has room for is cut off.
+/// The comment as legacy tables store it: a match that always matches. Text beyond the kernel's
+/// limit is cut off.
 pub(crate) fn encode_comment(comment: &str) -> Extension {
     let payload = laid_out(COMMENT_LENGTH, &[(0, terminated(comment, COMMENT_LENGTH))]);
     Extension::new("comment", 0, payload)
@@ -222,7 +223,7 @@ pub(crate) fn decode_comment(name: &str, revision: u8, payload: &[u8]) -> Option
     text.map(str::to_owned)
 }
 
-/// The module for `target`, where it is one: neither verdicts nor chains are.
+/// The extension for `target`; `None` for verdicts and chains.
 pub(crate) fn encode_target(target: &Target, family: Family) -> Option<Extension> {
     Some(match target {
         Target::Accept | Target::Drop | Target::Return | Target::Jump(_) | Target::Goto(_) => {
@@ -277,7 +278,7 @@ pub(crate) fn encode_target(target: &Target, family: Family) -> Option<Extension
     })
 }
 
-/// The target that this is, if it is one that Signpost writes.
+/// Decodes a target if it is one that Signpost writes.
 pub(crate) fn decode_target(
     name: &str,
     revision: u8,
@@ -316,7 +317,8 @@ impl Extension {
         }
     }
 
-    /// Whether what was read says the same. It may be padded to a multiple of eight (`XT_ALIGN`).
+    /// Whether an extension read from the kernel equals this one. The payload that was read may be
+    /// padded to a multiple of eight (`XT_ALIGN`).
     fn is(&self, name: &str, revision: u8, payload: &[u8]) -> bool {
         let length = self.payload.len();
         self.name == name
@@ -326,7 +328,7 @@ impl Extension {
     }
 }
 
-/// `length` bytes that are zero but for `fields`.
+/// `length` zero bytes with `fields` filled in.
 fn laid_out(length: usize, fields: &[Field<'_>]) -> Vec<u8> {
     let mut payload = vec![0; length];
     for (at, bytes) in fields {
@@ -335,7 +337,7 @@ fn laid_out(length: usize, fields: &[Field<'_>]) -> Vec<u8> {
     payload
 }
 
-/// As much of `text` as leaves room for a zero behind it in `room` bytes.
+/// The longest prefix of `text` that leaves room for a terminating zero in `room` bytes.
 fn terminated(text: &str, room: usize) -> &[u8] {
     &text.as_bytes()[..text.len().min(room - 1)]
 }
@@ -352,7 +354,7 @@ fn u32_at(payload: &[u8], at: usize) -> Option<u32> {
     array_at(payload, at).map(u32::from_ne_bytes)
 }
 
-/// The text in a field of `room` bytes, up to its zero.
+/// The text in a field of `room` bytes, up to its terminating zero.
 fn text_at(payload: &[u8], at: usize, room: usize) -> Option<&str> {
     let field = payload.get(at..at + room)?;
     let length = field.iter().position(|byte| *byte == 0)?;

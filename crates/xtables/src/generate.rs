@@ -1,4 +1,4 @@
-//! Random rules, of all forms that Signpost writes.
+//! Random rules of all forms that Signpost writes.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use crate::{
     AddressMatch, Family, InterfaceMatch, Match, Protocol, Recent, Rule, States, Target, Which,
 };
 
-/// All of them.
+/// All protocols.
 pub(crate) const PROTOCOLS: [Protocol; 3] = [Protocol::Tcp, Protocol::Udp, Protocol::Sctp];
 
 /// Any rule of a family.
@@ -35,7 +35,7 @@ pub(crate) fn rules(family: Family) -> impl Strategy<Value = Rule> {
     )
         .prop_map(
             |((source, destination, input), protocol, mut matches, target, comment)| {
-                // There are no ports without a protocol.
+                // A match of ports needs a protocol.
                 matches.retain(|asked| {
                     protocol.is_some() || !matches!(asked, Match::DestinationPorts { .. })
                 });
@@ -85,7 +85,7 @@ fn any_target(family: Family) -> impl Strategy<Value = Target> {
     ]
 }
 
-/// Matches, in a rule of whatever protocol.
+/// Matches for a rule of any protocol.
 pub(crate) fn matches() -> impl Strategy<Value = Match> {
     let states = any::<u16>().prop_map(|states| Match::ConnectionState(States(states)));
     let what = prop_oneof![
@@ -119,7 +119,7 @@ fn module_targets(family: Family) -> impl Strategy<Value = Target> {
     ]
 }
 
-/// Targets that are modules, with their family.
+/// Targets that are kernel modules, with their family.
 pub(crate) fn targets() -> impl Strategy<Value = (Family, Target)> {
     prop_oneof![
         module_targets(Family::Ipv4).prop_map(|target| (Family::Ipv4, target)),

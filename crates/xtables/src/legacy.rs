@@ -1,12 +1,12 @@
-//! The tables of before nf_tables: read and replaced whole, under a lock that all who do so take.
+//! Legacy tables: read and replaced whole, under a lock that every such program takes.
 //!
-//! The kernel compares nothing but the number of entries when a table is replaced, so that without
-//! the lock another program's change would be lost. The lock is held while a table is read, replaced
-//! and given back its counters.
+//! When a table is replaced, the kernel compares only the number of entries. Without the lock,
+//! another program's change would be lost. Signpost holds the lock while it reads a table, replaces
+//! it and restores its counters.
 //!
-//! What a change costs is what the table costs: 60,000 rules take a third of a second, most of it in
-//! the kernel, which takes each match apart and puts it together again. A comment is a match, of 288
-//! bytes: half of what a rule is long.
+//! The cost of a change depends on the size of the table: 60,000 rules take a third of a second,
+//! most of it in the kernel, which destroys and creates every match. A comment is a match of 288
+//! bytes, half the length of a rule.
 
 pub(crate) mod blob;
 mod entry;
@@ -41,9 +41,10 @@ use crate::{
     BuiltIn, CommitError, Family, Held, ObserveError, OpenError, Rule, TableChange, TableName,
 };
 
-/// How often a replacement is tried when a program without the lock came before it.
+/// How often a replacement is tried when a program that does not take the lock changes the table
+/// first.
 const REPLACE_ATTEMPTS: u32 = 2;
-/// Those that a table may have.
+/// The built-in chains that a table may have.
 const BUILT_IN: [BuiltIn; 5] = [
     BuiltIn::Prerouting,
     BuiltIn::Input,
@@ -55,7 +56,7 @@ const BUILT_IN: [BuiltIn; 5] = [
 /// Tables of one family in `ip_tables` or `ip6_tables`.
 #[derive(Debug)]
 pub struct Legacy {
-    /// `None`: this kernel has nothing of the family, so that its tables are for ever absent.
+    /// `None` if this kernel does not support the family; its tables are then always absent.
     kernel: Option<Kernel>,
     family: Family,
     prefix: &'static str,
@@ -71,8 +72,8 @@ pub struct Legacy {
 // === impl Legacy ===
 
 impl Legacy {
-    /// Opens the tables in this thread's network namespace. Needs `CAP_NET_ADMIN` there, when it is
-    /// used. Those of a family that the kernel does not have are empty, and cannot be changed.
+    /// Opens the tables in this thread's network namespace. Using them needs `CAP_NET_ADMIN` there.
+    /// If the kernel does not support the family, its tables are empty and cannot be changed.
     pub(crate) fn open(
         family: Family,
         prefix: &'static str,
@@ -94,8 +95,8 @@ impl Legacy {
         })
     }
 
-    /// Signpost's rules in `table`. Costs one pass over the whole table. Does not create a table that
-    /// does not exist.
+    /// Reads Signpost's rules in `table`, in one pass over the whole table. Does not create a table
+    /// that does not exist.
     pub(crate) fn observe(&mut self, table: TableName) -> Result<Held, ObserveError> {
         let failed = self.observe_failed(table);
         self.seen.insert(table, Seen::Unread);
@@ -116,8 +117,9 @@ impl Legacy {
         Ok(held)
     }
 
-    /// Writes `changes` in order. Costs two passes over each table it touches, and as much again in
-    /// the kernel, whatever the size of the change: neighbours of the same table are written together.
+    /// Writes `changes` in order. Consecutive changes of the same table are written together.
+    /// Whatever the size of the change, this costs two passes over each table it touches, and as
+    /// much again in the kernel.
     pub(crate) fn commit(&mut self, changes: &[TableChange]) -> Result<usize, CommitError> {
         self.waited = Duration::ZERO;
         let (mut done, mut transactions) = (0, 0);
@@ -142,7 +144,7 @@ impl Legacy {
         Ok(transactions)
     }
 
-    /// Whether this kernel has the family at all.
+    /// Whether this kernel supports the family.
     pub(crate) fn is_offered(&self) -> bool {
         self.kernel.is_some()
     }
@@ -153,11 +155,11 @@ impl Legacy {
     }
 
     /// Whether a table has changed since it was last read or written, or was never read: another
-    /// number of entries, another length, or a hook's chain that begins or ends elsewhere. Costs the
-    /// same for every size of a table. What it cannot detect: a rule in the place of another of the
-    /// same length, such as another address or mark, another order of rules of the same length, a
-    /// rule that leads to another chain, another policy, and counters. A table that another program
-    /// had changed when it was last written counts as changed until it is read.
+    /// number of entries, another length, or a hook's chain that begins or ends elsewhere. The cost
+    /// does not depend on the size of the table. It cannot detect a rule replaced by one of the
+    /// same length (such as another address or mark), a different order of rules of the same
+    /// length, a jump to another chain, another policy, or other counters. A table that another
+    /// program had changed when Signpost last wrote it counts as changed until it is read.
     pub(crate) fn observe_drift(&mut self) -> Result<bool, ObserveError> {
         for (table, seen) in &self.seen {
             let differs = self.observe_difference(*table, *seen);
@@ -168,8 +170,8 @@ impl Legacy {
         Ok(self.seen.is_empty())
     }
 
-    /// Whether the last change waited in vain for the lock, and the lock is free now: true once.
-    /// Takes it for a moment to find out.
+    /// Whether the last change timed out waiting for the lock and the lock is free now. Returns
+    /// true only once for each such change. Takes the lock for a moment to find out.
     pub(crate) fn observe_release(&mut self) -> bool {
         let is_free = self.gave_up && Lock::acquire(&self.lock, Duration::ZERO).is_ok();
         self.gave_up &= !is_free;
@@ -197,8 +199,8 @@ impl Legacy {
         }
     }
 
-    /// Carries out `changes`, all of one table, at once. An error comes with how many of them took
-    /// effect: all, where only the counters were lost.
+    /// Commits `changes`, all of one table, at once. An error states how many of them took effect:
+    /// all of them if only the counters were lost.
     fn replace(
         &mut self,
         table: TableName,
@@ -236,7 +238,7 @@ impl Legacy {
             let replaced = kernel.commit_replacement(&name, &mut replacement, info.entries);
             let counters = match replaced {
                 Ok(counters) => counters,
-                // A program without the lock has changed the number of entries.
+                // A program that does not take the lock has changed the number of entries.
                 Err(error)
                     if error.source.kind() == io::ErrorKind::WouldBlock
                         && attempt < REPLACE_ATTEMPTS =>
@@ -270,7 +272,8 @@ fn none_if_unsupported(error: io::Error) -> io::Result<Option<Kernel>> {
     }
 }
 
-/// Whether the table exists. Where the kernel keeps no list, only its first use can tell.
+/// Whether the table exists. Where the kernel keeps no list of tables, only a request for the table
+/// shows it.
 fn is_there(kernel: &Kernel, table: TableName) -> Result<bool, Failure> {
     let table = table.to_string();
     if let Some(names) = kernel.observe_names()? {
@@ -283,7 +286,8 @@ fn is_there(kernel: &Kernel, table: TableName) -> Result<bool, Failure> {
     }
 }
 
-/// Replaces a table by itself, to see whether the kernel takes what it holds. The lock is held.
+/// Replaces a table by itself, to check whether the kernel accepts its current content. The caller
+/// holds the lock.
 fn commit_unchanged(
     kernel: &Kernel,
     table: TableName,
@@ -304,7 +308,8 @@ fn commit_unchanged(
     restored.map_err(Failure::changed)
 }
 
-/// What of `table` belongs to chains whose names begin with `prefix`.
+/// Signpost's part of `table`: chains whose names begin with `prefix`, and the rules that lead to
+/// them.
 fn held(table: &Table<'_>, family: Family, prefix: &str) -> Held {
     let mut held = Held::default();
     for chain in &table.chains {
@@ -329,7 +334,7 @@ fn held(table: &Table<'_>, family: Family, prefix: &str) -> Held {
     held
 }
 
-/// The rule that entry `number` is, if it is one that Signpost writes.
+/// Decodes entry `number` if it is a rule that Signpost writes.
 fn decode_entry(table: &Table<'_>, number: usize, family: Family) -> Option<Rule> {
     let entry = table.layout.entry(table.bytes, table.offset(number))?;
     let chain = match table.leads_to(number) {

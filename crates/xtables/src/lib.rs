@@ -1,12 +1,12 @@
-//! Tables of iptables without iptables: rules as values, in both of the kernel's forms.
+//! iptables tables without the iptables programs: rules as values, for both kernel variants.
 //!
-//! There are two kernels behind one command. The legacy variant has tables of its own, one blob
-//! each, which a process reads and replaces whole by socket options (`ip_tables`, `ip6_tables`).
-//! The nf_tables variant keeps the same matches and targets inside rules of nf_tables
-//! (`nft_compat`), which are changed one by one over netlink. No program is run for either: one
-//! that is as old as the image or as new as the host reads the other's rules wrongly, `iptables-nft`
-//! takes time that grows with the square of the rules, and a process for each change is what
-//! kube-proxy is slow with.
+//! Linux has two implementations of iptables. The legacy variant (`ip_tables`, `ip6_tables`) has
+//! separate tables, one blob each, which a process reads and replaces whole through socket options.
+//! The nf_tables variant keeps the same matches and targets inside nf_tables rules (`nft_compat`),
+//! which a process changes one by one over netlink. Signpost runs no program for either: an
+//! iptables program as old as the image, or as new as the host, misreads the rules of a different
+//! version; the time that `iptables-nft` takes grows with the square of the number of rules; and a
+//! process for each change is what makes kube-proxy slow.
 //!
 //! ```text
 //!                                   +-- extension: payloads of matches and targets --+
@@ -14,12 +14,12 @@
 //!                                   +-- legacy: blob, lock | nf_tables: transaction --+
 //! ```
 //!
-//! The names of chains identify Signpost's rules. Everything else in a table is carried
-//! over as it is, with its counters.
+//! Signpost identifies its rules by the names of their chains. It preserves everything else in a
+//! table as it is, with its counters.
 //!
-//! `unsafe` is in one place, `legacy/socket_option`: the kernel takes a legacy table as the value of a
-//! socket option, with a pointer in it to where the old counters go, and no crate offers that. All
-//! that makes and reads these values is plain handling of bytes.
+//! `unsafe` is in one place, `legacy/socket_option`: the kernel takes a legacy table as the value
+//! of a socket option that holds a pointer to the buffer for the old counters, and no crate offers
+//! that. All code that builds and reads these values is plain byte handling.
 
 mod change;
 mod detect;

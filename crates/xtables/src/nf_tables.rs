@@ -1,7 +1,7 @@
-//! The tables as nf_tables keeps them: rules one by one, changed by transactions.
+//! The nf_tables variant: rules that are changed one by one, in transactions.
 //!
-//! What is written is what `iptables-nft` writes, so that every version of it from 1.8.2 on lists our
-//! rules as it lists its own, and can go on working with the same tables.
+//! Signpost writes rules as `iptables-nft` does, so every version from 1.8.2 on lists them like its
+//! own and can keep using the same tables.
 
 mod chains;
 mod compile;
@@ -32,42 +32,42 @@ use crate::{
     TableName,
 };
 
-/// With more chains than these, rules are listed chain by chain.
+/// With more chains than this, rules are listed chain by chain.
 const LISTED_AT_ONCE: usize = 2_000;
 
-/// How often a change is prepared again because another program's transaction came before it: between what
-/// it relies on and itself lie some hundred microseconds.
+/// How often a change is prepared again because another program's transaction came first. Some
+/// hundred microseconds pass between reading the state that a change relies on and committing it.
 const ATTEMPTS: u32 = 10;
 
-/// A step that writes as many rules as these is followed by a pause, if there are more.
+/// After a step that writes at least this many rules, Signpost pauses if more steps follow.
 const LONG: usize = 1_000;
-/// How long that is. When another transaction comes between, the kernel refuses a program that reads the
-/// ruleset and then changes it, as `nft` and `iptables-nft` do, and it begins again (ERESTART): behind one
-/// long transaction after the other it would wait for the last. This is several times what one of
-/// them takes to read and to write.
+/// The length of that pause. If a transaction takes effect while `nft` or `iptables-nft` reads the
+/// ruleset and then changes it, the kernel refuses that program's change (ERESTART) and the program
+/// starts again. During a series of long transactions it would wait for the last one. The pause is
+/// several times what one of these programs needs to read and to write.
 const PAUSE: Duration = Duration::from_millis(20);
 
 /// One family's tables in the network namespace of the thread that opened them.
 #[derive(Debug)]
 pub struct NfTables {
     family: Family,
-    /// What the names of our chains begin with.
+    /// The prefix of the names of Signpost's chains.
     prefix: &'static str,
     socket: Socket,
     transactions: Transactions,
     /// Notified changes of other programs in both families; empty without a listener.
     ledger: Arc<Mutex<Ledger>>,
     extensions: Extensions,
-    /// How the ruleset stood when each table was last read, or found to be as it was left.
+    /// The state of the ruleset when each table was last read or found unchanged.
     seen: BTreeMap<TableName, Seen>,
 }
 
-/// How many transactions took effect through this value, and through those it was opened beside.
-/// Held while one is prepared and under way: a query for the generation waits meanwhile.
+/// The number of transactions that took effect through this value and the ones opened beside it.
+/// Locked while a transaction is prepared and committed; queries for the generation wait meanwhile.
 type Transactions = Arc<Mutex<u32>>;
 
-/// The ruleset's generation, and how many of Signpost's transactions it includes. Each transaction of any
-/// program in the namespace raises the generation by one.
+/// The ruleset's generation, and how many of Signpost's transactions it includes. Each transaction
+/// by any program in the namespace raises the generation by one.
 #[derive(Debug, Clone, Copy)]
 struct Seen {
     generation: u32,
@@ -81,41 +81,42 @@ struct Failure {
     source: Box<dyn Error + Send + Sync>,
 }
 
-/// Whether less of a step might do where all of it does not.
+/// Whether a smaller part of the step might succeed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Cause {
-    /// It was too much at once for memory, or for the socket.
+    /// The step is too large for the kernel's memory or for the socket.
     Size,
     Other,
 }
 
-/// What became of a step.
+/// The outcome of a step.
 enum Attempt {
-    /// There was nothing to do.
+    /// There was nothing to write.
     Idle,
     Written,
-    /// Another program has changed something since what it relies on was read.
+    /// Another program has changed the ruleset since the state that the step relies on was read.
     Overtaken,
 }
 
-/// Nothing was changed: what was read for a change was out of date whenever it was made.
+/// Nothing was changed: the state that each attempt relied on was out of date when it was
+/// committed.
 #[derive(Debug, Error)]
 #[error("other programs changed nf_tables before each of {ATTEMPTS} attempts")]
 struct Overtaken;
 
-/// What the kernel refused for want of something.
+/// The kernel refused a rule because it lacks a feature.
 #[derive(Debug, Error)]
 #[error("the kernel refused a rule of a transaction")]
 struct Lacking {
     source: Lack,
 }
 
-/// A rule that says where it belongs.
+/// A rule and the chain that it is in.
 #[derive(PartialEq)]
 enum Found {
     /// In a chain of Signpost.
     Ours(Arc<str>, Option<Rule>),
-    /// In a built-in chain, to a chain of Signpost.
+    /// In a built-in chain, leading to a chain of Signpost.
     Entry(BuiltIn, Option<Rule>),
 }
 
@@ -127,8 +128,8 @@ impl NfTables {
         NfTables::open_with(family, prefix, Transactions::default(), Arc::default())
     }
 
-    /// Opens the tables of another family in the same network namespace, in which this thread still
-    /// is. Neither takes what the other does for drift.
+    /// Opens the tables of another family. This thread must still be in the same network namespace.
+    /// Changes made through one value are not drift for the other.
     pub(crate) fn open_beside(&self, family: Family) -> Result<NfTables, OpenError> {
         let transactions = Arc::clone(&self.transactions);
         NfTables::open_with(family, self.prefix, transactions, Arc::clone(&self.ledger))
@@ -157,15 +158,15 @@ impl NfTables {
         &self.socket
     }
 
-    /// Where to record the changes of other programs.
+    /// The ledger in which to record changes by other programs.
     pub(crate) fn ledger(&self) -> &Arc<Mutex<Ledger>> {
         &self.ledger
     }
 
-    /// Signpost's rules in `table`: two listings, of which only Signpost's part is decoded. A built-in
-    /// chain without a rule of Signpost is not among the entries.
+    /// Reads Signpost's rules in `table` with two listings, and decodes only Signpost's part. The
+    /// entries contain no built-in chain without a rule of Signpost.
     pub(crate) fn observe(&mut self, table: TableName) -> Result<Held, ObserveError> {
-        // Read before the table: what changes meanwhile shows as drift.
+        // Read before the table, so that a concurrent change shows as drift.
         let seen = self.observe_seen();
         let held = self.observe_held(table);
         match seen.and_then(|seen| Ok((seen, held?))) {
@@ -200,8 +201,8 @@ impl NfTables {
             let is_entry = listed.leads_to()?.starts_with(prefix);
             is_entry.then(|| Found::Entry(*built_in, decode::rule(listed, family)))
         };
-        // The kernel begins a listing of a whole table at its first rule again for each 32 KiB of it
-        // (nf_tables_dump_rules), so that many rules are listed chain by chain.
+        // For every 32 KiB of a listing of a whole table, the kernel starts again at the first rule
+        // (nf_tables_dump_rules), so many rules are listed chain by chain.
         let one_by_one: Vec<Option<Arc<str>>> = match held.chains.len() > LISTED_AT_ONCE {
             true => {
                 let own = held.chains.keys().cloned();
@@ -231,12 +232,13 @@ impl NfTables {
         Ok(held)
     }
 
-    /// Writes `changes` in order, each in one transaction, and none for one that changes nothing. A
-    /// change that is too large for the kernel or the socket goes in halves. Between long ones other
-    /// programs get their turn. Existing entries stay in place, whatever is before them: a program that
-    /// puts its rules first and watches them would do so again. Returns how many transactions it took.
+    /// Writes `changes` in order, each in one transaction, and none for a change without effect.
+    /// Splits a change that is too large for the kernel or the socket in halves. Pauses between
+    /// long changes to let other programs write. Existing entries stay in place, even behind those
+    /// of other programs: a program that keeps its rules first and watches them would move them
+    /// back. Returns the number of transactions.
     pub(crate) fn commit(&mut self, changes: &[TableChange]) -> Result<usize, CommitError> {
-        // Before the first step, so that nothing is begun that cannot be completed.
+        // Checked before the first step, so that nothing is started that cannot be completed.
         for change in changes {
             let asked = self.observe_prerequisites(change);
             asked.map_err(|failure| self.failed(change.table, 0, failure))?;
@@ -272,7 +274,7 @@ impl NfTables {
         }
     }
 
-    /// Whether there was anything to write.
+    /// Commits one change. Returns whether there was anything to write.
     fn commit_one(&mut self, change: &TableChange) -> Result<bool, Failure> {
         for _ in 0..ATTEMPTS {
             match self.attempt(change)? {
@@ -290,7 +292,7 @@ impl NfTables {
 
     fn attempt(&mut self, change: &TableChange) -> Result<Attempt, Failure> {
         let shared = Arc::clone(&self.transactions);
-        // Held from what is read to what is written: our other family does not come between.
+        // Locked from reading to writing, so that Signpost's other family cannot commit in between.
         let mut transactions = count(&shared);
         let generation = self.observe_generation_for(change);
         let generation = generation.map_err(Failure::of_reading)?;
@@ -314,9 +316,9 @@ impl NfTables {
         }
     }
 
-    /// The only generation that `change` is valid for, if there is one. A table that another program
-    /// creates again numbers its rules from the beginning, so that the recorded number of a rule of
-    /// Signpost may by now be that of another program's.
+    /// The only generation for which `change` is valid, if it depends on one. If another program
+    /// deletes and recreates a table, rule handles start again from the beginning, so a recorded
+    /// handle of Signpost's rule may now belong to another program's rule.
     fn observe_generation_for(
         &mut self,
         change: &TableChange,
@@ -327,18 +329,18 @@ impl NfTables {
         }
     }
 
-    /// What a transaction that did not take effect means.
+    /// The meaning of the failure of `transaction`.
     fn refused(&mut self, error: netlink::CommitError, transaction: &Transaction) -> Failure {
         let was_refused = matches!(error, netlink::CommitError::Refused { .. });
         let fault = match fault::of_writing(&error, transaction) {
-            // Nothing has changed, so the kernel holds the recorded rules, and what it calls
-            // missing is a match or target that it does not have, or a mistake.
+            // Nothing has changed, so the kernel holds the recorded rules. What it reports as
+            // missing is a match or target that it does not support, or the request is wrong.
             Fault::Changed if was_refused && self.is_unchanged() => Fault::Refused,
             fault => fault,
         };
         if fault == Fault::Refused {
             for extension in fault::doubtful_extensions(&error, transaction) {
-                // Without an answer, what is known is what the kernel refused.
+                // If this request fails, too, report only the kernel's refusal.
                 if let Ok(Some(source)) = self.observe_lack(extension) {
                     let source = Lacking { source }.into();
                     let cause = Cause::Other;
@@ -360,7 +362,7 @@ impl NfTables {
         }
     }
 
-    /// Those chains of the kernel that `change` has something for.
+    /// Reads the built-in chains for which `change` has entries.
     fn observe_present(
         &mut self,
         change: &TableChange,
@@ -388,8 +390,8 @@ impl NfTables {
         Ok(all)
     }
 
-    /// Whether another program has changed anything in Signpost's tables since they were last read, or,
-    /// without a listener, in any table. One that has not been read counts as changed.
+    /// Whether another program has changed Signpost's tables since they were last read or, without
+    /// a listener, any table. A table that was never read counts as changed.
     pub(crate) fn observe_drift(&mut self) -> Result<bool, ObserveError> {
         let Some(&table) = self.seen.keys().next() else {
             return Ok(true);
@@ -414,7 +416,7 @@ impl NfTables {
         Ok(false)
     }
 
-    /// Whether the kernel is known to hold what was read or written last.
+    /// Whether the kernel is known to hold what was last read or written.
     fn is_unchanged(&mut self) -> bool {
         self.observe_drift().is_ok_and(|drift| !drift)
     }
@@ -429,7 +431,7 @@ impl NfTables {
 }
 
 fn count(transactions: &Transactions) -> MutexGuard<'_, u32> {
-    // A number is good at any moment, so a panic elsewhere does not spoil it.
+    // A counter is valid at any moment, so a panic in another thread does not invalidate it.
     transactions.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

@@ -1,4 +1,4 @@
-//! One rule of iptables, of the forms that Signpost writes.
+//! One iptables rule, in the forms that Signpost writes.
 
 mod print;
 
@@ -12,29 +12,29 @@ pub use address::{Family, Protocol};
 /// A table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum TableName {
-    /// `nat`: sees the first packet of a connection.
+    /// `nat`: only the first packet of a connection traverses it.
     Nat,
-    /// `filter`: sees every packet.
+    /// `filter`: every packet traverses it.
     Filter,
 }
 
-/// A chain that the kernel has by itself, one for each hook.
+/// A built-in chain: one for each hook of the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum BuiltIn {
-    /// A packet has come in, before routing. Table nat alone.
+    /// Incoming packets, before routing. Only in table nat.
     Prerouting,
-    /// A packet is for this machine.
+    /// Packets for this machine.
     Input,
-    /// A packet passes through. Table filter alone.
+    /// Forwarded packets. Only in table filter.
     Forward,
-    /// A packet of a process on this machine.
+    /// Packets of processes on this machine.
     Output,
-    /// A packet is about to leave. Table nat alone.
+    /// Packets that are about to leave. Only in table nat.
     Postrouting,
 }
 
-/// One rule. A packet that matches all of it goes to the target. What is asked first is what every
-/// rule can ask without a match of its own: the fields before `matches`.
+/// One rule. A packet that matches all of it goes to the target. The kernel checks the fields
+/// before `matches` first; they need no match extension.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rule {
     /// `-s`.
@@ -45,8 +45,8 @@ pub struct Rule {
     pub input: Option<InterfaceMatch>,
     /// `-p`.
     pub protocol: Option<Protocol>,
-    /// `-m`, in the order in which they are asked. One that keeps something in mind
-    /// ([`Recent::Set`], [`Match::Random`]) does so only when all before it match.
+    /// `-m`, in the order of evaluation. A stateful match ([`Recent::Set`], [`Match::Random`])
+    /// changes its state only if all matches before it match.
     pub matches: Vec<Match>,
     /// `-j` or `-g`.
     pub target: Target,
@@ -55,67 +55,67 @@ pub struct Rule {
     pub comment: Option<Arc<str>>,
 }
 
-/// Packets with an address in a range, or with one outside it.
+/// Matches packets with an address in a range, or outside it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AddressMatch {
     /// The range; its host bits are zero.
     pub range: IpNet,
-    /// Whether those outside are meant (`! -s`).
+    /// Whether it matches addresses outside the range (`! -s`).
     pub inverted: bool,
 }
 
-/// Packets that came in on an interface, or on any other.
+/// Matches packets that came in on an interface, or on any other.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct InterfaceMatch {
     /// Its name, at most 15 bytes.
     pub name: Arc<str>,
-    /// Whether every interface is meant whose name begins so (`name+`).
+    /// Whether it matches every interface whose name begins with `name` (`name+`).
     pub is_prefix: bool,
     /// Whether it matches every other interface (`! -i`).
     pub inverted: bool,
 }
 
-/// What a match asks.
+/// One match of a rule.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Match {
-    /// `-m tcp --dport first:last`, of the rule's protocol.
+    /// `-m tcp --dport first:last`, for the rule's protocol.
     DestinationPorts {
-        /// The first.
+        /// The first port.
         first: u16,
-        /// The last, not before the first.
+        /// The last port, not less than the first.
         last: u16,
     },
     /// `-m addrtype --src-type LOCAL` or `--dst-type LOCAL`: an address of this machine.
     LocalAddress(Which),
-    /// `-m conntrack --ctstate`: any of these.
+    /// `-m conntrack --ctstate`: any of these states.
     ConnectionState(States),
     /// `-m mark --mark value/mask`.
     Mark {
-        /// What must be left of the packet's mark.
+        /// The value of the packet's mark under `mask`.
         value: u32,
-        /// The bits that are looked at.
+        /// The bits to compare.
         mask: u32,
     },
-    /// `-m recent`, of the source.
+    /// `-m recent`, by source address.
     Recent {
         /// The list's name: at most 199 bytes, without `/`.
         list: Arc<str>,
-        /// What is done.
+        /// The operation.
         what: Recent,
     },
-    /// `-m statistic --mode random`: matches so many times in 2^31.
+    /// `-m statistic --mode random`: matches `probability` times in 2^31.
     Random {
         /// From 0 to 2^31.
         probability: u32,
     },
-    /// `-m statistic --mode nth --packet 0`: matches the first of so many times, and then again.
+    /// `-m statistic --mode nth --packet 0`: matches the first of every `every` packets.
     Nth {
         /// At least 1.
         every: u32,
     },
 }
 
-/// Which end of a packet.
+/// One of the two addresses of a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Which {
     /// The source.
@@ -124,27 +124,27 @@ pub enum Which {
     Destination,
 }
 
-/// States of a packet's connection, a set: the bits of `xt_conntrack` (`XT_CONNTRACK_STATE_*`).
+/// A set of connection states: the bits of `xt_conntrack` (`XT_CONNTRACK_STATE_*`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct States(pub u16);
 
-/// What `-m recent` does with a list.
+/// An operation of `-m recent` on a list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Recent {
-    /// `--rcheck --seconds n --reap`: the source was written down within so many seconds; older
-    /// entries go.
+    /// `--rcheck --seconds n --reap`: matches if the list contains the source with a time stamp of
+    /// at most `n` seconds ago; removes older entries.
     Check {
         /// Not 0.
         seconds: u32,
     },
-    /// `--set`: writes the source down, now. Matches always.
+    /// `--set`: records the source with the current time. Always matches.
     Set,
 }
 
-/// What becomes of a packet.
+/// What a rule does with a packet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Target {
-    /// `-j ACCEPT`: this table is done with it.
+    /// `-j ACCEPT`: ends the evaluation of this table.
     Accept,
     /// `-j DROP`.
     Drop,
@@ -152,7 +152,7 @@ pub enum Target {
     Return,
     /// `-j chain`.
     Jump(Arc<str>),
-    /// `-g chain`: at its end, back to the chain that jumped here.
+    /// `-g chain`: at the end of the chain, packets return to the chain that jumped to this one.
     Goto(Arc<str>),
     /// `-j DNAT --to-destination`.
     DestinationNat {
@@ -165,9 +165,9 @@ pub enum Target {
     Masquerade,
     /// `-j MARK --set-xmark value/mask`: `mark = (mark & !mask) ^ value`.
     Mark {
-        /// What is xored.
+        /// The value to xor.
         value: u32,
-        /// What is cleared before.
+        /// The bits to clear first.
         mask: u32,
     },
     /// `-j REJECT`: ICMP or ICMPv6 "port unreachable".
@@ -190,7 +190,7 @@ impl Rule {
         }
     }
 
-    /// Whether it asks what `other` asks, so that both match the same packets.
+    /// Whether all its conditions equal those of `other`, so that both match the same packets.
     pub fn asks_the_same_as(&self, other: &Rule) -> bool {
         let Rule {
             source,
@@ -208,7 +208,7 @@ impl Rule {
             && *matches == other.matches
     }
 
-    /// The chain that it leads to.
+    /// The chain that its target jumps or goes to.
     pub fn leads_to(&self) -> Option<&Arc<str>> {
         match &self.target {
             Target::Jump(chain) | Target::Goto(chain) => Some(chain),
@@ -220,7 +220,7 @@ impl Rule {
 // === impl Match ===
 
 impl Match {
-    /// The probability that is always reached.
+    /// The probability with which every packet matches.
     pub const CERTAIN: u32 = 1 << 31;
 }
 
@@ -235,16 +235,16 @@ impl States {
     pub const RELATED: States = States(1 << 2);
     /// `NEW`.
     pub const NEW: States = States(1 << 3);
-    /// `DNAT`: its destination was rewritten.
+    /// `DNAT`: the connection's destination was rewritten.
     pub const DNAT: States = States(1 << 7);
 
-    /// These and those.
+    /// The union of both sets.
     #[must_use]
     pub const fn or(self, other: States) -> States {
         States(self.0 | other.0)
     }
 
-    /// Whether all of `other` is among these.
+    /// Whether this set contains all of `other`.
     #[must_use]
     pub const fn has(self, other: States) -> bool {
         self.0 & other.0 == other.0
@@ -254,8 +254,8 @@ impl States {
 // === impl TableName ===
 
 impl TableName {
-    /// All of them. What redirects comes first, so that a Service that has just got its endpoints
-    /// is served a moment before it is no longer refused, not after.
+    /// All tables. nat comes first, so that a Service that gets its first endpoints is served a
+    /// moment before it is no longer rejected, not after.
     pub const ALL: [TableName; 2] = [TableName::Nat, TableName::Filter];
 }
 
@@ -278,7 +278,7 @@ impl AddressMatch {
         }
     }
 
-    /// Whether `address` is meant.
+    /// Whether it matches `address`.
     pub fn matches(&self, address: IpAddr) -> bool {
         self.range.contains(&address) != self.inverted
     }
@@ -287,7 +287,7 @@ impl AddressMatch {
 // === impl InterfaceMatch ===
 
 impl InterfaceMatch {
-    /// Whether a packet that came in on `interface` is meant; `None`: it was sent from here.
+    /// Whether it matches a packet that came in on `interface`; `None` for a packet sent from here.
     pub fn matches(&self, interface: Option<&str>) -> bool {
         let name = interface.unwrap_or("");
         let same = match self.is_prefix {

@@ -1,4 +1,4 @@
-//! The tables of one family, whichever kernel is behind them.
+//! The tables of one family, in either variant.
 
 use std::fmt;
 use std::path::Path;
@@ -11,33 +11,33 @@ use crate::legacy::Legacy;
 use crate::nf_tables::NfTables;
 use crate::{CommitError, Family, Held, ObserveError, OpenError, TableChange, TableName};
 
-/// Which kernel is behind the tables.
+/// The iptables variants of the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Variant {
     /// nf_tables: `iptables-nft`.
     NfTables,
-    /// The tables of before: `iptables-legacy`.
+    /// The older `ip_tables` and `ip6_tables`: `iptables-legacy`.
     Legacy,
 }
 
 /// The tables of one family, in the network namespace of the thread that opened them. Every chain
-/// whose name begins with the prefix is Signpost's.
+/// whose name begins with the prefix belongs to Signpost.
 #[derive(Debug)]
 pub enum Tables {
-    /// In nf_tables.
+    /// The nf_tables variant.
     NfTables(NfTables),
-    /// In the tables of before.
+    /// The legacy variant.
     Legacy(Legacy),
 }
 
-/// A listener for changes of other programs, and where to record them.
+/// A listener for changes by other programs, and the ledger to record them in.
 pub type Listening = (Listener, Arc<Mutex<Ledger>>);
 
 // === impl Tables ===
 
 impl Tables {
-    /// Opens the tables of `family` in this thread's network namespace. The legacy variant takes the
-    /// lock at `lock` for each change, and waits for it at most `patience`.
+    /// Opens the tables of `family` in this thread's network namespace. The legacy variant takes
+    /// the lock at `lock` for each change and waits at most `patience` for it.
     pub fn open(
         variant: Variant,
         family: Family,
@@ -51,8 +51,8 @@ impl Tables {
         }
     }
 
-    /// Opens the tables of both families, IPv4 first, as [`Tables::open`] does one. Neither takes what
-    /// the other does for drift.
+    /// Opens the tables of both families, IPv4 first, as [`Tables::open`] does one. Changes made
+    /// through one are not drift for the other.
     pub fn open_families(
         variant: Variant,
         prefix: &'static str,
@@ -67,9 +67,10 @@ impl Tables {
         Ok([ipv4, ipv6])
     }
 
-    /// A listener for changes of other programs to Signpost's rules in `families`, which were opened
-    /// together, and where to record which generations they began, so that changes elsewhere are no
-    /// drift; `None` for legacy tables, of which the kernel sends no notifications.
+    /// Returns a listener for other programs' changes to Signpost's rules in `families`, which were
+    /// opened together, and the ledger that records which generations were changes elsewhere, so
+    /// that these do not count as drift. `None` for legacy tables: the kernel sends no
+    /// notifications for them.
     pub fn listen(
         families: [&Tables; 2],
         prefix: &'static str,
@@ -86,8 +87,8 @@ impl Tables {
         Ok(Some((listener, Arc::clone(ipv4.ledger()))))
     }
 
-    /// Whether this kernel has them at all. Where it does not, as in legacy IPv6 with
-    /// `ipv6.disable=1`, they are empty, and no change is ever taken.
+    /// Whether this kernel has the tables at all. Where it does not, such as legacy IPv6 with
+    /// `ipv6.disable=1`, they are empty and every change fails.
     pub fn is_offered(&self) -> bool {
         match self {
             Tables::NfTables(_) => true,
@@ -95,7 +96,7 @@ impl Tables {
         }
     }
 
-    /// Which kernel is behind them.
+    /// The variant of the tables.
     pub fn variant(&self) -> Variant {
         match self {
             Tables::NfTables(_) => Variant::NfTables,
@@ -103,7 +104,7 @@ impl Tables {
         }
     }
 
-    /// Signpost's rules in `table`.
+    /// Reads Signpost's rules in `table`.
     pub fn observe(&mut self, table: TableName) -> Result<Held, ObserveError> {
         match self {
             Tables::NfTables(tables) => tables.observe(table),
@@ -111,7 +112,7 @@ impl Tables {
         }
     }
 
-    /// Whether a table may hold something else than after our last look or change. Cheap.
+    /// Whether a table may differ from what Signpost last read or wrote. Cheap.
     pub fn observe_drift(&mut self) -> Result<bool, ObserveError> {
         match self {
             Tables::NfTables(tables) => tables.observe_drift(),
@@ -119,8 +120,8 @@ impl Tables {
         }
     }
 
-    /// Whether the last change gave up waiting for the lock, and the lock is free now: true once. Never
-    /// in nf_tables, which has none.
+    /// Whether the last change gave up waiting for the lock and the lock is free now. Returns true
+    /// only once for each such change, and never for nf_tables, which has no lock.
     pub fn observe_release(&mut self) -> bool {
         match self {
             Tables::NfTables(_) => false,
@@ -128,8 +129,8 @@ impl Tables {
         }
     }
 
-    /// Carries out `changes` in order, each at once. The legacy variant may carry out neighbours of
-    /// the same table together. Returns how many transactions it took.
+    /// Commits `changes` in order, each atomically. The legacy variant may combine consecutive
+    /// changes of the same table. Returns the number of transactions.
     pub fn commit(&mut self, changes: &[TableChange]) -> Result<usize, CommitError> {
         match self {
             Tables::NfTables(tables) => tables.commit(changes),
@@ -137,7 +138,7 @@ impl Tables {
         }
     }
 
-    /// How long the last change waited for the lock: zero in nf_tables, which has none.
+    /// How long the last change waited for the lock: zero for nf_tables, which has no lock.
     pub fn waited(&self) -> Duration {
         match self {
             Tables::NfTables(_) => Duration::ZERO,

@@ -1,4 +1,4 @@
-//! Looking at one family of one variant.
+//! Scans one family of one variant.
 
 use std::error::Error;
 use std::io;
@@ -14,22 +14,23 @@ use crate::legacy::blob::Table;
 use crate::legacy::kernel::Kernel;
 use crate::{Family, Fault, Variant};
 
-/// For how long a look that fails is begun anew where the cause passes by itself: what a machine is
-/// short of for a moment is there again in one, and what it is short of for longer is not waited for.
+/// How long a scan that fails temporarily is retried. A momentary shortage of resources ends within
+/// this time; Signpost does not wait for longer ones.
 const PATIENCE: Duration = Duration::from_millis(200);
-/// Between two of these looks.
+/// The pause between two attempts.
 const PAUSE: Duration = Duration::from_millis(20);
-/// Where the first packet of a connection comes to our rules, and the table of that chain.
+/// The table and the built-in chain from which the first packet of a connection reaches Signpost's
+/// rules.
 const ENTRANCE: (&str, &str) = ("nat", "PREROUTING");
 
-/// Why nothing was seen.
+/// Why a scan failed.
 #[derive(Debug)]
 pub(super) struct Failure {
     pub(super) fault: Fault,
     pub(super) source: Box<dyn Error + Send + Sync>,
 }
 
-/// Reads everything, and begins anew for a moment where that fails and may not the next time.
+/// Scans one family of one variant. Retries temporary failures for [`PATIENCE`].
 pub(super) fn observe(variant: Variant, family: Family, prefix: &str) -> Result<Presence, Failure> {
     observe_patiently(PATIENCE, || match variant {
         Variant::NfTables => observe_nf_tables(family, prefix),
@@ -37,8 +38,8 @@ pub(super) fn observe(variant: Variant, family: Family, prefix: &str) -> Result<
     })
 }
 
-/// What is known without reading every rule: that costs the same however many there are, and does not
-/// have to start again when another program makes a change.
+/// Checks for Signpost's rules without reading every rule. The cost does not depend on the number
+/// of rules, and the check need not start again when another program makes a change.
 pub(super) fn observe_traces(variant: Variant, family: Family, prefix: &str) -> Ours {
     let ours = match variant {
         Variant::NfTables => observe_nf_tables_traces(family, prefix),
@@ -47,7 +48,7 @@ pub(super) fn observe_traces(variant: Variant, family: Family, prefix: &str) -> 
     ours.unwrap_or(Ours::Unknown)
 }
 
-/// Carries out `look` until it succeeds, fails for good, or has failed for `patience`.
+/// Calls `look` until it succeeds, fails permanently, or has failed for `patience`.
 pub(super) fn observe_patiently<T>(
     patience: Duration,
     mut look: impl FnMut() -> Result<T, Failure>,
@@ -85,8 +86,8 @@ fn observe_nf_tables(family: Family, prefix: &str) -> Result<Presence, Failure> 
         }
         presence.offered = true;
         let chains = socket.observe_foreign_chains(family, table);
-        // One after the other, and Signpost's not at all: the larger a listing, the likelier another program
-        // changes something meanwhile, in whichever table, and it has to begin again.
+        // List one chain at a time, and skip Signpost's: the larger a listing, the likelier another
+        // program changes any table meanwhile, and then the listing has to start again.
         for chain in chains.map_err(Failure::new)? {
             if chain.name.starts_with(prefix) {
                 presence.ours = Ours::Present;
@@ -131,7 +132,7 @@ fn observe_legacy(family: Family, prefix: &str) -> Result<Presence, Failure> {
         let snapshot = kernel.observe_snapshot(name).map_err(Failure::new)?;
         match Table::parse(family, &snapshot.info, snapshot.entries()) {
             Ok(table) => presence = presence.and(legacy_table(&table, name, prefix)),
-            // Another program keeps something there that iptables could not read either.
+            // Another program stores something in this table that iptables could not read either.
             Err(_) => presence.rules += snapshot.info.entries as usize,
         }
     }
@@ -154,7 +155,7 @@ fn legacy_table(table: &Table<'_>, name: &str, prefix: &str) -> Presence {
     presence
 }
 
-/// A table is on the kernel's list from its first use on.
+/// Checks the kernel's list of legacy tables, which contains a table from its first use on.
 fn observe_legacy_traces(family: Family) -> Result<Ours, Box<dyn Error>> {
     let (nat, _) = ENTRANCE;
     let names = Kernel::open(family)?.observe_names()?.unwrap_or_default();
@@ -166,7 +167,7 @@ fn observe_legacy_traces(family: Family) -> Result<Ours, Box<dyn Error>> {
     })
 }
 
-/// Whether the kernel has been built without what was asked for, or has not loaded it.
+/// Whether the kernel was built without the requested feature or has not loaded it.
 pub(super) fn is_unsupported(error: Option<&(dyn Error + 'static)>) -> bool {
     let error = error.and_then(|error| error.downcast_ref::<io::Error>());
     matches!(
@@ -176,7 +177,7 @@ pub(super) fn is_unsupported(error: Option<&(dyn Error + 'static)>) -> bool {
                 | Errno::PROTONOSUPPORT
                 | Errno::NOPROTOOPT
                 | Errno::OPNOTSUPP
-                // nfnetlink does not know the subsystem.
+                // nfnetlink has no such subsystem.
                 | Errno::INVAL
         )
     )
@@ -188,7 +189,7 @@ impl Failure {
     fn new(source: impl Error + Send + Sync + 'static) -> Failure {
         let error: &(dyn Error + 'static) = &source;
         let fault = match error.downcast_ref() {
-            // Another program made too many changes, or an answer did not come.
+            // Another program made too many changes, or the kernel did not answer.
             Some(ObserveError::Unsteady { .. } | ObserveError::Socket { .. }) => Fault::Passing,
             _ => Fault::of_opening(error),
         };

@@ -1,4 +1,4 @@
-//! Looking again and again.
+//! Repeated scans of both variants.
 
 use netlink::Socket;
 
@@ -7,29 +7,29 @@ use super::{DetectError, Found, TABLES, observe_variants};
 use crate::Family;
 use crate::legacy::kernel::{Info, Kernel};
 
-/// Looks at both variants, and reads nothing where nothing has changed since the last look.
+/// Scans both variants, and skips the scan if nothing has changed since the last one.
 #[derive(Debug, Default)]
 pub struct Lookout {
     last: Option<(Version, Found)>,
 }
 
-/// What changes with whatever is counted. In a legacy table that is its length: a rule in the place of
-/// another of the same length is still a rule.
+/// A version that changes whenever the counts may change. For a legacy table its length suffices:
+/// replacing a rule by another of the same length does not change the count.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Version {
-    /// The generation of nf_tables, which every change of any program raises.
+    /// The nf_tables generation, which every change by any program raises.
     generation: u32,
-    /// What the kernel says of each legacy table that is there.
+    /// The kernel's description of each legacy table that exists.
     legacy: Vec<(Family, String, Info)>,
 }
 
 // === impl Lookout ===
 
 impl Lookout {
-    /// What [`observe_variants`] finds, or has found last. Costs a few requests as long as nothing
-    /// changes.
+    /// Returns what [`observe_variants`] finds, or found last if nothing has changed since; that
+    /// costs only a few requests.
     pub fn observe(&mut self, prefix: &str) -> Result<Found, DetectError> {
-        // Before the look: what is changed meanwhile is seen at the next one.
+        // Read before the scan, so that the next call notices a change made during the scan.
         let version = Version::observe();
         self.answer(version, || observe_variants(prefix))
     }
@@ -54,7 +54,7 @@ impl Lookout {
 // === impl Version ===
 
 impl Version {
-    /// That of this thread's network namespace; `None` where the kernel does not say all of it.
+    /// The version in this thread's network namespace; `None` if part of it cannot be read.
     fn observe() -> Option<Version> {
         let generation = Socket::open().ok()?.observe_generation().ok()?;
         let mut legacy = Vec::new();
@@ -65,7 +65,7 @@ impl Version {
                 Err(_) => return None,
             };
             let names = kernel.observe_names().ok()?.unwrap_or_default();
-            // To ask for a table that is not there would make it.
+            // Only tables that exist: requesting any other would create it.
             for name in names {
                 if TABLES.contains(&name.as_str()) {
                     let info = kernel.observe_info(&name).ok()?;

@@ -74,8 +74,8 @@ fn failure(fault: Fault) -> Failure {
     }
 }
 
-/// A process that was out of file descriptors for a moment when it started took its legacy rules for
-/// gone, and wrote all of them to nf_tables.
+/// Regression test: a process that was out of file descriptors for a moment at its start took its
+/// legacy rules for missing and wrote all of them to nf_tables.
 #[test]
 fn a_look_that_failed_once_is_taken_again() {
     let minute = Duration::from_secs(60);
@@ -115,12 +115,12 @@ fn what_is_short_for_a_moment_is_no_reason_to_give_up() {
     ] {
         let error = crate::OpenError::new(io::Error::from(errno));
         assert_eq!(error.fault, fault, "{errno:?}");
-        // As well below other errors.
+        // The errno is also found below other errors.
         assert_eq!(crate::OpenError::new(error).fault, fault, "{errno:?}");
     }
 }
 
-/// Rules of ours are never moved away from where they are known to be for a look that failed.
+/// A failed scan never moves Signpost's rules away from where they are known to be.
 #[test]
 fn where_a_look_failed_ours_stay_where_they_are() {
     let with = |ours| Presence {
@@ -129,12 +129,12 @@ fn where_a_look_failed_ours_stay_where_they_are() {
     };
     let (nf, legacy) = (Some(Variant::NfTables), Some(Variant::Legacy));
     for (found, expected) in [
-        // nf_tables changed all the time.
+        // nf_tables changed too often to be read.
         ((Ours::Present, Ours::None), nf),
         ((Ours::Unlikely, Ours::Present), legacy),
         ((Ours::Present, Ours::Present), nf),
         ((Ours::Unlikely, Ours::None), nf),
-        // A legacy table could not be read, or not even the list of them.
+        // A legacy table could not be read, or not even the list of tables.
         ((Ours::None, Ours::Likely), legacy),
         ((Ours::Present, Ours::Likely), nf),
         ((Ours::Present, Ours::Unknown), nf),
@@ -149,7 +149,7 @@ fn where_a_look_failed_ours_stay_where_they_are() {
         };
         assert_eq!(known.choose_without_counting(), expected, "{found:?}");
     }
-    // A first start beside others in legacy tables.
+    // A first start, with other programs' rules in legacy tables.
     let fresh = Found {
         nf_tables: with(Ours::Unlikely),
         legacy: presence(5, false),

@@ -1,4 +1,4 @@
-//! Payloads as iptables writes them, and payloads that nobody writes.
+//! Payloads as iptables writes them, and invalid payloads.
 
 use proptest::prelude::*;
 
@@ -11,7 +11,8 @@ fn bytes(hexadecimal: &str) -> Vec<u8> {
     bytes.expect("hexadecimal digits")
 }
 
-/// What iptables 1.8.9 was seen to write on a little-endian machine, its zeros at the end cut off.
+/// The payloads that iptables 1.8.9 was observed to write on a little-endian machine, without
+/// trailing zeros.
 #[cfg(target_endian = "little")]
 #[test]
 fn what_iptables_writes_is_what_we_write() {
@@ -104,7 +105,8 @@ fn what_iptables_writes_is_what_we_write() {
     }
 }
 
-/// iptables writes the list's name over its default, and leaves the rest of that behind the end.
+/// iptables writes the list's name over the default name and leaves the rest of that behind the
+/// end.
 #[test]
 fn what_is_behind_the_end_of_a_name_means_nothing() {
     let asked = Match::Recent {
@@ -117,7 +119,7 @@ fn what_is_behind_the_end_of_a_name_means_nothing() {
     assert_eq!(read, Some(asked));
 }
 
-/// The kernel keeps a pointer there, and iptables the probability again.
+/// The kernel stores a pointer there, and iptables stores the probability again.
 #[test]
 fn what_is_behind_a_probability_means_nothing() {
     let asked = Match::Random { probability: 7 };
@@ -127,7 +129,7 @@ fn what_is_behind_a_probability_means_nothing() {
     assert_eq!(read, Some(asked));
 }
 
-/// As the kernel gives it back.
+/// A payload as the kernel returns it.
 fn padded(mut payload: Vec<u8>) -> Vec<u8> {
     payload.resize(payload.len().next_multiple_of(8), 0);
     payload
@@ -157,7 +159,8 @@ proptest! {
         prop_assert_eq!(decode_comment(name, revision, &payload), Some(comment));
     }
 
-    /// What is read is what would be written: a damaged payload is refused, or is another match.
+    /// Decoding a damaged payload fails or returns a different match: encoding the result gives the
+    /// payload again.
     #[test]
     fn nothing_is_read_that_is_not_there(
         asked in matches(),

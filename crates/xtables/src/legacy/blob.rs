@@ -1,12 +1,12 @@
-//! A table of the kernel, as it lies in memory: entries one behind the other, chains that begin where
-//! a rule jumps to.
+//! Parses a legacy table as the kernel stores it: consecutive entries, with a chain beginning
+//! wherever a rule jumps to.
 //!
 //! ```text
 //! [rule]... [policy]   [rule]... [policy]   [ERROR name] [rule]... [RETURN]   ...   [ERROR]
-//!  a hook's chain       the next hook's      a chain of its own                      the end
+//!  a hook's chain       the next hook's      a named chain                           the end
 //! ```
 //!
-//! Nothing is copied: entries of other programs are known by their offsets.
+//! Nothing is copied: entries of other programs are referred to by their offsets.
 
 use std::ops::Range;
 
@@ -19,16 +19,16 @@ use super::layout::{
 };
 use crate::Family;
 
-/// A table, read.
+/// A parsed table.
 #[derive(Debug)]
 pub(crate) struct Table<'a> {
     pub(super) layout: &'static Layout,
     pub(super) bytes: &'a [u8],
-    /// Where each entry begins, and where the last ends.
+    /// The offset of each entry, and the end of the last.
     offsets: Vec<u32>,
-    /// In the order in which they lie.
+    /// The chains, in table order.
     pub(crate) chains: Vec<Chain<'a>>,
-    /// The entries that lead somewhere within the table, in order.
+    /// The entries that lead to another entry, in order.
     jumps: Vec<Jump>,
 }
 
@@ -36,37 +36,37 @@ pub(crate) struct Table<'a> {
 #[derive(Debug, Clone)]
 pub(crate) struct Chain<'a> {
     pub(crate) kind: Kind<'a>,
-    /// The numbers of its entries, without the one that bears its name and the last one, which says
-    /// what becomes of packets that come to its end.
+    /// The numbers of its entries, without the one that holds its name and the last one, which
+    /// decides about packets that reach the end of the chain.
     pub(crate) rules: Range<usize>,
 }
 
-/// How packets come into a chain.
+/// How packets enter a chain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind<'a> {
-    /// At the hook of this number.
+    /// At the hook with this number.
     Hook(usize),
-    /// By the rules of other chains, which know it by this name.
+    /// By rules of other chains, which refer to it by this name.
     Named(&'a [u8]),
 }
 
-/// An entry whose verdict is another entry.
+/// An entry whose verdict is a jump to another entry.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Jump {
     pub(super) entry: usize,
     pub(super) to: To,
 }
 
-/// Where an entry leads.
+/// The target of a jump.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum To {
-    /// To the one behind it: it has no target and only counts.
+    /// The next entry: the entry has no target and only counts.
     Next,
-    /// To the chain at this place in [`Table::chains`].
+    /// The chain at this index of [`Table::chains`].
     Chain(usize),
 }
 
-/// Why these bytes are no table as iptables makes them.
+/// Why these bytes are not a valid iptables table.
 #[derive(Debug, Error)]
 pub(crate) enum Unreadable {
     #[error("the entry at byte {0} is cut off or has impossible offsets")]
@@ -85,7 +85,7 @@ pub(crate) enum Unreadable {
     End,
 }
 
-/// A chain whose end was not reached yet.
+/// A chain whose end has not been reached yet.
 struct Open<'a> {
     kind: Kind<'a>,
     first: usize,
@@ -94,14 +94,14 @@ struct Open<'a> {
 // === impl Table ===
 
 impl<'a> Table<'a> {
-    /// Reads entries of which the kernel has said `info`.
+    /// Parses the entries that the kernel describes by `info`.
     pub(crate) fn parse(
         family: Family,
         info: &Info,
         bytes: &'a [u8],
     ) -> Result<Table<'a>, Unreadable> {
         let layout = Layout::of(family);
-        // Room for no more entries than there can be, whatever `info` says.
+        // Reserve no more than the bytes can hold, regardless of what `info` states.
         let most = bytes.len() / (layout.length + EXTENSION);
         let mut offsets = Vec::with_capacity(most.min(info.entries as usize) + 1);
         let mut table = Table {
@@ -160,7 +160,7 @@ impl<'a> Table<'a> {
         Ok(table)
     }
 
-    /// Ends a chain before entry `next`, which begins at byte `at`.
+    /// Ends the open chain before entry `next`, which begins at byte `at`.
     fn close(&mut self, open: Option<Open<'a>>, next: usize, at: usize) -> Result<(), Unreadable> {
         let Some(Open { kind, first }) = open else {
             return Ok(());
@@ -199,7 +199,7 @@ impl<'a> Table<'a> {
         Ok(Jump { entry, to })
     }
 
-    /// Where entry `number` begins.
+    /// The offset of entry `number`.
     pub(super) fn offset(&self, number: usize) -> usize {
         self.offsets
             .get(number)
@@ -212,19 +212,19 @@ impl<'a> Table<'a> {
         self.bytes.get(range).unwrap_or_default()
     }
 
-    /// Those of these entries that lead somewhere.
+    /// The jumps among these entries.
     pub(super) fn jumps(&self, numbers: Range<usize>) -> &[Jump] {
         let first = self.jumps.partition_point(|j| j.entry < numbers.start);
         let rest = &self.jumps[first..];
         &rest[..rest.partition_point(|jump| jump.entry < numbers.end)]
     }
 
-    /// Where entry `number` leads, if anywhere.
+    /// The target of entry `number`, if it is a jump.
     pub(super) fn leads_to(&self, number: usize) -> Option<To> {
         self.jumps(number..number + 1).first().map(|jump| jump.to)
     }
 
-    /// Whether entry `number` leads to a chain whose name begins with `prefix`.
+    /// Whether entry `number` jumps to a chain whose name begins with `prefix`.
     pub(crate) fn leads_to_prefix(&self, number: usize, prefix: &str) -> bool {
         match self.leads_to(number) {
             Some(To::Chain(chain)) => self.chains[chain].begins_with(prefix),
@@ -241,7 +241,7 @@ impl<'a> Table<'a> {
 // === impl Chain ===
 
 impl<'a> Chain<'a> {
-    /// Its name, unless it is the kernel's own.
+    /// The name, unless it is a built-in chain.
     pub(crate) fn name(&self) -> Option<&'a [u8]> {
         match self.kind {
             Kind::Named(name) => Some(name),
@@ -249,7 +249,7 @@ impl<'a> Chain<'a> {
         }
     }
 
-    /// Whether it has a name and this begins so.
+    /// Whether the chain has a name and it begins with `prefix`.
     pub(crate) fn begins_with(&self, prefix: &str) -> bool {
         self.name()
             .is_some_and(|name| name.starts_with(prefix.as_bytes()))
@@ -259,15 +259,15 @@ impl<'a> Chain<'a> {
 /// One entry: fields, matches, target.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Entry<'a> {
-    /// All of it.
+    /// The whole entry.
     pub(super) bytes: &'a [u8],
-    /// Where its target begins.
+    /// The offset of its target.
     pub(super) target: usize,
     length: usize,
 }
 
 impl Layout {
-    /// The entry at `at`, if there is room for what it says of itself.
+    /// The entry at `at`, if the lengths that it states fit in `bytes`.
     pub(super) fn entry<'a>(&self, bytes: &'a [u8], at: usize) -> Option<Entry<'a>> {
         let rest = bytes.get(at..)?;
         let target = usize::from(read_u16(rest, self.target_offset)?);
@@ -289,19 +289,19 @@ impl Layout {
 // === impl Entry ===
 
 impl<'a> Entry<'a> {
-    /// What its target is called: nothing for verdicts and chains.
+    /// The name of its target: empty for verdicts and jumps.
     pub(super) fn target_name(&self) -> &'a [u8] {
         let name = self.target + EXTENSION_NAME..self.target + EXTENSION_REVISION;
         until_nul(self.bytes.get(name).unwrap_or_default())
     }
 
-    /// The data of its target.
+    /// The payload of its target.
     pub(super) fn payload(&self) -> &'a [u8] {
         let start = self.target + EXTENSION;
         self.bytes.get(start..).unwrap_or_default()
     }
 
-    /// A verdict below 0, or the offset of the entry to go to.
+    /// A verdict below 0, or the offset of the entry to jump to.
     pub(super) fn verdict(&self) -> Option<i32> {
         let standard =
             self.target_name().is_empty() && self.length - self.target == STANDARD_TARGET;

@@ -1,4 +1,4 @@
-//! A rule as the kernel keeps it.
+//! Encodes and decodes a rule as an entry of a legacy table.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use crate::extension::{
 };
 use crate::{AddressMatch, Family, InterfaceMatch, Match, Protocol, Rule, Target};
 
-/// Why there is no entry for a rule or a chain.
+/// Why a rule or a chain cannot be encoded as an entry.
 #[derive(Debug, Error)]
 pub(super) enum Unfit {
     #[error("the name of the chain {0:?} is empty or longer than {CHAIN_NAME} bytes")]
@@ -31,7 +31,7 @@ pub(super) enum Unfit {
     Length(String),
 }
 
-/// Entries, one behind the other.
+/// Appends entries to a buffer.
 #[derive(Debug)]
 pub(super) struct Writer {
     pub(super) layout: &'static Layout,
@@ -42,14 +42,14 @@ pub(super) struct Writer {
 // === impl Writer ===
 
 impl Writer {
-    /// Appends `rule`. Where it leads to a chain, it ends with a verdict that is yet to be filled in.
+    /// Appends `rule`. If it leads to a chain, it ends with a verdict that the caller fills in.
     pub(super) fn rule(&mut self, rule: &Rule) -> Result<(), Unfit> {
         let start = self.begin();
         self.fields(start, rule)?;
         for asked in &rule.matches {
             self.extension(&encode_match(asked, rule.protocol));
         }
-        // Last, so that packets which another match turns away do not pass it.
+        // The comment is last, so that packets which another match rejects do not traverse it.
         if let Some(comment) = &rule.comment {
             self.extension(&encode_comment(comment));
         }
@@ -65,7 +65,7 @@ impl Writer {
             .ok_or_else(|| Unfit::Length(rule.to_string()))
     }
 
-    /// Appends the entry that a chain begins with.
+    /// Appends the entry that begins a chain.
     pub(super) fn head(&mut self, name: &str) -> Result<(), Unfit> {
         let unfit = || Unfit::ChainName(name.to_owned());
         if name.is_empty() || name.len() > CHAIN_NAME {
@@ -81,7 +81,7 @@ impl Writer {
         self.finish(start, target).ok_or_else(unfit)
     }
 
-    /// Appends the entry that a chain ends with.
+    /// Appends the entry that ends a chain.
     pub(super) fn foot(&mut self) -> Result<(), Unfit> {
         self.rule(&Rule::always(Target::Return))
     }
@@ -144,7 +144,7 @@ impl Writer {
             if name.is_empty() || name.len() >= INTERFACE_NAME {
                 return Err(Unfit::InterfaceName(input.name.as_ref().to_owned()));
             }
-            // A name that ends is compared with its end.
+            // The comparison of a full name includes its terminating zero.
             let compared = name.len() + usize::from(!input.is_prefix);
             self.put(start + layout.input(), name);
             let mask = [0xff; INTERFACE_NAME];
@@ -170,7 +170,8 @@ impl Writer {
         let start = self.bytes.len();
         let length = EXTENSION + aligned(extension.payload.len());
         self.bytes.resize(start + length, 0);
-        // No rule of Signpost comes near; `finish` finds one that would.
+        // No extension of Signpost comes near this limit; `finish` rejects an entry that exceeds
+        // it.
         let size = u16::try_from(length).unwrap_or(u16::MAX);
         self.put(start, &size.to_ne_bytes());
         self.put(start + EXTENSION_NAME, extension.name.as_bytes());
@@ -187,7 +188,8 @@ impl Writer {
     }
 }
 
-/// The rule that `entry` is, if it is one that Signpost writes. `chain` is where it leads, if anywhere.
+/// Decodes `entry` if it is a rule that Signpost writes. `chain` is the chain that it leads to, if
+/// any.
 pub(super) fn decode(
     entry: Entry<'_>,
     layout: &Layout,
@@ -246,7 +248,7 @@ fn address(bytes: &[u8]) -> Option<IpAddr> {
     }
 }
 
-/// The interface that it matches; `Some(None)` where it matches any.
+/// The interface match of an entry; `Some(None)` if it matches any interface.
 fn interface(bytes: &[u8], layout: &Layout, inverted: bool) -> Option<Option<InterfaceMatch>> {
     let name = until_nul(bytes.get(layout.input()..layout.output())?);
     let mask = bytes.get(layout.input_mask()..layout.output_mask())?;
@@ -261,7 +263,7 @@ fn interface(bytes: &[u8], layout: &Layout, inverted: bool) -> Option<Option<Int
     if !is_prefix && compared != name.len() + 1 {
         return None;
     }
-    // iptables leaves the plus behind what is compared.
+    // iptables stores the plus sign behind the compared part.
     let name = &name[..compared.min(name.len())];
     Some(Some(InterfaceMatch {
         name: str::from_utf8(name).ok()?.into(),
@@ -313,7 +315,7 @@ fn target(
     }
 }
 
-/// Name, revision and payload of a match or target.
+/// The name, revision and payload of a match or target.
 fn extension(bytes: &[u8]) -> Option<(&str, u8, &[u8])> {
     let name = until_nul(bytes.get(EXTENSION_NAME..EXTENSION_REVISION)?);
     let revision = *bytes.get(EXTENSION_REVISION)?;

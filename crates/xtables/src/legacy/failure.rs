@@ -1,4 +1,4 @@
-//! Why something did not succeed, and what to do.
+//! Failures of legacy tables, and how to react to them.
 
 use std::error::Error;
 
@@ -11,24 +11,24 @@ use super::replacement::Obstacle;
 use crate::error::Doing;
 use crate::{Family, Fault};
 
-/// Why something did not succeed, and what to do.
+/// The cause of a failure, and how to react to it.
 pub(super) struct Failure {
     pub(super) fault: Fault,
     pub(super) source: Box<dyn Error + Send + Sync>,
 }
 
-/// The kernel has no tables of a family, and will have none as long as it runs.
+/// The kernel does not support a family, and will not as long as it runs.
 #[derive(Debug, Error)]
 #[error("this kernel has no {0}")]
 pub(super) struct NoFamily(pub(super) Family);
 
-/// What a change was made for is not there.
+/// The rules that a change was made for have been altered.
 #[derive(Debug, Error)]
 #[error("chains or rules of Signpost are missing or have been added since the table was last read")]
 pub(super) struct Damaged;
 
-/// The kernel refuses rules that it holds already. It checks some matches in the namespaces of the
-/// process that writes the table, which need not be those of the process that added them.
+/// The kernel refuses rules that it already has. It checks some matches in the namespaces of the
+/// process that writes the table, which may differ from those of the process that added the rules.
 #[derive(Debug, Error)]
 #[error(
     "the kernel refuses even the unchanged table: a rule of another program cannot be written \
@@ -41,8 +41,8 @@ pub(super) struct NotCarriedOver {
 // === impl Failure ===
 
 impl Failure {
-    /// The kernel did not take a table. ENOENT: a match or target that it does not have. EINVAL: one in
-    /// a place where it may not be. ELOOP: chains that lead in a circle.
+    /// The kernel refused a table. ENOENT: it lacks a match or target. EINVAL: a match or target is
+    /// not allowed where it is. ELOOP: chains form a loop.
     pub(super) fn refused(error: KernelError) -> Failure {
         Failure {
             fault: Fault::of(&error.source, Doing::Writing),
@@ -50,7 +50,7 @@ impl Failure {
         }
     }
 
-    /// The kernel did not take a table as it holds it.
+    /// The kernel refused a table with its current content.
     pub(super) fn not_carried_over(error: KernelError) -> Failure {
         match error.refuses_a_rule() {
             true => Failure {
@@ -61,7 +61,7 @@ impl Failure {
         }
     }
 
-    /// A table was replaced, and something that was to follow did not.
+    /// The table was replaced, but a later step failed.
     pub(super) fn changed(error: KernelError) -> Failure {
         Failure {
             fault: Fault::Changed,
@@ -69,10 +69,11 @@ impl Failure {
         }
     }
 
-    /// The failure of a change that a table does not allow; `is_as_left` if the table is unchanged since the last write.
+    /// The table's content does not allow the change. `is_as_left` if the table is unchanged since
+    /// the last write.
     pub(super) fn obstructed(obstacle: Obstacle, is_as_left: bool) -> Failure {
-        // No chain comes or goes without a change of the number of entries: an unchanged table never was
-        // what the change was made for.
+        // Adding or removing a chain changes the number of entries. If the table is unchanged, the
+        // change never fitted it.
         let fault = match obstacle.is_about_content() && !is_as_left {
             true => Fault::Changed,
             false => Fault::Refused,
@@ -83,8 +84,8 @@ impl Failure {
         }
     }
 
-    /// What was read is no table. `was_replaced`: it is another by now, so that it may be halves of
-    /// two.
+    /// The entries that were read are not a valid table. If `was_replaced`, the table has changed
+    /// meanwhile, so they may be parts of two versions.
     pub(super) fn unreadable(error: Unreadable, was_replaced: bool) -> Failure {
         let fault = match was_replaced {
             true => Fault::Passing,

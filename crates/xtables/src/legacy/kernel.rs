@@ -1,4 +1,4 @@
-//! What is asked of the kernel, and what it answers, as values.
+//! The kernel's requests and replies for legacy tables, as values.
 
 use std::fs::{self, File};
 use std::io;
@@ -23,72 +23,72 @@ use super::socket_option;
 use crate::error::Doing;
 use crate::{Family, Fault};
 
-/// How often a table is read again because it was replaced between the request for its size and that
-/// for its entries.
+/// How often a table is read again because it was replaced between the request for its size and the
+/// request for its entries.
 const READ_ATTEMPTS: u32 = 20;
-/// How often counters are given back that the kernel had no memory to take.
+/// How often Signpost tries to restore counters while the kernel lacks memory.
 const COUNTERS_ATTEMPTS: u32 = 10;
-/// Between two of these attempts. All wait for the lock meanwhile.
+/// The pause between two of these attempts. Every other program waits for the lock meanwhile.
 const COUNTERS_PAUSE: Duration = Duration::from_millis(10);
-/// More than the names of all tables that there are (five, and room for others).
+/// More bytes than the names of all tables take (five, and room for others).
 const NAMES: usize = 4096;
 
-/// The way to the tables of one family in one network namespace.
+/// Access to the tables of one family in one network namespace.
 #[derive(Debug)]
 pub(crate) struct Kernel {
     socket: OwnedFd,
-    /// The list of tables that are there, of the namespace in which it was opened. The kernel has
-    /// none as long as nothing has loaded `ip_tables`.
+    /// The list of existing tables in the namespace in which it was opened. The kernel has no list
+    /// until `ip_tables` is loaded.
     names: OnceLock<File>,
-    /// The network namespace in which it was opened.
+    /// The network namespace in which the socket was opened.
     namespace: Option<PathBuf>,
     family: Family,
 }
 
-/// What the kernel says of a table without its entries: `struct ipt_getinfo`.
+/// The kernel's description of a table, without its entries: `struct ipt_getinfo`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Info {
-    /// Which hooks it has, a bit each.
+    /// The hooks that the table has, one bit each.
     pub(crate) hooks: u32,
-    /// Where the chain of each begins; 0 for a hook that it does not have.
+    /// The offset of each hook's chain; 0 for a hook that the table does not have.
     pub(crate) starts: [u32; HOOKS],
-    /// Where the policy of each is.
+    /// The offset of each hook's policy.
     pub(crate) policies: [u32; HOOKS],
-    /// How many entries there are.
+    /// The number of entries.
     pub(crate) entries: u32,
-    /// Their length in bytes.
+    /// The length of the entries in bytes.
     pub(crate) size: u32,
 }
 
-/// A table as it was read.
+/// A table that was read.
 #[derive(Debug)]
 pub(crate) struct Snapshot {
     pub(crate) info: Info,
-    /// The entries, behind [`GET_ENTRIES`] bytes of something else.
+    /// The entries, preceded by [`GET_ENTRIES`] other bytes.
     argument: Vec<u8>,
 }
 
-/// A table as it shall be.
+/// A table to write.
 #[derive(Debug)]
 pub(crate) struct Replacement {
     pub(crate) info: Info,
-    /// The entries, behind [`REPLACE`] bytes of room.
+    /// The entries, preceded by [`REPLACE`] bytes for the header.
     pub(crate) argument: Vec<u8>,
-    /// For each entry, which of those before it was, if any: whose counters it keeps.
+    /// For each new entry, the old entry whose counters it keeps, if any.
     pub(crate) before: Vec<Option<u32>>,
 }
 
-/// Counters that were taken from a table and are to be given back.
+/// Counters that were read when a table was replaced, and that are to be restored.
 #[derive(Debug)]
 pub(crate) struct Counters {
-    /// Those of the entries that were there before.
+    /// The counters of the old entries.
     before: Vec<u8>,
-    /// Room for those of the entries that are there now, behind [`ADD_COUNTERS`] bytes of something
-    /// else. Allocated before the replacement: a lack of memory must not cost any counters.
+    /// The buffer for the counters of the new entries, preceded by [`ADD_COUNTERS`] other bytes.
+    /// Allocated before the replacement, so that a lack of memory cannot lose counters.
     argument: Vec<u8>,
 }
 
-/// Why the kernel did not do what it was asked for.
+/// Why a request to the kernel failed.
 #[derive(Debug, Error)]
 #[error("failed to {step} a table of iptables-legacy")]
 pub(crate) struct KernelError {
@@ -103,14 +103,14 @@ fn failed(step: &'static str) -> impl Fn(io::Error) -> KernelError {
 // === impl Kernel ===
 
 impl Kernel {
-    /// Opens it in the network namespace of this thread.
+    /// Opens a socket in the network namespace of this thread.
     pub(crate) fn open(family: Family) -> io::Result<Kernel> {
         let domain = match family {
             Family::Ipv4 => AddressFamily::INET,
             Family::Ipv6 => AddressFamily::INET6,
         };
-        // The options are those of any socket of the family. iptables takes a raw one, for which
-        // CAP_NET_ADMIN does not do.
+        // The options work on any socket of the family. iptables uses a raw one, for which
+        // CAP_NET_ADMIN does not suffice.
         let socket = socket_with(domain, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
         let kernel = Kernel {
             socket,
@@ -122,12 +122,12 @@ impl Kernel {
         Ok(kernel)
     }
 
-    /// The list of tables that are there, once there is one.
+    /// The list of existing tables, once the kernel has one.
     fn names(&self) -> io::Result<Option<&File>> {
         if let Some(names) = self.names.get() {
             return Ok(Some(names));
         }
-        // This thread may be in another namespace than the one that opened the socket.
+        // This thread may be in a different namespace from the one that opened the socket.
         if self.namespace != observe_namespace() {
             return Ok(None);
         }
@@ -135,7 +135,7 @@ impl Kernel {
             Family::Ipv4 => "ip_tables_names",
             Family::Ipv6 => "ip6_tables_names",
         };
-        // Not /proc/net: that is of the process's first thread.
+        // /proc/net shows the namespace of the process's first thread instead.
         match File::open(format!("/proc/thread-self/net/{names}")) {
             Ok(file) => Ok(Some(self.names.get_or_init(|| file))),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
@@ -143,8 +143,8 @@ impl Kernel {
         }
     }
 
-    /// The names of the tables that are there; `None` where the kernel keeps no list. To ask for a
-    /// table that is not there makes it, with hooks that every packet then passes.
+    /// The names of the existing tables; `None` if the kernel has no list. Requesting a table that
+    /// does not exist creates it, with hooks that every packet then traverses.
     pub(crate) fn observe_names(&self) -> Result<Option<Vec<String>>, KernelError> {
         let Some(file) = self.names().map_err(failed("look for"))? else {
             return Ok(None);
@@ -162,7 +162,7 @@ impl Kernel {
         Ok(Some(text.lines().map(str::to_owned).collect()))
     }
 
-    /// What the kernel says of a table, which comes to be there if it was not.
+    /// The kernel's description of a table. Creates the table if it does not exist.
     pub(crate) fn observe_info(&self, table: &str) -> Result<Info, KernelError> {
         let mut argument = [0; INFO];
         write(&mut argument, 0, table.as_bytes());
@@ -171,7 +171,7 @@ impl Kernel {
         Ok(Info::parse(&argument))
     }
 
-    /// A table, which comes to be there if it was not.
+    /// Reads a table. Creates it if it does not exist.
     pub(crate) fn observe_snapshot(&self, table: &str) -> Result<Snapshot, KernelError> {
         let mut attempt = 1;
         loop {
@@ -183,7 +183,7 @@ impl Kernel {
                 socket_option::observe_entries(self.socket.as_fd(), self.family, &mut argument);
             match read {
                 Ok(()) => return Ok(Snapshot { info, argument }),
-                // EAGAIN: it is of another size by now.
+                // EAGAIN: its size has changed meanwhile.
                 Err(error)
                     if error.kind() == io::ErrorKind::WouldBlock && attempt < READ_ATTEMPTS =>
                 {
@@ -218,9 +218,8 @@ impl Kernel {
         Ok(counters)
     }
 
-    /// Adds to the counters of the table that `replacement` has become those which its entries had
-    /// before. There is no other copy of them: where memory is short, this retries for a tenth of a
-    /// second.
+    /// Adds the counters of the old entries to those of the new table `replacement`. No other copy
+    /// of them exists, so if memory is short this retries for a tenth of a second.
     pub(crate) fn commit_counters(
         &self,
         table: &str,
@@ -235,7 +234,7 @@ impl Kernel {
     }
 }
 
-/// Which network namespace this thread is in.
+/// The network namespace of this thread.
 fn observe_namespace() -> Option<PathBuf> {
     fs::read_link("/proc/thread-self/ns/net").ok()
 }
@@ -260,12 +259,12 @@ fn passes(error: &io::Error) -> bool {
 // === impl KernelError ===
 
 impl KernelError {
-    /// Whether nothing has loaded `ip_tables`, or `ip6_tables`.
+    /// Whether `ip_tables` or `ip6_tables` is not loaded.
     pub(crate) fn has_no_tables(&self) -> bool {
         Errno::from_io_error(&self.source) == Some(Errno::NOPROTOOPT)
     }
 
-    /// Whether a match or target of a rule is not there, or says that it may not be where it is.
+    /// Whether a match or target of a rule does not exist or refuses to be where it is.
     pub(crate) fn refuses_a_rule(&self) -> bool {
         let errno = Errno::from_io_error(&self.source);
         matches!(errno, Some(Errno::INVAL | Errno::NOENT))
@@ -275,7 +274,7 @@ impl KernelError {
 // === impl Counters ===
 
 impl Counters {
-    /// What to tell the kernel of them.
+    /// The argument that restores these counters.
     fn of(mut self, table: &str, replacement: &Replacement) -> Vec<u8> {
         write(&mut self.argument, 0, table.as_bytes());
         let number = replacement.info.entries.to_ne_bytes();
@@ -313,7 +312,7 @@ impl Info {
         }
     }
 
-    /// The hooks that the table has, by number.
+    /// The numbers of the hooks that the table has.
     pub(crate) fn hooks(&self) -> impl Iterator<Item = usize> + use<> {
         let hooks = self.hooks;
         (0..HOOKS).filter(move |hook| hooks & (1 << hook) != 0)
@@ -345,7 +344,7 @@ impl Replacement {
 
 #[cfg(test)]
 impl Snapshot {
-    /// One whose two halves need not belong together.
+    /// A snapshot whose description and entries need not belong together.
     pub(super) fn made(info: Info, entries: &[u8]) -> Snapshot {
         let mut argument = vec![0; GET_ENTRIES];
         argument.extend_from_slice(entries);
@@ -362,8 +361,8 @@ impl Replacement {
 
 #[cfg(test)]
 impl Kernel {
-    /// As it is where nothing has loaded `ip_tables`: there is no list, and a socket that knows no
-    /// such option.
+    /// The state before anything has loaded `ip_tables`: there is no list, and the socket does not
+    /// support the options.
     pub(super) fn without_tables(family: Family) -> io::Result<Kernel> {
         let kind = SocketType::RAW;
         let socket = socket_with(AddressFamily::NETLINK, kind, SocketFlags::CLOEXEC, None)?;

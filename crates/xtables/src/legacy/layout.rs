@@ -1,50 +1,51 @@
-//! Where the fields of the kernel's structures are.
+//! Sizes and field offsets of the kernel's structures.
 //!
 //! Source: include/uapi/linux/netfilter_ipv4/ip_tables.h, netfilter_ipv6/ip6_tables.h and
-//! netfilter/x_tables.h, as compiled where a u64 is aligned to eight bytes: all that Linux runs on
-//! but 32-bit x86.
+//! netfilter/x_tables.h, as compiled where a u64 is aligned to eight bytes: on every architecture
+//! of Linux except 32-bit x86.
 
 use crate::Family;
 
-/// What entries, matches and targets are padded to.
+/// The alignment of entries, matches and targets.
 pub(super) const ALIGNMENT: usize = 8;
-/// How many hooks there are (`NF_INET_NUMHOOKS`).
+/// The number of hooks (`NF_INET_NUMHOOKS`).
 pub(super) const HOOKS: usize = 5;
-/// Bytes for the name of a table (`XT_TABLE_MAXNAMELEN`), at the start of every argument.
+/// The length of a table name (`XT_TABLE_MAXNAMELEN`), at the start of every argument.
 pub(super) const TABLE_NAME: usize = 32;
-/// Bytes for the name of an interface (`IFNAMSIZ`).
+/// The length of an interface name (`IFNAMSIZ`).
 pub(super) const INTERFACE_NAME: usize = 16;
-/// The longest name that iptables gives a chain: `XT_EXTENSION_MAXNAMELEN` less its end.
+/// The longest name that iptables gives a chain: `XT_EXTENSION_MAXNAMELEN` without the terminating
+/// zero.
 pub(super) const CHAIN_NAME: usize = 28;
 
 /// `sizeof(struct ipt_getinfo)`: name, valid hooks, entry points, underflows, entries, size.
 pub(super) const INFO: usize = 84;
-/// Where the entries begin in `struct ipt_get_entries`: name, size, padding.
+/// Offset of the entries in `struct ipt_get_entries`: name, size, padding.
 pub(super) const GET_ENTRIES: usize = 40;
-/// Where the entries begin in `struct ipt_replace`: name, valid hooks, entries, size, entry points,
+/// Offset of the entries in `struct ipt_replace`: name, valid hooks, entries, size, entry points,
 /// underflows, number of old counters, pointer to them.
 pub(super) const REPLACE: usize = 96;
 /// `ipt_replace.num_counters`.
 pub(super) const REPLACE_COUNTERS_NUMBER: usize = 84;
 /// `ipt_replace.counters`.
 pub(super) const REPLACE_COUNTERS: usize = 88;
-/// Bytes of entries that are too many: with `struct xt_table_info`, which the kernel puts before
-/// them, they are `XT_MAX_TABLE_SIZE` (net/netfilter/x_tables.c).
+/// The smallest length of entries that is too long: with the `struct xt_table_info` that the kernel
+/// puts before them, they reach `XT_MAX_TABLE_SIZE` (net/netfilter/x_tables.c).
 pub(super) const TABLE_END: u32 = 512 * 1024 * 1024 - 64;
-/// Where the counters begin in `struct xt_counters_info`: name, number, padding.
+/// Offset of the counters in `struct xt_counters_info`: name, number, padding.
 pub(super) const ADD_COUNTERS: usize = 40;
 /// `sizeof(struct xt_counters)`: packets, bytes.
 pub(super) const COUNTERS: usize = 16;
 
 /// `sizeof(struct xt_entry_match)`, and of `xt_entry_target`: size, name, revision.
 pub(super) const EXTENSION: usize = 32;
-/// Where the name begins in both.
+/// Offset of the name in both.
 pub(super) const EXTENSION_NAME: usize = 2;
-/// Where the revision is in both.
+/// Offset of the revision in both.
 pub(super) const EXTENSION_REVISION: usize = 31;
-/// `sizeof(struct xt_standard_target)`, whose name is empty and whose verdict follows.
+/// `sizeof(struct xt_standard_target)`, whose name is empty, followed by the verdict.
 pub(super) const STANDARD_TARGET: usize = 40;
-/// `sizeof(struct xt_error_target)`, of which each chain but the kernel's own begins with one.
+/// `sizeof(struct xt_error_target)`, the target of the first entry of each named chain.
 pub(super) const ERROR_TARGET: usize = 64;
 /// `XT_ERROR_TARGET`.
 pub(super) const ERROR: &[u8] = b"ERROR";
@@ -63,25 +64,25 @@ pub(super) const INVERTED_SOURCE: u8 = 0x08;
 /// `IPT_INV_DSTIP`.
 pub(super) const INVERTED_DESTINATION: u8 = 0x10;
 
-/// `struct ipt_entry`, or `ip6t_entry`. It begins with the source, the destination, their masks and
+/// `struct ipt_entry` or `ip6t_entry`. It begins with the source, the destination, their masks, and
 /// the names of the interfaces and their masks.
 #[derive(Debug)]
 pub(super) struct Layout {
-    /// Length of an address.
+    /// The length of an address.
     pub(super) address: usize,
-    /// Where the protocol is.
+    /// Offset of the protocol.
     pub(super) protocol: usize,
-    /// Where the flags are.
+    /// Offset of the flags.
     pub(super) flags: usize,
-    /// Where the flags are that invert something.
+    /// Offset of the inversion flags.
     pub(super) inverted: usize,
-    /// Where the offset of the target is, followed by that of the next entry.
+    /// Offset of the target's offset, which the offset of the next entry follows.
     pub(super) target_offset: usize,
-    /// Length of the entry without matches and target.
+    /// The length of the entry without matches and target.
     pub(super) length: usize,
-    /// The flag of an entry for one protocol.
+    /// The flag of an entry that matches one protocol.
     pub(super) flag_protocol: u8,
-    /// The flag of a target that does not come back.
+    /// The flag of a goto: packets do not return from its target.
     pub(super) flag_goto: u8,
 }
 
@@ -154,7 +155,7 @@ impl Layout {
     }
 }
 
-/// `length` up to the next multiple of the alignment.
+/// Rounds `length` up to the next multiple of the alignment.
 pub(super) fn aligned(length: usize) -> usize {
     length.next_multiple_of(ALIGNMENT)
 }
@@ -173,12 +174,12 @@ pub(super) fn read_i32(bytes: &[u8], at: usize) -> Option<i32> {
     read_u32(bytes, at).map(u32::cast_signed)
 }
 
-/// Writes `value` where there is room for it, which is for the caller to see to.
+/// Writes `value` at `at`. The caller makes sure that there is room.
 pub(super) fn write(bytes: &mut [u8], at: usize, value: &[u8]) {
     bytes[at..at + value.len()].copy_from_slice(value);
 }
 
-/// What is before the first NUL.
+/// The bytes before the first NUL.
 pub(super) fn until_nul(bytes: &[u8]) -> &[u8] {
     let end = bytes.iter().position(|byte| *byte == 0);
     &bytes[..end.unwrap_or(bytes.len())]

@@ -1,4 +1,4 @@
-//! The lock that every program takes before it changes the tables of iptables-legacy.
+//! The lock that every program takes before it changes iptables-legacy tables.
 
 use std::fmt;
 use std::fs;
@@ -15,19 +15,20 @@ use thiserror::Error;
 use crate::Fault;
 use crate::error::Doing;
 
-/// Between the first two attempts. iptables holds the lock for a few milliseconds.
+/// The pause between the first two attempts. iptables holds the lock for a few milliseconds.
 const FIRST_PAUSE: Duration = Duration::from_millis(1);
-/// Between later ones: it bounds how much later than its release the lock is noticed to be free.
+/// The longest pause between later attempts. It bounds the delay until a release of the lock is
+/// noticed.
 const LONGEST_PAUSE: Duration = Duration::from_millis(20);
 
-/// The lock, for as long as this lives.
+/// The lock, held until this value is dropped.
 #[derive(Debug)]
 pub(super) struct Lock {
     #[expect(dead_code, reason = "the kernel releases the lock when this is closed")]
     file: OwnedFd,
 }
 
-/// Who holds a lock.
+/// The process that holds a lock.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Holder {
     process: u32,
@@ -56,12 +57,13 @@ fn named(holder: Option<&Holder>) -> String {
 // === impl Lock ===
 
 impl Lock {
-    /// Takes the lock at `path`, as soon as it is free, or fails after `patience`. Polls: a process
-    /// that blocks in the kernel cannot give up without a signal.
+    /// Takes the lock at `path` as soon as it is free, or fails after `patience`. Polls, because a
+    /// process that blocks in the kernel needs a signal to give up.
     pub(super) fn acquire(path: &Path, patience: Duration) -> Result<Lock, LockError> {
         let start = Instant::now();
         let mut pause = FIRST_PAUSE;
-        // Opened at every change: a program that finds no file creates another.
+        // Opened for every change: if the file is deleted, other programs create and lock a new
+        // one.
         let file = create(path)?;
         loop {
             match flock(&file, FlockOperation::NonBlockingLockExclusive) {
@@ -88,8 +90,8 @@ impl Lock {
     }
 }
 
-/// As iptables does it. The standard library creates no file that it does not write to, which the
-/// mode of another program's file may forbid.
+/// Opens or creates the file as iptables does. The standard library can only create a file that it
+/// opens for writing, which the mode of a file created by another program may forbid.
 fn create(path: &Path) -> Result<OwnedFd, LockError> {
     let flags = OFlags::RDONLY | OFlags::CREATE | OFlags::CLOEXEC;
     loop {
@@ -106,8 +108,8 @@ fn create(path: &Path) -> Result<OwnedFd, LockError> {
     }
 }
 
-/// Who holds the lock on `file`, where the kernel lists it: it does so only for processes that this
-/// one could see.
+/// The holder of the lock on `file`, if the kernel lists it: it lists only processes that are
+/// visible in this PID namespace.
 fn observe_holder(file: &OwnedFd) -> Option<Holder> {
     let status = fstat(file).ok()?;
     let device = (major(status.st_dev), minor(status.st_dev));
@@ -118,8 +120,9 @@ fn observe_holder(file: &OwnedFd) -> Option<Holder> {
     Some(Holder { process, name })
 }
 
-/// The process that holds the lock of `flock` on this file in a list of `/proc/locks`. Its lines are
-/// `1: FLOCK ADVISORY WRITE 1234 08:01:5678 0 EOF`; who waits has an arrow behind the number.
+/// The process that holds the `flock` lock on this file, according to `/proc/locks`. Its lines are
+/// `1: FLOCK ADVISORY WRITE 1234 08:01:5678 0 EOF`; a waiting process has an arrow behind the
+/// number.
 fn parse_holder(locks: &str, device: (u32, u32), inode: u64) -> Option<u32> {
     let file = format!("{:02x}:{:02x}:{inode}", device.0, device.1);
     locks.lines().find_map(|line| {
@@ -146,7 +149,7 @@ impl fmt::Display for Holder {
 // === impl LockError ===
 
 impl LockError {
-    /// What to do about it.
+    /// How to react.
     pub(super) fn fault(&self) -> Fault {
         match self {
             LockError::Held { .. } => Fault::Passing,

@@ -6,26 +6,27 @@ use super::blob::{Chain, Kind, Table, To};
 use super::replacement::Plan;
 use crate::Rule;
 
-/// Our chains by name, how many rules each has and where these lead, and which rules of the kernel's
-/// chains lead to them, in order. What rules ask, and what modules do with packets, is not in it.
+/// Signpost's chains by name, the number of rules in each and the chains they lead to, and the
+/// rules of built-in chains that lead to them, in order. Matches and the parameters of targets are
+/// not included.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Outline {
     chains: u32,
-    /// The sum of what each chain says. No order of chains makes another: those who write tables do
-    /// not all keep it.
+    /// The sum of the digests of all chains. It does not depend on the order of the chains: not
+    /// every program that writes a table keeps it.
     digest: u64,
 }
 
 // === impl Outline ===
 
 impl Outline {
-    /// That of a table without rules of Signpost.
+    /// The outline of a table without rules of Signpost.
     pub(super) const NOTHING: Outline = Outline {
         chains: 0,
         digest: 0,
     };
 
-    /// That of `table`. Costs a look at each of our chains.
+    /// The outline of `table`. Costs one scan of Signpost's chains.
     pub(super) fn of(table: &Table<'_>, prefix: &str) -> Outline {
         let mut outline = Outline::NOTHING;
         for chain in &table.chains {
@@ -34,8 +35,8 @@ impl Outline {
         outline
     }
 
-    /// That of what `plan` makes of `table`, whose outline this is. Costs a look at each chain that
-    /// changes, before and after.
+    /// The outline after `plan` is applied to `table`, whose outline this is. Costs one scan of
+    /// each chain that changes, before and after.
     pub(super) fn after(mut self, table: &Table<'_>, plan: &Plan<'_>, prefix: &str) -> Outline {
         for chain in &table.chains {
             let changes = match chain.kind {
@@ -87,7 +88,8 @@ fn digest_of(table: &Table<'_>, chain: &Chain<'_>, prefix: &str) -> Option<u64> 
     }
 }
 
-/// Of a chain with so many rules, of which those at these places lead to these chains.
+/// The digest of a chain with `length` rules, of which those at the given places lead to the given
+/// chains.
 fn digest<'a>(
     name: &[u8],
     length: usize,
@@ -102,7 +104,8 @@ fn digest<'a>(
     hasher.finish()
 }
 
-/// That of a built-in chain whose rules lead to these chains of Signpost; `None` where none does.
+/// The digest of a built-in chain whose rules lead to these chains of Signpost; `None` if there are
+/// none.
 fn digest_of_entries<'a>(
     hook: usize,
     targets: impl Iterator<Item = Option<&'a [u8]>>,
@@ -126,7 +129,7 @@ fn target_of(rule: &Rule) -> Option<&[u8]> {
     rule.leads_to().map(|chain| chain.as_bytes())
 }
 
-/// The name of the chain that is meant.
+/// The name of the target chain.
 fn target<'a>(table: &Table<'a>, to: To) -> Option<&'a [u8]> {
     match to {
         To::Next => None,

@@ -1,15 +1,17 @@
-//! Tables as they are read: what the kernel says of one and what it holds are two answers.
+//! Reads and parses legacy tables. The kernel returns a table's description and its entries in two
+//! separate replies.
 
 use super::blob::Table;
 use super::failure::Failure;
 use super::kernel::{Info, Kernel, KernelError, Snapshot};
 use crate::{Family, TableName};
 
-/// How often a table is read that does not look like one. Who moves a rule to another of the kernel's
-/// chains between the two answers leaves both of the same length, so that the kernel notices nothing.
+/// How often a table that cannot be parsed is read again. If another program moves a rule from one
+/// built-in chain to another between the two replies, both have the same length, so the kernel does
+/// not notice.
 const ATTEMPTS: u32 = 5;
 
-/// Reads a table, which comes to be there if it was not, and returns what `read` makes of it.
+/// Reads a table and returns the result of `read` for it. Creates the table if it does not exist.
 pub(super) fn observe_parsed<T>(
     kernel: &Kernel,
     table: TableName,
@@ -53,8 +55,8 @@ mod tests {
         table.end() + 1
     }
 
-    /// Another program moved a rule between the kernel's two answers. That was taken for an unreadable
-    /// table, and given up on.
+    /// Regression test: another program moved a rule between the kernel's two replies, and Signpost
+    /// took the table for unreadable and gave up.
     #[test]
     fn halves_of_two_tables_are_read_again() {
         let made = with_others(Family::Ipv4);
@@ -75,7 +77,7 @@ mod tests {
             let read = observe_until_parsed(Family::Ipv4, halves, || info, entries);
             read.err().map(|failure| failure.fault)
         };
-        // Another program does so all the time.
+        // Another program keeps moving rules.
         assert_eq!(fault(Ok(made.info)), Some(Fault::Passing));
         assert_eq!(fault(Ok(moved)), Some(Fault::Impossible));
         let step = "ask for the size of";

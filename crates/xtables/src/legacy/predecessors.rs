@@ -1,4 +1,4 @@
-//! Which of the rules that a chain had are those that it comes to have.
+//! Finds the old rules of a chain among its new ones.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -6,16 +6,15 @@ use super::blob::Table;
 use super::decode_entry;
 use crate::{Family, Rule};
 
-/// Rules of a chain before it changes, by what they say, each with the number of its entry. Many
-/// endpoints make long chains: to look through all of them for each rule would take seconds, with
-/// the lock held.
+/// The old rules of a chain by their text, each with the number of its entry. Many endpoints make
+/// long chains: searching all rules for each one would take seconds, with the lock held.
 #[derive(Debug)]
 pub(super) struct Predecessors(HashMap<String, VecDeque<u32>>);
 
 // === impl Predecessors ===
 
 impl Predecessors {
-    /// Those of these entries that are rules as Signpost writes them.
+    /// Indexes those of these entries that are rules as Signpost writes them.
     pub(super) fn of(table: &Table<'_>, numbers: &[usize], family: Family) -> Predecessors {
         let mut rules: HashMap<String, VecDeque<u32>> = HashMap::with_capacity(numbers.len());
         for number in numbers {
@@ -27,7 +26,7 @@ impl Predecessors {
         Predecessors(rules)
     }
 
-    /// The first that says the same as `rule` and has not been taken yet.
+    /// The first rule equal to `rule` that has not been taken yet.
     pub(super) fn take(&mut self, rule: &Rule) -> Option<u32> {
         match self.0.is_empty() {
             true => None,

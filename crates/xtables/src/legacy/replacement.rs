@@ -1,4 +1,4 @@
-//! A table with some of our chains changed, and everything else where it was.
+//! Compiles a table in which some of Signpost's chains have changed and everything else has stayed.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -34,46 +34,46 @@ pub(super) enum Obstacle {
     },
 }
 
-/// What some changes together make of a table.
+/// The combined effect of some changes on a table.
 #[derive(Debug)]
 pub(super) struct Plan<'a> {
-    /// The chains that the table has, by name, each with its place in [`Table::chains`].
+    /// The named chains of the table, by name, each with its index in [`Table::chains`].
     old: Vec<(&'a [u8], usize)>,
-    /// Chains that come to be, or change; `None` for those that go.
+    /// Chains to create or change; `None` for those to remove.
     pub(super) named: BTreeMap<&'a [u8], Option<&'a [Rule]>>,
     /// Signpost's new rules in the chain of each hook that changes.
     pub(super) hooks: BTreeMap<usize, &'a [Rule]>,
 }
 
-/// A chain of the table that comes to be.
+/// A named chain of the new table.
 #[derive(Debug)]
 struct Successor<'a> {
     name: &'a [u8],
-    /// Its place in the table before.
+    /// Its index in the old table.
     before: Option<usize>,
-    /// Its rules; `None` where they stay as they are.
+    /// Its new rules; `None` if they stay as they are.
     rules: Option<&'a [Rule]>,
-    /// Where its first rule begins, once that is known.
+    /// The offset of its first rule, once known.
     start: usize,
 }
 
-/// A table that is being written.
+/// The new table while it is written.
 struct Build<'a> {
     table: &'a Table<'a>,
     prefix: &'a str,
     writer: Writer,
-    /// For each entry, which one of before it was.
+    /// For each new entry, the number of the old entry that it corresponds to.
     before: Vec<Option<u32>>,
-    /// In the order of their names.
+    /// The named chains, sorted by name.
     chains: Vec<Successor<'a>>,
-    /// For each chain of the table before, its place among `chains`.
+    /// For each chain of the old table, its index in `chains`.
     places: Vec<Option<usize>>,
-    /// Verdicts to be filled in: where, and which of `chains` is meant.
+    /// Verdicts to fill in: the position of each, and the index in `chains` of its target.
     jumps: Vec<(usize, usize)>,
 }
 
-/// The table as `plan`, which was made for it, says. Entries that stay do so byte for byte, but for
-/// where they lead; a rule of Signpost that its chain had before keeps its counters.
+/// Applies `plan`, which was made for `table`, to it. Entries that stay are copied byte for byte,
+/// except for their jump offsets. A rule of Signpost that its chain already had keeps its counters.
 pub(super) fn compile_replacement(
     table: &Table<'_>,
     info: &Info,
@@ -142,8 +142,8 @@ pub(super) fn hook_number(chain: BuiltIn) -> usize {
     }
 }
 
-/// `length`, if entries may be that long together. The kernel says of a longer table that it has no
-/// memory for it, as it does of any other when that is true: this would be tried for ever.
+/// Returns `length` if a table may be that long. For a longer table the kernel reports that memory
+/// is short, as it does for a real shortage, so the change would be retried forever.
 pub(super) fn check_length(length: usize) -> Result<u32, Obstacle> {
     let fits = u32::try_from(length).ok();
     fits.filter(|length| *length < TABLE_END)
@@ -157,7 +157,7 @@ fn text(name: &[u8]) -> String {
 // === impl Plan ===
 
 impl<'a> Plan<'a> {
-    /// `changes`, made to `table` one after the other.
+    /// Combines `changes`, in order, into a plan for `table`.
     pub(super) fn compile(
         table: &Table<'a>,
         info: &Info,
@@ -196,13 +196,14 @@ impl<'a> Plan<'a> {
         Ok(plan)
     }
 
-    /// Where the table has the chain of this name, if it has.
+    /// The index of the table's chain with this name, if there is one.
     fn place_of(&self, name: &[u8]) -> Option<usize> {
         let found = self.old.binary_search_by_key(&name, |(name, _)| name);
         found.ok().map(|at| self.old[at].1)
     }
 
-    /// The chains that there will be, by name: iptables takes those of its tables to be sorted.
+    /// The named chains of the new table, by name: iptables expects the chains of its tables to be
+    /// sorted.
     fn successors(&self) -> Vec<Successor<'a>> {
         let stay = self.old.iter().filter_map(|(name, place)| {
             let rules = match self.named.get(name) {
@@ -235,13 +236,14 @@ impl<'a> Plan<'a> {
 // === impl Build ===
 
 impl Build<'_> {
-    /// Where the next entry begins.
+    /// The offset of the next entry.
     fn offset(&self) -> Result<u32, Obstacle> {
         check_length(self.writer.bytes.len() - REPLACE)
     }
 
-    /// Writes the rules of a hook: `ours`, then those of other programs. Where `ours` are there already
-    /// they stay where they are: a program that puts its rules first and watches them would do so again.
+    /// Writes the rules of a hook: `ours`, then those of other programs. If the hook already has
+    /// exactly `ours`, they stay where they are: a program that keeps its rules first and watches
+    /// them would otherwise move them back.
     fn hook(&mut self, rules: Range<usize>, ours: Option<&[Rule]>) -> Result<(), Obstacle> {
         let Some(ours) = ours else {
             return self.copy(rules);
@@ -366,7 +368,7 @@ impl Build<'_> {
     }
 
     fn fill_in(&mut self, verdict: usize, offset: usize) -> Result<(), Obstacle> {
-        // Offsets are the positive half of a C int.
+        // The kernel stores an offset as a C int, whose negative values are verdicts.
         let offset = i32::try_from(offset).map_err(|_| Obstacle::Length(offset))?;
         write(&mut self.writer.bytes, verdict, &offset.to_ne_bytes());
         Ok(())
@@ -376,7 +378,7 @@ impl Build<'_> {
 // === impl Obstacle ===
 
 impl Obstacle {
-    /// Whether it lies in what the table holds, rather than in what the change says.
+    /// Whether the cause is the table's content rather than the change's.
     pub(super) fn is_about_content(&self) -> bool {
         match self {
             Obstacle::Absent(_) | Obstacle::Missing(_) | Obstacle::Used { .. } => true,

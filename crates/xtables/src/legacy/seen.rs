@@ -1,29 +1,29 @@
-//! The last state of a table, and whether another program has changed it since.
+//! The last observed state of a table, and whether another program has changed it since.
 
 use super::kernel::Info;
 use super::outline::Outline;
 
-/// What a table was like.
+/// The last observed state of a table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Seen {
-    /// It was not there.
+    /// The table did not exist.
     Absent,
-    /// As the kernel describes it here, with these rules of Signpost.
+    /// The table had this description and these rules of Signpost.
     As(Info, Outline),
-    /// It could not be read, or another program has changed it since.
+    /// The table could not be read, or another program has changed it since.
     Unread,
 }
 
-/// What a table is like that is about to be changed, against what it was like when it was last seen.
+/// How the state of a table that is about to be changed compares with the last observed one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Finding {
-    /// The same, or nothing was known of it.
+    /// It is the same, or there was no observed state.
     AsLeft,
-    /// Another program has changed it, and as far as the [`Outline`] shows not Signpost's rules. Only
-    /// reading the table shows the rest.
+    /// Another program has changed the table but, as far as the [`Outline`] shows, not Signpost's
+    /// rules. Only reading the table shows the rest.
     Touched,
-    /// A rule of Signpost is missing, or was added. A change made now would hide that: the table would
-    /// count as unchanged.
+    /// A rule of Signpost is missing or was added. Changing the table now would hide that, because
+    /// the table would then count as unchanged.
     Damaged,
 }
 

@@ -1,4 +1,4 @@
-//! The four socket options of `ip_tables` and `ip6_tables`, on bytes.
+//! The four socket options of `ip_tables` and `ip6_tables`, as byte buffers.
 //!
 //! Source: include/uapi/linux/netfilter_ipv4/ip_tables.h, netfilter_ipv6/ip6_tables.h and
 //! netfilter/x_tables.h; net/ipv4/netfilter/ip_tables.c.
@@ -33,7 +33,7 @@ pub(super) fn observe_info(
     get(socket, family, GET_INFO, argument)
 }
 
-/// Fills in a `struct ipt_get_entries`, whose length says how much is expected.
+/// Fills in a `struct ipt_get_entries`, which states the expected size.
 pub(super) fn observe_entries(
     socket: BorrowedFd<'_>,
     family: Family,
@@ -42,8 +42,7 @@ pub(super) fn observe_entries(
     get(socket, family, GET_ENTRIES, argument)
 }
 
-/// Carries out a `struct ipt_replace`, and fills `counters` with those of the entries that were
-/// there.
+/// Performs a `struct ipt_replace`, and fills `counters` with the counters of the replaced entries.
 pub(super) fn commit_replacement(
     socket: BorrowedFd<'_>,
     family: Family,
@@ -66,7 +65,7 @@ pub(super) fn commit_replacement(
     set(socket, family, SET_REPLACE, argument)
 }
 
-/// Carries out a `struct xt_counters_info`.
+/// Performs a `struct xt_counters_info`.
 pub(super) fn commit_counters(
     socket: BorrowedFd<'_>,
     family: Family,
@@ -82,12 +81,12 @@ fn level(family: Family) -> c_int {
     }
 }
 
-/// The length as the kernel takes it, which is a C int.
+/// The length as a C int, as the kernel takes it.
 fn length(argument: &[u8]) -> io::Result<c_int> {
     c_int::try_from(argument.len()).map_err(|_| io::ErrorKind::InvalidInput.into())
 }
 
-/// For options whose argument holds no pointers.
+/// For options whose argument contains no pointers.
 fn get(
     socket: BorrowedFd<'_>,
     family: Family,
@@ -95,9 +94,10 @@ fn get(
     argument: &mut [u8],
 ) -> io::Result<()> {
     let mut length: libc::socklen_t = length(argument)?.cast_unsigned();
-    // SAFETY: the descriptor is borrowed for the whole call. The kernel writes at most `length` bytes
-    // to `argument`, which is that long and borrowed mutably; `length` is a local socklen_t. Neither
-    // option that comes here has the kernel write anywhere else, and every byte is a valid u8.
+    // SAFETY: the descriptor is borrowed for the whole call. The kernel writes at most `length`
+    // bytes to `argument`, which is that long and borrowed mutably; `length` is a local socklen_t.
+    // Neither option that is passed here makes the kernel write anywhere else, and every byte is a
+    // valid u8.
     let outcome = unsafe {
         libc::getsockopt(
             socket.as_raw_fd(),
@@ -113,14 +113,16 @@ fn get(
     }
 }
 
-/// For options whose argument holds no pointers, but the one that [`commit_replacement`] puts in.
+/// For options whose argument contains no pointers except the one that [`commit_replacement`]
+/// inserts.
 fn set(socket: BorrowedFd<'_>, family: Family, option: c_int, argument: &[u8]) -> io::Result<()> {
     let length: libc::socklen_t = length(argument)?.cast_unsigned();
     // SAFETY: the descriptor is borrowed for the whole call. The kernel reads `length` bytes of
-    // `argument`, which is that long. Of the two options one has it write: SET_REPLACE, which comes
-    // from `commit_replacement` alone, to the pointer that this has just put in, for the number of
-    // counters that it has compared with the room there; that buffer is borrowed by it, mutably,
-    // until the call has returned.
+    // `argument`, which is that long. One of the two options makes the kernel write: SET_REPLACE,
+    // which only `commit_replacement` passes. The kernel writes to the pointer that
+    // `commit_replacement` has just inserted, for a number of counters that it has checked against
+    // the buffer's length. `commit_replacement` borrows that buffer mutably until the call has
+    // returned.
     let outcome = unsafe {
         libc::setsockopt(
             socket.as_raw_fd(),

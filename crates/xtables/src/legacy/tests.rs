@@ -1,4 +1,4 @@
-//! Tables made by hand: what is changed in them, what stays, and what happens when they are damaged.
+//! Legacy tables built by hand: changes to them, what stays, and damaged tables.
 
 mod absence;
 mod damage;
@@ -24,9 +24,9 @@ const OURS: &str = "SIGNPOST-";
 const THEIRS: &str = "KUBE-";
 /// The hooks of table nat, by number.
 const NAT: [usize; 4] = [0, 1, 3, 4];
-/// Of one Service.
+/// The endpoints of one Service.
 const ENDPOINTS: u32 = 10_000;
-/// Ten times what it takes without optimization on a machine that does other things, too.
+/// Ten times the measured time, without optimization and on a busy machine.
 const IN_NO_TIME: Duration = Duration::from_secs(5);
 const FAMILIES: [Family; 2] = [Family::Ipv4, Family::Ipv6];
 
@@ -39,7 +39,7 @@ pub(super) struct Made {
 }
 
 impl Made {
-    /// As the kernel makes it: policies, and an end.
+    /// An empty table as the kernel creates it: policies and the last entry.
     fn empty(family: Family) -> Made {
         let mut info = Info::default();
         let mut writer = Writer {
@@ -94,7 +94,8 @@ impl Made {
         held(&self.parse().expect("it can be read"), self.family, prefix)
     }
 
-    /// Every entry that is not `prefix`'s, by chain, without where it leads, with the name instead.
+    /// Every entry that does not belong to `prefix`, by chain, with the name of its target chain
+    /// instead of the jump offset.
     fn without(&self, prefix: &str) -> Vec<(String, Vec<u8>, Option<String>)> {
         let table = self.parse().expect("it can be read");
         let name = |place: usize| format!("{:?}", table.chains[place].kind);
@@ -146,8 +147,8 @@ fn jump(chain: &str) -> Rule {
     Rule::always(Target::Jump(chain.into()))
 }
 
-/// Others' rules, among them one that leads nowhere, one of a target that we do not know, and one
-/// that leads to a chain behind ours.
+/// Rules of other programs, among them one without a target, one with an unknown target, and one
+/// that leads to a chain that is sorted behind Signpost's.
 pub(super) fn with_others(family: Family) -> Made {
     let unknown = Rule {
         matches: vec![Match::Mark { value: 1, mask: 1 }],
@@ -172,7 +173,7 @@ pub(super) fn with_others(family: Family) -> Made {
             )],
         )
         .expect("nothing is in the way");
-    // The first becomes one that only counts, the second one of a module that we have never met.
+    // Turn the first rule into one that only counts, and the second into one of an unknown module.
     let layout = Layout::of(family);
     let second = made.parse().expect("it can be read").offset(1);
     let verdict = i32::try_from(second).expect("few entries").to_ne_bytes();
@@ -282,14 +283,15 @@ fn a_rule_that_its_chain_had_before_keeps_its_counters() {
     };
     let step = |marks: &[u32]| change(&[("SIGNPOST-A", &rules(marks))], &[], &[]);
     let (made, before) = made.change(OURS, &[step(&[1, 2, 3])]).expect("it fits");
-    // Four policies, the head of ours, its three rules and its end, the end of the table.
+    // Four policies; the head of Signpost's chain, its three rules and its end; the end of the
+    // table.
     assert_eq!(before[4..9], [None; 5]);
     let (_, before) = made.change(OURS, &[step(&[2, 9, 3, 1])]).expect("it fits");
     assert_eq!(before[4..9], [Some(4), Some(6), None, Some(7), Some(5)]);
 }
 
-/// To look for each rule of a chain among all that it had took 16 seconds for these, with the lock
-/// held: one endpoint less changes the probability of every other.
+/// Regression test: searching all old rules of a chain for each new rule took 16 seconds for these,
+/// with the lock held. Removing one endpoint changes the probability of every other.
 #[test]
 fn a_chain_of_ten_thousand_endpoints_loses_one_in_no_time() {
     let rules = |endpoints: Range<u32>| {
@@ -310,7 +312,7 @@ fn a_chain_of_ten_thousand_endpoints_loses_one_in_no_time() {
     let made = Made::empty(Family::Ipv4);
     let (made, _) = made.change(OURS, &[step(&more)]).expect("it fits");
     let start = Instant::now();
-    // Half of them stay as they were, and the other half do not.
+    // One half of the rules is unchanged, the other half differs.
     let half = ENDPOINTS as usize / 2;
     let fewer = [&more[half..], &rules(0..ENDPOINTS - 1)].concat();
     let (_, before) = made.change(OURS, &[step(&fewer)]).expect("it fits");
@@ -417,7 +419,7 @@ fn a_table_is_not_read_that_is_not_what_the_kernel_says() {
             |made| made.entries.truncate(960),
             "the entry that ends a table is missing",
         ),
-        // The first leads to where the third begins, in the middle of a chain.
+        // The first rule jumps to the third entry, in the middle of a chain.
         (
             |made| made.entries[144..148].copy_from_slice(&352_i32.to_ne_bytes()),
             "the entry at byte 0 jumps to a place where no chain begins",
@@ -431,7 +433,7 @@ fn families() -> impl Strategy<Value = Family> {
     prop::sample::select(FAMILIES.to_vec())
 }
 
-/// To ask for any address is not to ask, and is not written down.
+/// Drops matches of any address: they match everything and are not encoded.
 fn without_what_asks_nothing(mut rule: Rule) -> Rule {
     for side in [&mut rule.source, &mut rule.destination] {
         side.take_if(|asked| asked.range.prefix_len() == 0 && !asked.inverted);
@@ -443,7 +445,7 @@ fn rules() -> impl Strategy<Value = Vec<(u8, u32)>> {
     vec((0u8..5, any::<u32>()), 0..4)
 }
 
-/// A rule out of numbers, which leads to one of `chains` where it leads anywhere.
+/// Makes a rule from numbers; if it leads to a chain, that is one of `chains`.
 fn rule((kind, value): (u8, u32), chains: &[Arc<str>]) -> Rule {
     let place = value as usize % chains.len().max(1);
     match (kind, chains.get(place)) {
@@ -476,7 +478,8 @@ proptest! {
         prop_assert_eq!(&made.held(OURS).chains["SIGNPOST-it"], &some);
     }
 
-    /// Any chains after any others: what is read is what was asked for, and nothing of others moves.
+    /// After any sequence of changes, the chains that are read are the requested ones, and entries
+    /// of other programs have not moved.
     #[test]
     fn any_table_becomes_any_other(
         steps in vec(btree_map(0u8..12, rules(), 0..8), 1..5),
@@ -510,7 +513,7 @@ proptest! {
         }
     }
 
-    /// Whatever is in the kernel's memory: it is read, or said to be unreadable.
+    /// Whatever is in the kernel's memory, parsing succeeds or returns an error, and never panics.
     #[test]
     fn a_damaged_table_stops_nobody(
         damage in vec((any::<Index>(), any::<u8>()), 0..6),

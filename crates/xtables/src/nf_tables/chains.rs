@@ -1,4 +1,4 @@
-//! The chains that `iptables-nft` makes by itself.
+//! The chains that `iptables-nft` creates automatically.
 
 use netlink::nf_tables::{Chain, ChainKind, Hook, HookPoint};
 
@@ -12,7 +12,7 @@ pub(super) fn table_name(table: TableName) -> &'static str {
     }
 }
 
-/// The chains of a table that packets enter by themselves.
+/// The built-in chains of a table.
 pub(super) fn built_ins(table: TableName) -> &'static [BuiltIn] {
     match table {
         TableName::Nat => &[
@@ -25,8 +25,8 @@ pub(super) fn built_ins(table: TableName) -> &'static [BuiltIn] {
     }
 }
 
-/// The chain as `iptables-nft` makes it. Any other priority or type, and it would call the whole
-/// table incompatible. The kernel lets pass what comes to its end (policy accept).
+/// The chain as `iptables-nft` creates it, with policy accept. With any other priority or type,
+/// `iptables-nft` would call the whole table incompatible.
 pub(super) fn base_chain(table: TableName, chain: BuiltIn) -> Chain {
     let kind = match table {
         TableName::Nat => ChainKind::Nat,

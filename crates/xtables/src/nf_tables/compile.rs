@@ -1,4 +1,4 @@
-//! A step to a transaction.
+//! Compiles a step to a transaction.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,21 +12,21 @@ use crate::{BuiltIn, Family, Rule, TableChange};
 /// Signpost's rules in a built-in chain that exists.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Present {
-    /// In order.
+    /// The rules in order.
     pub(super) entries: Vec<Entry>,
 }
 
 /// A rule of a built-in chain that leads to a chain of Signpost.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Entry {
-    /// Its number, unique in its table.
+    /// Its handle, unique in its table.
     pub(super) handle: u64,
-    /// `None` for a match or option that Signpost never writes.
+    /// `None` for a rule with a match or option that Signpost never writes.
     pub(super) rule: Option<Rule>,
 }
 
-/// The transaction for `change`, where `present` are those built-in chains it has entries for, as far
-/// as they exist. Without operations if there is nothing to do.
+/// Compiles `change` to a transaction. `present` contains those of its built-in chains that exist.
+/// The transaction has no operations if there is nothing to do.
 pub(super) fn compile(
     change: &TableChange,
     family: Family,
@@ -49,7 +49,7 @@ pub(super) fn compile(
             operations,
         );
     }
-    // All are emptied before the first goes: they may lead to each other.
+    // Flush all removed chains before deleting any: they may lead to each other.
     let removed = |step: fn(Arc<str>) -> Operation| change.removed.iter().cloned().map(step);
     operations.extend(removed(Operation::FlushChain));
     operations.extend(removed(Operation::DeleteChain));
@@ -59,7 +59,7 @@ pub(super) fn compile(
     transaction
 }
 
-/// All chains come before the first rule: rules lead to any of them.
+/// Adds all chains before the first rule, because rules may lead to any of them.
 fn add_chains(change: &TableChange, family: Family, operations: &mut Vec<Operation>) {
     for (name, _) in &change.chains {
         let chain = Chain {
@@ -103,7 +103,7 @@ fn enter(
         chain: Arc::clone(&chain),
         handle: entry.handle,
     }));
-    // Each is put before the one that was put there last.
+    // Each rule is inserted before the previously inserted one.
     operations.extend(desired.iter().rev().map(|rule| Operation::InsertRule {
         chain: Arc::clone(&chain),
         rule: encode(rule, family),

@@ -1,4 +1,4 @@
-//! Expressions to a rule: as Signpost writes it, or as any `iptables-nft` does.
+//! Decodes expressions to a rule, as written by Signpost or by any version of `iptables-nft`.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
@@ -12,21 +12,20 @@ use super::layout::Address;
 use crate::extension::{decode_comment, decode_match, decode_target};
 use crate::{AddressMatch, Family, InterfaceMatch, Match, Protocol, Rule, Target};
 
-/// The destination port of TCP, UDP and SCTP: its place, and its length.
+/// Offset and length of the destination port in TCP, UDP and SCTP headers.
 const DESTINATION_PORT: (u32, u32) = (2, 2);
 
-/// The listed rule, if it is one that Signpost could have written.
+/// Decodes a listed rule, if Signpost could have written it.
 pub(super) fn rule(listed: &ListedRule<'_>, family: Family) -> Option<Rule> {
     decode(&listed.decode().ok()?, family)
 }
 
-/// The rule that `encoded` is. The order among its header fields does not matter: they ask and do
-/// nothing else.
+/// Decodes a rule. Accepts its header fields in any order, because they only match packets.
 pub(super) fn decode(encoded: &Encoded, family: Family) -> Option<Rule> {
     let mut reading = Reading::new(family, encoded.comment.clone());
     let mut rest = encoded.expressions.as_slice();
     while let [first, behind @ ..] = rest {
-        // What follows the target never comes to pass.
+        // Expressions behind the target would never be evaluated.
         if reading.target.is_some() {
             return None;
         }
@@ -66,18 +65,18 @@ fn verdict_target(verdict: &Verdict) -> Target {
     }
 }
 
-/// Something that is loaded and compared with constants.
+/// A value that is loaded from a packet and compared with constants.
 struct Question<'a> {
     loaded: &'a Expression,
-    /// What remains of what was loaded; `None` for all of it.
+    /// The mask that is applied to the loaded value; `None` for all of it.
     mask: Option<&'a [u8]>,
     inverted: bool,
     first: &'a [u8],
-    /// The first, but for a range.
+    /// Equal to `first`, except for a range.
     last: &'a [u8],
 }
 
-/// What is known of a rule so far.
+/// The part of a rule decoded so far.
 struct Reading {
     family: Family,
     rule: Rule,
@@ -87,7 +86,8 @@ struct Reading {
 // === impl Question ===
 
 impl<'a> Question<'a> {
-    /// The question that begins with what was loaded, and what follows it.
+    /// Parses the comparison that begins with `loaded`, and returns it with the expressions behind
+    /// it.
     fn parse(
         loaded: &'a Expression,
         behind: &'a [Expression],
@@ -136,12 +136,12 @@ impl<'a> Question<'a> {
         (from == register).then_some((question, behind))
     }
 
-    /// The constant, if there is but one.
+    /// The constant, unless it is a range.
     fn value(&self) -> Option<&'a [u8]> {
         (self.first == self.last).then_some(self.first)
     }
 
-    /// The constant of a comparison with all that was loaded, not inverted.
+    /// The constant of a comparison that has no mask and is not inverted.
     fn plain(&self) -> Option<&'a [u8]> {
         let is_plain = self.mask.is_none() && !self.inverted;
         is_plain.then_some(self.value()).flatten()
@@ -163,7 +163,7 @@ impl Reading {
         }
     }
 
-    /// Signpost writes no rule without a target.
+    /// Returns the rule; `None` without a target, because Signpost writes no such rule.
     fn rule(self) -> Option<Rule> {
         let target = self.target?;
         Some(Rule {
@@ -223,7 +223,7 @@ impl Reading {
     }
 }
 
-/// Each field of a header is matched at most once.
+/// Sets a header field; `None` if it is already set, because a rule matches each field once.
 fn set<T>(field: &mut Option<T>, value: T) -> Option<()> {
     field.replace(value).is_none().then_some(())
 }
@@ -233,7 +233,7 @@ fn interface(question: &Question<'_>) -> Option<InterfaceMatch> {
         return None;
     }
     let value = question.value()?;
-    // One that is compared to its end is padded with zeros, if at all.
+    // A name that is compared to its end is followed by zeros, if by anything.
     let end = value.iter().position(|byte| *byte == 0);
     let (name, padding) = value.split_at(end.unwrap_or(value.len()));
     if padding.iter().any(|byte| *byte != 0) {
@@ -246,7 +246,7 @@ fn interface(question: &Question<'_>) -> Option<InterfaceMatch> {
     })
 }
 
-/// Newer versions ask for a mark without a match.
+/// Newer versions match a mark without an xtables match.
 fn mark(question: &Question<'_>) -> Option<Match> {
     let number = |bytes: &[u8]| bytes.try_into().ok().map(u32::from_ne_bytes);
     let value = number(question.value()?)?;
@@ -257,7 +257,7 @@ fn mark(question: &Question<'_>) -> Option<Match> {
     (!question.inverted).then_some(Match::Mark { value, mask })
 }
 
-/// Newer versions ask for ports without a match.
+/// Newer versions match ports without an xtables match.
 fn destination_ports(question: &Question<'_>) -> Option<Match> {
     let number = |bytes: &[u8]| bytes.try_into().ok().map(u16::from_be_bytes);
     let (first, last) = (number(question.first)?, number(question.last)?);
@@ -265,7 +265,7 @@ fn destination_ports(question: &Question<'_>) -> Option<Match> {
     is_plain.then_some(Match::DestinationPorts { first, last })
 }
 
-/// A range is matched by a mask, or, since 1.8.7, by loading only whole bytes of it.
+/// An address range is matched by a mask or, since 1.8.7, by loading only whole bytes of it.
 fn address(question: &Question<'_>, length: u32, family: Family) -> Option<AddressMatch> {
     let value = question.value()?;
     if u32::try_from(value.len()).ok()? != length {
@@ -290,14 +290,14 @@ fn address(question: &Question<'_>, length: u32, family: Family) -> Option<Addre
             IpNet::V6(Ipv6Net::new(address, prefix_length).ok()?)
         }
     };
-    // One with further bits never matches.
+    // A range with host bits set never matches.
     (range == range.trunc()).then_some(AddressMatch {
         range,
         inverted: question.inverted,
     })
 }
 
-/// The bytes with zeros behind them, if they are not too many.
+/// Pads `bytes` with zeros to `N`; `None` if there are more than `N`.
 fn whole<const N: usize>(bytes: &[u8]) -> Option<[u8; N]> {
     let mut whole = [0; N];
     whole.get_mut(..bytes.len())?.copy_from_slice(bytes);

@@ -1,4 +1,4 @@
-//! A rule to expressions.
+//! Encodes a rule as nf_tables expressions.
 
 use ipnet::IpNet;
 use netlink::nf_tables::{
@@ -9,14 +9,16 @@ use super::layout::{Address, COMMENT_LIMIT};
 use crate::extension::{Extension, encode_comment, encode_match, encode_target};
 use crate::{AddressMatch, Family, InterfaceMatch, Rule, Target};
 
-/// The only register that `iptables-nft` uses: each question is asked before the next is loaded.
+/// The only register that `iptables-nft` uses: each value is compared before the next is loaded.
 const REGISTER: Register = Register(0);
 
-/// The rule as `iptables-nft` writes it, in its order, but for two things. Ports and marks are asked
-/// by the matches of before, which every version of it reads; and a range is compared under a mask
-/// whatever its length, because versions before 1.8.7 take a part of an address for a whole one.
+/// Encodes a rule as `iptables-nft` writes it, in the same order, with two exceptions. Ports and
+/// marks use the xtables matches, which every version reads. An address range is compared under a
+/// mask regardless of its length, because versions before 1.8.7 take a partial address for a whole
+/// one.
 pub(super) fn encode(rule: &Rule, family: Family) -> Encoded {
-    // Interface, protocol, addresses, a match or two, counter, target: two or three steps each.
+    // Interface, protocol, addresses, a match or two, counter, target: two or three expressions
+    // each.
     let mut expressions = Vec::with_capacity(14);
     if let Some(input) = &rule.input {
         ask_input(input, &mut expressions);
@@ -40,7 +42,7 @@ pub(super) fn encode(rule: &Rule, family: Family) -> Encoded {
         let extension = encode_match(asked, rule.protocol);
         expressions.push(Expression::Match(module(extension)));
     }
-    // A note at the rule costs packets nothing, and a match that always matches does.
+    // A comment in the rule's user data costs packets nothing; a match that always matches does.
     let (note, spoken) = match &rule.comment {
         Some(comment) if comment.len() > COMMENT_LIMIT => (None, Some(comment)),
         comment => (comment.clone(), None),
@@ -74,7 +76,7 @@ fn end(target: &Target, family: Family) -> Option<Expression> {
     Some(Expression::Immediate(verdict))
 }
 
-/// A whole name is compared with its zero, the beginning of one without.
+/// Compares a whole name with its terminating zero, and a prefix without one.
 fn ask_input(input: &InterfaceMatch, expressions: &mut Vec<Expression>) {
     let mut name = input.name.as_bytes().to_vec();
     if !input.is_prefix {

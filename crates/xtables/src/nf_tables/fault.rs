@@ -1,4 +1,4 @@
-//! What to do about what the kernel, or the way to it, refused.
+//! Classifies errors of the nf_tables variant by how to react.
 
 use std::io;
 
@@ -9,17 +9,18 @@ use rustix::io::Errno;
 use crate::Fault;
 use crate::error::Doing;
 
-/// What to do about a transaction that did not take effect.
+/// How to react to a transaction that did not take effect.
 pub(super) fn of_writing(error: &CommitError, transaction: &Transaction) -> Fault {
     let (at, source) = match error {
-        // What the kernel did is not known.
+        // It is unknown what the kernel did.
         CommitError::Socket { .. } => return Fault::Changed,
         CommitError::Refused { at, source } => (*at, source),
     };
     match (Errno::from_io_error(source), operation_at(at, transaction)) {
-        // A chain that something still leads to.
+        // Another rule still leads to the chain.
         (Some(Errno::BUSY), Some(Operation::DeleteChain(_))) => Fault::Changed,
-        // The table is there, or is added before: the kernel has no chains of that type.
+        // The table exists or is added earlier in the transaction, so the kernel lacks chains of
+        // that type.
         (Some(Errno::NOENT), Some(Operation::AddChain(chain))) if chain.hook.is_some() => {
             Fault::Impossible
         }
@@ -27,7 +28,7 @@ pub(super) fn of_writing(error: &CommitError, transaction: &Transaction) -> Faul
     }
 }
 
-/// What to do about a listing that did not come.
+/// How to react to a listing that failed.
 pub(super) fn of_reading(error: &ObserveError) -> Fault {
     let source = match error {
         ObserveError::Unsteady { .. } => return Fault::Passing,
@@ -39,7 +40,7 @@ pub(super) fn of_reading(error: &ObserveError) -> Fault {
 
 fn of(source: &io::Error, doing: Doing) -> Fault {
     match Errno::from_io_error(source) {
-        // An object that is addressed by name has come or gone.
+        // An object that is addressed by its name was created or deleted.
         Some(Errno::NOENT | Errno::EXIST | Errno::NOTEMPTY) => Fault::Changed,
         _ => Fault::of(source, doing),
     }
@@ -50,15 +51,15 @@ pub(super) fn is_overtaken(error: &CommitError) -> bool {
     has_errno(error, Errno::RESTART)
 }
 
-/// Whether less of the transaction might do: memory ran short while the kernel took it in, or it is
-/// more than fits the socket.
+/// Whether a smaller transaction might succeed: the kernel ran out of memory for it, or it exceeds
+/// the socket's buffer.
 pub(super) fn is_of_size(error: &CommitError) -> bool {
     [Errno::NOMEM, Errno::NOBUFS, Errno::MSGSIZE]
         .into_iter()
         .any(|errno| has_errno(error, errno))
 }
 
-/// The matches and targets of the rule in which the kernel reported that something is missing.
+/// The matches and targets of the rule for which the kernel reported that something is missing.
 pub(super) fn doubtful_extensions<'a>(
     error: &CommitError,
     transaction: &'a Transaction,
@@ -94,8 +95,8 @@ fn has_errno(error: &CommitError, errno: Errno) -> bool {
     }
 }
 
-/// What the kernel refused. Message 0 begins the transaction, and each of our operations is one
-/// message.
+/// The operation that the kernel refused. Message 0 begins the transaction; then follows one
+/// message for each operation.
 fn operation_at(at: Refusal, transaction: &Transaction) -> Option<&Operation> {
     let Refusal::Message(number) = at else {
         return None;
@@ -142,8 +143,8 @@ mod tests {
         assert_eq!(of(lost), Fault::Changed);
     }
 
-    /// One Service with 6,000 endpoints and affinity, in a user namespace, where a send buffer is at
-    /// most `net.core.wmem_max`: all other Services waited for it without end.
+    /// Regression test: one Service with 6,000 endpoints and affinity, in a user namespace, where a
+    /// send buffer is at most `net.core.wmem_max`. All other Services waited for it forever.
     #[test]
     fn what_is_too_long_to_be_sent_is_refused() {
         let too_long = CommitError::Refused {
@@ -186,7 +187,7 @@ mod tests {
             let source = errno.into();
             of_reading(&ObserveError::Refused { what, source })
         };
-        // As nfnetlink_rcv_msg says that there is no such subsystem (net/netfilter/nfnetlink.c).
+        // The errno of nfnetlink_rcv_msg for a missing subsystem (net/netfilter/nfnetlink.c).
         assert_eq!(of(Errno::INVAL), Fault::Impossible);
         assert_eq!(of(Errno::NOENT), Fault::Changed);
         assert_eq!(of(Errno::NOBUFS), Fault::Passing);

@@ -1,12 +1,12 @@
-//! Where addresses are in a packet, and how long a note at a rule may be.
+//! Offsets of addresses in a packet, and the longest comment of a rule.
 
 use crate::Family;
 
-/// The longest comment that fits the note at a rule: `NFT_USERDATA_MAXLEN` less its type, its
-/// length and the zero at its end.
+/// The longest comment that fits in a rule's user data: `NFT_USERDATA_MAXLEN` minus its type, its
+/// length and the terminating zero.
 pub(super) const COMMENT_LIMIT: usize = 253;
 
-/// An address of a packet.
+/// One of the two addresses of a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Address {
     Source,
@@ -16,7 +16,7 @@ pub(super) enum Address {
 // === impl Address ===
 
 impl Address {
-    /// Where it begins in the IP header (RFC 791, RFC 8200).
+    /// Its offset in the IP header (RFC 791, RFC 8200).
     pub(super) fn offset(self, family: Family) -> u32 {
         match (family, self) {
             (Family::Ipv4, Address::Source) => 12,
@@ -26,14 +26,14 @@ impl Address {
         }
     }
 
-    /// The address that begins there.
+    /// The address at this offset.
     pub(super) fn at(offset: u32, family: Family) -> Option<Address> {
         [Address::Source, Address::Destination]
             .into_iter()
             .find(|address| address.offset(family) == offset)
     }
 
-    /// How many bytes it has.
+    /// The length of an address in bytes.
     pub(super) fn length(family: Family) -> u32 {
         match family {
             Family::Ipv4 => 4,

@@ -1,19 +1,19 @@
-//! A step in parts, where all of it is too much at once.
+//! Splits a step that is too large to commit at once.
 
 use std::borrow::Cow;
 
 use super::{Cause, Failure};
 use crate::TableChange;
 
-/// Why a step did not take effect whole, and how many parts of it had before.
+/// Why a step did not fully take effect, and how many of its parts did.
 pub(super) struct Incomplete {
     pub(super) done: usize,
     pub(super) failure: Failure,
 }
 
-/// Lets `commit` carry out `change`, and what is too much for the kernel at once, or for the way to
-/// it, in halves, however often that takes. `commit` says whether there was anything to write; returns
-/// how many transactions it took.
+/// Commits `change` by calling `commit`. Splits a part that is too large for the kernel or the
+/// socket in halves, as often as necessary. `commit` returns whether there was anything to write.
+/// Returns the number of transactions.
 pub(super) fn in_parts(
     change: &TableChange,
     mut commit: impl FnMut(&TableChange) -> Result<bool, Failure>,
@@ -47,7 +47,8 @@ mod tests {
     use super::*;
     use crate::{BuiltIn, Fault, Rule, TableName, Target};
 
-    /// Chains with so many rules each, a rule that enters the last, and a chain that goes.
+    /// A change that writes chains with these numbers of rules, enters the last one, and removes a
+    /// chain.
     fn change(chains: &[usize]) -> TableChange {
         let rule = Rule::always(Target::Return);
         let chains = chains.iter().enumerate().map(|(number, rules)| {
@@ -70,7 +71,7 @@ mod tests {
         }
     }
 
-    /// What a kernel that never takes more than so many rules at once comes to be told.
+    /// The parts that a kernel commits which refuses more than `most` rules at once.
     fn told(change: &TableChange, most: usize) -> Result<Vec<TableChange>, Incomplete> {
         let mut told = Vec::new();
         let transactions = in_parts(change, |part| {

@@ -1,4 +1,4 @@
-//! What a kernel and a table need before Signpost's rules have any effect there.
+//! Checks that the kernel and a table are able to apply Signpost's rules.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -14,26 +14,26 @@ use crate::{
     BuiltIn, Family, Fault, Match, Protocol, States, TableChange, TableName, Target, Which,
 };
 
-/// Whether the kernel is known to have the matches and targets that every node's rules are made of.
+/// Whether the kernel is known to have the matches and targets that every node's rules use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Extensions {
-    /// It was not asked, or lacked something.
+    /// The kernel was not asked, or lacked one of them.
     Unknown,
-    /// It has them all.
+    /// The kernel has all of them.
     Present,
 }
 
-/// Why packets do not come to rules in a chain of the kernel, or not when they do for iptables.
+/// Why packets do not traverse a built-in chain, or not when they traverse it for iptables.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub(super) enum Obstacle {
-    /// The table sleeps.
+    /// The table is dormant.
     #[error(
         "table {0} {table} is dormant, so its chains see no packets: reactivate it with `nft add \
          table {0} {table}`",
         family_name(*family)
     )]
     Dormant { family: Family, table: TableName },
-    /// Another program has created a chain of that name for something else.
+    /// Another program has created a different chain with the same name.
     #[error(
         "a chain of table {} {table} differs from the one that iptables creates, {expected}, so \
          packets do not traverse it as they should: delete or rename it",
@@ -46,16 +46,16 @@ pub(super) enum Obstacle {
     },
 }
 
-/// What the kernel lacks.
+/// A feature that the kernel lacks.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub(super) enum Lack {
-    /// The way to all matches and targets.
+    /// The module through which nf_tables rules use all matches and targets.
     #[error(
         "this kernel has no nft_compat, which nf_tables rules need in order to use matches and \
          targets of iptables"
     )]
     Compatibility,
-    /// One of them.
+    /// A match or target.
     #[error(
         "this kernel has no {kind} {name} (revision {revision}), nor a module that provides it"
     )]
@@ -69,7 +69,7 @@ pub(super) enum Lack {
 // === impl NfTables ===
 
 impl NfTables {
-    /// Fails where what `change` writes would not work. Something can be removed from anywhere.
+    /// Fails if the rules that `change` writes would have no effect. Removals are always possible.
     pub(super) fn observe_prerequisites(&mut self, change: &TableChange) -> Result<(), Failure> {
         if change.rules() > 0 && self.extensions == Extensions::Unknown {
             for (kind, extension) in fixed_extensions(self.family) {
@@ -92,7 +92,8 @@ impl NfTables {
         Ok(())
     }
 
-    /// What keeps packets from rules in `chain`. Nothing, where it is not there: it will be made.
+    /// Returns what keeps packets from traversing `chain`; `None` also if the chain does not exist,
+    /// because Signpost will create it.
     pub(super) fn observe_obstacle(
         &mut self,
         table: TableName,
@@ -114,7 +115,7 @@ impl NfTables {
         }))
     }
 
-    /// What the kernel lacks for rules with this match or target.
+    /// Returns what the kernel lacks to run rules with this match or target.
     pub(super) fn observe_lack(
         &mut self,
         extension: Asked<'_>,
@@ -126,8 +127,8 @@ impl NfTables {
     }
 }
 
-/// What an answer to the question for `extension` says. What is asked is well formed: EINVAL is how
-/// a kernel says that it has no nft_compat (nfnetlink_rcv_msg in net/netfilter/nfnetlink.c).
+/// Interprets the reply to a request for `extension`. The request is well formed, so EINVAL means
+/// that the kernel has no nft_compat (nfnetlink_rcv_msg in net/netfilter/nfnetlink.c).
 fn lack(
     extension: Asked<'_>,
     answer: Result<bool, ObserveError>,
@@ -146,8 +147,9 @@ fn lack(
     }
 }
 
-/// What rules are made of whatever Services there are: without one of these nothing works. What only
-/// some need (affinity, a choice of endpoints, SCTP) fails with those.
+/// The matches and targets that rules use regardless of which Services exist. Without any of these
+/// nothing works. The ones that only some Services need (affinity, a choice of endpoints, SCTP)
+/// fail with those Services.
 fn fixed_extensions(family: Family) -> Vec<(ExtensionKind, Extension)> {
     let unspecified = match family {
         Family::Ipv4 => IpAddr::from(Ipv4Addr::UNSPECIFIED),

@@ -1,5 +1,4 @@
-//! What is written reads as itself, what others write reads as what it means, and a step writes what
-//! it takes and nothing else.
+//! Round trips of rules, rules written by other programs, and the operations of a transaction.
 
 use netlink::nf_tables::{
     Expression, MetaKey, Operator, PayloadBase, Register, Rule as Encoded, Transaction, Verdict,
@@ -25,7 +24,8 @@ proptest! {
         prop_assert_eq!(decode(&encode(&rule, family), family), Some(rule));
     }
 
-    /// One with a step too few or too many is another rule, or none of ours.
+    /// A rule with one expression too few or too many is a different rule, or none that Signpost
+    /// writes.
     #[test]
     fn a_rule_that_lacks_a_step_is_another(
         rule in rules(Family::Ipv4), at in any::<prop::sample::Index>(),
@@ -43,7 +43,7 @@ proptest! {
     }
 }
 
-/// Steps that might be the beginning of a question, or its end.
+/// Expressions that may be parts of a comparison.
 fn steps() -> impl Strategy<Value = Expression> {
     let bytes = || {
         prop_oneof![
@@ -100,8 +100,8 @@ fn steps() -> impl Strategy<Value = Expression> {
 }
 
 proptest! {
-    /// Whatever somebody has put into a chain of ours: it is none of ours, or one that would be
-    /// written so that it reads the same.
+    /// Whatever another program puts into Signpost's chains: it decodes to nothing, or to a rule
+    /// that encodes to an equivalent one.
     #[test]
     fn what_is_read_can_be_written(expressions in prop::collection::vec(steps(), 0..5)) {
         let end = Expression::Immediate(Verdict::Return);
@@ -147,7 +147,7 @@ fn read(expressions: Vec<Expression>) -> Option<String> {
     decode(&encoded, Family::Ipv4).map(|rule| rule.to_string())
 }
 
-/// As iptables 1.8.9 was seen to write them.
+/// The expressions that iptables 1.8.9 was observed to write.
 #[test]
 fn what_newer_versions_write_without_matches_reads_the_same() {
     let tcp = || vec![meta(MetaKey::TransportProtocol), compare(&[6])];
@@ -191,7 +191,7 @@ fn what_newer_versions_write_without_matches_reads_the_same() {
         .as_deref(),
         Some("-s 10.0.0.0/8 -d 10.96.7.0/24 -j RETURN")
     );
-    // Ports of no protocol.
+    // A match of ports without a protocol.
     assert_eq!(read(port_80[2..].to_vec()), None);
 }
 
@@ -248,7 +248,7 @@ fn what_none_of_ours_asks_is_read_as_nothing() {
     ] {
         assert_eq!(read(expressions), None, "{why}");
     }
-    // Neither is a rule without a target.
+    // A rule without a target is not one of Signpost's either.
     let counting = Encoded {
         expressions: vec![Expression::Counter],
         comment: None,
@@ -346,7 +346,7 @@ insert rule ip nat PREROUTING counter jump SIGNPOST-A
     assert_eq!(compiled(&change, &strange), expected);
 }
 
-/// To take away what is ours makes no table where there is none.
+/// Removing Signpost's rules must not create a table.
 #[test]
 fn a_removal_makes_nothing() {
     let change = TableChange {

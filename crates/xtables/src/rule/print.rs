@@ -5,7 +5,8 @@ use std::fmt;
 use super::{BuiltIn, Match, Recent, Rule, States, TableName, Target, Which};
 
 impl fmt::Display for Rule {
-    /// As `iptables-save` prints it behind `-A chain `, up to the choice among equal spellings.
+    /// Prints the rule as `iptables-save` does behind `-A chain `, except where equal spellings
+    /// exist.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let not = |inverted: bool| if inverted { "! " } else { "" };
         if let Some(source) = &self.source {

@@ -1,4 +1,4 @@
-//! Where the kernel has no tables of a family.
+//! Kernels without the tables of a family.
 
 use super::*;
 use crate::Fault;
@@ -8,7 +8,7 @@ fn legacy(kernel: Option<Kernel>) -> Legacy {
         kernel,
         family: Family::Ipv6,
         prefix: OURS,
-        // A file that is there, and of which nobody else takes the lock.
+        // An existing file that no other process locks.
         lock: std::env::current_exe().expect("a test is a program"),
         patience: Duration::ZERO,
         waited: Duration::ZERO,
@@ -17,8 +17,8 @@ fn legacy(kernel: Option<Kernel>) -> Legacy {
     }
 }
 
-/// A node with ipv6.disable=1: the socket of the family is not to be had, and IPv4 was not served
-/// either.
+/// Regression test: on a node with ipv6.disable=1 the socket of the family could not be opened, and
+/// IPv4 was not served either.
 #[test]
 fn a_kernel_without_the_family_is_opened() {
     for errno in [Errno::AFNOSUPPORT, Errno::PROTONOSUPPORT] {

@@ -1,4 +1,4 @@
-//! What somebody else does between our looks at a table and our changes.
+//! Changes by other programs between Signpost's reads of a table and its changes.
 
 use super::*;
 
