@@ -1,4 +1,5 @@
-//! Others who change our rules: hears of them and has the loop look at once; says who it was.
+//! External changes to Signpost's rules: listens for them, makes the reconciler check at once, and
+//! names the program that made them.
 
 mod culprit;
 
@@ -24,7 +25,7 @@ use crate::mechanism::Listener;
 pub(crate) use culprit::WRITER;
 use culprit::observe_culprit;
 
-/// How long nothing more is announced about the same program.
+/// How long a program is not announced again after an announcement.
 const SILENCE: Duration = Duration::from_secs(60);
 
 /// Why a listener failed.
@@ -36,8 +37,9 @@ pub(crate) enum WatchError {
     Receive(#[source] ListenError),
 }
 
-/// Passes every external change of nf_tables on to the loop, from the first programmed state until
-/// stopped and interrupted. Blocks its thread; `runtime` is where it waits for reports.
+/// Passes every external change of nf_tables to the reconciler, from the first programmed state
+/// until `stop` is cancelled and the listener interrupted. Blocks its thread; waits for reports on
+/// `runtime`.
 pub(crate) fn watch(
     mut listener: impl ChangeListener,
     board: &Board,
@@ -45,14 +47,15 @@ pub(crate) fn watch(
     runtime: &Handle,
     stop: &CancellationToken,
 ) -> Result<(), WatchError> {
-    // The commits of a start are the largest ones, and while a listener exists the kernel writes a
-    // message for each element. Whatever came of the start, both families have had their turn.
+    // The commits at startup are the largest, and while a listener exists the kernel writes a
+    // message for each element. Once one family is programmed, both families have had their first
+    // sync.
     expect_report(board, runtime, stop, has_programmed);
     pass_on(&mut listener, board, orders, || !stop.is_cancelled())
 }
 
-/// The same for iptables: for each listener that comes, from when iptables has first carried anything,
-/// if it listens to the kernel, until it is of no use any more.
+/// Does the same for iptables, for each listener in turn. A listener that subscribes to the kernel
+/// starts once iptables is active in a family. Each runs until the tables are closed.
 pub(crate) fn watch_iptables(
     listeners: &Receiver<Listener>,
     board: &Board,
@@ -60,7 +63,7 @@ pub(crate) fn watch_iptables(
     runtime: &Handle,
     stop: &CancellationToken,
 ) -> Result<(), WatchError> {
-    // Until their sender has ended, and the process with it.
+    // Ends when the sender is dropped, at the end of the process.
     while let Ok(listener) = listeners.recv() {
         let Listener {
             mut disturbances,
@@ -83,7 +86,7 @@ pub(crate) fn watch_iptables(
     Ok(())
 }
 
-/// Waits for a report for which that is true, or until `stop` is cancelled.
+/// Waits for a report for which `is_it` is true, or until `stop` is cancelled.
 fn expect_report(
     board: &Board,
     runtime: &Handle,
@@ -92,7 +95,7 @@ fn expect_report(
 ) {
     let mut report = board.report();
     runtime.block_on(async {
-        // Both arms are cancel safe: neither takes anything out of anywhere.
+        // Both arms are cancel safe: neither consumes anything.
         tokio::select! {
             () = stop.cancelled() => {}
             _ = report.wait_for(|report| report.as_deref().is_some_and(&mut is_it)) => {}
@@ -100,7 +103,8 @@ fn expect_report(
     });
 }
 
-/// Listens, and passes external changes to the loop, and to the board that there were any.
+/// Listens, passes changes to Signpost's rules to the reconciler, and posts every external change
+/// to the board.
 fn pass_on(
     listener: &mut dyn ChangeListener,
     board: &Board,
@@ -108,7 +112,7 @@ fn pass_on(
     goes_on: impl Fn() -> bool,
 ) -> Result<(), WatchError> {
     listener.join().map_err(WatchError::Join)?;
-    // Between the start and now, there was no listener.
+    // Until now there was no listener: assume a possible change.
     let mut change = ForeignChange::Ours(Disturbance::possible());
     loop {
         if change != ForeignChange::None {
@@ -133,12 +137,12 @@ fn has_programmed(report: &Report) -> bool {
     report.families.iter().any(programmed)
 }
 
-/// Announces what was repaired, and that repairs are held back, until told to stop.
+/// Announces repairs, and that repairs are held back, until `stop` is cancelled.
 pub(crate) async fn announce(board: Arc<Board>, events: Events, stop: CancellationToken) {
     let mut report = board.report();
     let mut told = Told::default();
     loop {
-        // Both arms are cancel safe: what a report that is missed here counts, the next one does.
+        // Both arms are cancel safe: the next report includes the counts of a missed one.
         tokio::select! {
             () = stop.cancelled() => return,
             changed = report.changed() => if changed.is_err() { return },
@@ -155,7 +159,7 @@ pub(crate) async fn announce(board: Arc<Board>, events: Events, stop: Cancellati
 #[derive(Debug, Default)]
 struct Told {
     repairs: BTreeMap<Family, u64>,
-    /// When which program was announced, as long as that keeps it from being announced again.
+    /// When each program was announced, for as long as that suppresses another announcement.
     programs: BTreeMap<String, Instant>,
     contest: Option<Contest>,
 }
@@ -163,7 +167,7 @@ struct Told {
 // === impl Told ===
 
 impl Told {
-    /// What of `report` is news.
+    /// Returns the announcements for what is new in `report`.
     fn news(&mut self, report: &Report, now: Instant) -> Vec<Announcement> {
         self.programs
             .retain(|_, told| now.duration_since(*told) < SILENCE);

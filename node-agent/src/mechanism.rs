@@ -1,23 +1,24 @@
-//! The kernel's mechanisms together: what a family of it holds of ours in all of them, and the way
-//! from one to another.
+//! The active backend of each family: what one family of the kernel holds of Signpost's rules in
+//! all mechanisms, and the switch from one mechanism to another.
 //!
-//! Of all mechanisms one is wanted, by the mode in a profile, and the others are to hold nothing. That
-//! is a rendering like any other, so that a switch is a change like any other, made before broken:
+//! The profile's mode selects one mechanism; the others must hold no rules. That is a rendering
+//! like any other, so a switch is an ordinary change, make before break:
 //!
 //! ```text
-//! believed {nftables: all, iptables: nothing}
-//!     -- 1. all of iptables, 2. table signpost goes -->
-//! wanted   {nftables: nothing, iptables: all}
+//! observed {nftables: all, iptables: nothing}
+//!     -- 1. write all of iptables, 2. remove table signpost -->
+//! desired  {nftables: nothing, iptables: all}
 //! ```
 //!
-//! Until its second part both are there. The chains of type nat in table signpost are asked first: what
-//! they redirect decides, and both redirect to the same endpoints. Connections that are
-//! established go on, because chains of type nat are there all the time. Whoever starts after a
-//! switch was cut short reads both, and goes on from there.
+//! Both mechanisms have rules until step 2. The chains of type nat in table signpost come first, so
+//! their redirect decides; both redirect to the same endpoints. Established connections continue,
+//! because chains of type nat exist all the time. An agent that starts after an interrupted switch
+//! reads both mechanisms and completes the switch.
 //!
-//! A mechanism that turns out impossible is replaced by another one, and not read while it is given
-//! up. What it had is removed by itself: at once where it was only begun, once the other one carries
-//! where it had carried, and before it is tried again where neither could be done.
+//! A mechanism that turns out to be unusable is replaced by another one, and is not read while it
+//! is given up. Its rules are removed separately: at once if they were only partly written; once
+//! the replacement is active if they were active before; and before it is tried again if neither
+//! succeeded.
 
 pub(crate) mod findings;
 mod given_up;
@@ -39,63 +40,64 @@ pub(crate) use mechanisms::Mechanisms;
 pub(crate) use on_demand::VariantRules;
 pub(crate) use variants::{Listener, Sighting, Variants, lock_at, watch};
 
-/// What one family of the kernel holds of ours: in each mechanism that holds anything, its rules.
+/// Signpost's rules in one family of the kernel, for each mechanism that has any.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(crate) struct Held(BTreeMap<Mechanism, AnyRules>);
 
-/// How to get from one to another: what the wanted mechanism needs comes first.
+/// A change between two states. The part for the desired mechanism comes first.
 #[derive(Debug, Clone)]
 pub(crate) struct Change {
-    /// The mechanism that is wanted; `None` where nothing is.
+    /// The desired mechanism, or `None` if no rules are desired.
     wanted: Option<Mechanism>,
     parts: Vec<(Mechanism, AnyChange)>,
 }
 
-/// How one family is carried out, for status and metrics.
+/// How one family is programmed, for status and metrics.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Standing {
-    /// By which mechanism; `None` as long as nothing is known to be.
+    /// The active mechanism, or `None` while no mechanism is known to be active.
     pub(crate) carrier: Option<Mechanism>,
-    /// Which one the last change was to lead to.
+    /// The desired mechanism of the last change.
     pub(crate) wanted: Option<Mechanism>,
-    /// The variant of iptables that is used, or was when one was used last.
+    /// The iptables variant in use, or the one that was used last.
     pub(crate) variant: Option<Variant>,
-    /// The longest that a change has waited for the lock of iptables, since the process started.
+    /// The longest wait of a change for the xtables lock since the process started.
     pub(crate) longest_lock_wait: Duration,
-    /// How the last change found it.
+    /// The state in which the last change found that lock.
     pub(crate) lock: LockStanding,
-    /// The mechanisms that cannot be used here, each with the error and its causes.
+    /// The mechanisms that cannot be used on this node, each with the error and its causes.
     pub(crate) impossible: BTreeMap<Mechanism, String>,
-    /// The one of these that still has rules of ours, beside those of the carrier.
+    /// The unusable mechanism that still has rules of Signpost, in addition to those of the active
+    /// one.
     pub(crate) outgoing: Option<Mechanism>,
-    /// Settings of the kernel that the carrier needs and could not set, and modules that the kernel lacks, each with what
-    /// follows from that.
+    /// The kernel settings that the active mechanism needs and could not set, and the modules that
+    /// the kernel lacks, each with its consequence.
     pub(crate) missing_settings: Vec<String>,
-    /// How many rules the last change of iptables has written, by table.
+    /// How many rules the last iptables change wrote, by table.
     pub(crate) written: BTreeMap<TableName, usize>,
 }
 
-/// How the lock of iptables was found.
+/// The state of the xtables lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum LockStanding {
-    /// It was taken, or not asked for.
+    /// The agent acquired the lock, or did not need it.
     #[default]
     Free,
-    /// Somebody else held it for longer than it was waited for.
+    /// Another process held the lock for longer than the agent waited.
     Held,
 }
 
 // === impl Held ===
 
 impl Held {
-    /// What one mechanism holds, and the others nothing.
+    /// The rules of one mechanism, with none in the others.
     pub(crate) fn only(mechanism: Mechanism, rules: AnyRules) -> Held {
         let mut held = Held::default();
         held.set(mechanism, rules);
         held
     }
 
-    /// Puts `rules` in the place of those of `mechanism`.
+    /// Replaces the rules of `mechanism` with `rules`.
     pub(crate) fn set(&mut self, mechanism: Mechanism, rules: AnyRules) {
         match rules.is_nothing() {
             true => self.0.remove(&mechanism),
@@ -103,17 +105,17 @@ impl Held {
         };
     }
 
-    /// What there is of `mechanism`.
+    /// Returns the rules of `mechanism`.
     pub(crate) fn of(&self, mechanism: Mechanism) -> AnyRules {
         self.0.get(&mechanism).cloned().unwrap_or_default()
     }
 
-    /// The mechanism that has something of ours; the first of several.
+    /// Returns the mechanism that has rules; the first of several.
     pub(crate) fn carrier(&self) -> Option<Mechanism> {
         self.0.keys().next().copied()
     }
 
-    /// How many elements and rules there are.
+    /// Returns the number of elements and rules.
     pub(crate) fn elements(&self) -> usize {
         let held = self.0.iter();
         held.map(|(mechanism, rules)| simulator(*mechanism, Family::Ipv4).elements(rules))
@@ -122,7 +124,7 @@ impl Held {
 }
 
 impl fmt::Display for Held {
-    /// One after the other, as each prints; what is nowhere prints nothing.
+    /// Prints the rules of each mechanism in turn. Empty ones print nothing.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.values().try_for_each(|rules| write!(f, "{rules}"))
     }
@@ -131,10 +133,10 @@ impl fmt::Display for Held {
 // === impl Change ===
 
 impl Change {
-    /// The way to `wanted`, whose parts these are.
+    /// The change to `wanted` that consists of these parts.
     fn to(wanted: Option<Mechanism>, mut parts: Vec<(Mechanism, AnyChange)>) -> Change {
         parts.retain(|(_, part)| !part.size().is_empty());
-        // Stable, so that what is not wanted any more keeps its place: at the end.
+        // The sort is stable, so parts that only remove rules keep their order at the end.
         parts.sort_by_key(|(mechanism, _)| Some(*mechanism) != wanted);
         Change { wanted, parts }
     }
@@ -161,7 +163,8 @@ impl fmt::Display for Change {
 // === impl Standing ===
 
 impl Standing {
-    /// What takes the place of `wanted`, and why: where it is impossible and the other carries.
+    /// Returns the mechanism that replaces `wanted`, and why, if `wanted` is unusable and another
+    /// mechanism is active.
     pub(crate) fn replacement(&self, wanted: Mechanism) -> Option<(Mechanism, &str)> {
         let error = self.impossible.get(&wanted)?;
         let carrier = self.carrier.filter(|carrier| *carrier != wanted)?;

@@ -1,20 +1,21 @@
-//! The process that made an external change: the kernel only names the thread.
+//! Finds the process that made an external change: the kernel reports only the thread.
 
 use backend::Culprit;
 
 use crate::process::{View, observe_process_of, observe_view};
 
-/// What the thread of an agent is called that writes rules. Agents of before are known by it where the
-/// process cannot be seen, which is so from every container.
+/// The name of the agent's thread that writes rules. It identifies earlier agents if the process
+/// cannot be seen, which is always so in a container.
 pub(crate) const WRITER: &str = "reconciler";
-/// What its process is called.
+/// The name of that thread's process.
 const PROGRAM: &str = "signpost-agent";
 
-/// The process, if it still runs and can be seen from here; else the thread as the kernel tells it.
+/// Returns the process if it still runs and is visible here, otherwise the thread as the kernel
+/// reports it.
 pub(super) fn observe_culprit(told: Culprit) -> Culprit {
     let process = match observe_view() {
         View::Machine => observe_process_of(told.process, &told.program),
-        // The id that the kernel tells may be that of another process in here.
+        // The id from the kernel may belong to another process in this PID namespace.
         View::Container => None,
     };
     match process {
@@ -38,7 +39,7 @@ mod tests {
     fn a_thread_that_has_ended_is_told_as_the_kernel_does_unless_it_is_an_agents() {
         let culprit = |program: &str| Culprit {
             program: program.to_owned(),
-            // The largest there is, PID_MAX_LIMIT, is smaller.
+            // Larger than any id: PID_MAX_LIMIT is smaller.
             process: u32::MAX,
         };
         assert_eq!(observe_culprit(culprit("nft")), culprit("nft"));

@@ -5,7 +5,7 @@ use reconciler::{Activity, Pace, Rounds};
 
 use super::*;
 
-/// A report after this many repairs of IPv4, the last of them of what `program` did.
+/// A report after `drifts` repairs of IPv4, the last of them of a change by `program`.
 fn report(drifts: u64, program: &str) -> Report {
     let damage = Damage {
         found: SystemTime::UNIX_EPOCH,

@@ -1,4 +1,4 @@
-//! What a node says of the mechanism in use. Pure.
+//! What a node reports about the mechanism in use. Pure.
 
 use std::collections::BTreeMap;
 
@@ -13,14 +13,14 @@ use xtables::Variant;
 
 use super::{Sighting, Standing};
 
-/// The mode in force. Where families differ, as they do while one of them cannot follow, that of
-/// the first.
+/// Returns the mode in force. If the families differ, as they do while one cannot switch, returns
+/// the mode of the first.
 pub(crate) fn mode(carried: &BTreeMap<Family, Standing>) -> Option<Mode> {
     let mut carriers = carried.values().filter_map(|family| family.carrier);
     carriers.next().map(of_mechanism)
 }
 
-/// What is told of iptables while any family is carried out by it.
+/// Returns the status of iptables while iptables is active in any family.
 pub(crate) fn iptables(carried: &BTreeMap<Family, Standing>) -> Option<IptablesStatus> {
     let variant = used_variant(carried)?;
     let waits = carried.values().map(|family| family.longest_lock_wait);
@@ -33,7 +33,8 @@ pub(crate) fn iptables(carried: &BTreeMap<Family, Standing>) -> Option<IptablesS
     })
 }
 
-/// Whether others use both variants of iptables; nothing while ours are not to be there.
+/// Returns whether other programs use both variants of iptables; `None` if no scan has run, as in
+/// other modes.
 pub(crate) fn split(sighting: &Sighting, carried: &BTreeMap<Family, Standing>) -> Option<Finding> {
     let (status, reason, message) = match sighting {
         Sighting::None => return None,
@@ -70,7 +71,7 @@ pub(crate) fn split(sighting: &Sighting, carried: &BTreeMap<Family, Standing>) -
     ))
 }
 
-/// That a mode is asked for which this node cannot do.
+/// Reports that this node cannot use the desired mode.
 pub(crate) fn replaced(
     wanted: Mechanism,
     carried: &BTreeMap<Family, Standing>,
@@ -87,7 +88,7 @@ pub(crate) fn replaced(
     })
 }
 
-/// That rules of a mode are there which nobody keeps up any more.
+/// Reports rules of a mode that are still in the kernel and no longer updated.
 pub(crate) fn left_behind(carried: &BTreeMap<Family, Standing>) -> Option<NotHonoured> {
     let (family, outgoing, error) = carried.iter().find_map(|(family, standing)| {
         let outgoing = standing.outgoing?;
@@ -103,9 +104,9 @@ pub(crate) fn left_behind(carried: &BTreeMap<Family, Standing>) -> Option<NotHon
     })
 }
 
-/// That the kernel is not set as the mechanism in use needs it.
+/// Reports kernel settings that the active mechanism needs and that are not set.
 pub(crate) fn settings(carried: &BTreeMap<Family, Standing>) -> Option<NotHonoured> {
-    // Both families have the same.
+    // The settings are the same for both families.
     let missing = carried.values().map(|standing| &standing.missing_settings);
     let missing = missing.into_iter().find(|missing| !missing.is_empty())?;
     Some(NotHonoured {
@@ -115,7 +116,7 @@ pub(crate) fn settings(carried: &BTreeMap<Family, Standing>) -> Option<NotHonour
     })
 }
 
-/// That the profile asks for a scheduler which its mode does not have.
+/// Reports that the profile selects a scheduler that its mode does not have.
 pub(crate) fn scheduler(config: &Config) -> Option<NotHonoured> {
     let (mode, asked) = (config.mechanism, config.scheduler);
     let used = asked.replacement_in(mode)?;

@@ -1,19 +1,19 @@
-//! The mechanisms that cannot be used here, as far as was seen of late.
+//! The mechanisms that recently turned out to be unusable on this node.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use dataplane::Mechanism;
 
-/// For how long a mechanism that turned out impossible is not tried again: longer than a round takes.
-/// Where periodic checks come more often, most of them pass without.
+/// How long an unusable mechanism is not tried again: longer than a sync takes. If periodic checks
+/// are more frequent, most of them skip the mechanism.
 const GIVEN_UP_FOR: Duration = Duration::from_secs(10);
 
-/// Mechanisms, each with the error.
+/// The unusable mechanisms, each with its error.
 #[derive(Debug, Default)]
 pub(super) struct GivenUp {
     all: BTreeMap<Mechanism, Cause>,
-    /// What was last logged of each, whether or not it is being tried again.
+    /// The last logged error of each mechanism, kept while the mechanism is tried again.
     told: BTreeMap<Mechanism, String>,
 }
 
@@ -23,7 +23,7 @@ struct Cause {
     since: Instant,
 }
 
-/// Whether something is known already.
+/// Whether an error differs from the last logged one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Novelty {
     New,
@@ -37,7 +37,7 @@ impl GivenUp {
         self.all.contains_key(&mechanism)
     }
 
-    /// Gives one up, from now on; whether that is news.
+    /// Gives `mechanism` up from now on. Returns whether the error is new.
     pub(super) fn add(&mut self, mechanism: Mechanism, error: String) -> Novelty {
         let told = self.told.insert(mechanism, error.clone());
         let novelty = match told.as_ref() == Some(&error) {
@@ -49,24 +49,24 @@ impl GivenUp {
         novelty
     }
 
-    /// Those that may have become possible.
+    /// Returns the mechanisms that are due for another try.
     pub(super) fn overdue(&self) -> Vec<Mechanism> {
         let all = self.all.iter();
         let overdue = all.filter(|(_, cause)| cause.since.elapsed() >= GIVEN_UP_FOR);
         overdue.map(|(mechanism, _)| *mechanism).collect()
     }
 
-    /// It is tried again. If it fails as it did before, that is no news.
+    /// Allows another try of `mechanism`. The same error again is not new.
     pub(super) fn remove(&mut self, mechanism: Mechanism) {
         self.all.remove(&mechanism);
     }
 
-    /// It serves, so that it would be news if it failed.
+    /// Forgets the logged error of `mechanism`, which works now, so that the next failure is new.
     pub(super) fn forget(&mut self, mechanism: Mechanism) {
         self.told.remove(&mechanism);
     }
 
-    /// Each with the error and its causes.
+    /// Returns the error of each mechanism, with its causes.
     pub(super) fn errors(&self) -> BTreeMap<Mechanism, String> {
         let all = self.all.iter();
         all.map(|(mechanism, cause)| (*mechanism, cause.error.clone()))

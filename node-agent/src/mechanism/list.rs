@@ -1,4 +1,4 @@
-//! The mechanisms there are: what a third one is added to.
+//! The list of mechanisms. A new mechanism is added here.
 
 use std::error::Error;
 use std::path::{Path, PathBuf};
@@ -16,15 +16,15 @@ use xtables::Variant;
 use super::on_demand::OnDemand;
 use super::{Mechanisms, Variants};
 
-/// Both families, or why they could not be opened.
+/// The backends of both families, or why they could not be opened.
 type Read = Result<[AnyBackend; 2], Box<dyn Error>>;
 
-/// One mechanism, for questions: nothing of it writes.
+/// One mechanism, opened read-only.
 struct Entry {
     mechanism: Mechanism,
-    /// One family without a kernel. The variant of iptables is for those that have variants.
+    /// One family without a kernel. Only mechanisms with variants of iptables use the variant.
     detached: fn(Family, Variant) -> AnyBackend,
-    /// Both families of this thread's network namespace, over sockets of their own.
+    /// Both families of this thread's network namespace, over separate sockets.
     open: fn(Variant) -> Read,
 }
 
@@ -38,7 +38,7 @@ const LIST: &[Entry] = &[
         mechanism: Mechanism::Iptables,
         detached: |family, variant| erase(OnDemand::detached(Iptables::detached(family, variant))),
         open: |variant| {
-            // It is for those who write.
+            // Readers need no lock.
             let lock = Lock {
                 path: PathBuf::new(),
                 patience: Duration::ZERO,
@@ -50,13 +50,14 @@ const LIST: &[Entry] = &[
     Entry {
         mechanism: Mechanism::Ipvs,
         detached: |family, _| erase(Ipvs::detached(family)),
-        // Settings are for those who write.
+        // Readers set no sysctls.
         open: |_| Ok(backend_ipvs::open(Path::new(""))?.map(erase)),
     },
 ];
 
-/// Both families of this thread's network namespace by all mechanisms, and what listens to nf_tables.
-/// What listens to iptables comes out of `variants` once that is used. Settings of IPVS are written below `sysctls`.
+/// Opens both families of this thread's network namespace in all mechanisms, and the nf_tables
+/// listener. `variants` sends an iptables listener whenever it opens the iptables tables. Mode ipvs
+/// writes its settings below `sysctls`.
 pub(crate) fn open(
     variants: Variants,
     sysctls: &Path,
@@ -67,7 +68,7 @@ pub(crate) fn open(
     Ok((families(nftables, ipvs, variants), listener, interruption))
 }
 
-/// The same without listening, to remove what there is.
+/// Opens both families without a listener, to remove Signpost's rules.
 pub(crate) fn open_unheard(variants: Variants) -> Result<[Mechanisms; 2], netlink::OpenError> {
     let (nftables, ipvs) = (
         backend_nftables::open()?,
@@ -76,7 +77,8 @@ pub(crate) fn open_unheard(variants: Variants) -> Result<[Mechanisms; 2], netlin
     Ok(families(nftables, ipvs, variants))
 }
 
-/// Looks whether there is anything of ours in the tables of iptables.
+/// Combines the mechanisms of each family. Checks whether the iptables tables contain rules of
+/// Signpost.
 fn families(nftables: [Nftables; 2], ipvs: [Ipvs; 2], variants: Variants) -> [Mechanisms; 2] {
     let variants = Arc::new(variants);
     let is_suspected = !variants.observe_suspected().is_empty();
@@ -90,7 +92,7 @@ fn families(nftables: [Nftables; 2], ipvs: [Ipvs; 2], variants: Variants) -> [Me
             iptables.open_suspected();
         }
         let tally = iptables.tally();
-        // The first takes over where another one cannot be used.
+        // The first mechanism replaces another one that cannot be used.
         let members = vec![
             (Mechanism::Nftables, erase(nftables)),
             (Mechanism::Iptables, erase(iptables)),
@@ -100,17 +102,17 @@ fn families(nftables: [Nftables; 2], ipvs: [Ipvs; 2], variants: Variants) -> [Me
     })
 }
 
-/// One family of `mechanism` without a kernel: renders, compares, simulates.
+/// Returns one family of `mechanism` without a kernel, to render, compare and simulate.
 pub(crate) fn detached(mechanism: Mechanism, family: Family, variant: Variant) -> AnyBackend {
     (entry(mechanism).detached)(family, variant)
 }
 
-/// The same where the variant makes no difference: for following packets.
+/// Returns `detached` with any variant, to simulate packets: the variant makes no difference there.
 pub(crate) fn simulator(mechanism: Mechanism, family: Family) -> AnyBackend {
     detached(mechanism, family, Variant::NfTables)
 }
 
-/// Both families of this thread's network namespace, to be read.
+/// Opens both families of this thread's network namespace to read them.
 pub(crate) fn open_reader(mechanism: Mechanism, variant: Variant) -> Read {
     (entry(mechanism).open)(variant)
 }

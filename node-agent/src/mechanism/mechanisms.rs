@@ -1,4 +1,4 @@
-//! One family's mechanisms as one backend.
+//! Combines the mechanisms of one family into one backend.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::error::Error;
@@ -17,20 +17,21 @@ use super::given_up::{GivenUp, Novelty};
 use super::on_demand::{Tally, lock};
 use super::{Change, Held, Standing};
 
-/// One family of one network namespace.
+/// The mechanisms of one family in one network namespace.
 #[derive(Debug)]
 pub(crate) struct Mechanisms {
     family: Family,
-    /// Every mechanism there is. The first takes over where another one cannot be used.
+    /// All mechanisms. The first replaces another one that cannot be used.
     members: Vec<Member>,
     carrier: Option<Mechanism>,
-    /// Which one the last change was to lead to.
+    /// The desired mechanism of the last change.
     wanted: Option<Mechanism>,
     given_up: GivenUp,
-    /// One that was given up with rules of ours in it that could not be removed. It is not read, and
-    /// not tried again, before they are: what we have left there is nobody else's doing.
+    /// A mechanism that was given up while it had rules of Signpost that could not be removed. It
+    /// is neither read nor tried again before they are removed: these rules are leftovers of this
+    /// agent, not an external change.
     outgoing: Option<Mechanism>,
-    /// What is told of iptables beside.
+    /// Additional iptables figures for the status.
     tally: Arc<Mutex<Tally>>,
 }
 
@@ -43,7 +44,7 @@ struct Member {
 // === impl Mechanisms ===
 
 impl Mechanisms {
-    /// One family, by these mechanisms, of which there is at least one.
+    /// Combines `members`, of which there is at least one.
     pub(super) fn new(
         family: Family,
         members: Vec<(Mechanism, AnyBackend)>,
@@ -63,7 +64,7 @@ impl Mechanisms {
         }
     }
 
-    /// How it stands.
+    /// Returns the state of this family.
     pub(crate) fn standing(&self) -> Standing {
         let tally = lock(&self.tally).clone();
         Standing {
@@ -85,7 +86,7 @@ impl Mechanisms {
         !self.given_up.contains(mechanism)
     }
 
-    /// That of `mechanism`, or the first.
+    /// Returns the member for `mechanism`, or the first.
     fn member(&self, mechanism: Mechanism) -> &Member {
         let mut members = self.members.iter();
         let member = members.find(|member| member.mechanism == mechanism);
@@ -98,12 +99,12 @@ impl Mechanisms {
         member.map(|member| &mut member.backend)
     }
 
-    /// The member that is to carry out what `wanted` is wanted to: where that cannot be used, another
-    /// one, if one can.
+    /// Returns the member that programs mode `wanted`. If that one cannot be used, returns another
+    /// one that can.
     fn choose(&self, wanted: Mechanism) -> &Member {
         let member = self.member(wanted);
-        // Where the kernel lacks the family as others have it, they have nothing to live beside, and
-        // it is served, or not, as by the first.
+        // If the kernel lacks this family in the tables that other programs use, there are no rules
+        // to coexist with. The first mechanism then serves the family, or fails to.
         if !member.backend.is_offered() {
             return &self.members[0];
         }
@@ -116,8 +117,8 @@ impl Mechanisms {
         }
     }
 
-    /// The mechanism to go on with in the place of one that turns out impossible. But for the first,
-    /// none is begun to be written where nobody asked for that.
+    /// Returns the mechanism that replaces an unusable one: the first, or the one that is active
+    /// already. Others are not started unless the user asks for them.
     fn replacement(&self, wanted: Mechanism) -> Option<Mechanism> {
         let first = self.members[0].mechanism;
         let others = self.members.iter().map(|member| member.mechanism);
@@ -125,7 +126,7 @@ impl Mechanisms {
         others.find(|other| *other == first || self.carrier == Some(*other))
     }
 
-    /// Does without `mechanism` for some time.
+    /// Stops using `mechanism` for some time.
     fn give_up(&mut self, mechanism: Mechanism, error: &(dyn Error + 'static)) {
         let error = chain(error).to_string();
         if self.given_up.add(mechanism, error.clone()) == Novelty::New {
@@ -134,7 +135,8 @@ impl Mechanisms {
         }
     }
 
-    /// What was impossible long ago may have become possible, once what it has left is gone.
+    /// Tries mechanisms again that have been given up for long enough, once their leftover rules
+    /// are removed.
     fn try_again_some_time(&mut self) {
         for mechanism in self.given_up.overdue() {
             if self.outgoing == Some(mechanism) {
@@ -148,8 +150,8 @@ impl Mechanisms {
         }
     }
 
-    /// Whether another mechanism can be used in the place of one that could not be read, as those of
-    /// `failed` could not; what that holds is in `held` then.
+    /// Opens and reads another mechanism after those in `failed` could not be read. Returns whether
+    /// one is usable; its rules are then in `held`.
     fn take_over(&mut self, failed: &[Mechanism], held: &mut Held) -> Result<bool, ObserveError> {
         let family = self.family;
         let given_up = &self.given_up;
@@ -176,8 +178,8 @@ impl Mechanisms {
         Ok(false)
     }
 
-    /// From now on all that is wanted is there by `carrier`. The one before it is withdrawn, where it
-    /// is not among what is diffed because it was given up.
+    /// Makes `carrier` the active mechanism: all desired rules are programmed there. Removes the
+    /// rules of the previous one if it was given up, because the diff does not cover it then.
     fn hand_over(&mut self, carrier: Option<Mechanism>) {
         self.outgoing.take_if(|outgoing| Some(*outgoing) == carrier);
         let before = std::mem::replace(&mut self.carrier, carrier);
@@ -189,8 +191,8 @@ impl Mechanisms {
         }
     }
 
-    /// What there is of a mechanism that turned out impossible is not to redirect anything once it is
-    /// not kept up any more. Where it cannot be removed, either, that is tried again later.
+    /// Removes the rules of an unusable mechanism, so that they do not redirect anything once they
+    /// are no longer updated. If the removal fails, it is tried again later.
     fn withdraw(&mut self, mechanism: Mechanism) {
         if let Err(error) = self.commit_withdrawal(mechanism) {
             self.outgoing = Some(mechanism);
@@ -204,7 +206,8 @@ impl Mechanisms {
         backend.map_or(Ok(()), |backend| backend.commit_removal().map(drop))
     }
 
-    /// What an error of a part means for the whole, of which so many transactions have taken effect.
+    /// Returns the error of the whole change for the error of a part, after `transactions`
+    /// transactions of the change have taken effect.
     fn judge(
         &mut self,
         error: CommitError,
@@ -217,7 +220,8 @@ impl Mechanisms {
             && self.replacement(wanted).is_some()
         {
             self.give_up(wanted, &error);
-            // Until another one carries, what has carried is all there is.
+            // Until the replacement is active, the previously active rules are the only ones: keep
+            // them.
             if self.carrier != Some(wanted) {
                 self.withdraw(wanted);
             }
@@ -298,7 +302,7 @@ impl Backend for Mechanisms {
     fn observe_drift(&mut self) -> Result<Drift, ObserveError> {
         self.try_again_some_time();
         let mut drift = Drift::None;
-        // Every one of them, because mode ipvs removes at its check what has outlived it.
+        // Checks every mechanism, because mode ipvs removes expired leftovers in its check.
         for Member { mechanism, backend } in &mut self.members {
             if !self.given_up.contains(*mechanism) && backend.observe_drift()? == Drift::Possible {
                 drift = Drift::Possible;
@@ -314,7 +318,7 @@ impl Backend for Mechanisms {
         for (mechanism, part) in change.parts {
             let of_wanted = wanted.filter(|wanted| *wanted == mechanism);
             if of_wanted.is_none() {
-                // What is left is removal: what is wanted is all there.
+                // The remaining parts only remove rules: all desired rules are programmed.
                 self.hand_over(wanted.or(self.carrier));
             }
             let Some(backend) = self.backend_mut(mechanism) else {
@@ -330,7 +334,7 @@ impl Backend for Mechanisms {
             self.given_up.forget(wanted);
         }
         for Member { mechanism, backend } in &mut self.members {
-            // One that was given up is tried again soon.
+            // A mechanism that was given up is tried again soon.
             if Some(*mechanism) != wanted && !self.given_up.contains(*mechanism) {
                 backend.release();
             }
@@ -338,8 +342,8 @@ impl Backend for Mechanisms {
         Ok(Receipt { transactions })
     }
 
-    /// Out of everything that can be used, or has something of ours still. One that fails keeps no
-    /// other from being tried.
+    /// Removes Signpost's rules from every mechanism that is usable or still has some. A failure in
+    /// one mechanism does not prevent the others from being tried.
     fn commit_removal(&mut self) -> Result<Receipt, CommitError> {
         let mut results = Vec::new();
         for Member { mechanism, backend } in &mut self.members {
@@ -371,7 +375,7 @@ impl Backend for Mechanisms {
     }
 }
 
-/// What the rules of `mechanism` were rendered from: nothing, as long as another one carries.
+/// Returns what the rules of `mechanism` were rendered from: nothing while it has no rules.
 fn rendered_from(from: &Rendered<Held>, mechanism: Mechanism) -> Rendered<AnyRules> {
     let rules = from.rules.of(mechanism);
     let dataplane = match rules.is_nothing() {

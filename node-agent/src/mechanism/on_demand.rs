@@ -1,4 +1,4 @@
-//! One family's rules in the tables of iptables, which are opened when they are wanted.
+//! One family's rules in the iptables tables, which are opened only when needed.
 
 mod inspect;
 
@@ -21,60 +21,61 @@ use xtables::{Fault, OpenError, TableName, Variant};
 use super::LockStanding;
 use super::variants::{Knowledge, Opened, Variants, Ways};
 
-/// Open only from when rules of ours are wanted there, or were seen there, until there are none any
-/// more: others keep thousands of rules in the same tables, all of which a look reads.
+/// The iptables tables of one family. They are open only while Signpost's rules are desired or were
+/// found there: other programs keep thousands of rules in the same tables, and every scan reads all
+/// of them.
 #[derive(Debug)]
 pub(super) struct OnDemand {
     family: Family,
-    /// Stands for the tables while they are not open: without a kernel.
+    /// A backend without a kernel that is used while the tables are not open.
     closed: Iptables,
     open: Option<Open>,
-    /// Of what may be there while they are not open.
+    /// Whether the tables are known to be free of Signpost's rules while they are not open.
     knowledge: Knowledge,
     pub(super) offer: Offer,
-    /// `None`: they are never opened.
+    /// `None` if the tables are never opened.
     variants: Option<Arc<Variants>>,
     tally: Arc<Mutex<Tally>>,
 }
 
-/// What there is of ours in the tables of iptables.
+/// Signpost's rules in the iptables tables.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(crate) struct VariantRules {
-    /// In the variant that is used.
+    /// The rules in the variant in use.
     pub(crate) used: Rules,
-    /// In the other one: left there by an agent before this one, that used it.
+    /// Leftover rules in the other variant, written by an earlier agent that used it.
     pub(crate) stray: Rules,
 }
 
-/// How to get from some to others.
+/// A change between two states.
 #[derive(Debug, Clone)]
 pub(super) struct VariantChange {
     used: Change,
     stray: Change,
 }
 
-/// Why nothing was written to iptables yet.
+/// The error of a commit before the tables were read.
 #[derive(Debug, Error)]
 #[error("the iptables tables have not been read yet")]
 struct Unread;
 
-/// What was found and done so far.
+/// Figures about the iptables tables, for status and metrics.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Tally {
     /// The variant that was used last.
     pub(super) variant: Option<Variant>,
-    /// The longest that a change has waited for the lock.
+    /// The longest wait of a change for the xtables lock.
     pub(super) longest_lock_wait: Duration,
-    /// How the last change found it.
+    /// The state in which the last change found that lock.
     pub(super) lock: LockStanding,
-    /// How many rules the last change has written, by table.
+    /// How many rules the last change wrote, by table.
     pub(super) written: BTreeMap<TableName, usize>,
 }
 
-/// Whether the kernel has tables of the family, as far as is known.
+/// Whether the kernel has tables of this family, as far as is known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Offer {
-    /// It has, or nobody has asked yet.
+    /// It has, or the tables were not opened yet.
     Assumed,
     /// The variant that was used last has none: legacy IPv6 with `ipv6.disable=1`.
     Lacking,
@@ -83,14 +84,14 @@ pub(super) enum Offer {
 #[derive(Debug)]
 struct Open {
     ways: Ways,
-    /// `None`: they are this family's alone, to be read.
+    /// The variant opened for both families; `None` if this family was opened alone, to be read.
     opened: Option<Arc<Opened>>,
 }
 
 // === impl OnDemand ===
 
 impl OnDemand {
-    /// Those of one family, not open.
+    /// The tables of one family, not open.
     pub(super) fn new(family: Family, variants: Arc<Variants>) -> OnDemand {
         OnDemand {
             variants: Some(variants),
@@ -98,7 +99,7 @@ impl OnDemand {
         }
     }
 
-    /// Those of one family without a kernel.
+    /// The tables of one family without a kernel.
     pub(super) fn detached(closed: Iptables) -> OnDemand {
         OnDemand {
             family: closed.family(),
@@ -111,7 +112,7 @@ impl OnDemand {
         }
     }
 
-    /// These, which are open already, to be read alone.
+    /// Tables that are open already, read-only.
     pub(super) fn reading(used: Iptables) -> OnDemand {
         let closed = Iptables::detached(used.family(), used.variant());
         let ways = Ways { used, stray: None };
@@ -121,7 +122,7 @@ impl OnDemand {
         }
     }
 
-    /// What is told of them, for as long as they are there.
+    /// Returns the figures, shared with this backend for as long as it exists.
     pub(super) fn tally(&self) -> Arc<Mutex<Tally>> {
         Arc::clone(&self.tally)
     }
@@ -130,7 +131,8 @@ impl OnDemand {
         self.open.is_some()
     }
 
-    /// Chooses a variant, unless the other family has; what is there is not known yet.
+    /// Opens the tables. Selects a variant, unless the other family has done so. The rules in the
+    /// tables are not read here.
     fn open_variant(&mut self) -> Result<(), OpenError> {
         if self.open.is_some() {
             return Ok(());
@@ -159,13 +161,13 @@ impl OnDemand {
         }
     }
 
-    /// Something of ours may be there: they are opened at the next look, or at the first one at which
-    /// that can be done.
+    /// Notes that the tables may contain rules of Signpost. The next read opens them, or the first
+    /// read after that which can.
     pub(super) fn suspect(&mut self) {
         self.knowledge = Knowledge::Owed;
     }
 
-    /// Opens them where something of ours may be there.
+    /// Opens the tables if they may contain rules of Signpost.
     pub(super) fn open_suspected(&mut self) {
         if self.knowledge == Knowledge::Read {
             return;
@@ -179,14 +181,15 @@ impl OnDemand {
         }
     }
 
-    /// Whether something of ours may be where it could not be looked yet.
+    /// Returns whether tables that could not be read yet may contain rules of Signpost.
     fn owes_a_look(&self) -> bool {
         let stray = self.open.as_ref().and_then(|open| open.ways.stray.as_ref());
         let of_stray = stray.map(|stray| stray.knowledge);
         [Some(self.knowledge), of_stray].contains(&Some(Knowledge::Owed))
     }
 
-    /// Nothing is left in the variant that is not used, as far as it was read.
+    /// Closes the unused variant once it was read. A committed change has then removed all of
+    /// Signpost's rules there.
     fn close_stray(&mut self) {
         if let Some(open) = &mut self.open {
             open.ways
@@ -195,21 +198,21 @@ impl OnDemand {
         }
     }
 
-    /// What is pure.
+    /// Returns the backend for operations that do not access the kernel.
     fn pure(&self) -> &Iptables {
         let open = self.open.as_ref();
         open.map_or(&self.closed, |open| &open.ways.used)
     }
 
-    /// What the variant that is used holds; nothing while it is not open.
+    /// Reads the rules in the variant in use; none while it is not open.
     fn observe_used(&mut self) -> Result<Rules, ObserveError> {
         lock(&self.tally).lock = LockStanding::Free;
         let used = self.used();
         used.map_or_else(|| Ok(Rules::default()), Iptables::observe)
     }
 
-    /// What the other one holds, if anything of ours may be there. What is used is served all the
-    /// same where that cannot be read, and it is read again later.
+    /// Reads the rules in the other variant, if it may contain rules of Signpost. If that fails,
+    /// the variant in use is still served, and the read is tried again later.
     fn observe_stray(&mut self) -> Rules {
         let Some(open) = &mut self.open else {
             return Rules::default();
@@ -236,7 +239,7 @@ impl OnDemand {
         rules
     }
 
-    /// Carries out a change of the variant that is used.
+    /// Commits a change of the variant in use.
     fn commit_used(&mut self, change: Change) -> Result<Receipt, CommitError> {
         let mut written = TableName::ALL.map(|table| (table, 0)).into();
         for step in change.steps() {
@@ -249,15 +252,15 @@ impl OnDemand {
         committed
     }
 
-    /// Carries out a change of the variant that is not used.
+    /// Commits a change of the unused variant.
     fn commit_stray(&mut self, change: Change) -> Result<Receipt, CommitError> {
         let (committed, wait) = commit(self.stray(), change);
         self.note_wait(wait, committed.is_ok());
         committed
     }
 
-    /// Removes everything that is ours, from whichever variant. One that fails keeps the other from
-    /// nothing.
+    /// Removes all of Signpost's rules from both variants. A failure in one variant does not
+    /// prevent the removal from the other.
     fn commit_removals(&mut self) -> Vec<Result<Receipt, CommitError>> {
         if let Some(open) = &mut self.open {
             let stray = open.ways.stray.as_mut().map(|stray| &mut stray.tables);
@@ -267,7 +270,8 @@ impl OnDemand {
         let Some(variants) = &self.variants else {
             return Vec::new();
         };
-        // Of one that could not be looked at, the removal itself says whether it holds anything.
+        // If a variant could not be scanned, the removal itself finds out whether it contains any
+        // rules.
         let suspected = variants.observe_suspected();
         let removals = suspected.into_iter().map(|variant| {
             let opened = variants.open_family(self.family, variant);
@@ -303,7 +307,7 @@ impl OnDemand {
         variants.waited(wait);
         let mut tally = lock(&self.tally);
         tally.longest_lock_wait = tally.longest_lock_wait.max(wait);
-        // Whoever waits less has got it.
+        // A shorter wait means that the lock was acquired.
         let in_vain = !succeeded && wait >= variants.patience();
         tally.lock = match in_vain {
             true => LockStanding::Held,
@@ -373,7 +377,8 @@ impl Backend for OnDemand {
             if !self.is_open() {
                 self.open_variant()
                     .map_err(|error| self.not_opened(error))?;
-                // What the rules look like depends on the variant, and what is there is not known.
+                // The rendered rules depend on the variant, and the current rules are not known:
+                // observe first.
                 return Err(CommitError {
                     family: self.family,
                     recovery: Recovery::Observe,
@@ -385,7 +390,7 @@ impl Backend for OnDemand {
         }
         if !stray.size().is_empty() {
             let removed = self.commit_stray(stray).map_err(|error| CommitError {
-                // What is wanted is there: it is this that is tried again.
+                // The desired rules are programmed; only this removal is tried again.
                 recovery: Recovery::Observe,
                 effect: Effect::Possible,
                 ..error
@@ -414,7 +419,7 @@ impl Backend for OnDemand {
     }
 
     fn release(&mut self) {
-        // What may be in the other variant is not forgotten.
+        // Keep the tables open while the other variant may contain rules of Signpost.
         if !self.owes_a_look() {
             self.close();
         }
@@ -457,12 +462,14 @@ impl backend::Change for VariantChange {
     }
 }
 
-/// What a tally holds is whole between any two statements that change it.
+/// Locks the tally. It is consistent between any two statements that change it, so a poisoned lock
+/// is harmless.
 pub(super) fn lock(tally: &Mutex<Tally>) -> MutexGuard<'_, Tally> {
     tally.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Carries out `change`, where that is open; and how long it waited for the lock, if there is one.
+/// Commits `change` if the tables are open. Also returns the wait for the xtables lock, if the
+/// variant has one.
 fn commit(
     tables: Option<&mut Iptables>,
     change: Change,

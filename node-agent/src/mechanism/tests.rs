@@ -26,7 +26,7 @@ fn detached() -> Mechanisms {
     Mechanisms::new(Family::Ipv4, members.into(), Arc::default())
 }
 
-/// Services with these numbers, carried out by `mechanism`.
+/// Services with these numbers, programmed by `mechanism`.
 fn dataplane(mechanism: Mechanism, numbers: std::ops::Range<u8>) -> Dataplane {
     let config = Config {
         mechanism,
@@ -99,7 +99,7 @@ fn an_interrupted_switch_leads_on_to_what_is_wanted() {
     let mut both = render(Mechanism::Nftables);
     let iptables = render(Mechanism::Iptables).of(Mechanism::Iptables);
     both.set(Mechanism::Iptables, iptables);
-    // As it is after it was read: of which dataplane, nobody knows.
+    // The state after a read: the dataplane that the rules were rendered from is not known.
     let observed = Rendered {
         dataplane: Dataplane::default(),
         rules: both.clone(),
@@ -137,7 +137,7 @@ fn what_is_in_the_variant_that_is_not_used_goes() {
     );
 }
 
-/// A node with `ipv6.disable=1` whose others use legacy tables, of which it has none for IPv6.
+/// A node with `ipv6.disable=1` on which other programs use legacy tables, which it lacks for IPv6.
 #[test]
 fn a_family_that_legacy_tables_lack_is_carried_out_as_in_mode_nftables() {
     let backend = detached();
@@ -180,7 +180,7 @@ fn t12_what_cannot_be_used_is_told_with_what_is_used_instead() {
     let replaced = findings::replaced(iptables, &fallen_back).expect("it is told");
     let expected = "mode iptables cannot be used on this node: nftables is used for IPv4 instead: no such thing";
     assert_eq!(replaced.message, expected);
-    // Of what nobody wants it is not told that it is impossible.
+    // An unusable mode is reported only if it is the desired one.
     assert_eq!(findings::replaced(nftables, &fallen_back), None);
     assert_eq!(findings::replaced(iptables, &carried(iptables, None)), None);
 }
@@ -226,7 +226,7 @@ fn t36_a_split_is_told_with_the_variant_that_is_used() {
     assert_eq!(findings::split(&Sighting::None, &carried), None);
 }
 
-/// Counted as done, it would be believed to be in the kernel.
+/// A change that is counted as done would be recorded as present in the kernel.
 #[test]
 fn a_change_of_another_mechanism_is_refused() {
     let [mut nftables, iptables] = BOTH.map(|mechanism| simulator(mechanism, Family::Ipv4));

@@ -1,4 +1,4 @@
-//! The two variants of iptables: which of them ours belong to, and what others have in them.
+//! The two variants of iptables: which one Signpost uses, and what other programs have in them.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -21,16 +21,18 @@ use xtables::{Fault, Found, Lookout, OpenError, Ours, Variant, observe_variants}
 use crate::board::Board;
 use crate::engine::InForce;
 
-/// How often it is looked at what others have in them: in this many `syncPeriod`s, and no more rarely
-/// than after [`LONGEST`]. A look reads every rule of iptables there is, if anybody has changed one.
+/// How often the variants are scanned for rules of other programs: every `PERIODS` times
+/// `syncPeriod`, and at least every [`LONGEST`]. A scan reads every iptables rule if any program
+/// has changed one.
 const PERIODS: u32 = 2;
 const LONGEST: Duration = Duration::from_secs(60);
 
-/// For how long a change waits for the lock, as kube-proxy does (pkg/util/iptables/iptables.go).
+/// How long a change waits for the xtables lock: as long as kube-proxy
+/// (pkg/util/iptables/iptables.go).
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// The way of both families to the tables of iptables. They use one variant: what is opened for the
-/// one is there for the other as long as either uses it.
+/// Opens the iptables tables for both families. Both use the same variant: tables opened for one
+/// family are available to the other as long as either uses them.
 #[derive(Debug)]
 pub(crate) struct Variants {
     lock: Lock,
@@ -44,63 +46,64 @@ pub(crate) struct Variants {
 #[derive(Debug)]
 pub(super) struct Opened {
     pub(super) variant: Variant,
-    /// Families that are not being used.
+    /// The tables of families that are not in use.
     free: Mutex<BTreeMap<Family, Ways>>,
-    /// Ends the waiting of whoever listens, with this.
+    /// Wakes the thread that listens to this variant when `Opened` is dropped.
     interruption: Option<Interruption>,
 }
 
-/// One family's ways to the tables of iptables.
+/// One family's iptables tables.
 #[derive(Debug)]
 pub(super) struct Ways {
-    /// To the variant that is used.
+    /// The tables of the variant in use.
     pub(super) used: Iptables,
-    /// To the other one, where rules of ours were seen there, or may be.
+    /// The tables of the other variant, if it contains or may contain rules of Signpost.
     pub(super) stray: Option<Stray>,
 }
 
-/// A way to what an agent before this one may have left behind.
+/// The tables that may contain leftover rules of an earlier agent.
 #[derive(Debug)]
 pub(super) struct Stray {
     pub(super) tables: Iptables,
     pub(super) knowledge: Knowledge,
 }
 
-/// Whether it is known what there is.
+/// Whether the rules in the tables are known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Knowledge {
-    /// It was read.
+    /// The tables were read.
     Read,
-    /// It was not, or the last look failed: another one is owed.
+    /// The tables were not read, or the last read failed: they must be read again.
     Owed,
 }
 
-/// Hears what others do to the rules of ours in iptables, as long as those are open.
+/// Receives notifications of external changes to Signpost's iptables rules while the tables are
+/// open.
 #[derive(Debug)]
 pub(crate) struct Listener {
-    /// What tells.
+    /// The source of the notifications.
     pub(crate) disturbances: Disturbances,
-    /// For how long it has anything to tell.
+    /// How long the listener is needed.
     pub(crate) interest: Interest,
 }
 
-/// Lasts as long as the tables of iptables are open.
+/// Tells whether the iptables tables are still open.
 #[derive(Debug)]
 pub(crate) struct Interest(Weak<Opened>);
 
-/// What was last seen of the variants.
+/// The result of the last scan of the variants.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) enum Sighting {
-    /// It was not looked: nobody uses them.
+    /// No scan has run: mode iptables is not in force.
     #[default]
     None,
-    /// This.
+    /// The scan succeeded, with this result.
     Seen(Found),
-    /// Nothing, and why, with causes.
+    /// The scan failed: the error with its causes.
     Refused(String),
 }
 
-/// The lock that is kept in this file, and how long to wait for it.
+/// The lock in this file, with the maximum wait.
 pub(crate) fn lock_at(file: &Path) -> Lock {
     Lock {
         path: file.to_owned(),
@@ -108,7 +111,8 @@ pub(crate) fn lock_at(file: &Path) -> Lock {
     }
 }
 
-/// Looks every few `syncPeriod`s while mode iptables is wanted, until told to stop.
+/// Scans the variants every few `syncPeriod`s while mode iptables is in force, until `stop` is
+/// cancelled.
 pub(crate) async fn watch(board: Arc<Board>, stop: CancellationToken) {
     let mut in_force = board.in_force();
     let mut lookout = Lookout::default();
@@ -143,7 +147,7 @@ pub(crate) async fn watch(board: Arc<Board>, stop: CancellationToken) {
         board.post_variants(sighting);
         let mode_of = |in_force: &InForce| in_force.effective.mode;
         let another = in_force.wait_for(|in_force| in_force.as_ref().map(mode_of) != mode);
-        // All arms are cancel safe: nothing is taken out of anywhere.
+        // All arms are cancel safe: none of them consumes anything.
         tokio::select! {
             () = stop.cancelled() => return,
             changed = another => if changed.is_err() { return },
@@ -155,8 +159,8 @@ pub(crate) async fn watch(board: Arc<Board>, stop: CancellationToken) {
 // === impl Variants ===
 
 impl Variants {
-    /// The tables of this network namespace, which are changed under `lock`. How long that was waited
-    /// for goes into `waits`; whenever they are opened, a listener comes out of what is returned.
+    /// The iptables tables of this network namespace, changed under `lock`. Records waits for the
+    /// lock in `waits`. Whenever the tables are opened, the returned receiver gets a listener.
     pub(crate) fn new(lock: Lock, waits: Histogram) -> (Variants, Receiver<Listener>) {
         let (listeners, receiver) = channel();
         let variants = Variants {
@@ -168,18 +172,18 @@ impl Variants {
         (variants, receiver)
     }
 
-    /// For how long a change waits for the lock.
+    /// How long a change waits for the lock.
     pub(super) fn patience(&self) -> Duration {
         self.lock.patience
     }
 
-    /// A change has waited this long for the lock.
+    /// Records how long a change has waited for the lock.
     pub(super) fn waited(&self, wait: Duration) {
         self.waits.observe(wait.as_secs_f64());
     }
 
-    /// The variant that is used, or the one that is to be from now on. Fails where nobody can tell
-    /// in which one ours are, too.
+    /// Opens the variant in use, or selects one. Fails also if it cannot be determined which
+    /// variant contains Signpost's rules.
     pub(super) fn open(&self) -> Result<Arc<Opened>, OpenError> {
         let mut kept = lock(&self.opened);
         if let Some(opened) = kept.upgrade() {
@@ -205,14 +209,14 @@ impl Variants {
             disturbances,
             interest: Interest(Arc::downgrade(&opened)),
         };
-        // Who only cleans up has nobody that listens.
+        // During a cleanup, no thread listens.
         let _ = self.listeners.send(listener);
         *kept = Arc::downgrade(&opened);
         Ok(opened)
     }
 
-    /// Both families of what an agent before this one may have left; nothing where that can never be
-    /// opened.
+    /// Opens both families of a variant in which an earlier agent may have left rules. Returns no
+    /// tables if they can never be opened.
     fn open_stray(&self, variant: Variant) -> Result<[Option<Stray>; 2], OpenError> {
         match backend_iptables::open(variant, &self.lock) {
             Ok(families) => Ok(families.map(|tables| {
@@ -229,7 +233,7 @@ impl Variants {
         }
     }
 
-    /// The variants with rules of ours, and those of which that is not known.
+    /// Returns the variants that contain rules of Signpost, and those for which that is not known.
     pub(super) fn observe_suspected(&self) -> Vec<Variant> {
         match observe_variants(PREFIX) {
             Ok(found) => found.suspected(),
@@ -241,7 +245,7 @@ impl Variants {
         }
     }
 
-    /// One family of a variant, for itself.
+    /// Opens one family of a variant alone.
     pub(super) fn open_family(
         &self,
         family: Family,
@@ -255,7 +259,7 @@ impl Variants {
     }
 }
 
-/// The variant to use, and the other one unless it is known that nothing of ours is there.
+/// Returns the variant to use, and the other one unless it is known to be free of Signpost's rules.
 fn observe_choice() -> Result<(Variant, Option<Variant>), OpenError> {
     let (found, variant) = match observe_variants(PREFIX) {
         Ok(found) => {
@@ -267,7 +271,7 @@ fn observe_choice() -> Result<(Variant, Option<Variant>), OpenError> {
         Err(error) => {
             let variant = match (error.known.choose_without_counting(), error.fault) {
                 (Some(variant), _) => variant,
-                // It will not be known later, either.
+                // A later scan will not find out, either.
                 (None, Fault::Impossible) => error.known.choose().variant,
                 (None, fault) => {
                     return Err(OpenError {
@@ -295,12 +299,12 @@ fn other(variant: Variant) -> Variant {
 // === impl Opened ===
 
 impl Opened {
-    /// Takes a family's ways; nothing where they were taken before.
+    /// Takes the tables of `family`; `None` if they are in use.
     pub(super) fn take(&self, family: Family) -> Option<Ways> {
         lock(&self.free).remove(&family)
     }
 
-    /// Gives them back.
+    /// Returns the tables of `family` for later use.
     pub(super) fn give_back(&self, family: Family, ways: Ways) {
         lock(&self.free).insert(family, ways);
     }
@@ -323,6 +327,7 @@ impl Interest {
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Whatever is behind it is whole between any two statements that change it.
+    // The value is consistent between any two statements that change it, so a poisoned lock is
+    // harmless.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,4 +1,4 @@
-//! What rules of iptables mean, for people who ask.
+//! Inspection of iptables rules: simulates packets and describes differences.
 
 use backend::{Found, Inspect, Piece, Way};
 use backend_iptables::Rules;
@@ -6,7 +6,7 @@ use dataplane::{Dataplane, FrontendKey, Node, Packet, Verdict};
 
 use super::{OnDemand, VariantRules};
 
-/// Of the variant that is used: the other one holds nothing that packets should meet.
+/// Covers the variant in use: the other one should hold no rules that packets reach.
 impl Inspect for OnDemand {
     fn exist(&self, rules: &VariantRules) -> bool {
         self.pure().exist(&rules.used)

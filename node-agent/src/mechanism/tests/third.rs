@@ -1,4 +1,4 @@
-//! Three mechanisms, each in a kernel of the tests: what holds of two of them holds of any.
+//! Three mechanisms, each in a separate fake kernel: what holds for two holds for any number.
 
 use std::time::{Instant, SystemTime};
 
@@ -7,7 +7,7 @@ use testkit::FakeKernel;
 
 use super::*;
 
-/// Ordered as in the list; each with a kernel of its own, so that it shows what is in which.
+/// In the order of the list. Each has its own kernel, which shows which rules are where.
 const ALL: [Mechanism; 3] = [Mechanism::Nftables, Mechanism::Iptables, Mechanism::Ipvs];
 
 struct Now;
@@ -42,7 +42,7 @@ impl World {
         round.outcome.clone()
     }
 
-    /// The mechanisms whose kernel holds anything.
+    /// The mechanisms whose kernel holds any rules.
     fn holding(&self) -> Vec<Mechanism> {
         let kernels = ALL.into_iter().zip(&self.kernels);
         let holding = kernels.filter(|(_, kernel)| kernel.rules(Family::Ipv4).base.is_some());
@@ -50,7 +50,7 @@ impl World {
     }
 }
 
-/// A process that starts on these kernels.
+/// Starts an agent on these kernels.
 fn start(kernels: &[FakeKernel; 3]) -> Domain<Mechanisms> {
     let members = ALL.into_iter().zip(kernels);
     let members =
@@ -76,7 +76,8 @@ fn a_third_mechanism_is_switched_to_and_from() {
     }
 }
 
-/// Whatever is cut short, at no moment does no kernel serve, and the next process goes on.
+/// Wherever a switch is interrupted, some kernel serves at every moment, and the next process
+/// completes the switch.
 #[test]
 fn a_switch_to_a_third_mechanism_that_was_cut_short_is_completed() {
     for cut in 0..6 {
