@@ -1,4 +1,4 @@
-//! A table without its history.
+//! The canonical form of a table, independent of how the table came about.
 
 mod rooms;
 
@@ -14,9 +14,10 @@ use crate::render::source_lengths;
 use crate::table::Table;
 
 impl Table {
-    /// The same table arranged without its history: endpoints in order where no hash chooses, rooms of clients
-    /// and counters by the order of frontends, and no chain for a number that nothing has, no set for a length of
-    /// prefix or a room that nobody has. Equal for tables that treat packets the same.
+    /// Returns the same table in canonical form: endpoints sorted unless a hash chooses among them,
+    /// affinity maps and counters numbered by the order of frontends, no chain for an unused
+    /// number, and no set for an unused prefix length or affinity map. Equal for tables that treat
+    /// packets the same.
     #[must_use]
     pub fn canonical(&self, family: Family) -> Table {
         let mut table = self.clone();
@@ -64,7 +65,8 @@ impl Table {
                 .iter()
                 .filter_map(|(key, _)| layout::parse_frontend(family, keyed, key.as_slice()))
                 .collect();
-            // The slots of the others are a function of the endpoints, and a packet may tell their order.
+            // The slots of hashed frontends depend only on the endpoints, and packets can observe
+            // their order.
             let frontends = frontends.into_iter();
             for key in frontends.filter(|key| !self.is_hashed(key)) {
                 for first in [0, LOCAL_SLOTS] {
@@ -81,7 +83,7 @@ impl Table {
         table
     }
 
-    /// Whether the address of a client decides which slot of a frontend it gets.
+    /// Whether the client's address chooses the slot of a frontend.
     fn is_hashed(&self, key: &FrontendKey) -> bool {
         let (keyed, bytes) = (Keyed::of(key), layout::frontend(key));
         let sets = [keyed.services(), keyed.short_circuits(), keyed.locals()];

@@ -1,8 +1,9 @@
-//! The chains: fixed ones, and those that choose for each number of endpoints in use.
+//! The chains: the fixed ones, and one group of chains for each number of endpoints in use.
 //!
-//! Hooks and priorities are kube-proxy's, and for its reasons: DNAT before filtering so that filters see
-//! endpoints; refusals at filter priority 0, because rejecting before DNAT needs kernel 5.9. DNAT alone
-//! is one step earlier, because other programs redirect at the priority that it would share.
+//! Hooks and priorities are those of kube-proxy, for the same reasons: DNAT before filtering, so
+//! that filters see endpoints; refusals at filter priority 0, because rejecting before DNAT needs
+//! kernel 5.9. Only DNAT is one step earlier, because other programs redirect at kube-proxy's
+//! priority.
 
 mod affinity;
 mod lead;
@@ -33,20 +34,21 @@ use crate::table::ChainWithRules;
 
 /// `NF_IP_PRI_NAT_DST`.
 const DSTNAT: i32 = -100;
-/// Ahead of everyone else's DNAT, such as the host ports of CNI plugin portmap: of chains with the same
-/// priority the kernel asks the one first that was attached last, and one that redirects a connection is
-/// the last that is asked.
+/// Before all other DNAT, such as the host ports of the CNI plugin portmap. Of two chains with the
+/// same priority the kernel runs the one first that was attached last, and the first one that
+/// redirects a connection ends the traversal.
 const REDIRECTION: i32 = DSTNAT - 1;
-/// Before DNAT: what may not connect is dropped while it still has the address it asked for.
+/// Before DNAT: a source that is not allowed is dropped while the packet still has its original
+/// destination.
 const BEFORE_DSTNAT: i32 = DSTNAT - 10;
 /// `NF_IP_PRI_FILTER`.
 const FILTER: i32 = 0;
 /// `NF_IP_PRI_NAT_SRC`.
 const SRCNAT: i32 = 100;
-/// Before sources are rewritten, by us or by anybody else.
+/// Before Signpost or another program rewrites the source.
 const BEFORE_SRCNAT: i32 = SRCNAT - 10;
 
-/// Every chain that is always there.
+/// The chains that exist in every table.
 pub(crate) fn fixed(family: Family, node: &Node, config: &Config) -> Vec<ChainWithRules> {
     let jump = |chain: &str| verdict(Verdict::Jump(layout::name(chain)));
     let new = |chain: &str| {
@@ -76,7 +78,7 @@ pub(crate) fn fixed(family: Family, node: &Node, config: &Config) -> Vec<ChainWi
             SRCNAT,
             vec![jump("masquerading")],
         ),
-        // A connection to a process on this node does not pass postrouting.
+        // Connections to a process on this node do not traverse postrouting.
         base(
             "nat-input-learn",
             ChainKind::Nat,
@@ -179,7 +181,7 @@ pub(crate) fn fixed(family: Family, node: &Node, config: &Config) -> Vec<ChainWi
     ]
 }
 
-/// Finds the frontend.
+/// The rules that find the packet's frontend.
 fn dispatch(family: Family, config: &Config) -> Vec<Rule> {
     vec![
         lookup_chain(
@@ -197,9 +199,9 @@ fn dispatch(family: Family, config: &Config) -> Vec<Rule> {
     ]
 }
 
-/// External policy Local. Pods of this node and this node itself are inside the cluster, and reach
-/// every endpoint as they would by the cluster IP; everyone else reaches this node's endpoints only,
-/// with his own address.
+/// The rules for external policy Local. Pods of this node and the node itself are inside the
+/// cluster: they reach every endpoint, as with the cluster IP. All other clients reach only this
+/// node's endpoints, and keep their source address.
 fn ask_who(family: Family, config: &Config, keyed: Keyed) -> Vec<Rule> {
     let choose = |set, when| lookup_chain(family, set, SetName::LocalChains, when);
     let mut rules = Vec::new();
@@ -215,9 +217,9 @@ fn ask_who(family: Family, config: &Config, keyed: Keyed) -> Vec<Rule> {
     rules
 }
 
-/// Masquerades what was marked and takes the mark off: a tunnel sends the same packet through these
-/// hooks once more, in its envelope. Then packets that an endpoint sent to itself, and those whose
-/// source is an address of Services, where no endpoint could send a reply.
+/// Masquerades marked packets and clears the mark: a tunnel sends the same packet, encapsulated,
+/// through these hooks again. Also masquerades packets that an endpoint sent to itself, and packets
+/// whose source is a Service address, to which no endpoint could reply.
 fn masquerade(family: Family, config: &Config) -> Vec<Rule> {
     let bit = config.mark.value();
     let load = Expression::Meta {
@@ -277,8 +279,8 @@ fn masquerade(family: Family, config: &Config) -> Vec<Rule> {
     rules
 }
 
-/// A packet that was redirected has its endpoint: a Service that claims the endpoint's address, and has
-/// none itself, must not refuse it.
+/// Refuses packets to Services without endpoints. A redirected packet is left alone, as it has an
+/// endpoint: a Service without endpoints may claim the endpoint's address.
 fn refuse_services(family: Family) -> Vec<Rule> {
     let mut redirected = ct_dnat();
     redirected.extend(verdict(Verdict::Return).expressions);
@@ -293,7 +295,7 @@ fn refuse_services(family: Family) -> Vec<Rule> {
 
 fn refuse_nodeports(family: Family, config: &Config) -> Rule {
     let to_node = match config.node_ports.of(family) {
-        // Input sees only what is for this node.
+        // The input hook only sees packets to this node.
         None => not_loopback(family),
         Some(_) => to_node_port_address(family, config),
     };
@@ -301,7 +303,7 @@ fn refuse_nodeports(family: Family, config: &Config) -> Rule {
     goto_member(family, SetName::NodePortRefusals, to_node, refuse)
 }
 
-/// On with `chain` for what is in `set`, if it is what `when` says.
+/// Sends packets that match `when` and `set` to `chain`.
 fn goto_member(family: Family, set: SetName, mut when: Vec<Expression>, chain: Arc<str>) -> Rule {
     when.extend(lookup_member(family, set));
     when.extend(verdict(Verdict::Goto(chain)).expressions);

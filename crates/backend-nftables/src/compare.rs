@@ -1,4 +1,4 @@
-//! Where one table differs from another, piece by piece, for people who ask about a Service.
+//! Compares two tables, piece by piece, for explanations of a Service.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -14,13 +14,13 @@ use crate::table::{ChainWithRules, Table};
 // === impl Table ===
 
 impl Table {
-    /// Whether the table is there at all, or the one beside it.
+    /// Whether this table or the one beside it exists.
     pub fn exists(&self) -> bool {
         self.exists || self.next.is_some()
     }
 
-    /// The elements that carry `key`, here and in `found`, set by set. Costs in proportion to both
-    /// tables.
+    /// Compares the elements for `key` in this table and in `found`, set by set. The cost is
+    /// proportional to both tables.
     pub fn compare_elements(&self, found: &Table, key: &FrontendKey) -> Vec<Piece> {
         let (wanted, found) = (self.carriers(key), found.carriers(key));
         let keys: BTreeSet<_> = wanted.keys().chain(found.keys()).cloned().collect();
@@ -31,24 +31,25 @@ impl Table {
                 Some((at.0, Piece::compare(wanted, found)?))
             })
             .collect();
-        // By text: slots are in the host's order of bytes, and texts in that of numbers.
+        // Sorted by text: the bytes of slot numbers are in host byte order, texts in numeric order.
         pieces.sort_by(|(a_set, a), (b_set, b)| (a_set, &a.text).cmp(&(b_set, &b.text)));
         pieces.into_iter().map(|(_, piece)| piece).collect()
     }
 
-    /// The elements that are no frontend's, here and in `found`, set by set: cluster IPs, endpoints
-    /// of this node, addresses that accept node ports. Costs in proportion to both tables.
+    /// Compares the elements that belong to no frontend, in this table and in `found`, set by set:
+    /// cluster IPs, endpoints of this node, addresses that accept node ports. The cost is
+    /// proportional to both tables.
     pub fn compare_memberships(&self, found: &Table) -> Vec<Piece> {
         let is_shared = |set: SetName| set.keyed().is_none() && !set.is_numbers();
         self.compare_sets_that(found, is_shared)
     }
 
-    /// The elements that lead from numbers to chains, here and in `found`, map by map.
+    /// Compares the elements that map numbers to chains, in this table and in `found`, map by map.
     pub fn compare_numbers(&self, found: &Table) -> Vec<Piece> {
         self.compare_sets_that(found, SetName::is_numbers)
     }
 
-    /// The elements of sets that are so.
+    /// Compares the elements of the sets that `are_so` accepts.
     fn compare_sets_that(&self, found: &Table, are_so: impl Fn(SetName) -> bool) -> Vec<Piece> {
         let (wanted, found) = (self.elements_of(&are_so), found.elements_of(&are_so));
         let keys: BTreeSet<_> = wanted.keys().chain(found.keys()).cloned().collect();
@@ -58,7 +59,7 @@ impl Table {
         pieces.collect()
     }
 
-    /// Every chain, here and in `found`, by name.
+    /// Compares every chain of this table and of `found`, by name.
     pub fn compare_chains(&self, found: &Table) -> BTreeMap<Arc<str>, Piece> {
         let names: BTreeSet<_> = self.chains.keys().chain(found.chains.keys()).collect();
         let piece = |name: &Arc<str>| {
@@ -76,8 +77,8 @@ impl Table {
         names.into_iter().map(piece).collect()
     }
 
-    /// Every set and map, here and in `found`, by name and without elements; and the table beside, which
-    /// is never wanted.
+    /// Compares every set and map of this table and of `found`, by name and without elements. The
+    /// table beside is always reported as leftover.
     pub fn compare_sets(&self, found: &Table) -> Vec<Piece> {
         let next = found.next.iter().map(|_| Piece {
             text: format!("table {}", layout::NEXT),
@@ -99,8 +100,8 @@ impl Table {
         names.into_iter().map(piece).chain(next).collect()
     }
 
-    /// The chains that a packet to `key` is led through by its elements here, by name; those that
-    /// all packets pass are not among them.
+    /// The names of the chains that the elements of `key` in this table lead to, without those that
+    /// all packets traverse.
     pub fn chains_of(&self, key: &FrontendKey) -> BTreeSet<Arc<str>> {
         let mut chains = BTreeSet::new();
         let mut next: Vec<Arc<str>> = self
@@ -121,7 +122,7 @@ impl Table {
         chains
     }
 
-    /// Every element that begins with `key`.
+    /// Every element whose key begins with `key`.
     fn keyed_elements(
         &self,
         key: &FrontendKey,
@@ -135,12 +136,12 @@ impl Table {
             .filter(move |(_, key, _)| key.as_slice().starts_with(bytes.as_slice()))
     }
 
-    /// Every element that begins with `key`.
+    /// Prints every element whose key begins with `key`.
     fn carriers(&self, key: &FrontendKey) -> BTreeMap<(SetName, Bytes), String> {
         self.print(self.keyed_elements(key))
     }
 
-    /// Every element of sets that are so, as nft prints it.
+    /// Every element of the sets that `are_so` accepts, as nft prints it.
     fn elements_of(&self, are_so: impl Fn(SetName) -> bool) -> BTreeMap<(SetName, Bytes), String> {
         let sets = self.sets.iter();
         let shared = sets
@@ -152,7 +153,8 @@ impl Table {
         )
     }
 
-    /// Behind the number of a chain, as a comment, which it is.
+    /// Prints elements, followed by a comment with the chain where an element holds a chain's
+    /// number.
     fn print<'a>(
         &self,
         elements: impl Iterator<Item = (SetName, &'a Bytes, &'a ElementData)>,
@@ -169,7 +171,7 @@ impl Table {
     }
 }
 
-/// Where a verdict leads.
+/// The chain that a verdict leads to.
 fn target(verdict: &Verdict) -> Option<Arc<str>> {
     match verdict {
         Verdict::Goto(chain) | Verdict::Jump(chain) => Some(Arc::clone(chain)),

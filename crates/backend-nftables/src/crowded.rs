@@ -1,4 +1,5 @@
-//! Frontends with affinity whose clients found no room: packets write them down, and this reads it.
+//! Crowded frontends: those with affinity whose new clients found no free entry. Packets record
+//! them.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -10,23 +11,23 @@ use rustix::io::Errno;
 
 use crate::layout::{self, Keyed, TABLE};
 
-/// For how long a frontend stays written down after a client of it has found no room.
+/// For how long a frontend stays recorded after a client found no free entry.
 pub const CROWDED: Duration = Duration::from_mins(10);
 
-/// Reads which frontends these are, through a socket that stays open: to close one delays commits
+/// Reads the crowded frontends through a socket that stays open: closing one delays commits
 /// ([`FlowSocket`](netlink::conntrack::FlowSocket)).
 #[derive(Debug, Default)]
 pub struct Crowded {
     socket: Option<Socket>,
 }
 
-/// Why it is not known which frontends these are.
+/// Why the crowded frontends could not be read.
 #[derive(Debug, thiserror::Error)]
 pub enum CrowdedError {
-    /// No way to the kernel.
+    /// The socket could not be opened.
     #[error("failed to open a socket to the kernel")]
     Open(#[source] OpenError),
-    /// The kernel does not say.
+    /// The kernel could not be read.
     #[error("failed to find frontends without room for new clients")]
     Observe(#[source] ObserveError),
 }
@@ -34,9 +35,9 @@ pub enum CrowdedError {
 // === impl Crowded ===
 
 impl Crowded {
-    /// The frontends in this thread's network namespace, always the same one, that had no room for a new
-    /// client within [`CROWDED`]. Costs four listings, each of 1,024 elements at the most. Where no table
-    /// of ours is, there are none.
+    /// Returns the frontends that had no free entry for a new client within [`CROWDED`], in this
+    /// thread's network namespace, which must always be the same one. Costs four dumps of at most
+    /// 1,024 elements each. Empty if Signpost has no table.
     pub fn observe(&mut self) -> Result<BTreeSet<FrontendKey>, CrowdedError> {
         let socket = match &mut self.socket {
             Some(socket) => socket,

@@ -1,4 +1,4 @@
-//! How to get from one table to another.
+//! Computes the change from one table to another.
 
 mod first;
 mod group;
@@ -18,31 +18,31 @@ use self::steps::{add_elements, length_of_part, steps};
 use crate::layout::{self, NEXT, SetName, TABLE};
 use crate::table::{ChainWithRules, Table};
 
-/// How many elements one transaction adds and removes at the most: about 20 ms of the nf_tables
-/// lock, during which nobody else on the node can change a rule (measured: 0.5 million a second).
+/// The most elements that one transaction adds and removes: about 20 ms of the nf_tables lock,
+/// during which no other process on the node can change a rule (measured: 0.5 million a second).
 const ELEMENTS_A_TRANSACTION: usize = 10_000;
 
-/// Transactions in order. A frontend's elements are all in one of them. In each, all that goes from a
-/// set is one operation, and all that comes to it another.
+/// Transactions in order. All elements of a frontend are in one of them. Each transaction has at
+/// most one operation that deletes from a set and one that adds to it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Change {
     pub(crate) transactions: Vec<Transaction>,
 }
 
-/// Transactions on their way into a change.
+/// The transactions of a change under construction.
 struct Plan {
     family: Family,
-    /// How many elements one of them has at the most.
+    /// The most elements in one transaction.
     most: usize,
     transactions: Vec<Transaction>,
 }
 
-/// When packets begin to come to chains.
+/// When base chains are added, so that packets reach the table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Hooks {
-    /// With the first transaction: nothing else serves.
+    /// With the first transaction: no other table serves.
     AtOnce,
-    /// When all is there: until then, the other table serves.
+    /// After everything else: until then, the other table serves.
     Last,
 }
 
@@ -50,7 +50,7 @@ pub(crate) fn diff(family: Family, believed: &Table, wanted: &Table) -> Change {
     diff_in_parts(family, believed, wanted, ELEMENTS_A_TRANSACTION)
 }
 
-/// As [`diff`], with so many elements in a transaction at the most.
+/// Like [`diff`], with at most `most` elements in a transaction.
 fn diff_in_parts(family: Family, believed: &Table, wanted: &Table, most: usize) -> Change {
     let mut plan = Plan {
         family,
@@ -76,10 +76,10 @@ fn diff_in_parts(family: Family, believed: &Table, wanted: &Table, most: usize) 
     }
 }
 
-/// Whether every set and chain that both have is the same one. A set's shape and a chain's hook
-/// cannot be changed, and neither can be replaced while rules refer to it. And whether packets that
-/// come to it now find in its sets what new rules would look for: a set that is only to come is empty
-/// until its last element is there.
+/// Whether `believed` can be changed to `wanted` in place. Every set and chain in both must be the
+/// same: the shape of a set and the hook of a chain cannot be changed, and neither can be replaced
+/// while rules refer to it. If packets already reach the table, it must also have all fixed sets: a
+/// new set is empty until its last element is added, and new rules would find nothing in it.
 fn can_be_mended(believed: &Table, wanted: &Table) -> bool {
     let is_used = believed.is_hooked();
     let sets = wanted.sets.iter().all(|(name, set)| {
@@ -120,7 +120,7 @@ fn add_objects(believed: &Table, wanted: &Table, hooks: Hooks, transaction: &mut
     add_chains(believed, &changed, transaction);
 }
 
-/// Lets packets come to the chains of `wanted` that are at hooks and not in `believed`.
+/// Adds the base chains of `wanted` that `believed` lacks.
 fn add_hooks(believed: &Table, wanted: &Table, transaction: &mut Transaction) {
     let chains = wanted.chains.iter();
     let at_hooks: Vec<_> = chains
@@ -129,14 +129,14 @@ fn add_hooks(believed: &Table, wanted: &Table, transaction: &mut Transaction) {
     add_chains(believed, &at_hooks, transaction);
 }
 
-/// Makes the chains that are not there, and writes all of them anew.
+/// Creates missing chains and rewrites the rules of all `chains`.
 fn add_chains(
     believed: &Table,
     chains: &[(&Arc<str>, &Arc<ChainWithRules>)],
     transaction: &mut Transaction,
 ) {
     let operations = &mut transaction.operations;
-    // A rule may lead to any other chain, so all chains come before all rules.
+    // A rule may refer to any chain, so all chains come before all rules.
     for (name, chain) in chains {
         match believed.chains.get(*name) {
             None => operations.push(Operation::AddChain(chain.chain.clone())),
@@ -153,7 +153,8 @@ fn add_chains(
     }
 }
 
-/// What is in our table and not wanted there: left by an older version of ours, or by a stranger.
+/// Deletes objects in Signpost's table that are not desired: left by an older version, or added by
+/// another program.
 fn delete_objects(believed: &Table, wanted: &Table, transaction: &mut Transaction) {
     let operations = &mut transaction.operations;
     let chains: Vec<_> = believed
@@ -164,7 +165,7 @@ fn delete_objects(believed: &Table, wanted: &Table, transaction: &mut Transactio
     for chain in &chains {
         operations.push(Operation::FlushChain(Arc::clone(chain)));
     }
-    // Sets before chains: a map's elements lead to chains.
+    // Sets before chains: the elements of a map refer to chains.
     for set in believed.sets.keys() {
         if !wanted.sets.contains_key(set) {
             operations.push(Operation::DeleteSet(Arc::clone(set)));
@@ -182,20 +183,21 @@ impl Plan {
         Transaction::new(self.family, layout::name(table))
     }
 
-    /// Removes a table with all that is in it.
+    /// Deletes a table with all its contents.
     fn delete(&mut self, table: &str) {
         let mut transaction = self.start(table);
         transaction.operations.push(Operation::DeleteTable);
         self.transactions.push(transaction);
     }
 
-    /// While a table of another form serves: makes the whole of `wanted` beside it, lets packets
-    /// come there, and only then removes what served. In between packets pass both tables. One has
-    /// redirected a connection before the other is asked, and what one refuses so does the other.
+    /// Replaces a table of another form while it serves: builds all of `wanted` beside it, hooks
+    /// that in, and only then removes the old table. In between packets traverse both tables. The
+    /// second one does not process connections that the first has redirected, and both refuse the
+    /// same packets.
     fn move_beside(&mut self, next: Option<&Table>, wanted: &Table) {
         let nothing = Table::default();
         let believed = match next {
-            // What was left when such a change was cut short.
+            // Left by such a change that was cut short.
             Some(next) if can_be_mended(next, wanted) => next,
             Some(_) => {
                 self.delete(NEXT);
@@ -206,7 +208,7 @@ impl Plan {
         self.mend(NEXT, believed, wanted, Hooks::Last);
     }
 
-    /// While the table beside serves: makes the same under the name that people know.
+    /// Rebuilds the table under its usual name while the table beside it serves.
     fn move_back(&mut self, believed: &Table, wanted: &Table) {
         let nothing = Table::default();
         let believed = match believed.exists {
@@ -220,9 +222,10 @@ impl Plan {
         self.delete(NEXT);
     }
 
-    /// Makes what `believed` is in the kernel what is `wanted`, in place.
+    /// Changes `believed` to `wanted`, in place.
     fn mend(&mut self, name: &str, believed: &Table, wanted: &Table, hooks: Hooks) {
-        // What goes whole goes as a table: element by element, kernels before 6.2 would refuse it.
+        // To remove everything, delete the table: kernels before 6.2 would refuse to delete element
+        // by element.
         if !wanted.exists {
             if believed.exists {
                 self.delete(name);
@@ -234,7 +237,7 @@ impl Plan {
         let set_of = |name: SetName| Some(Arc::clone(&wanted.sets.get(name.as_str())?.set));
         let mut steps = steps(self.family, believed, wanted);
         let mut is_first = true;
-        // What comes first neither waits for the rest nor fails with it.
+        // Frontends of the first turn neither wait for the rest nor fail with it.
         for mut turn in steps.chunk_by_mut(|a, b| a.group.turn == b.group.turn) {
             while !turn.is_empty() {
                 let (part, rest) = turn.split_at_mut(length_of_part(turn, self.most));
@@ -251,8 +254,9 @@ impl Plan {
         if hooks == Hooks::Last {
             add_hooks(believed, wanted, &mut at_last);
         }
-        // What is not wanted goes by itself and last: kernels before 6.2 refuse to remove a chain that
-        // an element led to a moment ago, and such a refusal must not take anything wanted with it.
+        // Undesired objects are removed last, in a separate transaction: kernels before 6.2 refuse
+        // to delete a chain that an element referred to a moment ago, and such a refusal must not
+        // affect desired objects.
         let mut unwanted = self.start(name);
         delete_objects(believed, wanted, &mut unwanted);
         let all = [current, at_last, unwanted].into_iter();
@@ -269,9 +273,9 @@ impl Change {
         &self.transactions
     }
 
-    /// The same in two changes, one to be committed after the other. One transaction is halved as
-    /// [`commit`](backend::Backend::commit) halves it where the kernel has no room for all of it;
-    /// `None` where what it writes belongs together. Pure.
+    /// Splits the change in two, to be committed in order. A single transaction is split as
+    /// [`commit`](backend::Backend::commit) splits one that is too large for the kernel. Returns
+    /// `None` if it cannot be split. Pure.
     pub fn halves(&self) -> Option<[Change; 2]> {
         let halves = match &self.transactions[..] {
             [] => return None,
@@ -284,7 +288,7 @@ impl Change {
         Some(halves.map(|transactions| Change { transactions }))
     }
 
-    /// The frontends whose elements are added or removed. Costs in proportion to the change.
+    /// The frontends whose elements are added or removed. The cost is proportional to the change.
     pub(crate) fn frontends(&self, family: Family) -> BTreeSet<FrontendKey> {
         let mut frontends = BTreeSet::new();
         for operation in self.transactions.iter().flat_map(|t| &t.operations) {

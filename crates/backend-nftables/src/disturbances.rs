@@ -1,4 +1,4 @@
-//! Hears of what others do to our tables.
+//! Listens for external changes to Signpost's tables.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -9,7 +9,7 @@ use backend::{ChangeListener, Culprit, Disturbance, ForeignChange, ListenError};
 use dataplane::Family;
 use netlink::{ForeignTransaction, Heard, Interruption, Ledger, Listener, OpenError};
 
-/// The disturbances of both families of one network namespace, once it has
+/// Reports external changes to both families in one network namespace, once it has
 /// [joined](Disturbances::join).
 #[derive(Debug)]
 pub struct Disturbances {
@@ -24,20 +24,20 @@ impl Disturbances {
         Disturbances { listener, ledger }
     }
 
-    /// Begins to hear. From then on the kernel writes a message for each element that anybody
-    /// commits, so this is best done when the first, large commits are over. What happened before
-    /// is not told: look once afterwards.
+    /// Subscribes to notifications. From then on the kernel sends one message for each element that
+    /// any process commits, so call it after the first, large commits. Earlier changes are not
+    /// reported: check the tables once afterwards.
     pub fn join(&mut self) -> Result<(), OpenError> {
         self.listener.join()
     }
 
-    /// What ends its waiting, from any thread.
+    /// Returns a handle that interrupts [`receive`](Disturbances::receive) from any thread.
     pub fn interruption(&self) -> Interruption {
         self.listener.interruption()
     }
 
-    /// Waits this long at most for others to touch anything, or without an end to it, and returns
-    /// sooner when it is interrupted, or when we have touched something.
+    /// Waits until another program changes anything, for at most `wait` (`None`: without limit).
+    /// Returns early on an interruption or a transaction of Signpost.
     pub fn receive(&mut self, wait: Option<Duration>) -> io::Result<ForeignChange> {
         let heard = self.listener.receive(wait)?;
         let overheard = heard.into_iter().map(|heard| self.take(heard));

@@ -1,4 +1,4 @@
-//! What the elements of one family mean, for people who ask.
+//! Interprets the tables of one family, for traces and explanations.
 
 use backend::{
     Backend, Change as _, Found, Inspect, Piece, Rendered, Standing, Way, describe_repair,
@@ -29,7 +29,8 @@ impl Inspect for Nftables {
         ways(rules, node, packet)
     }
 
-    /// The part alone: no element depends on the other Services but by its slot, which `believed` has.
+    /// Renders only the part: no element depends on other Services except for its slot, which
+    /// `believed` has.
     fn render_part(&self, part: &Dataplane, _desired: &Dataplane, believed: &Table) -> Table {
         let from = Rendered {
             dataplane: Dataplane::default(),
@@ -53,8 +54,9 @@ impl Inspect for Nftables {
         wanted.compare_memberships(found)
     }
 
-    /// The chains and sets that are not as they were programmed, and what is in sets that all Services
-    /// share and was never put there. What is missing in these is told of the Service that misses it.
+    /// Returns chains and sets that differ from those programmed, and leftover elements in sets
+    /// that all Services share. An element missing there is reported with the Service that lacks
+    /// it.
     fn compare_shared(&self, programmed: &Table, found: &Table) -> Vec<Piece> {
         let chains = programmed.compare_chains(found).into_values();
         let shared = programmed.compare_memberships(found).into_iter();

@@ -1,4 +1,4 @@
-//! The backend itself: the two families of one network namespace's nf_tables, over one socket.
+//! The backend: both families of nf_tables in one network namespace, over one socket.
 
 mod parts;
 mod sctp;
@@ -27,35 +27,36 @@ use crate::layout::{self, NEXT, SetName, TABLE};
 use crate::render::render;
 use crate::table::Table;
 
-/// How much of a change one round writes at the most. The endpoints of a frontend are in slots, of which a
-/// number says how many are in use: those that stay are not written again.
+/// The most that one sync writes of a change. The endpoints of a frontend are in slots, and a
+/// number says how many slots are in use: unchanged endpoints are not written again.
 const CHUNK_SIZE: ChunkSize = ChunkSize::new(2_500).by_endpoint();
-/// How long that may take. A change that comes meanwhile waits for as long, and for what is small: less
-/// than 100 ms, also where an API server has half of the processors.
+/// How long that may take. A change that arrives meanwhile waits for that time, plus the time for
+/// small changes: less than 100 ms, even if an API server uses half of the processors.
 const LONGEST_PART: Duration = Duration::from_millis(30);
 
-/// One family of the network namespace that [`open`] was called in.
+/// One family in the network namespace in which [`open`] was called.
 #[derive(Debug)]
 pub struct Nftables {
     family: Family,
-    /// `None`: only what is pure.
+    /// The connection to the kernel. `None` for a backend that only renders and diffs.
     connection: Option<Arc<Mutex<TableSocket>>>,
-    /// How the ruleset stood when this family was last read, or found to be as it was left.
+    /// The generation of the ruleset when this family was last read or found unchanged.
     seen: Option<Seen>,
-    /// What others were heard doing; empty while nobody listens.
+    /// The transactions of other programs, as reported by the listener; empty while it has not
+    /// joined.
     ledger: Arc<Mutex<Ledger>>,
-    /// `None` as long as conntrack does not tell.
+    /// Whether the kernel redirects SCTP. `None` until conntrack is loaded.
     sctp: Option<Sctp>,
     support: Support,
 }
 
-/// Opens this thread's network namespace: one backend a family.
+/// Opens the network namespace of this thread. Returns one backend for each family.
 pub fn open() -> Result<[Nftables; 2], OpenError> {
     Ok(families(Socket::open()?, &Arc::default()))
 }
 
-/// Opens this thread's network namespace, and a way to hear of what others do to what is ours.
-/// While it is listened to, changes of others elsewhere are no reason to look.
+/// Opens the network namespace of this thread, with a listener for external changes to Signpost's
+/// tables. While it listens, changes to other tables cause no read of Signpost's.
 pub fn open_with_disturbances() -> Result<([Nftables; 2], Disturbances), OpenError> {
     let socket = Socket::open()?;
     let listener = Listener::open(Watched::Tables(&[TABLE, NEXT]), &[&socket])?;
@@ -76,7 +77,7 @@ fn families(socket: Socket, ledger: &Arc<Mutex<Ledger>>) -> [Nftables; 2] {
     })
 }
 
-/// Why nothing was done.
+/// The error of a backend without a connection to the kernel.
 #[derive(Debug, thiserror::Error)]
 #[error("this backend has no access to the kernel")]
 struct Detached;
@@ -84,7 +85,7 @@ struct Detached;
 // === impl Nftables ===
 
 impl Nftables {
-    /// A backend without a kernel: it renders and diffs, and fails to observe and commit.
+    /// Creates a backend without a kernel: it renders and diffs, and fails to observe and commit.
     pub fn detached(family: Family) -> Nftables {
         Nftables {
             family,
@@ -98,16 +99,18 @@ impl Nftables {
 
     fn connection(&self) -> Result<MutexGuard<'_, TableSocket>, Detached> {
         let connection = self.connection.as_ref().ok_or(Detached)?;
-        // The socket is good between any two messages, so a panic elsewhere does not spoil it.
+        // A panic elsewhere does not invalidate the socket: its state is consistent between
+        // messages.
         Ok(connection.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Whether the kernel is known to hold what was read or written last.
+    /// Whether the kernel is known to hold what was last read or written.
     fn is_unchanged(&mut self) -> bool {
         self.observe_drift().is_ok_and(|drift| drift == Drift::None)
     }
 
-    /// What every table of ours needs and the kernel does not have, as far as it says so.
+    /// Returns the feature that every Signpost table needs and the kernel lacks, if the kernel
+    /// names it.
     fn observe_lacking(&mut self) -> Option<Lacking> {
         if self.support == Support::Whole {
             return None;
@@ -168,7 +171,7 @@ impl Backend for Nftables {
         let mut connection = self
             .connection()
             .map_err(|e| self.unobserved(Recovery::Halt, e))?;
-        // Read before the table: what changes meanwhile shows as drift.
+        // Read before the table, so that a change in between is reported as drift.
         let seen = connection.observe_seen();
         let table = observe_tables(&mut connection, self.family);
         drop(connection);
@@ -206,7 +209,7 @@ impl Backend for Nftables {
             source: source.into(),
         })?;
         let mut transactions = 0;
-        // Each is freed as soon as it is over: together they are as large as the table itself.
+        // Each is freed after its commit: together they are as large as the table itself.
         for transaction in change.transactions {
             let commit = |part: &Transaction| connection.commit(part);
             let (done, result) = commit_in_parts(self.family, transaction, commit);
@@ -217,9 +220,9 @@ impl Backend for Nftables {
                 let refused_whole =
                     done == 0 && matches!(source, netlink::CommitError::Refused { .. });
                 let recovery = match recovery(&source, done) {
-                    // Nobody has changed anything, so the kernel holds what was believed, and what
-                    // it calls missing it does not have: an expression that some Services need
-                    // (siderolabs/pkgs#951), unless it is something that all do.
+                    // No other program has changed anything, so the kernel holds the observed
+                    // state. What it reports as missing is an expression that some Services need
+                    // and it does not support (siderolabs/pkgs#951), unless every table needs it.
                     Recovery::Observe if refused_whole && self.is_unchanged() => Recovery::Isolate,
                     recovery => recovery,
                 };
@@ -256,12 +259,12 @@ impl Backend for Nftables {
     fn commit_removal(&mut self) -> Result<Receipt, CommitError> {
         let removal = |name| {
             let mut removal = Transaction::new(self.family, layout::name(name));
-            // Adding first makes the removal of what may not be there succeed.
+            // Adding first makes the removal of a missing table succeed.
             removal.operations = vec![Operation::AddTable, Operation::DeleteTable];
             removal
         };
         let mut transactions = vec![removal(TABLE)];
-        // Hardly ever there; where that cannot be told, the removal says why.
+        // Rarely exists. If that cannot be determined, the removal reports the error.
         if let Ok(mut connection) = self.connection()
             && !matches!(
                 connection.socket().observe_table(self.family, NEXT),
@@ -296,7 +299,7 @@ impl Backend for Nftables {
     }
 }
 
-/// Our table, with the one beside it.
+/// Reads Signpost's table and the one beside it.
 fn observe_tables(
     socket: &mut TableSocket,
     family: Family,

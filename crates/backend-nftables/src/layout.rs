@@ -1,10 +1,10 @@
-//! The names and shapes of everything in our tables.
+//! The names and shapes of everything in Signpost's tables.
 //!
-//! A Service is nothing but elements: no chain, set or rule is ever made for one. What grows with
-//! the cluster is data in maps, which the kernel adds and removes in constant time; what decides is
-//! a fixed handful of chains, and one pair of chains for each number of endpoints in use. No element
-//! of a Service is a verdict: for one that leads to a chain, the kernel looks through every map of
-//! verdicts that a packet can come to (`nft_chain_validate`).
+//! A Service consists of elements only: no chain, set or rule is created for one. What grows with
+//! the cluster is data in maps, where the kernel adds and removes in constant time. The logic is in
+//! a few fixed chains and a pair of chains for each number of endpoints in use. No element of a
+//! Service is a verdict: to add one that leads to a chain, the kernel walks every verdict map that
+//! packets can reach (`nft_chain_validate`).
 
 mod sets;
 
@@ -17,29 +17,30 @@ pub(crate) use nftables_model::{
 
 pub(crate) use self::sets::{Keyed, Room, SetName};
 
-/// The name of our table, in each family.
+/// The name of Signpost's table in each family.
 pub const TABLE: &str = "signpost";
 
-/// The name of the table that serves while one of another form is replaced: there for as long as that
-/// takes, and no longer.
+/// The name of the table that serves while one of another form is replaced. It exists only during
+/// the replacement.
 pub const NEXT: &str = "signpost-next";
 
-/// Slots of the endpoints of this node begin here, those of all endpoints at 0, and neither can grow
-/// into the other. The kernel draws a number below the count of endpoints and adds this. Between them are
-/// those that affinity remembers ([`STICKY_SLOTS`]). An endpoint of this node has another one of these, as
-/// far behind this: who may be sent to nothing else is only looked up there.
+/// The first slot of the endpoints on this node. The slots of all endpoints begin at 0, so neither
+/// range can grow into the other. The kernel draws a number below the number of endpoints and adds
+/// this offset. Between the two ranges are the slots for affinity ([`STICKY_SLOTS`]); an endpoint
+/// on this node has a second such slot at the same distance from this offset. Clients that may only
+/// reach endpoints on this node are looked up only there.
 pub(crate) const LOCAL_SLOTS: u32 = 1 << 31;
 
-/// What the hash of a client's address starts from, where that chooses the endpoint. Any number will
-/// do, as long as every node and every version has the same.
+/// The seed of the hash of a client's address, where that hash chooses the endpoint. Arbitrary, but
+/// must be the same on every node and in every version.
 pub(crate) const SOURCE_SEED: u32 = 0x5370_536f;
 
-/// The key of one slot of a frontend. Numbers in registers are in the host's order.
+/// The key of one slot of a frontend. Numbers in registers are in host byte order.
 pub(crate) fn slot(frontend: Bytes, slot: u32) -> Bytes {
     frontend.with(&slot.to_ne_bytes())
 }
 
-/// The frontend that a key of a set begins with; `None` if it is no such key.
+/// Parses the frontend at the start of a set's key. Returns `None` for any other key.
 pub(crate) fn parse_frontend(family: Family, keyed: Keyed, bytes: &[u8]) -> Option<FrontendKey> {
     nftables_model::parse_frontend(family, keyed.fields(), bytes)
 }

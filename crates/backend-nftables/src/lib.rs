@@ -1,7 +1,8 @@
-//! Services as nf_tables elements.
+//! Programs Services as nf_tables elements.
 //!
-//! One table a family, ours alone, programmed over netlink. [`layout`] has the sets, [`chains`] the
-//! rules, and why each is where it is; together they are this way of a packet:
+//! Each family has one table that only Signpost writes, over netlink. [`layout`] describes the
+//! sets, [`chains`] the rules and the reason for each one's place. Together they form this packet
+//! path:
 //!
 //! ```text
 //! nat-prerouting, nat-output --jump--> dispatch

@@ -1,4 +1,4 @@
-//! What the kernel should hold, from what the node should do.
+//! Renders the table for a node from its dataplane.
 
 mod filling;
 mod plan;
@@ -30,15 +30,15 @@ use crate::layout::{self, Keyed, LOCAL_SLOTS, Room, SetName};
 use crate::slots;
 use crate::table::{Chains, SetWithElements, Table};
 
-/// What of one family differs between two dataplanes.
+/// The differences between two dataplanes in one family.
 struct Differences<'a> {
     frontends: Vec<Difference<'a, FrontendKey, Claims<Arc<Frontend>>>>,
     cluster_ips: Vec<Difference<'a, IpAddr, Claims<()>>>,
     hairpins: Vec<Difference<'a, Hairpin, NonZeroUsize>>,
 }
 
-/// Renders one family of `desired`. Where `from` is a dataplane's rules, only what differs from that
-/// dataplane is looked at; in any case endpoints keep the slots they have in `from.rules`.
+/// Renders one family of `desired`. If `from` has a dataplane, processes only the differences from
+/// it. Endpoints keep the slots they have in `from.rules` in any case.
 pub(crate) fn render(family: Family, desired: &Dataplane, from: &Rendered<Table>) -> Table {
     let incremental = !from.dataplane.services().is_empty();
     let nothing = Dataplane::default();
@@ -48,11 +48,11 @@ pub(crate) fn render(family: Family, desired: &Dataplane, from: &Rendered<Table>
         &nothing
     };
     let differences = Differences::between(before, desired, family);
-    // Fixed chains have the node's own address in them.
+    // Fixed chains contain the node's own address.
     let is_same_config = incremental
         && before.config() == desired.config()
         && before.node().address(family) == desired.node().address(family);
-    // Their numbers went with what is in the kernel now.
+    // The previous change removed the elements that led to them.
     let surplus = from.rules.retirement.retired();
     if is_same_config && differences.is_empty() && surplus.is_empty() {
         return from.rules.clone();
@@ -62,19 +62,20 @@ pub(crate) fn render(family: Family, desired: &Dataplane, from: &Rendered<Table>
     } else {
         Table::default()
     });
-    // A set of ranges stays once it is made, as numbered chains do, and so do rooms of clients.
+    // Sets of ranges and affinity maps are kept once created, as numbered chains are.
     let kept_sets = from.rules.sets.keys();
     let kept_sets = kept_sets.filter_map(|name| SetName::parse(name));
     for name in SetName::FIXED.into_iter().chain(kept_sets) {
         filling.add_set(family, name);
     }
-    // Rules of chains that stay need theirs, which another program may have removed.
+    // The rules of kept chains need their affinity maps, which another program may have removed.
     if !incremental {
         for chain in from.rules.numbered_chains() {
             filling.add_set(family, chain.keyed.clients(chain.room));
         }
     }
-    // A start writes nothing where nothing differs, but gives rooms to what an older version has left.
+    // A start writes nothing if nothing differs, but adds affinity maps to a table of an older
+    // version.
     let has_rooms = from.rules.sets.contains_key(SetName::Crowded.as_str());
     let keeps_rooms = !incremental && has_rooms;
     if !incremental {
@@ -140,7 +141,7 @@ pub(crate) fn render(family: Family, desired: &Dataplane, from: &Rendered<Table>
     table
 }
 
-/// Lets packets find every chain that a number stands for.
+/// Adds the elements that map each number to its chain.
 fn render_numbers(table: &mut Table) {
     let numbered = table.numbered_chains().into_iter().map(Lead::Numbered);
     for lead in Lead::FIXED.into_iter().chain(numbered) {
@@ -149,9 +150,9 @@ fn render_numbers(table: &mut Table) {
     }
 }
 
-/// The chains of `table`, whose frontends lead to those `needed`. Where `before` was rendered for the
-/// same configuration, only what it lacks is rendered; in any case a chain that is the same there is
-/// shared with it, and so are all of them together.
+/// Renders the chains of `table`, whose frontends need the chains `needed`. If `before` was
+/// rendered for the same configuration, only missing chains are rendered. Chains that are equal in
+/// `before` are shared with it, and so is the whole collection if all are.
 fn render_chains(
     family: Family,
     desired: &Dataplane,
@@ -164,7 +165,7 @@ fn render_chains(
     let config = desired.config();
     let needed = needed.into_iter().flat_map(NumberedChain::closure);
     let mut needed: BTreeSet<NumberedChain> = needed.collect();
-    // Numbered chains that are there stay, unless nothing has led there for a while.
+    // Existing numbered chains stay unless they have been unused for a while.
     let kept = before.chains.iter();
     let kept = kept.filter(|(name, _)| !surplus.contains(*name));
     let mut chains = Chains::new();
@@ -172,7 +173,8 @@ fn render_chains(
     if is_same_config {
         let is_kept = |name: &Arc<str>| before.chains.contains_key(name) && !surplus.contains(name);
         needed.retain(|chain| !is_kept(&chain.name()));
-        // No set goes from one rendering to the next, so these are the same ones.
+        // Sets are never removed from one rendering to the next, so an equal number means the same
+        // sets.
         let same_sets = table.sets.len() == before.sets.len();
         if needed.is_empty() && surplus.is_empty() && same_sets {
             return Arc::clone(&before.chains);
@@ -194,7 +196,7 @@ fn render_chains(
     Arc::new(chains)
 }
 
-/// The lengths of prefixes that there is a set of ranges for, in order.
+/// The prefix lengths that have a set of ranges, in order.
 pub(crate) fn source_lengths(
     sets: &BTreeMap<Arc<str>, SetWithElements>,
 ) -> impl DoubleEndedIterator<Item = u8> + use<> {
@@ -208,7 +210,7 @@ pub(crate) fn source_lengths(
     lengths.into_iter()
 }
 
-/// The sets that are not about frontends and differ with the Services.
+/// Renders the sets that hold no frontends and depend on the Services.
 fn render_memberships(differences: &Differences<'_>, filling: &mut Filling) {
     for difference in &differences.cluster_ips {
         let key = layout::address(*difference.key);
@@ -220,14 +222,14 @@ fn render_memberships(differences: &Differences<'_>, filling: &mut Filling) {
     }
 }
 
-/// The set that is not about frontends and differs with the configuration.
+/// Renders the set that holds no frontends and depends on the configuration.
 fn render_node_port_addresses(
     family: Family,
     before: &Config,
     desired: &Config,
     filling: &mut Filling,
 ) {
-    // Loopback never accepts node ports: replies to a redirected packet would be martians.
+    // Loopback addresses never accept node ports: replies to a redirected packet would be martians.
     let addresses = |config: &Config| -> BTreeSet<IpAddr> {
         let list = config.node_ports.of(family).into_iter().flatten();
         list.copied().filter(|a| !a.is_loopback()).collect()
@@ -240,7 +242,7 @@ fn render_node_port_addresses(
     }
 }
 
-/// Puts the elements of one frontend in the place of those it had.
+/// Replaces the elements of one frontend.
 fn place(
     key: &FrontendKey,
     before: Option<&Frontend>,
@@ -306,7 +308,7 @@ fn place(
     }
 }
 
-/// Puts the source ranges of one frontend in the place of those it had.
+/// Replaces the source ranges of one frontend.
 fn place_ranges(
     family: Family,
     frontend: &Bytes,
@@ -331,7 +333,7 @@ fn place_ranges(
     }
 }
 
-/// Gives every endpoint the slot that clients are remembered by, where they are.
+/// Gives every endpoint of a frontend with affinity its affinity slot.
 fn place_sticky(
     keyed: Keyed,
     frontend: &Bytes,

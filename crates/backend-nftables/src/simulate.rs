@@ -1,4 +1,4 @@
-//! Which hooks a packet passes, and where that ends.
+//! Simulates the hooks that a packet traverses.
 
 use backend::Way;
 use dataplane::{Node, Origin, Packet, Verdict as Outcome};
@@ -8,9 +8,9 @@ use nftables_model::{End, Step, Walk};
 
 use crate::table::Table;
 
-/// Where `packet`, the first of its connection, goes on a node whose kernel holds `table` for the
-/// packet's family, and has seen what is in `memory`, if the first random number it draws is
-/// `number`, or what that leaves over.
+/// Returns where `packet`, the first of its connection, goes on a node whose kernel holds `table`
+/// for the packet's family and the entries in `memory`. Each random number is drawn from `number`,
+/// or from what earlier draws leave of it.
 pub fn simulate_next(
     table: &Table,
     node: &Node,
@@ -22,14 +22,15 @@ pub fn simulate_next(
     nftables_model::simulate_next(view, node, packet, memory, number, run)
 }
 
-/// Where `packet`, the first of its connection and of its client, may go on a node whose kernel
-/// holds `table` for the packet's family.
+/// Returns where `packet`, the first of its connection and of its client, may go on a node whose
+/// kernel holds `table` for the packet's family.
 pub fn simulate(table: &Table, node: &Node, packet: &Packet) -> Outcome {
     nftables_model::simulate(table.serving().view(), node, packet, run)
 }
 
-/// Every way that `packet`, the first of its connection and of its client, may take on a node whose
-/// kernel holds `table` for the packet's family: one for each number that may be drawn on it.
+/// Returns every path that `packet`, the first of its connection and of its client, may take on a
+/// node whose kernel holds `table` for the packet's family: one for each combination of random
+/// numbers.
 pub fn ways(table: &Table, node: &Node, packet: &Packet) -> Vec<Way> {
     nftables_model::ways(table.serving().view(), node, packet, run)
 }
@@ -48,14 +49,14 @@ fn run(walk: &mut Walk<'_>) -> End {
             Step::Reject => return End::Rejected,
             Step::Continue | Step::Accept => {}
         }
-        // Where a packet goes on is decided by routing, after DNAT.
+        // Routing, after DNAT, decides which hooks follow.
         match (hook, walk.is_local(walk.destination())) {
             (HookPoint::Prerouting, true) => hooks.push(HookPoint::Input),
             (HookPoint::Prerouting, false) => {
                 hooks.extend([HookPoint::Forward, HookPoint::Postrouting]);
             }
-            // A packet to this node itself comes back through the loopback device, past NAT,
-            // which sees a connection once.
+            // A packet to the node itself comes back through the loopback device and skips NAT,
+            // which processes a connection once.
             (HookPoint::Output, true) => {
                 hooks.extend([HookPoint::Postrouting, HookPoint::Input]);
             }

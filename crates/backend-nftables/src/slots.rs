@@ -1,4 +1,4 @@
-//! Which endpoint lies in which slot.
+//! Assigns endpoints to slots.
 
 use dataplane::{Scheduler, Target, maglev};
 
@@ -7,8 +7,8 @@ pub(crate) fn count(scheduler: Scheduler, endpoints: usize) -> u32 {
     u32::try_from(scheduler.slots(endpoints)).unwrap_or(u32::MAX)
 }
 
-/// What lies in the slots of `wanted`, from 0 and up without a gap. Where clients find their slot by
-/// their address, that depends on nothing but `wanted`, as every node has to come to the same; else as
+/// Fills the slots of `wanted`, from 0 without a gap. If a hash of the client's address chooses the
+/// slot, the result depends only on `wanted`, since every node must compute the same; otherwise as
 /// few slots as possible differ from `before`.
 pub(crate) fn fill(scheduler: Scheduler, before: &[Target], wanted: &[Target]) -> Vec<Target> {
     match scheduler {
@@ -18,20 +18,20 @@ pub(crate) fn fill(scheduler: Scheduler, before: &[Target], wanted: &[Target]) -
     }
 }
 
-/// Places `wanted` in slots 0 and up without a gap, so that as few slots as possible differ from
-/// `before`: an endpoint that stays within the new length stays where it is; holes are filled from
-/// the end, then with what is new, in order.
+/// Places `wanted` in slots from 0 without a gap, so that as few slots as possible differ from
+/// `before`: an endpoint whose slot is below the new length keeps it; holes are filled from the
+/// end, then with new endpoints, in order.
 fn arrange(before: &[Target], wanted: &[Target]) -> Vec<Target> {
-    // All there is to do at a start.
+    // The usual case at a start.
     if before.is_empty() && wanted.is_sorted_by(|a, b| a < b) {
         return wanted.to_vec();
     }
-    // A frontend may have a quarter of a million of them, of which one has changed.
+    // A frontend may have a quarter of a million endpoints, of which one has changed.
     let mut wanted = wanted.to_vec();
     wanted.sort();
     wanted.dedup();
     let mut is_placed = vec![false; wanted.len()];
-    // Those that have never moved are in order: each is behind the one before.
+    // Endpoints that have never moved are in order: each directly follows the previous one.
     let mut behind_last = 0;
     let mut place = |target: &Target| {
         let at = match wanted.get(behind_last) == Some(target) {

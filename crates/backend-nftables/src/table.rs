@@ -1,4 +1,4 @@
-//! One of our tables as a value: what the kernel holds, or should.
+//! One of Signpost's tables as a value, as observed or desired.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -13,60 +13,59 @@ use crate::chains::NumberedChain;
 use crate::layout::{self, Keyed, LOCAL_SLOTS, SetName};
 use crate::render::{Retirement, Rooms, Turns};
 
-/// A table with its chains, sets and elements. Copies share what they have in common. Two are equal
-/// when a kernel holding either would list the same.
+/// A table with its chains, sets and elements. Copies share what they have in common. Two tables
+/// are equal if the kernel would list them identically.
 #[derive(Debug, Clone, Default)]
 pub struct Table {
-    /// Whether the table is there at all.
+    /// Whether the table exists.
     pub(crate) exists: bool,
     /// Chains by name.
     pub(crate) chains: Arc<Chains>,
     /// Sets by name.
     pub(crate) sets: Sets,
-    /// The frontends whose elements are written before all others. Of this the kernel knows
-    /// nothing.
+    /// The frontends whose elements are written before all others. Not stored in the kernel.
     pub(crate) first: BTreeSet<FrontendKey>,
-    /// The [table beside it](layout::NEXT), where there is one. Never wanted; found where a change from
-    /// a table of another form was cut short.
+    /// The [table beside it](layout::NEXT), if any. Never desired; found where a change from a
+    /// table of another form was cut short.
     pub(crate) next: Option<Arc<Table>>,
-    /// Which chains nobody uses. Of this the kernel knows nothing.
+    /// Which chains are unused. Not stored in the kernel.
     pub(crate) retirement: Arc<Retirement>,
-    /// The Services that remember their clients by themselves. Of this the kernel knows no more than
-    /// what the numbers of their frontends say.
+    /// The Services with a separate affinity map. The kernel stores this only as the numbers of
+    /// their frontends.
     pub(crate) rooms: Rooms,
-    /// The frontends that count turns by themselves. Of this the kernel knows no more than what the
-    /// numbers of their frontends say.
+    /// The frontends with a separate round-robin counter. The kernel stores this only as the
+    /// numbers of their frontends.
     pub(crate) turns: Turns,
-    /// What [`Table::slots`] says of frontends with many slots, by frontend and first slot. Not known
-    /// of a table that was read.
+    /// The results of [`Table::slots`] for frontends with many slots, by frontend and first slot.
+    /// Empty for a table that was read from the kernel.
     pub(crate) long_slots: PersistentMap<(FrontendKey, u32), Arc<[Target]>>,
 }
 
-/// Of a frontend with at least so many slots the table also has a list of them: each slot that is looked
-/// up by its key costs a microsecond, half as much as one that is written.
+/// The number of slots from which a table keeps a frontend's slots as a list, too: each lookup of a
+/// slot by its key costs a microsecond, half as much as writing one.
 const LONG: usize = 64;
 
 // === impl Table ===
 
 impl Table {
-    /// How many elements all sets have.
+    /// The number of elements in all sets.
     pub fn elements(&self) -> usize {
         self.sets.values().map(|set| set.elements.len()).sum()
     }
 
-    /// Where connections to a frontend are sent, whoever makes them.
+    /// The endpoints that a frontend sends connections to, for any client.
     pub fn targets(&self, key: &FrontendKey) -> BTreeSet<Target> {
         let slots = |first| self.slots(key.family(), key, first);
         [0, LOCAL_SLOTS].into_iter().flat_map(slots).collect()
     }
 
-    /// Whether packets come to any chain of it.
+    /// Whether packets reach the table: it has a base chain.
     pub(crate) fn is_hooked(&self) -> bool {
         let mut chains = self.chains.values();
         chains.any(|chain| chain.chain.hook.is_some())
     }
 
-    /// What the kernel knows of it, without the table beside it.
+    /// The contents that the kernel stores, without the table beside it.
     fn contents(&self) -> Contents {
         Contents {
             exists: self.exists,
@@ -75,7 +74,7 @@ impl Table {
         }
     }
 
-    /// What packets find in it.
+    /// The view that a simulated packet has of it.
     pub(crate) fn view(&self) -> View<'_> {
         View {
             chains: &self.chains,
@@ -83,8 +82,8 @@ impl Table {
         }
     }
 
-    /// Carries out `transaction`, whole or not at all: here, or in the table beside if it is about
-    /// that.
+    /// Applies `transaction`, as a whole or not at all, to this table or the one beside it,
+    /// depending on the table that the transaction names.
     pub fn replay(&mut self, transaction: &Transaction) -> Result<(), Refused> {
         let is_beside = &*transaction.table == layout::NEXT;
         let mut table = match is_beside {
@@ -109,7 +108,7 @@ impl Table {
         Ok(())
     }
 
-    /// The one of the two tables that packets come to: this one, if to any.
+    /// The table that packets reach: this one, unless only the one beside it is hooked in.
     pub(crate) fn serving(&self) -> &Table {
         match self.next.as_deref() {
             Some(next) if next.is_hooked() && !self.is_hooked() => next,
@@ -117,7 +116,7 @@ impl Table {
         }
     }
 
-    /// The numbered chains that are there.
+    /// The numbered chains of the table.
     pub(crate) fn numbered_chains(&self) -> Vec<NumberedChain> {
         let names = self.chains.keys();
         names
@@ -144,7 +143,7 @@ impl Table {
             .is_some_and(|elements| elements.remove(key).is_some())
     }
 
-    /// The same as [`Table::slots`]. Of a frontend with many slots that was rendered, costs one lookup.
+    /// Like [`Table::slots`]. Costs one lookup for a frontend with many slots in a rendered table.
     pub(crate) fn known_slots(&self, key: &FrontendKey, first: u32) -> Arc<[Target]> {
         match self.long_slots.get(&(*key, first)) {
             Some(slots) => Arc::clone(slots),
@@ -152,7 +151,7 @@ impl Table {
         }
     }
 
-    /// Notes what [`Table::slots`] says from now on.
+    /// Records the current result of [`Table::slots`].
     pub(crate) fn note_slots(&mut self, key: &FrontendKey, first: u32, slots: &[Target]) {
         let place = (*key, first);
         match slots.len() >= LONG {
@@ -193,7 +192,7 @@ impl PartialEq for Table {
 }
 
 impl fmt::Display for Table {
-    /// Chains and sets by name, elements by key; behind them, if there is one, the table beside.
+    /// Prints chains and sets by name and elements by key, then the table beside it, if any.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let next = |f: &mut fmt::Formatter<'_>| match &self.next {
             Some(next) => write!(f, "table {}\n{next}", layout::NEXT),

@@ -1,5 +1,5 @@
-//! A frontend with more endpoints than one part has. Failure story T97: everyone else waits until a
-//! Service of a quarter of a million endpoints is written.
+//! A frontend with more endpoints than one part has. Failure story T97: all other changes wait
+//! until a Service of a quarter of a million endpoints is written.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -10,10 +10,11 @@ use backend_nftables::{Nftables, Table};
 use dataplane::{Chunk, Dataplane, Family, FrontendKey, Protocol, Turn};
 use testkit::{mk_config, mk_endpoints, mk_node, mk_service};
 
-/// What is written in one part: 2,500 frontends, endpoints and source ranges, and what leads there.
+/// The most elements in one part: 2,500 frontends, endpoints and source ranges, and the elements
+/// that lead to them.
 const MOST: usize = 2_600;
 
-/// One Service with these endpoints.
+/// A dataplane with one Service that has these endpoints.
 fn deep(endpoints: Range<u16>) -> Dataplane {
     let (node, config) = (mk_node(1).build(), mk_config().build());
     let service = mk_service("shop/deep")
@@ -30,7 +31,7 @@ fn deep(endpoints: Range<u16>) -> Dataplane {
     dataplane
 }
 
-/// How many endpoints the rules of each part have, and how many elements it writes and removes.
+/// For each part, the number of endpoints in the rules and the elements that it writes and removes.
 fn parts(from: &mut Rendered<Table>, to: &Dataplane) -> Vec<(usize, usize)> {
     let backend = Nftables::detached(Family::Ipv4);
     let key = FrontendKey::Address {
@@ -74,7 +75,7 @@ fn t97_a_frontend_with_many_endpoints_comes_and_goes_in_parts() {
     assert!(count == 9_999 && elements < 10, "{elements} elements");
 
     let going = parts(&mut held, &deep(0..0));
-    // Two are removed in the time in which one is written.
+    // Removing two takes as long as writing one.
     let counts: Vec<usize> = going.iter().map(|(count, _)| *count).collect();
     assert_eq!(counts, [4_999, 0]);
     parts(&mut held, &deep(0..25_000));

@@ -1,4 +1,5 @@
-//! What a scheduler promises, held against the simulated rules: which client gets which endpoint.
+//! Checks the guarantees of schedulers against the simulated rules: which client gets which
+//! endpoint.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -22,7 +23,7 @@ fn address(family: Family) -> IpAddr {
     }
 }
 
-/// A Service with these endpoints, by the last part of their addresses.
+/// A dataplane with one Service and these endpoints, given by the last part of their addresses.
 fn dataplane(family: Family, scheduler: Scheduler, endpoints: &[u8]) -> Dataplane {
     let (node, config) = (mk_node(1).build(), mk_config().build());
     let service = mk_service("shop/cart").cluster_ip(&address(family).to_string());
@@ -63,7 +64,7 @@ fn packet(family: Family, client: u16) -> Packet {
     }
 }
 
-/// Where each of the clients goes, whatever number is drawn.
+/// The endpoint of each client. It must not depend on the random number.
 fn placements(family: Family, dataplane: &Dataplane, table: &Table) -> Vec<Target> {
     let mut memory = Memory::default();
     let mut place = |client| {
@@ -84,7 +85,8 @@ fn placed_at_once(family: Family, scheduler: Scheduler, endpoints: &[u8]) -> Vec
     placements(family, &dataplane, &table)
 }
 
-/// In which share of clients two placements differ, of those for whom `counts`.
+/// The share of clients that two placements place differently, among all clients. Only clients
+/// whose endpoint `counts` are counted as moved.
 fn moved(before: &[Target], after: &[Target], counts: impl Fn(&Target) -> bool) -> f64 {
     let pairs = before.iter().zip(after);
     let moved = pairs.filter(|(old, new)| old != new && counts(old)).count();
@@ -142,7 +144,7 @@ fn clients_are_spread_evenly_by_their_addresses() {
     }
 }
 
-/// Failure story T67. The bound for clients of endpoints that stay is eight in a hundred.
+/// Failure story T67. At most 8 % of the clients of endpoints that stay may move.
 #[test]
 fn t67_maglev_moves_the_clients_of_the_endpoint_that_leaves_and_few_others() {
     for family in Family::ALL {
@@ -166,7 +168,7 @@ fn t67_maglev_moves_the_clients_of_the_endpoint_that_leaves_and_few_others() {
     }
 }
 
-/// What Maglev is for: the same change under a hash modulo the number of endpoints.
+/// The contrast to Maglev: the same change with a hash modulo the number of endpoints.
 #[test]
 fn a_source_hash_moves_most_clients_as_the_number_of_endpoints_changes() {
     let before = placed_at_once(Family::Ipv4, Scheduler::SourceHash, &numbers(2..=11));
@@ -174,8 +176,8 @@ fn a_source_hash_moves_most_clients_as_the_number_of_endpoints_changes() {
     assert!(moved(&before, &after, |_| true) > 0.4);
 }
 
-/// Failure story T105: of two frontends with as many endpoints, each counts its own turns; and the counter
-/// stays with it through a restart.
+/// Failure story T105: two frontends with the same number of endpoints have separate round-robin
+/// counters, and each keeps its counter through a restart.
 #[test]
 fn t105_each_frontend_counts_its_own_turns() {
     let (node, config) = (mk_node(1).build(), mk_config().build());
@@ -212,8 +214,8 @@ fn t105_each_frontend_counts_its_own_turns() {
     assert_eq!(lead(&restarted), lead(&text), "it has its counter still");
 }
 
-/// A client keeps its endpoint also where nodes run different versions: neither the hash of its address
-/// nor Maglev's table may change. These were computed apart from this code.
+/// A client must keep its endpoint where nodes run different versions: neither the hash of its
+/// address nor Maglev's table may change. These values were computed independently of this code.
 #[test]
 fn t106_every_version_has_the_same_hashes_and_tables() {
     let expected = [
@@ -234,7 +236,7 @@ fn t106_every_version_has_the_same_hashes_and_tables() {
     }
 }
 
-/// Failure story T105: counters are few, and none may stay with a frontend that is gone.
+/// Failure story T105: counters are few, and a removed frontend must release its counter.
 #[test]
 fn t105_a_frontend_that_goes_gives_its_counter_back() {
     let (node, config) = (mk_node(1).build(), mk_config().build());

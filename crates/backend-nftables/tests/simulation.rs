@@ -1,4 +1,4 @@
-//! The rules, simulated, send every packet where the dataplane says it may go.
+//! The simulated rules send every packet where the dataplane says it may go.
 
 use std::sync::Arc;
 
@@ -62,7 +62,7 @@ proptest! {
                 kernel.replay(transaction).map_err(|refused| TestCaseError::fail(refused.to_string()))?;
             }
             prop_assert_eq!(&kernel, &from.rules);
-            // Incremental, or from what was read back after somebody else was at it.
+            // Incremental, or from rules read back after another program changed them.
             let from = if damaged { Rendered { dataplane: Dataplane::default(), rules: kernel.clone() } } else { from };
             let wanted = backend.render(&other, &from);
             let change = backend.diff(&from.rules, &wanted);

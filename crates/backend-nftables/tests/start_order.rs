@@ -1,6 +1,6 @@
-//! What is written before what. Failure story T55, kubernetes#133773: on a new node of a large
-//! cluster nothing that starts can reach the API server or resolve a name until all of its
-//! thousands of Services are programmed.
+//! The order of writing. Failure story T55, kubernetes#133773: on a new node of a large cluster, no
+//! pod can reach the API server or resolve a name until all of its thousands of Services are
+//! programmed.
 
 use std::sync::Arc;
 
@@ -9,10 +9,10 @@ use backend_nftables::{Nftables, Table};
 use dataplane::{Dataplane, Family, ServiceRules};
 use testkit::{mk_endpoints, mk_node, mk_service};
 
-/// As many as make several transactions.
+/// Enough for several transactions.
 const OTHERS: u16 = 4_000;
 
-/// A cluster IP and two endpoints, one of them on the node.
+/// A Service with a cluster IP and two endpoints, one of them on the node.
 fn compile(name: &str, address: &str, first: bool) -> Arc<ServiceRules> {
     let service = mk_service(name).cluster_ip(address).port("", 443);
     let service = if first { service.first() } else { service };
@@ -38,7 +38,7 @@ fn cluster() -> Dataplane {
     dataplane
 }
 
-/// The transactions that lead from `believed` to what `cluster` wants.
+/// The transactions from `believed` to the table of `cluster`.
 fn transactions(believed: &Table) -> Vec<String> {
     let backend = Nftables::detached(Family::Ipv4);
     let wanted = backend.render(&cluster(), &Rendered::default());
@@ -71,7 +71,7 @@ fn t55_the_first_transaction_is_the_api_server_and_dns() {
     assert!(all.len() > 2, "the others are one transaction");
 }
 
-/// Somebody has removed the elements, and the table is still there.
+/// Another program has removed the elements but not the table.
 #[test]
 fn t55_a_repair_begins_with_the_api_server_and_dns() {
     let backend = Nftables::detached(Family::Ipv4);

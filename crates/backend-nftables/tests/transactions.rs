@@ -1,5 +1,5 @@
-//! How a change is cut into transactions, and what is in each. Failure story T71, kubernetes#135639:
-//! a node that starts into a large cluster holds the kernel's lock on all rules for minutes.
+//! How a change is divided into transactions. Failure story T71, kubernetes#135639: a node that
+//! starts in a large cluster holds the kernel's lock on all rules for minutes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, LazyLock};
@@ -10,14 +10,14 @@ use dataplane::{Dataplane, Family, ServiceRules};
 use netlink::nf_tables::{Bytes, Operation, Set};
 use testkit::{mk_config, mk_endpoints, mk_node, mk_service};
 
-/// As many as make several transactions.
+/// Enough for several transactions.
 const SERVICES: u16 = 2_500;
-/// What the kernel takes in some 20 ms; anybody else may have to wait for 50.
+/// What the kernel commits in some 20 ms; other processes may have to wait for 50 ms.
 const MOST: usize = 10_000;
 /// The bytes of an IPv4 address, a protocol and a port, in whole registers.
 const FRONTEND: usize = 12;
 
-/// A Service of five endpoints, other ones in each `generation`.
+/// A Service with five endpoints, different ones in each `generation`.
 fn service(number: u16, generation: u8) -> Arc<ServiceRules> {
     let [high, low] = number.to_be_bytes();
     let mut endpoints = mk_endpoints().tcp("");
@@ -41,7 +41,8 @@ fn cluster(generation: u8) -> Dataplane {
     dataplane
 }
 
-/// The changes of an empty kernel to a cluster, and of that to one in which each Service has changed.
+/// The changes from an empty kernel to a cluster, and from that to one in which every Service
+/// differs.
 static CHANGES: LazyLock<[Change; 2]> = LazyLock::new(|| {
     let backend = Nftables::detached(Family::Ipv4);
     let from = Rendered::default();
@@ -64,7 +65,7 @@ fn elements(operation: &Operation) -> Option<(&Set, Vec<&Bytes>)> {
     }
 }
 
-/// Each operation on elements is a message or more, and a message costs the kernel two lookups.
+/// Each operation on elements is at least one message, and a message costs the kernel two lookups.
 #[test]
 fn t71_a_set_is_written_to_once_in_a_transaction_after_what_goes_is_removed() {
     for change in &*CHANGES {
@@ -107,7 +108,7 @@ fn t71_transactions_are_bounded_and_none_has_a_part_of_a_frontend() {
     }
 }
 
-/// A Service that the kernel refuses is looked for among those of the change.
+/// If the kernel refuses a change, the cause is searched among the Services of that change.
 #[test]
 fn a_change_is_about_the_services_whose_elements_it_has() {
     let backend = Nftables::detached(Family::Ipv4);
@@ -128,7 +129,7 @@ fn a_change_is_about_the_services_whose_elements_it_has() {
     assert_eq!(names, ["anybody/service-7"]);
 }
 
-/// Taking out source ranges only removes.
+/// Taking source ranges away only removes elements.
 #[test]
 fn a_service_that_only_loses_elements_is_one_that_the_change_is_about() {
     let (node, config) = (mk_node(1).build(), mk_config().build());

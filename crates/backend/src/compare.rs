@@ -3,8 +3,8 @@
 /// A piece of a backend's rules, as desired and as found in the kernel.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Piece {
-    /// The piece in the notation of the mechanism's own tool: `services { 10.96.0.10 . tcp . 80 : 2
-    /// . 0x03000002 }`, `nat chain SIGNPOST-SERVICES`.
+    /// The piece in the notation of the mechanism's own tool:
+    /// `services { 10.96.0.10 . tcp . 80 : 2 . 0x03000002 }`, `nat chain SIGNPOST-SERVICES`.
     pub text: String,
     /// Whether it exists, and as desired.
     pub standing: Standing,

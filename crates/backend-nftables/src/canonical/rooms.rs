@@ -1,4 +1,4 @@
-//! Rooms of clients and counters of turns without their history.
+//! The canonical numbers of affinity maps (rooms) and round-robin counters.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -10,17 +10,17 @@ use crate::chains::{Counter, Draw, Lead, NumberedChain};
 use crate::layout::{Keyed, Room, SetName};
 use crate::table::{ChainWithRules, SetWithElements, Table};
 
-/// Numbers by the order of the frontends that have them.
+/// New numbers, by the order of the frontends that use them.
 struct Order {
     numbers: BTreeMap<u8, u8>,
-    /// The maps that any of them has.
+    /// The affinity maps in use.
     used: BTreeSet<SetName>,
-    /// Of counters.
+    /// The numbers of counters.
     counters: BTreeMap<u16, u16>,
 }
 
-/// Numbers the rooms and counters of `table` by the order of frontends, and takes those rooms away that
-/// nobody has.
+/// Renumbers the affinity maps and counters of `table` by the order of frontends, and removes the
+/// affinity maps that no frontend uses.
 pub(super) fn put_in_order(table: &mut Table, family: Family) {
     let order = Order::of(table, family);
     for name in SetName::FIXED {
@@ -118,7 +118,7 @@ impl Order {
         }
     }
 
-    /// The set under its new number, if anybody has it.
+    /// Returns the set under its new number, or `None` for an unused affinity map.
     fn set(&self, name: Arc<str>, mut set: SetWithElements) -> Option<(Arc<str>, SetWithElements)> {
         let (keyed, room) = match SetName::parse(&name) {
             Some(SetName::ClientsIn(room)) => (Keyed::Address, room),

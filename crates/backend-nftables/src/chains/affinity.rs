@@ -1,9 +1,9 @@
-//! Session affinity without anything for a Service alone.
+//! Session affinity without a chain or rule for any single Service.
 //!
-//! A packet that opens a connection writes down the slot of the endpoint it was given, once its
-//! connection is known to leave or to arrive. The next one from the same client reads it, and finds
-//! the endpoint as long as it has that slot: when an endpoint goes, its slot goes in the same
-//! transaction, and its clients are placed anew.
+//! The first packet of a connection stores the slot of its endpoint, once the connection is known
+//! to leave or to arrive. The client's next connection reads that slot and gets the same endpoint
+//! as long as the endpoint has the slot. When an endpoint is removed, the same transaction removes
+//! its slot, and its clients are assigned new endpoints.
 
 use std::time::Duration;
 
@@ -19,19 +19,19 @@ use super::rule_parts::{
 use crate::crowded::CROWDED;
 use crate::layout::{self, Keyed, Room, STICKY_MODULUS, STICKY_SEED, STICKY_SLOTS, SetName};
 
-/// nft knows a value by the first of its registers alone. The listing of a rule that uses what lies
-/// behind it shows what was there before.
+/// nft identifies a value by the first of its registers only. Its listing of a rule that uses a
+/// later register shows what that register held before.
 const SLOT_COMMENT: &str = "meta mark: in its place, the slot that @clients has for saddr";
 
-/// Sends a client where it was sent before, and forgets where that was if it is no more. `first` is
-/// the first of the slots that the client may be given.
+/// Sends a client to the endpoint it had before, and deletes its entry if that endpoint no longer
+/// exists. `first` is the first slot that the client may get.
 ///
-/// The key of the endpoint lies so that the value of the client, a port and a slot, falls on its
-/// last two fields. nft 1.0.6 aborts when it lists a value of a map as part of a key: the port is
-/// loaded once more, and what nft takes for the slot is loaded beforehand.
+/// The endpoint's key is placed so that the client's value, a port and a slot, falls on its last
+/// two fields. nft 1.0.6 aborts when it lists a value of a map as part of a key. Therefore the port
+/// is loaded again, and the register that nft shows as the slot is loaded beforehand.
 ///
-/// Where the frontend has a room of its own, that is asked first, and what it does not have in the
-/// shared one: there is whoever found no place, or came before the frontend had a room.
+/// If the frontend has a separate affinity map, that map is searched first, then the shared one.
+/// The shared one holds clients that found the separate map full or came before it existed.
 pub(super) fn return_to_endpoint(
     family: Family,
     keyed: Keyed,
@@ -46,7 +46,7 @@ pub(super) fn return_to_endpoint(
     send.chain(forget).collect()
 }
 
-/// Where clients of a frontend are, in the order in which they are looked for and put there.
+/// The affinity maps of a frontend, in the order in which they are searched and filled.
 fn rooms(keyed: Keyed, room: Room) -> Vec<SetName> {
     let own = match room {
         Room::Shared => None,
@@ -101,8 +101,9 @@ fn sent_before(family: Family, keyed: Keyed, clients: SetName, first: u32) -> Ru
     }
 }
 
-/// What packets update keeps its value: the slot of an endpoint that has gone would stay for as long
-/// as its client comes back.
+/// Deletes the entry of a client whose endpoint no longer exists. Updates by packets do not replace
+/// the value of an entry, so the slot of a removed endpoint would stay as long as its client
+/// returns.
 fn forget(family: Family, keyed: Keyed, clients: SetName) -> Rule {
     let (mut forget, port) = load_client(family, keyed);
     forget.extend([
@@ -121,8 +122,9 @@ fn forget(family: Family, keyed: Keyed, clients: SetName) -> Rule {
     rule(forget)
 }
 
-/// Asks of every connection that was redirected whether it is to be remembered. A cluster IP's port
-/// may have the number of a node port; what is then written there leads to no endpoint of it.
+/// Checks for each redirected connection whether its client is to be remembered. The port of a
+/// cluster IP may equal a node port; the entry that is then written matches no endpoint of the node
+/// port.
 pub(super) fn learn(family: Family) -> Vec<Rule> {
     [Keyed::Address, Keyed::NodePort]
         .map(|keyed| {
@@ -138,8 +140,9 @@ pub(super) fn learn(family: Family) -> Vec<Rule> {
         .into()
 }
 
-/// Remembers where a client was sent, for `timeout` from now: in the frontend's own room, if it has
-/// one, else in the shared one. A rule ends where its map is full; where all are, that is written down.
+/// Stores a client's endpoint for `timeout` from now: in the frontend's separate affinity map, if
+/// it has one, else in the shared one. The rule of a full map does not match; if all are full, the
+/// frontend is recorded as crowded.
 pub(super) fn remember(family: Family, keyed: Keyed, room: Room, timeout: Duration) -> Vec<Rule> {
     let rooms = rooms(keyed, room).into_iter();
     let mut rules: Vec<_> = rooms
@@ -149,7 +152,7 @@ pub(super) fn remember(family: Family, keyed: Keyed, room: Room, timeout: Durati
     rules
 }
 
-/// Writes down that a client of a frontend found no room.
+/// Records that a client of a frontend found no free entry.
 fn complain(family: Family, keyed: Keyed) -> Rule {
     let (mut expressions, end) = load_original_frontend(family, keyed, Register(0));
     expressions.extend([
@@ -206,8 +209,7 @@ fn put(family: Family, keyed: Keyed, clients: SetName, timeout: Duration) -> Rul
     rule(expressions)
 }
 
-/// Loads the key under which a client is remembered, from register 0 on; returns the register
-/// behind it.
+/// Loads the key of a client's entry, starting at register 0. Returns the next free register.
 fn load_client(family: Family, keyed: Keyed) -> (Vec<Expression>, Register) {
     let mut expressions = vec![load_address(family, Address::Source, Register(0))];
     let mut next = after(Register(0), DataType::address(family).width());
@@ -219,12 +221,12 @@ fn load_client(family: Family, keyed: Keyed) -> (Vec<Expression>, Register) {
     (expressions, after(next, 8))
 }
 
-/// How many registers a frontend's key takes.
+/// The number of registers that a frontend's key takes.
 fn frontend_width(family: Family, keyed: Keyed) -> u8 {
     load_frontend_at(family, keyed, Register(0)).1.0
 }
 
-/// As `load_frontend_at`, of what the connection was addressed to before DNAT.
+/// Like `load_frontend_at`, with the destination of the connection before DNAT.
 fn load_original_frontend(
     family: Family,
     keyed: Keyed,

@@ -1,8 +1,8 @@
-//! Where the elements of a frontend lead: to numbers, which a few small maps lead on to chains.
+//! The targets of a frontend's elements: numbers, which a few small maps resolve to chains.
 //!
-//! A verdict in a large map would be simpler. But whenever one comes that leads to a chain, the kernel
-//! validates the table: it walks every map of verdicts that a packet can come to, element by element,
-//! once for each hook (`nft_setelem_validate`, net/netfilter/nf_tables_api.c).
+//! A verdict in a large map would be simpler. But each time an element is added whose verdict leads
+//! to a chain, the kernel validates the table: it walks every verdict map that packets can reach,
+//! element by element, once for each hook (`nft_setelem_validate`, net/netfilter/nf_tables_api.c).
 
 use std::fmt;
 use std::sync::Arc;
@@ -12,19 +12,19 @@ use netlink::nf_tables::{Bytes, ElementData, Verdict};
 use super::{ALLOW_SOURCES, Counter, Draw, Job, NumberedChain, Placement};
 use crate::layout::{self, Keyed, Room, SetName};
 
-/// What a number stands for.
+/// The target that a number stands for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Lead {
-    /// The packet goes on as it is.
+    /// The packet passes unchanged.
     Accept,
-    /// The chain that asks who it is from.
+    /// The chain that checks the packet's source.
     ExternalLocal(Keyed),
     /// A numbered chain.
     Numbered(NumberedChain),
 }
 
-/// Where the parts of a number begin, lowest bit first: how many, where clients are remembered, of
-/// what, where from.
+/// The bit offsets of the parts of a number, lowest first: number of endpoints, affinity map, draw,
+/// job.
 const ROOM: u32 = 17;
 const DRAW: u32 = 22;
 const JOB: u32 = 24;
@@ -33,21 +33,21 @@ const NODE_PORT: u32 = 1 << 29;
 const MOST: u32 = (1 << ROOM) - 1;
 const ROOMS: u32 = (1 << 5) - 1;
 const DRAWS: u32 = 3;
-/// How an endpoint is chosen. With a counter of its own, a frontend has the number of that in the upper
-/// bits of how many, and at the top.
+/// Values of the draw. A frontend with a separate counter has the counter's number in the upper
+/// bits of the number of endpoints and in the top bits.
 const OWN_TURNS: u32 = 1;
 const SOURCE: u32 = 2;
 const SHARED_TURNS: u32 = 3;
 const COUNTER: u32 = 10;
 const COUNTER_TOP: u32 = 30;
 const COUNTER_LOW_BITS: u32 = ROOM - COUNTER;
-/// The job of the chain that asks who a packet is from. Those of numbered chains come behind it.
+/// The job of the chain that checks a packet's source. The jobs of numbered chains follow it.
 const EXTERNAL_LOCAL: u32 = 1;
 
 // === impl Lead ===
 
 impl Lead {
-    /// Its number.
+    /// Returns the number of this target.
     pub(crate) fn number(self) -> u32 {
         let node_port = |keyed| match keyed {
             Keyed::Address => 0,
@@ -71,7 +71,7 @@ impl Lead {
         }
     }
 
-    /// What `number` stands for, if for anything.
+    /// Returns the target that `number` stands for, if any.
     pub(crate) fn parse(number: u32) -> Option<Lead> {
         let keyed = match number & NODE_PORT {
             0 => Keyed::Address,
@@ -99,8 +99,8 @@ impl Lead {
         (lead.number() == number).then_some(lead)
     }
 
-    /// The value that leads there. nft shows its first part in decimal: how many endpoints, or seconds;
-    /// packets have no use for it.
+    /// The value of an element with this target. nft shows its first part in decimal: the number of
+    /// endpoints, or of seconds. Packets do not use that part.
     pub(crate) fn value(self) -> ElementData {
         let many = match self {
             Lead::Numbered(chain) => u16::try_from(chain.number).unwrap_or(u16::MAX),
@@ -110,7 +110,7 @@ impl Lead {
         ElementData::Value(value.with(&self.number().to_ne_bytes()))
     }
 
-    /// Where an element of `set` leads.
+    /// The target of an element of `set`.
     pub(crate) fn of(set: SetName, data: &ElementData) -> Option<Lead> {
         match (set, data) {
             (
@@ -131,7 +131,7 @@ impl Lead {
         }
     }
 
-    /// What becomes of a packet with its number.
+    /// The verdict on a packet with this target.
     pub(crate) fn verdict(self) -> Verdict {
         match self {
             Lead::Accept => Verdict::Accept,
@@ -140,7 +140,7 @@ impl Lead {
         }
     }
 
-    /// The map in which its number is looked up.
+    /// The map that contains its number.
     pub(crate) fn map(self) -> SetName {
         match self {
             Lead::Accept | Lead::ExternalLocal(_) => SetName::ServiceChains,
@@ -152,12 +152,12 @@ impl Lead {
         }
     }
 
-    /// The key under which it is looked up there.
+    /// Its key in that map.
     pub(crate) fn key(self) -> Bytes {
         Bytes::new().with(&self.number().to_ne_bytes())
     }
 
-    /// Those that are always there.
+    /// The targets that exist in every table.
     pub(crate) const FIXED: [Lead; 3] = [
         Lead::Accept,
         Lead::ExternalLocal(Keyed::Address),
@@ -165,7 +165,7 @@ impl Lead {
     ];
 }
 
-/// How many of them and how one is chosen, as parts of a number.
+/// The draw and the number of endpoints, as parts of a number.
 fn draw_bits(draw: Draw, many: u32) -> u32 {
     match draw {
         Draw::Random => many.min(MOST),
@@ -195,7 +195,7 @@ fn parse_draw(number: u32) -> Option<(Draw, u32)> {
 }
 
 impl fmt::Display for Lead {
-    /// The chain, or `accept`.
+    /// Prints the chain, or `accept`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.verdict() {
             Verdict::Goto(chain) => f.write_str(&chain),
@@ -204,7 +204,7 @@ impl fmt::Display for Lead {
     }
 }
 
-/// The chain that a packet is led to which finds an element in `set`.
+/// The chain that receives packets which match an element in `set`.
 pub(crate) fn chain_behind(set: SetName, data: &ElementData) -> Option<Arc<str>> {
     let verdict = match set {
         SetName::Restrictions => return Some(layout::name(ALLOW_SOURCES)),
@@ -218,12 +218,14 @@ pub(crate) fn chain_behind(set: SetName, data: &ElementData) -> Option<Arc<str>>
     }
 }
 
-/// The chain that asks who a packet to a frontend with external policy Local is from.
+/// The name of the chain that checks the source of a packet to a frontend with external policy
+/// Local.
 pub(crate) fn external_local(keyed: Keyed) -> Arc<str> {
     format!("{}external-local", keyed.prefix()).into()
 }
 
-/// The chain that refuses. No name may be one of nft's own words, or nft could not read its own listing.
+/// The name of the chain that refuses packets. It must not be a keyword of nft, or nft could not
+/// read its own listing.
 pub(crate) fn refuse(keyed: Keyed) -> Arc<str> {
     format!("{}refuse", keyed.prefix()).into()
 }

@@ -1,5 +1,5 @@
-//! The chains that there is one of for each number in use: of endpoints to choose from, of seconds to
-//! remember one.
+//! The chains that exist once for each number in use: the number of endpoints to choose from, or
+//! the seconds for which a client is remembered.
 
 use std::fmt;
 use std::sync::Arc;
@@ -17,49 +17,49 @@ use super::rule_parts::{
 use crate::layout::{self, Keyed, LOCAL_SLOTS, Room, SOURCE_SEED};
 use crate::table::ChainWithRules;
 
-/// A chain for one number. It stays for a while after the last that led to it: kernels before 6.2
-/// drop an element's hold on a chain late, and a transaction that removes a chain too early fails
-/// whole (docs/decisions/0004).
+/// A chain for one number. It outlives the last element that led to it: kernels before 6.2 release
+/// an element's reference to a chain late, and a transaction that deletes the chain too early fails
+/// as a whole (docs/decisions/0004).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct NumberedChain {
     pub(crate) keyed: Keyed,
     pub(crate) placement: Placement,
     pub(crate) job: Job,
-    /// How it is chosen where, if it is.
+    /// How the chain chooses a slot, if it does.
     pub(crate) draw: Draw,
-    /// Of slots; for [`Job::Learn`], of seconds.
+    /// The number of slots; for [`Job::Learn`], of seconds.
     pub(crate) number: u32,
-    /// Where clients are remembered, if they are; the shared map otherwise.
+    /// The affinity map of the chain's clients; [`Room::Shared`] without affinity.
     pub(crate) room: Room,
 }
 
-/// Whether a client's connections stay together.
+/// Whether a client's connections go to the same endpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Placement {
-    /// Each is placed by itself.
+    /// Each connection gets an endpoint independently.
     Anew,
-    /// Each goes where the last one went, while that is there.
+    /// Each connection goes to the client's previous endpoint while that exists.
     Sticky,
 }
 
 /// How one of the slots is chosen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Draw {
-    /// Each with the same probability.
+    /// At random, each with the same probability.
     Random,
-    /// One after the other.
+    /// Round robin.
     Turns(Counter),
-    /// By the client's address.
+    /// By a hash of the client's address.
     Source,
 }
 
-/// Where turns are counted: the kernel keeps the count in a rule, so that frontends with a count of
-/// their own have chains of their own.
+/// Where a round-robin count is kept. The kernel keeps it in a rule, so a frontend with a separate
+/// counter needs separate chains.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Counter {
-    /// With those of all others that have as many endpoints.
+    /// In a chain shared by all frontends with the same number of endpoints.
     Shared,
-    /// In chains for one frontend, by its number: 1 to [`Counter::OWN`].
+    /// In chains for one frontend, by number: 1 to [`Counter::OWN`].
     Own(u16),
 }
 
@@ -68,13 +68,13 @@ pub(crate) enum Counter {
 pub(crate) enum Job {
     /// Chooses one of all endpoints.
     Balance,
-    /// Asks for masquerade unless a pod of this node sent the packet, then the same.
+    /// Marks the packet for masquerade unless a pod of this node sent it, then balances.
     Cluster,
-    /// Asks for masquerade, then the same.
+    /// Marks the packet for masquerade, then balances.
     External,
     /// Chooses one of the endpoints of this node.
     Local,
-    /// Remembers which endpoint a client was given.
+    /// Stores a client's endpoint.
     Learn,
 }
 
@@ -128,7 +128,7 @@ impl NumberedChain {
         (*chain.name() == *name).then_some(chain)
     }
 
-    /// The chains it leads to, itself included, those first that others lead to.
+    /// The chains reachable from this one, itself included, targets first.
     pub(crate) fn closure(self) -> impl Iterator<Item = NumberedChain> {
         let mut chains = vec![self];
         while let Some(next) = chains.last().and_then(|last| last.next()) {
@@ -137,7 +137,7 @@ impl NumberedChain {
         chains.into_iter().rev()
     }
 
-    /// The chain it ends in, if it does.
+    /// The chain that this one ends with a goto to, if any.
     fn next(self) -> Option<NumberedChain> {
         match (self.job, self.placement) {
             (Job::Cluster | Job::External, _) => Some(NumberedChain {
@@ -180,10 +180,10 @@ impl NumberedChain {
         }
     }
 
-    /// One slot, and in a rule behind that the first slot. A commit that takes the last slot away can
-    /// fall between a packet's lookup of this chain and its lookup of the slot: nf_tables asks for
-    /// the current generation at each lookup, not once a packet. Such a packet gets the first
-    /// endpoint, where otherwise it would leave for the cluster IP itself.
+    /// Sends the packet to a chosen slot, or to the first one if that fails. A commit that removes
+    /// the last slot can fall between a packet's lookup of this chain and its lookup of the slot:
+    /// nf_tables reads the current generation at each lookup, not once per packet. Without the
+    /// second rule such a packet would leave for the cluster IP itself.
     fn choose(self, family: Family, offset: u32) -> Vec<Rule> {
         let choice = |modulus, draw: Draw| {
             let (mut expressions, end) = load_frontend(family, self.keyed);
@@ -214,7 +214,7 @@ impl NumberedChain {
 // === impl Draw ===
 
 impl Draw {
-    /// The draw that a chain's name begins with, and the rest of the name.
+    /// Splits off the draw at the start of a chain's name. Returns it with the rest of the name.
     fn split(name: &str) -> Option<(Draw, &str)> {
         if let Some(rest) = name.strip_prefix("source-") {
             return Some((Draw::Source, rest));
@@ -229,7 +229,8 @@ impl Draw {
         Some(numbered.unwrap_or((Draw::Turns(Counter::Shared), rest)))
     }
 
-    /// Loads a number below `modulus`, plus `offset`. What lies behind `to` is overwritten.
+    /// Loads a number below `modulus`, plus `offset`, into `to`. Overwrites the registers after
+    /// `to`.
     fn load(self, family: Family, modulus: u32, offset: u32, to: Register) -> Vec<Expression> {
         let count = |generator| {
             vec![Expression::Numgen {
@@ -265,7 +266,7 @@ impl Draw {
 }
 
 impl fmt::Display for Draw {
-    /// What the names of chains with it begin with, behind the placement.
+    /// Prints the part of a chain's name that follows the placement.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Draw::Random => Ok(()),
@@ -279,12 +280,12 @@ impl fmt::Display for Draw {
 // === impl Counter ===
 
 impl Counter {
-    /// How many frontends of a family may have a counter of their own.
+    /// How many frontends of a family may have a separate counter.
     pub(crate) const OWN: u16 = (1 << 9) - 1;
     /// How many endpoints such a frontend may have.
     pub(crate) const MOST_ENDPOINTS: u32 = (1 << 10) - 1;
 
-    /// The counter of this number.
+    /// The separate counter of this number; `None` if the number is out of range.
     pub(crate) fn own(number: u16) -> Option<Counter> {
         (1..=Counter::OWN)
             .contains(&number)
@@ -303,7 +304,7 @@ impl Job {
         Job::Learn,
     ];
 
-    /// What is in the name of every chain with it.
+    /// The part of the names of chains with this job.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Job::Balance => "lb",
@@ -318,7 +319,7 @@ impl Job {
 // === impl Placement ===
 
 impl Placement {
-    /// What the names of chains with it begin with.
+    /// The prefix of the names of chains with this placement.
     fn prefix(self) -> &'static str {
         match self {
             Placement::Anew => "",
@@ -327,7 +328,7 @@ impl Placement {
     }
 }
 
-/// Marks what reaches a cluster IP and is to be masqueraded, if anything is.
+/// Marks the packets to a cluster IP that need masquerade. Returns `None` if none do.
 fn mark_cluster(family: Family, config: &Config) -> Option<Rule> {
     let mut expressions = match config.masquerade {
         Masquerade::All => Vec::new(),

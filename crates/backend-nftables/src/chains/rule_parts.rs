@@ -1,4 +1,4 @@
-//! The steps that rules are put together from.
+//! The building blocks of rules.
 
 use std::sync::Arc;
 
@@ -12,12 +12,12 @@ pub(super) use nftables_model::{
 
 use crate::layout::{self, Keyed, SetName};
 
-/// Loads a frontend's key from register 0 on; returns the register behind it.
+/// Loads a frontend's key, starting at register 0. Returns the next free register.
 pub(super) fn load_frontend(family: Family, keyed: Keyed) -> (Vec<Expression>, Register) {
     load_frontend_at(family, keyed, Register(0))
 }
 
-/// Loads a frontend's key from `start` on; returns the register behind it.
+/// Loads a frontend's key, starting at `start`. Returns the next free register.
 pub(super) fn load_frontend_at(
     family: Family,
     keyed: Keyed,
@@ -26,8 +26,8 @@ pub(super) fn load_frontend_at(
     nftables_model::load_frontend(family, keyed.fields(), start)
 }
 
-/// Looks the frontend up in `set`, and the number found there in `chains`, if the packet is what
-/// `when` says.
+/// For packets that match `when`, looks up the frontend in `set` and the resulting number in
+/// `chains`.
 pub(super) fn lookup_chain(
     family: Family,
     set: SetName,
@@ -42,7 +42,7 @@ pub(super) fn lookup_chain(
     }
 }
 
-/// As [`nftables_model::lookup_number`].
+/// Like [`nftables_model::lookup_number`].
 pub(super) fn lookup_number(
     load_key: Vec<Expression>,
     end: Register,
@@ -52,7 +52,7 @@ pub(super) fn lookup_number(
     nftables_model::lookup_number(load_key, end, set.as_str(), chains.as_str())
 }
 
-/// As [`nftables_model::number_comment`].
+/// Like [`nftables_model::number_comment`].
 pub(super) fn number_comment(set: SetName) -> Arc<str> {
     nftables_model::number_comment(set.as_str())
 }
@@ -67,7 +67,7 @@ pub(super) fn lookup_member(family: Family, set: SetName) -> Vec<Expression> {
     expressions
 }
 
-/// What the frontends in `set` are found by.
+/// How frontends in `set` are keyed.
 fn keyed(set: SetName) -> Keyed {
     set.keyed().expect("it is a set of frontends")
 }

@@ -1,14 +1,15 @@
-//! Who may connect to a load-balancer IP.
+//! Source ranges: which clients may connect to a load-balancer IP.
 
 use dataplane::Family;
 use nftables_model::ChainWithRules;
 
 use crate::layout::SetName;
 
-/// The chain that lets through who may connect.
+/// The chain that drops packets from outside the source ranges.
 pub(crate) const ALLOW_SOURCES: &str = "allow-sources";
 
-/// Looks a source up in the sets of `lengths`, the longest first, and drops what is in none.
+/// Looks up the source in the sets of `lengths`, longest first, and drops packets that none
+/// contains.
 pub(crate) fn allow_sources(
     family: Family,
     lengths: impl DoubleEndedIterator<Item = u8>,

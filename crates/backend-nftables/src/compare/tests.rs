@@ -14,7 +14,7 @@ fn key() -> FrontendKey {
     }
 }
 
-/// A table with a Service that has these endpoints, and another Service beside it.
+/// A table with a Service that has these endpoints, and a second Service.
 fn table(endpoints: &[&str]) -> Table {
     let (node, config) = (mk_node(1).build(), mk_config().build());
     let mut dataplane = Dataplane::new(node.clone(), config.clone());
@@ -117,7 +117,7 @@ fn a_flushed_chain_is_different_and_a_table_that_is_gone_lacks_everything() {
     assert!(missing(wanted.compare_sets(&nothing)));
 }
 
-/// What an agent left that was killed while it replaced a table of another form.
+/// The state after an agent was killed while it replaced a table of another form.
 #[test]
 fn a_table_beside_is_shown_and_unwanted() {
     let wanted = table(&["10.0.1.5:8080"]);

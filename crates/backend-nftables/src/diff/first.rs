@@ -1,4 +1,4 @@
-//! What is written before everything else.
+//! The elements that are written before all others.
 
 use std::cell::OnceCell;
 use std::collections::BTreeSet;
@@ -11,16 +11,18 @@ use netlink::nf_tables::Bytes;
 use crate::layout;
 use crate::table::Table;
 
-/// The elements that come first.
+/// Finds the elements that come first.
 pub(super) struct First<'a> {
     wanted: &'a Table,
-    /// Where one frontend at an address comes first, all of them do: the address is a cluster IP once
-    /// they are there.
+    /// The addresses of frontends that come first. All frontends at such an address come first: it
+    /// becomes a cluster IP with them.
     addresses: BTreeSet<IpAddr>,
-    /// Where a node port comes first, so do the frontends with its number at any address, or it would
-    /// take what is for those at the node's own.
+    /// The node ports that come first. Frontends with the same protocol and port at any address
+    /// come first, too: otherwise the node port would take packets to those at the node's own
+    /// addresses.
     node_ports: BTreeSet<(Protocol, Port)>,
-    /// Few changes ask for it, and it costs a lookup for each endpoint of what comes first.
+    /// The hairpins that come first. Computed on demand: few changes need them, and they cost a
+    /// lookup for each endpoint.
     hairpins: OnceCell<BTreeSet<Bytes>>,
 }
 
@@ -71,7 +73,7 @@ fn turn(is_first: bool) -> Precedence {
     }
 }
 
-/// The keys of the hairpins that the endpoints of what comes first may have.
+/// The keys of the hairpins that endpoints of the first frontends may have.
 fn hairpins(wanted: &Table) -> BTreeSet<Bytes> {
     let keys = wanted.first.iter().flat_map(|key| {
         wanted.targets(key).into_iter().map(|target| {

@@ -1,35 +1,35 @@
-//! In which order elements are written, and which of them together.
+//! The order in which elements are written, and the groups that must be written together.
 
 use std::net::IpAddr;
 
 use dataplane::{FrontendKey, Precedence};
 
-/// What belongs together is equal in this, and groups are written in its order. One family has room
-/// in it. Numbers and not a [`FrontendKey`], and no key that lies elsewhere: a start makes a million
-/// comparisons.
+/// The group of an element. Elements that must be written together have equal groups, and groups
+/// are written in their order. Valid within one family. It holds numbers rather than a
+/// [`FrontendKey`] or a reference to a key, because a start makes a million comparisons.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Group {
     pub(super) turn: Precedence,
     pub(super) owner: Owner,
-    /// The length of the key of what is no frontend's.
+    /// The length of the key of an element without a frontend.
     length: u8,
-    /// The address of a frontend, or the first bytes of the key of what is none's.
+    /// The address of a frontend, or the first bytes of the key of an element without one.
     address: u128,
     protocol: u8,
     port: u16,
 }
 
-/// What sort of thing an element belongs to. In this order.
+/// The kind of object that an element belongs to, in the order of writing.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Owner {
-    /// No frontend, and frontends rely on it: a number, the hairpin of an endpoint. Only elements of
-    /// one key belong together, which is for a [`Step`](super::Step) to tell.
+    /// No frontend, but frontends rely on it: a number, the hairpin of an endpoint. Only elements
+    /// of the same key belong together, which [`Step`](super::Step) checks.
     Before,
     /// A frontend at an address, or the address itself.
     Address,
     /// A node port.
     NodePort,
-    /// As `Before`, and frontends relied on it: it goes when they are gone.
+    /// Like `Before`, but being removed: it goes after the frontends that relied on it.
     After,
 }
 
@@ -51,7 +51,7 @@ impl Group {
         }
     }
 
-    /// Ahead of every frontend at `address`. No protocol of a frontend has this number.
+    /// Before every frontend at `address`. No protocol of a frontend has this number.
     pub(super) fn ahead_of_address(turn: Precedence, address: IpAddr) -> Group {
         Group {
             turn,
@@ -63,7 +63,7 @@ impl Group {
         }
     }
 
-    /// Behind every frontend at `address`. No protocol of a frontend has this number.
+    /// After every frontend at `address`. No protocol of a frontend has this number.
     pub(super) fn behind_address(turn: Precedence, address: IpAddr) -> Group {
         Group {
             protocol: u8::MAX,
@@ -72,7 +72,7 @@ impl Group {
         }
     }
 
-    /// In the order of the keys, as far as a group can tell: the shorter come first.
+    /// In the order of keys, as far as a group can represent it: shorter keys come first.
     pub(super) fn of_key(turn: Precedence, owner: Owner, key: &[u8]) -> Group {
         Group {
             turn,
@@ -92,7 +92,7 @@ fn to_bits(address: IpAddr) -> u128 {
     }
 }
 
-/// The first `N` bytes, with zeros behind them where there are fewer.
+/// The first `N` bytes, padded with zeros.
 pub(super) fn first_bytes<const N: usize>(bytes: &[u8]) -> [u8; N] {
     bytes.first_chunk().copied().unwrap_or_else(|| {
         let mut first = [0; N];

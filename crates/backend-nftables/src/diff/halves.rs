@@ -1,4 +1,4 @@
-//! Halves of a transaction that is more than the kernel takes at once.
+//! Splits a transaction that is too large for the kernel.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,8 +9,8 @@ use netlink::nf_tables::{Operation, Set, Transaction};
 use super::steps::{add_elements, length_of_part, steps_of};
 use crate::layout::SetName;
 
-/// The same in two transactions, the first with about half of the elements and everything that is no
-/// element. What belongs together stays together; `None` where all of it does.
+/// Splits `transaction` in two. The first has about half of the elements and all other operations.
+/// Groups are not split. Returns `None` for a single group without other operations.
 pub(crate) fn halves(family: Family, transaction: &Transaction) -> Option<[Transaction; 2]> {
     let mut steps = steps_of(family, transaction);
     let length = length_of_part(&steps, transaction.elements() / 2);
@@ -26,7 +26,7 @@ pub(crate) fn halves(family: Family, transaction: &Transaction) -> Option<[Trans
         .collect();
     let set_of = |name| sets.get(&name).copied().cloned();
     let (early, late) = match steps.split_at_mut(length) {
-        // One group alone, and what it needs.
+        // A single group: its objects first, its elements second.
         (all, []) if !all.is_empty() && !first.operations.is_empty() => (&mut [][..], all),
         (_, []) => return None,
         halves => halves,

@@ -1,4 +1,4 @@
-//! What packets meet after each transaction of a change.
+//! The packet paths after each transaction of a change.
 
 use super::*;
 
@@ -14,14 +14,15 @@ use testkit::{
 
 use crate::{Nftables, simulate};
 
-/// Fewer elements in a transaction than any frontend has: each is one by itself.
+/// Fewer elements in a transaction than any frontend has, so that each frontend is separate.
 const ONE_BY_ONE: usize = 1;
 
 fn render(family: Family, dataplane: &Dataplane, from: &Rendered<Table>) -> Table {
     Nftables::detached(family).render(dataplane, from)
 }
 
-/// What every prefix of the transactions that lead from `believed` to `wanted` leaves in the kernel.
+/// The tables that each prefix of the transactions from `believed` to `wanted` leaves in the
+/// kernel.
 fn prefixes(family: Family, believed: &Table, wanted: &Table) -> Vec<Table> {
     let mut held = believed.clone();
     let mut prefixes = Vec::new();
@@ -40,8 +41,8 @@ fn never_misleads(held: &Table, ends: [&Dataplane; 2], packets: &[Packet]) {
     }
 }
 
-/// What becomes of a packet that passes both tables, where packets come to both: the first that
-/// redirects it does, and none may refuse it.
+/// The verdict on a packet that traverses both tables, where both are hooked: the first one that
+/// redirects it decides, and neither may refuse it.
 fn simulate_both(held: &Table, node: &Node, packet: &Packet) -> Verdict {
     let own = Table {
         next: None,
@@ -59,7 +60,8 @@ fn simulate_both(held: &Table, node: &Node, packet: &Packet) -> Verdict {
     outcome
 }
 
-/// The same in a form that cannot be mended: as an older version might have written it.
+/// The same table in a form that cannot be changed in place, as an older version might have written
+/// it.
 fn in_another_form(table: &Table) -> Table {
     let mut table = table.clone();
     let chains = Arc::make_mut(&mut table.chains);
@@ -78,8 +80,8 @@ fn of_family(family: Family, packets: &[Packet]) -> Vec<Packet> {
     packets.cloned().collect()
 }
 
-/// A node port of the API server's own Service must not take what is for another one's load balancer
-/// that has the node's address, and the same number.
+/// A node port of the API server's Service must not take packets to the load balancer of another
+/// Service that has the node's address and the same port.
 #[test]
 fn t55_a_node_port_that_comes_first_takes_no_packet_for_an_address() {
     let node = mk_node(1).build();
@@ -115,7 +117,8 @@ fn t55_a_node_port_that_comes_first_takes_no_packet_for_an_address() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(cases(150)))]
 
-    /// Failure story T42: a cold start serves, frontend by frontend, and refuses nobody on the way.
+    /// Failure story T42: a cold start adds frontend by frontend, and in between refuses no client
+    /// that it is going to serve.
     #[test]
     fn t42_a_start_refuses_no_packet_that_it_is_going_to_serve((cluster, packets) in questions(23)) {
         let (nothing, wanted) = (Dataplane::default(), cluster.compile());
@@ -128,8 +131,8 @@ proptest! {
         }
     }
 
-    /// Whatever has changed meanwhile, the configuration included, and whether what is there was
-    /// rendered or read from the kernel.
+    /// Holds for any change, including one of the configuration, and for rules that were rendered
+    /// or read from the kernel.
     #[test]
     fn no_step_of_a_change_refuses_or_misleads_a_packet_that_both_ends_serve(
         (cluster, packets) in questions(23), history in histories(3), read_back: bool,
@@ -154,11 +157,11 @@ proptest! {
 }
 
 proptest! {
-    // Each is hundreds of changes.
+    // Each case is hundreds of changes.
     #![proptest_config(ProptestConfig::with_cases(cases(16)))]
 
-    /// Failure story T87: an agent that finds the table of another version has it serve until its own
-    /// is whole, also where it is killed after each single transaction.
+    /// Failure story T87: an agent that finds the table of another version keeps it serving until
+    /// its own table is complete, even if it is killed after any single transaction.
     #[test]
     fn t87_a_table_of_another_form_serves_until_its_successor_does(
         (cluster, packets) in questions(23), left_out in any::<Index>(),

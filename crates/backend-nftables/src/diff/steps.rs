@@ -1,4 +1,4 @@
-//! The elements that differ, and the order in which they are written.
+//! The elements that differ, in the order in which they are written.
 
 use std::sync::Arc;
 
@@ -14,15 +14,15 @@ use crate::table::Table;
 pub(super) struct Step<'a> {
     pub(super) group: Group,
     pub(super) set: SetName,
-    /// What is behind the frontend in the key, as far as four bytes go.
+    /// The part of the key after the frontend, up to four bytes.
     pub(super) rest: u32,
     pub(super) key: &'a Bytes,
     pub(super) before: Option<&'a ElementData>,
     pub(super) after: Option<&'a ElementData>,
 }
 
-/// Every element that differs, in the order in which it is written: what belongs together is
-/// together, and after any of it, a packet to a frontend that is still to come is left as it is.
+/// Every element that differs, in the order of writing. The elements of a group are adjacent. After
+/// each group, packets to frontends that are still to come pass unchanged.
 pub(super) fn steps<'a>(family: Family, believed: &'a Table, wanted: &'a Table) -> Vec<Step<'a>> {
     static NOTHING: PersistentMap<Bytes, ElementData> = PersistentMap::new();
     let mut steps = Vec::new();
@@ -51,8 +51,8 @@ pub(super) fn steps<'a>(family: Family, believed: &'a Table, wanted: &'a Table) 
             });
         }
     }
-    // With whatever comes first comes what the rules of the same transaction rely on: numbers, and,
-    // where these rules look for them, the addresses that accept node ports.
+    // The first turn also gets the elements on which rules of the same transaction rely: numbers,
+    // and newly added addresses that accept node ports.
     if let Some(first) = steps.iter().map(|step| step.group.turn).min() {
         let with_rules = steps.iter_mut().filter(|step| {
             let opens = step.set == SetName::NodePortAddresses && step.after.is_some();
@@ -64,7 +64,8 @@ pub(super) fn steps<'a>(family: Family, believed: &'a Table, wanted: &'a Table) 
     steps
 }
 
-/// Where an element of `set` belongs that comes or goes, and what is behind its frontend.
+/// The group of an element of `set` that is added (`comes`) or removed, and the part of its key
+/// after the frontend.
 fn place(
     family: Family,
     first: &First<'_>,
@@ -86,7 +87,8 @@ fn place(
         _ => None,
     };
     let group = match address {
-        // What is addressed to a cluster IP and has no frontend is refused.
+        // A packet to a cluster IP without a frontend is refused, so the address is added after its
+        // frontends and removed before them.
         Some((address, _)) if comes => Group::behind_address(first.turn_at(address), address),
         Some((address, _)) => Group::ahead_of_address(first.turn_at(address), address),
         None => {
@@ -111,7 +113,7 @@ fn sort(steps: &mut [Step<'_>]) {
     });
 }
 
-/// The steps of a transaction that was made of steps, in order.
+/// The steps of a transaction that was built from steps, in order.
 pub(super) fn steps_of(family: Family, transaction: &Transaction) -> Vec<Step<'_>> {
     let nothing = Table::default();
     let first = First::of(&nothing);
@@ -148,8 +150,7 @@ pub(super) fn steps_of(family: Family, transaction: &Transaction) -> Vec<Step<'_
     steps
 }
 
-/// How many of `steps` go into one transaction: `most` elements at the most, and none of a group
-/// without the others.
+/// How many of `steps` go into one transaction: at most `most` elements, and only whole groups.
 pub(super) fn length_of_part(steps: &[Step<'_>], most: usize) -> usize {
     let (mut length, mut elements) = (0, 0);
     for group in steps.chunk_by(Step::is_with) {
@@ -162,8 +163,9 @@ pub(super) fn length_of_part(steps: &[Step<'_>], most: usize) -> usize {
     length
 }
 
-/// Set by set, as a message of a few elements costs the kernel as much as one of a thousand.
-/// Removals before additions: a changed element is one of each, and the kernel knows no third way.
+/// Adds the steps set by set, since a message of a few elements costs the kernel as much as one of
+/// a thousand. Removals come before additions: a changed element is one of each, since the kernel
+/// cannot change one in place.
 pub(super) fn add_elements(
     set_of: impl Fn(SetName) -> Option<Arc<Set>>,
     steps: &mut [Step<'_>],
@@ -193,8 +195,8 @@ pub(super) fn add_elements(
     }
 }
 
-/// All of `items`, in no more memory than they need: those of a whole cluster are kept until the last
-/// transaction is over.
+/// Collects `items` without spare capacity: the elements of a whole cluster are kept until the last
+/// transaction is committed.
 fn exactly<T>(items: impl Iterator<Item = T> + Clone) -> Vec<T> {
     let mut all = Vec::with_capacity(items.clone().count());
     all.extend(items);
@@ -204,7 +206,7 @@ fn exactly<T>(items: impl Iterator<Item = T> + Clone) -> Vec<T> {
 // === impl Step ===
 
 impl Step<'_> {
-    /// Whether both belong together.
+    /// Whether both steps belong to the same group.
     fn is_with(&self, other: &Step<'_>) -> bool {
         let is_frontends = matches!(self.group.owner, Owner::Address | Owner::NodePort);
         self.group == other.group && (is_frontends || self.key == other.key)

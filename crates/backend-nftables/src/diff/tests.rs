@@ -16,12 +16,12 @@ use crate::Nftables;
 use crate::chains::Lead;
 use crate::table::{Elements, SetWithElements};
 
-/// So many Services with five endpoints each.
+/// The table of so many Services with five endpoints each.
 fn table(services: u16) -> Table {
     table_with(services, 5)
 }
 
-/// So many Services with so many endpoints each.
+/// The table of so many Services with so many endpoints each.
 fn table_with(services: u16, endpoints: u16) -> Table {
     let (node, config) = (mk_node(1).build(), mk_config().build());
     let mut dataplane = Dataplane::new(node.clone(), config.clone());
@@ -40,7 +40,8 @@ fn table_with(services: u16, endpoints: u16) -> Table {
     Nftables::detached(Family::Ipv4).render(&dataplane, &Rendered::default())
 }
 
-/// A packet looks a number up and then its chain, and finds nothing if that is to come.
+/// A packet looks up a number, then the number's chain, and finds nothing if the chain is added
+/// later.
 #[test]
 fn no_transaction_leaves_a_number_without_its_chain() {
     let wanted = table(3_000);
@@ -61,19 +62,20 @@ fn no_transaction_leaves_a_number_without_its_chain() {
     assert_eq!(held, wanted);
 }
 
-/// Otherwise what is refused in the second is taken for a kernel that is not as it was believed to be.
+/// Otherwise a refusal of the second transaction would be taken for a kernel that differs from the
+/// observed state.
 #[test]
 fn a_first_use_of_a_number_is_one_transaction() {
     let (believed, wanted) = (table(1), table_with(2, 4));
     assert_ne!(believed.chains, wanted.chains);
     let change = diff(Family::Ipv4, &believed, &wanted);
     let transactions = change.transactions().iter();
-    // What is not wanted any more goes after it.
+    // Undesired objects are removed after it.
     let written = transactions.filter(|transaction| transaction.elements() > 0);
     assert_eq!(written.count(), 1);
 }
 
-/// Failure story T71: others wait for the lock of nf_tables as long as a transaction takes.
+/// Failure story T71: other programs wait for the nf_tables lock as long as a transaction takes.
 #[test]
 fn what_is_no_frontends_is_cut_where_a_transaction_ends() {
     let believed = table(1);
@@ -119,8 +121,8 @@ fn groups_are_in_the_order_of_their_frontends() {
 }
 
 proptest! {
-    /// Which is that of their keys, where there is no frontend; also of two that only differ behind
-    /// what a group has of them.
+    /// Groups without a frontend are in the order of their keys, even if two keys differ only after
+    /// the bytes that a group holds.
     #[test]
     fn groups_of_no_frontend_contradict_no_key(
         a in vec(any::<u8>(), 0..=40),
@@ -136,7 +138,7 @@ proptest! {
         prop_assert!(order.is_eq() || order == keys, "{:?}, {:?}", order, keys);
     }
 
-    /// Or else the messages of a change were in another order each time the form of a step changes.
+    /// Otherwise the order of messages in a change would depend on the representation of a step.
     #[test]
     fn steps_of_a_frontend_are_in_the_order_of_sets_and_keys(
         v6 in any::<bool>(), slots in vec(any::<u32>(), 0..20), ranges in vec(any::<u128>(), 0..20),
@@ -149,7 +151,7 @@ proptest! {
             port: Port::new(80).expect("not 0"),
         };
         let frontend = layout::frontend(&frontend);
-        // Ranges of IPv6 that share their first four bytes, too.
+        // Includes IPv6 ranges that share their first four bytes.
         let range = |bits: u128| match v6 {
             true => IpAddr::from(Ipv6Addr::from_bits(bits >> (bits % 90))),
             false => IpAddr::from(Ipv4Addr::from_bits((bits >> 96) as u32)),

@@ -1,4 +1,4 @@
-//! Transactions that are more than the kernel takes at once.
+//! Commits transactions that are too large for the kernel.
 
 use dataplane::Family;
 use netlink::CommitError;
@@ -7,9 +7,9 @@ use rustix::io::Errno;
 
 use crate::diff::halves;
 
-/// Carries out `transaction`; where the kernel has no memory or no room for all of it, in halves, and
-/// these in halves again, down to what belongs together. A kernel that takes nothing at all is asked
-/// once for each halving, and no more. Returns how many transactions took effect, also on failure.
+/// Commits `transaction`. If the kernel has no memory or no room for it, commits it in halves, and
+/// these in halves again, down to single groups. A kernel that accepts nothing at all is tried once
+/// for each halving. Returns how many transactions took effect, also on failure.
 pub(super) fn commit_in_parts(
     family: Family,
     transaction: Transaction,
@@ -30,7 +30,7 @@ pub(super) fn commit_in_parts(
     (done, Ok(()))
 }
 
-/// Whether less at once may succeed.
+/// Whether a smaller transaction may succeed.
 fn lacks_room(error: &CommitError) -> bool {
     let CommitError::Refused { source, .. } = error else {
         return false;

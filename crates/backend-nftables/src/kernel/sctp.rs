@@ -1,10 +1,11 @@
-//! Whether this kernel redirects SCTP.
+//! Detects whether the kernel redirects SCTP.
 
 use std::path::Path;
 
-/// A setting of conntrack that is there exactly when it knows SCTP, once NAT has loaded it.
+/// A conntrack setting that exists exactly if conntrack supports SCTP, once NAT has loaded
+/// conntrack.
 const SCTP_SETTING: &str = "/proc/sys/net/netfilter/nf_conntrack_sctp_timeout_established";
-/// A setting of conntrack that is there whenever conntrack is.
+/// A conntrack setting that exists whenever conntrack is loaded.
 const CONNTRACK_SETTING: &str = "/proc/sys/net/netfilter/nf_conntrack_max";
 
 /// Whether the kernel can redirect SCTP (`CONFIG_NF_CT_PROTO_SCTP`).
@@ -14,7 +15,8 @@ pub(super) enum Sctp {
     Untracked,
 }
 
-/// What the kernel was built with, once it has conntrack; it does not change as long as it runs.
+/// Returns what the kernel was built with, once conntrack is loaded. Constant while the kernel
+/// runs.
 pub(super) fn observe_sctp() -> Option<Sctp> {
     let is_there = |setting: &str| Path::new(setting).exists();
     if !is_there(CONNTRACK_SETTING) {

@@ -1,4 +1,5 @@
-//! Whether this kernel has what every table of ours is made of, whatever the Services are.
+//! Checks whether the kernel supports what every Signpost table needs, independently of the
+//! Services.
 
 use backend::Rendered;
 use dataplane::{Dataplane, Family};
@@ -11,19 +12,19 @@ use crate::layout::name;
 use crate::render::render;
 use crate::table::Table;
 
-/// The name of a table that is taken back before anybody sees it.
+/// The name of a table in a transaction that is always rolled back, so that no process sees it.
 const PROBE: &str = "signpost-probe";
 
-/// What is known of the kernel.
+/// Whether the kernel supports the fixed part of a table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Support {
-    /// Nobody has asked.
+    /// Not checked yet.
     Unknown,
-    /// It has everything. What it refuses it refuses for the sake of some Service.
+    /// It does. If it refuses a change, some Service is the cause.
     Whole,
 }
 
-/// Something that no table of ours can do without.
+/// A kernel feature that every Signpost table needs and the kernel lacks.
 #[derive(Debug, thiserror::Error)]
 #[error("this kernel lacks {what}")]
 pub(super) struct Lacking {
@@ -31,12 +32,12 @@ pub(super) struct Lacking {
     source: CommitError,
 }
 
-/// Asks whether the kernel would take a table of ours without any Service. Nothing comes of it.
+/// Checks whether the kernel would accept a Signpost table without Services. Changes nothing.
 pub(super) fn check(socket: &mut Socket, family: Family) -> Result<(), CommitError> {
     socket.check(&probe(family))
 }
 
-/// Everything that is always there but for elements: one message each.
+/// The transaction that creates such a table without elements, one message for each operation.
 fn probe(family: Family) -> Transaction {
     let table = render(family, &Dataplane::default(), &Rendered::default());
     let change = diff(family, &Table::default(), &table);
@@ -51,12 +52,13 @@ fn probe(family: Family) -> Transaction {
 // === impl Lacking ===
 
 impl Lacking {
-    /// What `error` of a check says of the kernel: nothing where that is busy, or this process may not.
+    /// Derives the missing feature from the `error` of a check. Returns `None` if the kernel is
+    /// busy or the process lacks the permission.
     pub(super) fn of(family: Family, error: CommitError) -> Option<Lacking> {
         let CommitError::Refused { at, source } = &error else {
             return None;
         };
-        // The type of a chain and an expression are looked up by name; a family is asked for as such
+        // The kernel looks up chain types and expressions by name, and families by number
         // (nf_tables_newchain, nft_expr_type_get and nft_supported_family in
         // net/netfilter/nf_tables_api.c).
         if !matches!(
@@ -67,7 +69,7 @@ impl Lacking {
         }
         let probe = probe(family);
         let operation = match at {
-            // The first message begins the batch.
+            // Message 0 begins the batch.
             Refusal::Message(number) => usize::try_from(*number)
                 .ok()
                 .and_then(|number| probe.operations.get(number.checked_sub(1)?)),
@@ -80,7 +82,7 @@ impl Lacking {
     }
 }
 
-/// What the kernel is asked for, with the module that has it.
+/// Describes the feature that `operation` needs, with its kernel module.
 fn describe(family: Family, operation: Option<&Operation>) -> String {
     match operation {
         Some(Operation::AddChain(chain)) => match chain.hook.as_ref().map(|hook| hook.kind) {
@@ -96,7 +98,7 @@ fn describe(family: Family, operation: Option<&Operation>) -> String {
     }
 }
 
-/// Expressions that a kernel may have for one family and not for the other, or not at all.
+/// Describes the expressions that a kernel may support for only one family, or not at all.
 fn describe_rule(family: Family, rule: &Rule) -> String {
     let suffix = match family {
         Family::Ipv4 => "ipv4",

@@ -1,4 +1,4 @@
-//! Every set and map that our tables have.
+//! The sets and maps of Signpost's tables.
 
 use std::sync::LazyLock;
 
@@ -6,19 +6,19 @@ use dataplane::{Family, FrontendKey};
 use netlink::nf_tables::{DataType, Set, SetContent, SetWriter};
 use nftables_model::FrontendFields;
 
-/// How many clients may be remembered at once in the room that all Services with affinity share:
-/// about 100 bytes of kernel memory each. kube-proxy has 65,536 for each endpoint.
+/// The capacity of the affinity map that all Services share. An entry takes about 100 bytes of
+/// kernel memory. kube-proxy has 65,536 entries for each endpoint.
 const REMEMBERED: u32 = 1 << 18;
-/// How many in a room of one Service's own. All such rooms together are as large as the shared one.
+/// The capacity of the affinity map of one Service. Together these are as large as the shared one.
 const RESERVED: u32 = 1 << 13;
-/// How many frontends may be written down whose clients found no room. Of more, some are not told.
+/// The capacity of a set of crowded frontends. Frontends beyond it are not reported.
 const TOLD: u32 = 1 << 10;
 
-/// The names of the sets of source ranges, by the length of their prefixes.
+/// The names of the sets of source ranges, by prefix length.
 static SOURCES: LazyLock<Vec<String>> =
     LazyLock::new(|| (0..=128).map(|bits| format!("sources-{bits}")).collect());
 
-/// The names of the maps of clients that have a room of their own, by its number.
+/// The names of the affinity maps of single Services, by number.
 static ROOMS: LazyLock<[Vec<String>; 2]> = LazyLock::new(|| {
     ["clients", "nodeport-clients"].map(|clients| {
         let rooms = 0..=Room::RESERVED;
@@ -26,92 +26,94 @@ static ROOMS: LazyLock<[Vec<String>; 2]> = LazyLock::new(|| {
     })
 });
 
-/// Where the clients of a frontend with affinity are remembered.
+/// The affinity map that holds a frontend's clients.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Room {
-    /// With those of all others.
+    /// The map that all frontends share.
     Shared,
-    /// In a map for one Service, by its number: 1 to [`Room::RESERVED`]. Whoever finds it full is
-    /// remembered in the shared one.
+    /// A map for one Service, by its number: 1 to [`Room::RESERVED`]. Clients that find it full go
+    /// to the shared one.
     Reserved(u8),
 }
 
-/// Every set and map. The two families have the same ones.
+/// The sets and maps of a table, the same in both families.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum SetName {
     /// Every cluster IP.
     ClusterIps,
-    /// The node's addresses that accept node ports, unless all do.
+    /// The node's addresses that accept node ports, unless all of them do.
     NodePortAddresses,
     /// Endpoints of this node, as source and destination.
     Hairpins,
-    /// Address, protocol, port to the number of the chain where its endpoints are chosen.
+    /// Maps address, protocol, port to the number of the chain that chooses an endpoint.
     Services,
-    /// For external policy Local: the number for pods of this node and this node itself.
+    /// For external policy Local: the number for pods of this node and the node itself.
     ShortCircuits,
-    /// For external policy Local: the number for everyone else.
+    /// For external policy Local: the number for all other clients.
     Locals,
-    /// Address, protocol, port, slot to endpoint.
+    /// Maps address, protocol, port, slot to the endpoint.
     Endpoints,
-    /// Address, protocol, port without an endpoint that may be used.
+    /// Address, protocol, port of frontends without a usable endpoint.
     Refusals,
-    /// Of these, those that have none anywhere, which is said; the others are silent.
+    /// Those of `Refusals` that have no endpoint on any node, and are rejected. The others are
+    /// dropped.
     Rejects,
-    /// With affinity: the number of the chain that remembers a client's endpoint.
+    /// With affinity: the number of the chain that stores a client's endpoint.
     Affinities,
-    /// Client, address, protocol, port to that port and the slot of the client's endpoint. Packets
-    /// write it.
+    /// Maps client, address, protocol, port to that port and the slot of the client's endpoint.
+    /// Written by packets.
     Clients,
-    /// As `Clients`, of the Service that has the room of this number.
+    /// Like `Clients`, for the Service that has the affinity map of this number.
     ClientsIn(u8),
-    /// Frontends whose clients found no room a while ago. Packets write it.
+    /// Frontends that recently had no free entry for a new client. Written by packets.
     Crowded,
-    /// With source ranges: address, protocol, port.
+    /// Address, protocol, port of frontends with source ranges.
     Restrictions,
-    /// Address, protocol, port, source of so many bits that may connect.
+    /// Address, protocol, port, allowed source prefix of this length.
     Sources(u8),
-    /// As `Services`, for node ports.
+    /// Like `Services`, for node ports.
     NodePorts,
-    /// As `ShortCircuits`, for node ports.
+    /// Like `ShortCircuits`, for node ports.
     NodePortShortCircuits,
-    /// As `Locals`, for node ports.
+    /// Like `Locals`, for node ports.
     NodePortLocals,
-    /// As `Endpoints`, for node ports.
+    /// Like `Endpoints`, for node ports.
     NodePortEndpoints,
-    /// As `Refusals`, for node ports.
+    /// Like `Refusals`, for node ports.
     NodePortRefusals,
-    /// As `Rejects`, for node ports.
+    /// Like `Rejects`, for node ports.
     NodePortRejects,
-    /// As `Affinities`, for node ports.
+    /// Like `Affinities`, for node ports.
     NodePortAffinities,
-    /// As `Clients`, for node ports.
+    /// Like `Clients`, for node ports.
     NodePortClients,
-    /// As `ClientsIn`, for node ports.
+    /// Like `ClientsIn`, for node ports.
     NodePortClientsIn(u8),
-    /// As `Crowded`, for node ports.
+    /// Like `Crowded`, for node ports.
     NodePortCrowded,
-    /// The numbers in `Services` to chains.
+    /// Maps the numbers in `Services` to chains.
     ServiceChains,
-    /// The numbers in `ShortCircuits` and `Locals` to chains. Others than those, so that no chain can
-    /// lead back to where it was led to from.
+    /// Maps the numbers in `ShortCircuits` and `Locals` to chains. Separate from `ServiceChains`,
+    /// so that no chain can lead back to the chain it was reached from.
     LocalChains,
-    /// The numbers in `Affinities` to chains.
+    /// Maps the numbers in `Affinities` to chains.
     LearningChains,
 }
 
-/// What a frontend is found by: its address, protocol and port, or its protocol and port.
+/// How a frontend is looked up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Keyed {
-    /// By address.
+    /// By address, protocol and port.
     Address,
-    /// By port alone: the address was found to be one of the node's.
+    /// By protocol and port only, after the address was found to be one of the node's.
     NodePort,
 }
 
 // === impl SetName ===
 
 impl SetName {
-    /// Those that are always there: all but [`SetName::Sources`] and the rooms of clients.
+    /// The sets that exist in every table: all except [`SetName::Sources`] and the affinity maps of
+    /// single Services.
     pub(crate) const FIXED: [SetName; 25] = [
         SetName::ClusterIps,
         SetName::NodePortAddresses,
@@ -190,7 +192,7 @@ impl SetName {
         fixed.or_else(sources).or_else(rooms)
     }
 
-    /// What a frontend's elements in this set are found by; `None` for sets without frontends.
+    /// How frontends are looked up in this set. Returns `None` for sets without frontends.
     pub(crate) fn keyed(self) -> Option<Keyed> {
         match self {
             SetName::ClusterIps
@@ -224,7 +226,7 @@ impl SetName {
         }
     }
 
-    /// Whether it leads from numbers to chains.
+    /// Whether it maps numbers to chains.
     pub(crate) fn is_numbers(self) -> bool {
         matches!(
             self,
@@ -316,10 +318,10 @@ impl SetName {
 // === impl Room ===
 
 impl Room {
-    /// How many are reserved: as many Services with affinity, in each family, have a room of their own.
+    /// How many affinity maps for single Services there are in each family.
     pub(crate) const RESERVED: u8 = 31;
 
-    /// The room of this number; 0 is the shared one.
+    /// The affinity map of this number; 0 is the shared one.
     pub(crate) fn of(number: u8) -> Room {
         match number {
             1..=Room::RESERVED => Room::Reserved(number),
@@ -428,7 +430,7 @@ impl Keyed {
         }
     }
 
-    /// What the chains for frontends of this sort begin with.
+    /// The prefix of the names of chains for such frontends.
     pub(crate) fn prefix(self) -> &'static str {
         match self {
             Keyed::Address => "",

@@ -1,4 +1,4 @@
-//! Elements on their way into a table.
+//! Collects the elements of a table.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,10 +9,10 @@ use netlink::nf_tables::{Bytes, ElementData};
 use crate::layout::SetName;
 use crate::table::{Elements, SetWithElements, Table};
 
-/// A table whose elements change. To one that has none, as at a start, they come together in the end:
-/// so many one by one take twice as long.
+/// A table whose elements are being changed. If it has none, as at a start, they are collected and
+/// inserted together at the end: inserting so many one by one takes twice as long.
 pub(super) struct Filling {
-    /// Without what is still to come.
+    /// The table, without the elements collected so far.
     pub(super) table: Table,
     to_come: Option<BTreeMap<SetName, Vec<(Bytes, ElementData)>>>,
 }
@@ -27,7 +27,7 @@ impl Filling {
         }
     }
 
-    /// Whether what was there before stays without being set again.
+    /// Whether unchanged elements stay without being set again.
     pub(super) fn keeps_what_stays(&self) -> bool {
         self.to_come.is_none()
     }
@@ -49,14 +49,14 @@ impl Filling {
         }
     }
 
-    /// Takes out what was there before; nothing is put in and taken out again.
+    /// Removes an element that existed before. Elements are never set and then removed.
     pub(super) fn remove(&mut self, set: SetName, key: &Bytes) {
         if self.to_come.is_none() {
             self.table.remove_element(set, key);
         }
     }
 
-    /// Puts an element in, or takes it out.
+    /// Adds or removes an element.
     pub(super) fn member(&mut self, set: SetName, key: Bytes, is_member: bool) {
         if is_member {
             self.set(set, key, ElementData::None);
@@ -65,7 +65,7 @@ impl Filling {
         }
     }
 
-    /// The table with everything.
+    /// Returns the table with all elements.
     pub(super) fn finish(mut self) -> Table {
         for (set, to_come) in self.to_come.into_iter().flatten() {
             if let Some(elements) = self.table.elements_mut(set) {

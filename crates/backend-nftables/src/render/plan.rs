@@ -1,4 +1,4 @@
-//! Where packets to one frontend are led.
+//! Plans which elements a frontend has.
 
 use std::collections::BTreeSet;
 
@@ -8,19 +8,19 @@ use crate::chains::{Counter, Draw, Job, Lead, NumberedChain, Placement};
 use crate::layout::{Keyed, Room};
 use crate::slots;
 
-/// Numbered chains that frontends lead to.
+/// The numbered chains that frontends need.
 pub(super) type NeededChains = BTreeSet<NumberedChain>;
 
-/// How a frontend without an endpoint refuses.
+/// How a frontend without a usable endpoint refuses packets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Refusal {
-    /// It has endpoints elsewhere, and says nothing.
+    /// It drops them: it has endpoints on other nodes.
     Drop,
-    /// It has none at all, and says so.
+    /// It rejects them: it has no endpoint at all.
     Reject,
 }
 
-/// The elements of one frontend, before its endpoints have slots.
+/// The elements of one frontend, before its endpoints are assigned to slots.
 #[derive(Default)]
 pub(super) struct Plan<'a> {
     pub(super) service: Option<Lead>,
@@ -46,8 +46,8 @@ fn draw_of(scheduler: Scheduler, counter: Counter, number: u32) -> Draw {
 // === impl Plan ===
 
 impl<'a> Plan<'a> {
-    /// Adds what it leads to to `chains`. With affinity, its clients are remembered in `room`; where
-    /// its endpoints take turns, `counter` counts them.
+    /// Plans `frontend` and adds the chains it needs to `chains`. With affinity, `room` holds its
+    /// clients; with round robin, `counter` counts.
     pub(super) fn of(
         keyed: Keyed,
         frontend: &'a Frontend,
@@ -61,7 +61,7 @@ impl<'a> Plan<'a> {
                 false => Refusal::Reject,
             })
         };
-        // An address that refuses must not be looked up as a node port of someone else's next.
+        // A packet to an address that refuses must not be looked up as a node port afterwards.
         let ends_here = (keyed == Keyed::Address).then_some(Lead::Accept);
         let mut goto_numbered = |placement, draw, job, number| {
             (number > 0).then(|| {

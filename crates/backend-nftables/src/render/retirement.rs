@@ -1,9 +1,9 @@
-//! Numbered chains that nothing leads to any more.
+//! Removes numbered chains that nothing leads to.
 //!
-//! A client of the API that steps through numbers of endpoints, or through timeouts, would leave a
-//! chain for each behind, on every node and for good. First the number of such a chain goes, then, a
-//! change later, the chain: kernels before 6.2 refuse to remove one that an element led to a moment
-//! ago.
+//! A user who steps through numbers of endpoints, or through timeouts, would otherwise leave a
+//! chain for each on every node, permanently. First the number of such a chain is removed, then,
+//! one change later, the chain: kernels before 6.2 refuse to delete a chain that an element led to
+//! a moment ago.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use crate::chains::{Lead, NumberedChain};
 use crate::layout::SetName;
 use crate::table::Table;
 
-/// So many chains may be there, fixed ones included, before a look at which of them are used.
+/// Up to this many chains, fixed ones included, no search for unused ones is made.
 const UNASKED: usize = 96;
 
 /// The sets whose elements lead to numbered chains.
@@ -27,32 +27,33 @@ const LEADING: [SetName; 8] = [
     SetName::NodePortAffinities,
 ];
 
-/// What is known of the use of chains.
+/// The known use of chains.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Retirement {
-    /// By name. They have no number any more.
+    /// The names of chains whose numbers have been removed.
     retired: BTreeSet<Arc<str>>,
-    /// How many chains were in use when that was last asked.
+    /// How many chains were in use at the last search.
     used: usize,
 }
 
 // === impl Retirement ===
 
 impl Retirement {
-    /// The chains that go with the next change.
+    /// The chains that the next change removes.
     pub(super) fn retired(&self) -> &BTreeSet<Arc<str>> {
         &self.retired
     }
 
-    /// Whether there are so many chains that it is worth a look at every frontend. That there have to
-    /// be twice as many as were used makes such looks as rare as their cost is high.
+    /// Whether there are enough chains to justify a search of every frontend: twice as many as were
+    /// in use last time, so that the cost of a search and the interval between searches grow
+    /// together.
     fn is_due(&self, chains: usize) -> bool {
         chains > UNASKED.max(2 * self.used)
     }
 }
 
-/// Takes the numbers of those chains out of `table` that no frontend leads to in it, nor in what is
-/// `before` it in the kernel.
+/// Removes from `table` the numbers of chains that no frontend leads to, neither in `table` nor in
+/// `before`, the table in the kernel.
 pub(super) fn retire(before: &Table, table: &mut Table) {
     let mut retirement = Retirement {
         retired: BTreeSet::new(),
@@ -77,7 +78,7 @@ pub(super) fn retire(before: &Table, table: &mut Table) {
     table.retirement = Arc::new(retirement);
 }
 
-/// The chains that elements of frontends lead to, each once.
+/// The chains that elements of frontends lead to.
 fn led_to(table: &Table) -> BTreeSet<NumberedChain> {
     let sets = LEADING.into_iter().filter_map(|set| {
         let elements = &table.sets.get(set.as_str())?.elements;

@@ -1,8 +1,8 @@
-//! Which Services have a room of their own for the clients they remember.
+//! Assigns separate affinity maps (rooms) to Services.
 //!
-//! A room stays with its Service as long as that has affinity, through restarts too: the numbers of its
-//! frontends say which one it is. There are few. Of one namespace only some Services have one, so that
-//! nobody takes them all; the others share what is there for all.
+//! A Service keeps its map as long as it has affinity, also through restarts: the numbers of its
+//! frontends identify the map. There are few maps, and one namespace gets only some of them, so
+//! that no tenant takes them all. All other Services use the shared map.
 
 use std::collections::BTreeMap;
 
@@ -12,14 +12,14 @@ use crate::chains::Lead;
 use crate::layout::{self, Keyed, Room};
 use crate::table::Table;
 
-/// How many Services of one namespace have a room of their own at the most.
+/// How many Services of one namespace may have a separate map.
 const IN_A_NAMESPACE: usize = 8;
 
-/// Rooms and the Services that have them.
+/// Affinity maps, by number, and their Services.
 pub(crate) type Rooms = BTreeMap<u8, ServiceKey>;
 
-/// The rooms that the elements in `rules` say, of Services that are still wanted to have one. Costs in
-/// proportion to the frontends with affinity.
+/// Reads the assignment from the elements in `rules`, for Services that still have affinity. The
+/// cost is proportional to the frontends with affinity.
 pub(super) fn read(family: Family, rules: &Table, desired: &Dataplane) -> Rooms {
     let mut rooms = Rooms::new();
     for keyed in Keyed::ALL {
@@ -36,8 +36,8 @@ pub(super) fn read(family: Family, rules: &Table, desired: &Dataplane) -> Rooms 
             if let (Room::Reserved(room), Some(claims)) = (chain.room, claims) {
                 let (service, _) = claims.winner();
                 if has_affinity(family, desired, service) {
-                    // Of two that meet in one, as after an address went from one to the other, the
-                    // first by name stays.
+                    // If two Services have the same map, as after an address moved from one to the
+                    // other, the first by name keeps it.
                     let holder = rooms.entry(room).or_insert_with(|| service.clone());
                     if service < holder {
                         *holder = service.clone();
@@ -49,7 +49,7 @@ pub(super) fn read(family: Family, rules: &Table, desired: &Dataplane) -> Rooms 
     rooms
 }
 
-/// The room of `service`, which has affinity: the one it has, or one that is free.
+/// Returns the map of `service`, which has affinity: the one it has, else a free one.
 pub(super) fn room_of(
     family: Family,
     desired: &Dataplane,
@@ -72,7 +72,7 @@ pub(super) fn room_of(
     free.map_or(Room::Shared, Room::of)
 }
 
-/// Whether the clients of a frontend are remembered in the shared room so far.
+/// Whether the clients of a frontend are in the shared map.
 pub(super) fn is_in_shared(rules: &Table, key: &FrontendKey) -> bool {
     let set = Keyed::of(key).affinities();
     let data = rules.element(set, &layout::frontend(key));

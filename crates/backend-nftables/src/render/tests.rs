@@ -10,7 +10,7 @@ use crate::chains::Lead;
 use crate::layout::{self, Keyed, SetName};
 use crate::{Nftables, Table};
 
-/// One Service with an address of each family, and these endpoints of it.
+/// A dataplane with one Service that has an address of each family, and these endpoints.
 fn cluster(ready: &[&str]) -> Dataplane {
     let (node, config) = (mk_node(1).build(), mk_config().build());
     let service = mk_service("shop/cart").cluster_ip("10.96.0.10");
@@ -42,8 +42,8 @@ fn render(family: Family, steps: &[&[&str]]) -> Vec<Table> {
     tables.collect()
 }
 
-/// T116: of a thousand endpoints one is replaced, and the others cost no lookup each: where they are is
-/// known without the elements that say so.
+/// T116: when one of a thousand endpoints is replaced, the others cost no lookup each: their slots
+/// are known without reading the elements.
 #[test]
 fn t116_endpoints_that_stay_are_not_looked_up() {
     let endpoints = |numbers: std::ops::Range<u16>| {
@@ -74,7 +74,7 @@ fn t116_endpoints_that_stay_are_not_looked_up() {
     assert_eq!(rules.sets[set.as_str()].elements.len(), 1);
 }
 
-/// A change costs what it changes: there are some fifty chains, and two families.
+/// A change costs only what it changes: there are about fifty chains in each of two families.
 #[test]
 fn chains_are_rendered_again_only_when_there_are_others() {
     let one = ["10.0.2.7:8080", "[fd00:10:0:2::7]:8080"];
@@ -109,14 +109,14 @@ fn sticky(timeouts: impl IntoIterator<Item = u64>) -> Dataplane {
     dataplane
 }
 
-/// Kernels before 6.2 refuse to remove a chain that an element led to a moment ago.
+/// Kernels before 6.2 refuse to delete a chain that an element led to a moment ago.
 #[test]
 fn a_chain_that_nobody_uses_goes_a_change_after_its_number() {
     let backend = Nftables::detached(Family::Ipv4);
     let mut from = Rendered::default();
     let mut left = Vec::new();
-    // Fifty timeouts, then eight others, then changes that have nothing to do with it. The first eight
-    // Services have rooms of their own, with chains for each.
+    // Fifty timeouts, then eight others, then unrelated changes. The first eight Services have
+    // separate affinity maps, with chains for each.
     for timeouts in [1..=50, 51..=58, 51..=57, 51..=56, 51..=55] {
         let dataplane = sticky(timeouts);
         let rules = backend.render(&dataplane, &from);
@@ -131,7 +131,7 @@ fn a_chain_that_nobody_uses_goes_a_change_after_its_number() {
     assert_eq!(left, [(50, 50), (58, 58), (58, 8), (8, 8), (8, 8)]);
 }
 
-/// Another program may remove a map of clients once it has emptied the chains that use it.
+/// Another program may remove an affinity map after flushing the chains that use it.
 #[test]
 fn a_chain_whose_room_is_gone_gets_it_back() {
     let backend = Nftables::detached(Family::Ipv4);
@@ -147,7 +147,7 @@ fn a_chain_whose_room_is_gone_gets_it_back() {
         dataplane: Dataplane::default(),
         rules: found.clone(),
     };
-    // The Service is gone meanwhile; its chains stay for a while.
+    // The Service has been removed meanwhile; its chains stay for a while.
     let wanted = backend.render(&cluster(&["10.0.2.7:8080"]), &from);
     for transaction in backend.diff(&found, &wanted).transactions() {
         found.replay(transaction).expect("the kernel takes it");
@@ -158,7 +158,7 @@ fn a_chain_whose_room_is_gone_gets_it_back() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(cases(16)))]
 
-    /// A client of the API that may write EndpointSlices could otherwise fill every node with chains.
+    /// Otherwise a user who may write EndpointSlices could fill every node with chains.
     #[test]
     fn chains_do_not_pile_up_whatever_numbers_of_endpoints_there_were(
         counts in proptest::collection::vec((1..200_u8, 1..200_u8), 40..120),
@@ -176,17 +176,18 @@ proptest! {
             prop_assert_eq!(&kernel, &rules);
             let anew = backend.render(&dataplane, &Rendered::default());
             prop_assert_eq!(rules.canonical(Family::Ipv4), anew.canonical(Family::Ipv4));
-            // Those that are used, twice, those that nobody has asked about, and those of one change.
+            // Used chains twice, the number below which no search is made, and the chains of one
+            // change.
             prop_assert!(rules.chains.len() <= 96 + 16, "{} chains", rules.chains.len());
             from = Rendered { dataplane, rules };
         }
     }
 }
 
-/// One of the Services whose clients are remembered: for how long, and how many endpoints it has.
+/// The affinity timeout in seconds and the number of endpoints of a Service, if it has affinity.
 type Remembering = Option<(u64, u8)>;
 
-/// More Services than one namespace has rooms for, in any of these states.
+/// More Services than one namespace has affinity maps for, each in any of these states.
 fn remembering() -> impl Strategy<Value = Vec<Remembering>> {
     let one = prop_oneof![1 => Just(None), 4 => (1..=86_400_u64, 1..4_u8).prop_map(Some)];
     proptest::collection::vec(one, 12)
@@ -218,8 +219,8 @@ fn remembered(services: &[Remembering]) -> Dataplane {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(cases(16)))]
 
-    /// Nor with timeouts, where a Service has chains of its own for the room of its clients, and gives
-    /// the room away whose chains are about to go.
+    /// The same for timeouts, where a Service has separate chains for its affinity map, and gives
+    /// up the map while its chains are about to be removed.
     #[test]
     fn chains_do_not_pile_up_whatever_timeouts_there_were(
         history in proptest::collection::vec(
@@ -248,7 +249,7 @@ proptest! {
                     prop_assert!(found.is_some(), "{} has no chain", lead);
                 }
             }
-            // A start does not know which chains were about to go, and asks again.
+            // A start does not know which chains were about to be removed, and searches again.
             starts = if is_start { starts + 1 } else { 0 };
             most = most.max(rules.canonical(Family::Ipv4).chains.len());
             let bound = 96.max(2 * most) + most * (1 + starts);
@@ -258,7 +259,7 @@ proptest! {
     }
 }
 
-/// Two Services with so many endpoints each.
+/// Two Services with this many endpoints each.
 fn counted(counts: [u8; 2]) -> Dataplane {
     let (node, config) = (mk_node(1).build(), mk_config().build());
     let mut dataplane = Dataplane::new(node.clone(), config.clone());

@@ -1,7 +1,7 @@
-//! Which frontends count the turns of their endpoints by themselves.
+//! Assigns separate round-robin counters to frontends.
 //!
-//! A number stays with its frontend as long as that takes turns, through restarts too: the chains that
-//! its elements lead to say which one it is.
+//! A frontend keeps its counter as long as it uses round robin, also through restarts: the chains
+//! that its elements lead to identify the counter.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -12,20 +12,20 @@ use crate::chains::{Counter, Draw, Lead};
 use crate::layout::{self, Keyed};
 use crate::table::Table;
 
-/// Frontends with a counter of their own, of one family.
+/// The frontends of one family that have a separate counter, with its number.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Turns(Arc<BTreeMap<FrontendKey, u16>>);
 
 impl Turns {
-    /// The counters that the elements in `rules` lead to, of frontends that are still wanted to take
-    /// turns. Costs in proportion to all frontends.
+    /// Reads the counters that the elements in `rules` lead to, for frontends that still use round
+    /// robin. The cost is proportional to all frontends.
     pub(super) fn read(family: Family, rules: &Table, desired: &Dataplane) -> Turns {
         let (mut held, mut taken) = (BTreeMap::new(), BTreeSet::new());
         for (key, counter) in rules.counters(family) {
             let claims = desired.frontends().get(&key);
             let takes_turns =
                 claims.is_some_and(|claims| claims.winner().1.scheduler == Scheduler::RoundRobin);
-            // Nothing but damage has two frontends share one.
+            // Two frontends share a counter only if the rules were damaged.
             if takes_turns && !held.contains_key(&key) && taken.insert(counter) {
                 held.insert(key, counter);
             }
@@ -33,8 +33,8 @@ impl Turns {
         Turns(Arc::new(held))
     }
 
-    /// The counter of the frontend at `key`: the one it has, or a free one. One that does not take
-    /// turns gives its counter back.
+    /// Returns the counter of the frontend at `key`: the one it has, or a free one. A frontend that
+    /// does not use round robin releases its counter.
     pub(super) fn counter(&mut self, key: &FrontendKey, frontend: Option<&Frontend>) -> Counter {
         let takes_turns =
             frontend.is_some_and(|frontend| frontend.scheduler == Scheduler::RoundRobin);

@@ -60,8 +60,8 @@ fn render(dataplane: &Dataplane) -> Table {
     Nftables::detached(Family::Ipv4).render(dataplane, &Rendered::default())
 }
 
-/// A packet's lookups are not one moment: nf_tables asks for the current generation at each. It may
-/// be sent to `lb-2` and find that the second slot has just gone.
+/// The lookups of a packet are not atomic: nf_tables reads the current generation at each one. A
+/// packet may be sent to `lb-2` and find that the second slot has just been removed.
 #[test]
 fn a_packet_that_finds_its_slot_gone_gets_the_first_endpoint() {
     let dataplane = dataplane();
@@ -79,8 +79,8 @@ fn a_packet_that_finds_its_slot_gone_gets_the_first_endpoint() {
     assert_eq!(targets, ["10.0.1.5:8080"]);
 }
 
-/// A client's place is kept by the slot of its endpoint, which is the endpoint's own: whatever other
-/// endpoints come and go, and however often the agent starts again (kubernetes#110302).
+/// A client is remembered by its endpoint's slot, which depends on that endpoint only: not on other
+/// endpoints that come and go, nor on restarts of the agent (kubernetes#110302).
 #[test]
 fn t66_a_client_stays_while_its_endpoint_is_there_and_moves_on_when_it_is_not() {
     let mut rendered = Rendered::default();
@@ -109,8 +109,8 @@ fn t66_a_client_stays_while_its_endpoint_is_there_and_moves_on_when_it_is_not() 
     assert_eq!(go(&[a, b, c], &mut memory), moved);
 }
 
-/// Somebody who tries out one timeout after the other must not leave a chain for each behind, on
-/// every node and for good.
+/// A user who tries one timeout after the other must not leave a chain for each on every node,
+/// permanently.
 #[test]
 fn chains_for_timeouts_that_nobody_has_go_once_they_are_many() {
     let (node, config) = (mk_node(1).build(), mk_config().build());
@@ -129,12 +129,12 @@ fn chains_for_timeouts_that_nobody_has_go_once_they_are_many() {
     }
     let chains = &rendered.rules.chains;
     assert!(chains.len() <= 100, "{} chains", chains.len());
-    // The Service has the same room all the time.
+    // The Service keeps the same affinity map throughout.
     let learn = "learn-300-room-1";
     assert!(chains.contains_key(learn), "{:?}", chains.keys());
 }
 
-/// While a table of another form is replaced, `trace` says what packets meet all the same.
+/// `trace` reports the packet's path even while a table of another form is being replaced.
 #[test]
 fn a_packet_meets_the_table_beside_while_that_serves() {
     let dataplane = dataplane();
@@ -149,8 +149,9 @@ fn a_packet_meets_the_table_beside_while_that_serves() {
     assert_ne!(served, Outcome::Untouched);
 }
 
-/// A public Service is asked from so many addresses that all room for clients is taken. Who has
-/// affinity with another one keeps its endpoint, and whoever is new there gets one to keep.
+/// A public Service receives connections from so many addresses that they fill its affinity map and
+/// the shared one. Clients with affinity to another Service keep their endpoints, and new clients
+/// of that Service get affinity.
 #[test]
 fn t77_a_service_that_is_flooded_takes_affinity_from_no_other() {
     let (node, config) = (mk_node(1).build(), mk_config().build());
@@ -167,7 +168,7 @@ fn t77_a_service_that_is_flooded_takes_affinity_from_no_other() {
         dataplane.set(compile(&service.build(), &endpoints.build(), &node, &config).into());
     }
     let mut table = Nftables::detached(Family::Ipv4).render(&dataplane, &Rendered::default());
-    // As many as a test can send.
+    // Small enough for a test to fill.
     for set in table.sets.values_mut() {
         let mut small = (*set.set).clone();
         if let SetWriter::Packets { capacity } = &mut small.writer {

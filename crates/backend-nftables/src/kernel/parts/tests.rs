@@ -9,7 +9,7 @@ use super::*;
 use crate::Nftables;
 use crate::table::Table;
 
-/// Services of three endpoints each, one of them of the node, in one transaction.
+/// Services with three endpoints each, one of them on the node, in one transaction.
 fn cold_start() -> (Dataplane, Table, Transaction) {
     let (node, config) = (mk_node(1).build(), mk_config().build());
     let mut dataplane = Dataplane::new(node.clone(), config.clone());

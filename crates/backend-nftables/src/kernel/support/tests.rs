@@ -2,7 +2,8 @@ use std::io;
 
 use super::*;
 
-/// What is said of a kernel that refuses what `is_it` is true of, with this errno.
+/// The error message for a kernel that refuses the first operation that `is_it` accepts, with this
+/// errno.
 fn told(family: Family, errno: Errno, is_it: impl Fn(&Operation) -> bool) -> Option<String> {
     let probe = probe(family);
     let at = probe.operations.iter().position(is_it);
