@@ -1,4 +1,4 @@
-//! The agent of a node, asked by running its own commands in its Pod.
+//! Queries the agent of a node by running its own commands in its Pod.
 
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Status;
@@ -17,67 +17,67 @@ pub(crate) struct Agent {
     pod: String,
 }
 
-/// What a command in an agent's Pod has come to.
+/// The answer of an agent to a query.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Answer {
     pub(crate) text: String,
     pub(crate) agreement: Agreement,
 }
 
-/// A command in an agent's Pod that has ended.
+/// A finished command in an agent's Pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Ran {
     /// Standard output.
     pub(crate) text: String,
     errors: String,
-    /// The exit code; none where the kubelet does not report it.
+    /// The exit code; `None` if the kubelet does not report it.
     pub(crate) code: Option<i32>,
 }
 
-/// Whether kernel and desired state agree.
+/// Whether the kernel matches the desired state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Agreement {
     Agrees,
     Differs,
 }
 
-/// An agent gave no answer.
+/// Why an agent gave no answer.
 #[derive(Debug, Error)]
 pub(crate) enum AskError {
-    /// The API server or the kubelet did not run the command.
+    /// The API server or the kubelet failed to run the command.
     #[error("failed to run a command in the agent's Pod on node {node}")]
     Run {
         node: String,
         #[source]
         source: kube::Error,
     },
-    /// The answer broke off.
+    /// The connection ended before the answer was complete.
     #[error("the answer of the agent on node {node} ended early")]
     Read {
         node: String,
         #[source]
         source: std::io::Error,
     },
-    /// The command failed, with these words.
+    /// The command failed with this error text.
     #[error("the agent on node {node} was unable to answer: {text}")]
     Refused { node: String, text: String },
 }
 
-/// What finds the Pods of agents, as charts and manifests have it.
+/// The label selector for agents' Pods, as set by the chart and the manifests.
 pub(crate) const SELECTOR: &str =
     "app.kubernetes.io/name=signpost,app.kubernetes.io/component=agent";
-/// The label of that selector which operators' Pods have with another value.
+/// The component label of agents' Pods. Operators' Pods have another value.
 const COMPONENT: (&str, &str) = ("app.kubernetes.io/component", "agent");
 const CONTAINER: &str = "agent";
-/// The exit code of explain and trace where kernel and desired state differ.
+/// The exit code of explain and trace if the kernel differs from the desired state.
 const DIFFERS: i32 = 3;
-/// The most bytes of an answer that wait to be read.
+/// The maximum number of bytes of an answer buffered for reading.
 const BUFFER: usize = 64 << 10;
 
 // === impl Agent ===
 
 impl Agent {
-    /// The agents whose Pods run, by node.
+    /// Returns the agents whose Pods are running, sorted by node.
     pub(crate) fn among(pods: &[Pod]) -> Vec<Agent> {
         let mut agents: Vec<Agent> = pods.iter().filter_map(Agent::of).collect();
         agents.sort();
@@ -85,7 +85,7 @@ impl Agent {
     }
 
     fn of(pod: &Pod) -> Option<Agent> {
-        // Operators run on the same nodes, in Pods that a sysdump lists together with these.
+        // Operators run on the same nodes, and a sysdump lists their Pods together with these.
         let (label, agent) = COMPONENT;
         let is_agent = pod.labels().get(label).is_some_and(|is| is == agent);
         let runs = pod.status.as_ref()?.phase.as_deref() == Some("Running");
@@ -98,7 +98,7 @@ impl Agent {
         })
     }
 
-    /// What `signpost-agent` prints with `arguments`, which are a question.
+    /// Returns what `signpost-agent` prints with `arguments`, which are a query.
     pub(crate) async fn ask(
         &self,
         cluster: &Cluster,
@@ -121,7 +121,7 @@ impl Agent {
         })
     }
 
-    /// Runs `signpost-agent` with `arguments`, to its end.
+    /// Runs `signpost-agent` with `arguments` until it ends.
     pub(crate) async fn run(&self, cluster: &Cluster, arguments: &[&str]) -> Result<Ran, AskError> {
         let node = || self.node.clone();
         let command = ["signpost-agent"].iter().chain(arguments).copied();
@@ -160,13 +160,13 @@ impl Agent {
 // === impl Ran ===
 
 impl Ran {
-    /// The error that it ended with, without the name of the program.
+    /// Returns its error output without the name of the program.
     pub(crate) fn error(&self) -> &str {
         self.errors.trim().trim_start_matches("signpost-agent: ")
     }
 }
 
-/// The exit code of a command, as the kubelet reports it.
+/// Returns the exit code of a command as reported by the kubelet.
 fn exit_code(status: &Status) -> Option<i32> {
     if status.status.as_deref() == Some("Success") {
         return Some(0);

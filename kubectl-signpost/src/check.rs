@@ -1,4 +1,4 @@
-//! `check`: whether Signpost can be installed here, or whether what is installed is complete.
+//! `check`: whether Signpost can be installed, or whether the installation is complete.
 
 mod points;
 
@@ -17,7 +17,7 @@ use crate::print;
 use points::{Evidence, Right};
 pub(crate) use points::{first, linux};
 
-/// What an installation creates, as group and resource.
+/// The resources that an installation creates, as group and resource.
 const CREATED: [(&str, &str); 6] = [
     ("apiextensions.k8s.io", "customresourcedefinitions"),
     ("rbac.authorization.k8s.io", "clusterroles"),
@@ -30,10 +30,10 @@ const CREATED: [(&str, &str); 6] = [
     ("", "namespaces"),
 ];
 
-/// Everything of Signpost.
+/// The label selector for all objects of Signpost.
 pub(crate) const SELECTOR: &str = "app.kubernetes.io/name=signpost";
 
-/// Reads and prints.
+/// Checks the cluster and prints the result.
 pub(crate) async fn run(
     access: &Access,
     options: &CheckOptions,
@@ -99,7 +99,7 @@ async fn may_create(cluster: &Cluster, group: &str, resource: &str) -> Result<bo
     Ok(review.status.is_some_and(|status| status.allowed))
 }
 
-/// None for what does not exist, or may not be read.
+/// Returns `None` if the object does not exist or may not be read.
 pub(crate) fn absent<T>(read: Result<T, ClusterError>) -> Result<Option<T>, ClusterError> {
     match read {
         Ok(object) => Ok(Some(object)),
@@ -108,7 +108,7 @@ pub(crate) fn absent<T>(read: Result<T, ClusterError>) -> Result<Option<T>, Clus
     }
 }
 
-/// Whether a Pod runs.
+/// Whether a Pod is running.
 fn runs(pod: &Pod) -> bool {
     let status = pod.status.as_ref();
     status.and_then(|status| status.phase.as_deref()) == Some("Running")

@@ -1,4 +1,4 @@
-//! The API server: with which rights it is asked, and what is read.
+//! The connection to the API server: credentials and reads.
 
 mod watch;
 
@@ -22,7 +22,7 @@ use crate::arguments::Access;
 
 pub(crate) use watch::{Depth, News};
 
-/// The cluster that a command is about.
+/// The cluster that a command works on.
 #[derive(Clone)]
 pub(crate) struct Cluster {
     client: Client,
@@ -30,32 +30,32 @@ pub(crate) struct Cluster {
     default_namespace: String,
 }
 
-/// What was read of one kind.
+/// The objects read of one kind.
 #[derive(Debug, Clone)]
 pub(crate) struct Read<T> {
     /// The objects, by name.
     pub(crate) objects: Vec<T>,
-    /// The names of objects that this version cannot read, each with the reason.
+    /// The objects that this version cannot parse, each with the reason.
     pub(crate) unreadable: Vec<Unreadable>,
 }
 
-/// An object of another version.
+/// An object that this version cannot parse.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(crate) struct Unreadable {
     pub(crate) object: String,
     pub(crate) reason: String,
 }
 
-/// The cluster could not be asked.
+/// Why a request to the cluster failed.
 #[derive(Debug, Error)]
 pub(crate) enum ClusterError {
-    /// A file named on the command line.
+    /// A kubeconfig named on the command line cannot be used.
     #[error("failed to use the kubeconfig")]
     Kubeconfig(#[source] KubeconfigError),
-    /// No file was named, and none was found.
+    /// No kubeconfig was named and none was found.
     #[error("failed to find a cluster")]
     Nowhere(#[source] InferConfigError),
-    /// The client could not be made.
+    /// The client could not be created.
     #[error("failed to set up a client for {server}")]
     Client {
         server: String,
@@ -71,18 +71,18 @@ pub(crate) enum ClusterError {
     },
 }
 
-/// An API server that cannot be reached fails this soon.
+/// The connect timeout: how soon an unreachable API server is reported.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 const READ_TIMEOUT: Duration = Duration::from_secs(60);
-/// Objects in one answer of the API server: as many as kubectl asks for.
+/// The page size of lists, the same as in kubectl.
 const CHUNK: u32 = 500;
 
 // === impl Cluster ===
 
 impl Cluster {
-    /// Makes a client. Reads files but does not connect.
+    /// Creates a client. Reads files but does not connect.
     pub(crate) async fn open(access: &Access) -> Result<Cluster, ClusterError> {
-        // Fails when there is one already, which is as good.
+        // Fails only if a provider is already installed, which is fine.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let mut config = read_config(access).await?;
         config.connect_timeout = Some(CONNECT_TIMEOUT);
@@ -101,7 +101,7 @@ impl Cluster {
         })
     }
 
-    /// A cluster that `client` answers for.
+    /// Creates a cluster whose API server is `client`.
     #[cfg(test)]
     pub(crate) fn of(client: Client) -> Cluster {
         Cluster {
@@ -116,29 +116,30 @@ impl Cluster {
         &self.server
     }
 
-    /// The namespace that the context names; `default` if it names none.
+    /// Returns the namespace of the kubeconfig context, or `default` if it names none.
     pub(crate) fn default_namespace(&self) -> &str {
         &self.default_namespace
     }
 
-    /// The Pods of a namespace.
+    /// Returns the API of the Pods in a namespace.
     pub(crate) fn pods_of(&self, namespace: &str) -> Api<Pod> {
         Api::namespaced(self.client.clone(), namespace)
     }
 
-    /// The Pods of all namespaces that have these labels.
+    /// Lists the Pods of all namespaces with these labels.
     pub(crate) async fn read_pods(&self, labels: &str) -> Result<Vec<Pod>, ClusterError> {
         let parameters = ListParams::default().labels(labels);
         list(&Api::all(self.client.clone()), parameters, "list pods").await
     }
 
-    /// The Pods of one namespace.
+    /// Lists the Pods of one namespace.
     pub(crate) async fn read_pods_in(&self, namespace: &str) -> Result<Vec<Pod>, ClusterError> {
         let pods = self.pods_of(namespace);
         list(&pods, ListParams::default(), "list pods").await
     }
 
-    /// All objects of a kind of Signpost, by name. One that this version cannot read hides no other.
+    /// Lists all objects of a Signpost kind, by name. An object that this version cannot parse does
+    /// not hide the others.
     pub(crate) async fn read_all<K>(&self) -> Result<Read<K>, ClusterError>
     where
         K: Resource<DynamicType = ()> + DeserializeOwned,
@@ -156,7 +157,7 @@ impl Cluster {
         Ok(read)
     }
 
-    /// Objects of a kind as the API server has them, of one namespace or of all.
+    /// Lists the raw objects of a kind, in one namespace or in all.
     pub(crate) async fn read_raw<K: Resource<DynamicType = ()>>(
         &self,
         namespace: Option<&str>,
@@ -175,7 +176,8 @@ impl Cluster {
             .collect())
     }
 
-    /// The newest lines of a container's log; of the container before it, with `previous`.
+    /// Reads the newest lines of a container's log, or with `previous` those of the container's
+    /// previous instance.
     pub(crate) async fn read_log(
         &self,
         (namespace, pod): (&str, &str),
@@ -197,13 +199,13 @@ impl Cluster {
         })
     }
 
-    /// All Nodes.
+    /// Lists all Nodes.
     pub(crate) async fn read_nodes(&self) -> Result<Vec<Node>, ClusterError> {
         let parameters = ListParams::default();
         list(&Api::all(self.client.clone()), parameters, "list nodes").await
     }
 
-    /// One object that belongs to no namespace.
+    /// Reads one cluster-scoped object.
     pub(crate) async fn read_one<K>(&self, name: &str) -> Result<K, ClusterError>
     where
         K: Resource<DynamicType = ()> + DeserializeOwned + Clone + Debug,
@@ -215,7 +217,7 @@ impl Cluster {
         })
     }
 
-    /// One object of a namespace.
+    /// Reads one namespaced object.
     pub(crate) async fn read_in<K>(&self, namespace: &str, name: &str) -> Result<K, ClusterError>
     where
         K: Resource<DynamicType = (), Scope = NamespaceResourceScope>
@@ -230,7 +232,7 @@ impl Cluster {
         })
     }
 
-    /// The version of the API server.
+    /// Reads the version of the API server.
     pub(crate) async fn read_version(&self) -> Result<Info, ClusterError> {
         let version = self.client.apiserver_version().await;
         version.map_err(|source| ClusterError::Request {
@@ -239,7 +241,7 @@ impl Cluster {
         })
     }
 
-    /// Creates an object that belongs to no namespace; what the API server makes of it.
+    /// Creates a cluster-scoped object; returns it as stored by the API server.
     pub(crate) async fn create<K>(&self, object: &K) -> Result<K, ClusterError>
     where
         K: Resource<DynamicType = ()> + DeserializeOwned + Serialize + Clone + Debug,
@@ -252,7 +254,7 @@ impl Cluster {
         })
     }
 
-    /// Changes some fields of an object that belongs to no namespace.
+    /// Applies a merge patch to a cluster-scoped object.
     pub(crate) async fn merge<K>(&self, name: &str, change: &Value) -> Result<K, ClusterError>
     where
         K: Resource<DynamicType = ()> + DeserializeOwned + Clone + Debug,
@@ -270,7 +272,7 @@ impl Cluster {
     }
 }
 
-/// All objects, in parts that do not strain the API server.
+/// Lists all objects, in pages that do not strain the API server.
 async fn list<K>(api: &Api<K>, parameters: ListParams, doing: &str) -> Result<Vec<K>, ClusterError>
 where
     K: Clone + DeserializeOwned + Debug,
@@ -291,7 +293,7 @@ where
     }
 }
 
-/// The object as this version knows its kind.
+/// Parses an object as the kind that this version defines.
 pub(crate) fn parse<K: DeserializeOwned>(object: DynamicObject) -> Result<K, Unreadable> {
     let types = object.types.as_ref();
     let kind = types
@@ -336,7 +338,7 @@ impl<T> Default for Read<T> {
 // === impl ClusterError ===
 
 impl ClusterError {
-    /// What to do next.
+    /// The next step for the user.
     pub(crate) fn advice(&self) -> Option<&'static str> {
         let source = match self {
             ClusterError::Kubeconfig(_) => {
@@ -372,17 +374,18 @@ impl ClusterError {
         }
     }
 
-    /// Whether the cluster answered, and refused for want of a right.
+    /// Whether the API server denied the request for lack of permission.
     pub(crate) fn is_forbidden(&self) -> bool {
         self.code() == Some(403)
     }
 
-    /// Whether the cluster answered that there is no such object, or no such type.
+    /// Whether the API server answered that the object or its type does not exist.
     pub(crate) fn is_absent(&self) -> bool {
         self.code() == Some(404)
     }
 
-    /// Whether the same request may succeed a moment later: no answer, or one of a server that is busy or starting.
+    /// Whether the same request may succeed a moment later: there was no answer, or the server is
+    /// busy or starting.
     pub(crate) fn is_passing(&self) -> bool {
         match (self, self.code()) {
             (_, Some(code)) => code == 429 || code >= 500,

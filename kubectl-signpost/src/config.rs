@@ -1,4 +1,5 @@
-//! `config`: kube-proxy's configuration as a profile, the configuration of a node, and what a profile would change.
+//! `config`: converts kube-proxy's configuration to a profile, shows the configuration of a node,
+//! and previews the changes of a profile.
 
 pub(crate) mod difference;
 mod import;
@@ -23,7 +24,7 @@ use crate::print;
 
 pub(crate) use import::Note;
 
-/// Carries out one of the subcommands.
+/// Runs one of the subcommands.
 pub(crate) async fn run(access: &Access, step: &ConfigStep) -> anyhow::Result<Ending> {
     match step {
         ConfigStep::Import(options) => import(access, options).await,
@@ -55,7 +56,7 @@ async fn import(access: &Access, options: &ImportOptions) -> anyhow::Result<Endi
     Ok(Ending::Success)
 }
 
-/// What a profile does not say as the configuration in `map` does: the notes of `config import`.
+/// Returns the notes of `config import`: the settings in `map` that a profile does not reproduce.
 pub(crate) fn not_carried_over(map: &ConfigMap) -> anyhow::Result<Vec<Note>> {
     let configuration = source::find_configuration(&serde_json::to_value(map)?);
     let configuration =
@@ -124,7 +125,7 @@ async fn diff(access: &Access, options: &DiffOptions) -> anyhow::Result<Ending> 
         "there is no ProxyProfile {name:?}: `kubectl get proxyprofiles` lists them"
     );
     for profile in profiles.iter_mut().filter(|p| p.name_any() == name) {
-        // What it would change once it is not paused any more.
+        // Shows what the profile would change once it is no longer paused.
         profile.spec.paused = false;
     }
     let nodes = cluster.read_nodes().await?;
@@ -142,7 +143,8 @@ async fn diff(access: &Access, options: &DiffOptions) -> anyhow::Result<Ending> 
     })
 }
 
-/// Replaces the profile of the same name, which keeps its place among profiles of one priority, or adds it.
+/// Replaces the profile of the same name or adds a new one. A replaced profile keeps its rank among
+/// profiles of the same priority.
 fn put(profiles: &mut Vec<ProxyProfile>, mut changed: ProxyProfile) {
     let name = changed.name_any();
     match profiles.iter_mut().find(|known| known.name_any() == name) {
@@ -174,7 +176,7 @@ fn parse_profile(path: &Path) -> anyhow::Result<ProxyProfile> {
     })
 }
 
-/// A file, or standard input where it is called `-`.
+/// Reads a file, or standard input if the path is `-`.
 fn read_document(path: &Path) -> anyhow::Result<Value> {
     let text = if path == Path::new("-") {
         let mut text = String::new();

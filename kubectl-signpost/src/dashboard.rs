@@ -4,9 +4,10 @@
 //! watches --News--> Facts --View::of--> newest View --View::difference--> line of JSON --> page
 //! ```
 //!
-//! [`Facts`] holds objects as last received. What follows from them is a [`View`], made by the pure functions that `status`,
-//! `nodes` and `rollout status` print from. A page gets the view whole and then differences between the one it has and the
-//! newest, so that a slow page skips views and nothing queues up for it.
+//! [`Facts`] holds the objects as last received. The pure functions behind `status`, `nodes` and
+//! `rollout status` compute a [`View`] from them. A page receives one whole view, and then the
+//! differences between its view and the newest. A slow page therefore skips views, and nothing
+//! queues up for it.
 
 mod connection;
 mod facts;
@@ -34,13 +35,14 @@ use facts::{Facts, Source};
 use gate::{Gate, Token};
 use view::View;
 
-/// Changes within this time go to pages together.
+/// Changes within this interval are sent to pages together.
 const GATHERED: Duration = Duration::from_millis(300);
 
 /// Serves the page until Ctrl-C.
 pub(crate) async fn run(access: &Access, options: &DashboardOptions) -> anyhow::Result<Ending> {
     let cluster = Cluster::open(access).await?;
-    // What a page cannot help with, such as a wrong kubeconfig, is an error of the command.
+    // An error that the page cannot show, such as an invalid kubeconfig, is an error of the
+    // command.
     cluster.read_all::<ProxyProfile>().await?;
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, options.port)).await;
     let listener =
@@ -54,7 +56,7 @@ pub(crate) async fn run(access: &Access, options: &DashboardOptions) -> anyhow::
     let (sender, news) = mpsc::unbounded_channel();
     let tell = |source| {
         let sender = sender.clone();
-        // The receiver ends with the command.
+        // The receiver lives as long as the command.
         move |news| drop(sender.send((source, news)))
     };
     let profiles = cluster.follow::<ProxyProfile>(Depth::Whole, tell(Source::Profiles));
@@ -66,7 +68,7 @@ pub(crate) async fn run(access: &Access, options: &DashboardOptions) -> anyhow::
     eprintln!(
         "The page shows what you may read to every user of this machine who has this address. Ctrl-C ends it."
     );
-    // Cancel safe: the command ends with the first of them.
+    // Cancel safe: the command ends when the first of these ends.
     tokio::select! {
         served = axum::serve(listener, routes) => served.context("failed to serve the page")?,
         () = keep_up(facts, news, &publish) => {}
@@ -78,7 +80,7 @@ pub(crate) async fn run(access: &Access, options: &DashboardOptions) -> anyhow::
     Ok(Ending::Success)
 }
 
-/// Publishes a view of `facts` after each change, until no more can come.
+/// Publishes a view of `facts` after each change, until the channel closes.
 async fn keep_up(
     mut facts: Facts,
     mut news: mpsc::UnboundedReceiver<(Source, News)>,

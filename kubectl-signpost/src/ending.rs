@@ -1,8 +1,9 @@
-//! How a command ended, as scripts see it.
+//! The exit codes for scripts.
 
 use std::process::ExitCode;
 
-/// How a command that did its work ended. A command that could not is an error: 1, or 2 for a wrong command line.
+/// The result of a command that completed. A command that failed exits with 1, or with 2 for an
+/// invalid command line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Ending {
     /// The command worked and found no problem: 0.
@@ -11,7 +12,8 @@ pub(crate) enum Ending {
     ProblemFound,
 }
 
-/// What scripts get for [`Ending::ProblemFound`]. Not 1 or 2, which say that the command itself failed.
+/// The exit code of [`Ending::ProblemFound`]. Not 1 or 2, which mean that the command itself
+/// failed.
 const PROBLEM_FOUND: u8 = 3;
 
 // === impl Ending ===

@@ -1,4 +1,4 @@
-//! `explain` and `trace`: what the agents of nodes say of a Service or a packet.
+//! `explain` and `trace`: query the agents of nodes about a Service or a packet.
 
 mod differences;
 mod subject;
@@ -18,10 +18,10 @@ use way::{Arrival, Departure};
 
 pub(crate) use differences::{Comparison, Differences};
 
-/// How many agents are asked at once.
+/// The number of agents queried concurrently.
 const AT_ONCE: usize = 16;
 
-/// What is known of a Service, an address or a node port.
+/// Explains a Service, an address or a node port.
 pub(crate) async fn explain(access: &Access, options: &ExplainOptions) -> anyhow::Result<Ending> {
     let cluster = Cluster::open(access).await?;
     if options.all_nodes {
@@ -35,14 +35,14 @@ pub(crate) async fn explain(access: &Access, options: &ExplainOptions) -> anyhow
     ask(&cluster, agent, &["explain", &about], options.output).await
 }
 
-/// The way of a packet.
+/// Traces the path of a packet.
 pub(crate) async fn trace(access: &Access, options: &TraceOptions) -> anyhow::Result<Ending> {
     let cluster = Cluster::open(access).await?;
     let (agent, packet) = resolve(&cluster, options).await?;
     ask(&cluster, &agent, &["trace", &packet], options.output).await
 }
 
-/// The way of a packet, as JSON, and the node whose agent says so.
+/// Returns the path of a packet as JSON, and the node whose agent answered.
 pub(crate) async fn follow(
     cluster: &Cluster,
     options: &TraceOptions,
@@ -53,7 +53,7 @@ pub(crate) async fn follow(
     Ok((agent.node, answer))
 }
 
-/// The agent whose rules a packet passes, and the packet in its words.
+/// Returns the agent whose rules a packet traverses, and the packet in the agent's syntax.
 async fn resolve(cluster: &Cluster, options: &TraceOptions) -> anyhow::Result<(Agent, String)> {
     let namespace = options.namespace.as_deref();
     let namespace = namespace.unwrap_or(cluster.default_namespace());
@@ -115,7 +115,7 @@ async fn ask(
     Ok(answer.agreement.into())
 }
 
-/// What is explained, in the agent's words.
+/// Returns the subject of `explain` in the agent's syntax.
 fn question(cluster: &Cluster, options: &ExplainOptions) -> anyhow::Result<String> {
     let namespace = options.namespace.as_deref();
     about(
@@ -124,7 +124,7 @@ fn question(cluster: &Cluster, options: &ExplainOptions) -> anyhow::Result<Strin
     )
 }
 
-/// Asks all agents in what their kernels differ from what is desired.
+/// Queries all agents for the differences between their kernels and the desired state.
 pub(crate) async fn compare(
     cluster: &Cluster,
     options: &ExplainOptions,
@@ -133,7 +133,7 @@ pub(crate) async fn compare(
     let arguments: &[&str] = &["explain", &about];
     let agents = Agent::among(&cluster.read_pods(SELECTOR).await?);
     ensure!(!agents.is_empty(), "{NO_AGENT}");
-    // Each future owns its agent: one that borrows it is not known to be Send.
+    // Each future owns its agent, because the compiler cannot prove that one borrowing it is Send.
     let asked = agents.into_iter().map(|agent| async move {
         let answer = agent.ask(cluster, arguments).await;
         (agent.node, answer)
@@ -155,7 +155,7 @@ pub(crate) async fn compare(
 const NO_AGENT: &str = "no agent runs: `kubectl get pods -A -l app.kubernetes.io/name=signpost` shows \
                         what is installed";
 
-/// The agent of `node`, or the first one.
+/// Returns the agent of `node`, or the first agent.
 fn choose<'a>(agents: &'a [Agent], node: Option<&str>) -> anyhow::Result<&'a Agent> {
     match node {
         None => agents.first().context(NO_AGENT),

@@ -1,3 +1,4 @@
-//! The command line of `kubectl signpost`, for the page about its flags. Everything else is in the program.
+//! The command line of `kubectl signpost`, exported for the flag reference. Everything else is in
+//! the program.
 
 pub mod arguments;

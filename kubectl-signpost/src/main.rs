@@ -4,8 +4,8 @@
 //! cluster (reads objects) --objects--> status | nodes | rollout | ... (pure) --text--> standard output
 //! ```
 //!
-//! Every subcommand has one module. What it prints is made by pure functions from objects; reading them and
-//! printing the text is all that the rest does.
+//! Every subcommand has one module. Pure functions compute its output from objects; the rest only
+//! reads the objects and prints the text.
 
 mod agent;
 mod check;
@@ -35,7 +35,7 @@ use crate::cluster::ClusterError;
 use crate::ending::Ending;
 use crate::output::Paint;
 
-/// The name of the program, by which kubectl finds its plugin.
+/// The name of the program. kubectl finds plugins by this prefix.
 const PROGRAM: &str = "kubectl-signpost";
 
 fn main() -> ExitCode {
@@ -49,7 +49,7 @@ fn main() -> ExitCode {
     };
     match ended {
         Ok(ending) => ending.into(),
-        // The reader has enough, as `head` does after ten lines.
+        // The reader closed the pipe, as `head` does after ten lines.
         Err(error) if is_closed_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("{PROGRAM}: {}", chain(error.as_ref()));
@@ -89,7 +89,7 @@ async fn carry_out(arguments: Arguments) -> anyhow::Result<Ending> {
     }
 }
 
-/// Writes `text` to standard output at once.
+/// Writes `text` to standard output and flushes it.
 fn print(text: &str) -> io::Result<()> {
     let mut out = io::stdout().lock();
     out.write_all(text.as_bytes())?;

@@ -1,11 +1,11 @@
-//! `migrate`: nodes from kube-proxy to Signpost, and back.
+//! `migrate`: moves nodes from kube-proxy to Signpost and back.
 //!
 //! ```text
 //! objects --plan (pure)--> which proxy serves, next step, obstacles --text--> standard output
 //!                           `--handover: signpost-agent takeover|handback in the Pod of each node's agent
 //! ```
 //!
-//! The agent does the work and decides whether it may, as when its command is run by hand.
+//! The agent does the work and decides whether it is allowed, as if its command were run by hand.
 
 mod handover;
 mod plan;
@@ -25,12 +25,12 @@ use crate::print;
 use handover::Direction;
 use plan::{Evidence, Plan};
 
-/// Where every distribution that has Pods of kube-proxy has them.
+/// The namespace of kube-proxy's Pods in every distribution that has them.
 const NAMESPACE: &str = "kube-system";
 /// The name of the DaemonSet, and of its ConfigMap.
 const KUBE_PROXY: &str = "kube-proxy";
 
-/// Carries out one of the subcommands.
+/// Runs one of the subcommands.
 pub(crate) async fn run(
     access: &Access,
     step: &MigrateStep,
@@ -55,7 +55,7 @@ async fn observe(cluster: &Cluster) -> Result<Evidence, ClusterError> {
     let daemon_set = cluster.read_in::<DaemonSet>(NAMESPACE, KUBE_PROXY).await;
     Ok(Evidence {
         proxies: cluster.read_all().await?,
-        // People who may read Signpost's objects need not be allowed to read Nodes.
+        // A user who may read Signpost's objects may lack permission to read Nodes.
         nodes: absent(cluster.read_nodes().await)?.unwrap_or_default(),
         agents: Agent::among(&cluster.read_pods(SELECTOR).await?),
         system_pods: cluster.read_pods_in(NAMESPACE).await?,

@@ -18,10 +18,10 @@ use crate::table::{Cell, Table};
 
 pub(crate) use listing::{Listing, NodeReport};
 
-/// More names than this in one line are counted.
+/// The maximum number of names in one line.
 const MOST_NAMED: usize = 5;
 
-/// Reads and prints.
+/// Lists the nodes and prints them.
 pub(crate) async fn run(
     access: &Access,
     options: &NodesOptions,
@@ -31,7 +31,7 @@ pub(crate) async fn run(
     let proxies = cluster.read_all::<NodeProxy>().await?;
     let nodes = match cluster.read_nodes().await {
         Ok(nodes) => nodes,
-        // People who may read Signpost's objects need not be allowed to read Nodes.
+        // A user who may read Signpost's objects may lack permission to read Nodes.
         Err(error) if error.is_forbidden() => Vec::new(),
         Err(error) => return Err(error.into()),
     };
@@ -50,7 +50,7 @@ pub(crate) async fn run(
     Ok(listing.health().into())
 }
 
-/// For people: a table, then what to do about each reason in it.
+/// Renders a table, then the advice for each reason in it.
 pub(crate) fn render(listing: &Listing, format: Format, paint: Paint) -> String {
     if listing.nodes.is_empty() && listing.unreadable.is_empty() {
         return "no nodes\n".to_owned();
@@ -139,7 +139,7 @@ fn or_dash(text: &str) -> Cell {
     Cell::from(if text.is_empty() { "-" } else { text })
 }
 
-/// The reasons that need attention, each with its nodes.
+/// Returns the reasons that need attention, each with its nodes.
 pub(crate) fn by_reason<'a>(
     nodes: impl IntoIterator<Item = &'a NodeReport>,
 ) -> BTreeMap<&'a str, Vec<&'a str>> {
@@ -156,7 +156,7 @@ pub(crate) fn by_reason<'a>(
     names
 }
 
-/// How long ago, in the two or three letters that kubectl has for it.
+/// Formats an age as kubectl does, in two or three characters.
 pub(crate) fn age(then: Timestamp, now: Timestamp) -> String {
     let seconds = now.duration_since(then).as_secs().max(0);
     match seconds {

@@ -11,26 +11,26 @@ use crate::arguments::{Color, Format};
 /// Whether text is coloured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Paint {
-    /// With the escape sequences of a terminal.
+    /// Text with the colour escape sequences of a terminal.
     Colours,
-    /// As it is.
+    /// Plain text.
     Plain,
 }
 
-/// What a piece of text says.
+/// The meaning of a piece of text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Tone {
-    /// Neither.
+    /// Neutral.
     Plain,
-    /// All is well.
+    /// No problem.
     Good,
-    /// On its way, or to be looked at.
+    /// In progress, or needs attention.
     Notable,
-    /// Something is wrong.
+    /// A problem.
     Bad,
 }
 
-/// `value` in a format for programs; `None` for formats for people.
+/// Serializes `value` in a machine-readable format; `None` for the formats for humans.
 pub(crate) fn serialize(value: &impl Serialize, format: Format) -> anyhow::Result<Option<String>> {
     match format {
         Format::Text | Format::Wide => Ok(None),
@@ -48,7 +48,7 @@ pub(crate) fn serialize(value: &impl Serialize, format: Format) -> anyhow::Resul
 // === impl Paint ===
 
 impl Paint {
-    /// What standard output takes.
+    /// Chooses by the `--color` option, `NO_COLOR` and whether standard output is a terminal.
     pub(crate) fn of_standard_output(color: Color) -> Paint {
         let refused = env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
         match color {
@@ -58,7 +58,7 @@ impl Paint {
         }
     }
 
-    /// `text` in the colour of `tone`.
+    /// Returns `text` in the colour of `tone`.
     pub(crate) fn apply(self, tone: Tone, text: &str) -> String {
         let code = match (self, tone) {
             (Paint::Plain, _) | (_, Tone::Plain) => return text.to_owned(),

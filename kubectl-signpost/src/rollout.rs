@@ -1,4 +1,4 @@
-//! `rollout`: follow a change of a profile, hold it, let it go on, take it back.
+//! `rollout`: shows, pauses, resumes or reverts a change of a profile.
 
 mod edit;
 mod history;
@@ -23,19 +23,19 @@ use crate::rollout::edit::Edit;
 use crate::status::{POLL, ProfileReport, render_trouble};
 use crate::trouble::{Trouble, Weight};
 
-/// Where a rollout is.
+/// The stage of a rollout.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) enum Stage {
-    /// It goes on.
+    /// In progress.
     Going,
-    /// Every node has the change.
+    /// Complete: every node has the change.
     Finished,
-    /// It does not go on by itself, and why.
+    /// Stopped, with the reason: it does not continue by itself.
     Stopped(Trouble),
 }
 
-/// Carries out one of the subcommands.
+/// Runs one of the subcommands.
 pub(crate) async fn run(
     access: &Access,
     step: &RolloutStep,
@@ -74,7 +74,7 @@ async fn follow(
             .await;
         let profile = match read {
             Ok(profile) => profile,
-            // An API server that answered before may be restarting.
+            // The API server answered before, so it may be restarting.
             Err(error)
                 if error.is_passing() && !said.is_empty() && begun.elapsed() < options.timeout =>
             {
@@ -124,7 +124,7 @@ async fn set_paused(cluster: &Cluster, name: &str, paused: bool) -> anyhow::Resu
     Ok(Ending::Success)
 }
 
-/// Makes the edit that `decide` finds for the profile as it is, or says why there is none.
+/// Applies the edit that `decide` returns for the present profile, or prints why there is none.
 async fn apply(
     cluster: &Cluster,
     name: &str,
@@ -139,16 +139,16 @@ async fn apply(
             return Ok(Ending::ProblemFound);
         }
     };
-    // The decision is about this version of the profile.
+    // The decision is valid only for this version of the profile.
     change["metadata"] = json!({"resourceVersion": profile.resource_version()});
     cluster.merge::<ProxyProfile>(&name, &change).await?;
     print(&format!("proxyprofile/{name} {done}\n"))?;
     Ok(Ending::Success)
 }
 
-/// Where the rollout of the profile's current generation is.
+/// Returns the stage of the rollout of the profile's current generation.
 pub(crate) fn stage(report: &ProfileReport) -> Stage {
-    // Readiness and degradation of nodes that were so before are not the rollout's.
+    // The nodes' readiness and degradation may predate the rollout and do not count.
     let of_rollout = |trouble: &&Trouble| {
         [PROGRESSING, ACCEPTED, "observedGeneration"].contains(&trouble.condition.as_str())
     };
@@ -157,7 +157,7 @@ pub(crate) fn stage(report: &ProfileReport) -> Stage {
         .clone()
         .any(|trouble| trouble.condition == "observedGeneration")
     {
-        // What else the status says is about the generation before.
+        // The rest of the status is about an earlier generation.
         return Stage::Going;
     }
     let unfinished = report.nodes.updated < report.nodes.matched;
@@ -166,7 +166,7 @@ pub(crate) fn stage(report: &ProfileReport) -> Stage {
         Some(trouble) => match trouble.weight {
             Weight::Pending => Stage::Going,
             Weight::Fault => Stage::Stopped(trouble.clone()),
-            // A pause that holds nothing back.
+            // A pause that holds no node back.
             Weight::Note if !unfinished => Stage::Finished,
             Weight::Note => Stage::Stopped(Trouble {
                 weight: Weight::Pending,
@@ -176,7 +176,7 @@ pub(crate) fn stage(report: &ProfileReport) -> Stage {
     }
 }
 
-/// One line.
+/// Describes the rollout in one line.
 pub(crate) fn describe(report: &ProfileReport) -> String {
     let nodes = report.nodes;
     let why = report
@@ -196,7 +196,7 @@ pub(crate) fn describe(report: &ProfileReport) -> String {
     )
 }
 
-/// The wave in progress, and what it waits for; nothing once the rollout has ended.
+/// Describes the wave in progress and the nodes it waits for; empty once the rollout has ended.
 fn wave(rollout: &RolloutStatus) -> String {
     if rollout.phase != RolloutPhase::RollingOut {
         return String::new();

@@ -1,4 +1,4 @@
-//! `status`: what every profile asks for, and how far its nodes have come.
+//! `status`: the configuration of every profile and the progress of its nodes.
 
 mod report;
 mod text;
@@ -20,7 +20,7 @@ pub(crate) use text::render_trouble;
 /// How often objects are read while a command waits. A list of profiles is a few kilobytes.
 pub(crate) const POLL: std::time::Duration = std::time::Duration::from_secs(1);
 
-/// Reads, waits where that is asked for, and prints.
+/// Reads the status, waits if requested, and prints it.
 pub(crate) async fn run(
     access: &Access,
     options: &StatusOptions,
@@ -32,7 +32,7 @@ pub(crate) async fn run(
     let report = loop {
         let report = match read(&cluster, options).await {
             Ok(report) => report,
-            // An API server that answered before may be restarting.
+            // The API server answered before, so it may be restarting.
             Err(error)
                 if error.is_passing() && !said.is_empty() && begun.elapsed() < options.timeout =>
             {
@@ -82,7 +82,7 @@ async fn read(cluster: &Cluster, options: &StatusOptions) -> Result<Report, Clus
     let proxies = cluster.read_all::<NodeProxy>().await?;
     let nodes = match cluster.read_nodes().await {
         Ok(nodes) => Some(nodes),
-        // People who may read Signpost's objects need not be allowed to read Nodes.
+        // A user who may read Signpost's objects may lack permission to read Nodes.
         Err(error) if error.is_forbidden() => None,
         Err(error) => return Err(error),
     };

@@ -1,4 +1,5 @@
-//! `sysdump`: one archive with what a report of a problem needs. What cannot be read is named, and the rest goes on.
+//! `sysdump`: writes one archive with the data for a bug report. Data that cannot be read is
+//! listed, and the collection continues.
 
 mod archive;
 mod nodes;
@@ -30,11 +31,11 @@ use archive::{Archive, Contents};
 use nodes::{choose, inquire};
 use objects::Kept;
 
-/// How many agents and logs are read at once.
+/// The number of agents and logs read concurrently.
 const AT_ONCE: usize = 8;
-/// What Events of Signpost name as their source.
+/// The reporting components of Signpost's Events.
 const REPORTERS: [&str; 2] = ["signpost-agent", "signpost-operator"];
-/// The first file.
+/// The content of the first file.
 const README: &str = "An archive of `kubectl signpost sysdump`.\n\n\
     versions.txt                   this program and the API server\n\
     proxyprofiles.yaml, nodeproxies.yaml, nodes.yaml, services.yaml, endpointslices.yaml\n\
@@ -48,16 +49,17 @@ const README: &str = "An archive of `kubectl signpost sysdump`.\n\n\
     domains than signpost.dev, kubernetes.io and k8s.io (labels of Nodes are whole), and managed fields are left out.\n\
     Tokens and private keys in texts are replaced by [removed]. Names and addresses of Services, Pods and Nodes are there.\n";
 
-/// What is read one after the other.
+/// The state of a collection. Parts are collected one after another.
 struct Collector<'a> {
     cluster: &'a Cluster,
     archive: Archive,
 }
 
-/// Reads and writes.
+/// Collects the data and writes the archive.
 pub(crate) async fn run(access: &Access, options: &SysdumpOptions) -> anyhow::Result<Ending> {
     let cluster = Cluster::open(access).await?;
-    // An API server that does not answer is no archive of failures.
+    // Without an answer from the API server, the command fails instead of writing an archive of
+    // failures.
     let version = cluster.read_version().await?;
     let now = Timestamp::now();
     let name = format!("signpost-sysdump-{}", now.strftime("%Y%m%dT%H%M%SZ"));
@@ -90,7 +92,7 @@ pub(crate) async fn run(access: &Access, options: &SysdumpOptions) -> anyhow::Re
     })
 }
 
-/// What was written, for people.
+/// Renders a summary of the archive.
 fn render(file: &str, nodes: &[String], contents: &Contents) -> String {
     let nodes = match nodes {
         [] => "no node".to_owned(),
@@ -111,7 +113,7 @@ fn render(file: &str, nodes: &[String], contents: &Contents) -> String {
 // === impl Collector ===
 
 impl Collector<'_> {
-    /// Everything, and the nodes whose agents were asked.
+    /// Collects everything; returns the nodes whose agents were queried.
     async fn collect(&mut self, options: &SysdumpOptions) -> anyhow::Result<Vec<String>> {
         let all = ListParams::default;
         self.objects::<ProxyProfile>("proxyprofiles.yaml", Kept::Whole, None, all())
@@ -146,7 +148,7 @@ impl Collector<'_> {
         self.agents(&pods, &typed(proxies), options).await
     }
 
-    /// All objects of a kind.
+    /// Collects all objects of a kind.
     async fn objects<K: Resource<DynamicType = ()>>(
         &mut self,
         part: &str,
@@ -165,7 +167,7 @@ impl Collector<'_> {
         Ok(objects)
     }
 
-    /// The logs of all containers.
+    /// Collects the logs of all containers.
     async fn logs(&mut self, pods: &[Pod], lines: u32) -> anyhow::Result<()> {
         let cluster = self.cluster;
         let logs = pods.iter().flat_map(logs_of).map(|log| async move {
@@ -181,7 +183,7 @@ impl Collector<'_> {
         Ok(())
     }
 
-    /// What the agents of chosen nodes have.
+    /// Collects the data of the agents on the chosen nodes.
     async fn agents(
         &mut self,
         pods: &[Pod],
@@ -216,7 +218,7 @@ struct Log {
     namespace: String,
     pod: String,
     container: String,
-    /// Of the container before it.
+    /// Whether the log is from the container's previous instance.
     previous: bool,
 }
 
@@ -252,7 +254,7 @@ fn logs_of(pod: &Pod) -> Vec<Log> {
     logs
 }
 
-/// Those that this version can read.
+/// Returns the objects that this version can parse.
 fn typed<K: DeserializeOwned>(objects: Vec<Value>) -> Vec<K> {
     let objects = objects.into_iter();
     objects

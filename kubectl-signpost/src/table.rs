@@ -1,8 +1,8 @@
-//! Columns of text.
+//! Tables as text.
 
 use crate::output::{Paint, Tone};
 
-/// Rows below a header, each column as wide as its widest cell.
+/// Rows with a header, each column as wide as its widest cell.
 #[derive(Debug, Clone)]
 pub(crate) struct Table {
     header: Vec<&'static str>,
@@ -28,12 +28,12 @@ impl Table {
         }
     }
 
-    /// Adds a row, of as many cells as the header has.
+    /// Adds a row with as many cells as the header.
     pub(crate) fn push(&mut self, row: Vec<Cell>) {
         self.rows.push(row);
     }
 
-    /// One line for each row, without spaces at their ends.
+    /// Renders one line for each row, without trailing spaces.
     pub(crate) fn render(&self, paint: Paint) -> String {
         let width_of = |(column, title): (usize, &&str)| {
             let cells = self.rows.iter().filter_map(|row| row.get(column));
@@ -46,7 +46,7 @@ impl Table {
         for row in [&header].into_iter().chain(&self.rows) {
             let mut owed = 0;
             for (cell, width) in row.iter().zip(&widths) {
-                // Spaces are written before the next text, so that no line ends in them.
+                // Padding is written only before the next text, so that no line ends with spaces.
                 if !cell.text.is_empty() {
                     text.push_str(&" ".repeat(owed));
                     owed = 0;

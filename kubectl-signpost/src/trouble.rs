@@ -1,4 +1,4 @@
-//! The problems that conditions report, and what to do about them.
+//! The problems reported by conditions, and the advice for them.
 
 use crds::condition::reason::{NO_MATCHING_NODES, PAUSED, SETTLED, advice};
 use crds::condition::{
@@ -17,27 +17,27 @@ pub(crate) struct Trouble {
     pub(crate) status: String,
     pub(crate) reason: String,
     pub(crate) message: String,
-    /// What to do; absent for a reason that this version does not know.
+    /// The advice; absent for a reason that this version does not know.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) advice: Option<&'static str>,
 }
 
-/// How much it weighs.
+/// The severity of a problem.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) enum Weight {
-    /// To know. It alone leaves the exit code at 0.
+    /// Information only. The exit code stays 0.
     Note,
-    /// On its way: waiting may end it.
+    /// In progress: waiting may resolve it.
     Pending,
-    /// Something is wrong.
+    /// A fault.
     Fault,
 }
 
-/// The troubles in `conditions`, the heaviest first.
+/// Returns the problems in `conditions`, the most severe first.
 pub(crate) fn troubles(conditions: &[Condition]) -> Vec<Trouble> {
     let mut troubles: Vec<Trouble> = conditions.iter().filter_map(trouble).collect();
-    // Stable: of one weight, the order of the status.
+    // The sort is stable: problems of the same severity keep the order of the status.
     troubles.sort_by_key(|trouble| std::cmp::Reverse(trouble.weight));
     troubles
 }
@@ -54,16 +54,17 @@ fn trouble(condition: &Condition) -> Option<Trouble> {
     })
 }
 
-/// The weight of a condition; none where it reports no problem.
+/// Returns the severity of a condition; `None` if it reports no problem.
 fn weight(condition: &Condition) -> Option<Weight> {
     let holds = condition.status == "True";
     let reason = condition.reason.as_str();
     match condition.type_.as_str() {
         PROGRESSING if holds => Some(Weight::Pending),
         PROGRESSING if reason == SETTLED.name || reason == NO_MATCHING_NODES.name => None,
-        // Only what a user asked for. What it holds back is counted with the nodes.
+        // The user requested the pause. The nodes that it holds back are counted separately.
         PROGRESSING if reason == PAUSED.name => Some(Weight::Note),
-        // A rollout that ended and did not settle. A node that is not Progressing has no more to say.
+        // A rollout that ended without settling. A node that is not Progressing reports nothing
+        // more here.
         PROGRESSING if is_of_rollout(reason) => Some(Weight::Fault),
         PROGRESSING => None,
         DEGRADED => holds.then_some(Weight::Fault),
@@ -75,7 +76,8 @@ fn weight(condition: &Condition) -> Option<Weight> {
         crds::condition::READY if reason == NO_MATCHING_NODES.name => Some(Weight::Note),
         AVAILABLE => (condition.status == "False").then_some(Weight::Fault),
         crds::condition::READY | crds::condition::ACCEPTED => (!holds).then_some(Weight::Fault),
-        // Everything else that a later version may add is good when it holds, by the names of this API.
+        // By the convention of this API, any other condition that a later version adds is good if
+        // True.
         _ => (condition.status == "False").then_some(Weight::Note),
     }
 }

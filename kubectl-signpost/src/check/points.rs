@@ -1,4 +1,4 @@
-//! What follows from what was read of a cluster. Pure.
+//! The checks of the data read from a cluster. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -16,10 +16,10 @@ use super::runs;
 use crate::ending::Ending;
 use crate::output::{Paint, Tone};
 
-/// What was read.
+/// The data read from a cluster.
 #[derive(Debug, Clone)]
 pub(super) struct Evidence {
-    /// Major and minor, as the API server says them.
+    /// The major and minor version, as reported by the API server.
     pub(super) version: (String, String),
     pub(super) nodes: Vec<Node>,
     pub(super) pods: Vec<Pod>,
@@ -27,7 +27,7 @@ pub(super) struct Evidence {
     pub(super) signpost: Vec<Pod>,
     pub(super) kube_proxy: Option<DaemonSet>,
     pub(super) kube_proxy_configuration: Option<ConfigMap>,
-    /// Of profiles and of NodeProxies.
+    /// The CustomResourceDefinitions of profiles and of NodeProxies.
     pub(super) definitions: [Option<CustomResourceDefinition>; 2],
     pub(super) profiles: Option<Vec<ProxyProfile>>,
     pub(super) rights: Vec<Right>,
@@ -40,12 +40,12 @@ pub(super) struct Right {
     pub(super) allowed: bool,
 }
 
-/// One thing that was checked.
+/// The result of one check.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Point {
     verdict: Verdict,
     text: String,
-    /// What to do.
+    /// The next step for the user.
     next: &'static str,
 }
 
@@ -56,14 +56,14 @@ enum Verdict {
     Fault,
 }
 
-/// The oldest release of Kubernetes that is supported.
+/// The oldest supported minor release of Kubernetes 1.
 const OLDEST_MINOR: u32 = 32;
-/// The oldest kernel that tests run on.
+/// The oldest kernel that the tests run on.
 const OLDEST_KERNEL: (u32, u32) = (5, 10);
-/// More names than this in one line are counted.
+/// The maximum number of names in one line.
 const MOST_NAMED: usize = 5;
 
-/// Whether Signpost can be installed.
+/// Checks whether Signpost can be installed.
 pub(super) fn before(evidence: &Evidence) -> Vec<Point> {
     let mut points = vec![release(evidence), kernels(evidence)];
     points.push(pod_addresses(evidence));
@@ -72,7 +72,7 @@ pub(super) fn before(evidence: &Evidence) -> Vec<Point> {
     points
 }
 
-/// Whether what is installed is complete.
+/// Checks whether the installation is complete.
 pub(super) fn after(evidence: &Evidence) -> Vec<Point> {
     let mut points = vec![release(evidence), kernels(evidence)];
     points.push(definitions(evidence));
@@ -84,7 +84,7 @@ pub(super) fn after(evidence: &Evidence) -> Vec<Point> {
     points
 }
 
-/// One line for each, and what to do.
+/// Renders one line for each result, with the next step.
 pub(super) fn render(points: &[Point], paint: Paint) -> String {
     let mut text = String::new();
     for point in points {
@@ -107,7 +107,7 @@ pub(super) fn render(points: &[Point], paint: Paint) -> String {
     text
 }
 
-/// Notes do not count.
+/// Only faults count as problems.
 pub(super) fn ending(points: &[Point]) -> Ending {
     match points.iter().any(|point| point.verdict == Verdict::Fault) {
         true => Ending::ProblemFound,
@@ -163,7 +163,7 @@ fn kernels(evidence: &Evidence) -> Point {
     }
 }
 
-/// With detectLocal.mode NodeCIDR, traffic from Pods outside of podCIDRs would be masqueraded.
+/// With detectLocal.mode NodeCIDR, traffic from Pods outside podCIDRs would be masqueraded.
 fn pod_addresses(evidence: &Evidence) -> Point {
     let by_node_cidr =
         |profile: &ProxyProfile| profile.spec.detect_local.mode == DetectLocalMode::NodeCidr;
@@ -349,7 +349,7 @@ fn cidrs_of(node: &Node) -> Vec<IpNet> {
     cidrs.iter().filter_map(|cidr| cidr.parse().ok()).collect()
 }
 
-/// The mode in a ConfigMap of kubeadm's form; none where it is empty.
+/// Returns the mode in a ConfigMap of the form that kubeadm writes; `None` if it is empty.
 fn mode_of(map: &ConfigMap) -> Option<String> {
     let texts = map.data.as_ref()?.values();
     let mut parsed =
@@ -359,7 +359,7 @@ fn mode_of(map: &ConfigMap) -> Option<String> {
     (!mode.is_empty()).then_some(mode)
 }
 
-/// `6.1` of `6.1.0-56-amd64`.
+/// Parses `6.1` from `6.1.0-56-amd64`.
 fn parse_kernel(release: &str) -> Option<(u32, u32)> {
     let mut parts = release.split('.');
     Some((
@@ -381,7 +381,7 @@ fn fine(text: String) -> Point {
     }
 }
 
-/// The first few of `names`.
+/// Lists the first few of `names`.
 pub(crate) fn first<'a>(names: impl ExactSizeIterator<Item = &'a String>) -> String {
     let more = names.len().saturating_sub(MOST_NAMED);
     let names: Vec<&str> = names.take(MOST_NAMED).map(String::as_str).collect();

@@ -1,4 +1,4 @@
-//! All objects of a kind, and what becomes of them.
+//! Lists and watches all objects of a kind.
 
 use std::convert::Infallible;
 use std::time::Duration;
@@ -13,31 +13,31 @@ use serde_json::json;
 
 use super::{CHUNK, Cluster, ClusterError};
 
-/// What happened to the objects of a kind.
+/// A change to the objects of a kind.
 #[derive(Debug)]
 pub(crate) enum News {
-    /// These are all objects there are.
+    /// The complete list of objects.
     Listed(Vec<DynamicObject>),
-    /// An object is new, or was changed.
+    /// An object was created or changed.
     Changed(Box<DynamicObject>),
     /// The object of this name was deleted.
     Deleted(String),
     /// The API server answers, and reports changes from now on.
     Follows,
-    /// The API server does not answer, or refuses to. It is asked again every second.
+    /// The API server does not answer or denies the request. The client retries every second.
     Fails(ClusterError),
 }
 
-/// How much of each object is read.
+/// How much of each object to read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Depth {
-    /// All of it.
+    /// The whole object.
     Whole,
-    /// Its metadata.
+    /// Only the metadata.
     Metadata,
 }
 
-/// Objects of one kind.
+/// The objects of one kind.
 struct Watched {
     api: Api<DynamicObject>,
     plural: String,
@@ -46,16 +46,18 @@ struct Watched {
 
 type Events = BoxStream<'static, Result<WatchEvent<DynamicObject>, kube::Error>>;
 
-/// The time between two requests. A watch that ends is no failure: the API server ends each after some minutes, and the
-/// client ends one without news after [`READ_TIMEOUT`](super::READ_TIMEOUT). The next request shows whether the server answers.
+/// The pause between two requests. The end of a watch is not a failure: the API server ends each
+/// after some minutes, and the client ends an idle one after [`READ_TIMEOUT`](super::READ_TIMEOUT).
+/// The next request shows whether the server answers.
 const PAUSE: Duration = Duration::from_secs(1);
-/// What the API server answers when it has forgotten the version that a watch is to begin with.
+/// The status code if the API server no longer has the resource version from which a watch is to
+/// start.
 const EXPIRED: u16 = 410;
 
 // === impl Cluster ===
 
 impl Cluster {
-    /// Tells all that happens to objects of a kind, without end.
+    /// Calls `tell` for every change to the objects of a kind. Never returns.
     pub(crate) async fn follow<K>(&self, depth: Depth, mut tell: impl FnMut(News)) -> Infallible
     where
         K: Resource<DynamicType = ()>,
@@ -82,7 +84,7 @@ impl Cluster {
 // === impl Watched ===
 
 impl Watched {
-    /// All objects, and the version of the list.
+    /// Returns all objects and the resource version of the list.
     async fn list(&self) -> Result<(Vec<DynamicObject>, String), ClusterError> {
         let mut parameters = ListParams::default().limit(CHUNK);
         let mut objects = Vec::new();
@@ -117,7 +119,7 @@ impl Watched {
         }
     }
 
-    /// Watches from `version` on, until the objects have to be listed again.
+    /// Watches from `version` on, until a new list is required.
     async fn follow_from(&self, mut version: String, tell: &mut impl FnMut(News)) {
         loop {
             match self.watch(&version).await {

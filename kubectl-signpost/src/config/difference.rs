@@ -1,4 +1,4 @@
-//! What a profile would change on nodes. Pure.
+//! The changes that a profile would make on nodes. Pure.
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Write};
@@ -7,21 +7,21 @@ use crds::resolve::Ranking;
 use crds::{EffectiveConfig, NodeFacts, NodeProxySpec, ProxyProfile};
 use serde_json::Value;
 
-/// A change, and the nodes that would get it.
+/// The nodes for each change.
 pub(super) type Groups = BTreeMap<Change, Vec<String>>;
 
-/// What would change on a node.
+/// The change on a node.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Change {
-    /// Fields of its configuration.
+    /// Fields of its configuration change.
     Fields(Vec<FieldChange>),
-    /// It would get its first configuration, of this mode.
+    /// The node receives its first configuration, with this mode.
     First { mode: String },
-    /// No profile would apply to it any more.
+    /// No profile applies to the node any more.
     Last,
 }
 
-/// One field, with its values as JSON.
+/// A changed field, with its values as JSON.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct FieldChange {
     field: String,
@@ -29,10 +29,10 @@ pub(crate) struct FieldChange {
     after: String,
 }
 
-/// More names than this in one line are counted.
+/// The maximum number of names in one line.
 const MOST_NAMED: usize = 10;
 
-/// What each node would change that has its configuration from profile `name`, or would have it.
+/// Computes the changes on each node that profile `name` configures or would configure.
 pub(super) fn compare(profiles: &[ProxyProfile], name: &str, nodes: &[NodeFacts]) -> Groups {
     let ranking = Ranking::of(profiles);
     let mut groups = Groups::new();
@@ -66,7 +66,7 @@ fn change(before: Option<&NodeProxySpec>, after: Option<&NodeProxySpec>) -> Opti
     }
 }
 
-/// The fields in which two objects differ, by name.
+/// Returns the fields in which two objects differ, by name.
 pub(crate) fn fields(before: &Value, after: &Value) -> Vec<FieldChange> {
     let leaves = |object: &Value| {
         let mut leaves = BTreeMap::new();
@@ -88,7 +88,7 @@ pub(crate) fn fields(before: &Value, after: &Value) -> Vec<FieldChange> {
         .collect()
 }
 
-/// A list is a leaf: part of a list has no meaning.
+/// Flattens a value into leaves. A list is one leaf, because part of a list has no meaning.
 fn collect(value: &Value, path: &str, leaves: &mut BTreeMap<String, String>) {
     match value {
         Value::Object(fields) => {
@@ -106,7 +106,7 @@ fn collect(value: &Value, path: &str, leaves: &mut BTreeMap<String, String>) {
     }
 }
 
-/// For people: each change once, with its nodes.
+/// Renders each change once, with its nodes.
 pub(super) fn render(name: &str, groups: &Groups) -> String {
     if groups.is_empty() {
         return format!("ProxyProfile {name} changes nothing on any node\n");

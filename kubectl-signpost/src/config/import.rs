@@ -1,8 +1,8 @@
-//! KubeProxyConfiguration v1alpha1 to a ProxyProfile. Pure.
+//! Converts a KubeProxyConfiguration v1alpha1 to a ProxyProfile. Pure.
 //!
-//! The profile says what kube-proxy's configuration said, and nothing that is the default of both: what is left is what
-//! somebody once chose. A value that the profile does not accept is left out and named, so that the profile is always
-//! valid.
+//! The profile reproduces kube-proxy's configuration except for values that are the default of
+//! both: only explicit choices remain. A value that the profile does not accept is left out and
+//! noted, so that the profile is always valid.
 
 mod fields;
 mod go_duration;
@@ -19,28 +19,28 @@ use thiserror::Error;
 use super::source::{Source, is_set};
 use fields::{FIELDS, Form, NO_PLACE};
 
-/// A profile, and what is to be known about it.
+/// A profile and the notes about it.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Imported {
-    /// The object, with the fields that were chosen.
+    /// The object, with the explicitly chosen fields.
     pub(crate) profile: Value,
     pub(crate) notes: Vec<Note>,
 }
 
-/// Something that the profile does not say as kube-proxy's configuration did.
+/// A setting that the profile does not reproduce.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(crate) struct Note {
-    /// The field of KubeProxyConfiguration, or below spec of the profile.
+    /// The field of KubeProxyConfiguration, or the field below `spec` of the profile.
     pub(crate) field: String,
     pub(crate) message: String,
 }
 
-/// The name on the command line cannot be one of a profile.
+/// The name given on the command line is not valid for a profile.
 #[derive(Debug, Error)]
 #[error("no valid profile can be made")]
 pub(crate) struct ImportError(#[source] FieldError);
 
-/// What is being made.
+/// The state of a conversion.
 struct Import {
     source: Source,
     spec: Value,
@@ -50,7 +50,7 @@ struct Import {
 /// The modes of kube-proxy on Linux.
 const MODES: [&str; 3] = ["iptables", "ipvs", "nftables"];
 
-/// The profile `name` that says what `source` says.
+/// Creates the profile `name` from `source`.
 pub(crate) fn import(name: &str, source: Source) -> Result<Imported, ImportError> {
     let mut import = Import {
         source,
@@ -77,7 +77,7 @@ impl Import {
         });
     }
 
-    /// Sets the field below spec at `path`.
+    /// Sets the field at `path` below `spec`.
     fn set(&mut self, path: &str, value: Value) {
         let mut at = &mut self.spec;
         for name in path.split('.') {
@@ -102,14 +102,16 @@ impl Import {
         mode
     }
 
-    /// What kube-proxy has in a section for each mode, and reads only in its own.
+    /// Converts the settings that kube-proxy has in one section per mode. kube-proxy reads only the
+    /// section of its mode.
     fn sections(&mut self, mode: &str) {
         let bits = if mode == "nftables" {
             "nftables"
         } else {
             "iptables"
         };
-        // The least time is 1s, and 0s in mode ipvs: Signpost writes in less time than it would wait.
+        // kube-proxy's default of minSyncPeriod is 1s, and 0s in mode ipvs. Both are left out:
+        // Signpost writes in less time than it would wait.
         for (name, form) in [
             ("syncPeriod", Form::Duration(&[0, 30_000])),
             ("minSyncPeriod", Form::Duration(&[0, 1_000])),
@@ -151,7 +153,7 @@ impl Import {
         }
     }
 
-    /// What has one place there and one here.
+    /// Converts the fields with one counterpart each.
     fn fields(&mut self) {
         for field in FIELDS {
             if let Some(value) = self.source.take(field.from) {
@@ -190,7 +192,7 @@ impl Import {
                     if whole != rate {
                         self.note(from, format!("{rate} is rounded to {whole}"));
                     }
-                    // Out of bounds it is refused below.
+                    // A value out of range is rejected below.
                     self.set(to, json!(format!("{whole:.0}").parse().unwrap_or(i64::MAX)));
                 }
             }
@@ -220,7 +222,7 @@ impl Import {
         for entry in &entries {
             let entry = entry.as_str().unwrap_or_default();
             match entry {
-                // Words of kube-proxy 1.37.
+                // Keywords of kube-proxy 1.37.
                 "localhost" => self.set("nodePorts.localhost", json!("userspace")),
                 "all" => addresses.extend(["0.0.0.0/0".to_owned(), "::/0".to_owned()]),
                 "primary" => addresses.push(entry.to_owned()),
@@ -291,7 +293,7 @@ impl Import {
         }
     }
 
-    /// What has no place in a profile, each with its reason.
+    /// Notes the fields that have no counterpart in a profile, each with the reason.
     fn without_place(&mut self) {
         for (path, why) in NO_PLACE {
             if self.source.take(path).is_some_and(|value| is_set(&value)) {
@@ -306,7 +308,7 @@ impl Import {
         }
     }
 
-    /// Leaves out what a profile does not accept, and names what has no effect.
+    /// Removes the values that a profile does not accept, and notes what has no effect.
     fn finish(mut self, name: &str) -> Result<Imported, ImportError> {
         let profile = loop {
             let object = json!({
@@ -319,12 +321,12 @@ impl Import {
                 Ok(profile) => break (object, profile),
                 Err(errors) => errors,
             };
-            // One at a time: what is wrong with a section may be gone with one of its fields.
+            // One error at a time: removing one field may also resolve other errors of its section.
             let Some(error) = errors.into_iter().next() else {
                 continue;
             };
             let path = error.field.strip_prefix("spec.").unwrap_or_default();
-            // Fewer fields each time, so that this ends.
+            // Every iteration removes fields, so the loop ends.
             let Some(path) = remove(&mut self.spec, path) else {
                 return Err(ImportError(error));
             };
@@ -355,7 +357,8 @@ fn without_effect(profile: &ProxyProfile) -> Vec<Note> {
     fields.into_iter().map(note).collect()
 }
 
-/// Removes the field at `path`, or the innermost section around it that is there; what was removed.
+/// Removes the field at `path`, or the innermost enclosing section that exists; returns the removed
+/// path.
 fn remove(spec: &mut Value, path: &str) -> Option<String> {
     let path = path.split('[').next().unwrap_or_default();
     let mut names: Vec<&str> = path.split('.').collect();

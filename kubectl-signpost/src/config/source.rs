@@ -1,9 +1,9 @@
-//! Where a KubeProxyConfiguration is found, and reading it field by field, so that nothing in it is overlooked.
+//! Finds a KubeProxyConfiguration and reads it field by field, so that no field is overlooked.
 
 use serde_json::{Map, Value};
 use thiserror::Error;
 
-/// No configuration was found.
+/// Why no configuration was found.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub(crate) enum FindError {
     #[error(
@@ -16,7 +16,7 @@ pub(crate) enum FindError {
     Version(String),
 }
 
-/// A configuration, of which each field is taken once.
+/// A configuration from which each field is taken once.
 #[derive(Debug, Clone)]
 pub(crate) struct Source {
     root: Map<String, Value>,
@@ -25,7 +25,8 @@ pub(crate) struct Source {
 const KIND: &str = "KubeProxyConfiguration";
 const VERSION: &str = "kubeproxy.config.k8s.io/v1alpha1";
 
-/// The configuration in `document`: itself, in a ConfigMap, or in what kube-proxy prints at /configz.
+/// Finds the configuration in `document`: the document itself, the content of a ConfigMap, or the
+/// output of kube-proxy's /configz.
 pub(crate) fn find_configuration(document: &Value) -> Result<Source, FindError> {
     let embedded = document["data"].as_object();
     let texts = embedded.into_iter().flat_map(Map::values);
@@ -47,8 +48,8 @@ pub(crate) fn find_configuration(document: &Value) -> Result<Source, FindError> 
 // === impl Source ===
 
 impl Source {
-    /// The value at `path`, such as `conntrack.min`, which is gone afterwards. None where it is absent or null, which
-    /// kubeadm writes for a field that is not set.
+    /// Removes and returns the value at `path`, such as `conntrack.min`. Returns `None` if it is
+    /// absent, or null as kubeadm writes for an unset field.
     pub(crate) fn take(&mut self, path: &str) -> Option<Value> {
         let (section, name) = match path.split_once('.') {
             None => (&mut self.root, path),
@@ -57,7 +58,8 @@ impl Source {
         section.remove(name).filter(|value| !value.is_null())
     }
 
-    /// As [`Source::take`] for a text that is not empty. What is no text comes as its JSON, to be refused by name.
+    /// Like [`Source::take`] for a text that is not empty. Returns other values as JSON, so that
+    /// they are rejected with their name.
     pub(crate) fn take_text(&mut self, path: &str) -> Option<String> {
         let value = self.take(path)?;
         let text = value.as_str().map(|text| text.trim().to_owned());
@@ -65,7 +67,7 @@ impl Source {
         (!text.is_empty()).then_some(text)
     }
 
-    /// The paths of everything with a value that was not taken.
+    /// Returns the paths of all fields with a value that have not been taken.
     pub(crate) fn rest(&self) -> Vec<String> {
         let mut paths = Vec::new();
         for (name, value) in &self.root {
@@ -83,7 +85,7 @@ impl Source {
     }
 }
 
-/// Whether `value` says anything: zero values are what a file has that a program wrote.
+/// Whether `value` is set explicitly. A generated file contains zero values for unset fields.
 pub(crate) fn is_set(value: &Value) -> bool {
     match value {
         Value::Null => false,

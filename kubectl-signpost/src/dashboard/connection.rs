@@ -1,4 +1,4 @@
-//! Whether what the page shows is what the API server has. Pure.
+//! Whether the page shows the present state of the API server. Pure.
 
 use jiff::Timestamp;
 use runtime::chain;
@@ -6,37 +6,37 @@ use serde::Serialize;
 
 use crate::cluster::ClusterError;
 
-/// How a watch stands.
+/// The state of a watch.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Standing {
-    /// The first list is on its way.
+    /// The first list is in progress.
     Pending,
-    /// It reports every change.
+    /// The watch reports every change.
     Follows,
-    /// The API server does not answer, or refuses.
+    /// The API server does not answer or denies the request.
     Fails(Failure),
 }
 
-/// Why a watch reports nothing.
+/// Why a watch reports no changes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Failure {
     pub(super) since: Timestamp,
     pub(super) text: String,
     pub(super) advice: Option<&'static str>,
-    /// The user may not read these objects.
+    /// Whether the user lacks permission to read these objects.
     pub(super) is_forbidden: bool,
 }
 
-/// How all watches stand.
+/// The state of all watches.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Connection {
     /// The address of the API server.
     pub(super) server: String,
-    /// The namespace of names that are given without one.
+    /// The default namespace for names without one.
     pub(super) namespace: String,
     pub(super) state: State,
-    /// In words.
+    /// The state in words.
     pub(super) text: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) since: Option<Timestamp>,
@@ -44,22 +44,22 @@ pub(super) struct Connection {
     pub(super) advice: Option<&'static str>,
 }
 
-/// The sum of all watches.
+/// The combined state of all watches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) enum State {
-    /// The first lists are on their way.
+    /// The first lists are in progress.
     Loading,
     /// Every change is shown.
     Live,
-    /// What is shown is of before.
+    /// The page may be out of date.
     Lost,
 }
 
 // === impl Standing ===
 
 impl Standing {
-    /// After another failure: the first one of a row says since when.
+    /// Records a failure. The first of consecutive failures sets the time.
     pub(super) fn fail(&mut self, error: &ClusterError, now: Timestamp) {
         let since = match self {
             Standing::Fails(before) => before.since,
@@ -77,8 +77,9 @@ impl Standing {
 // === impl Connection ===
 
 impl Connection {
-    /// Of the watches of profiles, NodeProxies and Nodes. Nodes may be missing: as for `status`, they only name nodes without a
-    /// configuration, and people who may read Signpost's objects need not be allowed to read them.
+    /// Combines the watches of profiles, NodeProxies and Nodes. Nodes are optional, as for
+    /// `status`: they are used only to list nodes without a configuration, and a user who may read
+    /// Signpost's objects may lack permission to read them.
     pub(super) fn of(
         (server, namespace): (&str, &str),
         required: [&Standing; 2],

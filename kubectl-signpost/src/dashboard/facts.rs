@@ -11,7 +11,7 @@ use super::connection::{Connection, Standing};
 use super::view::nodes::NodeRow;
 use crate::cluster::{News, Unreadable, parse};
 
-/// What a watch is about.
+/// The kind of object that a watch reports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Source {
     Profiles,
@@ -19,7 +19,7 @@ pub(super) enum Source {
     Nodes,
 }
 
-/// All that is known of the cluster.
+/// The last received state of the cluster.
 #[derive(Debug)]
 pub(super) struct Facts {
     server: String,
@@ -37,7 +37,7 @@ pub(super) struct Known<T> {
     standing: Standing,
 }
 
-/// A NodeProxy, and what follows from it alone.
+/// A NodeProxy and the values derived from it alone.
 #[derive(Debug)]
 pub(super) struct Observed {
     pub(super) proxy: NodeProxy,
@@ -47,7 +47,7 @@ pub(super) struct Observed {
 // === impl Facts ===
 
 impl Facts {
-    /// Nothing yet.
+    /// Creates an empty state.
     pub(super) fn new(server: &str, namespace: &str) -> Facts {
         Facts {
             server: server.to_owned(),
@@ -72,9 +72,9 @@ impl Facts {
         Connection::of(place, required, &self.nodes.standing)
     }
 
-    /// Nodes of the cluster that no profile has given a configuration.
+    /// Returns the nodes of the cluster that no profile configures.
     pub(super) fn unconfigured(&self) -> Vec<String> {
-        // Of what has not been read, nothing follows.
+        // Until the first list of NodeProxies has ended, no node is known to lack a configuration.
         if self.proxies.standing == Standing::Pending {
             return Vec::new();
         }
@@ -98,7 +98,7 @@ impl<T> Known<T> {
         }
     }
 
-    /// Whether there has been a list.
+    /// Whether the first list has ended, successfully or not.
     pub(super) fn is_read(&self) -> bool {
         self.standing != Standing::Pending
     }

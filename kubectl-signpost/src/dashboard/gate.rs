@@ -1,9 +1,10 @@
-//! Which requests are answered: those of the page itself.
+//! Access control of the dashboard: only its own page is answered.
 //!
-//! Other pages in the user's browser can send requests to loopback, also by a name of their own that they have resolve to it,
-//! and other users of the machine can connect. So nothing about the cluster is sent without a token. It is
-//! in the fragment of the printed address, which browsers send to no server; the page keeps it for its own origin and tab and
-//! sends it in a header, which no page of another origin can. A cookie would reach every port of 127.0.0.1.
+//! Other pages in the user's browser can send requests to loopback, also under their own name if it
+//! resolves to a loopback address, and other users of the machine can connect. Therefore data about
+//! the cluster requires a token. The token is in the fragment of the printed address, which
+//! browsers send to no server. The page stores it for its own origin and tab and sends it in a
+//! header, which a page of another origin cannot do. A cookie would reach every port of 127.0.0.1.
 
 use std::fmt;
 use std::hint::black_box;
@@ -20,29 +21,30 @@ use axum::http::{HeaderMap, HeaderValue, Method, StatusCode};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 
-/// The secret that a request for anything about the cluster needs: 256 bits.
+/// The secret required by every request for data about the cluster: 256 bits.
 #[derive(Clone, PartialEq, Eq)]
 pub(super) struct Token(String);
 
-/// The conditions of an answer.
+/// The conditions that a request must meet.
 #[derive(Debug, Clone)]
 pub(super) struct Gate {
     hosts: [String; 2],
     token: Token,
 }
 
-/// Why a request is refused.
+/// Why a request is rejected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Refusal {
-    /// It was sent to another name than this page's.
+    /// Its Host header is not the page's.
     Host,
-    /// It is not a question.
+    /// Its method is not that of a read.
     Method,
-    /// It has no token, or another one.
+    /// Its token is missing or wrong.
     Token,
 }
 
-/// Sent with every answer: only this origin's own files are used, and nothing is kept or framed.
+/// The headers of every response: only files of this origin are used, and nothing is cached or
+/// framed.
 const HEADERS: [(HeaderName, &str); 5] = [
     (
         CONTENT_SECURITY_POLICY,
@@ -61,7 +63,7 @@ const HEADERS: [(HeaderName, &str); 5] = [
 // === impl Token ===
 
 impl Token {
-    /// A new one, from the operating system's random numbers.
+    /// Creates a token from the operating system's random numbers.
     pub(super) fn random() -> anyhow::Result<Token> {
         let mut bytes = [0; 32];
         let random = rustls::crypto::ring::default_provider().secure_random;
@@ -71,7 +73,7 @@ impl Token {
         Ok(Token(digits.collect()))
     }
 
-    /// Whether `text` is the token. Takes the same time wherever they differ.
+    /// Whether `text` is the token. The comparison takes constant time.
     fn is(&self, text: &str) -> bool {
         let (own, other) = (self.0.as_bytes(), text.as_bytes());
         let pairs = own.iter().zip(other);
@@ -102,7 +104,7 @@ impl Gate {
         }
     }
 
-    /// `open` answers requests that are sent to this page's address; `guarded` those of them that have the token.
+    /// Combines the routes: `open` requires the page's own address, `guarded` also the token.
     pub(super) fn around(&self, open: Router, guarded: Router) -> Router {
         let with_token = middleware::from_fn_with_state(self.clone(), check_token);
         let on_address = middleware::from_fn_with_state(self.clone(), check_address);

@@ -1,4 +1,4 @@
-//! What agents are asked for the page: a Service on all nodes, and the way of a packet.
+//! The page's queries to agents: a Service on all nodes, and the path of a packet.
 
 use std::sync::Arc;
 
@@ -18,20 +18,21 @@ use crate::arguments::{AgentOutput, ExplainOptions, TraceOptions};
 use crate::cluster::{Cluster, ClusterError};
 use crate::inspect::{self, Comparison};
 
-/// The agents, and the turn of one question: each may ask many agents at once.
+/// The agents, and the semaphore that serializes queries: each query may contact many agents.
 #[derive(Clone)]
 struct Agents {
     cluster: Cluster,
     turn: Arc<Semaphore>,
 }
 
-/// What differs between the kernels of all nodes and what is desired, for a Service or an address.
+/// The query for the differences between kernel and desired state on all nodes, for a Service or an
+/// address.
 #[derive(Debug, Deserialize)]
 struct OnAllNodes {
     about: String,
 }
 
-/// Where a packet goes.
+/// The query for the path of a packet.
 #[derive(Debug, Deserialize)]
 struct Packet {
     from: String,
@@ -42,18 +43,18 @@ struct Packet {
     node: String,
 }
 
-/// The way of a packet.
+/// The path of a packet.
 #[derive(Debug, Serialize)]
 struct Way {
-    /// Whose agent was asked.
+    /// The node whose agent answered.
     node: String,
-    /// Whether the rules take the packet where it should go.
+    /// Whether the rules forward the packet as desired.
     agrees: bool,
-    /// In the agent's JSON.
+    /// The trace as JSON from the agent.
     trace: Value,
 }
 
-/// No answer.
+/// The error response.
 #[derive(Debug, Serialize)]
 struct Failure {
     error: String,
@@ -63,7 +64,7 @@ struct Failure {
     status: StatusCode,
 }
 
-/// The routes of questions.
+/// Returns the routes of the queries.
 pub(super) fn router(cluster: Cluster) -> Router {
     let agents = Agents {
         cluster,
@@ -113,7 +114,7 @@ async fn trace(
     }))
 }
 
-/// An argument as the command line would take it: none that an agent would take for a flag.
+/// Validates an argument as the command line does: it must not look like a flag to the agent.
 fn word(text: &str) -> anyhow::Result<String> {
     let text = text.trim();
     ensure!(!text.is_empty(), "a field is empty");
@@ -157,7 +158,7 @@ mod tests {
 
     use super::*;
 
-    /// The answer to a question, in a cluster where one Pod runs and no agent.
+    /// Returns the response to a query, in a cluster with one running Pod and no agent.
     async fn ask(path: &str) -> (StatusCode, Value) {
         let api = service_fn(|request: Request<kube::client::Body>| async move {
             let pod = json!({

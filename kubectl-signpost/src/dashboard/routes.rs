@@ -1,4 +1,4 @@
-//! What is served: the files of the page, and what it shows.
+//! The HTTP routes: the files of the page, and its data.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use super::questions;
 use super::view::View;
 use crate::cluster::Cluster;
 
-/// The files of the page, as the program contains them: path, type, content.
+/// The embedded files of the page: path, type, content.
 const FILES: [(&str, &str, &str); 11] = [
     ("/", HTML, include_str!("page/index.html")),
     ("/page.css", "text/css", include_str!("page/page.css")),
@@ -39,10 +39,10 @@ const FILES: [(&str, &str, &str); 11] = [
 const HTML: &str = "text/html; charset=utf-8";
 const JAVASCRIPT: &str = "text/javascript; charset=utf-8";
 
-/// An empty line is sent after this much silence, so that a page that is gone is noticed.
+/// An empty line is sent after this time without a change, to detect a closed page.
 const SILENCE: Duration = Duration::from_secs(20);
 
-/// All routes, behind `gate`.
+/// Returns all routes, protected by `gate`.
 pub(super) fn router(gate: &Gate, views: watch::Receiver<Arc<View>>, cluster: Cluster) -> Router {
     let mut files = Router::new();
     for (path, kind, content) in FILES {
@@ -53,19 +53,19 @@ pub(super) fn router(gate: &Gate, views: watch::Receiver<Arc<View>>, cluster: Cl
     gate.around(files, guarded)
 }
 
-/// A line of JSON for each change, first of all for everything.
+/// Streams one line of JSON for each change; the first line contains the whole view.
 fn changes(mut views: watch::Receiver<Arc<View>>) -> Response {
     views.mark_changed();
     let shown: Option<Arc<View>> = None;
     let lines = stream::unfold((views, shown), |(mut views, shown)| async move {
         let (line, shown) = match timeout(SILENCE, views.changed()).await {
             Err(_) => ("\n".to_owned(), shown),
-            // There are no more views.
+            // The sender was dropped: no more views will come.
             Ok(Err(_)) => return None,
             Ok(Ok(())) => {
                 let now = Arc::clone(&views.borrow_and_update());
                 let change = now.difference(shown.as_deref());
-                // A change has texts, numbers and lists of them, all of which JSON can hold.
+                // A change contains only texts, numbers and lists, which JSON can represent.
                 let line = serde_json::to_string(&change).unwrap_or_default() + "\n";
                 (line, Some(now))
             }

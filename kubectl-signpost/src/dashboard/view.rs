@@ -1,4 +1,4 @@
-//! What the page shows, as a value: a part for each question. Pure.
+//! The content of the page as a value, with one part per question. Pure.
 
 pub(super) mod drift;
 pub(super) mod nodes;
@@ -17,7 +17,7 @@ use nodes::NodeRow;
 use rejections::Rejections;
 use rollouts::Rollouts;
 
-/// Everything that the page shows.
+/// The whole content of the page.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct View {
     connection: Connection,
@@ -27,7 +27,7 @@ pub(super) struct View {
     drift: Drift,
 }
 
-/// What a page lacks to show another view. A part that has not changed is absent.
+/// The difference between two views. A part that has not changed is absent.
 #[derive(Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Change<'a> {
@@ -46,11 +46,11 @@ pub(super) struct Change<'a> {
 /// The nodes that changed.
 #[derive(Debug, PartialEq, Serialize)]
 struct NodesChange<'a> {
-    /// These are all there are.
+    /// Whether `put` lists all nodes.
     whole: bool,
-    /// New and changed ones.
+    /// The new and changed nodes.
     put: Vec<&'a NodeRow>,
-    /// The names of those that are gone.
+    /// The names of the removed nodes.
     gone: Vec<&'a str>,
 }
 
@@ -74,7 +74,8 @@ impl View {
         }
     }
 
-    /// What a page that shows `before` lacks; everything for a page that shows nothing.
+    /// Returns the difference from `before` to this view, or the whole view if the page shows
+    /// nothing yet.
     pub(super) fn difference<'a>(&'a self, before: Option<&'a View>) -> Change<'a> {
         Change {
             connection: changed(before.map(|view| &view.connection), &self.connection),

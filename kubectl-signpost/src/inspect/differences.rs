@@ -1,4 +1,4 @@
-//! The answers of many nodes, of which only what differs is of interest. Pure.
+//! Merges the answers of many nodes and keeps only the differences. Pure.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -8,7 +8,7 @@ use serde::Serialize;
 use crate::agent::{Agreement, Answer};
 use crate::ending::Ending;
 
-/// What agents found that differs from the desired state, each once with its nodes.
+/// The differences from the desired state that agents found, each once with its nodes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Differences {
     agreeing: usize,
@@ -16,16 +16,16 @@ pub(crate) struct Differences {
     failed: BTreeMap<String, Vec<String>>,
 }
 
-/// The same for programs.
+/// The machine-readable form of [`Differences`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(crate) struct Comparison {
-    /// In a sentence.
+    /// The result in one sentence.
     summary: String,
     differing: Vec<Group>,
     unanswered: Vec<Group>,
 }
 
-/// Nodes about which the same is said.
+/// Nodes with the same result.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 struct Group {
     nodes: Vec<String>,
@@ -47,7 +47,7 @@ impl Differences {
     }
 
     pub(super) fn fail(&mut self, node: String, error: String) {
-        // Without the node's own name, which is what such errors differ in.
+        // Remove the node's name, in which otherwise equal errors differ.
         let error = error.replace(&format!(" on node {node}"), "");
         self.failed.entry(error).or_default().push(node);
     }
@@ -105,7 +105,7 @@ impl Differences {
     }
 }
 
-/// The lines that the agent marks with `!`.
+/// Returns the lines that the agent marked with `!`.
 fn marked(text: &str) -> Vec<String> {
     let lines = text.lines().map(str::trim);
     let marked = lines.filter(|line| line.starts_with("! ") || line.contains(": ! "));

@@ -1,8 +1,8 @@
-//! What a command is asked about, as users of kubectl write it.
+//! The subject of a query, written as for kubectl.
 
 use thiserror::Error;
 
-/// An object with what follows its name, or a text that the agent reads.
+/// An object with an optional port, or a text in the agent's syntax.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Reference {
     Pod {
@@ -22,7 +22,7 @@ pub(super) enum Reference {
     Other(String),
 }
 
-/// A reference without a name.
+/// The error for a reference without a name.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error(
     "{0:?} names no object: write svc/NAME, pod/NAME or node/NAME, with :PORT behind where it is a destination"
@@ -32,7 +32,7 @@ pub(super) struct ParseReferenceError(String);
 // === impl Reference ===
 
 impl Reference {
-    /// Reads `svc/web:80`, `pod/a`, `node/n1:30080`; anything else is left to the agent.
+    /// Parses `svc/web:80`, `pod/a`, `node/n1:30080`; leaves other texts to the agent.
     pub(super) fn parse(text: &str, namespace: &str) -> Result<Reference, ParseReferenceError> {
         let other = || Ok(Reference::Other(text.to_owned()));
         let Some((kind, rest)) = text.split_once('/') else {
@@ -67,7 +67,8 @@ impl Reference {
     }
 }
 
-/// A question for the agent: `svc/web` becomes `namespace/web`, and what the agent reads itself stays.
+/// Returns the subject in the agent's syntax: `svc/web` becomes `namespace/web`, and other texts
+/// stay as they are.
 pub(super) fn about(text: &str, namespace: &str) -> anyhow::Result<String> {
     match Reference::parse(text, namespace)? {
         Reference::Service {

@@ -1,4 +1,4 @@
-//! Objects as the ends of a packet's way. Pure.
+//! Objects as the source and destination of a packet. Pure.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -6,28 +6,28 @@ use anyhow::{Context, bail, ensure};
 use k8s_openapi::api::core::v1::{Node, Pod, Service};
 use kube::ResourceExt;
 
-/// Where a packet comes from.
+/// The source of a packet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Departure {
-    /// The node it leaves from, where that is known.
+    /// The node that the packet leaves from, if known.
     pub(super) node: Option<String>,
     sender: Sender,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Sender {
-    /// In the agent's own words.
+    /// A source in the agent's syntax.
     Given(String),
     Pod(Vec<IpAddr>),
     Node(Vec<IpAddr>),
 }
 
-/// Where a packet goes.
+/// The destination of a packet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Arrival {
-    /// In the agent's own words.
+    /// A destination in the agent's syntax.
     Given(String),
-    /// One of these addresses, at a port.
+    /// One of these addresses with a port.
     At {
         addresses: Vec<IpAddr>,
         port: u16,
@@ -35,7 +35,7 @@ pub(super) enum Arrival {
     },
 }
 
-/// The packet in the agent's words, as the agent of `node` is asked about it.
+/// Returns the packet in the syntax of the agent, for the agent of `node`.
 pub(super) fn packet(from: &Departure, to: &Arrival, node: &str) -> anyhow::Result<String> {
     let (word, sources) = match &from.sender {
         Sender::Given(text) => return Ok(format!("{text} -> {}", to.describe(None)?)),
@@ -88,7 +88,7 @@ impl Departure {
 // === impl Arrival ===
 
 impl Arrival {
-    /// `port` is a number, or empty where the Pod has one port only.
+    /// The destination of a Pod. `port` must be a number.
     pub(super) fn of_pod(pod: &Pod, port: Option<String>) -> anyhow::Result<Arrival> {
         let name = pod.name_any();
         let port = port.with_context(|| format!("name the port: pod/{name}:PORT"))?;
@@ -100,7 +100,8 @@ impl Arrival {
         })
     }
 
-    /// `port` is a number or a name; it may be left out where the Service has one port.
+    /// The destination of a Service. `port` is a number or a name; it may be omitted if the Service
+    /// has one port.
     pub(super) fn of_service(service: &Service, port: Option<String>) -> anyhow::Result<Arrival> {
         let name = service.name_any();
         let spec = service.spec.clone().unwrap_or_default();
@@ -151,7 +152,7 @@ impl Arrival {
 
     fn has(&self, ipv4: bool) -> bool {
         match self {
-            // The agent compares families itself.
+            // The agent itself checks the address family.
             Arrival::Given(_) => true,
             Arrival::At { addresses, .. } => addresses.iter().any(|to| to.is_ipv4() == ipv4),
         }
@@ -173,7 +174,7 @@ impl Arrival {
     }
 }
 
-/// `80` or `80/udp`; TCP by default.
+/// Parses `80` or `80/udp`; the default protocol is TCP.
 fn number(text: &str) -> anyhow::Result<(u16, String)> {
     let (number, protocol) = text.split_once('/').unwrap_or((text, "tcp"));
     let number = number

@@ -1,4 +1,5 @@
-//! Takeovers and handbacks, which agents carry out: one node first, then a few at once, until one fails.
+//! Takeovers and handbacks by the agents: one node first, then several concurrently, until one
+//! fails.
 
 use crds::NodeProxy;
 use crds::condition::{READY, Status, status_of};
@@ -17,25 +18,25 @@ use crate::ending::Ending;
 use crate::print;
 use crate::status::POLL;
 
-/// In which direction nodes move.
+/// The direction of a migration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Direction {
     Takeover,
     Handback,
 }
 
-/// What happens with a node.
+/// What to do with a node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Turn<'a> {
-    /// It is where it should go.
+    /// Nothing: it has already moved.
     Over,
-    /// It is left out.
+    /// Skip it because of these obstacles.
     Stopped(Vec<&'a Obstacle>),
-    /// Its agent is asked.
+    /// Query its agent.
     Ask(&'a Agent),
 }
 
-/// Agents that are asked at once, after the first one.
+/// The number of agents queried concurrently after the first one.
 const AT_ONCE: usize = 8;
 
 /// Moves the nodes of the plan.
@@ -78,7 +79,7 @@ pub(super) async fn run(
             continue;
         }
         ending = Ending::ProblemFound;
-        // A dry run is to find all that stops nodes.
+        // A dry run continues, to find every obstacle.
         if !options.dry_run {
             return stop(ahead).map(|()| ending);
         }
@@ -86,14 +87,15 @@ pub(super) async fn run(
     Ok(ending)
 }
 
-/// What happens with `node`. Pure.
+/// Decides what to do with `node`. Pure.
 fn turn<'a>(node: &'a NodePlan, direction: Direction, options: &HandoverOptions) -> Turn<'a> {
     let is_over = match direction {
         Direction::Takeover => node.step == Step::None,
         Direction::Handback => matches!(node.serving, Serving::KubeProxy | Serving::Neither),
     };
     let stops = |obstacle: &&Obstacle| match direction {
-        // What an agent finds is of use before kube-proxy is stopped, too.
+        // A dry run asks the agent as well: its findings are useful even before kube-proxy is
+        // stopped.
         _ if options.dry_run => false,
         Direction::Handback => false,
         Direction::Takeover => !(options.force && obstacle.yields_to_force),
@@ -111,13 +113,13 @@ fn turn<'a>(node: &'a NodePlan, direction: Direction, options: &HandoverOptions)
     }
 }
 
-/// The next nodes of those ahead, and the others: of `all`, the first goes alone. Pure.
+/// Splits the next nodes off those ahead; the first of `all` nodes goes alone. Pure.
 fn next_wave<T>(ahead: &[T], all: usize) -> Option<(&[T], &[T])> {
     let most = if ahead.len() == all { 1 } else { AT_ONCE };
     (!ahead.is_empty()).then(|| ahead.split_at(most.min(ahead.len())))
 }
 
-/// Says what a failure leaves undone.
+/// Returns an error that names the nodes left undone after a failure.
 fn stop(ahead: &[&Agent]) -> anyhow::Result<()> {
     if !ahead.is_empty() {
         let names: Vec<String> = ahead.iter().map(|agent| agent.node.clone()).collect();
@@ -130,7 +132,7 @@ fn stop(ahead: &[&Agent]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Has an agent do it, and waits until the node's NodeProxy says so.
+/// Runs the agent's command, and waits until the node's NodeProxy reports the result.
 async fn hand_over(
     cluster: &Cluster,
     agent: &Agent,
@@ -202,7 +204,7 @@ async fn has_reported(
                     return Ok(true);
                 }
             }
-            // The way to the API server may lead through the node that moves.
+            // The connection to the API server may go through the node that is moving.
             Err(error) if error.is_passing() => {}
             Err(error) => return Err(error.into()),
         }
@@ -216,7 +218,7 @@ async fn has_reported(
 // === impl Direction ===
 
 impl Direction {
-    /// The command of the agent.
+    /// The agent's command for this direction.
     fn command(self) -> &'static str {
         match self {
             Direction::Takeover => "takeover",
@@ -224,7 +226,7 @@ impl Direction {
         }
     }
 
-    /// What is so in the end.
+    /// The final state in words.
     fn state(self) -> &'static str {
         match self {
             Direction::Takeover => "Signpost serves",
@@ -232,11 +234,11 @@ impl Direction {
         }
     }
 
-    /// Whether the conditions of a NodeProxy say so. Pure.
+    /// Whether the conditions of a NodeProxy show the final state. Pure.
     fn is_reached(self, conditions: &[Condition], force: bool) -> bool {
         match (self, Serving::of(conditions)) {
             (Direction::Handback, _) => is_handed_back(conditions),
-            // What an agent cannot remove stays, and --force leads past it.
+            // Rules that an agent cannot remove remain, and --force accepts that.
             (Direction::Takeover, Serving::Both) => force,
             (Direction::Takeover, Serving::Signpost) => {
                 force || status_of(conditions, READY) == Status::True

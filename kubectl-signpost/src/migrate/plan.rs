@@ -1,4 +1,4 @@
-//! Which proxy serves each node, what the next step to Signpost is, and what stops it. Pure.
+//! Which proxy serves each node, the next step to Signpost, and its obstacles. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,16 +19,16 @@ use crate::config::Note;
 use crate::ending::Ending;
 use crate::trouble::{Trouble, Weight, troubles};
 
-/// What was read.
+/// The data read from the cluster.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Evidence {
     pub(super) proxies: Read<NodeProxy>,
-    /// Empty for a user who may not read them.
+    /// The Nodes; empty if the user may not read them.
     pub(super) nodes: Vec<Node>,
     pub(super) agents: Vec<Agent>,
-    /// Those of namespace kube-system.
+    /// The Pods of namespace kube-system.
     pub(super) system_pods: Vec<Pod>,
-    /// Whether DaemonSet kube-system/kube-proxy exists.
+    /// Whether the DaemonSet kube-system/kube-proxy exists.
     pub(super) has_daemon_set: bool,
 }
 
@@ -36,9 +36,9 @@ pub(super) struct Evidence {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Plan {
-    /// By name.
+    /// The nodes by name.
     pub(super) nodes: Vec<NodePlan>,
-    /// What a profile does not carry over from kube-proxy's configuration.
+    /// The settings of kube-proxy that no profile reproduces.
     pub(super) configuration: Vec<Note>,
     /// NodeProxies that this version cannot read.
     pub(super) unreadable: Vec<Unreadable>,
@@ -50,12 +50,12 @@ pub(super) struct Plan {
 pub(super) struct NodePlan {
     pub(super) name: String,
     pub(super) serving: Serving,
-    /// The Pod of kube-proxy on the node.
+    /// The name of the node's kube-proxy Pod.
     pub(super) kube_proxy_pod: Option<String>,
-    /// What the agent says of kube-proxy's rules.
+    /// The agent's report about kube-proxy's rules.
     pub(super) found: String,
     pub(super) step: Step,
-    /// What stops it.
+    /// The obstacles to that step.
     pub(super) obstacles: Vec<Obstacle>,
     #[serde(skip)]
     pub(super) agent: Option<Agent>,
@@ -65,15 +65,15 @@ pub(super) struct NodePlan {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) enum Serving {
-    /// Signpost; the node has no rules of kube-proxy.
+    /// Signpost; the node has no kube-proxy rules.
     Signpost,
-    /// The rules of both are on the node.
+    /// Both: the rules of both proxies are on the node.
     Both,
     /// kube-proxy: the node was handed back.
     KubeProxy,
-    /// None: the node was handed back, and has no rules of kube-proxy.
+    /// Neither: the node was handed back and has no kube-proxy rules.
     Neither,
-    /// The agent has not reported it.
+    /// The agent has not reported.
     Unknown,
 }
 
@@ -81,29 +81,29 @@ pub(super) enum Serving {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) enum Step {
-    /// Signpost alone serves.
+    /// None: only Signpost serves the node.
     None,
-    /// kube-proxy runs, and would write its rules again.
+    /// Stop kube-proxy, which would write its rules again.
     StopKubeProxy,
     Takeover,
 }
 
-/// What stops a takeover.
+/// An obstacle to a takeover.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Obstacle {
     pub(super) what: String,
     pub(super) next: String,
-    /// Whether `--force` leads past it.
+    /// Whether `--force` overrides it.
     pub(super) yields_to_force: bool,
 }
 
-/// A node on the command line that is not in the cluster.
+/// The error for a node on the command line that does not exist.
 #[derive(Debug, Error)]
 #[error("there is no node {0}: `kubectl get nodes` lists nodes, --node names one")]
 pub(super) struct UnknownNode(String);
 
-/// Stops kube-proxy on all nodes without removing it.
+/// The command that stops kube-proxy on all nodes without removing it.
 const STOP_KUBE_PROXY: &str = "kubectl -n kube-system patch daemonset kube-proxy -p \
     '{\"spec\":{\"template\":{\"spec\":{\"nodeSelector\":{\"signpost.dev/kube-proxy\":\"wanted\"}}}}}'";
 const STOP_STATIC_POD: &str =
@@ -112,7 +112,7 @@ const STOP_STATIC_POD: &str =
 // === impl Plan ===
 
 impl Plan {
-    /// The plan of these nodes; of all nodes with Linux, if none is named.
+    /// Plans the migration of these nodes, or of all Linux nodes if none is named.
     pub(super) fn of(evidence: &Evidence, asked: &[String]) -> Result<Plan, UnknownNode> {
         let proxies = evidence.proxies.objects.iter();
         let proxies: BTreeMap<String, &NodeProxy> =
@@ -144,7 +144,7 @@ impl Plan {
         })
     }
 
-    /// Whether nothing stops any node.
+    /// Success if no node has an obstacle.
     pub(super) fn ending(&self) -> Ending {
         match self.nodes.iter().all(|node| node.obstacles.is_empty()) {
             true => Ending::Success,
@@ -153,7 +153,8 @@ impl Plan {
     }
 }
 
-/// The Pods of kube-proxy that have not ended, by node: those of the DaemonSet, and those that kubelets start from a file.
+/// Returns the kube-proxy Pods that have not ended, by node: those of the DaemonSet and static
+/// Pods.
 fn kube_proxy_pods(pods: &[Pod]) -> BTreeMap<&str, &Pod> {
     let of_node = pods.iter().filter_map(|pod| {
         let node = pod.spec.as_ref()?.node_name.as_deref()?;
@@ -162,7 +163,8 @@ fn kube_proxy_pods(pods: &[Pod]) -> BTreeMap<&str, &Pod> {
         let is_kube_proxy = pod.owner_references().iter().any(|owner| {
             match owner.kind.as_str() {
                 "DaemonSet" => owner.name == KUBE_PROXY,
-                // A kubelet names the Pod of a file after the node, which owns it.
+                // A kubelet appends the node's name to the name of a static Pod, and the Node owns
+                // it.
                 "Node" => pod.name_any() == format!("{KUBE_PROXY}-{node}"),
                 _ => false,
             }
@@ -217,7 +219,7 @@ impl NodePlan {
 // === impl Serving ===
 
 impl Serving {
-    /// What the conditions of a NodeProxy say.
+    /// Returns which proxy serves the node according to the conditions of its NodeProxy.
     pub(super) fn of(conditions: &[Condition]) -> Serving {
         let unread = || {
             let found = find(conditions, FOREIGN_PROXY_DETECTED);
@@ -229,7 +231,7 @@ impl Serving {
             (true, Status::True | Status::Unknown) => Serving::KubeProxy,
             (false, Status::True) => Serving::Both,
             (false, Status::False) => Serving::Signpost,
-            // After a takeover there is still a table that cannot be read.
+            // A table that cannot be read remains after a takeover.
             (false, Status::Unknown) if unread() => Serving::Signpost,
             (false, Status::Unknown) => Serving::Unknown,
         }
@@ -281,7 +283,7 @@ impl Obstacle {
         }
     }
 
-    /// What agents warn of, too.
+    /// Returns the obstacles that the conditions of a NodeProxy report.
     fn of_conditions(conditions: &[Condition], serving: Serving) -> Vec<Obstacle> {
         let faults = troubles(conditions).into_iter();
         let faults = faults.filter(|trouble| {

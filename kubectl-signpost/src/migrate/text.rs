@@ -1,4 +1,4 @@
-//! The plan, for people.
+//! Renders the plan as text.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use crate::check::first;
 use crate::output::{Paint, Tone};
 use crate::table::{Cell, Table};
 
-/// A table of nodes, what stops them, and what is next.
+/// Renders the table of nodes, their obstacles, and the next step.
 pub(super) fn render(plan: &Plan, format: Format, paint: Paint) -> String {
     if plan.nodes.is_empty() && plan.unreadable.is_empty() {
         return "no nodes\n".to_owned();
@@ -49,7 +49,7 @@ pub(super) fn render(plan: &Plan, format: Format, paint: Paint) -> String {
     text
 }
 
-/// Each obstacle once, with its nodes.
+/// Renders each obstacle once, with its nodes.
 pub(super) fn obstacles<'a>(of_nodes: impl Iterator<Item = (&'a String, &'a Obstacle)>) -> String {
     let mut names: BTreeMap<&Obstacle, Vec<&String>> = BTreeMap::new();
     for (name, obstacle) in of_nodes {

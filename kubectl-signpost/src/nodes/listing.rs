@@ -1,4 +1,4 @@
-//! What is found of nodes, as a value.
+//! The state of the nodes as a value.
 
 use std::collections::BTreeSet;
 
@@ -24,7 +24,7 @@ pub(crate) struct Listing {
     pub(crate) unreadable: Vec<Unreadable>,
 }
 
-/// One node. Texts that are not known are empty.
+/// One node. Unknown texts are empty.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct NodeReport {
@@ -48,7 +48,7 @@ pub(crate) struct NodeReport {
 // === impl Listing ===
 
 impl Listing {
-    /// Nodes with a NodeProxy, and `nodes` of the cluster that have none.
+    /// Lists the nodes with a NodeProxy, and those of `nodes` that have none.
     pub(crate) fn of(proxies: &Read<NodeProxy>, nodes: &[Node]) -> Listing {
         let mut reports: Vec<NodeReport> = proxies.objects.iter().map(NodeReport::of).collect();
         let configured: BTreeSet<String> =
@@ -63,7 +63,7 @@ impl Listing {
         }
     }
 
-    /// The worst of its nodes.
+    /// Returns the health of the worst node.
     pub(crate) fn health(&self) -> Health {
         let unreadable = self.unreadable.iter().map(|_| Health::Unhealthy);
         let nodes = self.nodes.iter().map(|node| node.health);
@@ -111,7 +111,7 @@ impl NodeReport {
         }
     }
 
-    /// A node that no profile selects. It may be meant, so that it is a note.
+    /// The report of a node that no profile selects. That may be intended, so it is only a note.
     pub(crate) fn without_configuration(name: String) -> NodeReport {
         let trouble = Trouble {
             weight: Weight::Note,
@@ -141,7 +141,7 @@ impl NodeReport {
     }
 }
 
-/// The agent has another configuration than the node was given.
+/// The problem of a node whose agent has not applied the assigned configuration.
 fn unapplied(ready: Option<&Condition>) -> Trouble {
     let (reason, message) = match ready {
         None => ("NotReported", "the node's agent has not reported yet"),

@@ -1,4 +1,4 @@
-//! What a command changes of a profile to steer its rollout. Pure.
+//! The edits of a profile that control its rollout. Pure.
 
 use crds::ProxyProfile;
 use crds::profile::history::Revision;
@@ -7,16 +7,16 @@ use serde_json::{Map, Value, json};
 
 use crate::config::difference;
 
-/// A change of a profile.
+/// An edit of a profile.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Edit {
-    /// As a JSON merge patch (RFC 7386).
+    /// The edit as a JSON merge patch (RFC 7386).
     pub(super) change: Value,
-    /// What it does, as the end of a sentence about the profile.
+    /// The effect, as the end of a sentence about the profile.
     pub(super) done: String,
 }
 
-/// Aborts the rollout in progress; why there is nothing to abort.
+/// Aborts the rollout in progress. The error says why there is none.
 pub(super) fn abort(profile: &ProxyProfile) -> Result<Edit, String> {
     let rollout = rollout(profile)?;
     match rollout.phase {
@@ -30,7 +30,7 @@ pub(super) fn abort(profile: &ProxyProfile) -> Result<Edit, String> {
     }
 }
 
-/// Begins another attempt; why there is nothing to try again.
+/// Starts another attempt. The error says why there is nothing to retry.
 pub(super) fn retry(profile: &ProxyProfile) -> Result<Edit, String> {
     let rollout = rollout(profile)?;
     match rollout.phase {
@@ -49,7 +49,8 @@ pub(super) fn retry(profile: &ProxyProfile) -> Result<Edit, String> {
     }
 }
 
-/// Returns to the configuration of generation `to`, or to the one before the current one; why it cannot.
+/// Restores the configuration of generation `to`, or the one before the current one. The error says
+/// why this is not possible.
 pub(super) fn undo(profile: &ProxyProfile, to: Option<i64>) -> Result<Edit, String> {
     rollout(profile)?;
     let current = Revision::fields(&profile.spec);
@@ -88,7 +89,7 @@ pub(super) fn undo(profile: &ProxyProfile, to: Option<i64>) -> Result<Edit, Stri
     })
 }
 
-/// The rollout of the profile's current generation.
+/// Returns the rollout of the profile's current generation.
 fn rollout(profile: &ProxyProfile) -> Result<&RolloutStatus, String> {
     let status = profile.status.as_ref();
     let current = status.filter(|s| s.observed_generation == profile.metadata.generation);
@@ -97,7 +98,7 @@ fn rollout(profile: &ProxyProfile) -> Result<&RolloutStatus, String> {
     })
 }
 
-/// What makes `after` of `before`.
+/// Returns the merge patch from `before` to `after`.
 fn merge_patch(before: &Value, after: &Value) -> Map<String, Value> {
     let (Value::Object(before), Value::Object(after)) = (before, after) else {
         return Map::new();

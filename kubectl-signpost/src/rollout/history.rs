@@ -1,4 +1,4 @@
-//! The configurations that a profile has asked for, as text. Pure.
+//! The history of a profile's configurations as text. Pure.
 
 use crds::profile::history::Revision;
 use jiff::Timestamp;
@@ -8,7 +8,8 @@ use crate::nodes::age;
 use crate::output::Paint;
 use crate::table::Table;
 
-/// One line for each of `history`, and the fields in which it differs from the one before it.
+/// Renders one line for each entry of `history`, with the fields in which it differs from the
+/// previous one.
 pub(super) fn render(history: &[Revision], now: Timestamp, paint: Paint) -> String {
     if history.is_empty() {
         return "no configuration yet\n".to_owned();

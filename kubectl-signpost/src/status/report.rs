@@ -1,4 +1,4 @@
-//! What is found of profiles, as a value.
+//! The state of the profiles as a value.
 
 use std::collections::BTreeSet;
 
@@ -14,19 +14,19 @@ use crate::cluster::{Read, Unreadable};
 use crate::ending::Ending;
 use crate::trouble::{Trouble, Weight, troubles};
 
-/// What is found of all profiles.
+/// The state of all profiles.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Report {
     pub(crate) health: Health,
     pub(crate) profiles: Vec<ProfileReport>,
-    /// Nodes of the cluster that no profile has given a configuration.
+    /// The nodes of the cluster that no profile configures.
     pub(crate) nodes_without_configuration: Vec<String>,
     /// Objects that this version cannot read.
     pub(crate) unreadable: Vec<Unreadable>,
 }
 
-/// What is found of one profile.
+/// The state of one profile.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct ProfileReport {
@@ -45,7 +45,7 @@ pub(crate) struct ProfileReport {
     pub(crate) worst_nodes: Vec<WorstNode>,
 }
 
-/// How many nodes there are of each.
+/// The number of nodes in each state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub(crate) struct NodeCounts {
     pub(crate) matched: u32,
@@ -58,18 +58,18 @@ pub(crate) struct NodeCounts {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) enum Health {
-    /// They are.
+    /// No problems.
     Healthy,
-    /// They are not, and waiting may end it.
+    /// In progress: waiting may resolve the problem.
     Pending,
-    /// Something is wrong.
+    /// A problem that waiting does not resolve.
     Unhealthy,
 }
 
 // === impl Report ===
 
 impl Report {
-    /// `nodes` are the Nodes of the cluster, where they could be read.
+    /// Builds the report. `nodes` are the Nodes of the cluster, if they could be read.
     pub(crate) fn of(
         profiles: &Read<ProxyProfile>,
         proxies: &Read<NodeProxy>,
@@ -87,12 +87,12 @@ impl Report {
         )
     }
 
-    /// Of one profile alone.
+    /// Builds the report of a single profile.
     pub(crate) fn of_one(profile: &ProxyProfile) -> Report {
         Report::sum(vec![ProfileReport::of(profile)], Vec::new(), Vec::new())
     }
 
-    /// Of reports about profiles, and what was found beside them.
+    /// Builds a report from the parts.
     pub(crate) fn sum(
         mut profiles: Vec<ProfileReport>,
         nodes_without_configuration: Vec<String>,
@@ -100,7 +100,7 @@ impl Report {
     ) -> Report {
         profiles.sort_by(|a, b| (a.priority, &a.name).cmp(&(b.priority, &b.name)));
         let worst = profiles.iter().map(|profile| profile.health).max();
-        // Without a profile no node is served.
+        // Without a profile, Signpost serves no node.
         let of_profiles = worst.unwrap_or(Health::Unhealthy);
         Report {
             health: match unreadable.is_empty() {
@@ -145,7 +145,8 @@ impl ProfileReport {
     }
 }
 
-/// The operator reports within a second of a change.
+/// The problem of a profile whose current generation the operator has not reported yet. The
+/// operator reports within a second of a change.
 fn unreported(generation: i64) -> Trouble {
     Trouble {
         weight: Weight::Pending,
@@ -162,7 +163,7 @@ fn unreported(generation: i64) -> Trouble {
 // === impl Health ===
 
 impl Health {
-    /// By the heaviest of `troubles`.
+    /// Returns the health that corresponds to the most severe of `troubles`.
     pub(crate) fn of(troubles: &[Trouble]) -> Health {
         match troubles.iter().map(|trouble| trouble.weight).max() {
             Some(Weight::Fault) => Health::Unhealthy,
@@ -171,7 +172,7 @@ impl Health {
         }
     }
 
-    /// In words.
+    /// The health in words.
     pub(crate) fn describe(self) -> &'static str {
         match self {
             Health::Healthy => "healthy",

@@ -1,4 +1,4 @@
-//! A report as text.
+//! Renders a report as text.
 
 use std::fmt::Write;
 
@@ -6,10 +6,10 @@ use super::report::{Health, ProfileReport, Report};
 use crate::output::{Paint, Tone};
 use crate::trouble::{Trouble, Weight};
 
-/// More names than this in one line are counted.
+/// The maximum number of names in one line.
 const MOST_NAMED: usize = 10;
 
-/// For people.
+/// Renders the whole report.
 pub(crate) fn render(report: &Report, paint: Paint) -> String {
     let profiles = report.profiles.iter();
     let mut parts: Vec<String> = profiles
@@ -94,7 +94,7 @@ fn render_profile(profile: &ProfileReport, paint: Paint) -> String {
     text
 }
 
-/// Two lines: what it is, and what to do.
+/// Renders a problem as two lines: the problem and the advice.
 pub(crate) fn render_trouble(trouble: &Trouble, paint: Paint) -> String {
     let (word, tone) = match trouble.weight {
         Weight::Fault => ("fault", Tone::Bad),
@@ -117,7 +117,7 @@ pub(crate) fn render_trouble(trouble: &Trouble, paint: Paint) -> String {
     text
 }
 
-/// One line for a wait.
+/// Renders the progress as one line while a command waits.
 pub(crate) fn progress(report: &Report) -> String {
     let unfinished = report
         .profiles
@@ -139,7 +139,7 @@ pub(crate) fn progress(report: &Report) -> String {
     }
 }
 
-/// The first few of `names`.
+/// Lists the first few of `names`.
 fn first(names: &[String]) -> String {
     let mut text = names[..names.len().min(MOST_NAMED)].join(", ");
     if names.len() > MOST_NAMED {

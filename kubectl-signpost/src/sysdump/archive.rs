@@ -1,4 +1,4 @@
-//! The archive: files as they come, and a list of what could not be read.
+//! The archive file, and the list of parts that could not be read.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
@@ -12,10 +12,10 @@ use tar::{Builder, Header};
 
 use super::secrets::without_secrets;
 
-/// An archive that is being written.
+/// An archive in progress.
 pub(super) struct Archive {
     files: Builder<GzEncoder<File>>,
-    /// The folder in it that holds everything.
+    /// The top-level folder in the archive.
     folder: PathBuf,
     made: Timestamp,
     parts: usize,
@@ -29,20 +29,20 @@ pub(super) struct Missing {
     pub(super) reason: String,
 }
 
-/// What was written.
+/// The content of a finished archive.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Contents {
     pub(super) parts: usize,
     pub(super) missing: Vec<Missing>,
 }
 
-/// The file in it that lists what could not be read; empty if everything could.
+/// The file in the archive that lists the parts that could not be read; empty if there are none.
 const MISSING: &str = "missing.txt";
 
 // === impl Archive ===
 
 impl Archive {
-    /// Creates `file`, which must not exist and which only its owner may read.
+    /// Creates `file`, which must not exist, readable only by its owner.
     pub(super) fn create(file: &Path, folder: &str, made: Timestamp) -> io::Result<Archive> {
         let file = OpenOptions::new()
             .write(true)
@@ -58,7 +58,7 @@ impl Archive {
         })
     }
 
-    /// Adds what was read of a part, without secrets, or why it could not be read.
+    /// Adds the text of a part without secrets, or records why it could not be read.
     pub(super) fn add(&mut self, part: &str, read: Result<String, String>) -> io::Result<()> {
         match read {
             Ok(text) => {
@@ -73,7 +73,7 @@ impl Archive {
         }
     }
 
-    /// Ends the archive.
+    /// Writes the list of missing parts and closes the archive.
     pub(super) fn finish(mut self) -> io::Result<Contents> {
         self.missing.sort();
         let lines = self.missing.iter();

@@ -1,4 +1,4 @@
-//! Which agents are asked, and what.
+//! Chooses the agents to query, and the queries.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -13,13 +13,13 @@ use crate::arguments::SysdumpOptions;
 use crate::cluster::Cluster;
 use crate::trouble::{Weight, troubles};
 
-/// How many agents are asked where no node is named.
+/// The number of agents queried if no node is named.
 const NODES: usize = 5;
-/// How many rejected Services of a node are explained.
+/// The number of rejected Services explained for a node.
 const REJECTED: usize = 10;
-/// How long an agent may take for one part: it reads the kernel.
+/// The timeout for one part: the agent reads the kernel.
 const PATIENCE: Duration = Duration::from_secs(90);
-/// What `signpost-agent show` prints, each with the end of its file.
+/// The subjects of `signpost-agent show`, each with its file name extension.
 const SHOWN: [(&str, &str); 5] = [
     ("rules", "txt"),
     ("dataplane", "txt"),
@@ -28,7 +28,7 @@ const SHOWN: [(&str, &str); 5] = [
     ("metrics", "txt"),
 ];
 
-/// The nodes whose agents are asked, by name.
+/// Returns the nodes whose agents to query, by name.
 pub(super) fn choose<'a>(
     running: impl Iterator<Item = &'a str>,
     proxies: &[NodeProxy],
@@ -49,7 +49,7 @@ pub(super) fn choose<'a>(
         })
     };
     let mut nodes: Vec<String> = nodes.into_iter().collect();
-    // Stable: of one kind, by name.
+    // The sort is stable: nodes of the same health stay sorted by name.
     nodes.sort_by_key(|node| !unhealthy(node));
     if !options.all_nodes {
         nodes.truncate(NODES);
@@ -58,7 +58,7 @@ pub(super) fn choose<'a>(
     nodes
 }
 
-/// What the agent of a node has, part by part.
+/// Queries the agent of a node part by part.
 pub(super) async fn inquire(
     cluster: &Cluster,
     node: &str,
@@ -85,7 +85,7 @@ pub(super) async fn inquire(
     parts
 }
 
-/// The Services that the node's status names as rejected.
+/// Returns the Services that the node's status names as rejected.
 fn rejected(proxy: Option<&NodeProxy>) -> Vec<String> {
     let status = proxy.and_then(|proxy| proxy.status.as_ref());
     let rejections = status

@@ -1,8 +1,9 @@
-//! What is kept of objects: what Signpost reads or writes, and nothing that users may have put beside it. Pure.
+//! Filters objects: keeps what Signpost reads or writes, and nothing else that users may have
+//! added. Pure.
 
 use serde_json::{Map, Value, json};
 
-/// What an object is to the archive.
+/// Which parts of an object to keep.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kept {
     /// Spec and status: ProxyProfiles and NodeProxies.
@@ -13,13 +14,13 @@ pub(super) enum Kept {
     Slice,
     /// Labels, addresses of Pods, versions and conditions: Nodes.
     Node,
-    /// Where it runs, its images and its status, without environment and arguments: Pods.
+    /// The node, the images and the status, without environment and arguments: Pods.
     Pod,
-    /// Everything that it says: Events.
+    /// The whole content: Events.
     Event,
 }
 
-/// Fields of metadata.
+/// The fields of metadata to keep.
 const METADATA: [&str; 6] = [
     "name",
     "namespace",
@@ -28,12 +29,12 @@ const METADATA: [&str; 6] = [
     "creationTimestamp",
     "deletionTimestamp",
 ];
-/// The domains of labels and annotations that Signpost or Kubernetes reads.
+/// The domains of the labels and annotations to keep: those that Signpost or Kubernetes reads.
 const DOMAINS: [&str; 3] = ["signpost.dev", "kubernetes.io", "k8s.io"];
-/// Not among them: the object as its user applied it, with everything that is left out here.
+/// An annotation to remove: it holds the whole applied object, including everything removed here.
 const AS_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 
-/// What is kept of `objects`, as a document of YAML each.
+/// Renders the kept parts of `objects`, one YAML document for each.
 pub(super) fn print(objects: &[Value], kept: Kept) -> Result<String, String> {
     let objects = objects.iter().map(|object| extract(object, kept));
     let documents = objects.map(|object| serde_saphyr::to_string(&object));

@@ -1,16 +1,17 @@
-//! What looks like a credential, taken out of texts. Objects that hold credentials are not read in the first place. Pure.
+//! Removes texts that look like credentials. Objects that hold credentials are not read in the
+//! first place. Pure.
 
-/// What is in the place of a credential.
+/// The replacement for a credential.
 const REMOVED: &str = "[removed]";
-/// How the payload of a JSON Web Token begins: `{"`, encoded.
+/// The prefix of a JSON Web Token's header and payload: `{"` in Base64.
 const JSON: &str = "eyJ";
 const BEARER: &str = "bearer ";
-/// What follows that word is a word of a sentence if it is shorter.
+/// A shorter text after `bearer` is an ordinary word.
 const SHORTEST: usize = 8;
 const KEY_BEGINS: &str = "-----BEGIN ";
 const KEY_ENDS: &str = "PRIVATE KEY-----";
 
-/// `text` without tokens of service accounts, bearer tokens and private keys.
+/// Returns `text` without service account tokens, bearer tokens and private keys.
 pub(super) fn without_secrets(text: &str) -> String {
     let mut kept = String::with_capacity(text.len());
     let mut in_key = false;
@@ -24,7 +25,7 @@ pub(super) fn without_secrets(text: &str) -> String {
         if !in_key {
             kept.push_str(&without_tokens(line));
         }
-        // In one line, or after several.
+        // The key may end on the same line or several lines later.
         if in_key && line.contains("-----END ") {
             in_key = false;
         }
@@ -51,12 +52,12 @@ fn without_tokens(line: &str) -> String {
     kept + rest
 }
 
-/// The letters of a JSON Web Token.
+/// Whether `letter` may occur in a JSON Web Token.
 fn is_of_token(letter: char) -> bool {
     letter.is_ascii_alphanumeric() || "-_.".contains(letter)
 }
 
-/// Header, payload and signature of a JSON Web Token.
+/// Whether `word` is a JSON Web Token: header, payload and signature.
 fn is_token(word: &str) -> bool {
     let mut parts = word.split('.');
     let encoded = |part: Option<&str>| part.is_some_and(|part| part.starts_with(JSON));

@@ -1,24 +1,24 @@
-//! Which field of KubeProxyConfiguration goes where, by the table of types.go and defaults.go of Kubernetes 1.36.
+//! The mapping of KubeProxyConfiguration fields, from types.go and defaults.go of Kubernetes 1.36.
 
-/// A field with one place in each.
+/// A field with exactly one counterpart.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Field {
     pub(super) from: &'static str,
-    /// Below spec.
+    /// The path below `spec`.
     pub(super) to: &'static str,
     pub(super) form: Form,
 }
 
-/// How a value is carried over. A default is not: it is the same here.
+/// How to convert a value. A default value is not converted, because both have the same default.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Form {
-    /// As it is; the default as JSON.
+    /// Unchanged; the default as JSON.
     Plain(&'static str),
-    /// Text, whose empty form is the default, too.
+    /// Text; an empty text also means the default.
     Text(&'static str),
-    /// IP:port with the port that an IP alone gets.
+    /// `IP:port`; the port is used for an IP address alone.
     Address(&'static str, u16),
-    /// A number of requests, whose 0 is the default, too.
+    /// A rate of requests; 0 also means the default.
     Rate(f64),
     /// A duration; the defaults in milliseconds.
     Duration(&'static [u64]),
@@ -48,7 +48,7 @@ const fn text(from: &'static str, to: &'static str, default: &'static str) -> Fi
     }
 }
 
-/// Fields with one place in each, except what depends on the mode or on other fields.
+/// The fields with one counterpart each that depend neither on the mode nor on other fields.
 pub(super) const FIELDS: &[Field] = &[
     plain(
         "iptables.localhostNodePorts",
@@ -139,7 +139,7 @@ pub(super) const FIELDS: &[Field] = &[
     plain("logging.vmodule", "logging.vmodule", "[]"),
 ];
 
-/// What has no place in a profile, and why.
+/// The fields without a counterpart in a profile, and why.
 pub(super) const NO_PLACE: &[(&str, &str)] = &[
     (
         "clientConnection.kubeconfig",

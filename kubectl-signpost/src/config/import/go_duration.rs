@@ -1,4 +1,4 @@
-//! Durations as Go writes them, such as `1h0m0s` and `1.5s`.
+//! Durations in Go's format, such as `1h0m0s` and `1.5s`.
 
 use serde_json::Value;
 
@@ -12,11 +12,12 @@ const UNITS: [(&str, f64); 7] = [
     ("s", 1_000.0),
 ];
 
-/// The milliseconds of [`crds::Span::MAX`].
+/// [`crds::Span::MAX`] in milliseconds.
 const LONGEST: f64 = 99_999.0 * 3_600_000.0;
 
-/// The whole milliseconds of a Go duration, rounded up; a number is one of nanoseconds, as the log options take it. None
-/// for anything else, and for what is negative or longer than a profile accepts.
+/// Returns the whole milliseconds of a Go duration, rounded up. A number is in nanoseconds, as in
+/// the log options. Returns `None` for other values, and for a duration that is negative or longer
+/// than a profile accepts.
 pub(super) fn milliseconds(value: &Value) -> Option<u64> {
     let total = match value {
         Value::Number(nanoseconds) => nanoseconds.as_f64()? / 1e6,

@@ -4,7 +4,7 @@ use serde_json::json;
 use super::super::source::find_configuration;
 use super::*;
 
-/// As kubeadm writes it.
+/// The configuration as kubeadm writes it.
 const KUBEADM: &str = include_str!("kubeadm.yaml");
 
 fn imported(document: &Value) -> Imported {
@@ -146,7 +146,7 @@ fn what_the_agent_prints_at_configz_is_read_too() {
     );
 }
 
-/// Values that files have, right and wrong.
+/// Values that occur in files, valid and invalid.
 fn any_value() -> impl Strategy<Value = Value> {
     let texts = [
         "",

@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use crate::dashboard::facts::Facts;
 
-/// The last repairs of all nodes.
+/// The last repair of each node, grouped by program.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(in crate::dashboard) struct Drift {
     programs: Vec<Program>,
@@ -19,34 +19,34 @@ pub(in crate::dashboard) struct Drift {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Program {
-    /// Its name; none for programs that the kernel does not name.
+    /// Its name; `None` if the kernel does not name the program.
     #[serde(skip_serializing_if = "Option::is_none")]
     name: Option<String>,
-    /// How many nodes it changed rules on.
+    /// The number of nodes on which it changed rules.
     total: usize,
-    /// On how many of them it keeps doing so.
+    /// The number of those on which it keeps changing them.
     contested: usize,
-    /// What to do.
+    /// The next step for the user.
     advice: Option<&'static str>,
-    /// Some of the nodes, those with delayed repairs first.
+    /// Some of the nodes; those with delayed repairs come first.
     first: Vec<DriftOnNode>,
 }
 
-/// What a node says of its last repair.
+/// The last repair reported by a node.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct DriftOnNode {
-    /// Whether repairs are not delayed, so that those that are come first.
+    /// Whether repairs are not delayed. Sorts the delayed ones first.
     #[serde(skip)]
     is_quiet: bool,
     node: String,
-    /// The message of condition RulesContested.
+    /// The message of the condition RulesContested.
     message: String,
 }
 
-/// More nodes than this are counted.
+/// The maximum number of nodes listed.
 const MOST_NODES: usize = 20;
-/// What follows the name of a program in the condition's message.
+/// The text after the name of a program in the condition's message.
 const BEHIND_NAME: &str = " (process ";
 
 // === impl Drift ===
@@ -58,7 +58,7 @@ impl Drift {
             let status = observed.proxy.status.as_ref();
             let mut conditions = status.into_iter().flat_map(|status| &status.conditions);
             let found = conditions.find(|condition| condition.type_ == RULES_CONTESTED);
-            // Without a message, nothing was repaired since the agent's start.
+            // An empty message means that the agent has repaired nothing since it started.
             let Some(condition) = found.filter(|condition| !condition.message.is_empty()) else {
                 continue;
             };
@@ -73,14 +73,15 @@ impl Drift {
         let mut programs: Vec<Program> = programs
             .map(|(name, nodes)| Program::new(name, nodes))
             .collect();
-        // Stable: of as many nodes, by name.
+        // The sort is stable: programs with the same counts stay sorted by name.
         programs.sort_by_key(|program| std::cmp::Reverse((program.contested, program.total)));
         Drift { programs }
     }
 }
 
-/// The program that a message names: `last repaired at TIME: IPv4: nft (process 7) had changed …`, or `since TIME, nft
-/// (process 7) keeps changing …`. A message of another form names none, and is shown as it is.
+/// Returns the program named in a message: `last repaired at TIME: IPv4: nft (process 7) had
+/// changed …`, or `since TIME, nft (process 7) keeps changing …`. Returns `None` for other
+/// messages, which are shown unchanged.
 fn name_in(message: &str) -> Option<&str> {
     let (before, _) = message.split_once(BEHIND_NAME)?;
     let ends = [": ", ", "].map(|end| before.rfind(end).map(|at| at + end.len()));

@@ -12,12 +12,12 @@ use crate::nodes::NodeReport;
 pub(in crate::dashboard) struct NodeRow {
     #[serde(flatten)]
     pub(in crate::dashboard) report: NodeReport,
-    /// The health, in the words of `status`.
+    /// The health, in the same words as `status`.
     state: &'static str,
     latency: Latency,
 }
 
-/// The magnitude of a node's 99th percentile.
+/// The order of magnitude of a node's 99th percentile.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 enum Latency {
@@ -25,11 +25,11 @@ enum Latency {
     Unknown,
     /// At most a millisecond.
     Millisecond,
-    /// At most ten.
+    /// At most ten milliseconds.
     TenMilliseconds,
-    /// At most a hundred.
+    /// At most a hundred milliseconds.
     HundredMilliseconds,
-    /// More.
+    /// More than a hundred milliseconds.
     Longer,
 }
 

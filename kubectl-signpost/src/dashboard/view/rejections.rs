@@ -1,4 +1,4 @@
-//! What nodes reject, grouped by the object that it is about.
+//! The rejections of all nodes, grouped by object.
 
 use std::collections::BTreeMap;
 
@@ -11,23 +11,23 @@ use crate::dashboard::facts::Facts;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(in crate::dashboard) struct Rejections {
-    /// The objects that most nodes reject come first.
+    /// The objects; those rejected by most nodes come first.
     objects: Vec<RejectedObject>,
-    /// How many objects are not listed here.
+    /// The number of objects not listed.
     more_objects: usize,
-    /// Nodes that reject more than their status names.
+    /// Nodes that reject more objects than their status names.
     nodes_with_more: Names,
 }
 
-/// An object, or parts of it.
+/// A rejected object, or parts of it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 struct RejectedObject {
-    /// Kind, namespace and name: Service shop/cart.
+    /// The kind, namespace and name, such as `Service shop/cart`.
     object: String,
     parts: Vec<RejectedPart>,
 }
 
-/// One field of it.
+/// A rejected field of the object.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 struct RejectedPart {
     field: String,
@@ -35,7 +35,7 @@ struct RejectedPart {
     nodes: Names,
 }
 
-/// More objects than this are counted.
+/// The maximum number of objects listed.
 const MOST_OBJECTS: usize = 500;
 
 // === impl Rejections ===
@@ -73,7 +73,7 @@ impl Rejections {
                     .collect(),
             })
             .collect();
-        // Stable: of as many nodes, by name.
+        // The sort is stable: objects rejected by the same number of nodes stay sorted by name.
         objects.sort_by_key(|object| std::cmp::Reverse(object.most_nodes()));
         objects.truncate(MOST_OBJECTS);
         Rejections {

@@ -1,4 +1,4 @@
-//! What blocks a rollout, and what to do.
+//! What blocks each rollout, and the next step for the user.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,7 @@ use crate::status::{ProfileReport, Report};
 #[serde(rename_all = "camelCase")]
 pub(in crate::dashboard) struct Rollouts {
     profiles: Vec<Rollout>,
-    /// Whether profiles have been read, so that none of them means that there is none.
+    /// Whether profiles have been listed, so that an empty list means that none exists.
     is_read: bool,
     nodes_without_configuration: Names,
     unreadable: Vec<Unreadable>,
@@ -28,9 +28,9 @@ pub(in crate::dashboard) struct Rollouts {
 struct Rollout {
     #[serde(flatten)]
     report: ProfileReport,
-    /// The health, in the words of `status`.
+    /// The health, in the same words as `status`.
     state: &'static str,
-    /// The line of `rollout status`.
+    /// The line printed by `rollout status`.
     progress: String,
     stage: Stage,
     /// The reasons of its unhealthy nodes.
@@ -46,14 +46,14 @@ struct ReasonOnNodes {
     advice: Option<&'static str>,
 }
 
-/// Some names, and how many there are.
+/// The first few names, and the total number.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(in crate::dashboard) struct Names {
     pub(in crate::dashboard) first: Vec<String>,
     pub(in crate::dashboard) total: usize,
 }
 
-/// More names than this are counted.
+/// The maximum number of names listed.
 const MOST_NAMED: usize = 10;
 
 // === impl Rollouts ===

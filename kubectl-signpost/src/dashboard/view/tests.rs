@@ -18,7 +18,7 @@ fn node(name: &str) -> DynamicObject {
     object(json!({"metadata": {"name": name}}))
 }
 
-/// A NodeProxy whose Ready has this status and reason.
+/// Returns a NodeProxy whose condition Ready has this status and reason.
 fn proxy(name: &str, (ready, reason): (&str, &str)) -> DynamicObject {
     let condition = |kind: &str, status: &str, reason: &str| {
         json!({
@@ -85,7 +85,7 @@ fn a_page_gets_everything_once_and_then_what_changed() {
         json!({})
     );
 
-    // An agent that writes the same again, one that reports a failure, and a node that goes.
+    // One agent writes an unchanged status, another reports a failure, and a node is deleted.
     let changed = |name, ready| News::Changed(Box::new(proxy(name, ready)));
     facts.apply(Source::NodeProxies, changed("n1", READY), now());
     facts.apply(Source::NodeProxies, changed("n2", FAILING), now());

@@ -10,7 +10,7 @@ use crate::migrate::text::render;
 use crate::output::Paint;
 use crate::trouble::tests::condition;
 
-/// Type, status and reason of a condition.
+/// The type, status and reason of a condition.
 pub(in crate::migrate) type Said = (&'static str, &'static str, &'static str);
 
 pub(in crate::migrate) const READY_TRUE: Said = ("Ready", "True", "Programmed");
