@@ -1,4 +1,4 @@
-//! What the parts of the agent let each other see: the newest of each thing, never a queue.
+//! The values that the tasks of the agent share: always the latest of each, never a queue.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -44,9 +44,9 @@ pub(crate) struct Board {
 /// How one family is programmed.
 #[derive(Debug, Clone)]
 pub(crate) struct FamilyState {
-    /// The observed rules of the family; `None` when they are not known.
+    /// The observed rules of the family; `None` if they are not known.
     pub(crate) held: Option<Held>,
-    /// By which mechanisms.
+    /// The mechanisms that program it.
     pub(crate) standing: Carried,
 }
 
@@ -100,12 +100,12 @@ impl Board {
         self.view.send_replace(Some(Arc::new(view)));
     }
 
-    /// What the loop has done.
+    /// The reconciler's last report.
     pub(crate) fn report(&self) -> watch::Receiver<Option<Arc<Report>>> {
         self.report.subscribe()
     }
 
-    /// The round that runs, if one does. Its start wakes no reader.
+    /// The sync in progress, if there is one. Its start does not wake readers.
     pub(crate) fn under_way(&self) -> Option<UnderWay> {
         *lock(&self.under_way)
     }
@@ -114,7 +114,7 @@ impl Board {
         *lock(&self.under_way) = Some(under_way);
     }
 
-    /// Posts a report, and how the families that may have changed are programmed now.
+    /// Posts a report, and the new state of the families that may have changed.
     pub(crate) fn post_report(
         &self,
         report: Report,
@@ -123,7 +123,7 @@ impl Board {
     ) {
         lock(&self.latencies).record(&report, now);
         for (family, state) in families {
-            // The last reference is dropped without the lock.
+            // Dropped after the lock is released: this may be the last reference.
             let before = lock(&self.families).insert(family, state);
             drop(before);
         }
@@ -131,7 +131,7 @@ impl Board {
         self.report.send_replace(Some(Arc::new(report)));
     }
 
-    /// How long changes took of late.
+    /// The latency of recent changes.
     pub(crate) fn latency(&self, now: Instant) -> Option<SyncLatency> {
         lock(&self.latencies).summary(now)
     }
@@ -141,7 +141,7 @@ impl Board {
         lock(&self.families).get(&family)?.held.clone()
     }
 
-    /// How many elements and rules the kernel holds, as recorded.
+    /// The number of elements and rules in the kernel, as observed.
     pub(crate) fn elements(&self) -> usize {
         let families = lock(&self.families);
         let held = families.values().filter_map(|family| family.held.as_ref());
@@ -157,7 +157,7 @@ impl Board {
             .collect()
     }
 
-    /// The rules of other programs in the variants of iptables.
+    /// The scan for rules of other programs in both variants of iptables.
     pub(crate) fn variants(&self) -> watch::Receiver<Sighting> {
         self.variants.subscribe()
     }
@@ -166,7 +166,7 @@ impl Board {
         post(&self.variants, sighting);
     }
 
-    /// The node ports that localhost should have and has not.
+    /// The node ports that should be served on localhost and are not.
     pub(crate) fn not_relayed(&self) -> watch::Receiver<Vec<Rejection>> {
         self.not_relayed.subscribe()
     }
@@ -175,7 +175,7 @@ impl Board {
         post(&self.not_relayed, rejections);
     }
 
-    /// The frontends that had no room for another client's affinity of late.
+    /// The frontends that recently had no room for another client's affinity.
     pub(crate) fn crowded(&self) -> watch::Receiver<BTreeSet<FrontendKey>> {
         self.crowded.subscribe()
     }
@@ -184,7 +184,7 @@ impl Board {
         post(&self.crowded, frontends);
     }
 
-    /// Whose the node's Services are.
+    /// Whether Signpost or another proxy serves the node's Services.
     pub(crate) fn serving_state(&self) -> watch::Receiver<ServingState> {
         self.serving_state.subscribe()
     }
@@ -193,7 +193,7 @@ impl Board {
         self.serving_state.send_replace(serving_state);
     }
 
-    /// What stands in the way of the handover that the profile asks for, as of the last attempt.
+    /// What prevents the handover that the profile asks for, as of the last attempt.
     pub(crate) fn handover_refusal(&self) -> watch::Receiver<Option<String>> {
         self.handover_refusal.subscribe()
     }
@@ -202,7 +202,7 @@ impl Board {
         post(&self.handover_refusal, refusal);
     }
 
-    /// What there is of other proxies.
+    /// The scan for other proxies.
     pub(crate) fn sight(&self) -> watch::Receiver<Sight> {
         self.sight.subscribe()
     }
@@ -211,7 +211,7 @@ impl Board {
         post(&self.sight, sight);
     }
 
-    /// Changes with each change of nf_tables by another program that the agent is notified of.
+    /// Changes with each nf_tables change by another program that the agent is notified of.
     pub(crate) fn others(&self) -> watch::Receiver<()> {
         self.others.subscribe()
     }
@@ -220,12 +220,12 @@ impl Board {
         self.others.send_replace(());
     }
 
-    /// How the connection tracking table stands.
+    /// The state of the conntrack table.
     pub(crate) fn conntrack(&self) -> watch::Receiver<ConntrackState> {
         self.conntrack.subscribe()
     }
 
-    /// Changes the state of the connection tracking table. Wakes readers if it differs.
+    /// Changes the state of the conntrack table. Wakes readers if it differs.
     pub(crate) fn update_conntrack(&self, change: impl FnOnce(&mut ConntrackState)) {
         self.conntrack.send_if_modified(|standing| {
             let before = standing.clone();
@@ -243,7 +243,7 @@ impl Board {
         post(&self.heartbeat, renewed_since);
     }
 
-    /// What this node says of itself.
+    /// The status of this node.
     pub(crate) fn status(&self) -> watch::Receiver<Arc<NodeProxyStatus>> {
         self.status.subscribe()
     }
@@ -253,7 +253,7 @@ impl Board {
     }
 }
 
-/// Posts a value. Readers wake if it is another one.
+/// Posts a value. Wakes readers if it differs.
 fn post<T: PartialEq>(posted: &watch::Sender<T>, value: T) {
     posted.send_if_modified(|posted| {
         let changed = *posted != value;
@@ -263,7 +263,8 @@ fn post<T: PartialEq>(posted: &watch::Sender<T>, value: T) {
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Whatever is behind it is whole between any two statements that change it.
+    // The value is consistent between any two statements that change it, so a poisoned lock is
+    // harmless.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -275,7 +276,7 @@ pub(crate) mod tests {
     use crate::engine::{Engine, Silence};
     use source::{Assignment, Delivery};
 
-    /// What a source delivers for a node's first configuration.
+    /// A delivery with a node's first configuration.
     pub(crate) fn assigned() -> Delivery {
         Delivery::Configuration(Some(Assignment {
             generation: Some(1),

@@ -1,4 +1,5 @@
-//! From deliveries of a source to the desired state of the kernel: a state machine without I/O.
+//! Turns the deliveries of a source into the desired state of the kernel: a state machine without
+//! I/O.
 
 mod account;
 mod tell;
@@ -18,31 +19,32 @@ use crate::node_config::{Facts, without_unused_link_local};
 use source::{Assignment, Delivery, SourceCondition};
 pub(crate) use view::{InForce, View};
 
-/// All that is known of the cluster, and what follows from it for this node.
+/// All that is known about the cluster, and the desired state that follows for this node.
 #[derive(Debug)]
 pub(crate) struct Engine {
     name: Arc<str>,
     catalog: Catalog,
     local_addresses: Option<BTreeSet<IpAddr>>,
     configuration: Configuration,
-    /// What `configuration` comes to, and its hash: made anew with it, not for every look.
+    /// The settings of `configuration`, and their hash. Computed once per configuration, not on
+    /// every read.
     effective: Arc<EffectiveConfig>,
     hash: ConfigHash,
     silence: Silence,
     source: SourceHealth,
     dataplane: Dataplane,
-    /// What the dataplane was compiled with; `None` before it was compiled at all.
+    /// The inputs of the last compilation; `None` before the first.
     compiled: Option<CompiledWith>,
     rejected: BTreeMap<ServiceKey, Arc<ServiceRules>>,
-    /// What could not be honoured, sorted.
+    /// What is not supported or not valid, sorted.
     rejections: Arc<[Rejection]>,
-    /// Whether some of that is another since the list was made.
+    /// Whether the rejections have changed since the list was built.
     rejections_changed: bool,
     endpoints: usize,
     waiting: Option<Waiting>,
 }
 
-/// What this node is to do, and who says so.
+/// The configuration of this node, and where it comes from.
 #[derive(Debug, Clone)]
 pub(crate) enum Configuration {
     /// No assignment has arrived yet, and it is too early to continue without one.
@@ -61,16 +63,16 @@ pub(crate) enum Configuration {
 /// What the absence of an assignment means.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Silence {
-    /// Somebody may be about to: an operator that has just seen the node.
+    /// An assignment may still arrive, from an operator that has just seen the node.
     MayEnd,
     /// There is none: the whole directory has been read.
     IsAnAnswer,
 }
 
-/// How the source stands.
+/// The state of the source.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct SourceHealth {
-    /// Since when it cannot be reached, and why.
+    /// Since when the source cannot be reached, and why.
     pub(crate) stale: Option<(SystemTime, String)>,
     /// For a directory: what in it cannot be read. `None` for other sources.
     pub(crate) unreadable: Option<Vec<String>>,
@@ -83,18 +85,18 @@ struct CompiledWith {
     effective: Arc<EffectiveConfig>,
 }
 
-/// How much of what was compiled before no longer holds.
+/// How much of the compiled state is outdated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Outdated {
     /// Nothing.
     Nothing,
-    /// What is about the node as a whole; the rules of no Service.
+    /// The node's own part of the dataplane; the rules of no Service.
     Node,
-    /// All of it.
+    /// Everything.
     Everything,
 }
 
-/// What has come in and is not compiled yet.
+/// Deliveries that are not compiled yet.
 #[derive(Debug)]
 struct Waiting {
     since: Instant,
@@ -128,12 +130,13 @@ impl Engine {
         }
     }
 
-    /// Takes over what an earlier process knew of the node's own object, before the first delivery.
+    /// Restores the node's own object as an earlier process last saw it. Called before the first
+    /// delivery.
     pub(crate) fn recall_node(&mut self, node: OwnNode) {
         self.catalog.recall_node(node);
     }
 
-    /// The node's own object, as it is known.
+    /// Returns the node's own object, as last observed.
     pub(crate) fn node(&self) -> Option<&OwnNode> {
         self.catalog.node()
     }
@@ -191,8 +194,8 @@ impl Engine {
         }
     }
 
-    /// The desired state of the kernel, if it has changed. `None` also as long as not everything has
-    /// been listed: absence is not emptiness.
+    /// Returns the desired state of the kernel if it has changed. Also returns `None` until
+    /// everything has been listed: an object that is not listed yet is not absent.
     pub(crate) fn compile(&mut self, clock: impl Fn() -> Instant) -> Option<Desired> {
         if !self.is_complete() {
             return None;
@@ -207,7 +210,7 @@ impl Engine {
             false => Outdated::Nothing,
         };
         let mut changed = outdated != Outdated::Nothing;
-        // Each once, also where everything is new and all of it outdated.
+        // A set, so that a changed Service is compiled once even if everything is outdated.
         let mut services: BTreeSet<ServiceKey> = dirty.services.keys().cloned().collect();
         if outdated == Outdated::Everything {
             services.extend(self.catalog.services().cloned());
@@ -229,7 +232,7 @@ impl Engine {
         })
     }
 
-    /// How often to write and look.
+    /// Returns `minSyncPeriod` and `syncPeriod`.
     pub(crate) fn periods(&self) -> (Duration, Duration) {
         (
             self.effective.min_sync_period.duration(),
@@ -237,7 +240,7 @@ impl Engine {
         )
     }
 
-    /// What there is to tell.
+    /// Returns the current state of the engine.
     pub(crate) fn view(&self) -> View {
         View {
             missing: self.missing(),
@@ -256,7 +259,7 @@ impl Engine {
         match (self.catalog.node(), self.silence) {
             (Some(node), _) => node.standing,
             (None, Silence::IsAnAnswer) => NodeStanding::Staying,
-            // Not listed is not deleted.
+            // A node that is not listed yet is not deleted.
             (None, Silence::MayEnd) if self.catalog.missing().next().is_some() => {
                 NodeStanding::Staying
             }
@@ -264,7 +267,7 @@ impl Engine {
         }
     }
 
-    /// Whether everything has been listed, so that what is known is what there is.
+    /// Returns whether everything has been listed, so that the known objects are all objects.
     pub(crate) fn is_complete(&self) -> bool {
         self.missing().is_empty()
     }
@@ -284,7 +287,7 @@ impl Engine {
         missing
     }
 
-    /// Goes by `configuration` from here on.
+    /// Puts `configuration` in force.
     fn configure(&mut self, configuration: Configuration) {
         if let Some(assignment) = configuration.assignment() {
             self.effective = Arc::new(assignment.spec.config.clone());
@@ -293,7 +296,7 @@ impl Engine {
         self.configuration = configuration;
     }
 
-    /// The addresses of this node that its dataplane lists.
+    /// Returns the addresses of this node that its dataplane lists.
     fn known_addresses(&self) -> Option<BTreeSet<IpAddr>> {
         let observed = self.local_addresses.as_ref()?;
         Some(without_unused_link_local(observed, &self.effective))
@@ -308,7 +311,8 @@ impl Engine {
         }
     }
 
-    /// Compiles what is about the node as a whole. Returns what that leaves outdated, itself included.
+    /// Compiles the node's own part of the dataplane. Returns what is outdated as a result, that
+    /// part included.
     fn compile_node(&mut self) -> Outdated {
         let effective = Arc::clone(&self.effective);
         let facts = self.facts();
@@ -320,15 +324,15 @@ impl Engine {
             return Outdated::Nothing;
         }
         let recompile = before.is_none_or(|with| {
-            // Of the node's own addresses a Service's rules do not depend.
+            // The rules of Services do not depend on the node's own addresses.
             let as_before = Node {
                 local_addresses: with.node.local_addresses.clone(),
                 ..node.clone()
             };
             *with.node != as_before || !with.config.compiles_like(&config)
         });
-        // A new Arc for every configuration, even of equal content, and for nothing else: what the
-        // kernel is known to carry out tells by it which configuration that was.
+        // Every configuration gets a new Arc, even with equal content, and nothing else does: the
+        // identity of the Arc tells which configuration the kernel is known to implement.
         let same = before.filter(|with| *with.config == config && with.effective == effective);
         let config = same.map_or_else(|| Arc::new(config), |with| Arc::clone(&with.config));
         let node = Arc::new(node);
@@ -345,7 +349,7 @@ impl Engine {
         }
     }
 
-    /// Compiles one Service anew, or takes it out. Returns whether that changed anything.
+    /// Compiles one Service again, or removes it. Returns whether that changed anything.
     fn compile_service(&mut self, key: &ServiceKey) -> bool {
         let Some(with) = &self.compiled else {
             return false;
@@ -370,7 +374,7 @@ impl Engine {
     }
 }
 
-/// The trigger times of what changed, without those before this process started.
+/// Returns the trigger times of the changes, except those from before this process started.
 fn triggers(dirty: &Dirty) -> Vec<SystemTime> {
     dirty
         .services
@@ -399,7 +403,7 @@ impl SourceHealth {
 // === impl Configuration ===
 
 impl Configuration {
-    /// The current or last assignment.
+    /// Returns the current or last assignment.
     pub(crate) fn assignment(&self) -> Option<&Assignment> {
         match self {
             Configuration::Assigned(assignment) | Configuration::LastGood(assignment) => {

@@ -1,4 +1,4 @@
-//! Queries of the running engine.
+//! Queries to the running engine.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,10 +10,10 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::explain::Question;
 
-/// How many may wait for an answer; one more waits to ask.
+/// How many queries may wait for an answer. Further senders wait.
 const WAITING: usize = 16;
 
-/// A question for the engine, and where it sends the answer.
+/// A question for the engine, and the channel for its answer.
 #[derive(Debug)]
 pub(crate) struct EngineQuery {
     question: Question,
@@ -27,16 +27,16 @@ pub(crate) struct EngineQueries(mpsc::Sender<EngineQuery>);
 /// What the source delivered about the Services that a question is about.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct QueryResult {
-    /// Each of them, also those that the source does not have.
+    /// All Services that the question is about, including those that the source does not have.
     pub(crate) services: BTreeMap<ServiceKey, ServiceState>,
 }
 
 /// The state of one Service in the catalog.
 #[derive(Debug, Clone)]
 pub(crate) enum ServiceState {
-    /// It is to be programmed.
+    /// Signpost programs it.
     Served {
-        /// What it and its endpoints are.
+        /// The Service and its endpoints.
         view: View,
         /// The names of its EndpointSlices.
         slices: Vec<Arc<str>>,
@@ -55,13 +55,13 @@ pub(crate) struct EngineGone;
 // === impl EngineQueries ===
 
 impl EngineQueries {
-    /// A sender of queries, and the receiver for the engine.
+    /// Returns a sender of queries, and the receiver for the engine.
     pub(crate) fn new() -> (EngineQueries, mpsc::Receiver<EngineQuery>) {
         let (sender, receiver) = mpsc::channel(WAITING);
         (EngineQueries(sender), receiver)
     }
 
-    /// What the engine knows about `question`.
+    /// Asks the engine and waits for the answer.
     pub(crate) async fn ask(&self, question: Question) -> Result<QueryResult, EngineGone> {
         let (reply, answer) = oneshot::channel();
         let query = EngineQuery { question, reply };
@@ -73,9 +73,9 @@ impl EngineQueries {
 // === impl EngineQuery ===
 
 impl EngineQuery {
-    /// Answers with what `tell` knows.
+    /// Answers with the result of `tell`.
     pub(crate) fn answer(self, tell: impl FnOnce(&Question) -> QueryResult) {
-        // The client may have gone meanwhile.
+        // The client may have disconnected.
         let _ = self.reply.send(tell(&self.question));
     }
 }

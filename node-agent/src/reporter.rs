@@ -21,42 +21,45 @@ use crate::jitter::{fraction, jittered, spread};
 use crate::status::{Facts, NotServed, status};
 use crate::support::done_without;
 
-/// The field manager of the agents: each writes the status of one object, alone.
+/// The field manager of the agents. Each agent writes the status of one object.
 const FIELD_MANAGER: &str = "signpost-agent";
 /// The shortest time between two writes.
 const AT_ONCE: Duration = Duration::from_secs(1);
-/// The time between two writes when only figures have changed: latency, counts, what is rejected.
-/// While Services change all the time, 5,000 nodes are 33 writes a second.
+/// The shortest time between two writes if only figures have changed: latency, counts, rejections.
+/// While Services change all the time, 5,000 nodes make 33 writes a second.
 const FIGURES: Duration = Duration::from_secs(150);
-/// After a quiet time, one change of a Service changes figures on every node at once: each writes them
-/// after a part of this time of its own.
+/// The range of the delay before changed figures are written after a quiet time. One changed
+/// Service changes figures on every node at once, so each node waits for a different part of this
+/// time.
 const FIGURES_SPREAD: Duration = Duration::from_secs(60);
-/// The part that the first latency after a start waits for.
+/// The same range for the first latency after a start.
 const FIRST_LATENCY: Duration = Duration::from_secs(5);
-/// The time between two writes when nothing has changed: what says that this agent lives. Five
-/// minutes keep 5,000 nodes at 17 writes a second.
+/// The time between two writes if nothing has changed, to show that this agent is alive. With five
+/// minutes, 5,000 nodes make 17 writes a second.
 const IDLE: Duration = Duration::from_secs(300);
-/// The shortest time between two statuses that are composed: a node may commit a hundred changes a
-/// second, and no reader needs its status as often. A file, which costs no other process anything, is
-/// written each time.
+/// The shortest time between two composed statuses: a node may commit a hundred changes a second,
+/// and no reader needs its status as often. A file is written each time, which costs no other
+/// process anything.
 const COMPOSED: Duration = Duration::from_millis(100);
-/// How long a status stands without any change: of a source that is silent or a round that is slow,
-/// only time tells.
+/// How long a status may stand without any change. A silent source or a slow sync shows only by the
+/// time that has passed.
 const LOOKED_AT: Duration = SLOW_ROUND;
-/// The longest time between a first attempt that failed and the next; it doubles up to [`LONGEST_RETRY`].
+/// The longest pause after a first failed attempt. It doubles up to [`LONGEST_RETRY`].
 const RETRY: Duration = Duration::from_secs(3);
-/// The longest time between attempts that fail: soon enough that a profile's status is true again within half a minute
-/// of an outage, and 5,000 nodes that share one are some 200 requests a second.
+/// The longest pause between failed attempts. It is short enough that a profile's status is correct
+/// within half a minute after an outage. 5,000 nodes in the same outage make some 200 requests a
+/// second.
 const LONGEST_RETRY: Duration = Duration::from_secs(30);
-/// How long to wait for a NodeProxy that is not there. The watch says when it is; this is for a watch that missed it.
+/// How long to wait for a NodeProxy that does not exist. The watch reports when it does; this
+/// covers a missed event.
 const ABSENT: Duration = Duration::from_secs(3600);
 
-/// Where a status goes.
+/// Where a status is written.
 #[derive(Clone)]
 pub(crate) enum Destination {
-    /// To this node's own NodeProxy.
+    /// This node's NodeProxy.
     Api(Box<Api<NodeProxy>>),
-    /// To a file, as a whole NodeProxy document.
+    /// A file, as a whole NodeProxy document.
     File(PathBuf),
 }
 
@@ -72,9 +75,11 @@ enum WriteError {
     Api { node: String, source: kube::Error },
 }
 
-/// Composes the status whenever something changes, until `stop` is cancelled. The probes get it from here.
+/// Composes the status whenever something changes, until `stop` is cancelled. Also updates the
+/// readiness probe.
 ///
-/// The first change after quiet is taken in at once; what comes within [`COMPOSED`] of it, together.
+/// The first change after a quiet time is processed at once; changes within [`COMPOSED`] after it
+/// are processed together.
 pub(crate) async fn compose(
     board: Arc<Board>,
     readiness: Check,
@@ -90,10 +95,10 @@ pub(crate) async fn compose(
     let mut status_now = Arc::<NodeProxyStatus>::default();
     let mut not_served = NotServed::default();
     let mut earliest = Deadline::now();
-    // What was posted before this began to listen is news, too.
+    // A view that was posted before this task subscribed counts as a change, too.
     view.mark_changed();
     loop {
-        // All arms are cancel safe: a change that is missed here is seen at the next look.
+        // All arms are cancel safe: the values are read again below.
         tokio::select! {
             () = stop.cancelled() => return,
             changed = view.changed() => if changed.is_err() { return },
@@ -107,7 +112,7 @@ pub(crate) async fn compose(
             changed = handover_refusal.changed() => if changed.is_err() { return },
             () = tokio::time::sleep(LOOKED_AT) => {}
         }
-        // Cancel safe: neither arm holds anything, and what changes meanwhile is seen after it.
+        // Cancel safe: neither arm consumes anything, and changes in the meantime are read below.
         tokio::select! {
             () = stop.cancelled() => return,
             () = sleep_until(earliest) => {}
@@ -153,7 +158,7 @@ pub(crate) async fn compose(
     }
 }
 
-/// The answer of the probes: the condition Ready.
+/// The answer of the readiness probe: the condition Ready.
 fn readiness_of(status: &NodeProxyStatus) -> Readiness {
     let mut conditions = status.conditions.iter();
     match conditions.find(|condition| condition.type_ == condition::READY) {
@@ -163,7 +168,7 @@ fn readiness_of(status: &NodeProxyStatus) -> Readiness {
     }
 }
 
-/// Writes the status to `destination` when it changes, and now and then when it does not.
+/// Writes the status to `destination` when it changes, and periodically when it does not.
 pub(crate) async fn report(
     destination: Destination,
     node: String,
@@ -177,7 +182,7 @@ pub(crate) async fn report(
         let current = status.borrow_and_update().clone();
         let renewed_since = *heartbeat.borrow_and_update();
         let due = last.due(&current, renewed_since, &destination, Deadline::now());
-        // Cancel safe: what is due is looked at anew whichever arm ends.
+        // Cancel safe: the due time is computed again whichever arm ends.
         tokio::select! {
             () = stop.cancelled() => return,
             changed = status.changed() => if changed.is_err() { return } else { continue },
@@ -187,7 +192,7 @@ pub(crate) async fn report(
             }
             () = sleep_until(due) => {}
         }
-        // An object that is made while this attempt is under way wakes the next.
+        // An object that is created during this attempt wakes the next.
         in_force.mark_unchanged();
         let outcome = write(&destination, &node, &board, &current, renewed_since).await;
         let at = Deadline::now();
@@ -221,7 +226,7 @@ pub(crate) async fn report(
     }
 }
 
-/// What came of the last attempt to write.
+/// The outcome of the last attempt to write.
 enum Last {
     Never,
     Written {
@@ -230,12 +235,12 @@ enum Last {
         renewed_since: Option<Deadline>,
         at: Deadline,
         idle: Duration,
-        /// When the status was first seen to be another one.
+        /// When the status was first seen to differ.
         differs_since: Option<Deadline>,
     },
     Failed {
         retry: Deadline,
-        /// In a row.
+        /// The number of failures in a row.
         failures: u32,
     },
     /// There was no NodeProxy to write to.
@@ -247,18 +252,18 @@ enum Last {
 /// How one status differs from another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Difference {
-    /// Not at all.
+    /// No difference.
     None,
-    /// In the first latency since the start.
+    /// The first latency since the start.
     FirstLatency,
-    /// In numbers and lists that change with Services, on all nodes at once.
+    /// Numbers and lists that change with Services, on all nodes at once.
     Figures,
-    /// In something that a reader may be waiting for.
+    /// Something that a reader may be waiting for.
     Meaning,
 }
 
 impl Last {
-    /// How often in a row a write failed.
+    /// Returns how many writes failed in a row.
     const fn failures(&self) -> u32 {
         match self {
             Last::Failed { failures, .. } => *failures,
@@ -266,8 +271,9 @@ impl Last {
         }
     }
 
-    /// When `current` is to be written, with a Lease that has been renewed without interruption since `renewed_since`.
-    /// After an interruption the operator may have written that this agent is silent.
+    /// Returns when to write `current`, with a Lease that has been renewed without interruption
+    /// since `renewed_since`. After an interruption the operator may have written that this agent
+    /// is silent, so a different `renewed_since` counts as a change.
     fn due(
         &mut self,
         current: &NodeProxyStatus,
@@ -297,7 +303,7 @@ impl Last {
                 if matches!(destination, Destination::File(_)) {
                     return now;
                 }
-                // Where in its range this node falls follows from when it wrote last.
+                // The jitter of the idle time determines this node's place in the range.
                 let part =
                     (*idle - IDLE.mul_f64(0.9)).as_secs_f64() / IDLE.mul_f64(0.2).as_secs_f64();
                 match difference {
@@ -317,7 +323,7 @@ fn difference(before: &NodeProxyStatus, after: &NodeProxyStatus) -> Difference {
         observed_generation,
         applied_hash,
         mode,
-        // Rounds that find nothing to do are worth a write when one is due anyway.
+        // Syncs that find nothing to do do not cause a write.
         last_sync_time: _,
         sync_latency,
         counts,
@@ -351,7 +357,7 @@ fn difference(before: &NodeProxyStatus, after: &NodeProxyStatus) -> Difference {
     }
 }
 
-/// What each condition says, without its particulars.
+/// Returns the type, status and reason of each condition, without its message.
 fn said(status: &NodeProxyStatus) -> impl Iterator<Item = [&str; 3]> {
     let conditions = status.conditions.iter();
     conditions
@@ -403,7 +409,7 @@ async fn write(
     }
 }
 
-/// Readers see the old document or the new one.
+/// Writes the file atomically: readers see the old document or the new one.
 fn write_file(file: &Path, document: &NodeProxy) -> std::io::Result<()> {
     let text = serde_saphyr::to_string(document).map_err(std::io::Error::other)?;
     let mut temporary = file.as_os_str().to_owned();
@@ -412,12 +418,12 @@ fn write_file(file: &Path, document: &NodeProxy) -> std::io::Result<()> {
     std::fs::rename(&temporary, file)
 }
 
-/// The operator has not made the object yet, or its kind is not installed.
+/// Returns whether the operator has not created the object yet, or its CRD is not installed.
 fn is_absent(error: &WriteError) -> bool {
     matches!(error, WriteError::Api { source: kube::Error::Api(status), .. } if status.code == 404)
 }
 
-/// The longest pause after an attempt that failed, before which as many `failures` in a row were.
+/// Returns the longest pause after a failed attempt that followed `failures` failures in a row.
 fn pause_after(failures: u32) -> Duration {
     RETRY
         .saturating_mul(1 << failures.min(10))

@@ -1,5 +1,5 @@
-//! What the engine keeps to tell of Services: how many endpoints they have, and what of them could
-//! not be honoured.
+//! Figures about Services that the engine keeps for the status: the number of endpoints, and the
+//! rejections.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

@@ -7,7 +7,7 @@ use crate::engine_query::{QueryResult, ServiceState};
 use crate::explain::{Question, services_at};
 
 impl Engine {
-    /// What the source delivered about the Services that `question` is about.
+    /// Returns what the source delivered about the Services that `question` is about.
     pub(crate) fn tell(&self, question: &Question) -> QueryResult {
         let mut services = services_at(question, &self.dataplane);
         match question {

@@ -6,7 +6,7 @@ use catalog::{Change, Event, ObjectKey, object};
 use dataplane::{Family, FrontendKey, Protocol, Scheduler};
 use serde_json::json;
 
-/// An engine and the way in.
+/// An engine that receives deliveries.
 struct Story {
     engine: Engine,
     now: Instant,
@@ -20,7 +20,7 @@ impl Story {
         }
     }
 
-    /// Everything listed: a node, and whatever was applied before.
+    /// Completes every list, with one node and the objects that were delivered before.
     fn listed(mut self) -> Story {
         let node = json!({
             "metadata": {"name": "node-1", "labels": {"topology.kubernetes.io/zone": "a"}},
@@ -42,7 +42,7 @@ impl Story {
         self
     }
 
-    /// The same, where nobody says what this node is to do.
+    /// A listed engine without any assignment, which uses the defaults.
     fn by_defaults() -> Story {
         let mut story = Story::new(Silence::IsAnAnswer).listed();
         story.apply(Delivery::Configuration(None));
@@ -203,7 +203,7 @@ fn a_change_compiles_its_own_service_and_shares_the_others() {
     assert!(story.compile().is_none(), "nothing has changed since");
 }
 
-/// In a mode that has the scheduler, its own name; in another, what takes its place.
+/// A mode that has the scheduler uses it; another mode uses the replacement.
 #[test]
 fn a_scheduler_of_the_profile_reaches_services_that_do_not_change() {
     let mut story = Story::new(Silence::MayEnd).listed();
@@ -262,7 +262,7 @@ fn whoever_does_not_get_an_address_is_named() {
          which also claims it",
     ];
     assert_eq!(texts, expected);
-    // It gets the address when the other one lets go of it.
+    // It gets the address once the other Service is deleted.
     story.deliver(Event::<object::Service>::Delete(ObjectKey::namespaced(
         "shop", "cart",
     )));
@@ -270,7 +270,7 @@ fn whoever_does_not_get_an_address_is_named() {
     assert!(story.engine.view().rejections.is_empty());
 }
 
-/// With many rejections, a list made anew for each change would cost more than the change.
+/// With many rejections, building the list again for each change would cost more than the change.
 #[test]
 fn the_list_of_rejections_is_made_anew_only_when_it_is_another() {
     let mut story = Story::by_defaults();
@@ -288,7 +288,7 @@ fn the_list_of_rejections_is_made_anew_only_when_it_is_another() {
     let after = story.engine.view().rejections;
     assert!(std::ptr::eq(&*before, &*after), "made anew for nothing");
 
-    // What the catalog does not honour, and what it does again.
+    // A value that the catalog rejects, and then accepts again.
     let mut bad = other.clone();
     bad["spec"]["externalIPs"] = json!(["not an address"]);
     story.deliver(Event::Apply(decode::<object::Service>(bad)));
@@ -298,7 +298,7 @@ fn the_list_of_rejections_is_made_anew_only_when_it_is_another() {
     story.compile();
     assert_eq!(story.engine.view().rejections, before);
 
-    // Endpoints of those who have a claim in common, and what the node is found to have.
+    // Endpoints of the Services that share a claim, and a newly observed address of the node.
     let before = story.engine.view().rejections;
     story.endpoint("cart", "10.0.1.5");
     assert!(story.compile().is_some());
@@ -322,7 +322,7 @@ fn the_list_of_rejections_is_made_anew_only_when_it_is_another() {
     assert_eq!(texts, ["cart", "till"].map(refused));
 }
 
-/// The link of each pod has a link-local address of its own.
+/// The host side of each Pod's link has a different link-local address.
 #[test]
 fn a_link_local_address_that_takes_no_node_ports_causes_no_round() {
     let addresses = |texts: &[&str]| {
@@ -341,7 +341,7 @@ fn a_link_local_address_that_takes_no_node_ports_causes_no_round() {
         story.apply(addresses(&["192.168.0.1", "fe80::5"]));
         assert_eq!(story.compile().is_some(), compiles, "{ranges}");
     }
-    // What was left out is known when a profile asks for it.
+    // A link-local address that was left out before is served once a profile selects it.
     let mut story = Story::new(Silence::IsAnAnswer).listed();
     story.apply(addresses(&["192.168.0.1", "fe80::5"]));
     let spec = "nodePorts: {addresses: ['fe80::/10']}";

@@ -1,4 +1,4 @@
-//! What the engine shows of itself.
+//! What the engine exposes of its state.
 
 use std::sync::Arc;
 
@@ -13,39 +13,40 @@ use super::{Configuration, SourceHealth};
 pub(crate) struct View {
     /// What has not been listed yet, in words; empty once everything has.
     pub(crate) missing: Vec<String>,
-    /// Who says what this node does.
+    /// The configuration, and where it comes from.
     pub(crate) configuration: Configuration,
-    /// What it does.
+    /// The settings in force.
     pub(crate) effective: Arc<EffectiveConfig>,
-    /// Its hash, as the operator wrote it: an agent of another version could complete and
-    /// hash the same configuration differently.
+    /// The hash of the settings, as the operator wrote it: an agent of another version could
+    /// complete and hash the same configuration differently.
     pub(crate) hash: ConfigHash,
-    /// How the source stands.
+    /// The state of the source.
     pub(crate) source: SourceHealth,
-    /// Whether the node stays in the cluster. Without a Node object it does, where no API server deletes nodes.
+    /// Whether the node stays in the cluster. Without a Node object it does if there is no API
+    /// server to delete nodes.
     pub(crate) standing: NodeStanding,
-    /// The desired state of the kernel; `None` before the first.
+    /// The desired state of the kernel; `None` before the first compilation.
     pub(crate) desired: Option<Dataplane>,
-    /// How many distinct endpoints the desired Services have, summed over Services.
+    /// The number of distinct endpoints of each desired Service, summed over Services.
     pub(crate) endpoints: usize,
-    /// What could not be honoured, sorted; the same list as before where that has not changed. Empty
-    /// before everything has been listed.
+    /// What is not supported or not valid, sorted. The same list as before if it has not changed.
+    /// Empty until everything has been listed.
     pub(crate) rejections: Arc<[Rejection]>,
 }
 
-/// What this node does, and who says so: of a [`View`], what does not change with Services.
+/// The configuration in force: the part of a [`View`] that does not change with Services.
 #[derive(Debug, Clone)]
 pub(crate) struct InForce {
     /// The current or last assignment, or that there never was one.
     pub(crate) configuration: Configuration,
-    /// What it comes to.
+    /// The settings of that assignment, or the defaults.
     pub(crate) effective: Arc<EffectiveConfig>,
 }
 
 // === impl View ===
 
 impl View {
-    /// What this node does; `None` while it is not known who decides.
+    /// Returns the configuration in force; `None` while an assignment is still awaited.
     pub(crate) fn in_force(&self) -> Option<InForce> {
         match self.configuration {
             Configuration::Awaited { .. } => None,
@@ -60,7 +61,7 @@ impl View {
 // === impl InForce ===
 
 impl InForce {
-    /// Whether it is the same configuration, from the same assignment.
+    /// Returns whether it is the same configuration, from the same assignment.
     pub(crate) fn is(&self, other: &InForce) -> bool {
         let ours = self.configuration.assignment().map(std::ptr::from_ref);
         let theirs = other.configuration.assignment().map(std::ptr::from_ref);

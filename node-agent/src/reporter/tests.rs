@@ -47,7 +47,7 @@ fn figures_alone_are_no_reason_to_hurry() {
     };
     assert_eq!(difference(&before, &observed), Difference::Meaning);
 }
-/// Of 5,000 nodes that is 33 writes a second under churn, however often Services change.
+/// With 5,000 nodes that is 33 writes a second under churn, however often Services change.
 #[tokio::test(start_paused = true)]
 async fn under_steady_churn_figures_are_written_every_150_seconds_and_after_quiet_within_a_minute()
 {
@@ -74,7 +74,7 @@ async fn under_steady_churn_figures_are_written_every_150_seconds_and_after_quie
     assert_eq!(due(250), 310);
 }
 
-/// Without its NodeProxy an agent asks once, and again when the watch brings one.
+/// Without its NodeProxy an agent asks once, and again when the watch delivers one.
 #[tokio::test(start_paused = true)]
 async fn t134_an_agent_without_a_nodeproxy_waits_for_its_watch_and_writes_nothing() {
     let requests = Arc::new(AtomicUsize::new(0));
@@ -113,8 +113,8 @@ async fn t134_an_agent_without_a_nodeproxy_waits_for_its_watch_and_writes_nothin
     reporting.await.expect("it ends when it is stopped");
 }
 
-/// At a hundred changes a second, the status is composed ten times a second, and says the last of
-/// them in the end.
+/// At a hundred changes a second, the status is composed ten times a second, and finally contains
+/// the last of them.
 #[tokio::test(start_paused = true)]
 async fn a_burst_is_taken_in_together_and_the_last_of_it_is_never_lost() {
     let board = Arc::new(Board::new());

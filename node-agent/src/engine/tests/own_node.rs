@@ -1,10 +1,10 @@
-//! What the node's own object says, comes to say and no longer says.
+//! What the node's own object contains, gains and loses.
 
 use serde_json::Value;
 
 use super::*;
 
-/// Where node ports are, and which pods are this node's.
+/// The addresses with node ports, the pod ranges of this node, and the rejected fields.
 #[derive(Debug, PartialEq, Eq)]
 struct Seen {
     node_ports: Vec<String>,
@@ -54,7 +54,7 @@ fn node(addresses: &[(&str, &str)], pod_cidrs: &[&str]) -> Value {
     })
 }
 
-/// A node with an address of each family, and one of its interface that its object does not name.
+/// A node with an address of each family, and one interface address that its object does not list.
 fn primary() -> Story {
     let mut story = Story::new(Silence::IsAnAnswer).listed();
     let spec = "nodePorts: {addresses: [primary]}";
@@ -117,7 +117,7 @@ fn t88_a_node_object_that_comes_back_bare_closes_nothing_and_is_named() {
     assert_eq!(seen(&mut story), expect(&BOTH, &PODS, &LOST));
     says(&mut story, node(&[("Hostname", "node-1")], &[]));
     assert_eq!(seen(&mut story), expect(&BOTH, &PODS, &LOST));
-    // Gone and bare once more: what is kept is kept over any number of objects.
+    // Deleted and empty once more: the kept values survive any number of objects.
     gone(&mut story);
     says(&mut story, node(&[], &[]));
     assert_eq!(seen(&mut story), expect(&BOTH, &PODS, &LOST));
@@ -125,7 +125,7 @@ fn t88_a_node_object_that_comes_back_bare_closes_nothing_and_is_named() {
     assert_eq!(seen(&mut story), expect(&BOTH, &PODS, &[]));
 }
 
-/// The agent is killed while the object is bare, or not there at all.
+/// The agent is killed while the Node object is empty or missing.
 #[test]
 fn t118_an_agent_that_starts_while_the_node_object_is_bare_closes_nothing() {
     let mut earlier = primary();
@@ -177,7 +177,7 @@ fn t88_an_address_that_left_the_node_is_not_kept() {
     let named = ["status.addresses"; 2];
     let ipv6 = ["fd00:192:168::1"];
     assert_eq!(seen(&mut story), expect(&ipv6, &PODS, &named));
-    // It comes back while the object is bare still: an interface that was down.
+    // The address returns while the object is still empty: its interface was down.
     interfaces(&mut story, &["192.168.0.1", "fd00:192:168::1"]);
     assert_eq!(seen(&mut story), expect(&BOTH, &PODS, &named));
 }
