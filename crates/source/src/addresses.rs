@@ -16,19 +16,19 @@ use tracing::{debug, warn};
 use crate::{Delivery, EngineGone, deliver};
 use news::News;
 
-/// How often the addresses are listed without a notification. That costs two netlink dumps, well
-/// under a millisecond.
+/// How often the addresses are listed while notifications work. Costs two netlink dumps, well under
+/// a millisecond.
 const SELDOM: Duration = Duration::from_secs(300);
-/// How often without notifications, or while listing fails: a node port on a new address may be this
-/// late.
+/// How often they are listed without notifications, or while listing fails. A node port on a new
+/// address may be this late.
 const OFTEN: Duration = Duration::from_secs(2);
 
-/// Every address of every interface of this network namespace, of both families: loopback and
-/// link-local ones and those of interfaces that are down too.
+/// Returns every address of every interface of this network namespace, of both families, including
+/// loopback and link-local addresses and those of interfaces that are down.
 ///
 /// # Errors
 ///
-/// The kernel's, when it does not list them.
+/// The kernel's error, if it does not list them.
 pub fn observe() -> io::Result<BTreeSet<IpAddr>> {
     let addresses = getifaddrs()?.filter_map(|interface| {
         let address = interface.address?;
@@ -40,16 +40,16 @@ pub fn observe() -> io::Result<BTreeSet<IpAddr>> {
 
 /// Delivers this node's addresses at once, and again whenever they change, until `stop`.
 ///
-/// While the kernel does not list them, the last ones stay in force.
+/// While the kernel does not list them, the last known addresses stay in force.
 ///
 /// # Errors
 ///
-/// Only that the engine has ended.
+/// Fails only if the engine has ended.
 pub async fn watch(
     deliveries: mpsc::Sender<Delivery>,
     stop: CancellationToken,
 ) -> Result<(), EngineGone> {
-    // Before the list, so that a change meanwhile is notified.
+    // Opened before the first list, so that no change in between is missed.
     let mut news = open();
     let mut known = None;
     let mut listed = true;

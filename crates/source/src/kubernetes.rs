@@ -1,5 +1,5 @@
-//! The API server as a source: five watches, each followed on its own, so that one that fails
-//! holds up no other.
+//! The API server as a source: five watches, each followed separately, so that a failing one does
+//! not delay the others.
 //!
 //! ```text
 //! Services, EndpointSlices, own Node, ServiceCIDRs --follow--> Delivery::Objects
@@ -33,17 +33,18 @@ use collection::Collection;
 use follow::{Follower, Recipient};
 use freshness::Freshness;
 
-/// Delivers what the API server says about Services, EndpointSlices, ServiceCIDRs, the Node called
-/// `node` and its NodeProxy, until `stop`.
+/// Delivers the Services, EndpointSlices, ServiceCIDRs, the Node called `node` and its NodeProxy
+/// from the API server, until `stop`.
 ///
-/// Every kind starts with a list and is listed again when its watch cannot be resumed. While the
-/// API server cannot be reached, refuses, or is silent for too long, the condition is stale and
-/// the watches that are concerned try again and again, with a growing and jittered wait. An API
-/// server without ServiceCIDRs has none; one without NodeProxies assigns nothing.
+/// Every kind starts with a list, and is listed again when its watch cannot be resumed. While the
+/// API server cannot be reached, refuses requests or is silent for too long, the condition is stale
+/// and the affected watches retry with a growing, jittered wait. If the API server does not have
+/// the kind ServiceCIDR, there are no ServiceCIDRs; if it does not have NodeProxies, there is no
+/// configuration.
 ///
 /// # Errors
 ///
-/// Only that the engine has ended.
+/// Fails only if the engine has ended.
 pub async fn watch(
     client: Client,
     node: String,
@@ -73,7 +74,7 @@ pub async fn watch(
             proxies.follow(),
         )
     };
-    // What is dropped halfway is never used again.
+    // The futures are dropped halfway and never polled again.
     tokio::select! {
         biased;
         () = stop.cancelled() => Ok(()),
@@ -81,7 +82,7 @@ pub async fn watch(
     }
 }
 
-/// Delivers the events of the kinds that the catalog knows, as they are.
+/// Delivers the events of the kinds in the catalog unchanged.
 #[derive(Debug, Clone)]
 struct Objects(mpsc::Sender<Delivery>);
 

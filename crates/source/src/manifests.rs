@@ -1,4 +1,4 @@
-//! A directory of manifests as a source: the embedded way to run, without a cluster.
+//! A directory of manifests as a source: the embedded mode, without a cluster.
 //!
 //! ```text
 //! Directory::observe --Look per file--> Library::take_in --changes only--> Delivery
@@ -31,35 +31,37 @@ use crate::{Delivery, EngineGone, SourceCondition, deliver};
 use directory::Directory;
 use library::Library;
 
-/// How often the directory is scanned without a notification: some file systems (network, overlay, a
-/// volume of a virtual machine) send none, nor do files behind a link. Costs a `stat` for each file.
+/// How often the directory is scanned without a notification: some file systems (network, overlay,
+/// a volume of a virtual machine) send none, and neither do files behind a link. Costs a `stat` for
+/// each file.
 const POLL: Duration = Duration::from_secs(2);
-/// Changes are over when this long nothing changed: a file is truncated, written and renamed in
-/// steps that are microseconds apart.
+/// A series of changes is over after this long without one: the steps of truncating, writing and
+/// renaming a file are microseconds apart.
 const QUIET: Duration = Duration::from_millis(10);
-/// Changes that never end are read this late all the same.
+/// Changes that never stop are read after this time.
 const PATIENCE: Duration = Duration::from_millis(200);
 
-/// A manifest, or a part of one, that is not used as it stands. What it last held when it was
-/// right is served instead.
+/// A manifest, or a part of one, that is not used as written. Its last valid content is served
+/// instead.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UnreadableManifest {
     /// The file, relative to the directory.
     pub file: PathBuf,
     /// The line in it, counted from one, if it is known.
     pub line: Option<u64>,
-    /// The object it is about; absent when it is about the whole file.
+    /// The object concerned; absent if it is the whole file.
     pub object: Option<ObjectName>,
-    /// What is wrong, and the path of the field if it is one field.
+    /// The error, and the path of the field if it concerns one field.
     pub message: String,
 }
 
-/// Everything in `directory` as the node called `node` sees it, read once: lists of every kind,
-/// its configuration, and what is not used as it stands.
+/// Reads everything in `directory` once, for the node called `node`: lists of every kind, its
+/// configuration, and what is not used as written.
 ///
 /// # Errors
 ///
-/// When the directory itself cannot be read. A file that cannot is among the unreadable ones.
+/// Fails if the directory itself cannot be read. Files that cannot be read are returned as
+/// unreadable.
 pub fn load(directory: &Path, node: &str) -> io::Result<(Vec<Delivery>, Vec<UnreadableManifest>)> {
     let files = Directory::new(directory.to_owned()).observe()?;
     let mut library = Library::new(node.to_owned());
@@ -67,15 +69,15 @@ pub fn load(directory: &Path, node: &str) -> io::Result<(Vec<Delivery>, Vec<Unre
     Ok((deliveries, library.unreadable()))
 }
 
-/// Delivers what stands in the manifests in `directory`, as the node called `node` sees it, and
-/// what changes in it, until `stop`.
+/// Delivers the content of the manifests in `directory` for the node called `node`, and then every
+/// change, until `stop`.
 ///
-/// Every kind starts with a list; after that only objects that differ are delivered. While the
-/// directory itself cannot be read the condition is stale, and everything stays as it was.
+/// Every kind starts with a list; after that only changed objects are delivered. While the
+/// directory itself cannot be read, the condition is stale and everything stays as it was.
 ///
 /// # Errors
 ///
-/// Only that the engine has ended.
+/// Fails only if the engine has ended.
 pub async fn watch(
     directory: PathBuf,
     node: String,
@@ -110,7 +112,7 @@ pub async fn watch(
         if state.standing == Standing::Fresh {
             checked = looked;
         }
-        // Both arms are cancel safe; a notification that no task waits for is kept.
+        // Both arms are cancel safe; a notification that arrives while no task waits is kept.
         tokio::select! {
             biased;
             () = stop.cancelled() => return Ok(()),
@@ -119,7 +121,7 @@ pub async fn watch(
     }
 }
 
-/// Returns when something changed and has come to rest, or when it is time to look anyway.
+/// Returns after a series of changes has ended, or when the periodic scan is due.
 async fn next_change(bell: &mut mpsc::Receiver<()>) {
     tokio::select! {
         () = sleep(POLL) => return,
@@ -135,7 +137,7 @@ async fn next_change(bell: &mut mpsc::Receiver<()>) {
     }
 }
 
-/// All that is kept between two looks.
+/// The state that is kept between two scans.
 #[derive(Debug)]
 struct State {
     notifier: Notifier,
@@ -157,9 +159,9 @@ enum Standing {
 // === impl State ===
 
 impl State {
-    /// What changed since the last look.
+    /// Returns what changed since the last scan.
     fn observe(&mut self) -> io::Result<Vec<Delivery>> {
-        // Before reading, so that nothing which changes meanwhile is missed.
+        // Before reading, so that no change in between is missed.
         self.notifier.watch();
         let files = self.directory.observe()?;
         let mut deliveries = self.library.take_in(files);
@@ -175,7 +177,7 @@ impl State {
         Ok(deliveries)
     }
 
-    /// Adds the condition, when it changed. `checked` is when the directory was last read.
+    /// Adds the condition if it changed. `checked` is when the directory was last read.
     fn settle(&mut self, read: io::Result<Vec<Delivery>>, checked: SystemTime) -> Vec<Delivery> {
         let (mut deliveries, standing) = match read {
             Ok(deliveries) => (deliveries, Standing::Fresh),
@@ -208,7 +210,7 @@ impl State {
     }
 }
 
-/// Rings when something in the directory changes, where the file system tells.
+/// Sends on `ring` when something in the directory changes, if the file system sends notifications.
 #[derive(Debug)]
 struct Notifier {
     directory: PathBuf,
@@ -230,7 +232,7 @@ impl Notifier {
         }
     }
 
-    /// Watches the directory that is there now, if it does not do so already.
+    /// Watches the directory that exists now, unless it is watched already.
     fn watch(&mut self) {
         let there = directory::identify(&self.directory);
         if there == self.watched {
@@ -243,9 +245,9 @@ impl Notifier {
         }
         let ring = self.ring.clone();
         let watcher = notify::recommended_watcher(move |event: notify::Result<notify::Event>| {
-            // Our own reading is an event too.
+            // The scan's own reads are events, too.
             if !event.is_ok_and(|event| event.kind.is_access()) {
-                // Full means that it rings already.
+                // Full: a notification is already pending.
                 let _ = ring.try_send(());
             }
         });

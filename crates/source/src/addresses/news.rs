@@ -1,4 +1,4 @@
-//! The kernel's word that addresses have come or gone.
+//! Kernel notifications of added and removed addresses.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -13,20 +13,21 @@ use tokio::time::sleep;
 
 /// `RTMGRP_IPV4_IFADDR` and `RTMGRP_IPV6_IFADDR` (include/uapi/linux/rtnetlink.h).
 const GROUPS: u32 = 0x10 | 0x100;
-/// For how long what belongs together is gathered: an interface comes with several addresses, and a
-/// pod's link with a link-local one of its own.
+/// How long notifications are gathered into one: an interface gets several addresses at once, and a
+/// pod's link also gets a link-local one.
 const GATHERED: Duration = Duration::from_millis(50);
 
-/// Hears of every address that comes or goes in the network namespace in which it was opened.
+/// Receives a notification for every address added or removed in the network namespace in which it
+/// was opened.
 #[derive(Debug)]
 pub(super) struct News(AsyncFd<OwnedFd>);
 
 // === impl News ===
 
 impl News {
-    /// Begins to hear. Needs no privilege.
+    /// Subscribes to the notifications. Needs no privilege.
     pub(super) fn open() -> io::Result<News> {
-        // NETLINK_ROUTE is the protocol that has no name there: its number is 0.
+        // NETLINK_ROUTE has no name in rustix: its number is 0.
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let socket = socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, None)?;
         bind(&socket, &SocketAddrNetlink::new(0, GROUPS))?;
@@ -39,8 +40,8 @@ impl News {
         Ok(News(socket))
     }
 
-    /// Waits for addresses to come or go, and a moment longer. Does not return which: the kernel may have
-    /// dropped notifications. Cancel safe.
+    /// Waits until addresses were added or removed, and [`GATHERED`] longer. Does not return which
+    /// addresses: the kernel may have dropped notifications. Cancel safe.
     pub(super) async fn arrive(&mut self) -> io::Result<()> {
         loop {
             let mut readable = self.0.readable().await?;
@@ -54,16 +55,16 @@ impl News {
     }
 }
 
-/// Takes everything that is there; whether there was anything.
+/// Reads every pending notification; returns whether there were any.
 fn take(socket: &OwnedFd) -> io::Result<bool> {
-    // Its content is not read, so it need not fit.
+    // The content is not used, so the buffer may be too small for it.
     let mut datagram = [0; 16];
     let mut heard = false;
     loop {
         match recv(socket, &mut datagram, RecvFlags::DONTWAIT) {
             Err(Errno::AGAIN) => return Ok(heard),
             Err(Errno::INTR) => {}
-            // Some were dropped.
+            // `NOBUFS`: the kernel dropped notifications.
             Ok(_) | Err(Errno::NOBUFS) => heard = true,
             Err(errno) => return Err(errno.into()),
         }

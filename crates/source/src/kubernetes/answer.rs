@@ -13,21 +13,21 @@ use kube::core::Status;
 use super::failure::WatchError;
 use super::wire::{Line, Page, Watched, json, protobuf};
 
-/// What is asked for of a kind that has protobuf. An API server that does not know it, or an
-/// aggregated one, sends JSON.
+/// Requested for kinds that have a protobuf form. An API server that does not support protobuf, or
+/// an aggregated one, sends JSON.
 const PROTOBUF_OR_JSON: HeaderValue =
     HeaderValue::from_static("application/vnd.kubernetes.protobuf, application/json");
 
-/// Begins the type of every answer in protobuf; a watch adds `;stream=watch`.
+/// The prefix of the content type of every protobuf answer; a watch adds `;stream=watch`.
 const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
 
-/// An answer of which the head has come, and which is no refusal.
+/// An answer whose headers have arrived and whose status is not an error.
 pub(super) struct Answer {
     format: Format,
     body: Body,
 }
 
-/// An answer that comes line by line for as long as the watch is open.
+/// The lines of a watch, which arrive for as long as it is open.
 pub(super) struct Lines {
     format: Format,
     stream: Pin<Box<dyn AsyncBufRead + Send>>,
@@ -39,11 +39,11 @@ enum Format {
     Protobuf,
 }
 
-/// Asks for objects of one kind.
+/// Requests objects of one kind.
 ///
 /// # Errors
 ///
-/// That there is no answer, or a refusal.
+/// Fails if there is no answer, or if it is an error status.
 pub(super) async fn ask<T: Watched>(
     client: &Client,
     mut request: Request<Vec<u8>>,
@@ -66,7 +66,7 @@ pub(super) async fn ask<T: Watched>(
 // === impl Answer ===
 
 impl Answer {
-    /// A page of a list.
+    /// Reads a page of a list.
     pub(super) async fn page<T: Watched>(self) -> Result<Page<T>, WatchError> {
         let body = self.body.collect_bytes().await?;
         match self.format {
@@ -75,7 +75,7 @@ impl Answer {
         }
     }
 
-    /// The events of a watch.
+    /// Returns the events of a watch.
     pub(super) fn lines(self) -> Lines {
         let stream = self.body.into_data_stream();
         Lines {
@@ -84,7 +84,8 @@ impl Answer {
         }
     }
 
-    /// Why the request is refused. What is not a status of Kubernetes is from something in between.
+    /// The reason of a refusal. A body that is not a Kubernetes Status comes from a proxy in
+    /// between.
     async fn refusal(self, code: StatusCode) -> WatchError {
         let body = match self.body.collect_bytes().await {
             Ok(body) => body,
@@ -105,11 +106,11 @@ impl Answer {
 // === impl Lines ===
 
 impl Lines {
-    /// The next line; nothing when the API server has ended the watch.
+    /// Returns the next line; `None` if the API server has ended the watch.
     ///
     /// # Errors
     ///
-    /// That the connection broke, or what is wrong with the line.
+    /// Fails if the connection broke or the line is invalid.
     pub(super) async fn next<T: Watched>(&mut self) -> Result<Option<Line<T>>, WatchError> {
         match self.format {
             Format::Json => {

@@ -1,4 +1,4 @@
-//! This node's NodeProxy, as what it is to do.
+//! This node's NodeProxy as its configuration.
 
 use std::time::SystemTime;
 
@@ -12,7 +12,7 @@ use super::freshness::Pulse;
 use super::wire::Watched;
 use crate::{Assignment, Delivery, EngineGone, deliver};
 
-/// A NodeProxy as far as its node reads it; its status is the node's own writing.
+/// The fields of a NodeProxy that its node reads. The node itself writes the status.
 #[derive(Debug, Deserialize)]
 pub(super) struct OwnNodeProxy {
     metadata: Metadata,
@@ -27,15 +27,15 @@ struct Metadata {
     resource_version: Option<String>,
 }
 
-/// Turns what is seen of the one NodeProxy into configurations.
+/// Turns the events of the node's NodeProxy into configurations.
 #[derive(Debug)]
 pub(super) struct Assignments {
     deliveries: mpsc::Sender<Delivery>,
-    /// Stale while the object is there but cannot be read.
+    /// Stale while the object exists but cannot be read.
     pulse: Pulse,
-    /// What was delivered last; nothing before the first list ended.
+    /// The last delivered configuration; the outer `None` before the first list ended.
     told: Option<Option<Assignment>>,
-    /// Whether the list that is under way has the object.
+    /// Whether the current list contains the object.
     listed: Listed,
 }
 
@@ -66,7 +66,8 @@ impl Assignments {
         }
     }
 
-    /// The agent's own write of the status comes back as a change: only other changes are delivered.
+    /// Delivers the configuration if it differs from the last one: the agent's own status updates
+    /// arrive as changes, too.
     async fn tell(&mut self, assignment: Option<Assignment>) -> Result<(), EngineGone> {
         self.pulse.fresh();
         if self.told.as_ref() == Some(&assignment) {

@@ -1,15 +1,15 @@
-//! How long to wait before asking an API server again.
+//! The wait before the next request to an API server after a failure.
 
 use std::time::Duration;
 
-/// The first wait, before jitter. After an API server forgot its history, every agent of a cluster
-/// has to list again: spread over this much, a thousand of them are a request a millisecond.
+/// The first wait, before jitter. After an API server has lost its watch history, every agent of a
+/// cluster lists again; spread over this time, a thousand agents send one request per millisecond.
 const FIRST: Duration = Duration::from_secs(1);
-/// The longest wait, before jitter. A change made while the API server was away arrives at most
-/// this (and half as much again) after it is back; it resumes most watches from memory.
+/// The longest wait, before jitter. After the API server returns, a change made during its absence
+/// arrives within at most 1.5 times this. The API server resumes most watches from memory.
 const LONGEST: Duration = Duration::from_secs(4);
 
-/// Waits that double while nothing gets better.
+/// Waits that double with every failure in a row.
 #[derive(Debug, Default)]
 pub(super) struct Backoff {
     failures: u32,
@@ -18,7 +18,7 @@ pub(super) struct Backoff {
 // === impl Backoff ===
 
 impl Backoff {
-    /// The wait after one more failure.
+    /// Returns the wait after one more failure.
     pub(super) fn next(&mut self) -> Duration {
         let wait = FIRST
             .saturating_mul(1 << self.failures.min(10))
@@ -33,8 +33,8 @@ impl Backoff {
     }
 }
 
-/// Between half of `wait` and half as much again, so that agents which were cut off together do
-/// not come back together.
+/// Returns a wait between 0.5 and 1.5 times `wait`, so that agents which lost their connections
+/// together do not reconnect together.
 pub(super) fn jittered(wait: Duration) -> Duration {
     wait.mul_f64(0.5 + fastrand::f64())
 }

@@ -1,4 +1,4 @@
-//! What is asked of the API server, as requests.
+//! The collections that the agent reads, as requests to the API server.
 
 use std::time::Duration;
 
@@ -9,33 +9,33 @@ use kube::core::request::{self, Request as Requests};
 
 use crds::NodeProxy;
 
-/// Objects to a page of a paged list, as client-go asks for.
+/// The page size of a paged list, the same as client-go's.
 const PAGE: u32 = 500;
 
-/// How long the API server is asked to keep a watch open, in seconds. Jittered, so that watches
-/// which were opened together are not renewed together.
+/// The watch timeout in seconds that is requested from the API server. Random, so that watches
+/// opened together are not renewed together.
 const WATCH_SECONDS: std::ops::RangeInclusive<u32> = 240..=290;
 
-/// The objects of one kind that this node has to know.
+/// The objects of one kind that this node needs.
 #[derive(Debug, Clone)]
 pub(super) struct Collection {
-    /// What they are called in messages.
+    /// What messages call them.
     pub(super) kind: &'static str,
-    /// What it means that the API server does not know the kind.
+    /// What it means if the API server does not know the kind.
     pub(super) absence: Absence,
     path: String,
     labels: Option<&'static str>,
     fields: Option<String>,
 }
 
-/// What it means that the API server does not know a kind.
+/// What it means if the API server does not know a kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Absence {
-    /// Something is wrong.
+    /// It is an error.
     Fault,
-    /// There are no objects of it.
+    /// There are no objects of the kind.
     Empty {
-        /// How long to wait before looking whether it is there by now.
+        /// How long to wait before checking again.
         look_again: Duration,
     },
 }
@@ -52,7 +52,7 @@ pub(super) enum Start<'a> {
 // === impl Collection ===
 
 impl Collection {
-    /// Services, without headless ones and those that ask for another proxy.
+    /// Services, except headless ones and those with a service-proxy-name label.
     pub(super) fn services() -> Collection {
         Collection {
             kind: "Services",
@@ -63,7 +63,7 @@ impl Collection {
         }
     }
 
-    /// EndpointSlices, without those of headless Services.
+    /// EndpointSlices, except those of headless Services.
     pub(super) fn endpoint_slices() -> Collection {
         Collection {
             kind: "EndpointSlices",
@@ -85,11 +85,12 @@ impl Collection {
         }
     }
 
-    /// ServiceCIDRs, which Kubernetes has since 1.33.
+    /// ServiceCIDRs, which exist since Kubernetes 1.33.
     pub(super) fn service_cidrs() -> Collection {
         Collection {
             kind: "ServiceCIDRs",
-            // They come with an upgrade of the control plane, and thousands of nodes would ask.
+            // The kind appears with an upgrade of the control plane, and thousands of nodes ask for
+            // it.
             absence: Absence::Empty {
                 look_again: Duration::from_secs(300),
             },
@@ -113,8 +114,8 @@ impl Collection {
         }
     }
 
-    /// A watch. One that starts with a list asks for the most recent state, so that an API server
-    /// that lags behind the previous one cannot deliver an older state.
+    /// Returns a watch request. A watch that starts with a list requests the most recent state, so
+    /// that an API server that lags behind the previous one cannot deliver an older state.
     pub(super) fn watch(&self, start: Start<'_>) -> Result<Request<Vec<u8>>, request::Error> {
         let params = WatchParams {
             label_selector: self.labels.map(str::to_owned),
@@ -130,7 +131,8 @@ impl Collection {
         Requests::new(&self.path).watch(&params, version)
     }
 
-    /// A page of a list: the first, or the one that `continued` stands for.
+    /// Returns the request for a page of a list: the first page, or the one after token
+    /// `continued`.
     pub(super) fn page(&self, continued: Option<&str>) -> Result<Request<Vec<u8>>, request::Error> {
         let params = ListParams {
             label_selector: self.labels.map(str::to_owned),

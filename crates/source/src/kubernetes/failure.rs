@@ -1,4 +1,4 @@
-//! What can go wrong with a list or a watch, and what to do then.
+//! The errors of a list or a watch, and how to recover from them.
 
 use std::io;
 use std::time::Duration;
@@ -11,15 +11,15 @@ use super::wire::Unreadable;
 /// Why a list or a watch ended.
 #[derive(Debug, Error)]
 pub(super) enum WatchError {
-    /// No answer.
+    /// The request got no answer.
     #[error("unable to reach the API server")]
     Request(#[source] kube::Error),
-    /// An answer that is not what was asked for.
+    /// The answer is an error status.
     #[error("the API server answered {code} {reason}: {message}")]
     Status {
         /// The HTTP status code.
         code: u16,
-        /// Its reason, a word of the Kubernetes API.
+        /// Its reason, a code of the Kubernetes API.
         reason: String,
         /// Its message.
         message: String,
@@ -27,56 +27,57 @@ pub(super) enum WatchError {
     /// The connection broke.
     #[error("the connection to the API server ended early")]
     Cut(#[source] io::Error),
-    /// The connection is there but nothing comes: not even the bookmarks that are due every minute
+    /// The connection is open but nothing arrives, not even the bookmarks that are due every minute
     /// (kubernetes#76338).
     #[error("the API server has been silent for {} s", .0.as_secs())]
     Silent(Duration),
-    /// Something came that is not an event or a list.
+    /// The answer is neither an event nor a list.
     #[error("the API server's answer is invalid")]
     Unreadable(#[from] Unreadable),
 }
 
-/// What to do about it.
+/// What to do after an error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Remedy {
-    /// Go on from where it ended.
+    /// Resume after the last version received.
     Resume,
     /// List everything again.
     List,
-    /// List everything again, and it is no fault: the API server only keeps a few minutes of
+    /// List everything again without reporting an error: the API server keeps only a few minutes of
     /// history.
     ListQuietly,
     /// List everything again page by page: this API server does not stream lists.
     ListPaged,
-    /// The kind does not exist.
+    /// Treat the kind as absent.
     Absent,
 }
 
 // === impl WatchError ===
 
 impl WatchError {
-    /// By status code alone.
+    /// Returns the remedy, chosen by the status code alone.
     pub(super) fn remedy(&self, asked: Asked) -> Remedy {
         match self {
             WatchError::Status { code: 410, .. } => Remedy::ListQuietly,
             WatchError::Status { code: 404, .. } => Remedy::Absent,
-            // With WatchList off, sendInitialEvents is an invalid value (422).
+            // Without the WatchList feature, the API server rejects sendInitialEvents as invalid
+            // (422).
             WatchError::Status {
                 code: 400 | 422, ..
             } if asked == Asked::StreamedList => Remedy::ListPaged,
-            // Not the request but its sender or its time.
+            // The cause is the client's identity or the moment, not the request.
             WatchError::Status {
                 code: 401 | 403 | 408 | 429,
                 ..
             } => Remedy::Resume,
-            // What it says about the version to resume from will not change.
+            // The API server rejects the resource version itself, and would do so again.
             WatchError::Status { code, .. } if (400..500).contains(code) => Remedy::List,
             _ => Remedy::Resume,
         }
     }
 }
 
-/// What had been asked for when it went wrong.
+/// The kind of request that failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Asked {
     /// A list, streamed.

@@ -1,4 +1,4 @@
-//! One watch, followed for as long as the process lives.
+//! One watch, followed for as long as the process runs.
 //!
 //! ```text
 //!        +-> streamed list --+
@@ -8,9 +8,9 @@
 //!   +---------------------------------------------------+
 //! ```
 //!
-//! kube's own watcher does not show bookmarks, so that it could not be told from it whether a
-//! watch without changes is quiet or dead, nor whether one that was resumed works; and it renews
-//! a watch that the server keeps closing without a pause.
+//! kube's own watcher is not used because it does not expose bookmarks: without them, a watch
+//! without changes could not be distinguished from a dead one, nor would a resumed watch be known
+//! to work. It also renews a watch that the server keeps closing without a pause.
 
 use std::convert::Infallible;
 use std::marker::PhantomData;
@@ -30,15 +30,15 @@ use super::freshness::Pulse;
 use super::wire::{Decoded, Line, Place, Watched};
 use crate::EngineGone;
 
-/// How long nothing may come before the API server counts as gone. It sends a bookmark every 60 to
-/// 75 s on a watch where nothing else happens, and ends every other request after 60 s.
+/// The API server counts as gone after this long without data. It sends a bookmark every 60 to 75 s
+/// on a watch where nothing else happens, and ends every other request after 60 s.
 const SILENCE: Duration = Duration::from_secs(100);
-/// A watch that lived this long worked: the next one is opened without a wait.
+/// A watch that lasted this long worked: the next one is opened without a wait.
 const SETTLED: Duration = Duration::from_secs(10);
 
 /// The receiver of a watch's events.
 pub(super) trait Recipient<T> {
-    /// Takes an event, waiting while the engine is busy.
+    /// Takes an event; waits while the engine is busy.
     fn deliver(&mut self, event: Event<T>) -> impl Future<Output = Result<(), EngineGone>> + Send;
 }
 
@@ -50,14 +50,14 @@ pub(super) struct Follower<T, R> {
     recipient: R,
     next: Next,
     backoff: Backoff,
-    /// When the watch that is open was opened.
+    /// When the current watch was opened.
     opened: Option<Instant>,
     /// When the API server last sent anything about this collection.
     heard: SystemTime,
     objects: PhantomData<fn() -> T>,
 }
 
-/// What to ask for next.
+/// The next request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Next {
     ListStreamed,
@@ -65,14 +65,14 @@ enum Next {
     ResumeAfter(String),
 }
 
-/// Why one round of asking ended early.
+/// Why a request ended early.
 #[derive(Debug)]
 enum Ended {
     Failed(WatchError),
     EngineGone,
 }
 
-/// What is to be done with what comes.
+/// Whether received objects belong to the initial list or are changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
     Listing,
@@ -97,11 +97,11 @@ impl<T: Watched, R: Recipient<T>> Follower<T, R> {
         }
     }
 
-    /// Follows it forever.
+    /// Follows the collection forever.
     ///
     /// # Errors
     ///
-    /// Only that the engine has ended.
+    /// Fails only if the engine has ended.
     pub(super) async fn follow(mut self) -> Result<Infallible, EngineGone> {
         loop {
             let asked = self.next.asked();
@@ -115,7 +115,7 @@ impl<T: Watched, R: Recipient<T>> Follower<T, R> {
                 self.backoff.reset();
             }
             let wait = match ended {
-                // A paged list is followed by its watch.
+                // The watch follows a paged list at once.
                 Ok(()) if settled || asked == Asked::PagedList => Duration::ZERO,
                 Ok(()) => self.backoff.next(),
                 Err(Ended::Failed(error)) => self.recover(&error, asked).await?,
@@ -125,7 +125,7 @@ impl<T: Watched, R: Recipient<T>> Follower<T, R> {
         }
     }
 
-    /// Decides what to ask for next, and how long to wait before it.
+    /// Chooses the next request; returns how long to wait before it.
     async fn recover(&mut self, error: &WatchError, asked: Asked) -> Result<Duration, EngineGone> {
         let kind = self.collection.kind;
         let message = chain(error).to_string();
@@ -148,7 +148,7 @@ impl<T: Watched, R: Recipient<T>> Follower<T, R> {
                 return Ok(self.backoff.next());
             }
             (Remedy::List | Remedy::Absent, _) => self.next = Next::ListStreamed,
-            // A list that was cut says nothing about whether the server streams lists.
+            // A list that was cut off does not show whether the server streams lists.
             (Remedy::Resume, _) if matches!(self.next, Next::ListPaged) => {
                 self.next = Next::ListStreamed;
             }
@@ -158,8 +158,8 @@ impl<T: Watched, R: Recipient<T>> Follower<T, R> {
         Ok(self.backoff.next())
     }
 
-    /// Opens a watch and delivers what comes until the API server ends it, as it does with every
-    /// watch after some minutes. Leaves behind what to ask for next.
+    /// Opens a watch and delivers its events until the API server ends it, as it does with every
+    /// watch after some minutes. Sets the next request.
     async fn watch(&mut self) -> Result<(), Ended> {
         let (start, mut phase) = match &self.next {
             Next::ResumeAfter(version) => (Start::After(version), Phase::Watching),
@@ -171,8 +171,8 @@ impl<T: Watched, R: Recipient<T>> Follower<T, R> {
         self.heard = SystemTime::now();
         match phase {
             Phase::Listing => {
-                // Should this end without the end of the list, the API server may be one that
-                // ignores what it was asked for.
+                // If this ends before the end of the list, the API server may be one that ignores
+                // sendInitialEvents.
                 self.next = Next::ListPaged;
                 self.recipient.deliver(Event::Init).await?;
             }
@@ -186,7 +186,7 @@ impl<T: Watched, R: Recipient<T>> Follower<T, R> {
         Ok(())
     }
 
-    /// Delivers one line of a watch.
+    /// Delivers one line of a watch. Returns the phase after it.
     async fn take(&mut self, line: Line<T>, phase: Phase) -> Result<Phase, EngineGone> {
         let (event, version) = match line {
             Line::Put(decoded) => {
@@ -216,14 +216,15 @@ impl<T: Watched, R: Recipient<T>> Follower<T, R> {
             }
         };
         self.recipient.deliver(event).await?;
-        // Only what was delivered need not be sent again. Objects of a list come in any order.
+        // Resume only after a delivered change. The objects of a list come in any order of
+        // versions.
         if let (Phase::Watching, Some(version)) = (phase, version) {
             self.next = Next::ResumeAfter(version);
         }
         Ok(phase)
     }
 
-    /// Lists page by page. Leaves behind what to ask for next.
+    /// Lists page by page. Sets the next request.
     async fn list(&mut self) -> Result<(), Ended> {
         let mut continued = None;
         self.recipient.deliver(Event::Init).await?;
@@ -241,7 +242,7 @@ impl<T: Watched, R: Recipient<T>> Follower<T, R> {
             if continued.is_none() {
                 self.recipient.deliver(Event::InitDone).await?;
                 self.pulse.fresh();
-                // Without a version the watch starts with everything once more, which is right.
+                // Without a version the watch starts with all objects once more, which is correct.
                 self.next = Next::ResumeAfter(page.version.unwrap_or_else(|| "0".to_owned()));
                 return Ok(());
             }

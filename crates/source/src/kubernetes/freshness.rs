@@ -1,4 +1,4 @@
-//! Whether the objects read from the API server are current, over all watches together.
+//! Whether the objects read from the API server are current, over all watches.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -10,17 +10,17 @@ use tracing::{info, warn};
 
 use crate::{Delivery, EngineGone, SourceCondition, deliver};
 
-/// How every watch is doing. Clones are the same.
+/// The state of every watch. Clones share it.
 #[derive(Debug, Clone)]
 pub(super) struct Freshness(Arc<watch::Sender<Standings>>);
 
-/// By what is watched.
+/// The state of each watch, by kind.
 type Standings = BTreeMap<&'static str, Standing>;
 
-/// How one watch is doing.
+/// The state of one watch.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Standing {
-    /// It has not been answered yet.
+    /// The API server has not answered it yet.
     Awaited,
     Fresh,
     Stale {
@@ -29,7 +29,7 @@ enum Standing {
     },
 }
 
-/// Says how one watch is doing.
+/// Sets the state of one watch.
 #[derive(Debug, Clone)]
 pub(super) struct Pulse {
     freshness: Freshness,
@@ -45,7 +45,7 @@ impl Default for Freshness {
 }
 
 impl Freshness {
-    /// For the watch of `kind`, which is waited for from now on.
+    /// Returns the handle for the watch of `kind`, whose answer is awaited from now on.
     pub(super) fn pulse(&self, kind: &'static str) -> Pulse {
         self.0.send_modify(|standings| {
             standings.insert(kind, Standing::Awaited);
@@ -56,7 +56,7 @@ impl Freshness {
         }
     }
 
-    /// Delivers the condition of all of them together, whenever it changes.
+    /// Delivers the combined condition of all watches whenever it changes.
     pub(super) async fn report(
         &self,
         deliveries: &mpsc::Sender<Delivery>,
@@ -94,7 +94,7 @@ fn log(condition: &SourceCondition) {
     }
 }
 
-/// Stale as soon as one is, fresh once all are; before that, unknown.
+/// Stale if any watch is stale, fresh if all are fresh, otherwise unknown.
 fn summary(standings: &Standings) -> Option<SourceCondition> {
     let mut reasons: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     let mut oldest: Option<SystemTime> = None;
@@ -121,12 +121,13 @@ fn summary(standings: &Standings) -> Option<SourceCondition> {
 // === impl Pulse ===
 
 impl Pulse {
-    /// It gets everything there is.
+    /// Records that the watch receives every change.
     pub(super) fn fresh(&self) {
         self.set(|_| Standing::Fresh);
     }
 
-    /// It may have been missing changes since `since`, or since longer when it was stale before.
+    /// Records that the watch may have missed changes since `since`, or since an earlier time if it
+    /// was stale already.
     pub(super) fn stale(&self, since: SystemTime, message: &str) {
         self.set(|before| Standing::Stale {
             since: match before {

@@ -1,4 +1,4 @@
-//! The watches against an API server of which every answer is written by the test.
+//! The watches against an API server whose answers the test writes.
 
 mod absent_kinds;
 mod api_server;
@@ -16,7 +16,7 @@ use api_server::{ApiServer, NODE_PROXIES, NODES, SERVICE_CIDRS, SERVICES, SLICES
 const STREAMED: &str = "allowWatchBookmarks=true&sendInitialEvents=true&\
                         resourceVersionMatch=NotOlderThan&resourceVersion=";
 
-/// As an API server sends it, with much that is not read.
+/// A Service as an API server sends it, with many fields that are not used.
 fn service_json(name: &str, version: &str) -> Value {
     json!({
         "kind": "Service", "apiVersion": "v1",
@@ -118,7 +118,7 @@ async fn t23_a_watch_resumes_after_the_last_thing_seen() {
         "{}",
         asked.query
     );
-    // Changed while nobody watched, and never touched again.
+    // Changed while no watch was open, and not touched again.
     asked.watch().send("DELETED", &service_json("cart", "31"));
     let key = ObjectKey::namespaced("shop", "cart");
     assert_eq!(server.delivery().await, told(Event::Delete(key)));
@@ -157,7 +157,7 @@ async fn an_object_that_cannot_be_decoded_is_named_and_holds_up_nothing() {
 
     broken["metadata"]["resourceVersion"] = json!("8");
     watch.send("MODIFIED", &broken);
-    // Not even a name.
+    // An object without a valid name.
     watch.send("ADDED", &json!({"metadata": {"name": 3}}));
     watch.send("ADDED", &service_json("till", "9"));
     expected(&server.delivery().await);
@@ -243,7 +243,7 @@ async fn an_api_server_that_forgot_its_history_is_listed_again_without_alarm() {
     }
     let told = server.deliveries_within(Duration::from_secs(1)).await;
     assert_eq!(told, [], "an alarm");
-    // Some front ends answer the request itself so.
+    // Some front ends send this status as the answer to the request itself.
     drop(watch);
     let resumed = server.asked(SERVICES).await;
     assert!(
@@ -297,7 +297,7 @@ async fn t24_a_silent_api_server_is_noticed() {
     let watch = server.asked(SERVICES).await.watch();
     watch.end_list("7");
     assert_eq!(server.condition().await, SourceCondition::Fresh);
-    // Open, and nothing comes: on no watch, not even bookmarks.
+    // The connections stay open, but nothing arrives on any watch, not even bookmarks.
     let begun = tokio::time::Instant::now();
     match server.condition().await {
         SourceCondition::Stale { message, .. } => {

@@ -1,4 +1,4 @@
-//! The API server's answers, decoded straight into the fields that are read.
+//! The API server's answers, decoded directly into the fields that are used.
 
 pub(super) mod json;
 mod messages;
@@ -17,7 +17,8 @@ const INITIAL_EVENTS_END: &str = "k8s.io/initial-events-end";
 
 /// An object that can be watched.
 pub(super) trait Watched: DeserializeOwned + Send {
-    /// Decodes a kind that is asked for in protobuf. JSON is read of every kind.
+    /// Decodes the kind from protobuf, if it is requested in protobuf. Every kind can be decoded
+    /// from JSON.
     const FROM_PROTOBUF: Option<FromProtobuf<Self>> = None;
 
     /// `metadata.resourceVersion`.
@@ -27,28 +28,28 @@ pub(super) trait Watched: DeserializeOwned + Send {
 /// Decodes an object.
 pub(super) type FromProtobuf<T> = fn(Bytes) -> Result<T, DecodeError>;
 
-/// Something that is not an event, a list or a status.
+/// An answer that is not an event, a list or a status.
 #[derive(Debug, Error)]
 pub(super) enum Unreadable {
-    /// Not such JSON.
+    /// The JSON is invalid.
     #[error(transparent)]
     Json(#[from] serde_json::Error),
-    /// Not such a message.
+    /// The protobuf message is invalid.
     #[error(transparent)]
     Protobuf(#[from] DecodeError),
-    /// Bytes that do not begin as every answer in protobuf does.
+    /// The bytes lack the prefix of every Kubernetes protobuf answer.
     #[error("the bytes are not in Kubernetes' envelope for protobuf")]
     NoEnvelope,
-    /// A frame that no event fills.
+    /// A frame longer than any event.
     #[error("a frame of {0} bytes is announced, and {most} is the most", most = protobuf::LONGEST_FRAME)]
     LongFrame(usize),
-    /// An event of a type that does not exist.
+    /// An event of an unknown type.
     #[error("an event has type {0:?}")]
     EventType(String),
-    /// A bookmark that marks nothing.
+    /// A bookmark without a resource version.
     #[error("a bookmark has no resource version")]
     NoVersion,
-    /// A protobuf answer for a kind that was asked for in JSON.
+    /// A protobuf answer for a kind that was requested in JSON.
     #[error("the answer is in protobuf and JSON was asked for")]
     Unasked,
 }
@@ -56,49 +57,49 @@ pub(super) enum Unreadable {
 /// One line of a watch.
 #[derive(Debug)]
 pub(super) enum Line<T> {
-    /// An object was made or changed, or is in the list.
+    /// An object was created or changed, or is in the list.
     Put(Decoded<T>),
-    /// An object is gone.
+    /// An object was deleted.
     Gone {
-        /// Which.
+        /// The object.
         key: ObjectKey,
-        /// At which resource version.
+        /// The resource version of the deletion.
         version: Option<String>,
     },
-    /// Nothing happened up to this resource version.
+    /// Nothing else happened up to this resource version.
     Bookmark {
         /// The resource version.
         version: String,
-        /// Whether it is the end of a list or somewhere after it.
+        /// Whether it is at the end of a list or later.
         place: Place,
     },
-    /// An object that has no name to name it by.
+    /// An object without a name.
     Nameless,
 }
 
-/// Where a bookmark stands.
+/// The position of a bookmark.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Place {
     /// At the end of a streamed list.
     EndOfList,
-    /// Anywhere.
+    /// Anywhere else.
     Within,
 }
 
-/// An object, or what is wrong with it.
+/// An object, or why it could not be decoded.
 #[derive(Debug)]
 pub(super) enum Decoded<T> {
-    /// It could be decoded.
+    /// The object was decoded.
     Good(T),
-    /// It could not.
+    /// The object could not be decoded.
     Bad {
-        /// Which object.
+        /// The object.
         key: ObjectKey,
         /// Its resource version.
         version: Option<String>,
-        /// The path of the field at which decoding ended.
+        /// The path of the field at which decoding failed.
         field: String,
-        /// What is wrong there.
+        /// The error.
         message: String,
     },
 }
@@ -106,15 +107,15 @@ pub(super) enum Decoded<T> {
 /// A page of a list.
 #[derive(Debug)]
 pub(super) struct Page<T> {
-    /// Its objects; those that have no name to name them by are left out.
+    /// Its objects, except those without a name.
     pub(super) objects: Vec<Decoded<T>>,
-    /// What to ask the next page with, if there is one.
+    /// The token for the next page, if there is one.
     pub(super) continued: Option<String>,
     /// The resource version of the whole list.
     pub(super) version: Option<String>,
 }
 
-/// What is written and not empty.
+/// Returns `text` unless it is empty.
 fn given(text: String) -> Option<String> {
     (!text.is_empty()).then_some(text)
 }

@@ -1,4 +1,4 @@
-//! The files of a directory, read when they changed.
+//! The files of a directory, read when they change.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, FileType, OpenOptions};
@@ -10,12 +10,12 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use rustix::fs::OFlags;
 use thiserror::Error;
 
-/// A file changed this recently is read again at the next look: file systems keep times in steps
-/// of some milliseconds, so that a second change within one step leaves no trace in them.
+/// A file that changed this recently is read again at the next scan: file systems keep times with a
+/// resolution of some milliseconds, so a second change within one step cannot be detected.
 const RACY: Duration = Duration::from_secs(1);
 
-/// The largest manifest, in bytes. All Services and EndpointSlices of a cluster of 10,000 Services in
-/// one file are about half of it; reading one takes some ten times its size.
+/// The largest manifest, in bytes. All Services and EndpointSlices of a cluster of 10,000 Services
+/// in one file take about half of it; reading a manifest takes some ten times its size in memory.
 pub(super) const LARGEST: u64 = 64 << 20;
 
 /// Why a manifest cannot be read.
@@ -24,7 +24,7 @@ enum LookError {
     /// It cannot be opened or read, or is not UTF-8.
     #[error(transparent)]
     Io(#[from] io::Error),
-    /// Reading it may take for ever, or do something.
+    /// Reading it may block forever or have side effects.
     #[error("is a {0}; only regular files are read")]
     NotRegular(&'static str),
     /// Too large for a manifest.
@@ -32,33 +32,33 @@ enum LookError {
     TooLarge,
 }
 
-/// Remembers what was read of each file.
+/// Remembers the stamp of each file that was read.
 #[derive(Debug)]
 pub(super) struct Directory {
     root: PathBuf,
-    /// By path within the directory.
+    /// By path relative to `root`.
     stamps: BTreeMap<PathBuf, Stamp>,
 }
 
-/// What is seen of one file.
+/// The result of checking one file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Look {
-    /// It is as it was.
+    /// It is unchanged.
     Same,
-    /// It is new or was changed; its text.
+    /// It is new or has changed; its text.
     Text(String),
-    /// It, or the directory of this path, is there but cannot be read; why.
+    /// It, or the directory at this path, exists but cannot be read; the reason.
     Unreadable(String),
 }
 
-/// A directory, whatever it is called at the moment.
+/// The identity of a directory, independent of its name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Identity {
     device: u64,
     inode: u64,
 }
 
-/// What changes when a file is written or another one takes its place.
+/// The metadata that changes when a file is written or replaced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Stamp {
     identity: Identity,
@@ -67,7 +67,7 @@ struct Stamp {
     changed: (i64, i64),
 }
 
-/// The directory that `path` leads to, if there is one.
+/// Returns the identity of the directory at `path`, if there is one.
 pub(super) fn identify(path: &Path) -> Option<Identity> {
     let metadata = fs::metadata(path).ok()?;
     metadata.is_dir().then(|| Identity::of(&metadata))
@@ -83,14 +83,14 @@ impl Directory {
         }
     }
 
-    /// All manifests in the directory and the directories in it, in the order of their paths.
+    /// Checks all manifests in the directory and its subdirectories, in the order of their paths.
     ///
-    /// Names that start with a dot are passed over: editors keep unfinished files under them, and
-    /// Kubernetes mounts a ConfigMap as links into a hidden directory that it replaces as a whole.
+    /// Skips names that start with a dot: editors keep unfinished files under them, and Kubernetes
+    /// mounts a ConfigMap as links into a hidden directory that it replaces as a whole.
     ///
     /// # Errors
     ///
-    /// When the directory itself cannot be read.
+    /// Fails if the directory itself cannot be read.
     pub(super) fn observe(&mut self) -> io::Result<Vec<(PathBuf, Look)>> {
         let mut files = BTreeMap::new();
         let mut ancestors = BTreeSet::new();
@@ -119,7 +119,7 @@ impl Directory {
         if self.stamps.get(path) == Some(&Stamp::of(&metadata)) {
             return Ok(Look::Same);
         }
-        // Before it is opened: that alone rewinds a tape, or starts a watchdog.
+        // Check before opening: opening alone rewinds a tape, or starts a watchdog.
         ensure_readable(&metadata)?;
         let (stamp, text) = read(&file)?;
         if stamp.is_racy(SystemTime::now()) {
@@ -131,9 +131,10 @@ impl Directory {
     }
 }
 
-/// What is in a file, and what it was when that was read.
+/// Reads a file; returns its stamp as of the read, and its text.
 fn read(path: &Path) -> Result<(Stamp, String), LookError> {
-    // Something else may have taken its place by now: a FIFO is opened without waiting for a writer.
+    // Another file may have replaced it by now: O_NONBLOCK opens a FIFO without waiting for a
+    // writer.
     let nonblocking = OFlags::NONBLOCK.bits().cast_signed();
     let file = OpenOptions::new()
         .read(true)
@@ -172,8 +173,8 @@ fn name_of(kind: FileType) -> &'static str {
     }
 }
 
-/// Finds the manifests in `root`/`within`. A directory in it that cannot be read is found as if
-/// it were a file.
+/// Finds the manifests in `root`/`within`. Records a subdirectory that cannot be read as if it were
+/// a file.
 fn observe_directory(
     root: &Path,
     within: &Path,
@@ -182,7 +183,7 @@ fn observe_directory(
 ) -> io::Result<()> {
     let directory = root.join(within);
     let identity = Identity::of(&fs::metadata(&directory)?);
-    // A link to a directory that it is in.
+    // A link to a directory that contains it.
     if !ancestors.insert(identity) {
         return Ok(());
     }
@@ -198,8 +199,8 @@ fn observe_directory(
                     files.insert(path, Err(error));
                 }
             }
-            // Gone since the directory was read, or a link to nowhere: of a manifest, reading it
-            // will tell.
+            // `NotFound`: deleted since the directory was read, or a dangling link. For a manifest,
+            // reading it reports the error.
             Err(error) if error.kind() != ErrorKind::NotFound => {
                 files.insert(path, Err(error));
             }
@@ -247,7 +248,7 @@ impl Stamp {
     fn is_racy(&self, now: SystemTime) -> bool {
         let now = now.duration_since(UNIX_EPOCH).unwrap_or_default();
         let changed = Duration::from_secs(u64::try_from(self.changed.0).unwrap_or_default());
-        // A clock that was set back makes every file racy, which only costs reading it.
+        // A clock that was set back makes every file racy, which only costs a read.
         now.saturating_sub(changed) <= RACY
     }
 }

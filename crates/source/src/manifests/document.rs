@@ -13,7 +13,7 @@ use serde_saphyr::UserMessageFormatter;
 
 use super::line::Located;
 
-/// An object of a kind that is read.
+/// An object of a supported kind.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Manifest {
     /// v1 Service.
@@ -28,7 +28,7 @@ pub(super) enum Manifest {
     Profile(Box<ProxyProfile>),
 }
 
-/// What stands in a file, in order.
+/// An entry of a file; a file's entries are in order.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Entry {
     /// An object.
@@ -40,27 +40,27 @@ pub(super) enum Entry {
         /// The object.
         manifest: Box<Manifest>,
     },
-    /// Something that is meant to be an object and cannot be used.
+    /// Something meant as an object that cannot be used.
     Bad(Fault),
-    /// An object of a kind that is not read.
+    /// An object of an unsupported kind.
     Ignored {
         /// Its kind.
         kind: String,
     },
 }
 
-/// What is wrong with an object, or with a file.
+/// An error in an object, or in a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Fault {
     /// The line, counted from one.
     pub(super) line: Option<u64>,
     /// The object, if it can be identified.
     pub(super) object: Option<ObjectName>,
-    /// What is wrong.
+    /// The error.
     pub(super) message: String,
 }
 
-/// How a file is written.
+/// The format of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Format {
     /// YAML documents, separated by `---`.
@@ -87,20 +87,20 @@ struct Place<'a> {
     value: &'a Value,
 }
 
-/// How deep values may be nested. The objects that are read nest a dozen levels, in a list two more.
-/// The parser would follow 255, which overflow a thread's stack; to find lines it needs most, and
-/// without optimisation 64 are too many already.
+/// The maximum nesting depth. The supported objects nest a dozen levels, in a list two more. The
+/// parser would allow 255, which overflow a thread's stack. Finding lines needs the most stack; in
+/// a build without optimisation 64 levels are already too many.
 const MAX_DEPTH: usize = 32;
-/// How many values of a document aliases may stand for.
+/// The maximum number of events that a document's aliases may expand to.
 const ALIASED_EVENTS: usize = 100_000;
-/// How much text aliases may stand for in a document that is short itself.
+/// The maximum amount of text that aliases may expand to in a short document.
 const ALIASED_BYTES: usize = 1 << 20;
 
-/// Everything that stands in a file.
+/// Parses all entries of a file.
 ///
 /// # Errors
 ///
-/// What is wrong with the file as a whole, so that no object in it can be identified.
+/// Fails if the file as a whole is invalid, so that no object in it can be identified.
 pub(super) fn parse(text: &str, format: Format) -> Result<Vec<Entry>, Fault> {
     let documents = match format {
         Format::Yaml => parse_yaml(text)?,
@@ -122,7 +122,7 @@ fn parse_yaml(text: &str) -> Result<Vec<Document<'_>>, Fault> {
     let mut documents = Vec::new();
     for (lines_before, text) in split_yaml(text) {
         let value = parse_value(text).map_err(|error| {
-            // Its message tells a place within what it was given: give it the lines before, too.
+            // The error's location is relative to the parsed text: prepend the lines before it.
             let shifted = "\n".repeat(lines_before) + text;
             let error = parse_value(&shifted).err().unwrap_or(error);
             Fault {
@@ -145,8 +145,8 @@ fn parse_value(text: &str) -> Result<Value, serde_saphyr::Error> {
     serde_saphyr::from_str_with_options(text, options(text))
 }
 
-/// The documents of a YAML file, each with the number of lines before it. A line that starts with
-/// `---` separates documents wherever it stands, even in a block of text.
+/// Splits a YAML file into documents, each with the number of lines before it. A line that starts
+/// with `---` separates documents everywhere, even within a block of text.
 fn split_yaml(text: &str) -> Vec<(usize, &str)> {
     let mut documents = Vec::new();
     let (mut begin, mut first_line) = (0, 0);
@@ -188,19 +188,19 @@ fn parse_json(text: &str) -> Result<Vec<Document<'_>>, Fault> {
     Ok(documents)
 }
 
-/// No bound on the size of `text`: a cluster's Services in one List are well over the default. But
-/// bounds on what becomes of it: aliases make a small file large, and each level of nesting takes
-/// its part of the stack.
+/// The size of `text` is not limited: a cluster's Services in one List are well over the default.
+/// What it expands to is limited: aliases make a small file large, and each level of nesting uses
+/// stack.
 pub(super) fn options(text: &str) -> serde_saphyr::Options {
     serde_saphyr::options! {
         budget: serde_saphyr::budget! {
             max_reader_input_bytes: None,
             max_events: usize::MAX,
             max_nodes: usize::MAX,
-            // Without aliases it is never more than the text: no escape is shorter than two thirds
-            // of what it stands for.
+            // Without aliases this cannot exceed the length of the text: no escape is shorter than
+            // two thirds of what it expands to.
             max_total_scalar_bytes: text.len().saturating_mul(4).saturating_add(ALIASED_BYTES),
-            // One anchor that many Services refer to is what aliases are for.
+            // One anchor that many Services refer to is the purpose of aliases.
             enforce_alias_anchor_ratio: false,
             max_depth: MAX_DEPTH,
         },
@@ -219,7 +219,7 @@ impl Document<'_> {
         Some(within + u64::try_from(self.lines_before).ok()?)
     }
 
-    /// The line at which something begins that is not a comment.
+    /// The line at which the first content other than comments begins.
     fn first_line(&self) -> Option<u64> {
         let blank = |line: &str| line.is_empty() || line.starts_with('#') || line == "---";
         let within = self.text.lines().position(|line| !blank(line.trim()))?;
@@ -230,10 +230,10 @@ impl Document<'_> {
 // === impl Place ===
 
 impl Place<'_> {
-    /// Reads what stands here: an object, or a list of objects of which each may leave out its
-    /// kind when the list's own kind tells (`typed`: apiVersion and kind).
+    /// Reads an object, or a list of objects. Objects in a list may omit their apiVersion and kind
+    /// if the list's own kind implies them (`typed`).
     fn read(&self, typed: Option<(&str, &str)>, entries: &mut Vec<Entry>) {
-        // An empty document, or one of comments only.
+        // An empty document, or one with comments only.
         if self.value.is_null() {
             return;
         }
@@ -319,12 +319,12 @@ impl Place<'_> {
         }
     }
 
-    /// The name of the object here, if it has one.
+    /// The object's name, if it has a valid one.
     fn name(&self, kind: ObjectKind) -> Option<ObjectName> {
         check(self.claimed_name(kind)).ok()
     }
 
-    /// What the object here says that its name is; empty where it says none.
+    /// The name that the object gives for itself; empty if it gives none.
     fn claimed_name(&self, kind: ObjectKind) -> ObjectName {
         let metadata = self.value.get("metadata");
         let text = |field: &str| metadata?.get(field)?.as_str();
@@ -349,7 +349,7 @@ impl Place<'_> {
         })
     }
 
-    /// The line of a field of the object here; of the object itself when the field is empty.
+    /// The line of a field of this object, or of the object itself if the field is empty.
     fn line(&self, field: &str) -> Option<u64> {
         if self.path.is_empty() && field.is_empty() {
             return self.document.first_line();
@@ -359,7 +359,8 @@ impl Place<'_> {
     }
 }
 
-/// `name`, if an API server would take it; the field that it would refuse, and why.
+/// Returns `name` if an API server would accept it; otherwise the field that it would refuse, and
+/// why.
 fn check(name: ObjectName) -> Result<ObjectName, (&'static str, String)> {
     if name.name.is_empty() {
         let field = "metadata.name";
@@ -372,7 +373,7 @@ fn check(name: ObjectName) -> Result<ObjectName, (&'static str, String)> {
     }
 }
 
-/// How a kind that is read has to be written, when this is that kind in another version.
+/// The supported apiVersion of a supported kind, if this is another version of it.
 fn known_version(version: &str, kind: &str) -> Option<&'static str> {
     let group = version.rsplit_once('/').map_or("", |(group, _)| group);
     match (group, kind) {

@@ -1,4 +1,4 @@
-//! What all files together say, and what of it is new.
+//! The objects of all files together, and what changed in them.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ use super::directory::Look;
 use super::document::{Entry, Fault, Format, Manifest, parse};
 use crate::{Assignment, Delivery};
 
-/// In the order in which they are delivered: a Service before its endpoints.
+/// The kinds in the order in which they are delivered: a Service before its endpoints.
 const LISTED: [ObjectKind; 4] = [
     ObjectKind::Node,
     ObjectKind::ServiceCidr,
@@ -22,10 +22,10 @@ const LISTED: [ObjectKind; 4] = [
     ObjectKind::EndpointSlice,
 ];
 
-/// In characters; what stands on a few lines of a terminal.
+/// The maximum length of a message in characters: a few lines of a terminal.
 const LONGEST_MESSAGE: usize = 500;
 
-/// Holds every file's objects, and what was delivered of them.
+/// The objects of every file, and what was delivered of them.
 #[derive(Debug)]
 pub(super) struct Library {
     node: String,
@@ -36,17 +36,17 @@ pub(super) struct Library {
     duplicates: Vec<UnreadableManifest>,
 }
 
-/// By name, over all files.
+/// The objects by name, over all files.
 type Served = BTreeMap<ObjectName, Arc<Manifest>>;
 
-/// The objects of one file, or its last good ones.
+/// The objects of one file, or their last valid versions.
 #[derive(Debug, Default)]
 struct Shelf {
     volumes: Vec<Volume>,
     faults: Vec<Fault>,
 }
 
-/// Holds one object of a file.
+/// One object of a file.
 #[derive(Debug, Clone)]
 struct Volume {
     name: ObjectName,
@@ -63,7 +63,7 @@ enum TakenIn {
 // === impl Library ===
 
 impl Library {
-    /// An empty one, for the node called `node`.
+    /// An empty library for the node called `node`.
     pub(super) fn new(node: String) -> Library {
         Library {
             node,
@@ -75,13 +75,14 @@ impl Library {
         }
     }
 
-    /// Takes in what was seen of all files there are, in the order of their paths, and tells what
-    /// is new: everything the first time, changes after that.
+    /// Takes the results of a scan of all files, in the order of their paths, and returns what is
+    /// new: everything the first time, changes after that.
     pub(super) fn take_in(&mut self, files: Vec<(PathBuf, Look)>) -> Vec<Delivery> {
         let mut shelves = BTreeMap::new();
         for (path, look) in files {
             if matches!(look, Look::Unreadable(_)) {
-                // Of a directory: what is in it cannot be seen, which does not mean that it is gone.
+                // A directory that cannot be read: its files are not visible, but not necessarily
+                // deleted.
                 let inside = |known: &Path| known.starts_with(&path) && known != path;
                 shelves.extend(self.shelves.extract_if(.., |known, _| inside(known)));
             }
@@ -108,7 +109,7 @@ impl Library {
         deliveries
     }
 
-    /// Everything that is not used as it stands, file by file.
+    /// Everything that is not used as written, file by file.
     pub(super) fn unreadable(&self) -> Vec<UnreadableManifest> {
         let faults = self.shelves.iter().flat_map(|(path, shelf)| {
             shelf.faults.iter().map(|fault| UnreadableManifest {
@@ -124,7 +125,8 @@ impl Library {
         all
     }
 
-    /// One object of each name, the first in the order of paths and lines; records the duplicates.
+    /// Selects one object for each name, the first in the order of paths and lines; records the
+    /// duplicates.
     fn merge(&mut self) -> Served {
         let mut served = Served::new();
         let mut owners: BTreeMap<&ObjectName, &Path> = BTreeMap::new();
@@ -147,7 +149,7 @@ impl Library {
         served
     }
 
-    /// What the profiles say that this node is to do.
+    /// Resolves the profiles to this node's configuration.
     fn resolve(&self, served: &Served) -> Option<Assignment> {
         let profiles: Vec<&ProxyProfile> = served
             .values()
@@ -180,7 +182,7 @@ impl Library {
     }
 }
 
-/// A list of every kind.
+/// Appends a list of every kind.
 fn list(served: &Served, deliveries: &mut Vec<Delivery>) {
     for kind in LISTED {
         deliveries.extend(Marker::Begin.about(kind));
@@ -191,8 +193,8 @@ fn list(served: &Served, deliveries: &mut Vec<Delivery>) {
     }
 }
 
-/// The deliveries that turn `before` into `after`. Deletions come last:
-/// an endpoint that was moved to another slice is in both for a moment, and never in neither.
+/// Appends the deliveries that turn `before` into `after`. Deletions come last, so that an endpoint
+/// that moves to another slice is briefly in both, and never in neither.
 fn differ(before: &Served, after: &Served, deliveries: &mut Vec<Delivery>) {
     let same = |name: &ObjectName, manifest: &Arc<Manifest>| {
         before
@@ -212,7 +214,7 @@ fn differ(before: &Served, after: &Served, deliveries: &mut Vec<Delivery>) {
     }
 }
 
-/// A delivery about a kind, without an object.
+/// A delivery without an object.
 #[derive(Debug, Clone)]
 enum Marker {
     Begin,
@@ -227,7 +229,7 @@ enum Manner {
     Changed,
 }
 
-/// The beginning of a message: what is wrong may be a value of a megabyte, and the message repeats it.
+/// Truncates a message: it repeats the invalid value, which may be a megabyte long.
 fn shortened(message: &str) -> String {
     match message.char_indices().nth(LONGEST_MESSAGE) {
         Some((end, _)) => format!("{}…", &message[..end]),
@@ -238,7 +240,8 @@ fn shortened(message: &str) -> String {
 // === impl Marker ===
 
 impl Marker {
-    /// About objects of `kind`; nothing for profiles, which are delivered as a configuration.
+    /// Returns the delivery for objects of `kind`; `None` for profiles, which are delivered as a
+    /// configuration.
     fn about(&self, kind: ObjectKind) -> Option<Delivery> {
         let change: Change = match kind {
             ObjectKind::Service => self.event::<object::Service>().into(),
@@ -262,7 +265,8 @@ impl Marker {
 // === impl Manner ===
 
 impl Manner {
-    /// The delivery of `manifest`; nothing for profiles, which are delivered as a configuration.
+    /// Returns the delivery of `manifest`; `None` for profiles, which are delivered as a
+    /// configuration.
     fn tell(self, manifest: &Manifest) -> Option<Delivery> {
         let change: Change = match manifest {
             Manifest::Service(service) => self.event(&**service).into(),
@@ -285,7 +289,7 @@ impl Manner {
 // === impl Shelf ===
 
 impl Shelf {
-    /// What the file says after it was looked at again.
+    /// Returns the file's content after a new scan.
     fn after(self, path: &Path, look: Look) -> Shelf {
         let text = match look {
             Look::Same => return self,
@@ -298,7 +302,8 @@ impl Shelf {
             }
             Look::Text(text) => text,
         };
-        // A program is about to write it: an editor, or a shell's redirection, empties it first.
+        // A program is probably about to write it: editors and shell redirections empty a file
+        // first.
         if text.is_empty() && !self.volumes.is_empty() {
             return self.with_fault(Fault {
                 line: None,
@@ -316,7 +321,7 @@ impl Shelf {
         }
     }
 
-    /// With all objects as they were.
+    /// Keeps all objects and records `fault`.
     fn with_fault(self, fault: Fault) -> Shelf {
         Shelf {
             faults: vec![fault],
@@ -324,7 +329,7 @@ impl Shelf {
         }
     }
 
-    /// With `entries`, and the last good version of those that are not right.
+    /// Takes `entries`, and the last valid version of those that are invalid.
     fn with(self, path: &Path, entries: Vec<Entry>) -> Shelf {
         let before: BTreeMap<&ObjectName, &Volume> = self
             .volumes
@@ -339,7 +344,7 @@ impl Shelf {
                     line,
                     manifest,
                 } => {
-                    // An object that did not change stays the same one, which is quick to see.
+                    // An unchanged object keeps its allocation, which makes the comparison fast.
                     let manifest = match before.get(&name) {
                         Some(known) if *known.manifest == *manifest => Arc::clone(&known.manifest),
                         _ => Arc::from(manifest),

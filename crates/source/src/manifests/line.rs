@@ -1,4 +1,4 @@
-//! In which line of a document a field stands.
+//! The lines of a document at which its fields begin.
 
 use std::fmt;
 
@@ -8,7 +8,7 @@ use serde_saphyr::Spanned;
 
 use super::document::options;
 
-/// A value of which only the places are kept.
+/// A value, reduced to the lines of its parts.
 #[derive(Debug)]
 pub(super) struct Located {
     line: u64,
@@ -25,13 +25,13 @@ enum Shape {
 // === impl Located ===
 
 impl Located {
-    /// The places in a document, or nothing when it is not YAML. Parses all of it.
+    /// Parses the whole document; returns `None` if it is not YAML.
     pub(super) fn parse(document: &str) -> Option<Located> {
         serde_saphyr::from_str_with_options(document, options(document)).ok()
     }
 
-    /// The line, counted from one, at which the value at `path` (`spec.ports[1].port`) begins;
-    /// where it does not exist, that of the innermost value around it.
+    /// Returns the line, counted from one, at which the value at `path` (`spec.ports[1].port`)
+    /// begins. If it does not exist, returns the line of the innermost existing value around it.
     pub(super) fn line_of(&self, path: &str) -> Option<u64> {
         let mut found = self;
         let mut rest = path;
@@ -42,8 +42,8 @@ impl Located {
         (found.line > 0).then_some(found.line)
     }
 
-    /// The value that `path` leads to first, and the path from there. Keys may have dots in them
-    /// (labels), so the longest one that fits is taken.
+    /// Resolves the first step of `path`; returns the value and the rest of the path. Keys may
+    /// contain dots (labels), so the longest matching key is used.
     fn step<'a>(&self, path: &'a str) -> Option<(&Located, &'a str)> {
         let path = path.strip_prefix('.').unwrap_or(path);
         match &self.shape {

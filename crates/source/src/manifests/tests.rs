@@ -42,7 +42,7 @@ fn write(directory: &TempDir, file: &str, text: &str) {
     fs::write(path, text).expect("a file");
 }
 
-/// A source that watches a directory, and what it said so far.
+/// A source that watches a directory, and what it has delivered so far.
 struct Watched {
     deliveries: mpsc::Receiver<Delivery>,
     stopper: runtime::CancellationToken,
@@ -50,7 +50,7 @@ struct Watched {
     seen: Seen,
 }
 
-/// What somebody who takes every delivery knows.
+/// The state of a receiver that takes every delivery.
 struct Seen {
     catalog: Catalog,
     assignment: Option<Option<Assignment>>,
@@ -92,7 +92,7 @@ impl Seen {
         }
     }
 
-    /// The names of the Services that are served, each with its ports.
+    /// The names of the served Services, each with its ports.
     fn services(&self) -> String {
         let served = self.catalog.services().map(|key| {
             let view = self.catalog.service(key).expect("it was listed");
@@ -121,7 +121,7 @@ impl Watched {
         }
     }
 
-    /// Takes deliveries until what is seen is as it should be.
+    /// Takes deliveries until the state satisfies `is`.
     async fn until(&mut self, what: &str, is: impl Fn(&Seen) -> bool) {
         let deadline = Instant::now() + DEADLINE;
         while !is(&self.seen) {

@@ -1,4 +1,5 @@
-//! The kinds that an API server may not have: our own, and those of later versions of Kubernetes.
+//! The kinds that an API server may not have: Signpost's own, and those of later Kubernetes
+//! versions.
 
 use catalog::Event;
 use crds::{NodeProxySpec, ProxyProfile, ProxyProfileSpec};
@@ -43,7 +44,7 @@ async fn without_the_crd_nothing_is_assigned_and_services_are_served_all_the_sam
     assert_eq!(assigned(server.delivery().await), None);
     assert_eq!(server.condition().await, SourceCondition::Fresh);
 
-    // Installed later, and a NodeProxy written.
+    // Installed later, and a NodeProxy created.
     let watch = server.asked(NODE_PROXIES).await.watch();
     watch.end_list("3");
     watch.send("ADDED", &proxy_json(1, 1, "4"));
@@ -56,7 +57,7 @@ async fn without_the_crd_nothing_is_assigned_and_services_are_served_all_the_sam
         assignment.reason
     );
 
-    // Our own status comes back: only the next spec is told.
+    // The agent's own status update arrives, but only the next spec is delivered.
     watch.send("MODIFIED", &proxy_json(1, 1, "5"));
     watch.send("MODIFIED", &proxy_json(2, 2, "6"));
     let assignment = assigned(server.delivery().await).expect("an assignment");

@@ -1,4 +1,4 @@
-//! An API server of which the test writes every answer.
+//! An API server whose answers the test writes.
 
 use std::collections::VecDeque;
 use std::io;
@@ -28,7 +28,7 @@ pub(super) const NODES: &str = "/api/v1/nodes";
 pub(super) const SERVICE_CIDRS: &str = "/apis/networking.k8s.io/v1/servicecidrs";
 pub(super) const NODE_PROXIES: &str = "/apis/signpost.dev/v1alpha1/nodeproxies";
 
-/// Longer than any wait of the watches; passes in no time, since the clock of the tests is paused.
+/// Longer than any wait of the watches; passes at once, because the clock of the tests is paused.
 const DEADLINE: Duration = Duration::from_secs(3600);
 
 /// The server, and a source that follows it.
@@ -39,23 +39,23 @@ pub(super) struct ApiServer {
     delivered: VecDeque<Delivery>,
     pub(super) stopper: CancellationToken,
     pub(super) source: JoinHandle<Result<(), EngineGone>>,
-    /// Watches that nothing happens on.
+    /// Open watches without events.
     quiet: Vec<OpenWatch>,
 }
 
 type Answer = StreamBody<BoxStream<'static, Result<Frame<Bytes>, io::Error>>>;
 
-/// A request that waits for its answer.
+/// A request that is waiting for its answer.
 pub(super) struct Asked {
     pub(super) path: String,
-    /// Its parameters, without `timeoutSeconds`, which is random.
+    /// Its parameters, except `timeoutSeconds`, which is random.
     pub(super) query: String,
-    /// The formats that it accepts, if it says.
+    /// The formats that it accepts, if it lists any.
     pub(super) accept: Option<String>,
     answer: oneshot::Sender<Response<Answer>>,
 }
 
-/// A watch that is open. Dropping it ends it in good order.
+/// An open watch. Dropping it ends it cleanly.
 pub(super) struct OpenWatch(mpsc::UnboundedSender<Result<Frame<Bytes>, io::Error>>);
 
 impl ApiServer {
@@ -102,7 +102,7 @@ impl ApiServer {
         }
     }
 
-    /// One on which all kinds but that of `path` have been listed as empty.
+    /// Starts a server on which all kinds except that of `path` have been listed as empty.
     pub(super) async fn start_with_only(path: &str) -> ApiServer {
         let mut server = ApiServer::start();
         for other in [SERVICES, SLICES, NODES, SERVICE_CIDRS, NODE_PROXIES] {
@@ -110,7 +110,7 @@ impl ApiServer {
                 let watch = server.asked(other).await.watch();
                 watch.end_list("1");
                 server.quiet.push(watch);
-                // Its empty list, or that no configuration is known.
+                // An empty list, or the absence of a configuration.
                 let told = if other == NODE_PROXIES { 1 } else { 2 };
                 for _ in 0..told {
                     server.delivery().await;
@@ -138,7 +138,7 @@ impl ApiServer {
         asked.unwrap_or_else(|_| panic!("nobody asks for {path}"))
     }
 
-    /// The next delivery that is not a condition: those come on their own, between any others.
+    /// The next delivery that is not a condition: conditions can arrive between any others.
     pub(super) async fn delivery(&mut self) -> Delivery {
         self.next(|delivery| !matches!(delivery, Delivery::Condition(_)))
             .await
@@ -155,12 +155,12 @@ impl ApiServer {
         }
     }
 
-    /// Waits until the source says that it is fresh.
+    /// Waits until the source reports that it is fresh.
     pub(super) async fn until_fresh(&mut self) {
         while self.condition().await != SourceCondition::Fresh {}
     }
 
-    /// The next delivery of some sort; others keep their turn.
+    /// The next delivery that matches; others stay queued.
     async fn next(&mut self, wanted: impl Fn(&Delivery) -> bool) -> Delivery {
         if let Some(at) = self.delivered.iter().position(&wanted) {
             return self.delivered.remove(at).expect("it is there");
@@ -177,7 +177,7 @@ impl ApiServer {
         }
     }
 
-    /// What is delivered while nothing else happens for `time`.
+    /// What is delivered within `time`.
     pub(super) async fn deliveries_within(&mut self, time: Duration) -> Vec<Delivery> {
         let mut all: Vec<Delivery> = self.delivered.drain(..).collect();
         let end = tokio::time::Instant::now() + time;
@@ -187,7 +187,7 @@ impl ApiServer {
         all
     }
 
-    /// The requests for `path` that come within `time`, all answered by `answer`.
+    /// Counts the requests for `path` within `time`, and answers each with `answer`.
     pub(super) async fn count(
         &mut self,
         path: &str,
@@ -216,7 +216,7 @@ impl Asked {
         self.watch_in("application/json")
     }
 
-    /// Opens a watch whose events come in this format.
+    /// Opens a watch whose events have this format.
     pub(super) fn watch_in(self, format: &str) -> OpenWatch {
         let (lines, sent) = mpsc::unbounded_channel();
         let sent = stream::unfold(sent, |mut sent: mpsc::UnboundedReceiver<_>| async {
@@ -231,14 +231,14 @@ impl Asked {
         self.answer_in("application/json", code, body.to_string());
     }
 
-    /// Answers with these bytes, which are in this format.
+    /// Answers with these bytes in this format.
     pub(super) fn answer_in(self, format: &str, code: u16, body: impl Into<Bytes>) {
         let frame = Frame::data(body.into());
         let body = StreamBody::new(stream::iter([Ok(frame)]).boxed());
         self.give(code, format, body);
     }
 
-    /// Answers with a refusal.
+    /// Answers with an error status.
     pub(super) fn refuse(self, code: u16, reason: &str, message: &str) {
         let status = json!({
             "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",

@@ -1,4 +1,4 @@
-//! Answers in protobuf, written byte by byte, so that the numbers of the fields are tested too.
+//! Answers in protobuf, written byte by byte, so that the field numbers are tested, too.
 
 use catalog::object::EndpointSlice;
 use futures::io::Cursor;
@@ -38,7 +38,7 @@ fn entry(field: u64, key: &str, value: &str) -> Vec<u8> {
     bytes(field, [bytes(1, key), bytes(2, value)].concat())
 }
 
-/// As an API server puts it around everything.
+/// The envelope that an API server puts around everything.
 fn enveloped(kind: &str, object: &[u8]) -> Vec<u8> {
     let kind = [bytes(1, "v1"), bytes(2, kind)].concat();
     let unknown = [bytes(1, kind), bytes(2, object), bytes(3, ""), bytes(4, "")];
@@ -68,7 +68,7 @@ fn metadata(name: &str, version: &str) -> Vec<u8> {
     .concat()
 }
 
-/// What [`service_json`] is in JSON.
+/// The protobuf form of [`service_json`].
 fn service_message(name: &str, version: &str) -> Vec<u8> {
     let target = [number(1, 1), number(2, 0), bytes(3, "web")].concat();
     let port = [
@@ -149,7 +149,7 @@ async fn a_watch_in_protobuf_delivers_what_one_in_json_does() {
         event("DELETED", &service_message("cart", "9")),
         bookmark("30"),
     ];
-    // However the network cuts it.
+    // However the network splits the stream.
     for part in frames.concat().chunks(7) {
         watch.raw(part.to_vec());
     }
@@ -200,7 +200,7 @@ async fn refusals_and_errors_in_protobuf_count_by_their_code() {
     drop(watch);
     let resumed = server.asked(SERVICES).await;
     assert!(resumed.query.ends_with("&resourceVersion=92"));
-    // Whatever its words are.
+    // Whatever the body says.
     resumed.answer_in(PROTOBUF, 410, "gone");
     let again = server.asked(SERVICES).await;
     assert!(again.query.ends_with(STREAMED), "{}", again.query);
@@ -210,10 +210,10 @@ async fn refusals_and_errors_in_protobuf_count_by_their_code() {
 async fn an_object_that_cannot_be_decoded_from_protobuf_is_named() {
     let mut server = ApiServer::start_with_only(SERVICES).await;
     let watch = server.asked(SERVICES).await.watch_in(WATCH);
-    // A number where the specification should be.
+    // A number in place of the spec.
     let broken = [bytes(1, metadata("broken", "4")), number(2, 1)].concat();
     watch.raw(event("ADDED", &broken));
-    // Not even a name.
+    // An object without a name.
     watch.raw(event("ADDED", &number(1, 1)));
     watch.raw(event("ADDED", &service_message("cart", "5")));
     watch.raw(end_of_list("7"));
@@ -268,7 +268,7 @@ async fn a_frame_that_no_event_fills_is_not_read() {
     );
 }
 
-/// All of them, whatever `body` is.
+/// Calls every parser on `body`, and ignores the results.
 fn parse_all(body: &Bytes) {
     let _ = parse_event::<Service>(body.clone());
     let _ = parse_event::<EndpointSlice>(body.clone());

@@ -1,7 +1,7 @@
-//! JSON: a line for each event of a watch, a text for each page of a list.
+//! JSON: one line for each event of a watch, one text for each page of a list.
 //!
-//! An object is cut out of the answer as text first and decoded alone, so that one that cannot be
-//! decoded can still be named.
+//! An object is first extracted from the answer as text and then decoded separately, so that an
+//! object that cannot be decoded can still be named.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -48,7 +48,7 @@ struct PageMetadata {
     resource_version: Option<String>,
 }
 
-/// What names an object.
+/// The part of an object that identifies it.
 #[derive(Deserialize)]
 struct Header {
     metadata: HeaderMetadata,
@@ -78,11 +78,11 @@ struct BookmarkMetadata<'a> {
     annotations: BTreeMap<Cow<'a, str>, Cow<'a, str>>,
 }
 
-/// One line of a watch.
+/// Parses one line of a watch.
 ///
 /// # Errors
 ///
-/// The status in it, or that it makes no sense.
+/// Returns the status in it, or fails if the line is invalid.
 pub(in crate::kubernetes) fn parse_line<T: Watched>(line: &[u8]) -> Result<Line<T>, WatchError> {
     let raw: RawLine<'_> = serde_json::from_slice(line).map_err(Unreadable::from)?;
     let text = raw.object.get();
@@ -114,11 +114,11 @@ pub(in crate::kubernetes) fn parse_line<T: Watched>(line: &[u8]) -> Result<Line<
     }
 }
 
-/// A page of a list.
+/// Parses a page of a list.
 ///
 /// # Errors
 ///
-/// That it makes no sense.
+/// Fails if the text is invalid.
 pub(in crate::kubernetes) fn parse_page<T: Watched>(text: &[u8]) -> Result<Page<T>, WatchError> {
     let raw: RawPage<'_> = serde_json::from_slice(text).map_err(Unreadable::from)?;
     Ok(Page {
@@ -133,21 +133,21 @@ pub(in crate::kubernetes) fn parse_page<T: Watched>(text: &[u8]) -> Result<Page<
     })
 }
 
-/// What a refused request is answered with.
+/// Parses the status that a refused request gets.
 ///
 /// # Errors
 ///
-/// That it makes no sense.
+/// Fails if the body is not a status.
 pub(in crate::kubernetes) fn parse_status(body: &[u8]) -> Result<Status, Unreadable> {
     Ok(serde_json::from_slice(body)?)
 }
 
-/// An object; `None` when not even its name can be read.
+/// Parses an object; returns `None` if not even its name can be read.
 fn parse_object<T: Watched>(text: &str) -> Option<Decoded<T>> {
     if let Ok(object) = serde_json::from_str(text) {
         return Some(Decoded::Good(object));
     }
-    // Decoded a second time for the path of the field, which costs too much to keep at all times.
+    // Decode again for the path of the field; tracking it every time would cost too much.
     let mut deserializer = serde_json::Deserializer::from_str(text);
     let error = match serde_path_to_error::deserialize::<_, T>(&mut deserializer) {
         Ok(object) => return Some(Decoded::Good(object)),

@@ -1,8 +1,10 @@
-//! The messages of Kubernetes' API as far as they are read; what they do not name is skipped.
+//! The messages of the Kubernetes API, limited to the fields that are used; decoding skips the
+//! others.
 //!
 //! Names and numbers are those of `generated.proto` in k8s.io/api (core/v1, discovery/v1) and
-//! k8s.io/apimachinery (pkg/apis/meta/v1, pkg/runtime) of Kubernetes 1.36. A field that is a pointer
-//! in Go is optional here. Go writes any other even when it is empty, and leaves it out of JSON.
+//! k8s.io/apimachinery (pkg/apis/meta/v1, pkg/runtime) of Kubernetes 1.36. A field that is a
+//! pointer in Go is optional here. Go writes every other field even if it is empty, but omits it
+//! from JSON.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +13,7 @@ use prost::bytes::Bytes;
 
 // === k8s.io/apimachinery/pkg/runtime ===
 
-/// What is around each list, object and status.
+/// The envelope of each list, object and status.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct Unknown {
     #[prost(bytes = "bytes", tag = "2")]
@@ -61,7 +63,7 @@ pub(super) struct ListMeta {
     pub(super) continued: String,
 }
 
-/// An object of any kind, as far as it takes to name it.
+/// The part of an object of any kind that identifies it.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct Header {
     #[prost(message, optional, tag = "1")]
@@ -100,7 +102,7 @@ pub(super) struct ObjectMeta {
     pub(super) annotations: Vec<Annotation>,
 }
 
-/// An entry of a map, not copied: most annotations are not read and some are as large as the rest
+/// An entry of a map, not copied: most annotations are not used, and some are as large as the rest
 /// of the object.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct Annotation {
@@ -112,7 +114,7 @@ pub(super) struct Annotation {
 
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct Time {
-    /// Absent of the zero time of Go.
+    /// Absent for Go's zero time.
     #[prost(int64, optional, tag = "1")]
     pub(super) seconds: Option<i64>,
 }

@@ -1,4 +1,4 @@
-//! Messages as the catalog's objects: equal to what JSON of the same object gives.
+//! Converts messages to the catalog's objects: equal to those decoded from JSON.
 
 use std::collections::BTreeMap;
 
@@ -13,30 +13,30 @@ use prost::{DecodeError, Message};
 
 use super::{given, messages};
 
-/// A Service.
+/// Decodes a Service.
 ///
 /// # Errors
 ///
-/// That the bytes are not one.
+/// Fails if the bytes are not a Service.
 pub(super) fn service(bytes: Bytes) -> Result<Service, DecodeError> {
     messages::Service::decode(bytes).map(Service::from)
 }
 
-/// An EndpointSlice.
+/// Decodes an EndpointSlice.
 ///
 /// # Errors
 ///
-/// That the bytes are not one.
+/// Fails if the bytes are not an EndpointSlice.
 pub(super) fn endpoint_slice(bytes: Bytes) -> Result<EndpointSlice, DecodeError> {
     messages::EndpointSlice::decode(bytes).map(EndpointSlice::from)
 }
 
-/// A value that Go leaves out of JSON when it is empty.
+/// A text that Go omits from JSON if it is empty.
 fn unless_empty(text: String) -> Field<String> {
     given(text).map_or(Field::Absent, Field::Given)
 }
 
-/// The same of a number.
+/// A number that Go omits from JSON if it is zero.
 fn unless_zero(number: i32) -> Field<i64> {
     match number {
         0 => Field::Absent,
@@ -74,7 +74,7 @@ impl From<messages::ObjectMeta> for Metadata {
     }
 }
 
-/// A time in RFC 3339, as JSON has it; seconds are the most exact that it has.
+/// Formats a time in RFC 3339, as in JSON, with a resolution of one second.
 fn in_words(time: messages::Time) -> Option<String> {
     let time = Timestamp::from_second(time.seconds?).ok()?;
     Some(time.to_string())

@@ -1,11 +1,12 @@
-//! Protobuf: a frame for each event of a watch, a message for each page of a list.
+//! Protobuf: one frame for each event of a watch, one message for each page of a list.
 //!
 //! ```text
 //! page:  "k8s\0" Unknown { raw: List { items } }
 //! frame: length (4 bytes, big-endian)  WatchEvent { object: "k8s\0" Unknown { raw: an object } }
 //! ```
 //!
-//! As in JSON, an object is decoded alone, so that one that cannot be decoded can still be named.
+//! As in JSON, each object is decoded separately, so that an object that cannot be decoded can
+//! still be named.
 
 use catalog::ObjectKey;
 use futures::{AsyncBufRead, AsyncBufReadExt, AsyncReadExt};
@@ -19,18 +20,18 @@ use super::{
 };
 use crate::kubernetes::failure::WatchError;
 
-/// What an answer begins with.
+/// The prefix of every answer.
 const MAGIC: &[u8] = b"k8s\0";
 
-/// The longest frame that is read, in bytes. No object is larger than what etcd takes in one request,
-/// 1.5 MiB unless it is told otherwise.
+/// The longest frame that is read, in bytes. No object is larger than an etcd request, by default
+/// 1.5 MiB.
 pub(super) const LONGEST_FRAME: usize = 16 << 20;
 
-/// The next frame of a watch; nothing when the API server has ended it.
+/// Reads the next frame of a watch; returns `None` if the API server has ended it.
 ///
 /// # Errors
 ///
-/// That the connection broke, also within a frame, or that a frame is too long.
+/// Fails if the connection broke, also within a frame, or if a frame is too long.
 pub(in crate::kubernetes) async fn read_frame(
     stream: &mut (impl AsyncBufRead + Unpin),
 ) -> Result<Option<Bytes>, WatchError> {
@@ -50,11 +51,11 @@ pub(in crate::kubernetes) async fn read_frame(
     Ok(Some(frame.into()))
 }
 
-/// One event of a watch.
+/// Parses one event of a watch.
 ///
 /// # Errors
 ///
-/// The status in it, or that it makes no sense.
+/// Returns the status in it, or fails if the event is invalid.
 pub(in crate::kubernetes) fn parse_event<T: Watched>(frame: Bytes) -> Result<Line<T>, WatchError> {
     let decode = T::FROM_PROTOBUF.ok_or(Unreadable::Unasked)?;
     let event = WatchEvent::decode(frame).map_err(Unreadable::from)?;
@@ -86,11 +87,11 @@ pub(in crate::kubernetes) fn parse_event<T: Watched>(frame: Bytes) -> Result<Lin
     }
 }
 
-/// A page of a list.
+/// Parses a page of a list.
 ///
 /// # Errors
 ///
-/// That it makes no sense.
+/// Fails if the body is invalid.
 pub(in crate::kubernetes) fn parse_page<T: Watched>(body: Bytes) -> Result<Page<T>, WatchError> {
     let decode = T::FROM_PROTOBUF.ok_or(Unreadable::Unasked)?;
     let list = List::decode(open_envelope(body)?).map_err(Unreadable::from)?;
@@ -106,11 +107,11 @@ pub(in crate::kubernetes) fn parse_page<T: Watched>(body: Bytes) -> Result<Page<
     })
 }
 
-/// What a refused request is answered with.
+/// Parses the status that a refused request gets.
 ///
 /// # Errors
 ///
-/// That it makes no sense.
+/// Fails if the body is not a status.
 pub(in crate::kubernetes) fn parse_status(body: Bytes) -> Result<Status, Unreadable> {
     Ok(messages::Status::decode(open_envelope(body)?)?.into())
 }
@@ -123,7 +124,7 @@ fn open_envelope(mut bytes: Bytes) -> Result<Bytes, Unreadable> {
     Ok(Unknown::decode(bytes)?.raw)
 }
 
-/// An object; `None` when not even its name can be read.
+/// Parses an object; returns `None` if not even its name can be read.
 fn parse_object<T>(bytes: Bytes, decode: FromProtobuf<T>) -> Option<Decoded<T>> {
     match decode(bytes.clone()) {
         Ok(object) => Some(Decoded::Good(object)),
@@ -132,7 +133,7 @@ fn parse_object<T>(bytes: Bytes, decode: FromProtobuf<T>) -> Option<Decoded<T>> 
             Some(Decoded::Bad {
                 version: given(meta.resource_version.clone()),
                 key: meta.key(),
-                // The message has the path.
+                // The message contains the path.
                 field: ".".to_owned(),
                 message: error.to_string(),
             })

@@ -1,4 +1,4 @@
-//! What happens to a directory while it is watched.
+//! Changes to a directory while it is watched.
 
 use super::*;
 
@@ -59,7 +59,7 @@ async fn a_file_that_no_longer_parses_keeps_its_last_good_objects() {
     );
     assert_eq!(watched.seen.services(), "a:80 b:81");
 
-    // One object is wrong: only that one stays as it was.
+    // One object is invalid: only that one stays as it was.
     let wrong = service("b", "91").replace("  - port: 91", "    web");
     write(
         &directory,
@@ -75,7 +75,7 @@ async fn a_file_that_no_longer_parses_keeps_its_last_good_objects() {
         })
         .await;
 
-    // About to be written.
+    // A program is about to write the file.
     write(&directory, "a.yaml", "");
     watched
         .until("the empty file is named", |seen| {
@@ -158,7 +158,7 @@ async fn a_directory_within_that_cannot_be_read_takes_nothing_with_it() {
     let mut watched = Watched::start(root);
     watched.until_synced().await;
     fs::rename(root.join("sub"), root.join(".aside")).expect("a rename");
-    // A link to itself is an error for whoever follows it, also for root.
+    // A link to itself gives every reader an error, including root.
     symlink("sub", root.join("sub")).expect("a link");
     watched
         .until("it is named", |seen| {

@@ -1,4 +1,4 @@
-//! What may lie in a directory beside files that can be read from end to end.
+//! What a directory may contain other than regular files.
 
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
@@ -12,7 +12,7 @@ fn make_fifo(path: &Path) {
     mknodat(CWD, path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).expect("a FIFO");
 }
 
-/// What is said of a directory, without its path.
+/// The messages about a directory, without its path.
 fn said(directory: &TempDir) -> Vec<String> {
     let start = std::time::Instant::now();
     let (seen, said) = loaded(directory);
@@ -42,7 +42,7 @@ async fn t89_a_fifo_among_manifests_is_named_until_it_goes_and_stops_nothing() {
         })
         .await;
 
-    // In the place of a file that was read: what that said stays.
+    // In place of a file that was read before: its content stays in force.
     let file = directory.path().join("a.yaml");
     let beside = directory.path().join(".new");
     make_fifo(&beside);
@@ -70,7 +70,7 @@ fn t89_what_is_no_regular_file_is_named_and_not_opened() {
     symlink("/dev/zero", path("endless.yaml")).expect("a link");
     symlink("/dev/tty", path("terminal.json")).expect("a link");
     let _socket = UnixListener::bind(path("socket.yml")).expect("a socket");
-    // These are nobody's manifests.
+    // These are not manifests.
     make_fifo(&path("fifo"));
     symlink("/dev/zero", path("zero.txt")).expect("a link");
     let expected = [
@@ -90,7 +90,7 @@ fn t89_a_directory_called_like_a_manifest_is_a_directory() {
     assert_eq!(said(&directory), [""; 0]);
 }
 
-/// A ConfigMap is mounted as links to links.
+/// Kubernetes mounts a ConfigMap as links to links.
 #[test]
 fn links_to_regular_files_are_read() {
     let directory = directory();
@@ -111,7 +111,7 @@ fn t89_a_file_that_is_too_large_is_named_and_not_read() {
     assert_eq!(said(&directory), [named]);
 }
 
-/// Its size says nothing, and reading it would wait for the kernel's next message.
+/// Its size is 0, and reading it would wait for the kernel's next message.
 #[test]
 fn t89_a_file_whose_end_never_comes_is_not_waited_for() {
     let kernel_log = PathBuf::from("/proc/kmsg");

@@ -1,7 +1,7 @@
-//! Files that nobody should write: they are named, and do no harm.
+//! Malformed files: they are reported by name, and do no harm.
 //!
-//! `tests/corpus` of this package has good ones to start from, and each that once did harm or was
-//! made to. `PROPTEST_CASES=100000` looks for more.
+//! `tests/corpus` of this package has good files to start from, and every file that once did harm
+//! or was written to. `PROPTEST_CASES=100000` searches for more.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -11,12 +11,12 @@ use testkit::{Input, corpus, damaged, try_many};
 use super::super::directory::Look;
 use super::*;
 
-/// Far more than any of these files takes; far less than one takes that is read in quadratic time.
+/// Far more than any of these files takes, and far less than parsing one in quadratic time.
 const PROMPTLY: Duration = Duration::from_secs(10);
-/// More than this process has needed, far less than what a bomb of aliases would.
+/// More than this process has needed, and far less than an alias bomb would use.
 const MEMORY: u64 = 1 << 30;
 
-/// What the parser gives a meaning of its own.
+/// Text with a special meaning to the parser.
 const WORDS: [&str; 34] = [
     "&a ",
     "*a",
@@ -64,7 +64,7 @@ fn file_name(path: &Path) -> &str {
         .unwrap_or_default()
 }
 
-/// The most memory that this process ever had, in bytes.
+/// The peak memory of this process, in bytes.
 fn most_memory() -> u64 {
     let status = fs::read_to_string("/proc/self/status").expect("Linux has it");
     let line = status.lines().find_map(|l| l.strip_prefix("VmHWM:"));
@@ -75,7 +75,7 @@ fn most_memory() -> u64 {
         * 1024
 }
 
-/// What is said of a directory that has only this file.
+/// The messages about a directory that contains only this file.
 fn complaints(file: &str, text: &str) -> Vec<String> {
     let directory = directory();
     write(&directory, file, text);
@@ -112,7 +112,7 @@ fn bad_files_are_named_with_their_line_and_good_ones_beside_them_are_served() {
             file.starts_with("bad"),
             "{file}: {complaint:?}"
         );
-        // What is no text has no lines.
+        // A file that is not text has no lines.
         if file.starts_with("bad") && file != "bad-utf8.yaml" {
             let said = complaint.expect("it is bad");
             let after = said.trim_start_matches(file).trim_start_matches(':');
@@ -168,7 +168,7 @@ fn a_small_file_cannot_take_much_memory() {
     }
 }
 
-/// A stack that overflows ends the process, and no test after it runs.
+/// A stack overflow ends the process, and no later test runs.
 #[test]
 fn depth_does_not_overflow_the_stack() {
     for text in ["[", "{a: ", "- ", "? ", "- - ? [", "!!x "] {
@@ -186,7 +186,7 @@ fn depth_does_not_overflow_the_stack() {
     }
 }
 
-/// Each of them has as many parts as fit, and is read in time that is in proportion to its length.
+/// Each file has as many parts as fit, and is read in time proportional to its length.
 #[test]
 fn many_small_parts_are_read_promptly() {
     for (file, text) in [
@@ -268,7 +268,7 @@ fn whatever_is_written_into_a_file_the_file_is_named_and_mending_it_mends_everyt
         };
         let before = write(text);
         assert_eq!(before.1, []);
-        // What is not UTF-8 is turned away before it is read any further.
+        // Files that are not UTF-8 are rejected before parsing.
         let (_, unreadable) = write(&String::from_utf8_lossy(&input.0));
         for unreadable in unreadable {
             assert_eq!(unreadable.file, *path);
@@ -279,7 +279,7 @@ fn whatever_is_written_into_a_file_the_file_is_named_and_mending_it_mends_everyt
     });
 }
 
-/// Names come to stand in rules, where a line more is a rule more.
+/// Names become part of rules, where an extra line is an extra rule.
 #[test]
 fn names_that_no_api_server_takes_are_named_with_their_line() {
     let directory = directory();
