@@ -1,5 +1,5 @@
-//! What is known of a Service, from its fields to the elements or rules in the kernel and back, and
-//! where the kernel differs from the desired state. Pure: the caller reads the evidence.
+//! Explains a Service from its fields to its elements or rules in the kernel and back, and where
+//! the kernel differs from the desired state. Pure: the caller reads the evidence.
 
 mod answer;
 mod comparison;
@@ -29,22 +29,22 @@ pub(crate) use place::services_at;
 pub(crate) use question::{Question, parse_protocol};
 pub(crate) use text::line;
 
-/// All that an explanation is made from.
+/// The inputs of an explanation.
 #[derive(Debug)]
 pub(crate) struct Evidence<'a> {
     /// The desired state.
     pub(crate) dataplane: &'a Dataplane,
-    /// What it was compiled from.
+    /// What the source delivered about the Services in question.
     pub(crate) told: &'a QueryResult,
     /// What of it is not honoured.
     pub(crate) rejections: &'a [Rejection],
-    /// The observed state.
+    /// The rules that the agent last observed.
     pub(crate) believed: &'a BTreeMap<Family, Held>,
-    /// What it was seen to hold.
+    /// The rules in the kernel, as read for this question.
     pub(crate) kernel: &'a Kernel,
-    /// How each family stands.
+    /// The status of each family.
     pub(crate) families: &'a [FamilyStatus],
-    /// The variant of iptables that is used where any is.
+    /// The iptables variant in use, if a family uses iptables.
     pub(crate) variant: Variant,
 }
 
@@ -60,16 +60,16 @@ pub(crate) enum Unknown {
     /// The Service has no such port.
     #[error("Service {service} has no port {port:?}: it has {has}")]
     Port {
-        /// Whose.
+        /// The Service.
         service: ServiceKey,
-        /// What was asked for.
+        /// The requested port.
         port: String,
-        /// The ports that there are, in words.
+        /// The ports of the Service, in words.
         has: String,
     },
 }
 
-/// The answer to `question`.
+/// Answers `question`.
 pub(crate) fn explain(
     question: &Question,
     evidence: &Evidence<'_>,
@@ -125,12 +125,12 @@ pub(crate) fn explain(
 // === impl Evidence ===
 
 impl Evidence<'_> {
-    /// The backend by which a family is programmed, without a kernel.
+    /// Returns the backend that programs `family`, without a kernel.
     fn backend(&self, family: Family) -> AnyBackend {
         detached(self.mechanism(family), family, self.variant)
     }
 
-    /// What carries a family out.
+    /// Returns the active mechanism of `family`.
     fn mechanism(&self, family: Family) -> Mechanism {
         let desired = self.dataplane.config().mechanism;
         let held = self.believed.get(&family).or(self.kernel.held(family));

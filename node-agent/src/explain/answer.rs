@@ -1,27 +1,27 @@
-//! An answer: as JSON in the form of these types, as text in the form of [`text`](super::text).
+//! The answer to a question: these types define the JSON form, [`text`](super::text) the text form.
 
 use serde::Serialize;
 
 use crate::debug::Agreement;
 
-/// All that is known of what was asked about.
+/// Everything that the agent knows about the object of a question.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Explanation {
-    /// What was asked.
+    /// The question.
     pub(crate) question: String,
     /// The node that answers.
     pub(crate) node: String,
-    /// What there is to say at once, in sentences without their end.
+    /// General remarks, in sentences without a final full stop.
     pub(crate) remarks: Vec<String>,
-    /// The Services that it is about.
+    /// The Services that the question is about.
     pub(crate) services: Vec<ServiceAnswer>,
     /// For an address: the Services that have it as an endpoint.
     pub(crate) endpoint_of: Vec<EndpointOf>,
-    /// For an address that no Service has: what the kernel has at it.
+    /// For an address that no Service has: what the kernel has for it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) unclaimed: Option<FrontendAnswer>,
-    /// How the kernel stands, for each family that it is about.
+    /// The state of the kernel, for each family in question.
     pub(crate) kernel: Vec<KernelAnswer>,
 }
 
@@ -31,25 +31,25 @@ pub(crate) struct Explanation {
 pub(crate) struct ServiceAnswer {
     /// Its name.
     pub(crate) service: String,
-    /// `spec.type`, as far as it changes anything.
+    /// `spec.type`, as far as it makes a difference.
     #[serde(rename = "type")]
     pub(crate) kind: &'static str,
     /// `spec.internalTrafficPolicy`.
     pub(crate) internal_traffic_policy: &'static str,
-    /// `spec.externalTrafficPolicy`, where it has a meaning.
+    /// `spec.externalTrafficPolicy`, if it applies.
     pub(crate) external_traffic_policy: Option<&'static str>,
-    /// For how many seconds a client returns to its endpoint.
+    /// How many seconds a client keeps its endpoint.
     pub(crate) affinity_seconds: Option<u64>,
-    /// Who may connect to load-balancer IPs; empty: everyone.
+    /// The sources that may connect to load-balancer IPs. Empty: all sources.
     pub(crate) source_ranges: Vec<String>,
     /// The answer to a load balancer's health check.
     pub(crate) health_check: Option<HealthCheckAnswer>,
     /// Its ports with their endpoints.
     pub(crate) ports: Vec<PortAnswer>,
-    /// What it is reached at.
+    /// The addresses and node ports on which clients reach it.
     pub(crate) frontends: Vec<FrontendAnswer>,
-    /// Its cluster IPs and its endpoints on this node, in the sets or among the rules of those; in mode
-    /// iptables its health check, too.
+    /// Its cluster IPs and its endpoints on this node, as members of the sets or rules for those;
+    /// in mode iptables its health check, too.
     pub(crate) memberships: Vec<PieceAnswer>,
     /// What of it is not honoured or not programmed, in sentences.
     pub(crate) not_honoured: Vec<String>,
@@ -69,7 +69,7 @@ pub(crate) struct HealthCheckAnswer {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct PortAnswer {
-    /// Its name; empty when it has none.
+    /// Its name; empty if it has none.
     pub(crate) name: String,
     /// `80/tcp`.
     pub(crate) port: String,
@@ -85,7 +85,7 @@ pub(crate) struct PortAnswer {
 pub(crate) struct EndpointAnswer {
     /// Its address and port.
     pub(crate) address: String,
-    /// The node it is on, if the slice has one.
+    /// The node that it is on, if the slice names one.
     pub(crate) node: Option<String>,
     /// Whether that is this node.
     pub(crate) here: bool,
@@ -95,11 +95,11 @@ pub(crate) struct EndpointAnswer {
     pub(crate) serving: bool,
     /// Its condition `terminating`.
     pub(crate) terminating: bool,
-    /// The zones and nodes that it is hinted for.
+    /// The zones and nodes in its hints.
     pub(crate) hinted_for: Vec<String>,
-    /// Whether this node sends anyone there.
+    /// Whether this node sends connections to it.
     pub(crate) usage: Usage,
-    /// Why, where that is not plain.
+    /// Why, if that is not obvious.
     pub(crate) because: Option<String>,
 }
 
@@ -111,29 +111,29 @@ pub(crate) enum Usage {
     Used,
     /// Not under policy Local.
     UsedUnlessLocal,
-    /// Under policy Local alone.
+    /// Under policy Local only.
     UsedIfLocal,
     /// Not at all.
     Unused,
 }
 
-/// One thing that a Service is reached at.
+/// An address or node port on which clients reach a Service.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct FrontendAnswer {
     /// `10.96.0.10:80/tcp`.
     pub(crate) address: String,
-    /// The kind of address; empty where no Service has it.
+    /// The kind of address; empty if no Service has it.
     pub(crate) kind: String,
     /// The name of the Service's port.
     pub(crate) port: String,
-    /// The policy that counts here.
+    /// The traffic policy that applies.
     pub(crate) policy: &'static str,
-    /// Where connections go, in sentences without their end.
+    /// Where connections go, in sentences without a final full stop.
     pub(crate) connections: Vec<String>,
-    /// The Service that has it instead.
+    /// The other Service that has the address, if one takes precedence.
     pub(crate) served_for: Option<String>,
-    /// What the address is, where that is why the Service may not have it.
+    /// What else the address is, if that is why the Service may not have it.
     pub(crate) refused: Option<String>,
     /// Its elements; in mode iptables its rules.
     pub(crate) elements: Vec<PieceAnswer>,
@@ -141,20 +141,20 @@ pub(crate) struct FrontendAnswer {
     pub(crate) chains: Vec<PieceAnswer>,
 }
 
-/// A piece of what is in the kernel.
+/// One element, rule or chain in the kernel.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct PieceAnswer {
-    /// As nft prints it, or the command of iptables that would make it.
+    /// As nft prints it, or the iptables command that would create it.
     pub(crate) piece: String,
-    /// How it stands.
+    /// Its state.
     pub(crate) standing: PieceStanding,
-    /// What the kernel has in its place, where that differs.
+    /// What the kernel has in its place, if that differs.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) found: Vec<String>,
 }
 
-/// The state of such a piece.
+/// The state of a piece.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) enum PieceStanding {
@@ -188,18 +188,19 @@ pub(crate) struct EndpointOf {
 pub(crate) struct KernelAnswer {
     /// `IPv4` or `IPv6`.
     pub(crate) family: String,
-    /// How all of it compares with what was programmed last, in a sentence without its end.
+    /// How all of Signpost's rules compare with what was programmed last, in a sentence without a
+    /// final full stop.
     pub(crate) table: String,
-    /// Chains and sets that all packets pass and that are not as they were programmed.
+    /// Chains and sets that all packets pass and that differ from what was programmed.
     pub(crate) damaged: Vec<PieceAnswer>,
-    /// The last round, as text.
+    /// The last sync, as text.
     pub(crate) last_round: Option<String>,
 }
 
 // === impl Explanation ===
 
 impl Explanation {
-    /// Whether every piece that it names is in the kernel as it should be.
+    /// Returns whether every piece in the explanation is in the kernel as desired.
     pub(crate) fn agreement(&self) -> Agreement {
         let services = self.services.iter();
         let memberships = services.clone().flat_map(|service| &service.memberships);

@@ -1,4 +1,4 @@
-//! The desired state of one Service beside the observed one, in the notation of the active
+//! Compares the desired state of one Service with the observed one, in the notation of the active
 //! mechanism. Pure.
 
 use backend::{AnyBackend, AnyRules, Piece, Standing as Found};
@@ -7,21 +7,22 @@ use dataplane::{Dataplane, Family, FrontendKey};
 use super::Evidence;
 use super::answer::{PieceAnswer, PieceStanding};
 
-/// The desired state of some Services in one family, and what was found.
+/// The desired rules of some Services in one family, and the rules in the kernel.
 #[derive(Debug)]
 pub(super) struct Comparison {
     backend: AnyBackend,
     /// These Services.
     part: Dataplane,
     desired: AnyRules,
-    /// `None`: no kernel was read.
+    /// `None` if no kernel was read.
     found: Option<AnyRules>,
 }
 
 // === impl Comparison ===
 
 impl Comparison {
-    /// What `part` renders to in `family`, in the arrangement of the observed rules, beside what was found.
+    /// Renders `part` for `family`, in the arrangement of the observed rules, to compare it with
+    /// the kernel.
     pub(super) fn new(family: Family, part: &Dataplane, evidence: &Evidence<'_>) -> Comparison {
         let (backend, mechanism) = (evidence.backend(family), evidence.mechanism(family));
         let believed = evidence.believed.get(&family);
@@ -35,22 +36,22 @@ impl Comparison {
         }
     }
 
-    /// The elements or rules of one frontend.
+    /// Compares the elements or rules of one frontend.
     pub(super) fn elements(&self, key: &FrontendKey) -> Vec<PieceAnswer> {
         self.answer(|desired, found| self.backend.compare_frontend(desired, found, key))
     }
 
-    /// The chains that only packets to one frontend traverse.
+    /// Compares the chains that only packets to one frontend traverse.
     pub(super) fn chains(&self, key: &FrontendKey) -> Vec<PieceAnswer> {
         self.answer(|desired, found| self.backend.compare_chains(desired, found, key))
     }
 
-    /// Cluster IPs and endpoints of this node, in the sets or among the rules of those.
+    /// Compares the members of the sets, or rules, of cluster IPs and of endpoints on this node.
     pub(super) fn memberships(&self) -> Vec<PieceAnswer> {
         self.answer(|desired, found| self.backend.compare_memberships(desired, found, &self.part))
     }
 
-    /// The pieces that `compare` names, given the desired rules and those found.
+    /// Converts the pieces that `compare` returns for the desired and the found rules.
     fn answer(&self, compare: impl FnOnce(&AnyRules, &AnyRules) -> Vec<Piece>) -> Vec<PieceAnswer> {
         let Some(found) = &self.found else {
             let unverified = |piece: Piece| PieceAnswer {
@@ -66,7 +67,7 @@ impl Comparison {
     }
 }
 
-/// A piece that was looked for in the kernel.
+/// Converts a piece that was compared with the kernel.
 pub(super) fn verified(piece: Piece) -> PieceAnswer {
     let (standing, found) = match piece.standing {
         Found::Present => (PieceStanding::Present, Vec::new()),

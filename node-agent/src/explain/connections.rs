@@ -1,8 +1,8 @@
-//! Where connections to a frontend go, in sentences without their end. Pure.
+//! Describes where connections to a frontend go, in sentences without a final full stop. Pure.
 
 use dataplane::{Affinity, Frontend, Target, TrafficPolicy};
 
-/// What becomes of connections to `frontend`.
+/// Describes what happens to connections to `frontend`.
 pub(super) fn describe(frontend: &Frontend) -> Vec<String> {
     let mut lines = Vec::new();
     if !frontend.source_ranges.is_empty() {

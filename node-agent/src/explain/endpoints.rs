@@ -1,4 +1,4 @@
-//! Why each endpoint of a port is used, or is not. Pure.
+//! Explains why each endpoint of a port is used or not used. Pure.
 
 use std::collections::BTreeSet;
 
@@ -9,14 +9,14 @@ use dataplane::{
 
 use super::answer::{EndpointAnswer, Usage};
 
-/// Which lists of endpoints the frontends of a port draw from.
+/// Which endpoint lists the frontends of a port use.
 #[derive(Debug, Clone, Copy)]
 struct InUse {
     cluster: bool,
     local: bool,
 }
 
-/// The answer for every endpoint of `port` in one family, in order. `frontends` are those of the
+/// Explains every endpoint of `port` in one family, in order. `frontends` are the frontends of the
 /// port.
 pub(super) fn explain_endpoints<'a>(
     family: Family,
@@ -50,7 +50,7 @@ pub(super) fn explain_endpoints<'a>(
     candidates.iter().enumerate().map(explain).collect()
 }
 
-/// How an endpoint that is chosen for these lists is used, and why.
+/// Returns how an endpoint is used that was selected for the lists `cluster` and `local`, and why.
 fn judge(
     in_use: InUse,
     (cluster, local): (bool, bool),
@@ -93,7 +93,8 @@ fn why_not_local(endpoint: &Endpoint, node: &Node) -> Option<&'static str> {
     }
 }
 
-/// Nothing, where it is neither ready nor anything else that would let it be used.
+/// Returns the reason if the endpoint is terminating. If it is not usable at all, the printed
+/// conditions are reason enough.
 fn why_not_ready(endpoint: &Endpoint) -> Option<&'static str> {
     let draining = endpoint.readiness.draining();
     draining.then_some("it is terminating, and other endpoints are ready")

@@ -1,4 +1,4 @@
-//! How the kernel as a whole stands, family by family. Pure.
+//! The state of the kernel as a whole, for each family. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,7 +11,8 @@ use super::comparison::verified;
 use super::{Evidence, Kernel, Question};
 use crate::mechanism::Held;
 
-/// How the kernel stands in the families that the question is about; in all, where it is about none.
+/// Describes the state of the kernel in the families that the question is about, or in all families
+/// if it is about none.
 pub(super) fn explain_kernel(
     question: &Question,
     explanation: &Explanation,
@@ -55,7 +56,8 @@ pub(super) fn explain_kernel(
         .collect()
 }
 
-/// A sentence on the whole family, and what of it all Services share and is not as it was programmed.
+/// Returns a sentence about the whole family, and the pieces that all Services share and that
+/// differ from what was programmed.
 fn compare(
     family: Family,
     found: &Result<Held, String>,
@@ -82,7 +84,7 @@ fn compare(
     (described, damaged.map(verified).collect())
 }
 
-/// Which, when, why and how it ended: what it cost is at `/debug/rounds`.
+/// Describes number, time, reason and outcome of a sync. `/debug/rounds` shows its cost.
 fn describe_round(round: &Round) -> String {
     let when = jiff::Timestamp::try_from(round.started);
     let when = when.map(|when| format!(" at {when:.0}"));

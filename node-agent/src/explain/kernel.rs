@@ -1,4 +1,4 @@
-//! What the kernel was seen to hold.
+//! Reads Signpost's rules from the kernel to answer a question.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::error::Error;
@@ -14,24 +14,24 @@ use crate::mechanism::{Held, detached, open_reader};
 /// Signpost's rules in this network namespace, as read for a question.
 #[derive(Debug)]
 pub(crate) enum Kernel {
-    /// It was not read: the answer is about manifests alone.
+    /// The kernel was not read: the answer is about manifests alone.
     NotAsked,
-    /// What each family holds in the mechanism that carries it out, or why that could not be read,
-    /// with causes.
+    /// The rules of each family in its active mechanism, or the error with its causes if they could
+    /// not be read.
     Observed(BTreeMap<Family, Result<Held, String>>),
 }
 
-/// Where to look.
+/// Which tables to read.
 #[derive(Debug, Clone)]
 pub(crate) struct Whereabouts {
-    /// What carries each family out.
+    /// The active mechanism of each family.
     pub(crate) carriers: BTreeMap<Family, Mechanism>,
-    /// The variant of iptables that is used where any is.
+    /// The iptables variant in use, if a family uses iptables.
     pub(crate) variant: Variant,
 }
 
-/// The active mechanism of the family that holds `held`: `desired`, or the previous one as long as
-/// `desired` has programmed nothing.
+/// Returns the active mechanism of a family that has the rules `held`: `desired`, or the previous
+/// one until `desired` has programmed rules.
 pub(crate) fn carrier(held: &Held, desired: Mechanism) -> Mechanism {
     match held.of(desired).is_nothing() {
         false => desired,
@@ -42,8 +42,8 @@ pub(crate) fn carrier(held: &Held, desired: Mechanism) -> Mechanism {
 // === impl Kernel ===
 
 impl Kernel {
-    /// Reads both families, over sockets of its own: the reconciler does not wait for it. Blocks
-    /// for about 0.1 s where there are 10,000 Services.
+    /// Reads both families, over separate sockets, so that the reconciler does not wait. Blocks for
+    /// about 0.1 s with 10,000 Services.
     pub(crate) fn observe(at: &Whereabouts) -> Kernel {
         let used: BTreeSet<Mechanism> = at.carriers.values().copied().collect();
         let mut seen = BTreeMap::new();
@@ -61,7 +61,7 @@ impl Kernel {
         Kernel::Observed(seen)
     }
 
-    /// All of it below the headings of mechanisms, and why a family could not be read.
+    /// Prints all rules below a heading for each mechanism, and why a family could not be read.
     pub(crate) fn list(&self, at: &Whereabouts) -> String {
         let mut text = String::new();
         let Kernel::Observed(seen) = self else {
@@ -81,7 +81,7 @@ impl Kernel {
         text
     }
 
-    /// What one family holds, if it was read.
+    /// Returns the rules of one family, if they were read.
     pub(crate) fn held(&self, family: Family) -> Option<&Held> {
         match self {
             Kernel::NotAsked => None,

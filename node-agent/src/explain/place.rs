@@ -1,4 +1,5 @@
-//! An address or a node port in a question: the Services that have it, as an address or as an endpoint. Pure.
+//! Answers questions about an address or a node port: which Services have it, as a frontend or as
+//! an endpoint. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
@@ -9,12 +10,14 @@ use super::answer::{EndpointAnswer, EndpointOf, FrontendAnswer};
 use super::comparison::Comparison;
 use super::{Evidence, Question, count, service};
 
-/// The Services that are reached at a place. Costs in proportion to the cluster.
+/// Returns the Services with a frontend at an address or node port. The cost is proportional to the
+/// cluster.
 pub(crate) fn services_at(question: &Question, dataplane: &Dataplane) -> BTreeSet<ServiceKey> {
     frontends_at(question, dataplane).into_keys().collect()
 }
 
-/// The frontends at a place, by Service, also those of Services that do not get it.
+/// Returns the frontends at an address or node port, by Service, including those of Services that
+/// lost it to another Service.
 pub(super) fn frontends_at(
     question: &Question,
     dataplane: &Dataplane,
@@ -31,7 +34,8 @@ pub(super) fn frontends_at(
     found
 }
 
-/// Whether a packet to the place is a packet to `key`; a node's address leads to node ports.
+/// Returns whether packets to the address or node port match `key`. An address of the node also
+/// matches node ports.
 fn is_at(question: &Question, key: &FrontendKey, dataplane: &Dataplane) -> bool {
     if question.is_about(key) {
         return true;
@@ -54,7 +58,7 @@ fn is_at(question: &Question, key: &FrontendKey, dataplane: &Dataplane) -> bool 
         && on_node.is_about(key)
 }
 
-/// The Services that have the address as an endpoint, in whatever condition.
+/// Returns the Services that have the address as an endpoint, in any condition.
 pub(super) fn endpoint_of(question: &Question, evidence: &Evidence<'_>) -> Vec<EndpointOf> {
     let Question::Address { address, port, .. } = question else {
         return Vec::new();
@@ -84,7 +88,7 @@ fn is_endpoint(endpoint: &EndpointAnswer, address: IpAddr, port: Option<Port>) -
     }
 }
 
-/// What there is to say of a place at once.
+/// Returns general remarks on an address or node port.
 pub(super) fn remarks(
     question: &Question,
     asked: &BTreeMap<ServiceKey, Vec<FrontendKey>>,
@@ -133,7 +137,7 @@ pub(super) fn remarks(
     remarks
 }
 
-/// What there is to say of an address of the node itself, if it is one.
+/// Returns a remark if `address` is the node's own.
 fn remark_on_own(address: IpAddr, port: Option<Port>, dataplane: &Dataplane) -> Option<String> {
     let node_port = |protocol| {
         let (family, port) = (Family::of(address), port?);
@@ -181,7 +185,7 @@ fn remark_on_own(address: IpAddr, port: Option<Port>, dataplane: &Dataplane) -> 
     Some(remark)
 }
 
-/// What the kernel holds for a place that no Service has.
+/// Returns what the kernel has for an address and port that no Service has.
 pub(super) fn explain_unclaimed(
     question: &Question,
     asked: &BTreeMap<ServiceKey, Vec<FrontendKey>>,

@@ -1,4 +1,4 @@
-//! What a question is about.
+//! The questions that `explain` answers.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -17,26 +17,25 @@ pub(crate) enum Question {
         /// The name of one of its ports, or its number.
         port: Option<String>,
     },
-    /// `10.96.0.10`, `10.96.0.10:80` or `10.96.0.10:80/tcp`: what is reached there, or has it as
-    /// an endpoint.
+    /// `10.96.0.10`, `10.96.0.10:80` or `10.96.0.10:80/tcp`: a frontend, an endpoint, or both.
     Address {
         /// The address.
         address: IpAddr,
-        /// The port, if only one is meant.
+        /// The port, if the question is about one.
         port: Option<Port>,
-        /// The protocol, if only one is meant.
+        /// The protocol, if the question is about one.
         protocol: Option<Protocol>,
     },
     /// `node:30080` or `node:30080/tcp`.
     NodePort {
         /// The port.
         port: Port,
-        /// The protocol, if only one is meant.
+        /// The protocol, if the question is about one.
         protocol: Option<Protocol>,
     },
 }
 
-/// A text that names neither a Service nor an address.
+/// The error for a text that is neither a Service nor an address.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("{text:?} is not namespace/name[:port], ADDRESS[:PORT[/PROTOCOL]] or node:PORT[/PROTOCOL]")]
 pub(crate) struct ParseQuestionError {
@@ -46,7 +45,7 @@ pub(crate) struct ParseQuestionError {
 // === impl Question ===
 
 impl Question {
-    /// The one thing to connect to that the question names, if it is one: an address with port and
+    /// Returns the single frontend that the question names, if it is an address with port and
     /// protocol.
     pub(crate) fn frontend(&self) -> Option<FrontendKey> {
         match self {
@@ -63,7 +62,7 @@ impl Question {
         }
     }
 
-    /// Whether `key` is what the question is about, as something to connect to.
+    /// Returns whether `key` is a frontend that the question is about.
     pub(crate) fn is_about(&self, key: &FrontendKey) -> bool {
         let protocol_matches =
             |desired: &Option<Protocol>| desired.is_none_or(|desired| desired == key.protocol());
@@ -100,7 +99,7 @@ impl FromStr for Question {
     }
 }
 
-/// An address or a node port; a Service's name is neither, whatever its namespace is called.
+/// Parses an address or a node port. A Service's name is neither, whatever its namespace is called.
 fn parse_place(text: &str) -> Option<Question> {
     let (place, protocol) = match text.rsplit_once('/') {
         Some((place, protocol)) => (place, Some(parse_protocol(protocol)?)),
@@ -139,7 +138,7 @@ fn parse_service(text: &str) -> Option<Question> {
     })
 }
 
-/// The protocol of this name, as Signpost prints it.
+/// Returns the protocol with this name, as Signpost prints it; the case is ignored.
 pub(crate) fn parse_protocol(name: &str) -> Option<Protocol> {
     let mut known = Protocol::ALL.into_iter();
     known.find(|protocol| protocol.to_string() == name.to_lowercase())

@@ -1,4 +1,4 @@
-//! One Service, and those of its frontends that a question is about. Pure.
+//! Explains one Service, with the frontends that a question is about. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -15,8 +15,8 @@ use super::endpoints::explain_endpoints;
 use super::{Evidence, Unknown, connections};
 use crate::engine_query::ServiceState;
 
-/// The frontends of a Service; with a `port`, all those of the ports that have it as their name,
-/// their number or their node port.
+/// Returns the frontends of a Service. With `port`, returns those of the ports with that name,
+/// number or node port.
 pub(super) fn frontends_of(
     service: &Service,
     port: Option<&str>,
@@ -34,7 +34,7 @@ pub(super) fn frontends_of(
             has: has.join(", "),
         });
     }
-    // A Service without rules arrived a moment ago and is about to be compiled.
+    // A Service without rules has just arrived and is not compiled yet.
     let rules = evidence.dataplane.services().get(&service.key);
     let frontends = rules.into_iter().flat_map(|rules| &rules.frontends);
     let meant: BTreeSet<PortName<'_>> = meant.into_iter().map(name_of).collect();
@@ -61,7 +61,7 @@ fn is_called(port: &ServicePort, name: &str) -> bool {
     *port.name == *name || numbers.any(|number| number.to_string() == name)
 }
 
-/// What tells the ports of one Service apart.
+/// Identifies a port within one Service.
 type PortName<'a> = (&'a str, Protocol);
 
 fn name_of(port: &ServicePort) -> PortName<'_> {
@@ -72,7 +72,7 @@ fn name_behind(frontend: &Frontend) -> PortName<'_> {
     (&frontend.service_port.port, frontend.service_port.protocol)
 }
 
-/// What there is to say of a Service, with these of its frontends. `None`: nothing of it is known.
+/// Explains a Service with these frontends. Returns `None` if the source has no such Service.
 pub(super) fn explain_service(
     service: &ServiceKey,
     keys: &[FrontendKey],
@@ -99,8 +99,8 @@ pub(super) fn explain_service(
     let is_meant = |family| is_meant(family, rules, &meant);
     let compared = comparisons.iter().filter(|(family, _)| is_meant(**family));
     let memberships = compared.flat_map(|(_, comparison)| comparison.memberships());
-    // What this Service does not want, another one may. The node's own addresses are in a set of
-    // that sort too; what is missing there is missed here.
+    // A leftover member may belong to another Service. The set of the node's own addresses is
+    // shared by all Services: only what is missing in it is shown.
     let memberships = memberships.filter(|piece| match piece.standing {
         PieceStanding::Leftover => false,
         PieceStanding::Missing => true,
@@ -143,7 +143,7 @@ pub(super) fn explain_service(
     })
 }
 
-/// The ports of a Service, each with all of its endpoints.
+/// Returns the ports of a Service, each with all of its endpoints.
 pub(super) fn explain_ports(service: &ServiceKey, evidence: &Evidence<'_>) -> Vec<PortAnswer> {
     let rules = evidence.dataplane.services().get(service);
     match (rules, evidence.told.services.get(service)) {
@@ -155,8 +155,8 @@ pub(super) fn explain_ports(service: &ServiceKey, evidence: &Evidence<'_>) -> Ve
     }
 }
 
-/// Whether a family is asked about: not, where only frontends of the other are. That a Service has no
-/// frontend in a family is part of an answer.
+/// Returns whether the question is about `family`. It is not if `meant` contains only frontends of
+/// the other family. A family in which the Service has no frontend is part of the answer.
 fn is_meant(
     family: Family,
     rules: Option<&Arc<ServiceRules>>,
@@ -167,8 +167,8 @@ fn is_meant(
     meant.iter().any(|(key, _)| key.family() == family) || of_family.next().is_none()
 }
 
-/// The ports that `meant` are frontends of, each with all of its endpoints of the families asked
-/// about.
+/// Returns the ports with frontends in `meant`, each with all of its endpoints of the families in
+/// question.
 fn ports_behind(
     view: &View,
     meant: &[&(FrontendKey, Arc<Frontend>)],
@@ -236,7 +236,7 @@ fn explain_frontend(
     answer
 }
 
-/// Compares this Service alone with what was found, for each family.
+/// Compares this Service alone with the kernel, for each family.
 fn compare(
     rules: Option<&Arc<ServiceRules>>,
     evidence: &Evidence<'_>,
@@ -250,7 +250,7 @@ fn compare(
     Family::ALL.map(compare).into()
 }
 
-/// What of a Service and its EndpointSlices is not honoured, in sentences.
+/// Returns what of a Service and its EndpointSlices is not honoured, in sentences.
 pub(super) fn rejected(
     service: &ServiceKey,
     slices: &[Arc<str>],
@@ -274,7 +274,7 @@ pub(super) fn rejected(
         .collect()
 }
 
-/// What the kernel refuses of a Service, and what the mechanism cannot do for it.
+/// Returns what the kernel refuses for a Service, and what the mechanism does not support for it.
 fn refused(
     service: &ServiceKey,
     meant: &[&(FrontendKey, Arc<Frontend>)],

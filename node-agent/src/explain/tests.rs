@@ -1,4 +1,4 @@
-//! What people read, as whole texts in `goldens/`: `UPDATE=1` writes those that differ.
+//! The texts for users, compared with the files in `goldens/`. `UPDATE=1` writes those that differ.
 
 mod addresses;
 mod iptables;
@@ -20,7 +20,7 @@ use testkit::{mk_config, mk_endpoints, mk_node, mk_service};
 
 use crate::offline::render;
 
-/// Services, a kernel and whoever asks.
+/// Services, and the rules in the kernel.
 struct World {
     dataplane: Dataplane,
     told: QueryResult,
@@ -68,7 +68,7 @@ impl World {
         world
     }
 
-    /// Somebody does something to the IPv4 table.
+    /// Applies an external change to the IPv4 table.
     fn damage(&mut self, operation: impl FnOnce(&Table) -> Operation) {
         let mut held = self.believed[&Family::Ipv4].clone();
         let mut table: Table = held.of(Mechanism::Nftables).typed();
@@ -80,7 +80,7 @@ impl World {
         self.find(held);
     }
 
-    /// That is what the kernel has for IPv4.
+    /// Sets the rules that the kernel has for IPv4.
     fn find(&mut self, held: Held) {
         let mut both = self.believed.clone();
         both.insert(Family::Ipv4, held);
@@ -124,7 +124,7 @@ fn observed(held: &BTreeMap<Family, Held>) -> Kernel {
     Kernel::Observed(held.collect())
 }
 
-/// The operation that takes out the element that begins like this.
+/// Returns the operation that deletes the element whose text begins with `desired`.
 fn without(table: &Table, desired: &str) -> Operation {
     let change = Nftables::detached(Family::Ipv4).diff(&Table::default(), table);
     let operations = change.transactions().iter().flat_map(|t| &t.operations);
@@ -156,7 +156,7 @@ fn compare_with_golden(name: &str, text: &str) {
     }
 }
 
-/// A load balancer with everything that there is to say of a Service.
+/// A load balancer that uses every feature an explanation shows.
 fn cart() -> (Service, Endpoints) {
     let service = mk_service("shop/cart")
         .cluster_ip("10.96.0.10")

@@ -10,7 +10,7 @@ use super::answer::{
     PieceStanding, PortAnswer, ServiceAnswer, Usage,
 };
 
-/// How wide a line may be.
+/// The maximum width of a line.
 const WIDTH: usize = 100;
 
 /// The pieces of a Service that were printed already.
@@ -191,7 +191,8 @@ fn write_frontend<'a>(
     write_pieces(f, 4, damaged)
 }
 
-/// Prints the pieces that were not printed before: frontends of a Service share chains in mode iptables.
+/// Prints the pieces that were not printed before: in mode iptables, frontends of a Service share
+/// chains.
 fn write_new<'a>(
     f: &mut fmt::Formatter<'_>,
     indent: usize,
@@ -234,7 +235,7 @@ fn write_kernel(f: &mut fmt::Formatter<'_>, kernel: &KernelAnswer) -> fmt::Resul
     }
 }
 
-/// Writes a line, folded between words where it would be too wide.
+/// Writes a line, wrapped between words if it is too wide.
 pub(crate) fn line(f: &mut impl fmt::Write, indent: usize, text: &str) -> fmt::Result {
     let mut room = WIDTH.saturating_sub(indent);
     let mut start = indent;

@@ -1,4 +1,4 @@
-//! The same in mode iptables.
+//! Explanations in mode iptables, and one in mode ipvs.
 
 use backend::AnyRules;
 use dataplane::{Family, Mechanism};
@@ -10,7 +10,7 @@ use crate::explain::answer::PieceStanding;
 use crate::mechanism::{Held, VariantRules};
 
 impl World {
-    /// Somebody does something to the IPv4 rules of iptables.
+    /// Applies an external change to the IPv4 rules of iptables.
     fn damage_rules(&mut self, change: &TableChange) {
         let mut held = self.believed[&Family::Ipv4].clone();
         let mut rules: VariantRules = held.of(Mechanism::Iptables).typed();
@@ -20,7 +20,7 @@ impl World {
     }
 }
 
-/// A change of table nat that writes these chains.
+/// Returns a change of table nat that writes these chains.
 fn nat(chains: &[(&str, &[Rule])]) -> TableChange {
     let chains = chains
         .iter()

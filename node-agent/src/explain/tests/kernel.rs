@@ -1,4 +1,4 @@
-//! What is told of the kernel: that it was not asked, cannot be read, or differs from what is wanted.
+//! Explanations with a kernel that was not read, cannot be read, or differs from the desired state.
 
 use std::collections::BTreeMap;
 
@@ -53,7 +53,7 @@ fn where_the_kernel_differs_is_marked() {
     );
 }
 
-/// All Services with as many endpoints need it: it is told once, of the table.
+/// All Services with the same number of endpoints share it: it is reported once, for the table.
 #[test]
 fn a_number_that_leads_nowhere_is_told_of_the_table() {
     let mut world = World::new(&[cart(), till(&["10.0.1.5:53"])]);

@@ -1,4 +1,4 @@
-//! What is told of a Service: from its fields to its elements, or why it is not served.
+//! Explanations of a Service: from its fields to its elements, or why it is not served.
 
 use catalog::Unserved;
 use dataplane::{ObjectKind, ObjectName, Rejection, ServiceKey};
