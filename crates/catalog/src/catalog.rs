@@ -1,4 +1,4 @@
-//! The state: what the source has delivered so far, joined by Service.
+//! The state that the source has delivered so far, joined by Service.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::mem;
@@ -19,16 +19,16 @@ use crate::shelf::{Replaced, Shelf, Step, repack};
 use crate::slice::{Extent, MOST_SLICES, Slice, SliceNames, differing, merge};
 use crate::{Change, Dirty, Event, NodeStanding, ObjectKey, OwnNode, Trigger, Unserved};
 
-/// The objects that one source has delivered, for the process of one node.
+/// The objects that one source has delivered, for the agent of one node.
 #[derive(Debug)]
 pub struct Catalog {
     node_name: Arc<str>,
     services: Shelf<Arc<Service>>,
     /// Services that are not programmed, for queries by name.
     unserved: BTreeMap<ObjectKey, Unserved>,
-    /// Boxed: a B-tree may have room for twice as many as it holds.
+    /// Boxed: a B-tree may have room for twice as many values as it holds.
     slices: Shelf<Box<Slice>>,
-    /// The names of the slices of each Service, sorted; also of Services that do not exist yet.
+    /// The names of the slices of each Service, sorted, including Services that do not exist yet.
     slices_of: BTreeMap<ServiceKey, SliceNames>,
     nodes: Shelf<OwnNode>,
     service_cidrs: Shelf<BTreeSet<IpNet>>,
@@ -36,19 +36,20 @@ pub struct Catalog {
     dirty: Dirty,
 }
 
-/// A Service and its endpoints, as the compiler takes them.
+/// A Service and its endpoints, as input for the compiler.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct View {
     /// The Service.
     pub service: Arc<Service>,
-    /// Its endpoints, merged over all of its slices; of ports that the Service does not have too.
+    /// Its endpoints, merged over all of its slices, including those of ports that the Service does
+    /// not have.
     pub endpoints: Endpoints,
 }
 
 // === impl Catalog ===
 
 impl Catalog {
-    /// An empty catalog, for the node called `node_name`: no other Node is kept.
+    /// Creates an empty catalog for the node called `node_name`; it keeps no other Node.
     pub fn new(node_name: impl Into<Arc<str>>) -> Catalog {
         Catalog {
             node_name: node_name.into(),
@@ -63,8 +64,9 @@ impl Catalog {
         }
     }
 
-    /// Takes over what an earlier process knew of this node's own object: until the object says more, it counts
-    /// as one that is gone. An object that was created again starts without addresses and ranges.
+    /// Restores what an earlier process knew of this node's own object. Until an event for the
+    /// object arrives, it counts as deleted. A Node object that is created again starts without
+    /// addresses and ranges.
     pub fn recall_node(&mut self, node: OwnNode) {
         let own = ObjectKey::cluster(Arc::clone(&self.node_name));
         let node = OwnNode {
@@ -74,9 +76,9 @@ impl Catalog {
         self.nodes.put(own, Parsed::clean(node));
     }
 
-    /// Takes note of an event. Never fails; what it carries and cannot be honoured is a
-    /// rejection. Costs in proportion to the object it carries, times the slices of its Service
-    /// for the endpoints that changed.
+    /// Applies an event. Never fails; a part of the object that cannot be honoured becomes a
+    /// rejection. The cost is proportional to the object; for changed endpoints, times the slices
+    /// of their Service.
     pub fn apply(&mut self, change: impl Into<Change>) {
         match change.into() {
             Change::Service(event) => self.apply_service(admit(*event)),
@@ -86,13 +88,13 @@ impl Catalog {
         }
     }
 
-    /// Whether every kind has been listed once. Until then what is not here may still exist, and
-    /// nothing may be removed from the kernel for not being here.
+    /// Whether every kind has been listed once. Until then an object that is missing here may still
+    /// exist, so nothing may be removed from the kernel because of it.
     pub fn synced(&self) -> bool {
         self.missing().next().is_none()
     }
 
-    /// The kinds whose first list has not ended.
+    /// The kinds whose first list has not ended yet.
     pub fn missing(&self) -> impl Iterator<Item = ObjectKind> {
         [
             (ObjectKind::Service, self.services.synced()),
@@ -104,23 +106,23 @@ impl Catalog {
         .filter_map(|(kind, synced)| (!synced).then_some(kind))
     }
 
-    /// What changed since the last call.
+    /// Returns what changed since the last call.
     pub fn take_dirty(&mut self) -> Dirty {
         mem::take(&mut self.dirty)
     }
 
-    /// What [`Catalog::take_dirty`] would give.
+    /// What [`Catalog::take_dirty`] would return.
     pub fn dirty(&self) -> &Dirty {
         &self.dirty
     }
 
-    /// The Services that are to be programmed, in order.
+    /// The Services to be programmed, in order.
     pub fn services(&self) -> impl Iterator<Item = &ServiceKey> {
         self.services.values().map(|service| &service.key)
     }
 
-    /// A Service with its endpoints, put together now; `None` if it is not to be programmed.
-    /// Costs in proportion to its own slices.
+    /// Returns a Service with its endpoints, merged on demand; `None` if it is not to be
+    /// programmed. The cost is proportional to its own slices.
     pub fn service(&self, key: &ServiceKey) -> Option<View> {
         let service = self.services.get(&object_key(key))?;
         let mut endpoints = merge(self.slices_of(key), Extent::Everything, &service.ports);
@@ -131,8 +133,8 @@ impl Catalog {
         })
     }
 
-    /// Why Signpost does not serve a Service that the source delivered; `None` for those that it
-    /// serves, and for unknown ones: a source may leave out Services of other proxies.
+    /// Why Signpost does not serve a Service that the source delivered. `None` for Services that it
+    /// serves and for unknown ones; a source may omit Services of other proxies.
     pub fn unserved(&self, key: &ServiceKey) -> Option<Unserved> {
         self.unserved.get(&object_key(key)).copied()
     }
@@ -142,8 +144,8 @@ impl Catalog {
         self.slices_of.get(key).map_or(&[], SmallVec::as_slice)
     }
 
-    /// The Services that have an endpoint with this address, in whatever condition, in order; also
-    /// Services that do not exist yet. Costs in proportion to the cluster.
+    /// The Services that have an endpoint with this address, in any condition, in order, including
+    /// Services that do not exist yet. The cost is proportional to the cluster.
     pub fn services_behind(&self, address: IpAddr) -> BTreeSet<ServiceKey> {
         let addresses = BTreeSet::from([address]);
         self.slices
@@ -153,7 +155,7 @@ impl Catalog {
             .collect()
     }
 
-    /// This process's own Node, if it has ever been seen.
+    /// This node's own Node object, if it has ever been seen.
     pub fn node(&self) -> Option<&OwnNode> {
         self.nodes.values().next()
     }
@@ -163,8 +165,8 @@ impl Catalog {
         self.service_cidrs.values().flatten().copied().collect()
     }
 
-    /// Everything that is not honoured, by kind and then by object. Costs in proportion to what
-    /// is wrong, not to what there is.
+    /// Everything that is not honoured, by kind and then by object. The cost is proportional to the
+    /// number of rejections, not of objects.
     pub fn rejections(&self) -> impl Iterator<Item = &Rejection> {
         self.services
             .rejections()
@@ -175,7 +177,7 @@ impl Catalog {
 
     fn apply_service(&mut self, event: Event<object::Service>) {
         if matches!(event, Event::Init) {
-            // The source is about to deliver again what still exists.
+            // The source is about to deliver every existing object again.
             self.unserved.clear();
         }
         let (steps, rejections_changed) = self.services.receive(event);
@@ -183,7 +185,7 @@ impl Catalog {
         for step in steps {
             let (key, replaced) = match step {
                 Step::Put(object) => {
-                    // Its slices say its name, too.
+                    // Its slices contain its name, too.
                     let mut key = self.shared(object.key());
                     key.name = self.names.share(&key.name);
                     match unserved(&object) {
@@ -230,8 +232,8 @@ impl Catalog {
         }
     }
 
-    /// Marks the Services whose endpoints changed because the slice `key` was replaced: the one it
-    /// belonged to, and the one it belongs to.
+    /// Marks the Services whose endpoints changed because the slice `key` was replaced: the Service
+    /// that it belonged to, and the one that it belongs to now.
     fn slice_changed(&mut self, key: &ObjectKey, replaced: Replaced<Box<Slice>>) {
         self.dirty.rejections |= replaced.rejections_changed;
         let before = replaced.before;
@@ -255,9 +257,9 @@ impl Catalog {
         }
     }
 
-    /// Whether `service` has other endpoints than with the slice `key` as it was `before`. Looks
-    /// only at the addresses at which the two versions differ; a second copy of an endpoint
-    /// elsewhere can make it no change at all.
+    /// Whether the endpoints of `service` differ from those with the version `before` of the slice
+    /// `key`. Checks only the addresses at which the two versions differ; a second copy of an
+    /// endpoint in another slice can make a difference disappear.
     fn endpoints_changed(
         &self,
         service: &ServiceKey,
@@ -267,7 +269,7 @@ impl Catalog {
         let Some(served) = self.services.get(&object_key(service)) else {
             return false;
         };
-        // Which ones are merged may have changed with it.
+        // The set of merged slices may have changed, too.
         if self.slice_names(service).len() >= MOST_SLICES {
             return true;
         }
@@ -285,7 +287,7 @@ impl Catalog {
         };
         let differ = || {
             let (before, after) = (with(before), with(after));
-            // What is left out of either may be what differs.
+            // Ports that are left out of either may differ.
             !before.left_out.ports.is_empty() || before != after
         };
         !addresses.is_empty() && differ()
@@ -308,7 +310,7 @@ impl Catalog {
                 }
                 Step::Remove(key) if key == own => {
                     let Some(mut node) = self.nodes.get(&own).cloned() else {
-                        // It was never decoded, and now there is nothing to decode.
+                        // It was never decoded, and has now been deleted.
                         self.dirty.rejections |= self.nodes.remove(&own).rejections_changed;
                         continue;
                     };
@@ -339,14 +341,14 @@ impl Catalog {
         self.dirty.service_cidrs |= before != self.service_cidrs();
     }
 
-    /// What a change that is noted now is measured from. `versions` are those of the slice that
-    /// changed.
+    /// The start of the latency of a change that is recorded now. `versions` are the old and the
+    /// new version of the changed slice.
     fn trigger(&self, versions: Option<(Option<&Slice>, Option<&Slice>)>) -> Trigger {
         if !self.synced() {
             return Trigger::Bootstrap;
         }
-        // A deleted slice still carries the time of its last change, and so does one whose labels
-        // were changed by hand: only a time that is new tells of this change.
+        // A deleted slice still has the time of its last change, and so does one whose labels were
+        // edited: only a new time belongs to this change.
         let time = versions.and_then(|(before, after)| {
             let time = after?.trigger?;
             (before.and_then(|slice| slice.trigger) != Some(time)).then_some(time)

@@ -8,8 +8,8 @@ use dataplane::ServiceKey;
 /// Everything that changed since it was last taken.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Dirty {
-    /// The Services whose view changed, appeared or is gone. A change that was undone before it
-    /// was taken is still here; a change is never missing.
+    /// The Services whose view changed, or that were added or removed. A change that was undone
+    /// before it was taken is still included; no change is ever missing.
     pub services: BTreeMap<ServiceKey, Trigger>,
     /// Whether [`Catalog::node`](crate::Catalog::node) changed.
     pub node: bool,
@@ -22,12 +22,12 @@ pub struct Dirty {
 /// The start of network programming latency: when the cause of the change happened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Trigger {
-    /// Unknown: the change was not in an EndpointSlice, or in one without a (new) time.
+    /// Unknown: the change was not in an EndpointSlice, or the slice has no (new) time.
     Untimed,
-    /// At this time, by the clock of the API server's side. Of several changes, the oldest.
+    /// This time, by the clock of the API server's side. Of several changes, the oldest.
     At(SystemTime),
-    /// Before this process had seen every list once. How old the change is says nothing about
-    /// how long this process took (kubernetes#82378: a restart filled the histogram with the ages of
+    /// Before this process had received every list once. The age of the change does not show how
+    /// long this process took (kubernetes#82378: a restart filled the histogram with the ages of
     /// old slices).
     Bootstrap,
 }
@@ -52,7 +52,7 @@ impl Dirty {
 // === impl Trigger ===
 
 impl Trigger {
-    /// The trigger of two changes that are programmed together.
+    /// Combines the triggers of two changes that are programmed together.
     fn joined(self, other: Trigger) -> Trigger {
         match (self, other) {
             (Trigger::Bootstrap, _) | (_, Trigger::Bootstrap) => Trigger::Bootstrap,

@@ -1,4 +1,4 @@
-//! How a source tells what it sees: lists and single changes, per kind of object.
+//! The events of a source: lists and single changes, for each kind of object.
 
 use std::fmt;
 use std::sync::Arc;
@@ -7,34 +7,34 @@ use dataplane::{ObjectKind, ObjectName};
 
 use crate::object::{EndpointSlice, Node, Object, Service, ServiceCidr};
 
-/// Something a source saw of one kind of object.
+/// An event for one kind of object.
 ///
 /// A source starts every kind with a list: `Init`, an `InitApply` for each object, `InitDone`. It
-/// may start another list at any time (a watch that was cut, a directory that was read again),
-/// also before the last one ended, which is then forgotten. At `InitDone` every object that the
-/// list did not mention is gone. `Apply` and `Delete` are taken at any time, also within a list.
+/// may start another list at any time (a watch was cut, a directory was read again), also before
+/// the previous one ended, which is then discarded. At `InitDone`, every object that the list did
+/// not contain counts as deleted. `Apply` and `Delete` are valid at any time, also within a list.
 ///
-/// A source that does not have a kind at all sends an empty list of it.
+/// A source that does not have a kind sends an empty list of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event<T> {
-    /// A list begins. What was known before stays until its end.
+    /// A list begins. The known objects stay until its end.
     Init,
     /// An object of the list.
     InitApply(T),
     /// The list is complete.
     InitDone,
-    /// An object was made or changed.
+    /// An object was created or changed.
     Apply(T),
-    /// An object is gone.
+    /// An object was deleted.
     Delete(ObjectKey),
-    /// An object exists, but cannot be decoded. Its last good version stays in force, within a
-    /// list too.
+    /// An object exists but cannot be decoded. Its last valid version stays in force, also within a
+    /// list.
     Undecodable {
-        /// Which object.
+        /// The object.
         key: ObjectKey,
-        /// The field at which decoding ended, as a path; `metadata` or the like where unknown.
+        /// The path of the field at which decoding failed; `metadata` or similar if unknown.
         field: String,
-        /// What is wrong there.
+        /// The error.
         message: String,
     },
 }
@@ -42,17 +42,17 @@ pub enum Event<T> {
 /// An event of any of the four kinds, boxed because the kinds differ much in size.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Change {
-    /// About Services.
+    /// An event for Services.
     Service(Box<Event<Service>>),
-    /// About EndpointSlices.
+    /// An event for EndpointSlices.
     EndpointSlice(Box<Event<EndpointSlice>>),
-    /// About Nodes.
+    /// An event for Nodes.
     Node(Box<Event<Node>>),
-    /// About ServiceCIDRs.
+    /// An event for ServiceCIDRs.
     ServiceCidr(Box<Event<ServiceCidr>>),
 }
 
-/// The name of an object among those of its kind.
+/// The name of an object within its kind.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ObjectKey {
     /// Its namespace; empty for cluster-scoped kinds.
@@ -64,7 +64,7 @@ pub struct ObjectKey {
 // === impl Event ===
 
 impl<T: Object> Event<T> {
-    /// The kind it is about.
+    /// The kind of the object.
     pub fn kind(&self) -> ObjectKind {
         T::KIND
     }
@@ -107,12 +107,12 @@ impl ObjectKey {
         }
     }
 
-    /// The key of an object that is in no namespace.
+    /// The key of a cluster-scoped object.
     pub fn cluster(name: impl Into<Arc<str>>) -> ObjectKey {
         ObjectKey::namespaced("", name)
     }
 
-    /// With its kind.
+    /// The name together with the kind.
     pub fn of_kind(&self, kind: ObjectKind) -> ObjectName {
         ObjectName {
             kind,

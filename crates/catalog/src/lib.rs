@@ -1,9 +1,10 @@
-//! The objects of a source: watch events in, a view of each Service and the set of changed ones out.
+//! Turns watch events into a view of each Service and the set of changed Services.
 //!
-//! A source (an API server's watch, a directory of manifests) sends [`Event`]s of four kinds of
-//! object. [`Catalog::apply`] parses each once and keeps only what the compiler needs; what is invalid
-//! or not supported becomes a [`Rejection`](dataplane::Rejection) while everything else is kept. The
-//! engine then takes what changed and queries the view of each such Service.
+//! A source (an API server's watch, a directory of manifests) sends [`Event`]s for four kinds of
+//! object. [`Catalog::apply`] parses each object once and keeps only what the compiler needs; a
+//! part that is invalid or not supported becomes a [`Rejection`](dataplane::Rejection), and the
+//! rest is kept. The engine then takes the set of changes and queries the view of each changed
+//! Service.
 //!
 //! ```text
 //!                     parse once                            on demand
@@ -14,14 +15,14 @@
 //!  Event<ServiceCidr>   ---> ranges                           rejections, missing lists
 //! ```
 //!
-//! Everything here is synchronous and free of I/O. The cost of an event is proportional to the
-//! object it carries, never to the size of the cluster; the end of a list is the exception, since
-//! a list is as long as what it lists.
+//! Everything here is synchronous and free of I/O. The cost of an event is proportional to its
+//! object, never to the size of the cluster. The exception is the end of a list, which costs as
+//! much as the list is long.
 //!
 //! # Absence is not emptiness
 //!
-//! Until [`Catalog::synced`] the catalog is a part of the truth. Whatever is not in it may well
-//! exist, so nothing may be removed from the kernel on its word.
+//! Until [`Catalog::synced`], the catalog is incomplete. An object that is not in it may still
+//! exist, so nothing may be removed from the kernel because it is missing here.
 //!
 //! # Example
 //!

@@ -1,8 +1,8 @@
-//! Kubernetes objects as far as they are read, decoded straight from JSON or YAML.
+//! The fields of Kubernetes objects that are used, decoded directly from JSON or YAML.
 //!
 //! Unknown fields are skipped without being stored. A wrong value in a field ([`Field::Odd`]) does
-//! not fail the object, so that the rest of it can be served and the field named; only a wrong
-//! shape (a list that is not a list, a missing name) does.
+//! not fail the object, so that the rest of it can be served and the field reported. Only a wrong
+//! structure (not a list where a list is required, a missing name) fails it.
 
 mod endpoint_slice;
 pub(crate) mod field;
@@ -33,7 +33,7 @@ pub use service_cidr::{ServiceCidr, ServiceCidrSpec};
 
 use crate::ObjectKey;
 
-/// An object of one of the four kinds that a catalog knows.
+/// An object of one of the four kinds in a catalog.
 pub trait Object {
     /// Its kind.
     const KIND: ObjectKind;
@@ -41,7 +41,7 @@ pub trait Object {
     /// Its metadata.
     fn metadata(&self) -> &Metadata;
 
-    /// What it is kept by. A namespaced object without a namespace is in `default`, where
-    /// `kubectl apply` would have put it.
+    /// The key under which it is kept. A namespaced object without a namespace is in `default`,
+    /// where `kubectl apply` would put it.
     fn key(&self) -> ObjectKey;
 }

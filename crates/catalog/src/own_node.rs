@@ -1,4 +1,4 @@
-//! This process's own Node, as its object describes it.
+//! This node's own Node object.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -7,7 +7,8 @@ use std::sync::Arc;
 use dataplane::Family;
 use ipnet::IpNet;
 
-/// What the Node object says. What the kernel knows of the node (its own addresses) is not here.
+/// The content of the Node object. What the kernel knows about the node (its own addresses) is not
+/// here.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OwnNode {
     /// Its name.
@@ -20,19 +21,19 @@ pub struct OwnNode {
     pub ipv4: Option<Ipv4Addr>,
     /// As `ipv4`, for the other family.
     pub ipv6: Option<Ipv6Addr>,
-    /// The newest address the object ever gave in each family. An object that is created again
-    /// starts without addresses, and gets them from a cloud provider some time later; the node has
-    /// had them all along.
+    /// The last address of each family that the object has had. An object that is created again
+    /// starts without addresses and gets them from a cloud provider some time later; the node keeps
+    /// them all along.
     pub last_given: LastGiven,
-    /// `spec.podCIDRs`, in their order; after them, of each family in which there is none now, the
-    /// last ones there were. An object that is created again starts without them, too.
+    /// `spec.podCIDRs`, in their order, followed by the last known ranges of each family that has
+    /// none now. An object that is created again starts without them, too.
     pub pod_cidrs: Vec<IpNet>,
-    /// Whether it is to stay.
+    /// Whether the node is being removed.
     pub standing: NodeStanding,
 }
 
-/// The newest address of each family that a Node object ever gave. Whether the node still has it is
-/// for those to find out who know its interfaces.
+/// The last address of each family that a Node object has had. Whether the node still has it must
+/// be checked against its interfaces.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct LastGiven {
     /// The IPv4 address.
@@ -41,25 +42,25 @@ pub struct LastGiven {
     pub ipv6: Option<Ipv6Addr>,
 }
 
-/// Whether a Node is to stay. Traffic is served whatever it is; it only decides whether load
-/// balancers outside the cluster should still be sent here (KEP-3836).
+/// Whether a Node is being removed. Traffic is served in every state; the state only decides
+/// whether load balancers outside the cluster should still send traffic to this node (KEP-3836).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum NodeStanding {
-    /// Nothing says otherwise.
+    /// It is not being removed.
     Staying,
     /// It has the taint `ToBeDeletedByClusterAutoscaler`.
     MarkedByAutoscaler,
     /// It has a deletion timestamp.
     BeingDeleted,
-    /// The object is gone, while this process still runs. All else is as it last was: without its
-    /// pod ranges every pod of this node would suddenly be masqueraded.
+    /// The object was deleted while this process runs. Everything else keeps its last value:
+    /// without its pod ranges, all traffic of the node's pods would suddenly be masqueraded.
     Gone,
 }
 
 // === impl OwnNode ===
 
 impl OwnNode {
-    /// The address other nodes know this one by, of `family`.
+    /// The address of `family` by which other nodes reach this one.
     pub fn address(&self, family: Family) -> Option<IpAddr> {
         one_of(self.ipv4, self.ipv6, family)
     }

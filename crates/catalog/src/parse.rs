@@ -1,4 +1,5 @@
-//! Objects into what is kept of them. Pure and total: invalid parts become rejections, the rest is kept.
+//! Parses objects into what is kept of them. Pure and total: invalid parts become rejections, the
+//! rest is kept.
 
 mod address;
 mod endpoint_slice;
@@ -15,19 +16,19 @@ pub(crate) use node::parse_node;
 pub(crate) use service::{parse_service, unserved};
 pub(crate) use service_cidr::parse_service_cidr;
 
-/// What an object came to.
+/// The result of parsing an object.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Parsed<T> {
     /// What is kept; `None` if Signpost does not serve the object or rejects all of it.
     pub(crate) value: Option<T>,
-    /// What of it is not honoured.
+    /// The parts of it that are not honoured.
     pub(crate) rejections: Vec<Rejection>,
 }
 
 // === impl Parsed ===
 
 impl<T> Parsed<T> {
-    /// A value with nothing wrong about it.
+    /// A value without rejections.
     pub(crate) fn clean(value: T) -> Parsed<T> {
         Parsed {
             value: Some(value),
@@ -36,7 +37,7 @@ impl<T> Parsed<T> {
     }
 }
 
-/// The protocol called `name`; a port that does not say is TCP.
+/// Returns the protocol called `name`; an empty name means TCP.
 fn protocol_called(name: &str) -> Option<Protocol> {
     match name {
         "" | "TCP" => Some(Protocol::Tcp),

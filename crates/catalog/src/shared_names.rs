@@ -1,4 +1,4 @@
-//! One allocation for each name, placement and list of ports that many objects repeat.
+//! One allocation for each name, placement and port list that many objects repeat.
 
 use std::collections::HashSet;
 use std::hash::Hash;
@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use crate::slice::{Placement, SlicePort};
 
-/// What ten thousand objects say over and over: the names of Services, nodes, zones, namespaces and
-/// ports, where endpoints are, and at which ports.
+/// The values that ten thousand objects repeat: names of Services, nodes, zones, namespaces and
+/// ports, placements of endpoints, and port lists.
 #[derive(Debug, Default)]
 pub(crate) struct SharedNames {
     names: Shared<str>,
@@ -15,31 +15,31 @@ pub(crate) struct SharedNames {
     ports: Shared<[SlicePort]>,
 }
 
-/// Values of one type, each once.
+/// Values of one type, each stored once.
 #[derive(Debug)]
 struct Shared<T: ?Sized> {
     values: HashSet<Arc<T>>,
     sweep_at: usize,
 }
 
-/// Below this many values, unused ones are not searched for.
+/// Unused values are searched for only above this number.
 const WORTH_SWEEPING: usize = 1024;
 
 // === impl SharedNames ===
 
 impl SharedNames {
-    /// `name`, sharing its text with everyone who asked for the same.
+    /// Returns `name` in its shared allocation.
     pub(crate) fn share(&mut self, name: &str) -> Arc<str> {
         self.names.share(name, |name| name.into())
     }
 
-    /// `placement`, shared likewise; `None` where it is empty.
+    /// Returns `placement` in its shared allocation; `None` if it is empty.
     pub(crate) fn share_placement(&mut self, placement: &Placement) -> Option<Arc<Placement>> {
         let said = *placement != Placement::default();
         said.then(|| self.placements.share(placement, |it| Arc::new(it.clone())))
     }
 
-    /// `ports`, shared likewise.
+    /// Returns `ports` in their shared allocation.
     pub(crate) fn share_ports(&mut self, ports: &[SlicePort]) -> Arc<[SlicePort]> {
         self.ports.share(ports, |ports| ports.into())
     }
@@ -54,7 +54,8 @@ impl<T: ?Sized + Eq + Hash> Shared<T> {
         }
         if self.values.len() >= self.sweep_at.max(WORTH_SWEEPING) {
             self.values.retain(|known| Arc::strong_count(known) > 1);
-            // At twice what is in use, so that sweeping costs a constant per new value.
+            // The next sweep comes at twice the number in use, so that sweeping costs a constant
+            // per new value.
             self.sweep_at = self.values.len() * 2;
         }
         let value = copy(value);

@@ -1,4 +1,4 @@
-//! The objects of one kind, and how far their list has come.
+//! The objects of one kind, and the progress of their list.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::mem;
@@ -8,58 +8,59 @@ use dataplane::{ObjectKind, Rejection};
 use crate::parse::Parsed;
 use crate::{Event, ObjectKey};
 
-/// Holds what was parsed of the objects of one kind.
+/// The parsed objects of one kind.
 #[derive(Debug)]
 pub(crate) struct Shelf<T> {
     kind: ObjectKind,
     listing: Listing,
-    /// Goes up with every list; an object with a lower one was not mentioned in it.
+    /// The number of the current list; an object with a lower number was not in it.
     round: u64,
     entries: BTreeMap<ObjectKey, Entry<T>>,
-    /// The objects that have rejections, so that a query for them skips all others.
+    /// The keys of the objects that have rejections, so that a query for rejections skips all other
+    /// objects.
     rejected: BTreeSet<ObjectKey>,
 }
 
-/// Holds what is known of one object. An object of which nothing is known has none.
+/// The state of one object. An object without a value and without faults has no entry.
 #[derive(Debug)]
 struct Entry<T> {
     value: Option<T>,
-    /// Next to none has any.
+    /// `None` for almost all objects.
     faults: Option<Box<Faults>>,
     round: u64,
 }
 
-/// What is wrong with one object.
+/// The errors in one object.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Faults {
-    /// In what was decoded last.
+    /// The rejections in the version decoded last.
     rejections: Vec<Rejection>,
-    /// It has changed since, to what cannot be decoded.
+    /// Set if the object has since changed to a version that cannot be decoded.
     undecodable: Option<Rejection>,
 }
 
-/// How far the list has come.
+/// The progress of the list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Listing {
     /// No list has begun.
     Awaited,
-    /// The first list is under way.
+    /// The first list has begun.
     First,
-    /// The last list ended.
+    /// The last list has ended.
     Complete,
-    /// Another list is under way.
+    /// Another list has begun.
     Again,
 }
 
-/// What an event asks of one object.
+/// What an event does to one object.
 pub(crate) enum Step<O> {
     Put(O),
     Remove(ObjectKey),
 }
 
-/// What a step did.
+/// The result of a step.
 pub(crate) struct Replaced<T> {
-    /// The value until now.
+    /// The previous value.
     pub(crate) before: Option<T>,
     /// Whether the object's rejections changed.
     pub(crate) rejections_changed: bool,
@@ -68,7 +69,7 @@ pub(crate) struct Replaced<T> {
 // === impl Shelf ===
 
 impl<T> Shelf<T> {
-    /// The bytes that it takes to keep an object, beside its key and what its value points to.
+    /// The bytes that one object takes, excluding its key and what its value points to.
     #[cfg(test)]
     pub(crate) const ENTRY: usize = size_of::<Entry<T>>();
 
@@ -82,7 +83,7 @@ impl<T> Shelf<T> {
         }
     }
 
-    /// Whether one list has ended.
+    /// Whether at least one list has ended.
     pub(crate) fn synced(&self) -> bool {
         matches!(self.listing, Listing::Complete | Listing::Again)
     }
@@ -104,8 +105,8 @@ impl<T> Shelf<T> {
             .flat_map(|faults| faults.rejections.iter().chain(&faults.undecodable))
     }
 
-    /// The steps that `event` asks for, in order. Whether rejections changed on the way is the
-    /// second answer: an object that cannot be decoded changes nothing else.
+    /// Returns the steps for `event`, in order, and whether rejections changed: that is the only
+    /// effect of an object that cannot be decoded.
     pub(crate) fn receive<O>(&mut self, event: Event<O>) -> (Vec<Step<O>>, bool) {
         match event {
             Event::Init => {
@@ -123,9 +124,9 @@ impl<T> Shelf<T> {
         }
     }
 
-    /// Replaces what is known of an object.
+    /// Replaces the state of an object.
     pub(crate) fn put(&mut self, key: ObjectKey, parsed: Parsed<T>) -> Replaced<T> {
-        // The old key is put back with the new value: its text is shared.
+        // The old key is inserted again with the new value: its text is shared.
         let (key, before) = match self.entries.remove_entry(&key) {
             Some((key, entry)) => (key, Some(entry)),
             None => (key, None),
@@ -158,7 +159,7 @@ impl<T> Shelf<T> {
         }
     }
 
-    /// Forgets an object.
+    /// Removes an object.
     pub(crate) fn remove(&mut self, key: &ObjectKey) -> Replaced<T> {
         Replaced {
             rejections_changed: self.rejected.remove(key),
@@ -174,7 +175,7 @@ impl<T> Shelf<T> {
         };
     }
 
-    /// The objects that the list did not mention. The end of a list that never began says nothing.
+    /// The objects that the list did not contain. Empty if no list had begun.
     fn finish(&mut self) -> Vec<ObjectKey> {
         match self.listing {
             Listing::Awaited | Listing::Complete => Vec::new(),
@@ -210,8 +211,8 @@ impl<T> Shelf<T> {
     }
 }
 
-/// Gives up the room that a B-tree has left over: lists come in order, and what is put in in order
-/// leaves every node but the last half empty. Takes a second copy of the entries meanwhile.
+/// Frees the unused capacity of a B-tree: lists arrive in order, and insertion in order leaves
+/// every node except the last half empty. Temporarily takes a second copy of the entries.
 pub(crate) fn repack<K: Ord, V>(map: &mut BTreeMap<K, V>) {
     *map = mem::take(map).into_iter().collect();
 }

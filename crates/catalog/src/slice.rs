@@ -1,4 +1,4 @@
-//! What is kept of an EndpointSlice, and how slices of one Service become one list.
+//! What is kept of an EndpointSlice, and how the slices of one Service are merged.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -14,46 +14,46 @@ use smallvec::SmallVec;
 #[cfg(test)]
 mod tests;
 
-/// Holds what is kept of one EndpointSlice.
+/// What is kept of one EndpointSlice.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Slice {
     /// The Service it belongs to.
     pub(crate) service: ServiceKey,
-    /// When the change happened that this content answers.
+    /// The time of the change that led to this content.
     pub(crate) trigger: Option<SystemTime>,
-    /// Its ports, in order and each once; shared with all that say the same.
+    /// Its ports, sorted and without duplicates; shared by all slices with the same ports.
     pub(crate) ports: Arc<[SlicePort]>,
-    /// Its endpoints, in order, so that a slice which was only shuffled is equal.
+    /// Its endpoints, sorted, so that a slice which was only reordered is equal.
     pub(crate) endpoints: Box<[SliceEndpoint]>,
 }
 
-/// Holds one port of a slice.
+/// One port of a slice.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct SlicePort {
     pub(crate) name: EndpointPort,
     pub(crate) port: Port,
 }
 
-/// Holds one endpoint of a slice; it serves every port of the slice.
+/// One endpoint of a slice; it serves every port of the slice.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct SliceEndpoint {
     pub(crate) address: IpAddr,
     pub(crate) readiness: Readiness,
-    /// Shared with all endpoints of the same placement; `None` where it is empty.
+    /// Shared by all endpoints with the same placement; `None` if the placement is empty.
     pub(crate) placement: Option<Arc<Placement>>,
 }
 
-/// Where an endpoint is, and for whom it is meant.
+/// The location of an endpoint, and its hints.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub(crate) struct Placement {
     pub(crate) node: Option<Arc<str>>,
     pub(crate) hints: Hints,
 }
 
-/// The names of slices of one Service, sorted: one is all that most have.
+/// The names of the slices of one Service, sorted. Most Services have one slice.
 pub(crate) type SliceNames = SmallVec<[Arc<str>; 1]>;
 
-/// Holds what is merged of one slice.
+/// The part of one slice that is merged.
 struct Part<'a> {
     slice: &'a Slice,
     endpoints: Vec<&'a SliceEndpoint>,
@@ -68,21 +68,22 @@ pub(crate) enum Extent<'a> {
     Addresses(&'a BTreeSet<IpAddr>),
 }
 
-/// The most slices of one Service that are merged, the first by name. The EndpointSlice controller
-/// puts a hundred endpoints into one: these are more than [`MOST_ENDPOINTS`] of a port.
+/// The maximum number of slices of one Service that are merged, the first by name. The
+/// EndpointSlice controller puts a hundred endpoints into one, so these hold more than
+/// [`MOST_ENDPOINTS`] of a port.
 pub(crate) const MOST_SLICES: usize = 4_096;
-/// The most endpoints of one Service, counted once for each port: more would not fit into
-/// [`MOST_ELEMENTS`] of either family.
+/// The maximum number of endpoints of one Service, counted once for each port: more would not fit
+/// into [`MOST_ELEMENTS`] of either family.
 const MOST_ENDPOINTS: usize = 2 * MOST_ELEMENTS;
 
-/// The endpoints of all `slices` together, for the `ports` of their Service first, as far as
-/// [`MOST_ENDPOINTS`] go.
+/// Merges the endpoints of all `slices`, those for the `ports` of their Service first, up to
+/// [`MOST_ENDPOINTS`].
 ///
-/// An address and port that is there more than once (in several slices while a controller moves
-/// it, for two pods while an IP address is reused) is taken in its best version: not terminating
-/// before terminating (kubernetes#135593), then ready, then serving. What still is equal is
-/// decided by content, so that neither the order in which slices arrived nor how endpoints are
-/// spread over them can be seen in the result.
+/// If an address and port occurs more than once (in several slices while a controller moves it, or
+/// for two pods while an IP address is reused), the best version is used: not terminating before
+/// terminating (kubernetes#135593), then ready, then serving. Remaining ties are decided by
+/// content, so that the result depends neither on the order in which slices arrived nor on how
+/// endpoints are spread over them.
 pub(crate) fn merge<'a>(
     slices: impl IntoIterator<Item = &'a Slice>,
     extent: Extent<'_>,
@@ -135,8 +136,8 @@ pub(crate) fn merge<'a>(
     }
 }
 
-/// The ports whose endpoints are too many, once those of the ports before them are taken: first
-/// `ports`, in their order, then those that the Service does not have.
+/// The ports with too many endpoints, after the ports before them have been counted: first `ports`,
+/// in their order, then the ports that the Service does not have.
 fn too_many(parts: &[Part<'_>], ports: &[ServicePort]) -> BTreeSet<EndpointPort> {
     let pairs = parts
         .iter()

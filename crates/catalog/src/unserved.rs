@@ -1,20 +1,20 @@
-//! Services that exist, but that Signpost does not serve.
+//! Services that exist but that Signpost does not serve.
 
 use std::fmt;
 
-/// Why a Service is not programmed although there is nothing wrong with it.
+/// Why a valid Service is not programmed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unserved {
-    /// Its label asks for another proxy than the cluster's own.
+    /// Its label assigns it to another proxy than the cluster's own.
     AnotherProxy,
     /// Its cluster IP is `None`: clients get the endpoints' own addresses from DNS.
     Headless,
-    /// Its type is ExternalName: it is a name in DNS and nothing else.
+    /// Its type is ExternalName: it exists only in DNS.
     ExternalName,
 }
 
 impl fmt::Display for Unserved {
-    /// A sentence about it, without its end.
+    /// Writes a clause without a full stop.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Unserved::AnotherProxy => {

@@ -1,4 +1,4 @@
-//! Objects as an API server sends them, and as people write them into files.
+//! Objects as an API server sends them, and as people write them in manifests.
 
 use std::net::Ipv4Addr;
 
@@ -87,7 +87,7 @@ const SERVICE_CIDR: &str = r#"{
   "status": {"conditions": [{"type": "Ready", "status": "True"}]}
 }"#;
 
-/// What everyone gets who wraps these types for a client library of their own.
+/// Decodes as a caller would that uses these types with its own client library.
 fn decoded<T: Object + for<'de> serde::Deserialize<'de>>(json: &str) -> T {
     serde_json::from_str(json).expect("an API server sends this")
 }

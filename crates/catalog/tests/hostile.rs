@@ -1,8 +1,8 @@
-//! Objects that no API server should let through: they are read or turned away, named, and leave
-//! nothing behind.
+//! Objects that an API server should not accept: they are read or rejected, reported by name, and
+//! leave nothing behind.
 //!
-//! `tests/corpus` has one good object of each kind, and each that once did harm.
-//! `PROPTEST_CASES=1000000` looks for more.
+//! `tests/corpus` has one valid object of each kind, and every object that once did harm.
+//! `PROPTEST_CASES=1000000` searches for more.
 
 use std::path::Path;
 
@@ -14,10 +14,9 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use testkit::{corpus, damaged, damaged_json, try_many};
 
-/// Far more than any of the largest objects takes; far less than one takes that is read in quadratic
-/// time.
+/// Far more than any of the largest objects takes, and far less than parsing one in quadratic time.
 const PROMPTLY: std::time::Duration = std::time::Duration::from_secs(10);
-/// For each case that proptest is asked for.
+/// The number of inputs for each requested proptest case.
 const CASES: u32 = 8;
 
 fn recorded() -> Vec<(Value, testkit::Input)> {
@@ -29,7 +28,7 @@ fn recorded() -> Vec<(Value, testkit::Input)> {
     corpus(&folder).into_iter().map(read).collect()
 }
 
-/// A catalog with everything good in it.
+/// A catalog that contains every valid object.
 fn good(objects: &[Value]) -> Catalog {
     let mut catalog = Catalog::new("node-1");
     for object in objects {
@@ -38,7 +37,7 @@ fn good(objects: &[Value]) -> Catalog {
     catalog
 }
 
-/// Applies an object of whatever kind it says it is; whether it could be decoded.
+/// Applies an object of the kind that it names; returns whether it could be decoded.
 fn take(catalog: &mut Catalog, object: &Value) -> bool {
     match object["kind"].as_str() {
         Some("EndpointSlice") => take_as::<EndpointSlice>(catalog, object),
@@ -52,7 +51,7 @@ fn take_as<T: Object + DeserializeOwned>(catalog: &mut Catalog, object: &Value) 
 where
     Change: From<Event<T>>,
 {
-    // No source takes anything else for an object.
+    // Sources accept only JSON objects.
     if !object.is_object() {
         return false;
     }
@@ -64,7 +63,7 @@ where
     is_decoded
 }
 
-/// Everything that is asked of a catalog, down to what a kernel would be asked for.
+/// Prints the result of every query to a catalog, down to the rules for the kernel.
 fn print(catalog: &Catalog) -> String {
     let mut dataplane = Dataplane::default();
     for key in catalog.services() {
@@ -77,7 +76,7 @@ fn print(catalog: &Catalog) -> String {
         );
         dataplane.set(rules.into());
     }
-    // What the Node once said and says no more is kept on purpose.
+    // What the Node had earlier and no longer has is kept on purpose.
     let kept = |rejection: &&dataplane::Rejection| {
         rejection.object.kind == ObjectKind::Node
             && ["status.addresses", "spec.podCIDRs"].contains(&rejection.field.as_str())
@@ -128,12 +127,12 @@ fn whatever_a_field_holds_it_is_read_or_named_and_leaves_nothing_behind() {
             for rejection in catalog.rejections() {
                 let said = rejection.to_string();
                 prop_assert!(!rejection.field.is_empty(), "{}", said);
-                // Of a name that is none only the beginning is shown, escaped.
+                // Only the beginning of an invalid name is shown, escaped.
                 let is_named = |name: &str| said.contains(name) || said.contains("left out");
                 prop_assert!(of_whom.as_deref().is_some_and(is_named), "{}", said);
             }
         }
-        // Under another name it stays until it is deleted.
+        // An object under another name stays until it is deleted.
         let is_one = |good: &Value| ["kind", "metadata"].iter().all(|f| good[f] == object[f]);
         if objects.iter().any(is_one) {
             for object in &objects {
@@ -171,7 +170,7 @@ fn whatever_bytes_come_they_are_an_object_or_an_error() {
     });
 }
 
-/// Whatever gives the catalog its objects: names stand in the kernel's rules.
+/// From any source: names appear in the kernel's rules.
 #[test]
 fn an_object_with_a_name_that_no_api_server_takes_is_named_and_never_kept() {
     let objects: Vec<Value> = recorded().into_iter().map(|(value, _)| value).collect();
@@ -248,7 +247,7 @@ fn names_within_an_object_are_taken_as_the_api_server_takes_them() {
     assert_eq!(view.endpoints.by_port.len(), 1);
 }
 
-/// A Service and a slice of it; `ports` may be of any kind.
+/// A Service and one of its slices; `ports` may be of any type.
 fn pair(spec: &Value, ports: &[Value], endpoints: u32) -> [Value; 2] {
     let mut spec = spec.clone();
     spec["clusterIP"] = json!("10.96.0.10");
@@ -274,7 +273,7 @@ fn many(count: u32, entry: impl Fn(u32) -> Value) -> Vec<Value> {
     (0..count).map(entry).collect()
 }
 
-/// What a Service comes to, with all that is said of it.
+/// The compiled rules of a Service, and all messages about it.
 fn compiled(objects: &[Value]) -> (ServiceRules, Vec<String>) {
     let catalog = good(objects);
     let key = ServiceKey::new("shop", "web");
@@ -290,8 +289,8 @@ fn compiled(objects: &[Value]) -> (ServiceRules, Vec<String>) {
     (rules, said)
 }
 
-/// An API server bounds no list of a Service; that many entries fit into the largest object there is.
-/// Read in quadratic time each of these takes minutes.
+/// An API server limits no list of a Service; this many entries fit into the largest possible
+/// object. Parsed in quadratic time, each of these objects would take minutes.
 #[test]
 fn t91_the_largest_objects_are_read_promptly_and_what_is_too_much_is_named() {
     let http = many(1, |_| json!({"name": "p0", "port": 80}));
@@ -371,7 +370,7 @@ fn t91_the_largest_objects_are_read_promptly_and_what_is_too_much_is_named() {
     }
 }
 
-/// What is not read of a list that closes lets nobody in.
+/// The unread part of a list of source ranges admits no client.
 #[test]
 fn t91_source_ranges_that_are_too_many_never_open_a_service() {
     let http = many(1, |_| json!({"name": "p0", "port": 80}));
@@ -392,7 +391,7 @@ fn t91_source_ranges_that_are_too_many_never_open_a_service() {
             assert_eq!(frontend.source_ranges.len(), 20_000, "{key}");
         }
     }
-    // Those of the second family come after all that is read.
+    // The ranges of the second family come after everything that is read.
     let mut mixed = many(20_000, range);
     mixed.push(json!("fd00::/64"));
     let spec = json!({
@@ -407,7 +406,8 @@ fn t91_source_ranges_that_are_too_many_never_open_a_service() {
     );
 }
 
-/// Whatever of a Service does not fit, which slices count does not depend on the order they came in.
+/// If a Service has too many slices, which ones are merged does not depend on their order of
+/// arrival.
 #[test]
 fn t91_too_many_slices_of_a_service_are_counted_by_name_and_named() {
     let http = many(1, |_| json!({"name": "p0", "port": 80}));

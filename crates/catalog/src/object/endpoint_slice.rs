@@ -29,7 +29,7 @@ pub struct EndpointSlice {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct SliceEndpoint {
-    /// `addresses`, of which the first counts.
+    /// `addresses`, of which only the first is used.
     #[serde(deserialize_with = "values_or_null")]
     pub addresses: Vec<Field<String>>,
     /// `conditions`.

@@ -1,4 +1,4 @@
-//! Single values that may be missing or wrong without spoiling the object around them.
+//! Single values that may be missing or wrong without failing the object.
 
 use std::fmt;
 
@@ -8,29 +8,29 @@ use serde::de::{Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 /// A single value of an object.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum Field<T> {
-    /// Not there, or null.
+    /// Missing, or null.
     #[default]
     Absent,
-    /// There.
+    /// Present and of the right type.
     Given(T),
-    /// There, but of another type; the text shows it (`"eighty"`, `true`, `a list`).
+    /// Present, but of another type; the text shows the value (`"eighty"`, `true`, `a list`).
     Odd(String),
 }
 
-/// A type of single value. Implemented for `String`, `i64` and `bool`.
+/// A type of a single value. Implemented for `String`, `i64` and `bool`.
 pub trait Scalar: Sized {
     /// The type in words, with its article: `a number`.
     const WORDS: &'static str;
 
-    /// The value, if text is of this type.
+    /// The value, if the type is text.
     fn from_text(text: &str) -> Option<Self>;
-    /// The value, if a whole number is of this type.
+    /// The value, if the type is a whole number.
     fn from_number(number: i64) -> Option<Self>;
-    /// The value, if true and false are of this type.
+    /// The value, if the type is a boolean.
     fn from_bool(truth: bool) -> Option<Self>;
 }
 
-/// `text` in quotes, cut where it would flood a message.
+/// Returns `text` in quotes, truncated if it is too long for a message.
 pub(crate) fn quoted(text: &str) -> String {
     const LONGEST: usize = 64;
     if text.chars().count() <= LONGEST {
@@ -43,7 +43,7 @@ pub(crate) fn quoted(text: &str) -> String {
 // === impl Field ===
 
 impl<T> Field<T> {
-    /// The value, if it is there and of the right type.
+    /// The value, if it is present and of the right type.
     pub fn given(&self) -> Option<&T> {
         match self {
             Field::Given(value) => Some(value),

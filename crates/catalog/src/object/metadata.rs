@@ -1,4 +1,4 @@
-//! The part of an object's metadata that anyone reads.
+//! The part of an object's metadata that is used.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -10,17 +10,17 @@ use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};
 use super::Field;
 use crate::ObjectKey;
 
-/// The label by which a Service asks for another proxy than the default one.
+/// The label by which a Service selects another proxy than the default one.
 pub const SERVICE_PROXY_NAME: &str = "service.kubernetes.io/service-proxy-name";
 /// The label of slices that belong to a headless Service.
 pub const HEADLESS: &str = "service.kubernetes.io/headless";
-/// The label, and its value, of the Service that is the cluster's DNS.
+/// The label, and its value, of the cluster's DNS Service.
 pub const CLUSTER_DNS: (&str, &str) = ("k8s-app", "kube-dns");
 /// The label that names the Service a slice belongs to.
 pub const SERVICE_NAME: &str = "kubernetes.io/service-name";
 /// The label with a Node's zone.
 pub const ZONE: &str = "topology.kubernetes.io/zone";
-/// The annotation with the time of the change that a slice's content is the answer to.
+/// The annotation with the time of the change that led to a slice's content.
 pub const LAST_CHANGE_TRIGGER_TIME: &str = "endpoints.kubernetes.io/last-change-trigger-time";
 
 /// `metadata` of any object.
@@ -47,8 +47,9 @@ pub struct Metadata {
     /// `labels`, all of them: node selectors may name any.
     #[serde(default, deserialize_with = "all_labels")]
     pub labels: BTreeMap<String, String>,
-    /// `annotations`, of which only [`LAST_CHANGE_TRIGGER_TIME`] and [`Service::SCHEDULER`] are ever
-    /// here: other annotations can be as large as the object itself (`kubectl.kubernetes.io/last-applied-configuration`).
+    /// `annotations`, of which only [`LAST_CHANGE_TRIGGER_TIME`] and [`Service::SCHEDULER`] are
+    /// kept: others can be as large as the object itself
+    /// (`kubectl.kubernetes.io/last-applied-configuration`).
     #[serde(default, deserialize_with = "read_annotations")]
     pub annotations: BTreeMap<String, String>,
 }
@@ -88,7 +89,7 @@ fn read_annotations<'de, D: Deserializer<'de>>(
         .0)
 }
 
-/// The annotations that are read; the rest is skipped without a copy.
+/// The annotations that are used; the others are skipped without a copy.
 #[derive(Default)]
 struct ReadAnnotations(BTreeMap<String, String>);
 

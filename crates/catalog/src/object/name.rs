@@ -1,5 +1,5 @@
-//! Names as the API server takes them. Nothing else may name what is programmed: names stand in the
-//! kernel's rules, in status and in log lines.
+//! Names that the API server accepts. An object with any other name is never programmed: names
+//! appear in the kernel's rules, in status and in log lines.
 
 use std::sync::Arc;
 
@@ -10,12 +10,12 @@ use super::Object;
 use super::field::quoted;
 use crate::{Event, ObjectKey};
 
-/// The longest label of RFC 1123, in bytes.
+/// The maximum length of an RFC 1123 label, in bytes.
 const LONGEST_LABEL: usize = 63;
-/// The longest name of a host in RFC 1123, in bytes.
+/// The maximum length of an RFC 1123 host name, in bytes.
 const LONGEST_SUBDOMAIN: usize = 253;
 
-/// A name that no API server takes.
+/// A name that no API server accepts.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("{} is not {form}", quoted(name))]
 pub struct BadName {
@@ -25,11 +25,11 @@ pub struct BadName {
     form: &'static str,
 }
 
-/// Whether an API server takes `key` as the key of an object of `kind`.
+/// Checks whether an API server accepts `key` for an object of `kind`.
 ///
 /// # Errors
 ///
-/// The field that it would refuse.
+/// Returns the field that it would refuse.
 pub fn check_key(kind: ObjectKind, key: &ObjectKey) -> Result<(), BadName> {
     let bad = |field, name: &Arc<str>, form| {
         Err(BadName {
@@ -53,17 +53,17 @@ pub fn check_key(kind: ObjectKind, key: &ObjectKey) -> Result<(), BadName> {
     }
 }
 
-/// Said of what is not one.
+/// The error text for a name that is not a label.
 pub(crate) const LABEL: &str = "an RFC 1123 label (1 to 63 of a-z, 0-9 and -, with - only inside)";
 const SUBDOMAIN: &str =
     "an RFC 1123 subdomain (1 to 253 of a-z, 0-9, - and ., with - and . only inside)";
 
-/// Whether `text` is a label as RFC 1123 has it, in lower case.
+/// Whether `text` is an RFC 1123 label, in lower case.
 pub(crate) fn is_label(text: &str) -> bool {
     text.len() <= LONGEST_LABEL && is_part(text)
 }
 
-/// Whether `text` is a label but for its length.
+/// Whether `text` is a label of any length.
 fn is_part(text: &str) -> bool {
     let outer = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
     let ends = text.bytes().next().into_iter().chain(text.bytes().last());
@@ -72,13 +72,13 @@ fn is_part(text: &str) -> bool {
         && text.bytes().all(|byte| outer(byte) || byte == b'-')
 }
 
-/// Labels with dots between them. Only all of it together is bounded, as in the API server.
+/// Labels separated by dots. Only the total length is limited, as in the API server.
 fn is_subdomain(text: &str) -> bool {
     text.len() <= LONGEST_SUBDOMAIN && text.split('.').all(is_part)
 }
 
-/// `event`, where an object whose name no API server takes counts as one that cannot be decoded: it
-/// is named, as far as a line can show it, and not kept.
+/// Returns `event`; an object whose name no API server accepts is treated as one that cannot be
+/// decoded: the name is reported in a form that fits a line, and the object is not kept.
 pub(crate) fn admit<T: Object>(event: Event<T>) -> Event<T> {
     let (object, admitted): (T, fn(T) -> Event<T>) = match event {
         Event::Apply(object) => (object, Event::Apply),
@@ -108,7 +108,7 @@ pub(crate) fn admit<T: Object>(event: Event<T>) -> Event<T> {
     }
 }
 
-/// A key that is left as it is if an API server takes it, and otherwise cut and escaped.
+/// Returns the key unchanged if an API server accepts it, otherwise truncated and escaped.
 fn presentable(kind: ObjectKind, key: ObjectKey) -> ObjectKey {
     if check_key(kind, &key).is_ok() {
         return key;

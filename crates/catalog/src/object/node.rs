@@ -57,7 +57,7 @@ pub struct NodeStatus {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize)]
 #[serde(default)]
 pub struct NodeAddress {
-    /// `type`: `InternalIP`, `ExternalIP` and types that are not addresses.
+    /// `type`: `InternalIP`, `ExternalIP`, and types of names.
     #[serde(rename = "type")]
     pub kind: Field<String>,
     /// `address`.

@@ -28,7 +28,7 @@ pub struct ServiceSpec {
     /// `type`.
     #[serde(rename = "type")]
     pub kind: Field<String>,
-    /// `clusterIP`; `None` is a text of the API, for headless Services.
+    /// `clusterIP`; the API uses the text `None` for headless Services.
     #[serde(rename = "clusterIP")]
     pub cluster_ip: Field<String>,
     /// `clusterIPs`.
@@ -112,7 +112,7 @@ pub struct LoadBalancerStatus {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Ingress {
-    /// `ip`; absent where the load balancer only has a host name.
+    /// `ip`; absent if the load balancer only has a host name.
     pub ip: Field<String>,
     /// `ipMode`: `VIP` or `Proxy`.
     pub ip_mode: Field<String>,

@@ -1,4 +1,4 @@
-//! Objects and lists that may be null, but not something else.
+//! Objects and lists that may be null, but not of another type.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -7,7 +7,7 @@ use serde::Deserialize;
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{Deserializer, MapAccess, Visitor};
 
-/// Decodes an object that has to be there.
+/// Decodes a required object.
 pub(crate) fn object<'de, D, T>(deserializer: D) -> Result<T, D::Error>
 where
     D: Deserializer<'de>,
@@ -45,8 +45,8 @@ where
     Ok(Option::<Vec<T>>::deserialize(deserializer)?.unwrap_or_default())
 }
 
-/// A struct whose fields are named. By itself a derived decoder also takes a list of values in the
-/// order of the fields, so that `ports: [[http, TCP, 80]]` would mean something.
+/// A struct decoded from named fields only. A derived decoder also accepts a list of values in the
+/// order of the fields, so that `ports: [[http, TCP, 80]]` would be valid.
 struct ByName<T>(T);
 
 impl<'de, T: Deserialize<'de>> Deserialize<'de> for ByName<T> {

@@ -1,19 +1,19 @@
-//! IP addresses and ranges as Kubernetes reads them.
+//! IP addresses and ranges as Kubernetes parses them.
 //!
-//! Objects older than Go 1.17 may hold addresses like `010.0.0.1`, and every component of
-//! Kubernetes reads those as decimal (KEP-4858 forbids only new ones). Reading them any other way
+//! Objects older than Go 1.17 may contain addresses like `010.0.0.1`, and every component of
+//! Kubernetes parses those as decimal (KEP-4858 forbids only new ones). Parsing them differently
 //! would send packets elsewhere than the rest of the cluster does.
 
 use std::net::{IpAddr, Ipv4Addr};
 
 use ipnet::IpNet;
 
-/// The address that `text` means. An IPv4 address in IPv6 clothes is IPv4.
+/// Parses an address. Converts an IPv4-mapped IPv6 address to IPv4.
 pub(crate) fn parse_ip(text: &str) -> Option<IpAddr> {
     Some(parse_ip_as_written(text)?.to_canonical())
 }
 
-/// The range that `text` means; bits beyond the prefix are cleared.
+/// Parses a range; clears the bits beyond the prefix.
 pub(crate) fn parse_cidr(text: &str) -> Option<IpNet> {
     let (address, prefix) = text.split_once('/')?;
     let net = IpNet::new(parse_ip_as_written(address)?, parse_decimal(prefix)?).ok()?;

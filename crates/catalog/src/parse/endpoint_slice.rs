@@ -1,4 +1,4 @@
-//! An EndpointSlice object into what is kept of it.
+//! Parses an EndpointSlice object into what is kept of it.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -20,13 +20,13 @@ use crate::slice::{Placement, Slice, SliceEndpoint, SlicePort};
 #[cfg(test)]
 mod tests;
 
-/// The most endpoints that the API server takes in one slice.
+/// The maximum number of endpoints that the API server accepts in one slice.
 const MOST_ENDPOINTS: usize = 1_000;
-/// The most ports that it takes in one slice.
+/// The maximum number of ports that it accepts in one slice.
 const MOST_PORTS: usize = 20_000;
 
-/// What is kept, if the slice is for a proxy at all: of IP addresses, of a Service that is named,
-/// and not of a headless one.
+/// Parses the slice. The result has a value only if the slice contains IP addresses and belongs to
+/// a named Service that is not headless.
 pub(crate) fn parse_endpoint_slice(
     object: &object::EndpointSlice,
     names: &mut SharedNames,
@@ -84,7 +84,7 @@ fn slice(
     }))
 }
 
-/// `None` for host names, which no kernel can send a packet to.
+/// Returns `None` for host names, to which no packet can be sent.
 fn family(object: &object::EndpointSlice, findings: &mut Findings<'_>) -> Option<Family> {
     let path = format_args!("addressType");
     let instead = "the slice is left out";
@@ -113,14 +113,14 @@ fn endpoint(
 ) -> Result<SliceEndpoint, Rejected> {
     const INSTEAD: &str = "this endpoint is left out";
     let path = format_args!("endpoints[{i}].addresses[0]");
-    // Kubernetes never wrote a second one, and no proxy has ever read it.
+    // Kubernetes never wrote a second one, and no proxy has ever used it.
     let first = object.addresses.first().unwrap_or(&Field::Absent);
     let address = findings.address(path, first, INSTEAD)?;
     if Family::of(address) != family {
         let message = format!("{address} is not of {family} like the slice; {INSTEAD}");
         return Err(findings.reject(path, message));
     }
-    // A condition that cannot be read must not make an endpoint ready, so the endpoint goes.
+    // An unreadable condition must not make an endpoint ready, so the endpoint is rejected.
     let mut condition = |name: &str, field: &Field<bool>, default: bool| {
         let path = format_args!("endpoints[{i}].conditions.{name}");
         let given = findings.value(path, field, INSTEAD)?;
@@ -178,8 +178,8 @@ fn port(
     findings: &mut Findings<'_>,
 ) -> Result<SlicePort, Rejected> {
     const INSTEAD: &str = "this port is left out";
-    // The API server writes the name of an unnamed port as "", and kube-proxy passes over a port
-    // whose name is null. A file simply leaves the name out and means "".
+    // The API server writes the name of an unnamed port as "", and kube-proxy skips a port whose
+    // name is null. A manifest simply omits the name and means "".
     let name = findings.port_name(format_args!("ports[{i}].name"), &object.name, INSTEAD)?;
     let protocol = findings.protocol(
         format_args!("ports[{i}].protocol"),

@@ -1,4 +1,4 @@
-//! Collects what is wrong with one object while it is read.
+//! Collects the rejections of one object while it is parsed.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -10,22 +10,22 @@ use crate::ObjectKey;
 use crate::object::name::{LABEL, is_label};
 use crate::object::{Field, Scalar, field::quoted};
 
-/// How many rejections of one object are kept: a status shows 20 of all objects together, and lists
-/// are as long as an object is large.
+/// The maximum number of rejections that are kept for one object: a status shows 20 in total, and
+/// an object can contain as many errors as it has list entries.
 const MOST_REJECTIONS: usize = 100;
 
-/// Holds the rejections of one object.
+/// The rejections of one object.
 #[derive(Debug)]
 pub(crate) struct Findings<'a> {
     kind: ObjectKind,
     key: &'a ObjectKey,
     rejections: Vec<Rejection>,
-    /// How many more there are.
+    /// The number of further rejections that are not kept.
     unnamed: usize,
 }
 
-/// A field was rejected, and that has been recorded. The caller decides how much is rejected with
-/// it: nothing, the entry it is in, or the object.
+/// A rejection of a field, already recorded. The caller decides how much is rejected with the
+/// field: nothing, the entry that contains it, or the object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Rejected;
 
@@ -52,7 +52,7 @@ impl<'a> Findings<'a> {
         }
     }
 
-    /// Notes that the field at `path` is not honoured.
+    /// Records that the field at `path` is not honoured.
     pub(crate) fn reject(&mut self, path: fmt::Arguments<'_>, message: String) -> Rejected {
         if self.rejections.len() < MOST_REJECTIONS {
             self.rejections.push(Rejection {
@@ -66,8 +66,8 @@ impl<'a> Findings<'a> {
         Rejected
     }
 
-    /// As much of `list` as is read, its first `most` entries. `instead` ends the message: what
-    /// happens to the rest.
+    /// Returns the part of `list` that is read: its first `most` entries. `instead` ends the
+    /// message and says what happens to the rest.
     pub(crate) fn bounded<'f, T>(
         &mut self,
         path: &str,
@@ -89,7 +89,7 @@ impl<'a> Findings<'a> {
         first
     }
 
-    /// The value of a field. `instead` ends the message: what happens without it.
+    /// Returns the value of a field. `instead` ends the message and says what happens without it.
     pub(crate) fn value<'f, T: Scalar>(
         &mut self,
         path: fmt::Arguments<'_>,
@@ -105,7 +105,7 @@ impl<'a> Findings<'a> {
         }
     }
 
-    /// The text of a field; empty if absent, as the API writes an unset text.
+    /// Returns the text of a field; empty if absent, as the API writes an unset text.
     pub(crate) fn text<'f>(
         &mut self,
         path: fmt::Arguments<'_>,
@@ -115,7 +115,7 @@ impl<'a> Findings<'a> {
         Ok(self.value(path, field, instead)?.map_or("", String::as_str))
     }
 
-    /// The name of a port; empty if absent.
+    /// Returns the name of a port; empty if absent.
     pub(crate) fn port_name<'f>(
         &mut self,
         path: fmt::Arguments<'_>,
@@ -128,7 +128,7 @@ impl<'a> Findings<'a> {
         }
     }
 
-    /// The text of a list's entry that is meant to be an address; `None` says why it is not.
+    /// Parses a list entry as an address; records a rejection if it is not one.
     pub(crate) fn address(
         &mut self,
         path: fmt::Arguments<'_>,
@@ -144,7 +144,7 @@ impl<'a> Findings<'a> {
         })
     }
 
-    /// A port; `None` for an absent one and for 0, which is how the API writes an unset number.
+    /// Returns a port; `None` if it is absent or 0, which is how the API writes an unset number.
     pub(crate) fn port(
         &mut self,
         path: fmt::Arguments<'_>,
@@ -164,7 +164,7 @@ impl<'a> Findings<'a> {
         }
     }
 
-    /// A protocol; TCP if absent.
+    /// Returns a protocol; TCP if absent.
     pub(crate) fn protocol(
         &mut self,
         path: fmt::Arguments<'_>,

@@ -1,4 +1,4 @@
-//! A Node object into what is kept of it.
+//! Parses a Node object into what is kept of it.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -15,11 +15,11 @@ use crate::{LastGiven, NodeStanding, OwnNode};
 #[cfg(test)]
 mod tests;
 
-/// The most pod ranges that are read. The API server takes one a family.
+/// The maximum number of pod ranges that are read. The API server accepts one per family.
 const MOST_POD_CIDRS: usize = 100;
 
-/// What is kept of a Node; there is none that would be left out. What `before` was known of it and
-/// the object does not say any more is kept, too, and named.
+/// Parses a Node; the result always has a value. What `before` has and the object no longer does is
+/// kept, too, and reported.
 pub(crate) fn parse_node(
     object: &object::Node,
     before: Option<&OwnNode>,
@@ -58,7 +58,7 @@ pub(crate) fn parse_node(
     findings.into_parsed(Some(node))
 }
 
-/// `cidrs`, and of each family in which there is none of them, those known before. A node keeps its
+/// Returns `cidrs`, plus the previously known ranges of each family without any. A node keeps its
 /// pods while its object is created again, and without their range their packets would be
 /// masqueraded.
 fn with_last(
@@ -103,7 +103,8 @@ fn addresses(
             let Ok(address) = findings.address(path, &entry.address, INSTEAD) else {
                 continue;
             };
-            // Written by a component that does not know the node's address yet; the node is not reachable there.
+            // Written by a component that does not know the node's address yet; such an address
+            // cannot be reached.
             if address.is_unspecified() || address.is_loopback() || address.is_multicast() {
                 let message = format!("no other node can reach {address}; {INSTEAD}");
                 findings.reject(path, message);

@@ -4,14 +4,14 @@ use dataplane::{Precedence, ServiceKey, ServicePort};
 
 use crate::object::{CLUSTER_DNS, Metadata};
 
-/// The namespace that a cluster's own add-ons live in.
+/// The namespace of a cluster's add-ons.
 const ADD_ONS: &str = "kube-system";
-/// Where resolvers ask.
+/// The port that resolvers query.
 const DNS_PORT: u16 = 53;
 
-/// First are the API server's own Service, which has a fixed name, and DNS: by the label that every
-/// distribution has kept since kube-dns, or by its port where add-ons live. Everything else that
-/// starts on a node waits for these.
+/// First are the API server's own Service, which has a fixed name, and DNS, recognised by the label
+/// that every distribution has kept since kube-dns, or by its port in the namespace of add-ons.
+/// Everything else that starts on a node depends on these.
 pub(super) fn precedence(
     key: &ServiceKey,
     metadata: &Metadata,

@@ -1,4 +1,4 @@
-//! A Service object into the Service that is programmed.
+//! Parses a Service object into the Service that is programmed.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -22,24 +22,25 @@ use crate::shared_names::SharedNames;
 #[cfg(test)]
 mod tests;
 
-/// What the API server fills in for `timeoutSeconds`: three hours.
+/// The API server's default for `timeoutSeconds`: three hours.
 const DEFAULT_AFFINITY_TIMEOUT: Duration = Duration::from_secs(10_800);
-/// The most that the API server accepts: a day.
+/// The maximum that the API server accepts: one day.
 const LONGEST_AFFINITY_SECONDS: u64 = 86_400;
 
-/// The most addresses that are read of `externalIPs`, and of a load balancer. The API server bounds
-/// neither; each is a frontend for every port.
+/// The maximum number of addresses that are read from `externalIPs`, and from a load balancer's
+/// status. The API server limits neither; each address is a frontend for every port.
 const MOST_ADDRESSES: usize = 1_000;
-/// The most source ranges that are read. Some 20,000 are a country's; an object of etcd's largest size
-/// has four times as many.
+/// The maximum number of source ranges that are read. About 20,000 cover a country; an object of
+/// etcd's maximum size has four times as many.
 const MOST_SOURCE_RANGES: usize = 20_000;
-/// The most ports that are read: as many as the API server takes in an EndpointSlice.
+/// The maximum number of ports that are read: as many as the API server accepts in an
+/// EndpointSlice.
 const MOST_PORTS: usize = 20_000;
-/// The most cluster IPs that are read: the API server takes one a family.
+/// The maximum number of cluster IPs that are read: the API server accepts one per family.
 const MOST_CLUSTER_IPS: usize = 2;
 
-/// The Service, if Signpost serves it: not another proxy's, not headless, not an ExternalName,
-/// and with a cluster IP in some family.
+/// Parses the Service. The result has a value only if Signpost serves it: not assigned to another
+/// proxy, not headless, not an ExternalName, and with a cluster IP in some family.
 pub(crate) fn parse_service(
     object: &object::Service,
     names: &mut SharedNames,
@@ -129,7 +130,7 @@ fn kind(spec: &ServiceSpec, findings: &mut Findings<'_>) -> ServiceKind {
     }
 }
 
-/// A hand-written Service may have one of the two fields; the API server always fills both.
+/// A hand-written Service may have only one of the two fields; the API server always fills both.
 fn first_cluster_ip(spec: &ServiceSpec) -> &Field<String> {
     match (&spec.cluster_ip, spec.cluster_ips.first()) {
         (Field::Absent, Some(first)) => first,
@@ -137,7 +138,7 @@ fn first_cluster_ip(spec: &ServiceSpec) -> &Field<String> {
     }
 }
 
-/// The cluster IP of each family; `None` for a Service that has no address.
+/// Returns the cluster IP of each family; `None` if the Service has no address.
 fn cluster_ips(
     spec: &ServiceSpec,
     findings: &mut Findings<'_>,
@@ -174,8 +175,8 @@ fn cluster_ips(
             continue;
         };
         let family = Family::of(address);
-        // Without families (an API server of before dual-stack) there is one address, and its
-        // family is its own.
+        // Without ipFamilies (an API server from before dual-stack) there is one address, which
+        // determines its family.
         let declared = match spec.ip_families.get(i).and_then(Field::given) {
             Some(name) => name.as_str(),
             None if i == 0 && spec.ip_families.is_empty() => family_name(family),
@@ -193,8 +194,8 @@ fn cluster_ips(
     (ipv4.is_some() || ipv6.is_some()).then_some((ipv4, ipv6))
 }
 
-/// An API server allocates an address for every Service that is not headless; in a directory of
-/// files it can be missing.
+/// An API server allocates an address for every Service that is not headless; in a manifest it can
+/// be missing.
 fn no_address(findings: &mut Findings<'_>) {
     findings.reject(
         format_args!("spec.clusterIP"),
@@ -227,8 +228,8 @@ fn load_balancer_ips(status: &object::ServiceStatus, findings: &mut Findings<'_>
     let all = findings.bounded(list, all, MOST_ADDRESSES, "are not served");
     let mut addresses = Vec::with_capacity(all.len());
     for (i, ingress) in all.iter().enumerate() {
-        // A load balancer with a host name only, or with the mode Proxy, delivers to node ports;
-        // catching its address on the node would go around it (KEP-1860).
+        // A load balancer with a host name only, or with ipMode Proxy, delivers to node ports;
+        // intercepting its address on the node would bypass it (KEP-1860).
         if matches!(&ingress.ip, Field::Absent) || ingress.ip.given().is_some_and(String::is_empty)
         {
             continue;
@@ -249,10 +250,10 @@ fn load_balancer_ips(status: &object::ServiceStatus, findings: &mut Findings<'_>
     each_once(addresses)
 }
 
-/// Who may connect to load-balancer IPs.
+/// The source ranges that may connect to load-balancer IPs.
 ///
-/// An unreadable range admits no client, and must not admit all: where it leaves a family without
-/// any range, which would mean every client, [`no_source`] takes its place.
+/// An unreadable range admits no client, and must not admit all: if it leaves a family without any
+/// range, which would mean every client, [`no_source`] replaces it.
 fn source_ranges(spec: &ServiceSpec, findings: &mut Findings<'_>) -> Vec<IpNet> {
     const INSTEAD: &str = "no client may connect from it";
     let list = "spec.loadBalancerSourceRanges";
@@ -286,7 +287,7 @@ fn source_ranges(spec: &ServiceSpec, findings: &mut Findings<'_>) -> Vec<IpNet> 
     ranges
 }
 
-/// A range that contains no client's address: the broadcast address or the unspecified one.
+/// A range that contains no client's address: the broadcast or the unspecified address.
 fn no_source(family: Family) -> IpNet {
     match family {
         Family::Ipv4 => IpNet::V4(Ipv4Net::from(Ipv4Addr::BROADCAST)),
@@ -327,7 +328,7 @@ fn affinity_timeout(spec: &ServiceSpec, findings: &mut Findings<'_>) -> Duration
     }
 }
 
-/// The scheduler that the Service asks for; `None` if it asks for none that there is.
+/// The scheduler that the Service requests; `None` if it requests none, or one that does not exist.
 fn scheduler(metadata: &Metadata, findings: &mut Findings<'_>) -> Option<Scheduler> {
     let text = metadata.annotations.get(Service::SCHEDULER)?;
     let scheduler = text.parse();
@@ -420,7 +421,7 @@ fn protocol_name(protocol: Protocol) -> &'static str {
     }
 }
 
-/// `list` in its order, each value once.
+/// Returns `list` in its order without duplicates.
 fn each_once<T: Copy + Ord>(mut list: Vec<T>) -> Vec<T> {
     let mut known = BTreeSet::new();
     list.retain(|value| known.insert(*value));

@@ -1,4 +1,4 @@
-//! A ServiceCIDR object into its ranges.
+//! Parses a ServiceCIDR object into its ranges.
 
 use std::collections::BTreeSet;
 
@@ -10,10 +10,11 @@ use super::{Parsed, address};
 use crate::object::field::quoted;
 use crate::object::{self, Object};
 
-/// The most ranges that are read. The API server takes one a family; each is a rule.
+/// The maximum number of ranges that are read. The API server accepts one per family; each becomes
+/// a rule.
 const MOST_CIDRS: usize = 100;
 
-/// The ranges that can be read. The object counts as long as it exists, also while it is being
+/// Returns the valid ranges. The object stays in force as long as it exists, also while it is being
 /// deleted: Services may still have addresses in it.
 pub(crate) fn parse_service_cidr(object: &object::ServiceCidr) -> Parsed<BTreeSet<IpNet>> {
     const OTHERS: &str = "do not count: unused addresses in them are not dropped";

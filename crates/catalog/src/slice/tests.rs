@@ -16,7 +16,7 @@ const DRAINING: Readiness = Readiness {
     serving: true,
     terminating: true,
 };
-/// A terminating pod of a Service that publishes addresses that are not ready.
+/// A terminating pod of a Service with publishNotReadyAddresses.
 const READY_AND_TERMINATING: Readiness = Readiness {
     ready: true,
     serving: true,
@@ -157,8 +157,8 @@ fn a_part_of_the_merge_is_that_part_of_the_whole() {
     assert_eq!(expected.len(), 1);
 }
 
-/// The bytes kept for a slice of five endpoints, beside those of names, placements and ports that all
-/// slices share. Ten thousand such slices are to stay below 4 MB.
+/// The bytes kept for a slice of five endpoints, excluding the names, placements and ports that
+/// slices share. Ten thousand such slices must stay below 4 MB.
 #[test]
 fn a_slice_of_five_endpoints_takes_less_than_400_bytes() {
     let hints = Hints {

@@ -1,9 +1,9 @@
-//! A world that changes, and the watch of it, for generated histories.
+//! A changing set of objects, and a watch of it, for generated histories.
 //!
-//! A small one, so that things collide: four Services, six slices, four addresses. Services come
-//! and go, become headless, another proxy's or an ExternalName and back; slices change their
-//! Service, are split, merged and emptied, hold the same endpoint twice, and lists begin at any
-//! moment, are cut off, and miss what was deleted meanwhile.
+//! The set is small, so that objects collide: four Services, six slices, four addresses. Services
+//! are created and deleted, and become headless, another proxy's or an ExternalName and back.
+//! Slices change their Service, are split, merged and emptied, and contain the same endpoint twice.
+//! Lists begin at any moment, are cut off, and miss deleted objects.
 
 use std::collections::BTreeMap;
 
@@ -23,21 +23,21 @@ pub(crate) struct World {
     cidrs: BTreeMap<ObjectKey, ServiceCidr>,
 }
 
-/// Something that happens to one object.
+/// A change of one object.
 #[derive(Debug, Clone)]
 pub(crate) enum Deed<T> {
     Put(Box<T>),
     Delete(ObjectKey),
 }
 
-/// Something that happens in the world, or to the watch of it.
+/// A change of an object, or an interruption of the watch.
 #[derive(Debug, Clone)]
 pub(crate) enum Happening {
     Service(Deed<Service>),
     Slice(Deed<EndpointSlice>),
     Cidr(Deed<ServiceCidr>),
-    /// The watch is cut; `unseen` happens; the list is begun, and cut after this many objects,
-    /// and begun again; `meanwhile` happens in the middle of it.
+    /// The watch is cut; `unseen` happens; a list begins, is cut after this many objects, and
+    /// begins again; `meanwhile` happens in the middle of it.
     ServicesListed(Relist<Service>),
     SlicesListed(Relist<EndpointSlice>),
 }
@@ -62,7 +62,7 @@ fn enact<T: Object + Clone>(objects: &mut BTreeMap<ObjectKey, T>, deed: &Deed<T>
     }
 }
 
-/// The events of a relist. Objects are sent in falling order, which no other list here does.
+/// The events of a relist. Sends the objects in descending order, unlike all other lists here.
 fn relist<T: Object + Clone>(
     objects: &mut BTreeMap<ObjectKey, T>,
     relist: &Relist<T>,
@@ -103,7 +103,7 @@ impl World {
         }
     }
 
-    /// Every object once, in order.
+    /// A catalog that receives every object once, in order.
     pub(crate) fn replay(&self) -> Catalog {
         let mut catalog = Catalog::new("node-1");
         let services: Vec<_> = self.services.values().cloned().collect();
@@ -115,7 +115,7 @@ impl World {
         catalog
     }
 
-    /// Every object once, in an order made from `ranks`.
+    /// A catalog that receives every object once, in an order made from `ranks`.
     pub(crate) fn shuffled_replay(&self, ranks: &[u32]) -> Catalog {
         let services = self
             .services
@@ -201,10 +201,10 @@ fn slice() -> impl Strategy<Value = EndpointSlice> {
         1 => Just(json!([{"name": "http"}])),
     ];
     let address_type = prop_oneof![6 => Just("IPv4"), 1 => Just("IPv6"), 1 => Just("FQDN")];
-    // Mostly a Service of the same namespace; 4 stands for none.
+    // Mostly a Service of the same namespace; 4 means none.
     let owner = prop_oneof![4 => 0..2_usize, 1 => 2..5_usize];
     let headless = prop::bool::weighted(0.1);
-    // Often the same, so that slices also differ in nothing but their labels or ports.
+    // Often the same endpoints, so that slices also differ only in their labels or ports.
     let usual = Just(vec![
         json!({"addresses": ["10.0.1.1"], "nodeName": "node-1"}),
     ]);

@@ -1,4 +1,4 @@
-//! Lists: what is gone at their end, what stays meanwhile, and when all is known.
+//! Lists: what is removed at their end, what stays meanwhile, and when the catalog is synced.
 
 use catalog::object::{EndpointSlice, Node, Service, ServiceCidr};
 use catalog::{Catalog, Event};

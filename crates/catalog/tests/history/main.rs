@@ -1,4 +1,4 @@
-//! Histories of events: what a catalog is after them, and what it says has changed.
+//! Histories of events: the state of a catalog after them, and the changes that it reports.
 
 mod generated_world;
 mod lists;

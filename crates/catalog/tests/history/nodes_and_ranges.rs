@@ -1,4 +1,4 @@
-//! The two kinds that are no Service's own: the Node we run on and the Service CIDRs.
+//! The two kinds that do not belong to a Service: the agent's own Node and the ServiceCIDRs.
 
 use catalog::object::{Node, Object, ServiceCidr, ZONE};
 use catalog::{Event, NodeStanding};

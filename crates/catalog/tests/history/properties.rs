@@ -1,4 +1,4 @@
-//! What holds after, and during, every generated history.
+//! Properties that hold after, and during, every generated history.
 
 use catalog::object::{EndpointSlice, Service};
 use catalog::{Catalog, Event};
@@ -12,7 +12,7 @@ use crate::world::snapshot;
 proptest! {
     /// T22: events in any order, slices split, merged and moved between objects, endpoints in two
     /// slices at once (cilium#45441; the EndpointSlice documentation tells consumers to expect
-    /// duplicates) lead where a sorted replay of what is left leads.
+    /// duplicates) lead to the same state as a sorted replay of the final objects.
     #[test]
     fn t22_any_history_ends_where_a_sorted_replay_does(
         history in history(),
@@ -30,7 +30,7 @@ proptest! {
         prop_assert_eq!(&snapshot(&world.shuffled_replay(&ranks)), &expected);
     }
 
-    /// After each single event, marked is what changed, and nothing else is.
+    /// Each single event marks exactly what it changed.
     #[test]
     fn each_event_marks_exactly_what_it_changed(history in history()) {
         let mut world = World::default();
@@ -73,7 +73,7 @@ proptest! {
         }
     }
 
-    /// How a controller spreads endpoints over slices cannot be seen.
+    /// The result does not depend on how a controller spreads endpoints over slices.
     #[test]
     fn endpoints_may_be_spread_over_slices_in_any_way(
         endpoints in vec((endpoint(), 0..3_usize, 0..3_usize), 0..12),

@@ -1,4 +1,4 @@
-//! What people ask about: Services that are not served, and whose an endpoint is.
+//! Queries by people: Services that are not served, and the Services of an endpoint.
 
 use std::net::IpAddr;
 

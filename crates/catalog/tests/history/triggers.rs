@@ -1,4 +1,4 @@
-//! What network programming latency is measured from.
+//! The start of network programming latency.
 
 use std::time::{Duration, SystemTime};
 
@@ -61,7 +61,7 @@ fn t64_slices_that_were_there_before_us_are_not_measured() {
     let mut catalog = Catalog::new("node-1");
     list(&mut catalog, &[service("a")]);
     list(&mut catalog, &[triggered(slice("a-1", "a", &[1]), 10)]);
-    // The lists of Nodes and ServiceCIDRs are late, and nothing can be programmed before them.
+    // The lists of Nodes and ServiceCIDRs arrive late, and nothing can be programmed before them.
     catalog.apply(Event::Apply(triggered(slice("a-1", "a", &[2]), 20)));
     list::<Node>(&mut catalog, &[]);
     list::<ServiceCidr>(&mut catalog, &[]);

@@ -1,4 +1,4 @@
-//! Objects that cannot be decoded: named, and served as they last were.
+//! Objects that cannot be decoded: they are reported, and their last valid version is served.
 
 use catalog::object::{EndpointSlice, Node, Object, Service};
 use catalog::{Catalog, Event, ObjectKey};

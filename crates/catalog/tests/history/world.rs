@@ -10,7 +10,7 @@ use dataplane::{Rejection, ServiceKey};
 use ipnet::IpNet;
 use serde_json::json;
 
-/// Everything that can be asked of a catalog.
+/// The results of every query to a catalog.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Snapshot {
     pub(crate) views: BTreeMap<ServiceKey, View>,
@@ -35,7 +35,7 @@ pub(crate) fn snapshot(catalog: &Catalog) -> Snapshot {
 }
 
 impl Snapshot {
-    /// The Services whose view is another in `later`.
+    /// The Services whose view differs in `later`.
     pub(crate) fn changed(&self, later: &Snapshot) -> BTreeSet<ServiceKey> {
         let keys: BTreeSet<&ServiceKey> = self.views.keys().chain(later.views.keys()).collect();
         keys.into_iter()
@@ -45,7 +45,7 @@ impl Snapshot {
     }
 }
 
-/// A catalog that has seen every kind listed, with these objects.
+/// A catalog with these objects that has received a list of every kind.
 pub(crate) fn synced(services: &[Service], slices: &[EndpointSlice]) -> Catalog {
     let mut catalog = Catalog::new("node-1");
     list(&mut catalog, services);
@@ -96,7 +96,7 @@ pub(crate) fn slice(name: &str, service: &str, pods: &[u8]) -> EndpointSlice {
     serde_json::from_value(object).expect("the shape is right")
 }
 
-/// The slice, with its content caused at this second of 1970.
+/// The slice with a trigger time at this second of 1970.
 pub(crate) fn triggered(mut slice: EndpointSlice, second: u64) -> EndpointSlice {
     let time = format!("1970-01-01T00:00:{second:02}Z");
     let annotations = &mut slice.metadata.annotations;
@@ -113,7 +113,7 @@ pub(crate) fn pods(catalog: &Catalog, name: &str) -> Vec<String> {
         .collect()
 }
 
-/// The names of the Services that a catalog has marked, which are unmarked by this.
+/// The names of the Services that a catalog has marked; unmarks them.
 pub(crate) fn taken(catalog: &mut Catalog) -> Vec<String> {
     let dirty = catalog.take_dirty();
     dirty

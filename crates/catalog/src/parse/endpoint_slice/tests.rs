@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::*;
 
-/// A slice with one ready endpoint and these fields in place of its own.
+/// Parses a slice with one ready endpoint; `fields` replace its own.
 fn parsed(fields: Value) -> Parsed<Box<Slice>> {
     let mut object = json!({
         "metadata": {

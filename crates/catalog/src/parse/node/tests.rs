@@ -94,7 +94,7 @@ fn whole() -> Value {
     })
 }
 
-/// A cloud provider gives a Node that was created again its addresses some time later.
+/// A cloud provider adds the addresses to a recreated Node some time later.
 #[test]
 fn t88_a_node_that_comes_back_bare_keeps_what_it_last_had_and_says_so() {
     let before = clean(whole());

@@ -3,7 +3,7 @@ use serde_json::{Value, json};
 
 use super::*;
 
-/// The spec of a plain Service, with `changes` laid over it.
+/// Parses a plain Service with `changes` merged into its spec.
 fn parsed(changes: Value) -> Parsed<Arc<Service>> {
     let mut object = json!({
         "metadata": {"namespace": "shop", "name": "cart"},
@@ -20,7 +20,7 @@ fn parsed(changes: Value) -> Parsed<Arc<Service>> {
     parse_service(&object, &mut SharedNames::default())
 }
 
-/// An object is merged; everything else replaces what was there, and null removes it.
+/// Merges an object; any other value replaces the previous one, and null removes it.
 fn lay_over(base: &mut Value, changes: Value) {
     match (base, changes) {
         (Value::Object(base), Value::Object(changes)) => {
