@@ -1,16 +1,16 @@
-//! `takeover` and `handback`: the commands that ask the running agent to take this node's Services
-//! over from kube-proxy, and to give them back.
+//! The commands `takeover` and `handback`. They ask the running agent to take this node's Services
+//! over from kube-proxy, or to hand them back.
 //!
 //! ```text
-//! signpost-agent takeover --a line of JSON--> agent.sock, in the state directory --> the agent
-//!                        <--lines of JSON, as it goes, the last one says how it ended--
+//! signpost-agent takeover --one line of JSON--> agent.sock, in the state directory --> the agent
+//!                        <--lines of JSON, as they occur; the last one is the outcome--
 //! ```
 //!
-//! The profile's field `handover` asks for the same without a command.
+//! The profile's field `handover` requests the same without a command.
 //!
-//! The agent does the work, because it is the only writer of Signpost's rules; the client may be killed at any time
-//! without changing what comes of it. A socket that only root can open, and no route of the metrics
-//! server: that one may be open to the network.
+//! The agent does the work, because it is the only writer of Signpost's rules. The client may be
+//! killed at any time without affecting the outcome. The agent uses a socket that only root can
+//! open, and no route of the metrics server, which may be open to the network.
 
 mod closing;
 mod desired;
@@ -36,7 +36,7 @@ pub(crate) use server::Server;
 
 /// The socket, within the state directory.
 pub(crate) const SOCKET: &str = "agent.sock";
-/// How long the agent may say nothing: longer than it waits for anything itself.
+/// How long the client waits for the agent's next line: longer than any wait in the agent.
 const SILENCE: Duration = Duration::from_secs(180);
 
 /// What a client requests.
@@ -47,7 +47,7 @@ pub(crate) struct Request {
     pub(crate) effort: Effort,
 }
 
-/// Which way Services are to go.
+/// The direction of a handover.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) enum What {
@@ -57,41 +57,42 @@ pub(crate) enum What {
     Handback,
 }
 
-/// How far to go.
+/// How to treat warnings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) enum Effort {
-    /// Only tell what would be done, and what speaks against it.
+    /// Only report what would be done, and any obstacles.
     DryRun,
-    /// Do it, unless something speaks against it.
+    /// Proceed unless there is a warning or an obstacle.
     Careful,
-    /// Do it whatever speaks against it, as long as it can be done.
+    /// Proceed despite warnings, but not despite obstacles.
     Forced,
 }
 
-/// What the agent says.
+/// One line from the agent.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 enum Reply {
     /// A line for the client to print.
     Line(String),
-    /// It is over.
+    /// The handover has ended.
     Ended(Ending),
 }
 
-/// How a handover ended.
+/// The outcome of a handover.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 enum Ending {
-    /// All is as it was asked for.
+    /// The requested state is reached.
     Done,
     /// Nothing was changed.
     Refused,
-    /// Something was changed, and not all.
+    /// The handover is incomplete.
     Failed,
 }
 
-/// Asks the agent, prints what it says as it says it, and fails unless it did what was asked.
+/// Sends the request, prints the agent's lines as they arrive, and fails unless the agent did what
+/// was requested.
 pub(crate) fn ask(what: What, arguments: &Handover) -> anyhow::Result<String> {
     let socket = socket_within(&arguments.state);
     let stream = UnixStream::connect(&socket).with_context(|| {

@@ -1,4 +1,4 @@
-//! The path of one packet: where it should go, and where the rules take it. Pure: the caller reads the
+//! Traces one packet: where it should go, and where the rules send it. Pure: the caller reads the
 //! rules.
 
 mod packet;
@@ -16,88 +16,88 @@ use crate::mechanism::{Held, simulator};
 
 pub(crate) use packet::{ResolvePacketError, Wording};
 
-/// Where a packet goes, and whether that is right.
+/// Where the rules send a packet, and whether that is the desired destination.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Trace {
     /// The packet.
     pub(crate) packet: String,
-    /// How its origin was derived, where it was not given.
+    /// How its origin was derived, if it was not given.
     pub(crate) guess: Option<String>,
-    /// Where it should go, by the desired state.
+    /// Its destination according to the desired state.
     pub(crate) desired: String,
-    /// Whose rules were followed.
+    /// Where the simulated rules come from.
     pub(crate) rules_of: RulesOf,
-    /// Where they take it.
+    /// Its destination according to these rules.
     pub(crate) taken: String,
-    /// Whether that is the same.
+    /// Whether both destinations are the same.
     pub(crate) agree: bool,
-    /// The ways that differ in more than a number that is drawn.
+    /// The possible paths. Paths that differ only in a random number are one.
     pub(crate) ways: Vec<WayAnswer>,
 }
 
-/// Where rules were taken from.
+/// The origin of the simulated rules.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) enum RulesOf {
-    /// The kernel, read back.
+    /// Rules that were read from the kernel.
     Kernel,
-    /// What would be programmed.
+    /// Rules that would be programmed.
     Rendering,
 }
 
-/// One way, or several that differ in the number that is drawn and what it leads to.
+/// One path, or several that differ only in a random number and its consequences.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct WayAnswer {
     /// Where it ends.
     pub(crate) outcome: String,
-    /// What is met.
+    /// The chains, elements and rules on the path.
     pub(crate) stations: Vec<Station>,
 }
 
-/// Something that is met on a way.
+/// One step on a path.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Station {
-    /// What.
+    /// Its kind.
     pub(crate) sort: Sort,
-    /// In words: one for each number that may be drawn, where they differ.
+    /// Its text; one text per random number if they differ.
     pub(crate) either: Vec<String>,
 }
 
-/// What a station is.
+/// The kind of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) enum Sort {
-    /// A chain at a hook.
+    /// A base chain, at a hook.
     Base,
-    /// A chain that another one leads to.
+    /// A chain that another chain jumps to.
     Chain {
-        /// How many chains led here, one after the other.
+        /// The number of jumps that led here.
         depth: usize,
     },
-    /// What a rule found or did.
+    /// What a rule matched or did.
     Event,
 }
 
-/// Why a packet could not be followed.
+/// Why a packet could not be traced.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub(crate) enum TraceError {
-    /// It is not clear which packet is meant.
+    /// The packet is ambiguous on this node.
     #[error(transparent)]
     Packet(#[from] ResolvePacketError),
-    /// There are no rules to follow.
+    /// The rules could not be read.
     #[error("the {family} rules could not be read: {reason}")]
     Unreadable {
-        /// Whose.
+        /// The family of the packet.
         family: Family,
-        /// Why, with causes.
+        /// The error with its causes.
         reason: String,
     },
 }
 
-/// Follows the packet through what was read from the kernel.
+/// Traces the packet through the rules that were read from the kernel.
 pub(crate) fn trace(
     wording: &Wording,
     dataplane: &Dataplane,
@@ -116,7 +116,7 @@ pub(crate) fn trace(
     })
 }
 
-/// Follows the packet through rules, whosever they are.
+/// Traces the packet through the rules that `held` returns.
 pub(crate) fn follow<'a>(
     wording: &Wording,
     dataplane: &Dataplane,
@@ -142,8 +142,9 @@ pub(crate) fn follow<'a>(
     })
 }
 
-/// Whether both send a packet to the same endpoints in the same manner. Weights distinguish how often each
-/// is chosen; a missing slot falls to the first endpoint.
+/// Returns whether both verdicts send a packet to the same endpoints in the same manner. The weight
+/// is compared, too, as it shows how often an endpoint is chosen: a missing slot falls to the first
+/// endpoint.
 fn agree(desired: &Verdict, taken: &Verdict) -> bool {
     let key = |choice: &Choice| (choice.target, choice.weight, choice.masquerade);
     match (desired, taken) {
@@ -155,7 +156,8 @@ fn agree(desired: &Verdict, taken: &Verdict) -> bool {
     }
 }
 
-/// Puts ways together that pass the same chains and differ in numbers, elements and rules alone.
+/// Combines paths that traverse the same chains and differ only in elements, redirects and learned
+/// affinity.
 fn group(ways: &[Way]) -> Vec<WayAnswer> {
     let mut groups: Vec<Vec<&Way>> = Vec::new();
     for way in ways {

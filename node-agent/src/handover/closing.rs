@@ -1,4 +1,5 @@
-//! What a takeover would close: node ports at addresses where kube-proxy's rules accept them and Signpost's do not.
+//! The node ports that a takeover would close: those on addresses where kube-proxy's rules accept
+//! them and Signpost's do not.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -21,18 +22,18 @@ pub(super) struct OurNodePorts {
     localhost: LocalhostNodePorts,
 }
 
-/// What would close in one family.
+/// The node ports that would close in one family.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Closing {
     family: Family,
     addresses: BTreeSet<IpAddr>,
-    /// How many connections there are now.
+    /// The number of current connections.
     flows: BTreeMap<(IpAddr, NodePort), u64>,
-    /// How many there were since kube-proxy wrote its rules, at any address.
+    /// The number of connections since kube-proxy wrote its rules, at any address.
     counts: BTreeMap<NodePort, u64>,
 }
 
-/// What is to be known of it, and what speaks against it; nothing where nothing closes.
+/// Returns notes and warnings about node ports that would close; none if nothing closes.
 pub(super) fn observe_points(
     mechanism: Mechanism,
     family: Family,
@@ -59,7 +60,7 @@ pub(super) fn observe_points(
 // === impl OurNodePorts ===
 
 impl OurNodePorts {
-    /// Those of `view`; `None` before there is a desired state.
+    /// The node ports of `view`; `None` before there is a desired state.
     pub(super) fn of(view: &View) -> Option<OurNodePorts> {
         Some(OurNodePorts {
             desired: view.desired.clone()?,
@@ -67,7 +68,8 @@ impl OurNodePorts {
         })
     }
 
-    /// The node's addresses where `entrance` accepts node ports and Signpost's rules do not.
+    /// Returns the node's addresses where `entrance` accepts node ports and Signpost's rules do
+    /// not.
     fn closing(&self, family: Family, entrance: &Entrance) -> BTreeSet<IpAddr> {
         let addresses = self.desired.node().local_addresses.iter().copied();
         let addresses = addresses.filter(|address| Family::of(*address) == family);
@@ -75,7 +77,7 @@ impl OurNodePorts {
             .filter(|address| match entrance {
                 Entrance::At(at) => at.contains(address),
                 Entrance::Everywhere(Loopback::Out) => !address.is_loopback(),
-                // The kernel routes nothing that comes from ::1 elsewhere.
+                // The kernel does not route packets from ::1 to other hosts.
                 Entrance::Everywhere(Loopback::In) => {
                     !address.is_loopback() || family == Family::Ipv4
                 }

@@ -1,4 +1,4 @@
-//! The handover that the profile asks for: whether it is carried out, and the attempts at it.
+//! The handover that the profile requests: whether it is complete, and the attempts at it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,12 +17,13 @@ use crate::foreign_proxy::{Legacy, Sight};
 use crate::jitter::jittered;
 use crate::serving_state::ServingState;
 
-/// The pause after an attempt that did not succeed, and how long it gets by doubling. An attempt at a handback frees the
-/// ports of health checks and metrics for up to twelve seconds, so that it is not to be repeated all the time.
+/// The pause after a failed attempt. It doubles up to `LONGEST_PAUSE`. An attempt at a handback
+/// releases the ports of health checks and metrics for up to twelve seconds, so it must not be
+/// repeated all the time.
 const FIRST_PAUSE: Duration = Duration::from_secs(10);
 const LONGEST_PAUSE: Duration = Duration::from_secs(300);
 
-/// Whether the node is served as `desired` says. Pure.
+/// Returns whether the node is served as `desired` requires. Pure.
 pub(crate) fn is_carried_out(
     desired: Handover,
     serving_state: ServingState,
@@ -31,7 +32,8 @@ pub(crate) fn is_carried_out(
 ) -> bool {
     match desired {
         Handover::Manual => true,
-        // Legacy tables that cannot be read are reported by ForeignProxyDetected; most never held kube-proxy's rules.
+        // ForeignProxyDetected reports legacy tables that cannot be read; most never held
+        // kube-proxy's rules.
         Handover::Takeover => {
             let Sight::Seen(found, _) = sight else {
                 return false;
@@ -46,7 +48,8 @@ pub(crate) fn is_carried_out(
 }
 
 impl Server {
-    /// Carries out what the profile asks for, whenever that is not the case, until `stop` is cancelled.
+    /// Performs the handover that the profile requests whenever it is not complete, until `stop` is
+    /// cancelled.
     pub(crate) async fn follow_profile(self: Arc<Server>, stop: CancellationToken) {
         let (mut status, mut sight) = (self.board.status(), self.board.sight());
         let mut desired = Handover::Manual;
@@ -59,7 +62,7 @@ impl Server {
                 self.board.post_handover_refusal(None);
             }
             if self.is_due() && Instant::now() >= earliest {
-                // Cut short by a stop, it is completed by the next agent, as after a SIGKILL.
+                // If a stop interrupts it, the next agent completes it, as after a SIGKILL.
                 let refusal = tokio::select! {
                     () = stop.cancelled() => return,
                     refusal = self.attempt(desired) => refusal,
@@ -67,14 +70,14 @@ impl Server {
                 earliest = Instant::now() + jittered(pause);
                 pause = (pause * 2).min(LONGEST_PAUSE);
                 self.board.post_handover_refusal(refusal);
-                // The attempt has looked itself.
+                // The attempt has scanned for other proxies itself.
                 sight.mark_unchanged();
             }
-            // Every arm is cancel safe: what has changed is looked at anew whichever arm ends.
+            // Every arm is cancel safe: the state is checked again whichever arm ends.
             tokio::select! {
                 () = stop.cancelled() => return,
                 changed = status.changed() => if changed.is_err() { return },
-                // What stood in the way may have gone.
+                // The obstacle may be gone.
                 changed = sight.changed() => {
                     if changed.is_err() { return }
                     (pause, earliest) = (FIRST_PAUSE, earliest.min(Instant::now() + FIRST_PAUSE / 2));
@@ -84,13 +87,14 @@ impl Server {
         }
     }
 
-    /// What the profile asks for.
+    /// Returns the handover that the profile requests.
     pub(super) fn desired(&self) -> Handover {
         let in_force = self.board.in_force().borrow().clone();
         in_force.map_or(Handover::Manual, |in_force| in_force.effective.handover)
     }
 
-    /// Whether an attempt is due: the configuration is programmed, and the node is not yet served as it says.
+    /// Returns whether an attempt is due: the configuration is programmed, and the node is not yet
+    /// served as it requires.
     fn is_due(&self) -> bool {
         let serving_state = *self.board.serving_state().borrow();
         let report = self.board.report().borrow().clone();
@@ -108,7 +112,7 @@ impl Server {
         is_pending && (is_ready || serving_state == ServingState::HandedBack)
     }
 
-    /// Does what `desired` says; answers what stands in the way.
+    /// Attempts the handover `desired`. Returns the obstacle, if there is one.
     async fn attempt(&self, desired: Handover) -> Option<String> {
         let what = match desired {
             Handover::Manual => return None,
@@ -132,7 +136,7 @@ impl Server {
     }
 }
 
-/// Why a command is refused that contradicts the profile; `None` where it does not.
+/// Returns why a command that contradicts the profile is refused; `None` if it does not contradict.
 pub(super) fn contradiction(desired: Handover, what: What, profile: &str) -> Option<String> {
     let says = match (desired, what) {
         (Handover::Takeover, What::Handback) => "Takeover",

@@ -1,4 +1,4 @@
-//! From Signpost to kube-proxy.
+//! The handback, from Signpost to kube-proxy.
 
 use std::time::Duration;
 
@@ -18,10 +18,10 @@ use crate::foreign_proxy::services::observe_difference;
 use crate::foreign_proxy::{Found, Legacy, Mechanism, Sight};
 use crate::serving_state::ServingState;
 
-/// How long kube-proxy may take to answer on the ports that the agent released: it tries every five seconds
-/// (cmd/kube-proxy/app/server.go).
+/// How long kube-proxy may take to answer on the ports that the agent released: it retries every
+/// five seconds (cmd/kube-proxy/app/server.go).
 const ANSWERS_WITHIN: Duration = Duration::from_secs(12);
-/// How often it is asked.
+/// How often the agent asks for an answer.
 const ASKED_EVERY: Duration = Duration::from_millis(500);
 /// How long the removal of Signpost's rules may take.
 const REMOVED_WITHIN: Duration = Duration::from_secs(60);
@@ -30,7 +30,7 @@ const START_KUBE_PROXY: &str = "kubectl -n kube-system patch daemonset kube-prox
     '[{\"op\":\"remove\",\"path\":\"/spec/template/spec/nodeSelector/signpost.dev~1kube-proxy\"}]'";
 
 impl Server {
-    /// Removes Signpost's rules once kube-proxy's are there, and kube-proxy answers.
+    /// Removes Signpost's rules once kube-proxy's rules are programmed and kube-proxy answers.
     pub(super) async fn hand_back(&self, effort: Effort, caller: &mut Caller) -> Ending {
         let before = *self.board.serving_state().borrow();
         if before == ServingState::HandedBack {
@@ -91,14 +91,14 @@ impl Server {
     }
 }
 
-/// Whether no rules of Signpost are left.
+/// Returns whether none of Signpost's rules are left.
 pub(super) fn has_withdrawn(report: &Report) -> bool {
     let mut families = report.families.iter();
     report.activity == Activity::Withdrawn
         && families.all(|family| family.programmed.is_none() && family.failing.is_none())
 }
 
-/// Whether it answers, now that the ports are free.
+/// Waits until kube-proxy answers on the released ports. Returns whether it does.
 async fn expect_kube_proxy(caller: &mut Caller) -> bool {
     let deadline = Instant::now() + ANSWERS_WITHIN;
     loop {
@@ -157,7 +157,7 @@ fn observe_points(found: &Found, ours: Ours) -> Vec<Point> {
                 Ok(true) => Point::note(format!(
                     "{family}: kube-proxy's rules are here; which Services they name is not compared"
                 )),
-                // It makes some empty chains before it knows any Service.
+                // kube-proxy creates some empty chains before it knows any Service.
                 Ok(false) => Point::warning(format!(
                     "{family}: kube-proxy has chains here, but no rule leads to its Services yet: try again when \
                      it has synced"

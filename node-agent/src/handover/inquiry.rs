@@ -1,5 +1,6 @@
-//! Questions over the agent's socket, with the answers that `/debug` has: its port may be another program's, such as that
-//! of a kube-proxy that came first, and is left to one after a handback.
+//! Queries over the agent's socket, with the answers of `/debug`. The metrics port may belong to
+//! another program, such as a kube-proxy that bound it first, and the agent releases it after a
+//! handback.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -23,20 +24,21 @@ pub(crate) struct Inquiry {
     pub(crate) inquiry: String,
 }
 
-/// What it has come to.
+/// The answer to an [`Inquiry`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Answer {
-    /// As HTTP has it.
+    /// The HTTP status code.
     status: u16,
     pub(crate) agreement: Agreement,
     pub(crate) text: String,
 }
 
-/// How long an answer may take: it reads the kernel, and waits for others that do.
+/// How long an answer may take: the agent reads the kernel, and waits for other queries that do.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The answer of the agent whose state directory this is, of at most `longest` bytes. None where no agent answers there.
+/// Asks the agent with this state directory. Reads at most `longest` bytes. Returns `None` if no
+/// agent answers there.
 pub(crate) fn inquire(state: &Path, path: String, longest: u64) -> Option<Answer> {
     let stream = UnixStream::connect(socket_within(state)).ok()?;
     stream.set_read_timeout(Some(PATIENCE)).ok()?;
@@ -49,7 +51,7 @@ pub(crate) fn inquire(state: &Path, path: String, longest: u64) -> Option<Answer
     serde_json::from_str(&line).ok()
 }
 
-/// What `debug` answers.
+/// Answers with the response of the `debug` router.
 pub(super) async fn answer(debug: Router, inquiry: &Inquiry) -> Answer {
     let request = match Request::get(&inquiry.inquiry).body(Body::empty()) {
         Ok(request) => request,
@@ -66,7 +68,7 @@ pub(super) async fn answer(debug: Router, inquiry: &Inquiry) -> Answer {
         Err(never) => match never {},
     };
     let (head, body) = response.into_parts();
-    // Nothing limits what it is made of, either.
+    // The data that the answer is made from is not limited, either.
     let text = to_bytes(body, usize::MAX).await.unwrap_or_default();
     Answer {
         status: head.status.as_u16(),

@@ -1,26 +1,26 @@
-//! What is to be known before Services change hands: what differs, and what speaks against it.
+//! The checks before a handover: notes, warnings and obstacles.
 
 use std::fmt;
 
-/// Something to know.
+/// One result of the checks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Point {
     pub(super) weight: Weight,
     pub(super) text: String,
 }
 
-/// How much it counts.
+/// The severity of a result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Weight {
-    /// It is as it should be, or it is good to know.
+    /// For information only.
     Note,
-    /// It speaks against it; who insists is not kept from it.
+    /// Prevents the handover unless it is forced.
     Warning,
-    /// It cannot be done.
+    /// Makes the handover impossible.
     Obstacle,
 }
 
-/// How many Services, rules or chains are named before they are only counted.
+/// How many Services, rules or chains are named; the rest is counted.
 const NAMED: usize = 5;
 
 // === impl Point ===
@@ -59,7 +59,7 @@ impl fmt::Display for Point {
     }
 }
 
-/// The first of `things`, and how many more there are.
+/// Names the first of `things`, and counts the rest.
 pub(super) fn some_of(things: &[String]) -> String {
     let named = &things[..things.len().min(NAMED)];
     match things.len() - named.len() {

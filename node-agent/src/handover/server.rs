@@ -1,4 +1,4 @@
-//! The agent's end: one handover after the other, and questions at any time.
+//! The server side of the agent's socket: handovers one at a time, and queries at any time.
 
 use std::fs::{self, Permissions};
 use std::io::{self, ErrorKind};
@@ -27,46 +27,48 @@ use crate::foreign_proxy::{self, Sight};
 use crate::mechanism::findings;
 use crate::serving_state::HandbackMark;
 
-/// How long a request may take to arrive, and its longest form in bytes.
+/// How long a request may take to arrive, and its maximum length in bytes.
 const PATIENCE: Duration = Duration::from_secs(5);
 const LONGEST_REQUEST: u64 = 4096;
-/// How many are answered at once. One more waits.
+/// How many connections are served at the same time. Further ones wait.
 const MOST_CALLERS: usize = 16;
 
-/// Where requests arrive, and what they are about.
+/// The server, with the state that handovers read and change.
 pub(crate) struct Server {
     socket: PathBuf,
     pub(super) board: Arc<Board>,
     pub(super) mark: HandbackMark,
     debug: Router,
-    /// Held by the handover that is going on.
+    /// Held during a handover.
     pub(super) turn: Mutex<()>,
 }
 
-/// What a comparison with another proxy needs to know of Signpost's rules.
+/// Signpost's side of a comparison with another proxy.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Ours {
-    /// The mode in which the node is served, or is to be.
+    /// The active mode, or the desired one before any is active.
     pub(super) mode: Mode,
-    /// How many Services are.
+    /// The number of programmed Services.
     pub(super) services: usize,
 }
 
-/// Who asked, by default the profile, which reads the outcome alone. What was begun goes on when a command is gone.
+/// The requester of a handover: a command or, by default, the profile, which needs only the
+/// outcome. A handover that has begun continues if the command disconnects.
 #[derive(Default)]
 pub(super) struct Caller {
     /// The connection of a command.
     command: Option<OwnedWriteHalf>,
-    /// What stands in the way.
+    /// What prevents the handover.
     obstacles: Vec<String>,
-    /// What was said last.
+    /// The last line that was sent.
     last: String,
 }
 
 // === impl Server ===
 
 impl Server {
-    /// Answers in the state directory, where `mark` is, too; questions by `debug`.
+    /// Serves the socket in the state directory, which also contains `mark`. Queries are answered
+    /// by `debug`.
     pub(crate) fn within(
         state: &Path,
         board: Arc<Board>,
@@ -82,7 +84,8 @@ impl Server {
         }
     }
 
-    /// Answers until `stop` is cancelled. Without a directory for its socket, it does not answer, and the node is served all the same.
+    /// Answers until `stop` is cancelled. Without a directory for its socket, it does not answer,
+    /// and the node is served all the same.
     pub(crate) async fn serve(self: Arc<Server>, stop: CancellationToken) {
         let listener = match self.listen() {
             Ok(listener) => listener,
@@ -92,8 +95,9 @@ impl Server {
                 return stop.cancelled().await;
             }
         };
-        // Dropped with this, which ends them. A handover's steps outlast a stop by their own deadlines only; a killed agent
-        // goes on after its start from the mark, or is asked again.
+        // The set is dropped at the end of this function, which ends its tasks. The steps of a
+        // handover may outlast a stop only by their own deadlines. A killed agent continues from
+        // the mark after its start, or is asked again.
         let mut callers = JoinSet::new();
         loop {
             // Every arm is cancel safe.
@@ -106,7 +110,7 @@ impl Server {
                 accepted = listener.accept(), if callers.len() < MOST_CALLERS => accepted,
             };
             let Ok((stream, _)) = accepted else {
-                // Out of descriptors: the client has to ask again.
+                // Out of file descriptors: the client has to ask again.
                 tokio::time::sleep(PATIENCE).await;
                 continue;
             };
@@ -149,7 +153,7 @@ impl Server {
             fs::create_dir_all(directory)?;
         }
         match fs::remove_file(&self.socket) {
-            // That of an agent before this one.
+            // The socket of an earlier agent.
             Ok(()) => {}
             Err(error) if error.kind() == ErrorKind::NotFound => {}
             Err(error) => return Err(error),
@@ -159,7 +163,7 @@ impl Server {
         Ok(listener)
     }
 
-    /// Does `what`. The caller of this holds the turn.
+    /// Performs the handover `what`. The caller holds `turn`.
     pub(super) async fn carry_out(
         &self,
         what: What,
@@ -172,21 +176,21 @@ impl Server {
         }
     }
 
-    /// Why the node's profile rules `what` out.
+    /// Returns why the node's profile rules `what` out.
     fn contradiction(&self, what: What) -> Option<String> {
         let in_force = self.board.in_force().borrow().clone()?;
         let assignment = in_force.configuration.assignment()?;
         desired::contradiction(self.desired(), what, &assignment.spec.profile_name)
     }
 
-    /// Looks for other proxies now.
+    /// Scans for other proxies now.
     pub(super) async fn look(&self) -> Sight {
         let sight = blocking(foreign_proxy::observe).await;
         self.board.post_sight(sight.clone());
         sight
     }
 
-    /// Signpost's side of the comparison.
+    /// Returns Signpost's side of a comparison.
     pub(super) fn ours(&self) -> Ours {
         let view = self.board.view().borrow().clone();
         let desired = || view.map_or_else(Mode::default, |view| view.effective.mode);
@@ -218,7 +222,7 @@ impl Caller {
         self.send(&Reply::Line(line)).await;
     }
 
-    /// What stands in the way, without the commands to type.
+    /// Returns what prevents the handover, without the commands to type.
     pub(super) fn refusal(&self) -> String {
         let first_line = |text: &String| text.lines().next().unwrap_or_default().to_owned();
         let obstacles: Vec<String> = self.obstacles.iter().map(first_line).collect();
@@ -228,7 +232,7 @@ impl Caller {
         }
     }
 
-    /// Says all `points`; whether it is to go on after them.
+    /// Sends all `points`. Returns whether the handover may proceed.
     pub(super) async fn allows(&mut self, points: Vec<Point>, effort: Effort) -> bool {
         let worst = points.iter().map(|point| point.weight).max();
         for point in &points {
@@ -254,7 +258,7 @@ impl Caller {
     async fn send(&mut self, reply: &impl Serialize) {
         if let Ok(mut text) = serde_json::to_string(reply) {
             text.push('\n');
-            // The client may have gone.
+            // The client may have disconnected.
             if let Some(command) = &mut self.command {
                 let _ = command.write_all(text.as_bytes()).await;
             }
@@ -262,19 +266,19 @@ impl Caller {
     }
 }
 
-/// A panic of a task is one of the server.
+/// Propagates a panic of a task.
 fn resume_panic(error: JoinError) {
     if error.is_panic() {
         std::panic::resume_unwind(error.into_panic());
     }
 }
 
-/// Runs what blocks where that may.
+/// Runs `work` on a blocking thread.
 pub(super) async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
     match spawn_blocking(work).await {
         Ok(done) => done,
         Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
-        // The runtime is shutting down, and this with it.
+        // The runtime is shutting down, and this task with it.
         Err(_) => std::future::pending().await,
     }
 }

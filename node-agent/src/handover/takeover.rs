@@ -1,4 +1,4 @@
-//! From kube-proxy to Signpost.
+//! The takeover, from kube-proxy to Signpost.
 
 use std::time::Duration;
 
@@ -21,27 +21,28 @@ use crate::foreign_proxy::{Found, Legacy, Mechanism, Sight};
 use crate::serving_state::ServingState;
 use crate::support::done_without;
 
-/// How long it may take until Signpost's rules are programmed again after a handback.
+/// How long it may take to program Signpost's rules again after a handback.
 const PROGRAMMED_WITHIN: Duration = Duration::from_secs(60);
-/// For how long the agent checks whether the rules come back. A kube-proxy that still runs may take an
-/// hour (pkg/proxy/nftables/proxier.go); those that do not wait show at once.
+/// How long the agent checks whether kube-proxy's rules come back. A kube-proxy that still runs may
+/// take an hour (pkg/proxy/nftables/proxier.go); one that writes its rules at once is found.
 const COME_BACK_WITHIN: Duration = Duration::from_secs(2);
 /// Stops kube-proxy on all nodes without removing it.
 const STOP_KUBE_PROXY: &str = "kubectl -n kube-system patch daemonset kube-proxy -p \
     '{\"spec\":{\"template\":{\"spec\":{\"nodeSelector\":{\"signpost.dev/kube-proxy\":\"wanted\"}}}}}'";
 
-/// What differs, as docs/parity.md has it, between kube-proxy's mode iptables and mode nftables of either proxy.
+/// What changes when mode nftables of either proxy replaces kube-proxy's mode iptables, according
+/// to docs/parity.md.
 const FROM_IPTABLES: &str = "from mode iptables to nftables: node ports answer on the node's own address of each family, not \
     on its other addresses or on 127.0.0.1, unless a profile sets nodePorts; no rule opens health-check node ports in a firewall of \
     the node; invalid packets are not dropped; wrong ports of cluster IPs are rejected";
-/// What a takeover does not remove: kube-proxy knows better than the kernel which virtual servers are its own.
+/// What a takeover does not remove: only kube-proxy can tell which virtual servers are its own.
 const VIRTUAL_SERVERS: &str = "kube-proxy's virtual servers are here (device kube-ipvs0) and stay: once Signpost's rules are \
     here, which come before them, remove them with kube-proxy --cleanup, in the image that kube-proxy has; it removes \
     virtual servers of other programs, too";
 
 impl Server {
-    /// Removes kube-proxy's rules once Signpost's are there. Every step can be repeated: what is done
-    /// already is not done again.
+    /// Removes kube-proxy's rules once Signpost's are programmed. Every step can be repeated and
+    /// skips what is done already.
     pub(super) async fn take_over(&self, effort: Effort, caller: &mut Caller) -> Ending {
         let before = *self.board.serving_state().borrow();
         let sight = self.look().await;
@@ -87,8 +88,8 @@ impl Server {
         let (mut report, mut status) = (self.board.report(), self.board.status());
         self.board.post_serving_state(ServingState::Serving);
         let ready = async {
-            // A status is composed some time after what it describes: Ready may still be that of before
-            // the handback.
+            // The status follows its inputs with a delay: Ready may still be that of before the
+            // handback. Wait for the report first.
             let programmed = report.wait_for(|report| report.as_deref().is_some_and(is_programmed));
             drop(programmed.await);
             let ready = status
@@ -147,7 +148,7 @@ impl Server {
         Ending::Done
     }
 
-    /// The findings to show before a takeover.
+    /// Returns the findings to show before a takeover.
     async fn check_takeover(&self, sight: &Sight, serving_state: ServingState) -> Vec<Point> {
         let (found, kube_proxy) = match sight {
             Sight::None => return Vec::new(),
@@ -169,14 +170,15 @@ impl Server {
         points
     }
 
-    /// The condition Ready, as text.
+    /// Returns the condition Ready as text.
     pub(super) fn describe_readiness(&self) -> String {
         let status = self.board.status().borrow().clone();
         describe(&status.conditions, condition::READY)
     }
 }
 
-/// Whether Signpost's rules are in the kernel, in each family that it supports, and meant to be there.
+/// Returns whether Signpost's rules are in the kernel, and not withdrawn, in each family that the
+/// kernel supports.
 fn is_programmed(report: &Report) -> bool {
     let all = report.families.len();
     let programmed = report.families.iter().filter(|f| f.programmed.is_some());
@@ -184,7 +186,7 @@ fn is_programmed(report: &Report) -> bool {
         && programmed.count() + done_without(&report.families).count() == all
 }
 
-/// One of the conditions, as text.
+/// Returns one of the conditions as text.
 fn describe(conditions: &[Condition], kind: &str) -> String {
     let mut conditions = conditions.iter();
     conditions
@@ -209,7 +211,7 @@ fn readiness(server: &Server, serving_state: ServingState) -> Point {
         (ServingState::HandedBack, _) => Point::note(
             "this node was handed back: its Services are programmed again before anything is removed",
         ),
-        // Ready is True for the rest where some Services cannot be programmed, or repairs back off.
+        // Ready is also True if some Services cannot be programmed, or if repairs back off.
         (_, Status::True) if is_degraded(&status.conditions) => {
             let text = describe(&status.conditions, condition::DEGRADED);
             Point::warning(format!(
@@ -224,7 +226,7 @@ fn readiness(server: &Server, serving_state: ServingState) -> Point {
     }
 }
 
-/// Whether something else is wrong than that an earlier attempt was refused.
+/// Returns whether there is another problem than a refused earlier attempt.
 fn is_degraded(conditions: &[Condition]) -> bool {
     conditions.iter().any(|condition| {
         condition.type_ == condition::DEGRADED
@@ -233,7 +235,7 @@ fn is_degraded(conditions: &[Condition]) -> bool {
     })
 }
 
-/// Findings about the rules in the kernel.
+/// Returns findings about the rules in the kernel.
 fn observe_points(
     found: &Found,
     serving_state: ServingState,

@@ -1,4 +1,4 @@
-//! A packet as users write it, and which one that is on this node.
+//! Parses a packet as users write it, and resolves it to a packet on this node.
 
 use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr;
@@ -24,7 +24,7 @@ pub(crate) struct Wording {
     protocol: Protocol,
 }
 
-/// Who sends it, in a word.
+/// The origin of a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Sender {
     Pod,
@@ -41,21 +41,21 @@ enum Destination {
     Node,
 }
 
-/// A text that is no packet.
+/// Why a text does not describe a packet.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub(crate) enum ParsePacketError {
-    /// It does not have the shape of one.
+    /// It does not have the right shape.
     #[error("a packet is {SHAPE}, not {0:?}")]
     Shape(String),
-    /// A word is not what it should be.
+    /// A word is invalid.
     #[error("{word:?} is not {what}")]
     Word {
         /// The word.
         word: String,
-        /// What it should be.
+        /// What is expected in its place.
         what: &'static str,
     },
-    /// No such packet exists.
+    /// Source and destination are of different families.
     #[error("{from} and {to} are of different families")]
     Families {
         /// The source.
@@ -65,7 +65,7 @@ pub(crate) enum ParsePacketError {
     },
 }
 
-/// A packet that is none on this node.
+/// The error for a destination `node` in a family in which the node has no address.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("no {family} address of this node is known")]
 pub(crate) struct ResolvePacketError {
@@ -106,7 +106,7 @@ impl FromStr for Wording {
     }
 }
 
-/// `ADDRESS:PORT[/PROTOCOL]` or `node:PORT[/PROTOCOL]`; TCP by default.
+/// Parses `ADDRESS:PORT[/PROTOCOL]` or `node:PORT[/PROTOCOL]`; TCP by default.
 fn parse_destination(text: &str) -> Result<(Destination, Port, Protocol), ParsePacketError> {
     let wrong = |word: &str, what| ParsePacketError::Word {
         word: word.to_owned(),
@@ -161,8 +161,8 @@ impl Sender {
 // === impl Wording ===
 
 impl Wording {
-    /// The packet on the node of `dataplane`; and what was taken for granted about who sends it, in
-    /// a sentence without its end.
+    /// Returns the packet on the node of `dataplane`, and how its origin was guessed, in a sentence
+    /// without a final full stop.
     pub(crate) fn resolve(
         &self,
         dataplane: &Dataplane,
@@ -209,7 +209,7 @@ impl Wording {
     }
 }
 
-/// Who has this address, as far as the node can know, and how it knows.
+/// Guesses the origin of a packet from its source address, and says why.
 fn guess_sender(source: IpAddr, dataplane: &Dataplane) -> (Sender, String) {
     let node = dataplane.node();
     let family = Family::of(source);
@@ -247,7 +247,7 @@ fn guess_sender(source: IpAddr, dataplane: &Dataplane) -> (Sender, String) {
     }
 }
 
-/// An interface that a packet of this sender would come in on, where the rules ask for it.
+/// Returns an interface that a packet of this origin could arrive on, if the rules match on it.
 fn likely_interface(sender: Sender, dataplane: &Dataplane) -> Arc<str> {
     match (&dataplane.config().local_detection, sender) {
         (

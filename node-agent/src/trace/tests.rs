@@ -178,7 +178,7 @@ fn a_refused_packet_ends_where_it_is_refused() {
         let trace = ask("10.0.1.9 -> 10.96.0.10:80", &dataplane, &kernel(&dataplane));
         let text = trace.to_string();
         assert_eq!(trace.taken, "reject");
-        // Lines are folded between words.
+        // Lines are wrapped between words.
         let unfolded = text.replace("\n          ", " ");
         assert!(unfolded.contains(words), "no {words:?} in:\n{text}");
         assert!(text.ends_with(end), "{text}");
@@ -211,7 +211,7 @@ fn a_packet_is_followed_through_a_virtual_server() {
     assert_eq!(trace.taken, "10.0.1.5:8080, 10.0.2.7:8080");
 }
 
-/// A node whose kernel cannot do what the profile asks for is served by the other mechanism.
+/// A node whose kernel does not support the desired mode is served by another mechanism.
 #[test]
 fn a_packet_takes_the_rules_that_are_there() {
     let (desired, held) = (

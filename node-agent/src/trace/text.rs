@@ -52,7 +52,7 @@ fn write_station(
         Sort::Chain { .. } => 4,
         Sort::Event => 6,
     };
-    // The packet went on to something else, and nothing has come of this chain.
+    // No rule of this chain matched: the packet went on to another chain.
     let is_idle = match (station.sort, next.map(|next| next.sort)) {
         (Sort::Event, _) | (_, Some(Sort::Event)) | (Sort::Base, Some(Sort::Chain { .. })) => false,
         (_, None | Some(Sort::Base)) => true,

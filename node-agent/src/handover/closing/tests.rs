@@ -5,7 +5,7 @@ use dataplane::{Config, Node, NodePortAddresses, Protocol};
 use super::*;
 use crate::handover::preflight::Weight;
 
-/// A node with two addresses of its own, the first of which takes node ports.
+/// A node with two IPv4 addresses, the first of which accepts node ports.
 fn ours(localhost: LocalhostNodePorts) -> OurNodePorts {
     let addresses = ["127.0.0.1", "10.0.0.1", "172.17.0.1", "::1", "fd00::1"];
     let addresses = addresses.map(|address| address.parse().expect("an address"));
@@ -48,7 +48,7 @@ fn t69_what_closes_is_what_theirs_take_and_ours_do_not() {
         closing(none, Family::Ipv4, &at("172.17.0.1")),
         ["172.17.0.1"]
     );
-    // What is not an address of the node any more has nothing to close.
+    // An address that the node no longer has cannot close.
     assert_eq!(closing(none, Family::Ipv4, &at("10.0.0.9")), [""; 0]);
 }
 
