@@ -1,14 +1,14 @@
-//! What people read at a rule.
+//! The comments of rules.
 
 use std::sync::Arc;
 
-/// The longest that the match of before takes: `XT_MAX_COMMENT_LEN` without the zero behind it.
+/// The longest comment that the match accepts: `XT_MAX_COMMENT_LEN` without the terminating zero.
 const LONGEST: usize = 255;
 
-/// `text` as a comment. Names come from the API server, which takes letters, digits, `-` and `.`, but
-/// from manifests, too: what `iptables-save` would not print in a way that `iptables-restore` reads is
-/// a question mark, and what is too long is cut off. Chains are told apart by the whole of a name
-/// whatever it has ([`names`](crate::names)).
+/// Returns `text` as a comment. Names from the API server consist of letters, digits, `-` and `.`,
+/// but names from manifests may not: characters that `iptables-save` would not print as
+/// `iptables-restore` reads them become question marks, and text that is too long is cut off. Chain
+/// names depend on the whole of a name in any case ([`names`](crate::names)).
 pub(crate) fn of(text: &str) -> Arc<str> {
     let is_plain = |c: char| matches!(c, ' '..='~') && !matches!(c, '"' | '\'' | '\\' | '`');
     if text.len() <= LONGEST && text.chars().all(is_plain) {

@@ -1,4 +1,4 @@
-//! Where some rules differ from others, for people who ask about a Service.
+//! Compares desired and observed rules, for explanations of a Service.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -11,24 +11,24 @@ use crate::key::Key;
 use crate::rules::{Chain, Rank, Rules};
 use crate::trees::{Place, TreeName};
 
-/// A chain and the table it is in.
+/// The table and name of a chain.
 pub type ChainName = (TableName, Arc<str>);
 
-/// A rule, and the chain it is in.
+/// A rule with its chain.
 type Placed<'a> = (ChainName, &'a Rule);
 
 // === impl Rules ===
 
 impl Rules {
-    /// Whether there is anything of ours.
+    /// Whether any of Signpost's chains exists.
     pub fn exist(&self) -> bool {
         TableName::ALL
             .iter()
             .any(|table| !self.of(*table).chains().is_empty())
     }
 
-    /// The chains that a packet to `key` is led through that not all packets are. Known of rules
-    /// that were rendered; none of those that were read from the kernel.
+    /// The chains that packets to `key` traverse and other packets do not. Available for rendered
+    /// rules; empty for rules that were read from the kernel.
     pub fn chains_of(&self, key: &FrontendKey) -> BTreeSet<ChainName> {
         let place = Place::of(key);
         let key = place.key;
@@ -48,8 +48,8 @@ impl Rules {
         chains
     }
 
-    /// The rules of `key` alone, here and in `found`: those by which it is looked up, and those of
-    /// the chains they lead to. Costs in proportion to both.
+    /// Compares the rules of `key` alone, here and in `found`: those that look it up, and those of
+    /// the chains they lead to. The cost is proportional to both.
     pub fn compare_rules(&self, found: &Rules, key: &FrontendKey) -> Vec<Piece> {
         let mut pieces = Vec::new();
         for table in TableName::ALL {
@@ -78,9 +78,9 @@ impl Rules {
         pieces
     }
 
-    /// The rules of what else the Services of `of` need in `family`, here and in `found`: their cluster
-    /// IPs, their endpoints on this node, their health checks. None where these were read from the
-    /// kernel.
+    /// Compares the other rules that the Services of `of` need in `family`, here and in `found`:
+    /// for their cluster IPs, endpoints on this node and health checks. Empty if these rules were
+    /// read from the kernel.
     pub fn compare_memberships(&self, found: &Rules, of: &Dataplane, family: Family) -> Vec<Piece> {
         let cluster_ips = of.cluster_ips();
         let cluster_ips = cluster_ips
@@ -118,7 +118,7 @@ impl Rules {
         keys.into_iter().filter_map(piece).collect()
     }
 
-    /// These chains, here and in `found`.
+    /// Compares `chains` here and in `found`.
     pub fn compare_chains(&self, found: &Rules, chains: &BTreeSet<ChainName>) -> Vec<Piece> {
         let piece = |name: &ChainName| {
             let rules = |rules: &Rules| {
@@ -131,8 +131,8 @@ impl Rules {
         chains.iter().filter_map(piece).collect()
     }
 
-    /// What all packets pass, here and in `found`: the rules that lead from the kernel's own chains
-    /// to ours, and the chains that are always there. Chains of ours that nobody wants, too.
+    /// Compares the rules that all packets traverse, here and in `found`: the jumps from built-in
+    /// chains to Signpost's chains, and the fixed chains. Includes leftover chains of Signpost.
     pub fn compare_shared(&self, found: &Rules) -> Vec<Piece> {
         let mut pieces = Vec::new();
         for table in TableName::ALL {
@@ -158,14 +158,15 @@ impl Rules {
         pieces
     }
 
-    /// Where these rules send connections to `key`, whoever makes them. Of rules that were read, too.
+    /// The endpoints that these rules send connections to `key` to, for any client. Also available
+    /// for rules that were read.
     pub fn targets(&self, key: &FrontendKey) -> BTreeSet<Target> {
         let lookups = self.lookups(TableName::Nat, key);
         let first = lookups.iter().filter_map(|(_, rule)| rule.leads_to());
         let chains = self.reached(TableName::Nat, first.cloned().collect());
         let rules = chains.iter().flat_map(|chain| self.rules(chain));
         let target = |rule: &Rule| match rule.target {
-            // A node port is asked for in both families alike.
+            // Node-port rules match the same in both families.
             Action::DestinationNat { address, port }
                 if dataplane::Family::of(address) == key.family() =>
             {
@@ -177,11 +178,11 @@ impl Rules {
         rules.filter_map(target).collect()
     }
 
-    /// The rules by which `key` is looked up, in the order of their chains' names.
+    /// The rules that look up `key`, sorted by chain name.
     fn lookups(&self, table: TableName, key: &FrontendKey) -> Vec<Placed<'_>> {
         let asked = Place::of(key).rule(Action::Accept);
         let is_lookup = |rule: &Rule| {
-            // A health check asks for a port as a node port does, and is let in.
+            // A health check matches a port as a node port does, but accepts.
             let is_let_in = table == TableName::Filter && rule.target == Action::Accept;
             rule.asks_the_same_as(&asked) && !is_let_in
         };
@@ -194,7 +195,7 @@ impl Rules {
         lookups
     }
 
-    /// `next` and all that they lead to, each once and before what it leads to.
+    /// `next` and all chains reachable from them, each once and before the chains it leads to.
     fn reached(&self, table: TableName, mut next: Vec<Arc<str>>) -> Vec<ChainName> {
         let mut chains: Vec<ChainName> = Vec::new();
         next.reverse();
@@ -210,13 +211,13 @@ impl Rules {
         chains
     }
 
-    /// The rules of a chain; none where there is no such chain.
+    /// The rules of a chain; empty if it does not exist.
     fn rules(&self, (table, name): &ChainName) -> &[Rule] {
         let chain = self.of(*table).chains().get(name);
         chain.map_or(&[], |chain| &chain.rules)
     }
 
-    /// The chain that has the rule of `key`: one of the tree, or the one at its entrance.
+    /// The chain that holds the rule of `key`: one of the tree, or the one at its entrance.
     fn chain_with(&self, name: TreeName, key: &Key) -> Option<ChainName> {
         let (tree, table) = (self.trees.get(name)?, name.table());
         if let Some(chain) = tree.path(key).pop() {
@@ -235,7 +236,7 @@ impl Chain {
     }
 }
 
-/// As the command by which a person would make it.
+/// Prints a rule as the command that would add it.
 fn print(family: Family, ((table, chain), rule): &Placed<'_>) -> String {
     let program = match family {
         Family::Ipv4 => "iptables",
@@ -248,15 +249,14 @@ fn texts(rules: &[Rule]) -> Vec<String> {
     rules.iter().map(ToString::to_string).collect()
 }
 
-/// One rule as it is wanted and as it was found; `None` if it is neither.
+/// Compares one rule. Returns `None` if it is neither desired nor found.
 fn compare_texts(wanted: Option<String>, found: Option<String>) -> Option<Piece> {
     let text = wanted.clone().or(found.clone())?;
     let rules = |text: Option<String>| text.map(|text| vec![text]);
     compare(text, rules(wanted), rules(found))
 }
 
-/// The rules of one chain, one by one: those that are wanted in their order, then what is there
-/// beside them.
+/// Compares the rules of one chain individually: first the desired ones in order, then leftovers.
 fn compare_listed(
     family: Family,
     chain: &ChainName,
@@ -284,7 +284,7 @@ fn compare_listed(
     pieces
 }
 
-/// One piece as it is wanted and as it was found; `None` if it is neither.
+/// Compares one piece. Returns `None` if it is neither desired nor found.
 fn compare(text: String, wanted: Option<Vec<String>>, found: Option<Vec<String>>) -> Option<Piece> {
     let standing = match (wanted, found) {
         (Some(wanted), Some(found)) if wanted == found => Standing::Present,

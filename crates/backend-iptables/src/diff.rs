@@ -1,4 +1,4 @@
-//! How to get from some rules to others.
+//! Computes the change from some rules to others.
 
 mod between;
 mod retained;
@@ -15,36 +15,37 @@ use crate::rules::{Chain, Rank, Rules};
 use crate::table_rules::TableRules;
 use between::Between;
 
-/// How many rules one step writes at most. For each step that writes a rule the kernel walks through
-/// all of its table, 70 ms where that has 20,000 frontends, and takes some 15 µs more for each rule
-/// that it writes, as measured on Linux 6.18 (`cargo bench --package tests --bench iptables`): so long
-/// nobody else changes nf_tables. Smaller steps take longer together, and larger ones keep others
-/// waiting for longer than that walk. A chain with more is written in one step all the same, because a
+/// The most rules that one step writes. For each step that writes a rule the kernel walks the whole
+/// table, 70 ms with 20,000 frontends, and takes some 15 µs more for each rule written, as measured
+/// on Linux 6.18 (`cargo bench --package tests --bench iptables`). For that time no other process
+/// can change nf_tables. Smaller steps take longer together, and larger ones block others for
+/// longer than the walk itself. A chain with more rules is still written in one step, because a
 /// part of it would leave endpoints out.
 const RULES_AT_ONCE: usize = 5_000;
-/// How many chains one step removes at most.
+/// The most chains that one step removes.
 const CHAINS_AT_ONCE: usize = 2_000;
-/// How many rules one step removes at most with the chains that go: the kernel takes 14 to 35 ms for
-/// them, as measured on Linux 6.18. A chain with more is emptied in one step.
+/// The most rules that one step removes together with their chains: the kernel takes 14 to 35 ms
+/// for them, as measured on Linux 6.18. A chain with more rules is flushed in one step.
 const RULES_REMOVED_AT_ONCE: usize = 20_000;
 
-/// Steps in order. After each of them every frontend is served that is the same before and after.
+/// Steps in order. After each of them, every frontend that is the same before and after is served.
 #[derive(Debug, Clone, Default)]
 pub struct Change {
     pub(crate) steps: Vec<TableChange>,
-    /// Whose rules it writes.
+    /// The Services whose rules it writes.
     pub(crate) services: BTreeSet<ServiceKey>,
 }
 
-/// How to get from `believed` to `wanted`. What table nat leaves alone is refused in table filter, so
-/// that refusals come before table nat is changed, and go after it: in between, what either of both
-/// refuses is refused. That a cluster IP has no such port is said last, when its ports are there.
+/// Computes the steps from `believed` to `wanted`. Table filter refuses packets that table nat
+/// leaves alone. Therefore refusals are added before table nat is changed and removed after it: in
+/// between, packets that either state refuses are refused. Unserved ports of new cluster IPs are
+/// refused last, when their served ports exist.
 pub(crate) fn diff(believed: &Rules, wanted: &Rules) -> Change {
     let mut change = Change::default();
     let between = Between::of(believed, wanted);
     let mut nat = &believed.nat;
     // A node that has just started, or lost its rules, serves the API server and DNS before all
-    // others (kubernetes#133773).
+    // other Services (kubernetes#133773).
     if let Some(first) = wanted.first.as_deref().filter(|_| nat.entries.is_empty()) {
         change.append(TableName::Nat, nat, &first.nat);
         nat = &first.nat;
@@ -70,9 +71,9 @@ impl Change {
         &self.steps
     }
 
-    /// The same in two changes, one to be committed after the other. One step is halved as
-    /// [`commit`](backend::Backend::commit) halves it where the kernel has no room for all of it;
-    /// `None` where it writes one chain. Pure.
+    /// Splits the change in two, to be committed in order. A single step is split as
+    /// [`commit`](backend::Backend::commit) splits one that is too large for the kernel. Returns
+    /// `None` if it writes a single chain. Pure.
     pub fn halves(&self) -> Option<[Change; 2]> {
         let halves = match &self.steps[..] {
             [] => return None,
@@ -100,7 +101,7 @@ impl Change {
                 (None, None) => {}
             }
         }
-        // What a chain leads to is there before it does.
+        // A chain is written before the chains that lead to it.
         written.sort_by(|a, b| (a.0, a.1).cmp(&(b.0, b.1)));
         removed.sort();
         let mut step = TableChange::new(table);
@@ -131,7 +132,7 @@ impl Change {
             return;
         }
         self.push(&mut step);
-        // They lead to one another: all are emptied before the first goes.
+        // Removed chains may refer to one another: all are flushed before the first is deleted.
         for some in chunks(&removed) {
             step.chains = names(some).map(|name| (name, [].into())).collect();
             self.push(&mut step);
@@ -151,7 +152,7 @@ impl Change {
     }
 }
 
-/// So many of these chains, of which the number of rules is known, as are emptied at once.
+/// Splits chains, given with their numbers of rules, into groups that one step flushes.
 fn chunks(removed: &[(Arc<str>, usize)]) -> impl Iterator<Item = &[(Arc<str>, usize)]> {
     let (mut chains, mut all) = (0, 0);
     removed.chunk_by(move |(_, before), (_, rules)| {
@@ -181,8 +182,8 @@ impl backend::Change for Change {
 }
 
 impl fmt::Display for Change {
-    /// As input for `iptables-restore --noflush`, one part a step; a chain that goes is `-X`. A
-    /// chain of the kernel is emptied of our rules only.
+    /// Prints the input of `iptables-restore --noflush`, one block for each step; a removed chain
+    /// is `-X`. Only Signpost's rules are flushed from a built-in chain.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for step in &self.steps {
             writeln!(f, "*{}", step.table)?;
@@ -215,7 +216,7 @@ mod tests {
 
     use super::*;
 
-    /// Chains of table nat, each with so many rules.
+    /// Chains of table nat with these numbers of rules.
     fn held(chains: &[usize]) -> Rules {
         let mut rules = Rules::default();
         for (number, length) in chains.iter().enumerate() {
@@ -230,7 +231,7 @@ mod tests {
         rules
     }
 
-    /// How many rules and chains go with each step on the way to nothing.
+    /// How many rules and chains each step removes until nothing is left.
     fn removals(chains: &[usize]) -> Vec<(usize, usize)> {
         let mut rules = held(chains);
         let count = |rules: &Rules| (rules.count(TableName::Nat), rules.nat.chains().len());

@@ -1,4 +1,4 @@
-//! Hears of what others do to our chains, or notices.
+//! Detects external changes to Signpost's chains, by notifications or by polling.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -14,15 +14,15 @@ use xtables::Listening;
 
 use crate::kernel::SharedTables;
 
-/// How often legacy tables are asked whether they are as they were left: one question of a few
-/// microseconds a table.
+/// How often legacy tables are checked for changes: one query of a few microseconds for each table.
 const POLL: Duration = Duration::from_millis(250);
 
-/// The disturbances of both families of one network namespace, once it has
+/// Reports external changes to both families in one network namespace, once it has
 /// [joined](Disturbances::join).
 #[derive(Debug)]
 pub struct Disturbances {
-    /// With where to note what is heard; `None` for legacy tables, of which the kernel tells nothing.
+    /// The listener and the ledger that records what it receives; `None` for legacy tables, for
+    /// which the kernel sends no notifications.
     listener: Option<Listening>,
     tables: SharedTables,
 }
@@ -34,14 +34,15 @@ impl Disturbances {
         Disturbances { listener, tables }
     }
 
-    /// Whether the kernel is listened to, which costs those who commit; else it is asked.
+    /// Whether it receives notifications, which cost every process that commits; otherwise it
+    /// polls.
     pub fn listens(&self) -> bool {
         self.listener.is_some()
     }
 
-    /// Begins to hear. From then on the kernel writes a message for each rule that anybody commits,
-    /// so this is best done when the first, large commits are over. What happened before is not
-    /// told: look once afterwards.
+    /// Subscribes to notifications. From then on the kernel sends one message for each rule that
+    /// any process commits, so call it after the first, large commits. Earlier changes are not
+    /// reported: check the rules once afterwards.
     pub fn join(&mut self) -> Result<(), OpenError> {
         match &mut self.listener {
             Some((listener, _)) => listener.join(),
@@ -49,15 +50,16 @@ impl Disturbances {
         }
     }
 
-    /// What ends its waiting, from any thread, if it listens. Who asks never waits for long.
+    /// Returns a handle that interrupts [`receive`](Disturbances::receive) from any thread, or
+    /// `None` if it polls, since then it never waits for long.
     pub fn interruption(&self) -> Option<Interruption> {
         let listener = self.listener.as_ref();
         listener.map(|(listener, _)| listener.interruption())
     }
 
-    /// Waits for others to touch our chains, or to let go of the lock that a change has waited for in
-    /// vain: where it listens, until something is told or it is interrupted; else for a quarter of a
-    /// second.
+    /// Waits until another program changes Signpost's chains, or releases the lock that a change
+    /// has waited for in vain. With notifications, waits until one arrives or it is interrupted;
+    /// otherwise for a quarter of a second.
     pub fn receive(&mut self) -> io::Result<Option<Disturbance>> {
         let Some((listener, ledger)) = &mut self.listener else {
             thread::sleep(POLL);
@@ -78,8 +80,8 @@ impl Disturbances {
         }))
     }
 
-    /// The families whose tables are not as they were left, or can be written again. Tables that are
-    /// being written just now, or cannot be asked, are looked at the next time.
+    /// Polls for families whose tables have changed, or can be written again. Tables that are being
+    /// written at the moment, or cannot be read, are checked the next time.
     fn notice(&self) -> Option<Disturbance> {
         let families = Family::ALL.into_iter().zip(&self.tables);
         let touched = families.filter(|(_, tables)| {
@@ -88,7 +90,8 @@ impl Disturbances {
                 Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
                 Err(TryLockError::WouldBlock) => return false,
             };
-            // Whoever had the lock for a minute has made attempts rare by then.
+            // If another process has held the lock for a minute, attempts to write have become rare
+            // by then.
             tables.observe_release() || tables.observe_drift().unwrap_or(false)
         });
         let families: BTreeSet<Family> = touched.map(|(family, _)| family).collect();

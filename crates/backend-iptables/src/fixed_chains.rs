@@ -1,4 +1,4 @@
-//! The chains that are always there: from the kernel's own chains to the entrances of the trees.
+//! The chains that always exist: from the built-in chains to the entrances of the trees.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -28,18 +28,18 @@ pub(crate) const NODE_PORT_REFUSALS: &str = "SIGNPOST-NODEPORT-REFUSALS";
 pub(crate) const CLUSTER_IPS: &str = "SIGNPOST-CLUSTER-IPS";
 const HEALTH_CHECKS: &str = "SIGNPOST-HEALTH-CHECKS";
 
-/// What becomes of packets that conntrack cannot make sense of.
+/// The treatment of packets that conntrack considers invalid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum Invalid {
-    /// They are not forwarded: one that went on without its NAT would make its receiver reset the
+    /// They are not forwarded: a packet without its NAT would make the receiver reset the
     /// connection (kubernetes#74839).
     #[default]
     Dropped,
-    /// conntrack was told to be liberal, and there are none.
+    /// They are forwarded: conntrack is set to be liberal, so there are none.
     LetThrough,
 }
 
-/// Every fixed chain of `table`.
+/// Renders every fixed chain of `table`.
 pub(crate) fn render(
     table: TableName,
     family: Family,
@@ -68,8 +68,8 @@ pub(crate) fn render(
                     ..Rule::always(Target::Goto(HAIRPINS.into()))
                 });
             }
-            // The mark is taken off: a tunnel sends the same packet through here once more, in its
-            // envelope (kubernetes#92035).
+            // Clears the mark: a tunnel sends the same packet, encapsulated, through this chain
+            // again (kubernetes#92035).
             let unmark = Target::Mark {
                 value: 0,
                 mask: config.mark.value(),
@@ -98,7 +98,7 @@ pub(crate) fn render(
             }
             let mut leaving: Vec<Rule> = refusals.into_iter().collect();
             leaving.extend(jump_if_used(TreeName::ClusterIps, CLUSTER_IPS));
-            // What is still addressed to a Service CIDR has no Service.
+            // A packet that is still addressed to a Service CIDR has no Service.
             let cidrs = config.service_cidrs.iter();
             let cidrs = cidrs.filter(|cidr| family_of(cidr) == family);
             leaving.extend(cidrs.map(|cidr| Rule {
@@ -139,9 +139,9 @@ pub(crate) fn render(
     }
 }
 
-/// Masquerades what was redirected and has an address of Services as its source, where no endpoint
-/// could send a reply: a process takes such a source where the address it connects to is also on a
-/// device of this node. Cluster IPs outside of all known ranges are in a tree.
+/// Masquerades redirected packets whose source is a Service address, to which no endpoint could
+/// reply. A process uses such a source if the address it connects to is also on a device of this
+/// node. Cluster IPs outside of all known ranges are in a tree.
 fn from_services(family: Family, config: &Config, has_others: bool) -> Vec<Rule> {
     let redirected = |target| Rule {
         matches: vec![Match::ConnectionState(States::DNAT)],
@@ -157,10 +157,10 @@ fn from_services(family: Family, config: &Config, has_others: bool) -> Vec<Rule>
     cidrs.map(within).chain(others).collect()
 }
 
-/// Leads what arrives for a cluster IP that is also on a device of this node, and for a port that the
-/// Service does not have, to where it is refused. Not what is for the node's own address: should a
-/// Service have been given it, the node stays reachable. Nor what has no port: such an address goes
-/// on answering pings. Where the node's address is not known, nothing is refused.
+/// Refuses packets that arrive for a cluster IP which is also on a device of this node, on a port
+/// that the Service does not have. Exempt are packets to the node's own address, so that the node
+/// stays reachable if a Service is given that address, and packets without a port, so that such an
+/// address keeps answering pings. If the node's address is unknown, nothing is refused.
 fn to_cluster_ips(family: Family, node: &Node) -> Vec<Rule> {
     let Some(own) = node.address(family) else {
         return Vec::new();
@@ -173,7 +173,7 @@ fn to_cluster_ips(family: Family, node: &Node) -> Vec<Rule> {
     Protocol::ALL.map(to).into()
 }
 
-/// The rules by which packets come in from the kernel's own chains.
+/// The jumps from the built-in chains.
 pub(crate) fn entries(table: TableName) -> BTreeMap<BuiltIn, Vec<Rule>> {
     let to = |at, chain: &str| {
         let rule = Rule {
@@ -196,8 +196,8 @@ pub(crate) fn entries(table: TableName) -> BTreeMap<BuiltIn, Vec<Rule>> {
     }
 }
 
-/// What leads into the tree of refused addresses. A packet that was redirected has its endpoint: a
-/// Service that claims the endpoint's address, and has none itself, must not refuse it.
+/// The rules that lead into the tree of refused addresses. A redirected packet is exempt, as it has
+/// an endpoint: a Service without endpoints may claim the endpoint's address.
 pub(crate) fn refusals_entrance(tree: &Tree) -> Vec<Rule> {
     let mut refused = tree.entrance();
     if !refused.is_empty() {
@@ -210,8 +210,9 @@ pub(crate) fn refusals_entrance(tree: &Tree) -> Vec<Rule> {
     refused
 }
 
-/// What is forwarded: refusals first. Then what a firewall that forwards nothing by itself has to let
-/// through: connections that we redirected and masquerade, and whatever belongs to a connection.
+/// The rules for forwarded packets: refusals first. Then accepts what a firewall with a default of
+/// drop must let through: redirected connections that Signpost masquerades, and packets of known
+/// connections.
 fn forward(config: &Config, invalid: Invalid, refusing: Rule) -> Vec<Rule> {
     let state = |states, target| Rule {
         matches: vec![Match::ConnectionState(states)],
@@ -238,17 +239,17 @@ fn marked(config: &Config) -> Match {
     }
 }
 
-/// Where a question about node ports is asked.
+/// Where packets are matched against node ports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Hook {
-    /// Of what is addressed to anybody.
+    /// In table nat, for packets to any destination.
     Nat,
-    /// Of what is for this node.
+    /// At hook input, for packets to this node.
     Input,
 }
 
-/// Sends what is addressed to one of the node's addresses that accept node ports to `chain`. Loopback
-/// never does: replies to a redirected packet would be martians.
+/// Sends packets to the node's addresses that accept node ports to `chain`. Loopback addresses
+/// never do: replies to a redirected packet would be martians.
 fn to_node_ports(family: Family, config: &Config, chain: &str, hook: Hook) -> Vec<Rule> {
     let jump = Rule::always(Target::Jump(chain.into()));
     let Some(addresses) = config.node_ports.of(family) else {

@@ -1,4 +1,4 @@
-//! What the rules of one family mean, for people who ask.
+//! Interprets the rules of one family, for traces and explanations.
 
 use backend::{Backend, Change as _, Found, Inspect, Piece, Rendered, Standing, Way, count};
 use dataplane::{Dataplane, Family, FrontendKey, Node, Packet, Verdict};
@@ -25,7 +25,7 @@ impl Inspect for Iptables {
         ways(rules, node, packet)
     }
 
-    /// All of `desired`: where a rule is in a tree depends on all the others.
+    /// Renders all of `desired`: the place of a rule in a tree depends on all other Services.
     fn render_part(&self, _part: &Dataplane, desired: &Dataplane, _believed: &Rules) -> Rules {
         self.render(desired, &Rendered::default())
     }
@@ -42,8 +42,8 @@ impl Inspect for Iptables {
         wanted.compare_memberships(found, part, self.family())
     }
 
-    /// The chains that all packets pass and that are not as they were programmed, and those that are
-    /// not to be there.
+    /// Returns chains that all packets traverse and that differ from those programmed, and leftover
+    /// chains.
     fn compare_shared(&self, programmed: &Rules, found: &Rules) -> Vec<Piece> {
         let mut shared = programmed.compare_shared(found);
         shared.retain(|piece| piece.standing != Standing::Present);
@@ -71,7 +71,8 @@ impl Inspect for Iptables {
                 "the kernel holds what was programmed, {rules} of iptables ({variant})"
             );
         }
-        // Chains are written whole: how many rules that takes says nothing of how many are wrong.
+        // Chains are written as a whole: the number of rules in the repair is not the number of
+        // wrong rules.
         let chains = count(repair.objects, "chain");
         format!("! the kernel differs from what was programmed: {chains} to repair")
     }

@@ -1,4 +1,4 @@
-//! The backend itself: one family of one network namespace's tables.
+//! The backend: one family of tables in one network namespace.
 
 use std::collections::BTreeSet;
 use std::error::Error;
@@ -23,33 +23,33 @@ use crate::rules::Rules;
 use crate::service_chains::Comments;
 use crate::table_rules::TableRules;
 
-/// How much of a change one round writes at the most, in variant nf_tables.
+/// The most that one sync writes of a change in variant nf_tables.
 const CHUNK_SIZE: ChunkSize = ChunkSize::new(3_000);
-/// The same while an empty kernel is filled, and in variant legacy: the kernel checks, or in the legacy variant
-/// replaces, the whole table for each round, so 10,000 Services in parts of 3,000 took three times as long as
-/// in one. A round of the legacy variant takes hardly less time for a tenth of this, and there are ten of them
-/// that a change may come in the middle of.
+/// The same for filling an empty kernel, and for every change in variant legacy. For each sync the
+/// kernel validates the whole table, or in variant legacy replaces it, so 10,000 Services in parts
+/// of 3,000 took three times as long as in one part. In variant legacy a sync of a tenth of this
+/// size takes hardly less time, and a change may have to wait in the middle of ten of them.
 const REBUILD_SIZE: ChunkSize = ChunkSize::new(30_000);
-/// How long that may take: a change that comes meanwhile waits for two such rounds at the most, the one
-/// that is under way and its own. The kernel takes most of it to check the whole table, and some 15 µs for
-/// each rule: of 20,000 frontends 120 ms, however little is written.
+/// How long that may take. A change that arrives meanwhile waits for at most two such syncs, the
+/// one in progress and its own. Most of the time the kernel validates the whole table, plus some 15
+/// µs for each rule written: 120 ms with 20,000 frontends, however little is written.
 const LONGEST_PART: Duration = Duration::from_millis(250);
 
-/// Non-zero where conntrack takes for valid what else it would call invalid.
+/// Non-zero if conntrack treats packets as valid that it would otherwise call invalid.
 const LIBERAL: &str = "/proc/sys/net/netfilter/nf_conntrack_tcp_be_liberal";
 
-/// One family of the network namespace that [`open`] was called in.
+/// One family in the network namespace in which [`open`] was called.
 #[derive(Debug)]
 pub struct Iptables {
     family: Family,
     variant: Variant,
-    /// `None`: only what is pure.
+    /// The connection to the kernel. `None` for a backend that only renders and diffs.
     tables: Option<Arc<Mutex<Tables>>>,
-    /// As it was at the last look, or the last question whether one is needed.
+    /// As of the last read or drift check.
     invalid: Invalid,
 }
 
-/// How to get at the legacy tables, which are changed under a lock that every program takes.
+/// The lock under which every program changes legacy tables.
 #[derive(Debug, Clone)]
 pub struct Lock {
     /// Its file: `/run/xtables.lock` on every host.
@@ -58,12 +58,13 @@ pub struct Lock {
     pub patience: Duration,
 }
 
-/// Opens this thread's network namespace: one backend a family.
+/// Opens the network namespace of this thread. Returns one backend for each family.
 pub fn open(variant: Variant, lock: &Lock) -> Result<[Iptables; 2], OpenError> {
     Ok(families(open_tables(variant, lock)?, variant))
 }
 
-/// Opens this thread's network namespace, and a way to hear of what others do to what is ours.
+/// Opens the network namespace of this thread, with a listener for external changes to Signpost's
+/// chains.
 pub fn open_with_disturbances(
     variant: Variant,
     lock: &Lock,
@@ -75,7 +76,7 @@ pub fn open_with_disturbances(
     Ok((families(tables, variant), disturbances))
 }
 
-/// The tables of both families, shared with whoever asks whether they have changed.
+/// The tables of both families, shared with the listener.
 pub(crate) type SharedTables = [Arc<Mutex<Tables>>; 2];
 
 fn open_tables(variant: Variant, lock: &Lock) -> Result<SharedTables, OpenError> {
@@ -93,12 +94,12 @@ fn families(tables: SharedTables, variant: Variant) -> [Iptables; 2] {
     })
 }
 
-/// Whatever happened to somebody else who held them: they are good between any two calls.
+/// Locks the tables, ignoring poisoning: their state is consistent between any two calls.
 fn hold(tables: &Mutex<Tables>) -> MutexGuard<'_, Tables> {
     tables.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Why nothing was done.
+/// The error of a backend without a connection to the kernel.
 #[derive(Debug, thiserror::Error)]
 #[error("this backend has no access to the kernel")]
 struct Detached;
@@ -106,7 +107,7 @@ struct Detached;
 // === impl Iptables ===
 
 impl Iptables {
-    /// A backend without a kernel: it renders and diffs, and fails to observe and commit.
+    /// Creates a backend without a kernel: it renders and diffs, and fails to observe and commit.
     pub fn detached(family: Family, variant: Variant) -> Iptables {
         Iptables {
             family,
@@ -116,12 +117,12 @@ impl Iptables {
         }
     }
 
-    /// Which of the kernel's two sets of tables it programs.
+    /// The variant of the kernel's tables that it programs.
     pub fn variant(&self) -> Variant {
         self.variant
     }
 
-    /// Whether this kernel has tables of the family at all; without a kernel, it has.
+    /// Whether this kernel has tables of the family. True for a backend without a kernel.
     pub fn is_offered(&self) -> bool {
         let tables = self.tables.as_ref();
         tables.is_none_or(|tables| hold(tables).is_offered())
@@ -159,7 +160,7 @@ impl Iptables {
     fn unread(&self, source: xtables::ObserveError) -> ObserveError {
         let recovery = match recovery(source.fault) {
             Recovery::Halt => Recovery::Halt,
-            // The same again is another look.
+            // To retry an observation is to observe again.
             Recovery::Retry | Recovery::Observe | Recovery::Isolate => Recovery::Observe,
         };
         self.unobserved(recovery, source)
@@ -211,12 +212,13 @@ impl Backend for Iptables {
     }
 
     fn observe_drift(&mut self) -> Result<Drift, ObserveError> {
-        // Set by whoever tunes conntrack, which may be long after its first rule was written.
+        // An administrator may tune conntrack long after the first rule was written.
         self.invalid = observe_invalid();
         let drift = match (&self.tables, self.variant) {
             (Some(tables), Variant::NfTables) => hold(tables).observe_drift(),
-            // A rule in the place of another of the same length shows only where it is read. What
-            // shows without that is noticed between two such looks (`Disturbances`).
+            // A rule that replaces another of the same length is only visible in a full read.
+            // Changes that are visible without one are detected between such reads
+            // (`Disturbances`).
             (Some(_), Variant::Legacy) => Ok(true),
             (None, _) => return Err(self.unobserved(Recovery::Halt, Detached)),
         };
@@ -247,7 +249,8 @@ impl Backend for Iptables {
                     (recovery @ (Recovery::Retry | Recovery::Isolate), 0) => {
                         (recovery, Effect::None)
                     }
-                    // What was carried out before the step that failed is not what is believed.
+                    // Steps before the failed one took effect, so the kernel differs from the
+                    // observed state.
                     (Recovery::Retry | Recovery::Isolate, _) => {
                         (Recovery::Observe, Effect::Possible)
                     }
@@ -287,7 +290,7 @@ impl Backend for Iptables {
     }
 }
 
-/// What to do next where nothing has taken effect.
+/// What to do next after a fault, if nothing has taken effect.
 pub fn recovery(fault: Fault) -> Recovery {
     match fault {
         Fault::Passing => Recovery::Retry,
@@ -297,7 +300,7 @@ pub fn recovery(fault: Fault) -> Recovery {
     }
 }
 
-/// As far as the kernel lets this be seen.
+/// Reads conntrack's setting, if it is readable.
 fn observe_invalid() -> Invalid {
     match fs::read_to_string(Path::new(LIBERAL)) {
         Ok(setting) if setting.trim() != "0" => Invalid::LetThrough,

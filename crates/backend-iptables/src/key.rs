@@ -1,4 +1,4 @@
-//! What a frontend is found by, as a string of digits that a tree can branch on.
+//! The key of a frontend, as a string of digits on which a tree can branch.
 
 use std::net::IpAddr;
 
@@ -6,22 +6,22 @@ use dataplane::{Family, Port, Protocol};
 use ipnet::IpNet;
 use xtables::{AddressMatch, Match, Rule, Target};
 
-/// Digits of four bits: those of an address, if it has one, one for a protocol and four of a port,
-/// if it has those. All keys of one tree have the same parts.
+/// A string of four-bit digits: those of an address, one for the protocol and four for the port,
+/// each if present. All keys of one tree have the same parts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Key {
     digits: [u8; Key::LONGEST],
     length: u8,
 }
 
-/// Which parts the keys of a tree have.
+/// The parts of the keys of a tree.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Shape {
-    /// Whose addresses; `None` for keys without one.
+    /// The family of the address; `None` for keys without one.
     pub(crate) address: Option<Family>,
 }
 
-/// What a packet is asked for a prefix of keys: everything that begins with it, and nothing else.
+/// The match criteria of a key prefix: they match exactly the packets whose keys begin with it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Criteria {
     pub(crate) destination: Option<IpNet>,
@@ -32,10 +32,10 @@ pub(crate) struct Criteria {
 // === impl Key ===
 
 impl Key {
-    /// An IPv6 address, a protocol and a port.
+    /// The length with an IPv6 address, a protocol and a port.
     const LONGEST: usize = 32 + 1 + 4;
 
-    /// No digits.
+    /// The empty key.
     const fn new() -> Key {
         Key {
             digits: [0; Key::LONGEST],
@@ -43,7 +43,7 @@ impl Key {
         }
     }
 
-    /// An address alone.
+    /// The key of an address.
     pub(crate) fn address(address: IpAddr) -> Key {
         let mut key = Key::new();
         match address {
@@ -53,12 +53,12 @@ impl Key {
         key
     }
 
-    /// A port alone.
+    /// The key of a protocol and port.
     pub(crate) fn port(protocol: Protocol, port: Port) -> Key {
         Key::new().with_port(protocol, port)
     }
 
-    /// With a protocol and a port behind.
+    /// Appends a protocol and a port.
     pub(crate) fn with_port(mut self, protocol: Protocol, port: Port) -> Key {
         self.push(match protocol {
             Protocol::Tcp => 0,
@@ -73,7 +73,7 @@ impl Key {
         &self.digits[..usize::from(self.length)]
     }
 
-    /// The first digits of it.
+    /// The first `length` digits.
     pub(crate) fn prefix(&self, length: usize) -> Key {
         let mut prefix = Key::new();
         for digit in &self.digits()[..length] {
@@ -82,13 +82,13 @@ impl Key {
         prefix
     }
 
-    /// How many digits two keys begin with in common.
+    /// The number of leading digits that two keys share.
     pub(crate) fn common(&self, other: &Key) -> usize {
         let pairs = self.digits().iter().zip(other.digits());
         pairs.take_while(|(a, b)| a == b).count()
     }
 
-    /// Whether it begins with all of `prefix`.
+    /// Whether the key begins with all of `prefix`.
     pub(crate) fn starts_with(&self, prefix: &Key) -> bool {
         self.digits().starts_with(prefix.digits())
     }
@@ -109,7 +109,7 @@ impl Key {
 // === impl Shape ===
 
 impl Shape {
-    /// How many digits an address has.
+    /// The number of digits of an address.
     fn address_digits(self) -> usize {
         match self.address {
             None => 0,
@@ -118,7 +118,7 @@ impl Shape {
         }
     }
 
-    /// What a packet is asked for `prefix`.
+    /// The match criteria of `prefix`.
     pub(crate) fn criteria(self, prefix: &Key) -> Criteria {
         let digits = prefix.digits();
         let split = digits.len().min(self.address_digits());
@@ -146,7 +146,7 @@ impl Shape {
     }
 }
 
-/// A number of bits under 256.
+/// A number of bits, less than 256.
 fn bits(count: usize) -> u32 {
     u32::try_from(count).unwrap_or(u32::MAX)
 }
@@ -169,7 +169,7 @@ fn range(family: Family, digits: &[u8]) -> IpNet {
 // === impl Criteria ===
 
 impl Criteria {
-    /// A rule that sends what meets these to `target`.
+    /// A rule that sends matching packets to `target`.
     pub(crate) fn rule(&self, target: Target) -> Rule {
         let ports = self
             .ports
@@ -183,7 +183,7 @@ impl Criteria {
     }
 }
 
-/// The protocol and the one port that a rule asks for, if it does.
+/// The protocol and the single port that a rule matches, if it does.
 pub(crate) fn port_asked(rule: &Rule) -> Option<(Protocol, Port)> {
     let protocol = rule.protocol?;
     match rule.matches[..] {

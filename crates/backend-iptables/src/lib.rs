@@ -1,10 +1,10 @@
-//! Services as rules of iptables, in a tree.
+//! Programs Services as iptables rules in a tree.
 //!
-//! kube-proxy has one chain with a rule for each Service, which every first packet walks through.
-//! Here a packet is led to its Service by the digits of the address it asks for, sixteen rules at
-//! each step at most ([`tree`]); what it finds there are chains of that Service port alone
-//! ([`service_chains`]), with kube-proxy's own words for what they do. Names begin with `SIGNPOST-`;
-//! comments say `namespace/name:port`.
+//! kube-proxy has one chain with a rule for each Service, which the first packet of each connection
+//! walks through. Here the digits of a packet's destination select its Service, with at most
+//! sixteen rules at each step ([`tree`]). The chains of the Service port that it finds
+//! ([`service_chains`]) are named after kube-proxy's. Chain names begin with `SIGNPOST-`; comments
+//! contain `namespace/name:port`.
 //!
 //! ```text
 //! nat PREROUTING, OUTPUT -j SIGNPOST-SERVICES
@@ -17,7 +17,7 @@
 //! filter INPUT, FORWARD, OUTPUT                refuses what nat left as it was; lets health checks in
 //! ```
 //!
-//! The kernel is programmed by [`xtables`], without any program of iptables, in either of its
+//! The kernel is programmed through [`xtables`], without any iptables program, in either of its
 //! variants.
 
 mod comment;

@@ -1,5 +1,5 @@
-//! The names of our chains: at most 28 letters (`XT_EXTENSION_MAXNAMELEN`), readable where that is
-//! enough.
+//! The names of Signpost's chains: at most 28 letters (`XT_EXTENSION_MAXNAMELEN`), readable if they
+//! fit.
 
 use std::sync::Arc;
 
@@ -10,16 +10,16 @@ use xtables::Rule;
 
 use crate::key::Criteria;
 
-/// What all of them begin with.
+/// The prefix of all of them.
 pub const PREFIX: &str = "SIGNPOST-";
 
-/// The longest name that the kernel takes, without the zero behind it.
+/// The longest name that the kernel accepts, without the terminating zero.
 const LONGEST: usize = 28;
-/// How many letters of a hash make a name: 75 bits, so that among a million names two are the same
-/// with a chance of one in 10^11.
+/// How many letters of a hash a name has: 75 bits, so that the chance of a collision among a
+/// million names is one in 10^11.
 const HASHED: usize = 15;
 
-/// The chain of a tree that packets with these criteria are led to.
+/// The name of the chain of a tree for packets with these criteria.
 pub(crate) fn of_prefix(tag: &str, criteria: &Criteria) -> Arc<str> {
     use std::fmt::Write as _;
     let mut name = format!("{PREFIX}{tag}");
@@ -39,20 +39,20 @@ pub(crate) fn of_prefix(tag: &str, criteria: &Criteria) -> Arc<str> {
         separate(&mut name);
         let _ = write!(name, "{first}-{last}");
     }
-    // nft does not read a colon in a name.
+    // nft cannot parse a colon in a name.
     match name.len() <= LONGEST && !name.contains(':') {
         true => name.trim_end_matches('-').into(),
         false => hashed(tag, &[&name]),
     }
 }
 
-/// A chain of one Service port. `kind` has at most three letters.
+/// The name of a chain of one Service port. `kind` has at most three letters.
 pub(crate) fn of_service_port(kind: &str, port: &ServicePortName) -> Arc<str> {
     let tag = format!("{kind}-");
     hashed(&tag, &[&port.to_string(), &port.protocol.to_string()])
 }
 
-/// A chain of one Service port for these sources.
+/// The name of a chain of one Service port for these source ranges.
 pub(crate) fn of_ranges(kind: &str, port: &ServicePortName, ranges: &[IpNet]) -> Arc<str> {
     let ranges: Vec<String> = ranges.iter().map(ToString::to_string).collect();
     let tag = format!("{kind}-");
@@ -66,13 +66,13 @@ pub(crate) fn of_ranges(kind: &str, port: &ServicePortName, ranges: &[IpNet]) ->
     )
 }
 
-/// A copy of a chain with these rules. Copies have one name only where they are the same.
+/// The name of a copy of a chain with these rules. Equal copies have the same name.
 pub(crate) fn of_copy(rules: &[Rule]) -> Arc<str> {
     let rules: Vec<String> = rules.iter().map(ToString::to_string).collect();
     hashed("OLD-", &[&rules.join("\n")])
 }
 
-/// The list of the clients of one endpoint of a Service port.
+/// The name of the list of clients of one endpoint of a Service port.
 pub(crate) fn of_clients(port: &ServicePortName, target: &Target) -> Arc<str> {
     hashed(
         "",
@@ -85,7 +85,7 @@ pub(crate) fn of_clients(port: &ServicePortName, target: &Target) -> Arc<str> {
 }
 
 fn hashed(tag: &str, parts: &[&str]) -> Arc<str> {
-    // RFC 4648 base32, which has no letters that iptables reads as something else.
+    // RFC 4648 base32, whose letters have no special meaning to iptables.
     const LETTERS: &[u8; 32] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZ234567";
     let mut hash = Sha256::new();
     for part in parts {

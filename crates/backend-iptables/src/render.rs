@@ -1,4 +1,4 @@
-//! What the kernel should hold, from what the node should do.
+//! Renders the rules for a node from its dataplane.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use crate::service_chains::{self, Comments, ServicePortChains};
 use crate::tree::{Entry, Tree};
 use crate::trees::{Place, TreeName, Trees};
 
-/// What is the same for all Services of one family.
+/// The settings that all Services of one family share.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Setting {
     pub(crate) family: Family,
@@ -29,8 +29,8 @@ pub(crate) struct Setting {
 /// The frontends of Service ports, in the order of their Services' rules.
 type FrontendsByPort<'a> = BTreeMap<&'a ServicePortName, Vec<(FrontendKey, &'a Arc<Frontend>)>>;
 
-/// Renders one family of `desired`. Where `from` is a dataplane's rules, only what differs from that
-/// dataplane is looked at. There is one arrangement, so `from` never changes what comes out.
+/// Renders one family of `desired`. If `from` has a dataplane, processes only the differences from
+/// it. The arrangement is unique, so the result does not depend on `from`.
 pub(crate) fn render(setting: Setting, desired: &Dataplane, from: &Rendered<Rules>) -> Rules {
     let is_incremental =
         from.rules.trees.are_known() && from.dataplane.config() == desired.config();
@@ -49,8 +49,8 @@ pub(crate) fn render(setting: Setting, desired: &Dataplane, from: &Rendered<Rule
     rules
 }
 
-/// The rules of those Services alone that come before all others; `None` where nobody does, or
-/// nobody else is there. What one of them claims and another Service has is not among them.
+/// Renders only the Services that come first. Returns `None` if there are none, or no others.
+/// Frontends that one of them claims but another Service has are left out.
 fn first(setting: Setting, desired: &Dataplane) -> Option<Rules> {
     let mut first = Dataplane::new(Arc::clone(desired.node()), Arc::clone(desired.config()));
     for (name, service) in desired.services().iter() {
@@ -75,7 +75,7 @@ fn first(setting: Setting, desired: &Dataplane) -> Option<Rules> {
     Some(advance(setting, &Dataplane::default(), &first, rules))
 }
 
-/// Takes `rules` from what they are for `before` to what they are for `desired`.
+/// Changes `rules` from those for `before` to those for `desired`.
 fn advance(setting: Setting, before: &Dataplane, desired: &Dataplane, mut rules: Rules) -> Rules {
     let trees_before = rules.trees.clone();
     let ports = place_frontends(setting, before, desired, &mut rules.trees);
@@ -111,7 +111,7 @@ fn advance(setting: Setting, before: &Dataplane, desired: &Dataplane, mut rules:
     rules
 }
 
-/// Gives every frontend that changed its rules in the trees. Returns the Service ports concerned.
+/// Updates the tree rules of every frontend that changed. Returns the Service ports concerned.
 fn place_frontends(
     setting: Setting,
     before: &Dataplane,
@@ -163,8 +163,8 @@ fn place_frontends(
     ports
 }
 
-/// Gives one Service port the chains it needs, and takes those that it does not. Of both, what was
-/// before comes first.
+/// Adds the chains that one Service port needs and removes the others. In each pair, the previous
+/// state comes first.
 fn place_service_port(
     setting: Setting,
     dataplanes: [&Dataplane; 2],
@@ -211,8 +211,8 @@ fn place_service_port(
     }
 }
 
-/// The frontends of these Service ports that are their own and not another Service's, which comes
-/// first. All ports of a Service are looked for at once: it may have thousands.
+/// The frontends that belong to these Service ports and that no other Service wins. Processes all
+/// ports of a Service at once, since it may have thousands.
 fn frontends_of<'a>(
     dataplane: &'a Dataplane,
     ports: &'a BTreeSet<ServicePortName>,
@@ -236,7 +236,7 @@ fn frontends_of<'a>(
     by_port
 }
 
-/// The trees that are not about frontends.
+/// Updates the trees that do not contain frontends.
 fn place_memberships(setting: Setting, before: &Dataplane, desired: &Dataplane, trees: &mut Trees) {
     let family = setting.family;
     let by_address = Shape {
@@ -259,7 +259,7 @@ fn place_memberships(setting: Setting, before: &Dataplane, desired: &Dataplane, 
         }
     }
     if let Some(tree) = trees.get_mut(TreeName::Sources) {
-        // One rule has all those inside a range that is known.
+        // A single rule covers all cluster IPs inside a known range.
         let cidrs = &desired.config().service_cidrs;
         for difference in before.cluster_ips().differences(desired.cluster_ips()) {
             let address = *difference.key;
@@ -295,8 +295,8 @@ fn place_memberships(setting: Setting, before: &Dataplane, desired: &Dataplane, 
     }
 }
 
-/// Lets in what asks for a health-check node port. Of Services that claim one port the first by name
-/// is named; they are looked for only when such a port comes or goes.
+/// Accepts packets to health-check node ports. If several Services claim a port, the comment names
+/// the first by name; Services are searched only when such a port is added or removed.
 fn place_health_checks(before: &Dataplane, desired: &Dataplane, tree: &mut Tree) {
     let port = |rules: &Arc<ServiceRules>| Some(rules.health_check?.port);
     let mut concerned: BTreeMap<Port, Option<&ServiceKey>> = BTreeMap::new();
@@ -342,7 +342,7 @@ fn entry(rule: Rule, service: Option<&ServiceKey>) -> Entry {
     }
 }
 
-/// The word that people look for.
+/// The name of the kind in comments.
 fn kind(kind: FrontendKind) -> &'static str {
     match kind {
         FrontendKind::ClusterIp => "cluster IP",

@@ -1,4 +1,4 @@
-//! Carries out changes on a value instead of a kernel, as strictly.
+//! Applies changes to a value instead of a kernel, with the same checks.
 
 use std::sync::Arc;
 
@@ -7,10 +7,10 @@ use xtables::TableChange;
 use crate::rules::{Chain, Rank, Rules};
 use crate::table_rules::TableRules;
 
-/// Why a kernel would not take a step.
+/// Why a kernel would refuse a step.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Refused {
-    /// A rule leads to a chain that is not there (ENOENT).
+    /// A rule leads to a chain that does not exist (ENOENT).
     #[error("chain {chain} jumps to {target}, which does not exist")]
     NoChain {
         /// The chain with the rule.
@@ -18,7 +18,7 @@ pub enum Refused {
         /// The chain that it leads to.
         target: Arc<str>,
     },
-    /// A chain was to go that is not there (ENOENT).
+    /// A chain to remove does not exist (ENOENT).
     #[error("the chain {0} to remove does not exist")]
     NotThere(Arc<str>),
 }
@@ -26,7 +26,7 @@ pub enum Refused {
 // === impl Rules ===
 
 impl Rules {
-    /// Carries out `step`, or leaves everything as it is.
+    /// Applies `step`, or changes nothing.
     pub fn replay(&mut self, step: &TableChange) -> Result<(), Refused> {
         let mut table = self.of(step.table).clone();
         for (name, rules) in &step.chains {
@@ -50,7 +50,7 @@ impl Rules {
         }
         table.check()?;
         *self.of_mut(step.table) = table;
-        // They are another state's.
+        // They describe the previous state.
         self.trees = crate::trees::Trees::default();
         self.first = None;
         Ok(())

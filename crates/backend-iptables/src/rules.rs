@@ -1,4 +1,4 @@
-//! What one family of the kernel holds of ours.
+//! Signpost's rules of one family in the kernel.
 
 use std::fmt;
 use std::sync::Arc;
@@ -9,44 +9,45 @@ use xtables::{Rule, TableName};
 use crate::table_rules::TableRules;
 use crate::trees::Trees;
 
-/// One family's rules. Two of them are equal when the kernel holds the same.
+/// The rules of one family. Equal if the kernel holds the same rules.
 #[derive(Clone, Default)]
 pub struct Rules {
     pub(crate) nat: TableRules,
     pub(crate) filter: TableRules,
-    /// What the dispatching chains were made of; empty in rules that were read from the kernel. Says
-    /// nothing that the chains do not say.
+    /// The trees from which the dispatching chains were made; empty for rules that were read from
+    /// the kernel. They contain no more than the chains do.
     pub(crate) trees: Trees,
-    /// The same with nothing but what comes before all others, where it was rendered from nothing:
-    /// a kernel without rules is given these first.
+    /// The rules with only the Services that come first, if they were rendered from nothing: a
+    /// kernel without rules gets these first.
     pub(crate) first: Option<Arc<Rules>>,
 }
 
-/// One chain. Two are equal when their rules are.
+/// A chain. Equal if the rules are equal.
 #[derive(Debug, Clone)]
 pub(crate) struct Chain {
     pub(crate) rules: Arc<[Rule]>,
-    /// Whose rules they are; nobody's in particular where this is empty.
+    /// The Services whose rules they are; empty for shared rules.
     pub(crate) services: Vec<ServiceKey>,
     pub(crate) rank: Rank,
 }
 
-/// When a chain is written, as against others of its table: what it leads to has a lower rank.
+/// The order in which chains of a table are written: a chain has a higher rank than those it leads
+/// to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Rank {
     /// Chooses an endpoint.
     Balance,
-    /// Decides among those that choose.
+    /// Decides between chains that choose an endpoint.
     External,
-    /// Decides who may come to those.
+    /// Decides which sources may reach those.
     Sources,
-    /// Leads there: the deeper, the sooner.
+    /// Part of a tree that leads there: deeper chains first.
     Tree(std::cmp::Reverse<usize>),
     /// The entrance of a tree.
     Entrance,
-    /// Leads to those.
+    /// Leads to entrances.
     Inner,
-    /// Is led to by the kernel's own chains.
+    /// Entered from a built-in chain.
     Outer,
 }
 
@@ -67,7 +68,7 @@ impl Rules {
         }
     }
 
-    /// How many rules a table has. Asked for after every change, so nothing is counted here.
+    /// The number of rules of a table. Called after every change, so it is kept, not counted.
     pub fn count(&self, table: TableName) -> usize {
         self.of(table).count()
     }
@@ -86,7 +87,7 @@ impl fmt::Debug for Rules {
 }
 
 impl fmt::Display for Rules {
-    /// As `iptables-save` prints them, chains in the order of their names.
+    /// Prints as `iptables-save` does, with chains sorted by name.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for name in TableName::ALL {
             let table = self.of(name);

@@ -14,20 +14,20 @@ use crate::comment;
 use crate::names;
 use crate::rules::{Chain, Rank};
 
-/// How much of what people read goes into the kernel.
+/// Which rules have comments in the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Comments {
-    /// At every rule of a Service.
+    /// Every rule of a Service.
     Everywhere,
-    /// Where frontends are found: elsewhere a comment costs 288 bytes of the kernel and a step of
-    /// every packet.
+    /// Rules that match a frontend. Elsewhere a comment costs 288 bytes of kernel memory and a
+    /// match for every packet.
     AtFrontends,
 }
 
-/// The chains of one Service port in table nat, by name; `None`: not needed.
+/// The chains of one Service port in table nat, by name; `None` if not needed.
 pub(crate) type NamedChains = Vec<(Arc<str>, Option<Chain>)>;
 
-/// All frontends that packets of one Service port and family come by.
+/// A Service port in one family, with all of its frontends.
 pub(crate) struct ServicePortChains<'a> {
     pub(crate) family: Family,
     pub(crate) config: &'a Config,
@@ -36,20 +36,21 @@ pub(crate) struct ServicePortChains<'a> {
     pub(crate) frontends: Vec<(FrontendKey, &'a Frontend)>,
 }
 
-/// The kinds of chains of a Service port. kube-proxy's names, whose jobs they have.
+/// The kinds of chains of a Service port, named after kube-proxy's chains with the same purpose.
 const CLUSTER: &str = "SVC";
 const LOCAL: &str = "SVL";
 const EXTERNAL: &str = "EXT";
 const SOURCES: &str = "FW";
 
-/// Every chain in table nat that a Service port can have, but for those of source ranges.
+/// The names of the chains that a Service port can have in table nat, except those for source
+/// ranges.
 pub(crate) fn names_of(port: &ServicePortName) -> [Arc<str>; 3] {
     [CLUSTER, LOCAL, EXTERNAL].map(|kind| names::of_service_port(kind, port))
 }
 
-/// What one frontend's packets are given in table nat: always something that ends the table's
-/// rules, or an external IP that is also one of the node's own addresses would be looked up as a
-/// node port next.
+/// The target of a frontend's packets in table nat. It always ends the traversal of the table:
+/// otherwise an external IP that is also an address of the node would be looked up as a node port
+/// next.
 pub(crate) fn target(frontend: &Frontend) -> Target {
     let port = &frontend.service_port;
     if !frontend.source_ranges.is_empty() && is_served(frontend) {
@@ -59,7 +60,7 @@ pub(crate) fn target(frontend: &Frontend) -> Target {
     behind_sources(frontend)
 }
 
-/// What those get who may connect.
+/// The target of packets from allowed sources.
 fn behind_sources(frontend: &Frontend) -> Target {
     let goto = |kind| Target::Goto(names::of_service_port(kind, &frontend.service_port));
     match (frontend.kind, frontend.policy) {
@@ -70,7 +71,7 @@ fn behind_sources(frontend: &Frontend) -> Target {
     }
 }
 
-/// Whether anybody is sent to an endpoint.
+/// Whether any client is sent to an endpoint.
 fn is_served(frontend: &Frontend) -> bool {
     match (frontend.kind, frontend.policy) {
         (FrontendKind::ClusterIp, TrafficPolicy::Local) => !frontend.local.is_empty(),
@@ -79,8 +80,8 @@ fn is_served(frontend: &Frontend) -> bool {
     }
 }
 
-/// What one frontend's packets are given in table filter: those that table nat left as they were.
-/// The chain it needs there, too.
+/// The target of a frontend's packets in table filter, which are those that table nat did not
+/// redirect, with the chain that this target needs.
 pub(crate) fn refusal(frontend: &Frontend) -> (Option<Target>, Option<(Arc<str>, Chain)>) {
     let for_strangers = match frontend.policy {
         TrafficPolicy::Cluster => &frontend.cluster,
@@ -89,7 +90,7 @@ pub(crate) fn refusal(frontend: &Frontend) -> (Option<Target>, Option<(Arc<str>,
     let ranges = &frontend.source_ranges;
     match (for_strangers.is_empty(), frontend.has_endpoints) {
         (false, _) if ranges.is_empty() => (None, None),
-        // Whoever may connect was sent to an endpoint and is no longer addressed to this.
+        // Packets from allowed sources were redirected and no longer have this destination.
         (false, _) | (true, true) => (Some(Target::Drop), None),
         (true, false) if ranges.is_empty() => (Some(Target::Reject), None),
         (true, false) => {
@@ -100,7 +101,7 @@ pub(crate) fn refusal(frontend: &Frontend) -> (Option<Target>, Option<(Arc<str>,
     }
 }
 
-/// Sends those who may connect to `allowed`, and everyone else to `others`.
+/// A chain that sends allowed sources to `allowed` and all others to `others`.
 fn sources(frontend: &Frontend, allowed: &Target, others: Target) -> Chain {
     let within = |range: &IpNet| Rule {
         source: Some(AddressMatch::within(*range)),
@@ -114,8 +115,8 @@ fn sources(frontend: &Frontend, allowed: &Target, others: Target) -> Chain {
     }
 }
 
-/// Asks whether a pod of this node sent the packet, or whether none did; `None` where that cannot be
-/// told.
+/// A rule that matches packets from pods of this node or, if `inverted`, all other packets. Returns
+/// `None` if local pods cannot be detected.
 fn local_source(config: &Config, family: Family, inverted: bool) -> Option<Rule> {
     let mut rule = Rule::always(Target::Return);
     match &config.local_detection {
@@ -126,7 +127,7 @@ fn local_source(config: &Config, family: Family, inverted: bool) -> Option<Rule>
                 inverted,
                 ..AddressMatch::within(range)
             };
-            // The kernel has no word for a question that everybody answers with yes.
+            // iptables cannot express a source match that is always true.
             let asks = inverted || range.prefix_len() > 0;
             rule.source = asks.then_some(source);
         }
@@ -145,7 +146,7 @@ fn local_source(config: &Config, family: Family, inverted: bool) -> Option<Rule>
     Some(rule)
 }
 
-/// Sets the mark that asks for masquerade.
+/// The target that marks packets for masquerade.
 pub(crate) fn mark(config: &Config) -> Target {
     let bit = config.mark.value();
     Target::Mark {
@@ -157,7 +158,8 @@ pub(crate) fn mark(config: &Config) -> Target {
 // === impl ServicePortChains ===
 
 impl ServicePortChains<'_> {
-    /// Every chain it has in table nat, or had and does not need.
+    /// Renders every chain of the port in table nat, with `None` for chains that it no longer
+    /// needs.
     pub(crate) fn render(&self) -> NamedChains {
         let [cluster, local, external] = names_of(self.port);
         let mut chains = vec![
@@ -184,7 +186,7 @@ impl ServicePortChains<'_> {
         }
     }
 
-    /// Chooses one of the endpoints that any frontend has.
+    /// The chain that chooses among the endpoints of the first frontend that has any.
     fn balance(&self, targets: impl Fn(&Frontend) -> &Arc<[Endpoint]>) -> Option<Chain> {
         let (_, frontend) = self
             .frontends
@@ -198,7 +200,7 @@ impl ServicePortChains<'_> {
             what,
         };
         let deliver = |matches, target: &Endpoint| Rule {
-            // DNAT to a port is refused without a protocol.
+            // The kernel refuses DNAT to a port without a protocol match.
             protocol: Some(self.port.protocol),
             matches,
             comment: self.comment(|| format!("{} -> {target}", self.port)),
@@ -230,9 +232,9 @@ impl ServicePortChains<'_> {
         Some(self.chain(rules, Rank::Balance))
     }
 
-    /// Marks packets to the cluster IP for masquerade. Other frontends share the chain, and a node
-    /// port may be reached by the same address where the node has the cluster IP, too: the port is
-    /// part of the question.
+    /// Marks packets to the cluster IP for masquerade. Other frontends share the chain, and if the
+    /// node has the cluster IP, too, a node port may be reached by the same address. Therefore the
+    /// rule also matches the port.
     fn cluster_ip_mark(&self) -> Option<Rule> {
         let (address, protocol, port) = self.frontends.iter().find_map(|(key, frontend)| {
             let FrontendKey::Address {
@@ -261,7 +263,7 @@ impl ServicePortChains<'_> {
         })
     }
 
-    /// What external frontends have in common.
+    /// The chain that all external frontends share.
     fn external(&self) -> Option<Chain> {
         let (_, frontend) = self.frontends.iter().find(|(_, frontend)| {
             frontend.kind != FrontendKind::ClusterIp && is_served(frontend)
@@ -278,9 +280,10 @@ impl ServicePortChains<'_> {
             rules.extend([marking, Rule::always(cluster)]);
             return Some(self.chain(rules, Rank::External));
         }
-        // Pods of this node and this node itself are inside the cluster, and reach every endpoint as
-        // they would by the cluster IP; everyone else reaches this node's endpoints only, with his
-        // own address. The pod is asked about first, so that a source that is both keeps its own.
+        // Pods of this node and the node itself are inside the cluster: they reach every endpoint,
+        // as with the cluster IP. All other clients reach only this node's endpoints, and keep
+        // their source address. Pods are matched first, so that a source that is both is not
+        // masqueraded.
         if let Some(from_pod) = local_source(self.config, self.family, false) {
             rules.push(Rule {
                 target: cluster.clone(),
@@ -302,13 +305,14 @@ impl ServicePortChains<'_> {
     }
 }
 
-/// Exactly this address.
+/// Matches exactly this address.
 pub(crate) fn host(address: IpAddr) -> AddressMatch {
     AddressMatch::within(IpNet::from(address))
 }
 
-/// What a rule asks that takes its share of what the rules before it have left, for itself and those
-/// behind it, `left` in all: 1/n, 1/(n-1), …, 1. What iptables cannot do is done at random.
+/// The match of a rule that takes its share of the packets left by the rules before it, where
+/// `left` rules remain with this one: 1/n, 1/(n-1), …, 1. Schedulers that iptables lacks are
+/// replaced by random choice.
 fn share(scheduler: Scheduler, left: usize) -> Match {
     match scheduler {
         Scheduler::RoundRobin => Match::Nth {
@@ -320,7 +324,7 @@ fn share(scheduler: Scheduler, left: usize) -> Match {
     }
 }
 
-/// One in `left`, of [`Match::CERTAIN`].
+/// A probability of one in `left`, in units of [`Match::CERTAIN`].
 fn probability(left: usize) -> u32 {
     let left = u64::try_from(left).unwrap_or(u64::MAX);
     let share = (u64::from(Match::CERTAIN) + left / 2) / left;

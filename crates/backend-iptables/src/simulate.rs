@@ -1,7 +1,8 @@
-//! What the kernel would do with a packet, rule by rule.
+//! Simulates the kernel's processing of a packet, rule by rule.
 //!
-//! This knows nothing of Services and nothing of trees: it walks through chains as the kernel does,
-//! so that what it says of our rules can differ from what the dataplane says, and be found out.
+//! The simulation does not use Services or trees: it walks through chains as the kernel does.
+//! Therefore its verdict on Signpost's rules can differ from that of the dataplane, which reveals
+//! errors.
 
 mod path;
 
@@ -18,17 +19,17 @@ use path::Path;
 
 pub use path::ways;
 
-/// How deep chains may lead into each other below a chain of the kernel, which is the sixteenth of
+/// How deep chains may be nested below a built-in chain, which is the sixteenth of
 /// `NFT_JUMP_STACK_SIZE`; `-g` counts as `-j` does.
 const JUMPS: usize = 15;
 
-/// The clients that packets have written down, by list, and nothing has timed out.
+/// The clients that packets have recorded, by list. Entries do not expire.
 #[derive(Debug, Clone, Default)]
 pub struct Memory(BTreeSet<(Arc<str>, IpAddr)>);
 
-/// Where `packet`, the first of its connection, goes on a node whose kernel holds `rules` for the
-/// packet's family, and has seen what is in `memory`, if of the rules that match at random it is the
-/// one with this number, counted from 0 among those it comes by, that does.
+/// Returns where `packet`, the first of its connection, goes on a node whose kernel holds `rules`
+/// for the packet's family and the clients in `memory`. Of the random matches that the packet
+/// reaches, only number `number`, counted from 0, matches.
 pub fn simulate_next(
     rules: &Rules,
     node: &Node,
@@ -40,8 +41,8 @@ pub fn simulate_next(
     Walk::new(rules, node, packet, memory, number).outcome()
 }
 
-/// Where `packet`, the first of its connection and of its client, may go on a node whose kernel
-/// holds `rules` for the packet's family.
+/// Returns where `packet`, the first of its connection and of its client, may go on a node whose
+/// kernel holds `rules` for the packet's family.
 pub fn simulate(rules: &Rules, node: &Node, packet: &Packet) -> Verdict {
     let mut ends: Vec<(Choice, f64)> = Vec::new();
     let mut count = 0;
@@ -77,7 +78,7 @@ pub fn simulate(rules: &Rules, node: &Node, packet: &Packet) -> Verdict {
     Verdict::Deliver(choices)
 }
 
-/// How many of `count` equal shares this is: a small number, rounded.
+/// Converts `share` to a number of `count` equal shares: a small number, rounded.
 fn weight(share: f64, count: u32) -> u32 {
     let exact = share * f64::from(count);
     (0..=count)
@@ -85,7 +86,7 @@ fn weight(share: f64, count: u32) -> u32 {
         .unwrap_or(count)
 }
 
-/// How a packet's way ended.
+/// How a packet's path ended.
 enum End {
     /// It left this node or reached a process on it, redirected or not.
     Through(Option<Endpoint>),
@@ -93,27 +94,27 @@ enum End {
     Rejected,
 }
 
-/// What a chain did to a packet.
+/// The result of a chain for a packet.
 enum Step {
-    /// On with whatever comes next.
+    /// Continue with the next rule or table.
     Continue,
-    /// This table is done with it.
+    /// Accepted by this table.
     Accept,
     Drop,
     Reject,
 }
 
-/// One way of one packet through the hooks.
+/// One path of one packet through the hooks.
 struct Walk<'a> {
     rules: &'a Rules,
     node: &'a Node,
     packet: &'a Packet,
     memory: &'a mut Memory,
-    /// Which of the matches at random does match.
+    /// The number of the random match that matches.
     number: u32,
-    /// How many were asked so far.
+    /// How many random matches were evaluated so far.
     draws: u32,
-    /// How probable this way is.
+    /// The probability of this path.
     share: f64,
     redirected: Option<Endpoint>,
     masqueraded: bool,
@@ -124,8 +125,8 @@ struct Walk<'a> {
 // === impl Memory ===
 
 impl Memory {
-    /// The kernel frees a list with the last rule that asks for it, and a new one of the same name is
-    /// empty (`recent_mt_destroy`).
+    /// Drops lists without rules: the kernel frees a list with the last rule that uses it, and a
+    /// new one of the same name is empty (`recent_mt_destroy`).
     fn forget_unused(&mut self, rules: &Rules) {
         let chains = rules.nat.chains().iter();
         let asked = chains.flat_map(|(_, chain)| chain.rules.iter());
@@ -182,7 +183,7 @@ impl<'a> Walk<'a> {
         use BuiltIn::{Forward, Input, Output, Postrouting, Prerouting};
         use TableName::{Filter, Nat};
         let from_here = matches!(self.packet.origin, Origin::Node | Origin::Loopback);
-        // Where a packet goes on is decided by routing, after DNAT.
+        // Routing, after DNAT, decides which hooks follow.
         let first: &[_] = match from_here {
             true => &[(Nat, Output)],
             false => &[(Nat, Prerouting)],
@@ -192,8 +193,8 @@ impl<'a> Walk<'a> {
         }
         let here = self.is_local(self.destination());
         let rest: &[_] = match (from_here, here) {
-            // A packet to this node itself comes back through the loopback device, past NAT, which
-            // sees a connection once.
+            // A packet to the node itself comes back through the loopback device and skips NAT,
+            // which processes a connection once.
             (true, true) => &[(Filter, Output), (Nat, Postrouting), (Filter, Input)],
             (true, false) => &[(Filter, Output), (Nat, Postrouting)],
             (false, true) => &[(Filter, Input)],
@@ -221,7 +222,7 @@ impl<'a> Walk<'a> {
         None
     }
 
-    /// Through the rules of the chain `of`, or those of a chain of the kernel.
+    /// Walks through the rules of the chain `of`, or of a built-in chain.
     fn walk(
         &mut self,
         at: (TableName, BuiltIn),
@@ -297,7 +298,7 @@ impl<'a> Walk<'a> {
                 self.path.note(|| path::entering(name, depth));
                 self.walk(at, &chain.rules, Some((name, depth)))
             }
-            // The kernel does not take such rules.
+            // The kernel refuses such rules.
             _ => Step::Drop,
         }
     }
@@ -350,7 +351,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Whether a match that takes this share of packets is the one that does.
+    /// Evaluates a random match that takes this share of packets.
     fn draw(&mut self, share: f64) -> bool {
         let matches = self.draws == self.number;
         self.draws += 1;

@@ -1,4 +1,4 @@
-//! What one table of the kernel holds of ours.
+//! Signpost's rules in one table of the kernel.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -12,23 +12,23 @@ use crate::names;
 use crate::rules::{Chain, Rank};
 use crate::tree::TreeChanges;
 
-/// What one table holds of ours.
+/// Signpost's rules in one table.
 #[derive(Clone, Default, PartialEq)]
 pub(crate) struct TableRules {
     chains: PersistentMap<Arc<str>, Arc<Chain>>,
-    /// How many rules those chains have.
+    /// The number of rules in those chains.
     in_chains: usize,
-    /// The rules by which packets come in from the kernel's own chains.
+    /// The jumps from built-in chains.
     pub(crate) entries: BTreeMap<BuiltIn, Vec<Rule>>,
 }
 
-/// The word for a rule that is not of our making.
+/// The comment that stands for a rule which Signpost did not write.
 const FOREIGN: &str = "not written by Signpost";
 
 // === impl TableRules ===
 
 impl TableRules {
-    /// What was read from the kernel.
+    /// Converts rules that were read from the kernel.
     pub(crate) fn observed(held: Held) -> TableRules {
         let rules = |rules: Vec<Option<Rule>>| rules.into_iter().map(|r| r.unwrap_or_else(foreign));
         let chain = |(name, held): (Arc<str>, Vec<Option<Rule>>)| {
@@ -57,12 +57,12 @@ impl TableRules {
         &self.chains
     }
 
-    /// How many rules there are, entries among them.
+    /// The number of rules, including the jumps from built-in chains.
     pub(crate) fn count(&self) -> usize {
         self.in_chains + self.entries.values().map(Vec::len).sum::<usize>()
     }
 
-    /// Puts `chain` in the place of what has this name. One that is the same stays shared.
+    /// Replaces the chain of this name with `chain`. An equal chain stays shared.
     pub(crate) fn put(&mut self, name: Arc<str>, chain: Option<Chain>) {
         match chain {
             None => drop(self.remove(&name)),
@@ -78,7 +78,7 @@ impl TableRules {
         }
     }
 
-    /// Makes the chains of a tree those of another.
+    /// Applies changes of a tree's chains.
     pub(crate) fn put_tree(&mut self, changes: TreeChanges) {
         for (name, chain) in changes {
             let chain = chain.map(|chain| Chain {
@@ -97,7 +97,7 @@ impl TableRules {
         }
     }
 
-    /// Takes a chain out; `None` where there is none of this name.
+    /// Removes a chain. Returns `None` if it does not exist.
     pub(crate) fn remove(&mut self, name: &Arc<str>) -> Option<Arc<Chain>> {
         let chain = self.chains.remove(name)?;
         self.in_chains -= chain.rules.len();
@@ -124,7 +124,7 @@ impl fmt::Display for TableRules {
     }
 }
 
-/// Equals none of ours.
+/// A rule that equals none of Signpost's.
 fn foreign() -> Rule {
     Rule {
         comment: Some(FOREIGN.into()),

@@ -1,10 +1,10 @@
-//! The tree that packets are led through: at most sixteen rules at each step, whatever the number of
+//! The tree that selects a packet's frontend: at most sixteen rules at each step, for any number of
 //! frontends.
 //!
-//! Its form is decided by its keys alone: more than sixteen keys branch at the first digit in which
-//! they differ, sixteen or fewer lie in one leaf. So there is one tree for one set of keys, whatever
-//! was there before; and copies share what they have in common. Below the branches that may follow
-//! one another ([`BRANCHES`]), all keys are in one chain.
+//! Its form depends only on its keys: more than sixteen keys branch at the first digit in which
+//! they differ, sixteen or fewer are in one leaf. So one set of keys has exactly one tree,
+//! independent of its history, and copies share what they have in common. Below the maximum number
+//! of nested branches ([`BRANCHES`]), all keys are in one chain.
 
 mod node;
 
@@ -17,40 +17,40 @@ use xtables::{Rule, Target, Which};
 use crate::key::{Key, Shape};
 use node::{Node, insert, remove};
 
-/// How many branches lead to a chain at most. nf_tables takes fifteen chains that lead to one another
-/// (`NFT_JUMP_STACK_SIZE`, where `-g` counts, too), and refuses a change that makes more. Four
-/// are before and behind a tree: in table nat its entrance, source ranges, what external frontends
-/// have in common, endpoints; in table filter three before refusals and source ranges behind them.
-/// Only addresses that were chosen to lie badly get there.
+/// The most branches on the path to a chain. nf_tables accepts fifteen nested chains
+/// (`NFT_JUMP_STACK_SIZE`, where `-g` counts, too), and refuses a change that nests deeper. Four of
+/// them are before and behind a tree: in table nat its entrance, source ranges, the chain that
+/// external frontends share, endpoints; in table filter three before refusals and the source ranges
+/// behind them. Only addresses that were chosen adversarially reach this depth.
 const BRANCHES: usize = 10;
 
-/// Keys and the rule each of them has.
+/// A map from keys to their rules.
 #[derive(Debug, Clone)]
 pub(crate) struct Tree {
     shape: Shape,
-    /// Whose address of a packet it branches on.
+    /// Which address of a packet it branches on.
     asks: Which,
-    /// How many branches lead to a chain at most.
+    /// The most branches on the path to a chain.
     branches: usize,
-    /// What the names of its chains begin with.
+    /// The prefix of its chains' names.
     tag: &'static str,
     root: Option<Arc<Node>>,
 }
 
-/// What one key has.
+/// The entry of one key.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Entry {
-    /// The rule, which asks for all of the key.
+    /// The rule, which matches all of the key.
     pub(crate) rule: Rule,
-    /// Whose it is.
+    /// The Service of the key.
     pub(crate) service: Option<ServiceKey>,
 }
 
-/// A node where it lies in a tree.
+/// A node with its position in a tree.
 #[derive(Debug, Clone, Copy)]
 struct Place<'a> {
     node: &'a Arc<Node>,
-    /// How many branches lead here.
+    /// The number of branches above it.
     level: usize,
 }
 
@@ -58,19 +58,19 @@ struct Place<'a> {
 #[derive(Debug, Clone)]
 pub(crate) struct TreeChain {
     pub(crate) rules: Vec<Rule>,
-    /// Whose rules they are.
+    /// The Services of these rules.
     pub(crate) services: Vec<ServiceKey>,
-    /// How many digits lead here: what a chain leads to lies deeper.
+    /// The number of digits that lead here: a chain is deeper than those that lead to it.
     pub(crate) depth: usize,
 }
 
-/// Chains that one tree has and another has not, or has otherwise: `None` to be removed.
+/// The chains that differ between two trees; `None` to be removed.
 pub(crate) type TreeChanges = BTreeMap<Arc<str>, Option<TreeChain>>;
 
 // === impl Tree ===
 
 impl Tree {
-    /// Without keys.
+    /// An empty tree.
     pub(crate) fn new(tag: &'static str, shape: Shape) -> Tree {
         Tree {
             shape,
@@ -81,7 +81,7 @@ impl Tree {
         }
     }
 
-    /// Without keys, for sources.
+    /// An empty tree that branches on sources.
     pub(crate) fn of_sources(tag: &'static str, shape: Shape) -> Tree {
         Tree {
             asks: Which::Source,
@@ -89,7 +89,7 @@ impl Tree {
         }
     }
 
-    /// The rule that asks for `prefix` and nothing else.
+    /// The rule that matches exactly `prefix`.
     pub(crate) fn rule(&self, prefix: &Key, target: Target) -> Rule {
         let rule = self.shape.criteria(prefix).rule(target);
         match self.asks {
@@ -106,7 +106,7 @@ impl Tree {
         self.root.is_none()
     }
 
-    /// Puts `entry` in the place of what `key` had.
+    /// Sets or removes the entry of `key`.
     pub(crate) fn set(&mut self, key: Key, entry: Option<Entry>) {
         self.root = match (self.root.take(), entry) {
             (None, None) => None,
@@ -138,7 +138,7 @@ impl Tree {
         }
     }
 
-    /// Names of the chains that a packet with `key` is led through, from the root on.
+    /// The names of the chains that a packet with `key` traverses, from the root on.
     pub(crate) fn path(&self, key: &Key) -> Vec<Arc<str>> {
         let mut names = Vec::new();
         let mut next = self.top();
@@ -153,8 +153,8 @@ impl Tree {
         names
     }
 
-    /// The rules that lead into the tree, for the chain at its entrance. A packet that finds nothing
-    /// comes back behind them.
+    /// The rules that lead into the tree, for the chain at its entrance. A packet that matches no
+    /// key returns after them.
     pub(crate) fn entrance(&self) -> Vec<Rule> {
         match &self.root {
             None => Vec::new(),
@@ -162,7 +162,7 @@ impl Tree {
         }
     }
 
-    /// The chains that `self` has otherwise than `before`.
+    /// The chains of `self` that differ from those of `before`.
     pub(crate) fn changes_since(&self, before: &Tree) -> TreeChanges {
         let mut changes = TreeChanges::new();
         self.compare(before.top(), self.top(), &mut changes);
@@ -174,7 +174,7 @@ impl Tree {
         Some(Place { node, level: 0 })
     }
 
-    /// What has chains of its own below a branch, by digit.
+    /// The children of a branch that have separate chains, by digit.
     fn below<'a>(&self, place: Place<'a>) -> impl Iterator<Item = (u8, Place<'a>)> {
         let children = match &**place.node {
             Node::Branch { children, .. } if place.level < self.branches => &children[..],
@@ -188,7 +188,7 @@ impl Tree {
             .map(placed)
     }
 
-    /// Whether a node that both trees have has the same chains in both.
+    /// Whether a node has the same chains in both trees.
     fn is_same(&self, before: Place<'_>, after: Place<'_>) -> bool {
         let fits = |place: Place<'_>| place.level + place.node.height() <= self.branches;
         Arc::ptr_eq(before.node, after.node)
@@ -275,14 +275,15 @@ impl Tree {
         }
     }
 
-    /// What is added under the same name counts.
+    /// Records the removal of a node's chain, unless a chain of the same name is added.
     fn note_gone(&self, node: &Node, changes: &mut TreeChanges) {
         if self.has_chain(node) {
             changes.entry(self.name(node)).or_insert(None);
         }
     }
 
-    /// A single key has its rule where others have the rule that leads to them.
+    /// Whether a node has a chain. A single key has none: its rule replaces the one that would lead
+    /// there.
     fn has_chain(&self, node: &Node) -> bool {
         !matches!(node, Node::Leaf(entries) if entries.len() == 1)
     }
@@ -315,7 +316,7 @@ impl Tree {
             .collect()
     }
 
-    /// Whose rules are in the node's chain.
+    /// The Services whose rules are in the node's chain.
     fn services(&self, place: Place<'_>) -> Vec<ServiceKey> {
         let own = |node: &Node| node.entries().into_iter().filter_map(|(_, e)| e.service);
         if self.is_flat(place) {

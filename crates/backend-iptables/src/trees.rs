@@ -1,5 +1,5 @@
-//! The trees that packets are led through: two in table nat that redirect, one that masquerades,
-//! and in table filter those that refuse and let in.
+//! The trees: in table nat two that redirect and two that masquerade, and in table filter those
+//! that refuse and accept.
 
 use dataplane::{Family, FrontendKey};
 use xtables::{Rule, TableName, Target};
@@ -7,39 +7,39 @@ use xtables::{Rule, TableName, Target};
 use crate::key::{Key, Shape};
 use crate::tree::Tree;
 
-/// Which tree.
+/// The name of a tree.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum TreeName {
-    /// Cluster, external and load-balancer IPs: where connections are sent.
+    /// Redirects connections to cluster, external and load-balancer IPs.
     Services,
-    /// Node ports: where connections are sent.
+    /// Redirects connections to node ports.
     NodePorts,
-    /// Endpoints of this node, by what they are sent: masqueraded when they sent it themselves.
+    /// Endpoints of this node: masquerades connections of an endpoint to itself.
     Hairpins,
-    /// Cluster IPs outside of all known ranges: masqueraded where they are the source.
+    /// Cluster IPs outside of all known ranges: masquerades connections from them.
     Sources,
-    /// Cluster, external and load-balancer IPs that refuse.
+    /// Refuses packets to cluster, external and load-balancer IPs.
     Refusals,
-    /// Node ports that refuse.
+    /// Refuses packets to node ports.
     NodePortRefusals,
-    /// Cluster IPs: refuse what is still addressed to them.
+    /// Refuses packets that are still addressed to cluster IPs.
     ClusterIps,
-    /// Health-check node ports: let in.
+    /// Accepts packets to health-check node ports.
     HealthChecks,
 }
 
-/// All of them, for one family.
+/// All trees of one family.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Trees(Option<[Tree; TreeName::ALL.len()]>);
 
-/// Where a frontend is in the trees.
+/// The place of a frontend in the trees.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Place {
     pub(crate) key: Key,
     pub(crate) shape: Shape,
-    /// Where it is sent on, if it is.
+    /// The tree that redirects it, if it is served.
     pub(crate) dispatch: TreeName,
-    /// Where it is refused, if it is.
+    /// The tree that refuses it, if it is refused.
     pub(crate) refusals: TreeName,
 }
 
@@ -69,7 +69,7 @@ impl TreeName {
         }
     }
 
-    /// What the names of its chains begin with, behind what all names do.
+    /// The prefix of the names of its chains, after the common prefix.
     pub(crate) fn tag(self) -> &'static str {
         match self {
             TreeName::Services => "S-",
@@ -83,7 +83,7 @@ impl TreeName {
         }
     }
 
-    /// The key that a rule of the tree asks for; `None` where it asks for something else.
+    /// The key that a rule of the tree matches; `None` for any other match.
     pub(crate) fn key_of(self, rule: &Rule) -> Option<Key> {
         let (protocol, port) = crate::key::port_asked(rule)?;
         match self {
@@ -118,12 +118,12 @@ impl TreeName {
 // === impl Trees ===
 
 impl Trees {
-    /// Without keys.
+    /// Empty trees.
     pub(crate) fn new(family: Family) -> Trees {
         Trees(Some(TreeName::ALL.map(|name| name.new_tree(family))))
     }
 
-    /// Whether these are of rules that were rendered, not read.
+    /// Whether these belong to rules that were rendered rather than read.
     pub(crate) fn are_known(&self) -> bool {
         self.0.is_some()
     }
@@ -163,7 +163,7 @@ impl Place {
         }
     }
 
-    /// A rule that asks for it and nothing else.
+    /// A rule that matches exactly this frontend.
     pub(crate) fn rule(&self, target: Target) -> Rule {
         self.shape.criteria(&self.key).rule(target)
     }

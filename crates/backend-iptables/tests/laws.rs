@@ -1,5 +1,5 @@
-//! The laws of every backend, over a kernel that is a value; and what a change may never do on its
-//! way.
+//! The laws of every backend, applied to a simulated kernel; and invariants of every step of a
+//! change.
 
 use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
@@ -43,12 +43,12 @@ impl laws::Subject for EitherVariant {
     }
 }
 
-/// How many rules they say they have.
+/// The number of rules according to `Rules::count`.
 fn counted(rules: &Rules) -> usize {
     TableName::ALL.map(|table| rules.count(table)).iter().sum()
 }
 
-/// How many rules a person counts.
+/// The number of rules as printed.
 fn printed(rules: &Rules) -> usize {
     let text = rules.to_string();
     text.lines().filter(|line| line.starts_with("-A ")).count()
@@ -120,7 +120,7 @@ proptest! {
         }
     }
 
-    /// A label makes a Service one that comes first, and its tenant writes the labels.
+    /// A label makes a Service come first, and tenants can set labels.
     #[test]
     fn no_step_of_a_start_gives_anyone_what_is_anothers(
         (mut cluster, tenants) in clusters_with_tenants(),
@@ -143,7 +143,7 @@ proptest! {
     }
 }
 
-/// A large change goes in steps that are bounded, and each of them can be taken.
+/// A large change is divided into bounded steps, each of which the kernel accepts.
 #[test]
 fn ten_thousand_services_go_in_bounded_steps() {
     let (node, config) = (mk_node(1).build(), mk_config().build());

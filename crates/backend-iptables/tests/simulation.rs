@@ -1,4 +1,4 @@
-//! The rules, simulated, send every packet where the dataplane says it may go.
+//! The simulated rules send every packet where the dataplane says it may go.
 
 use std::sync::Arc;
 
@@ -41,7 +41,7 @@ proptest! {
             let backend = backend(family);
             let mut dataplane = Dataplane::new(Arc::clone(&cluster.node), Arc::clone(&cluster.config));
             let mut rendered = Rendered::default();
-            // What was there before and goes one after the other.
+            // Services that existed before and are removed one by one.
             let strange = other.compile();
             for (_, rules) in strange.services().iter() {
                 dataplane.set(Arc::clone(rules));

@@ -17,7 +17,7 @@ fn key() -> FrontendKey {
     }
 }
 
-/// A Service with these endpoints, and other Services beside it.
+/// A dataplane with a Service that has these endpoints, and so many other Services.
 fn dataplane(endpoints: &[&str], others: u8) -> Dataplane {
     let (node, config) = (mk_node(1).build(), mk_config().build());
     let mut dataplane = Dataplane::new(node.clone(), config.clone());
@@ -42,7 +42,7 @@ fn rules(endpoints: &[&str], others: u8) -> Rules {
     backend.render(&dataplane(endpoints, others), &Rendered::default())
 }
 
-/// Takes out the one rule of these chains that begins like this.
+/// Removes the single rule that begins with `rule`.
 fn take_out(table: &mut TableRules, rule: &str) {
     let is_meant = |candidate: &Rule| candidate.to_string().starts_with(rule);
     let chains = table.chains().iter();
@@ -120,8 +120,8 @@ fn a_rule_that_leads_elsewhere_is_named_with_where_it_leads() {
     assert!(refusals[0].ends_with("-j REJECT: Leftover"), "{refusals:?}");
 }
 
-/// The place of a rule in the tree depends on all Services: one that is right and in the wrong place
-/// is never come by.
+/// The place of a rule in the tree depends on all Services: packets never reach a rule that is
+/// correct but in the wrong chain.
 #[test]
 fn a_rule_in_a_chain_of_another_tree_differs() {
     let (wanted, found) = (rules(&["10.0.1.5:8080"], 40), rules(&["10.0.1.5:8080"], 0));

@@ -1,4 +1,4 @@
-//! What table filter holds while table nat is changed.
+//! The contents of table filter while table nat is changed.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -16,16 +16,16 @@ use crate::table_rules::TableRules;
 use crate::tree::Entry;
 use crate::trees::TreeName;
 
-/// Table filter on the way from some rules to others.
+/// The intermediate states of table filter on the way from some rules to others.
 pub(super) struct Between {
-    /// While table nat is changed: all that is wanted, what was refused before as well, and of cluster
-    /// IPs those of before, for those packets alone that came to them.
+    /// While table nat is changed: all desired refusals and all previous ones. Refusals of cluster
+    /// IPs are the previous ones, for those hooks only that reached them before.
     pub(super) closed: TableRules,
-    /// Behind it: cluster IPs as they are wanted.
+    /// After that: the same with refusals of cluster IPs as desired.
     pub(super) claimed: TableRules,
 }
 
-/// A key that was refused and is not to be any more.
+/// A key that was refused and is no longer to be refused.
 struct Refused {
     tree: TreeName,
     entry: Entry,
@@ -34,7 +34,7 @@ struct Refused {
 // === impl Between ===
 
 impl Between {
-    /// Costs what differs.
+    /// The cost is proportional to the difference.
     pub(super) fn of(believed: &Rules, wanted: &Rules) -> Between {
         let mut claimed = wanted.filter.clone();
         keep_refusals(believed, wanted, &mut claimed);
@@ -64,22 +64,22 @@ fn is_about_cluster_ips(chain: &str) -> bool {
     chain == CLUSTER_IPS || is_of(chain, TreeName::ClusterIps)
 }
 
-/// Whether a chain belongs to a tree.
+/// Whether `chain` belongs to `tree`.
 pub(super) fn is_of(chain: &str, tree: TreeName) -> bool {
     let rest = chain.strip_prefix(PREFIX).unwrap_or_default();
-    // The chain of all of its keys may have no name of its own.
+    // The chain of all keys may have no further part in its name.
     rest.starts_with(tree.tag()) || *rest == *tree.tag().trim_end_matches('-')
 }
 
-/// The chains that lead to what is refused, and the hooks that lead to them.
+/// The chains that lead to refusals, and the hooks that lead to these chains.
 const LEADING: [(&str, &[BuiltIn]); 2] = [
     (ARRIVING, &[BuiltIn::Input]),
     (LEAVING, &[BuiltIn::Forward, BuiltIn::Output]),
 ];
 
-/// Whether cluster IPs are refused to packets of one hook that leads to them and not to those of another,
-/// which is another program's doing. Mended before table nat is, they refuse what that may be about to
-/// serve.
+/// Whether refusals of cluster IPs apply to one hook but not to another hook of the same chain, as
+/// after damage by another program. Repaired before table nat, they might refuse packets that table
+/// nat is about to serve.
 pub(super) fn is_torn(filter: &TableRules) -> bool {
     let mut leading = LEADING.iter();
     leading.any(|(_, hooks)| {
@@ -91,7 +91,7 @@ pub(super) fn is_torn(filter: &TableRules) -> bool {
     })
 }
 
-/// Whether packets of `hook` come to `entrance`.
+/// Whether packets at `hook` reach `entrance`.
 fn leads_to(filter: &TableRules, hook: BuiltIn, entrance: &str) -> bool {
     let leads = |rules: &[Rule], to: &str| {
         let mut targets = rules.iter().filter_map(Rule::leads_to);
@@ -114,7 +114,7 @@ fn leads_to(filter: &TableRules, hook: BuiltIn, entrance: &str) -> bool {
         })
 }
 
-/// Leaves out the rules of a chain that lead to `entrance`.
+/// Removes the rules of a chain that lead to `entrance`.
 fn drop_jumps(filter: &mut TableRules, chain: &str, entrance: &str) {
     let name: Arc<str> = chain.into();
     let Some(chain) = filter.chains().get(&name) else {
@@ -137,7 +137,7 @@ fn empty() -> Chain {
     }
 }
 
-/// Makes `filter`, which is what is wanted, refuse what `believed` does as well.
+/// Adds to `filter`, the desired table, the refusals of `believed`.
 fn keep_refusals(believed: &Rules, wanted: &Rules, filter: &mut TableRules) {
     let mut refused = refused_before(believed, wanted);
     refused.extend(taken(believed, wanted));
@@ -146,7 +146,8 @@ fn keep_refusals(believed: &Rules, wanted: &Rules, filter: &mut TableRules) {
     }
     let mut trees = wanted.trees.clone();
     for Refused { tree, entry } in refused {
-        // Whoever may connect is refused in another way than everyone else.
+        // A frontend with source ranges refuses allowed sources differently from all others, in a
+        // separate chain.
         if let Some(chain) = entry.rule.leads_to() {
             let is_there = filter.chains().get(chain).is_some();
             if let (Some(before), false) = (believed.filter.chains().get(chain), is_there) {
@@ -162,8 +163,8 @@ fn keep_refusals(believed: &Rules, wanted: &Rules, filter: &mut TableRules) {
     for (tree, entrance) in ENTRANCES {
         if let (Some(before), Some(after)) = (wanted.trees.get(tree), trees.get(tree)) {
             let mut changes = after.changes_since(before);
-            // What is wanted stays where nothing leads to it, too: a process that is killed now and then
-            // would else take away what the one before had written.
+            // Desired chains are kept even if nothing leads to them: otherwise each of several
+            // processes that are killed midway would remove what the previous one wrote.
             changes.retain(|_, chain| chain.is_some());
             filter.put_tree(changes);
             let rules = match tree {
@@ -177,7 +178,8 @@ fn keep_refusals(believed: &Rules, wanted: &Rules, filter: &mut TableRules) {
             filter.put(entrance.into(), Some(chain));
         }
     }
-    // Where nothing is to be refused any more, nothing leads there.
+    // If nothing is to be refused, the desired chains do not lead to the refusals: keep the
+    // previous jumps.
     for name in [ARRIVING, LEAVING] {
         let name: Arc<str> = name.into();
         let rules = |table: &TableRules| table.chains().get(&name).map(|chain| chain.rules.clone());
@@ -206,14 +208,14 @@ fn keep_refusals(believed: &Rules, wanted: &Rules, filter: &mut TableRules) {
     }
 }
 
-/// The trees of refusals, and the chains at their entrances.
+/// The trees of refusals and the chains at their entrances.
 const ENTRANCES: [(TreeName, &str); 2] = [
     (TreeName::Refusals, REFUSALS),
     (TreeName::NodePortRefusals, NODE_PORT_REFUSALS),
 ];
 
-/// Refusals for the frontends that go while their address becomes a cluster IP: what a cluster IP refuses
-/// comes after the change of table nat, with which these frontends go.
+/// Refusals for frontends that are removed while their address becomes a cluster IP: table nat
+/// loses these frontends before the refusals of the cluster IP are added.
 fn taken(believed: &Rules, wanted: &Rules) -> Vec<Refused> {
     let Some(after) = wanted.trees.get(TreeName::Services) else {
         return Vec::new();
@@ -246,15 +248,15 @@ fn taken(believed: &Rules, wanted: &Rules) -> Vec<Refused> {
     refused.collect()
 }
 
-/// Whether packets of every hook to a cluster IP at this address are refused: a chain that says so may be
-/// left from a change that was cut short, and nothing leads there.
+/// Whether packets to a cluster IP at this address are refused at every hook. The chain alone does
+/// not show it: one left by an interrupted change may be unreachable.
 fn has_cluster_ip(filter: &TableRules, address: &IpNet) -> bool {
     let mut hooks = LEADING.iter().flat_map(|(_, hooks)| hooks.iter());
     hooks.all(|hook| leads_to(filter, *hook, CLUSTER_IPS)) && refuses(filter, CLUSTER_IPS, address)
 }
 
-/// Whether a chain, or one that it leads such packets to, refuses them. Costs the way through the tree; the
-/// kernel takes no chains that lead in a circle.
+/// Whether a chain, or one that it leads such packets to, refuses them. The cost is that of the
+/// path through the tree; the kernel accepts no loops of chains.
 fn refuses(filter: &TableRules, chain: &str, address: &IpNet) -> bool {
     let chain = filter.chains().get(&Arc::from(chain));
     let rules = chain.into_iter().flat_map(|chain| chain.rules.iter());
@@ -268,7 +270,7 @@ fn refuses(filter: &TableRules, chain: &str, address: &IpNet) -> bool {
     })
 }
 
-/// What `believed` refuses that `wanted` does not, as the chains say that differ.
+/// What `believed` refuses and `wanted` does not, found from the chains that differ.
 fn refused_before(believed: &Rules, wanted: &Rules) -> Vec<Refused> {
     let mut refused = Vec::new();
     let mut reached: Option<BTreeSet<Arc<str>>> = None;
@@ -300,7 +302,7 @@ fn refused_before(believed: &Rules, wanted: &Rules) -> Vec<Refused> {
     refused
 }
 
-/// The chains of refusals that packets of any hook come to.
+/// The chains of refusals that packets at any hook reach.
 fn reached_refusals(filter: &TableRules) -> BTreeSet<Arc<str>> {
     let mut reached = BTreeSet::new();
     let is_entered = |entrance: &&str| {
@@ -319,7 +321,7 @@ fn reached_refusals(filter: &TableRules) -> BTreeSet<Arc<str>> {
     reached
 }
 
-/// Whether a rule of a tree is one of a key, and not one that leads on to others.
+/// Whether a rule of a tree belongs to a key, rather than leading to other chains of the tree.
 fn is_of_key(rule: &Rule, tree: TreeName) -> bool {
     match &rule.target {
         Target::Drop | Target::Reject => true,

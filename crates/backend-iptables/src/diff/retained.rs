@@ -1,4 +1,4 @@
-//! Copies of chains in table nat, for frontends that leave them while they change.
+//! Copies of chains in table nat, for frontends that stop using a chain while it changes.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,14 +12,14 @@ use crate::rules::{Chain, Rank};
 use crate::table_rules::{self, TableRules};
 use crate::trees::{TreeName, Trees};
 
-/// The ranks of a copy behind which none follows, one does, two do: endpoints, what external frontends
-/// have in common, source ranges.
+/// The rank of a copy that leads to no, one or two further copies: endpoints, the chain shared by
+/// external frontends, source ranges.
 const RANKS: [Rank; 3] = [Rank::Balance, Rank::External, Rank::Sources];
 
 /// Copies of chains of table nat.
 struct Copies<'a> {
     believed: &'a TableRules,
-    /// By the name of the original, as [`Copies::copy`] returns them.
+    /// The results of [`Copies::copy`], by the name of the original.
     known: BTreeMap<Arc<str>, Option<(Arc<str>, usize)>>,
     /// `believed` with the copies.
     retained: TableRules,
@@ -31,11 +31,12 @@ const ENTRANCES: [(TreeName, &str); 2] = [
     (TreeName::NodePorts, NODE_PORTS),
 ];
 
-/// Table nat as `believed`, where each frontend that comes to lead elsewhere, or goes, while a chain
-/// behind it changes, leads to copies of these chains. The chains of a Service port are written before
-/// what leads to them: a frontend that passes to another Service, or whose source ranges and policy
-/// change together, would otherwise have the old way in and the new way on, which is neither state.
-/// Costs what differs.
+/// Returns table nat as `believed`, except that some frontends lead to copies of their chains:
+/// those that will lead elsewhere, or be removed, while a chain they lead to changes. The chains of
+/// a Service port are written before the rules that lead to them. Without copies, a frontend that
+/// moves to another Service, or whose source ranges and policy change together, would combine its
+/// old entry with new chains, which is neither the old state nor the new one. The cost is
+/// proportional to the difference.
 pub(super) fn retain(believed: &TableRules, wanted: &TableRules, trees: &Trees) -> TableRules {
     let mut copies = Copies {
         believed,
@@ -72,7 +73,8 @@ pub(super) fn retain(believed: &TableRules, wanted: &TableRules, trees: &Trees) 
     copies.retained
 }
 
-/// The chain of a Service port that a rule of a tree leads to, if its frontend will not lead there.
+/// The chain of a Service port that a rule of a tree leads to, if its frontend will no longer lead
+/// there.
 fn left_chain<'a>(rule: &'a Rule, tree: TreeName, trees: &Trees) -> Option<&'a Arc<str>> {
     let chain = rule.leads_to()?;
     let key = tree.key_of(rule)?;
@@ -81,8 +83,8 @@ fn left_chain<'a>(rule: &'a Rule, tree: TreeName, trees: &Trees) -> Option<&'a A
     (!stays && !is_of(chain, tree)).then_some(chain)
 }
 
-/// Whether a chain, or one that it leads to within `depth` steps, is there before and after, and not
-/// the same.
+/// Whether a chain, or one reachable from it within `depth` steps, exists before and after but
+/// differs.
 fn changes(name: &Arc<str>, believed: &TableRules, wanted: &TableRules, depth: usize) -> bool {
     let Some(before) = believed.chains().get(name) else {
         return false;
@@ -93,7 +95,7 @@ fn changes(name: &Arc<str>, believed: &TableRules, wanted: &TableRules, depth: u
         || depth > 0 && next.any(|name| changes(name, believed, wanted, depth - 1))
 }
 
-/// The same rule, which leads to another chain.
+/// Returns the same rule with another target chain.
 fn led_to(rule: &Rule, chain: Arc<str>) -> Rule {
     let target = match rule.target {
         Target::Jump(_) => Target::Jump(chain),
@@ -108,14 +110,14 @@ fn led_to(rule: &Rule, chain: Arc<str>) -> Rule {
 // === impl Copies ===
 
 impl Copies<'_> {
-    /// Retains a copy of a chain and of those that it leads to, and returns its name and how many
-    /// chains follow one another behind it. `None` where another program has made more of them than
+    /// Retains a copy of a chain and of the chains it leads to. Returns its name and the length of
+    /// the longest path behind it. Returns `None` if another program has made that path longer than
     /// Signpost does.
     fn copy(&mut self, name: &Arc<str>) -> Option<(Arc<str>, usize)> {
         if let Some(known) = self.known.get(name) {
             return known.clone();
         }
-        // A chain that leads to itself is none of Signpost's.
+        // A chain that leads to itself was not written by Signpost.
         self.known.insert(Arc::clone(name), None);
         let copied = self.copy_anew(name);
         self.known.insert(Arc::clone(name), copied.clone());

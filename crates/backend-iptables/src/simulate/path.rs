@@ -1,4 +1,4 @@
-//! What a packet meets on its way, for people who ask where it went.
+//! Records the path of a packet, for traces.
 
 use std::sync::Arc;
 
@@ -9,16 +9,17 @@ use xtables::{Rule, Target};
 use super::{Memory, Walk};
 use crate::rules::Rules;
 
-/// What is written down of a walk, if anything is.
+/// The recorded events of a walk, if it is recorded.
 #[derive(Debug, Default)]
 pub(super) struct Path {
     events: Option<Vec<Event>>,
-    /// The chain it has come back to since the last of them.
+    /// The chain to which the walk has returned since the last event.
     back_in: Option<Event>,
 }
 
-/// Every way that `packet`, the first of its connection and of its client, may take on a node whose
-/// kernel holds `rules` for the packet's family: one for each rule that may match at random.
+/// Returns every path that `packet`, the first of its connection and of its client, may take on a
+/// node whose kernel holds `rules` for the packet's family: one for each random match that may
+/// match.
 pub fn ways(rules: &Rules, node: &Node, packet: &Packet) -> Vec<Way> {
     let mut ways = Vec::new();
     for number in 0.. {
@@ -40,25 +41,25 @@ pub fn ways(rules: &Rules, node: &Node, packet: &Packet) -> Vec<Way> {
 // === impl Path ===
 
 impl Path {
-    /// Writes down what `event` says, if anybody reads it.
+    /// Records `event` if the walk is recorded.
     pub(super) fn note(&mut self, event: impl FnOnce() -> Event) {
         let Some(events) = &mut self.events else {
             return;
         };
         let event = event();
-        // What leads on at once is not worth coming back for.
+        // A return to a chain that immediately leads on to another one is not recorded.
         let is_step = matches!(event, Event::Base { .. } | Event::Chain { .. });
         events.extend(self.back_in.take().filter(|_| !is_step));
         events.push(event);
     }
 
-    /// It goes on with the next rule of this chain, or of one of the kernel.
+    /// Notes that the walk continues with the next rule of this chain, or of a built-in one.
     pub(super) fn come_back(&mut self, to: Option<(&Arc<str>, usize)>) {
         self.back_in = to.map(|(name, depth)| entering(name, depth));
     }
 }
 
-/// Into a chain that `depth` others have led to.
+/// The event of entering a chain at nesting level `depth`.
 pub(super) fn entering(name: &Arc<str>, depth: usize) -> Event {
     Event::Chain {
         chain: Arc::clone(name),
@@ -66,8 +67,7 @@ pub(super) fn entering(name: &Arc<str>, depth: usize) -> Event {
     }
 }
 
-/// Whether there are packets that the rule leaves alone. One that every packet matches says no more
-/// than what it does.
+/// Whether the rule has any match. A rule that every packet matches is recorded only by its effect.
 pub(super) fn asks_something(rule: &Rule) -> bool {
     !rule.asks_the_same_as(&Rule::always(Target::Accept))
 }

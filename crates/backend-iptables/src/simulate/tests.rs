@@ -46,7 +46,7 @@ fn render(dataplane: &Dataplane) -> Rules {
     backend.render(dataplane, &Rendered::default())
 }
 
-/// Rules of table nat for what comes in, by chain; the first chain is where packets come in.
+/// Rules of table nat for incoming packets, by chain; the first is the built-in chain.
 fn hand_made(chains: &[(&str, &[Rule])]) -> Rules {
     let mut rules = Rules::default();
     for (position, (name, chain)) in chains.iter().enumerate() {
@@ -154,7 +154,7 @@ fn only_the_bits_of_the_mask_of_a_mark_are_changed() {
     assert_eq!(outcome(&hand_made(&[("", &rules)])), "untouched");
 }
 
-/// The list of clients is the endpoint's own, whatever its rule's place among others
+/// The list of clients belongs to the endpoint, regardless of the place of its rule among others
 /// (kubernetes#110302).
 #[test]
 fn t66_a_client_stays_while_its_endpoint_is_there_and_moves_on_when_it_is_not() {

@@ -1,4 +1,4 @@
-//! The nodes of a tree: what lies below what.
+//! The nodes of a tree.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -6,10 +6,10 @@ use std::sync::Arc;
 use super::Entry;
 use crate::key::Key;
 
-/// How many keys a leaf has at most.
+/// The most keys of a leaf.
 const LEAF: usize = 16;
 
-/// Keys that have their beginning in common.
+/// Keys with a common prefix.
 #[derive(Debug, PartialEq)]
 pub(super) enum Node {
     /// Sorted by key, never empty.
@@ -19,9 +19,9 @@ pub(super) enum Node {
         prefix: Key,
         /// By that digit, in order, at least two.
         children: Vec<(u8, Arc<Node>)>,
-        /// How many keys are below.
+        /// The number of keys below.
         count: usize,
-        /// How many branches follow one another from here on at most, with this one.
+        /// The length of the longest chain of branches from here, including this one.
         height: usize,
     },
 }
@@ -29,7 +29,7 @@ pub(super) enum Node {
 // === impl Node ===
 
 impl Node {
-    /// What all its keys begin with.
+    /// The common prefix of all its keys.
     pub(super) fn prefix(&self) -> Key {
         match self {
             Node::Branch { prefix, .. } => *prefix,
@@ -47,7 +47,7 @@ impl Node {
         }
     }
 
-    /// How many branches follow one another at most.
+    /// The length of the longest chain of branches.
     pub(super) fn height(&self) -> usize {
         match self {
             Node::Leaf(_) => 0,
@@ -80,7 +80,7 @@ impl Node {
     }
 }
 
-/// The node with `entry` in the place of what `key` had.
+/// Returns the node with `key` set to `entry`.
 pub(super) fn insert(node: &Arc<Node>, key: Key, entry: Entry) -> Arc<Node> {
     match &**node {
         Node::Leaf(entries) => {
@@ -125,7 +125,7 @@ pub(super) fn insert(node: &Arc<Node>, key: Key, entry: Entry) -> Arc<Node> {
     }
 }
 
-/// The node without `key`; `None` where nothing is left.
+/// Returns the node without `key`, or `None` if nothing is left.
 pub(super) fn remove(node: &Arc<Node>, key: &Key) -> Option<Arc<Node>> {
     match &**node {
         Node::Leaf(entries) => {
@@ -170,7 +170,7 @@ pub(super) fn remove(node: &Arc<Node>, key: &Key) -> Option<Arc<Node>> {
     }
 }
 
-/// The one form that these keys have. Sorted, each once, and not none.
+/// Builds the unique form of these keys. They must be sorted, distinct and not empty.
 fn build(entries: Vec<(Key, Entry)>) -> Arc<Node> {
     let leaf = Node::Leaf(entries);
     let prefix = leaf.prefix();

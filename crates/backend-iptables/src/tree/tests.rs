@@ -17,7 +17,7 @@ fn entry(number: u16) -> Entry {
     }
 }
 
-/// Keys that are near one another, and some that are not.
+/// Keys, some of which are close to one another.
 fn keys() -> impl Strategy<Value = Key> {
     let address = prop_oneof![
         4 => (0_u32..400).prop_map(|low| 0x0a60_0000 | low),
@@ -37,7 +37,7 @@ fn changes() -> impl Strategy<Value = Vec<(Key, Option<u16>)>> {
     prop::collection::vec(change, 0..300)
 }
 
-/// A tree with so many branches one below the other at most.
+/// A tree with at most so many nested branches.
 fn tree(branches: usize) -> Tree {
     Tree {
         branches,
@@ -45,12 +45,12 @@ fn tree(branches: usize) -> Tree {
     }
 }
 
-/// As few as make no tree, and as many as there are.
+/// Limits from the smallest up, and the one in production.
 fn branches() -> impl Strategy<Value = usize> {
     prop_oneof![1 => 0_usize..4, 1 => Just(BRANCHES)]
 }
 
-/// Every chain of a tree by its name.
+/// Every chain of a tree, by name.
 fn chains(of: &Tree) -> BTreeMap<Arc<str>, Vec<String>> {
     let empty = tree(of.branches);
     let changes = of.changes_since(&empty).into_iter();
@@ -118,8 +118,8 @@ proptest! {
     }
 }
 
-/// As deep as a tree can be where a new key lies above all others, and each of them comes to lie one
-/// branch deeper.
+/// The deepest possible tree: a new key is placed above all others, and each of these moves one
+/// branch down.
 #[test]
 fn however_keys_lie_the_way_to_them_is_bounded() {
     let first = 0xc000_0201_u32;
@@ -152,7 +152,7 @@ fn however_keys_lie_the_way_to_them_is_bounded() {
     assert_eq!(longest, Some(BRANCHES + 1), "it can be deeper, and is not");
 }
 
-/// One Service among ten thousand changes one chain: the leaf.
+/// When one of ten thousand Services changes, only one chain changes: the leaf.
 #[test]
 fn a_change_writes_the_chains_on_its_way_and_no_others() {
     let mut tree = Tree::new("S-", SHAPE);

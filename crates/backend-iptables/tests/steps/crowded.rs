@@ -1,5 +1,5 @@
-//! Few Services that want the same few addresses and ports, so that what one has passes to another in
-//! most changes.
+//! Few Services that use the same few addresses and ports, so that most changes move some from one
+//! Service to another.
 
 use std::sync::Arc;
 
@@ -10,13 +10,13 @@ use proptest::prelude::*;
 use proptest::sample::{select, subsequence};
 use testkit::{Cluster, mk_config, mk_endpoints, mk_node, mk_service, port};
 
-/// One is on a device of the node, one is now a cluster IP and now an external IP.
+/// The last one is on a device of the node. Some of them may also be external IPs.
 const CLUSTER_IPS: [&str; 4] = ["10.96.0.1", "10.96.0.2", "198.51.100.1", "172.20.0.1"];
 const EXTERNAL_IPS: [&str; 2] = ["198.51.100.1", "10.96.0.2"];
-/// The second is one of the node's own.
+/// The second one is an address of the node.
 const LOAD_BALANCER_IPS: [&str; 2] = ["192.0.2.1", "172.20.0.1"];
 const NODE_ADDRESSES: [&str; 2] = ["192.168.0.1", "172.20.0.1"];
-/// The second is the node port, too.
+/// The second one is also the node port.
 const PORTS: [u16; 2] = [80, 30080];
 const SOURCES: [&str; 4] = ["203.0.113.2", "203.0.113.200", "10.0.1.9", "192.168.0.1"];
 const SOURCE_RANGES: [&str; 3] = ["203.0.113.0/25", "203.0.113.128/25", "10.0.1.0/24"];
@@ -136,7 +136,8 @@ pub(super) fn crowded_ways() -> impl Strategy<Value = (Cluster, Cluster, Vec<Pac
         })
 }
 
-/// Gives each Service a name; the API server hands out a cluster IP only once.
+/// Gives each Service a name and drops duplicate cluster IPs, which the API server never assigns
+/// twice.
 fn numbered(services: Vec<(Service, Endpoints)>) -> Vec<(Service, Endpoints)> {
     let mut numbered: Vec<(Service, Endpoints)> = Vec::new();
     for ((mut service, endpoints), number) in services.into_iter().zip(1..) {

@@ -1,5 +1,5 @@
-//! What becomes of packets where a process was killed between two steps, or memory did not last for
-//! the next one, and another process goes on from what it finds.
+//! The treatment of packets after a process was killed between two steps, or ran out of memory for
+//! the next one, and another process continues from what it finds.
 
 use backend::{Backend, Rendered};
 use backend_iptables::{Iptables, Rules};
@@ -11,8 +11,8 @@ use super::crowded::crowded_ways;
 use super::stories::state;
 use super::{backend, damage, damages, expect_good_steps, held, parts, ways};
 
-/// Cut short after each part, the way from `held` to the second of `dataplanes` is gone on with, and gone
-/// back: at every part of either, packets fare no worse than at both ends.
+/// Interrupts the change from `held` to the second of `dataplanes` after each part, and from there
+/// continues it and reverts it. At every part of either, packets fare no worse than at both ends.
 fn expect_good_recoveries(
     backend: &Iptables,
     mut held: Rules,
@@ -29,7 +29,7 @@ fn expect_good_recoveries(
     }
 }
 
-/// Processes that are killed after a part each come to the end.
+/// Processes that are each killed after one part eventually complete the change.
 fn expect_arrival(backend: &Iptables, mut held: Rules, wanted: &Dataplane) {
     let wanted = backend.render(wanted, &Rendered::default());
     let most = 3 * parts(backend, &held, &wanted).len();
@@ -44,7 +44,8 @@ fn expect_arrival(backend: &Iptables, mut held: Rules, wanted: &Dataplane) {
     panic!("{most} parts do not lead to\n{wanted}from\n{held}");
 }
 
-/// The way from `before` to `after` may be cut short anywhere, for a pod's packets to port 80 of `destination`.
+/// Checks all interruptions between `before` and `after`, for a pod's packets to port 80 of
+/// `destination`.
 fn expect_good_interruptions(before: &Dataplane, after: &Dataplane, destination: &str) {
     let packet = Packet {
         origin: Origin::Pod {
@@ -61,8 +62,8 @@ fn expect_good_interruptions(before: &Dataplane, after: &Dataplane, destination:
     expect_good_recoveries(&backend, serving, [before, after], &[packet]);
 }
 
-/// A Service that loses its only endpoint, cut short after each part: nobody refused anything before, so
-/// that the chains of refusals are there for a while and nothing leads to them.
+/// A Service loses its only endpoint, with an interruption after each part. Nothing was refused
+/// before, so the chains of refusals exist for a while without a jump to them.
 #[test]
 fn t96_a_service_that_loses_its_endpoints_is_refused_after_every_interruption() {
     let of = |endpoints: &[&str]| {
@@ -78,8 +79,8 @@ fn t96_a_service_that_loses_its_endpoints_is_refused_after_every_interruption() 
     expect_good_interruptions(&before, &after, "198.51.100.10");
 }
 
-/// An address is a cluster IP, becomes another Service's external IP, and the change is taken back where
-/// it was cut short: its port is refused again before it goes.
+/// An address is a cluster IP and becomes another Service's external IP. The change is reverted
+/// where it was interrupted: the port is refused again before it is removed.
 #[test]
 fn t119_an_external_ip_that_goes_back_to_a_cluster_ip_is_served_or_refused_after_every_interruption()
  {

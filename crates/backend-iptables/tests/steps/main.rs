@@ -1,5 +1,5 @@
-//! What becomes of packets at every step on the way from some rules to others, also where memory
-//! lasts for one chain at a time.
+//! The treatment of packets at every step of a change, including steps that are divided into single
+//! chains for lack of memory.
 
 mod crowded;
 mod interruptions;
@@ -32,12 +32,12 @@ fn ways() -> impl Strategy<Value = (Cluster, Cluster, Vec<Packet>)> {
     })
 }
 
-/// What somebody else has done to our rules, in each table.
+/// Damage that another program has done to Signpost's rules in one table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Damage {
-    /// Chains have no rules any more, ours among them.
+    /// Chains are flushed, Signpost's among them.
     Emptied,
-    /// Nothing leads to ours.
+    /// The jumps to Signpost's chains are removed.
     Unentered,
 }
 
@@ -54,7 +54,7 @@ fn backend(family: Family) -> Iptables {
     Iptables::detached(family, Variant::NfTables)
 }
 
-/// The step, one chain after the other.
+/// Divides the step into single chains.
 fn one_by_one(step: &TableChange) -> Vec<TableChange> {
     let chains = step.chains.iter().map(|chain| TableChange {
         chains: vec![chain.clone()],
@@ -71,14 +71,14 @@ fn one_by_one(step: &TableChange) -> Vec<TableChange> {
     chains.chain(entries).chain([removed]).collect()
 }
 
-/// The whole way from `held` to `wanted`, as it goes where memory lasts for one chain at a time.
+/// All parts of the change from `held` to `wanted`, divided into single chains.
 fn parts(backend: &Iptables, held: &Rules, wanted: &Rules) -> Vec<TableChange> {
     let change = backend.diff(held, wanted);
     let parts = change.steps().iter().flat_map(one_by_one);
     parts.filter(|part| !part.is_empty()).collect()
 }
 
-/// The whole way from `held` to `wanted`, with a look at every packet of the family at each step.
+/// Checks every packet of the family at each part of the change from `held` to `wanted`.
 fn expect_good_steps(
     backend: &Iptables,
     (mut held, wanted): (Rules, &Rules),
@@ -87,8 +87,8 @@ fn expect_good_steps(
 ) {
     let node = dataplanes[1].node();
     let packets = packets.iter();
-    // An external IP that is an address of the node itself may have the port of another Service's
-    // node port: by which of them a packet is refused, only table nat decides.
+    // An external IP that is also an address of the node may have the port of another Service's
+    // node port: only table nat decides which of the two refuses a packet.
     let is_twofold = |packet: &Packet| {
         let mut frontends = dataplanes
             .iter()
@@ -96,8 +96,8 @@ fn expect_good_steps(
         node.local_addresses.contains(&packet.destination)
             && frontends.any(|frontend| frontend.kind != FrontendKind::NodePort)
     };
-    // A node port may be reached by an address of the node that becomes a cluster IP, and what cluster
-    // IPs refuse comes behind table nat, with which the node port goes.
+    // A node port may be reached by an address of the node that becomes a cluster IP. Refusals of
+    // cluster IPs are added after the change of table nat, which removes the node port.
     let [before, after] = dataplanes;
     let is_taken = |packet: &Packet| {
         let frontend = before.frontend_at(packet.destination, packet.protocol, packet.port);
@@ -122,7 +122,7 @@ fn expect_good_steps(
     assert_eq!(held, *wanted);
 }
 
-/// What the kernel holds of `rules`, and what they were made of forgotten.
+/// The rules as read back from the kernel, without the trees they were made from.
 fn held(backend: &Iptables, rules: &Rules) -> Rules {
     let mut held = Rules::default();
     for step in backend.diff(&held, rules).steps() {
@@ -155,8 +155,8 @@ fn damage(held: &mut Rules, wanted: &Rules, damages: &[(TableName, Damage, Index
     }
 }
 
-/// Services on port 80: DNS, another Service that refuses DNS's endpoint as its external IP, and a
-/// third one that has these endpoints.
+/// Services on port 80: DNS, a second Service that refuses packets to DNS's endpoint as its
+/// external IP, and a third one with these endpoints.
 fn with_claimed_endpoint(endpoints: &[&str]) -> Dataplane {
     let (node, config) = (mk_node(1).build(), mk_config().build());
     let mut dataplane = Dataplane::new(Arc::clone(&node), Arc::clone(&config));
@@ -212,7 +212,8 @@ proptest! {
                 dataplane: before.clone(),
                 rules: believed.clone(),
             });
-            // A process that has just started knows the rules, not what they were made of.
+            // A process that has just started has read the rules, but not the trees they were made
+            // from.
             let read = held(&backend, &believed);
             for believed in [believed, read] {
                 expect_good_steps(&backend, (believed, &wanted), [&before, &after], &packets);

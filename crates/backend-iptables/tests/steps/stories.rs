@@ -1,4 +1,4 @@
-//! Changes of which a packet once saw a state that neither end has.
+//! Changes during which a packet once met a state that neither end has.
 
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ pub(super) fn state(services: Vec<(ServiceBuilder, EndpointsBuilder)>) -> Datapl
     dataplane
 }
 
-/// At each step from `before` to `after` and back, what comes from 203.0.113.2.
+/// Checks a packet from 203.0.113.2 at each step from `before` to `after` and back.
 fn expect_good_changes(before: &Dataplane, after: &Dataplane, destination: &str, number: u16) {
     let packet = Packet {
         origin: Origin::Outside {
