@@ -1,44 +1,45 @@
-//! Alerts, and how Prometheus has them.
+//! Alerts and their Prometheus rules.
 
 use serde_json::{Value, json};
 
-/// The job of agents as the chart's PodMonitor or Service names it. The chart replaces it by `jobLabel`.
+/// A regular expression for the agents' `job` label as the chart's PodMonitor or Service sets it.
+/// The chart's `jobLabel` replaces it.
 pub const AGENT_JOB: &str = "(.*/)?signpost-agent(-metrics)?";
-/// Stands for the address of the runbook, which the chart fills in.
+/// The placeholder for the address of the runbook, which the chart fills in.
 pub const RUNBOOK: &str = "RUNBOOK";
 
 /// An alert.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Alert {
-    /// Its name, and the heading in the runbook.
+    /// Its name, which is also the heading in the runbook.
     pub name: &'static str,
-    /// What is measured: it has a value wherever metrics are scraped.
+    /// The measured part of the expression. It has a value wherever metrics are scraped.
     pub measured: String,
-    /// What is wrong with it: the rest of the expression.
+    /// The failing condition: the rest of the expression.
     pub when: &'static str,
-    /// How long it has to last.
+    /// How long the condition must hold before the alert fires.
     pub lasts: &'static str,
-    /// How urgent it is.
+    /// The severity of the alert.
     pub severity: Severity,
     /// One sentence, with the labels of the expression.
     pub summary: &'static str,
 }
 
-/// How urgent an alert is.
+/// The severity of an alert.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Severity {
     /// Traffic is lost, or about to be.
     Critical,
-    /// It should be looked at the same day.
+    /// It needs attention the same day.
     Warning,
-    /// Worth knowing.
+    /// For information.
     Info,
 }
 
 // === impl Alert ===
 
 impl Alert {
-    /// The expression, which has a value while it fires.
+    /// Returns the PromQL expression, which has a value while the alert fires.
     pub fn expression(&self) -> String {
         format!("{}{}", self.measured, self.when)
     }
@@ -67,13 +68,13 @@ impl Severity {
     }
 }
 
-/// A file of rules.
+/// Renders a Prometheus rules file.
 pub fn render_rules(alerts: &[Alert]) -> Value {
     let rules: Vec<Value> = alerts.iter().map(Alert::render).collect();
     json!({"groups": [{"name": "signpost", "rules": rules}]})
 }
 
-/// Every alert there is.
+/// Returns all alerts.
 pub fn alerts() -> Vec<Alert> {
     let mut alerts = Vec::from(of_nodes());
     alerts.extend(of_changes());

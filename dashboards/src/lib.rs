@@ -1,7 +1,8 @@
-//! Dashboards for Grafana and alerts for Prometheus, as values. `generate-dashboards` writes them to the chart.
+//! Dashboards for Grafana and alerts for Prometheus, as values. `generate-dashboards` writes them
+//! to the chart.
 //!
-//! An expression selects by the names of metrics, which no other program has, and by the label `node`, which the
-//! chart's `PodMonitor` adds: it holds whatever the job is called.
+//! Expressions select by metric names, which no other program uses, and by the label `node`, which
+//! the chart's `PodMonitor` adds. They therefore do not depend on the name of the job.
 
 pub mod alert;
 mod fleet;
@@ -22,12 +23,12 @@ pub struct File {
     pub text: String,
 }
 
-/// Every dashboard there is.
+/// Returns all dashboards.
 pub fn dashboards() -> [Dashboard; 2] {
     [fleet::dashboard(), node::dashboard()]
 }
 
-/// Every file that is written from here.
+/// Returns all generated files.
 pub fn files() -> Vec<File> {
     let mut files: Vec<File> = dashboards()
         .iter()
@@ -43,7 +44,7 @@ pub fn files() -> Vec<File> {
     files
 }
 
-/// The headings that the runbook has for `alerts`, as the anchors of links.
+/// Returns the runbook headings of `alerts` as anchors for links.
 pub fn anchors(alerts: &[Alert]) -> impl Iterator<Item = String> {
     alerts.iter().map(|alert| alert.name.to_lowercase())
 }

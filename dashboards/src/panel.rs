@@ -1,12 +1,12 @@
-//! Dashboards and their panels, and how Grafana has them.
+//! Dashboards and their panels, and their Grafana JSON.
 
 use serde_json::{Value, json};
 
-/// How wide a row is, in Grafana's columns.
+/// The width of a row in Grafana's columns.
 const COLUMNS: u64 = 24;
-/// How high a panel with a graph is.
+/// The height of a panel with a graph.
 const HEIGHT: u64 = 8;
-/// How high a panel with a number is.
+/// The height of a panel with a number.
 const LOW: u64 = 4;
 
 /// A dashboard.
@@ -14,13 +14,13 @@ const LOW: u64 = 4;
 pub struct Dashboard {
     /// Its file, below `charts/signpost/files`.
     pub path: &'static str,
-    /// What Grafana knows it by, whatever its title becomes.
+    /// The permanent identifier in Grafana, independent of the title.
     pub uid: &'static str,
     /// Its title.
     pub title: &'static str,
-    /// The expression that the variable `node` takes its values from, where there is one.
+    /// The query for the values of the variable `node`, if the dashboard has one.
     pub nodes: Option<&'static str>,
-    /// Its rows, from the top.
+    /// Its rows from top to bottom.
     pub rows: Vec<Row>,
 }
 
@@ -29,42 +29,42 @@ pub struct Dashboard {
 pub struct Row {
     /// The heading.
     pub title: &'static str,
-    /// As many as fit beside each other, then the next line.
+    /// The panels. Those that do not fit on one line continue on the next.
     pub panels: Vec<Panel>,
 }
 
-/// A question and its answer.
+/// A panel: a question and its answer.
 #[derive(Debug, Clone)]
 pub struct Panel {
     /// The question, in a few words.
     pub title: &'static str,
-    /// What to make of the answer.
+    /// How to interpret the answer.
     pub help: &'static str,
-    /// How it is shown.
+    /// The visualization.
     pub shape: Shape,
     /// Grafana's name of the unit.
     pub unit: &'static str,
-    /// What is asked, each with its legend.
+    /// The queries, each with its legend.
     pub queries: Vec<(String, &'static str)>,
 }
 
-/// How an answer is shown.
+/// The visualization of a panel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Shape {
     /// Lines over time.
     Lines,
     /// One number for each series.
     Numbers,
-    /// A row for each series, as it is now.
+    /// One row for each series with its present value.
     Table,
-    /// Buckets over time.
+    /// A heatmap of buckets over time.
     Heatmap,
 }
 
 // === impl Dashboard ===
 
 impl Dashboard {
-    /// As Grafana reads it.
+    /// Renders the dashboard as Grafana JSON.
     pub fn render(&self) -> Value {
         let mut panels = Vec::new();
         let mut top = 0;
@@ -108,7 +108,7 @@ impl Dashboard {
         variables
     }
 
-    /// Every expression, with the title of its panel.
+    /// Returns every expression with the title of its panel.
     pub fn expressions(&self) -> impl Iterator<Item = (&'static str, &str)> {
         let panels = self.rows.iter().flat_map(|row| &row.panels);
         panels.flat_map(|panel| {
@@ -121,7 +121,7 @@ impl Dashboard {
 // === impl Panel ===
 
 impl Panel {
-    /// One that asks a single question.
+    /// Creates a panel with a single query.
     pub fn new(
         title: &'static str,
         shape: Shape,
@@ -138,12 +138,12 @@ impl Panel {
         }
     }
 
-    /// The same, with what to make of the answer.
+    /// Sets the help text.
     pub fn help(self, help: &'static str) -> Panel {
         Panel { help, ..self }
     }
 
-    /// The same, with another question.
+    /// Adds another query.
     pub fn and(mut self, query: impl Into<String>, legend: &'static str) -> Panel {
         self.queries.push((query.into(), legend));
         self
@@ -177,7 +177,7 @@ impl Panel {
 // === impl Shape ===
 
 impl Shape {
-    /// Width and height.
+    /// Returns the width and the height.
     fn size(self) -> (u64, u64) {
         match self {
             Shape::Lines | Shape::Table | Shape::Heatmap => (COLUMNS / 2, HEIGHT),

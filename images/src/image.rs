@@ -1,4 +1,4 @@
-//! What an image is, and the files that container runtimes read.
+//! A container image and the files that container runtimes read.
 
 use std::collections::BTreeMap;
 use std::env::consts;
@@ -18,17 +18,18 @@ use crate::{File, Reference, Tree};
 /// A container image for Linux with one layer.
 #[derive(Debug, Clone)]
 pub struct Image {
-    /// What it is called.
+    /// The full name of the image.
     pub reference: Reference,
-    /// What it runs on.
+    /// The target architecture.
     pub architecture: Architecture,
-    /// Stands for every time in the image: the time of the build would make each build another image.
+    /// The timestamp of everything in the image. With the time of the build, each build would
+    /// produce a different image.
     pub created: Timestamp,
     /// The program and its first arguments.
     pub entrypoint: Vec<String>,
     /// Environment variables by name.
     pub environment: BTreeMap<String, String>,
-    /// Who the program runs as.
+    /// The user that the program runs as.
     pub user: User,
     /// Information for users; the names are those of
     /// <https://github.com/opencontainers/image-spec/blob/main/annotations.md>.
@@ -42,11 +43,12 @@ pub struct Image {
 pub struct Archive {
     /// A tar that `ctr images import`, `podman load`, `docker load` and skopeo read.
     pub bytes: Vec<u8>,
-    /// The digest of the image's manifest, by which registries and container runtimes know it.
+    /// The digest of the image's manifest, which identifies the image in registries and container
+    /// runtimes.
     pub manifest: String,
 }
 
-/// A processor, in Go's words, which images use.
+/// A processor architecture, named as in Go and in image manifests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Architecture {
     /// `x86_64`.
@@ -55,13 +57,13 @@ pub enum Architecture {
     Arm64,
 }
 
-/// A user and a group by number: an image without `/etc/passwd` knows no names, and a kubelet cannot
-/// tell whether a name is root. Written as `65532:65532`.
+/// A numeric user and group: an image without `/etc/passwd` has no names, and a kubelet cannot
+/// verify that a named user is not root. Written as `65532:65532`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct User {
     /// The user.
     pub uid: u32,
-    /// Its group.
+    /// The group.
     pub gid: u32,
 }
 
@@ -70,7 +72,8 @@ const INDEX: &str = "application/vnd.oci.image.index.v1+json";
 const CONFIGURATION: &str = "application/vnd.oci.image.config.v1+json";
 const LAYER: &str = "application/vnd.oci.image.layer.v1.tar+gzip";
 
-/// `sha256:` and the SHA-256 of `content`, by which the parts of an image name one another.
+/// Returns `sha256:` and the SHA-256 of `content`, the form in which the parts of an image refer to
+/// one another.
 pub fn digest(content: &[u8]) -> String {
     let bytes = Sha256::digest(content);
     let digits: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
@@ -80,13 +83,13 @@ pub fn digest(content: &[u8]) -> String {
 // === impl Image ===
 
 impl Image {
-    /// An OCI image layout
-    /// (<https://github.com/opencontainers/image-spec/blob/main/image-layout.md>) as a tar, in which
-    /// Docker releases that do not know one find what they need, too: `manifest.json`, about the same
-    /// blobs. Some seconds for 10 MB.
+    /// Renders an OCI image layout
+    /// (<https://github.com/opencontainers/image-spec/blob/main/image-layout.md>) as a tar. It also
+    /// contains `manifest.json`, which refers to the same blobs, for Docker releases that do not
+    /// support the layout. Takes some seconds for 10 MB.
     ///
-    /// The documents are written out because their order decides their digest, and because the types
-    /// of oci-spec keep labels and annotations in hash maps.
+    /// The JSON documents are formatted by hand because the order of their fields determines their
+    /// digest, and because the types of oci-spec store labels and annotations in hash maps.
     pub fn archive(&self) -> Archive {
         let (created, architecture) = (self.created, self.architecture);
         let platform = format!(r#""architecture":"{architecture}","os":"linux""#);
@@ -110,8 +113,8 @@ impl Image {
         );
         let manifest = insert_blob(&mut layout, manifest.into());
 
-        // containerd and podman take the whole name from the first annotation, skopeo the tag from the
-        // second.
+        // containerd and podman read the whole name from the first annotation, skopeo reads the tag
+        // from the second.
         let (name, tag) = (
             json(&self.reference.to_string()),
             json(self.reference.tag()),
@@ -134,9 +137,9 @@ impl Image {
     }
 }
 
-/// A file of a layout that other files refer to.
+/// A file of a layout to which other files refer.
 struct Blob {
-    /// Without a slash at its beginning.
+    /// The path without a leading slash.
     path: String,
     digest: String,
     size: usize,
@@ -145,7 +148,7 @@ struct Blob {
 // === impl Blob ===
 
 impl Blob {
-    /// The fields of a descriptor
+    /// Returns the fields of a descriptor
     /// (<https://github.com/opencontainers/image-spec/blob/main/descriptor.md>).
     fn describe(&self, media_type: &str) -> String {
         let Blob { digest, size, .. } = self;
@@ -173,7 +176,7 @@ fn insert(layout: &mut Tree, path: &str, content: Vec<u8>) {
 }
 
 pub(crate) fn gzip(content: &[u8]) -> Vec<u8> {
-    // Its header is as empty as that of `gzip --no-name`: neither a name nor a time.
+    // The header contains neither a name nor a time, as with `gzip --no-name`.
     let mut encoder = GzEncoder::new(Vec::new(), Compression::best());
     let written = encoder.write_all(content).and_then(|()| encoder.finish());
     written.expect("writing to memory does not fail")
@@ -186,7 +189,7 @@ fn json(value: &(impl Serialize + ?Sized)) -> String {
 // === impl Architecture ===
 
 impl Architecture {
-    /// That of this machine, if there are images for it.
+    /// Returns the architecture of this machine, if it is supported.
     pub(crate) fn own() -> Option<Architecture> {
         match consts::ARCH {
             "x86_64" => Some(Architecture::Amd64),

@@ -1,4 +1,4 @@
-//! A container image as a value, and the archive it comes to.
+//! A container image as a value, and its archive.
 //!
 //! ```text
 //!   files ---> Tree ---> layer ---.
@@ -7,8 +7,9 @@
 //!             Image::archive: pure, and the same bytes for the same input
 //! ```
 //!
-//! Nothing is run in an image to make it, so neither a container daemon nor root is needed: an image
-//! is a tar of files, a configuration in JSON and a manifest that names both by their SHA-256.
+//! Building an image runs nothing inside it and therefore requires neither a container daemon nor
+//! root: an image is a tar of files, a JSON configuration and a manifest that refers to both by
+//! their SHA-256.
 
 mod image;
 mod output;

@@ -1,4 +1,4 @@
-//! What programs that write archives have in common.
+//! The common parts of the programs that write archives.
 
 use std::fs;
 use std::io;
@@ -30,22 +30,23 @@ pub struct ArchiveArguments {
 // === impl ArchiveArguments ===
 
 impl ArchiveArguments {
-    /// What it runs on; absent where nothing says so and this machine is none that archives are for.
+    /// Returns the architecture given or that of this machine; absent if neither is given nor
+    /// supported.
     pub fn architecture(&self) -> Option<Architecture> {
         self.architecture.or_else(Architecture::own)
     }
 }
 
-/// Writes a file and makes the folder it is in. Under its name it is whole, or not there.
+/// Writes a file atomically and creates its parent folder.
 pub fn commit(path: &Path, content: &[u8]) -> io::Result<()> {
     let partial = path.with_added_extension("partial");
     path.parent().map_or(Ok(()), fs::create_dir_all)?;
     let written = fs::write(&partial, content).and_then(|()| fs::rename(&partial, path));
-    // Where it was never made there is nothing to remove; the first error is the one that is returned.
+    // The partial file may not exist. Return the first error.
     written.inspect_err(|_| drop(fs::remove_file(&partial)))
 }
 
-/// A time as `SOURCE_DATE_EPOCH` has it, in seconds since 1970.
+/// Parses a time in the format of `SOURCE_DATE_EPOCH`: seconds since 1970.
 fn parse_date(text: &str) -> Result<Timestamp, &'static str> {
     let seconds = text.parse::<u32>().ok();
     let date = seconds.and_then(|seconds| Timestamp::from_second(seconds.into()).ok());

@@ -1,35 +1,35 @@
-//! `kubectl signpost` for download, as krew installs it: an archive and a manifest that names it.
+//! The download of `kubectl signpost` for krew: an archive, and a manifest that refers to it.
 
 use jiff::Timestamp;
 
 use crate::image::gzip;
 use crate::{Architecture, File, Tree, digest};
 
-/// The program in the archive, and what krew links to it.
+/// The name of the program in the archive, to which krew creates a link.
 const PROGRAM: &str = "kubectl-signpost";
 
-/// Where the archives of a release are. Nothing is there yet.
+/// The address of the archives of a release. Nothing is published there yet.
 const RELEASES: &str = "https://github.com/signpost/signpost/releases/download";
 
 /// The plugin of one release for Linux.
 #[derive(Debug, Clone)]
 pub struct Plugin {
-    /// The release, without a v: `0.1.0`.
+    /// The version of the release without a `v`: `0.1.0`.
     pub version: String,
-    /// What the program runs on.
+    /// The target architecture.
     pub architecture: Architecture,
-    /// Stands for every time in the archive.
+    /// The timestamp of everything in the archive.
     pub created: Timestamp,
-    /// The program, which needs no library.
+    /// The statically linked program.
     pub program: Vec<u8>,
-    /// The text of the licence, without which krew's index accepts no archive.
+    /// The text of the licence. krew's index rejects archives without one.
     pub license: Vec<u8>,
 }
 
 // === impl Plugin ===
 
 impl Plugin {
-    /// The name of the archive.
+    /// Returns the file name of the archive.
     pub fn archive_name(&self) -> String {
         let Plugin {
             version,
@@ -39,7 +39,8 @@ impl Plugin {
         format!("{PROGRAM}-{version}-linux-{architecture}.tar.gz")
     }
 
-    /// The program and the licence, in no folder. The same bytes for the same input.
+    /// Renders an archive with the program and the licence at its root. The same input gives the
+    /// same bytes.
     pub fn archive(&self) -> Vec<u8> {
         let mut tree = Tree::default();
         for (path, mode, content) in [
@@ -54,9 +55,9 @@ impl Plugin {
         gzip(&tree.render(self.created))
     }
 
-    /// What krew reads about `archive`, in the format of
-    /// <https://krew.sigs.k8s.io/docs/developer-guide/plugin-manifest>. krew wants it in a file with
-    /// the plugin's name: `signpost.yaml`.
+    /// Returns krew's manifest of `archive`, in the format of
+    /// <https://krew.sigs.k8s.io/docs/developer-guide/plugin-manifest>. krew requires the file to
+    /// have the name of the plugin: `signpost.yaml`.
     pub fn manifest(&self, archive: &[u8]) -> String {
         let Plugin {
             version,

@@ -1,4 +1,4 @@
-//! What an image is called.
+//! The name of an image.
 
 use std::fmt;
 use std::str::FromStr;
@@ -6,7 +6,8 @@ use std::str::FromStr;
 /// The full name of an image: registry, repository and tag, such as
 /// `ghcr.io/signpost/signpost-agent:0.1.0`.
 ///
-/// Always with the registry: Docker resolves a name without one to its own registry, containerd to none.
+/// The registry is required: Docker resolves a name without one to its own registry, containerd to
+/// none.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Reference {
     repository: String,
@@ -16,7 +17,7 @@ pub struct Reference {
 // === impl Reference ===
 
 impl Reference {
-    /// What comes behind the last colon.
+    /// Returns the part after the last colon.
     pub fn tag(&self) -> &str {
         &self.tag
     }
@@ -25,7 +26,7 @@ impl Reference {
 impl FromStr for Reference {
     type Err = &'static str;
 
-    /// By the rules of <https://pkg.go.dev/github.com/distribution/reference>.
+    /// Parses by the rules of <https://pkg.go.dev/github.com/distribution/reference>.
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let (repository, tag) = text.rsplit_once(':').ok_or("it has no tag")?;
         let (registry, path) = repository.split_once('/').ok_or("it has no registry")?;

@@ -1,4 +1,4 @@
-//! Files by their paths, and the tar they come to.
+//! A tree of files, and its tar.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -8,45 +8,46 @@ use jiff::Timestamp;
 use tar::{Builder, EntryType, Header};
 use thiserror::Error;
 
-/// Files by path. The folders they are in come with them and belong to root.
+/// Files by path. Their parent folders are implied. All belong to root.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Tree {
     files: BTreeMap<TreePath, File>,
 }
 
-/// A file that belongs to root.
+/// A file owned by root.
 #[derive(Clone, PartialEq, Eq)]
 pub struct File {
-    /// Who may do what with it, as in `chmod`.
+    /// Its permissions as in `chmod`.
     pub mode: u32,
-    /// What is in it.
+    /// Its content.
     pub content: Vec<u8>,
 }
 
-/// Where a file is in a [`Tree`]. Written with a slash at its beginning.
+/// The path of a file in a [`Tree`], written with a leading slash.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct TreePath {
-    /// Without that slash.
+    /// The path without the leading slash.
     relative: String,
 }
 
-/// A file cannot be where it should be.
+/// Why a file cannot be added at a path.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum InsertError {
-    /// There is one already.
+    /// The tree already has a file at this path.
     #[error("there are two files {0}")]
     Twice(TreePath),
-    /// One path goes through the other.
+    /// One path is a parent of the other.
     #[error("{file} is a file, and {through} would be in it")]
     ThroughFile {
-        /// The shorter one.
+        /// The shorter path.
         file: TreePath,
-        /// The longer one.
+        /// The longer path.
         through: TreePath,
     },
 }
 
-/// What the field of a tar header holds. Longer names need extensions, which not all readers know.
+/// The size of the name field in a tar header. Longer names need extensions that not all readers
+/// support.
 const LONGEST: usize = 100;
 
 // === impl Tree ===
@@ -73,17 +74,17 @@ impl Tree {
         Ok(())
     }
 
-    /// What the files take on a node's disk, in bytes.
+    /// Returns the size of the files on a node's disk, in bytes.
     pub fn size(&self) -> usize {
         self.files.values().map(|file| file.content.len()).sum()
     }
 
-    /// A tar of all files and the folders they are in, ordered by path, all of them last changed at
-    /// `date`.
+    /// Renders a tar of all files and their parent folders, sorted by path, with the modification
+    /// time `date`.
     pub(crate) fn render(&self, date: Timestamp) -> Vec<u8> {
         let mut entries: BTreeMap<&str, Option<&File>> = BTreeMap::new();
         for (TreePath { relative }, file) in &self.files {
-            // A folder ends in a slash, so that it stands right before what is in it.
+            // A folder ends with a slash, so that it sorts directly before its content.
             let folders = relative.match_indices('/');
             entries.extend(folders.map(|(at, _)| (&relative[..=at], None)));
             entries.insert(relative, Some(file));

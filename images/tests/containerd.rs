@@ -1,5 +1,5 @@
-//! What containerd makes of an archive: a daemon of the test's own, with its folders in a temporary one
-//! and its mounts in a namespace of its own.
+//! Imports an archive into containerd: a separate daemon with temporary folders and with mounts in
+//! its own mount namespace.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -16,7 +16,7 @@ use tempfile::TempDir;
 
 const REFERENCE: &str = "registry.example/team/program:1.2.3";
 const CONTENT: &str = "what the program is";
-/// It answers within a second on an idle machine.
+/// containerd answers within a second on an idle machine.
 const DEADLINE: Duration = Duration::from_secs(60);
 
 /// A containerd that runs until this is dropped.
@@ -77,7 +77,8 @@ fn import() -> Result<()> {
     let mut containerd = Containerd::start()?;
     let archive = containerd.folder.path().join("image.tar");
     fs::write(&archive, &made.bytes)?;
-    // Files are copied with this snapshotter: overlays want a file system that a test cannot ask for.
+    // The native snapshotter copies files. The overlay snapshotter needs a file system that the
+    // test cannot rely on.
     let archive = archive.to_str().context("a path that is text")?;
     containerd.ctr(&["images", "import", "--snapshotter=native", archive])?;
 
@@ -96,7 +97,7 @@ fn import() -> Result<()> {
 // === impl Containerd ===
 
 impl Containerd {
-    /// Starts it and waits until it answers.
+    /// Starts containerd and waits until it answers.
     fn start() -> Result<Containerd> {
         let folder = tempfile::tempdir()?;
         let path = folder.path();
@@ -129,7 +130,7 @@ impl Containerd {
         Ok(containerd)
     }
 
-    /// What its client prints.
+    /// Returns the output of its client.
     fn ctr(&mut self, arguments: &[&str]) -> Result<String> {
         let output = Command::new("ctr")
             .arg("--address")
@@ -143,7 +144,7 @@ impl Containerd {
         String::from_utf8(output.stdout).context("ctr printed no text")
     }
 
-    /// What a file holds in each unpacked image that has it.
+    /// Returns the content of the file at `path` in each unpacked image that has one.
     fn unpacked(&self, path: impl AsRef<Path>) -> Result<Vec<String>> {
         let root = self.folder.path().join("root");
         let snapshots = fs::read_dir(root.join("io.containerd.snapshotter.v1.native/snapshots"))?;
@@ -158,7 +159,7 @@ impl Containerd {
 
 impl Drop for Containerd {
     fn drop(&mut self) {
-        // It has started nothing that would outlive it. Where it has ended already, so much the better.
+        // containerd has no child processes here that could outlive it. It may already have ended.
         drop(self.process.kill());
         drop(self.process.wait());
     }

@@ -1,4 +1,4 @@
-//! The archive of `kubectl signpost` and krew's manifest of it, as krew sees them.
+//! The archive of `kubectl signpost` and its manifest, as krew reads them.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -12,7 +12,7 @@ use tar::Archive;
 
 const PROGRAM: &[u8] = b"\x7fELF a program";
 
-/// Runs `write-plugin`; gives the bytes of the archive, its name, and the manifest.
+/// Runs `write-plugin`; returns the bytes of the archive, its name, and the manifest.
 fn written(epoch: &str) -> (Vec<u8>, String, Value) {
     let folder = tempfile::tempdir().expect("a folder");
     fs::write(folder.path().join("program"), PROGRAM).expect("a file");
@@ -38,7 +38,7 @@ fn written(epoch: &str) -> (Vec<u8>, String, Value) {
     (bytes, archive.replace("dist/", ""), manifest)
 }
 
-/// Mode and content of the files in an archive, by path.
+/// Returns the mode and content of the files in an archive, by path.
 fn files(archive: &[u8]) -> BTreeMap<String, (u32, Vec<u8>)> {
     let mut archive = Archive::new(GzDecoder::new(archive));
     let entries = archive.entries().expect("a tar");
@@ -83,7 +83,7 @@ fn krew_accepts_the_manifest_and_finds_the_archive_it_names() {
         "krew.googlecontainertools.github.com/v1alpha2"
     );
     assert_eq!(manifest["kind"], "Plugin");
-    // Also the name of the file, which krew compares.
+    // krew requires the name to match the file name.
     assert_eq!(manifest["metadata"]["name"], "signpost");
     let spec = &manifest["spec"];
     let version = format!("v{}", env!("CARGO_PKG_VERSION"));

@@ -130,7 +130,7 @@ fn unique(option: &str, pairs: Vec<(String, String)>) -> Result<BTreeMap<String,
     Ok(values)
 }
 
-/// In bytes.
+/// Parses a size; returns bytes.
 fn parse_size(text: &str) -> Result<usize, &'static str> {
     // Longer units first: each ends in `B`.
     let mut units = [("MB", 1_000_000), ("kB", 1_000), ("B", 1)].into_iter();

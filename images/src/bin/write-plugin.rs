@@ -1,4 +1,5 @@
-//! Writes `kubectl signpost` for download: an archive, and the manifest with which krew installs it.
+//! Writes the download of `kubectl signpost`: an archive, and the manifest with which krew installs
+//! it.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,4 @@
-//! What an archive holds, and that nothing but its input decides.
+//! The content of an archive, and that it depends on nothing but the input.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use crate::opened::{Opened, Packed};
 const REFERENCE: &str = "registry.example/team/program:1.2.3";
 const DATE: u32 = 1_767_225_600;
 
-/// Files in the order they are named.
+/// Creates a tree with these files in this order.
 fn tree(paths: &[&str]) -> Tree {
     let mut tree = Tree::default();
     for path in paths {
@@ -110,9 +110,9 @@ fn the_order_in_which_files_are_named_changes_no_byte() {
     );
 }
 
-/// What a repeated run in one process would not show: an order that follows from a random seed, a
-/// compressor that another version of its crate has changed. Archives of a release have to come out
-/// the same years later; when an update of `flate2` or `tar` changes this, that is for its commit to say.
+/// Detects what two runs in one process cannot: an order that depends on a random seed, or a
+/// compressor changed by another version of its crate. Archives of a release must be reproducible
+/// years later; if an update of `flate2` or `tar` changes this digest, its commit must say so.
 #[test]
 fn the_bytes_are_those_of_every_other_run() {
     let archive = image(&tree(&["/bin/program"])).archive();

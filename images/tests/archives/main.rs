@@ -1,4 +1,4 @@
-//! Archives as those who import them see them.
+//! Archives as their importers read them.
 
 mod layout;
 mod opened;

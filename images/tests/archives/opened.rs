@@ -1,4 +1,4 @@
-//! An archive, read by other people's code.
+//! Reads an archive with independent libraries.
 
 use std::collections::BTreeMap;
 use std::io::Read;
@@ -9,7 +9,7 @@ use oci_spec::image::{Descriptor, ImageConfiguration, ImageIndex, ImageManifest,
 use serde_json::Value;
 use tar::{Archive, EntryType};
 
-/// What is in an archive.
+/// The content of an archive.
 #[derive(Debug)]
 pub(crate) struct Opened {
     /// Its files by path.
@@ -17,7 +17,7 @@ pub(crate) struct Opened {
     pub(crate) index: ImageIndex,
     pub(crate) manifest: ImageManifest,
     pub(crate) configuration: ImageConfiguration,
-    /// What is in its only layer, files and folders in their order.
+    /// The files and folders of its only layer, in order.
     pub(crate) layer: Vec<Packed>,
 }
 
@@ -26,18 +26,18 @@ pub(crate) struct Opened {
 pub(crate) struct Packed {
     pub(crate) path: String,
     pub(crate) mode: u32,
-    /// That of its owner, and of its group.
+    /// The owner and group IDs.
     pub(crate) owner: (u64, u64),
     pub(crate) changed: u64,
-    /// Nothing where it is a folder.
+    /// The content; `None` for a folder.
     pub(crate) content: Option<Vec<u8>>,
 }
 
 // === impl Opened ===
 
 impl Opened {
-    /// Opens an archive with one image of one layer. Every blob has the size and the digest it is
-    /// referred to by, and nothing is there that is not referred to.
+    /// Opens an archive with one image of one layer. Verifies the size and the digest of every
+    /// blob, and that every blob is referred to.
     #[track_caller]
     pub(crate) fn new(archive: &[u8]) -> Opened {
         let files = unpack(archive).into_iter();
@@ -80,17 +80,17 @@ impl Opened {
         }
     }
 
-    /// What Docker reads instead of the index.
+    /// Returns the document that Docker reads instead of the index.
     pub(crate) fn docker(&self) -> Value {
         serde_json::from_slice(&self.files["manifest.json"]).expect("JSON")
     }
 
-    /// Where the manifest says that something is.
+    /// Returns the path of the blob that a descriptor refers to.
     pub(crate) fn path(descriptor: &Descriptor) -> String {
         path(descriptor)
     }
 
-    /// Files of the layer, without folders.
+    /// Returns the files of the layer, without folders.
     pub(crate) fn files(&self) -> impl Iterator<Item = &Packed> {
         self.layer.iter().filter(|packed| packed.content.is_some())
     }

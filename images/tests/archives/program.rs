@@ -1,4 +1,4 @@
-//! `write-image` as a person runs it.
+//! `write-image` run from the command line.
 
 use std::fs::{self, FileTimes, OpenOptions, Permissions};
 use std::os::unix::fs::PermissionsExt;
@@ -13,7 +13,7 @@ use crate::opened::Opened;
 
 const NAME: &str = "registry.example/program:1";
 
-/// A folder with a program and a file of settings in it.
+/// Creates a folder with a program and a file of settings.
 fn folder() -> TempDir {
     let folder = tempfile::tempdir().expect("a folder");
     for (name, mode) in [("program", 0o700), ("settings", 0o600)] {

@@ -1,4 +1,4 @@
-//! The two images that are released, with a text in the place of each program.
+//! The two released images, with a text in the place of each program.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -10,7 +10,7 @@ use tempfile::TempDir;
 
 use crate::opened::Opened;
 
-/// The programs, each with the stage of the Dockerfile and the manifest it goes with.
+/// The programs, each with its stage in the Dockerfile and its manifest.
 const PROGRAMS: [(&str, &str, &str); 2] = [
     ("signpost-agent", "agent", "agent.yaml"),
     ("signpost-operator", "operator", "operator.yaml"),
@@ -19,7 +19,7 @@ const REVISION: &str = "0123456789abcdef";
 const EPOCH: &str = "1767225600";
 const CREATED: &str = "2026-01-01T00:00:00Z";
 
-/// What decides how a container looks from inside and outside.
+/// The properties of an image that a container can observe.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 struct Look {
     /// Files by path.
@@ -53,7 +53,7 @@ fn write_archives(size: usize) -> (Output, TempDir) {
     (output.expect("it can be run"), folder)
 }
 
-/// Both images by the names of their programs, with their full names.
+/// Returns both images with their full names, by the names of their programs.
 fn images() -> BTreeMap<&'static str, (String, Opened)> {
     let (output, folder) = write_archives(10);
     let said = String::from_utf8_lossy(&output.stderr);
@@ -91,8 +91,8 @@ impl Look {
         }
     }
 
-    /// What the stages of a Dockerfile come to, with `variables` for what is given to the build.
-    /// Knows what ours is made of, and nothing else.
+    /// Evaluates the stages of a Dockerfile with `variables` as build arguments. Supports only the
+    /// instructions in Signpost's Dockerfile.
     fn of_stages(dockerfile: &str, variables: &[(&str, &str)]) -> BTreeMap<String, Look> {
         let mut stages: BTreeMap<String, Look> = BTreeMap::new();
         let mut current = String::new();
@@ -188,7 +188,7 @@ fn manifests_and_chart_run_these_images_as_they_are_meant_to_be_run() {
             Some(repository)
         );
 
-        // The chart's containers are held to these by a test of the chart.
+        // A test of the chart compares the chart's containers with these manifests.
         let manifests = read(&format!("deploy/{file}"));
         let manifests = serde_saphyr::from_multiple::<Value>(&manifests).expect("YAML");
         let mut containers = manifests.iter();
@@ -199,7 +199,7 @@ fn manifests_and_chart_run_these_images_as_they_are_meant_to_be_run() {
         let user = container["securityContext"]["runAsUser"].to_string();
         assert_eq!(look.user.split(':').next(), Some(user.as_str()));
 
-        // What is called by its name alone is looked for along PATH.
+        // A command without a path is looked up in PATH.
         let called = container["command"][0].as_str().expect("a command");
         let mut variables = look.environment.iter();
         let path = variables.find_map(|variable| variable.strip_prefix("PATH="));
