@@ -7,11 +7,12 @@
 //!                 `-- servers       |          servers --'
 //! ```
 //!
-//! Each contender has a node of its own in an [`Arena`], with the same name and addresses, and only
-//! one runs at a time. What one of them goes through in one round starts with an empty kernel and
-//! ends with one ([`measure_round`]). What is in the kernel is asked of the kernel: an [`Eye`] lists
-//! what is programmed, an [`Ear`] hears of each change. What comes out of a round is a [`Reading`]
-//! for each [`Row`]; all rounds together are the [`Figures`], which become a table and a chart.
+//! Each contender has a separate node in an [`Arena`], with the same name and addresses, and only
+//! one runs at a time. A round of one contender starts and ends with an empty kernel
+//! ([`measure_round`]). The state of the kernel is read from the kernel: an [`Eye`] lists the
+//! programmed rules, an [`Ear`] receives a notification of each change. A round produces a
+//! [`Reading`] for each [`Row`]; the readings of all rounds are the [`Figures`], which become a
+//! table and a chart.
 
 mod arena;
 mod chart;

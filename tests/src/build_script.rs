@@ -1,15 +1,15 @@
-//! What tests need that cargo does not build.
+//! Builds what the tests need and cargo does not build.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
 
-/// Runs a script of this package that builds something unless it is built, and returns the path
-/// it prints as its last line. Its progress goes to standard error.
+/// Runs a script of this package that builds something if needed; returns the path in the last line
+/// of its output. Its progress goes to standard error.
 pub fn run(script: &str, arguments: &[&str]) -> Result<PathBuf> {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join(script);
-    // Nobody waits ten minutes in silence.
+    // Show the progress: a build may take ten minutes.
     let output = Command::new(&script)
         .args(arguments)
         .stdin(Stdio::null())

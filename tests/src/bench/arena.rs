@@ -1,4 +1,5 @@
-//! Where both contenders run: an API server, and a node with clients and servers for each.
+//! The environment of both contenders: an API server, and for each contender a node with clients
+//! and servers.
 
 use std::fs;
 use std::net::Ipv4Addr;
@@ -21,23 +22,24 @@ use crate::differential::Mode;
 use crate::network::{Link, Namespace, Network};
 use crate::stamped;
 
-/// Where the API server is.
+/// The address of the API server.
 const API_SERVER: Ipv4Addr = Ipv4Addr::new(10, 123, 0, 1);
-/// How long the API server may take to serve a kind it was told of.
+/// How long the API server may take to serve a newly defined kind.
 const SERVES_WITHIN: Duration = Duration::from_secs(60);
-/// The pod that connects.
+/// The address of the client pod.
 const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 0, 1, 9);
-/// The host behind which all endpoints are, so that the node needs one neighbour and not one each.
+/// The host that routes to all endpoints, so that the node needs one neighbour entry and not one
+/// for each endpoint.
 const SERVERS: Ipv4Addr = Ipv4Addr::new(10, 0, 2, 2);
-/// What the node is called by those on its links.
+/// The address of the node on its links.
 const GATEWAY: Ipv4Addr = Ipv4Addr::new(169, 254, 1, 1);
-/// Every address an endpoint may have.
+/// The range of all endpoint addresses.
 const ENDPOINTS: &str = "10.128.0.0/9";
 
-/// An API server and a place for each contender.
+/// An API server and a node for each contender.
 #[derive(Debug)]
 pub struct Arena {
-    // Dropped in this order: who uses something goes before it.
+    // Fields are dropped in this order: users before what they use.
     pub(super) writer: Writer,
     stands: [Stand; 2],
     control_plane: ControlPlane,
@@ -46,11 +48,11 @@ pub struct Arena {
     files: TempDir,
     agent: PathBuf,
     pub(super) mode: Mode,
-    /// How many Services the API server has.
+    /// The number of Services in the API server.
     services: u32,
 }
 
-/// A node, with a pod on it that connects and a host with all servers.
+/// A node with a client pod, and a host with all servers.
 #[derive(Debug, Clone)]
 pub(super) struct Stand {
     pub(super) node: Namespace,
@@ -61,7 +63,8 @@ pub(super) struct Stand {
 // === impl Arena ===
 
 impl Arena {
-    /// Starts the control plane; nobody programs the nodes yet. `agent` is the program of ours.
+    /// Starts the control plane; no proxy programs the nodes yet. `agent` is the path of the
+    /// Signpost agent.
     pub fn start(mode: Mode, agent: PathBuf) -> Result<Arena> {
         let mut network = Network::new()?;
         let [control] = network.add_namespaces(["control"])?;
@@ -105,20 +108,21 @@ impl Arena {
         Ok(arena)
     }
 
-    /// Makes the API server hold `population`, which has only grown since the last time.
+    /// Creates the objects of `population` that the API server does not have yet. The population
+    /// must only have grown since the last call.
     pub fn fill(&mut self, population: &Population) -> Result<()> {
         self.writer.create(population, self.services)?;
         self.services = population.services();
         Ok(())
     }
 
-    /// From now on both are to use another mechanism.
+    /// Switches both contenders to another mechanism.
     pub fn set_mode(&mut self, mode: Mode) -> Result<()> {
         self.mode = mode;
         self.tell_agent()
     }
 
-    /// How a contender is started.
+    /// Returns how to start a contender.
     pub(super) fn entry(&self, contender: Contender) -> Result<Entry> {
         Ok(Entry {
             contender,
@@ -141,13 +145,14 @@ impl Arena {
         }
     }
 
-    /// Writes what our agent is told. kube-proxy reads a file.
+    /// Writes the agent's NodeProxy. kube-proxy reads a file instead.
     fn tell_agent(&self) -> Result<()> {
         let proxy = stamped::node_proxy("bench", contender::profile(self.mode))?;
         self.control_plane.apply(&proxy.to_string()).map(drop)
     }
 
-    /// Our kinds, the namespace, the node as its kubelet would have it, and what our agent is told.
+    /// Installs Signpost's CustomResourceDefinition, the namespace, the Node as its kubelet would
+    /// write it, and the agent's NodeProxy.
     fn install(&self) -> Result<()> {
         let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../crds/generated/nodeproxies.yaml");
         let definition = fs::read_to_string(&file)

@@ -1,4 +1,4 @@
-//! Figures as a picture: two bars for each measure, on a logarithmic scale of its own unit.
+//! Figures as a chart: two bars for each measure, on a logarithmic scale per unit.
 
 use std::fmt::Write as _;
 
@@ -12,18 +12,18 @@ const VALUES: f64 = 230.0;
 const TOP: f64 = 70.0;
 const LINE: f64 = 40.0;
 const BAR: f64 = 13.0;
-/// The longest bar is this many times ten longer than one that cannot be seen.
+/// The ratio between the longest visible bar and an invisible one, as a power of ten.
 const DECADES: f64 = 6.0;
-/// Of the bars, and whose they are.
+/// The bar colour of each contender.
 const COLOURS: [(&str, Contender); 2] = [
     ("#8a8f98", Contender::KubeProxy),
     ("#1f77b4", Contender::Signpost),
 ];
 
-/// A chart of all measures that both have.
+/// Draws a chart of all measures that both contenders have.
 pub(super) fn draw(title: &str, figures: &Figures) -> String {
     let mut svg = String::new();
-    // Writing to a String does not fail.
+    // Writing to a String cannot fail.
     let _ = write_chart(&mut svg, title, figures);
     svg
 }
@@ -85,7 +85,7 @@ fn write_chart(svg: &mut String, title: &str, figures: &Figures) -> std::fmt::Re
     writeln!(svg, "</svg>")
 }
 
-/// How much of the whole length a bar has whose longest neighbour has all of it.
+/// Returns the length of a bar relative to the longest one of its measure.
 fn share(value: f64, most: f64) -> f64 {
     if value <= 0.0 || most <= 0.0 {
         return 0.0;

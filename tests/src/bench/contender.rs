@@ -1,4 +1,4 @@
-//! The two programs, each as its users start it.
+//! The two programs, started as their users start them.
 
 use std::fmt;
 use std::fs;
@@ -19,42 +19,42 @@ use crate::differential::Mode;
 use crate::differential::programs::Programs;
 use crate::network::Namespace;
 
-/// Where both serve their metrics, in their own network namespace.
+/// The address of the metrics of both, each in its own network namespace.
 const METRICS: &str = "http://127.0.0.1:10249/metrics";
-/// How long an answer may take. A program that reads a large list answers late.
+/// The timeout of a request. A program that is reading a large list answers late.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(10);
-/// Those that anybody here writes to.
+/// The tables that any program in the benchmark writes.
 const LEGACY_TABLES: [&str; 3] = ["nat", "filter", "mangle"];
-/// How long rounds that write rules took, of both families together.
+/// The total duration of syncs that write rules, for both families together.
 const ROUNDS_TOOK: &str = "kubeproxy_sync_proxy_rules_duration_seconds_sum";
-/// When the last of them ended well; 0 before the first.
+/// The time of the last successful sync; 0 before the first.
 const LAST_ROUND: &str = "kubeproxy_sync_proxy_rules_last_timestamp_seconds";
 
-/// Who programs the kernel.
+/// A program that programs the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
 pub enum Contender {
     /// kube-proxy.
     KubeProxy,
-    /// Ours.
+    /// Signpost.
     Signpost,
 }
 
-/// What a contender is started with, the same at each start.
+/// How to start a contender, the same for each start.
 #[derive(Debug, Clone)]
 pub(super) struct Entry {
     pub(super) contender: Contender,
     pub(super) mode: Mode,
-    /// The node that it programs.
+    /// The node to program.
     pub(super) node: Namespace,
-    /// The program.
+    /// The path of the program.
     pub(super) program: PathBuf,
-    /// Who it is to the API server.
+    /// Its credentials for the API server.
     pub(super) kubeconfig: PathBuf,
-    /// Its log and its files are in here.
+    /// The folder of its log and its files.
     pub(super) folder: PathBuf,
 }
 
-/// A contender that runs. Killed when this is dropped.
+/// A running contender. Killed on drop.
 #[derive(Debug)]
 pub(super) struct Running {
     program: Program,
@@ -66,10 +66,10 @@ pub(super) struct Running {
 // === impl Contender ===
 
 impl Contender {
-    /// Both.
+    /// Both contenders.
     pub const ALL: [Contender; 2] = [Contender::KubeProxy, Contender::Signpost];
 
-    /// The table of nf_tables that it has for itself.
+    /// Returns the name of its own nftables table.
     pub(super) fn table(self) -> &'static str {
         match self {
             Contender::KubeProxy => "kube-proxy",
@@ -87,7 +87,8 @@ impl fmt::Display for Contender {
     }
 }
 
-/// What our images tell the C library's allocator: every `ENV MALLOC_NAME=VALUE` of the Dockerfile.
+/// Returns the settings of the C library's allocator in Signpost's images: every `ENV
+/// MALLOC_NAME=VALUE` of the Dockerfile.
 fn allocator_settings() -> Result<Vec<(String, String)>> {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../Dockerfile");
     let text =
@@ -106,7 +107,8 @@ fn allocator_settings() -> Result<Vec<(String, String)>> {
     Ok(variables)
 }
 
-/// The spec of the ProxyProfile: all but the mode, and how local traffic is told, is by default.
+/// Returns the spec of the ProxyProfile. Everything but the mode and the detection of local traffic
+/// has its default.
 pub(super) fn profile(mode: Mode) -> Value {
     json!({
         "mode": mode.word(),
@@ -114,7 +116,8 @@ pub(super) fn profile(mode: Mode) -> Value {
     })
 }
 
-/// The same for kube-proxy. It leaves the sysctls of conntrack alone, which are the machine's.
+/// Returns the equivalent configuration of kube-proxy. It leaves the conntrack sysctls alone, which
+/// belong to the machine.
 fn kube_proxy_configuration(mode: Mode, kubeconfig: &Path) -> Value {
     json!({
         "apiVersion": "kubeproxy.config.k8s.io/v1alpha1",
@@ -141,7 +144,7 @@ fn cluster_cidr() -> String {
 // === impl Entry ===
 
 impl Entry {
-    /// Starts it. Nothing is programmed yet when this returns.
+    /// Starts the contender. Nothing is programmed yet when this returns.
     pub(super) fn start(&self) -> Result<Running> {
         let mut command = self.node.command(&self.program);
         match self.contender {
@@ -168,15 +171,15 @@ impl Entry {
         })
     }
 
-    /// What it calls itself.
+    /// Returns the version that the program reports.
     pub(super) fn describe_version(&self) -> Result<String> {
         let output = Command::new(&self.program).arg("--version").output()?;
         ensure!(output.status.success(), "{} has no version", self.contender);
         Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
     }
 
-    /// Makes the kernel of its node as it is before anybody programs Services, with what a kubelet
-    /// leaves in it: that is how a proxy knows which variant of iptables is in use.
+    /// Resets the kernel of its node to the state before any proxy has run, including the chains
+    /// that a kubelet creates: proxies use them to detect the active variant of iptables.
     pub(super) fn clean_node(&self) -> Result<()> {
         self.node.nft(&["flush", "ruleset"])?;
         let Some(variant) = self.mode.variant() else {
@@ -192,7 +195,7 @@ impl Entry {
         Programs::link(&self.folder, variant)?.hint(&self.node)
     }
 
-    /// Does to its rules what somebody does who does not know them.
+    /// Damages its rules as a program would that does not know them.
     pub(super) fn damage(&self) -> Result<()> {
         match self.mode {
             Mode::Nftables => {
@@ -231,29 +234,29 @@ impl Entry {
 // === impl Running ===
 
 impl Running {
-    /// What it and its children use.
+    /// Returns the process tree of the contender.
     pub(super) fn tree(&self) -> ProcessTree {
         ProcessTree::of(self.program.id())
     }
 
-    /// Fails when it has ended.
+    /// Fails if the contender has ended.
     pub(super) fn ensure_runs(&mut self) -> Result<()> {
         self.program.ensure_runs()
     }
 
-    /// How long it says that its rounds took so far.
+    /// Returns the total duration of its syncs so far, from its metrics.
     pub(super) fn observe_rounds(&self) -> Result<Duration> {
         let seconds = self.metric(ROUNDS_TOOK)?;
         Duration::try_from_secs_f64(seconds).context("a duration is not negative")
     }
 
-    /// Whether it says that it has programmed everything it knows.
+    /// Whether its metrics report a successful sync.
     pub(super) fn says_programmed(&self) -> bool {
-        // Until it listens, asking fails.
+        // The request fails until the contender listens.
         self.metric(LAST_ROUND).is_ok_and(|time| time > 0.0)
     }
 
-    /// The sum of a metric over all its labels; 0 while there is none.
+    /// Returns the sum of a metric over all its labels; 0 if the metric does not exist.
     fn metric(&self, name: &str) -> Result<f64> {
         let text = self.node.get(METRICS, ANSWERS_WITHIN)?.into_body();
         let values = text

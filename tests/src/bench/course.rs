@@ -1,4 +1,4 @@
-//! What one contender goes through in one round.
+//! One round of one contender.
 
 mod changes;
 
@@ -19,39 +19,39 @@ use crate::differential::Mode;
 
 use super::{Arena, Contender, Figures, Measure, Population, Reading, Row};
 
-/// How long nothing may have been heard before it is quiet: longer than either gathers changes by
-/// default (minSyncPeriod, 1 s).
+/// How long no notification must arrive before the kernel counts as quiet: longer than both
+/// contenders collect changes by default (minSyncPeriod, 1 s).
 const QUIET: Duration = Duration::from_millis(1200);
-/// How often a program is asked whether it is done.
+/// The interval between two checks whether a program is done.
 const ASKED_EVERY: Duration = Duration::from_millis(10);
 
-/// How much is done of everything.
+/// The amount of work for each measurement.
 #[derive(Debug, Clone)]
 pub struct Effort {
-    /// Who is measured.
+    /// The contenders to measure.
     pub contenders: BTreeSet<Contender>,
-    /// What is measured; the others are left out.
+    /// The rows to measure; others are skipped.
     pub rows: BTreeSet<Row>,
-    /// Endpoints replaced one by one.
+    /// The number of endpoints replaced one by one.
     pub replacements: u32,
-    /// Steady changes in a second.
+    /// The number of steady changes per second.
     pub churn_rate: u32,
-    /// How long they last.
+    /// How long the steady changes last.
     pub churn: Duration,
-    /// Services of 200 ports that are written while others change, and a tenth of the endpoints of one
-    /// with 100 ports.
+    /// The number of Services with 200 ports written during other changes, and a tenth of the
+    /// number of endpoints of a Service with 100 ports.
     pub large: u32,
-    /// How long nothing happens.
+    /// The duration of the idle measurement.
     pub idle: Duration,
-    /// First packets of each protocol.
+    /// The number of first packets of each protocol.
     pub packets: usize,
-    /// How long connections are made for their number.
+    /// How long connections are made to measure their rate.
     pub connecting: Duration,
-    /// How long a start may take.
+    /// The timeout of a start.
     pub start_patience: Duration,
-    /// How long one change may take.
+    /// The timeout of one change.
     pub change_patience: Duration,
-    /// How long a repair may take.
+    /// The timeout of a repair.
     pub repair_patience: Duration,
 }
 
@@ -64,16 +64,16 @@ struct Course<'a> {
     effort: &'a Effort,
 }
 
-/// How a start ended.
+/// The result of a start.
 #[derive(Debug)]
 enum Start {
-    /// With everything in the kernel. Its memory is watched since the beginning.
+    /// Everything is in the kernel. The memory has been watched since the start.
     Programmed(Box<Running>, MemoryWatch),
-    /// With something missing when the patience was over.
+    /// Rules were still missing at the timeout.
     TooLate,
 }
 
-/// One round of both. Who is first changes from round to round.
+/// Measures one round of both contenders. The order alternates from round to round.
 pub fn measure_round(
     arena: &Arena,
     effort: &Effort,
@@ -109,7 +109,7 @@ impl<'a> Course<'a> {
         })
     }
 
-    /// Goes through one round. The kernel is empty before and after.
+    /// Measures one round. The kernel is empty before and after.
     fn run(&self, population: &mut Population, figures: &mut Figures) -> Result<()> {
         self.arena.writer.remove_services(population.waiting())?;
         self.entry.clean_node()?;
@@ -147,7 +147,7 @@ impl<'a> Course<'a> {
     ) -> Result<()> {
         let ear = Ear::open(&self.entry.node, self.arena.mode)?;
         self.settle(&mut running, &ear)?;
-        // A machine on which nothing else happened may still have less of it than before.
+        // Even without other activity the machine may use less kernel memory than before.
         let Bytes(after) = observe_kernel_memory()?;
         let kernel = Bytes(after.saturating_sub(before));
         self.push(figures, Measure::KernelMemory, Reading::memory(kernel));
@@ -182,7 +182,7 @@ impl<'a> Course<'a> {
             running = self.restart(running, &ear, figures)?;
         }
         self.note_losses(&ear, figures);
-        // Whoever listens makes a repair slower.
+        // A listener slows down a repair.
         drop(ear);
         if self.wants(Row::Repair) {
             self.repair(&mut running, population, figures)?;
@@ -190,7 +190,7 @@ impl<'a> Course<'a> {
         Ok(())
     }
 
-    /// Starts it with an empty kernel, and waits until that has everything.
+    /// Starts the contender with an empty kernel, and waits until the kernel has everything.
     fn start_cold(&self, population: &Population, figures: &mut Figures) -> Result<Start> {
         let mut eye = self.open_eye()?;
         let mut running = self.entry.start()?;
@@ -209,7 +209,7 @@ impl<'a> Course<'a> {
         })
     }
 
-    /// Starts it once more, beside somebody who writes to another table.
+    /// Starts the contender again while another program writes to its own table.
     fn meet_neighbour(&self, population: &Population, figures: &mut Figures) -> Result<()> {
         let neighbour = Neighbour::start(&self.entry.node)?;
         let mut eye = self.open_eye()?;
@@ -272,8 +272,8 @@ impl<'a> Course<'a> {
         Ok(())
     }
 
-    /// Kills it and starts it again. Nothing in the kernel says that it is done where it writes
-    /// nothing, so that its own word has to do.
+    /// Kills and restarts the contender. A restart that writes nothing leaves no trace in the
+    /// kernel, so the contender's own metrics tell when it is done.
     fn restart(&self, running: Running, ear: &Ear, figures: &mut Figures) -> Result<Running> {
         drop(running);
         let before = ear.counts();
@@ -321,7 +321,7 @@ impl<'a> Course<'a> {
         Ok(())
     }
 
-    /// Waits until it has nothing more to do.
+    /// Waits until the contender has no more work.
     fn settle(&self, running: &mut Running, ear: &Ear) -> Result<()> {
         let beginning = Instant::now();
         while ear.quiet_since(beginning).elapsed() < QUIET || running.tree().has_children() {

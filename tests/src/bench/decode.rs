@@ -1,4 +1,4 @@
-//! How fast we decode what the API server sends, and what we keep of it.
+//! How fast Signpost decodes objects from the API server, and how much memory it keeps for them.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -11,23 +11,23 @@ use rustix::param::page_size;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-/// What came of it.
+/// The result of the measurement.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub struct Decoded {
-    /// EndpointSlices in a second, in one thread.
+    /// EndpointSlices per second in one thread.
     pub slices_per_second: f64,
-    /// How much more memory the process has for each of them.
+    /// The additional memory of the process per slice.
     pub bytes_per_slice: f64,
-    /// How long one is as JSON.
+    /// The length of one slice as JSON.
     pub bytes_of_json: f64,
 }
 
-/// Decodes `slices` EndpointSlices with `endpoints` endpoints each, as a server sends them, and keeps
-/// them. For a process that has done nothing else: memory that is free already would not count.
+/// Decodes `slices` EndpointSlices with `endpoints` endpoints each in the format of the API server,
+/// and stores them. Must run in a fresh process: memory that was already free would not count.
 pub fn measure_decoding(slices: u32, endpoints: u32) -> Result<Decoded> {
     let mut catalog = Catalog::new("node-1");
     catalog.apply(Event::<EndpointSlice>::Init);
-    // What the first one needs is not kept of each.
+    // One-time allocations of the first slice do not count for each slice.
     let _: EndpointSlice = serde_json::from_str(&slice(slices, endpoints))?;
     let before = observe_resident()?;
     let (mut spent, mut length) = (Duration::ZERO, 0);
@@ -50,11 +50,12 @@ pub fn measure_decoding(slices: u32, endpoints: u32) -> Result<Decoded> {
     })
 }
 
-/// As the EndpointSlice controller writes it, with what the API server adds.
+/// Returns a slice as the EndpointSlice controller writes it, with the fields that the API server
+/// adds.
 fn slice(number: u32, endpoints: u32) -> String {
     let [_, a, b, c] = number.to_be_bytes();
     let mut uid = String::new();
-    // Writing to a String does not fail.
+    // Writing to a String cannot fail.
     let _ = write!(uid, "5f0c{number:08x}-1c7e-4f0e-9d3c-0123456789ab");
     let endpoint = |index: u32| {
         json!({

@@ -1,4 +1,4 @@
-//! Each change of the rules, as the kernel tells of it, with when it was heard.
+//! Listens for every change of the rules in the kernel, with the time of each notification.
 
 use std::collections::HashMap;
 use std::net::Ipv4Addr;
@@ -15,16 +15,17 @@ use super::saved_rules::SavedRules;
 use crate::differential::Mode;
 use crate::network::Namespace;
 
-/// How long the thread waits before it looks whether it should end, and how often the one who waits
-/// looks whether it has heard: not part of what is measured, which is stamped when it is heard.
+/// How often the thread checks whether to stop, and how often a waiting caller checks for a
+/// notification. It does not affect the measured times, which are taken on arrival.
 const PAUSE: Duration = Duration::from_millis(5);
-/// The resolution where the kernel tells nothing and has to be asked.
+/// The polling interval for legacy tables, which send no notifications.
 const LEGACY_PAUSE: Duration = Duration::from_millis(1);
-/// A rule in the place of another of the same length is seen by reading the table only.
+/// The interval of full reads of a legacy table. A rule replaced by one of the same length shows
+/// only in a full read.
 pub(super) const LEGACY_READ: Duration = Duration::from_millis(200);
 
-/// Listens on one node. While it does, the kernel writes a message for each object of each
-/// transaction, which is why nobody listens to a cold start.
+/// A listener on one node. While it is open, the kernel sends a message for each object of each
+/// transaction, so cold starts are measured without one.
 #[derive(Debug)]
 pub struct Ear {
     shared: Arc<Shared>,
@@ -37,31 +38,31 @@ struct Shared {
     ending: AtomicBool,
 }
 
-/// What was heard so far.
+/// The notifications received so far.
 #[derive(Debug, Default)]
 struct Heard {
-    /// Addresses that somebody waits for, with when they were first heard of.
+    /// The expected addresses, each with the time of its first notification.
     awaited: HashMap<u32, Option<Instant>>,
     counts: Counts,
     last: Option<Instant>,
     failure: Option<anyhow::Error>,
 }
 
-/// How much was heard.
+/// The number of notifications.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Counts {
-    /// Transactions, those that changed nothing among them.
+    /// Transactions, including those that changed nothing.
     pub(super) transactions: u64,
-    /// Tables, chains, sets, rules and lists of elements that came or went.
+    /// Tables, chains, sets, rules and lists of elements that were added or removed.
     pub(super) objects: u64,
-    /// How often something was lost.
+    /// How often notifications were lost.
     pub(super) missed: u64,
 }
 
 // === impl Ear ===
 
 impl Ear {
-    /// Begins to listen on `node`.
+    /// Starts to listen on `node`.
     pub fn open(node: &Namespace, mode: Mode) -> Result<Ear> {
         let shared = Arc::new(Shared::default());
         let listening = Arc::clone(&shared);
@@ -82,19 +83,18 @@ impl Ear {
         })
     }
 
-    /// From now on, notes when something with this address comes to be.
+    /// From now on, records when an object with this address is added.
     pub fn expect(&self, address: Ipv4Addr) {
         self.shared.lock().awaited.insert(address.into(), None);
     }
 
-    /// When something with this address was first heard of since it is expected.
+    /// Returns when an object with this address was first reported since [`Ear::expect`].
     pub fn heard(&self, address: Ipv4Addr) -> Option<Instant> {
         let heard = self.shared.lock();
         heard.awaited.get(&address.into()).copied().flatten()
     }
 
-    /// Waits until something with this address was heard of; `None` when it was not after
-    /// `deadline`.
+    /// Waits until an object with this address is reported; `None` after `deadline`.
     pub(super) fn wait_for(
         &self,
         address: Ipv4Addr,
@@ -111,13 +111,13 @@ impl Ear {
         }
     }
 
-    /// When anything was heard last, and `beginning` if nothing was since.
+    /// Returns the time of the last notification, or `beginning` if there was none since.
     pub(super) fn quiet_since(&self, beginning: Instant) -> Instant {
         let last = self.shared.lock().last;
         last.map_or(beginning, |last| last.max(beginning))
     }
 
-    /// How much was heard so far.
+    /// Returns the counts so far.
     pub(super) fn counts(&self) -> Counts {
         self.shared.lock().counts
     }
@@ -134,7 +134,7 @@ impl Drop for Ear {
     fn drop(&mut self) {
         self.shared.ending.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
-            // A panic in it has been printed.
+            // A panic of the thread has already been printed.
             drop(thread.join());
         }
     }

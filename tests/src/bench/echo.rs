@@ -1,4 +1,4 @@
-//! Every endpoint, in one process: answers at each address of its namespace.
+//! Serves every endpoint from one process, which answers at each address of its namespace.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
@@ -21,12 +21,12 @@ use socket2::{Domain, Socket, Type};
 use super::population::TARGET;
 use crate::network::Namespace;
 
-/// How long a server waits before it looks whether it should end.
+/// How long a server waits before it checks whether to stop.
 const PAUSE: Duration = Duration::from_millis(50);
-/// Connections that no server has taken yet: with more, the client waits a second to try again.
+/// The length of the accept queue. If it overflows, the client waits a second to retry.
 const WAITING: i32 = 4096;
 
-/// Servers of both protocols. They end when this is dropped.
+/// Servers for both protocols. They stop on drop.
 #[derive(Debug)]
 pub(super) struct Servers {
     ending: Arc<AtomicBool>,
@@ -36,12 +36,12 @@ pub(super) struct Servers {
 // === impl Servers ===
 
 impl Servers {
-    /// Starts them inside, on the given processor.
+    /// Starts the servers in the namespace `inside`, on the given processor.
     pub(super) fn start(inside: &Namespace, processor: CpuSet) -> Result<Servers> {
         let anywhere = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), TARGET);
         let (tcp, udp) = inside.enter(|| {
             let tcp = Socket::new(Domain::IPV4, Type::STREAM, None)?;
-            // Connections of the round before are still in TIME_WAIT.
+            // Connections of the previous round are still in TIME_WAIT.
             tcp.set_reuse_address(true)?;
             tcp.bind(&anywhere.into())?;
             tcp.listen(WAITING)?;
@@ -50,7 +50,7 @@ impl Servers {
             std::io::Result::Ok((tcp, udp))
         })??;
         udp.set_read_timeout(Some(PAUSE))?;
-        // Answers have to come from the address that was asked, which is any of millions.
+        // An answer must come from the address of the request, which is one of millions.
         setsockopt(&udp, sockopt::Ipv4PacketInfo, &true)?;
         let ending = Arc::new(AtomicBool::new(false));
         let (tcp_ending, udp_ending) = (Arc::clone(&ending), Arc::clone(&ending));
@@ -61,7 +61,7 @@ impl Servers {
         Ok(Servers { ending, threads })
     }
 
-    /// Ends them. Fails when one has failed before.
+    /// Stops the servers. Fails if one of them has failed.
     pub(super) fn stop(mut self) -> Result<()> {
         self.ending.store(true, Ordering::Relaxed);
         for thread in std::mem::take(&mut self.threads) {
@@ -120,7 +120,7 @@ fn echo(socket: &UdpSocket, processor: CpuSet, ending: &AtomicBool) -> Result<()
         let (length, client) = (message.bytes, message.address);
         let answer = [IoSlice::new(&bytes[..length])];
         let control = [ControlMessage::Ipv4PacketInfo(&info)];
-        // A client that has gone answers with an ICMP error.
+        // The ICMP error of a client that has gone is ignored.
         let _ = sendmsg(
             descriptor,
             &answer,

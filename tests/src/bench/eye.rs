@@ -1,4 +1,4 @@
-//! What is programmed, as the kernel lists it.
+//! Reads the programmed rules from the kernel.
 
 use std::collections::BTreeSet;
 use std::thread;
@@ -15,16 +15,16 @@ use super::saved_rules::SavedRules;
 use crate::differential::Mode;
 use crate::network::Namespace;
 
-/// How often the kernel is asked whether anything has changed: the resolution of what is timed by
-/// looking.
+/// How often the kernel is polled for changes: the resolution of polled times.
 const PAUSE: Duration = Duration::from_millis(1);
-/// How long nothing has changed before a look is taken. A look takes a processor for tens of
-/// milliseconds, which one who is still writing wants; when the last change was is known without.
+/// How long nothing must change before a dump is taken. A dump uses a processor for tens of
+/// milliseconds, which a contender that is still writing needs; the time of the last change is
+/// known without it.
 const SETTLED: Duration = Duration::from_millis(100);
-/// How long after a change a look is taken all the same: somebody may be writing without end.
+/// The longest time between a change and a dump, because changes may never end.
 const OVERDUE: Duration = Duration::from_millis(500);
 
-/// Looks into the tables of one node.
+/// Reads the tables of one node.
 #[derive(Debug)]
 pub struct Eye {
     kernel: Kernel,
@@ -32,62 +32,62 @@ pub struct Eye {
     unlooked: Option<Unlooked>,
 }
 
-/// Changes that no look was taken after.
+/// Changes since the last dump.
 #[derive(Debug, Clone, Copy)]
 struct Unlooked {
     since: Instant,
     last: Sighting,
 }
 
-/// What is asked, and how.
+/// The kernel interface to poll.
 #[derive(Debug)]
 enum Kernel {
-    /// nf_tables, which counts its transactions.
+    /// nf_tables, which has a generation counter of its transactions.
     NfTables {
         socket: Socket,
         dump: NetlinkSocket,
         generation: Option<u32>,
     },
-    /// The tables of before.
+    /// The legacy xtables.
     Legacy(SavedRules),
 }
 
-/// Where a contender has what it programs.
+/// Which rules of a contender to read.
 #[derive(Debug, Clone, Copy)]
 struct View {
     places: &'static [Place],
     proof: Proof,
 }
 
-/// What is listed.
+/// What to list.
 #[derive(Debug, Clone, Copy)]
 struct Place {
     table: &'static str,
     listed: Listed,
 }
 
-/// What has to be seen before everything counts as programmed.
+/// The condition under which everything counts as programmed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Proof {
-    /// Every Service: they come in one transaction with their endpoints.
+    /// Every Service is present: it is written in one transaction with its endpoints.
     Services,
-    /// Every Service and every endpoint.
+    /// Every Service and every endpoint is present.
     Endpoints,
 }
 
-/// What was found.
+/// The addresses found in a dump.
 #[derive(Debug, Default)]
 struct Found {
     services: BTreeSet<u32>,
     endpoints: BTreeSet<u32>,
 }
 
-/// When something was seen.
+/// The time of an observation.
 #[derive(Debug, Clone, Copy)]
 pub struct Sighting {
-    /// When the kernel said that its rules had changed, the last time before the look that found it.
+    /// When the rules last changed before the dump that completed the observation.
     pub at: Instant,
-    /// How far off that may be: for how long the kernel was not asked.
+    /// The maximum error of that time: how long the kernel was not polled.
     pub resolution: Duration,
 }
 
@@ -130,7 +130,7 @@ impl View {
 // === impl Eye ===
 
 impl Eye {
-    /// An eye on what `contender` programs on `node`.
+    /// Opens the rules of `contender` on `node`.
     pub fn open(node: &Namespace, contender: Contender, mode: Mode) -> Result<Eye> {
         let kernel = match mode {
             Mode::Iptables(Variant::Legacy) => Kernel::Legacy(SavedRules::open(node)?),
@@ -152,8 +152,8 @@ impl Eye {
         })
     }
 
-    /// Looks until every Service of `population` and all endpoints are there. `None` when that is
-    /// not so after `deadline`. Fails when `check` does, which is asked now and then.
+    /// Polls until every Service of `population` and all endpoints are programmed. Returns `None`
+    /// after `deadline`. Fails if `check` fails, which is called from time to time.
     pub fn wait_for_all(
         &mut self,
         population: &Population,
@@ -172,7 +172,7 @@ impl Eye {
                 let found = self.look(population.services())?;
                 if found.is_all(population, self.view.proof) {
                     if self.notice_change(&mut asked)? {
-                        // It may have been this one that made it whole.
+                        // This change may have been the one that completed the rules.
                         last.resolution += last.at.elapsed();
                     }
                     return Ok(Some(last));
@@ -187,7 +187,7 @@ impl Eye {
         Ok(None)
     }
 
-    /// Asks whether the rules may have changed since `asked`, which becomes now.
+    /// Whether the rules may have changed since `asked`, which is set to now.
     fn notice_change(&mut self, asked: &mut Instant) -> Result<bool> {
         let before = std::mem::replace(asked, Instant::now());
         let changed = self.has_changed()?;
@@ -202,7 +202,7 @@ impl Eye {
         Ok(changed)
     }
 
-    /// Whether the rules may have changed since this was asked before.
+    /// Whether the rules may have changed since the last call.
     fn has_changed(&mut self) -> Result<bool> {
         match &mut self.kernel {
             Kernel::Legacy(rules) => rules.has_changed(),

@@ -1,4 +1,4 @@
-//! What came of all rounds: for each measure and contender, its readings and what is said of them.
+//! The results of all rounds: the readings of each measure and contender, and their summaries.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -8,23 +8,23 @@ use super::process_tree::Bytes;
 use super::row::{Better, Unit};
 use super::{Contender, Measure};
 
-/// One round's figure, in the [`Unit`] of its measure.
+/// The result of one round, in the [`Unit`] of its measure.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Reading {
     value: f64,
     bound: Bound,
 }
 
-/// How far a figure goes.
+/// Whether a value is exact.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Bound {
-    /// It is this much.
+    /// The exact value.
     Exact,
-    /// It was not over yet when the patience was.
+    /// A lower bound: the measurement ran into its timeout.
     AtLeast,
 }
 
-/// The readings of a run, in order of the rounds.
+/// The readings of a run in the order of the rounds.
 #[derive(Debug, Clone, Default)]
 pub struct Figures {
     readings: BTreeMap<(Measure, Contender), Vec<Reading>>,
@@ -32,7 +32,7 @@ pub struct Figures {
     resolutions: BTreeMap<Contender, Duration>,
 }
 
-/// The middle and both ends of several numbers.
+/// The median, the minimum and the maximum of several numbers.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Summary {
     pub(super) median: f64,
@@ -61,7 +61,7 @@ impl Reading {
         Reading::number(count as f64)
     }
 
-    /// Something that was not over after this time.
+    /// A time of which only a lower bound is known.
     pub(super) fn at_least(measure: Measure, patience: Duration) -> Reading {
         Reading {
             bound: Bound::AtLeast,
@@ -86,7 +86,7 @@ impl Reading {
         }
     }
 
-    /// As much in each of `parts`.
+    /// Divides the value by `parts`.
     pub(super) fn per(self, parts: f64) -> Reading {
         Reading {
             value: self.value / parts,
@@ -94,8 +94,8 @@ impl Reading {
         }
     }
 
-    /// In which the median of several, and their percentiles, are told: the value below or at which
-    /// `percent` of `times` are, `None` of none.
+    /// Returns a percentile: the value that `percent` of `times` do not exceed; `None` if there are
+    /// none.
     pub(super) fn percentile(
         measure: Measure,
         times: &mut [Duration],
@@ -111,24 +111,24 @@ impl Reading {
 // === impl Figures ===
 
 impl Figures {
-    /// Takes in one more.
+    /// Adds a reading.
     pub fn push(&mut self, contender: Contender, measure: Measure, reading: Reading) {
         let readings = self.readings.entry((measure, contender));
         readings.or_default().push(reading);
     }
 
-    /// Takes in how exactly it is known when something was seen.
+    /// Adds the resolution of an observed time.
     pub(super) fn push_resolution(&mut self, contender: Contender, resolution: Duration) {
         let coarsest = self.resolutions.entry(contender).or_default();
         *coarsest = resolution.max(*coarsest);
     }
 
-    /// How exactly it is known of everything when it was seen.
+    /// Returns the coarsest resolution of all observed times.
     pub(super) fn coarsest_resolution(&self, contender: Contender) -> Option<Duration> {
         self.resolutions.get(&contender).copied()
     }
 
-    /// Takes in percentiles of `times`.
+    /// Adds percentiles of `times`.
     pub(super) fn push_percentiles(
         &mut self,
         contender: Contender,
@@ -142,19 +142,19 @@ impl Figures {
         }
     }
 
-    /// Something that who reads the figures has to know. Said once, however often it comes.
+    /// Adds a note for the reader. Duplicates are dropped.
     pub(super) fn note(&mut self, note: String) {
         if !self.notes.contains(&note) {
             self.notes.push(note);
         }
     }
 
-    /// What has to be known.
+    /// Returns the notes for the reader.
     pub fn notes(&self) -> &[String] {
         &self.notes
     }
 
-    /// Every measure that was taken, of anybody.
+    /// Returns every measure that any contender has.
     pub fn measures(&self) -> Vec<Measure> {
         let mut measures: Vec<Measure> =
             self.readings.keys().map(|(measure, _)| *measure).collect();
@@ -162,19 +162,19 @@ impl Figures {
         measures
     }
 
-    /// The middle of the readings of one measure of one contender.
+    /// Returns the median of one measure of one contender.
     pub fn median(&self, measure: Measure, contender: Contender) -> Option<f64> {
         Some(self.summary(measure, contender)?.median)
     }
 
-    /// What is said of one measure of one contender.
+    /// Returns the summary of one measure of one contender.
     pub(super) fn summary(&self, measure: Measure, contender: Contender) -> Option<Summary> {
         let readings = self.readings.get(&(measure, contender))?;
         Summary::of(readings)
     }
 
-    /// How many times better we are than kube-proxy, round by round. `None` where one of them has no
-    /// figure, or one that cannot be divided by.
+    /// Returns how many times better Signpost is than kube-proxy, round by round. `None` if one of
+    /// them has no value, or one that cannot be a divisor.
     pub(super) fn ratio(&self, measure: Measure) -> Option<Summary> {
         let of = |contender| self.readings.get(&(measure, contender));
         let (theirs, ours) = (of(Contender::KubeProxy)?, of(Contender::Signpost)?);
@@ -233,7 +233,7 @@ impl fmt::Display for Summary {
     }
 }
 
-/// Three digits that count, and thousands told apart.
+/// Rounds to three significant digits, with a separator for thousands.
 fn round(value: f64) -> String {
     let places = match value.abs() {
         v if v == 0.0 || v >= 99.95 => 0,

@@ -1,9 +1,9 @@
-//! The largest objects that a tenant may write.
+//! The largest objects that a tenant can write.
 //!
 //! | what | how many |
 //! |---|---|
 //! | wide | N Services of 200 ports, with one endpoint at each |
-//! | deep | one Service of 100 ports, with 10 N endpoints at each; 1,000 are the most that a slice has |
+//! | deep | one Service of 100 ports, with 10 N endpoints at each; a slice has at most 1,000 |
 
 use std::net::Ipv4Addr;
 
@@ -14,13 +14,14 @@ use serde_json::{Value, json};
 
 use super::population::NAMESPACE;
 
-/// Ports of a wide Service. The API sets no bound.
+/// The number of ports of a wide Service. The API sets no limit.
 const WIDE: u16 = 200;
-/// Ports of one slice (`discovery/v1`), and of the deep Service.
+/// The maximum number of ports of one slice (`discovery/v1`), and the number of ports of the deep
+/// Service.
 const SLICE: u16 = 100;
-/// Endpoints of the deep Service for each wide one.
+/// The number of endpoints of the deep Service for each wide one.
 const DEEP: u32 = 10;
-/// The first of their endpoints' addresses, apart from those of all others.
+/// The first endpoint address. The range is separate from all other endpoints.
 const FIRST_ENDPOINT: u32 = u32::from_be_bytes([10, 64, 0, 0]);
 
 /// Large Services with their slices.
@@ -31,7 +32,7 @@ pub(super) struct LargeObjects {
 }
 
 impl LargeObjects {
-    /// `count` wide Services and a deep one.
+    /// Creates `count` wide Services and one deep Service.
     pub(super) fn new(count: u32) -> Result<LargeObjects> {
         let mut objects = LargeObjects {
             services: vec![service("deep", SLICE)?],
@@ -64,7 +65,7 @@ fn service(name: &str, ports: u16) -> Result<Service> {
     serde_json::from_value(object).context("this is no Service")
 }
 
-/// A slice with the ports from `first` on and these endpoints.
+/// Creates a slice with the ports from `first` on and these endpoints.
 fn slice(service: &str, first: u16, endpoints: std::ops::Range<u32>) -> Result<EndpointSlice> {
     let port = |number: u16| json!({"name": format!("p{number}"), "protocol": "TCP", "port": 2000 + number});
     let ports: Vec<Value> = (first..first + SLICE).map(port).collect();
@@ -79,7 +80,7 @@ fn slice(service: &str, first: u16, endpoints: std::ops::Range<u32>) -> Result<E
             "name": format!("{service}-{first}"),
             "labels": {
                 "kubernetes.io/service-name": service,
-                // The controller would delete what it takes for its own.
+                // The EndpointSlice controller would delete slices that it considers its own.
                 "endpointslice.kubernetes.io/managed-by": "bench",
             },
         },

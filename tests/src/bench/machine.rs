@@ -1,4 +1,4 @@
-//! On what a run was measured.
+//! The machine of a run.
 
 use std::fs;
 use std::process::Command;
@@ -9,22 +9,23 @@ use anyhow::{Context, Result};
 
 use super::{Arena, Contender};
 
-/// For how long it is watched how steadily the machine runs.
+/// How long the steadiness of the machine is observed.
 const WATCHED: Duration = Duration::from_secs(3);
-/// From what on a processor that does nothing for a program which asks for all of it stands still.
+/// The minimum gap on an idle processor that counts as a standstill.
 const STANDSTILL: Duration = Duration::from_millis(1);
 
-/// The machine and the versions of all programs that matter.
+/// The machine and the versions of all relevant programs.
 #[derive(Debug, Clone)]
 pub struct Machine {
-    /// What is said of each, in order.
+    /// The facts in order.
     pub(super) facts: Vec<(&'static str, String)>,
 }
 
 // === impl Machine ===
 
 impl Machine {
-    /// Asks the kernel and the programs. One that is not installed has no version.
+    /// Reads the facts from the kernel and the programs. A program that is not installed has no
+    /// version.
     pub fn observe(arena: &Arena) -> Result<Machine> {
         let mut facts = vec![
             ("processor", observe_processor()?),
@@ -59,8 +60,8 @@ fn observe_processor() -> Result<String> {
     Ok(format!("{count} x {}", name.unwrap_or_default()))
 }
 
-/// How often each processor stands still before anything is measured: a virtual machine's do whenever
-/// their host wants, and no program's times are better than that.
+/// Measures how often each processor stands still before the benchmark: the host of a virtual
+/// machine may suspend it at any time, which limits the accuracy of all times.
 fn observe_standstills() -> Result<String> {
     let count = thread::available_parallelism()?.get();
     let gaps: Vec<Duration> = thread::scope(|scope| {
@@ -75,7 +76,7 @@ fn observe_standstills() -> Result<String> {
     ))
 }
 
-/// The times in which the clock went on and this thread did not.
+/// Returns the gaps in which the clock advanced and this thread did not run.
 fn watch_time() -> Vec<Duration> {
     let start = Instant::now();
     let (mut last, mut gaps) = (start, Vec::new());

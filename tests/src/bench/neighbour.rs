@@ -1,4 +1,4 @@
-//! Somebody else who changes a table of their own, meanwhile.
+//! Another program that changes its own table during the measurement.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,15 +9,15 @@ use anyhow::Result;
 
 use crate::network::Namespace;
 
-/// A table with one set, of which both contenders know nothing.
+/// A table with one set, unknown to both contenders.
 const TABLE: &str =
     "add table inet neighbour; add set inet neighbour numbers { type inet_service; }";
-/// Commands before anybody else comes.
+/// The number of commands before the contender starts.
 const ALONE: usize = 40;
-/// Between two commands.
+/// The interval between two commands.
 const PAUSE: Duration = Duration::from_millis(5);
 
-/// Runs `nft` again and again until it is stopped.
+/// Runs `nft` repeatedly until it is stopped.
 #[derive(Debug)]
 pub(super) struct Neighbour {
     alone: Vec<Duration>,
@@ -28,7 +28,7 @@ pub(super) struct Neighbour {
 // === impl Neighbour ===
 
 impl Neighbour {
-    /// Moves in on `node`, and is alone for a while.
+    /// Starts on `node` and first runs alone for a while.
     pub(super) fn start(node: &Namespace) -> Result<Neighbour> {
         node.nft(&[TABLE])?;
         let alone = (0..ALONE).map(|number| write_once(node, number));
@@ -51,7 +51,7 @@ impl Neighbour {
         })
     }
 
-    /// How long each command took, from its start to its end: alone, and since then.
+    /// Returns the duration of each command: first those that ran alone, then the others.
     pub(super) fn stop(self) -> Result<[Vec<Duration>; 2]> {
         self.ending.store(true, Ordering::Relaxed);
         let joined = self.thread.join();
@@ -60,7 +60,7 @@ impl Neighbour {
     }
 }
 
-/// Adds an element, or removes the one that was added.
+/// Adds an element, or removes the one added before.
 fn write_once(node: &Namespace, number: usize) -> Result<Duration> {
     let verb = match number.is_multiple_of(2) {
         true => "add",

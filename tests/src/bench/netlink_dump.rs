@@ -1,8 +1,8 @@
-//! nf_tables as bytes: which addresses are in what anybody's tables hold, whatever form they have.
+//! nf_tables as bytes: finds the addresses in any program's tables, in any form.
 //!
 //! Attributes are aligned to four bytes, and so is each field of a key, a value or a rule's
-//! constants. An IPv4 address is therefore one aligned word, in an element of a map as in a
-//! comparison or in the payload of an iptables target, and no rule has to be understood.
+//! constants. An IPv4 address is therefore one aligned word in a map element, in a comparison and
+//! in the payload of an iptables target, so that no rule needs to be parsed.
 //!
 //! Sources: `include/uapi/linux/netlink.h`, `include/uapi/linux/netfilter/nfnetlink.h` and
 //! `include/uapi/linux/netfilter/nf_tables.h`.
@@ -21,9 +21,9 @@ use rustix::net::{
 
 /// `NFNLGRP_NFTABLES` as a bit of `nl_groups`.
 const GROUP: u32 = 1 << 6;
-/// All notifications of the largest transaction that is measured.
+/// The size of the receive buffer: room for all notifications of the largest measured transaction.
 const RECEIVE_BUFFER: usize = 512 << 20;
-/// The kernel sends at most 32 KiB of a dump at once.
+/// The receive size. The kernel sends at most 32 KiB of a dump at once.
 const DATAGRAM: usize = 128 << 10;
 /// Length of `struct nlmsghdr`, and of `struct nfgenmsg` after it.
 const HEADERS: [usize; 2] = [16, 4];
@@ -50,7 +50,7 @@ const TABLE: u16 = 1;
 /// `NFTA_SET_ELEM_LIST_SET`.
 const SET: u16 = 2;
 
-/// What of a table is listed.
+/// The part of a table to list.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Listed {
     /// The elements of this set or map.
@@ -74,14 +74,14 @@ pub(super) struct NetlinkSocket {
     sequence: u32,
 }
 
-/// What came of waiting for a datagram.
+/// The result of waiting for a datagram.
 #[derive(Debug)]
 pub(super) enum Received<'a> {
     /// Messages.
     Datagram(Messages<'a>),
-    /// Nothing within the time.
+    /// Nothing arrived within the time.
     Nothing,
-    /// Something was lost: more came than the socket could hold.
+    /// Messages were lost: more arrived than the socket could hold.
     Overrun,
 }
 
@@ -92,12 +92,13 @@ pub(super) struct Messages<'a>(&'a [u8]);
 // === impl NetlinkSocket ===
 
 impl NetlinkSocket {
-    /// A socket in the network namespace of this thread that is only asked.
+    /// Opens a socket for requests in the network namespace of this thread.
     pub(super) fn open() -> io::Result<NetlinkSocket> {
         NetlinkSocket::open_in_groups(0)
     }
 
-    /// A socket in the network namespace of this thread that hears of every transaction.
+    /// Opens a socket that receives a notification of every transaction in the network namespace of
+    /// this thread.
     pub(super) fn join() -> io::Result<NetlinkSocket> {
         NetlinkSocket::open_in_groups(GROUP)
     }
@@ -106,7 +107,7 @@ impl NetlinkSocket {
         let flags = SocketFlags::CLOEXEC;
         let family = AddressFamily::NETLINK;
         let descriptor = socket_with(family, SocketType::RAW, flags, Some(NETFILTER))?;
-        // Without CAP_NET_ADMIN outside of this user namespace the machine's limit has to do.
+        // Without CAP_NET_ADMIN in the initial user namespace, the machine's limit applies.
         let _ = sockopt::set_socket_recv_buffer_size_force(&descriptor, RECEIVE_BUFFER)
             .or_else(|_| sockopt::set_socket_recv_buffer_size(&descriptor, RECEIVE_BUFFER));
         bind(&descriptor, &SocketAddrNetlink::new(0, groups))?;
@@ -134,8 +135,8 @@ impl NetlinkSocket {
         }
     }
 
-    /// Calls `each` with every word of what `table` of family `ip` holds. A table or set that is not
-    /// there holds nothing; what changes meanwhile may be in it or not.
+    /// Calls `each` with every word in the content of `table` of family `ip`. A table or set that
+    /// does not exist is empty; concurrent changes may be included or not.
     pub(super) fn dump(
         &mut self,
         table: &str,
@@ -147,7 +148,7 @@ impl NetlinkSocket {
         let kernel = SocketAddrNetlink::new(0, 0);
         sendto(&self.descriptor, &request, SendFlags::empty(), &kernel)?;
         loop {
-            // A dump that takes this long is a kernel that hangs.
+            // A dump that takes this long means that the kernel hangs.
             match self.receive(Duration::from_secs(60))? {
                 Received::Nothing => return Err(io::ErrorKind::TimedOut.into()),
                 Received::Overrun => {}
@@ -216,17 +217,17 @@ impl<'a> Iterator for Messages<'a> {
 // === impl Message ===
 
 impl<'a> Message<'a> {
-    /// Whether it is a notification that ends a transaction.
+    /// Whether the notification ends a transaction.
     pub(super) fn ends_transaction(self) -> bool {
         self.kind == NEW_GENERATION
     }
 
-    /// Whether it tells of rules or elements that have come to be.
+    /// Whether the message reports added rules or elements.
     pub(super) fn adds(self) -> bool {
         matches!(self.kind, NEW_RULE | NEW_ELEMENTS)
     }
 
-    /// Its words in the order of the network, those that can be addresses among them.
+    /// Returns its aligned words in network byte order, all possible addresses among them.
     pub(super) fn words(self) -> impl Iterator<Item = u32> + 'a {
         let (words, _) = self.payload.as_chunks::<4>();
         words.iter().map(|word| u32::from_be_bytes(*word))

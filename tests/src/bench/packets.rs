@@ -1,7 +1,7 @@
-//! What clients notice: how long the first packet of a connection takes, and how many connections
-//! there can be.
+//! Client-side measurements: how long the first packet of a connection takes, and how many
+//! connections are possible.
 //!
-//! Client and servers are each on a processor of their own, where there are two.
+//! The client and the servers each run on a separate processor if there are two.
 
 use std::io::Read as _;
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
@@ -18,20 +18,19 @@ use super::arena::Stand;
 use super::echo::Servers;
 use super::population::{Population, frontend, protocol};
 
-/// How long an answer may take. One that does not come is an error: there is no loss between
-/// namespaces.
+/// The timeout of an answer. A missing answer is an error: there is no loss between namespaces.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(2);
-/// Connections before those that count: caches and the path to the servers.
+/// The number of warm-up connections, which fill caches and resolve the path to the servers.
 const WARMING_UP: usize = 50;
 
-/// What clients noticed.
+/// The results of the clients.
 #[derive(Debug)]
 pub(super) struct Noticed {
     /// From SYN to SYN-ACK, as `connect` sees it.
     pub(super) tcp: Vec<Duration>,
     /// From the first datagram to its answer.
     pub(super) udp: Vec<Duration>,
-    /// New TCP connections in a second.
+    /// New TCP connections per second.
     pub(super) connections: f64,
 }
 
@@ -87,13 +86,13 @@ fn only(processor: usize) -> CpuSet {
     set
 }
 
-/// How long it takes to be connected: the kernel of the server answers, whatever the server does.
+/// Returns the time to connect: the server's kernel answers, independently of the server process.
 fn connect(to: SocketAddr) -> Result<Duration> {
     let (_, took) = open(to)?;
     Ok(took)
 }
 
-/// Connects and waits until the server has taken the connection and closed it.
+/// Connects and waits until the server has accepted and closed the connection.
 fn complete(to: SocketAddr) -> Result<()> {
     let (mut socket, _) = open(to)?;
     let length = socket.read(&mut [0; 8])?;
@@ -103,10 +102,10 @@ fn complete(to: SocketAddr) -> Result<()> {
 
 fn open(to: SocketAddr) -> Result<(Socket, Duration)> {
     let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
-    // The first bounds a blocking connect, too (socket(7)).
+    // The write timeout also limits a blocking connect (socket(7)).
     socket.set_write_timeout(Some(ANSWERS_WITHIN))?;
     socket.set_read_timeout(Some(ANSWERS_WITHIN))?;
-    // The end of a connection is a RST: no port waits for late packets.
+    // Close with RST, so that no port stays in TIME_WAIT.
     socket.set_linger(Some(Duration::ZERO))?;
     let started = Instant::now();
     let connected = socket.connect(&to.into());

@@ -1,4 +1,4 @@
-//! What the API server holds: many Services that are alike, and their endpoints.
+//! The objects in the API server: many similar Services and their endpoints.
 //!
 //! | what | addresses |
 //! |---|---|
@@ -14,52 +14,53 @@ use k8s_openapi::api::core::v1::Service;
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use serde_json::{Value, json};
 
-/// The namespace of all of them.
+/// The namespace of all objects.
 pub(super) const NAMESPACE: &str = "bench";
 /// The port of every Service.
 const PORT: u16 = 80;
 /// The port of every endpoint.
 pub(super) const TARGET: u16 = 8080;
-/// The cluster IP of Service 0. Those before it are left to the cluster itself.
+/// The cluster IP of Service 0. Lower addresses are reserved for the cluster itself.
 const FIRST_CLUSTER_IP: u32 = u32::from_be_bytes([10, 96, 1, 0]);
 /// The first address of an endpoint.
 const FIRST_ENDPOINT: u32 = u32::from_be_bytes([10, 128, 0, 0]);
 /// The last address of an endpoint.
 const LAST_ENDPOINT: u32 = u32::from_be_bytes([10, 255, 255, 255]);
-/// The first address that no endpoint has in the beginning, however large the cluster is.
+/// The first address that no endpoint has initially, for any size of cluster.
 const FIRST_FRESH: u32 = FIRST_ENDPOINT + MOST_SERVICES * MOST_ENDPOINTS;
-/// Most Services: the cluster IPs are those of 10.96.0.0/16.
+/// The maximum number of Services: cluster IPs come from 10.96.0.0/16.
 const MOST_SERVICES: u32 = 65_000;
-/// Most endpoints of one slice (`discovery/v1`), and each Service has one slice.
+/// The maximum number of endpoints of one slice (`discovery/v1`); each Service has one slice.
 const MOST_ENDPOINTS: u32 = 100;
 
-/// Services with one EndpointSlice each. The first of them are there from the beginning; slices of
-/// the others wait for their Services, which are added one by one.
+/// Services with one EndpointSlice each. The first ones exist from the beginning; the slices of the
+/// others exist before their Services, which are added one by one.
 #[derive(Debug, Clone)]
 pub struct Population {
     services: u32,
     waiting: u32,
     endpoints: u32,
-    /// Endpoints of Services that are no longer those of the beginning.
+    /// The present endpoints of Services whose endpoints were replaced.
     changed: BTreeMap<u32, Vec<Ipv4Addr>>,
     next_fresh: u32,
 }
 
-/// One endpoint in the place of another.
+/// The replacement of one endpoint by another.
 #[derive(Debug, Clone)]
 pub(super) struct Replacement {
     /// The name of the slice.
     pub(super) slice: String,
     /// The merge patch.
     pub(super) patch: Value,
-    /// The address that nobody had before.
+    /// The new address, which no endpoint had before.
     pub(super) fresh: Ipv4Addr,
 }
 
 // === impl Population ===
 
 impl Population {
-    /// `services` Services with `endpoints` endpoints each, and `waiting` more that are to be added.
+    /// Creates `services` Services with `endpoints` endpoints each, and `waiting` more to be added
+    /// later.
     pub fn new(services: u32, endpoints: u32, waiting: u32) -> Result<Population> {
         ensure!(services > 0 && endpoints > 0, "there is nothing to measure");
         ensure_fits(services, waiting)?;
@@ -76,7 +77,7 @@ impl Population {
         })
     }
 
-    /// Makes it larger. Those that are there stay as they are.
+    /// Adds Services. Existing ones stay unchanged.
     pub fn grow(&mut self, services: u32) -> Result<()> {
         ensure!(services >= self.services, "a population only grows");
         ensure_fits(services, self.waiting)?;
@@ -84,17 +85,17 @@ impl Population {
         Ok(())
     }
 
-    /// How many Services there are from the beginning.
+    /// Returns the number of Services that exist from the beginning.
     pub fn services(&self) -> u32 {
         self.services
     }
 
-    /// How many endpoints each has.
+    /// Returns the number of endpoints of each Service.
     pub fn endpoints(&self) -> u32 {
         self.endpoints
     }
 
-    /// The numbers of those that are to be added.
+    /// Returns the numbers of the Services to be added later.
     pub(super) fn waiting(&self) -> std::ops::Range<u32> {
         self.services..self.all()
     }
@@ -103,7 +104,7 @@ impl Population {
         self.services + self.waiting
     }
 
-    /// Every slice, those of Services that are to be added too.
+    /// Returns every slice, including those of Services to be added later.
     pub(super) fn slices(&self) -> impl Iterator<Item = Result<EndpointSlice>> {
         (0..self.all()).map(|service| self.slice(service))
     }
@@ -115,7 +116,7 @@ impl Population {
                 "name": slice_name(service),
                 "labels": {
                     "kubernetes.io/service-name": service_name(service),
-                    // The controller would delete what it takes for its own.
+                    // The EndpointSlice controller would delete slices that it considers its own.
                     "endpointslice.kubernetes.io/managed-by": "bench",
                 },
             },
@@ -136,7 +137,7 @@ impl Population {
         self.changed.get(&service).cloned().unwrap_or_else(original)
     }
 
-    /// Gives a Service an endpoint that nobody had before, in the place of another.
+    /// Replaces one endpoint of a Service by one with a new address.
     pub(super) fn replace_endpoint(&mut self, service: u32) -> Replacement {
         let fresh = Ipv4Addr::from(self.next_fresh);
         self.next_fresh = match self.next_fresh {
@@ -166,7 +167,7 @@ fn ensure_fits(services: u32, waiting: u32) -> Result<()> {
     Ok(())
 }
 
-/// A Service as the API has it.
+/// Returns a Service as an API object.
 pub(super) fn service(number: u32) -> Result<Service> {
     let object = json!({
         "metadata": {"namespace": NAMESPACE, "name": service_name(number)},
@@ -180,7 +181,7 @@ pub(super) fn service(number: u32) -> Result<Service> {
     serde_json::from_value(object).context("this is no Service")
 }
 
-/// Where a Service is reached.
+/// Returns the address and port of a Service.
 pub(super) fn frontend(number: u32) -> SocketAddr {
     SocketAddr::new(cluster_ip(number).into(), PORT)
 }

@@ -1,4 +1,4 @@
-//! What a process and its children use, as `/proc` tells it (proc(5)).
+//! The resource usage of a process and its children, from `/proc` (proc(5)).
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,13 +10,13 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use rustix::param::{clock_ticks_per_second, page_size};
 
-/// How often memory is looked at: a child that lives shorter may be missed.
+/// The sampling interval of memory. A child with a shorter life may be missed.
 const MEMORY_PAUSE: Duration = Duration::from_millis(10);
-/// How often it is looked whether a child has ended.
+/// The sampling interval for ended children.
 const CHILDREN_PAUSE: Duration = Duration::from_millis(1);
 /// Columns of `/proc/PID/stat`, counted from the state, which follows the name.
 const CHILDREN_MINOR_FAULTS: usize = 8;
-/// utime, stime, cutime, cstime: children count once they have been waited for.
+/// utime, stime, cutime and cstime. Children count once they have been waited for.
 const TIMES: std::ops::RangeInclusive<usize> = 11..=14;
 
 /// A process with all its descendants.
@@ -29,27 +29,27 @@ pub(crate) struct ProcessTree {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Bytes(pub(crate) u64);
 
-/// Something that is looked at again and again until it is stopped.
+/// A value sampled repeatedly until stopped.
 #[derive(Debug)]
 struct Watch {
     ending: Arc<AtomicBool>,
-    /// The largest value, or the count.
+    /// The maximum or the count.
     value: Arc<AtomicU64>,
     thread: JoinHandle<()>,
 }
 
-/// The most memory that a tree takes while this is there.
+/// Measures the peak memory of a process tree.
 #[derive(Debug)]
 pub(super) struct MemoryWatch(Watch);
 
-/// How many children of a process end while this is there.
+/// Counts the children of a process that end.
 #[derive(Debug)]
 pub(super) struct ChildrenWatch(Watch);
 
 // === impl ProcessTree ===
 
 impl ProcessTree {
-    /// The tree below the process with this id.
+    /// Returns the tree with this root process.
     pub(crate) fn of(root: u32) -> ProcessTree {
         ProcessTree { root }
     }
@@ -59,7 +59,7 @@ impl ProcessTree {
         !children(self.root).is_empty()
     }
 
-    /// Memory that is resident, shared pages once for each process.
+    /// Returns the resident memory. Shared pages count once for each process.
     pub(crate) fn observe_memory(self) -> Bytes {
         let mut pages = 0;
         let mut ahead = vec![self.root];
@@ -71,8 +71,8 @@ impl ProcessTree {
         Bytes(pages * size)
     }
 
-    /// Processor time of the process and of those of its children that have ended, in steps of the
-    /// kernel's clock (10 ms).
+    /// Returns the processor time of the process and of its children that have ended, in ticks of
+    /// the kernel's clock (10 ms).
     pub(crate) fn observe_processor_time(self) -> Result<Duration> {
         let stat = read_stat(self.root)?;
         let ticks: u64 = stat[TIMES].iter().sum();
@@ -80,8 +80,8 @@ impl ProcessTree {
         Ok(each * u32::try_from(ticks)?)
     }
 
-    /// How often threads of the process have given up the processor by themselves, to be woken
-    /// again: those that run now.
+    /// Returns how often the running threads of the process have yielded the processor voluntarily,
+    /// to be woken later.
     pub(super) fn observe_wakeups(self) -> Result<u64> {
         let mut wakeups = 0;
         for thread in threads(self.root)? {
@@ -96,17 +96,17 @@ impl ProcessTree {
         Ok(wakeups)
     }
 
-    /// Begins to watch the memory.
+    /// Starts to watch the memory.
     pub(super) fn watch_memory(self) -> MemoryWatch {
         MemoryWatch(Watch::start(MEMORY_PAUSE, move |peak| {
             peak.max(self.observe_memory().0)
         }))
     }
 
-    /// Begins to count children that end. Each that has run a program has touched pages, and its
-    /// faults are added to a counter of the process when it is waited for: a counter that stands
-    /// still proves that there was none, and one that has moved twice within a millisecond is
-    /// counted once.
+    /// Starts to count children that end. A child that has run a program has touched pages, and its
+    /// faults are added to a counter of the process when it is waited for. An unchanged counter
+    /// therefore proves that no child has ended; two children that end within a millisecond count
+    /// once.
     pub(super) fn watch_children(self) -> ChildrenWatch {
         let mut before = None;
         ChildrenWatch(Watch::start(CHILDREN_PAUSE, move |count| {
@@ -141,7 +141,7 @@ impl Watch {
 
     fn finish(self) -> u64 {
         self.ending.store(true, Ordering::Relaxed);
-        // A panic in it has been printed.
+        // A panic of the thread has already been printed.
         drop(self.thread.join());
         self.value.load(Ordering::Relaxed)
     }
@@ -150,7 +150,7 @@ impl Watch {
 // === impl MemoryWatch ===
 
 impl MemoryWatch {
-    /// The most that was seen.
+    /// Returns the peak.
     pub(super) fn finish(self) -> Bytes {
         Bytes(self.0.finish())
     }
@@ -159,14 +159,14 @@ impl MemoryWatch {
 // === impl ChildrenWatch ===
 
 impl ChildrenWatch {
-    /// How many have ended.
+    /// Returns the number of children that have ended.
     pub(super) fn finish(self) -> u64 {
         self.0.finish()
     }
 }
 
-/// What the kernel itself takes: slabs, vmalloc and what is kept for each processor, of the whole
-/// machine.
+/// Returns the memory used by the kernel itself on the whole machine: slabs, vmalloc and per-CPU
+/// memory.
 pub(super) fn observe_kernel_memory() -> Result<Bytes> {
     let text = fs::read_to_string("/proc/meminfo").context("failed to read /proc/meminfo")?;
     let fields = ["Slab", "VmallocUsed", "Percpu"];
@@ -179,11 +179,12 @@ pub(super) fn observe_kernel_memory() -> Result<Bytes> {
     Ok(Bytes(sum * 1024))
 }
 
-/// The numbers of `/proc/PID/stat`, from the state on, which is none and reads as 0.
+/// Returns the numbers of `/proc/PID/stat` starting with the state, which is not a number and reads
+/// as 0.
 fn read_stat(process: u32) -> Result<Vec<u64>> {
     let text = fs::read_to_string(format!("/proc/{process}/stat"))
         .with_context(|| format!("failed to look at process {process}"))?;
-    // A name can have anything in it, spaces and parentheses too.
+    // A process name can contain any character, including spaces and parentheses.
     let (_, numbers) = text.rsplit_once(')').context("a name is in parentheses")?;
     let numbers = numbers.split_whitespace();
     Ok(numbers.map(|number| number.parse().unwrap_or(0)).collect())
@@ -223,7 +224,7 @@ mod tests {
     fn every_child_is_counted() -> Result<()> {
         let own = ProcessTree::of(std::process::id());
         let watch = own.watch_children();
-        // Long enough for a first look, which is what others are compared with.
+        // Long enough for the first sample, with which later ones are compared.
         thread::sleep(CHILDREN_PAUSE * 20);
         for _ in 0..3 {
             Command::new("true").status()?;

@@ -1,4 +1,4 @@
-//! Figures as a page for people.
+//! Figures as a page for readers.
 
 use std::fmt::{self, Write as _};
 use std::fs;
@@ -12,40 +12,40 @@ use super::figures::Summary;
 use super::{Contender, Figures, Machine, Measure};
 use crate::differential::Mode;
 
-/// What was run.
+/// The parameters of a run.
 #[derive(Debug, Clone)]
 pub struct Run {
-    /// The mechanism of both.
+    /// The mechanism of both contenders.
     pub mode: Mode,
-    /// Services and endpoints for each.
+    /// The number of Services and of endpoints per Service.
     pub size: (u32, u32),
-    /// Times each was measured.
+    /// The number of rounds.
     pub rounds: u32,
-    /// How it was called.
+    /// The command line.
     pub command: String,
-    /// When it began.
+    /// The start time.
     pub began: Zoned,
 }
 
-/// Everything that is told of one size.
+/// The report on one size.
 #[derive(Debug)]
 pub struct Report<'a> {
-    /// What was run.
+    /// The parameters of the run.
     pub run: &'a Run,
-    /// On what.
+    /// The machine of the run.
     pub machine: &'a Machine,
-    /// What came of it.
+    /// The results.
     pub figures: &'a Figures,
-    /// What else was measured in the same run, to be compared with.
+    /// Other results of the same run, for comparison.
     pub others: Vec<(Other, &'a Figures)>,
 }
 
-/// In what other figures differ.
+/// How the other results differ.
 #[derive(Debug, Clone, Copy)]
 pub enum Other {
-    /// There are fewer Services.
+    /// They have fewer Services.
     Size(u32),
-    /// By another mechanism.
+    /// They use another mechanism.
     Mode(Mode),
 }
 
@@ -62,7 +62,7 @@ impl Run {
 // === impl Report ===
 
 impl Report<'_> {
-    /// Writes table and chart to `folder`, and returns the file of the table.
+    /// Writes the table and the chart to `folder`; returns the path of the table.
     pub fn write(&self, folder: &Path) -> Result<PathBuf> {
         fs::create_dir_all(folder).context("failed to make the folder for results")?;
         let page = folder.join(self.run.name()).with_added_extension("md");
@@ -85,7 +85,7 @@ impl Report<'_> {
     /// The page in Markdown.
     pub fn page(&self) -> String {
         let mut page = String::new();
-        // Writing to a String does not fail.
+        // Writing to a String cannot fail.
         let _ = self.write_page(&mut page);
         page
     }
@@ -143,7 +143,7 @@ impl Report<'_> {
         Ok(())
     }
 
-    /// How many times as much it is.
+    /// Writes how many times larger the values are.
     fn write_comparison(&self, page: &mut String, other: Other, before: &Figures) -> fmt::Result {
         writeln!(
             page,
@@ -174,12 +174,12 @@ impl Report<'_> {
 // === impl Other ===
 
 impl Other {
-    /// What is said of it.
+    /// Returns the measures to compare.
     fn measures(self) -> &'static [Measure] {
         match self {
             // How the cost of a change grows with the cluster.
             Other::Size(_) => &[Measure::AddedP50, Measure::ReplacedP50, Measure::ColdStart],
-            // What a packet pays.
+            // The cost per packet.
             Other::Mode(_) => &[
                 Measure::TcpP50,
                 Measure::TcpP90,

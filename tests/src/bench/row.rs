@@ -1,149 +1,149 @@
-//! What is measured.
+//! The rows and measures of the benchmark.
 
 use std::fmt;
 
 use clap::ValueEnum;
 
-/// Something that is done and timed; the figures that come of it are its [`Measure`]s.
+/// A timed activity; its results are its [`Measure`]s.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
 pub enum Row {
     /// From the start of the process with an empty kernel to the last rule in the kernel.
     ColdStart,
     /// First packets and new connections from a pod of the node to random Services.
     Packets,
-    /// One Service is added, after quiet.
+    /// One Service is added to an idle cluster.
     ServiceAdded,
-    /// One endpoint is replaced, after quiet.
+    /// One endpoint is replaced in an idle cluster.
     EndpointReplaced,
-    /// Endpoints are replaced at a steady pace.
+    /// Endpoints are replaced at a steady rate.
     Churn,
-    /// Endpoints are replaced at a steady pace while the largest objects are written that a tenant may
-    /// write.
+    /// Endpoints are replaced at a steady rate while the largest objects that a tenant can write
+    /// are written.
     LargeObjects,
     /// Nothing happens.
     Idle,
-    /// Killed and started again with everything in place.
+    /// The contender is killed and restarted with everything programmed.
     Restart,
-    /// Its table is deleted.
+    /// The contender's table is deleted.
     Repair,
-    /// Another program writes to a table of its own during a cold start.
+    /// Another program writes to its own table during a cold start.
     Neighbour,
-    /// Objects are decoded, in a process that does nothing else; only ours.
+    /// Objects are decoded in a separate process; Signpost only.
     Decoding,
 }
 
 /// One figure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Measure {
-    /// Process start to everything in the kernel.
+    /// The time from the start of the process to everything in the kernel.
     ColdStart,
-    /// What the program says that its own rounds took of that.
+    /// The part of that which the program reports as the duration of its syncs.
     ColdStartRounds,
-    /// Of the process and its children, from the start to the end of the changes.
+    /// The peak memory of the process and its children, from the start to the end of the changes.
     MemoryPeak,
-    /// The same when nothing happens.
+    /// Their memory when idle.
     MemoryAtRest,
-    /// How much more memory the kernel has taken once everything was programmed.
+    /// The additional kernel memory once everything is programmed.
     KernelMemory,
-    /// Answer of the API server to the change heard of in the kernel.
+    /// The time from the API server's answer to the kernel's notification: median.
     AddedP50,
-    /// The same, of one in a hundred.
+    /// The 99th percentile of that time.
     AddedP99,
-    /// Answer of the API server to the change heard of in the kernel.
+    /// The time from the API server's answer to the kernel's notification: median.
     ReplacedP50,
-    /// The same, of one in a hundred.
+    /// The 99th percentile of that time.
     ReplacedP99,
-    /// Answer of the API server to the change heard of in the kernel.
+    /// The time from the API server's answer to the kernel's notification: median.
     ChurnP50,
-    /// The same, of one in a hundred.
+    /// The 99th percentile of that time.
     ChurnP99,
-    /// Processor time of the tree, in percent of one processor.
+    /// The processor time of the process tree, in percent of one processor.
     ChurnProcessor,
-    /// Changes that were never in the kernel, because another one came before.
+    /// The number of changes that never reached the kernel because a later one superseded them.
     ChurnUnseen,
-    /// Answer of the API server to the change heard of in the kernel, of Services that are none of the
-    /// large ones.
+    /// The time from the API server's answer to the kernel's notification for Services that are not
+    /// the large ones: median.
     BesideLargeP50,
-    /// The same, of one in a hundred.
+    /// The 99th percentile of that time.
     BesideLargeP99,
-    /// The same, at most.
+    /// The maximum of that time.
     BesideLargeMost,
-    /// From the first large object written to quiet.
+    /// The time from the first write of a large object until the kernel is quiet.
     LargeWritten,
-    /// Process start to the program saying that it is done.
+    /// The time from the start of the process until it reports that it is done.
     Restart,
-    /// Transactions heard of meanwhile.
+    /// The number of transactions during the restart.
     RestartTransactions,
-    /// Objects that came or went meanwhile.
+    /// The number of objects added or removed during the restart.
     RestartObjects,
-    /// Table deleted to everything in the kernel again.
+    /// The time from the deletion of the table until everything is in the kernel again.
     Repair,
-    /// Round trip of the first packet.
+    /// The round-trip time of the first packet: median.
     TcpP50,
-    /// Of one in ten.
+    /// The 90th percentile of that time.
     TcpP90,
-    /// Of one in a hundred.
+    /// The 99th percentile of that time.
     TcpP99,
-    /// Round trip of the first packet.
+    /// The round-trip time of the first packet: median.
     UdpP50,
-    /// Of one in ten.
+    /// The 90th percentile of that time.
     UdpP90,
-    /// Of one in a hundred.
+    /// The 99th percentile of that time.
     UdpP99,
     /// New TCP connections of one client that waits for each.
     Connections,
-    /// Processor time of the tree, in percent of one processor.
+    /// The processor time of the process tree, in percent of one processor.
     IdleProcessor,
-    /// Of its threads.
+    /// The number of wakeups of its threads.
     IdleWakeups,
-    /// Children that ended.
+    /// The number of children that ended.
     IdleProcesses,
-    /// How long `nft` takes at most with nobody else.
+    /// The maximum duration of an `nft` command without a contender.
     NeighbourAlone,
-    /// How long it takes in the middle.
+    /// The median duration of an `nft` command during the start.
     NeighbourP50,
-    /// How long it takes at most.
+    /// The maximum duration of an `nft` command during the start.
     NeighbourMost,
-    /// EndpointSlices decoded and taken in.
+    /// EndpointSlices decoded and stored per second.
     DecodeRate,
-    /// What is kept of one.
+    /// The memory kept for one slice.
     BytesPerSlice,
 }
 
-/// What a figure counts.
+/// The unit of a measure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unit {
-    /// Thousandths of a second.
+    /// Milliseconds.
     Milliseconds,
-    /// Millionths of a second.
+    /// Microseconds.
     Microseconds,
-    /// Of 1,000,000 bytes.
+    /// Units of 1,000,000 bytes.
     Megabytes,
     /// Bytes.
     Bytes,
-    /// Of something that the figure says.
+    /// Percent of the base that the measure names.
     Percent,
-    /// Pieces.
+    /// A number without a unit.
     Count,
-    /// Pieces in a second.
+    /// A number per second.
     PerSecond,
-    /// Pieces in a minute.
+    /// A number per minute.
     PerMinute,
 }
 
-/// Which of two figures is the better one.
+/// Which of two values is better.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Better {
-    /// The smaller one.
+    /// The smaller value.
     Lower,
-    /// The larger one.
+    /// The larger value.
     Higher,
 }
 
 // === impl Row ===
 
 impl Row {
-    /// All of them.
+    /// All rows.
     pub const ALL: [Row; 11] = [
         Row::ColdStart,
         Row::Packets,
@@ -162,7 +162,7 @@ impl Row {
 // === impl Measure ===
 
 impl Measure {
-    /// What the first column of a table says.
+    /// Returns the text in the first column of the table.
     pub fn title(self) -> &'static str {
         match self {
             Measure::ColdStart => "cold start to programmed",
@@ -206,7 +206,7 @@ impl Measure {
         }
     }
 
-    /// What it counts.
+    /// Returns the unit.
     pub fn unit(self) -> Unit {
         match self {
             Measure::TcpP50
@@ -227,7 +227,7 @@ impl Measure {
         }
     }
 
-    /// Which is the better figure.
+    /// Returns which value is better.
     pub fn better(self) -> Better {
         match self {
             Measure::Connections | Measure::DecodeRate => Better::Higher,

@@ -1,7 +1,7 @@
-//! Rules of the legacy tables: when they change, and which addresses are in what
-//! `iptables-legacy-save` prints.
+//! Rules of the legacy tables: when they change, and which addresses the output of
+//! `iptables-legacy-save` contains.
 //!
-//! These tables tell nobody of their changes, so that somebody has to look.
+//! These tables send no notifications, so they must be polled.
 
 use std::net::Ipv4Addr;
 use std::path::Path;
@@ -22,9 +22,9 @@ pub(super) struct SavedRules {
 // === impl SavedRules ===
 
 impl SavedRules {
-    /// The table as it is on `node` from now on.
+    /// Opens the table on `node` in its present state.
     pub(super) fn open(node: &Namespace) -> Result<SavedRules> {
-        // Only looks: no lock is ever taken.
+        // Reads only, so the lock is never taken.
         let lock = Path::new("/nonexistent");
         let open = || {
             Tables::open(
@@ -45,7 +45,7 @@ impl SavedRules {
         })
     }
 
-    /// Whether it has changed since it was asked before, as far as its length tells. Cheap.
+    /// Whether the table has changed since the last call, judged by its length. Cheap.
     pub(super) fn has_changed(&mut self) -> Result<bool> {
         let changed = self.tables.observe_drift()?;
         if changed {
@@ -54,7 +54,7 @@ impl SavedRules {
         Ok(changed)
     }
 
-    /// Every address in it, with repetitions.
+    /// Returns every address in the table, with duplicates.
     pub(super) fn observe_addresses(&self) -> Result<Vec<u32>> {
         let mut command = self.node.command("iptables-legacy-save");
         let output = command.args(["-t", "nat"]).output()?;

@@ -1,9 +1,9 @@
-//! Services that are written past the API server, into what it stores them in.
+//! Writes Services directly into etcd, bypassing the API server.
 //!
-//! For each Service that it creates, the API server counts all addresses that are taken
-//! (`ipallocator.Allocator.Used`, for a metric): 50,000 Services take it 25 minutes. So it creates one
-//! of each sort, and etcd is given the others, with the addresses that are taken for them, as copies
-//! of that one. Through the API server they look like any other.
+//! For each created Service, the API server counts all allocated addresses
+//! (`ipallocator.Allocator.Used`, for a metric): 50,000 Services take it 25 minutes. Therefore the
+//! API server creates one Service of each sort, and the other Services and their allocated
+//! addresses are written to etcd as copies of it. Read through the API server they look the same.
 
 use std::path::Path;
 
@@ -24,25 +24,25 @@ use tokio::task::JoinHandle;
 
 use super::population;
 
-/// How many Services are written at a time, with one address each: a transaction of etcd has at most
-/// 128 operations (`--max-txn-ops`).
+/// The number of Services written at a time, with one address each: a transaction of etcd has at
+/// most 128 operations (`--max-txn-ops`).
 const AT_A_TIME: usize = 64;
 
-/// A Service as the API server has stored it, and the address that it has taken for it.
+/// A Service and its allocated address, as the API server has stored them.
 #[derive(Debug, Clone)]
 pub(super) struct Pattern {
     pub(super) service: Service,
     pub(super) address: IPAddress,
 }
 
-/// A connection to the gateway that etcd has for those who speak JSON.
+/// A connection to etcd's JSON gateway.
 #[derive(Debug)]
 pub(super) struct Store {
     sender: SendRequest<Full<Bytes>>,
     connection: JoinHandle<hyper::Result<()>>,
 }
 
-/// A value at a key, as the gateway wants both.
+/// A value at a key, in the encoding of the gateway.
 #[derive(Debug, Serialize)]
 struct Put {
     key: ByteString,
@@ -64,7 +64,7 @@ impl Store {
         })
     }
 
-    /// Writes Services with these numbers, each like one of `patterns`, taken in turn.
+    /// Writes Services with these numbers, using each of `patterns` in turn.
     pub(super) async fn copy(
         &mut self,
         patterns: &[Pattern],
@@ -87,7 +87,7 @@ impl Store {
             .body(Full::from(serde_json::to_vec(&transaction)?))?;
         let answer = self.sender.send_request(request).await?;
         let status = answer.status();
-        // Read to its end, or the connection is not free for the next.
+        // The body must be read to its end before the connection can be used again.
         let body = answer.into_body().collect().await?.to_bytes();
         ensure!(
             status.is_success(),
@@ -107,7 +107,7 @@ impl Drop for Store {
 // === impl Pattern ===
 
 impl Pattern {
-    /// The Service with this number, and its address.
+    /// Returns the Service with this number and its address.
     fn copy(&self, number: u32) -> Result<[Put; 2]> {
         let Pattern {
             mut service,
@@ -139,11 +139,11 @@ impl Pattern {
     }
 }
 
-/// Gives a copy its own name, and an identity that is its kind's and its number's.
+/// Gives a copy its name and a UID derived from its kind and its number.
 fn rename(metadata: &mut ObjectMeta, name: &str, (kind, number): (u8, u32)) {
     metadata.name = Some(name.to_owned());
     metadata.uid = Some(format!("00000000-0000-4000-800{kind}-{number:012}"));
-    // It is the store that knows.
+    // etcd determines the version.
     metadata.resource_version = None;
 }
 

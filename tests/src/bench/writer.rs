@@ -1,4 +1,4 @@
-//! How the API server comes to hold what is measured.
+//! Writes the objects of the benchmark to the API server.
 
 use std::fmt;
 use std::net::Ipv4Addr;
@@ -26,36 +26,37 @@ use super::store::{Pattern, Store};
 use crate::control_plane::client;
 use crate::network::Namespace;
 
-/// Requests under way at a time. More make two processors no faster, and an API server that has to
-/// queue them answers 429.
+/// The number of concurrent requests. More are no faster on two processors, and an API server that
+/// must queue them answers 429.
 const AT_A_TIME: usize = 24;
-/// How many sorts of Services there are: they differ by protocol, in turn.
+/// The number of sorts of Services. They alternate by protocol.
 const SORTS: u32 = 2;
 /// How long endpoints are replaced before large objects are written.
 const BEFORE_LARGE: Duration = Duration::from_millis(500);
 
-/// Writes over connections of its own, from the network namespace of the API server.
+/// Writes over its own connections, from the network namespace of the API server.
 pub(super) struct Writer {
     inside: Namespace,
     runtime: Runtime,
     client: Client,
-    /// Where etcd listens.
+    /// The socket of etcd.
     store: PathBuf,
 }
 
 /// A change that the API server has answered.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Written {
-    /// The address by which the change is recognised in the kernel.
+    /// The address that identifies the change in the kernel.
     pub(super) address: Ipv4Addr,
-    /// When the API server had answered.
+    /// When the answer arrived.
     pub(super) answered: Instant,
 }
 
 // === impl Writer ===
 
 impl Writer {
-    /// A writer as the user of this kubeconfig, and to the etcd behind `store`. Does not connect yet.
+    /// Opens a writer as the user of this kubeconfig, and for the etcd at `store`. Does not connect
+    /// yet.
     pub(super) fn open(inside: &Namespace, kubeconfig: &Path, store: PathBuf) -> Result<Writer> {
         let runtime = Builder::new_current_thread().enable_all().build()?;
         let client = runtime.block_on(client(kubeconfig))?;
@@ -67,7 +68,7 @@ impl Writer {
         })
     }
 
-    /// Writes slices and Services that are not there yet.
+    /// Creates the slices and Services that do not exist yet.
     pub(super) fn create(&self, population: &Population, from: u32) -> Result<()> {
         let slices: Vec<EndpointSlice> = population.slices().collect::<Result<_>>()?;
         self.create_all(slices)?;
@@ -79,7 +80,7 @@ impl Writer {
             .context("failed to fill etcd")
     }
 
-    /// Writes Services like these.
+    /// Copies the Services `like` to these numbers.
     async fn copy(&self, like: Range<u32>, numbers: Range<u32>) -> Result<()> {
         let services: Api<Service> = Api::namespaced(self.client.clone(), NAMESPACE);
         let addresses: Api<IPAddress> = Api::all(self.client.clone());
@@ -98,7 +99,7 @@ impl Writer {
             .await
     }
 
-    /// Writes one Service.
+    /// Creates one Service.
     pub(super) fn add_service(&self, number: u32) -> Result<Written> {
         let service = population::service(number)?;
         let api: Api<Service> = Api::namespaced(self.client.clone(), NAMESPACE);
@@ -112,7 +113,7 @@ impl Writer {
         .with_context(|| format!("failed to add Service {number}"))
     }
 
-    /// Removes Services with these numbers, those that are there.
+    /// Deletes the existing Services among these numbers.
     pub(super) fn remove_services(&self, numbers: Range<u32>) -> Result<()> {
         let api: Api<Service> = Api::namespaced(self.client.clone(), NAMESPACE);
         self.run(async {
@@ -130,8 +131,8 @@ impl Writer {
         self.run(patch(api, replacement))
     }
 
-    /// Replaces endpoints at a steady pace, whether those before have been answered or not. Returns
-    /// what was written, in no order.
+    /// Replaces endpoints at a steady rate, without waiting for earlier answers. Returns the writes
+    /// in no particular order.
     pub(super) fn replace_steadily(
         &self,
         replacements: Vec<Replacement>,
@@ -140,9 +141,9 @@ impl Writer {
         self.run(replace_steadily(self.api(), replacements, every))
     }
 
-    /// Replaces endpoints at a steady pace, and writes large objects meanwhile: their slices first, so
-    /// that each Service comes with all of its endpoints. Returns what was replaced, in no order, and
-    /// when the first large Service was written.
+    /// Replaces endpoints at a steady rate and writes large objects meanwhile: their slices first,
+    /// so that each Service appears with all of its endpoints. Returns the replacements in no
+    /// particular order, and when the first large Service was written.
     pub(super) fn replace_beside(
         &self,
         replacements: Vec<Replacement>,
@@ -161,7 +162,7 @@ impl Writer {
         })
     }
 
-    /// Removes large objects.
+    /// Deletes large objects.
     pub(super) fn remove_large(&self, large: &LargeObjects) -> Result<()> {
         self.run(async {
             let services: Api<Service> = self.api();
@@ -193,7 +194,7 @@ impl Writer {
         Api::namespaced(self.client.clone(), NAMESPACE)
     }
 
-    /// Connections that this opens are opened inside.
+    /// Runs `work` in the namespace, so that its connections are opened there.
     fn run<T: Send>(&self, work: impl Future<Output = Result<T>> + Send) -> Result<T> {
         self.inside.enter(|| self.runtime.block_on(work))?
     }
@@ -201,7 +202,7 @@ impl Writer {
 
 impl fmt::Debug for Writer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // A client cannot be printed.
+        // A client has no Debug output.
         f.debug_struct("Writer")
             .field("inside", &self.inside)
             .finish_non_exhaustive()
@@ -214,7 +215,7 @@ async fn replace_steadily(
     every: Duration,
 ) -> Result<Vec<Written>> {
     let mut ticks = interval(every);
-    // A machine that was busy for a moment makes up for it.
+    // After a delay, the missed ticks follow at once.
     ticks.set_missed_tick_behavior(MissedTickBehavior::Burst);
     let mut under_way = JoinSet::new();
     for replacement in replacements {
@@ -247,7 +248,7 @@ where
     Ok(())
 }
 
-/// One that is not there is as good as deleted.
+/// Deletes an object. An object that does not exist counts as deleted.
 async fn delete<T>(api: &Api<T>, name: &str) -> Result<()>
 where
     T: Clone + DeserializeOwned + std::fmt::Debug,

@@ -1,4 +1,4 @@
-//! kube-proxy and Signpost, measured side by side: `make bench`. See `bench/README.md`.
+//! Compares kube-proxy and Signpost: `make bench`. See `bench/README.md`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -18,7 +18,8 @@ use tests::control_plane::build_programs;
 use tests::differential::Mode;
 use tests::network::enter_private_namespaces;
 
-/// Of fewer than this, what is kept is lost among what a process has anyway.
+/// The minimum number of slices: with fewer, their memory is lost in the base memory of the
+/// process.
 const FEWEST_SLICES: u32 = 5000;
 
 /// kube-proxy and Signpost, measured side by side.
@@ -124,7 +125,7 @@ fn main() -> Result<()> {
         Some(file) => fs::canonicalize(file).with_context(|| format!("no {}", file.display()))?,
         None => binaries::find("signpost-agent")?,
     };
-    // There is no way to anything from within.
+    // There is no network inside the namespaces, so build first.
     let programs = build_programs()?;
     enter_private_namespaces()?;
     ensure!(
@@ -196,10 +197,10 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// In a process of its own.
+/// Measures decoding in a separate process.
 fn decode(population: &Population, figures: &mut Figures) -> Result<()> {
     let slices = population.services().max(FEWEST_SLICES);
-    // The file that this was started from, also when another is at its place by now.
+    // The running program file, even if the path now holds another one.
     let output = Command::new("/proc/self/exe")
         .arg("decode")
         .args(["--slices", &slices.to_string()])
@@ -214,7 +215,7 @@ fn decode(population: &Population, figures: &mut Figures) -> Result<()> {
     Ok(())
 }
 
-/// How this was called, without the folder it is in.
+/// Returns the command line without the folder of the program.
 fn command() -> String {
     let mut arguments = env::args();
     let program = arguments.next().unwrap_or_default();
@@ -227,7 +228,7 @@ fn command() -> String {
 // === impl Arguments ===
 
 impl Arguments {
-    /// In the order they were given.
+    /// Returns the modes in the given order.
     fn modes(&self) -> Result<Vec<Mode>> {
         let modes = self.mode.iter().map(|text| Mode::parse(text));
         Ok(modes.collect::<Result<Vec<_>>>()?.concat())

@@ -1,7 +1,7 @@
 //! A real cluster on this machine, to try Signpost on: `make cluster`, `make cluster-down`.
 //!
-//! `up` starts this program again in the background as `run`, whose folder in the one for temporary
-//! files has what others need to find it: its process id, its log, a kubeconfig.
+//! `up` starts this program again in the background as `run`. A folder in the directory for
+//! temporary files contains the process ID, the log and a kubeconfig of that process.
 
 use std::env;
 use std::fs::{self, DirBuilder, File};
@@ -23,7 +23,7 @@ use tests::{build_script, control_plane};
 
 /// The last line of a start that succeeded.
 const READY: &str = "the cluster is ready";
-/// How long the end of everything may take.
+/// How long the shutdown may take.
 const END: Duration = Duration::from_secs(60);
 
 /// A real Kubernetes cluster on this machine, in namespaces of its own.
@@ -62,7 +62,7 @@ struct Size {
     images: Vec<PathBuf>,
 }
 
-/// The folder by which a cluster is found.
+/// The folder that identifies a running cluster.
 #[derive(Debug)]
 struct Trace(PathBuf);
 
@@ -84,13 +84,13 @@ fn up(trace: &Trace, size: &Size) -> Result<()> {
         println!("it runs already; end it with: make cluster-down");
         return trace.tell();
     }
-    // Of one that was killed.
+    // Remove the leftovers of a cluster that was killed.
     down(trace)?;
-    // Here, where the person waits for it: the rest has a log.
+    // Build in the foreground, where the user sees the progress: the rest is in a log.
     let programs = control_plane::build_programs()?;
     Built::cluster()?;
     let start = Instant::now();
-    // Whoever could read the kubeconfig would be root here: Pods may be privileged.
+    // The kubeconfig gives root access to this machine, because Pods may be privileged.
     DirBuilder::new()
         .mode(0o700)
         .create(&trace.0)
@@ -176,7 +176,7 @@ fn run(size: &Size) -> Result<ExitCode> {
     };
     let mut cluster = RealCluster::start(&plan, &enclosure, &|event| println!("{event}"))?;
     let gateway = Gateway::open(&cluster)?;
-    // Beside the folder of the enclosure, which is the one for temporary files in here.
+    // Next to the folder of the enclosure, which is the directory for temporary files in here.
     let above = enclosure.folder().parent().context("a folder is in one")?;
     let trace = Trace(above.join("signpost-cluster"));
     gateway.save_kubeconfig(&cluster, &trace.kubeconfig())?;
@@ -184,7 +184,7 @@ fn run(size: &Size) -> Result<ExitCode> {
     let mut broken = String::new();
     loop {
         thread::sleep(Duration::from_secs(1));
-        // A person may have broken it to see what happens.
+        // The user may have broken the cluster on purpose.
         let problem = cluster.ensure_runs().err();
         let problem = problem.map_or_else(String::new, |error| format!("{error:#}"));
         if problem != broken {
@@ -211,20 +211,21 @@ impl Trace {
             .with_context(|| format!("failed to write {}", file.display()))
     }
 
-    /// The process of the cluster, if it runs.
+    /// Returns the process of the cluster if it is running.
     fn observe_process(&self) -> Result<Option<u32>> {
         let Ok(text) = fs::read_to_string(self.0.join("process")) else {
             return Ok(None);
         };
         let process: u32 = text.parse().context("a process id is a number")?;
-        // After a reboot the number may be somebody else's; one that has ended may wait to be noticed.
+        // After a reboot the process ID may belong to another process; a process that has ended may
+        // still be a zombie.
         let directory = Path::new("/proc").join(text);
         let line = fs::read(directory.join("cmdline")).unwrap_or_default();
         let line = String::from_utf8_lossy(&line);
         Ok(line.contains("cluster\0run\0").then_some(process))
     }
 
-    /// Programs for the person, in a folder for the `PATH`.
+    /// Links programs for the user into a folder for the `PATH`.
     fn link(&self, programs: &Path) -> Result<()> {
         let folder = self.0.join("bin");
         fs::create_dir(&folder)?;

@@ -1,11 +1,12 @@
-//! Runs a control plane until Ctrl-C, to try things on with kubectl.
+//! Runs a control plane until Ctrl-C, for experiments with kubectl.
 
 use anyhow::{Context, Result};
 use tests::control_plane::{ADMINISTRATOR, ControlPlane, Options};
 use tokio::signal::unix::{SignalKind, signal};
 
 fn main() -> Result<()> {
-    // Signals still kill us here; the servers then end with their input.
+    // Until the handlers are installed, signals kill this process; the servers then end with their
+    // input.
     let control_plane = ControlPlane::start(Options::default())?;
     let kubeconfig = control_plane.kubeconfig(ADMINISTRATOR)?;
     println!("export KUBECONFIG={}", kubeconfig.display());
@@ -23,7 +24,7 @@ async fn wait_for_signal() -> Result<()> {
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut terminate = signal(SignalKind::terminate())?;
     tokio::select! {
-        // Nothing is lost with the one that is not chosen: we end.
+        // Cancel safe: this process ends here.
         _ = interrupt.recv() => {}
         _ = terminate.recv() => {}
     }

@@ -1,8 +1,10 @@
-//! Kubernetes' own tests of Services, run on a real cluster: `make e2e`, `make e2e PROXY=kube-proxy`.
+//! Kubernetes' own tests of Services, run on a real cluster: `make e2e`, `make e2e
+//! PROXY=kube-proxy`.
 //!
-//! Each run is kept in `target/e2e/PROXY-N.json`, with what ginkgo says of it in the folder beside. After
-//! all of a proxy, `docs/conformance.md` is written from the runs of both that are there. A selection of
-//! one's own is for looking into something: it is kept apart and no page is written.
+//! Each run is saved in `target/e2e/PROXY-N.json`, with ginkgo's output in the folder next to it.
+//! After all runs of a proxy, `docs/conformance.md` is written from the existing runs of both
+//! proxies. A custom selection of tests is for investigations: it is saved separately and no page
+//! is written.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -51,7 +53,7 @@ struct Arguments {
     page_only: bool,
 }
 
-/// Where runs are kept.
+/// The folder of saved runs.
 #[derive(Debug)]
 struct Shelf {
     folder: PathBuf,
@@ -66,7 +68,7 @@ fn main() -> Result<ExitCode> {
     if let Some(problem) = real_cluster::missing() {
         bail!("{problem}");
     }
-    // There is no way to anything from within.
+    // There is no network inside the namespaces, so build first.
     build_programs()?;
     Built::cluster()?;
     helm::build()?;
@@ -83,7 +85,7 @@ fn main() -> Result<ExitCode> {
 // === impl Arguments ===
 
 impl Arguments {
-    /// Whether a person wants to know about these tests only.
+    /// Whether a custom selection of tests was requested.
     fn is_partial(&self) -> bool {
         !self.focus.is_empty() || !self.skip.is_empty()
     }
@@ -123,7 +125,7 @@ fn run_all(arguments: &Arguments, enclosure: &Enclosure) -> Result<()> {
     for number in 1..=arguments.runs {
         println!("run {number} of {}", arguments.runs);
         let mut run = run_tests(arguments, &cluster, &suite, &shelf.details(number))?;
-        // Already now: what follows can fail otherwise than a test does.
+        // Save already now: the following steps can fail for other reasons than a failed test.
         run.save(&shelf.file(number))?;
         if arguments.disruptive || !arguments.is_partial() {
             restart(&mut run, &mut cluster, &suite, &shelf.details(number))?;
@@ -160,7 +162,7 @@ fn run_tests(
     })
 }
 
-/// Restarts the proxy, then the API server, and adds what came of it.
+/// Restarts the proxy, then the API server, and adds the results.
 fn restart(run: &mut Run, cluster: &mut RealCluster, suite: &Suite, folder: &Path) -> Result<()> {
     let start = Instant::now();
     let selection = Selection::named([PROXY_RESTART]);
@@ -182,10 +184,10 @@ fn say(event: &str) {
     println!("{event}");
 }
 
-/// Says what the runs come to, and writes it down unless they are of a few tests only.
+/// Prints the results of the runs, and writes the page unless only some tests were selected.
 fn conclude(arguments: &Arguments) -> Result<ExitCode> {
     let mut runs = Vec::new();
-    // Selections of one's own may differ: they are not compared.
+    // Custom selections may differ and are not compared.
     let compared = |proxy: &Proxy| *proxy == arguments.proxy || !arguments.is_partial();
     for proxy in Proxy::ALL.into_iter().filter(compared) {
         runs.extend(arguments.shelf(proxy).read()?);
@@ -213,7 +215,7 @@ fn conclude(arguments: &Arguments) -> Result<ExitCode> {
     })
 }
 
-/// The top of the repository.
+/// The root of the repository.
 fn repository() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
@@ -226,12 +228,12 @@ impl Shelf {
             .join(format!("{}-{number}.json", self.proxy.name()))
     }
 
-    /// The folder for all that is said about a run.
+    /// Returns the folder of the details of a run.
     fn details(&self, number: u8) -> PathBuf {
         self.folder.join(format!("{}-{number}", self.proxy.name()))
     }
 
-    /// Removes what earlier runs of this proxy came to.
+    /// Removes the results of earlier runs of this proxy.
     fn clear(&self) -> Result<()> {
         fs::create_dir_all(&self.folder)
             .with_context(|| format!("failed to make {}", self.folder.display()))?;

@@ -1,4 +1,4 @@
-//! What the operator costs a cluster of many nodes: `make fleet`. See `bench/README.md`.
+//! The cost of the operator in a cluster of many nodes: `make fleet`. See `bench/README.md`.
 
 use std::time::Duration;
 

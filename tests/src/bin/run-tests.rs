@@ -1,7 +1,8 @@
 //! Builds and runs every test of this workspace, test programs side by side: `make test`.
 //!
-//! `run-tests NAME…` runs the test targets with these names only, and no documentation tests.
-//! `SIGNPOST_TESTS_AT_ONCE` is how many programs run at a time; as many as there are processors unless given.
+//! `run-tests NAME…` runs only the test targets with these names, and no documentation tests.
+//! `SIGNPOST_TESTS_AT_ONCE` sets how many programs run concurrently; the default is the number of
+//! processors.
 
 use std::collections::BTreeSet;
 use std::env;
@@ -14,7 +15,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 use tests::test_run::{Outcome, Program, Queue, parse, run_all};
 
-/// How many programs the list of those that took longest has.
+/// The length of the list of slowest programs.
 const LISTED: usize = 15;
 
 fn main() -> Result<ExitCode> {
@@ -48,8 +49,8 @@ fn cargo() -> Command {
     Command::new(env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo")))
 }
 
-/// All that the tests run. One command: each choice of targets has features of its own, and packages that others
-/// depend on would be compiled for each.
+/// Builds everything that the tests run, in one command: each choice of targets enables other
+/// features, and shared dependencies would be compiled once for each.
 fn build() -> Result<Vec<Program>> {
     let output = cargo()
         .args(["build", "--workspace", "--bins", "--examples", "--tests"])
@@ -62,7 +63,7 @@ fn build() -> Result<Vec<Program>> {
     Ok(parse(&messages)?)
 }
 
-/// Those with one of these names, or all where there are no names.
+/// Returns the programs with one of these names, or all of them without names.
 fn chosen(all: Vec<Program>, names: &BTreeSet<String>) -> Result<Vec<Program>> {
     let known = |name: &String| all.iter().any(|program| program.name == *name);
     if let Some(unknown) = names.iter().find(|name| !known(name)) {
@@ -73,7 +74,7 @@ fn chosen(all: Vec<Program>, names: &BTreeSet<String>) -> Result<Vec<Program>> {
     Ok(chosen)
 }
 
-/// Whether they passed. Cargo prints what came of them.
+/// Returns whether the documentation tests passed. Cargo prints the details.
 fn run_documentation_tests() -> Result<bool> {
     let mut command = cargo();
     command.args(["test", "--workspace", "--doc", "--no-fail-fast"]);

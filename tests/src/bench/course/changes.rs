@@ -1,4 +1,4 @@
-//! Changes of what the API server holds, from its answer to the kernel's word.
+//! Changes of objects, measured from the answer of the API server to the kernel's notification.
 
 use std::time::{Duration, Instant};
 
@@ -14,14 +14,15 @@ use crate::bench::writer::Written;
 use crate::bench::{Figures, Measure, Population, Reading};
 use crate::differential::Mode;
 
-/// Added to the number of a Service that was changed, for the next one: prime, so that all have
-/// their turn before one has its second.
+/// The step from one changed Service to the next: a prime, so that every Service is changed once
+/// before any is changed twice.
 const STRIDE: u32 = 7919;
-/// Between two changes beside large objects: often enough that some meet each part of what is written.
+/// The interval between two changes beside large objects: short enough that changes coincide with
+/// each part of the writes.
 const BESIDE_LARGE: Duration = Duration::from_millis(50);
 
 impl Course<'_> {
-    /// Adds the Services that wait, one after the other, and removes them again.
+    /// Adds the waiting Services one by one and removes them again.
     pub(super) fn add_services(
         &self,
         running: &mut Running,
@@ -42,7 +43,7 @@ impl Course<'_> {
         self.settle(running, ear)
     }
 
-    /// Replaces endpoints, one after the other.
+    /// Replaces endpoints one by one.
     pub(super) fn replace_endpoints(
         &self,
         running: &mut Running,
@@ -71,7 +72,7 @@ impl Course<'_> {
         Ok(())
     }
 
-    /// Replaces endpoints at a steady pace, whether the kernel follows or not.
+    /// Replaces endpoints at a steady rate, without waiting for the kernel.
     pub(super) fn change_steadily(
         &self,
         running: &mut Running,
@@ -108,8 +109,8 @@ impl Course<'_> {
         Ok(())
     }
 
-    /// Replaces endpoints at a steady pace while the largest objects are written, from half a second
-    /// after the beginning on.
+    /// Replaces endpoints at a steady rate while the largest objects are written, starting half a
+    /// second after the beginning.
     pub(super) fn change_beside_large(
         &self,
         running: &mut Running,
@@ -146,7 +147,7 @@ impl Course<'_> {
         self.settle(running, ear)
     }
 
-    /// How long one change took, `None` for longer than there is patience.
+    /// Returns how long one change took; `None` at a timeout.
     fn wait_for(
         &self,
         running: &mut Running,
@@ -181,14 +182,14 @@ impl Course<'_> {
     }
 }
 
-/// How long those took that were heard of.
+/// Returns the latencies of the changes that the kernel reported.
 fn latencies(ear: &Ear, written: &[Written]) -> Vec<Duration> {
     let heard = written.iter().filter_map(|written| latency(ear, *written));
     heard.collect()
 }
 
-/// From the answer to the kernel's word. The API server tells who watches before it answers, so that
-/// the kernel may have been faster: that is no time at all.
+/// Returns the time from the API server's answer to the kernel's notification. The API server
+/// notifies watchers before it answers, so the kernel may be faster: that counts as zero.
 fn latency(ear: &Ear, written: Written) -> Option<Duration> {
     let heard = ear.heard(written.address)?;
     Some(heard.saturating_duration_since(written.answered))
