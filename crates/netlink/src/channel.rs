@@ -1,4 +1,4 @@
-//! A way to the kernel that is opened anew once it has failed.
+//! A netlink socket that is reopened after a failure.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -11,8 +11,8 @@ use rustix::io::Errno;
 use crate::descriptor::{self, OpenError, Subsystem, observe_namespace};
 use crate::exchange;
 
-/// A netlink descriptor in the network namespace it was opened in. Once it has failed, answers to
-/// what was asked before may still be on their way, so that the next question opens it anew.
+/// A netlink socket in the network namespace in which it was opened. After a failure, replies to
+/// earlier requests may still arrive, so the next request opens a new descriptor.
 #[derive(Debug)]
 pub(crate) struct Channel {
     subsystem: Subsystem,
@@ -23,7 +23,7 @@ pub(crate) struct Channel {
     datagram: Vec<u8>,
 }
 
-/// Whether what is received next answers what is asked next.
+/// Whether the next datagram received answers the next request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Condition {
     Good,
@@ -33,7 +33,7 @@ enum Condition {
 // === impl Channel ===
 
 impl Channel {
-    /// Opens one in the network namespace of this thread, for datagrams of up to `datagram` bytes.
+    /// Opens a socket in this thread's network namespace, for datagrams of up to `datagram` bytes.
     pub(crate) fn open(subsystem: Subsystem, datagram: usize) -> Result<Channel, OpenError> {
         let (descriptor, port) = descriptor::open(subsystem)?;
         Ok(Channel {
@@ -46,18 +46,18 @@ impl Channel {
         })
     }
 
-    /// What the kernel calls it now, and after each time it is opened anew.
+    /// The socket's netlink port. The value is updated whenever the descriptor is reopened.
     pub(crate) fn port(&self) -> Arc<AtomicU32> {
         Arc::clone(&self.port)
     }
 
-    /// Sends `bytes`; opens the descriptor anew first where it has failed before.
+    /// Sends `bytes`. Reopens the descriptor first if it has failed before.
     pub(crate) fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
         if self.condition == Condition::Failed {
             self.reopen()?;
         }
         match exchange::send(&self.descriptor, bytes) {
-            // Nothing was sent that might still be answered (netlink_sendmsg).
+            // Nothing was sent that the kernel might still answer (netlink_sendmsg).
             Err(error) if is_too_long(&error) => Err(error),
             sent => self.note(sent),
         }
@@ -70,14 +70,14 @@ impl Channel {
         Ok(&self.datagram[..length])
     }
 
-    /// Leaves the answers that are still on their way: as after a failure, the next [`send`](Channel::send)
-    /// opens the descriptor anew.
+    /// Abandons the replies that may still arrive: as after a failure, the next
+    /// [`send`](Channel::send) reopens the descriptor.
     pub(crate) fn abandon(&mut self) {
         self.condition = Condition::Failed;
     }
 
-    /// Opens it anew where it was; from a thread that is elsewhere, that would be another kernel's
-    /// rules.
+    /// Reopens the descriptor in the same network namespace. Fails if this thread has moved to
+    /// another one, which has other rules.
     fn reopen(&mut self) -> io::Result<()> {
         if self.namespace != observe_namespace() {
             return Err(io::ErrorKind::NotConnected.into());
@@ -96,7 +96,7 @@ impl Channel {
         outcome
     }
 
-    /// As if the thread had gone to another network since.
+    /// Pretends that the thread has moved to another network namespace.
     #[cfg(test)]
     pub(crate) fn displace(&mut self) {
         self.namespace = Some("net:[1]".into());
@@ -108,7 +108,7 @@ impl Channel {
     }
 }
 
-/// Whether what was to be sent is more than fits the send buffer, or than there is memory for.
+/// Whether the bytes to send exceed the send buffer or the available memory.
 pub(crate) fn is_too_long(error: &io::Error) -> bool {
     matches!(
         Errno::from_io_error(error),

@@ -1,9 +1,9 @@
-//! The kernel's connection tracking table: its entries as values, and a socket that lists and deletes
-//! them.
+//! The kernel's connection tracking table: its entries as values, and a socket that lists and
+//! deletes them.
 //!
 //! ```text
-//! Filter --encode--> bytes --FlowSocket--> kernel --> bytes --decode--> Flow, one after the other
-//! Flow   --encode--> bytes --FlowSocket--> kernel, which forgets that very entry
+//! Filter --encode--> bytes --FlowSocket--> kernel --> bytes --decode--> Flow, one at a time
+//! Flow   --encode--> bytes --FlowSocket--> kernel, which deletes exactly that entry
 //! ```
 //!
 //! Sources: `include/uapi/linux/netfilter/nfnetlink_conntrack.h`, `nf_conntrack_common.h` and
@@ -22,24 +22,24 @@ pub use address::Protocol;
 pub use codec::DecodeError;
 pub use socket::{DeleteError, Deletion, FlowSocket, Listed, ObserveError};
 
-/// One entry of the table, of a protocol that has ports.
+/// One conntrack entry, of a protocol that has ports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Flow {
     /// The protocol.
     pub protocol: Protocol,
-    /// What the client sent.
+    /// The original direction: the packets that the client sends.
     pub original: Tuple,
-    /// What is taken for an answer to it. Its source is where the client's packets really go.
+    /// The reply direction. Its source is where the client's packets really go.
     pub reply: Tuple,
-    /// What has happened to it.
+    /// Its status bits.
     pub status: Status,
     /// The zone it is tracked in (`CT --zone`, `ct zone set`); 0 by default.
     pub zone: u16,
-    /// Tells this entry from a later one with the same addresses; means nothing else.
+    /// Distinguishes this entry from a later one with the same addresses; has no other meaning.
     pub id: u32,
 }
 
-/// Who sends to whom. Both ends are of one family.
+/// Source and destination of one direction. Both are of the same family.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Tuple {
     /// The sender.
@@ -52,23 +52,23 @@ pub struct Tuple {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Status(u32);
 
-/// Which flows to list.
+/// Selects the flows to list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Filter {
-    /// Those of this family.
+    /// Only flows of this family.
     pub family: Family,
-    /// Those of this protocol.
+    /// Only flows of this protocol.
     pub protocol: Protocol,
-    /// Those that were answered, or that were not.
+    /// Only flows that were answered, or that were not.
     pub answers: Answers,
 }
 
-/// Flows by whether anything ever came back.
+/// Selects flows by whether any packet was sent in reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Answers {
-    /// All of them.
+    /// All flows.
     Any,
-    /// Those to which no packet was ever sent back: a TCP connection in SYN_SENT.
+    /// Flows without any packet in the reply direction, such as a TCP connection in SYN_SENT.
     None,
 }
 
@@ -94,19 +94,19 @@ impl fmt::Display for Flow {
 // === impl Status ===
 
 impl Status {
-    /// `IPS_SEEN_REPLY`: packets went both ways.
+    /// `IPS_SEEN_REPLY`: packets were seen in both directions.
     pub const SEEN_REPLY: Status = Status(1 << 1);
     /// `IPS_ASSURED`: not dropped early when the table is full.
     pub const ASSURED: Status = Status(1 << 2);
     /// `IPS_DST_NAT`: a rule changed the destination.
     pub const DST_NAT: Status = Status(1 << 5);
 
-    /// All of these bits.
+    /// The combination of these bits.
     pub fn of(bits: &[Status]) -> Status {
         Status(bits.iter().fold(0, |all, Status(bit)| all | bit))
     }
 
-    /// Whether anything ever came back.
+    /// Whether any packet was sent in reply.
     pub fn is_answered(self) -> bool {
         self.has(Status::SEEN_REPLY)
     }
@@ -124,7 +124,7 @@ impl Status {
 // === impl Filter ===
 
 impl Filter {
-    /// Whether `flow` is to be listed.
+    /// Whether the filter selects `flow`.
     pub fn admits(&self, flow: &Flow) -> bool {
         let family = match flow.original.destination {
             SocketAddr::V4(_) => Family::Ipv4,

@@ -1,4 +1,4 @@
-//! Opening a socket.
+//! Opens netlink sockets.
 
 use std::fmt;
 use std::os::fd::OwnedFd;
@@ -11,11 +11,11 @@ use rustix::net::{
 };
 use thiserror::Error;
 
-/// The largest transaction is under 4 MiB; with the default buffer the kernel refuses 3 MiB with
-/// EMSGSIZE.
+/// The size of the send buffer. The largest transaction is under 4 MiB; with the default buffer the
+/// kernel refuses 3 MiB with EMSGSIZE.
 const SEND_BUFFER: usize = 16 << 20;
-/// Errors of a large batch come back one message each, all before anyone reads; so do the
-/// notifications of a large transaction.
+/// The size of the receive buffer. The kernel queues the errors of a large batch, one message each,
+/// before any of them is read; likewise the notifications of a large transaction.
 const RECEIVE_BUFFER: usize = 16 << 20;
 
 /// Why a socket could not be opened.
@@ -27,10 +27,10 @@ pub struct OpenError {
     pub(crate) source: std::io::Error,
 }
 
-/// A part of the kernel that is spoken to over netlink.
+/// A kernel subsystem with a netlink interface.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Subsystem {
-    /// nfnetlink: nf_tables and connections.
+    /// nfnetlink: nf_tables and connection tracking.
     Netfilter,
     /// Generic netlink: IPVS.
     Generic,
@@ -38,7 +38,7 @@ pub(crate) enum Subsystem {
     Route,
 }
 
-/// A socket with large buffers, and the port the kernel gave it.
+/// Opens a socket with large buffers. Returns it with the port that the kernel assigned.
 pub(crate) fn open(subsystem: Subsystem) -> Result<(OwnedFd, u32), OpenError> {
     let protocol = match subsystem {
         Subsystem::Netfilter => Some(NETFILTER),
@@ -57,8 +57,8 @@ pub(crate) fn open(subsystem: Subsystem) -> Result<(OwnedFd, u32), OpenError> {
     bind(&descriptor, &SocketAddrNetlink::new(0, 0)).map_err(failed("bind"))?;
     let address = getsockname(&descriptor).map_err(failed("name"))?;
     let address = SocketAddrNetlink::try_from(address).map_err(failed("name"))?;
-    // In a user namespace CAP_NET_ADMIN does not reach past the limits; the default buffer then
-    // has to do, and small clusters fit it.
+    // In a user namespace, CAP_NET_ADMIN does not allow exceeding the limits. The default buffer
+    // then has to suffice; it does for small clusters.
     let _ = sockopt::set_socket_send_buffer_size_force(&descriptor, SEND_BUFFER)
         .or_else(|_| sockopt::set_socket_send_buffer_size(&descriptor, SEND_BUFFER));
     let _ = sockopt::set_socket_recv_buffer_size_force(&descriptor, RECEIVE_BUFFER)
@@ -66,7 +66,7 @@ pub(crate) fn open(subsystem: Subsystem) -> Result<(OwnedFd, u32), OpenError> {
     Ok((descriptor, address.pid()))
 }
 
-/// Which network namespace this thread is in; `None` where there is no `/proc` to say so.
+/// The network namespace of this thread; `None` without `/proc`.
 pub(crate) fn observe_namespace() -> Option<PathBuf> {
     std::fs::read_link("/proc/thread-self/ns/net").ok()
 }

@@ -1,10 +1,10 @@
-//! What errnos mean whichever subsystem of netlink answers with them.
+//! The meaning of errnos that is the same in all netlink subsystems.
 
 use std::io;
 
 use rustix::io::Errno;
 
-/// Whether the same request may succeed later: the kernel is busy, or has no memory for it now.
+/// Whether the same request may succeed later: the kernel is busy or short of memory.
 pub fn is_transient(error: &io::Error) -> bool {
     matches!(
         Errno::from_io_error(error),
@@ -12,8 +12,8 @@ pub fn is_transient(error: &io::Error) -> bool {
     )
 }
 
-/// Whether no such request will ever succeed: this process may not make it, or the kernel lacks what
-/// would answer it.
+/// Whether such a request will never succeed: this process lacks the permission, or the kernel
+/// lacks the feature.
 pub fn is_impossible(error: &io::Error) -> bool {
     matches!(
         Errno::from_io_error(error),

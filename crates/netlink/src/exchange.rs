@@ -1,4 +1,4 @@
-//! Requests to the kernel and its answers, for every subsystem.
+//! Sends requests to the kernel and receives replies, for every subsystem.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -8,7 +8,8 @@ use rustix::io::Errno;
 use rustix::net::netlink::SocketAddrNetlink;
 use rustix::net::{RecvFlags, SendFlags, recv, sendto};
 
-/// The kernel answers when it is done, and it is done in milliseconds; a minute is a hang.
+/// The longest wait for a reply. The kernel normally replies within milliseconds; a minute is a
+/// hang.
 const ANSWER_DEADLINE: Timespec = Timespec {
     tv_sec: 60,
     tv_nsec: 0,
@@ -16,7 +17,7 @@ const ANSWER_DEADLINE: Timespec = Timespec {
 
 /// Sends `bytes` to the kernel.
 pub(crate) fn send(descriptor: &OwnedFd, bytes: &[u8]) -> io::Result<()> {
-    // To the kernel: port 0, no groups.
+    // Port 0 and no groups address the kernel.
     let kernel = SocketAddrNetlink::new(0, 0);
     loop {
         match sendto(descriptor, bytes, SendFlags::empty(), &kernel) {
@@ -27,9 +28,9 @@ pub(crate) fn send(descriptor: &OwnedFd, bytes: &[u8]) -> io::Result<()> {
     }
 }
 
-/// Waits for the next datagram of the kernel and returns how much of `datagram` it fills. Fails with
-/// `TimedOut` when none comes within a minute, and with `FileTooLarge` when it does not fit; after
-/// any error, what was asked may still be answered.
+/// Waits for the next datagram from the kernel and returns its length in `datagram`. Fails with
+/// `TimedOut` if none arrives within a minute, and with `FileTooLarge` if it does not fit. After
+/// any error, the reply to the request may still arrive.
 pub(crate) fn receive(descriptor: &OwnedFd, datagram: &mut [u8]) -> io::Result<usize> {
     loop {
         match recv(
@@ -37,8 +38,8 @@ pub(crate) fn receive(descriptor: &OwnedFd, datagram: &mut [u8]) -> io::Result<u
             &mut *datagram,
             RecvFlags::TRUNC | RecvFlags::DONTWAIT,
         ) {
-            // Seldom: the kernel answers a transaction before `sendto` returns, and writes more of a
-            // dump whenever some of it is read.
+            // Rare: the kernel answers a transaction before `sendto` returns, and continues a dump
+            // whenever part of it is read.
             Err(Errno::AGAIN) => wait(descriptor)?,
             Err(Errno::INTR) => {}
             Err(errno) => return Err(errno.into()),
@@ -50,7 +51,7 @@ pub(crate) fn receive(descriptor: &OwnedFd, datagram: &mut [u8]) -> io::Result<u
     }
 }
 
-/// Until there is something to receive.
+/// Waits until the socket is readable.
 fn wait(descriptor: &OwnedFd) -> io::Result<()> {
     let mut ready = [PollFd::new(descriptor, PollFlags::IN)];
     match poll(&mut ready, Some(&ANSWER_DEADLINE)) {

@@ -1,4 +1,4 @@
-//! Generic netlink: the number that the kernel has given a family, and questions to it.
+//! Generic netlink: the numeric ids of families, and requests to a family.
 //!
 //! Sources: `include/uapi/linux/genetlink.h` and `net/netlink/genetlink.c` of Linux 6.1 to 6.18.
 
@@ -9,13 +9,13 @@ use crate::wire::{DONE, DUMP, DUMP_INTERRUPTED, ERROR, Message, Messages, REQUES
 
 /// `GENL_ID_CTRL`: the family that lists all families.
 const CONTROL: u16 = 16;
-/// `CTRL_CMD_NEWFAMILY`: what a family is listed in.
+/// `CTRL_CMD_NEWFAMILY`: the command of the messages that list families.
 const NEW_FAMILY: u8 = 1;
 /// `CTRL_CMD_GETFAMILY`.
 const GET_FAMILY: u8 = 3;
 /// The version of [`CONTROL`].
 const VERSION: u8 = 2;
-/// How many dumps of the same are made at the most while what is listed changes.
+/// How often a dump is repeated while the listed objects change.
 const DUMP_ATTEMPTS: u32 = 20;
 
 /// `CTRL_ATTR_*`.
@@ -24,56 +24,56 @@ mod attribute {
     pub(super) const FAMILY_NAME: u16 = 2;
 }
 
-/// What a family's messages bear as their type. Holds until the module that has the family is
-/// unloaded; the kernel gives the number to no other soon, but it may.
+/// The message type of a family. Valid until the module of the family is unloaded; after that the
+/// kernel may assign the number to another family, though not soon.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct FamilyId(pub(crate) u16);
 
-/// Why a question was not answered.
+/// Why a request for data failed.
 #[derive(Debug, Error)]
 pub enum QueryError {
     /// The socket failed.
     #[error("failed to {step} netlink")]
     Socket {
-        /// What was being done.
+        /// The step that failed.
         step: &'static str,
-        /// Why it failed.
+        /// The cause.
         source: std::io::Error,
     },
-    /// The kernel refused.
+    /// The kernel refused the request.
     #[error("the kernel refused to list {what}")]
     Refused {
-        /// What was asked for.
+        /// The requested objects.
         what: &'static str,
-        /// Why.
+        /// The cause.
         source: std::io::Error,
     },
-    /// What was listed changed during every attempt to list it.
+    /// The objects changed during every attempt to list them.
     #[error("{what} changed during each of {DUMP_ATTEMPTS} attempts to list them")]
     Unsteady {
-        /// What was asked for.
+        /// The requested objects.
         what: &'static str,
     },
-    /// The answer cannot be read.
+    /// The reply cannot be decoded.
     #[error("cannot read {what}: {part} is missing or malformed")]
     Illegible {
-        /// What was asked for.
+        /// The requested objects.
         what: &'static str,
-        /// What of it cannot be read.
+        /// The part that cannot be decoded.
         part: &'static str,
     },
 }
 
-/// How the kernel is to look for a family.
+/// Where the kernel looks up a family.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Search {
-    /// Among those that it has.
+    /// Among the registered families.
     Loaded,
-    /// Among those that it has or can load a module for.
+    /// Among the registered families and those for which it can load a module.
     Loadable,
 }
 
-/// A channel and what numbers its questions. Of generic netlink, but for the questions of rtnetlink.
+/// A channel and the sequence numbers of its requests; used for generic netlink and for rtnetlink.
 #[derive(Debug)]
 pub(crate) struct GenericChannel {
     pub(crate) channel: Channel,
@@ -83,7 +83,7 @@ pub(crate) struct GenericChannel {
 // === impl GenericChannel ===
 
 impl GenericChannel {
-    /// The number of the family of this name; `None` where there is none.
+    /// Looks up a family by name; `None` if it does not exist.
     pub(crate) fn find_family(
         &mut self,
         name: &str,
@@ -91,7 +91,7 @@ impl GenericChannel {
     ) -> Result<Option<FamilyId>, QueryError> {
         let what = "families of generic netlink";
         match search {
-            // To ask for one by its name loads its module.
+            // A request for a family by name would load its module.
             Search::Loaded => {
                 let families = self.dump(what, CONTROL, encode_list, |message| {
                     Ok((family_name(message) == Some(name)).then(|| family_id(message)))
@@ -113,7 +113,7 @@ impl GenericChannel {
         }
     }
 
-    /// Asks for one thing of the family `kind`, and reads it.
+    /// Requests one object of the family `kind` and decodes it.
     pub(crate) fn ask<T>(
         &mut self,
         what: &'static str,
@@ -137,7 +137,7 @@ impl GenericChannel {
         }
     }
 
-    /// Asks for all there is of something of the family `kind`, and reads each.
+    /// Requests all objects of one type of the family `kind` and decodes each.
     pub(crate) fn dump<T>(
         &mut self,
         what: &'static str,
@@ -155,8 +155,9 @@ impl GenericChannel {
         Err(QueryError::Unsteady { what })
     }
 
-    /// Reads a dump to its end, also where an object of it is illegible: what was left would answer
-    /// the next question. `None` where the kernel says that it was interrupted.
+    /// Reads a dump to its end even if one of its objects cannot be decoded: the next request would
+    /// receive the rest as its reply. Returns `None` if the kernel reports that the dump was
+    /// interrupted.
     fn receive_dump<T>(
         &mut self,
         what: &'static str,
@@ -220,7 +221,7 @@ fn family_name<'a>(message: &Message<'a>) -> Option<&'a str> {
     is_family.then(|| attributes.string(attribute::FAMILY_NAME))?
 }
 
-/// Below [`CONTROL`] are the types of netlink itself: no family has one of those.
+/// Decodes the id of a family. Types below [`CONTROL`] are reserved for netlink itself.
 pub(crate) fn family_id(message: &Message<'_>) -> Result<FamilyId, QueryError> {
     let number = message.attributes().native_u16(attribute::FAMILY_ID);
     match number {

@@ -1,9 +1,10 @@
-//! Messages of real kernels, whole and damaged: never more than an
-//! error, and never something that is not there.
+//! Messages of real kernels, intact and damaged: decoding one returns an error or exactly what the
+//! message contains.
 //!
-//! `tests/corpus` holds answers as they came from Linux 6.1 and 6.18: of our own tables, of one that
-//! is not (`foreign-*`), of connections, of virtual servers, and what was heard while `nft` was at
-//! work. What once did harm is kept there too. `PROPTEST_CASES=1000000` looks for more.
+//! `tests/corpus` holds replies recorded on Linux 6.1 and 6.18: of Signpost's own tables, of
+//! another program's table (`foreign-*`), of connections, of virtual servers, and notifications
+//! received while `nft` ran. It also holds inputs that once caused a failure.
+//! `PROPTEST_CASES=1000000` searches for more.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -18,10 +19,10 @@ use crate::nf_tables::{
 use crate::notification::{Hearing, Watched};
 use crate::wire::Messages;
 
-/// Of each test, for each case that proptest is asked for.
+/// The number of inputs per test for each requested proptest case.
 const CASES: u32 = 16;
 
-/// Gives `check` whatever there is, then damaged versions of it.
+/// Calls `check` with every recorded input, then with damaged versions of them.
 pub(crate) fn for_every_input(check: impl Fn(&[u8])) {
     let mut good = Vec::new();
     for (path, input) in recorded() {
@@ -40,7 +41,7 @@ fn recorded() -> Vec<(std::path::PathBuf, Input)> {
     corpus(&Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/corpus"))
 }
 
-/// Its messages one by one: damage to a long listing rarely hits anything.
+/// Splits an input into its messages: damage to a long listing rarely affects anything.
 fn messages_of(input: &Input) -> Vec<Input> {
     let (mut messages, mut rest) = (Vec::new(), input.0.as_slice());
     for message in Messages::parse(&input.0) {
@@ -51,7 +52,7 @@ fn messages_of(input: &Input) -> Vec<Input> {
     messages
 }
 
-/// Lengths and types at their bounds, and names that lead to other decoders.
+/// Boundary values of lengths and types, and names that lead to other decoders.
 fn words() -> Vec<Vec<u8>> {
     let lengths = [0u16, 1, 3, 4, 5, 7, 8, 0x7fff, 0x8000, 0xfffc, 0xffff];
     let lengths = lengths.map(|length| length.to_ne_bytes().to_vec());
@@ -83,7 +84,7 @@ fn words() -> Vec<Vec<u8>> {
     lengths.into_iter().chain(numbers).chain(names).collect()
 }
 
-/// What was decoded is written and read again: it has to be the same, or it was never there.
+/// Encodes `operation` and decodes it again: the result must be the same.
 fn expect_to_read_again(family: Family, operation: Operation) {
     let mut transaction = Transaction::new(family, "signpost".into());
     transaction.operations.push(operation);
@@ -114,7 +115,8 @@ fn expect_to_read_again(family: Family, operation: Operation) {
     }
 }
 
-/// Decodes every message as everything; how many objects that makes, and what is no object of ours.
+/// Decodes every message as every kind of object. Returns the number of decoded objects and the
+/// errors.
 fn decode_all(bytes: &[u8]) -> (usize, Vec<DecodeError>) {
     let (mut objects, mut errors) = (0, Vec::new());
     let mut count = 0;
@@ -137,7 +139,7 @@ fn decode_all(bytes: &[u8]) -> (usize, Vec<DecodeError>) {
             }
             Err(error) => errors.push(error),
         };
-        // `NFT_MSG_NEWCHAIN` and so on: only with its own message does an error mean anything.
+        // `NFT_MSG_NEWCHAIN` and so on: an error only counts for the decoder of that message type.
         match message.kind {
             0xa03 => take(nf_tables::chain(&message).and_then(|(_, c)| c.map(Operation::AddChain))),
             0xa06 => take(
@@ -185,7 +187,8 @@ fn what_kernels_have_sent_of_our_tables_is_ours_and_of_others_is_not() {
                 assert!(errors.is_empty(), "{name}: {errors:?}");
                 assert!(objects > 0, "{name}");
             }
-            // Chains and elements of others may look like ours; their sets and rules do not.
+            // Other programs' chains and elements may look like Signpost's; their sets and rules do
+            // not.
             Some("foreign") if !name.contains("chains") && !name.contains("elements") => {
                 assert!(!errors.is_empty(), "{name}");
             }

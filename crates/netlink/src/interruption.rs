@@ -1,4 +1,4 @@
-//! Ending a wait for the kernel from another thread.
+//! Ends a wait for the kernel from another thread.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -6,8 +6,8 @@ use std::sync::Arc;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::{Errno, write};
 
-/// Ends the wait of its [`Listener`](crate::Listener) for good: from then on, that listener never blocks.
-/// Until then, a thread may wait for the kernel without a limit.
+/// Ends the waiting of its [`Listener`](crate::Listener) for good: after that, the listener never
+/// blocks. This allows a thread to wait for the kernel without a timeout.
 #[derive(Debug, Clone)]
 pub struct Interruption(Arc<OwnedFd>);
 
@@ -19,9 +19,10 @@ impl Interruption {
         Ok(Interruption(Arc::new(eventfd(0, flags)?)))
     }
 
-    /// Begins, from whichever thread; again does no harm.
+    /// Interrupts the listener. May be called from any thread, and more than once.
     pub fn begin(&self) {
-        // Refused only where the counter is full, and then it has begun (eventfd_write).
+        // Fails only if the counter is full, and then the listener is already interrupted
+        // (eventfd_write).
         let _ = write(&self.0, &1_u64.to_ne_bytes());
     }
 }

@@ -1,16 +1,17 @@
-//! Virtual servers of IPVS as values, and a socket that lists and changes those of a reserved range
-//! of packet marks.
+//! IPVS virtual servers as values, and a socket that lists and changes those of a reserved range of
+//! packet marks.
 //!
 //! ```text
-//! Operation --encode--> many messages a send --IpvsSocket::commit--> kernel, which answers each
+//! Operation --encode--> many messages per send --IpvsSocket::commit--> kernel, which answers each
 //! IpvsSocket::observe_* --> bytes --decode--> VirtualServers, Destinations, Timeouts
 //! ```
 //!
-//! A virtual server is named by a [`Mark`] of the [`MarkRange`] that its socket was opened with. There
-//! is no way to write one with an address, nor one of another mark, and no message that empties or
-//! zeroes a table: virtual servers of other programs cannot be changed, and need no list of exceptions.
+//! A virtual server is identified by a [`Mark`] of the [`MarkRange`] that its socket was opened
+//! with. This module cannot write a virtual server with an address or with another mark, and has no
+//! message that flushes or zeroes a table. Virtual servers of other programs therefore cannot be
+//! changed, and no list of exceptions is needed.
 //!
-//! The kernel has no transactions for this: each message takes effect by itself, in order.
+//! IPVS has no transactions: each message takes effect separately, in order.
 //!
 //! Sources: `include/uapi/linux/ip_vs.h` and `net/netfilter/ipvs/ip_vs_ctl.c` of Linux 6.1 to 6.18.
 
@@ -32,32 +33,32 @@ pub use self::error::{CommitError, Recovery, RefusedOperation};
 pub use self::operation::Operation;
 pub use self::socket::{IpvsSocket, SchedulerSupport};
 
-/// Packet marks that begin with the same bits, reserved for the virtual servers of one program.
+/// A range of packet marks with a common prefix, reserved for the virtual servers of one program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct MarkRange {
     first: u32,
     bits: u8,
 }
 
-/// A mark of a [`MarkRange`], which names a virtual server.
+/// A mark of a [`MarkRange`], which identifies a virtual server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Mark(u32);
 
-/// What a virtual server is found by.
+/// The key of a virtual server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct VirtualServerKey {
-    /// The family of the packets that it takes.
+    /// The family of its packets.
     pub family: Family,
-    /// The mark of these packets.
+    /// The mark of its packets.
     pub mark: Mark,
 }
 
 /// How a virtual server chooses a destination for a new connection.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct VirtualServer {
-    /// Who chooses.
+    /// The scheduler that chooses.
     pub scheduler: SchedulerName,
-    /// How.
+    /// The flags of the scheduler.
     pub flags: VirtualServerFlags,
 }
 
@@ -65,33 +66,33 @@ pub struct VirtualServer {
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SchedulerName(Arc<str>);
 
-/// `IP_VS_SVC_F_*`, without those that the kernel sets by itself.
+/// `IP_VS_SVC_F_*`, without the flags that the kernel sets itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct VirtualServerFlags(u32);
 
-/// How packets go to one of the endpoints behind a virtual server.
+/// How packets are sent to one of the endpoints of a virtual server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Destination {
-    /// How they are sent on.
+    /// The forwarding method.
     pub forwarding: Forwarding,
     /// Its share of new connections.
     pub weight: Weight,
-    /// When it counts as overloaded.
+    /// The number of connections from which on it counts as overloaded.
     pub thresholds: Thresholds,
 }
 
 /// `IP_VS_CONN_F_FWD_MASK`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Forwarding {
-    /// The destination address is rewritten, and back in replies.
+    /// Rewrites the destination address, and the source address of replies.
     Masquerade,
-    /// To a process on this node.
+    /// Delivers to a process on this node.
     Local,
-    /// In an envelope.
+    /// Encapsulates the packet.
     Tunnel,
-    /// To its link-layer address.
+    /// Sends to the destination's link-layer address.
     Route,
-    /// As if there were no virtual server.
+    /// Forwards as if there were no virtual server.
     Bypass,
 }
 
@@ -99,48 +100,48 @@ pub enum Forwarding {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Weight(pub u32);
 
-/// How many connections make a destination overloaded, and how few make it available again; 0 for
-/// no bound.
+/// The numbers of connections at which a destination becomes overloaded and available again; 0
+/// means no bound.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Thresholds {
-    /// From this many on, it gets no new ones.
+    /// From this number on, it gets no new connections.
     pub upper: u32,
-    /// Below this many, it gets some again.
+    /// Below this number, it gets new connections again.
     pub lower: u32,
 }
 
-/// How many connections a destination has.
+/// The number of a destination's connections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Connections {
-    /// Established ones.
+    /// Established connections.
     pub active: u32,
-    /// Those that are closing, and those of protocols without a state.
+    /// Connections that are closing, and those of protocols without a state.
     pub inactive: u32,
 }
 
 /// The virtual servers of a network namespace.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct VirtualServers {
-    /// Those of the socket's own range.
+    /// Those in the socket's range.
     pub own: BTreeMap<VirtualServerKey, VirtualServer>,
     /// All other virtual servers.
     pub foreign: Vec<ForeignVirtualServer>,
 }
 
-/// What is behind a virtual server, by address and port.
+/// The destinations of a virtual server, by address and port.
 pub type Destinations = BTreeMap<SocketAddr, (Destination, Connections)>;
 
 /// A virtual server of another program.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ForeignVirtualServer {
-    /// Found by the packet's mark.
+    /// Selected by the packet's mark.
     Mark {
         /// The family of the packets.
         family: Family,
         /// Their mark.
         mark: u32,
     },
-    /// Found by where the packet goes.
+    /// Selected by the packet's destination.
     Address {
         /// The number of its protocol.
         protocol: u8,
@@ -149,15 +150,15 @@ pub enum ForeignVirtualServer {
     },
 }
 
-/// After how long without a packet the kernel forgets a connection, in the whole network namespace:
-/// virtual servers of other programs included.
+/// The idle times after which the kernel forgets a connection. They apply to the whole network
+/// namespace, including virtual servers of other programs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Timeouts {
-    /// Established ones of TCP.
+    /// Established TCP connections.
     pub tcp: Seconds,
-    /// Those of TCP that one side has closed.
+    /// TCP connections that one side has closed.
     pub tcp_fin: Seconds,
-    /// Those of UDP.
+    /// UDP.
     pub udp: Seconds,
 }
 
@@ -168,9 +169,9 @@ pub struct Seconds(pub NonZeroU32);
 // === impl MarkRange ===
 
 impl MarkRange {
-    /// The marks that differ from `first` in the lowest `bits` bits alone. `None` where `first` is one
-    /// of them other than the first, where there would be fewer than two, and where a packet without
-    /// a mark would have one of them.
+    /// The marks that differ from `first` in at most the lowest `bits` bits. Returns `None` if
+    /// `first` is not the first mark of the range, if the range has fewer than two marks, and if it
+    /// contains 0, the mark of unmarked packets.
     pub const fn new(first: u32, bits: u8) -> Option<MarkRange> {
         if bits == 0 || bits > 31 || first == 0 || first & ((1 << bits) - 1) != 0 {
             return None;
@@ -178,19 +179,20 @@ impl MarkRange {
         Some(MarkRange { first, bits })
     }
 
-    /// The mark of this number; `None` beyond the end. The last mark of the range has no number: it
-    /// belongs to [`IpvsSocket::check_scheduler`].
+    /// The mark with this number; `None` beyond the end. The last mark of the range has no number:
+    /// [`IpvsSocket::check_scheduler`] uses it.
     pub fn mark(self, number: u32) -> Option<Mark> {
         (number < !self.mask()).then_some(Mark(self.first | number))
     }
 
-    /// The number that [`MarkRange::mark`] gives `mark` for.
+    /// The number for which [`MarkRange::mark`] returns `mark`.
     pub fn number(self, mark: Mark) -> Option<u32> {
         let number = mark.0 & !self.mask();
         (self.contains(mark.0) && number < !self.mask()).then_some(number)
     }
 
-    /// The bits that all marks of the range have in common, as `ip rule` and nft take them.
+    /// The mask of the bits that all marks of the range have in common, as `ip rule` and nft take
+    /// it.
     pub fn mask(self) -> u32 {
         u32::MAX << self.bits
     }
@@ -204,7 +206,7 @@ impl MarkRange {
         mark & self.mask() == self.first
     }
 
-    /// The mark of a virtual server that no packet is for.
+    /// The mark of a virtual server that no packet matches.
     fn last(self) -> Mark {
         Mark(self.first | !self.mask())
     }
@@ -213,7 +215,7 @@ impl MarkRange {
 // === impl Mark ===
 
 impl Mark {
-    /// The mark as packets have it.
+    /// The mark as a number.
     pub fn value(self) -> u32 {
         self.0
     }
@@ -227,7 +229,7 @@ impl fmt::Display for Mark {
 }
 
 impl fmt::Display for VirtualServerKey {
-    /// As `ipvsadm` takes it.
+    /// The arguments of `ipvsadm`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "-f {}", self.mark)?;
         match self.family {
@@ -240,11 +242,11 @@ impl fmt::Display for VirtualServerKey {
 // === impl SchedulerName ===
 
 impl SchedulerName {
-    /// `IP_VS_SCHEDNAME_MAXLEN`, without the zero at its end.
+    /// `IP_VS_SCHEDNAME_MAXLEN`, without the terminating zero.
     const LONGEST: usize = 15;
 
-    /// The scheduler of this name; `None` where no scheduler can have it. The kernel asks for a
-    /// module `ip_vs_NAME`, so a name is letters, digits, `-` and `_`.
+    /// The scheduler with this name; `None` if no scheduler can have it. The kernel requests the
+    /// module `ip_vs_NAME`, so a name consists of letters, digits, `-` and `_`.
     pub fn new(name: &str) -> Option<SchedulerName> {
         let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
         let fits = (1..=Self::LONGEST).contains(&name.len());
@@ -256,7 +258,7 @@ impl SchedulerName {
         &self.0
     }
 
-    /// The kernel's module that has it.
+    /// The kernel module that implements it.
     pub fn module(&self) -> String {
         format!("ip_vs_{}", self.0)
     }
@@ -271,23 +273,23 @@ impl fmt::Display for SchedulerName {
 // === impl VirtualServerFlags ===
 
 impl VirtualServerFlags {
-    /// `IP_VS_SVC_F_PERSISTENT`: clients keep their destination. For a virtual server that is found by
-    /// a mark the kernel then ignores the destination's port. Never written here.
+    /// `IP_VS_SVC_F_PERSISTENT`: clients keep their destination. For a virtual server that is
+    /// selected by mark, the kernel then ignores the destination's port. Signpost never sets it.
     pub const PERSISTENT: VirtualServerFlags = VirtualServerFlags(1);
-    /// `IP_VS_SVC_F_SCHED1`: `sh` and `mh` go on to another destination where the one that the hash
-    /// leads to has weight 0 (`sh-fallback`, `mh-fallback`).
+    /// `IP_VS_SVC_F_SCHED1`: `sh` and `mh` fall back to another destination if the one that the
+    /// hash selects has weight 0 (`sh-fallback`, `mh-fallback`).
     pub const FALLBACK: VirtualServerFlags = VirtualServerFlags(1 << 3);
-    /// `IP_VS_SVC_F_SCHED2`: `sh` and `mh` take the port into the hash (`sh-port`, `mh-port`).
+    /// `IP_VS_SVC_F_SCHED2`: `sh` and `mh` include the port in the hash (`sh-port`, `mh-port`).
     pub const HASH_PORT: VirtualServerFlags = VirtualServerFlags(1 << 4);
-    /// `IP_VS_SVC_F_HASHED`: the kernel's own note that it has the virtual server in its table.
+    /// `IP_VS_SVC_F_HASHED`: the kernel sets it while the virtual server is in its table.
     const HASHED: u32 = 1 << 1;
 
-    /// All of these.
+    /// The combination of these flags.
     pub fn of(flags: &[VirtualServerFlags]) -> VirtualServerFlags {
         VirtualServerFlags(flags.iter().fold(0, |all, flag| all | flag.0))
     }
 
-    /// Whether these have all of `other`.
+    /// Whether all flags of `other` are set.
     pub fn has(self, other: VirtualServerFlags) -> bool {
         self.0 & other.0 == other.0
     }
@@ -296,7 +298,7 @@ impl VirtualServerFlags {
 // === impl Weight ===
 
 impl Weight {
-    /// No new connections; those that are there live on.
+    /// No new connections; existing connections continue.
     pub const DRAINING: Weight = Weight(0);
 }
 

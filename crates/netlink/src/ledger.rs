@@ -1,15 +1,16 @@
-//! The generations of the ruleset that other programs began, as far as the kernel notified.
+//! The ruleset generations that other programs' transactions began, as far as the kernel notified.
 
 use std::collections::{BTreeSet, VecDeque};
 
 use crate::nf_tables::Family;
 
-/// How many are kept. A query about more finds some missing, and its caller reads the table, which costs
-/// less than counting the changes of a program that changes its own rules a thousand times a second.
+/// The number of entries kept. A query for more finds some missing, so its caller reads the table;
+/// that costs less than counting the changes of a program that changes its own rules a thousand
+/// times a second.
 const KEPT: usize = 4096;
 
-/// Transactions of other programs, oldest first: written by a listener, read before a decision to list a
-/// table.
+/// Transactions of other programs, oldest first. A listener adds them; Signpost consults them to
+/// decide whether to list a table.
 #[derive(Debug, Default)]
 pub struct Ledger(VecDeque<Entry>);
 
@@ -23,7 +24,8 @@ struct Entry {
 // === impl Ledger ===
 
 impl Ledger {
-    /// Notes that the transaction which began `generation` touched our tables in these families.
+    /// Records that the transaction which began `generation` changed Signpost's objects in these
+    /// families.
     pub fn add(&mut self, generation: u32, touched: BTreeSet<Family>) {
         if self.0.len() == KEPT {
             self.0.pop_front();
@@ -34,15 +36,15 @@ impl Ledger {
         });
     }
 
-    /// How many of the generations after `after`, up to and with `until`, other programs are known to
-    /// have begun without changing Signpost's tables in `family`.
+    /// The number of generations after `after`, up to and including `until`, that other programs
+    /// are known to have begun without changing Signpost's objects in `family`.
     pub fn elsewhere(&self, family: Family, after: u32, until: u32) -> u32 {
         let all = until.wrapping_sub(after);
         let elsewhere = self.0.iter().filter(|entry| {
             let number = entry.generation.wrapping_sub(after);
             (1..=all).contains(&number) && !entry.touched.contains(&family)
         });
-        // At most as many as are kept.
+        // There are at most `KEPT`.
         u32::try_from(elsewhere.count()).unwrap_or(u32::MAX)
     }
 }
@@ -54,7 +56,7 @@ mod tests {
     #[test]
     fn only_what_went_elsewhere_in_the_interval_counts() {
         let mut ledger = Ledger::default();
-        // The number of a generation wraps around.
+        // Generation numbers wrap around.
         ledger.add(u32::MAX - 1, BTreeSet::new());
         ledger.add(u32::MAX, BTreeSet::new());
         ledger.add(1, BTreeSet::from([Family::Ipv4]));

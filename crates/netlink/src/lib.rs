@@ -1,23 +1,24 @@
-//! nf_tables over netlink: its objects as values, their encoding, and one socket; connections; virtual
-//! servers; and what is delivered to this node.
+//! Netlink access to the kernel: nf_tables objects as values, their encoding and a socket for them;
+//! conntrack entries; IPVS virtual servers; and policy routing for local delivery.
 //!
-//! The `nft` program is never run: its version differs between a host and an image, and it reads
-//! all tables of the machine before it changes one. A [`nf_tables::Transaction`] is data until a
-//! [`Socket`] commits it; it prints in nft's own language, compares, and can be replayed into a
+//! This crate never runs the `nft` program: its version differs between a host and an image, and it
+//! reads all tables of the machine before it changes one. A [`nf_tables::Transaction`] is data
+//! until a [`Socket`] commits it; it can be printed as nft commands, compared, and replayed into a
 //! simulated kernel.
 //!
 //! ```text
-//! Transaction --encode--> bytes --Socket::commit--> kernel --Socket::observe_*--> bytes --decode--> values
+//! Transaction -encode-> bytes -Socket::commit-> kernel -Socket::observe_*-> bytes -decode-> values
 //! ```
 //!
-//! A [`Listener`] receives what other programs do to Signpost's tables, one message an object.
+//! A [`Listener`] receives a notification for each object of Signpost's tables that another program
+//! changes.
 //!
-//! [`conntrack`] has a socket of its own: it lists and deletes connections while rules are written. So
-//! has [`ipvs`], which speaks generic netlink, and [`route`], which speaks rtnetlink.
+//! [`conntrack`] has a separate socket, because it lists and deletes connections while rules are
+//! written. So have [`ipvs`], which uses generic netlink, and [`route`], which uses rtnetlink.
 //!
 //! Sources: `include/uapi/linux/netfilter/nf_tables.h`, `include/uapi/linux/netfilter/nfnetlink.h`
-//! and `net/netfilter/nf_tables_api.c` of Linux 6.1 to 6.18. There is no `unsafe` here: sockets come
-//! from `rustix`.
+//! and `net/netfilter/nf_tables_api.c` of Linux 6.1 to 6.18. There is no `unsafe` here: `rustix`
+//! opens the sockets.
 
 mod channel;
 pub mod conntrack;

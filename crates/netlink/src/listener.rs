@@ -1,4 +1,4 @@
-//! A socket on which the kernel tells of every transaction.
+//! A socket on which the kernel sends notifications of every transaction.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -16,12 +16,12 @@ use crate::socket::Socket;
 
 /// `NFNLGRP_NFTABLES` as a bit of `nl_groups` (include/uapi/linux/netfilter/nfnetlink.h).
 const GROUP: u32 = 1 << 6;
-/// The kernel joins notifications up to about 8 KiB; a single one is that of a rule at most.
+/// The kernel joins notifications up to about 8 KiB; the largest single one is that of a rule.
 const DATAGRAM: usize = 64 << 10;
 
-/// Receives notifications of what other programs do to Signpost's objects in the network namespace it
-/// was opened in. As long as any program listens, anywhere on the machine, the kernel writes a message for
-/// each element of each transaction, Signpost's included.
+/// Receives notifications of other programs' changes to Signpost's objects in the network namespace
+/// in which it was opened. While any program on the machine listens, the kernel writes a message
+/// for each element of each transaction, Signpost's included.
 #[derive(Debug)]
 pub struct Listener {
     descriptor: OwnedFd,
@@ -34,8 +34,8 @@ pub struct Listener {
 // === impl Listener ===
 
 impl Listener {
-    /// A listener for what is `watched`, in families `ip` and `ip6`, that receives nothing before it
-    /// [joins](Listener::join). It ignores transactions of the sockets in `own`.
+    /// Opens a listener for changes of `watched` objects in families `ip` and `ip6`. It receives
+    /// nothing before it [joins](Listener::join), and ignores transactions of the sockets in `own`.
     pub fn open(watched: Watched, own: &[&Socket]) -> Result<Listener, OpenError> {
         let (descriptor, port) = descriptor::open(Subsystem::Netfilter)?;
         let interruption = Interruption::new().map_err(failed("prepare the interruption of"))?;
@@ -48,21 +48,21 @@ impl Listener {
         })
     }
 
-    /// What ends its waiting, from any thread.
+    /// Returns a handle that ends the listener's waiting, from any thread.
     pub fn interruption(&self) -> Interruption {
         self.interruption.clone()
     }
 
-    /// Begins to hear. Needs `CAP_NET_ADMIN` in the network namespace.
+    /// Subscribes to notifications. Needs `CAP_NET_ADMIN` in the network namespace.
     pub fn join(&mut self) -> Result<(), OpenError> {
         // Binding again, to the same port, changes the groups.
         let address = SocketAddrNetlink::new(self.port, GROUP);
         bind(&self.descriptor, &address).map_err(failed("join the group of"))
     }
 
-    /// What other programs did, or nothing if they did nothing within `wait`; without a limit if `wait`
-    /// is `None`. Returns after each datagram, those about Signpost's own transactions included, and
-    /// whenever it is interrupted.
+    /// Waits at most `wait` (without a limit if `None`) and returns other programs' changes,
+    /// possibly none. Returns after each datagram, including those about Signpost's own
+    /// transactions, and whenever it is interrupted.
     pub fn receive(&mut self, wait: Option<Duration>) -> io::Result<Vec<Heard>> {
         let wait = wait.map(Timespec::try_from).transpose();
         let wait = wait.map_err(|_| io::ErrorKind::InvalidInput)?;

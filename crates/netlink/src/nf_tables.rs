@@ -1,4 +1,4 @@
-//! The objects of nf_tables as values, in the kernel's own names.
+//! nf_tables objects as values, with the kernel's names.
 
 mod decode;
 mod encode;
@@ -41,7 +41,7 @@ pub use transaction::{Operation, Transaction};
 pub struct Chain {
     /// Its name, unique in its table.
     pub name: Arc<str>,
-    /// Where packets enter it; `None` for a chain that only verdicts lead to.
+    /// The hook at which packets enter it; `None` for a chain that only verdicts lead to.
     pub hook: Option<Hook>,
 }
 
@@ -50,9 +50,9 @@ pub struct Chain {
 pub struct Hook {
     /// `filter`, `nat` or `route`.
     pub kind: ChainKind,
-    /// The point in a packet's way.
+    /// The hook point.
     pub point: HookPoint,
-    /// Its place among the chains of that point; lower comes first.
+    /// Its order among the chains of that hook point; lower comes first.
     pub priority: i32,
 }
 
@@ -61,34 +61,34 @@ pub struct Hook {
 pub enum ChainKind {
     /// `type filter`.
     Filter,
-    /// `type nat`: sees only the first packet of a connection.
+    /// `type nat`: only the first packet of a connection traverses it.
     Nat,
-    /// `type route`: a packet whose mark or header changes here is routed anew. At
-    /// [`HookPoint::Output`] alone.
+    /// `type route`: packets whose mark or header changes here are routed again. Only at
+    /// [`HookPoint::Output`].
     Route,
 }
 
 /// `NF_INET_*` hooks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum HookPoint {
-    /// A packet has come in, before routing.
+    /// Incoming packets, before routing.
     Prerouting,
-    /// A packet is for this machine.
+    /// Packets for this machine.
     Input,
-    /// A packet passes through.
+    /// Forwarded packets.
     Forward,
-    /// A packet of a process on this machine.
+    /// Packets of processes on this machine.
     Output,
-    /// A packet is about to leave.
+    /// Packets that are about to leave.
     Postrouting,
 }
 
-/// One rule: expressions in order. Rules have no name; a chain is compared as a list of them.
+/// One rule: expressions in order. Rules have no names; chains are compared as lists of rules.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rule {
-    /// What it matches and does.
+    /// Its matches and actions, in order.
     pub expressions: Vec<Expression>,
-    /// For people who list it; at most 253 bytes (`NFT_USERDATA_MAXLEN`), of which nft writes 127.
+    /// Shown in listings; at most 253 bytes (`NFT_USERDATA_MAXLEN`), of which nft writes 127.
     pub comment: Option<Arc<str>>,
 }
 
@@ -99,28 +99,28 @@ pub struct Set {
     pub name: Arc<str>,
     /// The fields of a key, in order.
     pub key: Vec<DataType>,
-    /// What an element leads to.
+    /// The type of its elements' data.
     pub content: SetContent,
-    /// Who writes its elements.
+    /// What adds and removes its elements.
     pub writer: SetWriter,
 }
 
-/// Who writes the elements of a set.
+/// What adds and removes the elements of a set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SetWriter {
-    /// Transactions alone.
+    /// Only transactions.
     Transactions,
     /// Packets, by [`Expression::Learn`]. Each element has a timeout.
     Packets {
-        /// How many elements there may be at once.
+        /// The maximum number of elements.
         capacity: u32,
     },
 }
 
-/// Whether a set is a map, and to what.
+/// Whether a set is a map, and the type of its values.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SetContent {
-    /// Not a map: membership is all.
+    /// Not a map: elements have keys only.
     Membership,
     /// A map to verdicts.
     Verdicts,
@@ -128,8 +128,8 @@ pub enum SetContent {
     Values(Vec<DataType>),
 }
 
-/// A field of a key or value. Each field takes whole 32-bit registers, and so whole multiples of
-/// four bytes in a concatenation.
+/// The type of a field of a key or value. Each field occupies whole 32-bit registers, and so a
+/// multiple of four bytes in a concatenation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum DataType {
     /// `ipv4_addr`, 4 bytes, network order.
@@ -140,17 +140,17 @@ pub enum DataType {
     Protocol,
     /// `inet_service`, 2 bytes, network order.
     Service,
-    /// `mark`, 4 bytes, host order. Stands for plain numbers too: nft knows no named integer type of
-    /// fixed size, and this one prints everywhere.
+    /// `mark`, 4 bytes, host order. Also used for plain numbers: nft has no named integer type of
+    /// fixed size, and every version prints this one.
     Mark,
 }
 
-/// The bytes of a key or a value, laid out as in registers.
+/// Bytes of a key or a value, laid out as in registers.
 #[derive(Clone)]
 pub struct Bytes(Stored);
 
-/// A large cluster has a hundred thousand keys, and next to all are an address with a protocol, a port
-/// and a slot. Whatever is longer, two IPv6 addresses, lies elsewhere.
+/// Storage of [`Bytes`]. A large cluster has a hundred thousand keys, and almost all consist of an
+/// address, a protocol, a port and a slot. Longer ones, such as two IPv6 addresses, are boxed.
 #[derive(Clone)]
 enum Stored {
     Inline {
@@ -160,10 +160,10 @@ enum Stored {
     Boxed(Box<[u8]>),
 }
 
-/// What an element of a set leads to.
+/// The data of an element of a set.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ElementData {
-    /// Nothing: the set is no map.
+    /// No data: the set is not a map.
     None,
     /// A value, loaded into registers.
     Value(Bytes),
@@ -171,18 +171,18 @@ pub enum ElementData {
     Verdict(Verdict),
 }
 
-/// What becomes of a packet.
+/// What a rule or element does with a packet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Verdict {
-    /// This hook lets it pass.
+    /// Accepts the packet at this hook.
     Accept,
-    /// It is gone.
+    /// Drops the packet.
     Drop,
-    /// On with the rules of a chain, then back here.
+    /// Continues with the rules of a chain, then returns here.
     Jump(Arc<str>),
-    /// On with the rules of a chain, then back to whoever jumped here.
+    /// Continues with the rules of a chain, then returns to the chain that jumped to this one.
     Goto(Arc<str>),
-    /// Back to whoever jumped here.
+    /// Returns to the chain that jumped to this one.
     Return,
 }
 
@@ -197,7 +197,7 @@ impl DataType {
         }
     }
 
-    /// How many bytes of a register it uses.
+    /// The number of bytes it uses in a register.
     pub fn size(self) -> usize {
         match self {
             DataType::Ipv4Address | DataType::Mark => 4,
@@ -207,13 +207,13 @@ impl DataType {
         }
     }
 
-    /// How many bytes of a concatenation it takes.
+    /// The number of bytes it occupies in a concatenation.
     pub fn width(self) -> usize {
         self.size().next_multiple_of(4)
     }
 
-    /// nft's number for it (`enum datatypes` of nftables' include/datatype.h). The kernel only
-    /// stores it; a listing is unreadable without.
+    /// nft's number of the type (`enum datatypes` of nftables' include/datatype.h). The kernel only
+    /// stores it, but nft cannot print a listing without it.
     pub(crate) fn number(self) -> u32 {
         match self {
             DataType::Ipv4Address => 7,
@@ -240,11 +240,11 @@ impl DataType {
 // === impl Bytes ===
 
 impl Bytes {
-    /// The longest key there is: two IPv6 addresses, a protocol and a port.
+    /// The longest key: two IPv6 addresses, a protocol and a port.
     pub const CAPACITY: usize = 40;
 
-    /// With this, key and data of an element are 64 bytes: an [`ElementData`] is not longer than the
-    /// longest of what it may be.
+    /// The inline capacity. With it, key and data of an element take 64 bytes together: an
+    /// [`ElementData`] is as long as its largest variant.
     const INLINE: usize = 30;
 
     /// No bytes.
@@ -255,7 +255,7 @@ impl Bytes {
         })
     }
 
-    /// These bytes, or `None` if they are more than [`Bytes::CAPACITY`].
+    /// Copies `bytes`; `None` if they are longer than [`Bytes::CAPACITY`].
     pub fn from_slice(bytes: &[u8]) -> Option<Bytes> {
         (bytes.len() <= Bytes::CAPACITY).then(|| Bytes::new().with(bytes))
     }
@@ -269,10 +269,10 @@ impl Bytes {
         }
     }
 
-    /// These bytes with one more field behind them, padded to a whole register.
+    /// Appends one field, padded to a whole register.
     ///
     /// # Panics
-    /// If that is more than [`Bytes::CAPACITY`]; the layouts of keys are constants.
+    /// If the result exceeds [`Bytes::CAPACITY`]; the layouts of keys are constants.
     #[must_use]
     #[inline]
     pub fn with(mut self, field: &[u8]) -> Bytes {
@@ -290,8 +290,9 @@ impl Bytes {
         self.with_elsewhere(field)
     }
 
-    /// The same where that is too much to lie inline. By itself, as the above is better in place: fields
-    /// are of known lengths, and a start makes a million keys of them.
+    /// Like [`Bytes::with`], for a result too long to store inline. A separate function, so that
+    /// the compiler inlines the short case: fields have known lengths, and a start of the agent
+    /// makes a million keys.
     fn with_elsewhere(&self, field: &[u8]) -> Bytes {
         let start = self.as_slice().len();
         let end = start + field.len().next_multiple_of(4);
@@ -320,11 +321,11 @@ impl PartialOrd for Bytes {
 }
 
 impl Ord for Bytes {
-    /// Shorter ones come first.
+    /// Shorter keys come first.
     #[inline]
     fn cmp(&self, other: &Bytes) -> Ordering {
-        // What lies inline is zero behind its end. A buffer of known length is compared in place, and a
-        // start, which makes millions of comparisons, waits for no call.
+        // An inline buffer is zero behind its end. Comparing whole buffers of constant length needs
+        // no function call; a start of the agent makes millions of comparisons.
         if let (
             Stored::Inline { length, buffer },
             Stored::Inline {

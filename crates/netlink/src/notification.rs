@@ -1,4 +1,4 @@
-//! Notifications of transactions, collected into those of other programs that touched Signpost's tables.
+//! Collects notifications into transactions of other programs that touched Signpost's tables.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -30,7 +30,7 @@ const CHAIN_OF_RULE: u16 = 2;
 const CHAIN_NAME: u16 = 3;
 /// `NFTA_GEN_ID`.
 const GENERATION: u16 = 1;
-/// `NFTA_GEN_PROC_PID`: of the thread, in the machine's own process namespace.
+/// `NFTA_GEN_PROC_PID`: the thread's id in the initial PID namespace.
 const PROCESS: u16 = 2;
 /// `NFTA_GEN_PROC_NAME`.
 const PROGRAM: u16 = 3;
@@ -41,61 +41,62 @@ const BUILT_IN: [&str; 5] = ["PREROUTING", "INPUT", "FORWARD", "OUTPUT", "POSTRO
 /// The families in which Signpost has tables.
 const FAMILIES: [Family; 2] = [Family::Ipv4, Family::Ipv6];
 
-/// Signpost's objects: those whose changes by other programs are reported.
+/// The objects of Signpost whose changes by other programs are reported.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Watched {
-    /// All of the tables of these names.
+    /// All objects of the tables with these names.
     Tables(&'static [&'static str]),
-    /// In shared tables: chains whose names begin like this, and removed rules of the built-in chains.
+    /// In shared tables: chains with this name prefix, and removals of rules from built-in chains.
     /// The kernel does not report the content of a removed rule.
     Chains {
         /// The tables.
         tables: &'static [&'static str],
-        /// What the names of our chains begin with.
+        /// The prefix of the names of Signpost's chains.
         prefix: &'static str,
     },
 }
 
-/// What the kernel reported.
+/// A report by the kernel.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Heard {
     /// Another program committed a transaction.
     Transaction(ForeignTransaction),
-    /// The kernel had more to tell than the socket could hold: up to now, anything may have
-    /// happened.
+    /// The kernel dropped notifications because the socket's queue was full: up to now, anything
+    /// may have changed.
     Missed,
 }
 
-/// A transaction that went through none of our sockets.
+/// A transaction that went through none of Signpost's sockets.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ForeignTransaction {
     /// The families in which it touched Signpost's objects.
     pub touched: BTreeSet<Family>,
-    /// The families in which it changed anything of the tables that contain Signpost's objects.
+    /// The families in which it changed anything in the tables that contain Signpost's objects.
     pub near: BTreeSet<Family>,
     /// The generation of the ruleset that it began.
     pub generation: u32,
-    /// Which process it was, where the kernel says so.
+    /// The process that committed it, if the kernel reports it.
     pub process: Option<Process>,
 }
 
-/// A process as the kernel names it.
+/// A process as the kernel reports it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Process {
-    /// Its id in the machine's own process namespace, whatever namespaces it and this process are in.
+    /// Its id in the initial PID namespace, regardless of the namespaces of that process and this
+    /// one.
     pub id: u32,
-    /// The name of the thread, cut to 15 bytes.
+    /// The name of the thread, truncated to 15 bytes.
     pub name: String,
 }
 
-/// Makes transactions out of notifications. The kernel tells of one transaction after the other.
+/// Assembles transactions from notifications. The kernel reports one transaction after the other.
 #[derive(Debug)]
 pub(crate) struct Hearing {
     watched: Watched,
     own_ports: Vec<Arc<AtomicU32>>,
-    /// What the current transaction has touched so far.
+    /// The families whose objects the current transaction has touched so far.
     touched: BTreeSet<Family>,
-    /// What it has come near.
+    /// The families of the tables that it has changed.
     near: BTreeSet<Family>,
     completeness: Completeness,
 }
@@ -103,12 +104,12 @@ pub(crate) struct Hearing {
 /// Whether notifications were lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Completeness {
-    /// None of the current transaction.
+    /// No notification of the current transaction was lost.
     Whole,
-    /// Those that follow what is still in the socket's queue. The kernel queues nothing more until
-    /// that is empty.
+    /// The notifications after those still in the socket's queue were lost. The kernel queues
+    /// nothing more until the queue is empty.
     Overrun,
-    /// Perhaps the first ones of the current transaction.
+    /// The first notifications of the current transaction may have been lost.
     Doubtful,
 }
 
@@ -125,7 +126,8 @@ impl Hearing {
         }
     }
 
-    /// Processes one datagram. Costs a look at the header for each message about an own transaction.
+    /// Processes one datagram. For a message about one of Signpost's transactions, it reads only
+    /// the header.
     pub(crate) fn take(&mut self, datagram: &[u8]) -> Vec<Heard> {
         let messages = Messages::parse(datagram);
         messages
@@ -134,18 +136,18 @@ impl Hearing {
             .collect()
     }
 
-    /// One datagram of the current transaction could not be read.
+    /// Records that one datagram of the current transaction could not be read.
     pub(crate) fn illegible(&mut self) {
         self.touched = BTreeSet::from(FAMILIES);
         self.near = BTreeSet::from(FAMILIES);
     }
 
-    /// The kernel reported that it dropped messages.
+    /// Records that the kernel dropped notifications.
     pub(crate) fn overrun(&mut self) {
         self.completeness = Completeness::Overrun;
     }
 
-    /// There is nothing more to take in for now.
+    /// Records that the queue is empty. Returns `Missed` if notifications were lost.
     pub(crate) fn quiet(&mut self) -> Option<Heard> {
         if self.completeness != Completeness::Overrun {
             return None;
@@ -188,14 +190,14 @@ impl Hearing {
         })
     }
 
-    /// Whether this is the port of an own socket, currently.
+    /// Whether this is the current port of one of Signpost's sockets.
     fn is_own(&self, port: u32) -> bool {
         let mut own = self.own_ports.iter();
         own.any(|own| own.load(Ordering::Relaxed) == port)
     }
 
-    /// The family of a message about anything in a table that contains Signpost's objects, the table itself
-    /// included.
+    /// The family of a message about a table that contains Signpost's objects, or about anything in
+    /// it.
     fn family_near(&self, message: &Message<'_>) -> Option<Family> {
         let mut families = FAMILIES.into_iter();
         let family = families.find(|family| message.family() == Some(family.number()))?;

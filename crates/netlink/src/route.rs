@@ -1,7 +1,8 @@
-//! Policy routing: packets with certain marks are delivered to this node.
+//! Policy routing: delivers packets with certain marks to this node.
 //!
-//! Two objects of the kernel for each address family: a rule that leads the marks to a table of their own, and in
-//! that table the route `local default dev lo`. What they are found by is reserved for Signpost.
+//! It takes two kernel objects for each address family: a rule that leads the marks to a separate
+//! routing table, and in that table the route `local default dev lo`. The mark, the table number
+//! and the rule priority are reserved for Signpost.
 //!
 //! Sources: `include/uapi/linux/{rtnetlink,fib_rules}.h`, `net/core/fib_rules.c`, `net/ipv4/route.c` and
 //! `net/ipv6/route.c` of Linux 6.1 to 6.18.
@@ -13,28 +14,28 @@ use std::fmt;
 
 pub use socket::{CommitError, Recovery, RouteSocket};
 
-/// Which packets are delivered to this node, and where the kernel keeps that.
+/// The packets to deliver to this node, and the routing rule and table for them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LocalDelivery {
-    /// The bits of `mask` in the marks of the packets.
+    /// The value of the packets' marks under `mask`.
     pub mark: u32,
-    /// Which bits of a mark count.
+    /// The bits of a mark to compare.
     pub mask: u32,
-    /// The routing table: used for nothing else.
+    /// The routing table, which has no other use.
     pub table: u32,
-    /// The priority of the rule; lower numbers are asked first.
+    /// The priority of the rule; rules with lower numbers are evaluated first.
     pub priority: u32,
 }
 
-/// How much of a [`LocalDelivery`] the kernel has in one family.
+/// Which parts of a [`LocalDelivery`] the kernel has in one family.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Presence {
     /// No rule leads to the table.
     #[default]
     Absent,
-    /// A rule does, and the table does not deliver.
+    /// A rule leads to the table, but the table does not deliver.
     Partial,
-    /// All of it.
+    /// The rule and the route exist.
     Whole,
 }
 

@@ -14,12 +14,12 @@ use crate::descriptor::{OpenError, Subsystem};
 use crate::nf_tables::{self, Bytes, Chain, DecodeError, ElementData, Family, Rule, Set};
 use crate::wire::{DONE, DUMP_INTERRUPTED, ERROR, Message, Messages};
 
-/// The kernel sends at most 32 KiB of a dump at once; an error carries the message it is about.
+/// The kernel sends at most 32 KiB of a dump at once; an error includes the message that caused it.
 const DATAGRAM: usize = 128 << 10;
-/// How many dumps of the same are made at the most while the ruleset changes during each of them.
+/// How often a dump is repeated while the ruleset changes during each attempt.
 const DUMP_ATTEMPTS: u32 = 20;
 
-/// A netlink socket of the nfnetlink family, in the network namespace it was opened in.
+/// A netlink socket of the nfnetlink family, in the network namespace in which it was opened.
 #[derive(Debug)]
 pub struct Socket {
     channel: Channel,
@@ -35,85 +35,85 @@ pub enum ObserveError {
     /// The socket failed.
     #[error("failed to {step} netlink")]
     Socket {
-        /// What was being done.
+        /// The step that failed.
         step: &'static str,
-        /// Why it failed.
+        /// The cause.
         source: std::io::Error,
     },
-    /// The kernel refused.
+    /// The kernel refused the request.
     #[error("the kernel refused to list {what}")]
     Refused {
-        /// What was asked for.
+        /// The requested objects.
         what: &'static str,
-        /// Why.
+        /// The cause.
         source: std::io::Error,
     },
-    /// The ruleset changed during every attempt to read it, and no attempt read what the one before
-    /// had read; or every attempt listed an element twice.
+    /// The ruleset changed during every attempt to read it, and no two consecutive attempts read
+    /// the same; or every attempt listed an element twice.
     #[error("nf_tables changed during each of {DUMP_ATTEMPTS} attempts to list {what}")]
     Unsteady {
-        /// What was asked for.
+        /// The requested objects.
         what: &'static str,
     },
-    /// Signpost's table holds something that Signpost never writes.
+    /// Signpost's table contains something that Signpost never writes.
     #[error("found an object that Signpost did not write among {what}")]
     Foreign {
-        /// What was asked for.
+        /// The requested objects.
         what: &'static str,
-        /// What it is.
+        /// The unknown object.
         source: DecodeError,
     },
 }
 
-/// Why a transaction did not take effect, or why that is not known.
+/// Why a transaction did not take effect, or why that is unknown.
 #[derive(Debug, Error)]
 pub enum CommitError {
-    /// The socket failed; whether the kernel took the transaction is not known.
+    /// The socket failed; it is unknown whether the transaction took effect.
     #[error("failed to {step} netlink")]
     Socket {
-        /// What was being done.
+        /// The step that failed.
         step: &'static str,
-        /// Why it failed.
+        /// The cause.
         source: std::io::Error,
     },
-    /// The kernel refused the transaction, whole.
+    /// The kernel refused the whole transaction.
     #[error("the kernel refused the transaction at {at}")]
     Refused {
-        /// The operation it named, or the commit itself.
+        /// The operation that the kernel named, or the commit itself.
         at: Refusal,
-        /// Why.
+        /// The cause.
         source: std::io::Error,
     },
 }
 
-/// What one dump came to.
+/// The outcome of one dump.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Dumped {
-    /// The ruleset stood as it was.
+    /// The ruleset did not change.
     Steady,
-    /// A transaction came in between.
+    /// A transaction took effect during the dump.
     Interrupted,
-    /// The kernel gave it up, and what was listed is not all.
+    /// The kernel aborted the dump, and the list is incomplete.
     CutShort,
 }
 
-/// What a dump listed.
+/// The content of a dump.
 #[derive(Debug, PartialEq)]
 struct Listed<T> {
     objects: Vec<T>,
-    /// Something that this crate has no value for.
+    /// An object that this crate has no value for.
     foreign: Option<DecodeError>,
 }
 
-/// What of a transaction the kernel refused.
+/// The part of a transaction that the kernel refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Refusal {
-    /// The message with this number, counted from the first one of the transaction.
+    /// The message with this number, counted from the first message of the transaction.
     Message(u32),
     /// The transaction as a whole.
     Commit,
-    /// Its length: it is more than fits the socket's send buffer (EMSGSIZE), or than the kernel has
-    /// memory for (ENOBUFS), and the kernel has not parsed it.
+    /// Its length: it exceeds the socket's send buffer (EMSGSIZE) or the kernel's available memory
+    /// (ENOBUFS). The kernel has not parsed it.
     Length,
 }
 
@@ -128,12 +128,13 @@ impl Socket {
         })
     }
 
-    /// What the kernel calls it; a [`Listener`](crate::Listener) tells its transactions by it.
+    /// The socket's netlink port, by which a [`Listener`](crate::Listener) recognizes its
+    /// transactions.
     pub(crate) fn port(&self) -> Arc<AtomicU32> {
         self.channel.port()
     }
 
-    /// The chains of a table by name. One that is not of our making is what could not be decoded.
+    /// The chains of a table by name; a decoding error for each that Signpost did not write.
     pub fn observe_chains(
         &mut self,
         family: Family,
@@ -143,8 +144,8 @@ impl Socket {
         self.observe("chains", kind, family, Some(table), None, nf_tables::chain)
     }
 
-    /// The rules of a table with the names of their chains, in order within each chain. A rule that
-    /// is not of our making is what could not be decoded of it.
+    /// The rules of a table with the names of their chains, in order within each chain; a decoding
+    /// error for each that Signpost did not write.
     pub fn observe_rules(
         &mut self,
         family: Family,
@@ -156,7 +157,7 @@ impl Socket {
         })
     }
 
-    /// The sets of a table by name. One that is not of our making is what could not be decoded.
+    /// The sets of a table by name; a decoding error for each that Signpost did not write.
     pub fn observe_sets(
         &mut self,
         family: Family,
@@ -168,9 +169,10 @@ impl Socket {
 
     /// The elements of a set.
     ///
-    /// The kernel gives a hash set that has grown or shrunk a table of another size after the transaction,
-    /// and at each datagram of a dump counts from the start how many elements it has sent (nft_rhash_walk).
-    /// Where the order changes in between, as many are left out as come twice. Such a dump is made again.
+    /// After a transaction has grown or shrunk a hash set, the kernel resizes its table, and for
+    /// each datagram of a dump it counts from the start how many elements it has already sent
+    /// (nft_rhash_walk). If the order changes in between, as many elements are omitted as are
+    /// listed twice. Such a dump is repeated.
     pub fn observe_elements(
         &mut self,
         family: Family,
@@ -196,7 +198,7 @@ impl Socket {
         Err(ObserveError::Unsteady { what })
     }
 
-    /// The number of the ruleset's generation in this network namespace. Every transaction of any
+    /// The generation number of the ruleset in this network namespace. Every transaction of any
     /// program raises it: as long as it is the same, nothing has changed.
     pub fn observe_generation(&mut self) -> Result<u32, ObserveError> {
         self.ask(
@@ -206,7 +208,7 @@ impl Socket {
         )
     }
 
-    /// Asks for one thing, and reads it.
+    /// Requests one object and decodes it.
     fn ask<T>(
         &mut self,
         what: &'static str,
@@ -235,10 +237,11 @@ impl Socket {
         }
     }
 
-    /// The kernel marks a dump as interrupted when any transaction comes in between, in whichever
-    /// table: beside a process that commits all the time, a dump of more than one datagram always is.
-    /// What two dumps in a row list alike is what there is: transactions in other tables move at most
-    /// what comes at a border of two datagrams, and what changes here does not come out alike.
+    /// Dumps all objects of one type. The kernel marks a dump as interrupted if any transaction
+    /// takes effect during it, in any table: beside a process that commits all the time, every dump
+    /// of more than one datagram is interrupted. If two consecutive dumps are equal, they are
+    /// correct: transactions in other tables affect at most objects at the border of two datagrams,
+    /// and changes in this table make the dumps differ.
     fn observe<T: PartialEq>(
         &mut self,
         what: &'static str,
@@ -292,14 +295,14 @@ impl Socket {
                     dumped = Dumped::Interrupted;
                 }
                 match message.kind {
-                    // A dump that failed after it had begun says so at its end.
+                    // A dump that failed after it had begun reports that in its last message.
                     DONE if message.errno() == 0 => return Ok((dumped, listed)),
                     DONE | ERROR => match message.errno() {
                         0 => {}
                         errno => {
                             let source = std::io::Error::from_raw_os_error(errno);
                             return match source.kind() {
-                                // ENOENT: the table or set is not there, so nothing is in it.
+                                // ENOENT: the table or set does not exist, so it has no content.
                                 std::io::ErrorKind::NotFound => {
                                     listed.objects.clear();
                                     listed.foreign = None;
@@ -310,7 +313,7 @@ impl Socket {
                             };
                         }
                     },
-                    // Kernels before 5.x narrow dumps of sets and tables by family only.
+                    // Kernels before 5.x limit dumps of sets and tables by family only.
                     _ if message.family() != Some(family.number()) => {}
                     _ if table.is_some() && message.attributes().string(1) != table => {}
                     _ => match decode(&message) {
@@ -331,7 +334,7 @@ impl Socket {
 // === impl Listed ===
 
 impl<T> Listed<T> {
-    /// All of it, unless something is foreign.
+    /// All objects, or an error if one is foreign.
     fn known(self, what: &'static str) -> Result<Vec<T>, ObserveError> {
         match self.foreign {
             None => Ok(self.objects),
@@ -340,7 +343,7 @@ impl<T> Listed<T> {
     }
 }
 
-/// Whether a key comes twice.
+/// Whether a key occurs twice.
 fn has_repetition(elements: &[(Bytes, ElementData)]) -> bool {
     let mut keys = HashSet::with_capacity(elements.len());
     !elements.iter().all(|(key, _)| keys.insert(key))

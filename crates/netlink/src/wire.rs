@@ -1,4 +1,4 @@
-//! The framing every netlink family shares: messages and attributes, written and read.
+//! The framing that all netlink families share: writes and reads messages and attributes.
 
 /// Length of `struct nlmsghdr` (include/uapi/linux/netlink.h).
 pub(crate) const HEADER: usize = 16;
@@ -28,24 +28,24 @@ const NESTED: u16 = 0x8000;
 /// `NLA_TYPE_MASK`.
 const TYPE_MASK: u16 = 0x3fff;
 
-/// Messages being written, one after the other.
+/// Writes messages, one after the other.
 #[derive(Debug, Default)]
 pub(crate) struct Writer {
     bytes: Vec<u8>,
 }
 
-/// Where a length is still to be filled in.
+/// The position of a length to fill in.
 #[derive(Debug, Clone, Copy)]
 #[must_use]
 pub(crate) struct Open(usize);
 
-/// One message as it was received.
+/// One received message.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Message<'a> {
     pub(crate) kind: u16,
     pub(crate) flags: u16,
     pub(crate) sequence: u32,
-    /// The socket that asked for it, or that brought about what it tells of; 0 for none.
+    /// The port of the socket that requested it or caused the notification; 0 for none.
     pub(crate) port: u32,
     pub(crate) payload: &'a [u8],
 }
@@ -127,7 +127,7 @@ impl Writer {
         self.bytes[start..start + 4].copy_from_slice(&length.to_ne_bytes());
     }
 
-    /// Sets further flags of a message that was begun at `open`.
+    /// Sets further flags of the message that begins at `open`.
     pub(crate) fn flag(&mut self, Open(start): Open, flags: u16) {
         let at = start + 6;
         let present = u16::from_ne_bytes([self.bytes[at], self.bytes[at + 1]]);
@@ -155,7 +155,7 @@ impl Writer {
         self.pad();
     }
 
-    /// A string with its terminating zero.
+    /// Writes a string with its terminating zero.
     pub(crate) fn string(&mut self, kind: u16, value: &str) {
         let length = u16::try_from(5 + value.len()).expect("names are under 64 KiB");
         self.bytes.extend_from_slice(&length.to_ne_bytes());
@@ -165,17 +165,17 @@ impl Writer {
         self.pad();
     }
 
-    /// nfnetlink's numbers are big-endian.
+    /// Writes a big-endian number, as nfnetlink uses them.
     pub(crate) fn u32(&mut self, kind: u16, value: u32) {
         self.bytes(kind, &value.to_be_bytes());
     }
 
-    /// Generic netlink's numbers are in the byte order of the machine.
+    /// Writes a number in host byte order, as generic netlink uses them.
     pub(crate) fn native_u32(&mut self, kind: u16, value: u32) {
         self.bytes(kind, &value.to_ne_bytes());
     }
 
-    /// As [`Writer::native_u32`].
+    /// Like [`Writer::native_u32`].
     pub(crate) fn native_u16(&mut self, kind: u16, value: u16) {
         self.bytes(kind, &value.to_ne_bytes());
     }
@@ -239,12 +239,13 @@ impl<'a> Message<'a> {
         self.payload.first().copied()
     }
 
-    /// What follows the `struct nfgenmsg` or `struct genlmsghdr`, which are of one length.
+    /// The attributes behind the `struct nfgenmsg` or `struct genlmsghdr`, which have the same
+    /// length.
     pub(crate) fn attributes(&self) -> Attributes<'a> {
         self.attributes_behind(4)
     }
 
-    /// What follows a header of this length, which is a multiple of four.
+    /// The attributes behind a header of this length, which is a multiple of four.
     pub(crate) fn attributes_behind(&self, header: usize) -> Attributes<'a> {
         Attributes(self.payload.get(header..).unwrap_or(&[]))
     }

@@ -1,4 +1,4 @@
-//! Flows and filters as the messages of ctnetlink.
+//! Encodes and decodes flows and filters as ctnetlink messages.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -10,11 +10,11 @@ use crate::wire::{ACK, Attributes, DUMP, Message, REQUEST, Writer};
 
 /// `NFNL_SUBSYS_CTNETLINK`, in the upper byte of a message's type.
 const SUBSYSTEM: u16 = 1 << 8;
-/// `IPCTNL_MSG_CT_NEW`: what a listed flow comes in.
+/// `IPCTNL_MSG_CT_NEW`: the type of the messages that list flows.
 pub(super) const NEW: u16 = SUBSYSTEM;
 /// `IPCTNL_MSG_CT_GET`.
 const GET: u16 = SUBSYSTEM | 1;
-/// `IPCTNL_MSG_CT_DELETE`. Without a tuple in it, it means every flow there is.
+/// `IPCTNL_MSG_CT_DELETE`. Without a tuple, the request deletes every flow.
 const DELETE: u16 = SUBSYSTEM | 2;
 
 /// `enum ctattr_type`.
@@ -24,9 +24,9 @@ mod flow {
     pub(super) const STATUS: u16 = 3;
     pub(super) const ID: u16 = 12;
     pub(super) const ZONE: u16 = 18;
-    /// Since Linux 5.8; skipped by those before.
+    /// Since Linux 5.8; older kernels ignore it.
     pub(super) const FILTER: u16 = 25;
-    /// Since Linux 5.15; skipped by those before.
+    /// Since Linux 5.15; older kernels ignore it.
     pub(super) const STATUS_MASK: u16 = 26;
 }
 
@@ -49,17 +49,17 @@ mod transport {
 
 /// `CTA_FILTER_ORIG_FLAGS`.
 const ORIGINAL_FLAGS: u16 = 1;
-/// `CTA_FILTER_F_CTA_PROTO_NUM`: of the original tuple compare the protocol.
+/// `CTA_FILTER_F_CTA_PROTO_NUM`: compare the protocol of the original tuple.
 const BY_PROTOCOL: u32 = 1 << 3;
 
-/// Why something the kernel listed is not a flow.
+/// Why a listed entry cannot be decoded as a flow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[error("{attribute} is missing or malformed")]
 pub struct DecodeError {
     attribute: &'static str,
 }
 
-/// A request for all flows that `filter` admits; a kernel without filters answers with all flows.
+/// Encodes a request for all flows that `filter` selects; a kernel without filters lists all flows.
 pub(super) fn encode_dump(filter: &Filter, sequence: u32) -> Vec<u8> {
     let mut writer = Writer::default();
     let flags = REQUEST | DUMP;
@@ -70,7 +70,7 @@ pub(super) fn encode_dump(filter: &Filter, sequence: u32) -> Vec<u8> {
     writer.close(protocol);
     writer.close(original);
     let by = writer.nest(flow::FILTER);
-    // The one number of this subsystem that is not big-endian.
+    // The only number of this subsystem that is not big-endian.
     writer.bytes(ORIGINAL_FLAGS, &BY_PROTOCOL.to_ne_bytes());
     writer.close(by);
     if filter.answers == Answers::None {
@@ -82,7 +82,7 @@ pub(super) fn encode_dump(filter: &Filter, sequence: u32) -> Vec<u8> {
     writer.into_bytes()
 }
 
-/// A request to forget `doomed`, and no other entry.
+/// Encodes a request to delete `doomed` and no other entry.
 pub(super) fn encode_deletion(doomed: &Flow, sequence: u32) -> Vec<u8> {
     let mut writer = Writer::default();
     let family = match doomed.original.destination {
@@ -123,7 +123,7 @@ fn write_tuple(writer: &mut Writer, kind: u16, protocol: Protocol, ends: &Tuple)
     writer.close(tuple);
 }
 
-/// The flow that `message` lists; `None` if it is of a protocol without ports.
+/// Decodes a listed flow; `None` if its protocol has no ports.
 pub(super) fn decode(message: &Message<'_>) -> Result<Option<Flow>, DecodeError> {
     let attributes = message.attributes();
     let nested = |kind, attribute| attributes.nested(kind).ok_or(DecodeError { attribute });
@@ -140,7 +140,7 @@ pub(super) fn decode(message: &Message<'_>) -> Result<Option<Flow>, DecodeError>
         original: ends,
         reply,
         status: Status(number(flow::STATUS, "CTA_STATUS")?),
-        // A zone of one direction only stands within that direction's tuple.
+        // A zone that applies to one direction only is in that direction's tuple.
         zone: decode_u16(&attributes, flow::ZONE)
             .or_else(|| decode_u16(&original, tuple::ZONE))
             .unwrap_or(0),
@@ -191,7 +191,7 @@ fn decode_u16(attributes: &Attributes<'_>, kind: u16) -> Option<u16> {
     Some(u16::from_be_bytes(attributes.get(kind)?.try_into().ok()?))
 }
 
-/// A message as the kernel lists `listed`: for tests of what reads it.
+/// Encodes `listed` as the kernel lists it, for tests of the decoder.
 #[cfg(test)]
 pub(super) fn encode_listing(listed: &Flow, sequence: u32) -> Vec<u8> {
     let mut writer = Writer::default();

@@ -1,4 +1,4 @@
-//! The socket that flows are listed and deleted through.
+//! The socket that lists and deletes flows.
 
 use std::ops::ControlFlow;
 
@@ -10,85 +10,86 @@ use crate::channel::Channel;
 use crate::descriptor::{OpenError, Subsystem};
 use crate::wire::{DONE, DUMP_INTERRUPTED, ERROR, Messages};
 
-/// The kernel sends at most 32 KiB of a list at once.
+/// The kernel sends at most 32 KiB of a dump at once.
 const DATAGRAM: usize = 64 << 10;
-/// How often a list begins anew because the table was resized meanwhile.
+/// How often a dump is started again because the table was resized meanwhile.
 const LIST_ATTEMPTS: u32 = 5;
 
-/// A netlink socket for the connection tracking table of the network namespace it was opened in. Keep it:
-/// when one is closed, the kernel holds the lock that a transaction of nf_tables needs until the objects
-/// of earlier transactions are freed (`nft_rcv_nl_event`), after an RCU grace period, which takes up to
-/// a second on a busy machine.
+/// A netlink socket for the connection tracking table of the network namespace in which it was
+/// opened. Keep it open: when such a socket is closed, the kernel holds the lock that an nf_tables
+/// transaction needs until the objects of earlier transactions are freed (`nft_rcv_nl_event`),
+/// which takes an RCU grace period: up to a second on a busy machine.
 #[derive(Debug)]
 pub struct FlowSocket {
     channel: Channel,
     sequence: u32,
 }
 
-/// How much was listed.
+/// The result of a dump.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Listed {
-    /// How many flows were handed over.
+    /// The number of flows passed to the caller.
     pub flows: u64,
-    /// How many entries of the table could not be read, and were passed over.
+    /// The number of table entries that could not be decoded and were skipped.
     pub unreadable: u64,
 }
 
-/// What came of a deletion.
+/// The result of a deletion.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Deletion {
-    /// The kernel has forgotten the flow.
+    /// The kernel has deleted the flow.
     Deleted,
-    /// There was no such flow any more.
+    /// The flow no longer existed.
     Absent,
 }
 
-/// Why not every flow was listed.
+/// Why a dump failed.
 #[derive(Debug, Error)]
 pub enum ObserveError {
     /// The socket failed.
     #[error("failed to {step} netlink")]
     Socket {
-        /// What was being done.
+        /// The step that failed.
         step: &'static str,
-        /// Why it failed.
+        /// The cause.
         source: std::io::Error,
     },
-    /// The kernel refused.
+    /// The kernel refused the request.
     #[error("the kernel refused to list connections")]
     Refused {
-        /// Why.
+        /// The cause.
         source: std::io::Error,
     },
-    /// The table changed its size at every attempt.
+    /// The table was resized during every attempt.
     #[error(
         "the connection tracking table changed during each of {LIST_ATTEMPTS} attempts to list it"
     )]
     Unsteady,
 }
 
-/// Why a flow is not deleted.
+/// Why a flow was not deleted.
 #[derive(Debug, Error)]
 pub enum DeleteError {
-    /// The socket failed; whether the flow is there is not known.
+    /// The socket failed; it is unknown whether the flow still exists.
     #[error("failed to {step} netlink")]
     Socket {
-        /// What was being done.
+        /// The step that failed.
         step: &'static str,
-        /// Why it failed.
+        /// The cause.
         source: std::io::Error,
     },
-    /// The kernel refused, which concerns this flow alone: it is offloaded to a device.
+    /// The kernel refused to delete this flow because it is offloaded to a device. Other flows are
+    /// not affected.
     #[error("the kernel refused to delete {flow}")]
     Refused {
         /// The flow.
         flow: Box<Flow>,
-        /// Why.
+        /// The cause.
         source: std::io::Error,
     },
 }
 
-/// How an attempt to list ended.
+/// The outcome of one attempt to dump the table.
 enum Attempt {
     Ended,
     Interrupted,
@@ -105,10 +106,10 @@ impl FlowSocket {
         })
     }
 
-    /// Gives every flow that `filter` admits to `take`, as the kernel lists them, until `take` has
-    /// had enough: what is kept of them is for the caller to bound. A flow may come twice, where the
-    /// list had to begin anew. Flows may be deleted meanwhile, through another socket. After a list that
-    /// was not read to its end, the next request opens the socket anew.
+    /// Calls `take` with every flow that `filter` selects until `take` returns `Break`. The caller
+    /// bounds what it keeps. If the dump had to start again, a flow may be passed twice. Flows may
+    /// be deleted meanwhile through another socket. If the dump was not read to its end, the next
+    /// request reopens the socket.
     pub fn observe_flows(
         &mut self,
         filter: &Filter,
@@ -124,7 +125,7 @@ impl FlowSocket {
         Err(ObserveError::Unsteady)
     }
 
-    /// Makes the kernel forget `flow`, and no other: not even a later one with the same addresses.
+    /// Deletes `flow` and no other entry, not even a later one with the same addresses.
     pub fn commit_deletion(&mut self, flow: &Flow) -> Result<Deletion, DeleteError> {
         let failed = |step| move |source: std::io::Error| DeleteError::Socket { step, source };
         let sequence = self.next_sequence();
@@ -179,7 +180,7 @@ impl FlowSocket {
                         };
                     }
                     NEW => match codec::decode(&message) {
-                        // A kernel without filters lists everything.
+                        // A kernel without filters lists all flows.
                         Ok(Some(flow)) if filter.admits(&flow) => {
                             listed.flows += 1;
                             if take(&flow).is_break() {
@@ -217,7 +218,7 @@ mod tests {
         answers: Answers::Any,
     };
 
-    /// Without `CAP_NET_ADMIN` the kernel refuses, which is an answer too.
+    /// Without `CAP_NET_ADMIN` the kernel refuses, which is a reply too.
     fn is_answered(socket: &mut FlowSocket) -> bool {
         let listed = socket.observe_flows(&FILTER, |_| ControlFlow::Continue(()));
         matches!(listed, Ok(_) | Err(ObserveError::Refused { .. }))

@@ -67,7 +67,8 @@ proptest! {
         let _ = decode(&message);
     }
 
-    /// Nearly a flow: what is cut short or has a byte changed gets further into the decoder.
+    /// Nearly valid input: a truncated flow, or one with a changed byte, gets further into the
+    /// decoder.
     #[test]
     fn a_damaged_flow_is_an_error_or_another_flow(
         flow in flows(), at: prop::sample::Index, byte: u8, length: prop::sample::Index,
@@ -83,7 +84,7 @@ proptest! {
         }
     }
 
-    /// A deletion without a tuple would be one of every flow in the table.
+    /// A deletion without a tuple would delete every flow in the table.
     #[test]
     fn a_deletion_names_its_flow(flow in flows()) {
         let bytes = encode_deletion(&flow, 7);
@@ -141,7 +142,7 @@ fn a_filter_asks_for_one_protocol_and_for_what_was_never_answered() {
     assert_eq!(message(&bytes).attributes().u32(3), None);
 }
 
-/// A flow that is made of damaged bytes is one that these bytes list, not one that is made up.
+/// A flow decoded from damaged bytes must be the one that these bytes list.
 #[test]
 fn whatever_is_listed_is_an_error_or_reads_the_same_again() {
     let flows = std::cell::Cell::new(0);

@@ -4,7 +4,7 @@ use std::thread;
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
-/// What a kernel and we have in common: whoever has the one end is heard at the other.
+/// A socket pair in place of the kernel: each end receives what the other sends.
 fn pair() -> (OwnedFd, OwnedFd) {
     let pair = socketpair(
         AddressFamily::UNIX,
@@ -15,7 +15,7 @@ fn pair() -> (OwnedFd, OwnedFd) {
     pair.expect("anybody may make one")
 }
 
-/// What a socket hands over of a datagram that is too long looks like all there was.
+/// A datagram that does not fit is truncated, and the truncated part would look complete.
 #[test]
 fn a_datagram_that_does_not_fit_is_an_error_and_not_its_beginning() {
     let (kernel, ours) = pair();
@@ -28,8 +28,8 @@ fn a_datagram_that_does_not_fit_is_an_error_and_not_its_beginning() {
     assert_eq!(answer(b"12345"), Err(io::ErrorKind::FileTooLarge));
 }
 
-/// Each question is answered by a thread that first has to hear it, and so mostly after somebody has
-/// begun to wait.
+/// A thread answers each request. It has to receive the request first, so the reply mostly arrives
+/// after the wait for it has begun.
 #[test]
 fn an_answer_that_is_not_there_yet_is_waited_for() {
     let (kernel, ours) = pair();
@@ -48,7 +48,7 @@ fn an_answer_that_is_not_there_yet_is_waited_for() {
             assert_eq!(length.map_err(|error| error.kind()), Ok(4));
             assert_eq!(answer, question);
         }
-        // The end of both.
+        // An empty datagram ends the loop of the thread.
         rustix::net::send(&ours, &[], SendFlags::empty()).expect("there is room");
     });
 }

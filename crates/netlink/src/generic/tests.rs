@@ -9,7 +9,7 @@ fn open() -> GenericChannel {
     }
 }
 
-/// Every kernel has the family that knows the others, and none has the other one.
+/// Every kernel has the family `nlctrl`, and none has the other one.
 #[test]
 fn a_family_that_is_there_is_found_and_one_that_is_not_is_not() {
     for search in [Search::Loaded, Search::Loadable] {
@@ -32,7 +32,7 @@ fn a_channel_that_failed_answers_the_next_question() {
 #[test]
 fn what_the_kernel_refuses_is_an_error() {
     let mut channel = open();
-    // A family that nobody has: ENOENT, whatever is asked of it.
+    // A family that does not exist: ENOENT for every request.
     let encode = |sequence| {
         let mut writer = Writer::default();
         let message = writer.begin_generic(1023, REQUEST, sequence, 1, 1);
@@ -46,7 +46,7 @@ fn what_the_kernel_refuses_is_an_error() {
     );
 }
 
-/// A number of netlink's own would make the next message an error, or the end of a dump.
+/// A type reserved by netlink would make the next message an error, or the end of a dump.
 #[test]
 fn a_number_that_no_family_can_have_is_not_taken() {
     for (number, is_taken) in [

@@ -1,5 +1,5 @@
-//! Messages to values. Whether a virtual server is of the reserved range is decided before anything
-//! else of it is read.
+//! Decodes messages to values. It first checks whether a virtual server is in the reserved range,
+//! before it decodes anything else of it.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::num::NonZeroU32;
@@ -13,7 +13,7 @@ use crate::generic::QueryError;
 use crate::wire::{Attributes, Message};
 use address::Family;
 
-/// What a listed virtual server is to the owner of a range.
+/// A listed virtual server, by whether it is in the range.
 #[derive(Debug, PartialEq)]
 pub(super) enum Listed {
     Own(VirtualServerKey, VirtualServer),
@@ -58,7 +58,7 @@ pub(super) fn virtual_server(
     let scheduler = attributes.string(service::SCHEDULER);
     let scheduler = scheduler.and_then(SchedulerName::new);
     let scheduler = scheduler.ok_or(illegible("its scheduler"))?;
-    // `struct ip_vs_flags`, the mask behind the flags.
+    // `struct ip_vs_flags`: the flags, then the mask.
     let flags = attributes.get(service::FLAGS).filter(|f| f.len() == 8);
     let flags = flags.and_then(|flags| flags[..4].try_into().ok());
     let flags = u32::from_ne_bytes(flags.ok_or(illegible("its flags"))?);
@@ -73,7 +73,7 @@ pub(super) fn destination(
     let illegible = |part| illegible(DESTINATIONS, part);
     let attributes = message.attributes().nested(attribute::DESTINATION);
     let attributes = attributes.ok_or(illegible("a destination"))?;
-    // Kernels before 3.18 do not say: then it is the virtual server's.
+    // Kernels before 3.18 do not state it; then it is the virtual server's.
     let family = match attributes.native_u16(destination::FAMILY) {
         None => family,
         Some(number) => family_of(number).ok_or(illegible("its family"))?,
@@ -127,7 +127,7 @@ fn family_of(number: u16) -> Option<Family> {
         .find_map(|(family, known)| (known == number).then_some(family))
 }
 
-/// An address as `union nf_inet_addr`, which is as long as the longest, and a port.
+/// An address as `union nf_inet_addr`, which has the size of the longest address, and a port.
 fn socket_address(
     attributes: &Attributes<'_>,
     family: Family,

@@ -1,4 +1,4 @@
-//! Values to messages.
+//! Encodes values as messages.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -12,11 +12,11 @@ use address::Family;
 
 /// `IPVS_GENL_VERSION`.
 const VERSION: u8 = 1;
-/// How much is sent at a time. Each message is answered by at most 1 KiB of memory in the receive
-/// buffer, and all are answered before any answer is read.
+/// The size of one send. The reply to each message takes at most 1 KiB of the receive buffer, and
+/// the kernel queues all replies before the first is read.
 const BATCH: usize = 64 << 10;
 
-/// `IPVS_CMD_*`. Those that empty and zero tables are not here.
+/// `IPVS_CMD_*`, without the commands that flush and zero tables.
 pub(super) mod command {
     pub(crate) const NEW_SERVICE: u8 = 1;
     pub(crate) const SET_SERVICE: u8 = 2;
@@ -65,8 +65,8 @@ pub(super) mod destination {
     pub(crate) const FAMILY: u16 = 11;
 }
 
-/// As many of `operations` as go into one send, numbered from `first` on, and how many that are: all,
-/// or at least one.
+/// Encodes as many of `operations` as fit in one send, with sequence numbers from `first` on.
+/// Returns the number encoded: all, or at least one.
 pub(super) fn batch(operations: &[Operation], family: FamilyId, first: u32) -> (Vec<u8>, usize) {
     let mut writer = Writer::default();
     let (mut count, mut sequence) = (0, first);
@@ -127,7 +127,7 @@ fn write_service(writer: &mut Writer, key: VirtualServerKey, server: Option<&Vir
         let VirtualServerFlags(flags) = flags;
         let [flags, mask] = [flags.to_ne_bytes(), u32::MAX.to_ne_bytes()];
         writer.bytes(service::FLAGS, &[flags, mask].concat());
-        // Both are about clients that keep their destination, and are asked for all the same.
+        // Timeout and netmask only matter for persistent clients, but the kernel requires them.
         writer.native_u32(service::TIMEOUT, 0);
         match key.family {
             Family::Ipv4 => writer.u32(service::NETMASK, u32::MAX),
@@ -180,8 +180,8 @@ pub(super) fn list_services(family: FamilyId, sequence: u32) -> Vec<u8> {
     )
 }
 
-/// A request for all that is behind a virtual server. Of one that is not there, the kernel lists
-/// nothing.
+/// A request for all destinations of a virtual server. For one that does not exist, the kernel
+/// lists none.
 pub(super) fn list_destinations(key: VirtualServerKey, family: FamilyId, sequence: u32) -> Vec<u8> {
     let command = command::GET_DESTINATION;
     request(family, REQUEST | DUMP, sequence, command, |writer| {

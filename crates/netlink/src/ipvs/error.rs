@@ -1,4 +1,4 @@
-//! Why the kernel did not do what it was asked, and what to do next: decided by errno alone.
+//! Why a request failed, and how to recover: decided by errno alone.
 
 use std::fmt;
 
@@ -10,44 +10,44 @@ use thiserror::Error;
 use super::{Operation, SchedulerName};
 use crate::generic::QueryError;
 
-/// The module that has IPVS itself.
+/// The kernel module of IPVS.
 const MODULE: &str = "ip_vs";
 
-/// Why operations did not take effect, or why that is not known.
+/// Why operations did not take effect, or why that is unknown.
 #[derive(Debug, Error)]
 pub enum CommitError {
-    /// The kernel has no IPVS, and cannot load it. Nothing was sent.
+    /// The kernel has no IPVS and cannot load it. Nothing was sent.
     #[error("the kernel has no IPVS: it needs module {MODULE}")]
     Missing,
-    /// An operation is about a mark that is not of the socket's range. Nothing was sent.
+    /// An operation uses a mark outside the socket's range. Nothing was sent.
     #[error("{0} uses a mark that is not reserved for Signpost")]
     Unreserved(Box<Operation>),
-    /// The kernel could not be asked for IPVS. Nothing was sent.
+    /// Looking up IPVS in the kernel failed. Nothing was sent.
     #[error("failed to look up IPVS in the kernel")]
     Find(#[source] QueryError),
-    /// The socket failed; how much of the operations took effect is not known.
+    /// The socket failed; it is unknown which operations took effect.
     #[error("failed to {step} netlink")]
     Socket {
-        /// What was being done.
+        /// The step that failed.
         step: &'static str,
-        /// Why it failed.
+        /// The cause.
         source: std::io::Error,
     },
-    /// The kernel refused some operations. Those before number `answered` that are not among
-    /// `refused` took effect, and the rest did not.
+    /// The kernel refused some operations. Of the first `answered` operations, those not in
+    /// `refused` took effect; later ones did not.
     #[error("the kernel refused {} of {answered} operations, the first: {}", refused.len(), refused[0])]
     Refused {
-        /// Those that it refused, in order, and at least one.
+        /// The refused operations in order, at least one.
         refused: Vec<RefusedOperation>,
-        /// How many operations it answered.
+        /// The number of operations that the kernel answered.
         answered: usize,
     },
-    /// The kernel refused to change what is no operation: the timeouts.
+    /// The kernel refused to change a setting that is not an operation: the timeouts.
     #[error("the kernel refused to change {what}")]
     RefusedSetting {
-        /// What.
+        /// The setting.
         what: &'static str,
-        /// Why.
+        /// The cause.
         source: std::io::Error,
     },
 }
@@ -60,29 +60,30 @@ pub struct RefusedOperation {
     pub index: usize,
     /// The operation.
     pub operation: Operation,
-    /// Why.
+    /// The cause.
     pub source: std::io::Error,
 }
 
-/// What to do after the kernel refused.
+/// How to recover after the kernel refused.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Recovery {
-    /// The cause will pass: try the same again, later.
+    /// The cause is temporary: retry the same later.
     Retry,
-    /// The kernel does not hold the recorded state: list, then compare again.
+    /// The kernel does not have the recorded state: list it and compare again.
     Observe,
-    /// Load this module, or do without what needs it.
+    /// Load this module, or do without the feature that needs it.
     LoadModule(String),
-    /// The kernel will never accept this operation, but others.
+    /// The kernel will never accept this operation, but it will accept others.
     Isolate,
-    /// This process may not, or this kernel cannot: no operation will ever be taken.
+    /// This process lacks the permission, or this kernel lacks the feature: every operation will
+    /// fail.
     Halt,
 }
 
 // === impl CommitError ===
 
 impl CommitError {
-    /// What to do next; of several refusals, what to do about the gravest.
+    /// How to recover; for several refusals, from the gravest.
     pub fn recovery(&self) -> Recovery {
         match self {
             CommitError::Missing => Recovery::LoadModule(MODULE.to_owned()),
@@ -99,7 +100,7 @@ impl CommitError {
 }
 
 impl QueryError {
-    /// What to do next.
+    /// How to recover.
     pub fn recovery(&self) -> Recovery {
         match self {
             QueryError::Socket { .. } | QueryError::Unsteady { .. } => Recovery::Observe,
@@ -125,29 +126,30 @@ fn gravity(recovery: &Recovery) -> u8 {
 // === impl RefusedOperation ===
 
 impl RefusedOperation {
-    /// What to do next about this one (`ip_vs_genl_set_cmd` and what it calls).
+    /// How to recover from this refusal (`ip_vs_genl_set_cmd` and the functions it calls).
     pub fn recovery(&self) -> Recovery {
         let errno = Errno::from_io_error(&self.source);
         match (&self.operation, errno) {
-            // The scheduler: the kernel has asked for its module, and in vain.
+            // The scheduler: the kernel requested its module without success.
             (
                 Operation::AddVirtualServer { server, .. }
                 | Operation::SetVirtualServer { server, .. },
                 Some(Errno::NOENT),
             ) => Recovery::LoadModule(SchedulerName::module(&server.scheduler)),
-            // ESRCH: no such virtual server. ENOENT: no such destination. EEXIST: one too many.
+            // ESRCH: no such virtual server. ENOENT: no such destination. EEXIST: it already
+            // exists.
             (_, Some(Errno::SRCH | Errno::NOENT | Errno::EXIST)) => Recovery::Observe,
             _ => of_any(&self.source),
         }
     }
 }
 
-/// What an errno means whatever was asked.
+/// The meaning of an errno regardless of the request.
 fn of_any(error: &std::io::Error) -> Recovery {
     match Errno::from_io_error(error) {
         _ if is_transient(error) => Recovery::Retry,
         _ if is_impossible(error) => Recovery::Halt,
-        // The family went with its module, after it was found.
+        // The family's module was unloaded after the family was looked up.
         Some(Errno::NOENT) => Recovery::LoadModule(MODULE.to_owned()),
         _ => Recovery::Isolate,
     }

@@ -1,53 +1,54 @@
-//! What may be asked of the kernel, one message each.
+//! The changes that can be requested from the kernel, one message each.
 
 use std::fmt;
 use std::net::SocketAddr;
 
 use super::{Destination, Forwarding, VirtualServer, VirtualServerFlags, VirtualServerKey};
 
-/// One change to a virtual server or to what is behind it. Prints as `ipvsadm` would be called.
+/// One change to a virtual server or its destinations. Prints as the corresponding call of
+/// `ipvsadm`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Operation {
-    /// Makes one, without destinations.
+    /// Creates a virtual server without destinations.
     AddVirtualServer {
-        /// Which.
+        /// The virtual server.
         key: VirtualServerKey,
-        /// What it is.
+        /// Its scheduler and flags.
         server: VirtualServer,
     },
-    /// Changes how one chooses; its connections and destinations stay.
+    /// Changes the scheduler and flags of a virtual server; its connections and destinations stay.
     SetVirtualServer {
-        /// Which.
+        /// The virtual server.
         key: VirtualServerKey,
-        /// What it becomes.
+        /// Its new scheduler and flags.
         server: VirtualServer,
     },
-    /// Removes one, with all behind it; its connections end.
+    /// Removes a virtual server with all its destinations; its connections end.
     RemoveVirtualServer {
-        /// Which.
+        /// The virtual server.
         key: VirtualServerKey,
     },
-    /// Puts a destination behind one.
+    /// Adds a destination to a virtual server.
     AddDestination {
-        /// Which.
+        /// The virtual server.
         key: VirtualServerKey,
         /// Its address and port.
         address: SocketAddr,
-        /// What it is.
+        /// How packets are sent to it.
         destination: Destination,
     },
     /// Changes a destination; its connections stay.
     SetDestination {
-        /// Behind which.
+        /// The virtual server.
         key: VirtualServerKey,
         /// Its address and port.
         address: SocketAddr,
-        /// What it becomes.
+        /// How packets are sent to it from now on.
         destination: Destination,
     },
-    /// Takes a destination away. What becomes of its connections, sysctl `expire_nodest_conn` says.
+    /// Removes a destination. The sysctl `expire_nodest_conn` decides about its connections.
     RemoveDestination {
-        /// Behind which.
+        /// The virtual server.
         key: VirtualServerKey,
         /// Its address and port.
         address: SocketAddr,
@@ -57,7 +58,7 @@ pub enum Operation {
 // === impl Operation ===
 
 impl Operation {
-    /// The virtual server that it is about.
+    /// The virtual server that it changes.
     pub fn key(&self) -> VirtualServerKey {
         match self {
             Operation::AddVirtualServer { key, .. }

@@ -1,4 +1,4 @@
-//! The socket that virtual servers are listed and changed through.
+//! The socket that lists and changes virtual servers.
 
 use super::decode::{self, DESTINATIONS, Listed, SERVERS, TIMEOUTS};
 use super::encode;
@@ -17,32 +17,32 @@ use rustix::io::Errno;
 
 /// `IPVS_GENL_NAME`.
 const FAMILY: &str = "IPVS";
-/// The kernel sends at most 32 KiB of a dump at once; an error carries the message it is about.
+/// The kernel sends at most 32 KiB of a dump at once; an error includes the message that caused it.
 const DATAGRAM: usize = 128 << 10;
 
-/// A socket for the virtual servers of one range of marks, in the network namespace it was opened
-/// in. What it lists may change between two datagrams of a list, and the kernel does not say so: then
-/// a virtual server may be missing from it.
+/// A socket for the virtual servers of one range of marks, in the network namespace in which it was
+/// opened. Virtual servers may change between two datagrams of a dump without a sign from the
+/// kernel; then the list may lack one.
 #[derive(Debug)]
 pub struct IpvsSocket {
     channel: GenericChannel,
     range: MarkRange,
 }
 
-/// Whether the kernel has a scheduler.
+/// Whether the kernel supports a scheduler.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SchedulerSupport {
-    /// It does.
+    /// The kernel has it.
     Present,
-    /// It does not, and can load no module that has it.
+    /// The kernel does not have it and cannot load a module for it.
     Missing,
 }
 
 // === impl IpvsSocket ===
 
 impl IpvsSocket {
-    /// Opens a socket in the network namespace of this thread. Needs `CAP_NET_ADMIN` there for all
-    /// that it does. Loads nothing.
+    /// Opens a socket in the network namespace of this thread. All its requests need
+    /// `CAP_NET_ADMIN` there. Loads no module.
     pub fn open(range: MarkRange) -> Result<IpvsSocket, OpenError> {
         let channel = GenericChannel {
             channel: Channel::open(Subsystem::Generic, DATAGRAM)?,
@@ -51,7 +51,7 @@ impl IpvsSocket {
         Ok(IpvsSocket { channel, range })
     }
 
-    /// The virtual servers that there are. Where IPVS is not loaded there are none, and it stays so.
+    /// Lists the virtual servers. Without IPVS loaded there are none, and this does not load it.
     pub fn observe_virtual_servers(&mut self) -> Result<VirtualServers, QueryError> {
         let mut servers = VirtualServers::default();
         let Some(family) = self.channel.find_family(FAMILY, Search::Loaded)? else {
@@ -75,7 +75,7 @@ impl IpvsSocket {
         Ok(servers)
     }
 
-    /// What is behind a virtual server; nothing behind one that is not there.
+    /// Lists the destinations of a virtual server; none if it does not exist.
     pub fn observe_destinations(
         &mut self,
         key: VirtualServerKey,
@@ -84,7 +84,7 @@ impl IpvsSocket {
         Ok(all.pop().map_or_else(Destinations::new, |(_, found)| found))
     }
 
-    /// As [`IpvsSocket::observe_destinations`], of many.
+    /// Like [`IpvsSocket::observe_destinations`], for many virtual servers.
     pub fn observe_destinations_of(
         &mut self,
         keys: impl IntoIterator<Item = VirtualServerKey>,
@@ -107,7 +107,8 @@ impl IpvsSocket {
         keys.into_iter().map(&mut list).collect()
     }
 
-    /// The timeouts of the network namespace; `None` where IPVS is not loaded, and it stays so.
+    /// Reads the timeouts of the network namespace; `None` without IPVS loaded, and this does not
+    /// load it.
     pub fn observe_timeouts(&mut self) -> Result<Option<Timeouts>, QueryError> {
         let Some(family) = self.channel.find_family(FAMILY, Search::Loaded)? else {
             return Ok(None);
@@ -119,8 +120,8 @@ impl IpvsSocket {
         Ok(Some(timeouts))
     }
 
-    /// Changes the timeouts of the network namespace, for the virtual servers of all programs. What the
-    /// kernel cannot count, with some 24 days and more, it refuses.
+    /// Changes the timeouts of the network namespace, for the virtual servers of all programs. The
+    /// kernel refuses values that it cannot represent: some 24 days and more.
     pub fn commit_timeouts(&mut self, timeouts: Timeouts) -> Result<(), CommitError> {
         let family = self.find()?;
         let sequence = self.channel.next_sequence();
@@ -133,9 +134,9 @@ impl IpvsSocket {
         outcome
     }
 
-    /// Carries out `operations` in order, many a send, and reads the kernel's answer to each. Ends
-    /// after the send in which it refuses one: of a send all are tried, of later ones none. Loads IPVS
-    /// where the kernel can.
+    /// Performs `operations` in order, many in each send, and reads the kernel's reply to each.
+    /// Stops after the send in which the kernel refuses one: it has tried all operations of that
+    /// send and none of later ones. Loads IPVS if the kernel can.
     pub fn commit(&mut self, operations: &[Operation]) -> Result<(), CommitError> {
         let is_foreign =
             |operation: &&Operation| !self.range.contains(operation.key().mark.value());
@@ -167,9 +168,9 @@ impl IpvsSocket {
         Ok(())
     }
 
-    /// Whether virtual servers of `family` may have `scheduler`: makes one that no packet is for, with
-    /// the last mark of the range, and removes it. The kernel loads the scheduler's module for that
-    /// where it has it.
+    /// Checks whether virtual servers of `family` can use `scheduler`: creates a virtual server
+    /// that no packet matches, with the last mark of the range, and removes it. The kernel loads
+    /// the scheduler's module if it has one.
     pub fn check_scheduler(
         &mut self,
         family: Family,
@@ -189,7 +190,7 @@ impl IpvsSocket {
                 .all(|refused| Errno::from_io_error(&refused.source) == Some(wanted)),
             _ => false,
         };
-        // One may be left from a check that was cut short.
+        // An interrupted check may have left one.
         match self.commit(&[Operation::RemoveVirtualServer { key }]) {
             Err(error) if !has_errno(&error, Errno::SRCH) => return Err(error),
             _ => {}
@@ -211,7 +212,8 @@ impl IpvsSocket {
             .ok_or(CommitError::Missing)
     }
 
-    /// Sends `count` messages, numbered from `first` on, and gives those that are refused to `refuse`.
+    /// Sends `count` messages with sequence numbers from `first` on, and calls `refuse` for each
+    /// that the kernel refuses.
     fn exchange(
         &mut self,
         bytes: &[u8],
@@ -229,7 +231,7 @@ impl IpvsSocket {
             let datagram = channel.channel.receive().map_err(failed("receive from"))?;
             for message in Messages::parse(datagram).filter(|m| m.kind == ERROR) {
                 let number = message.sequence.wrapping_sub(first);
-                // Each is answered once, in order.
+                // The kernel answers each message once, in order.
                 if number != next || next == count {
                     continue;
                 }

@@ -1,5 +1,5 @@
-//! What is written names a reserved mark and nothing else; what is listed reads back, and nothing
-//! that can be received is more than an error.
+//! Written messages name a reserved mark and nothing else; listed objects decode to what was
+//! written; and every other input is at most an error.
 
 use std::cell::Cell;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -93,12 +93,13 @@ fn encode_all(operations: &[Operation]) -> Vec<Vec<u8>> {
     sends
 }
 
-/// As the kernel lists a virtual server, or a destination, or both: what a write of it says, and its
-/// connections (`ip_vs_genl_fill_service`, `ip_vs_genl_fill_dest`).
+/// Encodes a virtual server, or a destination, or both, as the kernel lists them: the same
+/// attributes as a write, and the connection counts (`ip_vs_genl_fill_service`,
+/// `ip_vs_genl_fill_dest`).
 fn listing(operation: &Operation, [active, inactive]: [u32; 2]) -> Vec<u8> {
     let mut bytes = encode_all(std::slice::from_ref(operation)).concat();
     if matches!(operation, Operation::AddDestination { .. }) {
-        // Into the nested attribute, which is the last one of the message.
+        // Append to the nested attribute, which is the last one of the message.
         let mut writer = Writer::default();
         writer.native_u32(destination::ACTIVE, active);
         writer.native_u32(destination::INACTIVE, inactive);
@@ -153,8 +154,8 @@ fn decode_all(bytes: &[u8]) -> usize {
 }
 
 proptest! {
-    /// The law that keeps what others have: whatever is asked, the kernel finds what it is about by a
-    /// reserved mark, since there is one, and by nothing else, since there is nothing else.
+    /// The law that protects other programs' virtual servers: every message identifies its virtual
+    /// server by a reserved mark and by nothing else.
     #[test]
     fn t100_every_message_is_about_a_reserved_mark(operations in vec(operations(), 1..40)) {
         let changes = [
@@ -224,8 +225,8 @@ proptest! {
         decode_all(&bytes);
     }
 
-    /// Each number has a mark of its own, no packet without a mark has one, and the last one is kept
-    /// for the check of schedulers.
+    /// Each number has a distinct mark, 0 (the mark of unmarked packets) is not among them, and the
+    /// last mark is kept for the scheduler check.
     #[test]
     fn a_range_has_a_mark_for_each_number(first: u32, bits in 0_u8..40, number: u32) {
         let low = u32::MAX.checked_shr(32 - u32::from(bits.min(32))).unwrap_or(0);
@@ -245,7 +246,7 @@ proptest! {
     }
 }
 
-/// A send that is much larger has the kernel answer more than the receive buffer holds.
+/// A much larger send would make the kernel reply with more than the receive buffer holds.
 #[test]
 fn many_operations_go_in_few_sends_of_bounded_length() {
     let key = VirtualServerKey {
@@ -269,7 +270,8 @@ fn many_operations_go_in_few_sends_of_bounded_length() {
     assert!(sends.len() < 120, "{}", sends.len());
 }
 
-/// What `ipvsadm` makes: none of it is of the range, and it is told by what a person knows it by.
+/// Virtual servers as `ipvsadm` creates them: none is in the range, and each prints the way
+/// administrators identify it.
 #[test]
 fn what_others_have_is_told_from_what_is_reserved() {
     let foreign = |bytes: Vec<u8>| match decode::virtual_server(&message(&bytes), RANGE) {
@@ -330,7 +332,7 @@ fn an_operation_prints_as_ipvsadm_takes_it() {
     );
 }
 
-/// A name goes into the name of a module that the kernel asks for.
+/// The name becomes part of the name of a module that the kernel requests.
 #[test]
 fn a_scheduler_has_a_name_that_a_module_can_have() {
     for name in ["rr", "wlc", "lblcr", "a23456789012345"] {
@@ -399,7 +401,7 @@ fn every_errno_says_what_to_do_next() {
     assert_eq!(refused(Errno::INVAL).recovery(), Recovery::Observe);
 }
 
-/// Also where the kernel has no IPVS: it is not even asked.
+/// Also on a kernel without IPVS: the kernel is not even asked.
 #[test]
 fn t100_a_mark_of_another_range_is_not_written() {
     let elsewhere = MarkRange::new(0x10_0000, 20).expect("the low bits are 0");
@@ -426,7 +428,8 @@ fn whatever_is_listed_is_read_or_is_an_error() {
     assert!(objects.get() > 0, "the recorded ones have some");
 }
 
-/// What Linux 6.1 lists: two virtual servers of the range with three destinations each, two of others.
+/// Recorded on Linux 6.1: two virtual servers of the range with three destinations each, and two of
+/// other programs.
 #[test]
 fn what_a_kernel_has_listed_is_read() {
     let recorded = |name: &str| {
@@ -435,7 +438,7 @@ fn what_a_kernel_has_listed_is_read() {
     };
     let listed = |name| {
         let bytes = recorded(name);
-        // `NLMSG_DONE` ends each.
+        // `NLMSG_DONE` ends each recording.
         let messages = Messages::parse(&bytes).filter(|message| message.kind != 3);
         let read = |message| decode::virtual_server(&message, RANGE).expect("legible");
         messages.map(read).collect::<Vec<_>>()

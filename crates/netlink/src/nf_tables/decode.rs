@@ -1,5 +1,5 @@
-//! Messages to values. What other programs may have put into our table decodes to an error that
-//! says what was found, never to something else.
+//! Decodes messages to values. Objects of other programs in Signpost's table decode to an error
+//! that states what was found, never to something else.
 
 mod rules;
 
@@ -15,23 +15,23 @@ use super::{
 };
 use crate::wire::{Attributes, Message};
 
-/// Something in the kernel that this crate has no value for: not of our making.
+/// Why an object in the kernel cannot be decoded: Signpost did not write it.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum DecodeError {
-    /// A part that every such object has is not there.
+    /// A part is missing that every such object has.
     #[error("{object} without {part}")]
     Missing {
-        /// What was being decoded.
+        /// The object being decoded.
         object: &'static str,
-        /// What it lacks.
+        /// The missing part.
         part: &'static str,
     },
-    /// A part has a value we never write.
+    /// A part has a value that Signpost never writes.
     #[error("{object} with unknown {part}")]
     Unknown {
-        /// What was being decoded.
+        /// The object being decoded.
         object: &'static str,
-        /// What of it is unknown.
+        /// The part with the unknown value.
         part: &'static str,
     },
 }
@@ -46,7 +46,7 @@ fn unknown(object: &'static str, part: &'static str) -> DecodeError {
     DecodeError::Unknown { object, part }
 }
 
-/// A chain, with its name even where the rest is not of our making.
+/// Decodes a chain. Returns its name even if Signpost did not write the chain.
 pub(crate) fn chain(message: &Message<'_>) -> Result<(Arc<str>, Result<Chain>)> {
     let attributes = message.attributes();
     let name: Arc<str> = attributes.string(3).ok_or(missing("chain", "name"))?.into();
@@ -86,14 +86,14 @@ fn hook(attributes: &Attributes<'_>) -> Result<Option<Hook>> {
     }))
 }
 
-/// A rule, with the name of its chain.
+/// Decodes a rule, with the name of its chain.
 pub(crate) fn rule(message: &Message<'_>, family: Family) -> Result<(Arc<str>, Result<Rule>)> {
     let attributes = message.attributes();
     let chain = attributes.string(2).ok_or(missing("rule", "chain"))?.into();
     Ok((chain, rule_of(&attributes, family)))
 }
 
-/// A set without its elements, with its name even where the rest is not of our making.
+/// Decodes a set without its elements. Returns its name even if Signpost did not write the set.
 pub(crate) fn set(message: &Message<'_>) -> Result<(Arc<str>, Result<Set>)> {
     let attributes = message.attributes();
     let name: Arc<str> = attributes.string(2).ok_or(missing("set", "name"))?.into();
@@ -136,7 +136,7 @@ fn fields(mut packed: u32) -> Result<Vec<DataType>> {
     Ok(fields)
 }
 
-/// The elements of one message.
+/// Decodes the elements of one message.
 pub(crate) fn elements(message: &Message<'_>) -> Result<Vec<(Bytes, ElementData)>> {
     let list = message.attributes().nested(3);
     list.into_iter()
@@ -164,12 +164,13 @@ pub(crate) fn elements(message: &Message<'_>) -> Result<Vec<(Bytes, ElementData)
         .collect()
 }
 
-/// A key of one field comes back with that field's own length; ours are always whole registers.
+/// Pads a key to whole registers, as Signpost's keys are: the kernel returns a key of one field
+/// with that field's length.
 fn padded(bytes: Bytes) -> Bytes {
     Bytes::new().with(bytes.as_slice())
 }
 
-/// The number of the ruleset's generation: `NFTA_GEN_ID`.
+/// Decodes the generation number of the ruleset: `NFTA_GEN_ID`.
 pub(crate) fn generation(message: &Message<'_>) -> Result<u32> {
     message
         .attributes()

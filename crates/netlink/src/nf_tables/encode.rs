@@ -1,4 +1,4 @@
-//! Values to messages.
+//! Encodes values as messages.
 
 mod rules;
 
@@ -21,7 +21,7 @@ const BATCH_BEGIN: u16 = 16;
 const BATCH_END: u16 = 17;
 /// `NFNL_BATCH_GENID`.
 const BATCH_GENERATION: u16 = 1;
-/// The longest attribute of elements we write. An attribute's length is a 16-bit number.
+/// The longest list of elements in one attribute. The length of an attribute is a 16-bit number.
 const ELEMENT_LIST_LIMIT: usize = 60_000;
 
 /// `enum nf_tables_msg_types`.
@@ -44,13 +44,13 @@ pub(crate) mod message {
     pub(crate) const GET_GENERATION: u16 = 16;
 }
 
-/// A transaction as it is sent.
+/// An encoded transaction.
 #[derive(Debug)]
 pub(crate) struct Batch {
     pub(crate) bytes: Vec<u8>,
-    /// The number of the message that begins it: errors of the commit itself bear it.
+    /// The sequence number of its first message, which errors of the commit itself refer to.
     pub(crate) first: u32,
-    /// The number of the last message within it: the only one that is acknowledged.
+    /// The sequence number of the last operation, the only one that the kernel acknowledges.
     pub(crate) last: u32,
 }
 
@@ -61,8 +61,8 @@ struct Encoder<'a> {
     last: Option<crate::wire::Open>,
 }
 
-/// Encodes `transaction` with message numbers from `sequence` on. With a `generation`, the kernel
-/// refuses it in any other one.
+/// Encodes `transaction` with sequence numbers from `sequence` on. With a `generation`, the kernel
+/// refuses it if the ruleset is at any other one.
 pub(crate) fn encode(transaction: &Transaction, generation: Option<u32>, sequence: u32) -> Batch {
     let (mut encoder, last) = encode_operations(transaction, generation, sequence);
     encoder.frame(BATCH_END, None);
@@ -73,8 +73,8 @@ pub(crate) fn encode(transaction: &Transaction, generation: Option<u32>, sequenc
     }
 }
 
-/// The same without the message that ends it: the kernel looks at it, answers, and takes it back
-/// (`nfnetlink_rcv_batch` in net/netfilter/nfnetlink.c).
+/// Encodes `transaction` without the message that ends it: the kernel validates it, replies, and
+/// reverts it (`nfnetlink_rcv_batch` in net/netfilter/nfnetlink.c).
 pub(crate) fn encode_check(transaction: &Transaction, sequence: u32) -> Batch {
     let (encoder, last) = encode_operations(transaction, None, sequence);
     Batch {
@@ -84,7 +84,8 @@ pub(crate) fn encode_check(transaction: &Transaction, sequence: u32) -> Batch {
     }
 }
 
-/// What begins the batch and all operations; and the number of the last one's message.
+/// Encodes the beginning of the batch and all operations. Returns the sequence number of the last
+/// operation.
 fn encode_operations(
     transaction: &Transaction,
     generation: Option<u32>,
@@ -100,7 +101,7 @@ fn encode_operations(
     for operation in &transaction.operations {
         encoder.operation(operation);
     }
-    // Only the last message asks for an acknowledgement: one on BATCH_END comes from 6.10 on only.
+    // Only the last message requests an acknowledgement: one for BATCH_END exists only since 6.10.
     let last = encoder.sequence.wrapping_sub(1);
     if let Some(open) = encoder.last {
         encoder.writer.flag(open, ACK);
@@ -108,8 +109,8 @@ fn encode_operations(
     (encoder, last)
 }
 
-/// A request for all objects of one sort. `table` narrows it, and so does what they are `within`:
-/// elements a set, rules a chain.
+/// Encodes a request for all objects of one type. `table` limits it to one table, and `within` to
+/// one set (for elements) or one chain (for rules).
 pub(crate) fn encode_dump(
     kind: u16,
     family: Family,
@@ -135,7 +136,7 @@ pub(crate) fn encode_dump(
     writer.into_bytes()
 }
 
-/// A request for the number of the ruleset's generation.
+/// Encodes a request for the generation number of the ruleset.
 pub(crate) fn encode_generation(sequence: u32) -> Vec<u8> {
     let mut writer = Writer::default();
     let open = writer.begin(
@@ -149,7 +150,7 @@ pub(crate) fn encode_generation(sequence: u32) -> Vec<u8> {
     writer.into_bytes()
 }
 
-/// A request for one table.
+/// Encodes a request for one table.
 pub(crate) fn encode_get_table(family: Family, table: &str, sequence: u32) -> Vec<u8> {
     let mut writer = Writer::default();
     let kind = SUBSYSTEM << 8 | message::GET_TABLE;
@@ -159,7 +160,7 @@ pub(crate) fn encode_get_table(family: Family, table: &str, sequence: u32) -> Ve
     writer.into_bytes()
 }
 
-/// A request for what the kernel knows of a match or target: `NFNL_MSG_COMPAT_GET` with
+/// Encodes a request for the kernel's support of a match or target: `NFNL_MSG_COMPAT_GET` with
 /// `NFTA_COMPAT_NAME`, `NFTA_COMPAT_REV` and `NFTA_COMPAT_TYPE`.
 pub(crate) fn encode_get_extension(
     family: Family,
@@ -182,7 +183,7 @@ pub(crate) fn encode_get_extension(
     writer.into_bytes()
 }
 
-/// A request for one chain.
+/// Encodes a request for one chain.
 pub(crate) fn encode_get_chain(family: Family, table: &str, chain: &str, sequence: u32) -> Vec<u8> {
     let mut writer = Writer::default();
     let kind = SUBSYSTEM << 8 | message::GET_CHAIN;
@@ -231,7 +232,7 @@ impl Encoder<'_> {
                     add_chain(writer, chain)
                 });
             }
-            // NFTA_RULE_CHAIN without a handle: every rule of the chain.
+            // NFTA_RULE_CHAIN without a handle means every rule of the chain.
             Operation::FlushChain(chain) => {
                 self.message(message::DELETE_RULE, 0, |writer| writer.string(2, chain));
             }
@@ -363,7 +364,7 @@ fn add_set(writer: &mut Writer, set: &Set, id: u32) {
     match &set.content {
         SetContent::Membership => {}
         SetContent::Verdicts => {
-            // NFT_DATA_VERDICT; the length of a verdict is the kernel's business.
+            // NFT_DATA_VERDICT; the kernel determines the length of a verdict.
             writer.u32(6, 0xffff_ff00);
             writer.u32(7, 16);
         }
@@ -377,7 +378,7 @@ fn add_set(writer: &mut Writer, set: &Set, id: u32) {
         writer.u32(1, capacity);
         writer.close(description);
     }
-    // An id is mandatory, though only sets without a name are referred to by it.
+    // An id is mandatory, though only anonymous sets are referred to by it.
     writer.u32(10, id);
 }
 
@@ -393,7 +394,7 @@ pub(crate) fn set_flags(content: &SetContent, writer: SetWriter) -> u32 {
     }
 }
 
-/// nft packs the types of a concatenation six bits each.
+/// nft packs the types of a concatenation, six bits each.
 pub(crate) fn concatenation(fields: &[DataType]) -> u32 {
     fields
         .iter()

@@ -1,83 +1,83 @@
-//! The expressions that rules are made of: a small machine with sixteen 32-bit registers.
+//! The expressions of rules: instructions of a small machine with sixteen 32-bit registers.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::{Family, Verdict};
 
-/// A 32-bit register, 0 to 15. A longer value lies in this one and those after it.
+/// A 32-bit register, 0 to 15. A longer value occupies this one and the following ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Register(pub u8);
 
-/// One step of a rule. A step that does not match ends the rule.
+/// One instruction of a rule. The rule ends at an expression that does not match.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Expression {
-    /// Loads bytes of the packet.
+    /// Loads bytes of the packet into a register.
     Payload {
-        /// From which header.
+        /// The header that contains them.
         base: PayloadBase,
-        /// The first byte.
+        /// The offset of the first byte.
         offset: u32,
-        /// How many bytes.
+        /// The number of bytes.
         length: u32,
-        /// Where to.
+        /// The destination.
         to: Register,
     },
-    /// Loads something the kernel knows of the packet.
+    /// Loads metadata of the packet.
     Meta {
-        /// What.
+        /// The metadata.
         key: MetaKey,
-        /// Where to.
+        /// The destination.
         to: Register,
     },
-    /// Sets something the kernel knows of the packet.
+    /// Sets metadata of the packet.
     SetMeta {
-        /// What.
+        /// The metadata.
         key: MetaKey,
-        /// Where from.
+        /// The source.
         from: Register,
     },
-    /// Loads something of the packet's connection.
+    /// Loads a property of the packet's connection.
     Ct {
-        /// What.
+        /// The property.
         key: CtKey,
-        /// As seen from which end, for what has two.
+        /// The direction, for properties that have two.
         direction: Option<Direction>,
-        /// Where to.
+        /// The destination.
         to: Register,
     },
-    /// Sets something of the packet's connection.
+    /// Sets a property of the packet's connection.
     SetCt {
-        /// What.
+        /// The property.
         key: SettableCtKey,
-        /// Where from.
+        /// The source.
         from: Register,
     },
     /// Loads a constant.
     Load {
         /// The constant, at most 16 bytes.
         value: Vec<u8>,
-        /// Where to.
+        /// The destination.
         to: Register,
     },
-    /// Goes on only if a register compares so with a constant.
+    /// Matches if comparing a register with a constant succeeds.
     Compare {
         /// The register.
         from: Register,
-        /// How.
+        /// The comparison.
         operator: Operator,
         /// The constant.
         value: Vec<u8>,
     },
-    /// Goes on only if a register lies so to a range of constants.
+    /// Matches if a register is within a range of constants, or outside it.
     Range {
         /// The register.
         from: Register,
-        /// Within it, or not.
+        /// `Equal` for within the range, `NotEqual` for outside it.
         operator: Operator,
-        /// The first constant of the range.
+        /// The lower bound.
         first: Vec<u8>,
-        /// The last, as long as the first.
+        /// The upper bound, as long as the lower one.
         last: Vec<u8>,
     },
     /// `to = (from & mask) ^ xor`.
@@ -91,115 +91,115 @@ pub enum Expression {
         /// As long as the operand.
         xor: Vec<u8>,
     },
-    /// Goes on only if a key is in a set.
+    /// Matches if a set contains a key.
     Lookup {
         /// The set.
         set: Arc<str>,
-        /// Where the key begins.
+        /// The first register of the key.
         from: Register,
     },
-    /// Goes on only if a key is in a map, with its value in registers.
+    /// Matches if a map contains a key, and loads its value.
     LookupValue {
         /// The map.
         set: Arc<str>,
-        /// Where the key begins.
+        /// The first register of the key.
         from: Register,
-        /// Where the value goes.
+        /// The destination of the value.
         to: Register,
     },
-    /// Takes the verdict that a key has in a map; goes on with the rule if it has none.
+    /// Applies the verdict that a map has for a key; continues with the rule if it has none.
     LookupVerdict {
         /// The map.
         set: Arc<str>,
-        /// Where the key begins.
+        /// The first register of the key.
         from: Register,
     },
-    /// Takes this verdict.
+    /// Applies this verdict.
     Immediate(Verdict),
-    /// Makes a number below `modulus`, plus `offset`.
+    /// Generates a number below `modulus` and adds `offset`.
     Numgen {
-        /// How.
+        /// The generator.
         generator: NumberGenerator,
-        /// The number of numbers.
+        /// The number of different values.
         modulus: u32,
-        /// The smallest of them.
+        /// The smallest value.
         offset: u32,
-        /// Where to.
+        /// The destination.
         to: Register,
     },
-    /// Hashes registers to a number below `modulus`, plus `offset`: [`jhash`](super::jhash) scaled
-    /// down.
+    /// Hashes registers to a number below `modulus` and adds `offset`: [`jhash`](super::jhash),
+    /// scaled down.
     Hash {
-        /// Where the hashed bytes begin.
+        /// The first register to hash.
         from: Register,
-        /// How many bytes.
+        /// The number of bytes.
         length: u32,
-        /// The number of numbers.
+        /// The number of different values.
         modulus: u32,
-        /// What the hash starts from.
+        /// The initial value of the hash.
         seed: u32,
-        /// The smallest of the numbers.
+        /// The smallest value.
         offset: u32,
-        /// Where to.
+        /// The destination.
         to: Register,
     },
-    /// Changes an element of a map that packets write to; ends the rule where that fails: the map
-    /// is full, or does not have what is to be deleted.
+    /// Updates or deletes an element of a map that packets write to. The rule ends if that fails
+    /// because the map is full or does not have the element to delete.
     Learn {
         /// The map.
         set: Arc<str>,
-        /// How.
+        /// The operation.
         how: Learning,
-        /// Where the key begins.
+        /// The first register of the key.
         key: Register,
-        /// Where the value begins. The kernel asks for one even where it reads none.
+        /// The first register of the value. The kernel requires one even if it does not read it.
         value: Register,
     },
-    /// Loads the type of an address (`RTN_*`), as routing sees it.
+    /// Loads the type of an address (`RTN_*`) according to the routing tables.
     FibType {
-        /// Which address.
+        /// The address.
         field: FibField,
-        /// Where to.
+        /// The destination.
         to: Register,
     },
-    /// Rewrites an address and port, for the whole connection.
+    /// Rewrites an address and port for the whole connection.
     Nat {
-        /// Which end.
+        /// Which address and port.
         kind: NatKind,
         /// The address's family.
         family: Family,
-        /// Where the address is.
+        /// The register of the new address.
         address: Register,
-        /// Where the port is.
+        /// The register of the new port.
         port: Register,
     },
-    /// Makes the leaving interface's address the source, with a port chosen at random.
+    /// Rewrites the source to the address of the outgoing interface, with a random port.
     Masquerade,
-    /// Answers with a refusal and drops.
+    /// Rejects the packet: sends an error to its sender and drops it.
     Reject(RejectKind),
-    /// Counts packets that come so far. What it has counted is not part of the value: a rule begins
-    /// at zero.
+    /// Counts the packets that reach it. The count is not part of the value: a new rule begins at
+    /// zero.
     Counter,
-    /// Asks a match of iptables.
+    /// Evaluates an iptables match.
     Match(Module),
-    /// Does what a target of iptables does.
+    /// Applies an iptables target.
     Target(Module),
 }
 
-/// A match or target of iptables inside a rule (`nft_compat`). One that is only for a protocol is
-/// told of the protocol that the rule asks for before.
+/// An iptables match or target inside a rule (`nft_compat`). For an extension that is specific to a
+/// protocol, the kernel passes it the protocol that the rule matches.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Module {
     /// `xt_match.name` or `xt_target.name`.
     pub name: Arc<str>,
-    /// Which of the module's layouts.
+    /// The revision of the module's payload layout.
     pub revision: u8,
-    /// The layout's bytes. The kernel gives them back padded to a multiple of eight, with zeros for
-    /// what it keeps to itself.
+    /// The payload. The kernel returns it padded to a multiple of eight, with zeros for the parts
+    /// that it keeps to itself.
     pub payload: Vec<u8>,
 }
 
-/// The header a payload expression reads.
+/// The header that a payload expression reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PayloadBase {
     /// IP.
@@ -208,87 +208,87 @@ pub enum PayloadBase {
     Transport,
 }
 
-/// What a meta expression reads.
+/// The metadata that a meta expression reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MetaKey {
     /// The packet mark, host order.
     Mark,
-    /// The name of the interface it came in on, 16 bytes.
+    /// The name of the incoming interface, 16 bytes.
     InputInterfaceName,
     /// The transport protocol, one byte.
     TransportProtocol,
 }
 
-/// What a ct expression reads.
+/// The property that a ct expression reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CtKey {
     /// A bit mask of states, host order.
     State,
-    /// A bit mask `IPS_*`, host order.
+    /// A bit mask of `IPS_*`, host order.
     Status,
-    /// An IPv4 source, as sent by one end.
+    /// The IPv4 source in one direction.
     Ipv4Source,
-    /// An IPv4 destination, as sent by one end.
+    /// The IPv4 destination in one direction.
     Ipv4Destination,
-    /// An IPv6 source, as sent by one end.
+    /// The IPv6 source in one direction.
     Ipv6Source,
-    /// An IPv6 destination, as sent by one end.
+    /// The IPv6 destination in one direction.
     Ipv6Destination,
-    /// A destination port, as sent by one end.
+    /// The destination port in one direction.
     DestinationPort,
-    /// Which end sent the packet, one byte: 0 is the one that began the connection.
+    /// The direction of the packet, one byte: 0 is the original direction.
     Direction,
     /// The connection's labels, [`CONNECTION_LABELS`] bits.
     Labels,
 }
 
-/// What a ct expression sets.
+/// The property that a ct expression sets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SettableCtKey {
-    /// Puts labels on the connection. Those that it has stay.
+    /// Adds labels to the connection. Labels that are already set stay.
     Labels,
 }
 
-/// What a packet does to an element of a map.
+/// The change of a map element by a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Learning {
-    /// Adds it, or lets it live on: the value of one that is there stays.
+    /// Adds the element or renews its timeout: the value of an existing element stays.
     Update {
-        /// From now on, in whole milliseconds.
+        /// The new timeout, in whole milliseconds.
         timeout: Duration,
     },
-    /// Removes it.
+    /// Removes the element.
     Delete,
 }
 
-/// From which end a connection is seen.
+/// A direction of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Direction {
-    /// The end that began it.
+    /// Packets of the side that initiated the connection.
     Original,
-    /// The other.
+    /// Packets in reply.
     Reply,
 }
 
-/// How a comparison is made.
+/// A comparison.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Operator {
-    /// The same bytes.
+    /// The bytes are equal.
     Equal,
-    /// Other bytes.
+    /// The bytes differ.
     NotEqual,
 }
 
-/// Where the numbers of a numgen expression come from.
+/// The sequence of numbers that a numgen expression generates.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NumberGenerator {
-    /// One after the other.
+    /// Ascending, one after the other.
     Incremental,
-    /// At random.
+    /// Random.
     Random,
 }
 
-/// The address whose type is asked for.
+/// The address whose type a fib expression loads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FibField {
     /// The source.
@@ -297,30 +297,30 @@ pub enum FibField {
     Destination,
 }
 
-/// Which end a nat expression rewrites.
+/// The address and port that a nat expression rewrites.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NatKind {
     /// The destination.
     Destination,
 }
 
-/// How a packet is refused.
+/// The reply to a rejected packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RejectKind {
     /// ICMP or ICMPv6 "port unreachable", which a TCP client sees as "connection refused".
     PortUnreachable,
-    /// A TCP reset. Only for what is TCP.
+    /// A TCP reset. Only for TCP packets.
     TcpReset,
 }
 
-/// How many labels a connection has room for (`NF_CT_LABELS_MAX_SIZE`).
+/// The number of labels of a connection (`NF_CT_LABELS_MAX_SIZE`).
 pub const CONNECTION_LABELS: usize = 128;
 
-/// The bits of labels with just this one, as registers have them: words of the host's order, and the
-/// lowest label in the first.
+/// The label bits with only this label set, as in registers: words in host order, with the lowest
+/// label in the first.
 ///
 /// # Panics
-/// From [`CONNECTION_LABELS`] on; labels are constants.
+/// If `label` is [`CONNECTION_LABELS`] or more; labels are constants.
 pub fn connection_label(label: usize) -> [u8; CONNECTION_LABELS / 8] {
     assert!(label < CONNECTION_LABELS, "no connection has label {label}");
     let mut bits = [0; CONNECTION_LABELS / 8];

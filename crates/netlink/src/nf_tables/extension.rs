@@ -1,24 +1,24 @@
-//! Matches and targets of iptables, which rules of nf_tables may use where the kernel has nft_compat.
+//! iptables matches and targets, which nf_tables rules can use if the kernel has nft_compat.
 
 use std::fmt;
 
-/// One of them, in one of its layouts.
+/// A match or target, in one of its revisions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Extension<'a> {
-    /// Which of the two.
+    /// Whether it is a match or a target.
     pub kind: ExtensionKind,
     /// Its name, as in [`Module::name`](super::Module::name).
     pub name: &'a str,
-    /// Which of its layouts.
+    /// The revision of its payload layout.
     pub revision: u8,
 }
 
-/// What rules use it for.
+/// The two kinds of extensions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ExtensionKind {
-    /// It asks something of a packet: `struct xt_match`.
+    /// Matches packets: `struct xt_match`.
     Match,
-    /// It does something to a packet: `struct xt_target`.
+    /// Acts on packets: `struct xt_target`.
     Target,
 }
 

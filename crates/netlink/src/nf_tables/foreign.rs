@@ -1,4 +1,5 @@
-//! Chains and rules of others, as far as one has to know them to live beside them, or to remove them.
+//! Chains and rules of other programs, as far as Signpost needs them to coexist with or remove
+//! them.
 
 use std::sync::Arc;
 
@@ -7,41 +8,41 @@ use super::decode::DecodeError;
 use super::listed::listed;
 use crate::wire::Message;
 
-/// A chain of somebody else.
+/// A chain of another program.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ForeignChain {
     /// Its name, unique in its table.
     pub name: Arc<str>,
-    /// Whether packets enter it by themselves, and then what becomes of those that no rule decides.
+    /// How packets enter it, and for a base chain its policy.
     pub entry: Entry,
 }
 
-/// How packets come into a chain.
+/// How packets enter a chain, and the policy of a base chain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Entry {
     /// By a rule of another chain.
     Jump,
-    /// At a hook; what comes to its end is accepted.
+    /// At a hook; packets that reach its end are accepted.
     HookAccept,
-    /// At a hook; what comes to its end is dropped.
+    /// At a hook; packets that reach its end are dropped.
     HookDrop,
 }
 
-/// Whether packets come to the chains of a table.
+/// Whether packets traverse the chains of a table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TableState {
     /// They do.
     Awake,
-    /// They do not, to none: `NFT_TABLE_F_DORMANT`.
+    /// They traverse none of them: `NFT_TABLE_F_DORMANT`.
     Dormant,
 }
 
-/// A rule of somebody else that leads to another chain.
+/// A rule of another program that leads to another chain.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Jump {
     /// The chain that it is in.
     pub chain: Arc<str>,
-    /// Its number, unique in its table.
+    /// Its handle, unique in its table.
     pub handle: u64,
     /// The chain that it leads to.
     pub target: Arc<str>,
@@ -54,7 +55,7 @@ fn missing(object: &'static str, part: &'static str) -> DecodeError {
     DecodeError::Missing { object, part }
 }
 
-/// The flags of any table: `NFTA_TABLE_FLAGS`.
+/// Decodes the flags of any table: `NFTA_TABLE_FLAGS`.
 pub(crate) fn table_state(message: &Message<'_>) -> Result<TableState, DecodeError> {
     let flags = message.attributes().u32(2);
     match flags.ok_or(missing("table", "flags"))? & 1 {
@@ -63,8 +64,8 @@ pub(crate) fn table_state(message: &Message<'_>) -> Result<TableState, DecodeErr
     }
 }
 
-/// Any chain: `NFTA_CHAIN_NAME`, `NFTA_CHAIN_HOOK`, `NFTA_CHAIN_POLICY`. `None` for one whose name is
-/// not UTF-8: to the kernel names are bytes, and nobody asks here for such a one.
+/// Decodes any chain: `NFTA_CHAIN_NAME`, `NFTA_CHAIN_HOOK`, `NFTA_CHAIN_POLICY`. `None` if its name
+/// is not UTF-8: for the kernel names are bytes, and Signpost never asks for such a chain.
 pub(crate) fn foreign_chain(message: &Message<'_>) -> Result<Option<ForeignChain>, DecodeError> {
     let attributes = message.attributes();
     attributes.get(3).ok_or(missing("chain", "name"))?;
@@ -82,7 +83,7 @@ pub(crate) fn foreign_chain(message: &Message<'_>) -> Result<Option<ForeignChain
     }))
 }
 
-/// Any rule: `None` unless a verdict of it leads to a chain.
+/// Decodes any rule: `None` unless one of its verdicts leads to a chain.
 pub(crate) fn jump(message: &Message<'_>, family: Family) -> Result<Option<Jump>, DecodeError> {
     let Some(rule) = listed(message, family)? else {
         return Ok(None);

@@ -1,7 +1,8 @@
-//! The kernel's Jenkins hash, for numbers that rules and we have to agree on.
+//! The kernel's Jenkins hash, which rules and Signpost must compute alike.
 
-/// `jhash` of `bytes` (`include/linux/jhash.h`). Of whole blocks it reads numbers as the machine
-/// has them, of what is left the least significant byte first, and so does this.
+/// The kernel's `jhash` of `bytes` (`include/linux/jhash.h`). Like the kernel, this reads whole
+/// blocks as numbers in the machine's byte order, and the rest with the least significant byte
+/// first.
 pub fn jhash(bytes: &[u8], seed: u32) -> u32 {
     let length = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
     let start = 0xdead_beef_u32.wrapping_add(length).wrapping_add(seed);
@@ -21,13 +22,13 @@ pub fn jhash(bytes: &[u8], seed: u32) -> u32 {
     state[2]
 }
 
-/// A 32-bit number scaled down to one below `modulus` (`include/linux/kernel.h`).
+/// Scales a 32-bit number down to one below `modulus` (`include/linux/kernel.h`).
 pub fn reciprocal_scale(number: u32, modulus: u32) -> u32 {
     let scaled = (u64::from(number) * u64::from(modulus)) >> 32;
     u32::try_from(scaled).expect("it is below the modulus")
 }
 
-/// Adds up to twelve bytes; missing ones count as zero.
+/// Adds up to twelve bytes; missing bytes count as zero.
 fn add(state: &mut [u32; 3], bytes: &[u8], read: fn([u8; 4]) -> u32) {
     for (word, chunk) in state.iter_mut().zip(bytes.chunks(4)) {
         let mut padded = [0; 4];
@@ -67,7 +68,7 @@ fn finish([a, b, c]: &mut [u32; 3]) {
 mod tests {
     use super::{jhash, reciprocal_scale};
 
-    /// Bob Jenkins' lookup3 is the same function but for its seed; his own test values.
+    /// Test values of Bob Jenkins' lookup3, which is the same function except for its seed.
     #[test]
     fn it_is_the_function_that_others_call_lookup3() {
         assert_eq!(jhash(b"", 0), 0xdead_beef);

@@ -1,11 +1,11 @@
-//! A rule in a listing, of which one reads as much as one needs.
+//! A listed rule that is decoded as far as necessary.
 
 use super::decode::{DecodeError, rule_of};
 use super::{Family, Rule};
 use crate::wire::{Attributes, Message};
 
-/// A rule as the kernel lists it. Only what is asked for is decoded: most rules of a shared table
-/// are of no interest.
+/// A rule as the kernel lists it. Only the requested parts are decoded: most rules of a shared
+/// table do not matter to Signpost.
 #[derive(Debug)]
 pub struct ListedRule<'a> {
     chain: &'a str,
@@ -14,8 +14,8 @@ pub struct ListedRule<'a> {
     family: Family,
 }
 
-/// Any rule, with its chain and its number; `None` for one in a chain whose name is not UTF-8, as
-/// [`foreign_chain`](super::foreign_chain) has none for that chain.
+/// Any rule, with its chain and its handle; `None` if the name of its chain is not UTF-8, as
+/// [`foreign_chain`](super::foreign_chain) returns none for that chain.
 pub(crate) fn listed<'a>(
     message: &Message<'a>,
     family: Family,
@@ -44,12 +44,12 @@ impl<'a> ListedRule<'a> {
         self.chain
     }
 
-    /// Its number, unique in its table.
+    /// Its handle, unique in its table.
     pub fn handle(&self) -> u64 {
         self.handle
     }
 
-    /// The chain that a verdict of it leads to.
+    /// The chain that one of its verdicts leads to.
     pub fn leads_to(&self) -> Option<&'a str> {
         let expressions = self.attributes.nested(4).into_iter().flatten();
         expressions
@@ -62,7 +62,7 @@ impl<'a> ListedRule<'a> {
             })
     }
 
-    /// How many packets have come as far as its counter, if it has one.
+    /// The number of packets that reached its counter, if it has one.
     pub fn packets(&self) -> Option<u64> {
         let expressions = self.attributes.nested(4).into_iter().flatten();
         expressions
@@ -73,7 +73,7 @@ impl<'a> ListedRule<'a> {
             .map(u64::from_be_bytes)
     }
 
-    /// The whole rule, if it is one that this crate has a value for.
+    /// Decodes the whole rule, if this crate has a value for it.
     pub fn decode(&self) -> Result<Rule, DecodeError> {
         rule_of(&self.attributes, self.family)
     }

@@ -1,4 +1,4 @@
-//! Values in nft's own language, for logs, bug reports and golden files.
+//! Prints values in nft's syntax, for logs, bug reports and golden files.
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Display, Write as _};
@@ -19,7 +19,7 @@ pub struct Typed<'a> {
 }
 
 impl Bytes {
-    /// These bytes read as `fields`; bytes that are none of theirs are printed as hexadecimal.
+    /// Interprets these bytes as `fields`; bytes beyond them are printed in hexadecimal.
     pub fn typed<'a>(&'a self, fields: &'a [DataType]) -> Typed<'a> {
         Typed {
             fields,
@@ -123,7 +123,7 @@ impl Set {
         }
     }
 
-    /// One element as nft would write it.
+    /// Formats one element as nft would.
     pub fn element(&self, key: &Bytes, data: &ElementData) -> String {
         let key = key.typed(&self.key);
         match (data, &self.content) {
@@ -182,7 +182,7 @@ impl Display for Rule {
     }
 }
 
-/// What each register holds, in words, while a rule is read from its beginning.
+/// A description of each register's content at one point of a rule.
 #[derive(Default)]
 struct Registers(BTreeMap<u8, (u8, String)>);
 
@@ -193,8 +193,8 @@ impl Registers {
         None
     }
 
-    /// The fields that lie in `from` and the registers after it, which are forgotten: a later key
-    /// begins anew.
+    /// Removes and returns the fields in `from` and the registers after it, so that a later key
+    /// does not contain them.
     fn key(&mut self, from: Register) -> String {
         let mut fields = Vec::new();
         let mut at = from.0;
@@ -285,7 +285,8 @@ impl Registers {
                 key,
                 value,
             } => {
-                // The value lies behind the key, where it would be taken for one more field of it.
+                // The value lies behind the key and would otherwise be taken for another field of
+                // it.
                 let value = self.key(*value);
                 let key = self.key(*key);
                 Some(match how {
@@ -366,7 +367,7 @@ impl Registers {
             }
             Expression::LookupValue { set, from, to } => {
                 let text = format!("{} map @{set}", self.key(*from));
-                // A value of several words takes the place of what lay behind its first.
+                // A value of several words overwrites the old content behind its first word.
                 let behind = Register(to.0.saturating_add(1));
                 if self.0.contains_key(&behind.0) {
                     self.load(behind, 4, text.clone());
@@ -385,14 +386,14 @@ impl Registers {
     }
 }
 
-/// Bytes of a header that have no name of their own; nft counts bits.
+/// Bytes of a header without a name in nft, which counts bits.
 fn raw(header: &str, offset: u32, length: u32) -> String {
     let bits = |bytes: u32| u64::from(bytes) * 8;
     format!("@{header},{},{}", bits(offset), bits(length))
 }
 
-/// A constant beside `operand`: what the kernel knows of a packet is a number of the host's order,
-/// what comes from the packet are bytes.
+/// Formats a constant that is compared with `operand`: metadata is a number in host order, packet
+/// content is bytes.
 fn number(operand: &str, bytes: &[u8]) -> String {
     let from_packet = operand.starts_with("ip") || operand.starts_with('@');
     if let Some(label) = label(bytes).filter(|_| !from_packet) {
@@ -407,7 +408,7 @@ fn number(operand: &str, bytes: &[u8]) -> String {
     }
 }
 
-/// The number of the only label that is set in `bytes`, if these are labels of a connection.
+/// The number of the only label set in `bytes`, if these are connection labels.
 fn label(bytes: &[u8]) -> Option<u32> {
     if bytes.len() != CONNECTION_LABELS / 8 {
         return None;
@@ -428,7 +429,7 @@ fn label(bytes: &[u8]) -> Option<u32> {
     }
 }
 
-/// What nft calls a family: `ip`, `ip6`.
+/// nft's name of a family: `ip`, `ip6`.
 pub fn family_name(family: Family) -> &'static str {
     match family {
         Family::Ipv4 => "ip",
@@ -437,7 +438,7 @@ pub fn family_name(family: Family) -> &'static str {
 }
 
 impl Display for Transaction {
-    /// One command a line.
+    /// Prints one command per line.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let table = format!("{} {}", family_name(self.family), self.table);
         for operation in &self.operations {

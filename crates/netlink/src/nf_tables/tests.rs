@@ -1,4 +1,4 @@
-//! What is encoded decodes to itself, and nothing that can be received makes decoding panic.
+//! Encoded values decode to themselves, and no received bytes make decoding panic.
 
 use super::*;
 use crate::wire::{Attributes, Message, Messages};
@@ -232,7 +232,7 @@ fn elements_of_any_kind() -> impl Strategy<Value = (Bytes, ElementData)> {
     (words(), data)
 }
 
-/// `NFTA_RULE_HANDLE` with the number 9, as the kernel gives it.
+/// `NFTA_RULE_HANDLE` with the number 9, as the kernel sends it.
 const HANDLE: [u8; 12] = {
     let [length, kind] = [12u16.to_ne_bytes(), 3u16.to_ne_bytes()];
     [
@@ -240,7 +240,7 @@ const HANDLE: [u8; 12] = {
     ]
 };
 
-/// The messages of one operation, without those that frame the transaction.
+/// The messages of one operation, without those that begin and end the transaction.
 fn sent<T>(family: Family, operation: Operation, decode: impl Fn(&Message<'_>) -> T) -> Vec<T> {
     let mut transaction = Transaction::new(family, "table".into());
     transaction.operations.push(operation);
@@ -279,7 +279,7 @@ proptest! {
         };
         let expressions = vec![Expression::Counter, Expression::Immediate(verdict)];
         let written = Rule { expressions, comment };
-        // A rule of its own has no number: the operation that removes one has.
+        // A new rule has no handle; the operation that removes a rule has one.
         let removal = Operation::DeleteRule { chain: Arc::clone(&chain), handle: 7 };
         let removed = sent(Family::Ipv4, removal, |message| listed(message, Family::Ipv4).map(|rule| rule.map(|rule| rule.handle())));
         prop_assert_eq!(removed, [Ok(Some(7))]);
@@ -322,7 +322,7 @@ proptest! {
         for message in Messages::parse(&bytes) {
             decode_all(&message);
         }
-        // The same bytes where they would stand if the framing were in order.
+        // The same bytes, at the place where a well-formed message has its attributes.
         let payload = [&[2, 0, 0, 0], bytes.as_slice()].concat();
         decode_all(&Message { kind: 0, flags: 0, sequence: 0, port: 0, payload: &payload });
         for (_, value) in Attributes::parse(&bytes) {
@@ -359,8 +359,8 @@ fn decode_all(message: &Message<'_>) {
     );
 }
 
-/// `iptables-nft -t nat -N $'caf\xe9'`, or anybody in a locale of before: one such chain made the whole
-/// table unreadable, as long as it was there.
+/// Regression test: a chain such as `iptables-nft -t nat -N $'caf\xe9'` creates, or any program in
+/// a legacy locale. One such chain made the whole table unreadable as long as it existed.
 #[test]
 fn a_name_that_is_not_utf_8_is_nobodys_error() {
     let bad = |message: &Message<'_>| {
@@ -465,7 +465,7 @@ add element ip signpost services { 10.96.0.10 . tcp . 80 : goto lb-2 }
 }
 
 proptest! {
-    /// Wherever they lie, and whether what decides is the first byte or the last of many.
+    /// Keys stored inline and boxed, which differ in the first byte or in the last of many.
     #[test]
     fn keys_are_ordered_by_length_and_then_by_bytes(
         a in vec(any::<u8>(), 0..=10),
@@ -490,11 +490,11 @@ proptest! {
     }
 }
 
-/// A large cluster has a hundred thousand of them, and dual stack twice as many.
+/// A large cluster has a hundred thousand elements, and dual stack twice as many.
 #[test]
 fn an_element_of_a_service_is_one_line_of_cache() {
     assert_eq!(size_of::<(Bytes, ElementData)>(), 64);
-    // A slot of an IPv6 address with protocol and port; two of them.
+    // A slot key with an IPv6 address, protocol and port; a key with two IPv6 addresses.
     let slot = Bytes::new().with(&[1; 16]).with(&[6]).with(&[0, 80]);
     let slot = slot.with(&[0; 4]);
     assert!(matches!(slot.0, Stored::Inline { .. }), "{slot:?}");

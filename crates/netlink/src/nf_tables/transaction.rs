@@ -7,11 +7,11 @@ use super::{Bytes, Chain, ElementData, Family, Rule, Set};
 /// Operations that take effect together or not at all.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Transaction {
-    /// The family of the table all operations are about.
+    /// The family of the table that all operations change.
     pub family: Family,
     /// The table's name.
     pub table: Arc<str>,
-    /// In order.
+    /// The operations in order.
     pub operations: Vec<Operation>,
 }
 
@@ -20,13 +20,13 @@ pub struct Transaction {
 pub enum Operation {
     /// Creates the table, or leaves it as it is.
     AddTable,
-    /// Removes the table and all in it.
+    /// Removes the table with its content.
     DeleteTable,
     /// Creates a chain, or leaves it as it is.
     AddChain(Chain),
     /// Removes the rules of a chain.
     FlushChain(Arc<str>),
-    /// Removes a chain without rules that nothing leads to.
+    /// Removes a chain that has no rules and that nothing leads to.
     DeleteChain(Arc<str>),
     /// Appends a rule to a chain.
     AddRule {
@@ -35,7 +35,7 @@ pub enum Operation {
         /// The rule.
         rule: Rule,
     },
-    /// Puts a rule before all others of a chain.
+    /// Inserts a rule before all others of a chain.
     InsertRule {
         /// The chain.
         chain: Arc<str>,
@@ -46,8 +46,7 @@ pub enum Operation {
     DeleteRule {
         /// The chain.
         chain: Arc<str>,
-        /// The rule's number, as a [`Jump`](super::Jump) or a
-        /// [`ListedRule`](super::ListedRule) has it.
+        /// The rule's handle, from a [`Jump`](super::Jump) or a [`ListedRule`](super::ListedRule).
         handle: u64,
     },
     /// Creates a set, or leaves it as it is.
@@ -58,7 +57,7 @@ pub enum Operation {
     AddElements {
         /// The set.
         set: Arc<Set>,
-        /// Keys and what they lead to.
+        /// Keys and data.
         elements: Vec<(Bytes, ElementData)>,
     },
     /// Removes elements that the set has.
@@ -80,7 +79,7 @@ impl Transaction {
         }
     }
 
-    /// How many elements it adds or removes.
+    /// The number of elements that it adds or removes.
     pub fn elements(&self) -> usize {
         self.operations
             .iter()

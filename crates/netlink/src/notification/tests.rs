@@ -93,11 +93,11 @@ fn other_tables_and_families_are_not_ours() {
 fn what_was_lost_may_have_been_ours() {
     let mut hearing = hearing();
     hearing.overrun();
-    // Queued before the loss, and whole.
+    // Queued before the loss, and complete.
     assert_eq!(hearing.take(&end(OTHER, 8)), [by_nft([], 8)]);
     assert_eq!(hearing.quiet(), Some(Heard::Missed));
     assert_eq!(hearing.quiet(), None);
-    // Its beginning may be among what was lost.
+    // Its first notifications may be among the lost ones.
     assert_eq!(hearing.take(&end(OTHER, 10)), [by_nft(FAMILIES, 10)]);
     assert_eq!(hearing.take(&end(OTHER, 11)), [by_nft([], 11)]);
 }
@@ -150,7 +150,7 @@ fn in_tables_of_everybody_only_what_may_be_ours_counts() {
         (NEW_TABLE, "filter", CHAIN_NAME, "", false),
     ] {
         let found = touched(kind, table, attribute, chain, &mut hearing);
-        // A chain that gets another name, a table that is put to sleep: anything there may be ours.
+        // A renamed chain or a table set dormant may concern any of Signpost's objects.
         let near = table != "mangle";
         assert_eq!(found, (ours, near), "{kind:#x} {table} {chain}");
     }

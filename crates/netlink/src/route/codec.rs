@@ -1,4 +1,4 @@
-//! Rules and routes as messages.
+//! Encodes and decodes rules and routes as messages.
 
 use address::Family;
 
@@ -6,13 +6,13 @@ use super::LocalDelivery;
 use crate::generic::QueryError;
 use crate::wire::{ACK, CREATE, DUMP, EXCLUSIVE, Message, REQUEST, Writer};
 
-/// `RTM_NEWROUTE`: also what a route is answered with.
+/// `RTM_NEWROUTE`: also the type of the reply with a route.
 pub(super) const NEW_ROUTE: u16 = 24;
 /// `RTM_DELROUTE`.
 const DELETE_ROUTE: u16 = 25;
 /// `RTM_GETROUTE`.
 const GET_ROUTE: u16 = 26;
-/// `RTM_NEWRULE`: also what a rule is listed in.
+/// `RTM_NEWRULE`: also the type of the messages that list rules.
 pub(super) const NEW_RULE: u16 = 32;
 /// `RTM_DELRULE`.
 const DELETE_RULE: u16 = 33;
@@ -26,8 +26,8 @@ const INET6: u8 = 10;
 
 /// `RT_TABLE_COMPAT`: the number of the table is in an attribute.
 const TABLE_IN_ATTRIBUTE: u8 = 252;
-/// `RTPROT_KERNEL`. By default systemd-networkd removes every rule and route of other programs but those that
-/// have this.
+/// `RTPROT_KERNEL`. By default, systemd-networkd removes every rule and route of other programs
+/// except those with this protocol.
 const PROTOCOL: u8 = 2;
 /// `RT_SCOPE_HOST`.
 const SCOPE_HOST: u8 = 254;
@@ -37,16 +37,16 @@ const LOCAL: u8 = 2;
 const TO_TABLE: u8 = 1;
 /// `FIB_RULE_INVERT`.
 const INVERTED: u32 = 0x2;
-/// `RTM_F_LOOKUP_TABLE`: the answer says in which table the route was found.
+/// `RTM_F_LOOKUP_TABLE`: the reply contains the table of the route.
 const WITH_TABLE: u32 = 0x1000;
-/// `RTM_F_FIB_MATCH`: the answer is the entry of the table, not what becomes of it.
+/// `RTM_F_FIB_MATCH`: the reply contains the matching table entry, not the resulting route.
 const ENTRY: u32 = 0x2000;
 /// The kernel gives `lo` this number in every network namespace (`LOOPBACK_IFINDEX`).
 const LOOPBACK: u32 = 1;
 
-/// An address that no interface has: the dummy address of RFC 7600.
+/// An address that no interface has: the IPv4 dummy address of RFC 7600.
 const NOWHERE_V4: [u8; 4] = [192, 0, 0, 8];
-/// An address that no interface has: of the prefix that RFC 6666 reserves for discarding.
+/// An address that no interface has, from the discard prefix of RFC 6666.
 const NOWHERE_V6: [u8; 16] = [1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1];
 
 /// `RTA_*`.
@@ -68,7 +68,7 @@ mod rule {
     pub(super) const PROTOCOL: u16 = 21;
 }
 
-/// What is done to a rule or a route.
+/// The change to a rule or a route.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Verb {
     Add,
@@ -114,7 +114,7 @@ pub(super) fn route(
     writer.into_bytes()
 }
 
-/// Asks for all rules of `family`.
+/// Encodes a request for all rules of `family`.
 pub(super) fn list_rules(family: Family, sequence: u32) -> Vec<u8> {
     let mut writer = Writer::default();
     let header = header(family, [0; 4], 0);
@@ -123,7 +123,7 @@ pub(super) fn list_rules(family: Family, sequence: u32) -> Vec<u8> {
     writer.into_bytes()
 }
 
-/// Asks for the entry of a routing table by which a packet with such a mark goes.
+/// Encodes a request for the routing table entry that a packet with the mark of `delivery` uses.
 pub(super) fn find_route(family: Family, delivery: &LocalDelivery, sequence: u32) -> Vec<u8> {
     let mut header = header(family, [0; 4], WITH_TABLE | ENTRY);
     let destination: &[u8] = match family {
@@ -142,7 +142,7 @@ pub(super) fn find_route(family: Family, delivery: &LocalDelivery, sequence: u32
     writer.into_bytes()
 }
 
-/// Whether a listed rule of `family` is that of `delivery`, and asks for nothing else.
+/// Whether a listed rule of `family` is the rule of `delivery` and has no other selectors.
 pub(super) fn is_rule_of(
     message: &Message<'_>,
     family: Family,
@@ -152,7 +152,7 @@ pub(super) fn is_rule_of(
     let flags = u32::from_ne_bytes([header[8], header[9], header[10], header[11]]);
     let attributes = message.attributes_behind(header.len());
     let number = |kind| attributes.native_u32(kind);
-    // Where the kernel lacks the family it lists the rules of others.
+    // A kernel without the family lists the rules of other families.
     let is_of_family = header[0] == number_of(family);
     let selects_nothing_else = header[1] == 0
         && header[2] == 0
@@ -168,7 +168,7 @@ pub(super) fn is_rule_of(
         && number(rule::PRIORITY) == Some(delivery.priority))
 }
 
-/// Whether the entry that was found is the one of `delivery`.
+/// Whether the entry that the kernel returned is the one of `delivery`.
 pub(super) fn is_route_of(
     message: &Message<'_>,
     delivery: &LocalDelivery,
@@ -186,8 +186,8 @@ fn read_header(message: &Message<'_>, what: &'static str) -> Result<[u8; 12], Qu
     })
 }
 
-/// A `struct rtmsg`, of which `struct fib_rule_hdr` has the form, with what follows the lengths and the type of
-/// service in it.
+/// A `struct rtmsg`, or a `struct fib_rule_hdr`, which has the same layout. `details` follow the
+/// lengths and the type of service.
 fn header(family: Family, details: [u8; 4], flags: u32) -> [u8; 12] {
     let [a, b, c, d] = details;
     let [e, f, g, h] = flags.to_ne_bytes();

@@ -1,4 +1,4 @@
-//! The socket that rules and routes are read and changed through.
+//! The socket that reads and changes rules and routes.
 
 use std::io;
 
@@ -16,48 +16,48 @@ use crate::wire::{ERROR, Messages};
 
 /// The kernel sends at most 32 KiB of a dump at once.
 const DATAGRAM: usize = 64 << 10;
-/// How many equal rules are removed at the most: other programs may have added some.
+/// The maximum number of equal rules to remove: other programs may have added some.
 const DUPLICATES: usize = 16;
 
-/// A socket for policy routing, in the network namespace it was opened in.
+/// A socket for policy routing, in the network namespace in which it was opened.
 #[derive(Debug)]
 pub struct RouteSocket {
     channel: GenericChannel,
 }
 
-/// Why a rule or a route was not changed, or why that is not known.
+/// Why a rule or a route was not changed, or why that is unknown.
 #[derive(Debug, Error)]
 pub enum CommitError {
-    /// The socket failed; what took effect is not known.
+    /// The socket failed; it is unknown what took effect.
     #[error("failed to {step} netlink")]
     Socket {
-        /// What was being done.
+        /// The step that failed.
         step: &'static str,
-        /// Why it failed.
+        /// The cause.
         source: io::Error,
     },
-    /// The kernel refused.
+    /// The kernel refused the request.
     #[error(
         "the kernel refused to {action} {delivery}: policy routing needs CONFIG_IP_MULTIPLE_TABLES and CONFIG_IPV6_MULTIPLE_TABLES, and the route a loopback device that is up"
     )]
     Refused {
-        /// What was to be done, and to what.
+        /// The change, and whether to a rule or a route.
         action: &'static str,
-        /// What it is for.
+        /// The delivery that the rule or route belongs to.
         delivery: LocalDelivery,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
 }
 
-/// What to do after the kernel refused.
+/// How to recover after the kernel refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Recovery {
-    /// The cause will pass: try the same again, later.
+    /// The cause is temporary: retry the same later.
     Retry,
-    /// What the kernel holds is not known: read it.
+    /// The kernel's state is unknown: read it.
     Observe,
-    /// This process may not, or this kernel cannot.
+    /// This process lacks the permission, or this kernel lacks the feature.
     Halt,
 }
 
@@ -73,7 +73,7 @@ impl RouteSocket {
         Ok(RouteSocket { channel })
     }
 
-    /// How much there is of `delivery`. On a kernel without policy routing, or without the family: nothing.
+    /// Which parts of `delivery` exist. Without policy routing or the family in the kernel: none.
     pub fn observe(
         &mut self,
         family: Family,
@@ -99,13 +99,13 @@ impl RouteSocket {
         });
         match found {
             Ok(true) => Ok(Presence::Whole),
-            // The kernel answers with an error where no route leads on.
+            // The kernel replies with an error if no route matches.
             Ok(false) | Err(QueryError::Refused { .. }) => Ok(Presence::Partial),
             Err(error) => Err(error),
         }
     }
 
-    /// Adds what is missing of `delivery`: the route, then the rule that leads to it.
+    /// Adds the missing parts of `delivery`: the route, then the rule that leads to it.
     pub fn commit(&mut self, family: Family, delivery: &LocalDelivery) -> Result<(), CommitError> {
         self.send(delivery, "add the route of", &[Errno::EXIST], |sequence| {
             codec::route(Verb::Add, family, delivery, sequence)
@@ -119,13 +119,14 @@ impl RouteSocket {
         Ok(())
     }
 
-    /// Removes what there is of `delivery`. The rule goes last: as long as it is there, the rest is found.
+    /// Removes `delivery`, the rule last: while the rule exists, [`RouteSocket::observe`] finds the
+    /// rest.
     pub fn commit_removal(
         &mut self,
         family: Family,
         delivery: &LocalDelivery,
     ) -> Result<(), CommitError> {
-        // ENOENT: the kernel has no such table any more.
+        // ENOENT: the kernel no longer has the table.
         let gone = &[Errno::SRCH, Errno::NOENT];
         self.send(delivery, "remove the route of", gone, |sequence| {
             codec::route(Verb::Remove, family, delivery, sequence)
@@ -141,7 +142,8 @@ impl RouteSocket {
         Ok(())
     }
 
-    /// Sends a message and reads the answer. `done` is what the kernel answers where nothing is to be done.
+    /// Sends a message and reads the reply. `done` lists the errnos that mean there is nothing to
+    /// do.
     fn send(
         &mut self,
         delivery: &LocalDelivery,
@@ -172,7 +174,7 @@ impl RouteSocket {
     }
 }
 
-/// When a change was made.
+/// Whether a change was necessary.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Done {
     Now,
@@ -189,13 +191,13 @@ fn is_unsupported(error: &io::Error) -> bool {
 // === impl CommitError ===
 
 impl CommitError {
-    /// What to do next.
+    /// How to recover.
     pub fn recovery(&self) -> Recovery {
         match self {
             CommitError::Socket { .. } => Recovery::Observe,
             CommitError::Refused { source, .. } if is_transient(source) => Recovery::Retry,
             CommitError::Refused { source, .. } if is_impossible(source) => Recovery::Halt,
-            // As where the loopback device is down, or the namespace is being taken down.
+            // For example, the loopback device is down, or the namespace is being removed.
             CommitError::Refused { .. } => Recovery::Observe,
         }
     }

@@ -15,7 +15,7 @@ fn only(bytes: &[u8]) -> Message<'_> {
     Messages::parse(bytes).next().expect("a message")
 }
 
-/// The kernel lists a rule in the form in which it is added.
+/// The kernel lists a rule in the same form as a request adds it.
 #[test]
 fn a_rule_is_found_by_all_that_it_consists_of() {
     let bytes = codec::rule(Verb::Add, Family::Ipv4, &DELIVERY, 1);
@@ -45,7 +45,7 @@ fn a_rule_is_found_by_all_that_it_consists_of() {
     for other in others {
         assert!(!is_found(Family::Ipv4, &other), "{other}");
     }
-    // A mark that is to be absent, and one that only counts for packets from an interface.
+    // An inverted mark, and a rule that applies only to packets from one interface.
     let mut inverted = bytes.clone();
     inverted[16 + 8] |= 2;
     let found = codec::is_rule_of(&only(&inverted), Family::Ipv4, &DELIVERY);

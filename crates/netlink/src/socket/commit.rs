@@ -1,4 +1,4 @@
-//! Carrying out transactions.
+//! Commits transactions.
 
 use std::io;
 
@@ -8,13 +8,14 @@ use crate::nf_tables::{self, Batch, Transaction};
 use crate::wire::{ERROR, Messages};
 
 impl Socket {
-    /// Carries out `transaction`, whole or not at all, and waits for the kernel's word.
+    /// Commits `transaction` whole or not at all, and waits for the kernel's reply.
     pub fn commit(&mut self, transaction: &Transaction) -> Result<(), CommitError> {
         self.commit_batch(transaction, None)
     }
 
-    /// As [`Socket::commit`], but only as long as the ruleset is of `generation`: after another program's
-    /// transaction, the kernel refuses this one with ERESTART. Kernels before 4.12 do not look at it.
+    /// Like [`Socket::commit`], but only while the ruleset is at `generation`: after another
+    /// program's transaction, the kernel refuses this one with ERESTART. Kernels before 4.12 ignore
+    /// the generation.
     pub fn commit_in(
         &mut self,
         generation: u32,
@@ -23,8 +24,8 @@ impl Socket {
         self.commit_batch(transaction, Some(generation))
     }
 
-    /// Whether the kernel would carry out `transaction` just now, as `nft --check` asks: it makes everything
-    /// that is in it, and takes it back. Nothing shows of it, and no generation begins.
+    /// Checks whether the kernel would currently accept `transaction`, as `nft --check` does: the
+    /// kernel prepares all of it and reverts it. The ruleset and its generation stay unchanged.
     pub fn check(&mut self, transaction: &Transaction) -> Result<(), CommitError> {
         if transaction.operations.is_empty() {
             return Ok(());
@@ -45,7 +46,7 @@ impl Socket {
         self.send_batch(batch)
     }
 
-    /// Sends it, and waits for the answer to its last message.
+    /// Sends `batch` and waits for the reply to its last message.
     fn send_batch(&mut self, batch: Batch) -> Result<(), CommitError> {
         self.sequence = batch.last.wrapping_add(1);
         let failed = |step| move |source: io::Error| CommitError::Socket { step, source };
@@ -79,8 +80,8 @@ impl Socket {
                         source: io::Error::from_raw_os_error(errno),
                     });
                 }
-                // Answers come in order, so the last message's is the last; an error of the commit
-                // itself bears the first number and is the only answer.
+                // Replies arrive in order, so the one to the last message comes last. An error of
+                // the commit itself has the first number and is the only reply.
                 if message.sequence == batch.last || number == 0 {
                     return refused.map_or(Ok(()), Err);
                 }

@@ -1,4 +1,4 @@
-//! Reading tables of other programs.
+//! Reads tables of other programs.
 
 use std::io::ErrorKind;
 
@@ -11,12 +11,12 @@ use crate::nf_tables::{
 use crate::wire::Message;
 
 impl Socket {
-    /// Whether a table is there. Asks for this one alone.
+    /// Whether a table exists. Requests only this table.
     pub fn observe_table(&mut self, family: Family, name: &str) -> Result<bool, ObserveError> {
         Ok(self.observe_table_state(family, name)?.is_some())
     }
 
-    /// Whether packets come to the chains of a table; `None` where there is no such table.
+    /// Whether packets traverse the chains of a table; `None` if the table does not exist.
     pub fn observe_table_state(
         &mut self,
         family: Family,
@@ -26,8 +26,8 @@ impl Socket {
         found(self.ask("a table", encode, nf_tables::table_state))
     }
 
-    /// Whether a table has a chain of this name. Asks for this one alone: it costs the same
-    /// where there are thousands.
+    /// Whether a table has a chain with this name. Requests only this chain: the cost does not
+    /// depend on the number of chains.
     pub fn observe_chain(
         &mut self,
         family: Family,
@@ -37,8 +37,8 @@ impl Socket {
         Ok(self.observe_one_chain(family, table, chain)?.is_some())
     }
 
-    /// A chain of a table, or why this crate has no value for it; `None` where
-    /// there is none of this name. Asks for this one alone.
+    /// A chain of a table, or why this crate has no value for it; `None` if it does not exist.
+    /// Requests only this chain.
     pub fn observe_one_chain(
         &mut self,
         family: Family,
@@ -50,8 +50,8 @@ impl Socket {
         found(self.ask("a chain", encode, decode))
     }
 
-    /// Whether rules of `family` can have a match or target of iptables; the kernel loads its module
-    /// for that. A kernel without nft_compat refuses to answer, with EINVAL.
+    /// Whether rules of `family` can use an iptables match or target; the kernel loads its module
+    /// for that. A kernel without nft_compat refuses the request with EINVAL.
     pub fn observe_extension(
         &mut self,
         family: Family,
@@ -59,7 +59,7 @@ impl Socket {
     ) -> Result<bool, ObserveError> {
         let encode = |sequence| nf_tables::encode_get_extension(family, extension, sequence);
         match self.ask("a match or target", encode, |_| Ok(())) {
-            // Of that name there is one, but none of that revision (xt_find_revision).
+            // A match or target of that name exists, but not in that revision (xt_find_revision).
             Err(ObserveError::Refused { source, .. })
                 if Errno::from_io_error(&source) == Some(Errno::PROTONOSUPPORT) =>
             {
@@ -94,9 +94,9 @@ impl Socket {
         Ok(rules.into_iter().flatten().collect())
     }
 
-    /// What `choose` makes of the rules of a table, or of one chain of it, in order within each
-    /// chain. Rules of which it makes nothing cost a look at their beginning. It is not asked about
-    /// those in chains whose names are not UTF-8.
+    /// Calls `choose` for the rules of a table, or of one chain of it, and returns what it returns,
+    /// in order within each chain. For a rule that `choose` discards, little more than its header
+    /// is decoded. Rules in chains whose names are not UTF-8 are skipped.
     pub fn observe_chosen_rules<T: PartialEq>(
         &mut self,
         family: Family,
@@ -107,7 +107,7 @@ impl Socket {
         let kind = nf_tables::request::GET_RULE;
         let rules = self.observe("rules", kind, family, Some(table), chain, |message| {
             let rule = nf_tables::listed(message, family)?;
-            // Kernels before 4.10 list those of other chains, too.
+            // Kernels before 4.10 also list the rules of other chains.
             let rule = rule.filter(|rule| chain.is_none_or(|chain| chain == rule.chain()));
             Ok(rule.as_ref().and_then(&choose))
         })?;
@@ -115,7 +115,7 @@ impl Socket {
     }
 }
 
-/// `None` where the kernel says that it has no such thing: ENOENT.
+/// Returns `None` if the kernel replies that the object does not exist: ENOENT.
 fn found<T>(answer: Result<T, ObserveError>) -> Result<Option<T>, ObserveError> {
     match answer {
         Ok(object) => Ok(Some(object)),

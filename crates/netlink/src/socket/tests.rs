@@ -2,8 +2,8 @@ use std::sync::atomic::Ordering;
 
 use super::*;
 
-/// What is asked is a number that nobody else's rules depend on; without `CAP_NET_ADMIN` the kernel
-/// refuses, which is an answer too.
+/// Requests the generation, on which no other program's rules depend. Without `CAP_NET_ADMIN` the
+/// kernel refuses, which is a reply too.
 fn asks_and_is_answered(socket: &mut Socket) -> bool {
     match socket.observe_generation() {
         Ok(_) => true,
@@ -14,7 +14,7 @@ fn asks_and_is_answered(socket: &mut Socket) -> bool {
     }
 }
 
-/// Answers to a question that was given up would be taken for answers to the next one.
+/// Otherwise replies to an abandoned request would be taken for replies to the next one.
 #[test]
 fn a_socket_that_failed_is_opened_anew_and_told_by_its_new_port() {
     let mut socket = Socket::open().expect("anybody may open one");
@@ -38,8 +38,8 @@ fn it_is_not_opened_anew_in_another_network() {
     assert!(socket.channel.has_failed());
 }
 
-/// Failure story T156: seen once in some 300 readings that followed a write at once. Slots of an `endpoints` map
-/// were missing from the listing though the kernel had them, and others came twice.
+/// Failure story T156: seen once in some 300 reads directly after a write. Slots of an `endpoints`
+/// map were missing from the listing though the kernel had them, and other slots were listed twice.
 #[test]
 fn t156_a_listing_with_an_element_twice_is_not_taken_for_the_whole() {
     let element = |key: u8| (Bytes::new().with(&[key]), ElementData::None);

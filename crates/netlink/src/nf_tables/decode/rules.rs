@@ -1,4 +1,4 @@
-//! Attributes to rules.
+//! Decodes attributes to rules.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use crate::nf_tables::{
 };
 use crate::wire::Attributes;
 
-/// The rule that a message tells of.
+/// Decodes the rule with these attributes.
 pub(crate) fn rule_of(attributes: &Attributes<'_>, family: Family) -> Result<Rule> {
     let expressions: Result<_> = attributes
         .nested(4)
@@ -27,8 +27,8 @@ pub(crate) fn rule_of(attributes: &Attributes<'_>, family: Family) -> Result<Rul
     })
 }
 
-/// The comment among what user space has written down with a rule: type, length and value, the
-/// value with a zero behind it.
+/// Finds the comment in a rule's user data: type, length and value, where the value ends with a
+/// zero.
 fn comment(mut notes: &[u8]) -> Option<Arc<str>> {
     while let &[kind, length, ref rest @ ..] = notes {
         let (value, rest) = rest.split_at_checked(usize::from(length))?;
@@ -41,8 +41,8 @@ fn comment(mut notes: &[u8]) -> Option<Arc<str>> {
     None
 }
 
-/// The kernel reports `NFT_REG_1` to `NFT_REG_4` where a value begins at a multiple of 16 bytes, and
-/// `NFT_REG32_*` elsewhere; both mean the same registers.
+/// Decodes a register. The kernel reports `NFT_REG_1` to `NFT_REG_4` if a value begins at a
+/// multiple of 16 bytes, and `NFT_REG32_*` otherwise; both denote the same registers.
 fn register(attributes: &Attributes<'_>, kind: u16) -> Result<Register> {
     let number = attributes
         .u32(kind)
@@ -230,7 +230,7 @@ fn expression(element: &Attributes<'_>, family: Family) -> Result<Expression> {
     }
 }
 
-/// `enum nft_cmp_ops`; of `enum nft_range_ops`, all there is.
+/// `enum nft_cmp_ops`, and all values of `enum nft_range_ops`.
 fn operator(number: u32) -> Option<Operator> {
     match number {
         0 => Some(Operator::Equal),

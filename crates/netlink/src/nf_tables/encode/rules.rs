@@ -1,4 +1,4 @@
-//! Rules to attributes.
+//! Encodes rules as attributes.
 
 use crate::nf_tables::{
     CtKey, Direction, Expression, Family, FibField, Learning, MetaKey, NatKind, NumberGenerator,
@@ -55,8 +55,8 @@ fn is_module(expression: &Expression) -> bool {
     matches!(expression, Expression::Match(_) | Expression::Target(_))
 }
 
-/// The transport protocol that all packets have which pass these expressions; 0 for any. Modules
-/// that are for one protocol refuse to be in a rule for another.
+/// The transport protocol of all packets that match these expressions; 0 for any. Extensions for
+/// one protocol refuse a rule for another.
 fn protocol_asked(expressions: &[Expression]) -> u8 {
     let asked = expressions.windows(2).find_map(|pair| match pair {
         [
@@ -81,7 +81,7 @@ fn register(register: Register) -> u32 {
 }
 
 impl Expression {
-    /// The kernel's name for it.
+    /// The kernel's name of the expression.
     pub(crate) fn name(&self) -> &'static str {
         match self {
             Expression::Payload { .. } => "payload",
@@ -284,7 +284,7 @@ fn add_expression(writer: &mut Writer, family: Family, expression: &Expression) 
             writer.u32(3, register(*address));
             writer.u32(5, register(*port));
         }
-        // NF_NAT_RANGE_PROTO_RANDOM_FULLY: ports in sequence collide between CPUs.
+        // NF_NAT_RANGE_PROTO_RANDOM_FULLY: sequential ports collide between CPUs.
         Expression::Masquerade => writer.u32(1, 0x10),
         Expression::Reject(RejectKind::PortUnreachable) => {
             // NFT_REJECT_ICMP_UNREACH with ICMP_PORT_UNREACH or ICMPV6_PORT_UNREACH.
@@ -293,7 +293,7 @@ fn add_expression(writer: &mut Writer, family: Family, expression: &Expression) 
         }
         // NFT_REJECT_TCP_RST.
         Expression::Reject(RejectKind::TcpReset) => writer.u32(1, 1),
-        // Without numbers it begins at zero.
+        // Without numbers the counter begins at zero.
         Expression::Counter => {}
         Expression::Match(module) | Expression::Target(module) => {
             writer.string(1, &module.name);
@@ -309,7 +309,7 @@ fn data(writer: &mut Writer, kind: u16, value: &[u8]) {
     writer.close(open);
 }
 
-/// The code of "port unreachable" in ICMP and in ICMPv6.
+/// The code of "port unreachable" in ICMP and ICMPv6.
 pub(crate) fn port_unreachable(family: Family) -> u8 {
     match family {
         Family::Ipv4 => 3,
@@ -349,7 +349,7 @@ pub(crate) fn ct_number(key: CtKey) -> u32 {
     }
 }
 
-/// `enum nft_ct_keys`, those that can be set.
+/// The values of `enum nft_ct_keys` that can be set.
 pub(crate) fn settable_ct_number(key: SettableCtKey) -> u32 {
     match key {
         SettableCtKey::Labels => 13,
