@@ -1,5 +1,5 @@
-//! A process whose tasks behave in the way the command line says. The tests send it real signals
-//! and look at how it ends.
+//! A process whose tasks behave as the command line says. The tests send it real signals and check
+//! how it ends.
 //!
 //! ```text
 //! cargo run --example supervised -- wait --grace-ms 500
@@ -28,19 +28,19 @@ struct Arguments {
 
 #[derive(Clone, Copy, ValueEnum)]
 enum Behaviour {
-    /// Ends when told to.
+    /// Ends when asked to stop.
     Wait,
     /// Never ends.
     Stubborn,
     /// Blocks every thread that tasks run on.
     Wedge,
-    /// Never gets beyond setting up.
+    /// Never finishes its setup.
     SetUpForever,
-    /// Gives up at once.
+    /// Fails at once.
     Fail,
     /// Panics at once.
     Panic,
-    /// Panics at once, on a thread of its own.
+    /// Panics at once, on a separate thread.
     ThreadPanic,
 }
 

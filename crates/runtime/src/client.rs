@@ -1,4 +1,4 @@
-//! The way to the API server.
+//! The client of the API server.
 
 use std::env::consts;
 use std::path::PathBuf;
@@ -16,37 +16,37 @@ use crate::connection::http_client;
 use crate::metrics::BuildInfo;
 use crate::rest_client::{RestClientLayer, RestClientMetrics};
 
-/// Where the API server's address and our credentials are written.
+/// The source of the API server's address and the credentials.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ClientSource {
     /// The environment and service account of this process's Pod.
     InCluster,
-    /// In a file.
+    /// A kubeconfig file.
     Kubeconfig {
-        /// Which.
+        /// The path of the file.
         path: PathBuf,
-        /// Which of its contexts; its current one when none is named.
+        /// One of its contexts; `None` means its current context.
         context: Option<String>,
     },
 }
 
-/// No client could be made.
+/// Why no client could be created.
 #[derive(Debug, Error)]
 pub enum ClientError {
     /// The file cannot be read or parsed.
     #[error("failed to read kubeconfig {path}")]
     Read {
-        /// Which file.
+        /// The file.
         path: PathBuf,
-        /// Why.
+        /// The error.
         source: KubeconfigError,
     },
-    /// The file is whole, but what a context needs is not there.
+    /// The file is valid, but a setting that the context needs is missing.
     #[error("failed to use {} of kubeconfig {path}", describe_context(.context))]
     Context {
-        /// Which file.
+        /// The file.
         path: PathBuf,
-        /// Which context; its current one when none.
+        /// The context; `None` means the current context.
         context: Option<String>,
         /// What is missing.
         source: KubeconfigError,
@@ -54,14 +54,14 @@ pub enum ClientError {
     /// The process is not in a Pod, or the Pod has no service account.
     #[error("failed to load the in-cluster configuration, and no kubeconfig is given")]
     InCluster(#[source] InClusterError),
-    /// The program's name or version cannot stand in a header.
+    /// The program's name or version is not valid in a header.
     #[error("failed to use {program}/{version} as user agent")]
     UserAgent {
         /// The name.
         program: &'static str,
         /// The version.
         version: &'static str,
-        /// Why.
+        /// The error.
         source: InvalidHeaderValue,
     },
     /// The credentials or certificates cannot be used.
@@ -69,19 +69,19 @@ pub enum ClientError {
     Build {
         /// The API server.
         server: String,
-        /// Why.
+        /// The error.
         source: kube::Error,
     },
 }
 
-/// Makes a client that counts its requests in `metrics`. Reads files but does not connect: an API
-/// server that is down is noticed by the first request.
+/// Creates a client that counts its requests in `metrics`. Reads files but does not connect: the
+/// first request detects an API server that is down.
 pub async fn open_client(
     source: &ClientSource,
     build: &BuildInfo,
     metrics: &RestClientMetrics,
 ) -> Result<Client, ClientError> {
-    // Fails when another caller has installed one before, which is as good.
+    // Fails if another caller has already installed one, which works as well.
     let _ = rustls::crypto::ring::default_provider().install_default();
 
     let mut config = read_config(source).await?;
@@ -98,8 +98,8 @@ pub async fn open_client(
     assemble(config, &metrics.layer(&host)).map_err(|source| ClientError::Build { server, source })
 }
 
-/// The layers of kube's own client, without its log of every request, around a connection of
-/// Signpost's making.
+/// The layers of kube's own client, without its log of every request, on top of Signpost's
+/// connection.
 fn assemble(config: Config, metrics: &RestClientLayer) -> Result<Client, kube::Error> {
     let http = http_client(&config)?;
     let retries = config.default_retry.then(RetryPolicy::server_retry);
@@ -138,7 +138,7 @@ async fn read_config(source: &ClientSource) -> Result<Config, ClientError> {
     }
 }
 
-/// The name of this process in the API server's audit log, in the manner of client-go.
+/// The user agent of this process, for the API server's audit log, in the format of client-go.
 fn user_agent(build: &BuildInfo) -> Result<HeaderValue, ClientError> {
     let (program, version) = (build.program, build.version);
     let text = format!("{program}/{version} ({}/{})", consts::OS, consts::ARCH);
@@ -158,7 +158,7 @@ fn describe_context(context: &Option<String>) -> String {
 
 // === impl ClientSource ===
 
-/// A file when one is given, else the Pod of this process.
+/// The file if a path is given, otherwise the Pod of this process.
 impl From<Option<PathBuf>> for ClientSource {
     fn from(path: Option<PathBuf>) -> Self {
         match path {

@@ -1,6 +1,6 @@
-//! The connection to the API server: one, which all requests and watches share, where the API
-//! server speaks HTTP/2. It says so in the TLS handshake; otherwise requests go over HTTP/1.1, each
-//! watch on a connection of its own.
+//! The connection to the API server. If the API server negotiates HTTP/2 in the TLS handshake, all
+//! requests and watches share one connection; otherwise requests use HTTP/1.1, with a separate
+//! connection for each watch.
 
 use std::time::Duration;
 
@@ -12,28 +12,28 @@ use hyper_util::rt::{TokioExecutor, TokioTimer};
 use kube::Config;
 use kube::client::{Body, ConfigExt, RustlsTlsError};
 
-/// Sends requests to the API server, and connects when there is no connection.
+/// Sends requests to the API server, and connects if there is no connection.
 pub(crate) type HttpClient = Client<TimeoutConnector<HttpsConnector<HttpConnector>>, Body>;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long a connection may be silent. The API server answers pings over HTTP/2; over HTTP/1.1 it
+/// The maximum silence on a connection. Over HTTP/2 the API server answers pings; over HTTP/1.1 it
 /// ends ordinary requests after 60 s and sends a bookmark on every watch about every 60 s.
 const READ_TIMEOUT: Duration = Duration::from_secs(90);
 const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// How long nothing may come over HTTP/2 before a ping is sent, and then how long its answer may
-/// take. One peer that is gone takes all watches with it, so that it must not go unnoticed until
-/// each has been silent for too long.
+/// How long nothing may arrive over HTTP/2 before a ping is sent, and then how long the answer may
+/// take. The loss of one peer stops all watches, so it must be detected before each watch has been
+/// silent for too long.
 const PING_AFTER: Duration = Duration::from_secs(30);
 const PING_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// What the API server may send of one answer, and of all together, before it has to wait for this
-/// process to read. A watch whose events are not read for a while, because the reader is busy, must
-/// not use up what the others need: all watches of an agent together stay far below the sum.
+/// How many unread bytes the API server may send for one response, and for all together. A watch
+/// whose reader is busy must not use up the window of the others: all watches of an agent together
+/// stay far below the sum.
 const STREAM_WINDOW: u32 = 1 << 20;
 const CONNECTION_WINDOW: u32 = 16 << 20;
 
-/// Does not connect yet.
+/// Creates the client without connecting.
 pub(crate) fn http_client(config: &Config) -> Result<HttpClient, kube::Error> {
     if let Some(proxy_url) = &config.proxy_url {
         return Err(kube::Error::ProxyProtocolUnsupported {
@@ -44,11 +44,11 @@ pub(crate) fn http_client(config: &Config) -> Result<HttpClient, kube::Error> {
     connector.set_connect_timeout(Some(CONNECT_TIMEOUT));
     connector.set_read_timeout(Some(READ_TIMEOUT));
     connector.set_write_timeout(Some(WRITE_TIMEOUT));
-    // Otherwise the time a connection lay idle counts as the API server's silence.
+    // Otherwise the idle time of a connection counts as silence of the API server.
     connector.set_reset_reader_on_write(true);
     Ok(Client::builder(TokioExecutor::new())
         .timer(TokioTimer::new())
-        // A connection that has watches but no new requests counts as idle: another would be made.
+        // A connection with watches but no new requests counts as idle and would be replaced.
         .pool_idle_timeout(None)
         .http2_initial_stream_window_size(STREAM_WINDOW)
         .http2_initial_connection_window_size(CONNECTION_WINDOW)
@@ -58,11 +58,11 @@ pub(crate) fn http_client(config: &Config) -> Result<HttpClient, kube::Error> {
         .build(connector))
 }
 
-/// kube's, but for HTTP/2.
+/// The same as kube's own connector, except for HTTP/2.
 fn https_connector(config: &Config) -> Result<HttpsConnector<HttpConnector>, kube::Error> {
     let mut http = HttpConnector::new();
     http.enforce_http(false);
-    // A small request must not wait until what was sent before it is acknowledged.
+    // A small request must not wait until earlier data is acknowledged.
     http.set_nodelay(true);
     let mut builder = HttpsConnectorBuilder::new()
         .with_tls_config(config.rustls_client_config()?)

@@ -9,9 +9,9 @@ pub struct Chain<'a>(&'a (dyn Error + 'static));
 
 /// Prints `error` and all its sources once each.
 ///
-/// Signpost's errors describe their own layer only. Many errors of libraries repeat their source in
-/// their own text and offer it as a source too: a source whose text already stands in what was
-/// printed is left out.
+/// Signpost's errors describe only their own layer. Many library errors repeat their source in
+/// their own text and also return it as a source: a source whose text has already been printed is
+/// left out.
 pub fn chain<'a>(error: &'a (dyn Error + 'static)) -> Chain<'a> {
     Chain(error)
 }
@@ -34,8 +34,8 @@ impl fmt::Display for Chain<'_> {
     }
 }
 
-/// Whether `text` stands in `printed` as words of its own, so that the source `5` is not taken for
-/// a part of `port 53`.
+/// Whether `text` occurs in `printed` as separate words, so that the source `5` does not match a
+/// part of `port 53`.
 fn stands_in(printed: &str, text: &str) -> bool {
     let inside_word = |c: Option<char>| c.is_some_and(char::is_alphanumeric);
     text.is_empty()
@@ -53,8 +53,8 @@ pub(crate) mod tests {
 
     use super::*;
 
-    /// Checks that `error` speaks for its own layer only and that its chain says nothing twice.
-    /// Returns the chain.
+    /// Checks that `error` describes only its own layer and that its chain repeats nothing.
+    /// Returns the text of the chain.
     #[track_caller]
     pub(crate) fn assert_no_doubling(error: &(dyn Error + 'static)) -> String {
         let own = error.to_string();

@@ -1,8 +1,8 @@
-//! The answers to probes: whether this process should get work, and whether it should be killed.
+//! The answers to probes: whether this process is ready for work, and whether it must be restarted.
 //!
-//! Readiness is what tasks say about themselves. Liveness is only ever about work that was begun or
-//! is due and does not come to an end: a process with nothing to do is alive, one that is slow but
-//! gets on is alive, one that is stuck is not.
+//! Tasks report their readiness themselves. Liveness only concerns work that has begun or is due
+//! and does not finish: a process without work is alive, a slow process that makes progress is
+//! alive, a stuck process is not.
 
 mod endpoints;
 
@@ -13,23 +13,23 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// The named checks and heartbeats of one process. Cheap to clone; clones are the same.
+/// The named checks and heartbeats of one process. Cheap to clone; clones share their state.
 #[derive(Debug, Clone, Default)]
 pub struct Health(Arc<Mutex<State>>);
 
-/// Ordered by name, so that two answers compare line by line.
+/// Sorted by name, so that two answers can be compared line by line.
 #[derive(Debug, Default)]
 struct State {
     checks: BTreeMap<String, Readiness>,
     heartbeats: BTreeMap<String, Pulse>,
 }
 
-/// What a task says about its part of the work.
+/// The readiness that a task reports for its part of the work.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Readiness {
     /// It can do its work.
     Ready,
-    /// It cannot, for this reason, as a sentence.
+    /// It cannot do its work; the reason as a sentence.
     NotReady(String),
 }
 
@@ -40,7 +40,7 @@ pub struct Check {
     name: Arc<str>,
 }
 
-/// Says that one loop gets on with its work. Cheap to clone; clones speak for the same loop.
+/// Reports the progress of one loop. Cheap to clone; clones report for the same loop.
 #[derive(Debug, Clone)]
 pub struct Heartbeat {
     health: Health,
@@ -49,20 +49,20 @@ pub struct Heartbeat {
 
 #[derive(Debug)]
 struct Pulse {
-    /// How long work may take without progress.
+    /// The maximum time without progress while there is work.
     allowed: Duration,
-    /// When work became due, or last progressed. Nothing when there is none.
+    /// When work became due, or last progressed. `None` if there is no work.
     busy_since: Option<Instant>,
 }
 
 /// The answer to a probe.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Report {
-    /// One a check, ordered by name.
+    /// One line for each check, sorted by name.
     pub lines: Vec<ReportLine>,
 }
 
-/// The answer to a probe about one check.
+/// The result of one check.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReportLine {
     /// The check's name.
@@ -74,13 +74,14 @@ pub struct ReportLine {
 // === impl Health ===
 
 impl Health {
-    /// No checks: ready and alive.
+    /// Creates an instance without checks: ready and alive.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Adds a readiness check, not ready until it says so. Add all before serving, or the process
-    /// is ready for a moment before it is not. The same name twice is the same check.
+    /// Adds a readiness check, which is not ready until it reports so. Add all checks before
+    /// serving; otherwise the process is briefly ready before it is not. Adding a name twice
+    /// returns the same check.
     pub fn check(&self, name: &str) -> Check {
         self.state()
             .checks
@@ -92,10 +93,10 @@ impl Health {
         }
     }
 
-    /// Adds a loop that must make progress at least every `allowed` while it has something to do.
+    /// Adds a loop that must make progress at least every `allowed` while it has work.
     ///
-    /// Failing kills the process, so the limit is for what can only be a fault: several times the
-    /// slowest round that ever succeeded.
+    /// A failed liveness probe kills the process, so choose a limit that only a fault can exceed:
+    /// several times the slowest round that ever succeeded.
     pub fn heartbeat(&self, name: &str, allowed: Duration) -> Heartbeat {
         self.state().heartbeats.insert(
             name.to_owned(),
@@ -110,7 +111,7 @@ impl Health {
         }
     }
 
-    /// Whether this process should get work.
+    /// Whether this process is ready for work.
     pub fn readiness(&self) -> Report {
         let state = self.state();
         let lines = state.checks.iter().map(|(name, readiness)| ReportLine {
@@ -125,7 +126,7 @@ impl Health {
         }
     }
 
-    /// Whether this process still works; if not, only a restart helps.
+    /// Whether this process is alive; if not, only a restart helps.
     pub fn liveness(&self) -> Report {
         let now = Instant::now();
         let state = self.state();
@@ -139,7 +140,8 @@ impl Health {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        // A thread that panicked while holding it left whole entries behind: each is one assignment.
+        // A thread that panicked while it held the lock left no partial entries: each update is one
+        // assignment.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -147,12 +149,12 @@ impl Health {
 // === impl Check ===
 
 impl Check {
-    /// The task can do its work.
+    /// Reports that the task can do its work.
     pub fn ready(&self) {
         self.report(Readiness::Ready);
     }
 
-    /// The task cannot do its work, for this reason.
+    /// Reports that the task cannot do its work, and why.
     pub fn not_ready(&self, reason: impl fmt::Display) {
         self.report(Readiness::NotReady(reason.to_string()));
     }
@@ -169,19 +171,19 @@ impl Check {
 // === impl Heartbeat ===
 
 impl Heartbeat {
-    /// There is work, from now on. The loop calls this when it begins a round; a sender of work may
-    /// call it, too, so that a loop that never begins is noticed. A call while already busy changes
-    /// nothing: the age counts from the first one.
+    /// Reports that there is work. The loop calls this when it begins a round; a sender of work may
+    /// call it, too, so that a loop that never begins is detected. A call while already busy
+    /// changes nothing: the time counts from the first call.
     pub fn busy(&self) {
         self.change(|since| since.or_else(|| Some(Instant::now())));
     }
 
-    /// A part of the work is done and more is left: the age counts from now.
+    /// Reports that a part of the work is done and more is left: the time counts from now.
     pub fn beat(&self) {
         self.change(|_| Some(Instant::now()));
     }
 
-    /// There is nothing to do. From here on no time is too long.
+    /// Reports that there is no work, so that no time limit applies.
     pub fn idle(&self) {
         self.change(|_| None);
     }

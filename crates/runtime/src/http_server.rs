@@ -1,4 +1,4 @@
-//! Serving HTTP on one address, with limits for everything, until stopped.
+//! Serves HTTP on one address, with limits on everything, until stopped.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -29,70 +29,70 @@ use tracing::{debug, info, warn};
 
 use crate::error_chain::chain;
 
-/// What to do when an address cannot be had.
+/// What to do if an address cannot be bound.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BindPolicy {
-    /// Try again every five seconds, as kube-proxy does: the port may be held by the process that this one
-    /// replaces, and not being probed is no reason not to program the node.
+    /// Try again every five seconds, as kube-proxy does: the process that this one replaces may
+    /// still hold the port, and a node can be programmed without probes.
     Retry,
     /// Give up.
     Fail,
 }
 
-/// An address cannot be had.
+/// An address could not be bound.
 #[derive(Debug, Error)]
 #[error("failed to listen on {address}")]
 pub struct BindError {
-    /// Which.
+    /// The address.
     pub address: SocketAddr,
     source: io::Error,
 }
 
-/// As many as tokio asks for; the kernel has a limit of its own.
+/// As many as tokio requests; the kernel has a separate limit.
 const BACKLOG: i32 = 1024;
 const BIND_RETRY: Duration = Duration::from_secs(5);
-/// Probes, a scraper or two and a user need far fewer. One more closes the oldest, so that a client that
-/// opens many idle connections cannot keep a probe out and have this process killed.
+/// Probes, a scraper or two and a user need far fewer. One more closes the oldest, so that a client
+/// that opens many idle connections cannot block a probe and have this process killed.
 const MOST_CONNECTIONS: usize = 128;
 /// The largest request head. Requests to these routes have no cookies and no tokens.
 const MOST_HEADER_BYTES: usize = 16 * 1024;
 const MOST_HEADERS: usize = 64;
-/// Also how long a connection may be kept open between two requests; longer than the usual scrape
-/// interval of 30 s, so that scrapers keep theirs.
+/// Also the maximum idle time between two requests; longer than the usual scrape interval of 30 s,
+/// so that scrapers keep their connections.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(60);
-/// How long a request may take to be answered.
+/// How long the answer to a request may take.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 /// A peer that stops reading would hold its connection forever.
 const CONNECTION_LIFETIME: Duration = Duration::from_secs(600);
-/// How long requests under way get when their connection has to close.
+/// How long running requests get when their connection has to close.
 const DRAIN: Duration = Duration::from_secs(3);
-/// After a failed accept, mostly for want of file descriptors.
+/// The pause after a failed accept, mostly for lack of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
 
-/// Where to listen, until this changes.
+/// Where to listen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Place {
-    /// The address; nowhere when there is none.
+    /// The address; `None` to listen nowhere.
     pub address: Option<SocketAddr>,
-    /// What to do when it cannot be had.
+    /// What to do if it cannot be bound.
     pub policy: BindPolicy,
 }
 
-/// Who asks: an extension of every request.
+/// The client's address: an extension of every request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Peer(pub SocketAddr);
 
-/// Answers `routes` to peers on loopback alone, and 403 to all others: for what names every Service, or says
-/// how the node is configured. A packet that comes from elsewhere with a source on loopback is dropped by
-/// the kernel.
+/// Serves `routes` to peers on loopback only, and answers 403 to all others: for responses that
+/// list every Service, or show how the node is configured. The kernel drops packets that arrive
+/// from elsewhere with a loopback source.
 pub fn on_loopback_only(routes: Router) -> Router {
     routes.route_layer(middleware::from_fn(refuse_other_hosts))
 }
 
-/// Listens on `address` and answers with `routes` until `stop`; then lets requests under way end.
+/// Listens on `address` and serves `routes` until `stop`; then lets running requests finish.
 ///
-/// No TLS and no authentication: what is served here is for probes, scrapers and users on the
-/// node. A request that is not answered within 30 s gets a 503.
+/// No TLS and no authentication: the routes are for probes, scrapers and users on the node. A
+/// request that is not answered within 30 s gets a 503.
 pub async fn serve(
     address: SocketAddr,
     policy: BindPolicy,
@@ -107,9 +107,9 @@ pub async fn serve(
     serve_at(place, routes, |_| ready(()), stop).await
 }
 
-/// As [`serve`], at an address that may change while it serves: then the old one is closed, requests
-/// under way there end, and the new one is opened. `refused` is called, and awaited, for the first
-/// failure to listen on each address.
+/// Like [`serve`], at an address that may change while it serves: the old address is closed,
+/// running requests there finish, and the new address is opened. Calls and awaits `refused` for the
+/// first failure to listen on each address.
 pub async fn serve_at<F>(
     mut place: watch::Receiver<Place>,
     routes: Router,
@@ -152,7 +152,7 @@ where
                 warn!(error = %chain(&error), "unable to serve, trying again in 5 s")
             }
         }
-        // Cut off at any point nothing is lost: where to listen is looked at anew.
+        // Cancelling this loses nothing: the next iteration reads the address again.
         stop.run_until_cancelled(timeout(BIND_RETRY, moved)).await;
     }
     Ok(())
@@ -167,7 +167,7 @@ impl BindError {
     }
 }
 
-/// Returns when it is no longer the place to be. Cancel safe.
+/// Returns when the address is no longer `from`. Cancel safe.
 async fn moved(place: &mut watch::Receiver<Place>, from: Option<SocketAddr>) {
     // Every sender is gone: the address stays.
     if place.wait_for(|place| place.address != from).await.is_err() {
@@ -175,7 +175,7 @@ async fn moved(place: &mut watch::Receiver<Place>, from: Option<SocketAddr>) {
     }
 }
 
-/// As [`serve`], on a socket that already listens.
+/// Like [`serve`], on a socket that already listens.
 pub async fn serve_on(listener: TcpListener, routes: Router, stop: CancellationToken) {
     if let Ok(address) = listener.local_addr() {
         info!(%address, "serving HTTP");
@@ -199,8 +199,8 @@ pub async fn serve_on(listener: TcpListener, routes: Router, stop: CancellationT
     while connections.join_next().await.is_some() {}
 }
 
-/// Listens on `address`. All IPv4 addresses stand for all addresses, as they do to a Go program: a client
-/// that is configured for kube-proxy's `[node]:10256` reaches this process.
+/// Listens on `address`. The unspecified IPv4 address means all addresses of both families, as in a
+/// Go program: a client that is configured for kube-proxy's `[node]:10256` reaches this process.
 async fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     if address.ip() == IpAddr::from(Ipv4Addr::UNSPECIFIED) {
         let both = SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), address.port());
@@ -240,7 +240,7 @@ async fn accept(listener: &TcpListener) -> (TcpStream, Peer) {
     }
 }
 
-/// Forgets connections that have ended and, if there are still too many, closes the oldest.
+/// Removes connections that have ended; if there are still too many, closes the oldest.
 fn make_room(by_age: &mut VecDeque<AbortHandle>) {
     if by_age.len() < MOST_CONNECTIONS {
         return;
@@ -304,7 +304,7 @@ mod tests {
     use super::*;
     use crate::error_chain::tests::assert_no_doubling;
 
-    /// A peer that is not known is none on loopback.
+    /// An unknown peer does not count as loopback.
     #[tokio::test]
     async fn what_is_for_the_node_itself_is_refused_to_others() {
         let routes = on_loopback_only(Router::new().route("/debug", get(async || "all Services")));

@@ -1,9 +1,8 @@
-//! The process of a Signpost program: how it starts, how it is monitored, how it ends.
+//! The process of a Signpost program: its start, its monitoring and its end.
 //!
-//! It answers the same questions for both binaries: who owns the tasks and what happens when one ends
-//! ([`Supervisor`]), when they have to stop ([`CancellationToken`]), where the log goes ([`LogOptions`]),
-//! what a probe gets ([`Health`]), what a scrape gets ([`Metrics`]), who answers on a port
-//! ([`serve`]) and how to reach the API server ([`open_client`]).
+//! Both binaries share it: ownership of tasks and what happens when one ends ([`Supervisor`]), the
+//! signal to stop ([`CancellationToken`]), logging ([`LogOptions`]), probes ([`Health`]), metrics
+//! ([`Metrics`]), HTTP on a port ([`serve`]) and the client of the API server ([`open_client`]).
 //!
 //! ```no_run
 //! use std::process::ExitCode;

@@ -1,4 +1,4 @@
-//! Where log lines go, which, and how they look.
+//! What is logged, and in which format.
 
 use std::io::{self, IsTerminal};
 
@@ -12,8 +12,8 @@ use tracing_subscriber::registry::Registry;
 use tracing_subscriber::reload;
 use tracing_subscriber::util::{SubscriberInitExt, TryInitError};
 
-/// What is logged by default, and at each verbosity, at another level. At `debug`, `h2` has a line for
-/// each frame of the connection to the API server.
+/// The default log filter, and those of higher verbosity. At `debug`, `h2` logs a line for each
+/// frame of the connection to the API server.
 const AT_INFO: &str = "info";
 const AT_DEBUG: &str = "debug,h2=info";
 const AT_TRACE: &str = "trace,h2=info";
@@ -60,10 +60,10 @@ pub struct Log {
     json: FilterHandle,
 }
 
-/// Exchanges the filter of one format.
+/// Replaces the filter of one format.
 type FilterHandle = reload::Handle<EnvFilter, Registry>;
 
-/// Logging could not start, or not change.
+/// Why logging could not start or change.
 #[derive(Debug, Error)]
 pub enum LoggingError {
     /// The filter does not parse.
@@ -71,13 +71,13 @@ pub enum LoggingError {
     Filter {
         /// As given.
         filter: String,
-        /// Where it goes wrong.
+        /// The parse error.
         source: ParseError,
     },
-    /// Something already receives this process' log lines.
+    /// Logging has already started in this process.
     #[error("failed to start logging a second time")]
     Started(#[source] TryInitError),
-    /// The log no longer runs.
+    /// The log is no longer active.
     #[error("failed to change the log filter")]
     Ended(#[source] reload::Error),
 }
@@ -85,8 +85,8 @@ pub enum LoggingError {
 // === impl LogOptions ===
 
 impl LogOptions {
-    /// What a verbosity of klog's scale, from 0 to 10, logs. klog prints 0 always, kube-proxy has most of its
-    /// details at 4 and 5, and client-go prints whole messages from 8 on.
+    /// The filter for a verbosity on klog's scale from 0 to 10. klog always prints 0, kube-proxy
+    /// has most of its details at 4 and 5, and client-go prints whole messages from 8 on.
     #[must_use]
     pub fn filter_of(verbosity: u8) -> &'static str {
         match verbosity {
@@ -107,7 +107,7 @@ impl LogOptions {
         }
     }
 
-    /// Sends the log lines of this process, from here to its end, to standard error.
+    /// Sends all further log lines of this process to standard error.
     pub fn apply(&self) -> Result<Log, LoggingError> {
         let (chosen, other) = (parse(&self.filter)?, nothing());
         let (text, json) = match self.format {
@@ -117,9 +117,9 @@ impl LogOptions {
         let (text, text_handle) = reload::Layer::new(text);
         let (json, json_handle) = reload::Layer::new(json);
         let lines = || tracing_subscriber::fmt::layer().with_writer(io::stderr);
-        // A list, and not `text.and_then(json)`: in that, JSON that is filtered out takes text with it (tracing-subscriber
-        // 0.3.23). Both formats are there from the start, one of them filtered out: a span keeps its fields in the format that
-        // saw it begin, and another one would not find them.
+        // A list, and not `text.and_then(json)`: with that, filtered-out JSON also removes the text
+        // (tracing-subscriber 0.3.23). Both formats are installed from the start, one of them
+        // filtered out: a span keeps its fields only in the format that was active when it began.
         let text = lines()
             .with_ansi(io::stderr().is_terminal())
             .with_filter(text);
@@ -153,13 +153,13 @@ fn parse(filter: &str) -> Result<EnvFilter, LoggingError> {
 // === impl Log ===
 
 impl Log {
-    /// What is logged now, and how.
+    /// The current options.
     #[must_use]
     pub fn options(&self) -> LogOptions {
         self.in_force.borrow().clone()
     }
 
-    /// Logs as `options` say from here on. Whether that is a change.
+    /// Logs according to `options` from now on. Returns whether anything changed.
     pub fn set(&self, options: LogOptions) -> Result<bool, LoggingError> {
         if *self.in_force.borrow() == options {
             return Ok(false);
@@ -168,7 +168,7 @@ impl Log {
             LogFormat::Text => (&self.text, &self.json),
             LogFormat::Json => (&self.json, &self.text),
         };
-        // In this order, or lines of other threads are lost in between.
+        // In this order, so that no lines of other threads are lost in between.
         chosen
             .reload(parse(&options.filter)?)
             .map_err(LoggingError::Ended)?;

@@ -1,4 +1,4 @@
-//! The numbers of this process, for scrapers.
+//! The metrics of this process.
 
 mod plain_text;
 mod process;
@@ -19,17 +19,18 @@ use prometheus_client::registry::{Metric, Registry};
 use crate::metrics::plain_text::{MEDIA_TYPE, plain_text};
 use crate::metrics::process::ProcessCollector;
 
-/// All metrics of the process. Cheap to clone; clones are the same.
+/// All metrics of the process. Cheap to clone; clones share their state.
 ///
 /// # Names
 ///
-/// `_total` is appended to the name of a counter and `_info` to that of an info metric: kube-proxy's counter `kubeproxy_proxy_livez_total` is registered as `kubeproxy_proxy_livez`. A
+/// The registry appends `_total` to the name of a counter and `_info` to that of an info metric:
+/// kube-proxy's counter `kubeproxy_proxy_livez_total` is registered as `kubeproxy_proxy_livez`. A
 /// gauge keeps its name, so kube-proxy's gauge
 /// `kubeproxy_sync_proxy_rules_no_local_endpoints_total` is registered under its whole name.
 #[derive(Clone)]
 pub struct Metrics(Arc<Mutex<Registry>>);
 
-/// What `signpost_build_info` says.
+/// The content of `signpost_build_info`.
 #[derive(Debug, Clone, Copy)]
 pub struct BuildInfo {
     /// The program's name: `signpost-agent`.
@@ -41,10 +42,11 @@ pub struct BuildInfo {
 // === impl Metrics ===
 
 impl Metrics {
-    /// With `signpost_build_info`, `kubernetes_build_info` and the metrics every process has:
-    /// `process_cpu_seconds_total`, `process_resident_memory_bytes`, `process_virtual_memory_bytes`,
-    /// `process_start_time_seconds`, `process_open_fds`, `process_max_fds`. Those are read from the
-    /// kernel at each scrape; one that cannot be read is left out.
+    /// Creates the registry with `signpost_build_info`, `kubernetes_build_info` and the standard
+    /// process metrics: `process_cpu_seconds_total`, `process_resident_memory_bytes`,
+    /// `process_virtual_memory_bytes`, `process_start_time_seconds`, `process_open_fds`,
+    /// `process_max_fds`. Those are read from the kernel at each scrape; one that cannot be read is
+    /// left out.
     pub fn new(build: &BuildInfo) -> Self {
         let mut registry = Registry::default();
         let labels = vec![("program", build.program), ("version", build.version)];
@@ -62,26 +64,26 @@ impl Metrics {
         Metrics(Arc::new(Mutex::new(registry)))
     }
 
-    /// Adds `metric` and gives it back. `name` without the suffix the format adds; `help` without
-    /// a full stop, which it adds too. A name twice is a fault that scrapers report.
+    /// Adds `metric` and returns it. Give `name` without the suffix and `help` without the full
+    /// stop, which the format adds. Scrapers report a name that is registered twice as an error.
     pub fn register<M: Metric + Clone>(&self, name: &str, help: &str, metric: M) -> M {
         self.registry().register(name, help, metric.clone());
         metric
     }
 
-    /// Adds metrics in the registry's own terms: collectors, prefixes, units.
+    /// Adds metrics with the registry's own API: collectors, prefixes, units.
     pub fn register_with(&self, add: impl FnOnce(&mut Registry)) {
         add(&mut self.registry());
     }
 
-    /// Every metric as it is now, in the Prometheus text format 0.0.4.
+    /// The current value of every metric, in the Prometheus text format 0.0.4.
     pub fn scrape(&self) -> Result<String, fmt::Error> {
         let mut text = String::new();
         encode(&mut text, &self.registry())?;
         Ok(plain_text(&text))
     }
 
-    /// `/metrics`.
+    /// The route `/metrics`.
     pub fn router(&self) -> Router {
         Router::new()
             .route("/metrics", get(answer))
@@ -99,8 +101,8 @@ impl fmt::Debug for Metrics {
     }
 }
 
-/// The labels of Kubernetes' `kubernetes_build_info` (component-base/metrics/version.go). What has no
-/// meaning here is empty: a label that is missing would not match one that is asked for.
+/// The labels of Kubernetes' `kubernetes_build_info` (component-base/metrics/version.go). Labels
+/// without a meaning here are empty: a query that names a missing label would not match.
 fn build_labels(build: &BuildInfo) -> Vec<(&'static str, String)> {
     let mut numbers = build.version.split('.');
     let mut number = || numbers.next().unwrap_or_default().to_owned();

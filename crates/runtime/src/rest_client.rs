@@ -1,4 +1,4 @@
-//! Requests to the API server, counted under the names that every Kubernetes component uses.
+//! Counts requests to the API server under the names that every Kubernetes component uses.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -15,17 +15,17 @@ use tower::{Layer, Service};
 use crate::metrics::Metrics;
 
 /// `rest_client_requests_total{code,method,host}` and
-/// `rest_client_request_duration_seconds{verb,host}`. Cheap to clone; clones count together.
+/// `rest_client_request_duration_seconds{verb,host}`. Cheap to clone; clones share their counts.
 ///
-/// The duration is that of a call until the head of its answer, retries included, so that a watch
-/// counts as its start and not as its hours.
+/// The duration is the time until the response headers, including retries, so a watch counts with
+/// its start and not with its hours.
 #[derive(Debug, Clone)]
 pub struct RestClientMetrics {
     requests: Family<RequestLabels, Counter>,
     durations: Family<DurationLabels, Histogram, fn() -> Histogram>,
 }
 
-/// Counts every request that passes to the API server at one host.
+/// Counts every request to the API server at one host.
 #[derive(Debug, Clone)]
 pub struct RestClientLayer {
     metrics: RestClientMetrics,
@@ -53,10 +53,10 @@ struct DurationLabels {
     host: String,
 }
 
-/// What the code label says when there was no answer, as in client-go.
+/// The value of the code label if there was no response, as in client-go.
 const NO_ANSWER: &str = "<error>";
 
-/// Those of Kubernetes' own components, so that dashboards compare.
+/// The buckets of Kubernetes' own components, so that dashboards are comparable.
 const SECONDS: [f64; 12] = [
     0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0,
 ];
@@ -64,7 +64,7 @@ const SECONDS: [f64; 12] = [
 // === impl RestClientMetrics ===
 
 impl RestClientMetrics {
-    /// Adds them to `metrics`. Once a process.
+    /// Registers the metrics with `metrics`. Call once per process.
     pub fn register(metrics: &Metrics) -> Self {
         let buckets: fn() -> Histogram = || Histogram::new(SECONDS);
         RestClientMetrics {
@@ -81,8 +81,8 @@ impl RestClientMetrics {
         }
     }
 
-    /// A layer for `ClientBuilder::with_layer`. `host` is the API server's address: a request only
-    /// holds a path where the layer sees it.
+    /// A layer for `ClientBuilder::with_layer`. `host` is the API server's address: at this layer a
+    /// request contains only a path.
     pub fn layer(&self, host: &str) -> RestClientLayer {
         RestClientLayer {
             metrics: self.clone(),

@@ -16,7 +16,7 @@ pub enum Signal {
     Interrupt,
 }
 
-/// Where signals come from.
+/// The source of signals.
 #[derive(Debug)]
 pub struct Signals(Source);
 
@@ -40,7 +40,7 @@ pub struct SignalsError {
 // === impl Signal ===
 
 impl Signal {
-    /// The exit code of a process that a signal ended at once, as shells count: 128 plus its
+    /// The exit code of a process that a signal ended at once, as in shells: 128 plus the signal
     /// number.
     pub fn exit_code(self) -> u8 {
         match self {
@@ -61,8 +61,8 @@ impl Signal {
 // === impl Signals ===
 
 impl Signals {
-    /// Those sent to this process. From here on neither ends it by itself. Must be called inside a
-    /// tokio runtime, which then has to stay responsive.
+    /// Catches the signals sent to this process. After this call they no longer end it by
+    /// themselves. Must be called inside a tokio runtime, which must stay responsive.
     pub fn of_process() -> Result<Self, SignalsError> {
         let watch = |kind, name| unix::signal(kind).map_err(|source| SignalsError { name, source });
         Ok(Signals(Source::Kernel {
@@ -71,12 +71,12 @@ impl Signals {
         }))
     }
 
-    /// Those sent on a channel. A closed channel sends none.
+    /// Receives signals from a channel. A closed channel sends none.
     pub fn from_channel(receiver: mpsc::UnboundedReceiver<Signal>) -> Self {
         Signals(Source::Channel(receiver))
     }
 
-    /// Waits for the next one. Cancel safe.
+    /// Waits for the next signal. Cancel safe.
     pub async fn recv(&mut self) -> Signal {
         let received = match &mut self.0 {
             Source::Kernel {

@@ -1,13 +1,13 @@
-//! One owner of every task of the process, and what follows when one ends.
+//! The single owner of every task of the process, and what it does when one ends.
 //!
 //! ```text
-//!   main thread, a runtime of its own          worker threads, plain threads
+//!   main thread, separate runtime            worker threads, plain threads
 //!   signals ----> supervise -- cancellation --> task, task, thread, ...
 //!      exit code <----'  ^------ how it ended -----'
 //! ```
 //!
-//! The two sides do not share a runtime, so that tasks which block every worker cannot keep a
-//! signal or the end of the grace period from being noticed.
+//! The two sides have separate runtimes, so that tasks which block every worker cannot delay the
+//! handling of a signal or of the end of the grace period.
 
 mod panic_log;
 
@@ -33,60 +33,60 @@ use crate::error_chain::chain;
 use crate::logging::{Log, LogOptions};
 use crate::signals::{Signal, Signals};
 
-/// How long tasks get to end by themselves. A third of the 30 s that a kubelet gives a Pod before
-/// it kills, so that a process which needs all of it still ends by its own exit code.
+/// How long tasks get to end by themselves: a third of the 30 s after which a kubelet kills a Pod,
+/// so that a process which needs all of it still ends with its own exit code.
 pub const GRACE: Duration = Duration::from_secs(10);
 
-/// More worker threads than this only cost memory: the work between two kernel commits is short,
-/// and nodes with a hundred cores are common.
+/// The maximum number of worker threads. More only cost memory: the work between two kernel commits
+/// is short, and nodes with a hundred cores are common.
 const MOST_WORKERS: usize = 4;
 
-/// Hands tasks to their owner. Cheap to clone; tasks may carry a clone and start further tasks.
+/// Passes tasks to their owner. Cheap to clone; tasks may hold a clone and start further tasks.
 ///
-/// A task that ends before the process was asked to stop, whether it returns, fails or panics,
-/// ends the process with exit code 1 and a log line that names it: what is left would be a process
-/// that looks alive and does not do its work. Release builds abort on a panic, after that log line.
+/// If a task returns, fails or panics before the process was asked to stop, the process logs its
+/// name and ends with exit code 1: otherwise it would appear alive without doing its work. Release
+/// builds abort on a panic, after that log line.
 #[derive(Debug, Clone)]
 pub struct Supervisor {
     jobs: mpsc::UnboundedSender<Job>,
     stop: CancellationToken,
 }
 
-/// How a task ended: without an error, or with the one it returned or panicked with.
+/// How a task ended: without an error, or with the error it returned or panicked with.
 pub type TaskEnd = Result<(), Box<dyn Error + Send + Sync>>;
 
-/// What a task may return: nothing, or a result whose error says why it gave up.
+/// What a task may return: nothing, or a result with the error that ended it.
 pub trait TaskResult: Send + 'static {
-    /// How the task that returned this ended.
+    /// Converts the value that a task returned.
     fn into_end(self) -> TaskEnd;
 }
 
 /// Why a supervised process ended.
 #[derive(Debug)]
 pub enum End {
-    /// It was asked to, and did. Carries the names of tasks that overran the grace period.
+    /// It was asked to end, and did.
     Stopped {
-        /// Tasks that were still running.
+        /// The tasks that were still running after the grace period.
         overdue: Vec<String>,
     },
-    /// A task ended that should not have.
+    /// A task ended before the process was asked to stop.
     TaskEnded {
-        /// Which.
+        /// The name of the task.
         task: String,
-        /// How.
+        /// How it ended.
         end: TaskEnd,
     },
-    /// A signal came while it was already stopping.
+    /// A signal arrived while the process was already stopping.
     Forced(Signal),
 }
 
 // === impl Supervisor ===
 
 impl Supervisor {
-    /// Runs `task` for the rest of the process. `name` is what log lines call it.
+    /// Runs `task` for the rest of the process. Log lines refer to it by `name`.
     ///
-    /// The task ends when [`stop`](Supervisor::stop) says so; what it returns then is only logged.
-    /// A task handed over while the process is stopping is not started.
+    /// The task must end when [`stop`](Supervisor::stop) is cancelled; what it returns then is only
+    /// logged. A task that is passed while the process is stopping is not started.
     pub fn spawn<F>(&self, name: impl Into<String>, task: F)
     where
         F: Future<Output: TaskResult> + Send + 'static,
@@ -96,10 +96,10 @@ impl Supervisor {
         self.hand_over(name, |tasks, runtime| tasks.spawn_on(task, runtime));
     }
 
-    /// Runs `work` on a thread of its own for the rest of the process: for loops that block.
+    /// Runs `work` on a separate thread for the rest of the process: for loops that block.
     ///
-    /// It has to look at its token between waits. A thread that does not end within the grace
-    /// period is left behind and dies with the process.
+    /// It must check its token between waits. A thread that does not end within the grace period is
+    /// abandoned and ends with the process.
     pub fn spawn_thread<R>(
         &self,
         name: impl Into<String>,
@@ -110,7 +110,8 @@ impl Supervisor {
         let (name, stop) = (name.into(), self.stop());
         let thread = name.clone();
         let work = move || {
-            // For debuggers, which cut it off; a name with a zero in it is not worth an error.
+            // For debuggers; the kernel truncates the name. A name that contains a NUL is not worth
+            // an error.
             let _ = CString::new(thread.as_str()).map(|name| set_name(&name));
             TASK.sync_scope(thread, || work(stop).into_end())
         };
@@ -119,7 +120,7 @@ impl Supervisor {
         });
     }
 
-    /// The token that says when the process is ending.
+    /// The token that is cancelled when the process ends.
     pub fn stop(&self) -> CancellationToken {
         self.stop.clone()
     }
@@ -130,7 +131,7 @@ impl Supervisor {
         spawn: impl FnOnce(&mut JoinSet<TaskEnd>, &Handle) -> AbortHandle + Send + 'static,
     ) {
         let spawn = Box::new(spawn);
-        // Refused only when the process is ending, when nothing new may start.
+        // Fails only while the process is ending, when no new task may start.
         let _ = self.jobs.send(Job { name, spawn });
     }
 }
@@ -155,8 +156,8 @@ where
 // === impl End ===
 
 impl End {
-    /// What the process should exit with: 0 after an orderly stop, 1 after a task ended, 130 or
-    /// 143 when a second signal cut the stop short.
+    /// The exit code of the process: 0 after an orderly stop, 1 after a task ended, 130 or 143
+    /// after a second signal cut the stop short.
     pub fn exit_code(&self) -> u8 {
         match self {
             End::Stopped { .. } => 0,
@@ -166,11 +167,12 @@ impl End {
     }
 }
 
-/// Runs a whole program: starts logging, catches signals, runs `start` and every task it hands to
-/// the supervisor, and returns what `main` returns.
+/// Runs a whole program: starts logging, catches signals, runs `start` and every task that it
+/// passes to the supervisor, and returns the value for `main` to return.
 ///
-/// `start` also gets the log, whose level and format can change. It sets things up and returns; an error from it ends
-/// the process with exit code 1. It does not need to look at the stop token: a signal drops it where it waits.
+/// `start` also gets the log, whose level and format can change. It sets things up and returns; its
+/// error ends the process with exit code 1. It does not need to check the stop token: a signal
+/// drops it at its next await.
 pub fn run<S, F>(log: &LogOptions, grace: Duration, start: S) -> ExitCode
 where
     S: FnOnce(Supervisor, Log) -> F + Send + 'static,
@@ -203,7 +205,7 @@ where
             Err(error) => Err(error),
         }
     });
-    // Waiting for them is over: what still runs had its grace.
+    // Do not wait for them any longer: the grace period has passed.
     tasks.shutdown_background();
     match end {
         Ok(end) => ExitCode::from(end.exit_code()),
@@ -211,9 +213,9 @@ where
     }
 }
 
-/// Runs `start`, then the tasks it handed over, on `runtime`, until a signal comes or one of them
-/// ends; then tells them to stop and waits for them, `grace` at most, or until another signal
-/// comes. Logs all of this. Needs to be polled on a runtime with timers.
+/// Runs `start`, then the tasks that it passed on, on `runtime`, until a signal arrives or one of
+/// the tasks ends. Then cancels the stop token and waits for the tasks, at most for `grace` or
+/// until another signal arrives. Logs all of this. Must be polled on a runtime with timers.
 pub async fn supervise<S, F>(
     mut signals: Signals,
     grace: Duration,
@@ -225,7 +227,7 @@ where
     F: Future<Output: TaskResult> + Send + 'static,
 {
     let stop = CancellationToken::new();
-    // If the wait for the tasks is dropped, they are stopped, too.
+    // If this future is dropped, the tasks are stopped, too.
     let _told_when_dropped = stop.clone().drop_guard();
     let (sender, mut jobs) = mpsc::unbounded_channel();
     let supervisor = Supervisor {
@@ -237,8 +239,8 @@ where
     let mut start = runtime.spawn(TASK.scope("start".to_owned(), start));
     let mut started = false;
 
-    // No arm loses anything when dropped halfway: channels, signals and a join set are cancel
-    // safe. A signal goes first, so that a flood of ended tasks cannot hide it.
+    // All arms are cancel safe: channels, signals and a join set lose nothing. Signals come first,
+    // so that a flood of ended tasks cannot hide them.
     let mut end = loop {
         let (task, end) = tokio::select! {
             biased;
@@ -269,7 +271,7 @@ where
     };
     jobs.close();
     stop.cancel();
-    // It does not know how to stop.
+    // It does not observe the stop token.
     start.abort();
     let all_ended = timeout(grace, async {
         while let Some((task, end)) = tasks.next_end().await {
@@ -308,7 +310,7 @@ task_local! {
     static TASK: String;
 }
 
-/// Something to run until the process ends.
+/// A task to run until the process ends.
 struct Job {
     name: String,
     spawn: Box<Spawn>,
@@ -335,7 +337,7 @@ impl Tasks {
         self.names.insert(task.id(), job.name);
     }
 
-    /// Waits for one to end; nothing when none runs. Cancel safe.
+    /// Waits for a task to end; returns `None` if none runs. Cancel safe.
     async fn next_end(&mut self) -> Option<(String, TaskEnd)> {
         let (id, end) = match self.running.join_next_with_id().await? {
             Ok((id, end)) => (id, Ok(end)),
@@ -345,22 +347,22 @@ impl Tasks {
     }
 }
 
-/// How a task ended that returned, panicked or was aborted.
+/// Converts the result of a task that returned, panicked or was aborted.
 fn outcome(joined: Result<TaskEnd, JoinError>) -> TaskEnd {
     let panic = match joined.map_err(JoinError::try_into_panic) {
         Ok(end) => return end,
         Err(Ok(panic)) => panic,
-        // None of those that are waited for is ever aborted.
+        // Tasks in a join set are never aborted before they are joined.
         Err(Err(aborted)) => return Err(aborted.into()),
     };
     let text = panic.downcast::<String>().map(|text| *text);
     let text = text.or_else(|panic| panic.downcast::<&str>().map(|text| (*text).to_owned()));
-    // What is not text has nothing to show.
+    // A payload that is not text cannot be shown.
     let text = text.unwrap_or_else(|_| "without a message".to_owned());
     Err(Panicked(text).into())
 }
 
-/// On standard error, because there is no log to say it in yet.
+/// Prints to standard error, because logging has not started yet.
 fn refuse_to_start(why: &dyn Display) -> ExitCode {
     eprintln!("error: {why}");
     ExitCode::FAILURE

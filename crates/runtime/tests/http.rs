@@ -46,7 +46,7 @@ impl Server {
     }
 }
 
-/// The whole answer, head and body.
+/// The whole response, headers and body.
 async fn get_from(address: SocketAddr, path: &str) -> String {
     let stream = TcpStream::connect(address).await.expect("it listens");
     ask(
@@ -160,7 +160,7 @@ async fn a_stop_lets_the_request_under_way_end_and_takes_no_more() {
         assert!(tokio::time::Instant::now() < deadline, "it still listens");
         tokio::task::yield_now().await;
     }
-    // Had it to wait until connections are cut off, the request under way would be cut off too.
+    // If it waited until connections are cut off, the running request would be cut off, too.
     let read = timeout(DEADLINE, idle.read(&mut [0])).await;
     let closed = read.expect("an idle connection is closed");
     assert!(matches!(closed, Ok(0) | Err(_)), "{closed:?}");
@@ -178,8 +178,8 @@ async fn a_stop_lets_the_request_under_way_end_and_takes_no_more() {
 async fn a_request_that_takes_too_long_is_answered_with_an_error() {
     let stuck = get(async || std::future::pending::<&str>().await);
     let server = Server::start(Router::new().route("/stuck", stuck)).await;
-    // The clock is paused and jumps to the next timer whenever all tasks wait, so that no deadline
-    // can be set around it: an answer that never comes would hang the test.
+    // The clock is paused and jumps to the next timer whenever all tasks wait, so no deadline can
+    // guard this: a missing answer would hang the test.
     let mut stream = TcpStream::connect(server.address)
         .await
         .expect("it listens");
@@ -263,7 +263,7 @@ async fn an_address_in_use_is_tried_again_until_it_is_free() {
     assert!(!server.is_finished(), "it gave up");
     drop(taken);
     tokio::time::sleep(Duration::from_secs(6)).await;
-    // From here on it is sockets that are waited for: a paused clock would not.
+    // From here on the test waits for sockets, for which a paused clock does not wait.
     tokio::time::resume();
     assert_answer(&get_from(address, "/livez").await, "200", "ok");
     stopper.cancel();
@@ -280,7 +280,7 @@ async fn free_address() -> SocketAddr {
     listener.local_addr().expect("it listens")
 }
 
-/// Returns once a connection to `address` is taken, or no longer is.
+/// Returns once connections to `address` succeed, or no longer do.
 async fn wait_until_listening(address: SocketAddr, listening: bool) {
     let deadline = tokio::time::Instant::now() + DEADLINE;
     while TcpStream::connect(address).await.is_ok() != listening {

@@ -1,7 +1,7 @@
-//! How a supervised process ends, seen from outside: real signals, exit codes, log lines.
+//! How a supervised process ends, as seen from outside: real signals, exit codes, log lines.
 //!
-//! The process is the example `supervised`. Cargo builds it for `cargo test`, but not for
-//! `cargo test --test process`, which runs the one that was built last.
+//! The process is the example `supervised`. Cargo builds it for `cargo test`, but not for `cargo
+//! test --test process`, which runs the last build.
 
 use std::env;
 use std::io::{BufRead, BufReader};
@@ -15,7 +15,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 const DEADLINE: Duration = Duration::from_secs(30);
 
-/// A running example, killed when the test is over whatever happened.
+/// A running example, killed at the end of the test in any case.
 struct Supervised {
     child: Child,
     lines: Receiver<String>,
@@ -60,7 +60,7 @@ impl Supervised {
         }
     }
 
-    /// Waits until the task under test and its bystander run.
+    /// Waits until the task under test and the second task run.
     fn await_both_tasks(&mut self) {
         self.await_line(&["running"]);
         self.await_line(&["running"]);
@@ -89,7 +89,7 @@ impl Supervised {
 
 impl Drop for Supervised {
     fn drop(&mut self) {
-        // Fails when it has ended already.
+        // Fails if it has already ended.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -139,7 +139,7 @@ fn a_task_that_does_not_stop_is_named_and_left_behind() {
 #[test]
 fn tasks_that_block_every_thread_do_not_keep_it_from_stopping() {
     let mut process = Supervised::start(&["wedge", "--grace-ms", "50"]);
-    // As many as it uses of the processors there are.
+    // One line for each worker thread.
     for _ in 0..thread::available_parallelism().map_or(1, |processors| processors.get().min(4)) {
         process.await_line(&["running"]);
     }

@@ -22,7 +22,7 @@ const BUILD: BuildInfo = BuildInfo {
     version: "0.1.0",
 };
 
-/// A kubeconfig that is removed again.
+/// A kubeconfig file that is removed when this is dropped.
 struct TemporaryFile(PathBuf);
 
 impl TemporaryFile {

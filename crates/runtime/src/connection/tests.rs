@@ -1,4 +1,4 @@
-//! Against a server that tells over which of its connections, and how, each request came.
+//! Tests against a server that reports the connection and HTTP version of each request.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -17,27 +17,27 @@ use tokio_rustls::TlsAcceptor;
 
 use super::*;
 
-/// A server with TLS on loopback.
+/// A TLS server on loopback.
 struct Server {
     address: SocketAddr,
     certificate: Vec<u8>,
     conduct: Conduct,
 }
 
-/// What a server does when it is told to. Clones are the same.
+/// The actions that a test can trigger in a server. Clones share their state.
 #[derive(Clone, Default)]
 struct Conduct {
     /// Answers one request to `/held`.
     answer: Arc<Notify>,
-    /// Ends the connection that is there, as an API server does that has to rest: requests that run
-    /// on it are finished, and no other may begin.
+    /// Ends the current connection gracefully, as an API server does before it restarts: running
+    /// requests finish, and no other may begin.
     go_away: Arc<Notify>,
-    /// How many requests to `/held` have come.
+    /// The number of requests to `/held` so far.
     held: watch::Sender<usize>,
 }
 
 impl Server {
-    /// One that offers `protocols`.
+    /// Starts a server that offers `protocols`.
     async fn start(protocols: &[&str]) -> Server {
         let _ = rustls::crypto::ring::default_provider().install_default();
         let CertifiedKey { cert, signing_key } =
@@ -72,7 +72,7 @@ impl Server {
         http_client(&config).expect("the configuration is whole")
     }
 
-    /// The number of the connection that a request came over, and the version of HTTP.
+    /// Returns the number of the connection that the request used, and the HTTP version.
     async fn ask(&self, client: &HttpClient, path: &str) -> String {
         let request = Request::get(format!("https://{}{path}", self.address));
         let request = request.body(Body::empty()).expect("a request");
@@ -81,7 +81,7 @@ impl Server {
         String::from_utf8(body.to_bytes().to_vec()).expect("it is text")
     }
 
-    /// Waits until so many requests to `/held` have come.
+    /// Waits until `many` requests to `/held` have arrived.
     async fn holds(&self, many: usize) {
         let mut held = self.conduct.held.subscribe();
         let come = held.wait_for(|held| *held >= many).await;
@@ -97,7 +97,7 @@ impl Conduct {
         }
     }
 
-    /// Ends with the connection, also when the client gives it up.
+    /// Ends with the connection, also if the client closes it.
     async fn serve(self, number: usize, stream: TcpStream, tls: TlsAcceptor) {
         let Ok(stream) = tls.accept(stream).await else {
             return;
@@ -177,7 +177,7 @@ async fn a_server_that_goes_away_finishes_what_runs_and_gets_the_rest_over_anoth
     let (held, ()) = tokio::join!(server.ask(&client, "/held"), async {
         server.holds(1).await;
         server.conduct.go_away.notify_one();
-        // A request may overtake the news.
+        // A request may overtake the GOAWAY.
         while server.ask(&client, "/").await != "2 HTTP/2.0" {}
         server.conduct.answer.notify_one();
     });

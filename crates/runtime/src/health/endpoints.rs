@@ -1,4 +1,4 @@
-//! `/livez` and `/readyz`, in the words the Kubernetes API server uses for its own.
+//! `/livez` and `/readyz`, in the format of the Kubernetes API server.
 
 use axum::Router;
 use axum::extract::{Query, State};
@@ -15,7 +15,7 @@ const PLAIN_TEXT: [(HeaderName, &str); 2] = [
     (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
 ];
 
-/// Which checks an answer names.
+/// Which checks an answer lists.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Detail {
     /// The failing ones.
@@ -25,8 +25,8 @@ pub(super) enum Detail {
 }
 
 impl Health {
-    /// `/livez` and `/readyz`: 200 when every check passes, else 503. `ok` when all is well and
-    /// otherwise the failing checks, one a line; with `?verbose` every check.
+    /// The routes `/livez` and `/readyz`: 200 if every check passes, else 503. The body is `ok` or
+    /// the failing checks, one per line; with `?verbose`, every check.
     pub fn router(&self) -> Router {
         Router::new()
             .route(
@@ -39,7 +39,7 @@ impl Health {
             .merge(self.readiness_router())
     }
 
-    /// `/readyz` alone, for who has another `/livez`.
+    /// `/readyz` alone, for programs with another `/livez`.
     pub fn readiness_router(&self) -> Router {
         Router::new()
             .route(

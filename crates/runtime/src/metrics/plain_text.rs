@@ -1,16 +1,16 @@
-//! From OpenMetrics, which the registry writes, to the text format that Kubernetes' own components
-//! answer with: Prometheus text format 0.0.4.
+//! Converts OpenMetrics, which the registry writes, to the format of Kubernetes' own components:
+//! Prometheus text format 0.0.4.
 //!
-//! A scraper of kube-proxy gets the same names in the same places: the type of a counter stands
-//! under the name its samples have, and the bound of a bucket is `le="1"` and not `le="1.0"`, which
-//! would be another series for recording rules that name it.
+//! A scraper of kube-proxy finds the same names in the same places: the type of a counter is listed
+//! under the name of its samples, and the bound of a bucket is `le="1"` and not `le="1.0"`, which
+//! would be a different series for recording rules that name it.
 
 use std::fmt::Write;
 
 /// The media type of what [`plain_text`] returns.
 pub(super) const MEDIA_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// The same metrics in the other format. Total: lines that are none of the format's are kept.
+/// Converts the text. Never fails: keeps lines that it does not recognise.
 pub(super) fn plain_text(openmetrics: &str) -> String {
     let mut text = String::with_capacity(openmetrics.len());
     let mut help = None;
@@ -22,7 +22,7 @@ pub(super) fn plain_text(openmetrics: &str) -> String {
         let mut words = comment.splitn(3, ' ');
         // Writing to a String cannot fail.
         let _ = match (words.next(), words.next(), words.next()) {
-            // Its name depends on the type, which is in the next line.
+            // The name depends on the type, which is in the next line.
             (Some("HELP"), Some(_), sentence) => {
                 help = sentence;
                 Ok(())

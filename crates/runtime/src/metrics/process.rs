@@ -1,4 +1,4 @@
-//! What the kernel knows about this process.
+//! The kernel's figures about this process.
 
 use std::fmt;
 use std::fs;
@@ -78,7 +78,7 @@ impl Collector for ProcessCollector {
             }
         }
         if let Ok(entries) = fs::read_dir("/proc/self/fd") {
-            // Reading the directory takes one descriptor of its own.
+            // Reading the directory itself takes one descriptor.
             let open = ConstGauge::new(entries.count().saturating_sub(1) as u64);
             let help = "Open file descriptors";
             open.encode(encoder.encode_descriptor(
@@ -110,7 +110,7 @@ fn observe_stat() -> Option<Stat> {
     parse_stat(&fs::read_to_string("/proc/self/stat").ok()?, scale)
 }
 
-/// How many files this process may open; no number where there is no limit.
+/// The maximum number of files that this process may open; `None` if there is no limit.
 fn observe_most_files() -> Option<u64> {
     let limits = fs::read_to_string("/proc/self/limits").ok()?;
     let line = limits
@@ -131,10 +131,10 @@ fn observe_boot_time() -> Option<f64> {
 
 /// Parses one line of proc_pid_stat(5).
 fn parse_stat(line: &str, scale: Scale) -> Option<Stat> {
-    // The name stands in parentheses and may hold spaces and parentheses itself.
+    // The name is in parentheses and may itself contain spaces and parentheses.
     let (_, fields) = line.rsplit_once(')')?;
     let fields: Vec<&str> = fields.split_ascii_whitespace().collect();
-    // The manual counts from 1 and includes the two fields cut off.
+    // The manual counts from 1 and includes the two fields that were cut off.
     let field = |number: usize| fields.get(number - 3)?.parse::<u64>().ok();
     let seconds = |ticks: u64| ticks as f64 / scale.ticks_per_second as f64;
     Some(Stat {

@@ -57,7 +57,7 @@ fn open_files_are_counted_at_each_scrape() {
         &metrics.scrape().expect("metrics encode"),
         "process_open_fds",
     );
-    // Other tests of this process open a few at the same time.
+    // Other tests of this process also open a few files meanwhile.
     assert!(open - closed > 50.0, "{open} and then {closed}");
 }
 

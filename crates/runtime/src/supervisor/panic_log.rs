@@ -1,4 +1,4 @@
-//! Panics as log lines that name the task.
+//! Logs panics with the name of the task.
 
 use std::backtrace::Backtrace;
 use std::panic::{self, PanicHookInfo};
@@ -8,8 +8,8 @@ use tracing::{debug, error};
 
 use super::TASK;
 
-/// Sends panics to the log. Release builds abort on a panic, so that this line is the last one,
-/// and the only one that can name the task.
+/// Installs a panic hook that writes to the log. Release builds abort on a panic, so this is the
+/// last line and the only one that can name the task.
 pub(super) fn install() {
     panic::set_hook(Box::new(report));
 }

@@ -23,7 +23,7 @@ fn signals() -> (UnboundedSender<Signal>, Signals) {
     (sender, Signals::from_channel(receiver))
 }
 
-/// Supervises what `start` hands over until it ends, without any signal.
+/// Supervises the tasks of `start` until the end, without any signal.
 async fn end_of(start: impl FnOnce(&Supervisor) + Send + 'static) -> End {
     let (_sender, signals) = signals();
     let supervised = supervise(signals, GRACE, Handle::current(), |supervisor| async move {
