@@ -1,4 +1,4 @@
-//! The kernel's connection tracking table: what is removed from it, what it is set to, how full it is.
+//! The kernel's conntrack table: removes stale connections, sets its limits, and watches its fill.
 
 mod cleaning;
 mod fill;
@@ -22,30 +22,31 @@ use crate::conntrack::metrics::ConntrackMetrics;
 pub(crate) use fill::{Pressure, observe_fill};
 pub(crate) use findings::{degradation, findings};
 
-/// How the table stands, for conditions.
+/// The state of the table, for conditions.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct ConntrackState {
     /// How full it is.
     pub(crate) pressure: Pressure,
-    /// Whether it is set as the profile says.
+    /// Whether the profile's settings are applied.
     pub(crate) limits: Limits,
     /// Why stale connections may be left, by family.
     pub(crate) uncleaned: BTreeMap<Family, String>,
 }
 
-/// Whether the table is set as the profile says.
+/// Whether the profile's conntrack settings are applied.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) enum Limits {
     /// No profile is known yet.
     #[default]
     Awaited,
-    /// It is.
+    /// They are applied.
     Set,
-    /// These files could not be written, and why.
+    /// These files could not be written, with the reasons.
     NotSet(Vec<String>),
 }
 
-/// Starts every task about the table; settings are below `sysctls`. Returns the feed of the worker.
+/// Starts every conntrack task; settings are below `sysctls`. Returns the feed of the worker that
+/// removes stale connections.
 pub(crate) fn start(
     supervisor: &Supervisor,
     metrics: &Metrics,
@@ -75,28 +76,29 @@ pub(crate) fn start(
     feed
 }
 
-/// Gives the worker what is known of the programmed rules after the rounds in `report`.
+/// Posts to the worker what is known about the programmed rules after the syncs in `report`.
 pub(crate) fn post(feed: &Feed, report: &Report) {
     for (family, knowledge) in learnt(report) {
         feed.post(family, knowledge);
     }
 }
 
-/// What is known after the rounds in `report`, in the order in which it is to be taken in.
+/// Returns what is known after the syncs in `report`, in the order in which the worker must process
+/// it.
 ///
 /// A repair restores the rules that an external change had damaged, but not the flows that the
-/// damaged rules created: the same is programmed as before, and yet nothing was known in between. A
-/// check after a notification that found no drift means no such thing: every listener causes one
-/// when it starts, for what it may have missed before.
+/// damaged rules created. The programmed state is the same as before, but it was unknown in
+/// between. A check after a notification that found no drift does not mean this: every listener
+/// triggers one when it starts, for changes that it may have missed.
 fn learnt(report: &Report) -> Vec<(Family, Knowledge)> {
     let mut learnt = Vec::new();
     if report.activity == Activity::Withdrawn {
-        // Whose connections these are now, and where they lead, is another proxy's business.
+        // Another proxy now decides where connections go.
         learnt.extend(Family::ALL.map(|family| (family, Knowledge::Unknown)));
     }
     for round in &report.finished {
         let family = round.family;
-        // One that failed may have found what only a later one repairs.
+        // A failed sync may have found damage that only a later one repairs.
         let failed = matches!(round.outcome, Outcome::Failed(_));
         let disturbed = round.damage.is_some() || failed && round.reason == Reason::Drift;
         let certainty = certainty(&round.outcome);
@@ -114,7 +116,7 @@ fn learnt(report: &Report) -> Vec<(Family, Knowledge)> {
     learnt
 }
 
-/// Whether the kernel carries out what is programmed.
+/// Whether the kernel is known to hold the programmed state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Certainty {
     Kept,

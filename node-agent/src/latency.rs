@@ -1,4 +1,4 @@
-//! How long changes take, over the last while.
+//! The recent latency of changes.
 
 mod window;
 
@@ -10,10 +10,10 @@ use reconciler::{Report, Round};
 
 use window::Window;
 
-/// What the figures in a status are about, to half a minute.
+/// The time that the figures in a status cover, to within half a minute.
 const WINDOW: Span = Span::minutes(5);
 
-/// The durations of every phase: of all changes of the window, however many there were.
+/// The durations of every phase, for all changes of the window.
 #[derive(Debug)]
 pub(crate) struct Latencies {
     decode: Window,
@@ -26,7 +26,7 @@ pub(crate) struct Latencies {
 // === impl Latencies ===
 
 impl Latencies {
-    /// Takes in what `report` says, at `now`.
+    /// Records the changes in `report`, at `now`.
     pub(crate) fn record(&mut self, report: &Report, now: Instant) {
         for latency in &report.latencies {
             self.compile.push(now, latency.compile);
@@ -37,8 +37,8 @@ impl Latencies {
             let of_family = |round: &&std::sync::Arc<Round>| round.family == latency.family;
             if let Some(round) = report.finished.iter().rfind(of_family) {
                 self.commit.push(now, round.took);
-                // What is neither compiling nor the round itself is the way from the source to the
-                // loop, and the wait of minSyncPeriod.
+                // The rest, apart from compiling and the sync itself, is the way from the source to
+                // the reconciler, and the wait for minSyncPeriod.
                 let known = latency.compile + round.took;
                 self.decode
                     .push(now, latency.received_to_commit.saturating_sub(known));
@@ -46,7 +46,7 @@ impl Latencies {
         }
     }
 
-    /// The figures of the last while; `None` when nothing changed in it. Costs microseconds.
+    /// Returns the figures of the window; `None` if nothing changed in it. Takes microseconds.
     pub(crate) fn summary(&mut self, now: Instant) -> Option<SyncLatency> {
         let total = self.total.quantiles(now)?;
         let rest = |phase: &mut Window| phase.quantiles(now).unwrap_or_default();

@@ -1,5 +1,5 @@
-//! The agent's metrics beside those of every Signpost process: kube-proxy's names where the meaning is
-//! kube-proxy's, the prefix `signpost_` otherwise.
+//! The agent's own metrics, in addition to those of every Signpost process. They have kube-proxy's
+//! names if they mean the same, and the prefix `signpost_` otherwise.
 
 mod changes;
 mod iptables;
@@ -26,12 +26,12 @@ use standing::Standing;
 
 /// kube-proxy's buckets for the duration of a sync: 1 ms to 16.4 s, doubling.
 const SYNC_BUCKETS: (f64, f64, u16) = (0.001, 2.0, 15);
-/// Our phases are faster than kube-proxy's first bucket: 10 µs to 5.2 s, doubling.
+/// Signpost's phases are faster than kube-proxy's first bucket: 10 µs to 5.2 s, doubling.
 const PHASE_BUCKETS: (f64, f64, u16) = (0.000_01, 2.0, 20);
 
-/// How a round may end, as the label says.
+/// The outcomes of a sync, as in the label.
 const OUTCOMES: [&str; 4] = ["unchanged", "committed", "partial", "failed"];
-/// The phases of programming a change, as the label says.
+/// The phases of programming a change, as in the label.
 const PHASES: [&str; 6] = ["compile", "observe", "render", "diff", "commit", "total"];
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -53,16 +53,16 @@ struct OfOutcome {
 /// Seconds since the epoch.
 type Timestamp = Gauge<f64, std::sync::atomic::AtomicU64>;
 
-/// What kube-proxy calls a sync.
+/// kube-proxy's two kinds of sync.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Extent {
-    /// It looks at everything.
+    /// A sync that checks everything.
     Full,
-    /// It is about what has changed.
+    /// A sync for what has changed.
     Partial,
 }
 
-/// Everything that moves when a change passes.
+/// The metrics that syncs and changes update.
 #[derive(Debug, Clone)]
 pub(crate) struct AgentMetrics {
     sync: Labelled<OfFamily, Histogram, fn() -> Histogram>,
@@ -184,8 +184,8 @@ impl AgentMetrics {
         own
     }
 
-    /// Makes every series that will ever be, at 0: one that begins with its first event hides it from
-    /// `increase()`, and an alert misses the first failure.
+    /// Creates every series at 0. A series that first appears with its first event hides that event
+    /// from `increase()`, and an alert misses the first failure.
     fn begin(&self) {
         for family in dataplane::Family::ALL {
             let family = of_family(family);
@@ -214,12 +214,12 @@ impl AgentMetrics {
         }
     }
 
-    /// A desired state was compiled.
+    /// Records a compilation of the desired state.
     pub(crate) fn compiled(&self, took: Duration) {
         self.phase("compile", took);
     }
 
-    /// A round ended in which `mechanism` was the desired one.
+    /// Records a finished sync with `mechanism` as the desired mechanism.
     pub(crate) fn finished(&self, round: &Round, mechanism: Mechanism) {
         let family = of_family(round.family);
         let outcome = match round.outcome {
@@ -255,7 +255,7 @@ impl AgentMetrics {
         match mechanism {
             _ if round.outcome == Outcome::Partial => {}
             _ if round.succeeded() => drop(self.last_sync.get_or_create(&family).set(ended)),
-            // kube-proxy has counts of its own for this one.
+            // kube-proxy has separate counters for mode iptables.
             Mechanism::Iptables => self.iptables_failures.count(round),
             _ => drop(self.sync_failures.get_or_create(&family).inc()),
         }
@@ -266,7 +266,7 @@ impl AgentMetrics {
         }
     }
 
-    /// The desired state changed at `now`, in every family.
+    /// Records that the desired state of every family changed at `now`.
     pub(crate) fn queued(&self, now: SystemTime) {
         for family in dataplane::Family::ALL {
             let gauge = self.last_queued.get_or_create(&of_family(family));
@@ -274,7 +274,7 @@ impl AgentMetrics {
         }
     }
 
-    /// A change was acknowledged by the kernel.
+    /// Records a change that the kernel acknowledged.
     pub(crate) fn arrived(&self, latency: &Latency) {
         self.phase("total", latency.received_to_commit);
         let histogram = self
@@ -291,8 +291,8 @@ impl AgentMetrics {
     }
 }
 
-/// kube-proxy's full syncs are its first, those after a failure and the hourly one: Signpost's are the first,
-/// those after a failure and the periodic ones, which ask the kernel whether anything has changed.
+/// kube-proxy's full syncs are the first, those after a failure and the hourly one. Signpost's are
+/// the first, those after a failure and the periodic ones, which check the kernel for changes.
 fn extent(reason: Reason) -> Extent {
     match reason {
         Reason::Changed | Reason::Continued => Extent::Partial,
@@ -302,8 +302,8 @@ fn extent(reason: Reason) -> Extent {
     }
 }
 
-/// Whether the kernel held the recorded state, where the round compared them, or is the last part of a
-/// repair.
+/// Returns whether the kernel held the recorded state, if the sync compared them or is the last
+/// part of a repair.
 fn comparison(round: &Round) -> Option<bool> {
     let compared = matches!(
         round.reason,
@@ -334,8 +334,9 @@ fn phase_histogram() -> Histogram {
     Histogram::new(exponential_buckets(start, factor, length))
 }
 
-/// Of kube-proxy's 84 buckets, 18: those that are left have its bounds, so that rules that name one keep
-/// their meaning. A trigger time has no parts of a second, so that the smallest bounds would say nothing.
+/// 18 of kube-proxy's 84 buckets, with the same bounds, so that alert rules that name one of them
+/// keep their meaning. A trigger time has whole seconds only, so smaller bounds would be
+/// meaningless.
 fn network_programming_histogram() -> Histogram {
     Histogram::new([
         0.5, 1.0, 2.0, 3.0, 4.0, 5.0, 7.0, 10.0, 15.0, 20.0, 30.0, 45.0, 60.0, 90.0, 120.0, 180.0,

@@ -1,4 +1,4 @@
-//! What this node says of itself: the status of its NodeProxy. Pure.
+//! The status of this node's NodeProxy. Pure.
 
 mod findings;
 mod not_served;
@@ -27,41 +27,42 @@ use crate::support::done_without;
 use findings::{failure_message, findings};
 pub(crate) use not_served::NotServed;
 
-/// What a status is made of.
+/// The inputs of a status.
 #[derive(Debug)]
 pub(crate) struct Facts<'a> {
     pub(crate) view: &'a View,
-    /// `None` before the loop's first report.
+    /// `None` before the reconciler's first report.
     pub(crate) report: Option<&'a Report>,
-    /// The round that runs, if one does.
+    /// The sync in progress, if there is one.
     pub(crate) under_way: Option<UnderWay>,
-    /// How many elements of Signpost the kernel holds.
+    /// The number of Signpost's elements in the kernel.
     pub(crate) elements: usize,
-    /// What carries each family out.
+    /// How each family is programmed.
     pub(crate) carried: &'a BTreeMap<Family, mechanism::Standing>,
-    /// The rules of other programs in the variants of iptables.
+    /// The scan for rules of other programs in both variants of iptables.
     pub(crate) variants: &'a Sighting,
     pub(crate) latency: Option<SyncLatency>,
-    /// How the connection tracking table stands.
+    /// The state of the conntrack table.
     pub(crate) connections: &'a conntrack::ConntrackState,
-    /// The node ports that localhost should have and has not.
+    /// The node ports that should be served on localhost and are not.
     pub(crate) not_relayed: &'a [Rejection],
-    /// The frontends that had no room for another client's affinity of late.
+    /// The frontends that recently had no room for another client's affinity.
     pub(crate) crowded: &'a BTreeSet<FrontendKey>,
-    /// The Services of families that the kernel lacks.
+    /// The Services of families that the kernel does not support.
     pub(crate) not_served: &'a NotServed,
-    /// Whose the node's Services are.
+    /// Whether Signpost or another proxy serves the node's Services.
     pub(crate) serving_state: ServingState,
-    /// What there is of other proxies.
+    /// The scan for other proxies.
     pub(crate) sight: &'a Sight,
-    /// What stands in the way of the handover that the profile asks for.
+    /// What prevents the handover that the profile asks for.
     pub(crate) handover_refusal: Option<&'a str>,
     pub(crate) kernel: &'a str,
 }
 
-/// The status that follows from `facts`, with the times of transition of `before` where nothing has
-/// changed since. Without how full the connection tracking table is, which changes all the time, and
-/// without the heartbeat: the writer of the status adds both. Costs the same however much is rejected.
+/// Composes the status for `facts`. Conditions that are unchanged since `before` keep their
+/// transition times. Leaves out the fill of the conntrack table, which changes all the time, and
+/// the heartbeat: the writer of the status adds both. The cost does not depend on the number of
+/// rejections.
 pub(crate) fn status(
     facts: &Facts<'_>,
     before: &NodeProxyStatus,
@@ -80,7 +81,8 @@ pub(crate) fn status(
         if finding.kind == condition::IPTABLES_SPLIT
             && finding.reason == reason::BOTH_VARIANTS_IN_USE
         {
-            // With the numbers that it began with: each other message would be another write to the API.
+            // Keeps the first message with its counts: each new message would be another write to
+            // the API.
             let is_same =
                 |c: &&Condition| c.type_ == finding.kind && c.reason == finding.reason.name;
             let before = conditions.iter().find(is_same);
@@ -105,7 +107,7 @@ pub(crate) fn status(
         },
         mode: mechanism::findings::mode(facts.carried).filter(|_| !programmed.is_empty()),
         last_sync_time: last_sync(facts).or(before.last_sync_time.clone()),
-        // The last figures stay through quiet times: that they were is no news.
+        // Without changes, the last figures stay: that nothing changed is not worth a write.
         sync_latency: facts.latency.clone().or(before.sync_latency.clone()),
         counts: Counts {
             services: count(view.desired.as_ref().map_or(0, |d| d.services().len())),
@@ -122,14 +124,15 @@ pub(crate) fn status(
     }
 }
 
-/// Whether the node is served by the proxy that the profile asks for; always where it asks for none.
+/// Returns whether the proxy that the profile asks for serves the node; true if the profile asks
+/// for none.
 fn is_handed_over(facts: &Facts<'_>) -> bool {
     let desired = facts.view.effective.handover;
     handover::is_carried_out(desired, facts.serving_state, facts.sight, facts.report)
 }
 
-/// Whether every family is programmed as desired, under the desired configuration. One that the kernel
-/// lacks has nothing to apply.
+/// Returns whether every family is programmed as desired, under the desired configuration. A family
+/// that the kernel does not support counts as programmed.
 fn is_programmed(facts: &Facts<'_>) -> bool {
     let Some(desired) = &facts.view.desired else {
         return false;
@@ -165,7 +168,8 @@ fn last_sync(facts: &Facts<'_>) -> Option<Time> {
         .map(Time)
 }
 
-/// As many of each namespace as a status can name. `all` is in the order of objects.
+/// Returns the first of each namespace, as many as a status can name. `all` is in the order of
+/// objects.
 fn first_of_each<'a, T: 'a>(
     all: impl IntoIterator<Item = &'a T>,
     namespace: fn(&T) -> &str,
@@ -180,8 +184,8 @@ fn first_of_each<'a, T: 'a>(
     })
 }
 
-/// Everything that could not be honoured, whichever part of the agent found it: all of it counted, and
-/// put into words what may be among those that a status names.
+/// Collects everything that could not be honoured, from all parts of the agent. Counts all of it,
+/// and describes only what may be among those that a status names.
 fn rejections(facts: &Facts<'_>) -> Rejections {
     let families = families(facts);
     let found = first_of_each(&*facts.view.rejections, |r| &r.object.namespace);

@@ -1,4 +1,4 @@
-//! The worker that removes stale connections, and who hears of what it does.
+//! The worker that removes stale connections, and reports what it did.
 
 use ::conntrack::{Feed, Outcome, Pass};
 use runtime::chain;

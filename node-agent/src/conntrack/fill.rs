@@ -1,4 +1,4 @@
-//! How full the kernel's connection tracking table is.
+//! The fill of the kernel's conntrack table.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,26 +9,27 @@ use tracing::warn;
 
 use crate::board::Board;
 
-/// How many new connections a second a node is taken to see at most: what is left above [`FILLING`]
-/// of the smallest table lasts for about [`SOON`].
+/// The assumed maximum rate of new connections per second. At this rate the room above [`FILLING`]
+/// percent of the smallest table lasts for about [`SOON`].
 const FASTEST: u32 = 6_500;
-/// How soon to look again at a table that is nearly full. Two small files.
+/// The time between two reads of a table that is nearly full. A read takes two small files.
 const SOON: Duration = Duration::from_secs(2);
-/// How soon at one that has room for longer: floods are faster, and limits are lowered.
+/// The time between two reads of a table with plenty of room: floods can be faster than assumed,
+/// and limits can be lowered.
 const LATEST: Duration = Duration::from_secs(60);
-/// From how many percent on new connections are about to be dropped.
+/// The fill in percent from which new connections are about to be dropped.
 const FILLING: u64 = 90;
-/// Below how many percent they no longer are. Apart, so that a table that stays at one of the two
-/// does not change its condition with every look.
+/// The fill in percent below which they no longer are. The two differ, so that a table that stays
+/// near one of them does not change its condition with every read.
 const ROOMY: u64 = 80;
 
-/// How full the table is, in a word.
+/// The fill of the table in levels.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) enum Pressure {
     /// It has never been read.
     #[default]
     Unheard,
-    /// The kernel does not say any more.
+    /// It was read before, and can no longer be read.
     Unknown,
     /// There is room.
     Roomy,
@@ -36,8 +37,8 @@ pub(crate) enum Pressure {
     Filling,
 }
 
-/// Entries and limit of this network namespace; `None` where the kernel does not say (no module, or
-/// a user namespace that may not look).
+/// Reads the entries and the limit of this network namespace. Returns `None` if the kernel does not
+/// provide them (no module, or a user namespace without the permission).
 pub(crate) fn observe_fill() -> Option<ConntrackFill> {
     let read = |name: &str| -> Option<u32> {
         let text = std::fs::read_to_string(format!("/proc/sys/net/netfilter/{name}")).ok()?;
@@ -49,7 +50,7 @@ pub(crate) fn observe_fill() -> Option<ConntrackFill> {
     })
 }
 
-/// Looks now and then, until told to stop.
+/// Reads the fill periodically, until `stop` is cancelled.
 pub(super) async fn watch(board: Arc<Board>, stop: CancellationToken) {
     let mut pressure = Pressure::default();
     loop {
@@ -74,7 +75,7 @@ pub(super) async fn watch(board: Arc<Board>, stop: CancellationToken) {
     }
 }
 
-/// How long to leave a table that holds `fill` alone.
+/// Returns when to read a table again that holds `fill`.
 fn pause(fill: Option<ConntrackFill>) -> Duration {
     let Some(ConntrackFill { entries, max }) = fill else {
         return SOON;
@@ -87,7 +88,7 @@ fn pause(fill: Option<ConntrackFill>) -> Duration {
 // === impl Pressure ===
 
 impl Pressure {
-    /// What it is once the table is seen to hold `fill`.
+    /// Returns the new level for a table that holds `fill`.
     fn after(self, fill: Option<ConntrackFill>) -> Pressure {
         let Some(ConntrackFill { entries, max }) = fill else {
             return match self {
@@ -99,7 +100,7 @@ impl Pressure {
             Pressure::Filling => ROOMY,
             Pressure::Roomy | Pressure::Unknown | Pressure::Unheard => FILLING,
         };
-        // A limit of 0 is none.
+        // A limit of 0 means no limit.
         if max > 0 && u64::from(entries) * 100 >= u64::from(max) * from {
             Pressure::Filling
         } else {
@@ -112,8 +113,8 @@ impl Pressure {
 mod tests {
     use super::*;
 
-    /// Failure story T46: kubernetes#71261. Said before anything is dropped, and not with every
-    /// look anew.
+    /// Failure story T46: kubernetes#71261. The condition is True before connections are dropped,
+    /// and does not change with every read.
     #[test]
     fn t46_pressure_is_said_before_drops_and_does_not_flap() {
         let mut pressure = Pressure::default();
@@ -135,7 +136,7 @@ mod tests {
         assert_eq!(pressure.after(Some(full)), Pressure::Filling);
     }
 
-    /// At the fastest, a table that is looked at again has just come to be filling.
+    /// At the maximum rate, the next read finds a table that has only just started filling.
     #[test]
     fn it_is_looked_again_before_the_table_can_fill() {
         let pause = |entries, max| pause(Some(ConntrackFill { entries, max })).as_secs();

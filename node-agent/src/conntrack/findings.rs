@@ -1,18 +1,18 @@
-//! The conditions of the connection tracking table. Pure.
+//! The conditions of the conntrack table. Pure.
 
 use crds::condition::reason::{self, Reason};
 use crds::condition::{self, Finding, Status};
 
 use crate::conntrack::{ConntrackState, Limits, Pressure};
 
-/// The conditions of its own that the table has. None before there is anything to say.
+/// Returns the conditions of the table; none before anything is known.
 pub(crate) fn findings(standing: &ConntrackState) -> Vec<Finding> {
     let pressure = match standing.pressure {
         Pressure::Unheard => None,
         // Without a finding, the condition would keep its status.
         Pressure::Unknown => Some((Status::Unknown, reason::TABLE_UNREADABLE, "")),
         Pressure::Roomy => Some((Status::False, reason::TABLE_ROOMY, "")),
-        // Without figures: each would be another message, and another write to the API.
+        // Without figures: each new message would be another write to the API.
         Pressure::Filling => {
             let message = "the table is nearly full: see status.conntrack";
             Some((Status::True, reason::TABLE_FILLING, message))
@@ -33,7 +33,7 @@ pub(crate) fn findings(standing: &ConntrackState) -> Vec<Finding> {
     pressure.into_iter().chain(limits).collect()
 }
 
-/// Why the node is degraded by what is left in the table, if it is.
+/// Returns why stale connections in the table degrade the node, if they do.
 pub(crate) fn degradation(standing: &ConntrackState) -> Option<(Reason, String)> {
     let (family, error) = standing.uncleaned.first_key_value()?;
     Some((reason::STALE_FLOWS_LEFT, format!("{family}: {error}")))
@@ -57,7 +57,7 @@ mod tests {
         assert_eq!(degradation(&ConntrackState::default()), None);
     }
 
-    /// A condition without a finding stays as it was: True for ever.
+    /// A condition without a finding would stay True for ever.
     #[test]
     fn pressure_that_can_no_longer_be_told_is_unknown() {
         let standing = ConntrackState {

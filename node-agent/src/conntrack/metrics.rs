@@ -1,4 +1,4 @@
-//! Metrics of the connection tracking table.
+//! The metrics of the conntrack table.
 
 use ::conntrack::{Outcome, Pass};
 use prometheus_client::collector::Collector;
@@ -19,7 +19,7 @@ struct OfFamily {
     ip_family: String,
 }
 
-/// What moves with every pass.
+/// The metrics that every pass of the worker updates.
 #[derive(Debug, Clone)]
 pub(super) struct ConntrackMetrics {
     duration: Labelled<OfFamily, Histogram, fn() -> Histogram>,
@@ -34,7 +34,8 @@ impl ConntrackMetrics {
             duration: Labelled::new_with_constructor(histogram as fn() -> Histogram),
             deleted: Labelled::default(),
         };
-        // A counter that begins with its first event hides it from `increase()`.
+        // Created at 0: a counter that first appears with its first event hides that event from
+        // `increase()`.
         for family in dataplane::Family::ALL {
             let family = OfFamily {
                 ip_family: family.to_string(),
@@ -60,7 +61,7 @@ impl ConntrackMetrics {
         own
     }
 
-    /// A pass ended.
+    /// Counts a finished pass.
     pub(super) fn finished(&self, pass: &Pass) {
         let family = OfFamily {
             ip_family: pass.family.to_string(),
@@ -78,7 +79,7 @@ fn histogram() -> Histogram {
     Histogram::new(exponential_buckets(start, factor, length))
 }
 
-/// What is read off the kernel at a scrape.
+/// The fill of the table, read from the kernel at each scrape.
 #[derive(Debug)]
 struct Fill;
 
@@ -108,7 +109,7 @@ impl Collector for Fill {
     }
 }
 
-/// What the kernel has counted, read at a scrape.
+/// The kernel's counters, read at each scrape.
 #[derive(Debug)]
 struct Losses;
 

@@ -1,13 +1,13 @@
-//! What the kernel counts of connections that it could not track.
+//! The kernel's counters of connections that it could not track.
 
-/// The kernel's counters of this network namespace, a line for each processor. A kernel without
+/// The kernel's counters of this network namespace, one line per CPU. A kernel without
 /// `CONFIG_NF_CONNTRACK_PROCFS` has no such file.
 const FILE: &str = "/proc/net/stat/nf_conntrack";
 
-/// Connections and packets lost since the network namespace began.
+/// Connections and packets lost since the network namespace was created.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Statistics {
-    /// New connections that another one was already in the place of.
+    /// New connections that were not inserted because another entry was in their place.
     pub(super) insert_failed: u64,
     /// Packets dropped because the table was full, or memory was short.
     pub(super) dropped: u64,
@@ -15,12 +15,12 @@ pub(super) struct Statistics {
     pub(super) early_dropped: u64,
 }
 
-/// As they are now; `None` where the kernel does not say.
+/// Reads the counters; `None` if the kernel does not provide them.
 pub(super) fn observe() -> Option<Statistics> {
     parse(&std::fs::read_to_string(FILE).ok()?)
 }
 
-/// Columns go by their names: kernels add some.
+/// Finds columns by name, because kernels add columns.
 fn parse(text: &str) -> Option<Statistics> {
     let mut lines = text.lines();
     let names: Vec<&str> = lines.next()?.split_whitespace().collect();

@@ -7,7 +7,7 @@ use backend::Size;
 use dataplane::Dataplane;
 use reconciler::{Activity, Damage, Failure, FamilyStatus, Pace, Phases, Round, Rounds};
 
-/// A round of IPv4 that ended like this, with nothing amiss.
+/// A sync of IPv4 with this outcome, without damage.
 fn round(reason: Reason, outcome: Outcome) -> Round {
     Round {
         family: Family::Ipv4,
@@ -33,7 +33,8 @@ fn failed(recovery: Recovery) -> Outcome {
     })
 }
 
-/// What is learnt of `round`, after which this is programmed: `?` is that nothing is known.
+/// Returns what is known after `round`, with `programmed` as the programmed state. `?` means
+/// unknown.
 fn told(round: Round, programmed: Option<Dataplane>) -> Vec<&'static str> {
     let report = Report {
         activity: Activity::Waiting,
@@ -78,7 +79,7 @@ fn what_is_programmed_is_told_after_every_round_that_knows() {
     }
 }
 
-/// Failure story T19: kubernetes#112604. Flows were made by what a commit had left.
+/// Failure story T19: kubernetes#112604. The partial commit may have created flows.
 #[test]
 fn t19_after_a_commit_that_may_have_taken_effect_in_part_nothing_is_known() {
     for recovery in [Recovery::Observe, Recovery::Halt] {
@@ -87,7 +88,7 @@ fn t19_after_a_commit_that_may_have_taken_effect_in_part_nothing_is_known() {
     }
 }
 
-/// Failure story T30: spatiumddi#382. Flows were made while the table was gone.
+/// Failure story T30: spatiumddi#382. Flows were created while the table was gone.
 #[test]
 fn t30_after_a_repair_it_is_told_that_nothing_was_known() {
     let damage = Damage {
@@ -100,7 +101,7 @@ fn t30_after_a_repair_it_is_told_that_nothing_was_known() {
         damage: Some(damage),
         ..round(Reason::Timer, Outcome::Committed)
     };
-    // What it found is repaired later.
+    // A later sync repairs what this one found.
     let unrepaired = round(Reason::Drift, failed(Recovery::Retry));
     for round in [repaired, unrepaired] {
         let told = told(round, Some(Dataplane::default()));
@@ -108,8 +109,8 @@ fn t30_after_a_repair_it_is_told_that_nothing_was_known() {
     }
 }
 
-/// Failure story T41: a list of a million flows, once at every start and each time another program
-/// touches what is beside ours.
+/// Failure story T41: a dump of a million flows, at every start and each time another program
+/// changes something beside Signpost's rules.
 #[test]
 fn t41_a_look_that_found_nothing_puts_nothing_in_doubt() {
     for outcome in [Outcome::Unchanged, Outcome::Committed] {
@@ -118,7 +119,7 @@ fn t41_a_look_that_found_nothing_puts_nothing_in_doubt() {
     }
 }
 
-/// Whose Services were handed to another proxy keeps its hands off that proxy's connections.
+/// After a handback, the agent leaves the other proxy's connections alone.
 #[test]
 fn where_nothing_of_ours_is_in_the_kernel_nothing_is_known() {
     let report = Report {

@@ -1,4 +1,4 @@
-//! Sets the kernel's connection tracking table as the profile says.
+//! Applies the profile's conntrack settings to the kernel.
 
 use std::io;
 use std::num::NonZeroU32;
@@ -17,19 +17,19 @@ use tracing::{info, warn};
 use crate::board::Board;
 use crate::conntrack::Limits;
 
-/// How long until what could not be set is tried again. The files are not there before the first
-/// rule that looks at connections is.
+/// The time until a failed setting is tried again. The files do not exist before the first rule
+/// that uses conntrack does.
 const RETRY: Duration = Duration::from_secs(10);
 
-/// What was last set, or could not be.
+/// The last attempt to apply the settings.
 struct Attempt {
     desired: Conntrack,
-    /// When to try again; `None`: it is set.
+    /// When to try again; `None` if the settings are applied.
     retry: Option<Instant>,
 }
 
-/// Sets the profile's values below `sysctls`, now and whenever they change, until `stop` is
-/// cancelled. Reports what cannot be set, and tries it again.
+/// Writes the profile's values below `sysctls`, now and whenever they change, until `stop` is
+/// cancelled. Reports settings that cannot be applied, and tries them again.
 pub(super) async fn follow(board: Arc<Board>, sysctls: PathBuf, stop: CancellationToken) {
     let mut in_force = board.in_force();
     let mut last: Option<Attempt> = None;
@@ -43,7 +43,8 @@ pub(super) async fn follow(board: Arc<Board>, sysctls: PathBuf, stop: Cancellati
             && last.as_ref().is_none_or(|last| last.is_due(&desired, now))
         {
             let (conntrack, root) = (desired.clone(), sysctls.clone());
-            // Another number of buckets has the kernel move every entry before the write returns.
+            // On a change of the number of buckets, the kernel moves every entry before the write
+            // returns.
             let limits = match spawn_blocking(move || commit(&conntrack, &root)).await {
                 Ok(limits) => limits,
                 Err(error) if error.is_panic() => panic::resume_unwind(error.into_panic()),
@@ -99,7 +100,7 @@ fn tell(board: &Board, limits: Limits) {
     });
 }
 
-/// The same in the words of the crate that knows the kernel.
+/// Converts the settings to the types of crate `conntrack`.
 fn profile(desired: &Conntrack) -> Profile {
     Profile {
         max_per_core: NonZeroU32::new(desired.max_per_core),
@@ -154,7 +155,7 @@ mod tests {
         engine.view()
     }
 
-    /// A large table takes the kernel seconds to move to other buckets; probes are answered
+    /// The kernel takes seconds to move a large table to other buckets. Probes are answered
     /// meanwhile.
     #[tokio::test]
     async fn other_tasks_go_on_while_the_kernel_takes_its_time_over_a_setting() {

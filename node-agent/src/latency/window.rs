@@ -1,4 +1,4 @@
-//! How long things took of late, in little memory however many there were.
+//! A histogram of recent durations, in a small amount of memory however many there are.
 
 use std::array;
 use std::collections::{BTreeMap, VecDeque};
@@ -8,20 +8,21 @@ use crds::node_proxy::latency::{Microseconds, Quantiles};
 
 /// The resolution of the window: it forgets old durations in steps of this.
 pub(super) const STEP: Duration = Duration::from_secs(30);
-/// Into how many buckets of equal width each power of two is divided, as an exponent of two: a bucket
-/// is at most a 32nd as wide as what is in it is long.
+/// The number of equal buckets per power of two, as an exponent of two. A bucket is at most 1/32 as
+/// wide as the durations in it are long.
 const FINENESS: u32 = 5;
-/// The bits of the longest duration that is distinguished from longer ones, in microseconds: an
-/// hour and a bit.
+/// The number of bits of the longest duration, in microseconds, that is distinguished from longer
+/// ones: just over an hour.
 const BITS: u32 = 32;
 const LONGEST: u64 = (1 << BITS) - 1;
-/// How many buckets there are: the first two powers have one for each microsecond.
+/// The number of buckets. The first two powers have one for each microsecond.
 const BUCKETS: usize = ((BITS - FINENESS + 1) as usize) << FINENESS;
 
 /// The durations of a sliding window, as one histogram for each [`STEP`] of it.
 ///
-/// Remembers how many fell into which bucket, and the longest: of the 896 counts of a step those that
-/// are not 0, a few dozen. To summarise a million costs what a thousand do.
+/// Stores the count of each bucket, and the longest duration: of the 896 counts of a step only
+/// those that are not 0, a few dozen. A summary of a million durations costs as much as one of a
+/// thousand.
 #[derive(Debug)]
 pub(super) struct Window {
     length: Duration,
@@ -48,7 +49,7 @@ impl Window {
         }
     }
 
-    /// Takes in a duration that was measured at `now`.
+    /// Records a duration that was measured at `now`.
     pub(super) fn push(&mut self, now: Instant, duration: Duration) {
         self.forget(now);
         let current = self.steps.back_mut();
@@ -63,9 +64,9 @@ impl Window {
         }
     }
 
-    /// The spread of what was pushed within the window before `now`, or up to one [`STEP`] less;
-    /// `None` when that is nothing. The longest is exact; any other is the upper end of its bucket:
-    /// never too low, and too high by at most a 32nd.
+    /// Returns the quantiles of the durations in the window before `now`, which may be up to one
+    /// [`STEP`] shorter; `None` if there are none. The maximum is exact. Other quantiles are the
+    /// upper end of their bucket: never too low, and too high by at most 1/32.
     pub(super) fn quantiles(&mut self, now: Instant) -> Option<Quantiles> {
         self.forget(now);
         let mut counts: [u64; BUCKETS] = array::from_fn(|_| 0);
@@ -76,7 +77,7 @@ impl Window {
         }
         let longest = Microseconds::from(self.steps.iter().map(|step| step.longest).max()?);
         let total: u64 = counts.iter().sum();
-        // The nearest rank: the smallest value that so many percent do not exceed.
+        // The nearest rank: the smallest value that `percent` percent do not exceed.
         let rank = |percent: u64| {
             let rank = (total * percent).div_ceil(100).max(1);
             let mut below = 0;
@@ -125,16 +126,16 @@ impl Step {
     }
 }
 
-/// The bucket of so many microseconds.
+/// Returns the bucket of a duration in microseconds.
 fn bucket(microseconds: u64) -> u16 {
     let value = microseconds.min(LONGEST);
     let octave = value.checked_ilog2().unwrap_or(0).saturating_sub(FINENESS);
     let bucket = (u64::from(octave) << FINENESS) + (value >> octave);
-    // There are fewer than a thousand.
+    // There are fewer than a thousand buckets.
     u16::try_from(bucket).unwrap_or(u16::MAX)
 }
 
-/// The most microseconds that are in a bucket.
+/// Returns the longest duration in a bucket, in microseconds.
 fn upper_end(bucket: u16) -> u64 {
     let octave = (bucket >> FINENESS).saturating_sub(1);
     let within = u64::from(bucket - (octave << FINENESS));
@@ -211,7 +212,7 @@ mod tests {
         assert_eq!(p50_p99_max(&mut window, now + LENGTH), None);
     }
 
-    /// At a hundred changes a second the steps of a window are few and small.
+    /// At a hundred changes a second, a window has few steps, and they are small.
     #[test]
     fn a_window_full_of_changes_stays_small() {
         let start = Instant::now();

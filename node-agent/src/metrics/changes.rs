@@ -1,4 +1,4 @@
-//! How many changes have come in, and how many of them the kernel does not hold yet.
+//! The number of changes received, and of those that are not programmed yet.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -8,11 +8,11 @@ use prometheus_client::metrics::gauge::Gauge;
 use reconciler::Report;
 use runtime::Metrics;
 
-/// kube-proxy's `sync_proxy_rules_{service,endpoint}_changes_{total,pending}`. Cheap to clone; clones
-/// are the same.
+/// kube-proxy's `sync_proxy_rules_{service,endpoint}_changes_{total,pending}`. Cheap to clone;
+/// clones share the same counts.
 ///
-/// Pending is what kube-proxy means by it and more: a change is no longer pending when the kernel has
-/// acknowledged it, not when a sync that may fail begins.
+/// A change is pending for longer than in kube-proxy: until the kernel has acknowledged it, not
+/// until a sync begins that may fail.
 #[derive(Debug, Clone)]
 pub(crate) struct ChangeCounts {
     services: Counter,
@@ -22,18 +22,18 @@ pub(crate) struct ChangeCounts {
     pending: Arc<Mutex<Pending>>,
 }
 
-/// Where changes are that are pending.
+/// The pending changes, by stage.
 #[derive(Debug, Default)]
 struct Pending {
-    /// Taken in, and not compiled.
+    /// Received, and not compiled.
     taken: Tally,
-    /// Compiled, and asked of the kernel.
+    /// Compiled, and sent to the reconciler.
     ordered: Tally,
-    /// Those of `ordered` that the round under way is about.
+    /// The part of `ordered` that the current sync covers.
     under_way: Tally,
 }
 
-/// Changes by what they are of.
+/// Numbers of changes by kind of object.
 #[derive(Debug, Clone, Copy, Default)]
 struct Tally {
     services: i64,
@@ -69,7 +69,7 @@ impl ChangeCounts {
         }
     }
 
-    /// A change came in.
+    /// Counts a received change.
     pub(crate) fn took(&self, change: &Change) {
         let mut pending = self.pending();
         match change {
@@ -86,7 +86,7 @@ impl ChangeCounts {
         self.show(&pending);
     }
 
-    /// What came in is asked of the kernel.
+    /// Counts the received changes as sent to the reconciler.
     pub(crate) fn ordered(&self) {
         let mut pending = self.pending();
         let taken = std::mem::take(&mut pending.taken);
@@ -94,20 +94,20 @@ impl ChangeCounts {
         self.show(&pending);
     }
 
-    /// What came in makes no difference to the kernel.
+    /// Drops the received changes, which make no difference to the kernel.
     pub(crate) fn dismissed(&self) {
         let mut pending = self.pending();
         pending.taken = Tally::default();
         self.show(&pending);
     }
 
-    /// A round begins, with every change until now.
+    /// Records the start of a sync, which covers every change sent so far.
     pub(crate) fn began(&self) {
         let mut pending = self.pending();
         pending.under_way = pending.ordered;
     }
 
-    /// Takes in what the loop has done.
+    /// Records the reconciler's report.
     pub(crate) fn reported(&self, report: &Report) {
         let mut pending = self.pending();
         if !report.finished.is_empty() {
@@ -126,7 +126,7 @@ impl ChangeCounts {
     }
 
     fn pending(&self) -> MutexGuard<'_, Pending> {
-        // Numbers, whole between any two statements.
+        // The numbers are consistent between any two statements, so a poisoned lock is harmless.
         self.pending.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -149,7 +149,7 @@ impl Tally {
     }
 }
 
-/// Whether it is about an object, and not about a list.
+/// Returns whether the event is about an object, and not about a list.
 fn is_change<T>(event: &Event<T>) -> bool {
     !matches!(event, Event::Init | Event::InitDone)
 }

@@ -1,4 +1,4 @@
-//! What there is to count in mode iptables alone.
+//! The metrics that only mode iptables has.
 
 use std::fmt;
 
@@ -20,17 +20,17 @@ use crate::mechanism::VariantRules;
 /// From unnoticeable to longer than any wait: 1 ms to 16.4 s, doubling.
 const WAIT_BUCKETS: (f64, f64, u16) = (0.001, 2.0, 15);
 
-/// kube-proxy's counts of restores that failed: what is a restore there is a round here.
+/// kube-proxy's counts of failed restores. One restore in kube-proxy corresponds to one sync here.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Failures {
     all: Labelled<OfFamily, Counter>,
     partial: Labelled<OfFamily, Counter>,
 }
 
-/// How many rules there are in what table.
+/// The number of rules in a table.
 type Count = (Family, TableName, usize);
 
-/// How long changes waited for the lock of iptables.
+/// Registers the histogram of waits for the xtables lock.
 pub(crate) fn register_lock_waits(metrics: &Metrics) -> Histogram {
     metrics.register(
         "signpost_xtables_lock_wait_seconds",
@@ -39,7 +39,7 @@ pub(crate) fn register_lock_waits(metrics: &Metrics) -> Histogram {
     )
 }
 
-/// The same, unregistered.
+/// Returns the same histogram, unregistered.
 pub(crate) fn lock_waits() -> Histogram {
     let (start, factor, length) = WAIT_BUCKETS;
     Histogram::new(exponential_buckets(start, factor, length))
@@ -63,13 +63,13 @@ impl Failures {
         }
     }
 
-    /// Makes the series of `family`, at 0.
+    /// Creates the series of `family` at 0.
     pub(super) fn begin(&self, family: &OfFamily) {
         drop(self.all.get_or_create(family));
         drop(self.partial.get_or_create(family));
     }
 
-    /// A round failed.
+    /// Counts a failed sync.
     pub(super) fn count(&self, round: &Round) {
         let family = of_family(round.family);
         self.all.get_or_create(&family).inc();
@@ -79,8 +79,8 @@ impl Failures {
     }
 }
 
-/// How many iptables rules Signpost has, and how many of them the last change wrote, in families in
-/// mode iptables.
+/// Encodes how many iptables rules Signpost has, and how many of them the last change wrote, for
+/// families in mode iptables.
 pub(super) fn encode_rules(
     board: &Board,
     encoder: &mut DescriptorEncoder<'_>,

@@ -1,7 +1,7 @@
-//! What this node says of itself, as its NodeProxy does: read off the board at a scrape.
+//! Metrics of this node's status, as in its NodeProxy. Read from the board at each scrape.
 //!
-//! One series for each condition, by its status and its reason now, and one for each thing with names: what a
-//! node says at one time is bounded, whatever it has said before.
+//! There is one series for each condition, with its current status and reason, and one for each
+//! named value. The number of series at one time is bounded, whatever the node has reported before.
 
 use std::fmt;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! What is read off the board at a scrape.
+//! Gauges that are read from the board at each scrape.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -101,7 +101,8 @@ impl Collector for Standing {
     }
 }
 
-/// How many Service ports have endpoints, and none that a Local policy allows: internally, externally.
+/// Returns how many Service ports have endpoints, but none that a Local policy allows, for the
+/// internal and the external policy.
 fn without_local_endpoints(programmed: &Dataplane, family: Family) -> [(&'static str, usize); 2] {
     let mut internal = BTreeSet::<&ServicePortName>::new();
     let mut external = BTreeSet::<&ServicePortName>::new();
@@ -137,7 +138,8 @@ mod tests {
 
     use super::*;
 
-    /// Services that the kernel refused are in the status alone, and not among what the objects say.
+    /// Services that the kernel refused are only in the status, not among the rejections of the
+    /// objects.
     #[test]
     fn the_metric_counts_the_rejections_that_the_status_counts() {
         let board = Arc::new(Board::new());

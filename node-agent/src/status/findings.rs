@@ -1,4 +1,4 @@
-//! What conditions say of this node. Pure.
+//! The conditions of this node. Pure.
 
 use std::time::{Duration, SystemTime};
 
@@ -22,11 +22,11 @@ use crate::mechanism::{self, LockStanding};
 use crate::serving_state::ServingState;
 use crate::support::{done_without, has_address};
 
-/// For how long a node that hears nothing of its source still counts as up to date: as long as it takes
-/// to notice, and to let an API server start again. Longer, and it may be sending traffic to what is
-/// long gone.
+/// How long a node whose source does not answer still counts as up to date: long enough to notice,
+/// and for an API server to restart. After a longer time the node may be sending traffic to
+/// endpoints that no longer exist.
 const HEARD_LATELY: Duration = Duration::from_secs(120);
-/// How many Services a message names at the most.
+/// The maximum number of Services that a message names.
 const EXHAUSTED_NAMED: usize = 8;
 
 pub(super) fn findings(facts: &Facts<'_>, rejections: &Rejections, now: Timestamp) -> Vec<Finding> {
@@ -47,16 +47,17 @@ pub(super) fn findings(facts: &Facts<'_>, rejections: &Rejections, now: Timestam
     findings
 }
 
-/// Whether the node serves every Service: the source has answered lately, all is listed, programmed in both
-/// families, and found there when the kernel was last looked at. What a comparison finds is repaired
-/// by the same round, or that round has failed and its family with it.
+/// Returns whether the node serves every Service: the source has answered recently, everything is
+/// listed, both families are programmed, and the last check of the kernel found the rules. The sync
+/// that finds a difference also repairs it; otherwise that sync, and with it the family, has
+/// failed.
 fn ready(facts: &Facts<'_>, now: Timestamp) -> Finding {
     let view = facts.view;
     let families = families(facts);
     let finding =
         |status, reason, message: String| Finding::new(condition::READY, status, reason, message);
     if facts.serving_state == ServingState::HandedBack {
-        // Where the profile asks for it, and another proxy serves, nothing is left to be done.
+        // If the profile asks for this, and another proxy serves, nothing is left to do.
         let is_desired = facts.view.effective.handover == Handover::Handback;
         let is_done = is_desired && is_handed_over(facts) && !is_unserved(facts.sight);
         return finding(
@@ -171,7 +172,7 @@ fn progressing(facts: &Facts<'_>, now: Timestamp) -> Finding {
     say(Status::True, reason::APPLYING, message)
 }
 
-/// What the node is about to do.
+/// Describes the pending handover.
 fn pending_handover(facts: &Facts<'_>) -> &'static str {
     match facts.view.effective.handover {
         Handover::Handback => "Services are being handed back to kube-proxy",
@@ -210,14 +211,15 @@ fn degraded(facts: &Facts<'_>) -> Finding {
     if let Some((reason, message)) = conntrack::degradation(facts.connections) {
         return say(Status::True, reason, message);
     }
-    // The last one: an attempt at a takeover asks whether anything else is wrong.
+    // Last, because a takeover checks whether there is any other problem.
     if let Some(refusal) = facts.handover_refusal.filter(|_| !is_handed_over(facts)) {
         return say(Status::True, reason::HANDOVER_REFUSED, refusal.to_owned());
     }
     say(Status::False, reason::AS_EXPECTED, String::new())
 }
 
-/// The families that the node is to serve: all but those that the kernel lacks and no Service needs here.
+/// Returns the families that the node must serve: all except those that the kernel does not support
+/// and that no Service needs on this node.
 fn counted<'a>(facts: &Facts<'a>) -> impl Iterator<Item = &'a FamilyStatus> {
     let desired = facts.view.desired.as_ref();
     let is_needed = |family: Family| {
@@ -235,7 +237,7 @@ fn counted<'a>(facts: &Facts<'a>) -> impl Iterator<Item = &'a FamilyStatus> {
 }
 
 fn age(since: SystemTime, now: Timestamp) -> Duration {
-    // A clock that was set back makes nothing old.
+    // A clock that was set back does not make anything old.
     let age = SystemTime::from(now).duration_since(since);
     age.unwrap_or_default()
 }
@@ -273,7 +275,7 @@ fn honoured(facts: &Facts<'_>, rejections: &Rejections) -> Finding {
     }
 }
 
-/// Which Services have no room for another client's affinity; `None` where all have.
+/// Names the Services that have no room for another client's affinity; `None` if all have.
 fn affinity_exhausted(facts: &Facts<'_>) -> Option<String> {
     let services = exhausted(facts.crowded, facts.view.desired.as_ref());
     if services.is_empty() {
@@ -296,7 +298,7 @@ fn affinity_exhausted(facts: &Facts<'_>) -> Option<String> {
     ))
 }
 
-/// What became of the node's Services.
+/// Describes who serves the node's Services after a handback.
 fn handed_back(facts: &Facts<'_>) -> String {
     let failing = families(facts).iter().find(|f| f.failing.is_some());
     if let Some(family) = failing {
@@ -312,7 +314,7 @@ fn handed_back(facts: &Facts<'_>) -> String {
     .to_owned()
 }
 
-/// Whether no other proxy has rules on the node.
+/// Returns whether no other proxy has rules on the node.
 fn is_unserved(sight: &Sight) -> bool {
     matches!(sight, Sight::Seen(found, _) if found.is_nothing())
 }
@@ -351,7 +353,8 @@ fn rules_contested(report: &Report) -> Finding {
     let say =
         |status, reason, message| Finding::new(condition::RULES_CONTESTED, status, reason, message);
     if let Some(contest) = &report.contest {
-        // The same as long as it lasts: each other message would be another write to the API.
+        // The message stays the same while this lasts: each new message would be another write to
+        // the API.
         let since = Timestamp::try_from(contest.since).unwrap_or_default();
         let message = format!("since {since:.0}, {contest}");
         return say(Status::True, reason::REPAIRS_HELD_BACK, message);
@@ -409,7 +412,7 @@ fn failure_reason(facts: &Facts<'_>, family: &FamilyStatus) -> Reason {
 }
 
 pub(super) fn failure_message(family: &FamilyStatus) -> String {
-    // Without a count of attempts: each would be another message, and another write to the API.
+    // Without a count of attempts: each new message would be another write to the API.
     let error = family.failing.as_ref().map(|failing| &failing.error);
     format!("{}: {}", family.family, error.map_or("", String::as_str))
 }

@@ -1,4 +1,5 @@
-//! Which Services want a family that the kernel lacks. Costs what changed since the last look.
+//! The Services that need a family that the kernel does not support. The cost is proportional to
+//! the changes since the last update.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -8,22 +9,22 @@ use dataplane::{Claims, Dataplane, Family, Frontend, FrontendKey, PersistentMap,
 
 type Frontends = PersistentMap<FrontendKey, Claims<Arc<Frontend>>>;
 
-/// The Services of each family that the kernel lacks.
+/// The Services of each family that the kernel does not support.
 #[derive(Debug, Default)]
 pub(crate) struct NotServed(BTreeMap<Family, OfFamily>);
 
 #[derive(Debug, Default)]
 struct OfFamily {
-    /// What was last looked at.
+    /// The frontends as of the last update.
     followed: Frontends,
-    /// With how many frontends each.
+    /// The Services, each with its number of frontends.
     services: BTreeMap<ServiceKey, usize>,
 }
 
 // === impl NotServed ===
 
 impl NotServed {
-    /// Updates the desired state, and what the kernel lacks.
+    /// Updates the desired state, and the families that the kernel does not support.
     pub(crate) fn follow(&mut self, lacking: &[Family], desired: Option<&Dataplane>) {
         self.0.retain(|family, _| lacking.contains(family));
         for family in lacking {
@@ -32,7 +33,7 @@ impl NotServed {
         }
     }
 
-    /// The Services that want `family` and have it not.
+    /// Returns the Services that need `family` if the kernel does not support it.
     pub(super) fn services(&self, family: Family) -> impl ExactSizeIterator<Item = &ServiceKey> {
         static NONE: BTreeMap<ServiceKey, usize> = BTreeMap::new();
         let of_family = self.0.get(&family);

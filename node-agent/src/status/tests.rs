@@ -1,4 +1,4 @@
-//! What a node says, from what its parts report.
+//! The status of a node, derived from the state of its parts.
 
 mod handover;
 mod honoured;
@@ -97,7 +97,7 @@ fn report(families: [FamilyStatus; 2]) -> Report {
     }
 }
 
-/// A node that nftables serves and where nothing else is to tell.
+/// A node in mode nftables without any problem.
 fn facts<'a>(view: &'a View, report: Option<&'a Report>) -> Facts<'a> {
     static CARRIED: LazyLock<BTreeMap<Family, mechanism::Standing>> = LazyLock::new(by_nftables);
     static CONNECTIONS: LazyLock<conntrack::ConntrackState> = LazyLock::new(Default::default);
@@ -127,7 +127,7 @@ fn say(view: &View, report: Option<&Report>) -> NodeProxyStatus {
     status(&facts, &NodeProxyStatus::default(), Timestamp::UNIX_EPOCH)
 }
 
-/// Status, reason and message of one condition.
+/// The status, reason and message of one condition.
 fn told(status: &NodeProxyStatus, kind: &str) -> (String, String, String) {
     let condition = status.conditions.iter().find(|c| c.type_ == kind);
     let condition = condition.expect("it is there from the beginning");
@@ -199,7 +199,7 @@ fn t58_one_broken_family_is_told_from_the_other() {
     assert_eq!(message, "IPv6: failed to commit: no such device");
 }
 
-/// A node whose kernel lacks IPv6: it has an address of that family, or not.
+/// A node whose kernel lacks IPv6, with or without an IPv6 address.
 fn without_ipv6(address: Option<std::net::Ipv6Addr>) -> (View, Report) {
     let mut view = view();
     let node = Node {
@@ -241,8 +241,8 @@ fn t84_a_family_that_the_kernel_lacks_and_nobody_needs_is_said_and_the_node_is_r
     assert_eq!(status.rejections.total, 0);
 }
 
-/// Failure story T84: who wants the family is named wherever it is lacking, and keeps a node from being
-/// ready that could be reached through it.
+/// Failure story T84: Services that need the family are always named. If the node could be reached
+/// through that family, it is not ready.
 #[test]
 fn t84_services_that_want_a_family_that_the_kernel_lacks_are_named() {
     for (address, ready) in [
@@ -351,7 +351,7 @@ fn t4_a_mode_that_is_not_there_is_answered_and_the_effective_one_is_shown() {
     );
 }
 
-/// A mode that works with a disadvantage says so.
+/// A mode that works with a disadvantage reports it.
 #[test]
 fn a_setting_that_could_not_be_written_is_named() {
     let view = view();
@@ -537,7 +537,7 @@ fn what_is_said_of_the_variants_of_iptables_does_not_outlive_its_truth() {
     let (_, _, message) = say(&before, &refused, Some(Variant::Legacy));
     assert!(message.contains("are in variant legacy"), "{message}");
 
-    // The counts of others' rules change all the time, and are those of the beginning.
+    // The counts of other programs' rules change all the time: the message keeps the first ones.
     let presence = |rules| Presence {
         offered: true,
         rules,

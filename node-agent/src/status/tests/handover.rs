@@ -1,4 +1,4 @@
-//! Which proxy serves the node, and which the profile asks for.
+//! Which proxy serves the node, and which one the profile asks for.
 
 use super::*;
 
@@ -10,7 +10,7 @@ fn view_with(handover: Handover) -> View {
     })
 }
 
-/// What the loop reports once Signpost's rules are gone.
+/// The reconciler's report once Signpost's rules are removed.
 fn withdrawn(view: &View) -> Report {
     let families = Family::ALL.map(|family| FamilyStatus {
         programmed: None,
@@ -105,7 +105,7 @@ fn t171_a_takeover_that_the_profile_asks_for_counts_as_applied_once_it_is_done()
     assert_eq!((&*status, &*reason), ("True", "HandoverRefused"));
     assert_eq!(message, "kube-proxy answers: stop it first");
 
-    // The refusal of an attempt before is void once nothing is left to be done.
+    // The refusal of an earlier attempt does not count once the handover is complete.
     let done = say(&seen(None), Some("kube-proxy answers: stop it first"));
     assert_eq!(done.applied_hash, Some(view.hash.clone()));
     assert_eq!(told(&done, condition::PROGRESSING).1, "Settled");

@@ -1,8 +1,8 @@
-//! What a node says of what it does not honour.
+//! What a node reports that it does not honour.
 
 use super::*;
 
-/// In mode iptables, Services with affinity have one shortcoming each in both families.
+/// In mode iptables, each Service with affinity has one unsupported field in both families.
 #[test]
 fn of_many_shortcomings_all_are_counted_and_the_first_are_named() {
     let view = view();
@@ -33,7 +33,7 @@ fn of_many_shortcomings_all_are_counted_and_the_first_are_named() {
     );
 }
 
-/// Failure story T93: said beside whatever else is not honoured.
+/// Failure story T93: reported in addition to anything else that is not honoured.
 #[test]
 fn t93_services_whose_affinity_is_exhausted_are_named() {
     let mut view = view();
@@ -81,7 +81,7 @@ fn t93_services_whose_affinity_is_exhausted_are_named() {
     assert_eq!((&*status, &*reason), ("True", "AllHonoured"));
 }
 
-/// Failure story T68, of the profile.
+/// Failure story T68, for the profile.
 #[test]
 fn t68_a_scheduler_of_the_profile_that_the_mode_does_not_have_is_named_once() {
     let mut view = view();
