@@ -1,4 +1,4 @@
-//! The addresses that all tests use, so that one glance at an address says what it is.
+//! The addresses that all tests use, so that every address shows its role.
 //!
 //! | what | IPv4 | IPv6 |
 //! |---|---|---|
@@ -14,8 +14,8 @@
 //! | external IPs | 198.51.100.0/24 | 2001:db8:51::/64 |
 //! | clients outside the cluster | 203.0.113.0/24 | 2001:db8:113::/64 |
 //!
-//! Nodes are called `node-N`. On node 1 pods are behind [`BRIDGE`] or interfaces that start with
-//! [`POD_INTERFACE_PREFIX`]; everyone else comes in through [`UPLINK`].
+//! Nodes are called `node-N`. On node 1, pods are behind [`BRIDGE`] or interfaces that start with
+//! [`POD_INTERFACE_PREFIX`]; all other traffic arrives through [`UPLINK`].
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
@@ -27,9 +27,9 @@ use ipnet::IpNet;
 pub const NODE: &str = "node-1";
 /// The bridge of the node's pods.
 pub const BRIDGE: &str = "cni0";
-/// What the names of the pods' own interfaces start with.
+/// The prefix of the names of the pods' own interfaces.
 pub const POD_INTERFACE_PREFIX: &str = "veth";
-/// The interface towards other nodes and the world.
+/// The interface to other nodes and to outside the cluster.
 pub const UPLINK: &str = "eth0";
 
 /// The name of node `n`.
@@ -37,7 +37,7 @@ pub fn node_name(n: u8) -> Arc<str> {
     format!("node-{n}").into()
 }
 
-/// The address by which others know node `n`.
+/// The address by which others reach node `n`.
 pub fn node_address(n: u8, family: Family) -> IpAddr {
     match family {
         Family::Ipv4 => v4([192, 168, 0, n]),
@@ -45,7 +45,7 @@ pub fn node_address(n: u8, family: Family) -> IpAddr {
     }
 }
 
-/// The address of node `n` on another network.
+/// The address of node `n` on a second network.
 pub fn second_address(n: u8, family: Family) -> IpAddr {
     match family {
         Family::Ipv4 => v4([172, 20, 0, n]),
@@ -53,7 +53,7 @@ pub fn second_address(n: u8, family: Family) -> IpAddr {
     }
 }
 
-/// The address of node `n` among its own pods.
+/// The address of node `n` on its pod bridge.
 pub fn bridge_address(n: u8, family: Family) -> IpAddr {
     pod_address(n, 1, family)
 }
@@ -66,7 +66,7 @@ pub fn pod_address(n: u8, host: u8, family: Family) -> IpAddr {
     }
 }
 
-/// The pods of node `n`.
+/// The pod range of node `n`.
 pub fn pod_cidr(n: u8, family: Family) -> IpNet {
     match family {
         Family::Ipv4 => net(v4([10, 0, n, 0]), 24),
@@ -74,7 +74,7 @@ pub fn pod_cidr(n: u8, family: Family) -> IpNet {
     }
 }
 
-/// The pods of all nodes.
+/// The pod range of the cluster.
 pub fn cluster_cidr(family: Family) -> IpNet {
     match family {
         Family::Ipv4 => net(v4([10, 0, 0, 0]), 16),
@@ -82,7 +82,7 @@ pub fn cluster_cidr(family: Family) -> IpNet {
     }
 }
 
-/// Where cluster IPs come from.
+/// The range of cluster IPs.
 pub fn service_cidr(family: Family) -> IpNet {
     match family {
         Family::Ipv4 => net(v4([10, 96, 0, 0]), 16),
@@ -98,7 +98,7 @@ pub fn cluster_ip(n: u8, family: Family) -> IpAddr {
     }
 }
 
-/// The cluster IP that is on a device of the node under test, too, in scenarios.
+/// The cluster IP that scenarios also assign to a device of the node under test.
 pub fn shared_cluster_ip(family: Family) -> IpAddr {
     cluster_ip(200, family)
 }
@@ -132,7 +132,7 @@ pub fn outside_client(n: u8, family: Family) -> IpAddr {
     }
 }
 
-/// The clients outside the cluster.
+/// The range of clients outside the cluster.
 pub fn outside_cidr(family: Family) -> IpNet {
     match family {
         Family::Ipv4 => net(v4([203, 0, 113, 0]), 24),
@@ -152,7 +152,7 @@ fn v4(octets: [u8; 4]) -> IpAddr {
     IpAddr::V4(Ipv4Addr::from(octets))
 }
 
-/// The last digits are those a person would write: host 10 ends in `::10`.
+/// The last digits read as decimal: host 10 ends in `::10`.
 fn v6(network: [u16; 4], host: u8) -> IpAddr {
     let [a, b, c, d] = network;
     let host = u16::from(host);

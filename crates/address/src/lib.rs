@@ -1,11 +1,11 @@
-//! IP families, transport protocols and ports: the words that the model of the dataplane and the
-//! kernel's wire formats have in common.
+//! IP families, transport protocols and ports: the types that the dataplane model and the kernel's
+//! wire formats share.
 
 use std::fmt;
 use std::net::IpAddr;
 use std::num::NonZeroU16;
 
-/// An IP family. Each is programmed, and fails, by itself.
+/// An IP family. Each family is programmed, and fails, separately.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Family {
     /// IPv4.
@@ -29,8 +29,8 @@ pub enum Protocol {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Port(NonZeroU16);
 
-/// Whether `address` is in fe80::/10, where it means something on one link only. Every interface has
-/// one of these, that of each pod too.
+/// Whether `address` is in fe80::/10, which is valid on one link only. Every interface has one,
+/// including those of pods.
 pub fn is_ipv6_link_local(address: IpAddr) -> bool {
     matches!(address, IpAddr::V6(address) if address.is_unicast_link_local())
 }
@@ -49,7 +49,7 @@ impl Family {
         }
     }
 
-    /// The number by which netlink and sockets know it: `AF_INET`, `AF_INET6`.
+    /// The number for netlink and sockets: `AF_INET`, `AF_INET6`.
     pub fn number(self) -> u8 {
         match self {
             Family::Ipv4 => 2,

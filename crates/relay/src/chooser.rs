@@ -1,4 +1,4 @@
-//! Which endpoint a new connection gets. Pure but for the dice.
+//! Chooses the endpoint for a new connection. Pure except for the random numbers.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -9,11 +9,11 @@ use dataplane::{Affinity, Target};
 
 use crate::Route;
 
-/// How long an endpoint that refused is tried last: the time an EndpointSlice takes
-/// to say that it has gone, with room to spare.
+/// How long an endpoint that refused is tried last: the time until an EndpointSlice no longer lists
+/// it, with a margin.
 const SHUNNED: Duration = Duration::from_secs(5);
-/// How many clients are remembered for one port. A client is an address, and a process that binds
-/// every address of 127.0.0.0/8 in turn must not fill the memory.
+/// The maximum number of clients that are remembered for one port. A client is an address, and a
+/// process that binds every address of 127.0.0.0/8 in turn must not fill the memory.
 const CLIENTS: usize = 1024;
 
 /// Chooses among the endpoints of one port.
@@ -21,16 +21,16 @@ const CLIENTS: usize = 1024;
 pub struct Chooser {
     route: Arc<Route>,
     dice: fastrand::Rng,
-    /// Where clients return to, and until when.
+    /// The endpoint that each client returns to, and until when.
     affinity: BTreeMap<IpAddr, (Target, Instant)>,
-    /// Endpoints that refused, and until when that counts.
+    /// The endpoints that refused, and until when they are tried last.
     shunned: BTreeMap<Target, Instant>,
 }
 
 // === impl Chooser ===
 
 impl Chooser {
-    /// One that throws `dice`.
+    /// Creates a chooser that uses `dice` as its source of randomness.
     pub fn new(route: Arc<Route>, dice: fastrand::Rng) -> Chooser {
         Chooser {
             route,
@@ -40,8 +40,8 @@ impl Chooser {
         }
     }
 
-    /// Chooses among other endpoints from now on. Clients stay with those that are still there, as
-    /// long as the port is that of the same Service and its affinity is as it was.
+    /// Replaces the endpoints. Clients stay with their endpoints that remain, as long as the port
+    /// belongs to the same Service and its affinity is unchanged.
     pub fn retarget(&mut self, route: Arc<Route>) {
         let same =
             self.route.service_port == route.service_port && self.route.affinity == route.affinity;
@@ -52,13 +52,13 @@ impl Chooser {
         self.route = route;
     }
 
-    /// Whether a session at `target` may stay there, whether or not new ones may go there.
+    /// Whether an existing session at `target` may continue, even if the endpoint gets no new ones.
     pub fn serves(&self, target: Target) -> bool {
         self.route.serving.binary_search(&target).is_ok()
     }
 
-    /// An endpoint for `client` that is none of those it has `tried`; `None` when there is no other.
-    /// Those that refused of late come last.
+    /// Returns an endpoint for `client` that is not in `tried`; `None` if there is no other.
+    /// Endpoints that recently refused come last.
     pub fn choose(&mut self, client: IpAddr, tried: &[Target], now: Instant) -> Option<Target> {
         let is_free = |target: &Target| !tried.contains(target);
         let (shunned, good): (Vec<Target>, Vec<Target>) = (self.route.targets.iter().copied())
@@ -73,12 +73,13 @@ impl Chooser {
         self.dice.choice(among)
     }
 
-    /// `client` was given `target`, and will return to it if its Service asks for that.
+    /// Records that `client` was given `target`, so that it returns there if its Service has
+    /// session affinity.
     pub fn given(&mut self, client: IpAddr, target: Target, now: Instant) {
         let Affinity::ClientIp { timeout } = self.route.affinity else {
             return;
         };
-        // It may have gone between the choice and the connection.
+        // It may have been removed between the choice and the connection.
         if !self.offers(target) {
             return;
         }
@@ -94,14 +95,14 @@ impl Chooser {
         self.affinity.insert(client, (target, now + timeout));
     }
 
-    /// `target` does not take connections.
+    /// Records that `target` does not accept connections.
     pub fn refused(&mut self, target: Target, now: Instant) {
         if self.offers(target) {
             self.shunned.insert(target, now + SHUNNED);
         }
     }
 
-    /// Whether `target` is one to choose.
+    /// Whether new connections may go to `target`.
     fn offers(&self, target: Target) -> bool {
         self.route.targets.contains(&target)
     }

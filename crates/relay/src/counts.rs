@@ -1,4 +1,4 @@
-//! What is counted.
+//! The counters of the relays.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -6,7 +6,7 @@ use dataplane::Family;
 
 use crate::Transport;
 
-/// Numbers for a scrape; they are read while relays run.
+/// Counters for a scrape; they can be read while relays run.
 #[derive(Debug, Default)]
 pub struct Counts {
     listeners: ByFamily,
@@ -24,18 +24,18 @@ struct ByFamily {
 // === impl Counts ===
 
 impl Counts {
-    /// How many ports of `family` are listened on.
+    /// The number of open ports of `family`.
     pub fn listeners(&self, family: Family) -> u64 {
         self.listeners.of(family).load(Ordering::Relaxed)
     }
 
-    /// How many attempts to listen on a port of `family` failed.
+    /// The number of failed attempts to listen on a port of `family`.
     pub fn creation_failures(&self, family: Family) -> u64 {
         self.creation_failures.of(family).load(Ordering::Relaxed)
     }
 
-    /// How many connections, or datagrams, were turned away at a port that is listened on: too many
-    /// at once, not from this node, or no endpoint that takes them.
+    /// The number of connections, or datagrams, rejected at an open port: too many at once, not
+    /// from this node, or no endpoint that accepts them.
     pub fn rejected(&self, transport: Transport) -> u64 {
         self.of_rejected(transport).load(Ordering::Relaxed)
     }

@@ -1,5 +1,5 @@
-//! Node ports on loopback, carried to an endpoint by this process: a kernel that rewrites a packet
-//! from 127.0.0.1 refuses the reply as a martian.
+//! Relays node ports on loopback to an endpoint in this process: a kernel that rewrites a packet
+//! from 127.0.0.1 drops the reply as a martian.
 //!
 //! ```text
 //! Dataplane --follow--> Listeners --Step--> Relays --> a socket on 127.0.0.1 or ::1, a task each
@@ -8,12 +8,12 @@
 //!                                    UDP: each client has a session, and an endpoint with it
 //! ```
 //!
-//! Where a connection may go is what [`Dataplane::verdict`](dataplane::Dataplane::verdict) says of
-//! a packet that this node sends to the node port on an address of its own. What the kernel carries
-//! out is not touched: the verdict on packets to a loopback address stays what it is.
+//! The endpoints are those that [`Dataplane::verdict`](dataplane::Dataplane::verdict) gives for a
+//! packet from this node to the node port on one of the node's own addresses. The kernel's rules
+//! are not affected: the verdict on packets to a loopback address stays the same.
 //!
-//! Connections end with this process; those that an endpoint serves when it leaves, or when its port
-//! is closed, are left to finish.
+//! Connections end with this process. Existing connections may finish when their endpoint is
+//! removed or their port is closed.
 
 mod chooser;
 mod counts;

@@ -1,48 +1,48 @@
-//! How much is relayed at once, and how long nothing may happen.
+//! The limits and timeouts of the relays.
 
 use std::time::Duration;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// More connections, or sessions, than this at once are a fault of some program, and no normal use of localhost.
-/// A TCP connection has two buffers of 8 KiB, so that all of them have 64 MiB; a session has none of
-/// its own, and what waits for all of them together is [`Limits::udp_bytes`].
+/// More simultaneous connections, or sessions, than this are a fault of some program, and no normal
+/// use of localhost. A TCP connection has two buffers of 8 KiB, so that all of them use 64 MiB; a
+/// session has no separate buffer, and [`Limits::udp_bytes`] limits what all sessions queue.
 const MOST: usize = 4096;
 
-/// What relays may take, and how long they wait.
+/// The limits and timeouts of the relays.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Limits {
-    /// Ports listened on.
+    /// The maximum number of open ports.
     pub listeners: usize,
-    /// TCP connections at once, over all ports.
+    /// The maximum number of TCP connections, over all ports.
     pub connections: usize,
-    /// UDP sessions at once, over all ports.
+    /// The maximum number of UDP sessions, over all ports.
     pub sessions: usize,
-    /// Bytes of datagrams that wait to be sent on, over all UDP sessions, with what it takes to keep
-    /// them.
+    /// The maximum number of bytes of queued datagrams, over all UDP sessions, including their
+    /// overhead.
     pub udp_bytes: usize,
-    /// Endpoints a TCP connection is offered to before it is given up.
+    /// How many endpoints are tried for a TCP connection.
     pub attempts: usize,
     /// How long an endpoint has to accept a TCP connection.
     pub connect: Duration,
-    /// How long a TCP connection may carry nothing; it ends between one and two of these.
+    /// How long a TCP connection may be idle; it ends after between one and two of these.
     pub tcp_idle: Duration,
-    /// How long a UDP session of one question, with or without an answer, may carry nothing.
+    /// The idle timeout of a UDP session with at most one request, with or without an answer.
     pub udp_idle: Duration,
-    /// How long a UDP session with traffic both ways may carry nothing.
+    /// The idle timeout of a UDP session with traffic in both directions.
     pub udp_stream_idle: Duration,
-    /// The time until a port that is refused is tried again. It doubles from one attempt to the next
-    /// for as long as nothing changes.
+    /// The time until a port that could not be opened is tried again. It doubles with each attempt
+    /// as long as nothing changes.
     pub retry: Duration,
-    /// What that time never grows beyond.
+    /// The maximum of that time.
     pub retry_at_most: Duration,
 }
 
 // === impl Limits ===
 
 impl Limits {
-    /// What leaves more than a third of `descriptors` to the rest of the process: an agent that
-    /// cannot open a file or a socket any more would be the higher price for a convenience.
+    /// Limits that leave more than a third of `descriptors` to the rest of the process: an agent
+    /// that cannot open a file or a socket any more would be too high a price for a convenience.
     pub fn within(descriptors: u64) -> Limits {
         let eighth = usize::try_from(descriptors / 8).unwrap_or(usize::MAX);
         Limits {
@@ -50,27 +50,29 @@ impl Limits {
             // Each has two sockets.
             connections: eighth.min(MOST),
             sessions: eighth.min(MOST),
-            // Datagrams wait for as long as a task takes to be woken: this is more than 10,000 of
-            // those that fit into a packet.
+            // Datagrams wait only until a task is woken: this is more than 10,000 of those that fit
+            // into a packet.
             udp_bytes: 16 << 20,
             attempts: 4,
-            // A lost SYN is sent again after one second (RFC 6298): one may be lost.
+            // A lost SYN is retransmitted after one second (RFC 6298): one may be lost.
             connect: Duration::from_secs(3),
-            // What kube-proxy asks of conntrack for connections that pass through the kernel.
+            // The conntrack timeout that kube-proxy sets for established connections through the
+            // kernel.
             tcp_idle: Duration::from_secs(24 * 3600),
             // nf_conntrack_udp_timeout and nf_conntrack_udp_timeout_stream by default
             // (Linux, net/netfilter/nf_conntrack_proto_udp.c).
             udp_idle: Duration::from_secs(30),
             udp_stream_idle: Duration::from_secs(120),
             retry: Duration::from_secs(5),
-            // kube-proxy's syncPeriod by default, after which it would try again too.
+            // kube-proxy's default syncPeriod, after which it would try again, too.
             retry_at_most: Duration::from_secs(30),
         }
     }
 }
 
-/// Raises the soft limit of descriptors to the hard limit, and returns it. By default, a process may
-/// open 1024 and raise that to half a million; Go programs, kube-proxy among them, do so at their start.
+/// Raises the soft limit of descriptors to the hard limit, and returns it. By default, a process
+/// may open 1024 and raise that to half a million; Go programs, including kube-proxy, do so when
+/// they start.
 pub fn raise_descriptor_limit() -> u64 {
     let limit = getrlimit(Resource::Nofile);
     let raised = Rlimit {

@@ -1,4 +1,4 @@
-//! Which ports to open, to close, and to send elsewhere. Pure.
+//! Decides which ports to open, to close and to retarget. Pure.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,8 +9,9 @@ use crate::{LocalPort, OpenError, Route};
 
 type Frontends = PersistentMap<FrontendKey, Claims<Arc<Frontend>>>;
 
-/// The desired ports, and the state of each. A port is desired as long as its Service has an endpoint:
-/// a port without a listener refuses connections, as a node port without endpoints does.
+/// The desired ports, and the state of each. A port is desired as long as its Service has an
+/// endpoint: without a listener the port refuses connections, as a node port without endpoints
+/// does.
 #[derive(Debug, Default)]
 pub struct Listeners {
     /// The last frontends of each family; absent where no ports are desired.
@@ -35,21 +36,21 @@ pub enum Step {
 /// A desired port that cannot be listened on.
 #[derive(Debug, Clone)]
 pub struct Refusal {
-    /// Which.
+    /// The port.
     pub port: LocalPort,
-    /// Whose it is.
+    /// The Service port that it belongs to.
     pub service_port: ServicePortName,
-    /// Why not.
+    /// The error.
     pub error: Arc<OpenError>,
 }
 
-/// Whether there is something new about a refusal.
+/// Whether a refusal differs from the previous one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use]
 pub enum News {
     /// The port was not refused before, or for another reason.
     Fresh,
-    /// It is refused as it was the last time.
+    /// The port is refused for the same reason as the last time.
     Stale,
 }
 
@@ -61,9 +62,9 @@ struct DesiredPort {
 
 #[derive(Debug)]
 enum Standing {
-    /// A step to open it is on its way.
+    /// A step to open it is under way.
     Opening {
-        /// Why it was refused the last time, if it was.
+        /// The last error, if it was refused before.
         refused: Option<Arc<OpenError>>,
     },
     Open,
@@ -73,8 +74,8 @@ enum Standing {
 // === impl Listeners ===
 
 impl Listeners {
-    /// The steps from what `family` was brought to before to `dataplane`; without one, to nothing.
-    /// Costs what changed in between.
+    /// Returns the steps from the previous state of `family` to `dataplane`, or to no ports for
+    /// `None`. The cost is proportional to the change.
     pub fn follow(&mut self, family: Family, dataplane: Option<&Dataplane>) -> Vec<Step> {
         let before = self.followed.remove(&family).unwrap_or_default();
         let nothing = Frontends::default();
@@ -95,14 +96,14 @@ impl Listeners {
         steps
     }
 
-    /// The port is listened on.
+    /// Records that the port was opened.
     pub fn opened(&mut self, port: LocalPort) {
         if let Some(port_state) = self.ports.get_mut(&port) {
             port_state.standing = Standing::Open;
         }
     }
 
-    /// The port cannot be listened on.
+    /// Records that the port could not be opened.
     pub fn refused(&mut self, port: LocalPort, error: OpenError) -> News {
         let Some(port_state) = self.ports.get_mut(&port) else {
             return News::Stale;
@@ -117,8 +118,8 @@ impl Listeners {
         news
     }
 
-    /// Steps to open what was refused before, where `room` more ports may be open: none without
-    /// room, and no more of those that only want for room than there is.
+    /// Returns steps to retry the ports that were refused, if `room` more ports may be open: none
+    /// without room, and at most `room` of those that were refused for lack of room.
     pub fn retry(&mut self, room: usize) -> Vec<Step> {
         let mut steps = Vec::new();
         let mut left = room;
@@ -138,7 +139,7 @@ impl Listeners {
         steps
     }
 
-    /// The ports that cannot be listened on, in their order.
+    /// The ports that could not be opened, in order.
     pub fn refusals(&self) -> impl Iterator<Item = Refusal> {
         self.ports.iter().filter_map(|(port, port_state)| {
             let Standing::Refused(error) = &port_state.standing else {

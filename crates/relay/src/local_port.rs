@@ -1,19 +1,19 @@
-//! What is listened on.
+//! The ports to listen on.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use dataplane::{Family, FrontendKey, Port, Protocol};
 
-/// A port of this node's loopback address. There is no way to name a port of any other address, so
-/// nothing outside this node is ever let in.
+/// A port on this node's loopback address. The type cannot name a port on any other address, so no
+/// client outside this node is ever admitted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LocalPort {
     /// 127.0.0.1 or ::1.
     pub family: Family,
     /// The protocol.
     pub transport: Transport,
-    /// The number.
+    /// The port number.
     pub port: Port,
 }
 
@@ -30,7 +30,7 @@ pub enum Transport {
 // === impl LocalPort ===
 
 impl LocalPort {
-    /// The loopback port beside a node port that can be relayed; `None` for anything else.
+    /// The loopback port for a node port; `None` for any other frontend and for SCTP.
     pub fn of(key: &FrontendKey) -> Option<LocalPort> {
         let FrontendKey::NodePort {
             family,
@@ -52,7 +52,7 @@ impl LocalPort {
         })
     }
 
-    /// What to listen on.
+    /// The address to listen on.
     pub fn address(self) -> SocketAddr {
         let loopback = match self.family {
             Family::Ipv4 => IpAddr::V4(Ipv4Addr::LOCALHOST),
@@ -75,7 +75,7 @@ impl Transport {
     /// All of them.
     pub const ALL: [Transport; 2] = [Transport::Tcp, Transport::Udp];
 
-    /// The protocol by its name in the model.
+    /// The same protocol in the model.
     pub fn protocol(self) -> Protocol {
         match self {
             Transport::Tcp => Protocol::Tcp,

@@ -1,4 +1,4 @@
-//! Open ports, and the tasks behind them.
+//! The open ports and their tasks.
 
 use std::collections::BTreeMap;
 use std::net::{TcpListener, UdpSocket};
@@ -17,7 +17,7 @@ use crate::{
     Counts, Limits, Listeners, LocalPort, News, Refusal, Route, Step, Transport, tcp, udp,
 };
 
-/// Why a port is not listened on.
+/// Why a port could not be opened.
 #[derive(Debug, Error)]
 pub enum OpenError {
     /// The kernel refuses it.
@@ -25,10 +25,10 @@ pub enum OpenError {
     Bind {
         /// Which port.
         port: LocalPort,
-        /// Why; most often another process uses it.
+        /// The error; usually another process uses the port.
         source: std::io::Error,
     },
-    /// It would take a descriptor that the rest of the process may need.
+    /// It would use a descriptor that the rest of the process may need.
     #[error(
         "not listening on {port}: the process already listens on {limit} ports, which is all that \
          its limit of open files allows"
@@ -36,21 +36,21 @@ pub enum OpenError {
     TooMany {
         /// Which port.
         port: LocalPort,
-        /// How many may be.
+        /// The maximum number of open ports.
         limit: usize,
     },
 }
 
-/// Open ports, and the tasks behind them. All of them end when this is dropped.
+/// The open ports and their tasks. Dropping this ends all of them.
 #[derive(Debug)]
 pub struct Relays {
     listeners: Listeners,
     /// The routes of each open port, for its listener; `None` closes it.
     open: BTreeMap<LocalPort, watch::Sender<Option<Arc<Route>>>>,
     ports: JoinSet<()>,
-    /// When ports that were refused are tried again.
+    /// When refused ports are retried.
     retry: Option<Instant>,
-    /// How long that is put off for: it grows as long as nothing changes.
+    /// The time until the next retry; grows as long as nothing changes.
     pause: Duration,
     shared: Arc<Shared>,
 }
@@ -58,7 +58,7 @@ pub struct Relays {
 // === impl OpenError ===
 
 impl OpenError {
-    /// Whether `other` says the same of the same port.
+    /// Whether `other` is the same error for the same port.
     pub(crate) fn is_like(&self, other: &OpenError) -> bool {
         match (self, other) {
             (OpenError::Bind { source: one, .. }, OpenError::Bind { source: other, .. }) => {
@@ -74,7 +74,7 @@ impl OpenError {
 // === impl Relays ===
 
 impl Relays {
-    /// No open port yet.
+    /// Creates an instance without open ports.
     pub fn new(limits: Limits, counts: Arc<Counts>) -> Relays {
         Relays {
             listeners: Listeners::default(),
@@ -86,22 +86,21 @@ impl Relays {
         }
     }
 
-    /// Brings the open ports of `family` to what `dataplane` has; without one, closes them. Costs
-    /// what changed. What cannot be opened is in [`Relays::refusals`], and tried again by
-    /// [`Relays::watch`]. When this returns, what was closed can be opened again, by anyone. Not
-    /// cancel safe.
+    /// Opens and closes ports of `family` to match `dataplane`; closes all of them for `None`. The
+    /// cost is proportional to the change. Ports that cannot be opened are in [`Relays::refusals`],
+    /// and [`Relays::watch`] retries them. When this returns, closed ports are free for any
+    /// process. Not cancel safe.
     pub async fn apply(&mut self, family: Family, dataplane: Option<&Dataplane>) {
         let steps = self.listeners.follow(family, dataplane);
         self.commit(steps).await;
     }
 
-    /// Returns when ports were tried again, which may have changed [`Relays::refusals`]. Cancel
-    /// safe.
+    /// Returns after ports were retried, which may have changed [`Relays::refusals`]. Cancel safe.
     pub async fn watch(&mut self) {
         loop {
             let due = self.retry;
-            // Cancel safe, both: a time is waited for again, a task's end is taken or it is not.
-            // To open ports takes no waiting.
+            // Both arms are cancel safe: the wait for a time can be repeated, and the end of a task
+            // is taken or not. Opening ports does not wait.
             tokio::select! {
                 () = async { if let Some(due) = due { sleep_until(due).await } }, if due.is_some() => {
                     self.retry = None;
@@ -120,7 +119,7 @@ impl Relays {
         }
     }
 
-    /// The ports that cannot be listened on.
+    /// The ports that could not be opened.
     pub fn refusals(&self) -> Vec<Refusal> {
         self.listeners.refusals().collect()
     }
@@ -140,7 +139,7 @@ impl Relays {
                     if let Some(open) = self.open.remove(&port) {
                         info!(%port, "closed a node port on localhost");
                         self.shared.counts.closed(port.family);
-                        // There is room for one that waits for it.
+                        // A port that waits for room may open now.
                         self.pause = self.shared.limits.retry;
                         open.send_replace(None);
                         closing.push(open);

@@ -1,32 +1,32 @@
-//! Where what arrives at a local port may go.
+//! The endpoints of a local port.
 
 use std::sync::Arc;
 
 use dataplane::{Affinity, Frontend, ServicePortName, Target};
 
-/// Where what arrives at a local port may go.
+/// The endpoints of a local port.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Route {
-    /// Whose port it is.
+    /// The Service port.
     pub service_port: ServicePortName,
-    /// The endpoints, all equally likely; one that is listed twice is twice as likely.
-    /// Never empty.
+    /// The endpoints, all equally likely; one that is listed twice is twice as likely. Never empty.
     pub targets: Arc<[Target]>,
-    /// The endpoints that keep their existing sessions, sorted: those above, and those that are
-    /// terminating or hinted for other nodes or zones.
+    /// The endpoints that keep their existing sessions, sorted: those in `targets`, and those that
+    /// are terminating or hinted for other nodes or zones.
     pub serving: Arc<[Target]>,
-    /// Whether a client returns to the endpoint it was given.
+    /// Whether a client returns to its endpoint.
     pub affinity: Affinity,
 }
 
 // === impl Route ===
 
 impl Route {
-    /// Where the node's own connections to `frontend` go; `None` when that is nowhere.
+    /// Returns the route of the node's own connections to `frontend`; `None` if they have no
+    /// endpoint.
     ///
-    /// All endpoints of the cluster under either policy: an external policy Local is about clients
-    /// outside the node, and lets the node itself reach what a cluster IP would (kube-proxy,
-    /// pkg/proxy/nftables/proxier.go, the short-circuit for local sources).
+    /// Uses all endpoints of the cluster under either policy: the external policy Local applies to
+    /// clients outside the node, and lets the node itself reach the same endpoints as a cluster IP
+    /// (kube-proxy, pkg/proxy/nftables/proxier.go, the short-circuit for local sources).
     pub fn of(frontend: &Frontend) -> Option<Route> {
         (!frontend.cluster.is_empty()).then(|| Route {
             service_port: frontend.service_port.clone(),

@@ -1,4 +1,4 @@
-//! What all ports have in common.
+//! The state that all ports share.
 
 use std::net::SocketAddr;
 use std::panic::resume_unwind;
@@ -9,18 +9,17 @@ use tokio::task::JoinError;
 
 use crate::{Counts, Limits, Route, Transport};
 
-/// The routes of a port; `None` closes it. Its listener holds this for as long as its socket, and for
-/// no longer.
+/// The routes of a port; `None` closes it. The listener holds this exactly as long as its socket.
 pub(crate) type Routes = watch::Receiver<Option<Arc<Route>>>;
 
-/// What all ports have in common: what they may take together.
+/// The state that all ports share: their limits and counters.
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) limits: Limits,
     pub(crate) counts: Arc<Counts>,
     connections: Arc<Semaphore>,
     sessions: Arc<Semaphore>,
-    /// Bytes that datagrams may take while they wait.
+    /// The bytes available for queued datagrams.
     bytes: Arc<Semaphore>,
 }
 
@@ -37,9 +36,9 @@ impl Shared {
         }
     }
 
-    /// A place for a connection or session of `client`, which is given back when it is dropped.
-    /// `None`, and counted, when there is none, or when the client is not of this node: with the
-    /// sysctl route_localnet neighbours can reach 127.0.0.1 (CVE-2020-8558).
+    /// Reserves a place for a connection or session of `client`; dropping the permit releases it.
+    /// Returns `None`, and counts a rejection, if there is no place or if the client is not on this
+    /// node: with the sysctl route_localnet, neighbours can reach 127.0.0.1 (CVE-2020-8558).
     pub(crate) fn admit(
         &self,
         transport: Transport,
@@ -60,8 +59,8 @@ impl Shared {
         permit
     }
 
-    /// Memory for `bytes` of a datagram that waits, which is given back when it is dropped. `None`,
-    /// and counted, when all that there is for this is taken.
+    /// Reserves memory for `bytes` of a queued datagram; dropping the permit releases it. Returns
+    /// `None`, and counts a rejection, if no memory is left.
     pub(crate) fn keep(&self, bytes: usize) -> Option<OwnedSemaphorePermit> {
         let bytes = u32::try_from(bytes).ok();
         let memory =
@@ -73,19 +72,18 @@ impl Shared {
     }
 }
 
-/// Where to send what arrives from now on, once that is another place than before; `None` when the
-/// port is to be closed. Cancel safe.
+/// Waits for the next route of a port; returns `None` if the port is to be closed. Cancel safe.
 pub(crate) async fn next_route(routes: &mut Routes) -> Option<Arc<Route>> {
     routes.changed().await.ok()?;
     routes.borrow_and_update().clone()
 }
 
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Whatever is behind it is whole between any two statements that change it.
+    // The value is consistent between any two statements that change it.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Carries the panic of a task on into the one that owns it: whatever ends here ends the process.
+/// Propagates the panic of a task to its owner, so that it ends the process.
 pub(crate) fn propagate(error: JoinError) {
     if let Ok(panic) = error.try_into_panic() {
         resume_unwind(panic);

@@ -1,4 +1,4 @@
-//! TCP: a connection is copied to the endpoint it was given.
+//! TCP: copies a connection to its endpoint.
 
 mod noticed;
 
@@ -19,14 +19,15 @@ use crate::shared::{Routes, Shared, lock, next_route, propagate};
 use crate::{Chooser, Route, Transport};
 use noticed::Noticed;
 
-/// How long to wait when a connection cannot be accepted for want of descriptors or memory: the
-/// next attempt would fail as well.
+/// The pause after a connection could not be accepted for lack of descriptors or memory: the next
+/// attempt would fail as well.
 const OUT_OF_RESOURCES: Duration = Duration::from_millis(100);
-/// How long an endpoint may be silent before the kernel asks whether it still lives. A client on
-/// this node cannot vanish without a word, a machine can. Go's default, and so kube-proxy's.
+/// How long an endpoint may be silent before the kernel sends keepalives. The machine of an
+/// endpoint can disappear without closing; a client on this node cannot. Go's default, and
+/// therefore kube-proxy's.
 const KEEPALIVE: Duration = Duration::from_secs(15);
 
-/// One connection, from a process of this node to an endpoint.
+/// One connection from a process on this node to an endpoint.
 struct Relay {
     client: TcpStream,
     from: IpAddr,
@@ -34,7 +35,7 @@ struct Relay {
     shared: Arc<Shared>,
 }
 
-/// Listens until its route is `None`, then waits for the connections it has.
+/// Accepts connections until the route is `None`, then waits for the existing connections.
 pub(crate) async fn serve(
     listener: TcpListener,
     route: Arc<Route>,
@@ -44,7 +45,7 @@ pub(crate) async fn serve(
     let chooser = Arc::new(Mutex::new(Chooser::new(route, fastrand::Rng::new())));
     let mut connections = JoinSet::new();
     loop {
-        // Cancel safe, all three: a connection that is not accepted stays in the backlog.
+        // All three arms are cancel safe: a connection that is not accepted stays in the backlog.
         tokio::select! {
             route = next_route(&mut routes) => match route {
                 Some(route) => lock(&chooser).retarget(route),
@@ -73,7 +74,7 @@ pub(crate) async fn serve(
                         drop(place);
                     });
                 }
-                // That this one has gone says nothing of the next.
+                // This connection was closed before it was accepted; the next one may succeed.
                 Err(error) if error.kind() == std::io::ErrorKind::ConnectionAborted => {}
                 Err(error) => {
                     warn!(%error, "unable to accept connections to localhost");
@@ -99,7 +100,7 @@ impl Relay {
             abort(&self.client);
             return;
         };
-        // Segments go on as they came. Where the kernel will not have it, they go on later.
+        // Forward segments without delay. If the kernel refuses the option, they are delayed.
         let _ = self.client.set_nodelay(true);
         let _ = server.set_nodelay(true);
         let _ = SockRef::from(&server).set_tcp_keepalive(&TcpKeepalive::new().with_time(KEEPALIVE));
@@ -116,14 +117,14 @@ impl Relay {
             copied = copy_bidirectional(&mut near, &mut far) => copied.is_ok(),
             () = idle => false,
         };
-        // Both have closed, or neither can find out any more what was lost.
+        // If not both sides have closed, send both a reset.
         if !ended {
             abort(&self.client);
             abort(&server);
         }
     }
 
-    /// A connection to the first endpoint that takes one.
+    /// Connects to the first endpoint that accepts.
     async fn connect(&self) -> Option<TcpStream> {
         let limits = &self.shared.limits;
         let mut tried: Vec<Target> = Vec::new();
@@ -146,8 +147,8 @@ impl Relay {
     }
 }
 
-/// Lets the other side see a reset when the stream is dropped: what it sent has not arrived.
+/// Makes the drop of the stream send a reset: data from the other side was not delivered.
 fn abort(stream: &TcpStream) {
-    // A socket that will not have it is gone already.
+    // If this fails, the socket is already closed.
     let _ = stream.set_zero_linger();
 }

@@ -1,4 +1,4 @@
-//! UDP: a client's datagrams go to the endpoint its session was given, one by one.
+//! UDP: forwards a client's datagrams, one by one, to the endpoint of its session.
 
 mod datagram;
 mod session;
@@ -22,12 +22,12 @@ use session::{End, Session};
 /// The largest datagram, with room for one byte more than IPv4 and IPv6 allow without a jumbo
 /// payload option (RFC 768: the length has 16 bits, and counts a header of 8 bytes).
 const LARGEST: usize = 65_535;
-/// How many datagrams are taken in before anything else is looked at.
+/// How many datagrams are received before other events are handled.
 const AT_ONCE: usize = 64;
-/// How many datagrams wait for one session. More are lost, as in a socket's buffer.
+/// How many datagrams wait for one session. More are dropped, as with a socket's buffer.
 const QUEUE: usize = 64;
 
-/// One port that is listened on.
+/// One open port.
 struct UdpPort {
     socket: Arc<UdpSocket>,
     chooser: Chooser,
@@ -36,14 +36,14 @@ struct UdpPort {
     shared: Arc<Shared>,
 }
 
-/// A session, as its port knows it. The session ends when this is dropped.
+/// The port's handle of a session. Dropping it ends the session.
 struct Held {
     task: Id,
     target: Target,
     datagrams: mpsc::Sender<Datagram>,
 }
 
-/// Listens until its route is `None`.
+/// Forwards datagrams until the route is `None`.
 pub(crate) async fn serve(
     socket: UdpSocket,
     route: Arc<Route>,
@@ -58,7 +58,7 @@ pub(crate) async fn serve(
         shared,
     };
     loop {
-        // Cancel safe, all three: a datagram is only taken in after the wait for it.
+        // All three arms are cancel safe: a datagram is received only after the wait for it.
         tokio::select! {
             route = next_route(&mut routes) => match route {
                 Some(route) => port.retarget(route),
@@ -68,7 +68,7 @@ pub(crate) async fn serve(
             _ = port.socket.readable() => port.receive().await,
         }
     }
-    // Each session has the socket too, to answer by.
+    // Each session also has the socket, for the answers.
     port.tasks.shutdown().await;
     drop((port, routes));
 }
@@ -76,8 +76,9 @@ pub(crate) async fn serve(
 // === impl UdpPort ===
 
 impl UdpPort {
-    /// Ends sessions whose endpoint no longer answers: the next datagram of their clients goes to
-    /// another one. An endpoint that only gets no new clients keeps its sessions, as in the kernel.
+    /// Ends the sessions whose endpoint no longer serves: the next datagram of their clients goes
+    /// to another endpoint. An endpoint that only gets no new clients keeps its sessions, as in the
+    /// kernel.
     fn retarget(&mut self, route: Arc<Route>) {
         self.chooser.retarget(route);
         self.sessions
@@ -89,7 +90,7 @@ impl UdpPort {
             Ok(ended) => ended,
             Err(error) => return propagate(error),
         };
-        // Its client may have another by now.
+        // The client may have a new session by now.
         if self
             .sessions
             .get(&client)
@@ -103,10 +104,10 @@ impl UdpPort {
     }
 
     async fn receive(&mut self) {
-        // Only as long as there is something to receive: thousands of ports wait at once.
+        // Allocated only while there is something to receive: thousands of ports wait at once.
         let mut buffer = vec![0; LARGEST];
         for _ in 0..AT_ONCE {
-            // An error is that there is no more, or that an answer did not reach its client.
+            // An error means that no datagram is left, or that an answer did not reach its client.
             let Ok((length, client)) = self.socket.try_recv_from(&mut buffer) else {
                 return;
             };
@@ -123,7 +124,7 @@ impl UdpPort {
             Some(session) => match session.datagrams.try_send(datagram) {
                 Ok(()) => return,
                 Err(TrySendError::Full(_)) => return self.shared.counts.reject(Transport::Udp),
-                // It has ended, and its end has yet to be taken in.
+                // The session has ended, but its end is not handled yet.
                 Err(TrySendError::Closed(datagram)) => datagram,
             },
         };
@@ -134,7 +135,7 @@ impl UdpPort {
             return self.shared.counts.reject(Transport::Udp);
         };
         let (datagrams, queue) = mpsc::channel(QUEUE);
-        // There is room: the channel is new.
+        // A new channel has room.
         let _ = datagrams.try_send(datagram);
         let session = Session {
             client,
@@ -156,7 +157,7 @@ impl UdpPort {
         self.sessions.insert(client, held);
     }
 
-    /// A socket for a new session, and the endpoint it is connected to.
+    /// Returns a socket for a new session, and the endpoint that it is connected to.
     async fn connect(&mut self, client: IpAddr) -> Option<(Target, UdpSocket)> {
         let mut tried = Vec::new();
         while tried.len() < self.shared.limits.attempts {

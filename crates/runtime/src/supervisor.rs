@@ -1,7 +1,7 @@
 //! The single owner of every task of the process, and what it does when one ends.
 //!
 //! ```text
-//!   main thread, separate runtime            worker threads, plain threads
+//!   main thread, separate runtime               worker threads, plain threads
 //!   signals ----> supervise -- cancellation --> task, task, thread, ...
 //!      exit code <----'  ^------ how it ended -----'
 //! ```

@@ -37,7 +37,7 @@ fn sticky() -> Affinity {
     Affinity::ClientIp { timeout: TIMEOUT }
 }
 
-/// What a hundred connections of one client get.
+/// The endpoints of a hundred connections of one client.
 fn given(chooser: &mut Chooser, now: Instant) -> BTreeSet<Target> {
     let mut connect = || {
         let target = chooser.choose(CLIENT, &[], now)?;

@@ -9,7 +9,7 @@ use testkit::{histories, mk_config, mk_endpoints, mk_node, mk_service};
 use super::*;
 use crate::Transport;
 
-/// Ports and where they lead, in words.
+/// The steps as text: each port and its targets.
 fn described(steps: &[Step]) -> Vec<String> {
     let targets = |route: &Route| {
         let targets: Vec<String> = route.targets.iter().map(Target::to_string).collect();
@@ -25,7 +25,7 @@ fn described(steps: &[Step]) -> Vec<String> {
     lines
 }
 
-/// `shop/web` with a node port of each protocol, and these endpoints behind the one of TCP.
+/// `shop/web` with a node port for each protocol, and these endpoints for the TCP port.
 fn web(endpoints: &[&str]) -> Dataplane {
     let (node, config) = (mk_node(1).build(), mk_config().build());
     let service = mk_service("shop/web")
@@ -151,7 +151,7 @@ fn ports_that_want_for_room_are_tried_when_there_is_some_and_others_always() {
     assert_eq!(described(&listeners.retry(1)), [open_tcp]);
 }
 
-/// An address of the node that takes node ports, and that no Service has.
+/// An address of the node that accepts node ports and that no Service claims.
 fn own_address(dataplane: &Dataplane, family: Family) -> Option<IpAddr> {
     let is_claimed = |address: IpAddr| {
         let keys = dataplane.frontends().iter().map(|(key, _)| *key);
@@ -190,7 +190,7 @@ proptest! {
     }
 }
 
-/// Does `steps` to `open`; one of them, or none, is refused if it is to open a port.
+/// Applies `steps` to `open`; the step with index `refused`, if it opens a port, fails.
 fn carry_out(
     steps: Vec<Step>,
     refused: Index,
@@ -218,8 +218,8 @@ fn carry_out(
     Ok(())
 }
 
-/// Every node port of `family` is in `routes` if and only if a packet from this node to it on one of
-/// the node's addresses is delivered, and to the same endpoints.
+/// Checks that every node port of `family` is in `routes` if and only if a packet from this node to
+/// that port on one of the node's addresses is delivered, and to the same endpoints.
 fn expect_routes_of_own_packets(
     dataplane: &Dataplane,
     family: Family,

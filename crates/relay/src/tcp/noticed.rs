@@ -1,4 +1,4 @@
-//! A stream that says when something came out of it.
+//! A stream that records when data was read from it.
 
 use std::io;
 use std::pin::Pin;
@@ -8,7 +8,7 @@ use std::task::{Context, Poll};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
-/// A stream that says when something came out of it.
+/// A stream that records when data was read from it.
 #[derive(Debug)]
 pub(crate) struct Noticed<'a> {
     stream: &'a mut TcpStream,
@@ -18,7 +18,7 @@ pub(crate) struct Noticed<'a> {
 // === impl Noticed ===
 
 impl<'a> Noticed<'a> {
-    /// Sets `moved` whenever something was read.
+    /// Wraps `stream`; sets `moved` on every read.
     pub(crate) fn new(stream: &'a mut TcpStream, moved: &'a AtomicBool) -> Noticed<'a> {
         Noticed { stream, moved }
     }

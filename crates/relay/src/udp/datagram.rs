@@ -1,10 +1,10 @@
-//! What a client sent, while it waits to be sent on.
+//! Datagrams of clients that wait to be forwarded.
 
 use tokio::sync::OwnedSemaphorePermit;
 
 use crate::shared::Shared;
 
-/// What a client sent, with its share of the memory that there is for all that waits.
+/// A datagram of a client, with its share of the memory for queued datagrams.
 #[derive(Debug)]
 pub(super) struct Datagram {
     bytes: Box<[u8]>,
@@ -14,8 +14,8 @@ pub(super) struct Datagram {
 // === impl Datagram ===
 
 impl Datagram {
-    /// A copy of `bytes`. `None`, and counted, when too much waits already. One that is empty takes
-    /// its place in a queue too.
+    /// Copies `bytes`. Returns `None`, and counts a rejection, if too much is queued already. An
+    /// empty datagram counts, too.
     pub(super) fn keep(bytes: &[u8], shared: &Shared) -> Option<Datagram> {
         let memory = shared.keep(size_of::<Datagram>() + bytes.len())?;
         Some(Datagram {

@@ -1,4 +1,4 @@
-//! One client and the endpoint it was given.
+//! One client and its endpoint.
 
 use std::io::{self, ErrorKind};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -13,14 +13,14 @@ use super::datagram::Datagram;
 use super::{AT_ONCE, LARGEST};
 use crate::shared::Shared;
 
-/// One client and the endpoint it was given.
+/// One client and its endpoint.
 pub(super) struct Session {
     pub(super) client: SocketAddr,
-    /// Connected to the endpoint: it receives datagrams of that endpoint alone, and its ICMP errors.
+    /// Connected to the endpoint: receives only its datagrams, and ICMP errors.
     pub(super) server: UdpSocket,
-    /// What the client sends.
+    /// The datagrams of the client.
     pub(super) queue: mpsc::Receiver<Datagram>,
-    /// Where its answers go out.
+    /// The socket for answers to the client.
     pub(super) near: Arc<UdpSocket>,
     pub(super) shared: Arc<Shared>,
 }
@@ -28,22 +28,22 @@ pub(super) struct Session {
 /// How a session ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum End {
-    /// Its port is closed, or its endpoint has gone.
+    /// Its port was closed, or its endpoint was removed.
     Dismissed,
-    /// Nothing went either way for too long.
+    /// No datagram passed in either direction for too long.
     Idle,
-    /// The endpoint, or a router before it, answered that the port is closed.
+    /// The endpoint, or a router on the way, rejected the datagram with an ICMP error.
     Refused,
 }
 
-/// What has gone through a session.
+/// The number of datagrams that passed through a session.
 #[derive(Debug, Default)]
 struct Passed {
     asked: u64,
     answered: u64,
 }
 
-/// A socket that talks with `target` alone.
+/// Returns a socket that is connected to `target`.
 pub(super) async fn connect(target: Target) -> io::Result<UdpSocket> {
     let any = match Family::of(target.address) {
         Family::Ipv4 => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
@@ -62,20 +62,21 @@ impl Session {
         let mut passed = Passed::default();
         loop {
             let limits = &self.shared.limits;
-            // As the kernel does it: a flow that goes on in both directions is worth keeping.
+            // As in conntrack: a flow with traffic in both directions gets the longer timeout.
             let idle = if passed.asked > 1 && passed.answered > 0 {
                 limits.udp_stream_idle
             } else {
                 limits.udp_idle
             };
-            // Cancel safe, all three: a datagram is taken out of the queue or it is not.
+            // All three arms are cancel safe: a datagram is taken out of the queue or not.
             tokio::select! {
                 datagram = self.queue.recv() => {
                     let Some(datagram) = datagram else {
                         return End::Dismissed;
                     };
                     passed.asked += 1;
-                    // One that is too large, or finds no buffer, is lost, as anywhere on its way.
+                    // A datagram that is too large, or finds no buffer, is lost, as anywhere in the
+                    // network.
                     if let Err(error) = self.server.send(datagram.bytes()).await
                         && is_refusal(&error)
                     {
@@ -94,7 +95,7 @@ impl Session {
         }
     }
 
-    /// Hands on what has come from the endpoint.
+    /// Forwards the endpoint's answers to the client.
     fn answer(&self, passed: &mut Passed) -> io::Result<()> {
         let mut buffer = vec![0; LARGEST];
         for _ in 0..AT_ONCE {
@@ -103,9 +104,9 @@ impl Session {
                 received => received?,
             };
             passed.answered += 1;
-            // The client may have closed its socket; then no one needs the answer. One for which
-            // there is no room is lost as well: to wait for it would keep the buffer, and each
-            // session has one.
+            // The client may have closed its socket and not need the answer. An answer for which
+            // the buffer has no room is lost, too: waiting would keep the receive buffer, one for
+            // each session.
             let _ = self.near.try_send_to(&buffer[..length], self.client);
         }
         Ok(())

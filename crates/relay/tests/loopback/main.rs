@@ -1,4 +1,4 @@
-//! Real sockets on loopback: what a process that connects to a node port there sees.
+//! Real sockets on loopback: the view of a process that connects to a node port there.
 
 mod ports;
 mod stage;

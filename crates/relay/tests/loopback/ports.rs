@@ -1,4 +1,4 @@
-//! Ports that somebody else has.
+//! Ports that another process uses.
 
 use std::net::Ipv4Addr;
 use std::sync::Arc;
@@ -26,7 +26,7 @@ async fn a_port_that_somebody_has_is_named_and_taken_when_it_is_free() {
             },
         )
         .await;
-        // On every address: what a server that knows nothing of Services does.
+        // On every address, as a server unrelated to Services would listen.
         let everywhere = (Ipv4Addr::UNSPECIFIED, stage.port);
         let (tcp, udp) = match transport {
             Transport::Tcp => (TcpListener::bind(everywhere).await.ok(), None),
@@ -78,7 +78,7 @@ async fn no_more_ports_than_the_limit() {
     );
 }
 
-/// Counts warnings of this thread.
+/// Counts the warnings of this thread.
 struct Warnings(Arc<AtomicU64>);
 
 impl<S: Subscriber> Layer<S> for Warnings {
@@ -89,7 +89,8 @@ impl<S: Subscriber> Layer<S> for Warnings {
     }
 }
 
-/// An agent that may open 256 files and has 201 node ports wrote 137 warnings every five seconds.
+/// An agent with a limit of 256 open files and 201 node ports wrote 137 warnings every five
+/// seconds.
 #[tokio::test(start_paused = true)]
 async fn a_port_that_stays_refused_is_told_of_once_and_tried_less_and_less() {
     let told = Arc::new(AtomicU64::new(0));
@@ -134,8 +135,8 @@ async fn nothing_is_listened_on_once_it_is_switched_off() {
     assert_eq!(stage.counts.listeners(Family::Ipv4), 0);
 }
 
-/// Sockets are closed by the tasks that have them, on whatever thread: a port that is opened again
-/// at once must not find its own old socket there.
+/// Sockets are closed by their tasks, on any thread: a port that is reopened at once must not
+/// collide with its own old socket.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_port_may_close_and_open_again_at_once() {
     for transport in Transport::ALL {

@@ -11,10 +11,10 @@ use tokio::net::{TcpListener, UdpSocket};
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
-/// How long anything may take that takes no time.
+/// The maximum time for an operation that should be immediate.
 pub(crate) const PROMPTLY: Duration = Duration::from_secs(10);
 
-/// A node port on loopback and what is open on this node.
+/// A node port on loopback, with its relays.
 pub(crate) struct Stage {
     pub(crate) relays: Relays,
     pub(crate) counts: Arc<Counts>,
@@ -26,7 +26,7 @@ pub(crate) struct Stage {
 // === impl Stage ===
 
 impl Stage {
-    /// A port that nobody has, and no endpoint yet.
+    /// Uses a free port, without endpoints.
     pub(crate) async fn new(transport: Transport, limits: Limits) -> Stage {
         let counts = Arc::new(Counts::default());
         Stage {
@@ -44,12 +44,12 @@ impl Stage {
         self
     }
 
-    /// Gives the Service these endpoints and no others.
+    /// Sets the endpoints of the Service.
     pub(crate) async fn endpoints(&mut self, endpoints: &[SocketAddr]) {
         self.endpoints_and_draining(endpoints, &[]).await;
     }
 
-    /// Gives the Service these endpoints, and those that are going away and still serve.
+    /// Sets the endpoints of the Service, and its terminating endpoints that still serve.
     pub(crate) async fn endpoints_and_draining(
         &mut self,
         endpoints: &[SocketAddr],
@@ -81,7 +81,7 @@ impl Stage {
         self.relays.apply(Family::Ipv4, Some(&dataplane)).await;
     }
 
-    /// Where clients connect to.
+    /// The address that clients connect to.
     pub(crate) fn address(&self) -> SocketAddr {
         (Ipv4Addr::LOCALHOST, self.port).into()
     }
@@ -93,7 +93,7 @@ impl Stage {
             .collect()
     }
 
-    /// Waits until so many connections or datagrams were turned away.
+    /// Waits until this many connections or datagrams have been rejected.
     pub(crate) async fn wait_for_rejected(&self, count: u64) {
         let wait = async {
             while self.counts.rejected(self.transport) < count {
@@ -104,12 +104,12 @@ impl Stage {
     }
 }
 
-/// Limits for tests that do not mean to reach them.
+/// Limits that tests are not expected to reach.
 pub(crate) fn limits() -> Limits {
     Limits::within(4096)
 }
 
-/// The output of `work`, which must not take long.
+/// Returns the output of `work`; panics if it takes too long.
 pub(crate) async fn promptly<T>(what: &str, work: impl Future<Output = T>) -> T {
     let Ok(output) = timeout(PROMPTLY, work).await else {
         panic!("waited in vain: {what}");
@@ -117,7 +117,7 @@ pub(crate) async fn promptly<T>(what: &str, work: impl Future<Output = T>) -> T 
     output
 }
 
-/// A port that nobody has, for a moment at least.
+/// A port that is free at this moment.
 pub(crate) async fn free_port(transport: Transport) -> u16 {
     let any = (Ipv4Addr::LOCALHOST, 0);
     let address = match transport {
@@ -127,7 +127,7 @@ pub(crate) async fn free_port(transport: Transport) -> u16 {
     address.expect("it is bound").port()
 }
 
-/// Serves with each connection that comes, until the test ends.
+/// Calls `serve` with each connection until the test ends.
 pub(crate) async fn tcp_server<F>(
     serve: impl Fn(tokio::net::TcpStream) -> F + Send + 'static,
 ) -> SocketAddr
@@ -146,7 +146,7 @@ where
     address
 }
 
-/// Answers each datagram with `name`, the address it came from, and what it said.
+/// Answers each datagram with `name`, the source address and the content.
 pub(crate) async fn udp_server(name: &'static str) -> (SocketAddr, JoinHandle<()>) {
     let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))
         .await

@@ -15,7 +15,7 @@ async fn stage(limits: Limits) -> Stage {
     Stage::new(Transport::Tcp, limits).await
 }
 
-/// A server that says its name and then what it hears.
+/// A server that sends its name and then echoes what it receives.
 async fn echo(name: &'static str) -> SocketAddr {
     tcp_server(move |mut stream| async move {
         let (mut reader, mut writer) = stream.split();
@@ -77,7 +77,7 @@ async fn with_affinity_a_client_stays_while_its_endpoint_does() {
 #[tokio::test]
 async fn whatever_is_sent_arrives_and_one_direction_may_end_before_the_other() {
     let mut stage = stage(limits()).await;
-    // It answers once everything has been said, and with all of it.
+    // It answers after the client has closed its side, with everything that it received.
     let server = tcp_server(|mut stream| async move {
         let mut heard = Vec::new();
         let _ = stream.read_to_end(&mut heard).await;
@@ -132,7 +132,7 @@ async fn an_endpoint_that_is_silent_has_its_time_and_is_passed_over() {
         ..limits()
     })
     .await;
-    // A listener whose backlog is full drops what comes.
+    // A listener with a full backlog drops connections.
     let full =
         socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).expect("a socket");
     full.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into())

@@ -10,17 +10,17 @@ use tokio::time::{sleep, timeout};
 
 use crate::stage::{PROMPTLY, Stage, free_port, limits, promptly, udp_server};
 
-/// Between two attempts of a client that is not answered.
+/// The time between two attempts of a client without an answer.
 const AGAIN: Duration = Duration::from_millis(200);
 
 /// A client of the port.
 struct Client(UdpSocket);
 
-/// What a server said.
+/// A server's answer.
 #[derive(Debug, PartialEq, Eq)]
 struct Answer {
     name: String,
-    /// The address it saw: that of the session.
+    /// The source address that the server saw: that of the session.
     saw: String,
     repeated: String,
 }
@@ -48,11 +48,11 @@ impl Client {
         })
     }
 
-    /// Asks until there is an answer, as clients of UDP do.
+    /// Sends until there is an answer, as UDP clients do.
     async fn ask(&self, question: &str) -> Answer {
         promptly("an answer", async {
             loop {
-                // An earlier refusal is reported here.
+                // The kernel reports an earlier refusal here.
                 drop(self.0.send(question.as_bytes()).await);
                 if let Some(answer) = self.hear().await {
                     return answer;
@@ -74,7 +74,7 @@ async fn clients_reach_every_endpoint_and_each_keeps_its_own() {
     stage.endpoints(&[a, b]).await;
     let mut names = BTreeSet::new();
     let mut sessions = BTreeSet::new();
-    // Kept: the port of one that is gone may be the next one's, and the next one would have its session.
+    // Kept: a later client could get the port of a closed one, and with it its session.
     let mut clients = Vec::new();
     for _ in 0..40 {
         let client = Client::of(&stage).await;
@@ -126,8 +126,8 @@ async fn a_session_moves_when_its_endpoint_goes_and_at_no_other_time() {
     assert_eq!(client.ask("who?").await.name, "b");
 }
 
-/// A DTLS or QUIC server that is told to end finishes with whom it talks to: what a client says to it
-/// after that means nothing to another server.
+/// A DTLS or QUIC server that shuts down finishes its sessions: later datagrams of these clients
+/// mean nothing to another server.
 #[tokio::test]
 async fn a_session_stays_with_an_endpoint_that_is_given_to_nobody_new_and_still_serves() {
     let mut stage = stage(limits()).await;
@@ -221,7 +221,7 @@ async fn a_session_with_traffic_both_ways_is_kept_longer() {
     let (server, _) = udp_server("a").await;
     stage.endpoints(&[server]).await;
     let client = Client::of(&stage).await;
-    // Two questions in one session, unless the machine is so slow that it ended in between.
+    // Two requests in one session, unless the machine is so slow that the session ended in between.
     let kept = promptly("a session of two questions", async {
         loop {
             let (first, second) = (client.ask("1").await, client.ask("2").await);
@@ -231,7 +231,7 @@ async fn a_session_with_traffic_both_ways_is_kept_longer() {
         }
     })
     .await;
-    // Time is what is tested: that nothing happens in it.
+    // The test needs this time to pass without any traffic.
     sleep(Duration::from_millis(300)).await;
     assert_eq!(client.ask("3").await.saw, kept);
 }
