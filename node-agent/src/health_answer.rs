@@ -1,4 +1,4 @@
-//! `/healthz` and `/livez` for load balancers and monitors, in the form kube-proxy gives them.
+//! `/healthz` and `/livez` for load balancers and monitors, in kube-proxy's format.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -26,7 +26,7 @@ use crate::health_proxy::{ProxyHealth, Verdict};
 /// How Go prints a time that was never set (time.Time's zero value).
 const NEVER: &str = "0001-01-01T00:00:00Z";
 
-/// What answers are made of.
+/// The shared state of the handlers.
 #[derive(Debug, Clone)]
 struct Sources {
     board: Arc<Board>,
@@ -35,7 +35,7 @@ struct Sources {
     counts: Counts,
 }
 
-/// How often which code was answered.
+/// The number of answers by status code.
 #[derive(Debug, Clone, Default)]
 struct Counts {
     healthz: Labelled<OfCode, Counter>,
@@ -66,12 +66,12 @@ struct FamilyBody {
     healthy: bool,
 }
 
-/// `/healthz`, which says whether this node should be sent traffic, and `/livez`, which says whether
-/// the agent should be started again. Both are 200 or 503 and count themselves in `metrics` as
-/// `kubeproxy_proxy_healthz_total` and `kubeproxy_proxy_livez_total`.
+/// Returns the routes `/healthz`, which says whether this node should receive traffic, and
+/// `/livez`, which says whether the agent should be restarted. Both answer 200 or 503 and are
+/// counted in `metrics` as `kubeproxy_proxy_healthz_total` and `kubeproxy_proxy_livez_total`.
 ///
-/// An agent that has nothing to do is alive, one that has not read its cluster yet is too, and so is
-/// one that works at a long round, until `process` takes that for a hang.
+/// An agent is alive if it has nothing to do, if it has not read its cluster yet, and also during a
+/// long sync, until `process` considers that a hang.
 pub(crate) fn router(
     board: Arc<Board>,
     proxy: ProxyHealth,
@@ -105,7 +105,7 @@ pub(crate) fn router(
         })
 }
 
-/// How late an update may be on a node with this configuration.
+/// Returns how late an update may be on a node with this configuration.
 pub(crate) fn patience(view: Option<&View>) -> Duration {
     let period = match view {
         Some(view) => view.effective.sync_period,
@@ -119,7 +119,7 @@ async fn healthz(State(sources): State<Sources>) -> Response {
     let verdict = sources
         .proxy
         .verdict(patience(view.as_deref()), Instant::now());
-    // A node of which nothing is known yet is not programmed either.
+    // A node without a view is not programmed either.
     let standing = view.map_or(NodeStanding::Staying, |view| view.standing);
     let eligible = standing == NodeStanding::Staying;
     let healthy = verdict.is_healthy();
@@ -141,8 +141,8 @@ async fn livez(State(sources): State<Sources>) -> Response {
     answer(alive, body, &sources.counts.livez)
 }
 
-/// `passes`: whether the code is 200, for which the time of the last update is now, as
-/// older releases of kube-proxy did and monitors rely on.
+/// `passes` says whether the code is 200. If it is, the time of the last update is now, as in older
+/// releases of kube-proxy, on which monitors rely.
 fn body(verdict: &Verdict, passes: bool, healthy: bool, now: SystemTime) -> Body {
     let last_updated = if passes {
         Some(now)
@@ -176,7 +176,7 @@ fn answer(passes: bool, body: Body, counts: &Labelled<OfCode, Counter>) -> Respo
     (status, sniffing, Json(body)).into_response()
 }
 
-/// As Go prints a time in JSON: RFC 3339 with as many digits of a second as it has.
+/// Prints a time as Go does in JSON: RFC 3339 with as many fractional digits as needed.
 fn go_time(time: Option<SystemTime>) -> String {
     let time = time.and_then(|time| Timestamp::try_from(time).ok());
     time.map_or_else(|| NEVER.to_owned(), |time| time.to_string())

@@ -1,9 +1,10 @@
-//! Whether this node's kernel keeps up with the desired state, by kube-proxy's rule for load balancers
-//! (pkg/proxy/healthcheck/proxy_health.go): a queued update is programmed within twice the sync period.
+//! Whether this node's kernel keeps up with the desired state, by kube-proxy's rule for load
+//! balancers (pkg/proxy/healthcheck/proxy_health.go): a queued update is programmed within twice
+//! the sync period.
 //!
-//! Two things differ on purpose. A family that has never been programmed is not healthy: kube-proxy
-//! answers 200 before it has written anything (kubernetes#83263). And the liveness probe passes as long
-//! as a round is under way: a restart does not help a slow one.
+//! Two differences are intentional. A family that has never been programmed is not healthy:
+//! kube-proxy answers 200 before it has written anything (kubernetes#83263). And the liveness probe
+//! passes while a sync is in progress: a restart does not help a slow one.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,30 +15,30 @@ use reconciler::{Activity, Report, Round};
 
 use crate::support::{Support, support};
 
-/// What was queued and what was answered, by family. Cheap to clone; clones are the same.
+/// The queued and programmed updates of each family. Cheap to clone; clones share the same state.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct ProxyHealth(Arc<Mutex<State>>);
 
 #[derive(Debug, Default)]
 struct State {
     families: BTreeMap<Family, Updates>,
-    /// Whether a round is under way.
+    /// Whether a sync is in progress.
     work: Work,
 }
 
 /// The updates of one family.
 #[derive(Debug, Clone, Copy, Default)]
 struct Updates {
-    /// When the oldest of those was queued that are not answered.
+    /// When the oldest update was queued that is not programmed.
     oldest_pending: Option<Instant>,
-    /// When one was last queued.
+    /// When the last update was queued.
     last_queued: Option<Instant>,
     /// When the kernel last held the desired state.
     last_answered: Option<SystemTime>,
     support: Support,
 }
 
-/// How a node stands at one moment.
+/// The health of a node at one moment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Verdict {
     /// Each family.
@@ -45,29 +46,29 @@ pub(crate) struct Verdict {
     work: Work,
 }
 
-/// How a family stands.
+/// The health of one family.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct FamilyVerdict {
     /// When the kernel last held the desired state.
     pub(crate) last_updated: Option<SystemTime>,
-    /// Whether it keeps up.
+    /// Whether the kernel keeps up.
     pub(crate) pace: Pace,
 }
 
-/// Whether a family keeps up with the desired state.
+/// Whether the kernel keeps up with the desired state in one family.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Pace {
-    /// It has never been programmed by this process.
+    /// This process has never programmed it.
     Never,
-    /// The kernel lacks it.
+    /// The kernel does not support it.
     Unsupported,
-    /// Every update is answered, or not yet late.
+    /// Every update is programmed, or not late yet.
     KeepsUp,
     /// An update has waited for too long.
     Late,
 }
 
-/// Whether anything is being done about what waits.
+/// Whether a sync is in progress.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 enum Work {
     UnderWay,
@@ -78,7 +79,7 @@ enum Work {
 // === impl ProxyHealth ===
 
 impl ProxyHealth {
-    /// The desired state of every family changed at `now`.
+    /// Records that the desired state of every family changed at `now`.
     pub(crate) fn queued(&self, now: Instant) {
         let mut state = self.state();
         for family in Family::ALL {
@@ -88,12 +89,12 @@ impl ProxyHealth {
         }
     }
 
-    /// A round begins.
+    /// Records the start of a sync.
     pub(crate) fn began(&self) {
         self.state().work = Work::UnderWay;
     }
 
-    /// Takes in what the loop has done.
+    /// Records the reconciler's report.
     pub(crate) fn reported(&self, report: &Report) {
         let mut state = self.state();
         state.work = Work::None;
@@ -105,13 +106,13 @@ impl ProxyHealth {
             let updates = state.families.entry(status.family).or_default();
             updates.support = support(status);
             if matches!(report.activity, Activity::Paused | Activity::Withdrawn) {
-                // The profile is paused, or the node was handed back.
+                // The profile is paused, or the node was handed back: no update is due.
                 updates.oldest_pending = None;
             }
         }
     }
 
-    /// How the node stands at `now`, where an update is late after `patience`.
+    /// Returns the health of the node at `now`. An update is late after `patience`.
     pub(crate) fn verdict(&self, patience: Duration, now: Instant) -> Verdict {
         let state = self.state();
         let families = Family::ALL.map(|family| {
@@ -129,7 +130,8 @@ impl ProxyHealth {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        // Whatever is behind it is whole between any two statements that change it.
+        // The value is consistent between any two statements that change it, so a poisoned lock is
+        // harmless.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -140,12 +142,12 @@ impl Updates {
     fn answer(&mut self, round: &Round) {
         let began = round.ended.checked_sub(round.took).unwrap_or(round.ended);
         if round.succeeded() {
-            // What was queued while it ran is for the next one.
+            // Updates that were queued during the sync are programmed by the next one.
             let later = self.last_queued.is_some_and(|queued| queued > began);
             self.oldest_pending = later.then_some(began);
             self.last_answered = Some(round.started + round.took);
         } else {
-            // A round that fails for any reason leaves the kernel without the desired state.
+            // Any failed sync leaves the kernel without the desired state.
             self.oldest_pending.get_or_insert(began);
         }
     }
@@ -166,19 +168,19 @@ impl Updates {
 // === impl Verdict ===
 
 impl Verdict {
-    /// Whether traffic should be sent to this node.
+    /// Returns whether this node should receive traffic.
     pub(crate) fn is_healthy(&self) -> bool {
         let counted = || self.paces().filter(|pace| *pace != Pace::Unsupported);
         counted().all(|pace| pace == Pace::KeepsUp) && counted().next().is_some()
     }
 
-    /// Whether nothing speaks for starting this process again: no update is late, or it is being
-    /// worked at.
+    /// Returns whether there is no reason to restart this process: no update is late, or a sync is
+    /// in progress.
     pub(crate) fn is_alive(&self) -> bool {
         self.work == Work::UnderWay || self.paces().all(|pace| pace != Pace::Late)
     }
 
-    /// When the kernel last held the desired state, in any family.
+    /// Returns when the kernel last held the desired state in any family.
     pub(crate) fn last_updated(&self) -> Option<SystemTime> {
         let families = self.families.values();
         families.filter_map(|family| family.last_updated).max()
@@ -192,7 +194,7 @@ impl Verdict {
 // === impl FamilyVerdict ===
 
 impl FamilyVerdict {
-    /// Whether it keeps up.
+    /// Returns whether the kernel keeps up.
     pub(crate) fn is_healthy(&self) -> bool {
         self.pace == Pace::KeepsUp
     }

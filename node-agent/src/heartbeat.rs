@@ -1,5 +1,6 @@
-//! The heartbeat: this node's Lease, renewed every half minute. An operator that does not see it change any more says that
-//! this agent is silent ([0048](../../docs/decisions/0048-a-lease-for-each-agent.md)).
+//! The heartbeat: this node's Lease, renewed every half minute. If it no longer changes, the
+//! operator reports that this agent is silent
+//! ([0048](../../docs/decisions/0048-a-lease-for-each-agent.md)).
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -20,17 +21,18 @@ use crate::board::Board;
 use crate::engine::{Configuration, InForce};
 use crate::jitter::{fraction, jittered, spread};
 
-/// The field manager of the agents, as of their status.
+/// The field manager of the agents, the same as for their status.
 const FIELD_MANAGER: &str = "signpost-agent";
-/// The time between two renewals, give or take a tenth: 5,000 nodes are 167 writes a second.
+/// The time between two renewals, within ten percent. 5,000 nodes make 167 writes a second.
 const PERIOD: Duration = Duration::from_secs(30);
-/// The longest time between a renewal that failed and the next: the operator waits for less than three periods.
+/// The longest pause after a failed renewal: the operator waits for less than three periods.
 const RETRY: Duration = Duration::from_secs(10);
 /// How long the API server may take to answer.
 const LIMIT: Duration = Duration::from_secs(10);
-/// The time without a renewal after which the operator may have called this agent silent: less than it waits, 80 s.
+/// The time without a renewal after which the operator may have reported this agent as silent. It
+/// is shorter than the operator's limit of 80 s.
 const INTERRUPTION: Duration = Duration::from_secs(60);
-/// How long to wait for a NodeProxy that is not there, should the watch that brings it have missed it.
+/// How long to wait for a NodeProxy that does not exist, in case the watch missed its creation.
 const ABSENT: Duration = Duration::from_secs(3600);
 
 /// Why the Lease was not renewed.
@@ -57,12 +59,12 @@ struct OwnLease {
 struct Series {
     since: Instant,
     last: Instant,
-    /// The same by the other clock: one of the two goes on while the machine sleeps.
+    /// The last renewal by the other clock: only one of the two continues while the machine sleeps.
     last_by_wall_clock: SystemTime,
 }
 
-/// Renews the Lease of `node` in `namespace` as long as it has a NodeProxy, until `stop` is cancelled, and posts since when
-/// it has.
+/// Renews the Lease of `node` in `namespace` as long as the node has a NodeProxy, until `stop` is
+/// cancelled. Posts since when the Lease has been renewed without interruption.
 pub(crate) async fn report(
     client: Client,
     namespace: String,
@@ -81,7 +83,7 @@ pub(crate) async fn report(
         let configuration = in_force.as_ref().map(|in_force| &in_force.configuration);
         matches!(configuration, Some(Configuration::Assigned(_)))
     };
-    // Cancel safe: nothing is taken out of a watch.
+    // Cancel safe: waiting on a watch consumes nothing.
     tokio::select! {
         () = stop.cancelled() => return,
         assigned = in_force.wait_for(is_assigned) => if assigned.is_err() { return },
@@ -90,7 +92,8 @@ pub(crate) async fn report(
     let mut failures = 0_u32;
     loop {
         in_force.mark_unchanged();
-        // A renewal that is dropped halfway may have been made or not: either is as good at the end.
+        // A cancelled renewal may have taken effect or not. At the end of the process either is
+        // fine.
         let outcome = tokio::select! {
             () = stop.cancelled() => return,
             outcome = lease.commit() => outcome,
@@ -121,7 +124,8 @@ pub(crate) async fn report(
                 }
             }
         };
-        // Cancel safe: a timer holds nothing, and a change that is missed here is seen at the next look.
+        // Cancel safe: a timer holds nothing, and the current state is read again after a missed
+        // change.
         tokio::select! {
             () = stop.cancelled() => return,
             changed = in_force.changed(), if matches!(outcome, Err(RenewError::NoNodeProxy)) => {
@@ -135,8 +139,9 @@ pub(crate) async fn report(
 // === impl RenewError ===
 
 impl RenewError {
-    /// Whether it will not be renewed by trying again: there is no NodeProxy or no namespace, or the API server does not
-    /// let this agent, with the permissions of an older version. Then the status promises no Lease.
+    /// Returns whether retries will not help: there is no NodeProxy or no namespace, or the API
+    /// server refuses this agent, which has the permissions of an older version. The status then
+    /// does not announce a Lease.
     fn is_refusal(&self) -> bool {
         match self {
             RenewError::NoNodeProxy => true,
@@ -151,7 +156,7 @@ impl RenewError {
 // === impl OwnLease ===
 
 impl OwnLease {
-    /// Renews the Lease, or makes it.
+    /// Renews the Lease, or creates it.
     async fn commit(&self) -> Result<(), RenewError> {
         match timeout(LIMIT, self.request()).await {
             Ok(Ok(Some(()))) => Ok(()),
@@ -166,7 +171,8 @@ impl OwnLease {
         }
     }
 
-    /// Nothing when there is no NodeProxy. A Lease goes with the one that owns it, and is made anew for the next.
+    /// Returns `None` if there is no NodeProxy. A Lease is deleted with the NodeProxy that owns it,
+    /// and created again for the next one.
     async fn request(&self) -> Result<Option<()>, kube::Error> {
         let spec = LeaseSpec {
             holder_identity: Some(self.node.clone()),
@@ -215,7 +221,8 @@ fn owner(node: &str, uid: String) -> OwnerReference {
 // === impl Series ===
 
 impl Series {
-    /// Continues `before` by a renewal that has just succeeded, or begins anew after an interruption.
+    /// Continues `before` with a renewal that has just succeeded, or starts a new series after an
+    /// interruption.
     fn after(before: Option<Series>) -> Series {
         let (now, now_by_wall_clock) = (Instant::now(), SystemTime::now());
         let unbroken = before.filter(|before| {

@@ -1,4 +1,4 @@
-//! Node ports on localhost: this process relays them where the profile asks for it; on other addresses
+//! Node ports on localhost: this process relays them if the profile asks for it. On other addresses
 //! the kernel forwards them.
 
 mod metrics;
@@ -18,8 +18,8 @@ use crate::board::Board;
 use crate::engine::InForce;
 use crate::port_holder::{Holder, ListenAddress, is_taken, observe_holders};
 
-/// Listens on the programmed node ports, as long as the profile asks for it, until `stop` is
-/// cancelled. Connections end with this; a profile that no longer asks for it lets them finish.
+/// Listens on the programmed node ports while the profile asks for it, until `stop` is cancelled.
+/// Connections end when this task does. If the profile no longer asks for it, they may finish.
 pub(crate) async fn serve(board: Arc<Board>, counts: Arc<Counts>, stop: CancellationToken) {
     let (mut in_force, mut report) = (board.in_force(), board.report());
     let mut relays = None;
@@ -38,7 +38,7 @@ pub(crate) async fn serve(board: Arc<Board>, counts: Arc<Counts>, stop: Cancella
             let rejections = refusals.iter().map(|refusal| holders.rejection(refusal));
             board.post_not_relayed(rejections.collect());
         }
-        // Cancel safe, all of them: what is missed here is seen at the next look.
+        // All arms are cancel safe: the current state is read again below.
         tokio::select! {
             () = stop.cancelled() => return,
             changed = in_force.changed() => if changed.is_err() { return },
@@ -48,14 +48,14 @@ pub(crate) async fn serve(board: Arc<Board>, counts: Arc<Counts>, stop: Cancella
     }
 }
 
-/// Who has the ports that were refused, as it was when they were.
+/// The processes that use the ports on which listening failed, as of the time of the failure.
 #[derive(Debug, Default)]
 struct Holders(BTreeMap<LocalPort, (Arc<OpenError>, Option<Holder>)>);
 
 // === impl Holders ===
 
 impl Holders {
-    /// Looks for who has what was refused since the last time.
+    /// Finds the processes for the failures that are new since the last call.
     async fn follow(&mut self, refusals: &[Refusal]) {
         let mut before = std::mem::take(&mut self.0);
         for Refusal { port, error, .. } in refusals {
@@ -82,7 +82,7 @@ impl Holders {
         }
     }
 
-    /// What a status says of a port that cannot be listened on.
+    /// Returns the rejection for a port on which listening failed.
     fn rejection(&self, refusal: &Refusal) -> Rejection {
         let error = chain(&*refusal.error);
         let holder = self
@@ -102,7 +102,7 @@ fn listen_address(port: LocalPort) -> ListenAddress {
     (port.transport, port.address())
 }
 
-/// Registers what there is to count, and returns it.
+/// Registers the relay's metrics and returns the counters.
 pub(crate) fn register(metrics: &Metrics) -> Arc<Counts> {
     metrics::register(metrics)
 }

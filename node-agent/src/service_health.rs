@@ -1,14 +1,15 @@
-//! Answers load balancers on the health-check node ports of Services: whether this node has endpoints.
+//! Answers load balancers on the health-check node ports of Services: whether this node has
+//! endpoints.
 //!
 //! ```text
-//! Report: what is programmed ------ --follow--> Desired --listeners--> one listener an address
-//!                                                                          | answer: weight, health
+//! Report: what is programmed ------ --follow--> Desired --listeners--> one listener per address
+//!                                                                       | answer: weight, health
 //! ```
 //!
-//! A listener stays open through every change of its Service but that of the port. Beside kube-proxy's,
-//! listeners follow the node's addresses as these come and go, and a Service's own load-balancer
-//! addresses are answered too: balancers that keep the destination of a packet probe those
-//! (kubernetes#117621).
+//! A listener stays open through every change of its Service except a change of the port. In
+//! contrast to kube-proxy's, the listeners follow the node's addresses as they come and go, and
+//! also listen on the Service's own load-balancer addresses: balancers that keep the destination of
+//! a packet probe those (kubernetes#117621).
 
 mod answer;
 mod desired;
@@ -34,10 +35,10 @@ use answer::Judge;
 use desired::{DesiredListeners, Listening};
 use listener::Listeners;
 
-/// How long after a failure to listen the next attempt is.
+/// The pause after a failure to listen.
 const RETRY: Duration = Duration::from_secs(5);
 
-/// Listens wherever a programmed Service asks for health checks, until `stop` is cancelled.
+/// Listens on all addresses with health checks of programmed Services, until `stop` is cancelled.
 pub(crate) async fn serve(
     board: Arc<Board>,
     proxy: ProxyHealth,
@@ -61,7 +62,7 @@ pub(crate) async fn serve(
             server.listen().await;
             retry = (!server.refused.is_empty()).then(|| now + RETRY);
         }
-        // All arms are cancel safe: what is missed here is seen at the next look.
+        // All arms are cancel safe: the report is read again below.
         tokio::select! {
             () = stop.cancelled() => return,
             changed = report.changed() => if changed.is_err() { return },
@@ -74,7 +75,7 @@ pub(crate) async fn serve(
 struct ServiceHealth {
     desired: DesiredListeners,
     listeners: Listeners,
-    /// What cannot be listened on, and for which Service that has been announced.
+    /// The addresses that could not be opened, each with the Service for which that was announced.
     refused: BTreeMap<SocketAddr, ServiceKey>,
     events: Events,
 }
@@ -82,7 +83,7 @@ struct ServiceHealth {
 // === impl ServiceHealth ===
 
 impl ServiceHealth {
-    /// Updates the programmed Services, and returns whether the desired listeners may have changed.
+    /// Updates the programmed Services. Returns whether the desired listeners may have changed.
     fn follow(&mut self, report: &Report) -> bool {
         let mut changed = false;
         for family in &report.families {
@@ -116,14 +117,15 @@ impl ServiceHealth {
             }
         }
         for (address, service) in contested {
-            // Two Services at one address: one of them is refused as long as the other is there.
+            // Two Services have the same address: one of them is refused as long as the other
+            // exists.
             self.announce(address, &service, "another Service has this port");
             refused.insert(address, service);
         }
         self.refused = refused;
     }
 
-    /// Makes it known once, until it succeeds.
+    /// Announces a failure once, until a later attempt succeeds.
     fn announce(&self, address: SocketAddr, service: &ServiceKey, error: &str) {
         if self.refused.get(&address) == Some(service) {
             return;

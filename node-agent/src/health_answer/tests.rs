@@ -83,7 +83,7 @@ impl Rig {
     }
 }
 
-/// What a node with this object posts once everything is listed.
+/// The view of a node with this Node object once everything is listed.
 fn view_of_node(node: Option<Value>) -> View {
     let mut engine = Engine::new("node-1", None, Silence::MayEnd);
     let now = Instant::now();

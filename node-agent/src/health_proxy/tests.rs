@@ -5,7 +5,7 @@ use reconciler::{Failing, Failure, FamilyStatus, Outcome, Phases, Reason, Rounds
 
 use super::*;
 
-/// What kube-proxy allows with its default syncPeriod of 30 s.
+/// kube-proxy's limit with its default syncPeriod of 30 s.
 const PATIENCE: Duration = Duration::from_secs(60);
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -44,7 +44,7 @@ fn failed(recovery: Recovery) -> Outcome {
     })
 }
 
-/// One whose families were both programmed by rounds that began at `began`.
+/// A node whose families were both programmed by syncs that began at `began`.
 fn programmed(began: Instant) -> ProxyHealth {
     let health = ProxyHealth::default();
     health.queued(began);
@@ -135,7 +135,7 @@ fn rounds_that_fail_do_not_answer_and_are_late_by_themselves() {
     let start = Instant::now();
     let health = programmed(start);
     let began = start + 10 * SECOND;
-    // A periodic one: nobody had queued anything.
+    // A periodic sync: no update was queued.
     let outcome = failed(Recovery::Retry);
     let round = round(Family::Ipv6, began, SECOND, outcome);
     health.reported(&report(Activity::Waiting, vec![round]));

@@ -1,4 +1,4 @@
-//! When the Lease is renewed, and what is promised.
+//! When the Lease is renewed, and when the status announces it.
 
 use std::sync::Mutex;
 
@@ -10,7 +10,7 @@ use super::*;
 use crate::board::tests::assigned;
 use crate::engine::{Engine, Silence};
 
-/// An API server that answers requests by method and path, and an agent that renews its Lease there.
+/// A fake API server that answers by method and path, and an agent that renews its Lease there.
 struct Rig {
     asked: Arc<Mutex<Vec<String>>>,
     board: Arc<Board>,
@@ -48,7 +48,7 @@ impl Rig {
         self.board.post_view(engine.view());
     }
 
-    /// What was asked during the next `seconds`.
+    /// Returns the requests of the next `seconds`.
     async fn asked_in(&self, seconds: u64) -> Vec<String> {
         self.asked.lock().expect("no test panics with it").clear();
         sleep(Duration::from_secs(seconds)).await;
@@ -147,7 +147,7 @@ async fn a_series_begins_anew_after_an_interruption() {
     sleep(Duration::from_secs(60)).await;
     let third = Series::after(Some(second));
     assert_eq!(third.since, Instant::now());
-    // The machine has slept, and only the other clock has gone on.
+    // The machine has slept, and only the wall clock has continued.
     let slept = SystemTime::now() - Duration::from_secs(90);
     let before = Series {
         last_by_wall_clock: slept,

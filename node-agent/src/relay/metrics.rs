@@ -1,5 +1,5 @@
-//! Metrics of node ports on localhost, with the names that kube-proxy has for them from 1.37
-//! on (KEP-6032).
+//! Metrics of node ports on localhost, with the names that kube-proxy uses for them from 1.37 on
+//! (KEP-6032).
 
 use std::fmt::Error;
 use std::sync::Arc;
@@ -13,11 +13,11 @@ use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use runtime::Metrics;
 
-/// Reads the numbers off at a scrape.
+/// Reads the counters at each scrape.
 #[derive(Debug)]
 struct Localhost(Arc<Counts>);
 
-/// Registers what there is to count, and returns it.
+/// Registers the metrics and returns the counters.
 pub(super) fn register(metrics: &Metrics) -> Arc<Counts> {
     let counts = Arc::new(Counts::default());
     let collector = Localhost(Arc::clone(&counts));
@@ -59,7 +59,7 @@ impl Collector for Localhost {
             MetricType::Counter,
         )?;
         for transport in Transport::ALL {
-            // As the API spells it.
+            // In the API's spelling.
             let protocol = transport.protocol().to_string().to_uppercase();
             let labels = [("protocol", protocol)];
             let counter = ConstCounter::new(counts.rejected(transport));

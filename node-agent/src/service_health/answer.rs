@@ -15,17 +15,18 @@ use crate::board::Board;
 use crate::health_answer::patience;
 use crate::health_proxy::ProxyHealth;
 
-/// How much traffic a node should get relative to other nodes, for load balancers with weights.
+/// The header for load balancers with weights: how much traffic a node should get relative to
+/// others.
 const WEIGHT: &str = "x-load-balancing-endpoint-weight";
 
-/// Knows whether this node's kernel keeps up. Cheap to clone.
+/// Determines whether this node's kernel keeps up with the desired state. Cheap to clone.
 #[derive(Debug, Clone)]
 pub(super) struct Judge {
     board: Arc<Board>,
     proxy: ProxyHealth,
 }
 
-/// One Service as its balancers see it.
+/// One Service that load balancers check.
 #[derive(Debug, Clone)]
 struct Subject {
     service: ServiceKey,
@@ -40,8 +41,8 @@ impl Judge {
         Judge { board, proxy }
     }
 
-    /// Answers every path: 200 where `service` has endpoints on this node and the kernel keeps up,
-    /// else 503.
+    /// Answers every path: 200 if `service` has endpoints on this node and the kernel keeps up,
+    /// otherwise 503.
     pub(super) fn router(&self, service: ServiceKey, local_endpoints: Arc<AtomicUsize>) -> Router {
         Router::new().fallback(answer).with_state(Subject {
             service,
@@ -75,7 +76,7 @@ async fn answer(State(subject): State<Subject>) -> Response {
     (status, headers, body).into_response()
 }
 
-/// Byte for byte: there are balancers that compare.
+/// Equal to kube-proxy's body byte for byte, because some load balancers compare it.
 fn body(service: &ServiceKey, local_endpoints: usize, healthy: bool) -> String {
     let ServiceKey { namespace, name } = service;
     format!(

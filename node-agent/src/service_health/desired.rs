@@ -1,4 +1,4 @@
-//! Where to listen, and for which Service. Pure.
+//! The addresses to listen on, each with its Service. Pure.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -8,20 +8,20 @@ use dataplane::{
     is_ipv6_link_local,
 };
 
-/// The desired listeners, by what is programmed in each family.
+/// The desired listeners, derived from the programmed state of each family.
 #[derive(Debug, Default)]
 pub(super) struct DesiredListeners(BTreeMap<Family, OfFamily>);
 
 /// The health checks of one family.
 #[derive(Debug, Default)]
 struct OfFamily {
-    /// What was last programmed, as far as it is known.
+    /// The last programmed state, as far as it is known.
     dataplane: Dataplane,
     /// Its Services with health checks.
     checks: BTreeMap<ServiceKey, Check>,
 }
 
-/// How load balancers check one Service.
+/// The health check of one Service.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Check {
     check: HealthCheck,
@@ -29,19 +29,19 @@ struct Check {
     balancers: Vec<IpAddr>,
 }
 
-/// The answer at one address.
+/// The answer on one address.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Listening {
-    /// For which Service.
+    /// The Service.
     pub(super) service: ServiceKey,
-    /// Its endpoints on this node.
+    /// The number of its endpoints on this node.
     pub(super) local_endpoints: usize,
 }
 
 // === impl DesiredListeners ===
 
 impl DesiredListeners {
-    /// Sets what is programmed in `family`; `None` as long as that is not known. Returns whether the
+    /// Sets the programmed state of `family`; `None` while it is not known. Returns whether the
     /// [`listeners`](DesiredListeners::listeners) may have changed.
     pub(super) fn follow(&mut self, family: Family, programmed: Option<&Dataplane>) -> bool {
         match programmed {
@@ -50,8 +50,8 @@ impl DesiredListeners {
         }
     }
 
-    /// The answer at each address; and the Services that have no listener because another Service, the
-    /// first by name, has the same address.
+    /// Returns the answer on each address, and the Services that have no listener on an address
+    /// because another Service, the first by name, has the same one.
     pub(super) fn listeners(
         &self,
     ) -> (
@@ -83,7 +83,8 @@ impl DesiredListeners {
 // === impl OfFamily ===
 
 impl OfFamily {
-    /// Costs what has changed. Returns whether anything about listening has.
+    /// Updates the programmed state. Returns whether anything about listening has changed. The cost
+    /// is proportional to the change.
     fn follow(&mut self, family: Family, programmed: &Dataplane) -> bool {
         let places = |dataplane: &Dataplane| dataplane.config().node_ports.of(family).cloned();
         let mut changed = places(&self.dataplane) != places(programmed);
@@ -99,8 +100,9 @@ impl OfFamily {
         changed
     }
 
-    /// Where one Service is asked after: wherever node ports are open, but for IPv6 link-local
-    /// addresses, which a socket has by interface only.
+    /// Returns the addresses on which to answer for one Service: those with node ports, and the
+    /// Service's load-balancer addresses. IPv6 link-local addresses are left out, because a socket
+    /// needs an interface for those.
     fn addresses(&self, family: Family, check: &Check) -> Vec<IpAddr> {
         match self.dataplane.config().node_ports.of(family) {
             None => vec![match family {
@@ -119,7 +121,7 @@ impl OfFamily {
     }
 }
 
-/// What `rules` say about `family`, of which the Service may have no address.
+/// Returns the health check in `rules` for `family`; `None` if the Service has no cluster IP in it.
 fn check(family: Family, rules: &ServiceRules) -> Option<Check> {
     let check = rules.health_check?;
     let of_family = |address: &&IpAddr| Family::of(**address) == family;

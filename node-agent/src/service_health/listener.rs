@@ -1,4 +1,4 @@
-//! The listeners that are open.
+//! The open listeners.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -18,10 +18,10 @@ use super::answer::Judge;
 use super::desired::Listening;
 use crate::port_holder::is_taken;
 
-/// How many connections may wait to be accepted: the probes of one balancer.
+/// The accept backlog: enough for the probes of one load balancer.
 const WAITING: u32 = 128;
 
-/// An address cannot be listened on.
+/// Why an address could not be opened.
 #[derive(Debug, Error)]
 #[error("failed to listen on {address}")]
 pub(super) struct ListenError {
@@ -29,14 +29,14 @@ pub(super) struct ListenError {
     source: io::Error,
 }
 
-/// Every open listener. All are closed when this is dropped.
+/// All open listeners. They are closed when this is dropped.
 #[derive(Debug)]
 pub(super) struct Listeners {
     judge: Judge,
     open: BTreeMap<SocketAddr, Listener>,
-    /// Those that are about to be closed, or have been and answer their last requests.
+    /// The listeners that are closing and may still answer their last requests.
     closing: BTreeSet<SocketAddr>,
-    /// Each returns its address.
+    /// One task per listener; each returns its address.
     tasks: JoinSet<SocketAddr>,
 }
 
@@ -50,7 +50,7 @@ struct Listener {
 // === impl ListenError ===
 
 impl ListenError {
-    /// Whether another socket has the address.
+    /// Returns whether another socket has the address.
     pub(super) fn is_taken(&self) -> bool {
         is_taken(&self.source)
     }
@@ -59,7 +59,7 @@ impl ListenError {
 // === impl Listeners ===
 
 impl Listeners {
-    /// None yet; answers ask `judge`.
+    /// Starts without listeners. Answers use `judge`.
     pub(super) fn new(judge: Judge) -> Listeners {
         Listeners {
             judge,
@@ -69,8 +69,8 @@ impl Listeners {
         }
     }
 
-    /// Opens and closes listeners until they are `desired`, and returns what cannot be opened. What
-    /// is open for the same Service stays so.
+    /// Opens and closes listeners until they match `desired`, and returns those that could not be
+    /// opened. A listener for the same Service stays open.
     pub(super) async fn apply(
         &mut self,
         desired: &BTreeMap<SocketAddr, Listening>,
@@ -122,8 +122,8 @@ impl Listeners {
         Ok(())
     }
 
-    /// Waits until whatever is to be closed of this port is: a wildcard and an address keep each
-    /// other out. Takes as long as requests under way are given, at most.
+    /// Waits until the closing listeners of this port are closed, because a wildcard and an address
+    /// exclude each other. Takes at most as long as requests in progress may take.
     async fn close_all_of(&mut self, port: u16) {
         while self.closing.iter().any(|closing| closing.port() == port) {
             match self.tasks.join_next().await {
@@ -136,15 +136,15 @@ impl Listeners {
     fn closed(&mut self, closed: Result<SocketAddr, JoinError>) {
         match closed.map_err(JoinError::try_into_panic) {
             Ok(address) => drop(self.closing.remove(&address)),
-            // Whatever made it panic makes this task and with it the process end.
+            // Propagates the panic to this task, which ends the process.
             Err(Ok(panic)) => resume_unwind(panic),
-            // Only dropping all of them cancels one.
+            // A task is cancelled only if the whole set is dropped.
             Err(Err(_)) => {}
         }
     }
 }
 
-/// Listens on `address`, whether or not this node has it at the moment: it may come and go.
+/// Listens on `address` even if this node does not have it at the moment: it may come and go.
 fn bind(address: SocketAddr) -> io::Result<TcpListener> {
     let socket = match address {
         SocketAddr::V4(_) => {
@@ -155,12 +155,12 @@ fn bind(address: SocketAddr) -> io::Result<TcpListener> {
         SocketAddr::V6(_) => {
             let socket = TcpSocket::new_v6()?;
             set_ipv6_freebind(&socket, true)?;
-            // Each family has listeners of its own.
+            // Each family has separate listeners.
             set_ipv6_v6only(&socket, true)?;
             socket
         }
     };
-    // Connections of a listener that was closed just now are no reason to wait a minute.
+    // Connections of a listener that was just closed must not delay this by a minute.
     socket.set_reuseaddr(true)?;
     socket.bind(address)?;
     socket.listen(WAITING)

@@ -166,7 +166,7 @@ fn of_two_services_with_one_port_the_first_by_name_is_heard_and_the_other_named(
     assert_eq!(contested, [(address, ServiceKey::new("shop", "web"))]);
 }
 
-/// An agent as far as load balancers see it; node ports are on loopback.
+/// The parts of an agent that load balancers see. Node ports are on loopback.
 struct Rig {
     board: Arc<Board>,
     proxy: ProxyHealth,
@@ -196,7 +196,7 @@ fn rig() -> Rig {
 }
 
 impl Rig {
-    /// The kernel carries out these Services now.
+    /// Reports these Services as programmed.
     fn program(&self, services: &[(Service, Endpoints)]) {
         let programmed = dataplane(only(&["127.0.0.1"]), services);
         let status = |family| FamilyStatus {
@@ -248,7 +248,7 @@ impl Rig {
     }
 }
 
-/// The whole answer at a port of loopback, head and body, or that nobody listens.
+/// Returns the whole answer on a loopback port, head and body; `None` if no socket listens.
 async fn ask(port: u16) -> Option<String> {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).await.ok()?;
     let request = b"GET /any/path HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
@@ -258,7 +258,7 @@ async fn ask(port: u16) -> Option<String> {
     Some(answer)
 }
 
-/// Waits until the answer at `port` is as `wanted`.
+/// Waits until the answer at `port` is as `desired`.
 async fn wait_for(port: u16, what: &str, desired: impl Fn(Option<&str>) -> bool) -> Option<String> {
     let deadline = Instant::now() + DEADLINE;
     loop {
@@ -299,7 +299,7 @@ async fn t59_a_node_is_asked_for_traffic_as_long_as_it_has_a_pod_and_the_agent_k
         assert!(answer.contains(part), "no {part:?} in\n{answer}");
     }
 
-    // A connection that is open stays so while endpoints come and go.
+    // An open connection survives changes of the endpoints.
     let mut kept = TcpStream::connect(("127.0.0.1", port))
         .await
         .expect("it listens");
@@ -316,7 +316,7 @@ async fn t59_a_node_is_asked_for_traffic_as_long_as_it_has_a_pod_and_the_agent_k
     read.expect("it answers in time").expect("it answers");
     assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
 
-    // The agent falls behind: an update that has waited for longer than anybody allows.
+    // The agent falls behind: an update has waited for longer than any limit.
     let long_ago = Instant::now().checked_sub(Duration::from_secs(300));
     rig.proxy
         .queued(long_ago.expect("the machine is up for longer"));
@@ -380,10 +380,10 @@ async fn a_port_that_is_taken_is_an_event_on_the_service_and_is_tried_again() {
         Regarding::Service(ServiceKey::new("shop", "web"))
     );
     assert!(told.note.contains("in use"), "{}", told.note);
-    // Failure story T62: not only that somebody has it.
+    // Failure story T62: the event names the process that has the port.
     let holder = format!("(process {}) uses it", std::process::id());
     assert!(told.note.ends_with(&holder), "{}", told.note);
-    // Again it fails, which is no news; then the port is free.
+    // Fails again without another event; then the port is free.
     rig.program(&[(web(port), here(2))]);
     drop(taken);
     rig.program(&[(web(port), here(1))]);
@@ -393,7 +393,8 @@ async fn a_port_that_is_taken_is_an_event_on_the_service_and_is_tried_again() {
     rig.finish().await;
 }
 
-/// Listeners of 10,000 Services are not gone through for each change of one that nobody asks after.
+/// With listeners of 10,000 Services, a change of a Service without health checks must not cost a
+/// pass over all of them.
 #[test]
 fn only_what_is_listened_on_is_followed() {
     let services = |pods, others| {
@@ -408,7 +409,7 @@ fn only_what_is_listened_on_is_followed() {
         (changed, desired.listeners().0.len())
     };
     let (one, two) = (["127.0.0.1"], ["127.0.0.1", "127.0.0.2"]);
-    // The Service's own load-balancer address is asked, too.
+    // The Service's own load-balancer address has a listener, too.
     assert_eq!(follow(only(&one), 1, 1), (true, 2));
     assert_eq!(follow(only(&one), 1, 3), (false, 2), "of another Service");
     assert_eq!(follow(only(&one), 2, 3), (true, 2), "what is answered");
