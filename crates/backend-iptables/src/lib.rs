@@ -12,9 +12,13 @@
 //!         -d 10.96.0.10/32 -p tcp --dport 80   -g SVC-…    cluster IP
 //!         -d 192.0.2.7/32 -p tcp --dport 80    -g EXT-…    external IP
 //!     -m addrtype --dst-type LOCAL -j SIGNPOST-NODEPORTS   -p tcp --dport 30080 -g EXT-…
-//! FW-…    who may connect; EXT-…  marks for masquerade, or keeps to this node; SVC-…, SVL-…  DNAT at random
-//! nat POSTROUTING -j SIGNPOST-POSTROUTING      what is marked; what an endpoint sent to itself
-//! filter INPUT, FORWARD, OUTPUT                refuses what nat left as it was; lets health checks in
+//! FW-…           source ranges
+//! EXT-…          marks for masquerade, or selects endpoints on this node
+//! SVC-…, SVL-…   DNAT at random
+//! nat POSTROUTING -j SIGNPOST-POSTROUTING
+//!                masquerades marked packets, and packets from an endpoint to itself
+//! filter INPUT, FORWARD, OUTPUT
+//!                refuse packets that nat did not redirect; accept health checks
 //! ```
 //!
 //! The kernel is programmed through [`xtables`], without any iptables program, in either of its

@@ -1,4 +1,4 @@
-//! The owners of marks.
+//! Assigns packet marks to virtual servers.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,23 +9,23 @@ use crate::layout::{MARKS, SetName};
 use crate::plan::{Owner, ServicePlan};
 use crate::rules::Rules;
 
-/// Numbers of marks, and their owners. A number is given out again when all others were: packets and
-/// connections of the previous owner are gone by then.
+/// The numbers of marks and their owners. A number is reused only after all others: by then, the
+/// packets and connections of its previous owner are gone.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Allocation {
     pub(crate) owners: PersistentMap<Owner, u32>,
-    /// The number that was given out last.
+    /// The number that was assigned last.
     last: u32,
 }
 
-/// What the kernel says of the owners of marks.
+/// The owners of marks as read from the kernel.
 pub(crate) struct Found(BTreeMap<Bytes, u32>);
 
 // === impl Allocation ===
 
 impl Allocation {
-    /// No owner has a mark yet. The numbers go on behind those that were given out for `rules`, or that are
-    /// there.
+    /// An allocation without owners. Its numbers continue after those assigned for `rules` or found
+    /// in it.
     pub(crate) fn behind(rules: &Rules) -> Allocation {
         let numbers = rules.servers.iter().map(|(number, _)| *number);
         let last = rules.allocation.last;
@@ -38,8 +38,8 @@ impl Allocation {
         }
     }
 
-    /// The number of `owner`: the one that it has, the one that it is `known` to have had, or a new one that
-    /// `is_free`. `None` where there is none left.
+    /// Returns the number of `owner`: the one it has, else the `known` previous one, else a new one
+    /// that `is_free`. Returns `None` if no number is left.
     pub(crate) fn number(
         &mut self,
         owner: &Owner,
@@ -68,7 +68,7 @@ impl Allocation {
 // === impl Found ===
 
 impl Found {
-    /// What the table in `rules` says.
+    /// Reads the owners from the table in `rules`.
     pub(crate) fn read(rules: &Rules) -> Found {
         let owners = rules.table.sets.get(SetName::Owners.as_str());
         let elements = owners.into_iter().flat_map(|set| set.elements.sorted());
@@ -87,19 +87,20 @@ impl Found {
         self.0.get(&owner.hash()).copied()
     }
 
-    /// The number of `owner`, which is asked for once.
+    /// Removes and returns the number of `owner`, so that it is used only once.
     pub(crate) fn take(&mut self, owner: &Owner) -> Option<u32> {
         self.0.remove(&owner.hash())
     }
 
-    /// The numbers that are spoken for.
+    /// The numbers that have an owner.
     pub(crate) fn numbers(&self) -> impl Iterator<Item = u32> {
         self.0.values().copied()
     }
 }
 
-/// The numbers in `rules` that their owners must not keep: the virtual server gets endpoints that it does
-/// not have, and before the table follows it would give them to a frontend that is led elsewhere by then.
+/// The numbers in `rules` that their owners must not keep. Such a virtual server gets additional
+/// endpoints and, until the table is updated, would send a frontend to them that is moving to
+/// another virtual server.
 pub(crate) fn misleading<'a>(
     rules: &Rules,
     known: impl Fn(&Owner) -> Option<u32>,
@@ -126,7 +127,7 @@ pub(crate) fn misleading<'a>(
     misleading.collect()
 }
 
-/// The number of a packet mark, if it is one of a virtual server.
+/// The number of a packet mark, if the mark belongs to a virtual server.
 pub(crate) fn number_of(mark: u32) -> Option<u32> {
     let number = mark & !MARKS.mask();
     let is_own = MARKS.mark(number).is_some_and(|own| own.value() == mark);

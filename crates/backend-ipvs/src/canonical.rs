@@ -1,4 +1,4 @@
-//! Rules without their history.
+//! The canonical form of rules, independent of how they came about.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,9 +13,9 @@ use crate::render::{allow, lengths_of, mark_key};
 use crate::rules::{Rules, Server, lead, mark_of};
 
 impl Rules {
-    /// The same rules without their history: marks numbered by the order of frontends, no destination that
-    /// gets no new connections, no set for a length of prefix that no range has. Equal for rules that treat
-    /// new connections the same. Meant for rules that are complete.
+    /// Returns the same rules in canonical form: marks numbered by the order of frontends, no
+    /// draining destination, no set for an unused prefix length. Equal for rules that treat new
+    /// connections the same. Meant for complete rules.
     #[must_use]
     pub fn canonical(&self, family: Family) -> Rules {
         let mut numbers: BTreeMap<u32, u32> = BTreeMap::new();

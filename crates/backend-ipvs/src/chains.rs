@@ -1,8 +1,8 @@
-//! The chains. All of them are always there, and none is about one Service.
+//! The chains. All of them always exist, and none is for a single Service.
 //!
-//! What IPVS sends on does not come from prerouting: it is delivered to this node, and IPVS sends it out
-//! through output and postrouting. Hence the marks: of packets on their way to IPVS, and of those that
-//! come from there, which nothing here may take for new ones.
+//! Packets that IPVS forwards do not come from prerouting: they are delivered to this node, and
+//! IPVS sends them out through output and postrouting. Hence the marks, on packets on their way to
+//! IPVS and on packets from IPVS, so that no rule takes the latter for new ones.
 
 pub(crate) mod affinity;
 mod marks;
@@ -24,30 +24,31 @@ use crate::layout::{
     ANY_MASK, DONE, MARKED, MARKED_MASK, MASQUERADE_LABEL, STEERED, SetName, TAKEN_LABEL,
 };
 
-/// Ahead of everything that looks at what leaves this node.
+/// Before everything that processes outgoing packets.
 const BEFORE_ALL: i32 = -301;
-/// Ahead of the rerouting below.
+/// Before the rerouting below.
 const BEFORE_ROUTE: i32 = -160;
-/// Behind `NF_IP_PRI_MANGLE`, where others set marks; ahead of IPVS, which takes what this node sends at
-/// -98.
+/// After `NF_IP_PRI_MANGLE`, where other programs set marks; before IPVS, which processes outgoing
+/// packets at -98.
 const ROUTE: i32 = -149;
-/// Ahead of the DNAT of other programs.
+/// Before the DNAT of other programs.
 const PREROUTING: i32 = -110;
-/// Ahead of `NF_IP_PRI_NAT_DST` and of the DNAT of other programs, of which the kernel asks the lowest
-/// first.
+/// Before `NF_IP_PRI_NAT_DST` and the DNAT of other programs: the kernel runs the chain with the
+/// lowest priority first.
 const RETURN: i32 = -101;
 /// `NF_IP_PRI_FILTER`.
 const FILTER: i32 = 0;
-/// IPVS takes what is for this node at 99.
+/// After IPVS, which processes packets to this node at 99.
 const AFTER_IPVS: i32 = 110;
-/// Behind `NF_IP_PRI_NAT_DST`, where the DNAT of all programs is; ahead of IPVS, which takes what this node sends at -98.
+/// After `NF_IP_PRI_NAT_DST`, where all programs have their DNAT; before IPVS, which processes
+/// outgoing packets at -98.
 const AFTER_DSTNAT: i32 = -99;
 /// `NF_IP_PRI_NAT_SRC`.
 const SRCNAT: i32 = 100;
-/// Ahead of that.
+/// Before that.
 const BEFORE_SRCNAT: i32 = SRCNAT - 1;
 
-/// The chain that lets through who may connect.
+/// The chain that drops packets from outside the source ranges.
 pub(crate) const ALLOW_SOURCES: &str = "allow-sources";
 
 const DISPATCH: &str = "dispatch";
@@ -59,7 +60,7 @@ const REFUSE: &str = "refuse";
 const REFUSE_NODE_PORT: &str = "nodeport-refuse";
 const REFUSE_PORTS: &str = "refuse-ports";
 
-/// Every chain but [`ALLOW_SOURCES`].
+/// Renders every chain except [`ALLOW_SOURCES`].
 pub(crate) fn fixed(family: Family, node: &Node, config: &Config) -> Vec<ChainWithRules> {
     let filter =
         |name, point, priority, rules| base(name, ChainKind::Filter, point, priority, rules);
@@ -208,8 +209,8 @@ pub(crate) fn fixed(family: Family, node: &Node, config: &Config) -> Vec<ChainWi
     ]
 }
 
-/// What is left while connections end that IPVS has taken, once another mode serves: nothing here leads a new connection
-/// anywhere.
+/// Renders the chains that remain while connections of IPVS end after another mode has taken over.
+/// They send no new connection anywhere.
 pub(crate) fn ending() -> Vec<ChainWithRules> {
     let filter =
         |name, point, priority, rules| base(name, ChainKind::Filter, point, priority, rules);
@@ -249,7 +250,7 @@ pub(crate) fn ending() -> Vec<ChainWithRules> {
     ]
 }
 
-/// Finds the frontend, and with it the mark.
+/// The rules that find the packet's frontend and its mark.
 fn dispatch(family: Family, config: &Config) -> Vec<Rule> {
     let mut rules = vec![
         take(family, SetName::Services, Vec::new(), TAKE_CLUSTER_IP),
@@ -270,7 +271,8 @@ fn dispatch(family: Family, config: &Config) -> Vec<Rule> {
         rules.push(take(family, locals, to.to_vec(), TAKE));
     };
     by_policy(SetName::ShortCircuits, SetName::Locals, &[], &mut rules);
-    // An address that refuses must not be looked up as a node port of another Service next.
+    // A packet to an address that refuses must not be looked up as a node port of another Service
+    // afterwards.
     let mut refused = lookup(family, SetName::Refusals);
     refused.push(Expression::Immediate(Verdict::Return));
     rules.push(rule(refused));
@@ -290,7 +292,7 @@ fn dispatch(family: Family, config: &Config) -> Vec<Rule> {
     rules
 }
 
-/// Gives the packet the mark that its frontend has in `set`, if it is what `when` says, and goes on with
+/// For packets that match `when`, sets the mark that `set` has for the frontend, and continues in
 /// `chain`.
 fn take(family: Family, set: SetName, mut when: Vec<Expression>, chain: &str) -> Rule {
     when.extend(load(family, set));
@@ -324,7 +326,7 @@ fn take_cluster_ip(family: Family, config: &Config) -> Vec<Rule> {
         .collect()
 }
 
-/// What IPVS has sent on, and comes back through the loopback device.
+/// Accepts packets that IPVS has forwarded and that return through the loopback device.
 fn leave_done() -> Rule {
     rule(vec![
         load_mark(),
@@ -333,22 +335,22 @@ fn leave_done() -> Rule {
     ])
 }
 
-/// What affinity, or another program, has redirected is not for IPVS, nor is what follows it.
+/// Keeps redirected connections from IPVS, whether affinity or another program has redirected them.
 fn leave_redirected() -> Rule {
     let mut expressions = ct_dnat();
     expressions.push(Expression::Immediate(Verdict::Accept));
     rule(expressions)
 }
 
-/// As [`leave_marked`], of what affinity has redirected.
+/// Like [`leave_marked`], for packets that affinity has redirected.
 fn return_redirected() -> Rule {
     let mut expressions = ct_dnat();
     expressions.push(Expression::Immediate(Verdict::Return));
     rule(expressions)
 }
 
-/// What has been redirected since it got its mark is not for IPVS: the rules of another mode, while both are there, or those of
-/// another program.
+/// Clears the mark of packets that were redirected after they got it, by another mode while both
+/// exist or by another program: they are not for IPVS.
 fn release() -> Rule {
     let mut expressions = marked(MARKED, MARKED_MASK);
     expressions.extend(ct_dnat());
@@ -356,23 +358,24 @@ fn release() -> Rule {
     rule(expressions)
 }
 
-/// What is on its way to IPVS, or comes from there, has an endpoint: a Service that claims the
-/// endpoint's address, and has none itself, must not refuse it.
+/// Exempts packets to and from IPVS from refusals, as they have an endpoint: a Service without
+/// endpoints may claim the endpoint's address.
 fn leave_marked() -> Rule {
     let mut expressions = marked(MARKED, ANY_MASK);
     expressions.push(Expression::Immediate(Verdict::Accept));
     rule(expressions)
 }
 
-/// What IPVS has sent on passes output with the mark that it was found by.
+/// Marks packets that IPVS has forwarded: they traverse output with the mark of their virtual
+/// server.
 fn set_done() -> Rule {
     let mut expressions = marked(MARKED, MARKED_MASK);
     expressions.extend(set_mark(DONE));
     rule(expressions)
 }
 
-/// Leads all that a client sends on a connection that IPVS has taken to IPVS. What opens a connection is
-/// dispatched behind this: a client whose endpoint is gone gets another one.
+/// Sends all packets of a client on a connection of IPVS to IPVS. Packets that open a connection
+/// are dispatched after this, so that a client whose endpoint is gone gets another one.
 fn steer() -> Rule {
     let mut expressions = labelled(TAKEN_LABEL);
     expressions.extend([
@@ -387,7 +390,8 @@ fn steer() -> Rule {
     rule(expressions)
 }
 
-/// What IPVS did not take must not reach a process that listens on every address.
+/// Refuses packets that IPVS did not take: they must not reach a process that listens on all
+/// addresses.
 fn refuse_untaken() -> Vec<Rule> {
     let [reset, reject] = untaken();
     let learn = verdict(Verdict::Jump(name(LEARN)));
@@ -420,8 +424,8 @@ fn untaken() -> [Rule; 2] {
     [rule(reset), rule(reject)]
 }
 
-/// Takes the marks off what leaves. What IPVS has led to a process of this node comes back through the
-/// loopback device, and says so.
+/// Clears the marks of outgoing packets. A packet that IPVS forwards to a process on this node
+/// comes back through the loopback device, and is marked accordingly.
 fn unmark() -> Vec<Rule> {
     let learn = verdict(Verdict::Jump(name(LEARN)));
     [learn].into_iter().chain(take_marks_off()).collect()
@@ -437,8 +441,8 @@ fn take_marks_off() -> [Rule; 2] {
     [rule(to_this_node), rule(leaving)]
 }
 
-/// Masquerades what was asked for, packets that an endpoint sent to itself, and those whose source is an
-/// address of Services, where no endpoint could send a reply.
+/// Masquerades packets labelled for it, packets that an endpoint sent to itself, and packets whose
+/// source is a Service address, to which no endpoint could reply.
 fn masquerade(family: Family, config: &Config) -> Vec<Rule> {
     let masqueraded = |mut when: Vec<Expression>| {
         when.push(Expression::Masquerade);
@@ -474,7 +478,7 @@ fn masquerade(family: Family, config: &Config) -> Vec<Rule> {
 
 fn refuse_node_ports(family: Family, config: &Config) -> Rule {
     let to_node = match config.node_ports.of(family) {
-        // Input sees only what is for this node.
+        // The input hook only sees packets to this node.
         None => not_loopback(family),
         Some(_) => to_node_port_address(family, config),
     };
@@ -495,7 +499,7 @@ fn to_node_port_address(family: Family, config: &Config) -> Vec<Expression> {
     }
 }
 
-/// Loads the key that a set of frontends is asked for.
+/// Loads the key for a lookup in a set of frontends.
 fn load(family: Family, set: SetName) -> Vec<Expression> {
     let fields = set.fields().unwrap_or(FrontendFields::AddressAndPort);
     load_frontend(family, fields, Register(0)).0
@@ -511,14 +515,14 @@ fn lookup(family: Family, set: SetName) -> Vec<Expression> {
     expressions
 }
 
-/// On with `chain` for what is in `set`, if it is what `when` says.
+/// Sends packets that match `when` and `set` to `chain`.
 fn goto_member(family: Family, set: SetName, mut when: Vec<Expression>, chain: &str) -> Rule {
     when.extend(lookup(family, set));
     when.extend(verdict(Verdict::Goto(name(chain))).expressions);
     rule(when)
 }
 
-/// Jumps to `chain` with what opens a connection.
+/// Jumps to `chain` with packets that open a connection.
 fn new_jump(chain: &str) -> Rule {
     let mut rule = ct_new();
     rule.expressions

@@ -1,4 +1,4 @@
-//! Where some rules differ from others, piece by piece.
+//! Compares desired and observed rules, piece by piece.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,10 +10,10 @@ use crate::layout::{MARKS, SetName, Shape, fields_of};
 use crate::render::mark_key;
 use crate::rules::{Rules, print_delivery};
 
-/// Pieces as they print, by what they are found by.
+/// Printed pieces, by the keys that identify them.
 type Printed = BTreeMap<(u8, String), String>;
 
-/// Each piece as rendered and as found.
+/// Compares each piece as rendered and as found.
 fn compare(wanted: &Printed, found: &Printed) -> Vec<Piece> {
     let keys: BTreeSet<_> = wanted.keys().chain(found.keys()).collect();
     let pieces = keys.into_iter();
@@ -22,19 +22,20 @@ fn compare(wanted: &Printed, found: &Printed) -> Vec<Piece> {
 }
 
 impl Rules {
-    /// The elements that carry `key`, here and in `found`, and the virtual servers that they lead to.
+    /// Compares the elements for `key`, here and in `found`, and the virtual servers they lead to.
     pub(crate) fn compare_frontend(&self, found: &Rules, key: &FrontendKey) -> Vec<Piece> {
         compare(&self.print_frontend(key), &found.print_frontend(key))
     }
 
-    /// The elements that are no frontend's, here and in `found`: cluster IPs, endpoints of this node,
-    /// addresses that accept node ports.
+    /// Compares the elements that belong to no frontend, here and in `found`: cluster IPs,
+    /// endpoints of this node, addresses that accept node ports.
     pub(crate) fn compare_memberships(&self, found: &Rules) -> Vec<Piece> {
         let is_shared = |set: SetName| matches!(set.shape(), Shape::Addresses | Shape::Hairpins);
         compare(&self.print_sets(is_shared), &found.print_sets(is_shared))
     }
 
-    /// The chains and sets, here and in `found`, the marks' owners, and the routing rule.
+    /// Compares the chains and sets, here and in `found`, the owners of marks, and the routing
+    /// rule.
     pub(crate) fn compare_objects(&self, found: &Rules) -> Vec<Piece> {
         let print = |rules: &Rules| {
             let mut printed =
@@ -63,7 +64,7 @@ impl Rules {
             if SetName::parse(name).is_none_or(|set| set.fields() != fields) {
                 continue;
             }
-            // Behind a frontend there is at most one more field, a source.
+            // A key has at most one more field after the frontend, a source.
             let own = set.elements.iter();
             let own = own.filter(|(key, _)| key.as_slice().starts_with(bytes.as_slice()));
             printed.extend(own.map(|(key, data)| {

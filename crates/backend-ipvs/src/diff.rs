@@ -1,9 +1,9 @@
-//! How to get from some rules to others.
+//! Computes the change from some rules to others.
 //!
-//! Two mechanisms without a common transaction: what packets are led to has to be there before they are
-//! led to it, and goes when nothing leads to it. So the routing rule comes first, then virtual servers come or
-//! change, each with all its destinations, then follow the table's transactions, then go virtual servers, and the
-//! routing rule goes last.
+//! The two mechanisms have no common transaction: a target of packets must exist before packets are
+//! sent to it, and may be removed only when none are. So the routing rule comes first. Then virtual
+//! servers are added or changed, each with all its destinations. Then come the table's
+//! transactions, then virtual servers are removed, and the routing rule is removed last.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -27,29 +27,29 @@ pub struct Change {
     services: BTreeSet<ServiceKey>,
 }
 
-/// A part of a change that one of the mechanisms carries out.
+/// A part of a change that one of the mechanisms applies.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Step {
-    /// Operations on virtual servers, each by itself, in order.
+    /// Operations on virtual servers, each of which is applied separately, in order.
     Servers(Vec<Operation>),
-    /// What brings marked packets to IPVS: [`Presence::Whole`] adds what is missing, [`Presence::Absent`] removes what
-    /// is there.
+    /// The routing rule that brings marked packets to IPVS: [`Presence::Whole`] adds what is
+    /// missing, [`Presence::Absent`] removes what exists.
     Delivery(Presence),
-    /// How long IPVS remembers connections, of all programs: what is not said stays.
+    /// How long IPVS remembers idle connections of all programs. Times that are not set stay.
     Timeouts(IdleTimeouts),
-    /// A transaction on the table, whole or not at all.
+    /// A transaction on the table, which takes effect as a whole or not at all.
     Table(Transaction),
 }
 
 /// Operations on virtual servers.
 #[derive(Default)]
 struct Servers {
-    /// What virtual servers become that stay or come: nothing that is served needs to wait for it, and a
-    /// frontend that comes finds no destination that leaves.
+    /// Additions of virtual servers and changes to existing ones. They can come first: a new
+    /// frontend then finds no destination that is about to be removed.
     first: Vec<Operation>,
-    /// The virtual servers that nothing leads to any more.
+    /// Removals of virtual servers that nothing leads to any more.
     last: Vec<Operation>,
-    /// Whose virtual servers these are.
+    /// The Services of these virtual servers.
     services: BTreeSet<ServiceKey>,
 }
 
@@ -113,7 +113,7 @@ impl Servers {
             }
             let nothing = BTreeMap::new();
             let before = difference.before.map_or(&nothing, |b| &b.destinations);
-            // What comes is there before what leaves gets no more connections.
+            // New destinations are added before old ones stop receiving connections.
             let mut changed = Vec::new();
             for (address, destination) in &after.destinations {
                 let (address, destination) = (*address, *destination);
@@ -159,13 +159,13 @@ impl Change {
         steps.any(|step| matches!(step, Step::Delivery(Presence::Partial | Presence::Whole)))
     }
 
-    /// Whether it ends that.
+    /// Whether it stops doing so.
     pub(crate) fn ends(&self) -> bool {
         let mut steps = self.steps.iter();
         steps.any(|step| matches!(step, Step::Delivery(Presence::Absent)))
     }
 
-    /// The frontends whose elements are added or removed. Costs in proportion to the change.
+    /// The frontends whose elements are added or removed. The cost is proportional to the change.
     pub(crate) fn frontends(&self, family: Family) -> BTreeSet<FrontendKey> {
         let mut frontends = BTreeSet::new();
         let tables = self.steps.iter().filter_map(|step| match step {
@@ -189,7 +189,7 @@ impl Change {
         frontends
     }
 
-    /// The schedulers that its virtual servers need, each once.
+    /// The schedulers that its virtual servers need.
     pub(crate) fn schedulers(&self) -> BTreeSet<&SchedulerName> {
         let servers = self.steps.iter().filter_map(|step| match step {
             Step::Servers(operations) => Some(operations),
@@ -203,7 +203,7 @@ impl Change {
         named.collect()
     }
 
-    /// The Services whose virtual servers change, as far as that is known.
+    /// The Services whose virtual servers change, as far as known.
     pub(crate) fn services(&self) -> &BTreeSet<ServiceKey> {
         &self.services
     }

@@ -1,5 +1,5 @@
-//! How long IPVS remembers connections without a packet. The kernel has three such times for a network namespace, whoever's the
-//! virtual servers are.
+//! How long IPVS remembers idle connections. The kernel has three such timeouts for each network
+//! namespace, shared by the virtual servers of all programs.
 
 use std::fmt;
 use std::num::NonZeroU32;
@@ -8,10 +8,10 @@ use std::time::Duration;
 use dataplane::IpvsTimeouts;
 use netlink::ipvs::{Seconds, Timeouts};
 
-/// As many seconds as the kernel can count in ticks, whatever its HZ is (`ip_vs_set_timeout`).
+/// The most seconds that the kernel can count in ticks, for any HZ (`ip_vs_set_timeout`).
 const LONGEST: u64 = 2_147_483;
 
-/// The times that are known, or asked for; of the others nothing is said.
+/// Known or requested timeouts; `None` leaves a timeout as it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct IdleTimeouts {
     pub(crate) tcp: Option<Seconds>,
@@ -22,7 +22,7 @@ pub struct IdleTimeouts {
 // === impl IdleTimeouts ===
 
 impl IdleTimeouts {
-    /// What `asked` asks for, in whole seconds: a part of one counts as one.
+    /// The requested timeouts in whole seconds, rounded up.
     pub(crate) fn asked(asked: &IpvsTimeouts) -> IdleTimeouts {
         IdleTimeouts {
             tcp: asked.tcp.and_then(seconds),
@@ -31,7 +31,7 @@ impl IdleTimeouts {
         }
     }
 
-    /// Whether both can be true at once.
+    /// Whether no timeout is set differently in both.
     pub(crate) fn agree(&self, other: &IdleTimeouts) -> bool {
         let pairs = [
             (self.tcp, other.tcp),
@@ -42,7 +42,7 @@ impl IdleTimeouts {
         pairs.all(|(one, other)| one.is_none() || other.is_none() || one == other)
     }
 
-    /// These, and those of `others` where nothing is said here.
+    /// These timeouts, with those of `others` for the ones not set here.
     pub(crate) fn or(&self, others: IdleTimeouts) -> IdleTimeouts {
         IdleTimeouts {
             tcp: self.tcp.or(others.tcp),
@@ -51,12 +51,12 @@ impl IdleTimeouts {
         }
     }
 
-    /// Where `self` says more than `known`, or another thing.
+    /// Whether `self` sets a timeout that `known` does not have or has differently.
     pub(crate) fn is_more_than(&self, known: &IdleTimeouts) -> bool {
         self.or(*known) != *known
     }
 
-    /// What the kernel is to have, if it has `current`.
+    /// The timeouts to write over `current`.
     pub(crate) fn over(&self, current: Timeouts) -> Timeouts {
         Timeouts {
             tcp: self.tcp.unwrap_or(current.tcp),

@@ -1,4 +1,4 @@
-//! What the rules of one family mean, for traces and explanations.
+//! Interprets the rules of one family, for traces and explanations.
 
 use backend::{
     Backend, Change as _, Found, Inspect, Piece, Rendered, Standing, Way, describe_repair,
@@ -28,8 +28,8 @@ impl Inspect for Ipvs {
         ways(rules, node, packet)
     }
 
-    /// The part alone: nothing depends on the other Services but marks, which `believed` has, as it has the schedulers that
-    /// took the place of those that the kernel lacks.
+    /// Renders only the part. What depends on other Services is in `believed`: the marks, and the
+    /// schedulers that replaced those which the kernel lacks.
     fn render_part(&self, part: &Dataplane, _desired: &Dataplane, believed: &Rules) -> Rules {
         let rules = believed.clone();
         let dataplane = Dataplane::default();
@@ -41,7 +41,7 @@ impl Inspect for Ipvs {
         wanted.compare_frontend(found, key)
     }
 
-    /// None: every chain is there for all.
+    /// Empty: every chain serves all frontends.
     fn compare_chains(&self, _: &Rules, _: &Rules, _: &FrontendKey) -> Vec<Piece> {
         Vec::new()
     }
@@ -50,8 +50,8 @@ impl Inspect for Ipvs {
         wanted.compare_memberships(found)
     }
 
-    /// What is not as it was programmed, and what was never put there. What the sets that all
-    /// share lack appears with the Service that needs it.
+    /// Returns objects that differ from those programmed, and leftover elements of shared sets. An
+    /// element missing there is reported with the Service that lacks it.
     fn compare_shared(&self, programmed: &Rules, found: &Rules) -> Vec<Piece> {
         let objects = programmed.compare_objects(found).into_iter();
         let objects = objects.filter(|piece| piece.standing != Standing::Present);

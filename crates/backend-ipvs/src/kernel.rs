@@ -1,4 +1,4 @@
-//! The backend itself: the two families of one network namespace, over a socket for each mechanism.
+//! The backend: both families in one network namespace, over one socket for each mechanism.
 
 mod ending;
 mod recovery;
@@ -33,22 +33,22 @@ use crate::layout::{DELIVERY, MARKS, SetName, TABLE};
 use crate::render::render;
 use crate::rules::{Rules, Server};
 
-/// How much of a change one round writes at the most. What becomes of it is as much again in destinations.
+/// The most that one sync writes of a change. It results in as many destinations again.
 const CHUNK_SIZE: ChunkSize = ChunkSize::new(2_500);
 /// How long that may take.
 const LONGEST_PART: Duration = Duration::from_millis(30);
 
-/// One family of the network namespace that [`open`] was called in.
+/// One family in the network namespace in which [`open`] was called.
 #[derive(Debug)]
 pub struct Ipvs {
     family: Family,
-    /// `None`: only what is pure.
+    /// The connection to the kernel. `None` for a backend that only renders and diffs.
     connection: Option<Arc<Mutex<Connection>>>,
     holding: Holding,
     schedulers: Schedulers,
 }
 
-/// What both families share.
+/// The state that both families share.
 #[derive(Debug)]
 struct Connection {
     tables: TableSocket,
@@ -57,21 +57,22 @@ struct Connection {
     settings: Settings,
 }
 
-/// Whether the kernel has anything of this mode, as far as is known.
+/// What the kernel holds of this mode, as far as is known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Holding {
-    /// It was read, and there was nothing; nothing was written since.
+    /// Nothing: it was read, and nothing was written since.
     Nothing,
-    /// There may be something.
+    /// Possibly something.
     Something,
-    /// What connections need that outlive the mode, and nothing of the mode itself.
+    /// Only what connections need that outlive the mode.
     Ending,
-    /// The mode, and beside it what an end that was cut short has left.
+    /// The mode, and leftovers of an earlier end that was cut short.
     Both,
 }
 
-/// Opens this thread's network namespace: one backend a family. Loads nothing. Settings are written below `sysctls`, which is
-/// `/proc/sys` or where that is mounted. Changes are to be committed by threads in the same network namespace, for their sake.
+/// Opens the network namespace of this thread. Returns one backend for each family. Loads no
+/// module. Settings are written below `sysctls`, which is `/proc/sys` or where that is mounted. For
+/// their sake, changes must be committed by threads in the same network namespace.
 pub fn open(sysctls: &Path) -> Result<[Ipvs; 2], OpenError> {
     let connection = Arc::new(Mutex::new(Connection {
         tables: TableSocket::open()?,
@@ -85,7 +86,7 @@ pub fn open(sysctls: &Path) -> Result<[Ipvs; 2], OpenError> {
     }))
 }
 
-/// Why nothing was done.
+/// The error of a backend without a connection to the kernel.
 #[derive(Debug, thiserror::Error)]
 #[error("this backend has no access to the kernel")]
 struct Detached;
@@ -93,7 +94,7 @@ struct Detached;
 // === impl Ipvs ===
 
 impl Ipvs {
-    /// A backend without a kernel: it renders and diffs, and fails to observe and commit.
+    /// Creates a backend without a kernel: it renders and diffs, and fails to observe and commit.
     pub fn detached(family: Family) -> Ipvs {
         Ipvs {
             family,
@@ -133,7 +134,7 @@ impl Ipvs {
     }
 }
 
-/// The socket is good between any two messages, so a panic elsewhere does not spoil it.
+/// A panic elsewhere does not invalidate the sockets: their state is consistent between messages.
 fn lock(connection: &Mutex<Connection>) -> MutexGuard<'_, Connection> {
     connection.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -199,8 +200,9 @@ impl Backend for Ipvs {
         Ok(rules)
     }
 
-    /// Others change virtual servers, routing rules and settings without a sign of it: the former are only found by
-    /// reading. Settings are set again here, since they are not among what is read and compared.
+    /// Changes that other programs make to virtual servers and routing rules produce no
+    /// notification, so drift is always possible. Settings are set again here, since they are not
+    /// read and compared.
     fn observe_drift(&mut self) -> Result<Drift, ObserveError> {
         if self.holding == Holding::Nothing {
             return Ok(Drift::None);
@@ -213,7 +215,7 @@ impl Backend for Ipvs {
         if self.holding != Holding::Something {
             return Ok(Drift::None);
         }
-        // `missing_settings` names what could not be set.
+        // `missing_settings` reports those that could not be set.
         let _ = connection.settings.commit();
         Ok(Drift::Possible)
     }
@@ -234,7 +236,7 @@ impl Backend for Ipvs {
             }
         }
         if self.holding == Holding::Ending && change.begins() {
-            // What is to come may have the same marks.
+            // The new virtual servers may use the same marks.
             self.commit_end(&mut connection)?;
         }
         if change.ends() && self.commit_ending(&mut connection)? == Ending::Awaited {
@@ -270,7 +272,7 @@ impl Backend for Ipvs {
         Ok(Receipt { transactions })
     }
 
-    /// Waits for no connection, and writes nothing where there is nothing.
+    /// Does not wait for connections to end. Writes nothing if nothing exists.
     fn commit_removal(&mut self) -> Result<Receipt, CommitError> {
         let connection = self.connection();
         let nothing = (Recovery::Halt, Effect::None);
@@ -320,7 +322,7 @@ impl Connection {
         }
     }
 
-    /// Leaves what `timeouts` says nothing of.
+    /// Keeps timeouts that `timeouts` does not set.
     fn commit_timeouts(&mut self, timeouts: IdleTimeouts) -> Result<(), ipvs::CommitError> {
         let current = self.servers.observe_timeouts();
         let current = current.map_err(ipvs::CommitError::Find)?;
@@ -328,7 +330,7 @@ impl Connection {
         self.servers.commit_timeouts(timeouts.over(current))
     }
 
-    /// The virtual servers of [`MARKS`], by number.
+    /// Reads the virtual servers of [`MARKS`], by number.
     fn observe_servers(
         &mut self,
         family: Family,

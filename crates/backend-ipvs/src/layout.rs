@@ -1,4 +1,4 @@
-//! The marks, and the names and shapes of the sets.
+//! The packet marks, and the names and shapes of the sets.
 
 use std::sync::LazyLock;
 
@@ -10,26 +10,26 @@ use nftables_model::{FrontendFields, name};
 
 /// The name of the table, in each family.
 pub const TABLE: &str = "signpost-ipvs";
-/// The name of the table that leads connections on that outlive the mode, in each family.
+/// The name, in each family, of the table for connections that outlive the mode.
 pub const ENDING_TABLE: &str = "signpost-ipvs-ending";
 
-/// The marks of virtual servers. Number 0 has none: it is [`STEERED`].
+/// The marks of virtual servers. Number 0 has no virtual server: it is [`STEERED`].
 pub const MARKS: MarkRange =
     MarkRange::new(0x5340_0000, 20).expect("the first mark has none of the lowest bits");
 /// The first bits of [`MARKS`].
 pub(crate) const MARKED: u32 = 0x5340_0000;
-/// The bits that tell [`MARKED`].
+/// The mask of the bits of [`MARKED`].
 pub(crate) const MARKED_MASK: u32 = 0xfff0_0000;
-/// A packet of a connection that IPVS has taken before. It has no virtual server of its own: one whose
-/// connection IPVS has forgotten is refused, and comes to no other Service.
+/// The mark of a packet on an existing connection of IPVS. It has no virtual server: if IPVS has
+/// forgotten the connection, the packet is refused rather than sent to another Service.
 pub(crate) const STEERED: u32 = MARKED;
-/// A packet that IPVS has sent on.
+/// The mark of a packet that IPVS has forwarded.
 pub(crate) const DONE: u32 = 0x5350_0000;
-/// The bits that [`MARKED`] and [`DONE`] have in common.
+/// The mask of the bits that [`MARKED`] and [`DONE`] have in common.
 pub(crate) const ANY_MASK: u32 = 0xffe0_0000;
 
-/// What brings the packets of [`MARKED`] to IPVS. The rule of the kernel's own addresses has priority 0; those of
-/// other programs that are known come behind this one.
+/// The routing rule that brings packets marked [`MARKED`] to IPVS. The kernel's rule for local
+/// addresses has priority 0; the known rules of other programs come after this one.
 pub(crate) const DELIVERY: LocalDelivery = LocalDelivery {
     mark: MARKED,
     mask: MARKED_MASK,
@@ -42,65 +42,67 @@ pub(crate) const TAKEN_LABEL: usize = 114;
 /// The label of a connection that is masqueraded.
 pub(crate) const MASQUERADE_LABEL: usize = 115;
 
-/// How many clients may be remembered at once, of all Services with affinity: about 100 bytes of kernel
-/// memory each. kube-proxy has 65,536 for each endpoint.
+/// The capacity of the affinity map of all Services. An entry takes about 100 bytes of kernel
+/// memory. kube-proxy has 65,536 entries for each endpoint.
 const REMEMBERED: u32 = 1 << 18;
 
-/// The names of the sets of source ranges, by the length of their prefixes.
+/// The names of the sets of source ranges, by prefix length.
 static SOURCES: LazyLock<Vec<String>> =
     LazyLock::new(|| (0..=128).map(|bits| format!("sources-{bits}")).collect());
 
-/// Every set and map. The two families have the same ones.
+/// The sets and maps of a table, the same in both families.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum SetName {
     /// Every cluster IP.
     ClusterIps,
-    /// The node's addresses that accept node ports, unless all do.
+    /// The node's addresses that accept node ports, unless all of them do.
     NodePortAddresses,
     /// Endpoints of this node, as source and destination.
     Hairpins,
-    /// The owner of each mark. No packet looks it up: a starting agent reads it.
+    /// The owner of each mark. Not used by packets: an agent reads it when it starts.
     Owners,
-    /// With affinity: for a mark, the number of the chains of its timeout, which is the timeout in seconds.
+    /// With affinity: maps a mark to the number of the chains of its timeout, which is the timeout
+    /// in seconds.
     Affinities,
-    /// With affinity: for a mark and the slot that a client remembers, the endpoint, if new connections may
-    /// go there.
+    /// With affinity: maps a mark and the slot of a client to the endpoint, if it accepts new
+    /// connections.
     Slots,
-    /// Client and mark to that mark and the slot of the client's endpoint. Packets write it.
+    /// Maps client and mark to that mark and the slot of the client's endpoint. Written by packets.
     Clients,
-    /// The numbers in `Affinities` to the chains that send clients back.
+    /// Maps the numbers in `Affinities` to the chains that send clients to their endpoints.
     ReturnChains,
-    /// The numbers in `Affinities` to the chains that write down where clients were sent.
+    /// Maps the numbers in `Affinities` to the chains that store clients' endpoints.
     LearningChains,
     /// The marks of cluster IPs.
     Services,
     /// The marks of other addresses with policy Cluster.
     Externals,
-    /// With external policy Local: the marks for pods of this node and this node itself.
+    /// With external policy Local: the marks for pods of this node and the node itself.
     ShortCircuits,
-    /// With external policy Local: the marks for all others.
+    /// With external policy Local: the marks for all other clients.
     Locals,
-    /// Frontends without an endpoint that may be used.
+    /// Frontends without a usable endpoint.
     Refusals,
-    /// Of these, those that have none anywhere, which is said; the others are silent.
+    /// Those of `Refusals` that have no endpoint on any node, and are rejected. The others are
+    /// dropped.
     Rejects,
     /// Frontends with source ranges.
     Restrictions,
-    /// Frontend, source of so many bits that may connect.
+    /// Frontend, allowed source prefix of this length.
     Sources(u8),
-    /// As `Externals`, for node ports.
+    /// Like `Externals`, for node ports.
     NodePorts,
-    /// As `ShortCircuits`, for node ports.
+    /// Like `ShortCircuits`, for node ports.
     NodePortShortCircuits,
-    /// As `Locals`, for node ports.
+    /// Like `Locals`, for node ports.
     NodePortLocals,
-    /// As `Refusals`, for node ports.
+    /// Like `Refusals`, for node ports.
     NodePortRefusals,
-    /// As `Rejects`, for node ports.
+    /// Like `Rejects`, for node ports.
     NodePortRejects,
 }
 
-/// What the elements of a set are.
+/// The kind of elements of a set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Shape {
     /// Addresses.
@@ -109,7 +111,7 @@ pub(crate) enum Shape {
     Hairpins,
     /// Marks, each with the hash of its owner.
     Owners,
-    /// Marks, each with a number behind another value.
+    /// Marks, each with a number after another value.
     Numbers,
     /// Marks with slots, each with an endpoint.
     Slots,
@@ -128,7 +130,7 @@ pub(crate) enum Shape {
 // === impl SetName ===
 
 impl SetName {
-    /// Those that are always there: all but [`SetName::Sources`].
+    /// The sets that exist in every table: all except [`SetName::Sources`].
     pub(crate) const FIXED: [SetName; 21] = [
         SetName::ClusterIps,
         SetName::NodePortAddresses,
@@ -227,7 +229,7 @@ impl SetName {
         }
     }
 
-    /// What of a frontend its keys begin with; `None` for sets without frontends.
+    /// The frontend fields at the start of its keys; `None` for sets without frontends.
     pub(crate) fn fields(self) -> Option<FrontendFields> {
         match self.shape() {
             Shape::Marks(fields) | Shape::Members(fields) => Some(fields),
@@ -290,7 +292,7 @@ impl SetName {
     }
 }
 
-/// What of a frontend is in its key.
+/// The fields of a frontend in its key.
 pub(crate) fn fields_of(key: &FrontendKey) -> FrontendFields {
     match key {
         FrontendKey::Address { .. } => FrontendFields::AddressAndPort,

@@ -1,9 +1,10 @@
-//! Services as virtual servers of IPVS, behind a classification in nf_tables.
+//! Programs Services as IPVS virtual servers behind an nf_tables classification.
 //!
-//! nf_tables decides as in mode nftables: which packets are for a Service, who may connect, what is
-//! refused, what is masqueraded. IPVS only chooses the endpoint. Between the two stands the packet's
-//! mark: the table's maps lead from address, protocol and port to the mark of a virtual server. The
-//! frontends of one Service port that lead to the same endpoints share one.
+//! nf_tables decides as in mode nftables which packets are for a Service, which sources may
+//! connect, and what is refused or masqueraded. IPVS only chooses the endpoint. The packet's mark
+//! connects the two: the table's maps lead from address, protocol and port to the mark of a virtual
+//! server. The frontends of one Service port that lead to the same endpoints share a virtual
+//! server.
 //!
 //! ```text
 //! filter-prerouting  restrict; steer; dispatch
@@ -22,7 +23,7 @@
 //! unmark, nat-postrouting
 //! ```
 //!
-//! [`layout`] has the marks and the sets, [`chains`] the rules.
+//! [`layout`] describes the marks and the sets, [`chains`] the rules.
 
 mod allocation;
 mod canonical;

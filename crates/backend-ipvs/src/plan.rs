@@ -1,4 +1,4 @@
-//! Which virtual servers a Service needs, and which of its frontends lead to which.
+//! Plans which virtual servers a Service needs, and which of its frontends lead to which.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,13 +12,13 @@ use netlink::nf_tables::{Bytes, jhash};
 
 use crate::layout::SetName;
 
-/// What a virtual server is for. It keeps its mark as long as this is the same.
+/// Identifies a virtual server, which keeps its mark as long as its owner stays the same.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Owner {
     pub(crate) port: ServicePortName,
     pub(crate) scope: Scope,
-    /// Frontends of one port and scope have the same endpoints, and this is 0. Where they do not, as
-    /// with two ports of one name, they are told apart by it.
+    /// Distinguishes frontends of one port and scope with different endpoints, as with two ports of
+    /// one name. Usually 0.
     pub(crate) variant: u16,
 }
 
@@ -31,28 +31,28 @@ pub(crate) enum Scope {
     Local,
 }
 
-/// What a virtual server has to be.
+/// The required state of a virtual server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Need {
     pub(crate) server: VirtualServer,
-    /// New connections go here.
+    /// The endpoints for new connections.
     pub(crate) chosen: Arc<[Target]>,
-    /// Connections that were made before may stay here.
+    /// The endpoints that may keep existing connections.
     pub(crate) serving: Arc<[Target]>,
-    /// For how many seconds a client is remembered, if it is.
+    /// The affinity timeout in seconds, if any.
     pub(crate) remembered: Option<u32>,
 }
 
-/// How a frontend without an endpoint refuses.
+/// How a frontend without a usable endpoint refuses packets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Refusal {
-    /// It has endpoints elsewhere, and says nothing.
+    /// It drops them: it has endpoints on other nodes.
     Drop,
-    /// It has none at all, and says so.
+    /// It rejects them: it has no endpoint at all.
     Reject,
 }
 
-/// What one frontend comes to.
+/// The elements of one frontend.
 #[derive(Debug, Clone)]
 pub(crate) struct FrontendPlan {
     pub(crate) key: FrontendKey,
@@ -62,7 +62,7 @@ pub(crate) struct FrontendPlan {
     pub(crate) refusal: Option<Refusal>,
 }
 
-/// What one Service comes to.
+/// The virtual servers and elements of one Service.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct ServicePlan {
     pub(crate) needs: BTreeMap<Owner, Need>,
@@ -72,8 +72,8 @@ pub(crate) struct ServicePlan {
 // === impl Owner ===
 
 impl Owner {
-    /// What the table says of it: two hashes, so that an agent that starts tells its marks apart. Of
-    /// owners that agree in both, all but the first get a new mark then.
+    /// The value stored in the table: two hashes, by which an agent that starts recognizes its
+    /// marks. If owners agree in both, all but the first get a new mark then.
     pub(crate) fn hash(&self) -> Bytes {
         let Owner {
             port,
@@ -93,7 +93,7 @@ impl Owner {
 // === impl ServicePlan ===
 
 impl ServicePlan {
-    /// What the frontends of `service` come to that it has against all other claims.
+    /// Plans the frontends that `service` holds against all competing claims.
     pub(crate) fn of(dataplane: &Dataplane, service: &ServiceKey, family: Family) -> ServicePlan {
         let mut plan = ServicePlan::default();
         let Some(rules) = dataplane.services().get(service) else {
@@ -140,7 +140,8 @@ impl ServicePlan {
                 ]
             }
         };
-        // The last is for clients outside the cluster, and the only one where all clients are treated alike.
+        // The last one is for clients outside the cluster, or for all clients if it is the only
+        // one.
         let refuses = wanted
             .last()
             .is_some_and(|(.., targets)| targets.is_empty());
@@ -160,7 +161,7 @@ impl ServicePlan {
         });
     }
 
-    /// The owner of the virtual server that leads to `targets`.
+    /// The owner of the virtual server for `targets`.
     fn owner(&mut self, frontend: &Frontend, scope: Scope, targets: &Arc<[Target]>) -> Owner {
         let need = Need {
             server: virtual_server(frontend.scheduler),
@@ -189,9 +190,11 @@ impl ServicePlan {
     }
 }
 
-/// How endpoints are chosen. A hash that leads to an endpoint that is draining leads on to another one.
+/// The scheduler and its flags. If a hash selects a draining endpoint, it falls back to another
+/// one.
 fn virtual_server(scheduler: Scheduler) -> VirtualServer {
-    // The compiler has replaced what IPVS does not have, unless it compiled for another mechanism.
+    // The compiler has replaced schedulers that IPVS lacks, unless it compiled for another
+    // mechanism.
     let scheduler = scheduler.nearest_in(Mechanism::Ipvs);
     let name = scheduler.ipvs_name().unwrap_or("rr");
     VirtualServer {

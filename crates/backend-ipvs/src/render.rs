@@ -1,4 +1,4 @@
-//! What the kernel should hold, from what the node should do.
+//! Renders the rules for a node from its dataplane.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
@@ -25,28 +25,28 @@ use crate::layout::{MARKS, SetName, fields_of};
 use crate::plan::{FrontendPlan, Need, Owner, Refusal, ServicePlan};
 use crate::rules::{Rules, Server, destination, lead, socket_address};
 
-/// Whether something is there from now on.
+/// Whether something is added or removed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Place {
     Comes,
     Leaves,
 }
 
-/// Rules that change.
+/// Rules under construction.
 struct Draft<'a> {
     family: Family,
     rules: Rules,
-    /// What the kernel holds meanwhile.
+    /// The rules that the kernel holds meanwhile.
     near: &'a Rules,
-    /// What the kernel says of the owners of marks, where nothing else does.
+    /// The owners of marks as read from the kernel, if the previous dataplane is unknown.
     found: Option<Found>,
-    /// The numbers that are spoken for by that.
+    /// The numbers that these owners have.
     reserved: BTreeSet<u32>,
 }
 
-/// Renders one family of `desired`. Where `from` is the rules of a dataplane with the same configuration,
-/// only what differs from that dataplane is looked at. In any case owners keep the marks they have in
-/// `from.rules`.
+/// Renders one family of `desired`. If `from` holds the rules of a dataplane with the same
+/// configuration, processes only the differences from it. Owners keep the marks they have in
+/// `from.rules` in any case.
 pub(crate) fn render(family: Family, desired: &Dataplane, from: &Rendered<Rules>) -> Rules {
     let is_known = !from.dataplane.services().is_empty();
     let is_same_config = is_known
@@ -124,7 +124,7 @@ impl<'a> Draft<'a> {
         }
     }
 
-    /// A set of ranges stays once it is made.
+    /// Sets of source ranges are kept once created.
     fn add_sets(&mut self) {
         let near = self.near.table.sets.keys();
         let kept = near.filter_map(|name| SetName::parse(name));
@@ -156,8 +156,8 @@ impl<'a> Draft<'a> {
         self.put(set, key, is_member.then_some(ElementData::None));
     }
 
-    /// The addresses that accept node ports. Loopback never does: replies to a redirected packet would be
-    /// martians.
+    /// Adds the addresses that accept node ports. Loopback addresses never do: replies to a
+    /// redirected packet would be martians.
     fn render_node_port_addresses(&mut self, config: &Config) {
         let listed = config.node_ports.of(self.family).into_iter().flatten();
         for open in listed.filter(|address| !address.is_loopback()) {
@@ -165,7 +165,7 @@ impl<'a> Draft<'a> {
         }
     }
 
-    /// Gives the frontends of each of `services` what it comes to now.
+    /// Updates the virtual servers and frontends of each of `services`.
     fn place_services(
         &mut self,
         before: &Dataplane,
@@ -232,7 +232,7 @@ impl<'a> Draft<'a> {
         }
     }
 
-    /// Takes the mark and the virtual server of `owner` away.
+    /// Removes the mark and the virtual server of `owner`.
     fn forget(&mut self, owner: &Owner) {
         if let Some(number) = self.rules.allocation.owners.remove(owner) {
             self.rules.servers.remove(&number);
@@ -240,7 +240,7 @@ impl<'a> Draft<'a> {
         }
     }
 
-    /// What nf_tables knows of a virtual server that remembers its clients.
+    /// Adds or removes the affinity elements of a virtual server.
     fn set_affinity(&mut self, number: u32, need: &Need, place: Place) {
         let Some(seconds) = need.remembered else {
             return;
@@ -265,7 +265,7 @@ impl<'a> Draft<'a> {
         }
     }
 
-    /// The numbers of the timeouts in use, and the chains that they lead to.
+    /// Updates the numbers of timeouts in use, and the chains that they lead to.
     fn place_timeouts(&mut self) {
         Arc::make_mut(&mut self.rules.timeouts).retain(|_, count| *count > 0);
         let (before, after) = (&self.near.timeouts, Arc::clone(&self.rules.timeouts));
@@ -283,7 +283,7 @@ impl<'a> Draft<'a> {
         }
     }
 
-    /// Puts the elements of one frontend in the place of those it had.
+    /// Replaces the elements of one frontend.
     fn place(
         &mut self,
         plan: &FrontendPlan,
@@ -299,7 +299,8 @@ impl<'a> Draft<'a> {
                 self.put(set, bytes.clone(), number.map(lead));
             }
         }
-        // Without a mark, as when all are taken, it is as if its endpoints were elsewhere.
+        // Without a mark, as when all are taken, it is treated as if its endpoints were on other
+        // nodes.
         let is_short = leads.iter().any(|(_, number)| number.is_none());
         let refusal = plan.refusal.or(is_short.then_some(Refusal::Drop));
         let [refusals, rejects] = match &plan.key {
@@ -339,7 +340,7 @@ impl<'a> Draft<'a> {
         }
     }
 
-    /// The rules with their chains.
+    /// Returns the rules with their chains.
     fn finish(mut self, desired: &Dataplane, is_same_config: bool) -> Rules {
         self.place_timeouts();
         let same_timeouts = self.near.timeouts.keys().eq(self.rules.timeouts.keys());
@@ -371,7 +372,7 @@ impl<'a> Draft<'a> {
     }
 }
 
-/// The lengths of prefixes that there is a set of ranges for.
+/// The prefix lengths that have a set of ranges.
 pub(crate) fn lengths_of(table: &Contents) -> BTreeSet<u8> {
     let sets = table.sets.keys().filter_map(|name| SetName::parse(name));
     let lengths = sets.filter_map(|set| match set {
@@ -381,15 +382,16 @@ pub(crate) fn lengths_of(table: &Contents) -> BTreeSet<u8> {
     lengths.collect()
 }
 
-/// The chain that lets through who may connect, where there are ranges of these lengths.
+/// The chain that drops packets from outside the source ranges of these lengths.
 pub(crate) fn allow(family: Family, lengths: &BTreeSet<u8>) -> ChainWithRules {
     allow_sources(family, ALLOW_SOURCES, lengths.iter().copied(), |bits| {
         SetName::Sources(bits).as_str()
     })
 }
 
-/// What a virtual server has to be that is `before` in the kernel. What leaves and still answers keeps its
-/// connections: its weight becomes 0, and it goes when it answers no more.
+/// The state of a virtual server that is `before` in the kernel. An endpoint that is removed but
+/// still serving keeps its connections: its weight becomes 0, and it is removed when it stops
+/// serving.
 fn follow(before: Option<&Server>, need: &Need, owner: &ServiceKey) -> Server {
     let mut destinations: BTreeMap<SocketAddr, Destination> = BTreeMap::new();
     let had = |address: &SocketAddr| before.is_some_and(|b| b.destinations.contains_key(address));

@@ -1,4 +1,5 @@
-//! A kernel in memory: carries out the steps of a change, and refuses what nf_tables and IPVS would.
+//! A simulated kernel: applies the steps of a change, and refuses what nf_tables and IPVS would
+//! refuse.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,22 +11,22 @@ use crate::allocation::number_of;
 use crate::diff::Step;
 use crate::rules::{Rules, Server};
 
-/// Why the kernel would not take a step.
+/// Why the kernel would refuse a step.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum Refused {
-    /// nf_tables refuses.
+    /// nf_tables refuses the transaction.
     #[error("the table's transaction is refused")]
     Table(#[source] nftables_model::Refused),
-    /// The virtual server or destination is not there (`ESRCH`, `ENOENT`).
+    /// The virtual server or destination does not exist (`ESRCH`, `ENOENT`).
     #[error("{0}: it does not exist")]
     Missing(String),
-    /// It is there already (`EEXIST`).
+    /// It already exists (`EEXIST`).
     #[error("{0}: it already exists")]
     Present(String),
 }
 
 impl Rules {
-    /// Carries out `step`. Of operations on virtual servers, those ahead of one that is refused have taken
+    /// Applies `step`. If an operation on a virtual server is refused, those before it have taken
     /// effect.
     pub fn replay(&mut self, step: &Step) -> Result<(), Refused> {
         match step {

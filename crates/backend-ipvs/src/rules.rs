@@ -1,4 +1,4 @@
-//! What the kernel holds, or should, as a value.
+//! The rules of the mode as a value, as observed or desired.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -15,42 +15,43 @@ use crate::allocation::{Allocation, number_of};
 use crate::idle::IdleTimeouts;
 use crate::layout::{DELIVERY, MARKS, SetName};
 
-/// The table, the virtual servers and what brings packets to them, of one family. Copies share what they have in common. Two are equal
-/// when a kernel holding either would list the same.
+/// The table, the virtual servers and the routing rule of one family. Copies share what they have
+/// in common. Equal if the kernel would list them identically.
 #[derive(Debug, Clone, Default)]
 pub struct Rules {
     pub(crate) table: Contents,
     /// By the number of the mark.
     pub(crate) servers: PersistentMap<u32, Arc<Server>>,
-    /// Of [`DELIVERY`](crate::layout::DELIVERY).
+    /// Whether [`DELIVERY`](crate::layout::DELIVERY) exists.
     pub(crate) delivery: Presence,
-    /// Of this the kernel knows no more than hashes.
+    /// The kernel stores only hashes of this.
     pub(crate) allocation: Allocation,
-    /// How many virtual servers remember clients for so many seconds. The table follows from it.
+    /// The number of virtual servers with each affinity timeout in seconds. Derived from them;
+    /// determines the table.
     pub(crate) timeouts: Arc<BTreeMap<u32, usize>>,
-    /// How long IPVS remembers connections: of the whole network namespace, so that nothing is left of it when all else
-    /// is gone.
+    /// The idle timeouts of IPVS. They belong to the whole network namespace, so they stay when
+    /// everything else is removed.
     pub(crate) idle: IdleTimeouts,
 }
 
-/// A virtual server and what is behind it.
+/// A virtual server and its destinations.
 #[derive(Debug, Clone)]
 pub(crate) struct Server {
     pub(crate) server: VirtualServer,
     pub(crate) destinations: BTreeMap<SocketAddr, Destination>,
-    /// Of this the kernel knows nothing.
+    /// Not stored in the kernel.
     pub(crate) owner: Option<ServiceKey>,
 }
 
 // === impl Rules ===
 
 impl Rules {
-    /// Whether there is a table, a virtual server or what brings packets to it.
+    /// Whether there is a table, a virtual server or the routing rule.
     pub fn exist(&self) -> bool {
         self.table.exists || !self.servers.is_empty() || self.delivery != Presence::Absent
     }
 
-    /// How many elements all sets have, and how many destinations all virtual servers.
+    /// The number of elements in all sets plus that of destinations of all virtual servers.
     pub fn elements(&self) -> usize {
         let sets = self.table.sets.values();
         let elements: usize = sets.map(|set| set.elements.len()).sum();
@@ -59,7 +60,7 @@ impl Rules {
         elements + destinations
     }
 
-    /// Where new connections to a frontend go, from any client.
+    /// The endpoints for new connections to a frontend, from any client.
     pub fn targets(&self, key: &FrontendKey) -> BTreeSet<Target> {
         let servers = self.numbers(key).into_iter();
         let servers = servers.filter_map(|number| self.servers.get(&number));
@@ -82,11 +83,11 @@ impl Rules {
         self.leads(key).map(|(_, number)| number).collect()
     }
 
-    /// The maps that lead a frontend to a virtual server, and the number of that.
+    /// The maps that lead a frontend to virtual servers, with their numbers.
     pub(crate) fn leads(&self, key: &FrontendKey) -> impl Iterator<Item = (SetName, u32)> {
         let bytes = frontend(key);
         SetName::MARKS.into_iter().filter_map(move |set| {
-            // Keys of other sets are of other lengths.
+            // Keys of other sets have other lengths.
             let element = self.table.sets.get(set.as_str())?.elements.get(&bytes)?;
             Some((set, number_of(mark_of(element)?)?))
         })
@@ -116,7 +117,7 @@ impl PartialEq for Rules {
 }
 
 impl fmt::Display for Rules {
-    /// The table, the routing rule, then the virtual servers as `ipvsadm` would be told, by their marks.
+    /// Prints the table, the routing rule, and the virtual servers by mark, in `ipvsadm` notation.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.table.fmt(f)?;
         if let Some(printed) = print_delivery(self.delivery) {
@@ -136,7 +137,7 @@ impl fmt::Display for Rules {
 // === impl Server ===
 
 impl Server {
-    /// The destinations that new connections may be sent to.
+    /// The destinations that accept new connections.
     pub(crate) fn open(&self) -> impl Iterator<Item = Target> {
         let destinations = self.destinations.iter();
         destinations
@@ -161,7 +162,7 @@ impl PartialEq for Server {
     }
 }
 
-/// What brings packets to IPVS, as far as it is there.
+/// Prints the routing rule as far as it exists.
 pub(crate) fn print_delivery(delivery: Presence) -> Option<String> {
     match delivery {
         Presence::Absent => None,
@@ -170,7 +171,7 @@ pub(crate) fn print_delivery(delivery: Presence) -> Option<String> {
     }
 }
 
-/// The value that leads to the virtual server of this number.
+/// The value of an element that leads to the virtual server of this number.
 pub(crate) fn lead(number: u32) -> ElementData {
     let mark = MARKS.mark(number).map_or(0, |mark| mark.value());
     ElementData::Value(Bytes::new().with(&mark.to_ne_bytes()))
@@ -184,7 +185,7 @@ pub(crate) fn mark_of(data: &ElementData) -> Option<u32> {
     }
 }
 
-/// A destination with this weight, as all are written here.
+/// A destination with this weight, in the form that Signpost writes.
 pub(crate) fn destination(weight: Weight) -> Destination {
     Destination {
         forwarding: Forwarding::Masquerade,

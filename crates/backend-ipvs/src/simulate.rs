@@ -1,4 +1,4 @@
-//! Which hooks a packet passes, what IPVS does with it at two of them, and where that ends.
+//! Simulates the hooks that a packet traverses, with IPVS at two of them.
 
 use backend::{Event, Way};
 use dataplane::{Node, Origin, Packet, Verdict as Outcome};
@@ -10,27 +10,27 @@ use crate::allocation::number_of;
 use crate::layout::{MARKED, MARKED_MASK, MARKS};
 use crate::rules::Rules;
 
-/// IPVS takes what is for this node (`NF_IP_PRI_NAT_SRC - 1` at input).
+/// Where IPVS processes packets to this node (`NF_IP_PRI_NAT_SRC - 1` at input).
 const IPVS_INPUT: i32 = 99;
-/// IPVS takes what this node sends (`NF_IP_PRI_NAT_DST + 2` at output).
+/// Where IPVS processes packets from this node (`NF_IP_PRI_NAT_DST + 2` at output).
 const IPVS_OUTPUT: i32 = -98;
 
 /// What IPVS did with a packet.
 enum Taken {
     /// Nothing: no virtual server has its mark.
     No,
-    /// It has sent it to an endpoint elsewhere, through output and postrouting.
+    /// Forwarded to an endpoint elsewhere, through output and postrouting.
     Away,
-    /// It has sent it to an endpoint of this node, on the way that the packet was on.
+    /// Forwarded to an endpoint on this node; the packet continues on its path.
     Here,
-    /// The virtual server has no endpoint.
+    /// Dropped: the virtual server has no endpoint.
     Dropped,
 }
 
-/// Where `packet`, the first of its connection, goes on a node whose kernel holds `rules` for the
-/// packet's family, and has seen what is in `memory`, if the first random number it draws is
-/// `number`, or what that leaves over. A scheduler's state and hash are not modelled: each endpoint is a
-/// number.
+/// Returns where `packet`, the first of its connection, goes on a node whose kernel holds `rules`
+/// for the packet's family and the entries in `memory`. Each random number is drawn from `number`,
+/// or from what earlier draws leave of it. A scheduler's state and hash are not modelled: each
+/// endpoint is a number.
 pub fn simulate_next(
     rules: &Rules,
     node: &Node,
@@ -42,14 +42,15 @@ pub fn simulate_next(
     nftables_model::simulate_next(rules.view(), node, packet, memory, number, run)
 }
 
-/// Where `packet`, the first of its connection and of its client, may go on a node whose kernel
-/// holds `rules` for the packet's family.
+/// Returns where `packet`, the first of its connection and of its client, may go on a node whose
+/// kernel holds `rules` for the packet's family.
 pub fn simulate(rules: &Rules, node: &Node, packet: &Packet) -> Outcome {
     nftables_model::simulate(rules.view(), node, packet, |walk| run(rules, walk))
 }
 
-/// Every way that `packet`, the first of its connection and of its client, may take on a node whose
-/// kernel holds `rules` for the packet's family: one for each endpoint that may be chosen.
+/// Returns every path that `packet`, the first of its connection and of its client, may take on a
+/// node whose kernel holds `rules` for the packet's family: one for each endpoint that may be
+/// chosen.
 pub fn ways(rules: &Rules, node: &Node, packet: &Packet) -> Vec<Way> {
     nftables_model::ways(rules.view(), node, packet, |walk| run(rules, walk))
 }
@@ -66,7 +67,7 @@ fn run(rules: &Rules, walk: &mut Walk<'_>) -> End {
     }
 }
 
-/// The way of a packet that comes in.
+/// Simulates an incoming packet.
 fn arrive(rules: &Rules, walk: &mut Walk<'_>) -> Result<(), End> {
     pass(walk, HookPoint::Prerouting, i32::MIN..=i32::MAX)?;
     if !is_delivered(rules, walk) && !walk.is_local(walk.destination()) {
@@ -81,7 +82,7 @@ fn arrive(rules: &Rules, walk: &mut Walk<'_>) -> Result<(), End> {
     }
 }
 
-/// The way of a packet of this node.
+/// Simulates a packet that this node sends.
 fn leave(rules: &Rules, walk: &mut Walk<'_>) -> Result<(), End> {
     pass(walk, HookPoint::Output, i32::MIN..=IPVS_OUTPUT)?;
     let taken = take(rules, walk)?;
@@ -95,7 +96,7 @@ fn leave(rules: &Rules, walk: &mut Walk<'_>) -> Result<(), End> {
     pass(walk, HookPoint::Postrouting, i32::MIN..=i32::MAX)?;
     match (comes_back, taken) {
         (false, _) => Ok(()),
-        // IPVS leaves alone what it has seen.
+        // IPVS ignores packets that it has already processed.
         (true, Taken::Here) => {
             pass(walk, HookPoint::Prerouting, i32::MIN..=i32::MAX)?;
             pass(walk, HookPoint::Input, i32::MIN..=i32::MAX)
@@ -104,7 +105,7 @@ fn leave(rules: &Rules, walk: &mut Walk<'_>) -> Result<(), End> {
     }
 }
 
-/// What IPVS sends on passes output once more.
+/// Simulates a packet that IPVS forwards: it traverses output again.
 fn send(walk: &mut Walk<'_>) -> Result<(), End> {
     pass(walk, HookPoint::Output, i32::MIN..=i32::MAX)?;
     pass(walk, HookPoint::Postrouting, i32::MIN..=i32::MAX)
@@ -122,7 +123,7 @@ fn pass(
     }
 }
 
-/// Whether the routing rule brings it to this node.
+/// Whether the routing rule delivers the packet to this node.
 fn is_delivered(rules: &Rules, walk: &Walk<'_>) -> bool {
     rules.delivery == Presence::Whole && walk.mark() & MARKED_MASK == MARKED
 }

@@ -1,4 +1,4 @@
-//! How to get from one table to another.
+//! Computes the transactions from one table to another.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -10,25 +10,25 @@ use nftables_model::{Contents, name, parse_address, parse_frontend};
 
 use crate::layout::{SetName, TABLE};
 
-/// How many elements one transaction adds and removes at the most.
+/// The most elements that one transaction adds and removes.
 const ELEMENTS_A_TRANSACTION: usize = 10_000;
 
-/// What belongs together is equal in this, and is written in this order.
+/// Elements that must be written together have equal groups. Groups are written in this order.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 enum Group {
-    /// What new rules look for: it comes in the transaction that brings these.
+    /// Elements that new rules look up: added in the same transaction as these rules.
     WithRules,
-    /// What frontends rely on.
+    /// Elements that frontends rely on.
     Before(SetName, Bytes),
-    /// The frontends at an address, and the address itself: it refuses what has no frontend, so it goes
-    /// ahead of them and comes behind them.
+    /// The frontends at an address, and the address itself. A packet to a cluster IP without a
+    /// frontend is refused, so the address is removed before its frontends and added after them.
     Address(IpAddr, AtAddress),
     /// A node port.
     NodePort(FrontendKey),
-    /// A frontend at an address that nothing comes in the place of, unless a node port answers there: that
-    /// is right by then.
+    /// A frontend that is removed without replacement. By then, a node port that may answer at its
+    /// address is up to date.
     Gone(FrontendKey),
-    /// What frontends relied on.
+    /// Elements that removed frontends relied on.
     After(SetName, Bytes),
 }
 
@@ -48,12 +48,12 @@ struct Difference<'a> {
     after: Option<&'a ElementData>,
 }
 
-/// The transactions, in order. A frontend's elements are all in one of them.
+/// Computes the transactions, in order. All elements of a frontend are in one of them.
 pub(crate) fn diff(family: Family, believed: &Contents, wanted: &Contents) -> Vec<Transaction> {
     diff_in_parts(family, believed, wanted, ELEMENTS_A_TRANSACTION)
 }
 
-/// As [`diff`], with so many elements in a transaction at the most.
+/// Like [`diff`], with at most `most` elements in a transaction.
 fn diff_in_parts(
     family: Family,
     believed: &Contents,
@@ -63,7 +63,7 @@ fn diff_in_parts(
     let start = || Transaction::new(family, name(TABLE));
     let mut first = start();
     if !wanted.exists {
-        // As a table: element by element, kernels before 6.2 would refuse it.
+        // Deletes the table: kernels before 6.2 would refuse to delete element by element.
         first
             .operations
             .extend(believed.exists.then_some(Operation::DeleteTable));
@@ -72,7 +72,7 @@ fn diff_in_parts(
     let nothing = Contents::default();
     let believed = match can_be_mended(believed, wanted) {
         true => believed,
-        // In one transaction, so that nothing is unserved meanwhile.
+        // In one transaction, so that everything is served throughout.
         false => {
             first.operations.push(Operation::DeleteTable);
             most = usize::MAX;
@@ -104,8 +104,8 @@ fn some(transactions: Vec<Transaction>) -> Vec<Transaction> {
         .collect()
 }
 
-/// Whether every set and chain that both have is the same one: a set's shape and a chain's hook cannot be
-/// changed.
+/// Whether `believed` can be changed to `wanted` in place: every set and chain in both must be the
+/// same, since the shape of a set and the hook of a chain cannot be changed.
 fn can_be_mended(believed: &Contents, wanted: &Contents) -> bool {
     let sets = wanted.sets.iter().all(|(name, set)| {
         let other = believed.sets.get(name);
@@ -135,7 +135,7 @@ fn add_objects(believed: &Contents, wanted: &Contents, transaction: &mut Transac
     let changed: Vec<_> = changed
         .filter(|(name, chain)| believed.chains.get(*name) != Some(chain))
         .collect();
-    // A rule may lead to any other chain, so all chains come before all rules.
+    // A rule may refer to any chain, so all chains come before all rules.
     operations.extend(changed.iter().map(
         |(name, chain)| match believed.chains.contains_key(*name) {
             true => Operation::FlushChain(Arc::clone(name)),
@@ -150,7 +150,7 @@ fn add_objects(believed: &Contents, wanted: &Contents, transaction: &mut Transac
     }
 }
 
-/// What is in the table and not wanted there: left by an older version, or by a stranger.
+/// Deletes objects that are not desired: left by an older version, or added by another program.
 fn delete_objects(believed: &Contents, wanted: &Contents, transaction: &mut Transaction) {
     let names = believed.chains.keys();
     let chains: Vec<_> = names
@@ -202,7 +202,7 @@ fn differences<'a>(
     all
 }
 
-/// Frontends at addresses that nothing comes in the place of go behind the node ports.
+/// Moves frontends at addresses that are removed without replacement after the node ports.
 fn put_off_gone(differences: &mut [Difference<'_>]) {
     let come = differences.iter().filter(|other| other.after.is_some());
     let come: BTreeSet<FrontendKey> = come.filter_map(Difference::at_address).collect();
@@ -215,7 +215,7 @@ fn put_off_gone(differences: &mut [Difference<'_>]) {
     }
 }
 
-/// Where an element of `set` belongs that comes or goes.
+/// The group of an element of `set` that is added (`comes`) or removed.
 fn group(family: Family, set: SetName, key: &Bytes, comes: bool) -> Group {
     let fields = set.fields();
     let frontend = fields.and_then(|fields| parse_frontend(family, fields, key.as_slice()));
@@ -238,7 +238,8 @@ fn group(family: Family, set: SetName, key: &Bytes, comes: bool) -> Group {
     }
 }
 
-/// Removals before additions: a changed element is one of each, and the kernel knows no third way.
+/// Adds a part to a transaction. Removals come before additions: a changed element is one of each,
+/// since the kernel cannot change one in place.
 fn add_elements(
     wanted: &Contents,
     part: &[&Difference<'_>],
@@ -279,7 +280,7 @@ fn add_elements(
 // === impl Difference ===
 
 impl Difference<'_> {
-    /// The frontend at an address that it is part of.
+    /// The frontend at an address that the element belongs to.
     fn at_address(&self) -> Option<FrontendKey> {
         match self.group {
             Group::Address(_, AtAddress::Frontend(frontend)) => Some(frontend),

@@ -1,4 +1,4 @@
-//! Session affinity: which endpoint a client gets that comes back. The kernel's tables are values here.
+//! Session affinity: which endpoint a returning client gets. The kernel's tables are simulated.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,8 +8,9 @@ use backend_ipvs::{Ipvs, Memory, Rules, simulate_next};
 use dataplane::{Dataplane, Family, Origin, Packet, Protocol, Scheduler, Target, Verdict, compile};
 use testkit::{ServiceBuilder, mk_config, mk_endpoints, mk_node, mk_service, port};
 
-/// Where connections go one after the other, each with another number drawn: by the default scheduler of
-/// the simulation, five go to five endpoints, or to all that there are.
+/// The number of successive connections, each with another random number: without affinity, the
+/// simulation's default scheduler sends five to five different endpoints, or to all if there are
+/// fewer.
 const CONNECTIONS: u32 = 5;
 const A: &str = "10.0.1.5:8080";
 const B: &str = "10.0.2.7:8080";
@@ -65,7 +66,7 @@ fn packet(origin: Origin, source: &str, destination: &str) -> Packet {
     }
 }
 
-/// A pod of the node, the node itself, and a client outside by way of an external IP.
+/// A pod of the node, the node itself, and an outside client that uses an external IP.
 fn clients() -> [Packet; 3] {
     let pod = Origin::Pod {
         interface: "veth9".into(),
@@ -80,7 +81,7 @@ fn clients() -> [Packet; 3] {
     ]
 }
 
-/// Where the client's connections go.
+/// The endpoints of the client's connections.
 fn go(on: &Rendered<Rules>, packet: &Packet, memory: &mut Memory) -> Vec<Target> {
     let connect = |number| {
         let node = on.dataplane.node();
@@ -100,7 +101,7 @@ fn same(targets: &[Target]) -> Target {
     targets[0]
 }
 
-/// Failure story T125: whatever other endpoints come and go, and however often the agent starts again.
+/// Failure story T125. Holds however other endpoints change, and through restarts of the agent.
 #[test]
 fn t125_a_client_stays_while_its_endpoint_is_there_and_moves_on_when_it_is_not() {
     for packet in clients() {
@@ -129,7 +130,7 @@ fn t125_a_client_stays_while_its_endpoint_is_there_and_moves_on_when_it_is_not()
     }
 }
 
-/// Its packets do not leave the node, so that its clients are written down elsewhere.
+/// Packets to such an endpoint do not leave the node, so another hook stores the client's endpoint.
 #[test]
 fn t125_a_client_stays_with_an_endpoint_in_the_network_of_the_node() {
     let endpoints = [NODE, B];
@@ -159,7 +160,7 @@ fn without_affinity_every_connection_is_placed_anew() {
     assert!(targets.iter().any(|to| *to != targets[0]), "{targets:?}");
 }
 
-/// Failure story T126: two Services that share all endpoints do not share their clients' places.
+/// Failure story T126: two Services with the same endpoints have separate affinity entries.
 #[test]
 fn t126_each_service_has_places_of_its_own() {
     let services = [
@@ -189,7 +190,7 @@ fn t126_each_service_has_places_of_its_own() {
     assert_eq!((connect(&web, 1), connect(&cart, 0)), (first, second));
 }
 
-/// A timeout that no Service has any more leaves nothing behind, and one that some still have stays.
+/// The chains of a timeout are removed with the last Service that has it, and stay until then.
 #[test]
 fn a_timeout_has_its_chains_as_long_as_a_service_has_it() {
     let web = |timeout| (sticky("shop/web", 10, timeout), &[A, B][..]);
@@ -213,7 +214,7 @@ fn a_timeout_has_its_chains_as_long_as_a_service_has_it() {
     assert_eq!(chains(&[]), [false, false, false]);
 }
 
-/// Affinity does not choose: the scheduler of the Service does, for a client that is new.
+/// Affinity does not choose the endpoint of a new client: the Service's scheduler does.
 #[test]
 fn a_new_client_gets_an_endpoint_by_the_scheduler_of_its_service() {
     let service = sticky("shop/web", 10, 600).scheduler(Scheduler::SourceHash);

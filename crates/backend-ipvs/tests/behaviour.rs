@@ -1,4 +1,4 @@
-//! Which virtual servers there are, and what becomes of them.
+//! Which virtual servers a backend creates, and how they change.
 
 use std::sync::Arc;
 
@@ -50,7 +50,7 @@ fn at(address: &str) -> FrontendKey {
     }
 }
 
-/// What a kernel gives back that holds `wanted`.
+/// What a kernel that holds `wanted` returns when it is read.
 fn read_back(wanted: &Rules) -> Rendered<Rules> {
     let mut rules = Rules::default();
     for step in backend().diff(&rules, wanted).steps() {
@@ -117,8 +117,8 @@ fn a_restart_and_other_services_leave_a_mark_where_it_is() {
     }
 }
 
-/// kubernetes#92019, kubernetes#108319: a weight that a proxy had set to 0 stayed there, because the next one
-/// took it for the desired weight.
+/// kubernetes#92019, kubernetes#108319: a weight that a proxy had set to 0 stayed, because the next
+/// process took it for the desired weight.
 #[test]
 fn an_endpoint_that_is_ready_again_after_a_restart_gets_its_weight_back() {
     let ready = dataplane(&[(web(), two_pods())]);
@@ -159,7 +159,7 @@ fn an_endpoint_goes_when_it_answers_no_more() {
     );
 }
 
-/// What is new is there before packets are led to it; what goes is led to by nothing.
+/// New targets are added before packets are sent to them, and old ones removed after that stops.
 #[test]
 fn what_packets_are_led_to_comes_before_the_table_and_goes_behind_it() {
     let rules = advance(&dataplane(&[(web(), two_pods())]), &Rendered::default()).rules;

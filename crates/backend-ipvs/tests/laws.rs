@@ -1,4 +1,5 @@
-//! The laws of every backend, over a kernel that is a value; and what a change may never do on its way.
+//! The laws of every backend, applied to a simulated kernel; and invariants of every step of a
+//! change.
 
 use std::collections::BTreeSet;
 
@@ -37,7 +38,7 @@ fn render(family: Family, dataplane: &Dataplane) -> Rules {
     Ipvs::detached(family).render(dataplane, &Rendered::default())
 }
 
-/// The rules as a kernel gives them back that was led to them from nothing.
+/// The rules as read from a kernel to which they were written from nothing.
 fn read_back(backend: &Ipvs, wanted: &Rules) -> Rules {
     let mut held = Rules::default();
     for step in backend.diff(&held, wanted).steps() {
@@ -77,7 +78,7 @@ proptest! {
         }
     }
 
-    /// What leaves and still answers keeps the connections that it has, and no mark changes its owner.
+    /// No mark changes its owner, so that existing connections stay with their virtual server.
     #[test]
     fn a_virtual_server_that_stays_keeps_its_mark(history in histories(4)) {
         for family in Family::ALL {
@@ -93,7 +94,7 @@ proptest! {
                         prop_assert_eq!(believed.rules.marks(key), wanted.marks(key), "{}", key);
                     }
                 }
-                // An agent that starts reads them back.
+                // An agent that starts reads them from the kernel.
                 let found = Rendered { dataplane: Dataplane::default(), rules: read_back(&backend, &wanted) };
                 let anew = backend.render(desired, &found);
                 prop_assert_eq!(&anew, &wanted);

@@ -1,5 +1,5 @@
-//! Which Services a start serves first. Failure story T55, kubernetes#133773: on a new node of a large
-//! cluster nothing that starts can reach the API server or resolve a name until all of its thousands of
+//! Which Services a start serves first. Failure story T55, kubernetes#133773: on a new node of a
+//! large cluster, no pod can reach the API server or resolve a name until all of its thousands of
 //! Services are programmed.
 
 use std::sync::Arc;
@@ -9,11 +9,11 @@ use backend_ipvs::Ipvs;
 use dataplane::{Chunk, Dataplane, Family, FrontendKey, Protocol, ServiceRules, Turn};
 use testkit::{mk_config, mk_endpoints, mk_node, mk_service, port};
 
-/// As many as make several parts of a start.
+/// Enough for several parts of a start.
 const OTHERS: u16 = 4_000;
 const FIRST: [&str; 2] = ["10.96.200.1", "10.96.200.10"];
 
-/// What a Service precedes.
+/// Whether a Service comes before others.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Precedes {
     Others,

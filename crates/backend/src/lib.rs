@@ -1,9 +1,10 @@
 //! The contract of a kernel mechanism.
 //!
-//! A [`Backend`] programs one IP family of one node. [`render`](Backend::render) is pure: it turns the
-//! desired state into rules. [`diff`](Backend::diff) is pure: it computes the change from the observed
-//! rules to the desired ones. [`commit`](Backend::commit) decides nothing: it writes that change. The
-//! caller replaces the observed rules by the desired ones only when it holds a [`Receipt`].
+//! A [`Backend`] programs one IP family of one node. [`render`](Backend::render) is pure: it turns
+//! the desired state into rules. [`diff`](Backend::diff) is pure: it computes the change from the
+//! observed rules to the desired ones. [`commit`](Backend::commit) decides nothing: it writes that
+//! change. The caller replaces the observed rules by the desired ones only when it holds a
+//! [`Receipt`].
 //!
 //! ```text
 //! Dataplane --render--> Rules --diff(observed)--> Change --commit--> Receipt | CommitError

@@ -1,10 +1,10 @@
-//! Session affinity: a client that comes back is sent where it was sent before, by nf_tables.
+//! Session affinity: nf_tables sends a returning client to its previous endpoint.
 //!
-//! IPVS chooses an endpoint for a client that is new. As its packet leaves IPVS, it still has the mark of
-//! the virtual server, and already the endpoint's address: that is written down. The next packet of that
-//! client that opens a connection to the same virtual server is redirected before IPVS sees it, as long as
-//! its endpoint is one of those that new connections may go to. The mark says all of a frontend that
-//! matters here, so that one map of clients is enough for all of them.
+//! IPVS chooses an endpoint for a new client. When the packet leaves IPVS, it still has the mark of
+//! the virtual server and already the endpoint's address: both are stored. The client's next packet
+//! that opens a connection to the same virtual server is redirected before IPVS sees it, as long as
+//! its endpoint accepts new connections. The mark identifies all that matters of a frontend here,
+//! so one map of clients is enough for all frontends.
 
 use std::time::Duration;
 
@@ -17,22 +17,22 @@ use nftables_model::{
 
 use crate::layout::SetName;
 
-/// nft knows a value by the first of its registers alone. The listing of a rule that uses what lies
-/// behind it shows what was there before.
+/// nft identifies a value by the first of its registers only. Its listing of a rule that uses a
+/// later register shows what that register held before.
 const SLOT_COMMENT: &str =
     "meta mark . meta mark: in the place of the second, the slot that @clients has for saddr";
 
-/// The chain where a client of a Service with this timeout is sent to its endpoint.
+/// The name of the chain that sends clients of a Service with this timeout to their endpoints.
 pub(crate) fn return_chain(seconds: u32) -> String {
     format!("return-{seconds}")
 }
 
-/// The chain where the endpoint of such a client is written down.
+/// The name of the chain that stores the endpoints of such clients.
 pub(crate) fn learn_chain(seconds: u32) -> String {
     format!("learn-{seconds}")
 }
 
-/// The two chains of Services with this timeout.
+/// Both chains for Services with this timeout.
 pub(crate) fn chains(family: Family, seconds: u32) -> [ChainWithRules; 2] {
     let timeout = Duration::from_secs(seconds.into());
     [
@@ -44,7 +44,7 @@ pub(crate) fn chains(family: Family, seconds: u32) -> [ChainWithRules; 2] {
     ]
 }
 
-/// On with what `chains` has for the timeout of the virtual server that the packet's mark stands for.
+/// Continues in the chain that `chains` has for the timeout of the packet's virtual server.
 pub(super) fn by_timeout(chains: SetName) -> Rule {
     let affinities = SetName::Affinities.as_str();
     let expressions = lookup_number(
@@ -59,12 +59,12 @@ pub(super) fn by_timeout(chains: SetName) -> Rule {
     }
 }
 
-/// Sends a client where it was sent before, and lets that be remembered for `timeout` from now. What is
-/// redirected here is not for IPVS any more: the mark goes.
+/// Sends a client to its previous endpoint, and extends its entry to `timeout` from now. Clears the
+/// mark, since a redirected packet is not for IPVS.
 ///
-/// The value of a client begins with its mark, so that it can be used as a key of slots where it lies. nft
-/// 1.0.6 aborts when it lists a value of a map as part of a key: the mark is loaded once more, and what
-/// nft takes for the slot is loaded beforehand.
+/// The value of a client's entry begins with its mark, so that it can be used in place as a key of
+/// slots. nft 1.0.6 aborts when it lists a value of a map as part of a key. Therefore the mark is
+/// loaded again, and the register that nft shows as the slot is loaded beforehand.
 fn send_back(family: Family, timeout: Duration) -> Rule {
     let (client, value) = load_client(family);
     let slot = after(value, 4);
@@ -109,8 +109,8 @@ fn send_back(family: Family, timeout: Duration) -> Rule {
     }
 }
 
-/// What packets update keeps its value: the slot of an endpoint that has gone would stay for as long as
-/// its client comes back.
+/// Deletes the entry of a client whose endpoint is gone. Updates by packets do not replace the
+/// value of an entry, so the slot of a removed endpoint would stay as long as its client returns.
 fn forget(family: Family) -> Rule {
     let (mut expressions, value) = load_client(family);
     expressions.extend([
@@ -121,7 +121,7 @@ fn forget(family: Family) -> Rule {
     rule(expressions)
 }
 
-/// Writes down the endpoint that IPVS has sent the packet to, for `timeout` from now. The rule ends where
+/// Stores the endpoint to which IPVS has sent the packet, for `timeout` from now. Does not match if
 /// the map is full.
 fn remember(family: Family, timeout: Duration) -> Rule {
     let (client, value) = load_client(family);
@@ -154,7 +154,7 @@ fn learn(how: Learning, value: Register) -> Expression {
     }
 }
 
-/// Loads the key under which a client is remembered; returns the register behind it.
+/// Loads the key of a client's entry. Returns the next free register.
 fn load_client(family: Family) -> (Vec<Expression>, Register) {
     let mark = after(Register(0), DataType::address(family).width());
     let client = vec![

@@ -1,4 +1,4 @@
-//! Marks of packets and labels of connections.
+//! Packet marks and connection labels.
 
 use netlink::nf_tables::{
     CONNECTION_LABELS, CtKey, Expression, MetaKey, Operator, Register, Rule, SettableCtKey,
@@ -6,7 +6,7 @@ use netlink::nf_tables::{
 };
 use nftables_model::{compare, rule};
 
-/// `ct label set label`.
+/// A rule that sets a label of the connection: `ct label set label`.
 pub(super) fn label(label: usize) -> Rule {
     rule(vec![
         Expression::Load {
@@ -39,7 +39,7 @@ pub(super) fn labelled(label: usize) -> Vec<Expression> {
     ]
 }
 
-/// Matches packets whose mark begins with these bits.
+/// Matches packets whose mark has these bits under `mask`.
 pub(super) fn marked(bits: u32, mask: u32) -> Vec<Expression> {
     vec![
         load_mark(),

@@ -1,8 +1,9 @@
-//! The end of the mode: connections that IPVS has taken outlive it.
+//! The end of the mode, which connections of IPVS outlive.
 //!
-//! nf_tables cannot take over a connection of IPVS. When another mode serves, the table is replaced by a small one that goes on
-//! leading the packets of these connections, and no other, to IPVS. Virtual servers and the routing rule stay for that long. None of it
-//! is rules of the mode: they serve no Service. They are removed once IPVS counts no connection any more.
+//! nf_tables cannot take over a connection of IPVS. When another mode serves, a small table
+//! replaces the mode's table: it keeps sending the packets of these connections, and no others, to
+//! IPVS. Virtual servers and the routing rule stay as long. None of them counts as rules of the
+//! mode, since they serve no Service. They are removed when IPVS has no connection left.
 
 use std::sync::Arc;
 
@@ -18,24 +19,24 @@ use super::{Connection, Holding, Ipvs};
 use crate::chains;
 use crate::layout::{DELIVERY, ENDING_TABLE, TABLE};
 
-/// Whether there is anything to wait for.
+/// Whether connections of IPVS remain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Ending {
-    /// A connection of IPVS.
+    /// At least one remains.
     Awaited,
-    /// Nothing.
+    /// None remains.
     Done,
 }
 
 impl Ipvs {
-    /// Whether there is what lets connections outlive the mode.
+    /// Reads whether the table for connections that outlive the mode exists.
     pub(super) fn observe_ending(&self, connection: &mut Connection) -> Result<bool, ObserveError> {
         let socket = connection.tables.socket();
         let there = socket.observe_table(self.family, ENDING_TABLE);
         there.map_err(|error| self.unobserved(recovery_of_reading(&error), error))
     }
 
-    /// Lets connections outlive the table, as far as there are any.
+    /// Replaces the table by the one for remaining connections, if there are any.
     pub(super) fn commit_ending(&self, connection: &mut Connection) -> Result<Ending, CommitError> {
         let unread = |error: netlink::QueryError| {
             self.uncommitted((of_reading_servers(&error), Effect::None), error)
@@ -56,7 +57,8 @@ impl Ipvs {
         Ok(ending)
     }
 
-    /// Removes what has outlived the mode, once nothing needs it, and at once where the mode has begun again.
+    /// Removes what connections need that outlive the mode: when none remains, or at once if the
+    /// mode is in use again.
     pub(super) fn finish_ending(&mut self, connection: &mut Connection) -> Result<(), CommitError> {
         let unread = |error: netlink::QueryError| {
             self.uncommitted((of_reading_servers(&error), Effect::None), error)
@@ -81,7 +83,7 @@ impl Ipvs {
         Ok(())
     }
 
-    /// Removes it, whatever needs it. Writes nothing where there is nothing.
+    /// Removes it unconditionally. Writes nothing if nothing exists.
     pub(super) fn commit_end(&self, connection: &mut Connection) -> Result<(), CommitError> {
         self.commit_without(connection, ENDING_TABLE)?;
         let unread = |error: netlink::QueryError| {
@@ -103,7 +105,7 @@ impl Ipvs {
         committed.map_err(|e| self.uncommitted(of_delivery(&e, false), e))
     }
 
-    /// Removes a table, if it is there.
+    /// Removes a table, if it exists.
     pub(super) fn commit_without(
         &self,
         connection: &mut Connection,
@@ -118,7 +120,7 @@ impl Ipvs {
         committed.map_err(|e| self.uncommitted(of_table(&e, true), e))
     }
 
-    /// An error that kept something from being removed, for those who only read.
+    /// Converts an error of a removal to one of an observation.
     pub(super) fn unremoved(&self, error: CommitError) -> ObserveError {
         ObserveError {
             family: self.family,
@@ -132,7 +134,7 @@ impl Ipvs {
 }
 
 impl Connection {
-    /// Whether IPVS has connections to any of our virtual servers, closing ones included.
+    /// Whether IPVS has connections to any of Signpost's virtual servers, including closing ones.
     fn observe_connections(&mut self, family: Family) -> Result<Ending, netlink::QueryError> {
         let own = self.servers.observe_virtual_servers()?.own;
         let keys = own.into_keys().filter(|key| key.family == family);
@@ -149,7 +151,7 @@ impl Connection {
     }
 }
 
-/// Puts the table there that leads connections on; in the place of one that was cut short.
+/// Creates the table that sends connections on to IPVS, replacing one that was cut short.
 fn replacement(family: Family) -> Transaction {
     let mut transaction = removal(family, ENDING_TABLE);
     transaction.operations.push(Operation::AddTable);
@@ -171,7 +173,7 @@ fn replacement(family: Family) -> Transaction {
     transaction
 }
 
-/// Adding first makes the removal of what may not be there succeed.
+/// Adding first makes the removal of a missing table succeed.
 fn removal(family: Family, table: &str) -> Transaction {
     let mut transaction = Transaction::new(family, name(table));
     transaction.operations = vec![Operation::AddTable, Operation::DeleteTable];

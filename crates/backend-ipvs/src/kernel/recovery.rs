@@ -1,10 +1,10 @@
-//! What to do when one of the mechanisms refuses.
+//! What to do when one of the mechanisms refuses a step.
 
 use backend::{Effect, Recovery};
 use netlink::{QueryError, ipvs, route};
 
-/// What to do about a transaction that failed, and what it has left. Of a change that `is_first`, nothing
-/// had taken effect before.
+/// How to recover from a failed transaction, and its effect. If `is_first`, no earlier step of the
+/// change had taken effect.
 pub(super) fn of_table(error: &netlink::CommitError, is_first: bool) -> (Recovery, Effect) {
     let is_refused = matches!(error, netlink::CommitError::Refused { .. });
     let effect = match is_first && is_refused {
@@ -17,8 +17,8 @@ pub(super) fn of_table(error: &netlink::CommitError, is_first: bool) -> (Recover
     )
 }
 
-/// As [`of_table`], about operations on virtual servers: of one send, those that were not refused have
-/// taken effect.
+/// Like [`of_table`], for operations on virtual servers: of those sent together, all that were not
+/// refused have taken effect.
 pub(super) fn of_servers(error: &ipvs::CommitError, is_first: bool) -> (Recovery, Effect) {
     let is_whole = match error {
         ipvs::CommitError::Refused { refused, answered } => refused.len() == *answered,
@@ -31,7 +31,7 @@ pub(super) fn of_servers(error: &ipvs::CommitError, is_first: bool) -> (Recovery
     match is_first && is_whole {
         true => (translate(&error.recovery()), Effect::None),
         false => match error.recovery() {
-            // A module that is missing is no more there for looking again.
+            // Reading again does not add a missing module.
             ipvs::Recovery::LoadModule(_) | ipvs::Recovery::Halt => {
                 (Recovery::Halt, Effect::Possible)
             }
@@ -40,10 +40,10 @@ pub(super) fn of_servers(error: &ipvs::CommitError, is_first: bool) -> (Recovery
     }
 }
 
-/// As [`of_table`], about the routing rule.
+/// Like [`of_table`], for the routing rule.
 pub(super) fn of_delivery(error: &route::CommitError, is_first: bool) -> (Recovery, Effect) {
     match (error.recovery(), is_first) {
-        // Of the two objects one may be there.
+        // One of the two objects may exist.
         (route::Recovery::Halt, true) => (Recovery::Halt, Effect::None),
         (route::Recovery::Halt, false) => (Recovery::Halt, Effect::Possible),
         (route::Recovery::Retry | route::Recovery::Observe, _) => {

@@ -1,7 +1,7 @@
-//! Which schedulers the kernel has, as far as it was asked, and what takes the place of others.
+//! Detects schedulers that the kernel lacks, and replaces them.
 //!
-//! A Service may ask for any scheduler. One that the kernel does not have costs that Service its scheduler, and the node
-//! nothing: the mode and the connections of all other Services stay.
+//! A Service may ask for any scheduler. If the kernel lacks it, only that Service loses its
+//! scheduler: the mode and the connections of all other Services are not affected.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,14 +14,14 @@ use super::{Connection, Ipvs};
 use crate::diff::Change;
 use crate::rules::{Rules, Server};
 
-/// What takes the place of every other one. The mode is not begun without it.
+/// The replacement for all others. The mode is not started without it.
 const FIRST: &str = "rr";
 
-/// What a family of the kernel was asked so far.
+/// The results of the checks in one family so far.
 #[derive(Debug, Default)]
 pub(super) struct Schedulers(BTreeMap<SchedulerName, SchedulerSupport>);
 
-/// What the kernel does not have.
+/// A scheduler that the kernel lacks.
 #[derive(Debug, thiserror::Error)]
 #[error("the kernel has no IPVS scheduler {scheduler} (module {})", scheduler.module())]
 struct Lacking {
@@ -31,7 +31,7 @@ struct Lacking {
 // === impl Schedulers ===
 
 impl Schedulers {
-    /// The rules with schedulers that the kernel is not known to lack.
+    /// Replaces the schedulers that the kernel is known to lack.
     pub(super) fn replace_missing(&self, rules: Rules) -> Rules {
         if self.missing().next().is_none() {
             return rules;
@@ -39,7 +39,7 @@ impl Schedulers {
         replace(rules, |_, server| self.is_missing(&server.server.scheduler))
     }
 
-    /// What Services get that ask for what the kernel lacks.
+    /// The replacements for missing schedulers, as messages.
     pub(super) fn replacements(&self) -> impl Iterator<Item = String> {
         self.missing().map(|scheduler| {
             let module = scheduler.module();
@@ -50,7 +50,7 @@ impl Schedulers {
         })
     }
 
-    /// Asks the kernel again from now on.
+    /// Discards the results, so that the kernel is checked again.
     pub(super) fn forget(&mut self) {
         self.0.clear();
     }
@@ -67,8 +67,8 @@ impl Schedulers {
     }
 }
 
-/// The rules as a backend programs them that had replaced schedulers when it programmed `programmed`. What the kernel
-/// lacks is known to that backend alone.
+/// Replaces the schedulers that a backend had replaced in `programmed`. Only that backend knows
+/// which ones the kernel lacks.
 pub(crate) fn replace_as_programmed(rules: Rules, programmed: &Rules) -> Rules {
     let first = first();
     replace(rules, |number, _| {
@@ -77,7 +77,7 @@ pub(crate) fn replace_as_programmed(rules: Rules, programmed: &Rules) -> Rules {
     })
 }
 
-/// The rules with [`FIRST`] in those virtual servers that `is_replaced` is true of.
+/// Sets [`FIRST`] for the virtual servers that `is_replaced` accepts.
 fn replace(mut rules: Rules, is_replaced: impl Fn(u32, &Server) -> bool) -> Rules {
     let servers = rules.servers.iter();
     let affected = servers.filter(|(number, server)| is_replaced(**number, server));
@@ -106,15 +106,15 @@ fn first() -> SchedulerName {
 // === impl Ipvs ===
 
 impl Ipvs {
-    /// Finds what the kernel lacks for `change` before anything of it is written. Loads IPVS and its
-    /// schedulers where the kernel can.
+    /// Checks, before anything is written, whether the kernel has the schedulers that `change`
+    /// needs. Loads IPVS and its schedulers if possible.
     pub(super) fn check(
         &mut self,
         connection: &mut Connection,
         change: &Change,
     ) -> Result<(), CommitError> {
         let mut schedulers = change.schedulers();
-        // Without IPVS nothing may be led to it, even where there is no Service yet.
+        // Without IPVS nothing may be sent to it, even if there is no Service yet.
         let first = first();
         schedulers.extend(change.begins().then_some(&first));
         for scheduler in schedulers {
@@ -131,7 +131,7 @@ impl Ipvs {
             if support == SchedulerSupport::Missing {
                 let recovery = match scheduler == first {
                     true => Recovery::Halt,
-                    // The next rendering has another in its place.
+                    // The next rendering replaces it.
                     false => Recovery::Observe,
                 };
                 let lacking = Lacking { scheduler };

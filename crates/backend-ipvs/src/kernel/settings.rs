@@ -1,5 +1,5 @@
-//! Settings of the network namespace that the mode needs. They are those of IPVS as a whole, and stay when the mode
-//! is left: for virtual servers of other programs they hold as well.
+//! Settings of the network namespace that the mode needs. They apply to IPVS as a whole, also to
+//! virtual servers of other programs, and stay when the mode is left.
 
 use std::fs;
 use std::io::{self, ErrorKind};
@@ -10,19 +10,19 @@ use thiserror::Error;
 /// One file below `net/ipv4/vs`, which exists once IPVS is loaded.
 struct Setting {
     name: &'static str,
-    /// What it has to say.
+    /// The value it must have.
     value: &'static str,
     need: Need,
-    /// What happens without it.
+    /// The consequence if it is not set.
     otherwise: &'static str,
 }
 
 /// Whether the mode works without a setting.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Need {
-    /// It does not: connections fail.
+    /// No: connections fail.
     Essential,
-    /// It does, with a disadvantage.
+    /// Yes, with a disadvantage.
     Advisable,
 }
 
@@ -53,13 +53,13 @@ const SETTINGS: [Setting; 3] = [
 pub(super) struct Settings {
     /// `/proc/sys`, or where it is mounted writable.
     root: PathBuf,
-    /// Where they can be read in any case.
+    /// Where settings can be read in any case.
     readable: PathBuf,
-    /// Those that could not be set, each with what follows from that.
+    /// The settings that could not be set, each with the consequence.
     missing: Vec<String>,
 }
 
-/// Why the mode cannot work.
+/// The error for an essential setting that could not be set.
 #[derive(Debug, PartialEq, Eq, Error)]
 #[error("{0}; set it on the node, or mount the node's /proc/sys/net/ipv4/vs writable")]
 pub(super) struct Unset(String);
@@ -75,8 +75,9 @@ impl Settings {
         }
     }
 
-    /// Sets what differs. What cannot be set keeps nothing else from being set: in a container `/proc/sys` may be
-    /// read-only. Fails where one of them is essential. Settings are those of the calling thread's network namespace.
+    /// Sets what differs. A setting that cannot be set does not prevent others: in a container
+    /// `/proc/sys` may be read-only. Fails if an essential one could not be set. The settings are
+    /// those of the calling thread's network namespace.
     pub(super) fn commit(&mut self) -> Result<(), Unset> {
         self.missing.clear();
         let mut essential = None;
@@ -106,7 +107,7 @@ impl Settings {
         &self.missing
     }
 
-    /// What is as it has to be may have been set by others, where this process can write nothing.
+    /// Succeeds if another program has set the value, even where this process cannot write.
     fn set(&self, setting: &Setting) -> io::Result<()> {
         let writable = file(&self.root, setting);
         let written = match is_set(&writable, setting) {

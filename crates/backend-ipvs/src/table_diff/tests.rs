@@ -9,7 +9,8 @@ use crate::render::render;
 use crate::rules::Rules;
 use crate::simulate::simulate;
 
-/// The states on the way from `held` to `wanted`, with as many transactions on the table as possible.
+/// The states on the way from `held` to `wanted`, with as many transactions on the table as
+/// possible.
 fn prefixes(family: Family, mut held: Rules, wanted: &Rules) -> Vec<Rules> {
     let change = diff_rules(family, &held, wanted);
     let parts = diff_in_parts(family, &held.table, &wanted.table, 1).into_iter();
@@ -18,7 +19,7 @@ fn prefixes(family: Family, mut held: Rules, wanted: &Rules) -> Vec<Rules> {
     for step in change.steps() {
         match step {
             Step::Servers(_) | Step::Delivery(_) | Step::Timeouts(_) => steps.push(step.clone()),
-            // In the place of all of its transactions.
+            // Replaces all of its transactions.
             Step::Table(_) => steps.extend(parts.take().into_iter().flatten()),
         }
     }
@@ -48,8 +49,8 @@ proptest! {
         }
     }
 
-    /// Failure story T127: whatever has changed meanwhile, the configuration included, and whether what is
-    /// there was rendered or read from the kernel.
+    /// Failure story T127. Holds for any change, including one of the configuration, and for rules
+    /// that were rendered or read from the kernel.
     #[test]
     fn t127_no_step_of_a_change_refuses_or_misleads_a_packet_that_both_ends_serve(
         (cluster, packets) in questions(23), history in histories(3), read_back: bool,
