@@ -1,4 +1,4 @@
-//! Session affinity that has run out of room: which Services, and for how long that is reported.
+//! Session affinity that has run out of room: the Services concerned.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -13,11 +13,12 @@ use tracing::warn;
 
 use crate::board::Board;
 
-/// The longest time between two looks. The kernel tells for ten minutes of a client that found no room.
+/// The longest time between two checks. The kernel reports a client that found no room for ten
+/// minutes.
 const LONGEST: Duration = Duration::from_secs(60);
 
-/// Looks every `syncPeriod`, and at least every minute, which frontends have no room for another
-/// client, until told to stop. Mode iptables writes none down.
+/// Checks every `syncPeriod`, and at least every minute, which frontends have no room for another
+/// client, until `stop` is cancelled. Mode iptables does not record this.
 pub(crate) async fn watch(board: Arc<Board>, stop: CancellationToken) {
     let mut in_force = board.in_force();
     let mut is_refused = false;
@@ -30,7 +31,7 @@ pub(crate) async fn watch(board: Arc<Board>, stop: CancellationToken) {
                 let was_refused = std::mem::replace(&mut is_refused, seen.is_err());
                 match seen {
                     Ok(crowded) => board.post_crowded(crowded),
-                    // The last result stays. One log line is enough.
+                    // Keep the last result. One log line is enough.
                     Err(error) if !was_refused => {
                         warn!(error = %chain(&error), "unable to check whether session affinity has room for new clients");
                     }
@@ -47,7 +48,7 @@ pub(crate) async fn watch(board: Arc<Board>, stop: CancellationToken) {
             .map_or(LONGEST, |in_force| {
                 in_force.effective.sync_period.duration().min(LONGEST)
             });
-        // All arms are cancel safe: nothing is taken out of anywhere.
+        // All arms are cancel safe: none of them consumes anything.
         tokio::select! {
             () = stop.cancelled() => return,
             changed = in_force.changed() => if changed.is_err() { return },
@@ -56,8 +57,8 @@ pub(crate) async fn watch(board: Arc<Board>, stop: CancellationToken) {
     }
 }
 
-/// The Services of `desired` with session affinity that have the frontends `crowded`. Costs a look-up
-/// for each of those. Pure.
+/// Returns the Services of `desired` with session affinity that have the frontends `crowded`. Costs
+/// one lookup for each of those. Pure.
 pub(crate) fn exhausted<'a>(
     crowded: &BTreeSet<FrontendKey>,
     desired: Option<&'a Dataplane>,
@@ -89,8 +90,8 @@ mod tests {
         }
     }
 
-    /// Failure story T93. The kernel goes on telling of a frontend for ten minutes, whatever becomes of
-    /// its Service.
+    /// Failure story T93. The kernel continues to report a frontend for ten minutes, even if its
+    /// Service changes or is deleted.
     #[test]
     fn t93_services_without_affinity_or_that_are_gone_are_not_named() {
         let mut desired = Dataplane::default();

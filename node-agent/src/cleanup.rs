@@ -1,4 +1,5 @@
-//! `cleanup`: after it, no rules of Signpost are in this network namespace, and no files of it in the state directory.
+//! `cleanup`: removes Signpost's rules from this network namespace, and the agent's files from the
+//! state directory.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -13,8 +14,8 @@ use crate::mechanism::{Variants, lock_at, open_unheard};
 use crate::metrics::lock_waits;
 use crate::{handover, last_good, last_node, serving_state};
 
-/// Removes our tables and chains, and what agents keep in the state directory; returns what to tell
-/// the person. What is not there any more, or never was, is no failure.
+/// Removes Signpost's tables and chains, and the agent's files in the state directory. Returns the
+/// text to print. Succeeds if there is nothing to remove.
 pub(crate) fn commit_removal(arguments: &Cleanup) -> anyhow::Result<String> {
     let state = &arguments.state;
     let (variants, _) = Variants::new(lock_at(&arguments.xtables_lock), lock_waits());
@@ -38,7 +39,7 @@ fn remove_kept(state: &Path) -> anyhow::Result<()> {
         removed => removed.with_context(|| format!("failed to remove {}", socket.display()))?,
     }
     match fs::remove_dir(state) {
-        // Files of other programs, and a container's mount, stay.
+        // Files of other programs stay, and so does a container's mount.
         Err(error)
             if matches!(
                 error.kind(),

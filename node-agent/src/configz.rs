@@ -1,4 +1,4 @@
-//! The configuration in force as the document kube-proxy prints at `/configz`: a
+//! The configuration in force in the form that kube-proxy prints at `/configz`: a
 //! KubeProxyConfiguration of `kubeproxy.config.k8s.io/v1alpha1`
 //! (staging/src/k8s.io/kube-proxy/config/v1alpha1/types.go).
 
@@ -10,8 +10,8 @@ use crds::span::Span;
 use runtime::{LogFormat, LogOptions};
 use serde_json::{Value, json};
 
-/// The document, under the key that `/configz` has for it. What is only for Windows is left out, and
-/// so is what has no place in a profile.
+/// Returns the document under its key in `/configz`. Leaves out fields that only apply to Windows,
+/// and fields that a profile does not have.
 pub(crate) fn render_configz(node: &str, config: &EffectiveConfig, log: &LogOptions) -> Value {
     json!({"kubeproxy.config.k8s.io": kube_proxy_configuration(node, config, log)})
 }
@@ -33,7 +33,8 @@ fn kube_proxy_configuration(node: &str, config: &EffectiveConfig, log: &LogOptio
         "AllowServiceExternalIPs".to_owned(),
         config.allow_service_external_ips,
     );
-    // Of what a profile leaves out, the command line decides, in levels: several numbers log the same.
+    // The command line decides fields that the profile does not set. Several verbosities map to one
+    // log level.
     let verbosity = match LogOptions::filter_of(config.logging.verbosity) == log.filter {
         true => config.logging.verbosity,
         false => log.verbosity(),
@@ -111,7 +112,7 @@ fn kube_proxy_configuration(node: &str, config: &EffectiveConfig, log: &LogOptio
     })
 }
 
-/// As Go prints a duration: `24h0m0s`, `1m30s`, `10ms`, `0s` (time.Duration.String).
+/// Prints a duration as Go does: `24h0m0s`, `1m30s`, `10ms`, `0s` (time.Duration.String).
 fn go_duration(span: Span) -> String {
     let duration: Duration = span.duration();
     let milliseconds = duration.subsec_millis();

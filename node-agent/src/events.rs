@@ -1,7 +1,7 @@
 //! Kubernetes Events about this node.
 //!
-//! An announcement never blocks its sender, and a failure to write it stays here. Every announcement is
-//! in the log, too.
+//! An announcement never blocks its sender, and a failure to write it does not affect the sender.
+//! Every announcement is logged, too.
 
 use std::fmt;
 use std::time::Duration;
@@ -18,31 +18,32 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tracing::{info, warn};
 
-/// What `reportingController` says.
+/// The value of `reportingController`.
 const CONTROLLER: &str = "signpost-agent";
-/// What `action` says, which the API does not accept without: these are reports about state.
+/// The value of `action`, which the API requires. These Events report states.
 const ACTION: &str = "Report";
 /// How many announcements may wait to be published.
 const WAITING: usize = 64;
-/// How many events may be written one after the other, as client-go's spam filter allows.
+/// How many Events may be written in a row; as in client-go's spam filter.
 const BURST: u32 = 25;
-/// How long it takes until one more may be. 5,000 nodes that never stop are 500 writes a second.
+/// The time after which one more Event may be written. 5,000 nodes that never stop make 500 writes
+/// a second.
 const ONE_MORE_AFTER: Duration = Duration::from_secs(10);
 /// The longest `note` the API accepts, in bytes (pkg/apis/core/validation/events.go).
 const LONGEST_NOTE: usize = 1024;
 
-/// Something that happened.
+/// An event to announce.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Announcement {
-    /// What it happened to.
+    /// The object concerned.
     pub(crate) regarding: Regarding,
-    /// What. Announcements of the same reason about the same object are one event with a count.
+    /// What happened. Announcements with the same reason and object become one Event with a count.
     pub(crate) reason: EventReason,
-    /// Details in plain text. Cut at what the API accepts.
+    /// Details in plain text. Truncated to the API's limit.
     pub(crate) note: String,
 }
 
-/// What an announcement is about.
+/// The object of an announcement.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Regarding {
     /// The node that this process runs on.
@@ -51,14 +52,14 @@ pub(crate) enum Regarding {
     Service(ServiceKey),
 }
 
-/// Where announcements are made. Cheap to clone; never blocks.
+/// Sends announcements. Cheap to clone; never blocks.
 #[derive(Debug, Clone)]
 pub(crate) struct Events {
     waiting: mpsc::Sender<Announcement>,
     counts: Counts,
 }
 
-/// The other end of [`Events`].
+/// The receiver of [`Events`].
 #[derive(Debug)]
 pub(crate) struct Announcements {
     waiting: mpsc::Receiver<Announcement>,
@@ -67,9 +68,9 @@ pub(crate) struct Announcements {
 
 /// Where announcements are published.
 pub(crate) enum Journal {
-    /// In the cluster, as events of `events.k8s.io/v1`.
+    /// In the cluster, as Events of `events.k8s.io/v1`.
     Cluster(Box<Recorder>),
-    /// Nowhere but in the log: there is no API server.
+    /// Only in the log: there is no API server.
     Log,
 }
 
@@ -81,7 +82,7 @@ struct OfOutcome {
 #[derive(Debug, Clone, Default)]
 struct Counts(Labelled<OfOutcome, Counter>);
 
-/// How many events may be written at the moment.
+/// A rate limiter for written Events.
 #[derive(Debug)]
 struct Allowance {
     left: u32,
@@ -92,8 +93,8 @@ struct Allowance {
 // === impl Events ===
 
 impl Events {
-    /// With `signpost_events_total{outcome}` in `metrics`: published, failed, or dropped because
-    /// there were too many.
+    /// Registers `signpost_events_total{outcome}` in `metrics`, with the outcomes published,
+    /// failed, and dropped because there were too many.
     pub(crate) fn register(metrics: &Metrics) -> (Events, Announcements) {
         let counts = Counts::default();
         metrics.register("signpost_events", "Events by result", counts.0.clone());
@@ -112,7 +113,7 @@ impl Events {
         (events, announcements)
     }
 
-    /// Makes it known, some time soon; or counts it as dropped when too much is waiting.
+    /// Queues an announcement for publication. If too many are waiting, counts it as dropped.
     pub(crate) fn announce(&self, announcement: Announcement) {
         if self.waiting.try_send(announcement).is_err() {
             self.counts.add("dropped");
@@ -123,12 +124,12 @@ impl Events {
 // === impl Announcements ===
 
 impl Announcements {
-    /// The next announcement; `None` when every sender is gone. Cancel safe.
+    /// Returns the next announcement; `None` when every sender is gone. Cancel safe.
     pub(crate) async fn next(&mut self) -> Option<Announcement> {
         self.waiting.recv().await
     }
 
-    /// Publishes what is announced until `stop`, and what was announced before it.
+    /// Publishes announcements until `stop`, including those that were made before it.
     pub(crate) async fn publish(mut self, node: String, journal: Journal, stop: CancellationToken) {
         let mut allowance = Allowance::full(Instant::now());
         let mut failing = false;
@@ -143,7 +144,7 @@ impl Announcements {
                 }
             };
             let Some(announcement) = announcement else {
-                // Every sender is gone, which is no reason for this task to end.
+                // Every sender is gone. The task must not end before the stop.
                 return stop.cancelled().await;
             };
             log(&announcement);
@@ -176,7 +177,7 @@ impl Announcements {
 // === impl Journal ===
 
 impl Journal {
-    /// In the cluster that `client` reaches, in the name of the agent on `node`.
+    /// A journal in the cluster of `client`, in the name of the agent on `node`.
     pub(crate) fn cluster(client: kube::Client, node: &str) -> Journal {
         let reporter = Reporter {
             controller: CONTROLLER.to_owned(),
@@ -230,7 +231,7 @@ fn log(announcement: &Announcement) {
     }
 }
 
-/// The Event of the API, and the object that it is about.
+/// Returns the API's Event, and the object that it is about.
 fn event(announcement: Announcement, node: &str) -> (Event, ObjectReference) {
     let mut note = announcement.note;
     note.truncate(note.floor_char_boundary(LONGEST_NOTE));
@@ -249,8 +250,8 @@ fn event(announcement: Announcement, node: &str) -> (Event, ObjectReference) {
             api_version: Some("v1".to_owned()),
             kind: Some("Node".to_owned()),
             name: Some(node.to_owned()),
-            // `kubectl describe node` looks for this beside the real one, because kubelets and
-            // kube-proxy say it so.
+            // `kubectl describe node` searches for this uid in addition to the real one, because
+            // kubelets and kube-proxy use the name.
             uid: Some(node.to_owned()),
             ..ObjectReference::default()
         },

@@ -1,4 +1,4 @@
-//! A small file in the state directory that says the same after a crash, or after a power cut.
+//! A small file in the state directory that survives crashes and power cuts.
 
 use std::fs;
 use std::io::{self, ErrorKind, Write};
@@ -8,14 +8,15 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use thiserror::Error;
 
-/// What the name of a file ends with that is being written. It stays where the agent is killed then.
+/// The suffix of a file that is being written. Such a file is left behind if the agent is killed
+/// meanwhile.
 const UNFINISHED: &str = "new";
 
-/// A file with a value as JSON.
+/// A file that contains a value as JSON.
 #[derive(Debug, Clone)]
 pub(crate) struct KeptFile(PathBuf);
 
-/// Why it could not be read, written or removed.
+/// Why the file could not be read, written or removed.
 #[derive(Debug, Error)]
 #[error("failed to {step} {}", file.display())]
 pub(crate) struct KeptFileError {
@@ -27,12 +28,12 @@ pub(crate) struct KeptFileError {
 // === impl KeptFile ===
 
 impl KeptFile {
-    /// The file of this name in `directory`, which is made when it is first written to.
+    /// The file `name` in `directory`. The first write creates the directory.
     pub(crate) fn within(directory: &Path, name: &str) -> KeptFile {
         KeptFile(directory.join(name))
     }
 
-    /// What was kept, if anything.
+    /// Reads the value; `None` if there is no file.
     pub(crate) fn observe<T: DeserializeOwned>(&self) -> Result<Option<T>, KeptFileError> {
         let bytes = match fs::read(&self.0) {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
@@ -43,8 +44,8 @@ impl KeptFile {
             .map_err(|source| self.failed("understand", source.into()))
     }
 
-    /// Keeps `value` in the place of whatever was kept: after a crash the file is the old one or the
-    /// new one, and once this has returned, the new one.
+    /// Replaces the value atomically: after a crash the file is the old one or the new one, and
+    /// once this has returned, the new one.
     pub(crate) fn commit(&self, value: &impl Serialize) -> Result<(), KeptFileError> {
         let write = || -> io::Result<()> {
             let bytes = serde_json::to_vec_pretty(value)?;
@@ -59,7 +60,7 @@ impl KeptFile {
         write().map_err(|source| self.failed("write", source))
     }
 
-    /// Takes it away, and what a write that was cut short has left. That there is none is no failure.
+    /// Removes the file, and what an interrupted write has left. Succeeds if there is none.
     pub(crate) fn commit_removal(&self) -> Result<(), KeptFileError> {
         let remove = || -> io::Result<()> {
             for file in [&self.unfinished(), &self.0] {
@@ -81,7 +82,7 @@ impl KeptFile {
         self.0.with_extension(UNFINISHED)
     }
 
-    /// A name is in its directory, or out of it, for good only after this: a power cut may undo it before.
+    /// Makes a created or removed directory entry durable: before this, a power cut may undo it.
     fn sync_directory(&self) -> io::Result<()> {
         fs::File::open(self.directory())?.sync_all()
     }
@@ -104,7 +105,7 @@ mod tests {
     #[test]
     fn what_was_kept_is_there_after_a_restart_until_it_is_removed() {
         let directory = tempfile::tempdir().expect("a directory");
-        // Made when first written to: a fresh node has none.
+        // The first write creates the directory: a fresh node has none.
         let file = || KeptFile::within(&directory.path().join("state"), NAME);
         let read = || file().observe::<u32>().expect("it can be read");
         assert_eq!(read(), None, "no file is no failure");

@@ -1,4 +1,4 @@
-//! The routes that kube-proxy serves beside its metrics: its mode and its configuration.
+//! The routes that kube-proxy serves in addition to its metrics: its mode and its configuration.
 
 use std::sync::Arc;
 
@@ -21,8 +21,8 @@ struct Sources {
     log: Log,
 }
 
-/// `/healthz`, which says no more than that this server answers, `/proxyMode`, and for peers on loopback
-/// `/configz`.
+/// Returns the routes `/healthz`, which only says that this server answers, `/proxyMode`, and
+/// `/configz`, which answers peers on loopback only.
 pub(crate) fn router(board: Arc<Board>, node: &str, log: Log) -> Router {
     let sources = Sources {
         board,
@@ -39,7 +39,7 @@ pub(crate) fn router(board: Arc<Board>, node: &str, log: Log) -> Router {
         .merge(on_loopback_only(configuration))
 }
 
-/// The mode in force, whatever the profile asks for.
+/// Answers with the mode in force, whatever the profile asks for.
 async fn proxy_mode(State(sources): State<Sources>) -> impl IntoResponse {
     let headers = [(header::X_CONTENT_TYPE_OPTIONS, "nosniff")];
     let mode = findings::mode(&sources.board.carried()).unwrap_or_default();

@@ -1,5 +1,5 @@
-//! The last assignment of this node, kept on disk: a restarted agent needs neither operator nor API server
-//! to continue with it.
+//! The last assignment of this node, kept on disk: a restarted agent needs neither operator nor API
+//! server to continue with it.
 
 use std::path::Path;
 
@@ -12,12 +12,12 @@ use source::Assignment;
 /// The file, within the state directory.
 pub(crate) const FILE: &str = "last-good.json";
 
-/// Where the last assignment is kept. A node may go without: then a restart without operator starts
-/// from the defaults.
+/// The file with the last assignment. Without it, an agent that restarts without the operator
+/// starts from the defaults.
 #[derive(Debug, Clone)]
 pub(crate) struct LastGood(KeptFile);
 
-/// What is in the file.
+/// The content of the file.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Kept {
@@ -30,13 +30,13 @@ struct Kept {
 // === impl LastGood ===
 
 impl LastGood {
-    /// In this directory, which is made when it is first written to.
+    /// The file in this directory. The first write creates the directory.
     pub(crate) fn within(directory: &Path) -> LastGood {
         LastGood(KeptFile::within(directory, FILE))
     }
 
-    /// What was kept for `node`, if anything. A file for another node is not for this one: state
-    /// directories are copied with disk images.
+    /// Reads the assignment of `node`, if the file has one. Ignores a file for another node,
+    /// because state directories are copied with disk images.
     pub(crate) fn observe(&self, node: &str) -> Result<Option<Assignment>, KeptFileError> {
         let kept: Option<Kept> = self.0.observe()?;
         let kept = kept.filter(|kept| kept.node == node);
@@ -47,7 +47,7 @@ impl LastGood {
         }))
     }
 
-    /// Keeps `assignment` for `node`, in the place of whatever was kept.
+    /// Replaces the assignment in the file with `assignment`, for `node`.
     pub(crate) fn commit(&self, node: &str, assignment: &Assignment) -> Result<(), KeptFileError> {
         self.0.commit(&Kept {
             node: node.to_owned(),

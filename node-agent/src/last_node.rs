@@ -1,5 +1,5 @@
-//! What the Node object last said of its addresses and Pods, kept on disk: an agent that starts while the
-//! object is bare goes on with it, as one that was running does.
+//! The last known addresses and Pod ranges of the Node object, kept on disk: an agent that starts
+//! while the object lacks them continues with these, as a running agent does.
 
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -14,14 +14,14 @@ use crate::kept_file::{KeptFile, KeptFileError};
 /// The file, within the state directory.
 pub(crate) const FILE: &str = "last-node.json";
 
-/// Where this is kept.
+/// The file, and the last known value.
 #[derive(Debug)]
 pub(crate) struct LastNode {
     file: KeptFile,
     kept: Option<Kept>,
 }
 
-/// What is in the file.
+/// The content of the file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Kept {
@@ -35,7 +35,7 @@ struct Kept {
 // === impl LastNode ===
 
 impl LastNode {
-    /// In this directory, which is made when it is first written to.
+    /// The file in this directory. The first write creates the directory.
     pub(crate) fn within(directory: &Path) -> LastNode {
         LastNode {
             file: KeptFile::within(directory, FILE),
@@ -43,15 +43,15 @@ impl LastNode {
         }
     }
 
-    /// What was kept of the Node called `name`, if anything. A file about another node is not for this
-    /// one: state directories are copied with disk images.
+    /// Reads the values of the Node called `name`, if the file has them. Ignores a file for another
+    /// node, because state directories are copied with disk images.
     pub(crate) fn observe(&mut self, name: &str) -> Result<Option<OwnNode>, KeptFileError> {
         let kept: Option<Kept> = self.file.observe()?;
         self.kept = kept.filter(|kept| kept.node == name);
         Ok(self.kept.as_ref().map(Kept::node))
     }
 
-    /// Keeps `node`, if it says something else than what is kept.
+    /// Writes the values of `node`, if they differ from the file's.
     pub(crate) fn commit(&mut self, node: &OwnNode) -> Result<(), KeptFileError> {
         let kept = Kept::of(node);
         if self.kept.as_ref() == Some(&kept) {

@@ -1,4 +1,4 @@
-//! The node's configuration and addresses, as input of the compiler. Pure.
+//! Converts the node's configuration and addresses to the compiler's input. Pure.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -17,7 +17,7 @@ use dataplane::{
 };
 use ipnet::IpNet;
 
-/// The facts about this node that its configuration is completed with.
+/// The facts about this node that complete its configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Facts {
     /// The node's name.
@@ -30,8 +30,9 @@ pub(crate) struct Facts {
     pub(crate) service_cidrs: BTreeSet<IpNet>,
 }
 
-/// `observed` without the IPv6 link-local addresses that no range of `effective` chooses for node ports.
-/// The link of each pod has one of its own, and would otherwise cause a round for each pod.
+/// Returns `observed` without the IPv6 link-local addresses that no range of `effective` selects
+/// for node ports. The host side of each Pod's link has a different one, which would otherwise
+/// cause a sync for each Pod.
 pub(crate) fn without_unused_link_local(
     observed: &BTreeSet<IpAddr>,
     effective: &EffectiveConfig,
@@ -46,7 +47,7 @@ pub(crate) fn without_unused_link_local(
         .collect()
 }
 
-/// A time of zero leaves the kernel's.
+/// Converts the timeouts. A timeout of zero leaves the kernel's value.
 fn ipvs_timeouts(profile: &Ipvs) -> IpvsTimeouts {
     let asked = |span: Span| (span != Span::ZERO).then(|| span.duration());
     IpvsTimeouts {
@@ -56,7 +57,7 @@ fn ipvs_timeouts(profile: &Ipvs) -> IpvsTimeouts {
     }
 }
 
-/// The scheduler that a profile means.
+/// Converts a profile's scheduler.
 fn scheduler(profile: profile::Scheduler) -> Scheduler {
     match profile {
         profile::Scheduler::Random => Scheduler::Random,
@@ -77,7 +78,7 @@ fn scheduler(profile: profile::Scheduler) -> Scheduler {
     }
 }
 
-/// The blocks of `family` in `list`.
+/// Returns the blocks of `family` in `list`.
 fn ranges(list: &[NodePortAddress], family: Family) -> Vec<IpNet> {
     let blocks = list.iter().filter_map(|entry| match entry {
         NodePortAddress::Within(cidr) => Some(cidr.net()),
@@ -88,13 +89,13 @@ fn ranges(list: &[NodePortAddress], family: Family) -> Vec<IpNet> {
         .collect()
 }
 
-/// Whether a list with these blocks of a family opens every address of it.
+/// Returns whether a list with these blocks of a family opens every address of it.
 fn is_everything(ranges: &[IpNet]) -> bool {
     ranges.is_empty() || ranges.iter().any(|range| range.prefix_len() == 0)
 }
 
 impl Facts {
-    /// The node as the compiler sees it.
+    /// Returns the node as the compiler's input.
     pub(crate) fn node(&self) -> Node {
         let own = self.own.as_ref();
         Node {
@@ -106,13 +107,14 @@ impl Facts {
         }
     }
 
-    /// The address in the Node object, or else its last one, if an interface still has that: an
-    /// object that loses its addresses closes nothing, an address that leaves the node does.
+    /// Returns the address in the Node object or, if that has none, the last one, provided an
+    /// interface still has it. Node ports thus stay open if the object loses its addresses, and
+    /// close if an address leaves the node.
     fn said_or_here<A: Copy + Into<IpAddr>>(&self, said: Option<A>, last: Option<A>) -> Option<A> {
         said.or_else(|| last.filter(|last| self.local_addresses.contains(&(*last).into())))
     }
 
-    /// `effective`, completed with what it leaves to the node.
+    /// Completes `effective` with the facts about the node.
     pub(crate) fn config(&self, effective: &EffectiveConfig) -> Config {
         Config {
             mechanism: match effective.mode {
@@ -142,9 +144,10 @@ impl Facts {
         }
     }
 
-    /// The addresses of `family` that accept node ports; `None` is all of them. A list with nothing
-    /// of a family in it leaves that family open, as kube-proxy does; but `primary` on a node that
-    /// has no address of a family opens nothing in it, where kube-proxy opens everything.
+    /// Returns the addresses of `family` that accept node ports; `None` means all of them. A list
+    /// without an entry for a family leaves that family open, as in kube-proxy. But `primary` on a
+    /// node that has no address of a family opens nothing in it, whereas kube-proxy opens
+    /// everything.
     fn node_port_addresses(
         &self,
         list: &[NodePortAddress],

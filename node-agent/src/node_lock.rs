@@ -1,14 +1,14 @@
-//! One agent a node: two would write the same rules against each other.
+//! One agent per node: two agents would overwrite each other's rules.
 //!
 //! ```text
-//! the agent that holds the node --listens--> @signpost-agent, in the node's network namespace
+//! the agent that holds the lock --listens--> @signpost-agent, in the node's network namespace
 //!    |                                            ^
-//!    '--a line that says who it is, then silence--'--connects-- an agent that waits for its end
+//!    '--a line that identifies it, then silence---'--connects-- an agent that waits for its end
 //! ```
 //!
-//! The lock is a socket whose name is abstract (unix(7)): the kernel keeps such names by network namespace,
-//! which is what rules are kept by, and gives them up with the process, however it ends. Two agents with
-//! different state directories meet here all the same.
+//! The lock is a socket with an abstract name (unix(7)). The kernel keeps such names per network
+//! namespace, as it keeps rules, and releases them when the process ends for any reason. Two agents
+//! with different state directories compete for the same lock.
 
 use std::fmt;
 use std::io::{self, ErrorKind};
@@ -29,54 +29,57 @@ use tracing::{info, warn};
 
 /// The name, which the kernel shows as `@signpost-agent` in /proc/net/unix.
 const NAME: &str = "signpost-agent";
-/// Between two attempts. While another agent holds the node, an attempt lasts until that agent ends.
+/// The pause between two attempts. While another agent holds the lock, an attempt lasts until that
+/// agent ends.
 const PAUSE: Duration = Duration::from_millis(100);
-/// How long the holder may take to say who it is: at its end, it does not any more.
+/// How long the holder may take to identify itself. A holder that is about to end no longer does.
 const INTRODUCED_WITHIN: Duration = Duration::from_secs(5);
 /// The longest introduction that is read, in bytes.
 const LONGEST: u64 = 512;
-/// How many agents may wait at a time: connections cost descriptors, and any process on the node can open them.
+/// How many agents may wait at a time: connections cost descriptors, and any process on the node
+/// can open them.
 const MOST_WAITING: usize = 16;
-/// After how many attempts a socket that has the name and does not listen counts as no agent's: an agent
-/// listens at once.
+/// The number of attempts after which a socket that has the name and does not listen is not taken
+/// for an agent's: an agent listens at once.
 const DEAF: u32 = 20;
 
-/// What makes this process the node's agent, once it has it. Clones are the same.
+/// The lock of this node. Clones share it.
 ///
-/// Belongs to no task: a stopping task may still write, and no other agent may write until the process has
-/// ended.
+/// No task owns it: a task that is stopping may still write, and no other agent may write until the
+/// process has ended.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct NodeLock(Arc<OnceLock<Listener>>);
 
-/// What came of one attempt.
+/// The outcome of one attempt.
 #[derive(Debug)]
 enum Attempt {
-    /// This process holds the node.
+    /// This process has the lock.
     Taken(Listener),
-    /// Another agent had it, until now or until a moment ago.
+    /// Another agent had it until now, or until a moment ago.
     Held,
-    /// Whatever has the name, it does not listen.
+    /// A socket has the name and does not listen.
     Deaf,
-    /// The name cannot be had, and not because of another agent.
+    /// The name cannot be taken, and not because of another agent.
     Impossible(Reason),
 }
 
-/// Why an agent goes on without the lock: what cannot be locked has to be served all the same.
+/// Why an agent continues without the lock: a node that cannot be locked must be served all the
+/// same.
 #[derive(Debug)]
 enum Reason {
-    /// Agents of a node run as the same user.
+    /// A process of another user has the name. All agents of a node run as the same user.
     OtherUser(u32),
-    /// It does not listen.
+    /// A socket has the name and does not listen.
     Deaf,
-    /// The kernel says so.
+    /// The kernel refuses the name.
     Refused(io::Error),
 }
 
 // === impl NodeLock ===
 
 impl NodeLock {
-    /// Waits until no other agent is in this network namespace, and then keeps others waiting until this
-    /// process ends. Where that cannot be done it says so, and returns.
+    /// Waits until no other agent runs in this network namespace, and then makes others wait until
+    /// this process ends. If it cannot take the lock, it logs this and returns.
     pub(crate) async fn take(&self, supervisor: &Supervisor, node: &str) -> io::Result<()> {
         let listener = match wait_for(NAME).await {
             Ok(listener) => listener,
@@ -86,7 +89,7 @@ impl NodeLock {
             }
         };
         let introductions = UnixListener::from_std(listener.try_clone()?)?;
-        // It is set only here.
+        // Set only here.
         let _ = self.0.set(listener);
         let introduction = introduction(node);
         let stop = supervisor.stop();
@@ -102,7 +105,7 @@ fn introduction(node: &str) -> String {
     format!("signpost-agent {version}, process {process}, for node {node} since {since:.0}")
 }
 
-/// Waits until the name can be had.
+/// Waits until it has the name.
 async fn wait_for(name: &str) -> Result<Listener, Reason> {
     let mut told = None;
     let mut deaf = 0;
@@ -123,8 +126,8 @@ async fn wait_for(name: &str) -> Result<Listener, Reason> {
     }
 }
 
-/// Takes the name, or waits for the end of the process that has it. Logs which that is, unless it equals
-/// `told`. Cancel safe.
+/// Takes the name, or waits for the end of the process that has it. Logs which process that is,
+/// unless its description equals `told`. Cancel safe.
 async fn attempt(name: &str, told: &mut Option<String>) -> Attempt {
     match bind(name) {
         Ok(listener) => return Attempt::Taken(listener),
@@ -133,9 +136,9 @@ async fn attempt(name: &str, told: &mut Option<String>) -> Attempt {
     }
     let holder = match UnixStream::connect(format!("\0{name}")).await {
         Ok(holder) => holder,
-        // Between the end of its process and that of its socket, too.
+        // Also between the end of the process and that of its socket.
         Err(error) if error.kind() == ErrorKind::ConnectionRefused => return Attempt::Deaf,
-        // Its queue is full, or this process may not connect: it exists.
+        // Its queue is full, or this process may not connect: the holder exists.
         Err(_) => return Attempt::Held,
     };
     let peer = holder.peer_cred().ok();
@@ -144,7 +147,7 @@ async fn attempt(name: &str, told: &mut Option<String>) -> Attempt {
     {
         return Attempt::Impossible(Reason::OtherUser(user));
     }
-    // 0 where it is in another container.
+    // 0 if it is in another container.
     let process = peer.and_then(|peer| peer.pid()).filter(|id| *id != 0);
     expect_end(holder, process, told).await;
     Attempt::Held
@@ -157,11 +160,12 @@ fn bind(name: &str) -> io::Result<Listener> {
     Ok(listener)
 }
 
-/// Waits until the holder ends, and logs who it is.
+/// Waits until the holder ends, and logs its description.
 async fn expect_end(mut holder: UnixStream, process: Option<i32>, told: &mut Option<String>) {
     let mut introduction = Vec::new();
     let mut reader = (&mut holder).take(LONGEST);
-    // What is read before the time is over stays read; without a line it has ended, or is about to.
+    // Whatever is read before the timeout is kept. A holder without a line has ended, or is about
+    // to.
     let _ = timeout(INTRODUCED_WITHIN, async {
         while !introduction.ends_with(b"\n") && reader.read_buf(&mut introduction).await? > 0 {}
         io::Result::Ok(())
@@ -177,14 +181,15 @@ async fn expect_end(mut holder: UnixStream, process: Option<i32>, told: &mut Opt
         *told = Some(text);
     }
     let mut rest = [0; 64];
-    // An error is an end, too.
+    // An error means that the holder has ended, too.
     while holder.read(&mut rest).await.is_ok_and(|read| read > 0) {}
 }
 
-/// Who the holder is, as it says itself; and by the process id it has here, where it has one.
+/// Describes the holder by its introduction, and by its process id in this namespace, if it has
+/// one.
 fn describe(introduction: &[u8], process: Option<i32>) -> Option<String> {
     let text = String::from_utf8_lossy(introduction);
-    // It is for a log.
+    // Safe to log.
     let text: String = text.trim().chars().filter(|c| !c.is_control()).collect();
     match (text.is_empty(), process) {
         (true, None) => None,
@@ -195,8 +200,8 @@ fn describe(introduction: &[u8], process: Option<i32>) -> Option<String> {
     }
 }
 
-/// Sends `introduction` to each waiting agent, and lets it wait, until `stop` is cancelled. The lock is
-/// held for longer than that.
+/// Sends `introduction` to each waiting agent and keeps the connection, until `stop` is cancelled.
+/// The lock is held for longer than that.
 async fn introduce(listener: UnixListener, introduction: String, stop: CancellationToken) {
     let line: Arc<str> = (introduction + "\n").into();
     let mut waiting = JoinSet::new();
@@ -211,15 +216,15 @@ async fn introduce(listener: UnixListener, introduction: String, stop: Cancellat
             Ok((stream, _)) if waiting.len() < MOST_WAITING => {
                 waiting.spawn(keep(stream, Arc::clone(&line)));
             }
-            // It comes again.
+            // Too many are waiting: this one will retry.
             Ok(_) => {}
-            // For want of descriptors.
+            // Out of file descriptors.
             Err(_) => sleep(PAUSE).await,
         }
     }
 }
 
-/// Until the other end closes the connection, which is when it has ended itself.
+/// Keeps the connection until the waiting agent closes it by ending.
 async fn keep(mut stream: UnixStream, line: Arc<str>) {
     if stream.write_all(line.as_bytes()).await.is_ok() {
         let _ = stream.read(&mut [0]).await;

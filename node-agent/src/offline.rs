@@ -1,4 +1,4 @@
-//! What a directory of manifests comes to, without a kernel.
+//! Compiles a directory of manifests for one node, without a kernel.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -16,12 +16,12 @@ use crate::mechanism::{Held, detached};
 use crate::trace::{self, RulesOf, Trace, Wording};
 use source::{Delivery, manifests};
 
-/// The variant that rules of iptables are rendered for: which of the two a node uses only the node
-/// can tell. In this one they have a comment at every rule of a Service.
+/// The iptables variant to render for. Only the node itself can tell which of the two it uses. In
+/// this one, every rule of a Service has a comment.
 const VARIANT: Variant = Variant::NfTables;
 
-/// A directory of manifests, compiled for one node, in the mode of the profile among them that
-/// selects it.
+/// A directory of manifests, compiled for one node, in the mode of the profile in it that selects
+/// the node.
 struct Offline {
     engine: Engine,
     view: View,
@@ -30,7 +30,7 @@ struct Offline {
     remarks: Vec<String>,
 }
 
-/// What would be programmed, with what could not be honoured as comments before it: tables as nft
+/// Prints what would be programmed, after comments about what could not be honoured: tables as nft
 /// prints them, or rules as `iptables-save` and `ip6tables-save` do.
 pub(crate) fn print(directory: &Path, node: &str) -> anyhow::Result<String> {
     let offline = load(directory, node)?;
@@ -46,7 +46,7 @@ pub(crate) fn print(directory: &Path, node: &str) -> anyhow::Result<String> {
     Ok(text)
 }
 
-/// What would be programmed for what is asked about.
+/// Explains what would be programmed for the object of a question.
 pub(crate) fn explain_question(
     directory: &Path,
     node: &str,
@@ -65,7 +65,7 @@ pub(crate) fn explain_question(
     explain(question, &evidence).with_context(|| format!("no answer in {}", directory.display()))
 }
 
-/// The way of a packet through what would be programmed.
+/// Traces a packet through the rules that would be programmed.
 pub(crate) fn trace_packet(
     directory: &Path,
     node: &str,
@@ -83,7 +83,7 @@ fn load(directory: &Path, node: &str) -> anyhow::Result<Offline> {
         .with_context(|| format!("failed to read {}", directory.display()))?;
     let mut engine = Engine::new(node, None, Silence::IsAnAnswer);
     let now = Instant::now();
-    // The node's addresses are not asked of the machine this runs on: it may be another one.
+    // Does not read this machine's addresses: the node may be another machine.
     engine.apply(Delivery::Addresses(Default::default()), now);
     for delivery in deliveries {
         engine.apply(delivery, now);
@@ -106,7 +106,7 @@ fn load(directory: &Path, node: &str) -> anyhow::Result<Offline> {
     })
 }
 
-/// One family of `dataplane`, in its mechanism.
+/// Renders one family of `dataplane`, in its mechanism.
 pub(crate) fn render(family: Family, dataplane: &Dataplane) -> Held {
     let mechanism = dataplane.config().mechanism;
     let backend = detached(mechanism, family, VARIANT);

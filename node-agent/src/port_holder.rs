@@ -1,5 +1,5 @@
-//! Which process uses a port that the agent cannot listen on. Searched only then, since it reads the
-//! sockets of the network namespace and the descriptors of every process.
+//! Finds the process that uses a port on which the agent cannot listen. The search runs only then,
+//! because it reads the sockets of the network namespace and the descriptors of every process.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -12,14 +12,14 @@ use tokio::task::spawn_blocking;
 
 use crate::process::{Process, View, observe_process, observe_view};
 
-/// A port that the agent is to listen on.
+/// An address on which the agent must listen.
 pub(crate) type ListenAddress = (Transport, SocketAddr);
 
-/// How much of a table is read, in bytes: some 25,000 sockets. Those that listen come first.
+/// How much of a socket table is read, in bytes: some 25,000 sockets. Listening sockets come first.
 const LONGEST_TABLE: u64 = 4 << 20;
-/// How many descriptors are looked at, which takes some tenths of a second.
+/// How many file descriptors are checked, which takes some tenths of a second.
 const MOST_DESCRIPTORS: usize = 200_000;
-/// `TCP_LISTEN` (include/net/tcp_states.h), as the table has it.
+/// `TCP_LISTEN` (include/net/tcp_states.h), as in the table.
 const LISTENING: &str = "0A";
 
 /// The process that uses a port.
@@ -27,18 +27,18 @@ const LISTENING: &str = "0A";
 pub(crate) enum Holder {
     /// This process.
     Process(Process),
-    /// One of this user, whose descriptors are hidden.
+    /// A process of this user whose descriptors are hidden.
     Hidden {
-        /// Whose it is.
+        /// The user id of the socket.
         user: u32,
-        /// The process namespace of the search.
+        /// Which processes the search could see.
         view: View,
-        /// What it uses.
+        /// The address that it uses.
         address: ListenAddress,
     },
 }
 
-/// A socket as /proc/net has it.
+/// A socket from a table in /proc/net.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Socket {
     address: SocketAddr,
@@ -47,21 +47,22 @@ struct Socket {
     state: State,
 }
 
-/// What it is there for.
+/// The state of a socket, by how likely it blocks a port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum State {
-    /// One connection, of a client that happened on this port.
+    /// One connection of a client that happens to use this port.
     Other,
-    /// Listening, for any client.
+    /// Listening.
     Listening,
 }
 
-/// Whether `error` says that the port is in use.
+/// Returns whether `error` means that the port is in use.
 pub(crate) fn is_taken(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::AddrInUse
 }
 
-/// Which process uses each of `addresses`, as far as that can be seen. Blocks no other task; cancel safe.
+/// Returns which process uses each of `addresses`, as far as this process can see. Does not block
+/// other tasks; cancel safe.
 pub(crate) async fn observe_holders(
     addresses: BTreeSet<ListenAddress>,
 ) -> BTreeMap<ListenAddress, Holder> {
@@ -71,12 +72,12 @@ pub(crate) async fn observe_holders(
     match spawn_blocking(move || look(&addresses)).await {
         Ok(holders) => holders,
         Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
-        // The runtime is shutting down, and this with it.
+        // The runtime is shutting down, and this task with it.
         Err(_) => std::future::pending().await,
     }
 }
 
-/// What to say after why `address` cannot be listened on: which process uses it, or nothing.
+/// Returns text to append to the error for `address`: the process that uses it, or nothing.
 pub(crate) async fn describe_holder(transport: Transport, address: SocketAddr) -> String {
     let place = (transport, address);
     let mut holders = observe_holders([place].into()).await;
@@ -112,7 +113,8 @@ fn look(addresses: &BTreeSet<ListenAddress>) -> BTreeMap<ListenAddress, Holder> 
     found.into_iter().map(holder).collect()
 }
 
-/// The socket that blocks `address`: of several one that listens, and one at that very address.
+/// Returns the socket that blocks `address`. Prefers a listening socket, then one on exactly that
+/// address.
 fn choose(address: SocketAddr, sockets: &[Socket]) -> Option<Socket> {
     let in_the_way = sockets.iter().filter(|socket| {
         let (bound, needed) = (socket.address.ip(), address.ip());
@@ -124,7 +126,7 @@ fn choose(address: SocketAddr, sockets: &[Socket]) -> Option<Socket> {
         .copied()
 }
 
-/// The sockets of this network namespace at the ports of `addresses`.
+/// Reads the sockets of this network namespace on the ports of `addresses`.
 fn observe_sockets(transport: Transport, addresses: &BTreeSet<ListenAddress>) -> Vec<Socket> {
     let files = match transport {
         Transport::Tcp => ["tcp", "tcp6"],
@@ -136,7 +138,7 @@ fn observe_sockets(transport: Transport, addresses: &BTreeSet<ListenAddress>) ->
         .collect();
     let mut sockets = Vec::new();
     for file in files {
-        // A kernel without IPv6 has only one of them.
+        // A kernel without IPv6 has only one of the files.
         let Ok(file) = File::open(format!("/proc/thread-self/net/{file}")) else {
             continue;
         };
@@ -149,7 +151,7 @@ fn observe_sockets(transport: Transport, addresses: &BTreeSet<ListenAddress>) ->
     sockets
 }
 
-/// A line of such a table:
+/// Parses a line of such a table:
 /// `0: 0100007F:2809 00000000:0000 0A 00000000:00000000 00:00000000 00000000 0 0 123 …`.
 fn parse_socket(transport: Transport, line: &str) -> Option<Socket> {
     let mut fields = line.split_ascii_whitespace();
@@ -158,7 +160,7 @@ fn parse_socket(transport: Transport, line: &str) -> Option<Socket> {
     let mut fields = fields.skip(3);
     let user = fields.next()?.parse().ok()?;
     let inode = fields.nth(1)?.parse().ok()?;
-    // What has no inode has no process any more.
+    // A socket without an inode no longer belongs to a process.
     (inode != 0).then_some(Socket {
         address: parse_address(address)?,
         user,
@@ -170,7 +172,7 @@ fn parse_socket(transport: Transport, line: &str) -> Option<Socket> {
     })
 }
 
-/// Words of 32 bits as the machine has them in memory, and the port as a number.
+/// Parses an address in 32-bit words in host byte order, and the port as a number.
 fn parse_address(text: &str) -> Option<SocketAddr> {
     let (address, port) = text.split_once(':')?;
     let port = u16::from_str_radix(port, 16).ok()?;
@@ -192,7 +194,7 @@ fn parse_address(text: &str) -> Option<SocketAddr> {
     Some(SocketAddr::new(ip, port))
 }
 
-/// The process that has each of these sockets open, of those whose descriptors can be seen.
+/// Returns the process that has each of these sockets open, if its descriptors are visible.
 fn observe_owners(inodes: &BTreeSet<u64>) -> BTreeMap<u64, Process> {
     let mut owners = BTreeMap::new();
     let mut left = MOST_DESCRIPTORS;
@@ -207,7 +209,7 @@ fn observe_owners(inodes: &BTreeSet<u64>) -> BTreeMap<u64, Process> {
             .file_name()
             .to_str()
             .and_then(|name| name.parse().ok());
-        // It may have ended, and what is another user's may be hidden.
+        // The process may have ended, and those of another user may be hidden.
         let (Some(id), Ok(descriptors)) = (id, fs::read_dir(entry.path().join("fd"))) else {
             continue;
         };
@@ -225,7 +227,7 @@ fn observe_owners(inodes: &BTreeSet<u64>) -> BTreeMap<u64, Process> {
     owners
 }
 
-/// `socket:[123]`.
+/// Parses `socket:[123]`.
 fn parse_inode(link: &str) -> Option<u64> {
     let inode = link.strip_prefix("socket:[")?.strip_suffix(']')?;
     inode.parse().ok()
@@ -264,7 +266,7 @@ mod tests {
 
     use super::*;
 
-    /// This process has them, and can be seen by itself.
+    /// The test's own process has the ports, and can see itself.
     #[test]
     fn t62_whoever_has_a_port_is_named() {
         let tcp = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
@@ -273,7 +275,7 @@ mod tests {
         let (tcp_at, udp_at) = (address(tcp.local_addr()), address(udp.local_addr()));
         let taken = TcpListener::bind(tcp_at).expect_err("it is taken");
         assert!(is_taken(&taken), "{taken}");
-        // A socket at all addresses blocks each single one, and the other way round.
+        // A socket on all addresses blocks each single address, and the other way round.
         let any = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), tcp_at.port());
         let one = SocketAddr::new(Ipv4Addr::LOCALHOST.into(), udp_at.port());
         let address = [

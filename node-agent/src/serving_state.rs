@@ -1,4 +1,4 @@
-//! Whether Signpost serves this node's Services, and how that outlives the agent.
+//! Whether Signpost serves this node's Services, and the file that keeps this across restarts.
 
 use std::path::Path;
 
@@ -16,21 +16,22 @@ pub(crate) enum ServingState {
     /// Signpost: it keeps the kernel at the desired state.
     #[default]
     Serving,
-    /// Signpost, but the health and metrics ports of a proxy are free: another proxy that takes them
+    /// Signpost, but a proxy's health and metrics ports are free: another proxy that binds them
     /// shows that it runs.
     ReleasingPorts,
     /// Another proxy: no rules of Signpost are in the kernel.
     HandedBack,
 }
 
-/// The file that says across restarts that the node was handed back. Where there is none, it was not.
+/// The file that marks a node as handed back, across restarts. Without it, the node was not handed
+/// back.
 #[derive(Debug, Clone)]
 pub(crate) struct HandbackMark {
     file: KeptFile,
     node: String,
 }
 
-/// What is in the file.
+/// The content of the file.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Mark {
@@ -41,7 +42,7 @@ struct Mark {
 // === impl HandbackMark ===
 
 impl HandbackMark {
-    /// That of `node`, in this directory.
+    /// The mark of `node`, in this directory.
     pub(crate) fn within(directory: &Path, node: &str) -> HandbackMark {
         HandbackMark {
             file: KeptFile::within(directory, FILE),
@@ -49,8 +50,8 @@ impl HandbackMark {
         }
     }
 
-    /// What it says. A mark of another node says nothing of this one: state directories are copied
-    /// with disk images.
+    /// Reads the serving state. Ignores a mark of another node, because state directories are
+    /// copied with disk images.
     pub(crate) fn observe(&self) -> Result<ServingState, KeptFileError> {
         let mark: Option<Mark> = self.file.observe()?;
         Ok(match mark {
@@ -59,7 +60,7 @@ impl HandbackMark {
         })
     }
 
-    /// Makes it.
+    /// Writes the mark.
     pub(crate) fn commit(&self, since: Timestamp) -> Result<(), KeptFileError> {
         self.file.commit(&Mark {
             node: self.node.clone(),
@@ -67,8 +68,8 @@ impl HandbackMark {
         })
     }
 
-    /// Takes it away. One that came back with the power would leave the node to a kube-proxy that has
-    /// been stopped meanwhile.
+    /// Removes the mark durably. If it reappeared after a power cut, it would leave the node to a
+    /// kube-proxy that has been stopped meanwhile.
     pub(crate) fn commit_removal(&self) -> Result<(), KeptFileError> {
         self.file.commit_removal()
     }

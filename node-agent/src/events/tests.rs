@@ -12,10 +12,10 @@ use tower::service_fn;
 
 use super::*;
 
-/// What an API server was asked, in order: method, path, body.
+/// The requests that a fake API server received, in order: method, path, body.
 type Asked = Arc<Mutex<Vec<(String, String, Value)>>>;
 
-/// An API server that takes every event, or refuses all of them.
+/// A fake API server that answers every request with `answer`.
 fn client(answer: StatusCode) -> (kube::Client, Asked) {
     let asked = Asked::default();
     let noted = Arc::clone(&asked);
@@ -64,7 +64,7 @@ fn start(journal: Journal) -> Rig {
 }
 
 impl Rig {
-    /// Lets what was announced be published, and returns what a scrape says of it.
+    /// Publishes the announcements made so far, and returns the metrics.
     async fn finish(self) -> String {
         self.stopper.cancel();
         self.task.await.expect("the task does not panic");
@@ -126,7 +126,7 @@ async fn the_same_again_is_one_event_with_a_count() {
 async fn who_announces_too_much_is_not_held_up_and_what_is_dropped_is_counted() {
     let (client, asked) = client(StatusCode::OK);
     let rig = start(Journal::cluster(client, "node-1"));
-    // Nothing is published before this test waits for something.
+    // Nothing is published before the test awaits something.
     for number in 0..100 {
         rig.events.announce(about_node(&number.to_string()));
     }

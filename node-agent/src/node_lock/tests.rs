@@ -3,12 +3,12 @@ use tokio::time::Instant;
 
 use super::*;
 
-/// A name of this process, for one test.
+/// A name for one test in this process.
 fn name(test: &str) -> String {
     format!("{NAME}-{}-{test}", process::id())
 }
 
-/// An agent that holds `name` and says so.
+/// An agent that holds `name` and identifies itself.
 async fn hold(name: &str) -> (Listener, runtime::CancellationToken) {
     let listener = wait_for(name).await.expect("nobody has it");
     let introductions = listener.try_clone().expect("a descriptor");
@@ -33,7 +33,7 @@ async fn t83_a_second_agent_names_the_first_and_goes_on_when_that_has_ended() {
     assert!(told.contains(&expected), "{told}");
 
     let second = tokio::spawn(async move { wait_for(&name).await });
-    // Told to stop, it may still be writing.
+    // After a stop it may still be writing.
     stopper.cancel();
     sleep(patience).await;
     assert!(!second.is_finished());
@@ -43,7 +43,7 @@ async fn t83_a_second_agent_names_the_first_and_goes_on_when_that_has_ended() {
     assert!(second.expect("it does not panic").is_ok());
 }
 
-/// Whoever may make sockets on the node can make one of this name.
+/// Any process that may create sockets on the node can create one of this name.
 #[tokio::test]
 async fn a_socket_that_nobody_listens_on_keeps_no_node_from_being_served() {
     let name = name("deaf");
