@@ -19,8 +19,8 @@ use crate::latency::Latencies;
 use crate::mechanism::{Held, Sighting, Standing as Carried};
 use crate::serving_state::ServingState;
 
-/// Values that the parts of the agent share. Each has one writer, which posts it; readers get the latest
-/// value, or wait for a change.
+/// Values that the parts of the agent share. Each has one writer, which posts it; readers get the
+/// latest value, or wait for a change.
 #[derive(Debug)]
 pub(crate) struct Board {
     view: watch::Sender<Option<Arc<View>>>,
@@ -234,7 +234,8 @@ impl Board {
         });
     }
 
-    /// Since when the node's Lease has been renewed without interruption; `None` while it cannot be renewed at all.
+    /// Since when the node's Lease has been renewed without interruption; `None` while it cannot be
+    /// renewed at all.
     pub(crate) fn heartbeat(&self) -> watch::Receiver<Option<Moment>> {
         self.heartbeat.subscribe()
     }

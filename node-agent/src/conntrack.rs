@@ -25,7 +25,7 @@ pub(crate) use findings::{degradation, findings};
 /// The state of the table, for conditions.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct ConntrackState {
-    /// How full it is.
+    /// The fill level of the table.
     pub(crate) pressure: Pressure,
     /// Whether the profile's settings are applied.
     pub(crate) limits: Limits,

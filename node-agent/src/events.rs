@@ -86,7 +86,7 @@ struct Counts(Labelled<OfOutcome, Counter>);
 #[derive(Debug)]
 struct Allowance {
     left: u32,
-    /// When one was last added.
+    /// When the allowance was last increased.
     since: Instant,
 }
 

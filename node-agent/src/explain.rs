@@ -36,7 +36,7 @@ pub(crate) struct Evidence<'a> {
     pub(crate) dataplane: &'a Dataplane,
     /// What the source delivered about the Services in question.
     pub(crate) told: &'a QueryResult,
-    /// What of it is not honoured.
+    /// The parts of it that are not honoured.
     pub(crate) rejections: &'a [Rejection],
     /// The rules that the agent last observed.
     pub(crate) believed: &'a BTreeMap<Family, Held>,

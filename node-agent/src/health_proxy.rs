@@ -41,7 +41,7 @@ struct Updates {
 /// The health of a node at one moment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Verdict {
-    /// Each family.
+    /// The health of each family.
     pub(crate) families: BTreeMap<Family, FamilyVerdict>,
     work: Work,
 }

@@ -55,7 +55,7 @@ fn describe_port(port: &ServicePort) -> String {
     }
 }
 
-/// Whether `name` is the name or number of `port`. Names contain a letter, numbers do not.
+/// Returns whether `name` is the name or number of `port`. Names contain a letter, numbers do not.
 fn is_called(port: &ServicePort, name: &str) -> bool {
     let mut numbers = [Some(port.port), port.node_port].into_iter().flatten();
     *port.name == *name || numbers.any(|number| number.to_string() == name)
