@@ -1,4 +1,4 @@
-//! When to look at the flows of a family, and for what. Pure.
+//! When to search the flows of a family for stale ones, and for which. Pure.
 
 use std::time::{Duration, Instant};
 
@@ -6,39 +6,40 @@ use dataplane::{Dataplane, Family, Protocol};
 
 use crate::{Doubts, Knowledge, Outcome, Watchlist};
 
-/// How long after a change of UDP its first pass waits. A packet that met the old rules on another
-/// CPU just before they were replaced makes its flow just after; and an endpoint rarely goes alone.
-/// A resolver that keeps its port asks a dead server meanwhile: too short to notice.
+/// How long the first pass waits after a change that affects UDP. A packet that met the old rules
+/// on another CPU just before they were replaced creates its flow just after; and endpoints are
+/// rarely removed one at a time. A resolver that keeps its port queries a dead server meanwhile:
+/// too briefly to notice.
 const SETTLE: Duration = Duration::from_millis(10);
-/// The same of TCP and SCTP, of which only flows that were never answered can be stale: nothing
-/// helps a client before it sends its first packet again, a SYN after one second (RFC 6298, section 2), an
-/// INIT after three (`SCTP_RTO_INITIAL`, include/net/sctp/constants.h). What happens until then
-/// shares one pass.
+/// The same for TCP and SCTP, where only flows that were never answered can be stale. Nothing helps
+/// a client before it retransmits its first packet: a SYN after one second (RFC 6298, section 2),
+/// an INIT after three (`SCTP_RTO_INITIAL`, include/net/sctp/constants.h). All changes until then
+/// share one pass.
 const SETTLE_UNANSWERED: Duration = Duration::from_millis(600);
-/// A pass is followed by a pause of this many times what it took, as long as that is within
-/// [`PROMPT`]: a fiftieth of one CPU goes into passes of a family, however often endpoints change. The
-/// kernel walks all its buckets for a list, with bottom halves off, so that packets wait for it too:
-/// some 5 ms for 262,144 empty ones, after which the next pass begins a quarter of a second later.
+/// The pause after a pass, as a multiple of the pass's duration, up to [`PROMPT`]: the passes of a
+/// family take a fiftieth of one CPU, however often endpoints change. For a dump, the kernel walks
+/// all its buckets with bottom halves disabled, so packets wait for it, too: some 5 ms for 262,144
+/// empty buckets, after which the next pass begins a quarter of a second later.
 const PAUSE: u32 = 49;
-/// A client of a dead endpoint does not wait for longer than this only so that less is done.
+/// The longest pause that only serves to reduce load: a client of a dead endpoint waits for it.
 const PROMPT: Duration = Duration::from_secs(1);
-/// But a pause is never less than this many times what the pass took: a tenth of one CPU at most goes
-/// into passes of a family, however large the table.
+/// The minimum pause as a multiple of the pass's duration: the passes of a family take at most a
+/// tenth of one CPU, however large the table.
 const LEAST_PAUSE: u32 = 9;
 /// The pause after a first failure; it doubles with every further one.
 const FIRST_RETRY: Duration = Duration::from_secs(1);
 /// The longest pause after a failure.
 const LAST_RETRY: Duration = Duration::from_secs(60);
 
-/// What one family has coming.
+/// The scheduling state of one family.
 #[derive(Debug)]
 pub(crate) struct Agenda {
-    /// What has to be looked at before no flow is at odds with `programmed`.
+    /// The flows to check before no flow contradicts `programmed`.
     doubts: Doubts,
-    /// What is programmed, as last known.
+    /// The last known dataplane.
     programmed: Option<Dataplane>,
-    /// When to look; `None` also while it is not known what is programmed, because flows could only be
-    /// judged by what was programmed before.
+    /// When the next pass is due. `None` also while it is unknown what is programmed, because flows
+    /// could only be judged by the previous dataplane.
     due: Option<Instant>,
     /// The end of the pause after the last pass.
     rested: Option<Instant>,
@@ -48,7 +49,7 @@ pub(crate) struct Agenda {
 // === impl Agenda ===
 
 impl Agenda {
-    /// Nothing is known of what flows there are.
+    /// An agenda without any knowledge of the existing flows.
     pub(crate) fn new(family: Family) -> Agenda {
         Agenda {
             doubts: Doubts::everything(family),
@@ -59,7 +60,7 @@ impl Agenda {
         }
     }
 
-    /// Takes in what is known as of `now`.
+    /// Records what is known as of `now`.
     pub(crate) fn learn(&mut self, knowledge: Knowledge, now: Instant) {
         let programmed = match knowledge {
             Knowledge::Programmed(programmed) => programmed,
@@ -76,17 +77,17 @@ impl Agenda {
         if !self.doubts.is_empty() {
             let settled = now + settle(&self.doubts);
             let due = self.rested.map_or(settled, |rested| rested.max(settled));
-            // What is urgent does not wait for what is not.
+            // An urgent change does not wait for one that is not.
             self.due = Some(self.due.map_or(due, |before| before.min(due)));
         }
     }
 
-    /// When there is something to do next; `None`: when something changes.
+    /// When the next pass is due; `None` until something changes.
     pub(crate) fn due(&self) -> Option<Instant> {
         self.due
     }
 
-    /// What to look for, if it is time to.
+    /// Returns what to search for, if a pass is due.
     pub(crate) fn start(&mut self, now: Instant) -> Option<Watchlist> {
         self.due.filter(|due| *due <= now)?;
         self.due = None;
@@ -94,8 +95,8 @@ impl Agenda {
         Some(Watchlist::compile(&self.doubts, programmed))
     }
 
-    /// The pass that was started last ended at `now`, and took this long. Nothing was learnt
-    /// meanwhile.
+    /// Records the outcome of the last started pass, which ended at `now` and took `took`. There
+    /// was no call of [`learn`](Agenda::learn) in between.
     pub(crate) fn finish(&mut self, outcome: &Outcome, took: Duration, now: Instant) {
         let mut pause = (took * PAUSE).min(PROMPT).max(took * LEAST_PAUSE);
         match outcome {
@@ -117,7 +118,7 @@ impl Agenda {
     }
 }
 
-/// How long what is in doubt is given to settle.
+/// How long to wait for further changes before the pass for these doubts.
 fn settle(doubts: &Doubts) -> Duration {
     let mut protocols = doubts.protocols().iter();
     match protocols.any(|protocol| *protocol == Protocol::Udp) {

@@ -1,4 +1,4 @@
-//! What has to be looked at. Pure.
+//! Which flows may be stale. Pure.
 
 use std::cell::LazyCell;
 use std::collections::BTreeSet;
@@ -9,32 +9,33 @@ use dataplane::{
     Claims, Dataplane, Family, Frontend, FrontendKey, Port, Protocol, is_ipv6_link_local,
 };
 
-/// How many destinations are remembered: about 2 MiB. Only passes that go on failing while Services
-/// go on leaving come near it.
+/// The maximum number of recorded destinations: about 2 MiB. Only passes that keep failing while
+/// Services keep being removed reach it.
 const MOST_REMEMBERED: usize = 1 << 16;
-/// Stands for every IPv6 link-local address in what is remembered: where all addresses take node
-/// ports, the node's own of these are not listed.
+/// Represents every IPv6 link-local address among the recorded destinations: if node ports are open
+/// on all addresses, the node's link-local ones are not listed.
 const IPV6_LINK_LOCAL: IpAddr = IpAddr::V6(Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 0));
 
-/// Which flows of one family may be stale: at odds with what is programmed.
+/// The flows of one family that may be stale, because they contradict what is programmed.
 ///
-/// Grows with every step from one dataplane to the next and never shrinks: what a step put in doubt
-/// stays so when the next step takes it back. Only a pass that completes dispels it. Bounded.
+/// Grows with every step from one dataplane to the next and never shrinks: flows that a step put in
+/// doubt stay so when the next step reverts it. Only a complete pass clears the doubts. Bounded.
 #[derive(Debug, Clone)]
 pub struct Doubts {
     family: Family,
-    /// The protocols of which some flow may be stale.
+    /// The protocols that may have stale flows.
     protocols: BTreeSet<Protocol>,
-    /// The addresses of frontends that were removed since flows were last looked at.
+    /// The addresses of frontends that were removed since the last complete pass.
     left: BTreeSet<(IpAddr, Protocol, Port)>,
     memory: Memory,
 }
 
-/// Whether all frontends that were removed are recorded.
+/// Whether all removed frontends are recorded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Memory {
     Complete,
-    /// Not after a start, and not for times when it was unknown what was programmed.
+    /// Removals are missing: those before the start, and those while it was unknown what was
+    /// programmed.
     Patchy,
 }
 
@@ -43,7 +44,7 @@ type Frontends = Claims<Arc<Frontend>>;
 // === impl Doubts ===
 
 impl Doubts {
-    /// No flow of `family` is at odds with anything.
+    /// No flow of `family` may be stale.
     pub fn none(family: Family) -> Doubts {
         Doubts {
             family,
@@ -53,22 +54,22 @@ impl Doubts {
         }
     }
 
-    /// Nothing is known of the flows of `family`.
+    /// Every flow of `family` may be stale.
     pub fn everything(family: Family) -> Doubts {
         let mut doubts = Doubts::none(family);
         doubts.add_everything();
         doubts
     }
 
-    /// Adds that it is unknown what was programmed: every flow may be stale. Recorded frontends stay
-    /// recorded.
+    /// Records that it is unknown what was programmed: every flow may be stale. Recorded frontends
+    /// stay recorded.
     pub fn add_everything(&mut self) {
         self.protocols.extend(Protocol::ALL);
         self.memory = Memory::Patchy;
     }
 
-    /// Adds what a step of the kernel from `before` to `after` may have made stale. Costs what
-    /// differs between the two.
+    /// Adds the flows that a step of the kernel from `before` to `after` may have made stale. The
+    /// cost depends on the difference between the two.
     pub fn add_step(&mut self, before: &Dataplane, after: &Dataplane) {
         let family = self.family;
         let opened = LazyCell::new(|| node_port_addresses(before, family));
@@ -83,7 +84,7 @@ impl Doubts {
                 self.remember(difference.key, || &*opened);
             }
         }
-        // Of most steps both are the same ones, and a node can have thousands of addresses.
+        // In most steps both are unchanged, and a node can have thousands of addresses.
         if Arc::ptr_eq(before.node(), after.node()) && Arc::ptr_eq(before.config(), after.config())
         {
             return;
@@ -105,20 +106,20 @@ impl Doubts {
         self.protocols.is_empty()
     }
 
-    /// The family they are about.
+    /// The family of the flows.
     pub fn family(&self) -> Family {
         self.family
     }
 
-    /// The protocols of which some flow may be stale.
+    /// The protocols that may have stale flows.
     pub(crate) fn protocols(&self) -> &BTreeSet<Protocol> {
         &self.protocols
     }
 
-    /// Whether a destination that is nothing to `programmed` was a frontend: another port of a
-    /// cluster IP, or what is remembered. Where memory is patchy, what was redirected from a
-    /// Service's address must have been redirected by a proxy. Of other addresses, and node ports,
-    /// it could have been anyone (a pod's hostPort).
+    /// Whether a destination that is no frontend of `programmed` was one: another port of a cluster
+    /// IP, or a recorded removal. If removals are missing from the record, every address in the
+    /// Service CIDRs counts, because only a proxy redirects those. Flows to other addresses and to
+    /// node ports may have been redirected by any program (a pod's hostPort).
     pub(crate) fn was_ours(
         &self,
         address: IpAddr,
@@ -159,13 +160,13 @@ impl Doubts {
     }
 }
 
-/// Whether a flow that agreed with `before` can disagree with `after`.
+/// Whether a flow that agreed with `before` can contradict `after`.
 fn makes_stale(before: Option<&Frontends>, after: Option<&Frontends>) -> bool {
     match (before, after) {
         (Some(before), Some(after)) => {
             let serves = |claims: &Frontends| !claims.winner().1.serving.is_empty();
-            // While there were no endpoints, or no frontend, packets may have bypassed Signpost's rules, and
-            // would go on to do so (kubernetes#48370).
+            // Without endpoints or a frontend, packets may have bypassed Signpost's rules, and
+            // would continue to (kubernetes#48370).
             if !serves(before) && serves(after) {
                 return true;
             }

@@ -1,4 +1,4 @@
-//! What the worker is given.
+//! The input of the worker.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use dataplane::{Dataplane, Family};
 
-/// What the kernel came to carry out in each family, step by step. Cheap to clone; clones are the
-/// same.
+/// The sequence of states that the kernel was programmed to in each family. Cheap to clone; all
+/// clones share their content.
 #[derive(Debug, Clone, Default)]
 pub struct Feed(Arc<Shared>);
 
@@ -19,42 +19,42 @@ struct Shared {
 
 #[derive(Debug, Default)]
 struct Slots {
-    /// What was last posted of each family, received or not.
+    /// The last posted state of each family, received or not.
     last: BTreeMap<Family, Knowledge>,
     steps: BTreeMap<Family, Vec<Knowledge>>,
     closed: bool,
 }
 
-/// What is known of what is programmed in one family.
+/// The programmed state of one family, as far as it is known.
 #[derive(Debug, Clone)]
 pub enum Knowledge {
-    /// This.
+    /// This dataplane is programmed.
     Programmed(Dataplane),
-    /// Nothing: a commit took effect in part, or there was an external change. Whatever becomes known
-    /// next, flows that were created meanwhile can lead anywhere.
+    /// Unknown: a commit took effect in part, or there was an external change. Flows created
+    /// meanwhile may lead anywhere, whatever is posted next.
     Unknown,
 }
 
-/// How many steps of a family wait for a pass to end. Each keeps what its dataplane does not share
-/// with the others.
+/// The maximum number of steps of a family that wait for the end of a pass. Each keeps the part of
+/// its dataplane that it does not share with others in memory.
 const MOST_STEPS: usize = 64;
 
-/// What came of waiting.
+/// The result of waiting.
 #[derive(Debug)]
 pub(crate) enum Received {
-    /// What each family went through, the newest last; nothing where the time was up.
+    /// The new steps of each family, the newest last; empty after a timeout.
     Steps(BTreeMap<Family, Vec<Knowledge>>),
-    /// Nothing more will come.
+    /// The feed is closed.
     Closed,
 }
 
 // === impl Feed ===
 
 impl Feed {
-    /// Posts what is known now of what is programmed in `family`. Costs what differs from the last
-    /// post and never waits for a pass. The same post again is no step, and does not wake the worker:
-    /// most periodic checks find nothing. Of more steps than are useful, the last is kept, and that
-    /// some were dropped.
+    /// Posts what is programmed in `family`. The cost depends on the difference from the last post;
+    /// never waits for a pass. An equal post is no step and does not wake the worker: most periodic
+    /// checks find no change. If too many steps are waiting, only the last one is kept, after a
+    /// [`Knowledge::Unknown`] for the dropped ones.
     pub fn post(&self, family: Family, knowledge: Knowledge) {
         let mut slots = self.slots();
         let last = slots.last.get(&family);
@@ -72,13 +72,13 @@ impl Feed {
         self.0.changed.notify_all();
     }
 
-    /// Says that it is time to end.
+    /// Ends the worker.
     pub fn close(&self) {
         self.slots().closed = true;
         self.0.changed.notify_all();
     }
 
-    /// Waits until something is there, or for `patience`; for ever without.
+    /// Waits for a post, at most for `patience` if given.
     pub(crate) fn receive(&self, patience: Option<Duration>) -> Received {
         let idle = |slots: &mut Slots| slots.steps.is_empty() && !slots.closed;
         let slots = self.slots();
@@ -96,13 +96,13 @@ impl Feed {
         Received::Steps(std::mem::take(&mut slots.steps))
     }
 
-    /// The last step of `family` that was not received yet; it stays to be received.
+    /// The last step of `family` that has not been received; it stays in the feed.
     pub(crate) fn newest(&self, family: Family) -> Option<Knowledge> {
         self.slots().steps.get(&family)?.last().cloned()
     }
 
     fn slots(&self) -> MutexGuard<'_, Slots> {
-        // It is whole between any two statements that change it.
+        // The slots are consistent between any two statements that change them.
         self.0.slots.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -110,7 +110,7 @@ impl Feed {
 // === impl Knowledge ===
 
 impl Knowledge {
-    /// Whether no flow can be judged otherwise by `other`.
+    /// Whether both lead to the same judgement of every flow.
     fn says_the_same(&self, other: &Knowledge) -> bool {
         match (self, other) {
             (Knowledge::Unknown, Knowledge::Unknown) => true,

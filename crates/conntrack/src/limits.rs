@@ -1,7 +1,7 @@
-//! How many connections the kernel remembers, and for how long.
+//! The size limit and timeouts of the connection tracking table.
 //!
-//! `compile` is pure and returns the values; `commit` sets them. A limit is never lowered: it was raised
-//! for a reason, and a full table drops packets (kubernetes#71261).
+//! [`compile`] is pure and returns the values; [`commit`] sets them. A limit is never lowered: it
+//! was raised for a reason, and a full table drops packets (kubernetes#71261).
 
 use std::fmt;
 use std::io::ErrorKind;
@@ -12,35 +12,36 @@ use std::{fs, io};
 
 use thiserror::Error;
 
-/// What a profile says of the connection tracking table. A duration of zero leaves the kernel's.
+/// The settings of a profile for the connection tracking table. A duration of zero leaves the
+/// kernel's value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Profile {
-    /// Entries for each CPU; `None` leaves the kernel's limit, whatever `min` says.
+    /// Entries per CPU; `None` leaves the kernel's limit, regardless of `min`.
     pub max_per_core: Option<NonZeroU32>,
-    /// Entries at least.
+    /// The minimum number of entries.
     pub min: u32,
-    /// How long an idle established TCP connection is remembered.
+    /// The timeout of an idle established TCP connection.
     pub tcp_established: Duration,
-    /// How long a TCP connection in CLOSE_WAIT is remembered.
+    /// The timeout of a TCP connection in CLOSE_WAIT.
     pub tcp_close_wait: Duration,
-    /// What becomes of TCP packets outside the window.
+    /// The treatment of TCP packets outside the window.
     pub tcp_window: TcpWindow,
-    /// How long a UDP flow with traffic in one direction is remembered.
+    /// The timeout of a UDP flow with traffic in one direction.
     pub udp: Duration,
-    /// How long a UDP flow with traffic in both directions is remembered.
+    /// The timeout of a UDP flow with traffic in both directions.
     pub udp_stream: Duration,
 }
 
-/// What becomes of TCP packets outside the window.
+/// The treatment of TCP packets outside the window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TcpWindow {
-    /// What the kernel is set to.
+    /// The kernel's setting stays.
     AsItIs,
     /// They are tracked.
     Liberal,
 }
 
-/// What bounds the table.
+/// The machine's resources, which bound the table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Machine {
     /// CPUs that are online.
@@ -49,32 +50,32 @@ pub struct Machine {
     pub memory: u64,
 }
 
-/// One file below `/proc/sys`, and what it should say.
+/// One file below `/proc/sys` and its desired value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Setting {
     /// Its path below `/proc/sys`.
     pub file: &'static str,
-    /// The number in it: entries, seconds, or 1 for yes.
+    /// The value: entries, seconds, or 1 for yes.
     pub value: u64,
-    /// When it is written.
+    /// When to write it.
     pub rule: Rule,
 }
 
-/// When a setting is written.
+/// When to write a setting.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Rule {
-    /// When the kernel's value is lower.
+    /// If the kernel's value is lower.
     Raise,
-    /// When the kernel's value is another one.
+    /// If the kernel's value differs.
     Set,
 }
 
-/// What came of settings.
+/// The result of [`commit`].
 #[derive(Debug, Default)]
 pub struct Committed {
-    /// What was changed.
+    /// The changed settings.
     pub written: Vec<Written>,
-    /// What was not, and why.
+    /// The settings that could not be changed, and why.
     pub failed: Vec<SettingError>,
 }
 
@@ -83,11 +84,11 @@ pub struct Committed {
 pub struct Written {
     /// The setting.
     pub setting: Setting,
-    /// What was there before.
+    /// The previous value.
     pub before: u64,
 }
 
-/// Why a setting is not what it should be.
+/// Why a setting does not have its desired value.
 #[derive(Debug, Error)]
 #[error("unable to {}", step.on(file))]
 pub struct SettingError {
@@ -96,7 +97,7 @@ pub struct SettingError {
     source: io::Error,
 }
 
-/// What was being done to a file.
+/// The operation on a file.
 #[derive(Debug, Clone, Copy)]
 enum Step {
     Read,
@@ -104,20 +105,20 @@ enum Step {
     Set { value: u64 },
 }
 
-/// A table above this costs more by missing the CPU's caches than it can ever hold connections: a
-/// machine of 512 CPUs was given 16 million entries and lost packets (kubernetes#136228). Only a
-/// `min` in a profile goes beyond.
+/// The limit that is derived from the number of CPUs is at most this. A larger table costs more in
+/// CPU cache misses than its capacity is worth: a machine with 512 CPUs was given 16 million
+/// entries and lost packets (kubernetes#136228). Only a profile's `min` can exceed it.
 const MOST_BY_CORES: u64 = 1 << 20;
-/// What an entry takes: `struct nf_conn` is 240 to 256 bytes on 64-bit machines, and NAT, counters,
-/// timestamps and labels come in an extension of up to 128.
+/// The size of an entry: `struct nf_conn` takes 240 to 256 bytes on 64-bit machines, and an
+/// extension of up to 128 bytes holds NAT, counters, timestamps and labels.
 const BYTES_PER_ENTRY: u64 = 320;
-/// The part of memory a full table may take. It cannot be swapped or reclaimed, and anyone who can
-/// send packets can fill it.
+/// A full table may take this part of the memory, as a divisor. Its memory cannot be swapped or
+/// reclaimed, and any sender of packets can fill it.
 const PART_OF_MEMORY: u64 = 16;
-/// How many entries share a bucket in a full table, as kube-proxy has it.
+/// The number of entries per bucket in a full table, as in kube-proxy.
 const ENTRIES_PER_BUCKET: u64 = 4;
 
-/// What should be set for `profile` on `machine`.
+/// The settings for `profile` on `machine`.
 pub fn compile(profile: &Profile, machine: &Machine) -> Vec<Setting> {
     let raise = |file, value| Setting {
         file,
@@ -157,7 +158,7 @@ pub fn compile(profile: &Profile, machine: &Machine) -> Vec<Setting> {
     settings
 }
 
-/// The limit; `None` leaves the kernel's.
+/// The maximum number of entries; `None` leaves the kernel's limit.
 fn entries(profile: &Profile, machine: &Machine) -> Option<u64> {
     let per_core = u64::from(profile.max_per_core?.get());
     let by_cores = (per_core * u64::from(machine.cores)).min(MOST_BY_CORES);
@@ -165,14 +166,15 @@ fn entries(profile: &Profile, machine: &Machine) -> Option<u64> {
     Some(by_cores.max(u64::from(profile.min)).min(by_memory))
 }
 
-/// The kernel counts in seconds; a part of one is one, because 0 forgets at once.
+/// Rounds up to whole seconds, the kernel's unit: 0 would time out at once.
 fn whole_seconds(time: Duration) -> u64 {
     time.as_secs() + u64::from(time.subsec_nanos() > 0)
 }
 
-/// Sets what differs, in the files below `root`: `/proc/sys`, as this thread's network namespace
-/// has it. What cannot be set keeps nothing else from being set: in a container `/proc/sys` is
-/// read-only, and outside the first network namespace the limit and the buckets are.
+/// Writes the settings that differ, to the files below `root`: `/proc/sys`, as seen from this
+/// thread's network namespace. A failure does not prevent the other settings: in a container
+/// `/proc/sys` is read-only, and outside the initial network namespace the limit and the bucket
+/// count are.
 pub fn commit(settings: &[Setting], root: &Path) -> Committed {
     let mut committed = Committed::default();
     for setting in settings {
@@ -185,9 +187,9 @@ pub fn commit(settings: &[Setting], root: &Path) -> Committed {
     committed
 }
 
-/// This machine's CPUs and memory.
+/// Reads this machine's number of CPUs and memory size.
 pub fn observe_machine() -> io::Result<Machine> {
-    // Not those this process may use: the table is every process's.
+    // Not only the CPUs that this process may use: all processes share the table.
     let online = fs::read_to_string("/sys/devices/system/cpu/online")?;
     let memory = fs::read_to_string("/proc/meminfo")?;
     let unreadable = |what: &str| io::Error::new(ErrorKind::InvalidData, what.to_owned());
@@ -198,7 +200,7 @@ pub fn observe_machine() -> io::Result<Machine> {
     })
 }
 
-/// How many CPUs `0-3,8` are.
+/// The number of CPUs in a list such as `0-3,8`.
 fn parse_cpus(list: &str) -> Option<u32> {
     let mut cores: u32 = 0;
     for range in list.trim().split(',') {

@@ -1,4 +1,4 @@
-//! One look at the flows of a family.
+//! One search for stale flows of a family.
 
 use std::ops::ControlFlow;
 use std::time::Duration;
@@ -10,21 +10,21 @@ use thiserror::Error;
 
 use crate::{Knowledge, Watchlist};
 
-/// How many flows are deleted in one pass: about half a second of work.
+/// The maximum number of flows that one pass deletes: about half a second of work.
 pub(crate) const BUDGET: u64 = 50_000;
 
-/// What one look at the flows of a family came to.
+/// The result of one search for stale flows of a family.
 #[derive(Debug)]
 pub struct Pass {
-    /// Which family.
+    /// The family.
     pub family: Family,
-    /// How long it took.
+    /// Its duration.
     pub took: Duration,
-    /// How many flows were looked at.
+    /// The number of flows listed.
     pub listed: u64,
-    /// How many entries of the table could not be read, and were passed over.
+    /// The number of table entries that could not be decoded and were skipped.
     pub unreadable: u64,
-    /// How many flows the kernel was made to forget.
+    /// The number of flows deleted.
     pub deleted: u64,
     /// How it ended.
     pub outcome: Outcome,
@@ -35,32 +35,32 @@ pub struct Pass {
 pub enum Outcome {
     /// No stale flow is left.
     Complete,
-    /// There may be more than one pass may delete; the next goes on.
+    /// There may be more stale flows than one pass may delete; the next pass continues.
     BudgetSpent,
-    /// It is no longer known what is programmed, so that no flow can be judged; the
-    /// next goes on once it is.
+    /// It is no longer known what is programmed, so no flow can be judged. The next pass continues
+    /// once it is known.
     Overtaken,
-    /// Stale flows may be left; it is tried again.
+    /// Stale flows may be left; another pass follows.
     Failed(PassError),
 }
 
 /// Why stale flows may be left.
 #[derive(Debug, Error)]
 pub enum PassError {
-    /// No socket.
+    /// No socket could be opened.
     #[error("unable to reach the connection tracking table")]
     Open(#[source] OpenError),
-    /// The table could not be read to its end.
+    /// The table was not read to its end.
     #[error("unable to look for stale connections")]
     Observe(#[source] ObserveError),
-    /// A flow was not deleted, the first of them.
+    /// A flow could not be deleted. This is the first error.
     #[error("unable to delete a stale connection")]
     Delete(#[source] DeleteError),
 }
 
-/// The kernel's connection tracking table, as a pass needs it.
+/// The part of the connection tracking table's interface that a pass needs.
 pub(crate) trait FlowTable {
-    /// Gives every flow that `filter` admits to `take`, until that has had enough.
+    /// Calls `take` with every flow that `filter` selects, until `take` returns `Break`.
     fn observe_flows(
         &mut self,
         filter: &Filter,
@@ -70,18 +70,18 @@ pub(crate) trait FlowTable {
 
 /// Deletes flows.
 pub(crate) trait Forget {
-    /// Makes the kernel forget `flow`.
+    /// Deletes `flow` from the kernel's table.
     fn commit_deletion(&mut self, flow: &Flow) -> Result<Deletion, PassError>;
 }
 
-/// The table of this thread's network namespace, through sockets that stay open: to close one delays
-/// commits of rules ([`FlowSocket`]). Each is opened when it is needed first.
+/// The table of this thread's network namespace, through a socket that stays open, because closing
+/// one delays commits of rules ([`FlowSocket`]). It is opened when first needed.
 #[derive(Debug, Default)]
 pub(crate) struct KernelTable {
     socket: Option<FlowSocket>,
 }
 
-/// Deletions from the same table, during a list: most passes have none.
+/// Deletions from the same table during a dump, through a separate socket: most passes need none.
 #[derive(Debug, Default)]
 pub(crate) struct KernelDeletions {
     socket: Option<FlowSocket>,
@@ -121,13 +121,13 @@ impl Forget for KernelDeletions {
 // === impl Pass ===
 
 impl Pass {
-    /// Looks at every flow that `watchlist` is about and deletes those that are stale, `budget` of
-    /// them at most, as they are listed: memory does not grow with the table. A flow that the
-    /// kernel refuses to delete does not keep the rest. `took` is left for the caller.
+    /// Checks every flow that `watchlist` covers and deletes stale ones while they are listed, at
+    /// most `budget`: memory use does not grow with the table. If the kernel refuses to delete a
+    /// flow, the pass continues with the others. The caller sets `took`.
     ///
-    /// A list can take seconds, and `newest` says what has become known since it began, if
-    /// anything. A flow that is not stale under that is kept; one that is stale only under that is
-    /// left for the next pass.
+    /// A dump can take seconds. `newest` returns what has become known since it began, if anything.
+    /// A flow that is not stale under the newest dataplane is kept; a flow that is stale only under
+    /// it is left for the next pass.
     pub(crate) fn commit(
         watchlist: &Watchlist,
         newest: impl Fn() -> Option<Knowledge>,
@@ -188,7 +188,7 @@ impl Pass {
         ControlFlow::Continue(())
     }
 
-    /// Ends the list. That something failed before is not forgotten over it.
+    /// Ends the dump. An earlier failure stays the outcome.
     fn stop(&mut self, outcome: Outcome) -> ControlFlow<()> {
         if matches!(self.outcome, Outcome::Complete) {
             self.outcome = outcome;
@@ -196,7 +196,7 @@ impl Pass {
         ControlFlow::Break(())
     }
 
-    /// Keeps the first error: those that follow are mostly the same.
+    /// Keeps the first error: later ones are mostly the same.
     fn fail(&mut self, error: PassError) {
         if matches!(self.outcome, Outcome::Complete) {
             self.outcome = Outcome::Failed(error);

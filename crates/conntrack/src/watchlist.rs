@@ -7,18 +7,18 @@ use netlink::conntrack::{Answers, Filter, Flow};
 
 use crate::Doubts;
 
-/// What to look for among the flows of one family.
+/// Decides which flows of one family are stale.
 #[derive(Debug, Clone)]
 pub struct Watchlist {
     doubts: Doubts,
-    /// What is programmed.
+    /// The programmed dataplane.
     programmed: Dataplane,
 }
 
 // === impl Watchlist ===
 
 impl Watchlist {
-    /// What to look for because of `doubts`, now that `programmed` is in the kernel.
+    /// The watchlist for `doubts` when `programmed` is in the kernel.
     pub fn compile(doubts: &Doubts, programmed: &Dataplane) -> Watchlist {
         Watchlist {
             doubts: doubts.clone(),
@@ -26,12 +26,12 @@ impl Watchlist {
         }
     }
 
-    /// The family it is about.
+    /// The family of the flows.
     pub fn family(&self) -> Family {
         self.doubts.family()
     }
 
-    /// What has to be listed for it.
+    /// The dumps that are necessary.
     pub fn filters(&self) -> impl Iterator<Item = Filter> + '_ {
         let family = self.family();
         self.doubts.protocols().iter().map(move |protocol| Filter {
@@ -41,18 +41,18 @@ impl Watchlist {
         })
     }
 
-    /// Whether the kernel is to forget `flow`.
+    /// Whether `flow` is to be deleted.
     ///
-    /// It is when it was addressed to a frontend and is answered by none of the endpoints
-    /// that may still answer it, of any Service that claims it as the one that has it does: all
-    /// flows of a frontend without any. So are those of a frontend
-    /// that is gone, if their destination was rewritten. Of TCP and SCTP it is only what was never
-    /// answered: a connection that was made belongs to its two ends.
+    /// A flow to a frontend is stale unless one of the endpoints that may still answer it does,
+    /// counting the endpoints of every Service with an equal claim to the frontend. If there are
+    /// none, every flow to the frontend is stale. A flow to a removed frontend is stale if its
+    /// destination was rewritten. For TCP and SCTP, only flows that were never answered can be
+    /// stale: an established connection belongs to its two ends.
     pub fn is_stale(&self, flow: &Flow) -> bool {
         self.is_stale_under(&self.programmed, flow)
     }
 
-    /// The same, had the kernel come to carry out `programmed` since.
+    /// Like [`Watchlist::is_stale`], if the kernel has been programmed to `programmed` since.
     pub(crate) fn is_stale_under(&self, programmed: &Dataplane, flow: &Flow) -> bool {
         let protocol = flow.protocol;
         if answers(protocol) == Answers::None && flow.status.is_answered() {
@@ -64,10 +64,11 @@ impl Watchlist {
         };
         let address = destination.ip();
         match programmed.frontend_at(address, protocol, port) {
-            // In a zone of another program, packets that were not redirected may never have reached
-            // Signpost's rules: Open vSwitch tracks packets on their way to them.
+            // In another program's zone, packets that were not redirected may never have reached
+            // Signpost's rules: Open vSwitch tracks packets before they do.
             Some(_) if flow.zone != 0 && !flow.status.is_redirected() => false,
-            // Whose name comes first is given what is new, and takes no connection from another.
+            // Of Services with equal claims, the first by name gets new connections, but takes no
+            // existing ones from the others.
             Some(_) => !programmed
                 .equals_at(address, protocol, port)
                 .any(|frontend| may_answer(frontend, flow.reply.source)),
@@ -89,7 +90,7 @@ fn may_answer(frontend: &Frontend, from: SocketAddr) -> bool {
     })
 }
 
-/// Which flows of a protocol can be stale at all.
+/// Which flows of a protocol can be stale.
 fn answers(protocol: Protocol) -> Answers {
     match protocol {
         Protocol::Udp => Answers::Any,

@@ -1,4 +1,4 @@
-//! The loop: from what is programmed to passes.
+//! The loop that turns programmed states into passes.
 
 use std::time::Instant;
 
@@ -9,9 +9,10 @@ use crate::feed::Received;
 use crate::pass::{BUDGET, KernelDeletions, KernelTable};
 use crate::{Feed, Pass};
 
-/// Keeps the flows of this thread's network namespace in step with what `feed` says is programmed,
-/// until it is closed. `publish` is given every pass. Memory does not grow with the table; at most
-/// a tenth of one CPU is used for passes of a family, and a fiftieth while they are short.
+/// Keeps the flows of this thread's network namespace consistent with what `feed` reports as
+/// programmed, until the feed is closed. Calls `publish` with every pass. Memory use does not grow
+/// with the table; the passes of a family use at most a tenth of one CPU, and a fiftieth while they
+/// are short.
 pub fn run(feed: &Feed, mut publish: impl FnMut(Pass)) {
     let mut agendas = Family::ALL.map(Agenda::new);
     let (mut table, mut deletions) = (KernelTable::default(), KernelDeletions::default());

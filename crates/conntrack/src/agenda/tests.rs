@@ -51,7 +51,7 @@ fn learn(agenda: &mut Agenda, programmed: Dataplane, now: Instant) {
     agenda.learn(Knowledge::Programmed(programmed), now);
 }
 
-/// An agenda whose first pass is over, with these endpoints.
+/// An agenda with these endpoints whose first pass is complete.
 fn cleaned_at(endpoints: &[&str], now: &mut Instant) -> Agenda {
     let mut agenda = Agenda::new(Family::Ipv4);
     learn(&mut agenda, dns_at(endpoints), *now);
@@ -60,7 +60,7 @@ fn cleaned_at(endpoints: &[&str], now: &mut Instant) -> Agenda {
     agenda
 }
 
-/// Lets time pass until something is due, and starts it.
+/// Advances `now` until a pass is due, and starts it.
 fn start(agenda: &mut Agenda, now: &mut Instant) -> Option<Watchlist> {
     *now = agenda.due()?.max(*now);
     agenda.start(*now)
@@ -85,7 +85,7 @@ fn the_first_pass_looks_at_everything_and_the_next_at_what_changed() {
     assert_eq!(second.filters().count(), 1);
 }
 
-/// Failure story T19: kubernetes#112604. Whatever fails, or is skipped over, is looked for again.
+/// Failure story T19: kubernetes#112604. After any failure, the next pass searches again.
 #[test]
 fn t19_a_pass_that_failed_is_made_up_for_whatever_came_since() {
     let mut now = Instant::now();
@@ -98,7 +98,7 @@ fn t19_a_pass_that_failed_is_made_up_for_whatever_came_since() {
     start(&mut agenda, &mut now).expect("an endpoint is gone");
     let mut pauses = Vec::new();
     agenda.finish(&failed(), MILLISECOND, now);
-    // An endpoint comes meanwhile, for which alone nothing would be looked at.
+    // Meanwhile an endpoint is added, which alone would not require a pass.
     learn(&mut agenda, dns_at(&["10.0.1.6:53", "10.0.1.7:53"]), now);
     for _ in 0..8 {
         let before = now;
@@ -113,8 +113,8 @@ fn t19_a_pass_that_failed_is_made_up_for_whatever_came_since() {
     assert_eq!(agenda.due(), None);
 }
 
-/// Failure story T39: kubernetes#125467. A resolver waits for seconds; what it asks is to go to a
-/// server that lives at its next try.
+/// Failure story T39: kubernetes#125467. A resolver waits for seconds; its next try must reach a
+/// server that is alive.
 #[test]
 fn t39_after_quiet_the_first_pass_for_udp_is_at_once() {
     let mut now = Instant::now();
@@ -126,8 +126,8 @@ fn t39_after_quiet_the_first_pass_for_udp_is_at_once() {
     assert!(now - changed <= 10 * MILLISECOND, "{:?}", now - changed);
 }
 
-/// Under a storm of changes a client whose server is gone waits for the pause: with a table as large
-/// as one is by default, about a quarter of a second.
+/// During a storm of changes, a client whose server is gone waits for the pause: with a table of
+/// the default size, about a quarter of a second.
 #[test]
 fn t39_in_a_storm_a_pass_for_udp_waits_for_the_pause_alone() {
     let mut now = Instant::now();
@@ -144,8 +144,8 @@ fn t39_in_a_storm_a_pass_for_udp_waits_for_the_pause_alone() {
     }
 }
 
-/// Failure story T44: kubernetes#101607. A SYN is sent again a second after the first: by then its
-/// flow is to be gone, and many changes are to have shared the pass.
+/// Failure story T44: kubernetes#101607. A SYN is retransmitted a second after the first: by then
+/// its flow must be gone, and many changes must have shared the pass.
 #[test]
 fn t44_connections_that_were_never_answered_are_looked_at_before_they_are_tried_again() {
     let mut now = Instant::now();
@@ -190,7 +190,7 @@ fn what_changes_over_udp_does_not_wait_for_what_changed_over_tcp() {
     assert_eq!(pass.filters().count(), 2, "both are looked at");
 }
 
-/// Failure story T41: kubernetes#129982. A large table must not take a CPU, however often
+/// Failure story T41: kubernetes#129982. A large table must not use up a CPU, however often
 /// endpoints change.
 #[test]
 fn t41_passes_take_a_tenth_of_a_cpu_at_most() {
@@ -203,7 +203,7 @@ fn t41_passes_of_a_table_that_is_not_large_take_a_fiftieth_of_a_cpu_at_most() {
     assert!(share_of_cpu(5 * MILLISECOND) <= 0.02);
 }
 
-/// A client of a dead endpoint waits for its pass; that of a large table must not let it wait for
+/// A client of a dead endpoint waits for the next pass; a large table must not make it wait for
 /// half a minute.
 #[test]
 fn t39_a_pause_is_short_as_long_as_passes_are() {
@@ -224,7 +224,7 @@ fn t39_a_pause_is_short_as_long_as_passes_are() {
     }
 }
 
-/// How much of a CPU passes that take so long take, when there is always something to do.
+/// The share of a CPU that passes of this duration take when there is always something to do.
 fn share_of_cpu(took: Duration) -> f64 {
     let mut now = Instant::now();
     let mut agenda = Agenda::new(Family::Ipv4);
@@ -245,8 +245,8 @@ fn share_of_cpu(took: Duration) -> f64 {
     busy.as_secs_f64() / (idle_until - begin).as_secs_f64()
 }
 
-/// Failure story T39, kubernetes#125467, in disguise: an endpoint that a client was sent to is gone
-/// again before anybody has looked, and everything is as it was.
+/// Failure story T39, kubernetes#125467, in another form: an endpoint that a client was sent to is
+/// removed again before any pass, and everything is as it was before.
 #[test]
 fn t39_a_change_that_is_taken_back_before_its_pass_is_looked_at() {
     let (one, other) = (["10.0.1.5:53"], ["10.0.1.6:53"]);
@@ -269,8 +269,8 @@ fn t39_a_change_that_is_taken_back_before_its_pass_is_looked_at() {
     assert_eq!(failing.due(), None);
 }
 
-/// Failure story T30: spatiumddi#382. What was repaired is as it was; flows that were made meanwhile
-/// are not.
+/// Failure story T30: spatiumddi#382. After a repair the rules are as before, but flows created
+/// meanwhile are not.
 #[test]
 fn t30_after_a_time_of_which_nothing_is_known_everything_is_looked_at() {
     let endpoints = ["10.0.1.5:53"];
@@ -282,8 +282,8 @@ fn t30_after_a_time_of_which_nothing_is_known_everything_is_looked_at() {
     assert_eq!(pass.filters().count(), 3);
 }
 
-/// Of a commit that took effect by half nobody knows the rules, and flows that were made by them
-/// are not to be judged by those before.
+/// After a commit that took effect in part, the rules are unknown. Flows created by them must not
+/// be judged by the previous dataplane.
 #[test]
 fn nothing_is_looked_at_while_it_is_not_known_what_is_programmed() {
     let endpoints = ["10.0.1.5:53"];

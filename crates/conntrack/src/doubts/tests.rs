@@ -5,7 +5,7 @@ use std::net::Ipv4Addr;
 use dataplane::{Node, compile};
 use testkit::{mk_config, mk_endpoints, mk_node, mk_service};
 
-/// Passes that go on failing while Services come and go must not take the node's memory.
+/// Passes that keep failing while Services come and go must not exhaust the node's memory.
 #[test]
 fn what_is_remembered_is_bounded_and_beyond_it_everything_is_looked_at() {
     let first = Ipv4Addr::new(172, 20, 0, 1).to_bits();

@@ -3,8 +3,8 @@ use super::*;
 use dataplane::{Endpoints, compile};
 use testkit::{mk_config, mk_endpoints, mk_node, mk_service};
 
-/// What was posted and not received, `?` where it is unknown and otherwise how many addresses the
-/// node has.
+/// The posted steps that were not received: `?` for unknown, otherwise the number of the node's
+/// addresses.
 fn steps(feed: &Feed, family: Family) -> Vec<String> {
     let Received::Steps(mut steps) = feed.receive(Some(Duration::ZERO)) else {
         panic!("the feed is open");
@@ -43,7 +43,7 @@ fn a_step_that_is_followed_by_another_before_anybody_has_looked_is_not_lost() {
     assert!(feed.newest(Family::Ipv4).is_none());
 }
 
-/// Most rounds of a quiet node change nothing, and nothing is to be looked at for them.
+/// On a quiet node most syncs change nothing and must not cause a pass.
 #[test]
 fn what_was_said_last_is_no_step() {
     let feed = Feed::default();
@@ -59,8 +59,8 @@ fn what_was_said_last_is_no_step() {
     assert_eq!(steps(&feed, Family::Ipv4), ["?", "2"]);
 }
 
-/// An endpoint that drains is given nothing new, so that its end changes no rule; its flows are
-/// stale from then on.
+/// A draining endpoint gets no new connections, so its removal changes no rule; but from then on
+/// its flows are stale.
 #[test]
 fn what_changes_for_flows_alone_is_a_step() {
     let (node, config) = (mk_node(1).build(), mk_config().build());

@@ -4,7 +4,7 @@ use std::error::Error as _;
 
 const GIB: u64 = 1 << 30;
 
-/// What a profile that says nothing says.
+/// The values of a profile without conntrack settings.
 fn defaults() -> Profile {
     Profile {
         max_per_core: NonZeroU32::new(32_768),
@@ -37,19 +37,19 @@ fn limit(per_core: u32, min: u32, cores: u32, memory: u64) -> Option<u64> {
 #[test]
 fn t45_the_limit_fits_the_machine() {
     for (per_core, min, cores, memory, expected) in [
-        // A large machine: not sixteen million.
+        // A large machine: not sixteen million entries.
         (32_768, 131_072, 512, 4096 * GIB, Some(1_048_576)),
         (32_768, 131_072, 64, 256 * GIB, Some(1_048_576)),
         (32_768, 131_072, 16, 64 * GIB, Some(524_288)),
-        // A small one: the least there is.
+        // A small one: the minimum.
         (32_768, 131_072, 2, 8 * GIB, Some(131_072)),
-        // Little memory bounds everything: a sixteenth of it.
+        // Little memory bounds everything: to a sixteenth of it.
         (32_768, 131_072, 2, GIB / 2, Some(104_857)),
         (32_768, 131_072, 96, GIB, Some(209_715)),
         (32_768, 4_000_000, 2, GIB, Some(209_715)),
-        // Who writes a high minimum means it.
+        // A high minimum in the profile is respected.
         (32_768, 4_000_000, 512, 4096 * GIB, Some(4_000_000)),
-        // Left alone.
+        // The kernel's limit stays.
         (0, 131_072, 512, 4096 * GIB, None),
         (u32::MAX, u32::MAX, u32::MAX, u64::MAX, Some(4_294_967_295)),
         (32_768, 131_072, 0, 0, Some(0)),
@@ -100,7 +100,7 @@ fn only_what_is_written_above_zero_is_set() {
     );
 }
 
-/// A folder that stands for `/proc/sys`, gone at the end of the test.
+/// A folder in place of `/proc/sys`, deleted at the end of the test.
 struct Root(PathBuf);
 
 impl Root {
@@ -161,7 +161,7 @@ fn t45_nothing_that_is_set_higher_is_lowered_and_timeouts_are_as_the_profile_say
     );
 }
 
-/// Failure story T45: kops#17915. Whoever it is run by, a folder cannot be written to as a file.
+/// Failure story T45: kops#17915. No user, not even root, can write to a folder as a file.
 #[test]
 fn t45_what_cannot_be_set_is_named_and_keeps_nothing_else_from_being_set() {
     let root = Root::with("stuck", &[("tcp_timeout_established", "432000\n")]);

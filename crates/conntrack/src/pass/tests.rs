@@ -9,13 +9,13 @@ use testkit::{mk_config, mk_endpoints, mk_node, mk_service};
 
 use crate::Doubts;
 
-/// A table that is an iterator: nothing of it is kept.
+/// A table whose flows are generated one at a time, without storing them.
 struct Generated {
     flows: u32,
     refuses: bool,
 }
 
-/// Whoever forgets what it is told to, but for some.
+/// A fake conntrack table that deletes the flows it is asked to delete, except some.
 #[derive(Default)]
 struct Ledger {
     deleted: u64,
@@ -73,7 +73,7 @@ impl Forget for Ledger {
     }
 }
 
-/// To which every generated flow is stale: it was redirected from a Service's address.
+/// A watchlist for which every generated flow is stale: it was redirected from a Service's address.
 fn watchlist() -> Watchlist {
     let config = Config {
         service_cidrs: ["10.96.0.0/16".parse().expect("a range")].into(),
@@ -87,7 +87,7 @@ fn nothing_new() -> Option<Knowledge> {
     None
 }
 
-/// With the Service that every generated flow was redirected from, and its endpoint.
+/// A dataplane with the Service that every generated flow was redirected from, and its endpoint.
 fn with_its_service() -> Dataplane {
     let (node, config) = (mk_node(1).build(), mk_config().build());
     let service = mk_service("kube-system/dns")
@@ -137,7 +137,8 @@ fn a_flow_the_kernel_does_not_let_go_keeps_no_other() {
     );
 }
 
-/// A list of a large table takes seconds; the flows of a Service that comes meanwhile are good.
+/// A dump of a large table takes seconds; flows of a Service that is created meanwhile are not
+/// stale.
 #[test]
 fn a_flow_that_is_good_by_now_is_kept_by_a_pass_that_began_before() {
     let mut table = Generated {

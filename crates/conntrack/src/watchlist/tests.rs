@@ -6,8 +6,8 @@ use dataplane::{Config, Endpoints, Service, ServiceKey, compile};
 use netlink::conntrack::{Status, Tuple};
 use testkit::{mk_config, mk_endpoints, mk_node, mk_service};
 
-/// `udp 10.0.1.9:4000 -> 10.96.0.53:53 = 10.0.1.5:5353`, then what is known of it: `redirected`,
-/// `answered`, `zone`.
+/// Parses `udp 10.0.1.9:4000 -> 10.96.0.53:53 = 10.0.1.5:5353`, followed by its properties:
+/// `redirected`, `answered`, `zone`.
 fn flow(text: &str) -> Flow {
     let words: Vec<&str> = text.split_whitespace().collect();
     let [
@@ -112,7 +112,7 @@ fn a_udp_flow_is_stale_once_its_endpoint_is_gone_at_every_address_of_the_service
             "udp 10.0.1.9:4000 -> 10.96.0.53:53 = 10.0.1.5:5353 redirected answered",
             "udp 203.0.113.2:4000 -> 192.0.2.1:53 = 10.0.1.5:5353 redirected",
             "udp 203.0.113.2:4000 -> 192.168.0.1:30053 = 10.0.1.5:5353 redirected answered",
-            // The right address and another port is another endpoint.
+            // The same address with another port is a different endpoint.
             "udp 10.0.1.9:4000 -> 10.96.0.53:53 = 10.0.1.6:53 redirected answered",
         ],
         &[
@@ -122,8 +122,8 @@ fn a_udp_flow_is_stale_once_its_endpoint_is_gone_at_every_address_of_the_service
     );
 }
 
-/// kube-proxy deletes whatever goes to a port with a node port's number, wherever it is: the flows
-/// of a QUIC server outside the cluster among them.
+/// kube-proxy deletes every flow to a port with a node port's number, at any address: among them
+/// flows of a QUIC server outside the cluster.
 #[test]
 fn a_node_port_is_one_on_this_nodes_addresses_alone() {
     let programmed = dns_at(&["10.0.1.6:5353"], &[]);
@@ -134,13 +134,13 @@ fn a_node_port_is_one_on_this_nodes_addresses_alone() {
             "udp 10.0.1.9:4000 -> 203.0.113.7:30053 = 203.0.113.7:30053 answered",
             "udp 10.0.1.9:4000 -> 192.168.0.2:30053 = 10.0.1.5:5353 redirected answered",
             "udp 127.0.0.1:4000 -> 127.0.0.1:30053 = 127.0.0.1:30053 answered",
-            // An answer's destination is nobody's original one.
+            // The destination of a reply is not the flow's original destination.
             "udp 192.168.0.1:30053 -> 203.0.113.7:53 = 203.0.113.7:53 answered",
         ],
     );
 }
 
-/// Failure story T40: kubernetes#48370. While there was no endpoint, packets went past us.
+/// Failure story T40: kubernetes#48370. Without endpoints, packets bypassed Signpost's rules.
 #[test]
 fn t40_a_flow_that_went_past_a_frontend_is_stale() {
     let empty = dns_at(&[], &[]);
@@ -152,12 +152,12 @@ fn t40_a_flow_that_went_past_a_frontend_is_stale() {
     );
     let past = "udp 10.0.1.9:4000 -> 10.96.0.53:53 = 10.96.0.53:53";
     assert_stale(&came, &[past], &[]);
-    // And there is nothing left of those that were: an empty list makes all of them stale.
+    // And flows of removed endpoints: without endpoints, all of them are stale.
     let last = "udp 10.0.1.9:4000 -> 10.96.0.53:53 = 10.0.1.5:5353 redirected answered";
     assert_stale(&between(&served, &empty), &[last, past], &[]);
 }
 
-/// Failure story T44: kubernetes#101607, kubernetes#102631. A connection that was made belongs to
+/// Failure story T44: kubernetes#101607, kubernetes#102631. An established connection belongs to
 /// its two ends: its endpoint may be draining.
 #[test]
 fn t44_tcp_is_stale_only_when_it_was_never_answered() {
@@ -171,7 +171,7 @@ fn t44_tcp_is_stale_only_when_it_was_never_answered() {
         &[
             "tcp 10.0.1.9:4000 -> 10.96.0.53:9153 = 10.0.1.5:9153 redirected answered",
             "tcp 10.0.1.9:4000 -> 10.96.0.53:9153 = 10.0.1.6:9153 redirected",
-            // The UDP port is not a TCP port.
+            // The node port is a UDP port, not a TCP port.
             "tcp 10.0.1.9:4000 -> 192.168.0.1:30053 = 192.168.0.1:30053",
         ],
     );
@@ -212,16 +212,16 @@ fn flows_of_a_frontend_that_is_gone_are_stale_if_they_were_redirected() {
             "udp 203.0.113.2:4000 -> 192.168.0.1:30053 = 10.0.1.5:5353 redirected answered",
         ],
         &[
-            // Addressed to whoever has the address now.
+            // Addressed to the current owner of the address.
             "udp 203.0.113.2:4000 -> 192.0.2.1:53 = 192.0.2.1:53 answered",
-            // Never a port of it.
+            // Never one of its ports.
             "udp 203.0.113.2:4000 -> 192.168.0.1:30054 = 10.0.1.5:5353 redirected answered",
             "tcp 10.0.1.9:4000 -> 10.96.0.53:9153 = 10.0.1.5:9153 redirected answered",
         ],
     );
 }
 
-/// What was there before this process came can only be told by where Services' addresses are.
+/// After a start, only the Service CIDRs show which flows a proxy redirected before.
 #[test]
 fn after_a_start_what_was_redirected_from_a_services_address_is_stale_and_nothing_else() {
     let other = mk_service("shop/web")
@@ -234,12 +234,12 @@ fn after_a_start_what_was_redirected_from_a_services_address_is_stale_and_nothin
         &at_start(&programmed),
         &[
             "udp 10.0.1.9:4000 -> 10.96.0.53:53 = 10.0.1.5:5353 redirected answered",
-            // Another port of a Service that is there.
+            // Another port of a Service that exists.
             "udp 10.0.1.9:4000 -> 10.96.0.10:80 = 10.0.1.5:5353 redirected answered",
         ],
         &[
             "udp 10.0.1.9:4000 -> 10.96.0.53:53 = 10.96.0.53:53 answered",
-            // A hostPort, or a load balancer of somebody else's.
+            // A hostPort, or another program's load balancer.
             "udp 203.0.113.2:4000 -> 192.168.0.1:30053 = 10.0.1.5:5353 redirected answered",
             "udp 203.0.113.2:4000 -> 192.0.2.1:53 = 10.0.1.5:5353 redirected answered",
         ],
@@ -256,8 +256,8 @@ fn in_somebody_elses_zone_only_what_was_redirected_is_ours() {
     );
 }
 
-/// Failure story T41: a list of a million flows is made for what can matter, and for that protocol
-/// alone.
+/// Failure story T41: a dump of a million flows is made only for changes that can matter, and only
+/// for their protocol.
 #[test]
 fn t41_nothing_is_listed_for_changes_that_leave_every_flow_where_it_is() {
     let two = ["10.0.1.5:5353", "10.0.1.6:5353"];
@@ -306,7 +306,7 @@ fn node_ports_that_open_and_close_with_addresses_are_looked_at() {
     );
 }
 
-/// The node does not list its IPv6 link-local addresses where node ports are open on all of them.
+/// The node does not list its IPv6 link-local addresses when node ports are open on all of them.
 #[test]
 fn flows_to_node_ports_at_link_local_addresses_are_looked_at() {
     let service = || {
@@ -337,8 +337,8 @@ fn flows_to_node_ports_at_link_local_addresses_are_looked_at() {
     assert_stale(&between(&second, &first), &[], &[redirected]);
 }
 
-/// Failure story T39, kubernetes#125467, in disguise: a Service came and went before anybody has
-/// looked.
+/// Failure story T39, kubernetes#125467, in another form: a Service was created and removed between
+/// two passes.
 #[test]
 fn t39_flows_of_a_frontend_that_came_and_went_between_two_looks_are_stale() {
     let without = plane(&mk_config().build(), &[]);
@@ -352,12 +352,12 @@ fn t39_flows_of_a_frontend_that_came_and_went_between_two_looks_are_stale() {
         "udp 203.0.113.2:4000 -> 192.168.0.1:30053 = 10.0.1.5:5353 redirected answered",
     ];
     assert_stale(&Watchlist::compile(&doubts, &without), &flows, &[]);
-    // Where what is programmed was lost sight of meanwhile, it is remembered all the same.
+    // The recorded frontends stay recorded when it is unknown what is programmed meanwhile.
     doubts.add_everything();
     assert_stale(&Watchlist::compile(&doubts, &without), &flows, &[]);
 }
 
-/// DNS beside a Service that claims its addresses, or did, and other flows in doubt.
+/// DNS beside a Service that claims its addresses, or did, and flows that may be stale.
 fn dns_beside(thief: Service, with: &[&str]) -> Dataplane {
     let config = mk_config().build();
     let thief = (thief, endpoints(with, &[]));
@@ -396,7 +396,7 @@ fn t76_a_claim_on_an_address_ends_no_flow_of_the_service_that_has_it() {
 
 #[test]
 fn an_equal_claim_that_comes_first_takes_no_flow_that_is_answered() {
-    // By name alone, and at the address of the node, which a load balancer was given.
+    // By name alone, and at the node's address, which a load balancer was given.
     let alone = dns_at(&["10.0.1.5:5353"], &[]);
     let at_node = mk_service("aaa/thief").cluster_ip("10.96.0.66");
     let at_node = at_node.udp("dns", 30053).load_balancer_ip("192.168.0.1");
@@ -424,7 +424,8 @@ fn flows_of_an_equal_claim_end_with_its_endpoint() {
     assert_stale(&gone, &OF_DNS, &[]);
 }
 
-/// Who has taken an address before its owner came does not keep who came there.
+/// A Service that took an address before its owner existed does not keep the clients that it got
+/// there.
 #[test]
 fn flows_of_a_claim_that_is_refused_now_end() {
     let config = mk_config().build();
