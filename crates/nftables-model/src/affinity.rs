@@ -1,4 +1,4 @@
-//! What session affinity remembers of an endpoint, and how a chain is found by a number.
+//! The slots by which session affinity remembers endpoints, and the lookup of a chain by a number.
 
 use std::sync::Arc;
 
@@ -8,28 +8,29 @@ use netlink::nf_tables::{Expression, MetaKey, Register, jhash, reciprocal_scale}
 use crate::key::{name, target};
 use crate::parts::after;
 
-/// Slots that affinity remembers begin here. An endpoint's is made of its address and port, so that it
-/// stays the same whatever the other endpoints do.
+/// The first slot that affinity remembers. The slot of an endpoint is derived from its address and
+/// port, so it does not depend on the other endpoints.
 pub const STICKY_SLOTS: u32 = 1 << 30;
-/// How many of them there are.
+/// The number of such slots.
 pub const STICKY_MODULUS: u32 = 1 << 30;
-/// What the hash of an endpoint starts from. Any number will do, as long as it stays: the slots that
-/// packets have written down outlive the agent.
+/// The seed of an endpoint's hash. Any number works as long as it never changes: the slots that
+/// packets have stored outlive the agent.
 pub const STICKY_SEED: u32 = 0x5370_5374;
 
-/// The slot by which affinity remembers an endpoint: what the kernel's hash of its address and port as
-/// they lie in registers comes to. Two endpoints may have the same, once in a billion; then the clients of
-/// both go to one of them.
+/// The slot by which affinity remembers an endpoint: the kernel's hash of its address and port,
+/// laid out as in registers. Two endpoints share a slot with a probability of one in a billion;
+/// then the clients of both go to one of them.
 pub fn sticky_slot(to: &Target) -> u32 {
     let hash = jhash(target(to).as_slice(), STICKY_SEED);
     STICKY_SLOTS + reciprocal_scale(hash, STICKY_MODULUS)
 }
 
-/// From a key that lies from register 0 to before `end` to the chain in `chains` whose number `set` has
-/// for it, behind another value.
+/// Looks up the key in the registers from 0 up to `end` in `set`, whose values are another value
+/// followed by a number, and goes to the chain that `chains` has for that number.
 ///
-/// The number comes behind another value, where nft takes something else to be: nft 1.0.6 aborts when it
-/// lists a value that is looked up in another map (`netlink_parse_lookup`).
+/// nft 1.0.6 aborts when it lists a value that is looked up in another map
+/// (`netlink_parse_lookup`). Therefore the number is the second part of the value, and the mark is
+/// loaded to its register first: nft takes the register for the mark.
 pub fn lookup_number(
     load_key: Vec<Expression>,
     end: Register,
@@ -55,7 +56,7 @@ pub fn lookup_number(
     [stand_in].into_iter().chain(load_key).chain(lookups)
 }
 
-/// What a listing should say of a rule with a number of `set`.
+/// The comment of a rule that looks up a number of `set`, to explain its listing.
 pub fn number_comment(set: &str) -> Arc<str> {
     format!("meta mark: in its place, the number that @{set} has for it").into()
 }

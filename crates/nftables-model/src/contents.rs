@@ -1,4 +1,4 @@
-//! What is in a table.
+//! The content of a table.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -7,11 +7,11 @@ use std::sync::Arc;
 use dataplane::PersistentMap;
 use netlink::nf_tables::{Bytes, Chain, ElementData, Rule, Set};
 
-/// A table with its chains, sets and elements. Copies share what they have in common. Two are equal
-/// when a kernel holding either would list the same.
+/// A table with its chains, sets and elements. Copies share equal parts. Two values are equal if
+/// the listings of kernels that hold them are equal.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Contents {
-    /// Whether the table is there at all.
+    /// Whether the table exists.
     pub exists: bool,
     /// Chains by name.
     pub chains: Arc<Chains>,
@@ -25,21 +25,22 @@ pub type Chains = BTreeMap<Arc<str>, Arc<ChainWithRules>>;
 /// Sets by name.
 pub type Sets = BTreeMap<Arc<str>, SetWithElements>;
 
-/// A chain and what is in it.
+/// A chain and its rules.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ChainWithRules {
     /// The chain.
     pub chain: Chain,
-    /// A rule that is not of our making is one without expressions: it equals none of ours.
+    /// The rules in order. A rule that Signpost did not write has no expressions here, so it equals
+    /// none of Signpost's.
     pub rules: Vec<Rule>,
 }
 
-/// A set and what is in it.
+/// A set and its elements.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SetWithElements {
     /// The set.
     pub set: Arc<Set>,
-    /// What packets write is not among them.
+    /// The elements, without those that packets write.
     pub elements: Elements,
 }
 

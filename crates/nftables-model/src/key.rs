@@ -7,7 +7,7 @@ use dataplane::{Family, FrontendKey, Hairpin, Port, Protocol, Target};
 use ipnet::IpNet;
 use netlink::nf_tables::{Bytes, DataType};
 
-/// What of a frontend is in its key.
+/// The fields of a frontend that its key contains.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum FrontendFields {
     /// Its address, protocol and port.
@@ -38,7 +38,7 @@ pub fn parse_address(family: Family, bytes: &[u8]) -> Option<(IpAddr, &[u8])> {
     }
 }
 
-/// The key of a frontend, in every set it is in.
+/// The key of a frontend, the same in every set.
 pub fn frontend(key: &FrontendKey) -> Bytes {
     let bytes = match key {
         FrontendKey::Address { address: ip, .. } => address(*ip),
@@ -49,7 +49,7 @@ pub fn frontend(key: &FrontendKey) -> Bytes {
         .with(&key.port().get().to_be_bytes())
 }
 
-/// The frontend that a key of a set begins with; `None` if it is no such key.
+/// Decodes the frontend that a key of a set begins with; `None` if there is none.
 pub fn parse_frontend(family: Family, fields: FrontendFields, bytes: &[u8]) -> Option<FrontendKey> {
     let (ip, rest) = match fields {
         FrontendFields::Port => (None, bytes),
@@ -77,7 +77,7 @@ pub fn parse_frontend(family: Family, fields: FrontendFields, bytes: &[u8]) -> O
     })
 }
 
-/// What a key of a set that begins with `key` has behind that.
+/// The part of a key behind the frontend `key` that it begins with.
 pub fn behind_frontend<'a>(key: &FrontendKey, bytes: &'a [u8]) -> &'a [u8] {
     let address = match (key, key.family()) {
         (FrontendKey::NodePort { .. }, _) => 0,
@@ -88,17 +88,17 @@ pub fn behind_frontend<'a>(key: &FrontendKey, bytes: &'a [u8]) -> &'a [u8] {
     bytes.get(frontend..).unwrap_or_default()
 }
 
-/// The key of one range of sources that may connect to a frontend.
+/// The key of a source range that may connect to a frontend.
 pub fn source(frontend: Bytes, range: &IpNet) -> Bytes {
     frontend.with(address(range.network()).as_slice())
 }
 
-/// An endpoint, as the value of a slot.
+/// The value of a slot: an endpoint.
 pub fn target(target: &Target) -> Bytes {
     address(target.address).with(&target.port.get().to_be_bytes())
 }
 
-/// The endpoint that the value of a slot stands for.
+/// Decodes the endpoint from the value of a slot.
 pub fn parse_target(family: Family, bytes: &Bytes) -> Option<Target> {
     let (address, rest) = parse_address(family, bytes.as_slice())?;
     let &[high, low, ..] = rest else { return None };
@@ -115,7 +115,7 @@ pub fn hairpin(hairpin: &Hairpin) -> Bytes {
         .with(&hairpin.port.get().to_be_bytes())
 }
 
-/// A name, shared by whoever holds it.
+/// A shared name.
 pub fn name(name: &str) -> Arc<str> {
     Arc::from(name)
 }

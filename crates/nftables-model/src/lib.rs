@@ -1,8 +1,8 @@
-//! Tables of nf_tables as values: what rules and keys for Services are put together from, a kernel in
-//! memory that carries out transactions, and packets that walk through the rules.
+//! nf_tables tables as values: the parts of rules and keys for Services, an in-memory kernel that
+//! commits transactions, and packets that traverse the rules.
 //!
-//! What backends share that write such tables. It knows no layout: which sets there are, what their
-//! elements mean and which hooks a packet passes is for the backend to say.
+//! Backends that write such tables share this crate. It contains no table layout: the backend
+//! defines which sets exist, what their elements mean and which hooks a packet traverses.
 
 mod affinity;
 mod contents;

@@ -1,4 +1,4 @@
-//! What the kernel holds of a table.
+//! Reads the content of a table from the kernel.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,8 +10,8 @@ use netlink::{ObserveError, Socket};
 use crate::contents::{ChainWithRules, Chains, Contents, SetWithElements};
 
 impl Contents {
-    /// Reads the table of this name. `own` says how a set of this name is made, if it is one of the table's
-    /// own. What packets write is not read.
+    /// Reads the table `table_name`. `own` returns Signpost's definition of the set with a given
+    /// name, if there is one. Elements that packets write are not read.
     pub fn observe(
         socket: &mut Socket,
         family: Family,
@@ -23,7 +23,7 @@ impl Contents {
         }
         let mut rules: BTreeMap<Arc<str>, Vec<Rule>> = BTreeMap::new();
         for (chain, rule) in socket.observe_rules(family, table_name)? {
-            // A rule that is not of our making equals none of ours.
+            // A rule that Signpost did not write equals none of Signpost's.
             rules.entry(chain).or_default().push(rule.unwrap_or(Rule {
                 expressions: Vec::new(),
                 comment: None,
@@ -39,8 +39,8 @@ impl Contents {
             let chain = chain.unwrap_or_else(|_| unhooked(&name));
             chains.insert(name, Arc::new(ChainWithRules { chain, rules }));
         }
-        // The kernel numbers the chains of all tables in one listing: beside other
-        // programs that add and remove chains, it may lack one of this table.
+        // One kernel listing contains the chains of all tables by position: while other programs
+        // add and remove chains, it may lack one of this table.
         for (name, rules) in rules {
             let Some(chain) = socket.observe_one_chain(family, table_name, &name)? else {
                 continue;
@@ -50,16 +50,16 @@ impl Contents {
         }
         contents.chains = Arc::new(chains);
         for (name, set) in socket.observe_sets(family, table_name)? {
-            // One of ours with a shape that is not: told from ours by having none.
+            // A set that Signpost did not write has no key here, so it equals none of Signpost's.
             let set = set.unwrap_or_else(|_| foreign(&name));
             let is_own = own(&name).is_some_and(|own| own == set);
-            // What packets have written is theirs, and changes by itself.
+            // Packets change the elements that they write; these are not compared.
             let elements = match is_own && set.writer == SetWriter::Transactions {
                 true => socket.observe_elements(family, table_name, &name),
                 false => Ok(Vec::new()),
             };
             let (set, elements) = match elements {
-                // An element that is not of our making makes the set one that is not ours.
+                // A foreign element makes the whole set foreign.
                 Err(ObserveError::Foreign { .. }) => (foreign(&name), Vec::new()),
                 elements => (set, elements?),
             };
@@ -73,7 +73,8 @@ impl Contents {
     }
 }
 
-/// A chain at a hook that no agent uses. Without the hook it equals no chain of an agent.
+/// Represents a chain at a hook that no agent uses. Without the hook it equals no chain of
+/// Signpost.
 fn unhooked(name: &Arc<str>) -> Chain {
     Chain {
         name: Arc::clone(name),
@@ -81,7 +82,7 @@ fn unhooked(name: &Arc<str>) -> Chain {
     }
 }
 
-/// A set that equals none of ours: it has no key.
+/// A set that equals none of Signpost's: it has no key.
 fn foreign(name: &Arc<str>) -> Set {
     Set {
         name: Arc::clone(name),

@@ -1,4 +1,4 @@
-//! The steps that rules are put together from.
+//! The expressions that rules are composed of.
 
 use std::net::IpAddr;
 
@@ -19,9 +19,9 @@ const CT_STATUS_DNAT: u32 = 1 << 5;
 /// An address of a packet.
 #[derive(Debug, Clone, Copy)]
 pub enum Address {
-    /// Who sent it.
+    /// The source address.
     Source,
-    /// Who is to get it.
+    /// The destination address.
     Destination,
 }
 
@@ -38,12 +38,12 @@ pub fn rule(expressions: Vec<Expression>) -> Rule {
     }
 }
 
-/// A rule that takes `verdict`.
+/// A rule that applies `verdict`.
 pub fn verdict(verdict: Verdict) -> Rule {
     rule(vec![Expression::Immediate(verdict)])
 }
 
-/// Goes on if register 0 compares so with `value`.
+/// Matches if comparing register 0 with `value` succeeds.
 pub fn compare(operator: Operator, value: &[u8]) -> Expression {
     Expression::Compare {
         from: Register(0),
@@ -57,7 +57,7 @@ pub fn after(register: Register, width: usize) -> Register {
     Register(register.0 + u8::try_from(width / 4).expect("a value fits the registers"))
 }
 
-/// Offsets in `struct iphdr` and `struct ipv6hdr`.
+/// Loads an address, at its offset in `struct iphdr` or `struct ipv6hdr`.
 pub fn load_address(family: Family, which: Address, to: Register) -> Expression {
     let (offset, length) = match (family, which) {
         (Family::Ipv4, Address::Source) => (12, 4),
@@ -84,7 +84,7 @@ pub fn load_protocol_and_port(to: Register) -> [Expression; 2] {
     ]
 }
 
-/// The destination port, which lies where it does in TCP, UDP and SCTP alike.
+/// Loads the destination port, whose offset is the same in TCP, UDP and SCTP.
 pub fn load_port(to: Register) -> Expression {
     Expression::Payload {
         base: PayloadBase::Transport,
@@ -94,7 +94,7 @@ pub fn load_port(to: Register) -> Expression {
     }
 }
 
-/// Matches packets of which an address lies, or does not lie, in `range`.
+/// Matches packets with an address in `range`, or outside it.
 pub fn in_range(which: Address, range: &IpNet, operator: Operator) -> Vec<Expression> {
     let octets = |address: IpAddr| match address {
         IpAddr::V4(address) => address.octets().to_vec(),
@@ -105,7 +105,7 @@ pub fn in_range(which: Address, range: &IpNet, operator: Operator) -> Vec<Expres
     expressions
 }
 
-/// Loads the first `bits` bits of an address, the others being zero.
+/// Loads the first `bits` bits of an address and clears the others.
 pub fn load_prefix(family: Family, which: Address, bits: u8, to: Register) -> Vec<Expression> {
     let width = DataType::address(family).width();
     let mask: Vec<u8> = (0..width)
@@ -115,7 +115,7 @@ pub fn load_prefix(family: Family, which: Address, bits: u8, to: Register) -> Ve
         })
         .collect();
     let mut expressions = vec![load_address(family, which, to)];
-    // nft leaves the mask out where it would mask nothing, and so a listing is shorter.
+    // nft omits a mask that clears nothing, which makes listings shorter.
     if mask.iter().any(|byte| *byte != 0xff) {
         expressions.push(Expression::Bitwise {
             from: to,
@@ -127,7 +127,8 @@ pub fn load_prefix(family: Family, which: Address, bits: u8, to: Register) -> Ve
     expressions
 }
 
-/// Matches packets from pods of this node, or all others; `None` where they cannot be told.
+/// Matches packets from pods of this node, or all other packets; `None` if they cannot be
+/// distinguished.
 pub fn local_source(
     family: Family,
     config: &Config,
@@ -160,7 +161,7 @@ pub fn local_source(
     }
 }
 
-/// Matches packets to what is no loopback address.
+/// Matches packets to other than loopback addresses.
 pub fn not_loopback(family: Family) -> Vec<Expression> {
     let loopback: IpNet = match family {
         Family::Ipv4 => IpNet::new_assert(IpAddr::from([127, 0, 0, 0]), 8),
@@ -169,7 +170,7 @@ pub fn not_loopback(family: Family) -> Vec<Expression> {
     in_range(Address::Destination, &loopback, Operator::NotEqual)
 }
 
-/// Matches packets of which an address is one of the node.
+/// Matches packets whose source or destination is an address of the node.
 pub fn address_type_local(field: FibField) -> Vec<Expression> {
     vec![
         Expression::FibType {
@@ -180,12 +181,12 @@ pub fn address_type_local(field: FibField) -> Vec<Expression> {
     ]
 }
 
-/// Matches packets of connections of which nothing has come back yet.
+/// Matches packets of connections without any packet in reply yet.
 pub fn ct_new() -> Rule {
     rule(ct_bit(CtKey::State, CT_STATE_NEW))
 }
 
-/// Matches packets of connections that were redirected.
+/// Matches packets of connections whose destination was rewritten.
 pub fn ct_dnat() -> Vec<Expression> {
     ct_bit(CtKey::Status, CT_STATUS_DNAT)
 }
@@ -207,7 +208,7 @@ fn ct_bit(key: CtKey, bit: u32) -> Vec<Expression> {
     ]
 }
 
-/// `meta mark set meta mark | bit`.
+/// Sets the mark bit: `meta mark set meta mark | bit`.
 pub fn mark(config: &Config) -> Rule {
     let bit = config.mark.value();
     rule(vec![
@@ -228,7 +229,7 @@ pub fn mark(config: &Config) -> Rule {
     ])
 }
 
-/// Loads a frontend's key from `start` on; returns the register behind it.
+/// Loads a frontend's key from register `start` on; returns the register behind it.
 pub fn load_frontend(
     family: Family,
     fields: FrontendFields,
@@ -244,7 +245,7 @@ pub fn load_frontend(
     (expressions, after(next, 8))
 }
 
-/// Matches packets of which an address is in `set`.
+/// Matches packets whose source or destination is in `set`.
 pub fn member(family: Family, which: Address, set: &str) -> Vec<Expression> {
     vec![
         load_address(family, which, Register(0)),

@@ -1,4 +1,4 @@
-//! Rules that refuse what is for a Service and has no endpoint, and what chains are made of.
+//! Rules that reject or drop packets to Services without endpoints, and constructors of chains.
 
 use std::sync::Arc;
 
@@ -12,15 +12,18 @@ use crate::contents::ChainWithRules;
 use crate::key;
 use crate::parts::{Address, compare, family_of, in_range, member, rule, verdict};
 
-/// What refuses, where `rejected` matches who has no endpoints. Who has none at all says so; who has some, but none that may be used here, drops. So does
-/// who got one between this lookup and the last: its client tries again.
+/// Rules for packets without a usable endpoint; `rejected` matches frontends without any endpoints.
+/// Packets to those are rejected. Packets to a frontend that has endpoints, but none that may be
+/// used here, are dropped. So are packets to a frontend that got its first endpoint since the
+/// previous lookup: the client retries.
 pub fn reject_or_drop(mut rejected: Vec<Expression>) -> Vec<Rule> {
     rejected.push(Expression::Reject(RejectKind::PortUnreachable));
     vec![rule(rejected), verdict(Verdict::Drop)]
 }
 
-/// What is still addressed to a cluster IP after DNAT has no frontend: a port the Service does not
-/// have, or an address no Service has.
+/// Rules for packets that are still addressed to a cluster IP after DNAT, and so have no frontend:
+/// they use a port that the Service does not have, which is rejected, or an address that no Service
+/// has, which is dropped.
 pub fn refuse_cluster_ips(family: Family, config: &Config, cluster_ips: &str) -> Vec<Rule> {
     let mut known = member(family, Address::Destination, cluster_ips);
     known.push(Expression::Reject(RejectKind::PortUnreachable));
@@ -35,11 +38,12 @@ pub fn refuse_cluster_ips(family: Family, config: &Config, cluster_ips: &str) ->
     rules
 }
 
-/// What arrives for a cluster IP that is also on a device of this node, and for a port that the
-/// Service does not have. The node's own address is left out: should a Service have been given it,
-/// the node stays reachable. Where that address is not known, nothing is refused.
+/// A rule for packets that arrive for a cluster IP that is also on a device of this node, with a
+/// port that the Service does not have: they go to `chain`. The node's own address is excluded:
+/// even if a Service is given it, the node stays reachable. Returns `None` if that address is
+/// unknown.
 ///
-/// The node's own processes were refused on the way out. What is refused goes to `chain`.
+/// Packets from the node's own processes were already rejected on output.
 pub fn refuse_arrivals(
     family: Family,
     node: &Node,
@@ -53,8 +57,8 @@ pub fn refuse_arrivals(
     Some(rule(known))
 }
 
-/// What has a port, and nothing else: an address that a device has goes on answering pings and what
-/// keeps a link alive.
+/// Rules that reject packets of protocols with ports. An address on a device still answers pings,
+/// and protocols that keep a link alive still work.
 pub fn reject_ports() -> Vec<Rule> {
     let reject = |protocol: Protocol| {
         rule(vec![
@@ -69,7 +73,7 @@ pub fn reject_ports() -> Vec<Rule> {
     Protocol::ALL.map(reject).into()
 }
 
-/// A chain at a hook.
+/// A base chain.
 pub fn base(
     name: &str,
     kind: ChainKind,

@@ -1,4 +1,4 @@
-//! A kernel in memory: carries out transactions on a table, and refuses what nf_tables would.
+//! An in-memory kernel: commits transactions to a table, and refuses what nf_tables would refuse.
 
 use std::sync::Arc;
 
@@ -10,31 +10,31 @@ use thiserror::Error;
 
 use crate::contents::{ChainWithRules, Contents, SetWithElements};
 
-/// Why nf_tables would not take a transaction.
+/// Why nf_tables would refuse a transaction.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum Refused {
-    /// What is to be changed is not there (`ENOENT`).
+    /// The object to change does not exist (`ENOENT`).
     #[error("operation {operation}: {what} does not exist")]
     Missing {
         /// The operation, counted from 0.
         operation: usize,
-        /// What it is about.
+        /// The object.
         what: String,
     },
-    /// It is there, as something else (`EEXIST`).
+    /// An object with another definition exists (`EEXIST`).
     #[error("operation {operation}: {what} already exists")]
     Present {
         /// The operation, counted from 0.
         operation: usize,
-        /// What it is about.
+        /// The object.
         what: String,
     },
-    /// Something leads to it (`EBUSY`).
+    /// Another object still refers to it (`EBUSY`).
     #[error("operation {operation}: {what} is still referenced")]
     Busy {
         /// The operation, counted from 0.
         operation: usize,
-        /// What it is about.
+        /// The object.
         what: String,
     },
     /// A value does not fit its set (`EINVAL`).
@@ -42,13 +42,13 @@ pub enum Refused {
     Misfit {
         /// The operation, counted from 0.
         operation: usize,
-        /// What it is about.
+        /// The set.
         what: String,
     },
 }
 
 impl Contents {
-    /// Carries out `transaction`, whole or not at all.
+    /// Commits `transaction`, whole or not at all.
     pub fn replay(&mut self, transaction: &Transaction) -> Result<(), Refused> {
         let mut contents = self.clone();
         for (at, operation) in transaction.operations.iter().enumerate() {
@@ -90,7 +90,7 @@ impl Contents {
                 let chain = chains.get_mut(name).ok_or_else(|| missing(name))?;
                 Arc::make_mut(chain).rules.clear();
             }
-            // Rules in memory have no numbers.
+            // Rules in memory have no handles.
             Operation::DeleteRule { chain, .. } => return Err(missing(chain)),
             Operation::DeleteChain(name) => {
                 let chain = self.chains.get(name).ok_or_else(|| missing(name))?;
@@ -231,7 +231,7 @@ impl Contents {
     }
 }
 
-/// What has to be there before a rule.
+/// An object that must exist before a rule that refers to it.
 enum Needed<'a> {
     Set(&'a Arc<str>),
     Chain(&'a Arc<str>),

@@ -1,7 +1,8 @@
-//! Who may connect to a load-balancer IP.
+//! Restricts the sources that may connect to a load-balancer IP.
 //!
-//! Ranges of one length of prefix are one set, and a source is looked up in each with as many of its
-//! bits. Sets of intervals would be one set in all, but the kernel copies such a set for every change.
+//! Ranges with the same prefix length form one set, and a source is looked up in each set with that
+//! many of its bits. One interval set could hold them all, but the kernel copies such a set for
+//! every change.
 
 use dataplane::Family;
 use netlink::nf_tables::{Expression, Register, Verdict};
@@ -11,8 +12,8 @@ use crate::key::{FrontendFields, name};
 use crate::parts::{Address, load_frontend, load_prefix, rule, verdict};
 use crate::refusals::regular;
 
-/// Looks a source up in the sets of `lengths`, the longest first, and drops what is in none.
-/// `set_of` has the name of the set of one length.
+/// Looks up the source in the sets of `lengths`, the longest first, and drops packets whose source
+/// is in none. `set_of` returns the name of the set for a length.
 pub fn allow_sources(
     family: Family,
     chain: &str,

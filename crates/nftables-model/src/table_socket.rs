@@ -1,4 +1,4 @@
-//! The socket of a backend, and how it knows that nobody else has written.
+//! The socket of a backend, which detects writes by other programs.
 
 use dataplane::Family;
 use netlink::nf_tables::{Set, Transaction};
@@ -6,15 +6,15 @@ use netlink::{CommitError, ObserveError, OpenError, Socket};
 
 use crate::contents::Contents;
 
-/// A socket for nf_tables that counts what went through it.
+/// A socket for nf_tables that counts the transactions committed through it.
 #[derive(Debug)]
 pub struct TableSocket {
     socket: Socket,
     transactions: u32,
 }
 
-/// The ruleset's generation, and how many of the transactions in it one socket sent. Each transaction of
-/// any program in the namespace raises the generation by one.
+/// The ruleset's generation, and how many of the transactions in it were sent by one socket. Each
+/// transaction by any program in the namespace raises the generation by one.
 #[derive(Debug, Clone, Copy)]
 pub struct Seen {
     /// The generation.
@@ -25,25 +25,25 @@ pub struct Seen {
 // === impl TableSocket ===
 
 impl TableSocket {
-    /// Opens this thread's network namespace.
+    /// Opens a socket in this thread's network namespace.
     pub fn open() -> Result<TableSocket, OpenError> {
         Socket::open().map(TableSocket::from)
     }
 
-    /// The socket itself, for what changes nothing: transactions that are committed through it directly
+    /// The underlying socket, for reading only: transactions committed through it directly would
     /// count as another program's.
     pub fn socket(&mut self) -> &mut Socket {
         &mut self.socket
     }
 
-    /// Carries out a transaction, whole or not at all.
+    /// Commits a transaction, whole or not at all.
     pub fn commit(&mut self, transaction: &Transaction) -> Result<(), CommitError> {
         self.socket.commit(transaction)?;
         self.transactions = self.transactions.wrapping_add(1);
         Ok(())
     }
 
-    /// How the ruleset stands. To be read before the tables that it is about: what changes meanwhile then
+    /// Reads the state of the ruleset. Call it before reading tables, so that a concurrent change
     /// shows as drift.
     pub fn observe_seen(&mut self) -> Result<Seen, ObserveError> {
         Ok(Seen {
@@ -52,7 +52,7 @@ impl TableSocket {
         })
     }
 
-    /// As [`Contents::observe`].
+    /// Like [`Contents::observe`].
     pub fn observe_table(
         &mut self,
         family: Family,
@@ -75,8 +75,8 @@ impl From<Socket> for TableSocket {
 // === impl Seen ===
 
 impl Seen {
-    /// Whether between this and `later` nothing was written but by the socket that both come from, and
-    /// `elsewhere` transactions that are known not to matter.
+    /// Whether nothing was committed between this and `later` except by the socket that both come
+    /// from, and by `elsewhere` transactions that are known to be irrelevant.
     pub fn is_quiet_until(&self, later: &Seen, elsewhere: u32) -> bool {
         let own = later.transactions.wrapping_sub(self.transactions);
         let all = later.generation.wrapping_sub(self.generation);

@@ -1,8 +1,8 @@
-//! What the kernel would do with a packet, step by step, from the rules alone.
+//! Simulates what the kernel does with a packet, step by step, from the rules alone.
 //!
-//! This knows nothing of Services: it runs expressions on registers as nf_tables does, so that what it
-//! says of our tables can differ from what the dataplane says, and be found out. Which hooks a packet
-//! passes is for the mechanism to say.
+//! The simulation knows nothing of Services: it evaluates expressions on registers as nf_tables
+//! does. So its result can differ from the dataplane's, which reveals errors in Signpost's tables.
+//! The backend defines which hooks a packet traverses.
 
 mod loads;
 mod path;
@@ -23,18 +23,18 @@ use self::path::Path;
 pub use self::path::ways;
 use crate::contents::{Chains, SetWithElements, Sets};
 
-/// How deep chains may lead into each other (`NFT_JUMP_STACK_SIZE`).
+/// The maximum depth of jumps (`NFT_JUMP_STACK_SIZE`).
 const JUMPS: usize = 16;
 /// `NF_CT_STATE_BIT(IP_CT_NEW)`.
 const CT_STATE_NEW: u32 = 8;
 /// `IPS_DST_NAT`.
 const CT_STATUS_DNAT: u32 = 1 << 5;
 
-/// What packets have written into the maps that they write to, and nothing has timed out.
+/// The elements that packets have written to maps; none has timed out.
 #[derive(Debug, Clone, Default)]
 pub struct Memory(BTreeMap<(Arc<str>, Bytes), Bytes>);
 
-/// What packets find in a table.
+/// The part of a table that packets traverse.
 #[derive(Debug, Clone, Copy)]
 pub struct View<'a> {
     /// Its chains.
@@ -43,65 +43,65 @@ pub struct View<'a> {
     pub sets: &'a Sets,
 }
 
-/// How a packet's way ended.
+/// The final outcome for a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum End {
     /// It left this node or reached a process on it, redirected or not.
     Through(Option<Target>),
-    /// It disappeared.
+    /// It was dropped.
     Dropped,
-    /// It was answered with a refusal.
+    /// It was rejected with an error to its sender.
     Rejected,
 }
 
-/// What a chain did to a packet.
+/// The outcome of a chain for a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step {
-    /// On with whatever comes next.
+    /// The packet continues with the next rule or hook.
     Continue,
-    /// This hook is done with it.
+    /// The packet is accepted at this hook.
     Accept,
-    /// It disappeared.
+    /// The packet was dropped.
     Drop,
-    /// It was answered with a refusal.
+    /// The packet was rejected with an error to its sender.
     Reject,
 }
 
-/// What becomes of a hash of the packet that chooses an endpoint.
+/// The result of a hash of the packet that chooses an endpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Hashes {
-    /// It is computed, as in the kernel.
+    /// Computed, as in the kernel.
     Computed,
-    /// It is any number, as if another client had sent the packet.
+    /// Any number, as if another client had sent the packet.
     Drawn,
 }
 
-/// One way of one packet through the hooks.
+/// One traversal of the hooks by one packet.
 #[derive(Debug)]
 pub struct Walk<'a> {
     view: View<'a>,
     node: &'a Node,
     packet: &'a Packet,
     memory: &'a mut Memory,
-    /// What random numbers are drawn: this one, as long as it is below the modulus.
+    /// The random number of every draw, reduced modulo the draw's modulus.
     number: u32,
     hashes: Hashes,
     drawn_below: Option<u32>,
-    /// Where it was sent, by DNAT or by another mechanism.
+    /// Its new destination, set by DNAT or by another mechanism.
     redirected: Option<Target>,
-    /// Whether that was DNAT.
+    /// Whether DNAT set it.
     has_dnat: bool,
     masqueraded: bool,
     mark: u32,
-    /// Of its connection.
+    /// The labels of its connection.
     labels: [u8; CONNECTION_LABELS / 8],
     registers: [u8; 64],
     path: Path,
 }
 
-/// Where `packet`, the first of its connection, goes on a node whose kernel holds what is in `view`
-/// for the packet's family, and has seen what is in `memory`, if the first random number it draws is
-/// `number`, or what that leaves over. `run` leads it through the hooks.
+/// Simulates `packet`, the first of its connection, on a node whose kernel has the content of
+/// `view` for the packet's family. `memory` contains what earlier packets wrote. Every random draw
+/// yields `number`, modulo its modulus. `run` leads the packet through the hooks.
 pub fn simulate_next(
     view: View<'_>,
     node: &Node,
@@ -115,9 +115,10 @@ pub fn simulate_next(
     walk.outcome(end)
 }
 
-/// Where `packet`, the first of its connection and of its client, may go on a node whose kernel
-/// holds what is in `view` for the packet's family; where its address decides, packets of all clients
-/// like it. [`simulate_next`] has the endpoint of this client. `run` leads it through the hooks.
+/// Simulates every possible choice for `packet`, the first of its connection and of its client, on
+/// a node whose kernel has the content of `view` for the packet's family. If a hash of the source
+/// chooses the endpoint, the outcome covers all other clients, too; [`simulate_next`] returns the
+/// endpoint of this client. `run` leads the packet through the hooks.
 pub fn simulate(
     view: View<'_>,
     node: &Node,
@@ -148,7 +149,7 @@ pub fn simulate(
             End::Rejected => return Outcome::Reject,
         }
         number += 1;
-        // The first draw decides; there is no second one on a way that DNAT has taken.
+        // The first draw decides; after DNAT there is no second one.
         if number >= walk.drawn_below.unwrap_or(1) {
             choices.sort();
             return Outcome::Deliver(in_proportion(choices));
@@ -156,8 +157,8 @@ pub fn simulate(
     }
 }
 
-/// Weights as multiples of the least, rounded: many slots may lead to one endpoint, and to one more than
-/// to another where their number does not divide.
+/// Scales weights to multiples of the least, rounded: many slots may lead to one endpoint, and to
+/// one more than to another if their number is not divisible.
 fn in_proportion(mut choices: Vec<Choice>) -> Vec<Choice> {
     let least = choices.iter().map(|choice| choice.weight).min();
     let least = least.unwrap_or(1).max(1);
@@ -170,7 +171,7 @@ fn in_proportion(mut choices: Vec<Choice>) -> Vec<Choice> {
 // === impl Memory ===
 
 impl Memory {
-    /// The keys that were written to a set.
+    /// The keys that packets wrote to a set.
     pub fn keys(&self, set: &str) -> impl Iterator<Item = &Bytes> {
         let of_set = self.0.keys().filter(move |(other, _)| **other == *set);
         of_set.map(|(_, key)| key)
@@ -205,7 +206,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// The outcome of a way that ends so, with one choice at the most.
+    /// The outcome for a walk with this end, with at most one choice.
     fn outcome(&self, end: End) -> Outcome {
         match end {
             End::Through(Some(target)) => Outcome::Deliver(vec![Choice {
@@ -236,23 +237,23 @@ impl<'a> Walk<'a> {
         self.number % modulus.max(1)
     }
 
-    /// Sends it to `target`, as what is no rule does.
+    /// Redirects the packet to `target` by another mechanism than a rule.
     pub fn redirect(&mut self, target: Target) {
         self.redirected = Some(target);
         self.path.note(|| Event::Redirect(target));
     }
 
-    /// Writes down what it meets beside rules.
+    /// Records an event that is not caused by a rule.
     pub fn note(&mut self, event: impl FnOnce() -> Event) {
         self.path.note(event);
     }
 
-    /// Where it was redirected, if it was.
+    /// The packet's new destination, if it was redirected.
     pub fn redirected(&self) -> Option<Target> {
         self.redirected
     }
 
-    /// Through the base chains of one hook that have these priorities, lowest number first.
+    /// Traverses the base chains of one hook with these priorities, lowest first.
     pub fn hook(&mut self, point: HookPoint, priorities: impl RangeBounds<i32>) -> Step {
         let chains = self.view.chains.values();
         let mut chains: Vec<_> = chains
@@ -303,12 +304,13 @@ impl<'a> Walk<'a> {
                 self.path.note(|| path::entering(&chain.chain, depth));
                 self.rules(&chain.rules, depth + 1)
             }
-            // The kernel does not take such rules.
+            // The kernel refuses such rules.
             _ => Step::Drop,
         }
     }
 
-    /// The verdict of one rule, if it matches and has one. An end is what no later rule can change.
+    /// Evaluates one rule: returns its verdict, if it matches and has one. An error is an outcome
+    /// that no later rule can change.
     fn rule(&mut self, rule: &Rule) -> Result<Option<Verdict>, Step> {
         for expression in &rule.expressions {
             let matches = match expression {
@@ -410,7 +412,7 @@ impl<'a> Walk<'a> {
         Some(data)
     }
 
-    /// Whether the rule goes on.
+    /// Performs the operation on the map. Returns whether the rule continues.
     fn learn(&mut self, set: &Arc<str>, how: Learning, key: Register, value: Register) -> bool {
         let Some(SetWithElements { set, .. }) = self.view.sets.get(set) else {
             return false;
@@ -453,7 +455,7 @@ impl<'a> Walk<'a> {
         Some(Target { address, port })
     }
 
-    /// Its destination, after DNAT.
+    /// The packet's destination, after DNAT.
     pub fn destination(&self) -> IpAddr {
         self.redirected
             .map_or(self.packet.destination, |target| target.address)
@@ -464,7 +466,7 @@ impl<'a> Walk<'a> {
             .map_or(self.packet.port, |target| target.port)
     }
 
-    /// Whether an address is one of the node.
+    /// Whether `address` is one of the node's.
     pub fn is_local(&self, address: IpAddr) -> bool {
         address.is_loopback() || self.node.local_addresses.contains(&address)
     }

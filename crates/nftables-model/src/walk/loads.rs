@@ -1,4 +1,4 @@
-//! What rules ask about a packet, and what is drawn or hashed for it.
+//! Evaluates the expressions that load data of a packet, draw a number or compute a hash.
 
 use dataplane::Origin;
 use netlink::nf_tables::{
@@ -11,7 +11,7 @@ use super::{CT_STATE_NEW, CT_STATUS_DNAT, Hashes, Walk, octets};
 const ORIGINAL: u8 = 0;
 
 impl Walk<'_> {
-    /// Loads what `expression` asks for; `false` if it asks for nothing that a packet has.
+    /// Loads the data that `expression` requests; returns `false` if the packet has none.
     pub(super) fn load_from_packet(&mut self, expression: &Expression) -> bool {
         match expression {
             Expression::Payload {

@@ -1,4 +1,4 @@
-//! What a packet meets on its way, for people who ask where it went.
+//! Records the events of a walk, for traces.
 
 use std::sync::Arc;
 
@@ -8,13 +8,13 @@ use netlink::nf_tables::{Bytes, Chain, ElementData, Set};
 
 use super::{End, Memory, View, Walk};
 
-/// What is written down of a walk, if anything is.
+/// The recorded events; `None` if nothing is recorded.
 #[derive(Debug, Default)]
 pub(super) struct Path(Option<Vec<Event>>);
 
 /// Every way that `packet`, the first of its connection and of its client, may take on a node whose
-/// kernel holds what is in `view` for the packet's family: one for each number that may be drawn on it.
-/// `run` leads it through the hooks.
+/// kernel has the content of `view` for the packet's family: one for each number that may be drawn.
+/// `run` leads the packet through the hooks.
 pub fn ways(
     view: View<'_>,
     node: &Node,
@@ -41,7 +41,7 @@ pub fn ways(
 // === impl Path ===
 
 impl Path {
-    /// Writes down what `event` says, if anybody reads it.
+    /// Records the event, if events are recorded.
     pub(super) fn note(&mut self, event: impl FnOnce() -> Event) {
         if let Some(events) = &mut self.0 {
             events.push(event());
@@ -49,7 +49,7 @@ impl Path {
     }
 }
 
-/// Into a chain that `depth` others have led to.
+/// The event of entering a chain at jump depth `depth`.
 pub(super) fn entering(chain: &Chain, depth: usize) -> Event {
     let name = Arc::clone(&chain.name);
     match &chain.hook {
