@@ -96,7 +96,7 @@ pub enum Forwarding {
     Bypass,
 }
 
-/// A destination's share of new connections, relative to the other destinations of its virtual server.
+/// A destination's share of new connections, relative to the virtual server's other destinations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Weight(pub u32);
 

@@ -4,8 +4,8 @@
 //! routing table, and in that table the route `local default dev lo`. The mark, the table number
 //! and the rule priority are reserved for Signpost.
 //!
-//! Sources: `include/uapi/linux/{rtnetlink,fib_rules}.h`, `net/core/fib_rules.c`, `net/ipv4/route.c` and
-//! `net/ipv6/route.c` of Linux 6.1 to 6.18.
+//! Sources: `include/uapi/linux/{rtnetlink,fib_rules}.h`, `net/core/fib_rules.c`,
+//! `net/ipv4/route.c` and `net/ipv6/route.c` of Linux 6.1 to 6.18.
 
 mod codec;
 mod socket;

@@ -223,8 +223,8 @@ impl NfTables {
             }
         }
         for (chain, rules) in &mut held.entries {
-            // Rules that no packet reaches count as missing: writing them again fails with the reason why
-            // they cannot be reached.
+            // Entries that packets cannot reach count as missing. Writing them again fails with the
+            // reason.
             if self.observe_obstacle(table, *chain)?.is_some() {
                 rules.fill(None);
             }
