@@ -1,4 +1,4 @@
-//! CIDRs and listening addresses, held to exactly what the API server's CEL library accepts.
+//! CIDRs and listening addresses; accepts exactly what the API server's CEL library accepts.
 
 use std::{
     borrow::Cow,
@@ -13,12 +13,13 @@ use serde::{Deserialize, Serialize};
 
 use crate::rule::{self, CIDR, NODE_PORT_ADDRESS};
 
-/// A block of addresses of one family. Host bits are kept as written: `10.0.0.1/8` is accepted, as kube-proxy does.
+/// A block of addresses of one family. Host bits are kept as written: `10.0.0.1/8` is accepted, as
+/// in kube-proxy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "Cow<'_, str>", into = "String")]
 pub struct Cidr(IpNet);
 
-/// Which of a node's addresses take node-port traffic: one entry of the list.
+/// Which of a node's addresses accept node-port traffic: one entry of the list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "Cow<'_, str>", into = "String")]
 pub enum NodePortAddress {
@@ -28,7 +29,7 @@ pub enum NodePortAddress {
     Within(Cidr),
 }
 
-/// A text that is no CIDR.
+/// A text that is not a CIDR.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{}", CIDR.message)]
 pub struct ParseCidrError;
@@ -38,7 +39,7 @@ pub struct ParseCidrError;
 #[error("{}", NODE_PORT_ADDRESS.message)]
 pub struct ParseNodePortAddressError;
 
-/// The longest text of an IPv6 block: 39 letters of address, a slash, three digits.
+/// The longest text of an IPv6 block: 39 characters of address, a slash, three digits.
 const LONGEST_CIDR: usize = 43;
 
 const PRIMARY: &str = "primary";
@@ -56,7 +57,8 @@ pub(crate) fn is_ip(text: &str) -> bool {
     text.parse::<IpAddr>().is_ok_and(is_plain)
 }
 
-/// Kubernetes refuses IPv4 addresses dressed as IPv6, because two spellings of one address slip past comparisons.
+/// Whether `address` is not an IPv4-mapped IPv6 address. Kubernetes refuses those, because two
+/// spellings of one address defeat comparisons.
 fn is_plain(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(_) => true,
@@ -85,7 +87,7 @@ impl FromStr for Cidr {
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let (_, length) = text.split_once('/').ok_or(ParseCidrError)?;
-        // The API server refuses `/08`; a spelling accepted on one side alone would be a surprise on the other.
+        // The API server refuses `/08`; accepting it here alone would be inconsistent.
         let padded = length.len() > 1 && length.starts_with('0');
         let net = text.parse::<IpNet>().map_err(|_| ParseCidrError)?;
         if padded || !is_plain(net.addr()) {

@@ -1,9 +1,9 @@
-//! What is wrong with a profile, where no API server checks it: for an agent that reads a directory, and for an object
-//! that was stored before a rule existed.
+//! Validates a profile without an API server: for an agent that reads a directory, and for an
+//! object that was stored before a rule existed.
 //!
-//! Bounds and names of fields are read from the same schema the API server uses, so they cannot drift apart. The rules
-//! that tie fields together are CEL there and Rust here; the sentences are the same, and the tests hold both against one
-//! table of bad profiles.
+//! Bounds and field names come from the same schema that the API server uses, so they cannot
+//! diverge. The rules that relate fields to each other are CEL there and Rust here, with the same
+//! messages; the tests check both against one table of invalid profiles.
 
 pub mod bounds;
 
@@ -22,30 +22,30 @@ use crate::{
     span::Span,
 };
 
-/// One thing that is wrong with one field.
+/// One error in one field.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]
 pub struct FieldError {
     /// The path of the field, such as `spec.detectLocal.clusterCIDRs[1]`.
     pub field: String,
-    /// What is wrong with it and what would be right.
+    /// What is wrong, and what would be valid.
     pub message: String,
 }
 
-/// Everything the API server would refuse in `spec`; empty when it would accept it.
+/// Returns everything that the API server would refuse in `spec`; empty if it would accept it.
 #[must_use]
 pub fn check(spec: &ProxyProfileSpec) -> Vec<FieldError> {
-    // A spec is made of structs, lists and maps with text keys, all of which JSON can say.
+    // A spec consists of structs, lists and maps with text keys, so it always converts to JSON.
     let mut errors = bounds::check(&serde_json::to_value(spec).unwrap_or_default());
     rules(spec, &mut errors);
     errors
 }
 
-/// Reads a profile out of the JSON or YAML value of a whole object.
+/// Parses a profile from the JSON or YAML value of a whole object.
 ///
 /// # Errors
 ///
-/// Everything that is wrong with it, each with the path of its field: what the API server would refuse, and fields that
-/// do not exist, which an API server would drop with a warning.
+/// Returns all errors, each with the path of its field: everything that the API server would
+/// refuse, and unknown fields, which an API server would drop with a warning.
 pub fn parse(object: &Value) -> Result<ProxyProfile, Vec<FieldError>> {
     let mut errors = object.get("spec").map_or_else(Vec::new, bounds::check);
     match serde_path_to_error::deserialize::<_, ProxyProfile>(object) {
@@ -68,7 +68,7 @@ pub fn parse(object: &Value) -> Result<ProxyProfile, Vec<FieldError>> {
         }
         Err(error) => {
             let field = error.path().to_string();
-            // The schema has already said what the decoder stumbled over, in the API server's own words.
+            // The schema check has already reported this field, with the API server's own message.
             if !errors.iter().any(|known| known.field == field) {
                 errors.push(FieldError::new(field, error.inner().to_string()));
             }

@@ -1,4 +1,4 @@
-//! Conditions: what a node or a profile is, as `kubectl wait --for=condition=…` understands it.
+//! Conditions of nodes and profiles, as `kubectl wait --for=condition=…` reads them.
 
 pub mod reason;
 
@@ -13,11 +13,11 @@ use crate::{condition::reason::Reason, node_proxy::rejections::cut};
 /// A type of condition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ConditionType {
-    /// The word in the condition.
+    /// The type in the condition.
     pub name: &'static str,
-    /// The kinds of objects that have it.
+    /// The kinds of objects that can have it.
     pub kinds: &'static [&'static str],
-    /// What status True means.
+    /// The meaning of status True.
     pub meaning: &'static str,
 }
 
@@ -31,7 +31,7 @@ macro_rules! types {
             pub const $constant: &str = $name;
         )+
 
-        /// Every condition type there is.
+        /// Every condition type.
         pub const TYPES: &[ConditionType] =
             &[$(ConditionType { name: $name, kinds: &[$($kind),+], meaning: $meaning }),+];
     };
@@ -91,18 +91,18 @@ pub struct Finding {
     pub kind: &'static str,
     /// Whether it holds.
     pub status: Status,
-    /// Why.
+    /// The reason.
     pub reason: Reason,
-    /// Details in plain text. Cut at the length the API accepts.
+    /// Details in plain text. Truncated to the length that the API accepts.
     pub message: String,
-    /// The generation of the object this was found for.
+    /// The generation of the object that this finding is about.
     pub generation: Option<i64>,
 }
 
 // === impl Finding ===
 
 impl Finding {
-    /// What is found of an object whatever its generation.
+    /// A finding without a generation.
     pub fn new(kind: &'static str, status: Status, reason: Reason, message: String) -> Finding {
         Finding {
             kind,
@@ -114,9 +114,9 @@ impl Finding {
     }
 }
 
-/// Puts `finding` into `conditions`, in place of what was said about the same type. `now` becomes the time of transition
-/// only when the status is another than before. Returns whether anything but that time changed, which is when a status
-/// is worth writing.
+/// Sets `finding` in `conditions`; it replaces the condition of the same type. `now` becomes the
+/// transition time only if the status changes. Returns whether anything except that time changed,
+/// and therefore whether the status is worth writing.
 pub fn set_condition(conditions: &mut Vec<Condition>, finding: Finding, now: Timestamp) -> bool {
     let mut message = finding.message;
     cut(&mut message, LONGEST_MESSAGE);
@@ -147,7 +147,7 @@ pub fn set_condition(conditions: &mut Vec<Condition>, finding: Finding, now: Tim
     }
 }
 
-/// What `conditions` say about a type: [`Status::Unknown`] when they say nothing.
+/// The status of a condition type in `conditions`; [`Status::Unknown`] if it is missing.
 #[must_use]
 pub fn status_of(conditions: &[Condition], kind: &str) -> Status {
     match conditions

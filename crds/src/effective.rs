@@ -87,7 +87,8 @@ pub struct EffectiveConfig {
 // === impl EffectiveConfig ===
 
 impl EffectiveConfig {
-    /// `spec` with every default filled in. Total: what [`crate::check::check`] would refuse is carried over as it is.
+    /// Returns `spec` with every default filled in. Never fails: what [`crate::check::check`] would
+    /// refuse is copied unchanged.
     #[must_use]
     pub fn of(spec: &ProxyProfileSpec) -> Self {
         let iptables = spec.iptables.complete();
@@ -182,7 +183,8 @@ mod tests {
         let iptables = |addresses: &[&str]| {
             of(serde_json::json!({"mode": "iptables", "nodePorts": {"addresses": addresses}}))
         };
-        // NewProxier of kube-proxy's mode iptables leaves localhost out where ContainsIPv4Loopback says no.
+        // NewProxier of kube-proxy's mode iptables excludes localhost if ContainsIPv4Loopback
+        // returns false.
         for (addresses, expected) in [
             (&[][..], agent),
             (&["0.0.0.0/0"], agent),

@@ -1,15 +1,15 @@
-//! The Events that agents and operator write.
+//! The Events of agents and operator.
 
 use crate::condition::{ACCEPTED, CONFLICT, PROGRESSING};
 
-/// The conditions of a profile whose change is worth an Event, with the condition's reason. Ready and Degraded follow from
-/// these and from the nodes, and would come and go with every node.
+/// The conditions of a profile whose change is announced by an Event, with the condition's reason.
+/// Ready and Degraded follow from these and from the nodes, and would change with every node.
 pub const ANNOUNCED: [&str; 3] = [ACCEPTED, PROGRESSING, CONFLICT];
 
-/// What an agent reports in an Event.
+/// A reason of an agent's Events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct EventReason {
-    /// The word in the Event.
+    /// The reason in the Event.
     pub name: &'static str,
     /// Whether a user should act on it.
     pub severity: Severity,
@@ -17,12 +17,12 @@ pub struct EventReason {
     pub advice: &'static str,
 }
 
-/// How much an Event matters.
+/// The severity of an Event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Severity {
-    /// It is as it should be.
+    /// Nothing is wrong.
     Normal,
-    /// It is not.
+    /// Something is wrong.
     Warning,
 }
 

@@ -1,4 +1,5 @@
-//! Fields and values that the API accepts and no code supports yet, so that a node reports them.
+//! Fields and values that the API accepts but that are not supported yet, so that a node reports
+//! them.
 
 use serde_json::Value;
 
@@ -20,7 +21,8 @@ pub struct NotHonoured {
     pub message: String,
 }
 
-/// The fields, and sections with everything in them, that no code reads. The documentation of each says so.
+/// The unsupported fields, and sections in which every field is unsupported. The documentation of
+/// each says so.
 pub const UNREAD_FIELDS: &[&str] = &[
     "bindAddress",
     "clientConnection",
@@ -32,9 +34,11 @@ pub const UNREAD_FIELDS: &[&str] = &[
     "showHiddenMetricsForVersion",
 ];
 
-/// The paths below spec of everything `spec` asks of a node beyond the defaults the API itself fills in, in the order of
-/// their names. What only the operator reads (selector, priority, pause, rollout) is not among them: it changes nothing
-/// for a node, and must not be worth a write on every one. A field of a section without such defaults counts as soon as it is written, whatever its value.
+/// The paths below spec of every field in `spec` that concerns nodes and differs from the defaults
+/// of the API itself, sorted by name. Fields that only the operator reads (selector, priority,
+/// pause, rollout) are left out: they change nothing for a node, and must not cause a write to
+/// every node. A field of a section without such defaults counts whenever it is set, whatever its
+/// value.
 #[must_use]
 pub fn written_fields(spec: &ProxyProfileSpec) -> Vec<String> {
     let json = |spec: &ProxyProfileSpec| serde_json::to_value(spec).unwrap_or_default();
@@ -48,13 +52,14 @@ pub fn written_fields(spec: &ProxyProfileSpec) -> Vec<String> {
     };
     let mut paths = Vec::new();
     collect(&json(&of_node), &json(&default), "", &mut paths);
-    // Within the bounds of NodeProxySpec::written_fields: gates may have any name and any number of letters.
+    // Within the bounds of NodeProxySpec::written_fields: gates may have names of any length.
     paths.retain(|path| path.len() <= 256);
     paths.truncate(256);
     paths
 }
 
-/// What `config` asks for that no code supports yet; `written` is [`written_fields`] of the profile it was made from.
+/// What `config` requests that is not supported yet; `written` is [`written_fields`] of the profile
+/// it was made from.
 #[must_use]
 pub fn not_honoured(config: &EffectiveConfig, written: &[String]) -> Vec<NotHonoured> {
     let loopback = (config.localhost_node_ports == LocalhostNodePorts::None)
@@ -88,7 +93,7 @@ pub fn not_honoured(config: &EffectiveConfig, written: &[String]) -> Vec<NotHono
     loopback.into_iter().chain(fields).chain(needless).collect()
 }
 
-/// The fields that change nothing in mode ipvs, because what they prevent does not happen there.
+/// The fields that have no effect in mode ipvs, because what they prevent does not happen there.
 fn needless_in_mode_ipvs(config: &EffectiveConfig) -> Vec<NotHonoured> {
     let strict_arp = config.ipvs.strict_arp.then_some((
         "ipvs.strictARP",
@@ -110,7 +115,7 @@ fn needless_in_mode_ipvs(config: &EffectiveConfig) -> Vec<NotHonoured> {
         .collect()
 }
 
-/// The blocks that hold nothing but loopback addresses.
+/// The blocks that contain only loopback addresses.
 fn loopback_blocks(addresses: &[NodePortAddress]) -> Vec<String> {
     let blocks = addresses.iter().filter_map(|entry| match entry {
         NodePortAddress::Within(cidr) => Some(cidr),
@@ -125,7 +130,7 @@ fn loopback_blocks(addresses: &[NodePortAddress]) -> Vec<String> {
         .collect()
 }
 
-/// Whether no code reads the field at this path below spec.
+/// Whether the field at this path below spec is unsupported.
 #[must_use]
 pub fn is_unread(field: &str) -> bool {
     UNREAD_FIELDS.iter().any(|unread| {
@@ -134,7 +139,8 @@ pub fn is_unread(field: &str) -> bool {
     })
 }
 
-/// The leaves of `value` that differ from `default`. A list is a leaf: part of a list has no meaning.
+/// Collects the leaves of `value` that differ from `default`. A list is a leaf: part of a list has
+/// no meaning.
 fn collect(value: &Value, default: &Value, path: &str, paths: &mut Vec<String>) {
     match value {
         Value::Object(fields) => {

@@ -1,4 +1,4 @@
-//! A number of nodes, or a share of them.
+//! A number of nodes, or a percentage of them.
 
 use std::{borrow::Cow, fmt, str::FromStr};
 
@@ -7,7 +7,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
 use crate::rule::{self, MAX_UNAVAILABLE};
 
-/// How many nodes may be without a settled configuration at once.
+/// A number of nodes, absolute or as a percentage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum IntOrPercent {
     /// This many nodes, at least 1.
@@ -21,14 +21,14 @@ pub enum IntOrPercent {
 #[error("{}", MAX_UNAVAILABLE.message)]
 pub struct ParseIntOrPercentError;
 
-/// Nine digits, which fit the 32 bits the API server keeps such numbers in.
+/// Nine digits, which fit the 32 bits that the API server uses for such numbers.
 const MOST_NODES: u32 = 999_999_999;
 
 // === impl IntOrPercent ===
 
 impl IntOrPercent {
-    /// The number of nodes this allows out of `total`: a share is rounded down, and it is never less than one, because
-    /// none would stop a rollout without saying so (that is what `paused` is for).
+    /// The number of nodes out of `total`: a percentage is rounded down, but to no less than one,
+    /// because zero would silently stop a rollout (`paused` is for that).
     #[must_use]
     pub fn of(self, total: usize) -> usize {
         let allowed = match self {

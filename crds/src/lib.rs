@@ -1,10 +1,13 @@
-//! The API of Signpost: what users write, the configuration of a node, what agents and operator report.
+//! The API of Signpost: the profiles that users write, the configuration of a node, and the reports
+//! of agents and operator.
 //!
-//! Types and pure functions, no I/O. They answer three questions:
+//! Types and pure functions, no I/O:
 //!
-//! - Is this profile right? [`check::parse`] and [`check::check`], with the messages of the API server.
-//! - Which configuration does this node get, and why? [`resolve::resolve`], the same for the operator and for an agent without an operator.
-//! - What is to be done about a condition? [`condition::reason`].
+//! - Validate a profile: [`check::parse`] and [`check::check`], with the messages of the API
+//!   server.
+//! - Find the configuration of a node, and the reason for it: [`resolve::resolve`], the same for
+//!   the operator and for an agent without an operator.
+//! - Find out what to do about a condition: [`condition::reason`].
 //!
 //! ```text
 //!  ProxyProfile.spec --check--> FieldError
@@ -14,9 +17,9 @@
 //!                         NodeProxy.status  (agent)  -->  ProxyProfile.status  (operator)
 //! ```
 //!
-//! # Where kube-proxy's configuration went
+//! # Differences from kube-proxy's configuration
 //!
-//! Names are those of `KubeProxyConfiguration` where it has one. These moved:
+//! Names are those of `KubeProxyConfiguration` where it has one. These differ:
 //!
 //! | there | here |
 //! |---|---|

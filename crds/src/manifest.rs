@@ -1,4 +1,4 @@
-//! The two CustomResourceDefinitions as they are given to an API server.
+//! The two CustomResourceDefinitions, as given to an API server.
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::CustomResourceExt;
@@ -11,7 +11,7 @@ use crate::{node_proxy::NodeProxy, profile::ProxyProfile};
 pub struct Manifest {
     /// The name of the file in `generated/`.
     pub file: &'static str,
-    /// Its whole text.
+    /// The whole text of the file.
     pub text: String,
 }
 
@@ -19,7 +19,7 @@ pub struct Manifest {
 ///
 /// # Errors
 ///
-/// A schema that YAML cannot say, which would be a defect of the types.
+/// Fails if YAML cannot represent a schema, which would be a defect of the types.
 pub fn manifests() -> Result<[Manifest; 2], serde_saphyr::ser::Error> {
     Ok([
         Manifest {
@@ -40,7 +40,8 @@ fn document(crd: &Value) -> Result<String, serde_saphyr::ser::Error> {
     ))
 }
 
-/// The definition as JSON, without what an API server warns about or takes differently than the types mean it.
+/// Returns the definition as JSON, without parts that an API server warns about or interprets
+/// differently from the types.
 pub(crate) fn render(crd: CustomResourceDefinition) -> Value {
     let mut value = serde_json::to_value(crd).unwrap_or_default();
     if let Some(schema) = value.pointer_mut("/spec/versions/0/schema/openAPIV3Schema") {
@@ -49,9 +50,9 @@ pub(crate) fn render(crd: CustomResourceDefinition) -> Value {
     value
 }
 
-/// As [`render`], without defaults and rules in the spec. What the operator stamps is complete and checked: a default the
-/// API server added would no longer be what the stamped hash was made from, and a rule of a later version would refuse
-/// the configuration a node is to be kept at.
+/// Like [`render`], without defaults and rules in the spec. The spec that the operator assigns is
+/// complete and checked: a default added by the API server would not match the assigned hash, and a
+/// rule of a later version would refuse the configuration that a node should keep.
 pub(crate) fn render_stamped(crd: CustomResourceDefinition) -> Value {
     let mut value = render(crd);
     if let Some(spec) = value.pointer_mut("/spec/versions/0/schema/openAPIV3Schema/properties/spec")
@@ -66,10 +67,10 @@ pub(crate) fn render_stamped(crd: CustomResourceDefinition) -> Value {
 
 fn tidy(schema: &mut Value) {
     each_schema(schema, &mut |fields| {
-        // Nothing here means anything as null: a field is written or left out.
+        // Null has no meaning here: a field is written or left out.
         fields.remove("nullable");
         fields.remove("title");
-        // Lines are broken where the source breaks them; `kubectl explain` breaks them again for its own width.
+        // Joins the lines of a paragraph; `kubectl explain` wraps them to its own width.
         if let Some(Value::String(text)) = fields.get_mut("description") {
             let paragraphs: Vec<String> = text
                 .split("\n\n")
@@ -77,7 +78,7 @@ fn tidy(schema: &mut Value) {
                 .collect();
             *text = paragraphs.join("\n\n");
         }
-        // A schemars name for the width of a Rust integer; bounds are given as minimum and maximum.
+        // schemars' name for the width of a Rust integer; bounds are given as minimum and maximum.
         if fields
             .get("format")
             .and_then(Value::as_str)

@@ -191,7 +191,7 @@ pub enum Heartbeat {
     Lease,
 }
 
-/// What the names of the Leases of agents begin with; the name of the node follows.
+/// The prefix of the names of the agents' Leases; the name of the node follows.
 pub const LEASE_PREFIX: &str = "signpost-agent-";
 
 /// How much is programmed.

@@ -1,4 +1,4 @@
-//! `ProxyProfile`: the configuration for a set of nodes, and how far they have applied it.
+//! `ProxyProfile`: the configuration for a set of nodes, and the progress of its rollout.
 
 #![expect(
     clippy::duplicated_attributes,
@@ -265,12 +265,13 @@ pub struct ProxyProfileSpec {
 // === impl ProxyProfileSpec ===
 
 impl ProxyProfileSpec {
-    /// The priority of a profile that does not say: room on both sides.
+    /// The default of [`ProxyProfileSpec::priority`], with room on both sides.
     pub const DEFAULT_PRIORITY: i32 = 1000;
-    /// [`ProxyProfileSpec::sync_period`] of a profile that does not say.
+    /// The default of [`ProxyProfileSpec::sync_period`].
     pub const DEFAULT_SYNC_PERIOD: Span = Span::seconds(30);
-    /// [`ProxyProfileSpec::min_sync_period`] of a profile that does not say. kube-proxy waits a second because its
-    /// writes cost seconds; Signpost's cost microseconds, and one that costs more is followed by a longer pause.
+    /// The default of [`ProxyProfileSpec::min_sync_period`]. kube-proxy waits a second because its
+    /// writes cost seconds; Signpost's cost microseconds, and a slower write is followed by a
+    /// longer pause.
     pub const DEFAULT_MIN_SYNC_PERIOD: Span = Span::milliseconds(1);
 }
 

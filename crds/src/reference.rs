@@ -1,4 +1,4 @@
-//! The pages of `docs/` about this API, written from the types and tables here.
+//! The pages of `docs/` about this API, generated from the types and tables here.
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -20,7 +20,7 @@ use crate::{
 const NOTICE: &str =
     "<!-- Written from the types in crds/ by `make generate`; not to be edited. -->\n";
 
-/// The pages, by their names in `docs/`.
+/// The pages, with their names in `docs/`.
 #[must_use]
 pub fn pages() -> [Manifest; 2] {
     [
@@ -41,9 +41,9 @@ fn api_reference() -> String {
         "{NOTICE}# API reference\n\nBoth kinds belong to group `signpost.dev`, version `v1alpha1`, and have no namespace. `kubectl explain` prints the \
          same sentences. A duration is written as 1m30s, with h, m, s and ms, and is at most 99999h. A default that depends on the mode, or on a flag, is in the meaning. `[]` stands for each entry of a list, `*` for each key.\n"
     );
-    // What a section of a profile leaves out has no default in the schema: the agent fills it in.
+    // A section of a profile has no defaults in the schema: the agent fills them in.
     let mut filled_in = serde_json::to_value(EffectiveConfig::default()).unwrap_or_default();
-    // Of the operator, which no node gets.
+    // Only the operator reads the rollout, so it is not in a node's configuration.
     filled_in["rollout"] =
         serde_json::to_value(RolloutSpec::default().complete()).unwrap_or_default();
     let none = Value::Null;
@@ -126,7 +126,7 @@ fn type_name(schema: &Value) -> String {
     }
 }
 
-/// What the API server checks, as far as the type does not say it.
+/// The API server's checks that do not follow from the type.
 fn bounds(schema: &Value) -> Vec<String> {
     let mut bounds = Vec::new();
     if let Some(values) = schema["enum"].as_array() {
@@ -161,7 +161,7 @@ fn bounds(schema: &Value) -> Vec<String> {
         .into_iter()
         .flatten()
         .map(|rule| text(&rule["message"]));
-    // As much as the type says.
+    // The type of the field already implies this one.
     bounds.extend(messages.filter(|message| message != SPAN_TOO_LONG.message));
     if schema["items"].is_object() {
         let of_entries = self::bounds(&schema["items"]);
@@ -222,7 +222,7 @@ fn text(value: &Value) -> String {
     value.as_str().unwrap_or_default().to_owned()
 }
 
-/// `text` within one cell of a table.
+/// Escapes `text` for one cell of a table.
 fn cell(text: &str) -> String {
     text.replace('|', "\\|").replace('\n', " ")
 }

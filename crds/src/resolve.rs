@@ -1,15 +1,16 @@
-//! Which profile applies to a node, and why the other profiles do not.
+//! Which profile applies to a node, and why the others do not.
 //!
-//! The order among the profiles that select a node: the lowest priority number, then the oldest, then the first by name.
-//! It depends on nothing else, so that operator, agent and command `explain` always give the same answer, whatever
-//! order the profiles were read in.
+//! The order among the profiles that select a node: the lowest priority number, then the oldest,
+//! then the first by name. It depends on nothing else, so that the operator, the agent and the
+//! command `explain` always agree, in whatever order they read the profiles.
 //!
 //! A node keeps its configuration in two cases:
 //!
-//! - The deciding profile is paused. A node that has none yet still gets the paused profile's configuration: without a
-//!   service proxy it could not reach any Service.
-//! - The profile the node has its configuration from is no longer valid, and no valid profile comes before it. A mistake
-//!   in a profile changes nothing where that profile is in force.
+//! - The deciding profile is paused. A node without a configuration still gets that of the paused
+//!   profile: without a service proxy it could not reach any Service.
+//! - The profile that the node has its configuration from is no longer valid, and no valid profile
+//!   comes before it. A mistake in a profile changes nothing on the nodes where that profile is in
+//!   force.
 
 use std::{cmp::Ordering, collections::BTreeMap, fmt};
 
@@ -23,14 +24,14 @@ use crate::{
     profile::ProxyProfile,
 };
 
-/// What the decision needs to know of a node.
+/// The properties of a node that the decision depends on.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeFacts {
     /// Its name.
     pub name: String,
     /// Its labels.
     pub labels: BTreeMap<String, String>,
-    /// Its last configuration, if any.
+    /// Its latest configuration, if any.
     pub current: Option<NodeProxySpec>,
 }
 
@@ -50,11 +51,11 @@ struct Ranked<'a> {
 /// The configuration that a node should have, and why.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Resolution {
-    /// The node's configuration; absent when no profile decides, which is not an error.
+    /// The node's configuration; absent if no profile decides, which is not an error.
     pub effective: Option<NodeProxySpec>,
     /// The profile that decides.
     pub winner: Option<String>,
-    /// Why the node keeps its configuration although its profile has another.
+    /// Why the node keeps its configuration although its profile has a different one.
     pub hold: Option<Hold>,
     /// Which profile decides and why, as a sentence.
     pub reason: String,
@@ -62,7 +63,7 @@ pub struct Resolution {
     pub candidates: Vec<Candidate>,
 }
 
-/// One profile, seen from one node.
+/// One profile, evaluated for one node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Candidate {
     /// Its name.
@@ -76,22 +77,22 @@ pub struct Candidate {
 /// The role of a profile on one node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// It decides.
+    /// This profile decides.
     Won,
-    /// It selects the node as well, but another profile comes first.
+    /// It also selects the node, but another profile comes first.
     Lost {
         /// The profile that decides.
         to: String,
-        /// What put that one first.
+        /// Why that profile comes first.
         by: Precedence,
     },
     /// It does not select the node.
     NotSelected,
-    /// It is not valid, and decides nowhere.
+    /// It is not valid, and decides on no node.
     Rejected(Vec<FieldError>),
 }
 
-/// What put one profile before another.
+/// Why one profile comes before another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Precedence {
     /// A lower priority number: intended layering.
@@ -107,11 +108,12 @@ pub enum Precedence {
 pub enum Hold {
     /// The deciding profile is paused.
     Paused,
-    /// The profile its configuration comes from is no longer valid.
+    /// The profile that its configuration comes from is no longer valid.
     Rejected,
 }
 
-/// The configuration that `node` should have. For many nodes, make one [`Ranking`] for all of them.
+/// Returns the configuration that `node` should have. For many nodes, create one [`Ranking`] for
+/// all of them.
 #[must_use]
 pub fn resolve<'a>(
     profiles: impl IntoIterator<Item = &'a ProxyProfile>,
@@ -131,7 +133,7 @@ impl<'a> Ranking<'a> {
         Self { ranked }
     }
 
-    /// The configuration that `node` should have.
+    /// Returns the configuration that `node` should have.
     #[must_use]
     pub fn resolve(&self, node: &NodeFacts) -> Resolution {
         let decides = |ranked: &&Ranked<'_>| match &ranked.outcome {
@@ -185,10 +187,11 @@ impl<'a> Ranked<'a> {
         }
     }
 
-    /// Which of the two comes first, and what decided it.
+    /// Returns which of the two comes first, and why.
     fn precedence_over(&self, other: &Self) -> (Ordering, Precedence) {
         let priority = |ranked: &Self| ranked.profile.spec.priority;
-        // A profile out of a file has no creation time: it counts as younger than any that has.
+        // A profile from a file has no creation time: it counts as younger than any profile with
+        // one.
         let created = |ranked: &Self| {
             ranked
                 .profile

@@ -1,22 +1,25 @@
-//! The validation rules: each is one CEL expression for the API server and one sentence for the user who broke it.
+//! The validation rules: each is one CEL expression for the API server and one message for the
+//! user.
 //!
-//! The agent repeats every rule in Rust ([`crate::check`]), because a directory of manifests has no API server in front
-//! of it. Both take the sentence from here, so that a user reads the same message from either.
+//! The agent implements every rule again in Rust ([`crate::check`]), because a directory of
+//! manifests is not checked by an API server. Both use the message from here, so that a user reads
+//! the same message from either.
 
 use serde_json::{Value, json};
 
 /// One rule of the API.
 #[derive(Debug)]
 pub(crate) struct Rule {
-    /// The CEL expression, with `self` bound to the value the rule is attached to.
+    /// The CEL expression; `self` is the value that the rule is attached to.
     pub(crate) cel: &'static str,
-    /// What is wrong when the expression is false, naming the field.
+    /// The message if the expression is false; it names the field.
     pub(crate) message: &'static str,
-    /// The field that is invalid, relative to the value the rule is attached to; empty for that value itself.
+    /// The invalid field, relative to the value that the rule is attached to; empty for that value
+    /// itself.
     pub(crate) field: &'static str,
 }
 
-/// The rules in the form of `x-kubernetes-validations`.
+/// Returns the rules in the form of `x-kubernetes-validations`.
 pub(crate) fn list(rules: &[&Rule]) -> Value {
     rules
         .iter()

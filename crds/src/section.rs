@@ -1,10 +1,12 @@
-//! One macro: a section of a profile as users write it, and the same section with every default filled in.
+//! A macro that declares a section of a profile twice: as users write it, and with every default
+//! filled in.
 
 /// Declares two structs with the same fields.
 ///
-/// The first is what users write: every field is optional and has no default in the API's schema, because the agent
-/// has to distinguish a field that is set from one left out: only the former is reported when it is not supported.
-/// The second is complete, with the declared default wherever the first has no value, and is what a node gets.
+/// The first is what users write: every field is optional and has no default in the API's schema,
+/// because the agent must distinguish a field that is set from one left out: an unsupported field
+/// is only reported if it is set. The second is complete, with the declared default for every field
+/// without a value, and is what a node gets.
 macro_rules! section {
     (
         $(#[$written_meta:meta])*
@@ -41,7 +43,7 @@ macro_rules! section {
         }
 
         impl $written {
-            /// This section with every default filled in.
+            /// Returns this section with every default filled in.
             #[must_use]
             pub fn complete(&self) -> $complete {
                 $complete { $($field: self.$field.clone().unwrap_or_else(|| $default),)* }

@@ -9,9 +9,10 @@ use crate::rule::{self, SPAN_TOO_LONG};
 
 /// A non-negative length of time in whole milliseconds, at most [`Span::MAX`].
 ///
-/// The text form is that of Gateway API durations (GEP-2257) plus milliseconds: one to four groups of one to five
-/// digits and a unit out of `h`, `m`, `s` and `ms`, which add up. Printing gives the shortest such text, so `90s` comes
-/// back as `1m30s`; equality and hashing look at the length, never at the text.
+/// The text form is that of Gateway API durations (GEP-2257) plus milliseconds: one to four groups
+/// of one to five digits and a unit (`h`, `m`, `s` or `ms`), which are added up. Printing gives the
+/// shortest such text, so `90s` is printed as `1m30s`; equality and hashing compare the length, not
+/// the text.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Span(Duration);
 
@@ -26,7 +27,7 @@ pub enum ParseSpanError {
     TooLong,
 }
 
-/// What the API server holds a duration to before any rule looks at it.
+/// The pattern that the API server checks before any rule.
 pub const SPAN_PATTERN: &str = "^([0-9]{1,5}(h|m|s|ms)){1,4}$";
 
 /// Four groups of five digits and the two letters of `ms`.
@@ -37,13 +38,14 @@ const UNITS: [(&str, u64); 4] = [("h", 3_600_000), ("m", 60_000), ("s", 1_000), 
 // === impl Span ===
 
 impl Span {
-    /// No time at all. Where a field says so, it means "leave the kernel's value alone".
+    /// Zero. Some fields define it as "leave the kernel's value unchanged".
     pub const ZERO: Self = Self(Duration::ZERO);
 
-    /// The longest span: the most hours that five digits can say, so that every span can be printed.
+    /// The longest span: as many hours as five digits can express, so that every span can be
+    /// printed.
     pub const MAX: Self = Self(Duration::from_secs(99_999 * 3_600));
 
-    /// `count` milliseconds, or [`Span::MAX`] when that is less.
+    /// `count` milliseconds, at most [`Span::MAX`].
     #[must_use]
     pub const fn milliseconds(count: u64) -> Self {
         let span = Duration::from_millis(count);
@@ -53,25 +55,25 @@ impl Span {
         Self(span)
     }
 
-    /// `count` seconds, or [`Span::MAX`] when that is less.
+    /// `count` seconds, at most [`Span::MAX`].
     #[must_use]
     pub const fn seconds(count: u64) -> Self {
         Self::milliseconds(count.saturating_mul(1_000))
     }
 
-    /// `count` minutes, or [`Span::MAX`] when that is less.
+    /// `count` minutes, at most [`Span::MAX`].
     #[must_use]
     pub const fn minutes(count: u64) -> Self {
         Self::seconds(count.saturating_mul(60))
     }
 
-    /// `count` hours, or [`Span::MAX`] when that is less.
+    /// `count` hours, at most [`Span::MAX`].
     #[must_use]
     pub const fn hours(count: u64) -> Self {
         Self::minutes(count.saturating_mul(60))
     }
 
-    /// The same length of time for the standard library.
+    /// The same length of time as a [`Duration`].
     #[must_use]
     pub const fn duration(self) -> Duration {
         self.0
@@ -79,7 +81,7 @@ impl Span {
 }
 
 impl From<Duration> for Span {
-    /// The whole milliseconds of `duration`, or [`Span::MAX`] when that is less.
+    /// The whole milliseconds of `duration`, at most [`Span::MAX`].
     fn from(duration: Duration) -> Self {
         Self::milliseconds(u64::try_from(duration.as_millis()).unwrap_or(u64::MAX))
     }

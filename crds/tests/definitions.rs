@@ -1,4 +1,4 @@
-//! The two definitions as an API server and `kubectl` see them.
+//! The two definitions as an API server and `kubectl` read them.
 
 use crds::{
     EffectiveConfig, NodeProxySpec, NodeProxyStatus, ProxyProfileSpec, ProxyProfileStatus, manifest,
@@ -14,7 +14,7 @@ fn version(definition: &Value) -> &Value {
     &definition["spec"]["versions"][0]
 }
 
-/// The schemas inside `schema`, each with its path.
+/// Visits `schema` and the schemas inside it, each with its path.
 fn each<'a>(schema: &'a Value, path: &str, visit: &mut impl FnMut(&str, &'a Value)) {
     visit(path, schema);
     for (name, inner) in schema["properties"].as_object().into_iter().flatten() {
@@ -113,7 +113,7 @@ fn every_field_is_documented_and_bounded_and_none_may_be_null() {
                 );
                 assert!(schema.get("nullable").is_none(), "{path} may be null");
                 let bound = match schema["type"].as_str() {
-                    // Kubernetes' own fields, and times, which their format bounds.
+                    // Kubernetes' own fields, and times, whose format limits them.
                     _ if path == ".apiVersion"
                         || path == ".kind"
                         || schema["format"] == "date-time" =>

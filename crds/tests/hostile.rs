@@ -1,6 +1,6 @@
-//! Hostile profiles: refused with the field, or good enough to be carried out.
+//! Hostile profiles: each is either refused with the field, or valid enough to be applied.
 //!
-//! `PROPTEST_CASES=1000000` looks for more than `make test` does.
+//! `PROPTEST_CASES=1000000` searches for more than `make test` does.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -10,7 +10,7 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 use testkit::{corpus, damaged_json, try_many};
 
-/// For each case that proptest is asked for.
+/// The number of inputs for each requested proptest case.
 const CASES: u32 = 32;
 
 fn profiles() -> Vec<Value> {

@@ -1,11 +1,12 @@
-//! One table of profiles, held against both judges: the rules in Rust and the CEL rules of the schema.
+//! One table of profiles, checked by both implementations: the rules in Rust and the CEL rules of
+//! the schema.
 //!
-//! A bad profile begins with what is expected of it:
+//! A bad profile begins with the expected errors:
 //!
 //! ```text
 //! # the message of the API server, or a part of it
 //! # field: the field it names
-//! # node says: the message of the rules in Rust, where the API server has only words of its own
+//! # node says: the message of the rules in Rust, if the API server's own message differs
 //! ```
 
 use std::{fs, path::Path};
@@ -65,7 +66,8 @@ fn schema() -> Value {
         .clone()
 }
 
-/// What the CEL rules of the schema say about `object`, after the defaults an API server fills in.
+/// The errors of the schema's CEL rules for `object`, after the defaults that an API server fills
+/// in.
 fn broken_rules(schema: &Value, object: &Value) -> Vec<(String, String)> {
     let errors = Validator::new()
         .validate_with_defaults(schema, object, None)
@@ -79,7 +81,7 @@ fn broken_rules(schema: &Value, object: &Value) -> Vec<(String, String)> {
         .collect()
 }
 
-/// Every message a CEL rule of `schema` can give.
+/// Every message of the CEL rules in `schema`.
 fn messages(schema: &Value) -> Vec<&str> {
     let own = schema["x-kubernetes-validations"]
         .as_array()
@@ -145,7 +147,7 @@ fn every_bad_profile_is_refused_by_the_rules_in_cel() {
                 profile.field(),
             );
         } else {
-            // The bounds of the schema: the API server's own words.
+            // The API server's own messages for the bounds of the schema.
             let words = [
                 "Unsupported value",
                 "should be ",

@@ -1,4 +1,4 @@
-//! Writes `generated/*.yaml`, and the pages of `docs/` about this API, from the types.
+//! Writes `generated/*.yaml` and the pages of `docs/` about this API from the types.
 
 use std::{error::Error, fs, path::Path};
 

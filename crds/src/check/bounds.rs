@@ -1,4 +1,4 @@
-//! Holds a value against the schema of the API: names, types, choices, ranges and lengths.
+//! Checks a value against the schema of the API: names, types, enums, ranges and lengths.
 
 use std::sync::LazyLock;
 
@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::{check::FieldError, manifest, profile::ProxyProfile};
 
-/// The schema of `spec`, read once: making it walks every type of the API.
+/// The schema of `spec`, generated once: generating it walks every type of the API.
 static SPEC: LazyLock<Value> = LazyLock::new(|| {
     let crd = manifest::render(ProxyProfile::crd());
     crd.pointer("/spec/versions/0/schema/openAPIV3Schema/properties/spec")
@@ -15,7 +15,7 @@ static SPEC: LazyLock<Value> = LazyLock::new(|| {
         .unwrap_or_default()
 });
 
-/// What is outside the bounds of a profile's schema in `spec`, in the order of the fields' names.
+/// Returns the violations of a profile's schema in `spec`, in the order of field names.
 pub(crate) fn check(spec: &Value) -> Vec<FieldError> {
     let mut errors = Vec::new();
     walk(&SPEC, spec, "spec", &mut errors);
@@ -23,7 +23,8 @@ pub(crate) fn check(spec: &Value) -> Vec<FieldError> {
 }
 
 fn walk(schema: &Value, value: &Value, field: &str, errors: &mut Vec<FieldError>) {
-    // The API server's own types keep every bound as a floating-point number, which prints without a fraction here.
+    // The API server's own types store every bound as a floating-point number, which prints without
+    // a fraction here.
     let limit = |keyword: &str| schema.get(keyword).and_then(Value::as_f64);
     let mut refuse = |message: String| errors.push(FieldError::new(field, message));
 

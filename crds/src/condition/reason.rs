@@ -1,4 +1,4 @@
-//! The reasons of conditions. Each comes with what to do about it, for the person who runs the cluster.
+//! The reasons of conditions, each with advice for the operator of the cluster.
 
 use super::{
     ACCEPTED, AVAILABLE, CONFLICT, CONNTRACK_CONFIGURED, CONNTRACK_PRESSURE, DEGRADED,
@@ -9,7 +9,7 @@ use super::{
 /// Why a condition has its status.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Reason {
-    /// The word in the condition.
+    /// The reason in the condition.
     pub name: &'static str,
     /// The condition types it is used with.
     pub conditions: &'static [&'static str],
@@ -25,7 +25,7 @@ macro_rules! reasons {
                 Reason { name: $name, conditions: &[$($condition),+], advice: $advice };
         )+
 
-        /// Every reason there is.
+        /// Every reason.
         pub const ALL: &[Reason] = &[$($constant),+];
     };
 }
@@ -217,13 +217,13 @@ reasons! {
          different priorities or selectors.";
 }
 
-/// The reason of this name; `None` when it is not one of [`ALL`].
+/// The reason with this name; `None` if it is not in [`ALL`].
 #[must_use]
 pub fn find(name: &str) -> Option<Reason> {
     ALL.iter().find(|reason| reason.name == name).copied()
 }
 
-/// What to do about the reason of this name; `None` when it is not one of [`ALL`].
+/// The advice for the reason with this name; `None` if it is not in [`ALL`].
 #[must_use]
 pub fn advice(name: &str) -> Option<&'static str> {
     find(name).map(|reason| reason.advice)

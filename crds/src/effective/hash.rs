@@ -1,4 +1,5 @@
-//! A short name for a configuration: equal for equal configurations, on every machine and in every release.
+//! A short name for a configuration: equal for equal configurations, on every machine and in every
+//! release.
 
 use std::fmt;
 
@@ -27,7 +28,8 @@ impl ConfigHash {
     #[must_use]
     pub fn of(config: &EffectiveConfig) -> Self {
         let mut text = String::new();
-        // Every field is a string, a number, a boolean, or a list or map with text keys of these, which JSON can say.
+        // Every field is a string, a number, a boolean, or a list or map with text keys of these,
+        // so it always converts to JSON.
         let value = serde_json::to_value(config).unwrap_or_default();
         render(&value, &mut text);
         let digest = Sha256::digest(text.as_bytes());
@@ -53,7 +55,8 @@ impl fmt::Display for ConfigHash {
     }
 }
 
-/// Writes canonical JSON. Sorts by itself: the order of a `serde_json` map depends on a feature any dependency can turn on.
+/// Writes canonical JSON. Sorts the keys itself: the order of a `serde_json` map depends on a
+/// feature that any dependency can enable.
 fn render(value: &Value, text: &mut String) {
     match value {
         Value::Object(fields) => {
@@ -94,7 +97,7 @@ mod tests {
 
     #[test]
     fn the_hash_of_the_default_configuration_is_the_same_everywhere() {
-        // A change here means that every node of every cluster is told to apply its configuration again.
+        // A change here means that every node of every cluster applies its configuration again.
         assert_eq!(
             ConfigHash::of(&EffectiveConfig::default()).as_str(),
             "2f77e221323dd348"

@@ -55,13 +55,13 @@ pub struct Quantiles {
     pub max_microseconds: Microseconds,
 }
 
-/// What an integer of the API holds without loss in every client.
+/// The largest integer that every client of the API represents exactly.
 const LARGEST: u64 = (1 << 53) - 1;
 
 // === impl Microseconds ===
 
 impl Microseconds {
-    /// `count` microseconds, or the largest number that every JSON reader keeps exactly when that is less.
+    /// `count` microseconds, or [`LARGEST`] if `count` is greater.
     #[must_use]
     pub const fn new(count: u64) -> Self {
         Self(if count < LARGEST { count } else { LARGEST })
@@ -87,7 +87,8 @@ impl From<Microseconds> for Duration {
 }
 
 impl fmt::Display for Microseconds {
-    /// Two or three digits and the unit that fits, for a column of a table: `850µs`, `1.2ms`, `48ms`, `3.1s`.
+    /// Two or three digits and a suitable unit, for a column of a table: `850µs`, `1.2ms`, `48ms`,
+    /// `3.1s`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let scaled = |f: &mut fmt::Formatter<'_>, unit: u64, name: &str| {
             let (whole, tenth) = (self.0 / unit, self.0 % unit * 10 / unit);

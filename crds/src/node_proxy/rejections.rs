@@ -1,4 +1,4 @@
-//! What is rejected, within the bounds of a status.
+//! The rejections of a node, within the bounds of a status.
 
 use std::collections::BTreeMap;
 
@@ -33,14 +33,14 @@ pub struct Rejection {
     pub message: String,
 }
 
-/// [`Rejections::first`] holds no more than this.
+/// The maximum length of [`Rejections::first`].
 pub const MOST_REJECTIONS: usize = 20;
 
 // === impl Rejections ===
 
 impl Rejections {
-    /// All of `rejections`, cut to what the API server accepts: a status that it refuses for its length would hide
-    /// everything else the node has to say.
+    /// Creates the list from `rejections`, truncated to what the API server accepts: a status that
+    /// it refuses for its length would lose everything else that the node reports.
     #[must_use]
     pub fn of(rejections: impl IntoIterator<Item = Rejection>) -> Self {
         let mut all: Vec<Rejection> = rejections.into_iter().collect();
@@ -68,7 +68,7 @@ impl Rejections {
         Self { total, first }
     }
 
-    /// Whether there is none.
+    /// Whether there are no rejections.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.total == 0
@@ -81,7 +81,8 @@ fn namespace_of(object: &str) -> &str {
     name.split_once('/').map_or("", |(namespace, _)| namespace)
 }
 
-/// Cuts `text` to at most `most` bytes, never inside a letter. The API counts letters, of which there are no more.
+/// Truncates `text` to at most `most` bytes at a character boundary. The API counts characters, of
+/// which there are no more.
 pub(crate) fn cut(text: &mut String, most: usize) {
     text.truncate(text.floor_char_boundary(most));
 }

@@ -1,4 +1,4 @@
-//! How packets are treated, whatever the mechanism.
+//! Packet forwarding settings that are independent of the mechanism.
 
 use std::{
     fmt,
@@ -168,7 +168,7 @@ section! {
 // === impl Scheduler ===
 
 impl Scheduler {
-    /// What a profile without a scheduler gets, by mode.
+    /// The default scheduler of a profile in `mode`.
     #[must_use]
     pub const fn default_of(mode: Mode) -> Self {
         match mode {
@@ -203,7 +203,7 @@ impl NodePortsSpec {
         self.addresses.is_none() && self.localhost.is_none()
     }
 
-    /// The addresses of a profile in `mode`; never empty.
+    /// The effective addresses of a profile in `mode`; never empty.
     #[must_use]
     pub fn complete(&self, mode: Mode) -> Vec<NodePortAddress> {
         match self.addresses.as_deref() {
@@ -215,8 +215,9 @@ impl NodePortsSpec {
         }
     }
 
-    /// Who answers on loopback addresses for a profile in `mode` with section `iptables`. A value that is set here decides;
-    /// where none is, a profile in mode iptables behaves as kube-proxy does.
+    /// Which component answers on loopback addresses for a profile in `mode` with section
+    /// `iptables`. A value set here takes precedence; without one, mode iptables behaves as
+    /// kube-proxy does.
     #[must_use]
     pub fn complete_localhost(&self, mode: Mode, iptables: &Iptables) -> LocalhostNodePorts {
         let implied = mode == Mode::Iptables
@@ -230,8 +231,8 @@ impl NodePortsSpec {
     }
 }
 
-/// Whether node ports are open on 127.0.0.1 too, by what kube-proxy's mode iptables goes by: a family without a block is
-/// open on every address, and primary is never a loopback address.
+/// Whether node ports are also open on 127.0.0.1, by the criteria of kube-proxy's mode iptables: a
+/// family without a block is open on every address, and primary is never a loopback address.
 fn take_in_localhost(addresses: &[NodePortAddress]) -> bool {
     let mut ipv4 = addresses
         .iter()

@@ -1,4 +1,4 @@
-//! Which service proxy a profile has its nodes served by.
+//! Which service proxy a profile requests for its nodes.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -31,7 +31,7 @@ pub enum Handover {
 // === impl Handover ===
 
 impl Handover {
-    /// Whether the profile leaves it to commands.
+    /// Whether the profile leaves the decision to commands.
     #[must_use]
     pub fn is_manual(&self) -> bool {
         *self == Self::Manual

@@ -1,4 +1,4 @@
-//! The configurations that a profile has asked for.
+//! The configurations that a profile has requested.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
@@ -29,7 +29,8 @@ pub struct Revision {
     pub spec: Value,
 }
 
-/// [`status.history`](crate::profile::status::ProxyProfileStatus::history) holds no more than this: the current configuration and five before it.
+/// The maximum length of [`status.history`](crate::profile::status::ProxyProfileStatus::history):
+/// the current configuration and five before it.
 pub const MOST_REVISIONS: usize = 6;
 
 fn any_object(_: &mut SchemaGenerator) -> Schema {
@@ -39,7 +40,7 @@ fn any_object(_: &mut SchemaGenerator) -> Schema {
 // === impl Revision ===
 
 impl Revision {
-    /// The fields of `spec` that a revision has, as JSON: those that make a configuration.
+    /// The fields of `spec` that define a configuration, as JSON.
     #[must_use]
     pub fn fields(spec: &ProxyProfileSpec) -> Value {
         let mut fields = serde_json::to_value(spec).unwrap_or_default();

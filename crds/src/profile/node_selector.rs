@@ -1,4 +1,4 @@
-//! Which nodes a profile is for: a label selector, evaluated without an API server.
+//! The nodes that a profile selects: a label selector, evaluated without an API server.
 
 use std::collections::BTreeMap;
 
@@ -98,7 +98,8 @@ impl Requirement {
     }
 }
 
-/// Whether `text` is a label key: an optional DNS name and a slash, then a name of at most 63 letters.
+/// Whether `text` is a label key: an optional DNS name and a slash, then a name of at most 63
+/// characters.
 pub(crate) fn is_label_key(text: &str) -> bool {
     match text.split_once('/') {
         None => is_label_name(text),
@@ -106,7 +107,7 @@ pub(crate) fn is_label_key(text: &str) -> bool {
     }
 }
 
-/// Whether `text` is a label value: empty, or as the name of a key.
+/// Whether `text` is a label value: empty, or a valid name of a key.
 pub(crate) fn is_label_value(text: &str) -> bool {
     text.is_empty() || is_label_name(text)
 }

@@ -1,4 +1,4 @@
-//! How far the rollout of a profile's configuration has come.
+//! The progress of the rollout of a profile's configuration.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use schemars::JsonSchema;

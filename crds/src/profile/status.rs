@@ -99,13 +99,13 @@ pub struct WorstNode {
 /// The [`WorstNode::reason`] of a node that is ready and slower than the others.
 pub const SLOW: &str = "Slow";
 
-/// [`ProxyProfileStatus::worst_nodes`] holds no more than this.
+/// The maximum length of [`ProxyProfileStatus::worst_nodes`].
 pub const MOST_WORST_NODES: usize = 10;
 
 // === impl FleetLatency ===
 
 impl FleetLatency {
-    /// Both figures, with the text made from the second.
+    /// Creates the latency; the text comes from `p99`.
     #[must_use]
     pub fn new(p50: Microseconds, p99: Microseconds) -> Self {
         Self {
