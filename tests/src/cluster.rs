@@ -1,5 +1,5 @@
-//! A whole cluster on one machine: a real control plane, our operator, an agent for each node, and
-//! clients and servers that exchange real packets.
+//! A whole cluster on one machine: a real control plane, Signpost's operator, an agent for each
+//! node, and clients and servers that exchange real packets.
 //!
 //! ```text
 //!   control: etcd, API server, controllers, signpost-operator
@@ -11,9 +11,9 @@
 //! ```
 //!
 //! Each of these is a network namespace. Nodes and Pods are objects whose status the test writes in
-//! the place of kubelets; everything that follows from them is real. Operator and agents are the
-//! built programs, each logged in as in its Pod and with no permission but those of `deploy/`. All
-//! of it goes with the [`Cluster`].
+//! place of kubelets; everything that follows from them is real. The operator and the agents are
+//! the built programs, authenticated as in their Pods and with only the permissions of `deploy/`.
+//! Everything is removed when the [`Cluster`] is dropped.
 
 mod access;
 mod agents;
@@ -44,21 +44,21 @@ use crate::deadline::wait_for;
 use crate::network::{Namespace, Outsider, Plan, PlannedNode, Server, Topology, start_server};
 use shop::{SERVICES, SPARE, WEB};
 
-/// Where the control plane is.
+/// The address of the control plane.
 pub const CONTROL_ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 123, 0, 1);
-/// The nodes that are there from the start.
+/// The nodes that exist from the start.
 pub const NODES: [u8; 3] = [1, 2, 3];
-/// One that has a network and servers and is not in the cluster until it joins.
+/// A node with a network and servers that is not in the cluster until it joins.
 pub const NEWCOMER: u8 = 4;
-/// The number of the pod of every node that clients are in.
+/// The host number of each node's client pod.
 const CLIENT: u8 = 9;
-/// How long anything may take that takes a second or two on a machine with nothing else to do.
+/// The deadline for operations that take a second or two on an idle machine.
 pub const DEADLINE: Duration = Duration::from_secs(60);
 
 /// A running cluster.
 #[derive(Debug)]
 pub struct Cluster {
-    // Dropped in this order: who uses something goes before it.
+    // Fields are dropped in this order: users before what they use.
     operator: Option<Program>,
     agents: BTreeMap<u8, Program>,
     #[expect(dead_code, reason = "held for the sake of their end")]
@@ -70,7 +70,7 @@ pub struct Cluster {
     operators_started: u32,
 }
 
-/// Where programs keep and say things.
+/// The folder of the programs' logs and state.
 #[derive(Debug)]
 struct Files(TempDir);
 
@@ -81,7 +81,7 @@ impl Files {
         self.0.path().join(format!("{program}.log"))
     }
 
-    /// What an agent keeps for its next start.
+    /// Returns the folder in which an agent keeps state for its next start.
     fn state(&self, node: &str) -> PathBuf {
         self.0.path().join(format!("{node}-state"))
     }
@@ -90,10 +90,10 @@ impl Files {
 // === impl Cluster ===
 
 impl Cluster {
-    /// Starts everything, and returns when the API server knows nodes, Services and Pods and all
+    /// Starts everything; returns when the API server has the nodes, Services and Pods and all
     /// programs run. There is no profile yet.
     pub fn start() -> Result<Cluster> {
-        // Before anything is made: what is not built is said at once.
+        // Check first, so that missing programs are reported at once.
         for program in ["signpost-operator", "signpost-agent"] {
             binaries::find(program)?;
         }
@@ -142,33 +142,32 @@ impl Cluster {
         self.start_operator()
     }
 
-    /// The control plane.
+    /// Returns the control plane.
     pub fn control_plane(&self) -> &ControlPlane {
         &self.control_plane
     }
 
-    /// The control plane, to stop and start parts of it.
+    /// Returns the control plane, to stop and start parts of it.
     pub fn control_plane_mut(&mut self) -> &mut ControlPlane {
         &mut self.control_plane
     }
 
-    /// Namespaces of nodes, pods and clients.
+    /// Returns the namespaces of nodes, pods and clients.
     pub fn topology(&self) -> &Topology {
         &self.topology
     }
 
-    /// The pod of a node that clients are in.
+    /// Returns the client pod of a node.
     pub fn client_pod(&self, node: u8) -> Result<&Namespace> {
         self.topology.pod(node, CLIENT)
     }
 
-    /// The numbers of the nodes that have an agent.
+    /// Returns the numbers of the nodes that have an agent.
     pub fn nodes(&self) -> impl Iterator<Item = u8> {
         self.agents.keys().copied()
     }
 
-    /// Makes the Node object, says in the place of its kubelet that it is ready, and starts its
-    /// agent.
+    /// Creates the Node object, reports it as ready in place of its kubelet, and starts its agent.
     pub fn join(&mut self, number: u8) -> Result<()> {
         let name = addresses::node_name(number);
         self.control_plane.apply(&shop::node(number))?;
@@ -178,7 +177,7 @@ impl Cluster {
         self.start_agent(number)
     }
 
-    /// Removes the Node object. Returns the agent, which learns of it as it can.
+    /// Deletes the Node object. Returns the agent, which is not notified by the test.
     pub fn leave(&mut self, number: u8) -> Result<Program> {
         let name = addresses::node_name(number);
         let agent = self.take_agent(number)?;
@@ -187,8 +186,8 @@ impl Cluster {
         Ok(agent)
     }
 
-    /// Looks on for this long, as the kubelets would: an agent that ends is a failure, an operator
-    /// that ends, as it does when it cannot keep its lease, is started again.
+    /// Supervises the programs for this long, as kubelets would: an agent that ends is a failure;
+    /// an operator that ends, as it does when it loses its lease, is restarted.
     pub fn look_on(&mut self, span: Duration) -> Result<()> {
         let end = Instant::now() + span;
         wait_for("the time to pass", span + DEADLINE, || {
@@ -198,8 +197,8 @@ impl Cluster {
         })
     }
 
-    /// Brings everything to where it is when nothing is going on, and waits until it is there: the
-    /// profile as it was written, every node Ready, every Pod ready and served.
+    /// Restores the idle state and waits for it: the profile as originally written, every node
+    /// Ready, every Pod ready and served.
     pub fn settle(&mut self) -> Result<()> {
         self.control_plane.start_api_server()?;
         self.control_plane.ensure_runs()?;
@@ -221,14 +220,14 @@ impl Cluster {
         self.wait_until_served_by(&names, DEADLINE)
     }
 
-    /// What a program of ours has logged: `operator`, or `agent-NODE`.
+    /// Returns the log of Signpost's `operator` or `agent-NODE`.
     pub fn observe_log(&self, program: &str) -> Result<String> {
         let file = self.files.log(program);
         let text = fs::read(&file).with_context(|| format!("failed to read {}", file.display()))?;
         Ok(String::from_utf8_lossy(&text).into_owned())
     }
 
-    /// The ends of all logs, for an error.
+    /// Returns the ends of all logs, for an error message.
     pub fn describe_logs(&self) -> String {
         let agents = (1..=NEWCOMER).map(|number| format!("agent-node-{number}"));
         let programs = agents.chain(["operator".to_owned()]);

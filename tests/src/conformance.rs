@@ -1,16 +1,16 @@
-//! Kubernetes' own end-to-end tests as a judge of a service proxy: `make e2e`, and the ten of them in
+//! Runs Kubernetes' own end-to-end tests against a service proxy: `make e2e`, and ten of them in
 //! `make test`.
 //!
 //! ```text
 //!   real cluster -- Stand: the proxy, and a router for load balancers
 //!        ^
-//!   Suite: ginkgo and e2e.test, of what a Selection selects -> ginkgo's report
+//!   Suite: ginkgo and e2e.test with a Selection -> ginkgo's report
 //!                                                                  | parse
 //!   docs/conformance.md <- render <- Comparison of both proxies <- Run, one of a proxy
 //! ```
 //!
-//! The real kube-proxy is run on the same cluster, so that a failure of the cluster is told from one
-//! of ours.
+//! The real kube-proxy runs on the same cluster, to distinguish failures of the cluster from
+//! failures of Signpost.
 
 pub mod api_server_restart;
 pub mod comparison;
@@ -32,67 +32,67 @@ use serde::{Deserialize, Serialize};
 
 use selection::LeftOut;
 
-/// Who serves Services on the nodes.
+/// The service proxy on the nodes.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, clap::ValueEnum,
 )]
 #[serde(rename_all = "kebab-case")]
 pub enum Proxy {
-    /// Ours, installed by its chart.
+    /// Signpost, installed by its chart.
     Signpost,
-    /// That of Kubernetes, in nftables mode.
+    /// kube-proxy in nftables mode.
     KubeProxy,
 }
 
-/// What is known after the tests were run once, with one proxy.
+/// The results of one run of the tests with one proxy.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Run {
-    /// With which.
+    /// The proxy.
     pub proxy: Proxy,
-    /// On what.
+    /// The environment.
     pub setting: Setting,
-    /// From the first test to the end of the last.
+    /// The time from the start of the first test to the end of the last.
     pub duration: Duration,
-    /// What came of each test, in order.
+    /// The outcome of each test, sorted.
     pub tests: BTreeMap<Group, BTreeMap<String, Outcome>>,
-    /// How many tests there are besides, by why they were not run.
+    /// The number of tests that were not run, by reason.
     pub left_out: BTreeMap<LeftOut, usize>,
 }
 
-/// What tests were run on.
+/// The environment of a run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Setting {
-    /// The version of the tests and of everything else of Kubernetes, as `v1.36.2`.
+    /// The version of Kubernetes and its tests, such as `v1.36.2`.
     pub kubernetes: String,
     /// The version of the proxy.
     pub proxy: String,
     /// The kernel's release.
     pub kernel: String,
-    /// What ran containers, as `containerd://1.6.20`.
+    /// The container runtime, such as `containerd://1.6.20`.
     pub containers: String,
-    /// How many nodes there were.
+    /// The number of nodes.
     pub nodes: usize,
 }
 
-/// What tests are about: the texts of the containers that they are in, as `[sig-network] Services`.
+/// The subject of tests: the texts of their ginkgo containers, such as `[sig-network] Services`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Group(pub String);
 
-/// What came of a test.
+/// The outcome of a test.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Outcome {
-    /// What it asks for is so.
+    /// The test passed.
     Passed,
-    /// It is not, or the test ended otherwise than by itself.
+    /// The test failed or was interrupted.
     Failed {
-        /// What it says, in one line.
+        /// Its message in one line.
         message: String,
     },
-    /// It decided itself that there is nothing for it here.
+    /// The test skipped itself as not applicable.
     Skipped {
-        /// Why, as it says, in one line.
+        /// Its reason in one line.
         reason: String,
     },
 }
@@ -100,10 +100,10 @@ pub enum Outcome {
 // === impl Proxy ===
 
 impl Proxy {
-    /// All, ours first.
+    /// All proxies, Signpost first.
     pub const ALL: [Proxy; 2] = [Proxy::Signpost, Proxy::KubeProxy];
 
-    /// As on the command line, and in names of files.
+    /// Returns the name on the command line and in file names.
     pub fn name(self) -> &'static str {
         match self {
             Proxy::Signpost => "signpost",
@@ -124,15 +124,15 @@ impl fmt::Display for Proxy {
 // === impl Run ===
 
 impl Run {
-    /// Adds tests that were run later, by another call of the suite. It is theirs what came of a test
-    /// that is in both.
+    /// Adds tests from a later call of the suite. Their outcome replaces that of the same test in
+    /// an earlier call.
     pub fn add(&mut self, tests: BTreeMap<Group, BTreeMap<String, Outcome>>) {
         for (group, tests) in tests {
             self.tests.entry(group).or_default().extend(tests);
         }
     }
 
-    /// Group, name and outcome of each test.
+    /// Returns the group, name and outcome of each test.
     pub fn outcomes(&self) -> impl Iterator<Item = (&Group, &str, &Outcome)> {
         self.tests.iter().flat_map(|(group, tests)| {
             let tests = tests.iter();
@@ -140,13 +140,13 @@ impl Run {
         })
     }
 
-    /// Keeps it for [`Run::read`].
+    /// Saves the run for [`Run::read`].
     pub fn save(&self, file: &Path) -> Result<()> {
         let text = serde_json::to_string_pretty(self).context("a run can be written as JSON")?;
         fs::write(file, text).with_context(|| format!("failed to write {}", file.display()))
     }
 
-    /// One that was kept.
+    /// Reads a saved run.
     pub fn read(file: &Path) -> Result<Run> {
         let text = fs::read_to_string(file)
             .with_context(|| format!("failed to read {}", file.display()))?;

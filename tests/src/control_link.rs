@@ -1,4 +1,4 @@
-//! The way from a node to an API server that is in a namespace of its own.
+//! The link from a node to an API server in another namespace.
 
 use std::net::Ipv4Addr;
 
@@ -6,26 +6,26 @@ use anyhow::Result;
 
 use crate::network::{Link, Namespace, Network};
 
-/// The node's interface towards the API server, which nothing else goes through.
+/// The node's interface to the API server, used for nothing else.
 const NEAR: &str = "control0";
 
-/// Where an API server is and who comes to it.
+/// The parameters of a link between a node and an API server.
 #[derive(Debug, Clone, Copy)]
 pub struct ControlLink<'a> {
-    /// The namespace of the API server, which has `api_server` already.
+    /// The namespace of the API server, in which `api_server` is already configured.
     pub control: &'a Namespace,
-    /// The address it is reached at.
+    /// The address of the API server.
     pub api_server: Ipv4Addr,
-    /// What the link is called at the API server's end.
+    /// The name of the interface at the API server's end.
     pub far_end: &'a str,
-    /// The address that the node has on this link.
+    /// The address of the node on this link.
     pub own: Ipv4Addr,
 }
 
 // === impl ControlLink ===
 
 impl ControlLink<'_> {
-    /// Makes the link from `node`.
+    /// Creates the link from `node`.
     pub fn connect(&self, network: &Network, node: &Namespace) -> Result<()> {
         let ControlLink {
             control,

@@ -1,4 +1,5 @@
-//! A real Kubernetes control plane for a test: etcd, API server and controller manager, on their own.
+//! A real Kubernetes control plane for a test: etcd, API server and controller manager without
+//! kubelets.
 //!
 //! ```text
 //!  kubectl, operator, agents --https, token--> kube-apiserver --unix socket--> etcd
@@ -6,14 +7,14 @@
 //!                                         kube-controller-manager
 //! ```
 //!
-//! Unless kubelets come to it ([`Kubelets::Real`]), Nodes and Pods are objects a test makes, and
-//! their status is what the test says it is. What follows from them is real: EndpointSlices,
-//! garbage collection, service accounts, the DaemonSet's Pods, the end of a namespace.
+//! Unless kubelets join it ([`Kubelets::Real`]), the test creates Nodes and Pods and writes their
+//! status. Everything that follows from them is real: EndpointSlices, garbage collection, service
+//! accounts, the DaemonSet's Pods, the deletion of a namespace.
 //!
-//! Authorization is RBAC: a user who is not the [administrator](ADMINISTRATOR) may do what bindings
-//! allow and nothing else. Everything is in one temporary folder, which goes with the processes
-//! when the [`ControlPlane`] goes, even by a panic; the processes end with the test's even when
-//! that is killed.
+//! Authorization is RBAC: a user other than the [administrator](ADMINISTRATOR) may do only what
+//! bindings allow. All files are in one temporary folder. Dropping the [`ControlPlane`], also by a
+//! panic, ends the processes and removes the folder; the processes end with the test process even
+//! if that is killed.
 
 mod arguments;
 mod client;
@@ -41,39 +42,39 @@ use programs::Programs;
 use server::Server;
 use setting::Setting;
 
-/// How a control plane is reached, and by whom.
+/// The network, the users and the kubelets of a control plane.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// Where the API server listens, and what it calls itself in its certificate. When it is not a
-    /// loopback address, the Service `kubernetes` has it as its endpoint.
+    /// The address on which the API server listens, also the name in its certificate. If it is not
+    /// a loopback address, it becomes the endpoint of the Service `kubernetes`.
     pub bind: Ipv4Addr,
-    /// The file of the network namespace that everything runs in; ours, if none. The address must
-    /// be there already.
+    /// The file of the network namespace in which everything runs; by default that of the test. The
+    /// address must already exist there.
     pub network: Option<PathBuf>,
-    /// Who can log in besides the administrator, with no permission until a binding gives one.
+    /// The users besides the administrator. They have no permissions until a binding grants them.
     pub users: Vec<User>,
-    /// Who runs the Pods.
+    /// The kubelets that run the Pods.
     pub kubelets: Kubelets,
-    /// How many API servers this one takes the cluster to have. With more than one it serves a new kind 5 seconds
-    /// after its definition.
+    /// The number of API servers in the cluster according to this one. With more than one, it
+    /// serves a new kind 5 seconds after its definition.
     pub api_server_count: u8,
 }
 
-/// Who stands in for the nodes of a control plane.
+/// The kubelets of a control plane.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kubelets {
-    /// The test, which writes the status of Nodes and Pods. There is no scheduler, only the
-    /// controllers whose work tests see run, and Pods need no service account.
+    /// The test acts as the kubelets and writes the status of Nodes and Pods. There is no scheduler
+    /// and only the controllers that tests depend on, and Pods need no service account.
     Acted,
-    /// Kubelets, as members of the group `system:nodes`. There is a scheduler, and controllers and
-    /// admission are those of any cluster.
+    /// Real kubelets, as members of the group `system:nodes`. The scheduler, the controllers and
+    /// the admission plugins are those of any cluster.
     Real,
 }
 
 /// A running control plane.
 #[derive(Debug)]
 pub struct ControlPlane {
-    // Fields are dropped in this order: who uses a server goes before it, and all before the folder.
+    // Fields are dropped in this order: users of a server before the server, and the folder last.
     scheduler: Option<Server>,
     controller_manager: Server,
     api_server: Option<Server>,
@@ -84,20 +85,20 @@ pub struct ControlPlane {
 /// A program of the control plane.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Component {
-    /// The store.
+    /// etcd, the store.
     Etcd,
-    /// What everyone talks to.
+    /// The API server.
     ApiServer,
-    /// The loops behind EndpointSlices, service accounts, garbage collection and more.
+    /// The controllers for EndpointSlices, service accounts, garbage collection and more.
     ControllerManager,
-    /// What gives Pods their nodes, where there are kubelets.
+    /// The scheduler, if there are kubelets.
     Scheduler,
 }
 
 // === impl Options ===
 
 impl Default for Options {
-    /// On a loopback address of this network namespace, for the administrator alone, with one API server.
+    /// A loopback address of this network namespace, only the administrator, one API server.
     fn default() -> Options {
         Options {
             bind: Ipv4Addr::LOCALHOST,
@@ -112,9 +113,9 @@ impl Default for Options {
 // === impl ControlPlane ===
 
 impl ControlPlane {
-    /// Builds the programs unless they are built (many minutes; progress on standard error), starts
-    /// them, and returns when requests are served and the controllers run. When one of them ends or
-    /// is not ready in time, the error has the end of its log.
+    /// Builds the programs if needed (many minutes; progress on standard error) and starts them;
+    /// returns when requests are served and the controllers run. If a program ends or is not ready
+    /// in time, the error contains the end of its log.
     pub fn start(options: Options) -> Result<ControlPlane> {
         ensure!(
             options.users.iter().all(|user| user.name != ADMINISTRATOR),
@@ -137,36 +138,37 @@ impl ControlPlane {
         })
     }
 
-    /// Where the API server listens.
+    /// Returns the address of the API server.
     pub fn address(&self) -> SocketAddrV4 {
         self.setting.address
     }
 
-    /// Where etcd listens.
+    /// Returns the socket of etcd.
     pub fn etcd_socket(&self) -> PathBuf {
         self.setting.folder.etcd_socket()
     }
 
-    /// The folder with the programs: etcd, kube-apiserver, kube-controller-manager, and the kubectl
-    /// and kube-proxy of the same version when we have built them.
+    /// Returns the folder with the programs: etcd, kube-apiserver, kube-controller-manager, and, if
+    /// built from source, kubectl and kube-proxy of the same version.
     pub fn programs(&self) -> &Path {
         self.setting.programs.folder()
     }
 
-    /// The certificates that the API server's is signed with, in PEM.
+    /// Returns the file with the certificates that signed the API server's, in PEM.
     pub fn certificate_authority(&self) -> PathBuf {
         self.setting.folder.certificate_authority()
     }
 
-    /// The kubeconfig file of the administrator or of one of [`Options::users`].
+    /// Returns the kubeconfig file of the administrator or of one of [`Options::users`].
     pub fn kubeconfig(&self, user: &str) -> Result<PathBuf> {
         let file = self.setting.folder.kubeconfig(user);
         ensure!(file.exists(), "this control plane knows no user {user:?}");
         Ok(file)
     }
 
-    /// A new kubeconfig file for a service account that exists, with a token that is good for a
-    /// day, and bound to a Node if one is named: the API server then knows that it is that node's.
+    /// Creates a kubeconfig file for an existing service account, with a token that is valid for a
+    /// day. If a Node is named, the token is bound to it, so that the API server knows that the
+    /// client belongs to that node.
     pub fn kubeconfig_of_account(&self, account: &ServiceAccount) -> Result<PathBuf> {
         let token = Token::from_server(&self.kubectl(&account.token_arguments())?);
         let kubeconfig = Kubeconfig {
@@ -176,13 +178,13 @@ impl ControlPlane {
         kubeconfig.save(&self.setting.folder, &account.file_name())
     }
 
-    /// Ends the API server as a crash does; what it has stored stays.
+    /// Kills the API server; its stored data remains.
     pub fn stop_api_server(&mut self) {
         self.api_server = None;
     }
 
-    /// Starts the API server again after [`ControlPlane::stop_api_server`], at the same address,
-    /// and returns when it is ready. Does nothing when it runs.
+    /// Restarts the API server after [`ControlPlane::stop_api_server`] at the same address; returns
+    /// when it is ready. Does nothing if it is running.
     pub fn start_api_server(&mut self) -> Result<()> {
         if self.api_server.is_none() {
             self.api_server = Some(self.setting.start_api_server()?);
@@ -190,12 +192,12 @@ impl ControlPlane {
         Ok(())
     }
 
-    /// What a program has logged so far.
+    /// Returns the log of a program so far.
     pub fn logs(&self, component: Component) -> Result<String> {
         server::read_log(&self.setting.folder.log(component.program()))
     }
 
-    /// Fails when one of the programs that were started and not stopped has ended.
+    /// Fails if one of the programs that should be running has ended.
     pub fn ensure_runs(&mut self) -> Result<()> {
         self.etcd.ensure_runs()?;
         if let Some(api_server) = &mut self.api_server {
@@ -221,9 +223,9 @@ impl Component {
     }
 }
 
-/// Builds the programs unless they are built: many minutes, with progress on standard error.
-/// [`ControlPlane::start`] does it too, but where there is a network namespace of our own around us
-/// there is no way to the modules. Returns the folder they are in.
+/// Builds the programs if needed: many minutes, with progress on standard error.
+/// [`ControlPlane::start`] does this too, but inside a private network namespace the modules cannot
+/// be downloaded. Returns the folder of the programs.
 pub fn build_programs() -> Result<PathBuf> {
     Ok(Programs::build()?.folder().to_owned())
 }

@@ -1,4 +1,4 @@
-//! The real kube-proxy and Signpost, side by side: what comes of the same packets.
+//! The real kube-proxy and Signpost side by side: compares how they handle the same packets.
 //!
 //! ```text
 //!                       control: etcd, API server
@@ -8,11 +8,11 @@
 //!              node-2 -- pods                                   pods -- node-2
 //! ```
 //!
-//! Both nodes have the same name, the same addresses and the same pods, and neither knows of the
-//! other. Both programs are in the same [`Mode`], on nodes that have not seen another. A
-//! [`Population`] of Services is written to the API server; a canary written last tells when both
-//! have programmed it; then every [`Case`] is asked of both worlds. What a client can see has to be
-//! the same, but for [`EXPECTED_DIFFERENCES`].
+//! Both nodes have the same name, addresses and pods but are isolated from each other. Both
+//! programs run in the same [`Mode`], on nodes where no other mode has run. The test writes a
+//! [`Population`] of Services to the API server, and a canary Service last, which shows when both
+//! proxies have programmed everything. Then it tries every [`Case`] in both worlds. Clients must
+//! observe the same in both, except for [`EXPECTED_DIFFERENCES`].
 
 mod answer;
 mod case;
@@ -63,31 +63,31 @@ use manifests::Canary;
 use world::{CLIENTS, Effort, World};
 use writer::Writer;
 
-/// Where the API server is.
+/// The address of the API server.
 const API_SERVER: Ipv4Addr = Ipv4Addr::new(10, 123, 0, 1);
-/// The user that Kubernetes itself lets do what kube-proxy needs.
+/// The user to which Kubernetes' default roles grant the permissions that kube-proxy needs.
 const KUBE_PROXY_USER: &str = "system:kube-proxy";
 /// How long both may take to program a round. They take a second or two.
 const SETTLES_WITHIN: Duration = Duration::from_secs(60);
-/// How many cases are asked at a time: most of their time is waiting.
+/// The number of concurrent cases: most of their time is waiting.
 const AT_A_TIME: usize = 12;
-/// Clients of a case whose clients stay with their endpoints: with four endpoints, one of them
-/// stays out of twelve once in 30 times, and out of 36 once in 30,000.
+/// The number of clients in a case with session affinity. With four endpoints, all of 12 clients
+/// miss a given one by chance once in 30 times, and all of 36 once in 30,000.
 const CROWDS: [u8; 2] = [12, 36];
 
-/// Who programs node 1.
+/// The proxy of node 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Rival {
     /// kube-proxy.
     KubeProxy,
-    /// Ours.
+    /// Signpost.
     Signpost,
 }
 
-/// Two worlds and the API server that both look at.
+/// The two worlds and their common API server.
 #[derive(Debug)]
 pub struct Contest {
-    // Dropped in this order: who uses something goes before it.
+    // Fields are dropped in this order: users before what they use.
     programs: Option<[Program; 2]>,
     ground: Ground,
     control_plane: ControlPlane,
@@ -99,9 +99,10 @@ pub struct Contest {
     zone: Zone,
 }
 
-/// Whether kube-proxy knows which zone its node is in. 1.36 hears of it once, and forgets it when that is
-/// before it has said who wants to know: NodeTopologyConfig adds its handler to an informer that runs, and
-/// registers the proxier after (cmd/kube-proxy/app/server.go). It then follows no hints for zones.
+/// Whether kube-proxy knows the zone of its node. kube-proxy 1.36 receives it once and drops it if
+/// no consumer is registered yet: NodeTopologyConfig adds its handler to a running informer, and
+/// registers the proxier afterwards (cmd/kube-proxy/app/server.go). It then ignores hints for
+/// zones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Zone {
     PerhapsMissed,
@@ -111,7 +112,7 @@ enum Zone {
 // === impl Contest ===
 
 impl Contest {
-    /// Starts the control plane and builds both worlds; nobody programs their nodes yet.
+    /// Starts the control plane and builds both worlds. No proxy programs the nodes yet.
     pub fn start() -> Result<Contest> {
         binaries::find("signpost-agent")?;
         let mut network = Network::new()?;
@@ -142,7 +143,7 @@ impl Contest {
         Ok(contest)
     }
 
-    /// The definitions of our kinds, and what every round has.
+    /// Installs Signpost's CustomResourceDefinition and the objects of every round.
     fn install(&self) -> Result<()> {
         let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../crds/generated/nodeproxies.yaml");
         let definition = fs::read_to_string(&file)
@@ -154,8 +155,8 @@ impl Contest {
         self.writer().apply_setting(NodeFate::Stays)
     }
 
-    /// Starts both with this configuration, in the place of those that run. What these have
-    /// programmed is still there, unless it was in another mode: then all is as new.
+    /// Starts both proxies with this configuration in place of the running ones. Their rules
+    /// remain, unless they were in another mode: then the worlds are rebuilt.
     pub fn configure(&mut self, configuration: Configuration) -> Result<()> {
         self.programs = None;
         if !self.ground.suits(configuration.mode) {
@@ -190,7 +191,7 @@ impl Contest {
         Ok(())
     }
 
-    /// Writes `population` and returns when both have programmed it.
+    /// Writes `population`; returns when both have programmed it.
     pub fn settle(&mut self, population: &Population) -> Result<()> {
         self.settle_once(population)?;
         if self.zone == Zone::PerhapsMissed {
@@ -208,8 +209,7 @@ impl Contest {
         self.wait_for(Rival::KubeProxy, canary)
     }
 
-    /// Fails unless both have programmed what they were configured for: whoever cannot may choose
-    /// something else.
+    /// Fails unless both have programmed the configured mode: a proxy may fall back to another one.
     fn ensure_mode(&self) -> Result<()> {
         let (mode, programs) = self.ground.setting()?;
         let wanted = json!({
@@ -238,7 +238,7 @@ impl Contest {
         Ok(())
     }
 
-    /// Takes the node to another zone and back, now that kube-proxy listens.
+    /// Moves the node to another zone and back, now that kube-proxy is watching.
     fn repeat_zone(&self) -> Result<()> {
         let label = |zone: &str| format!("topology.kubernetes.io/zone={zone}");
         for zone in ["elsewhere", manifests::zone_of(1)] {
@@ -254,7 +254,7 @@ impl Contest {
         Ok(())
     }
 
-    /// Ends our agent, writes `population`, and returns when kube-proxy has programmed it.
+    /// Kills Signpost's agent, writes `population`, and returns when kube-proxy has programmed it.
     pub fn settle_without_us(&mut self, population: &Population) -> Result<()> {
         if let Some([kube_proxy, agent]) = self.programs.take() {
             agent.kill()?;
@@ -265,7 +265,7 @@ impl Contest {
         Ok(())
     }
 
-    /// Removes every Service of ours, and ends both when they have heard of it.
+    /// Deletes every test Service, and stops both proxies after they have processed that.
     pub fn clear(&mut self) -> Result<()> {
         self.writer().clear()?;
         if self.programs.is_some() {
@@ -275,7 +275,7 @@ impl Contest {
         self.writer().clear()
     }
 
-    /// Asks every case of both.
+    /// Tries every case in both worlds.
     pub fn compare(&mut self, cases: &[Case]) -> Result<Comparison> {
         let quick = Effort {
             patience: Duration::from_millis(400),
@@ -315,17 +315,17 @@ impl Contest {
         compared.map_err(|_| anyhow!("a thread that asks has panicked"))?
     }
 
-    /// Says of node 1 what the cluster's autoscaler would.
+    /// Marks node 1 as the cluster's autoscaler would.
     pub fn announce(&self, fate: NodeFate) -> Result<()> {
         self.writer().apply_setting(fate)
     }
 
-    /// What `rival` answers to an HTTP request from its own node.
+    /// Returns the answer of `rival` to an HTTP request from its own node.
     pub fn ask(&self, rival: Rival, url: &str) -> Result<Answer> {
         self.world(rival).node()?.enter(|| Answer::get(url))?
     }
 
-    /// The ends of both logs, for an error.
+    /// Returns the ends of both logs, for an error message.
     pub fn describe_logs(&self) -> String {
         let logs = [Rival::KubeProxy, Rival::Signpost].map(|rival| {
             let text = fs::read(self.log(rival)).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! `docs/flags.md`, written from the command lines of the three programs.
+//! Generates `docs/flags.md` from the command lines of the three programs.
 
 use std::fmt::Write;
 
@@ -6,7 +6,7 @@ use clap::{Arg, Command, CommandFactory};
 
 const NOTICE: &str = "<!-- Written from src/arguments.rs of the programs by `make generate`; not to be edited. -->\n";
 
-/// The page: every command, argument and flag of the programs, as `--help` describes them.
+/// Returns the page: every command, argument and flag of the programs, as `--help` describes them.
 pub fn page() -> String {
     let mut page = format!(
         "{NOTICE}# Flags\n\n`--help` behind a program or a command prints the same. A flag has priority over its environment variable, and the \
@@ -23,7 +23,8 @@ pub fn page() -> String {
     page
 }
 
-/// The section of `command`, which is typed as `name`, and those of its commands below it.
+/// Writes the section of `command`, which the user types as `name`, followed by those of its
+/// subcommands.
 fn describe(command: &Command, name: &str, level: usize, page: &mut String) {
     let about = command.get_long_about().or_else(|| command.get_about());
     let about = about.map(ToString::to_string).unwrap_or_default();
@@ -45,7 +46,7 @@ fn describe(command: &Command, name: &str, level: usize, page: &mut String) {
     }
 }
 
-/// A positional argument as usages have it: in brackets, if it may be left out.
+/// Formats a positional argument as in usage lines: in brackets if it is optional.
 fn operand(positional: &Arg) -> String {
     let name = value(positional);
     match positional.is_required_set() {
@@ -75,7 +76,7 @@ fn row(argument: &Arg, page: &mut String) {
     let default = match (takes_value, argument.is_required_set()) {
         (true, true) => "required".to_owned(),
         (true, false) => code(&defaults.join(",")),
-        // A switch, which is off.
+        // A switch, which is off by default.
         (false, _) => String::new(),
     };
     let variable = argument.get_env().unwrap_or_default().to_string_lossy();
@@ -96,14 +97,14 @@ fn row(argument: &Arg, page: &mut String) {
     );
 }
 
-/// What stands for the value of `argument` in `--help`.
+/// Returns the placeholder of `argument`'s value in `--help`.
 fn value(argument: &Arg) -> String {
     let names = argument.get_value_names().unwrap_or_default();
     let names: Vec<_> = names.iter().map(|name| name.as_str()).collect();
     names.join(" ")
 }
 
-/// `text` with its full stop, which clap takes away from a comment of one paragraph.
+/// Returns `text` with its full stop, which clap strips from a one-paragraph comment.
 fn sentence(text: &str) -> String {
     match text.is_empty() || text.ends_with('.') {
         true => text.to_owned(),

@@ -1,4 +1,4 @@
-//! What the operator costs a cluster of many nodes: `make fleet`. See `bench/README.md`.
+//! The cost of the operator in a cluster of many nodes: `make fleet`. See `bench/README.md`.
 //!
 //! ```text
 //!   operator (the real program) --watches, writes--> kube-apiserver, etcd (real)
@@ -6,9 +6,9 @@
 //!   nodes, and the agents of all nodes, in this process ---'
 //! ```
 //!
-//! The agents are simulated: one connection watches all NodeProxies, and writes for each node the status that
-//! its agent would write, as often as an agent does. Agents' own watches, of Services for instance, are not
-//! simulated.
+//! The agents are simulated: one connection watches all NodeProxies, and writes for each node the
+//! status that its agent would write, as often as an agent does. Agents' own watches, of Services
+//! for instance, are not simulated.
 
 mod agents;
 mod api_server;
@@ -22,59 +22,60 @@ use crate::bench::process_tree::Bytes;
 
 pub use course::measure;
 
-/// Requests under way at a time. More make two processors no faster, and an API server that has to
-/// queue them answers 429.
+/// The number of concurrent requests. More are no faster on two processors, and an API server that
+/// must queue them answers 429.
 const AT_A_TIME: usize = 16;
 
-/// What one size of cluster came to.
+/// The results for one size of cluster.
 #[derive(Debug, Clone)]
 pub struct Figures {
-    /// Nodes.
+    /// The number of nodes.
     pub nodes: usize,
-    /// From the first Node that is created until the profile's status says that all are ready.
+    /// The time from the creation of the first Node until the profile's status reports all nodes
+    /// ready.
     pub join: Duration,
-    /// While nothing changes.
+    /// The load while nothing changes.
     pub rest: Load,
-    /// While the endpoints of a Service change on every node.
+    /// The load while the endpoints of a Service change on every node.
     pub churn: Load,
-    /// The profile is edited, and nothing else changes.
+    /// An edit of the profile while nothing else changes.
     pub edit: Edit,
-    /// The profile is edited under churn.
+    /// An edit of the profile under churn.
     pub edit_under_churn: Edit,
 }
 
-/// What one period costs.
+/// The load during one period.
 #[derive(Debug, Clone, Copy)]
 pub struct Load {
-    /// Writes of agents a second.
+    /// The agents' writes per second.
     pub agents: f64,
-    /// Writes of the operator a second: NodeProxies, statuses of profiles, Events, its lease.
+    /// The operator's writes per second: NodeProxies, statuses of profiles, Events, its lease.
     pub operator: f64,
-    /// Processor time of the operator, in percent of one processor.
+    /// The processor time of the operator, in percent of one processor.
     pub processor: f64,
-    /// The same of the API server.
+    /// The processor time of the API server, in percent of one processor.
     pub api_server: f64,
-    /// Resident memory of the operator at the end.
+    /// The resident memory of the operator at the end.
     memory: Bytes,
 }
 
-/// How an edited profile reaches the nodes.
+/// How fast an edited profile reaches the nodes.
 #[derive(Debug, Clone, Copy)]
 pub struct Edit {
-    /// Until the status of the profile is about the edit.
+    /// The time until the profile's status is about the edit.
     pub status: Duration,
-    /// Until the first node has its new configuration.
+    /// The time until the first node has its new configuration.
     pub first: Duration,
-    /// Until the status says that all nodes have it and are ready.
+    /// The time until the status reports that all nodes have it and are ready.
     pub all: Duration,
-    /// What the same writes take in waves of the same sizes without an operator.
+    /// The time of the same writes in waves of the same sizes without an operator.
     pub least: Duration,
 }
 
 // === impl Figures ===
 
 impl Figures {
-    /// The rows of a table, one column for each of `sizes`.
+    /// Renders a table with one column for each of `sizes`.
     pub fn table(sizes: &[Figures]) -> String {
         type Row = (&'static str, fn(&Figures) -> String);
         let rows: [Row; 12] = [

@@ -1,6 +1,7 @@
-//! Kernels of Debian's in an emulated machine that sees this one's files: `tests/kernel-rig`.
+//! Debian kernels in an emulated machine with read access to this machine's files:
+//! `tests/kernel-rig`.
 //!
-//! Nothing of the network of this machine is in there, and nothing that is written there stays.
+//! The emulated machine shares no network with this machine, and its writes are discarded.
 
 use std::ffi::OsStr;
 use std::io::{BufRead as _, BufReader};
@@ -11,39 +12,39 @@ use std::{env, fs};
 
 use anyhow::{Context, Result, bail, ensure};
 
-/// The exit status of the rig's scripts when something it needs is not here.
+/// The exit status of the rig's scripts if a prerequisite is missing.
 const SKIPPED: i32 = 77;
-/// Run before each command, so that what was tested stands in the output of the test.
+/// Run before each command, so that the output of the test states the tested versions.
 const WITH_VERSIONS: &str = r#"echo "kernel $(uname -r), $(nft --version)"; exec "$@""#;
 
-/// The rig, if this machine can have it.
+/// The availability of the rig on this machine.
 #[derive(Debug)]
 pub enum KernelRig {
-    /// A kernel is there to be started.
+    /// A kernel is ready to be started.
     Ready,
-    /// It is not, and why.
+    /// The rig is not available, for this reason.
     Missing(String),
 }
 
-/// What is started.
+/// The machine to start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Machine<'a> {
-    /// The series of its kernel, such as 6.1.
+    /// The kernel series, such as 6.1.
     pub series: &'a str,
-    /// Parameters of the kernel, such as `ipv6.disable=1`.
+    /// Kernel parameters, such as `ipv6.disable=1`.
     pub boot: &'a str,
 }
 
-/// How a command ended, and what it printed.
+/// The result and the output of a command.
 #[derive(Debug)]
 pub struct Ended {
-    /// Its exit status, or one of the rig's own.
+    /// Its exit status or one of the rig's own.
     pub status: Option<i32>,
-    /// Its lines, standard output and standard error as they came.
+    /// The lines of standard output and standard error, in order of arrival.
     pub lines: Vec<String>,
 }
 
-/// Fetches the newest kernel of a series, such as 6.1, unless one is there.
+/// Downloads the newest kernel of a series, such as 6.1, unless one is present.
 pub fn prepare(series: &str) -> Result<KernelRig> {
     let output = Command::new(script("fetch"))
         .arg(series)
@@ -61,15 +62,16 @@ pub fn prepare(series: &str) -> Result<KernelRig> {
     }
 }
 
-/// Runs a command as root on that machine and prints what it prints, each line after the series and
-/// `name`. A command that has not ended after `deadline`, start of the machine included, ends with 124.
+/// Runs a command as root on that machine and prints its output, each line prefixed with the series
+/// and `name`. A command that has not ended after `deadline`, which includes the start of the
+/// machine, ends with status 124.
 pub fn run_in_rig<A: AsRef<OsStr>>(
     Machine { series, boot }: Machine<'_>,
     name: &str,
     deadline: Duration,
     command: impl IntoIterator<Item = A>,
 ) -> Result<Ended> {
-    // If this process is killed, so is the machine.
+    // If this process is killed, the machine ends too.
     let mut child = Command::new("setpriv")
         .args(["--pdeathsig", "TERM", "--"])
         .arg(script("run"))
@@ -98,7 +100,7 @@ pub fn run_in_rig<A: AsRef<OsStr>>(
     Ok(Ended { status, lines })
 }
 
-/// The program that cargo has built most recently from this test target.
+/// Returns the most recent build of this test target.
 pub fn test_program(target: &str) -> Result<PathBuf> {
     let own = env::current_exe().context("failed to find this program")?;
     let folder = own.parent().context("programs are in folders")?;
@@ -131,7 +133,7 @@ fn script(name: &str) -> PathBuf {
 // === impl Ended ===
 
 impl Ended {
-    /// Fails unless the command was a test program that passed, and returns how many of its tests did.
+    /// Fails unless the command was a test program that passed; returns the number of passed tests.
     pub fn expect_passed(&self) -> Result<u32> {
         let result = self.lines.iter().rfind(|l| l.starts_with("test result: "));
         ensure!(

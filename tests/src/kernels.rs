@@ -1,4 +1,4 @@
-//! Fresh kernels for the laws: each is a network namespace of its own.
+//! Fresh kernels for the laws: each is a separate network namespace.
 
 use std::collections::BTreeSet;
 use std::fmt::Debug;
@@ -11,16 +11,16 @@ use testkit::laws::{self, Subject};
 
 use crate::programmed::{generated_clusters, generated_histories, program};
 
-/// How the laws come to the kernels of a mechanism.
+/// How the laws access the kernels of a mechanism.
 #[derive(Debug)]
 pub struct Kernels<B: Backend> {
-    /// The family that they are about.
+    /// The family under test.
     pub family: Family,
     /// Opens both families of a namespace.
     pub open: fn(&Namespace) -> Result<[B; 2]>,
-    /// The rules without their arrangement.
+    /// Returns the rules in a canonical arrangement.
     pub canonical: fn(&B::Rules, Family) -> B::Rules,
-    /// Where rules send connections to a frontend.
+    /// Returns the targets of connections to a frontend according to the rules.
     pub targets: fn(&B::Rules, &FrontendKey) -> BTreeSet<Target>,
 }
 
@@ -35,7 +35,7 @@ where
         let mut network = Network::new().expect("a network");
         let [namespace] = network.add_namespaces(["law"]).expect("a namespace");
         let backends = (self.open)(&namespace).expect("the mechanism");
-        // The sockets keep the namespace after its name is gone.
+        // The sockets keep the namespace alive after its name is gone.
         drop(network);
         let asked = |backend: &B| backend.family() == self.family;
         backends.into_iter().find(asked).expect("both families")
@@ -50,7 +50,7 @@ where
     }
 }
 
-/// Every law of backends, over generated histories.
+/// Checks every law of backends over generated histories.
 pub fn every_law_holds<S: Subject>(of: impl Fn(Family) -> S, histories: usize) -> Result<()> {
     for (seed, history) in (0..).zip(generated_histories(histories)?) {
         for family in Family::ALL {
@@ -60,8 +60,8 @@ pub fn every_law_holds<S: Subject>(of: impl Fn(Family) -> S, histories: usize) -
     Ok(())
 }
 
-/// One generated cluster after the other, in the kernel that `backends` were opened in: it holds what was
-/// rendered, after each.
+/// Programs generated clusters one after another in the kernel of `backends`; checks each time that
+/// the kernel holds the rendered rules.
 pub fn hold_what_was_rendered<B: Backend>(backends: [B; 2], clusters: usize) -> Result<()> {
     let clusters = generated_clusters(clusters)?;
     for mut backend in backends {

@@ -22,5 +22,5 @@ pub mod tcp_connections;
 pub mod test_run;
 pub mod trial;
 
-// On these stands the demo as well, which is built without the rest.
+// The demo uses these modules too and is built without the rest.
 pub use demo::{binaries, deadline, lone_agent, network};

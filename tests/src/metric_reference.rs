@@ -1,4 +1,4 @@
-//! The tables of `docs/metrics.md`, written from what programs answer to a scrape.
+//! Generates the tables of `docs/metrics.md` from scrapes of the programs.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -9,7 +9,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::scenario::Update;
 
-/// The page, from the root of the repository.
+/// The page, relative to the root of the repository.
 const PAGE: &str = "docs/metrics.md";
 
 /// Metrics by their names.
@@ -26,7 +26,7 @@ struct Entry {
 // === impl Reference ===
 
 impl Reference {
-    /// Takes in the text of a scrape: labels are known once a series has them.
+    /// Adds a scrape. Labels are known once a series has them.
     pub fn add(&mut self, scrape: &str) {
         let mut help = "";
         for line in scrape.lines() {
@@ -47,7 +47,7 @@ impl Reference {
                 let Some(entry) = self.0.get_mut(whole.unwrap_or(name)) else {
                     continue;
                 };
-                // Every other part outside quotes ends in the name of a label.
+                // Every other part outside quotes ends with the name of a label.
                 let names = labels.split('"').step_by(2);
                 let names = names.filter_map(|part| part.strip_suffix('='));
                 let names = names.map(|name| name.trim_start_matches(',').to_owned());
@@ -56,7 +56,8 @@ impl Reference {
         }
     }
 
-    /// Fails unless the page has this below the line `<!-- section -->`; writes it with `UPDATE=1`.
+    /// Fails unless the page has these tables below the line `<!-- section -->`; writes them with
+    /// `UPDATE=1`.
     pub fn compare(&self, section: &str) -> Result<()> {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
         let page = root.join(PAGE);

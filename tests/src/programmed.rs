@@ -1,4 +1,4 @@
-//! Any backend, brought to what generated clusters say.
+//! Programs any backend with generated clusters.
 
 use anyhow::{Context, Result, anyhow};
 use backend::{Backend, Rendered};
@@ -7,12 +7,12 @@ use proptest::strategy::{Strategy, ValueTree};
 use proptest::test_runner::TestRunner;
 use testkit::{Cluster, clusters};
 
-/// Clusters that are the same at every run.
+/// Generates clusters, the same in every run.
 pub fn generated_clusters(count: usize) -> Result<Vec<Cluster>> {
     generated(&clusters(), count)
 }
 
-/// Histories of five states that are the same at every run.
+/// Generates histories of five states, the same in every run.
 pub fn generated_histories(count: usize) -> Result<Vec<Vec<Dataplane>>> {
     generated(&testkit::histories(5), count)
 }
@@ -26,8 +26,8 @@ fn generated<S: Strategy>(strategy: &S, count: usize) -> Result<Vec<S::Value>> {
     (0..count).map(|_| value()).collect()
 }
 
-/// Of two hundred clusters the one for which `size` of both families' rules, rendered by these
-/// backends, is greatest: it has something of everything.
+/// Returns the one of two hundred clusters for which `size` of both families' rules, rendered by
+/// these backends, is largest, so that it covers every feature.
 pub fn richest<B: Backend>(backends: &[B], size: impl Fn(&B::Rules) -> usize) -> Result<Dataplane> {
     let clusters = generated_clusters(200)?.into_iter();
     let sizes = |dataplane: &Dataplane| {
@@ -40,7 +40,7 @@ pub fn richest<B: Backend>(backends: &[B], size: impl Fn(&B::Rules) -> usize) ->
     dataplanes.max_by_key(sizes).context("there are clusters")
 }
 
-/// Brings one family to `dataplane` and returns what it is then believed to hold.
+/// Programs one family with `dataplane` and returns what it should hold afterwards.
 pub fn program<B: Backend>(
     backend: &mut B,
     dataplane: &Dataplane,

@@ -1,5 +1,5 @@
-//! A real cluster on one machine: a control plane, DNS, and nodes with containerd and a kubelet, which
-//! run real Pods. There is no service proxy on it until somebody installs one.
+//! A real cluster on one machine: a control plane, DNS, and nodes with containerd and a kubelet,
+//! which run real Pods. It has no service proxy until a test installs one.
 //!
 //! ```text
 //!   control: etcd, API server, controllers, scheduler, DNS
@@ -9,8 +9,8 @@
 //!      `------- node-2: containerd, kubelet ---- pods
 //! ```
 //!
-//! Each of these is a network namespace, and every node has mounts, a host name and control groups of
-//! its own. All of it is in an [`enclosure`], which takes everything with it whichever way it ends.
+//! Each of these is a network namespace, and every node has separate mounts, a host name and
+//! control groups. Everything is in an [`enclosure`], which removes everything however it ends.
 
 mod control_groups;
 mod dns;
@@ -46,9 +46,9 @@ use enclosure::Enclosure;
 use lan::Lan;
 use node::Parts;
 
-/// The largest number that a node may have.
+/// The highest number of a node.
 pub const LAST_NODE: u8 = 9;
-/// Programs and other files that `tools/set-up cluster` installs.
+/// Programs and other files installed by `tools/set-up cluster`.
 const NEEDED: [&str; 7] = [
     "containerd",
     "runc",
@@ -61,19 +61,19 @@ const NEEDED: [&str; 7] = [
 /// How long a node may take to be ready. It takes some ten seconds.
 const READY_DEADLINE: Duration = Duration::from_secs(120);
 
-/// What a cluster starts with.
+/// The initial state of a cluster.
 #[derive(Debug, Clone)]
 pub struct Plan {
-    /// The nodes have the numbers from 1 to this.
+    /// The number of nodes, which are numbered from 1.
     pub nodes: u8,
-    /// Archives of images that every node has besides those that Kubernetes needs.
+    /// Archives of images for every node besides those that Kubernetes needs.
     pub images: Vec<PathBuf>,
 }
 
 /// A running cluster.
 #[derive(Debug)]
 pub struct RealCluster {
-    // Dropped in this order: who uses something goes before it.
+    // Fields are dropped in this order: users before what they use.
     nodes: BTreeMap<u8, Node>,
     dns: Program,
     control_plane: ControlPlane,
@@ -82,14 +82,15 @@ pub struct RealCluster {
     enclosure: Enclosure,
 }
 
-/// What was built for clusters, besides the control plane: many minutes the first time on a machine.
+/// The folder of programs and images built for clusters, besides the control plane. The first build
+/// on a machine takes many minutes.
 #[derive(Debug, Clone)]
 pub struct Built(PathBuf);
 
 // === impl Built ===
 
 impl Built {
-    /// DNS and the images that every cluster has.
+    /// Builds DNS and the images that every cluster has.
     pub fn cluster() -> Result<Built> {
         let folder = build_script::run("cluster/build", &[]);
         Ok(Built(
@@ -97,12 +98,12 @@ impl Built {
         ))
     }
 
-    /// The file of a program.
+    /// Returns the path of a program.
     pub fn program(&self, name: &str) -> PathBuf {
         self.0.join(name)
     }
 
-    /// The whole name of an image that is among them, as `agnhost`.
+    /// Returns the full name of one of the images, such as `agnhost`.
     pub fn image(&self, name: &str) -> Result<String> {
         let file = self.0.join("images.txt");
         let list = fs::read_to_string(&file)
@@ -115,7 +116,7 @@ impl Built {
         Ok(image.to_owned())
     }
 
-    /// Archives of images, in the order of their names.
+    /// Returns the archives of images, sorted by name.
     pub fn images(&self) -> Result<Vec<PathBuf>> {
         let folder = self.0.join("images");
         let entries = fs::read_dir(&folder)
@@ -135,7 +136,7 @@ impl Built {
 // === impl RealCluster ===
 
 impl RealCluster {
-    /// Starts everything and returns when all nodes are Ready. `say` is told of each step.
+    /// Starts everything; returns when all nodes are Ready. Calls `say` with each step.
     pub fn start(
         plan: &Plan,
         enclosure: &Enclosure,
@@ -158,7 +159,7 @@ impl RealCluster {
         let machines: Vec<_> = numbers
             .map(|number| Ok((number, lan.add_node(number)?)))
             .collect::<Result<_>>()?;
-        // Neither waits for the other until a kubelet wants to log in.
+        // Start both concurrently: they are independent until a kubelet logs in.
         let (control_plane, nodes) = thread::scope(|scope| -> Result<_> {
             let nodes: Vec<_> = machines
                 .into_iter()
@@ -188,7 +189,7 @@ impl RealCluster {
                 kubelets: Kubelets::Real,
                 ..Options::default()
             });
-            // All of them, whatever the others come to: a node that is thrown away takes its own along.
+            // Join all threads, even after an error: a dropped node removes its own resources.
             let nodes: Result<BTreeMap<u8, Node>> = nodes
                 .into_iter()
                 .map(|node| {
@@ -225,39 +226,39 @@ impl RealCluster {
         Ok(cluster)
     }
 
-    /// Its API server, and kubectl for it.
+    /// Returns the control plane with its API server and kubectl.
     pub fn control_plane(&self) -> &ControlPlane {
         &self.control_plane
     }
 
-    /// To stop its API server, and to start it again.
+    /// Returns the control plane, to stop and restart its API server.
     pub fn control_plane_mut(&mut self) -> &mut ControlPlane {
         &mut self.control_plane
     }
 
-    /// Its network.
+    /// Returns the network.
     pub fn lan(&self) -> &Lan {
         &self.lan
     }
 
-    /// All nodes.
+    /// Returns all nodes.
     pub fn nodes(&self) -> impl Iterator<Item = &Node> {
         self.nodes.values()
     }
 
-    /// One node.
+    /// Returns one node.
     pub fn node(&self, number: u8) -> Result<&Node> {
         let node = self.nodes.get(&number);
         node.with_context(|| format!("{} is not there", node::name(number)))
     }
 
-    /// To stop its kubelet.
+    /// Returns one node, to stop its kubelet.
     pub fn node_mut(&mut self, number: u8) -> Result<&mut Node> {
         let node = self.nodes.get_mut(&number);
         node.with_context(|| format!("{} is not there", node::name(number)))
     }
 
-    /// A further node, Ready when this returns.
+    /// Adds a node; returns when it is Ready.
     pub fn add_node(&mut self, number: u8) -> Result<()> {
         let namespace = self.lan.add_node(number)?;
         let group = self.enclosure.name();
@@ -272,7 +273,7 @@ impl RealCluster {
         self.wait_until_ready(number)
     }
 
-    /// Takes a node away as a machine that is switched off, then its Node object.
+    /// Removes a node as if its machine were switched off, and then its Node object.
     pub fn remove_node(&mut self, number: u8) -> Result<()> {
         let node = self.nodes.remove(&number);
         let node = node.with_context(|| format!("{} is not there", node::name(number)))?;
@@ -282,14 +283,14 @@ impl RealCluster {
         self.lan.remove_node(&namespace)
     }
 
-    /// Starts the kubelet of a node, the first time or again.
+    /// Starts or restarts the kubelet of a node.
     pub fn start_kubelet(&mut self, number: u8) -> Result<()> {
         let program = self.control_plane.programs().join("kubelet");
         let kubeconfig = self.control_plane.kubeconfig(&kubelet_user(number).name)?;
         self.node_mut(number)?.start_kubelet(&program, &kubeconfig)
     }
 
-    /// Fails when something that is not in a container has ended.
+    /// Fails if a process outside the containers has ended.
     pub fn ensure_runs(&mut self) -> Result<()> {
         self.control_plane.ensure_runs()?;
         self.dns.ensure_runs()?;
@@ -310,8 +311,8 @@ impl RealCluster {
         })
     }
 
-    /// Makes a node one of the cluster: it has a kubelet and ranges for its pods, and the others
-    /// know the way.
+    /// Joins a node to the cluster: starts its kubelet, assigns its pod CIDRs and adds routes to it
+    /// on the other nodes.
     fn join(&mut self, number: u8) -> Result<()> {
         self.start_kubelet(number)?;
         self.lan.add_route(self.lan.control(), number)?;
@@ -325,7 +326,7 @@ impl RealCluster {
             self.ensure_runs()?;
             Ok(self.control_plane.kubectl(&["get", "node", &name]).ok())
         })?;
-        // The controller that does this gives ranges in the order nodes come in.
+        // The controller for this would assign CIDRs in the order in which nodes join.
         let cidrs = lan::pod_cidrs(number);
         let patch = json!({"spec": {"podCIDR": cidrs[0], "podCIDRs": cidrs}}).to_string();
         self.control_plane
@@ -334,7 +335,7 @@ impl RealCluster {
     }
 }
 
-/// Whom a kubelet logs in as.
+/// Returns the user of a kubelet.
 fn kubelet_user(number: u8) -> User {
     User {
         name: format!("system:node:{}", node::name(number)),
@@ -342,7 +343,8 @@ fn kubelet_user(number: u8) -> User {
     }
 }
 
-/// Writes what kubeadm writes and many a program reads: where the API server is without a Service.
+/// Writes the ConfigMap that kubeadm writes and many programs read: the address of the API server
+/// for clients that cannot use the Service.
 fn tell_where_the_api_server_is(control_plane: &ControlPlane) -> Result<()> {
     let authority = fs::read(control_plane.certificate_authority())?;
     let authority = String::from_utf8(authority).context("a certificate in PEM is text")?;
@@ -362,12 +364,12 @@ fn tell_where_the_api_server_is(control_plane: &ControlPlane) -> Result<()> {
     control_plane.apply(&object.to_string()).map(drop)
 }
 
-/// The kubeconfig of the administrator.
+/// Returns the kubeconfig of the administrator.
 pub fn kubeconfig(cluster: &RealCluster) -> Result<PathBuf> {
     cluster.control_plane.kubeconfig(ADMINISTRATOR)
 }
 
-/// Whether a cluster can be built and started here, or what is missing, in a line.
+/// Returns what is missing to build and start a cluster here, in one line; `None` if nothing is.
 pub fn missing() -> Option<String> {
     if !rustix::process::geteuid().is_root() {
         return Some("containers take root".to_owned());
@@ -391,7 +393,8 @@ pub fn missing() -> Option<String> {
     Some(format!("there is no {missing}: tools/set-up cluster"))
 }
 
-/// Whether a cluster can be started here and Signpost installed on it, or what is missing, in a line.
+/// Returns what is missing to start a cluster here and install Signpost on it, in one line; `None`
+/// if nothing is.
 pub fn missing_for_ours() -> Result<Option<String>> {
     if let Some(problem) = missing() {
         return Ok(Some(problem));

@@ -1,4 +1,4 @@
-//! Scenarios: a story in one readable file, told to the oracle, to a simulator and to a kernel.
+//! Scenarios: readable test scripts that run against the oracle, a simulator and a kernel.
 //!
 //! ```text
 //! # A Service with one endpoint on each of two nodes.
@@ -24,8 +24,8 @@
 //! | `apply SECTION…` | creates or replaces the objects of these sections, all before anything is programmed |
 //! | `delete SECTION…` | deletes them |
 //! | `configure WORD…` | programs with the default configuration changed by these words, all of them in [`Setting`] |
-//! | `restart` | forgets everything but the objects, as a new process does, and programs again |
-//! | `packet ORIGIN SOURCE -> DESTINATION:PORT/PROTOCOL = VERDICT` | asks where a packet goes |
+//! | `restart` | discards all state but the objects, as a new process does, and programs again |
+//! | `packet ORIGIN SOURCE -> DESTINATION:PORT/PROTOCOL = VERDICT` | checks where a packet goes |
 //! | `keeps ORIGIN SOURCE -> DESTINATION:PORT/PROTOCOL = VERDICT` | a client connects again and again: always to one of these endpoints, and to that of its last `keeps` while it is among them |
 //! | `expect no change` | the last step before that programs (one of the four above) wrote nothing |
 //! | `expect DUMP [LABEL]` | what is programmed prints as the section `DUMP [LABEL]`: `dataplane`, `nftables`, `iptables` or `ipvs` at depths that have it, or `rejections` |
@@ -56,9 +56,9 @@
 //!
 //! # Depths
 //!
-//! The same file runs at every [`Depth`]: the [`Oracle`] (what the dataplane says of itself), a
-//! [`Simulated`] backend (its rules, walked in this process) and a [`RealKernel`] (its rules in a
-//! namespace, real servers, real connections).
+//! The same file runs at every [`Depth`]: the [`Oracle`] (the verdict of the dataplane), a
+//! [`Simulated`] backend (its rules, evaluated in this process) and a [`RealKernel`] (its rules in
+//! a namespace, with real servers and connections).
 
 mod affinity;
 mod cluster;

@@ -1,4 +1,4 @@
-//! What takes long to start, for all trials of a target that has a main of its own.
+//! A slow-to-start resource shared by all tests of a target with its own `main`.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
@@ -8,14 +8,14 @@ use libtest_mimic::Trial;
 
 use crate::trial::trial;
 
-/// What trials share, started by the first that needs it. It ends with the last trial that was not
-/// run yet and with this; drop it before an exit, which drops nothing.
+/// A resource that the first test starts. It is dropped with the last test that has not run yet and
+/// this value. Drop this value before a process exit, which drops nothing.
 #[derive(Debug)]
 pub struct Shared<S>(Arc<Slot<S>>);
 
 #[derive(Debug)]
 struct Slot<S> {
-    /// What it is called where people read of it.
+    /// Its name in messages.
     name: &'static str,
     start: fn() -> Result<S>,
     state: Mutex<State<S>>,
@@ -25,14 +25,14 @@ struct Slot<S> {
 enum State<S> {
     NotStarted,
     Running(Box<S>),
-    /// It did not start: what trials after the first are told.
+    /// It failed to start: later tests report that.
     Failed,
 }
 
 // === impl Shared ===
 
 impl<S: Send + 'static> Shared<S> {
-    /// Nothing yet: `start` is called for the first trial that is run. `name` is for people.
+    /// Creates an unstarted resource: the first test calls `start`. `name` is for messages.
     pub fn new(name: &'static str, start: fn() -> Result<S>) -> Shared<S> {
         Shared(Arc::new(Slot {
             name,
@@ -41,7 +41,8 @@ impl<S: Send + 'static> Shared<S> {
         }))
     }
 
-    /// A test that needs it. It finds it as the one before left it, also where that one panicked.
+    /// Creates a test that uses the resource in the state that the previous test left behind, even
+    /// after a panic.
     pub fn trial(
         &self,
         name: &str,

@@ -1,4 +1,4 @@
-//! What the operator would write for a node, where there is no operator.
+//! Creates NodeProxies as the operator would, for tests without an operator.
 
 use anyhow::{Context, Result};
 use crds::effective::hash::ConfigHash;
@@ -6,7 +6,7 @@ use crds::{EffectiveConfig, NodeProxySpec, ProxyProfileSpec};
 use serde_json::{Value, json};
 use testkit::address_plan as addresses;
 
-/// The NodeProxy of the node under test with the spec of a ProxyProfile.
+/// Returns the NodeProxy of the node under test for the spec of a ProxyProfile.
 pub fn node_proxy(profile_name: &str, profile: Value) -> Result<Value> {
     let profile: ProxyProfileSpec =
         serde_json::from_value(profile).context("this is no spec of a ProxyProfile")?;

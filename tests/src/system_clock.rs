@@ -1,4 +1,4 @@
-//! The machine's clocks, for a loop that a test drives by itself.
+//! The machine's clocks, for an agent loop that a test runs itself.
 
 use std::time::{Instant, SystemTime};
 

@@ -6,17 +6,18 @@ use std::net::SocketAddrV4;
 
 use anyhow::Result;
 
-/// `TCP_ESTABLISHED` (include/net/tcp_states.h), as the table has it.
+/// `TCP_ESTABLISHED` (include/net/tcp_states.h) as in the kernel's table.
 const ESTABLISHED: &str = "01";
 
-/// How many established TCP connections a process has to `server`.
+/// Returns the number of established TCP connections of a process to `server`.
 pub fn connections_to(process: u32, server: SocketAddrV4) -> Result<usize> {
-    // As in the kernel's table: the address as a number in the machine's order, both in hexadecimal.
+    // The kernel's table has the address as a number in native byte order and the port, both in
+    // hexadecimal.
     let address = u32::from_ne_bytes(server.ip().octets());
     let peer = format!("{address:08X}:{:04X}", server.port());
     let mut own = BTreeSet::new();
     for file in fs::read_dir(format!("/proc/{process}/fd"))? {
-        // A file that is closed meanwhile is no connection.
+        // A file that was closed meanwhile is not a connection.
         let Ok(target) = fs::read_link(file?.path()) else {
             continue;
         };

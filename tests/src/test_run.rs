@@ -1,7 +1,8 @@
-//! `make test`: every test program of this workspace, several at a time.
+//! `make test`: runs every test program of this workspace, several concurrently.
 //!
-//! Most of them wait more than they compute: for the kernel, for leases and timeouts, for Pods. What
-//! a program prints is printed when it has ended, all of it together, with the lines that cargo would print.
+//! Most of them wait more than they compute: for the kernel, for leases and timeouts, for Pods. The
+//! output of a program is printed as a whole when it has ended, with the lines that cargo would
+//! print.
 
 mod company;
 mod program;

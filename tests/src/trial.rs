@@ -1,9 +1,9 @@
-//! Tests of targets that have a main of their own.
+//! Tests of targets with their own `main`.
 
 use anyhow::Result;
 use libtest_mimic::{Failed, Trial};
 
-/// A test that fails with the whole chain of its error.
+/// Creates a test that reports the whole error chain if it fails.
 pub fn trial(name: &str, test: impl FnOnce() -> Result<()> + Send + 'static) -> Trial {
     Trial::test(name, move || {
         test().map_err(|error| Failed::from(format!("{error:#}")))

@@ -1,4 +1,4 @@
-//! What is installed before anything of ours runs: definitions, and what our programs may do.
+//! The CustomResourceDefinitions and permissions that are installed before the programs start.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,11 +9,11 @@ use anyhow::{Context, Result};
 use crate::control_plane::{ControlPlane, ServiceAccount};
 use crate::deadline::wait_for;
 
-/// The namespace that the manifests put everything into.
+/// The namespace of the manifests.
 const NAMESPACE: &str = "signpost-system";
-/// How long the API server may take to serve a new kind, or to heed a new rule.
+/// How long the API server may take to serve a new kind or to apply a new RBAC rule.
 const PROMPTLY: Duration = Duration::from_secs(30);
-/// What people install, but for the Pods: here the programs run as processes.
+/// The installation manifests except for the Pods: the tests run the programs as processes.
 const MANIFESTS: [&str; 4] = [
     "namespace.yaml",
     "rbac-agent.yaml",
@@ -21,8 +21,8 @@ const MANIFESTS: [&str; 4] = [
     "admission-policy.yaml",
 ];
 
-/// Applies the definitions and the permissions as they are in the tree, and returns when both are
-/// in force.
+/// Applies the CustomResourceDefinitions and the permissions of the source tree; returns when both
+/// are in force.
 pub(super) fn install(control_plane: &ControlPlane) -> Result<()> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let definitions = ["nodeproxies", "proxyprofiles"]
@@ -50,19 +50,19 @@ pub(super) fn install(control_plane: &ControlPlane) -> Result<()> {
             "--all-namespaces",
             &account,
         ];
-        // It prints "no" and fails while they may not.
+        // The command prints "no" and fails until the permission is in force.
         Ok(control_plane.kubectl(&asked).ok())
     })?;
     Ok(())
 }
 
-/// The operator's own kubeconfig.
+/// Returns the operator's kubeconfig.
 pub(super) fn kubeconfig_of_operator(control_plane: &ControlPlane) -> Result<PathBuf> {
     control_plane.kubeconfig_of_account(&ServiceAccount::new(NAMESPACE, "signpost-operator"))
 }
 
-/// The kubeconfig of the agent on `node`, which has to be there: the token says that it is that
-/// node's, as the token of a Pod on it would.
+/// Returns the kubeconfig of the agent on `node`, which must exist: its token is bound to the node
+/// as the token of a Pod on it would be.
 pub(super) fn kubeconfig_of_agent(control_plane: &ControlPlane, node: &str) -> Result<PathBuf> {
     let account = ServiceAccount::new(NAMESPACE, "signpost-agent").on_node(node);
     control_plane.kubeconfig_of_account(&account)

@@ -1,4 +1,4 @@
-//! Clients of the Services, on several ways to them.
+//! Clients that reach the Services over several paths.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -11,8 +11,8 @@ use super::shop::{cluster_address, node_port_address};
 use crate::network::{Connections, Kind, Namespace, Way};
 
 impl Cluster {
-    /// Starts clients of the Service `web` outside and in pods, of both protocols and families; each
-    /// makes a connection every `interval`. Returns once each was answered.
+    /// Starts clients of the Service `web` outside and in pods, for both protocols and families;
+    /// each connects every `interval`. Returns once each has received an answer.
     pub fn start_clients(&self, interval: Duration) -> Result<Connections> {
         use {Family::*, Protocol::*};
         let outside = self.topology.outside()?;
@@ -41,8 +41,8 @@ impl Cluster {
         Connections::start(&ways, &[Kind::New], interval)
     }
 
-    /// Waits until connections to `destination` are answered by these servers, all of them and
-    /// nobody else.
+    /// Waits until connections to `destination` are answered by all of these servers and by no
+    /// others.
     pub fn wait_for_servers(
         &self,
         inside: &Namespace,
@@ -60,7 +60,7 @@ impl Cluster {
         way.wait_for_servers(&servers.collect(), deadline)
     }
 
-    /// Waits until every node sends connections from outside to these servers alone, in both
+    /// Waits until every node forwards connections from outside to exactly these servers, in both
     /// families.
     pub fn wait_until_served_by(&self, servers: &[&str], deadline: Duration) -> Result<()> {
         for node in self.nodes() {

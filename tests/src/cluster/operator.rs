@@ -1,4 +1,4 @@
-//! The operator: a process beside the control plane.
+//! The operator: a process next to the control plane.
 
 use std::time::Duration;
 
@@ -9,11 +9,11 @@ use super::{Cluster, DEADLINE, Program};
 use crate::binaries;
 use crate::deadline::wait_for;
 
-/// How long it may take to end when it is told to.
+/// How long the operator may take to stop after SIGTERM.
 const ENDS_WITHIN: Duration = Duration::from_secs(15);
 
 impl Cluster {
-    /// Starts an operator that calls itself another than those before. Does nothing while one runs.
+    /// Starts an operator with a new identity. Does nothing if one is running.
     pub fn start_operator(&mut self) -> Result<()> {
         if let Some(operator) = &mut self.operator
             && operator.observe_end()?.is_none()
@@ -38,28 +38,28 @@ impl Cluster {
         Ok(())
     }
 
-    /// The identity of the operator that was started last, as the lease names its holder.
+    /// Returns the identity of the latest operator, as the lease names its holder.
     pub fn operator_identity(&self) -> String {
         format!("operator-{}", self.operators_started)
     }
 
-    /// The process id of the operator.
+    /// Returns the process ID of the operator.
     pub fn operator_id(&self) -> Result<u32> {
         Ok(self.operator.as_ref().context("the operator runs")?.id())
     }
 
-    /// Ends the operator as `kubectl delete pod` would, with time to give back its lease.
+    /// Stops the operator as `kubectl delete pod` would, with time to release its lease.
     pub fn stop_operator(&mut self) -> Result<()> {
         let operator = self.operator.take().context("the operator runs")?;
         operator.stop(ENDS_WITHIN)
     }
 
-    /// Ends the operator as the death of its node would.
+    /// Kills the operator as the failure of its node would.
     pub fn kill_operator(&mut self) -> Result<()> {
         self.operator.take().context("the operator runs")?.kill()
     }
 
-    /// Waits until the operator that was started last holds the lease.
+    /// Waits until the latest operator holds the lease.
     pub fn wait_for_leader(&self) -> Result<()> {
         let identity = self.operator_identity();
         wait_for(&format!("{identity} to hold the lease"), DEADLINE, || {

@@ -1,4 +1,4 @@
-//! Pods come and go, by what their kubelets would do.
+//! The life of Pods, with the test in the role of their kubelets.
 
 use anyhow::{Context, Result};
 use serde_json::Value;
@@ -7,28 +7,28 @@ use super::Cluster;
 use super::shop::{NAMESPACE, Readiness, SPARE, WEB, Web};
 
 impl Cluster {
-    /// Says in the place of its kubelet whether a Pod is ready.
+    /// Reports in place of the kubelet whether a Pod is ready.
     pub fn set_readiness(&self, pod: Web, readiness: Readiness) -> Result<()> {
         let object = format!("pod/{}", pod.name);
         self.control_plane
             .patch_status(&object, NAMESPACE, &pod.status(readiness))
     }
 
-    /// Makes a Pod that is ready.
+    /// Creates a ready Pod.
     pub fn create_pod(&self, pod: Web) -> Result<()> {
         self.control_plane.apply(&pod.object())?;
         self.set_readiness(pod, Readiness::Ready)
     }
 
-    /// Asks for the end of a Pod. It is terminating from now on, until its kubelet, which is us,
-    /// says that it has ended.
+    /// Requests the deletion of a Pod. It is terminating until the test, in place of its kubelet,
+    /// reports that it has ended.
     pub fn begin_to_delete_pod(&self, pod: Web) -> Result<()> {
         let namespace = format!("--namespace={}", NAMESPACE);
         let delete = ["delete", "pod", pod.name, &namespace, "--wait=false"];
         self.control_plane.kubectl(&delete).map(drop)
     }
 
-    /// Says that a Pod has ended: the object goes.
+    /// Reports that a Pod has ended, which removes the object.
     pub fn delete_pod(&self, pod: Web) -> Result<()> {
         let namespace = format!("--namespace={}", NAMESPACE);
         let now = [
@@ -42,7 +42,7 @@ impl Cluster {
         self.control_plane.kubectl(&delete).map(drop)
     }
 
-    /// Makes Pods as they are when nothing is going on: those of [`WEB`], ready, and no other.
+    /// Restores the idle state: the Pods of [`WEB`], ready, and no others.
     pub fn restore_pods(&self) -> Result<()> {
         let namespace = format!("--namespace={}", NAMESPACE);
         let pods: Value = self.get(&["pods", &namespace])?;

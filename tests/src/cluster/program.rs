@@ -1,4 +1,4 @@
-//! One of our own programs as a process.
+//! A Signpost program as a process.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -10,15 +10,15 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::deadline::wait_for;
 
-/// Kills the process whose id it is given once its input ends, which the kernel sees to whichever
-/// way we end. The signal that Linux can send to the children of the dead would come with the end
-/// of a thread, and tests are threads.
+/// Kills the process with the given ID once its own input ends, which the kernel ensures however
+/// the test process ends. PR_SET_PDEATHSIG would not work: it is sent when the parent thread ends,
+/// and tests are threads.
 const GUARD: &str = r#"read -r _; kill -KILL "$1""#;
 
-/// How much of a log an error shows.
+/// The number of log lines in an error message.
 const SHOWN_LINES: usize = 20;
 
-/// A running process, under a process id of its own. It has ended when the drop of this has.
+/// A running process with its own process ID. Dropping it kills it and waits for its end.
 #[derive(Debug)]
 pub struct Program {
     name: String,
@@ -28,7 +28,7 @@ pub struct Program {
 }
 
 impl Program {
-    /// Starts `command`, with its output appended to `log`; errors call it `name`.
+    /// Starts `command` and appends its output to `log`. Errors refer to it as `name`.
     pub fn start(name: &str, mut command: Command, log: &Path) -> Result<Program> {
         let output = File::options()
             .create(true)
@@ -55,18 +55,18 @@ impl Program {
         })
     }
 
-    /// Its process id.
+    /// Returns its process ID.
     pub fn id(&self) -> u32 {
         self.child.id()
     }
 
-    /// How it has ended, if it has.
+    /// Returns its exit status if it has ended.
     pub fn observe_end(&mut self) -> Result<Option<ExitStatus>> {
         let status = self.child.try_wait();
         status.with_context(|| format!("failed to look at {}", self.name))
     }
 
-    /// Fails when it has ended.
+    /// Fails if it has ended.
     pub fn ensure_runs(&mut self) -> Result<()> {
         match self.observe_end()? {
             None => Ok(()),
@@ -80,13 +80,13 @@ impl Program {
         }
     }
 
-    /// Ends it with SIGKILL: it learns nothing of it.
+    /// Kills it with SIGKILL.
     pub fn kill(mut self) -> Result<()> {
         self.ensure_runs()
         // The drop does the rest.
     }
 
-    /// Ends it with SIGTERM, which has to be a success within `deadline`.
+    /// Stops it with SIGTERM. It must succeed within `deadline`.
     pub fn stop(mut self, deadline: Duration) -> Result<()> {
         self.ensure_runs()?;
         let id = i32::try_from(self.child.id()).context("a process id is a small number")?;
@@ -101,8 +101,8 @@ impl Program {
 
 impl Drop for Program {
     fn drop(&mut self) {
-        // The guard first: after its end the process id may be somebody else's. Errors are that
-        // they have ended already.
+        // Kill the guard first: afterwards the process ID may belong to another process. An error
+        // means that the process has already ended.
         drop(self.guard.kill());
         drop(self.guard.wait());
         drop(self.child.kill());
@@ -110,7 +110,7 @@ impl Drop for Program {
     }
 }
 
-/// The end of a log, for an error. Empty when nothing has been logged.
+/// Returns the end of a log for an error message; empty if nothing was logged.
 pub(super) fn describe_log(log: &Path) -> String {
     let text = fs::read(log).unwrap_or_default();
     let text = String::from_utf8_lossy(&text);

@@ -1,4 +1,4 @@
-//! Our two kinds of objects, read as anybody reads them, and waited for.
+//! Reads Signpost's two kinds of objects through kubectl, and waits for their state.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -13,8 +13,8 @@ use serde_json::{Value, json};
 use super::Cluster;
 use crate::deadline::wait_for;
 
-/// The profile that decides for every node when nothing is going on. Every field that a test
-/// changes is written, so that applying it again undoes the change.
+/// The profile of all nodes in the idle state. It writes every field that a test changes, so that
+/// applying it again reverts the change.
 pub const PROFILE: &str = "
 apiVersion: signpost.dev/v1alpha1
 kind: ProxyProfile
@@ -39,19 +39,19 @@ struct List<T> {
 }
 
 impl Cluster {
-    /// Every NodeProxy, by the name of its node.
+    /// Returns every NodeProxy by the name of its node.
     pub fn observe_node_proxies(&self) -> Result<BTreeMap<String, NodeProxy>> {
         let proxies: List<NodeProxy> = self.get(&["nodeproxies"])?;
         let by_name = |proxy: NodeProxy| Some((proxy.metadata.name.clone()?, proxy));
         Ok(proxies.items.into_iter().filter_map(by_name).collect())
     }
 
-    /// One profile.
+    /// Returns one profile.
     pub fn observe_profile(&self, name: &str) -> Result<ProxyProfile> {
         self.get(&["proxyprofile", name])
     }
 
-    /// Changes fields of a profile's spec, as `kubectl patch` does.
+    /// Patches fields of a profile's spec, as `kubectl patch` does.
     pub fn patch_profile(&self, name: &str, spec: &Value) -> Result<()> {
         let patch = json!({"spec": spec}).to_string();
         let object = [
@@ -65,7 +65,7 @@ impl Cluster {
         self.control_plane.kubectl(&object).map(drop)
     }
 
-    /// What `kubectl get … --output=json` prints, as what it stands for.
+    /// Parses the output of `kubectl get … --output=json`.
     pub fn get<T: DeserializeOwned>(&self, arguments: &[&str]) -> Result<T> {
         let mut all = vec!["get", "--output=json"];
         all.extend(arguments);
@@ -74,7 +74,7 @@ impl Cluster {
             .with_context(|| format!("kubectl {} prints {text}", all.join(" ")))
     }
 
-    /// Waits until the profile is as `wanted`, and returns it.
+    /// Waits until `wanted` accepts the profile, and returns it.
     pub fn wait_for_profile(
         &self,
         name: &str,
@@ -94,7 +94,7 @@ impl Cluster {
         waited.with_context(|| format!("the last status of ProxyProfile {name}: {last:#?}"))
     }
 
-    /// Waits until the NodeProxies are as `wanted`, and returns them.
+    /// Waits until `wanted` accepts the NodeProxies, and returns them.
     pub fn wait_for_node_proxies(
         &self,
         what: &str,
@@ -136,7 +136,7 @@ impl Cluster {
     }
 }
 
-/// Whether a profile is Ready, by a status that speaks of what it asks for now.
+/// Whether a profile is Ready according to a status that is about its current generation.
 pub fn is_ready(profile: &ProxyProfile) -> bool {
     let generation = profile.metadata.generation;
     profile.status.as_ref().is_some_and(|status| {
@@ -145,7 +145,7 @@ pub fn is_ready(profile: &ProxyProfile) -> bool {
     })
 }
 
-/// Whether a node is Ready, by a status that speaks of what it was given last.
+/// Whether a node is Ready according to a status that is about its current spec.
 pub fn is_node_ready(proxy: &NodeProxy) -> bool {
     proxy.status.as_ref().is_some_and(|status| {
         status.observed_generation == proxy.metadata.generation

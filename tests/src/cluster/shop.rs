@@ -1,4 +1,4 @@
-//! What the cluster is there for: Services, the Pods behind them, and the nodes they are on.
+//! The Services of the cluster, their Pods and nodes.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -7,28 +7,28 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 use testkit::address_plan as addresses;
 
-/// The namespace of Services and Pods.
+/// The namespace of the Services and Pods.
 pub const NAMESPACE: &str = "shop";
-/// The port of both Services, and the node port of the first. TCP and UDP.
+/// The port of both Services, TCP and UDP.
 pub const PORT: u16 = 80;
 /// The node port of the Service `web`, TCP and UDP.
 pub const NODE_PORT: u16 = 30_080;
-/// Where servers listen.
+/// The port on which servers listen.
 pub const TARGET_PORT: u16 = 8080;
 
-/// One Pod of the Service `web`; a server of the same name answers at its addresses, whatever the
-/// API says of the Pod.
+/// A Pod of the Service `web`. A server of the same name answers at its addresses, independently of
+/// the Pod's state in the API.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Web {
     /// Its name.
     pub name: &'static str,
     /// The number of its node.
     pub node: u8,
-    /// Its number on that node.
+    /// Its host number on that node.
     pub host: u8,
 }
 
-/// The Pods that are ready when nothing is going on.
+/// The Pods that are ready in the idle state.
 pub const WEB: [Web; 4] = [
     Web {
         name: "web-1",
@@ -52,15 +52,15 @@ pub const WEB: [Web; 4] = [
     },
 ];
 
-/// One that is not there when nothing is going on.
+/// A Pod that does not exist in the idle state.
 pub const SPARE: Web = Web {
     name: "web-5",
     node: 2,
     host: 6,
 };
 
-/// Services of both families and both protocols: `web` has a selector, so that its EndpointSlices
-/// are the controller's; those of `by-hand` are whoever's makes them.
+/// Services of both families and both protocols. `web` has a selector, so the controller writes its
+/// EndpointSlices; the tests write those of `by-hand`.
 pub const SERVICES: &str = "
 apiVersion: v1
 kind: Namespace
@@ -88,22 +88,22 @@ spec:
   ports: [{name: tcp, protocol: TCP, port: 80, targetPort: 8080}]
 ";
 
-/// Where the Service `web` is reached.
+/// Returns the cluster IP and port of the Service `web`.
 pub fn cluster_address(family: Family) -> SocketAddr {
     SocketAddr::new(addresses::cluster_ip(80, family), PORT)
 }
 
-/// Where the Service `web` is reached from outside.
+/// Returns the address of the Service `web` from outside.
 pub fn node_port_address(node: u8, family: Family) -> SocketAddr {
     SocketAddr::new(addresses::node_address(node, family), NODE_PORT)
 }
 
-/// Where the Service `by-hand` is reached.
+/// Returns the address of the Service `by-hand`.
 pub fn by_hand_address() -> SocketAddr {
     SocketAddr::new(addresses::cluster_ip(81, Family::Ipv4), PORT)
 }
 
-/// An EndpointSlice of the Service `by-hand` with these Pods as ready endpoints.
+/// Returns an EndpointSlice of the Service `by-hand` with these Pods as ready endpoints.
 pub(super) fn slice_by_hand(name: &str, pods: &[Web]) -> String {
     let slice = json!({
         "apiVersion": "discovery.k8s.io/v1",
@@ -120,7 +120,7 @@ pub(super) fn slice_by_hand(name: &str, pods: &[Web]) -> String {
     slice.to_string()
 }
 
-/// Pods as the ready endpoints of an EndpointSlice for IPv4.
+/// Returns Pods as the ready endpoints of an IPv4 EndpointSlice.
 pub(super) fn endpoints(pods: &[Web]) -> Vec<Value> {
     let endpoints = pods.iter().map(|pod| {
         json!({
@@ -132,7 +132,7 @@ pub(super) fn endpoints(pods: &[Web]) -> Vec<Value> {
     endpoints.collect()
 }
 
-/// The Node of this number.
+/// Returns the Node with this number.
 pub(super) fn node(number: u8) -> String {
     let node = json!({
         "apiVersion": "v1",
@@ -143,7 +143,7 @@ pub(super) fn node(number: u8) -> String {
     node.to_string()
 }
 
-/// What the kubelet of this node would say of it.
+/// Returns the status that the node's kubelet would write.
 pub(super) fn node_status(number: u8) -> String {
     let own = Family::ALL.map(
         |family| json!({"type": "InternalIP", "address": addresses::node_address(number, family)}),
@@ -152,24 +152,24 @@ pub(super) fn node_status(number: u8) -> String {
     status.to_string()
 }
 
-/// What a kubelet says of a Pod.
+/// The readiness that a kubelet reports for a Pod.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Readiness {
-    /// It answers its probe.
+    /// The Pod passes its readiness probe.
     Ready,
-    /// It does not, or not any more.
+    /// The Pod does not pass its readiness probe.
     NotReady,
 }
 
 // === impl Web ===
 
 impl Web {
-    /// Its address.
+    /// Returns its address.
     pub fn address(self, family: Family) -> IpAddr {
         addresses::pod_address(self.node, self.host, family)
     }
 
-    /// The object, before the kubelet has said anything.
+    /// Returns the object without a status.
     pub(super) fn object(self) -> String {
         let pod = json!({
             "apiVersion": "v1",
@@ -183,7 +183,7 @@ impl Web {
         pod.to_string()
     }
 
-    /// What the kubelet would say of it.
+    /// Returns the status that the kubelet would write.
     pub(super) fn status(self, readiness: Readiness) -> String {
         let addresses = Family::ALL.map(|family| json!({"ip": self.address(family)}));
         let status = json!({"status": {
@@ -201,7 +201,8 @@ fn ready(readiness: Readiness) -> Value {
         Readiness::Ready => "True",
         Readiness::NotReady => "False",
     };
-    // The API has whole seconds here; the trigger time of an EndpointSlice comes from it.
+    // The API has a resolution of seconds here; the trigger time of an EndpointSlice comes from
+    // this field.
     let now = format!("{:.0}", Timestamp::now());
     json!([{"type": "Ready", "status": status, "lastTransitionTime": now}])
 }

@@ -1,4 +1,4 @@
-//! EndpointSlices: those that the controller writes, and those of nobody but us.
+//! EndpointSlices: those written by the controller, and those written by the tests.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -12,15 +12,16 @@ use super::shop::{NAMESPACE, Web, endpoints, slice_by_hand};
 use crate::deadline::wait_for;
 
 impl Cluster {
-    /// Creates or changes an EndpointSlice of the Service `by-hand`: these Pods are its endpoints.
+    /// Creates or changes an EndpointSlice of the Service `by-hand` with these Pods as its
+    /// endpoints.
     pub fn apply_slice(&self, name: &str, pods: &[Web]) -> Result<()> {
         self.control_plane
             .apply(&slice_by_hand(name, pods))
             .map(drop)
     }
 
-    /// Changes an EndpointSlice that is there, with a single request: what `kubectl apply` wants to
-    /// know beforehand, an API server that has just started cannot tell for many seconds.
+    /// Changes an existing EndpointSlice with a single request. `kubectl apply` first needs
+    /// discovery data, which an API server that has just started cannot serve for many seconds.
     pub fn patch_slice(&self, name: &str, pods: &[Web]) -> Result<()> {
         let namespace = format!("--namespace={NAMESPACE}");
         let patch = json!({"endpoints": endpoints(pods)}).to_string();
@@ -31,7 +32,7 @@ impl Cluster {
             .map(drop)
     }
 
-    /// Deletes EndpointSlices, as far as they are there.
+    /// Deletes those of these EndpointSlices that exist.
     pub fn delete_slices(&self, names: &[&str]) -> Result<()> {
         let namespace = format!("--namespace={NAMESPACE}");
         let delete = ["delete", "endpointslice", &namespace, "--ignore-not-found"];
@@ -40,8 +41,8 @@ impl Cluster {
             .map(drop)
     }
 
-    /// Waits until the controller has written EndpointSlices of the Service `web` that have these
-    /// Pods as ready endpoints and no other.
+    /// Waits until the controller's EndpointSlices of the Service `web` have exactly these Pods as
+    /// ready endpoints.
     pub fn wait_for_slices(&self, pods: &[Web], deadline: Duration) -> Result<()> {
         let addresses = pods
             .iter()

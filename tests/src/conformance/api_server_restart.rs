@@ -1,7 +1,8 @@
-//! What Kubernetes' test of a restarted API server does, for clusters whose API server is no Pod.
+//! Repeats Kubernetes' test of a restarted API server, for clusters whose API server is not a Pod.
 //!
 //! The steps are those of "should work after restarting apiserver [Disruptive]" in Kubernetes'
-//! test/e2e/network/service.go, which deletes the API server's Pod and skips itself where there is none.
+//! test/e2e/network/service.go, which deletes the API server's Pod and skips itself if there is
+//! none.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -14,20 +15,20 @@ use crate::control_plane::ControlPlane;
 use crate::deadline::wait_for;
 use crate::real_cluster::{Built, RealCluster};
 
-/// What a reader of the results has to know.
+/// The explanation for readers of the results.
 pub const EXPLANATION: &str = "\
 Of the disruptive ones two concern a service proxy. \"should work after restarting kube-proxy\" is run after all others; it finds Signpost's
 agents by the label `k8s-app: kube-proxy`, which the run sets with `agent.podLabels`. \"should work after restarting apiserver\" deletes the
 Pod of an API server, which here is none: `tests/src/conformance/api_server_restart.rs` takes the same steps and kills the process.";
 
 const NAMESPACE: &str = "api-server-restart";
-/// How many endpoints each Service has.
+/// The number of endpoints of each Service.
 const REPLICAS: usize = 3;
-/// How long Pods may take to run, and a Service to be served.
+/// How long Pods may take to run, and a Service to be programmed.
 const DEADLINE: Duration = Duration::from_secs(120);
 
-/// Restarts the API server between Services that are served, and one that is not there yet, and
-/// returns the test by which this is known and what came of it.
+/// Restarts the API server while Services exist and before another one is created; returns the name
+/// and outcome of the test.
 pub fn restart(cluster: &mut RealCluster) -> BTreeMap<Group, BTreeMap<String, Outcome>> {
     let steps = take_steps(cluster);
     let arguments = [
@@ -72,14 +73,14 @@ fn take_steps(cluster: &mut RealCluster) -> Result<()> {
     expect_all_answer(control_plane, &after)
 }
 
-/// A Service and who is behind it.
+/// A Service and its Pods.
 #[derive(Debug)]
 struct Served {
     address: String,
     pods: BTreeSet<String>,
 }
 
-/// Two Pods to ask from, of which one is on the network of its node.
+/// Returns two client Pods, one of them on the host network.
 fn clients(image: &str) -> String {
     let pod = |name: &str, host_network: bool| {
         json!({
@@ -99,7 +100,7 @@ fn clients(image: &str) -> String {
 
 const CLIENTS: [(&str, bool); 2] = [("in-a-pod", false), ("on-a-node", true)];
 
-/// A new Service whose Pods run.
+/// Creates a Service and waits until its Pods run.
 fn start_service(control_plane: &ControlPlane, image: &str, name: &str) -> Result<Served> {
     let labels = json!({"app": name});
     let deployment = json!({
@@ -146,7 +147,7 @@ fn start_service(control_plane: &ControlPlane, image: &str, name: &str) -> Resul
     Ok(Served { address, pods })
 }
 
-/// Waits until every Pod of a Service has answered each of the clients.
+/// Waits until every Pod of a Service has answered each client.
 fn expect_all_answer(control_plane: &ControlPlane, service: &Served) -> Result<()> {
     let ask = format!(
         "for i in $(seq 1 {}); do wget -q -T 1 -O - http://{}/ || true; echo; done",
@@ -159,7 +160,7 @@ fn expect_all_answer(control_plane: &ControlPlane, service: &Served) -> Result<(
         let mut answered = BTreeSet::new();
         wait_for(&what, DEADLINE, || {
             let arguments = ["exec", client, &namespace, "--", "sh", "-c", &ask];
-            // It cannot be run before the client is, and the API server that has just been restarted.
+            // The command fails until the client Pod runs and the restarted API server answers.
             let answers = control_plane.kubectl(&arguments).unwrap_or_default();
             answered.extend(answers.split_whitespace().map(str::to_owned));
             Ok(answered.is_superset(&service.pods).then_some(()))

@@ -1,4 +1,4 @@
-//! What several runs of the tests come to, one proxy beside the other.
+//! The combined results of several runs, one proxy next to the other.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,11 +11,11 @@ pub struct Comparison(BTreeMap<Proxy, Column>);
 /// The runs of one proxy.
 #[derive(Debug, Clone)]
 pub struct Column {
-    // At least one.
+    // At least one run.
     runs: Vec<Run>,
 }
 
-/// A test, by the group that it is in and its own name.
+/// A test, identified by its group and its name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Test<'a> {
     /// The group.
@@ -24,23 +24,23 @@ pub struct Test<'a> {
     pub name: &'a str,
 }
 
-/// What came of a test in all runs of a proxy.
+/// The combined outcome of a test in all runs of a proxy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict<'a> {
-    /// It passed in each.
+    /// It passed in every run.
     Passed,
-    /// It failed in at least one, and said this in the first of these.
+    /// It failed in at least one run; the message of the first failure.
     Failed(&'a str),
-    /// It did not fail, and decided in at least one that there is nothing for it here: why.
+    /// It did not fail but skipped itself in at least one run, for this reason.
     Skipped(&'a str),
-    /// There is a run in which it was not begun.
+    /// It was not started in at least one run.
     NotRun,
 }
 
 // === impl Comparison ===
 
 impl Comparison {
-    /// What these runs come to.
+    /// Combines these runs.
     pub fn of(runs: Vec<Run>) -> Comparison {
         let mut columns: BTreeMap<Proxy, Column> = BTreeMap::new();
         for run in runs {
@@ -51,24 +51,25 @@ impl Comparison {
         Comparison(columns)
     }
 
-    /// The proxies that there are runs of, ours first.
+    /// Returns the proxies that have runs, Signpost first.
     pub fn columns(&self) -> impl Iterator<Item = (Proxy, &Column)> {
         self.0.iter().map(|(proxy, column)| (*proxy, column))
     }
 
-    /// The runs of this proxy, if there are any.
+    /// Returns the runs of this proxy, if there are any.
     pub fn column(&self, proxy: Proxy) -> Option<&Column> {
         self.0.get(&proxy)
     }
 
-    /// Every test that was begun at least once, by group and name.
+    /// Returns every test that was started at least once, by group and name.
     pub fn tests(&self) -> BTreeSet<Test<'_>> {
         let runs = self.0.values().flat_map(Column::runs);
         let tests = runs.flat_map(Run::outcomes);
         tests.map(|(group, name, _)| Test { group, name }).collect()
     }
 
-    /// Tests that kube-proxy passes and ours does not, where there are runs of both.
+    /// Returns the tests that pass with kube-proxy but not with Signpost, if there are runs of
+    /// both.
     pub fn regressions(&self) -> Vec<Test<'_>> {
         let columns = [Proxy::Signpost, Proxy::KubeProxy].map(|proxy| self.column(proxy));
         let [Some(ours), Some(theirs)] = columns else {
@@ -81,14 +82,14 @@ impl Comparison {
             .collect()
     }
 
-    /// Tests that fail with this proxy.
+    /// Returns the tests that fail with this proxy.
     pub fn failures(&self, proxy: Proxy) -> Vec<Test<'_>> {
         let tests = self.tests().into_iter();
         tests.filter(|test| self.fails(proxy, *test)).collect()
     }
 
-    /// Tests that fail with this proxy and, as far as there are runs of it, not with the other. What
-    /// fails with both is the cluster's affair, or the test's.
+    /// Returns the tests that fail with this proxy but not with the other, if that has runs. A test
+    /// that fails with both indicates a problem of the cluster or of the test.
     pub fn failures_alone(&self, proxy: Proxy) -> Vec<Test<'_>> {
         let other = |test: &Test<'_>| {
             let mut others = Proxy::ALL.into_iter().filter(|other| *other != proxy);
@@ -107,12 +108,12 @@ impl Comparison {
 // === impl Column ===
 
 impl Column {
-    /// At least one.
+    /// Returns the runs, at least one.
     pub fn runs(&self) -> &[Run] {
         &self.runs
     }
 
-    /// What came of a test.
+    /// Returns the combined outcome of a test.
     pub fn verdict(&self, test: Test<'_>) -> Verdict<'_> {
         let outcomes = self
             .runs
@@ -159,7 +160,7 @@ pub(super) mod tests {
         Outcome::Skipped { reason }
     }
 
-    /// A run of tests of one group.
+    /// Returns a run with tests of one group.
     pub(in crate::conformance) fn run(proxy: Proxy, tests: &[(&str, Outcome)]) -> Run {
         let version = match proxy {
             Proxy::Signpost => "0.1.0",

@@ -1,4 +1,4 @@
-//! `docs/conformance.md`.
+//! Generates `docs/conformance.md`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -7,7 +7,7 @@ use super::comparison::{Column, Comparison, Test, Verdict};
 use super::selection::LeftOut;
 use super::{Proxy, Run, api_server_restart};
 
-/// Writes the page about these runs. The same runs give the same text.
+/// Renders the page about these runs. The same runs give the same text.
 pub fn render(comparison: &Comparison) -> String {
     let mut page = String::from(INTRODUCTION);
     render_setting(&mut page, comparison);
@@ -32,7 +32,7 @@ says so.
 
 ";
 
-/// What a reader should know of tests that fail on a cluster like this one whichever proxy serves it.
+/// Explanations of the tests that fail on such a cluster with either proxy.
 const KNOWN: [(&str, &str); 1] = [(
     "should only target nodes with endpoints",
     "it asks every address of every node for the health of an IPv4 Service, and on nodes of two families neither proxy answers for it on \
@@ -219,7 +219,7 @@ fn shown(test: Test<'_>) -> String {
     format!("{} {}", plain(&test.group.0), plain(test.name))
 }
 
-/// The text with nothing in it that Markdown takes for more than text.
+/// Escapes the characters that Markdown would interpret.
 fn plain(text: &str) -> String {
     let mut plain = String::with_capacity(text.len());
     for character in text.chars() {
@@ -232,11 +232,12 @@ fn plain(text: &str) -> String {
 }
 
 fn push(page: &mut String, text: std::fmt::Arguments<'_>) {
-    // Writing to a string does not fail.
+    // Writing to a String cannot fail.
     let _ = page.write_fmt(text);
 }
 
-/// What a person sees at the end of a run: how many tests passed with this proxy, and which did not.
+/// Renders the summary at the end of a run: how many tests passed with this proxy, and which did
+/// not.
 pub fn render_verdict(comparison: &Comparison, proxy: Proxy) -> String {
     let Some(column) = comparison.column(proxy) else {
         return format!("{proxy} was not run\n");

@@ -1,7 +1,7 @@
-//! The report that ginkgo writes with `--json-report`.
+//! Parses the report that ginkgo writes with `--json-report`.
 //!
-//! Its fields are those of `Report` and `SpecReport` in github.com/onsi/ginkgo/v2, types/types.go;
-//! states are written as `EnumSupport` of `SpecState` names them there.
+//! The fields are those of `Report` and `SpecReport` in github.com/onsi/ginkgo/v2, types/types.go;
+//! the states are those of `EnumSupport` of `SpecState` there.
 
 use std::collections::BTreeMap;
 
@@ -11,25 +11,25 @@ use thiserror::Error;
 use super::selection::LeftOut;
 use super::{Group, Outcome};
 
-/// How long a message may be that is kept. The whole is in ginkgo's own report.
+/// The maximum length of a stored message. ginkgo's own report has the whole text.
 const MESSAGE: usize = 300;
 
-/// What a report says.
+/// The content of a report.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Report {
-    /// What came of each test that was begun.
+    /// The outcome of each test that was started.
     pub tests: BTreeMap<Group, BTreeMap<String, Outcome>>,
-    /// How many were not, by why.
+    /// The number of tests that were not started, by reason.
     pub left_out: BTreeMap<LeftOut, usize>,
 }
 
-/// Why a report says nothing.
+/// Why a report cannot be used.
 #[derive(Debug, Error)]
 pub enum ReportError {
-    /// It is not what ginkgo writes.
+    /// It is not a ginkgo report.
     #[error("this is no report of ginkgo")]
     Unreadable(#[from] serde_json::Error),
-    /// What goes before or after all tests failed, so that nothing follows from them.
+    /// A step before or after all tests failed, so the outcomes are not reliable.
     #[error("the tests as a whole failed: {0}")]
     Whole(String),
 }
@@ -37,7 +37,7 @@ pub enum ReportError {
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 struct WrittenReport {
-    /// Reasons why the whole failed whatever came of each test, such as an interruption.
+    /// Reasons for a failure of the whole suite, such as an interruption.
     special_suite_failure_reasons: Option<Vec<String>>,
     spec_reports: Option<Vec<WrittenTest>>,
 }
@@ -65,7 +65,7 @@ struct WrittenFailure {
 // === impl Report ===
 
 impl Report {
-    /// Reads a report.
+    /// Parses a report.
     pub fn parse(text: &str) -> Result<Report, ReportError> {
         let written: Vec<WrittenReport> = serde_json::from_str(text)?;
         let mut report = Report::default();
@@ -86,7 +86,7 @@ impl Report {
         let is_test = test.leaf_node_type == "It";
         let outcome = match test.state.as_str() {
             "passed" => Outcome::Passed,
-            // Of those that were never begun there is nothing but a name.
+            // Tests that were never started have only a name.
             "skipped" | "pending" if failure.message.is_empty() => {
                 if is_test {
                     *self.left_out.entry(LeftOut::of(&test.name())).or_default() += 1;
@@ -122,7 +122,7 @@ impl Report {
 // === impl WrittenTest ===
 
 impl WrittenTest {
-    /// As ginkgo matches it with what is asked for.
+    /// Returns the name against which ginkgo matches the focus.
     fn name(&self) -> String {
         let containers = self.container_hierarchy_texts.iter().flatten();
         let texts: Vec<&str> = containers.map(String::as_str).collect();

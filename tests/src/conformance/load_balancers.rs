@@ -1,14 +1,14 @@
-//! A router in front of the cluster that balances load: what a cloud, or a router that speaks BGP,
-//! does for Services of type LoadBalancer.
+//! A router in front of the cluster that balances load, in the role of a cloud or a BGP router for
+//! Services of type LoadBalancer.
 //!
 //! ```text
 //!   client 198.51.100.1 on control -- route to 203.0.113.N --> each node that is healthy
 //! ```
 //!
-//! A packet reaches a node with the address it was sent to (`ipMode: VIP`) and with its own source,
-//! and the proxy there does the rest. Nodes are asked for their health on the health-check node port of
-//! a Service that has one; of any other Service, all are taken for healthy.
-//! Finalizers are those of k8s.io/cloud-provider, service/helpers/helper.go.
+//! A packet reaches a node with its original destination (`ipMode: VIP`) and source, and the proxy
+//! there handles the rest. For a Service with a health-check node port, the router polls the nodes
+//! there; for any other Service, all nodes count as healthy. The finalizer is that of
+//! k8s.io/cloud-provider, service/helpers/helper.go.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -32,61 +32,62 @@ use crate::control_plane::client;
 use crate::network::Namespace;
 use crate::real_cluster::{self, RealCluster, lan};
 
-/// The address that clients on the control plane's machine have for load balancers: one of no node's
-/// network, so that a test can tell whether it was kept.
+/// The source address of clients on the control plane's machine for load balancers. It belongs to
+/// no node's network, so that a test can check whether it was preserved.
 const CLIENT: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 1);
-/// Where the addresses of load balancers are taken from.
+/// The range of load balancer addresses.
 const ADDRESSES: Ipv4Net = Ipv4Net::new_assert(Ipv4Addr::new(203, 0, 113, 0), 24);
-/// Holds a Service until its load balancer is gone.
+/// The finalizer that keeps a Service until its load balancer is removed.
 const FINALIZER: &str = "service.kubernetes.io/load-balancer-cleanup";
-/// Between two looks at Services and at the health of nodes.
+/// The polling interval for Services and for the health of nodes.
 const PERIOD: Duration = Duration::from_millis(500);
-/// How long a node may take to say that it is healthy.
+/// The timeout of a node's health check.
 const HEALTH_DEADLINE: Duration = Duration::from_secs(1);
 
-/// Keeps load balancers until it is dropped.
+/// Provides load balancers until it is dropped.
 #[derive(Debug)]
 pub struct LoadBalancers {
     ended: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
-/// What there is now.
+/// The present state of the router.
 struct Router {
     services: Client,
     network: Namespace,
     nodes: Vec<Ipv4Addr>,
-    /// The nodes that each address leads to.
+    /// The nodes to which each address is routed.
     routes: BTreeMap<Ipv4Addr, BTreeSet<Ipv4Addr>>,
 }
 
-/// A load balancer that a Service asks for.
+/// A load balancer requested by a Service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Wish {
-    /// The port on which nodes say whether they are healthy; without one, all are.
+    /// The health-check node port; without one, all nodes count as healthy.
     health_check: Option<u16>,
     spread: Spread,
 }
 
-/// Where the connections of one client go.
+/// How the connections of one client are spread over the nodes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Spread {
-    /// Each to any node.
+    /// Each connection may go to any node.
     EveryNode,
-    /// All to one, whose proxy keeps the client with one endpoint: no two nodes agree on which.
+    /// All connections go to one node, whose proxy provides session affinity: nodes do not share
+    /// their choice of an endpoint.
     OneNode,
 }
 
 // === impl LoadBalancers ===
 
 impl LoadBalancers {
-    /// Begins to serve the Services of a cluster. Errors of later are told on standard error, and
-    /// what failed is tried again.
+    /// Starts to serve the Services of a cluster. Later errors are printed to standard error, and
+    /// the failed step is retried.
     pub fn start(cluster: &RealCluster) -> Result<LoadBalancers> {
         let network = cluster.lan().control().clone();
-        // Several connections of one client are to reach several nodes.
+        // Several connections of one client must reach several nodes.
         network.set_sysctls(&[("net/ipv4/fib_multipath_hash_policy", "1")])?;
-        // Nothing of one before is to lead anywhere.
+        // Remove the routes of an earlier instance.
         network.configure(&format!(
             "addr replace {CLIENT}/32 dev lo\nlink set lo up\nroute flush root {ADDRESSES}\n"
         ))?;
@@ -120,7 +121,7 @@ impl Drop for LoadBalancers {
     fn drop(&mut self) {
         self.ended.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
-            // It has said itself what went wrong.
+            // The thread has already reported its error.
             drop(thread.join());
         }
     }
@@ -160,7 +161,7 @@ fn serve(
 // === impl Router ===
 
 impl Router {
-    /// Gives every Service what it asks for by now.
+    /// Updates the load balancer of every Service to its present spec.
     async fn look(&mut self) -> Result<()> {
         let all = Api::<Service>::all(self.services.clone());
         let services = all.list(&ListParams::default()).await;
@@ -177,7 +178,8 @@ impl Router {
                 Some(port) => self.observe_healthy(port).await,
             };
             if wish.spread == Spread::OneNode {
-                // Of several clients, others would get others. There is one.
+                // The router picks the same node for all clients, which is sufficient because there
+                // is one client.
                 nodes = nodes.pop_first().into_iter().collect();
             }
             let address = address_of(service).or_else(|| first_free(&taken));
@@ -199,12 +201,12 @@ impl Router {
         Ok(())
     }
 
-    /// The nodes that say on this port that they have an endpoint.
+    /// Returns the nodes that report an endpoint on this port.
     async fn observe_healthy(&self, port: u16) -> BTreeSet<Ipv4Addr> {
         let mut healthy = BTreeSet::new();
         for node in &self.nodes {
             let asked = timeout(HEALTH_DEADLINE, ask_for_health(*node, port)).await;
-            // One that does not answer is not healthy.
+            // A node that does not answer is not healthy.
             if matches!(asked, Ok(Ok(true))) {
                 healthy.insert(*node);
             }
@@ -212,7 +214,7 @@ impl Router {
         healthy
     }
 
-    /// Makes the routes those that are given.
+    /// Replaces the routes by the given ones.
     fn configure(&mut self, routes: BTreeMap<Ipv4Addr, BTreeSet<Ipv4Addr>>) -> Result<()> {
         let mut lines = String::new();
         for (address, nodes) in &routes {
@@ -232,7 +234,7 @@ impl Router {
             .keys()
             .filter(|address| !routes.contains_key(address))
         {
-            // Not del, which fails where an earlier attempt was cut short after it.
+            // Not `del`, which fails if an earlier attempt was interrupted after it.
             lines.push_str(&format!("route flush {address}/32\n"));
         }
         if !lines.is_empty() {
@@ -244,7 +246,7 @@ impl Router {
         Ok(())
     }
 
-    /// Writes down that a Service has its load balancer, unless it says so.
+    /// Writes the address of its load balancer to a Service that does not have it.
     async fn grant(&self, service: &Service, address: Ipv4Addr) -> Result<()> {
         if !has_finalizer(service) {
             let mut finalizers = service.finalizers().to_vec();
@@ -258,7 +260,7 @@ impl Router {
         self.set_ingress(service, ingress).await
     }
 
-    /// Writes down that a Service has no load balancer, unless it says so.
+    /// Removes the load balancer from the status of a Service that has one.
     async fn withdraw(&self, service: &Service) -> Result<()> {
         if !has_finalizer(service) {
             return Ok(());
@@ -275,7 +277,7 @@ impl Router {
     }
 
     async fn set_finalizers(&self, service: &Service, finalizers: Vec<String>) -> Result<()> {
-        // With its version: somebody else's finalizer must not get lost.
+        // With the resource version, so that a concurrently added finalizer is not lost.
         let version = service.resource_version();
         let patch = json!({"metadata": {"finalizers": finalizers, "resourceVersion": version}});
         let patched = self
@@ -327,8 +329,8 @@ impl Wish {
     }
 }
 
-/// Whether a write succeeded, or was about what is no longer there or no longer the same: the next
-/// look shows it.
+/// Treats a write as successful if the Service was deleted or changed meanwhile: the next poll
+/// handles that.
 fn gone_or(written: kube::Result<()>, service: &Service) -> Result<()> {
     match written {
         Err(kube::Error::Api(status)) if status.code == 404 || status.code == 409 => Ok(()),
@@ -340,7 +342,7 @@ fn has_finalizer(service: &Service) -> bool {
     service.finalizers().iter().any(|name| name == FINALIZER)
 }
 
-/// The address that a Service's status has.
+/// Returns the address in a Service's status.
 fn address_of(service: &Service) -> Option<Ipv4Addr> {
     let balancer = service.status.as_ref()?.load_balancer.as_ref()?;
     let ingress = balancer.ingress.as_ref()?.first()?;

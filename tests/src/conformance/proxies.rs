@@ -1,4 +1,4 @@
-//! The proxies that are judged, installed on a cluster that has none.
+//! Installs the proxies under test on a cluster that has none.
 
 use std::time::Duration;
 
@@ -10,12 +10,12 @@ use crate::real_cluster::RealCluster;
 use crate::real_cluster::helm::{self, Helm};
 use crate::real_cluster::kube_proxy::{self, LABEL};
 
-/// Our version, which is that of chart and images.
+/// The version of Signpost, its chart and its images.
 const VERSION: &str = env!("CARGO_PKG_VERSION");
-/// How long a proxy may take from its installation until it serves.
+/// How long a proxy may take from its installation until it is ready.
 const READY_DEADLINE: Duration = Duration::from_secs(300);
 
-/// Installs a proxy and returns when it serves on all nodes.
+/// Installs a proxy; returns when it is ready on all nodes.
 pub fn install(proxy: Proxy, cluster: &RealCluster) -> Result<()> {
     match proxy {
         Proxy::Signpost => install_signpost(cluster),
@@ -23,7 +23,7 @@ pub fn install(proxy: Proxy, cluster: &RealCluster) -> Result<()> {
     }
 }
 
-/// What a cluster with a proxy consists of.
+/// Returns the environment of a cluster with a proxy.
 pub fn observe_setting(proxy: Proxy, cluster: &RealCluster) -> Result<Setting> {
     let nodes = cluster
         .control_plane()
@@ -41,7 +41,7 @@ pub fn observe_setting(proxy: Proxy, cluster: &RealCluster) -> Result<Setting> {
     Ok(Setting {
         proxy: match proxy {
             Proxy::Signpost => VERSION.to_owned(),
-            // They come out of one file.
+            // Kubernetes and kube-proxy are built from the same archive.
             Proxy::KubeProxy => kubernetes.clone(),
         },
         kubernetes,
@@ -51,8 +51,8 @@ pub fn observe_setting(proxy: Proxy, cluster: &RealCluster) -> Result<Setting> {
     })
 }
 
-/// Installs the chart. Kubernetes' test of a restarted proxy finds the agents by kube-proxy's label, in
-/// `kube-system` only.
+/// Installs the chart with kube-proxy's label and in `kube-system`: Kubernetes' test of a restarted
+/// proxy finds the agents only that way.
 fn install_signpost(cluster: &RealCluster) -> Result<()> {
     let chart = helm::chart();
     let chart = chart.to_str().context("the path of the chart is text")?;

@@ -1,10 +1,10 @@
-//! Which of Kubernetes' some 7,500 tests are run, and why not the others.
+//! Selects which of Kubernetes' some 7,500 tests to run, and states why the others are left out.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// What a proxy does for Services, by the beginnings of the names of tests.
+/// The groups of tests about Services, as prefixes of test names.
 const GROUPS: [&str; 14] = [
     "[sig-network] API Server ",
     "[sig-network] Connectivity Pod Lifecycle ",
@@ -22,43 +22,43 @@ const GROUPS: [&str; 14] = [
     "[sig-network] [Feature:IPv6DualStack] ",
 ];
 
-/// Marks in the names of tests that need what is not here, and what that is.
+/// Markers in the names of tests that cannot run here, each with the reason.
 const MARKS: [(&str, LeftOut); 3] = [
     ("[Disruptive]", LeftOut::Disruptive),
     ("[Feature:SCTPConnectivity]", LeftOut::Sctp),
     ("[Feature:KubeProxyNFAcct]", LeftOut::Iptables),
 ];
 
-/// The test of the marked ones that is run by itself, after the others.
+/// A marked test that is run separately after the others.
 pub const PROXY_RESTART: &str =
     "[sig-network] Services should work after restarting kube-proxy [Disruptive]";
 
-/// Regular expressions as ginkgo takes them: a test is run that matches one of `focus` and none of
-/// `skip`.
+/// A selection as ginkgo's regular expressions: a test is run if it matches one of `focus` and none
+/// of `skip`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Selection {
     focus: Vec<String>,
     skip: Vec<String>,
 }
 
-/// Why a test was not even begun.
+/// Why a test was not started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum LeftOut {
-    /// It restarts what others need at the same time.
+    /// It restarts components that other tests use at the same time.
     Disruptive,
-    /// It needs a kernel with SCTP.
+    /// It requires a kernel with SCTP.
     Sctp,
     /// It is about a counter of kube-proxy's iptables mode.
     Iptables,
-    /// It is about something else than Services.
+    /// It is not about Services.
     OtherMatter,
 }
 
 // === impl Selection ===
 
 impl Selection {
-    /// Everything that is about Services and can be run here, several at a time.
+    /// Selects all tests about Services that can run here concurrently.
     pub fn services() -> Selection {
         Selection {
             focus: GROUPS.map(quote).to_vec(),
@@ -66,9 +66,9 @@ impl Selection {
         }
     }
 
-    /// Tests of these names.
+    /// Selects the tests with these names.
     pub fn named<'a>(names: impl IntoIterator<Item = &'a str>) -> Selection {
-        // The end is part of the name: some begin with the whole name of another.
+        // Match up to the end: the names of some tests are prefixes of others.
         let focus = names.into_iter().map(|name| format!("{}$", quote(name)));
         Selection {
             focus: focus.collect(),
@@ -76,7 +76,7 @@ impl Selection {
         }
     }
 
-    /// What a person asks for, or everything of [`Selection::services`] where nothing is.
+    /// Selects what the user requested, or [`Selection::services`] by default.
     pub fn given(focus: &[String], skip: &[String]) -> Selection {
         let Selection {
             focus: all,
@@ -95,7 +95,7 @@ impl Selection {
         }
     }
 
-    /// The arguments for ginkgo.
+    /// Returns the arguments for ginkgo.
     pub fn arguments(&self) -> Vec<String> {
         let focus = self
             .focus
@@ -112,7 +112,7 @@ impl Selection {
 // === impl LeftOut ===
 
 impl LeftOut {
-    /// Why [`Selection::services`] leaves a test of this name out.
+    /// Returns why [`Selection::services`] leaves out a test of this name.
     pub fn of(name: &str) -> LeftOut {
         if !GROUPS.iter().any(|group| name.starts_with(group)) {
             return LeftOut::OtherMatter;
@@ -135,7 +135,7 @@ impl fmt::Display for LeftOut {
     }
 }
 
-/// A regular expression that only this text matches.
+/// Returns a regular expression that matches only this text.
 fn quote(text: &str) -> String {
     let mut quoted = String::with_capacity(text.len());
     for character in text.chars() {
@@ -159,7 +159,7 @@ mod tests {
         assert_eq!(LeftOut::of(PROXY_RESTART), LeftOut::Disruptive);
         let other = "[sig-network] DNS should provide DNS for services [Conformance]";
         assert_eq!(LeftOut::of(other), LeftOut::OtherMatter);
-        // It begins as a group does, but the group is another.
+        // The name starts like a group but belongs to another one.
         let other = "[sig-network] Service endpoints latency should not be very high [Conformance]";
         assert_eq!(LeftOut::of(other), LeftOut::OtherMatter);
     }

@@ -1,4 +1,4 @@
-//! Kubernetes' test program, run against a cluster.
+//! Runs Kubernetes' test program against a cluster.
 
 use std::fs::{self, File};
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -12,30 +12,30 @@ use super::selection::Selection;
 use crate::build_script;
 use crate::real_cluster::{self, RealCluster};
 
-/// The programs and images of the tests, built.
+/// The built programs and images of the tests.
 #[derive(Debug, Clone)]
 pub struct Suite {
     folder: PathBuf,
 }
 
-/// What is to be run, and how.
+/// What to run and how.
 #[derive(Debug, Clone, Copy)]
 pub struct Order<'a> {
-    /// Which tests.
+    /// The tests to run.
     pub selection: &'a Selection,
-    /// How many at a time.
+    /// The number of concurrent tests.
     pub processes: u8,
-    /// Where ginkgo's report and everything it prints is kept.
+    /// The folder for ginkgo's report and its output.
     pub folder: &'a Path,
-    /// The names of both files, without what they end with.
+    /// The name of both files without their extensions.
     pub name: &'a str,
 }
 
-/// A test that has ended, as ginkgo prints it while it runs several.
+/// A finished test, as ginkgo prints it during a concurrent run.
 #[derive(Debug, PartialEq, Eq)]
 struct Ended<'a> {
     how: &'a str,
-    /// How long it took.
+    /// Its duration in seconds.
     seconds: &'a str,
     /// Its full name.
     name: &'a str,
@@ -44,20 +44,20 @@ struct Ended<'a> {
 // === impl Suite ===
 
 impl Suite {
-    /// Builds it unless it is built: some minutes, with progress on standard error.
+    /// Builds the suite if needed: some minutes, with progress on standard error.
     pub fn build() -> Result<Suite> {
         let folder = build_script::run("cluster/build", &["e2e"]);
         let folder = folder.context("failed to build Kubernetes' own tests")?;
         Ok(Suite { folder })
     }
 
-    /// Archives of the images that the tests want, besides those that every cluster has.
+    /// Returns the archives of images that the tests need in addition to those of every cluster.
     pub fn images(&self) -> Vec<PathBuf> {
         vec![self.folder.join("images/e2e.tar")]
     }
 
-    /// Runs tests from the network of the control plane, and returns what came of each. `say` is told
-    /// of each that has ended. That some fail is no error; that none could be run is one.
+    /// Runs tests from the network of the control plane; returns the outcomes. Calls `say` with
+    /// each finished test. Failed tests are not an error; that none could be run is one.
     pub fn run(
         &self,
         cluster: &RealCluster,
@@ -73,7 +73,7 @@ impl Suite {
         fs::create_dir_all(folder)
             .with_context(|| format!("failed to make {}", folder.display()))?;
         let report = folder.join(format!("{name}.json"));
-        // One of an earlier run must not be taken for this one's.
+        // The report of an earlier run must not be mistaken for this one.
         drop(fs::remove_file(&report));
         let log = folder.join(format!("{name}.log"));
         let programs = cluster.control_plane().programs();
@@ -86,7 +86,8 @@ impl Suite {
             .args(selection.arguments())
             .arg(self.folder.join("e2e.test"))
             .args(["--", "--provider=skeleton", "--disable-log-dump"])
-            // With this provider it does not count them, and tests that want two skip themselves.
+            // The skeleton provider does not count the nodes, and tests that require two would skip
+            // themselves.
             .arg(format!("--num-nodes={}", cluster.nodes().count()))
             .arg(format!(
                 "--kubeconfig={}",
@@ -97,7 +98,7 @@ impl Suite {
                 programs.join("kubectl").display()
             ))
             .env("KUBE_TEST_REPO_LIST", self.folder.join("repositories.yaml"))
-            // Where the kubectl they call keeps what it has learnt: not with a person's own.
+            // The cache of the kubectl that the tests call: separate from the user's own.
             .env("HOME", std::env::temp_dir())
             .env_remove("KUBECONFIG")
             .stdin(Stdio::null())
@@ -121,7 +122,7 @@ impl Suite {
             previous = line;
         }
         let status = child.wait().context("failed to wait for ginkgo")?;
-        // It fails with any test; what is in the report is what counts.
+        // ginkgo fails if any test fails; the report decides.
         ensure!(
             report.exists(),
             "ginkgo ended with {status} and no report; see {}",
@@ -136,8 +137,8 @@ impl Suite {
 // === impl Ended ===
 
 impl<'a> Ended<'a> {
-    /// Of two lines that follow one another. `DidRun` in ginkgo's reporters/default_reporter.go prints
-    /// the outcome on one line, the name and the labels on the next.
+    /// Parses two consecutive lines. `DidRun` in ginkgo's reporters/default_reporter.go prints the
+    /// outcome on one line, and the name and the labels on the next.
     fn parse(line: &'a str, next: &'a str) -> Option<Ended<'a>> {
         let (states, seconds) = line.strip_suffix(" seconds]")?.rsplit_once('[')?;
         let how = match states {
@@ -146,7 +147,7 @@ impl<'a> Ended<'a> {
             states if states.starts_with("• [") => "FAILED",
             _ => return None,
         };
-        // What goes before and after all tests has no such name.
+        // Steps before and after all tests do not have such a name.
         let name = next.starts_with("[sig-").then_some(next)?;
         let name = name.split_once(" [sig-").map_or(name, |(name, _)| name);
         Some(Ended { how, seconds, name })

@@ -1,18 +1,18 @@
-//! What each program is started with.
+//! The command line arguments of each program.
 
 use std::net::SocketAddrV4;
 
 use super::folder::{Folder, argument};
 use super::{ADMINISTRATOR, Kubelets, Options};
 
-/// Where cluster IPs are taken from: IPv4, the first family of Services, and IPv6.
+/// The ranges of cluster IPs: IPv4, the primary family of Services, and IPv6.
 pub const SERVICE_CIDRS: [&str; 2] = ["10.96.0.0/16", "fd00:10:96::/112"];
 
-/// Who signs the tokens of service accounts.
+/// The issuer of service account tokens.
 const ISSUER: &str = "https://kubernetes.default.svc.cluster.local";
 
-/// The controllers whose work tests see where they act for the kubelets. Not the one that watches
-/// nodes: it would declare all of them dead.
+/// The controllers that tests depend on if the test acts as the kubelets. The node lifecycle
+/// controller is not among them: it would declare all nodes dead.
 const CONTROLLERS: [&str; 8] = [
     "daemonset-controller",
     "endpointslice-controller",
@@ -31,13 +31,13 @@ pub(super) fn of_etcd(folder: &Folder) -> Vec<String> {
             "--listen-client-urls=unix://{}",
             folder.etcd_socket().display()
         ),
-        // It wants an address to advertise; nobody asks for it.
+        // etcd requires an advertised address, but nothing uses it.
         "--advertise-client-urls=http://localhost:2379".to_owned(),
         format!(
             "--listen-peer-urls=unix://{}",
             folder.etcd_peer_socket().display()
         ),
-        // The data goes with the test: there is no power cut that it must survive.
+        // The data need not survive a power failure.
         "--unsafe-no-fsync=true".to_owned(),
         "--log-level=warn".to_owned(),
     ]
@@ -49,10 +49,11 @@ pub(super) fn of_api_server(
     options: &Options,
 ) -> Vec<String> {
     let (ip, port) = (address.ip(), address.port());
-    // No Service may have a loopback address as its endpoint.
+    // A Service must not have a loopback address as its endpoint.
     let endpoints = if ip.is_loopback() { "none" } else { "lease" };
     let who_runs_pods = match options.kubelets {
-        // With the plugin, a Pod in a new namespace is refused until a controller has made the account.
+        // With this plugin, Pods in a new namespace are rejected until a controller has created the
+        // service account.
         Kubelets::Acted => vec![
             "--authorization-mode=RBAC",
             "--disable-admission-plugins=ServiceAccount",
@@ -60,7 +61,7 @@ pub(super) fn of_api_server(
         Kubelets::Real => vec![
             "--authorization-mode=Node,RBAC",
             "--enable-admission-plugins=NodeRestriction",
-            // No DNS knows the names of the nodes.
+            // The names of the nodes are not in DNS.
             "--kubelet-preferred-address-types=InternalIP",
         ],
     };
@@ -77,7 +78,7 @@ pub(super) fn of_api_server(
         format!("--service-account-issuer={ISSUER}"),
         argument("service-account-key-file", &folder.verifying_key()),
         argument("service-account-signing-key-file", &folder.signing_key()),
-        // Agents are privileged Pods.
+        // Agents run in privileged Pods.
         "--allow-privileged=true".to_owned(),
     ];
     arguments.extend(who_runs_pods.into_iter().map(str::to_owned));
@@ -95,13 +96,13 @@ pub(super) fn of_controller_manager(folder: &Folder, kubelets: Kubelets) -> Vec<
         argument("root-ca-file", &folder.certificate_authority()),
         argument("service-account-private-key-file", &folder.signing_key()),
         "--leader-elect=false".to_owned(),
-        // Once the API server was away, these controllers ask it again a minute and more after kubelets
-        // do, on a busy machine. By the default of 50 seconds they then take nodes for dead that renewed
-        // their leases all the time, and call the servers there not ready.
+        // After an outage of the API server on a busy machine, these controllers reconnect a minute
+        // or more later than kubelets. With the default of 50 seconds they would declare nodes dead
+        // that had renewed their leases all the time, and mark the servers there as not ready.
         "--node-monitor-grace-period=300s".to_owned(),
-        // It serves nothing, so it takes no port that a second control plane would want.
+        // It serves nothing, and the port would conflict with a second control plane.
         "--secure-port=0".to_owned(),
-        // The defaults of 20 a second make a test with hundreds of Services wait for them.
+        // With the defaults of 20 a second, a test with hundreds of Services has to wait.
         "--kube-api-qps=500".to_owned(),
         "--kube-api-burst=1000".to_owned(),
     ]
@@ -112,7 +113,7 @@ pub(super) fn of_scheduler(folder: &Folder) -> Vec<String> {
         argument("kubeconfig", &folder.kubeconfig(ADMINISTRATOR)),
         "--leader-elect=false".to_owned(),
         "--secure-port=0".to_owned(),
-        // As for the controllers: the default of 50 a second is for machines with other work.
+        // Like for the controllers: the default of 50 a second is too low for tests.
         "--kube-api-qps=500".to_owned(),
         "--kube-api-burst=1000".to_owned(),
     ]

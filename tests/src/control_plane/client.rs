@@ -6,8 +6,8 @@ use anyhow::{Context, Result};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
 
-/// A client with the rights of this kubeconfig. It does not connect yet; in a network namespace it does so from the one of
-/// the thread that asks.
+/// Creates a client with the credentials of this kubeconfig. It does not connect yet; it connects
+/// from the network namespace of the thread that makes a request.
 pub async fn client(kubeconfig: &Path) -> Result<Client> {
     let file = Kubeconfig::read_from(kubeconfig).context("failed to read a kubeconfig")?;
     let config = Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await;

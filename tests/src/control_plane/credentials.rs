@@ -1,4 +1,4 @@
-//! Who may log in, and with what.
+//! The users and their credentials.
 
 use std::fs;
 use std::net::SocketAddrV4;
@@ -10,38 +10,38 @@ use serde_json::json;
 
 use super::folder::Folder;
 
-/// The user who may do everything.
+/// The user with all permissions.
 pub const ADMINISTRATOR: &str = "admin";
 
-/// Someone who logs in with a token of the API server's list.
+/// A user with a token in the API server's list.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct User {
-    /// What RBAC calls the user.
+    /// The user name in RBAC.
     pub name: String,
-    /// What RBAC calls the groups of the user.
+    /// The groups in RBAC.
     pub groups: Vec<String>,
 }
 
-/// A service account that a token is wanted for.
+/// A service account for which a token is requested.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ServiceAccount {
-    /// Where it is.
+    /// Its namespace.
     pub namespace: String,
-    /// Its name there.
+    /// Its name.
     pub name: String,
-    /// The Node that the token is bound to, as a Pod's token is to the Node the Pod runs on.
+    /// The Node to which the token is bound, as a Pod's token is to the Node of the Pod.
     pub node: Option<String>,
 }
 
-/// What a user shows to the API server.
+/// A bearer token.
 #[derive(Debug)]
 pub(super) struct Token(String);
 
-/// The pair of keys for the tokens of service accounts.
+/// The key pair for service account tokens.
 #[derive(Debug)]
 pub(super) struct SigningKey(KeyPair);
 
-/// How one user reaches the API server.
+/// The connection data of one user.
 #[derive(Debug)]
 pub(super) struct Kubeconfig<'a> {
     pub(super) address: SocketAddrV4,
@@ -51,7 +51,7 @@ pub(super) struct Kubeconfig<'a> {
 // === impl User ===
 
 impl User {
-    /// A user in no group but those that everyone is in.
+    /// Creates a user without additional groups.
     pub fn named(name: &str) -> User {
         User {
             name: name.to_owned(),
@@ -70,7 +70,7 @@ impl User {
 // === impl ServiceAccount ===
 
 impl ServiceAccount {
-    /// The account `name` in `namespace`, its token bound to nothing.
+    /// Creates the account `name` in `namespace` with an unbound token.
     pub fn new(namespace: &str, name: &str) -> ServiceAccount {
         ServiceAccount {
             namespace: namespace.to_owned(),
@@ -79,7 +79,7 @@ impl ServiceAccount {
         }
     }
 
-    /// The same account, its token bound to this Node.
+    /// Binds the token to this Node.
     pub fn on_node(self, node: &str) -> ServiceAccount {
         ServiceAccount {
             node: Some(node.to_owned()),
@@ -87,7 +87,7 @@ impl ServiceAccount {
         }
     }
 
-    /// What makes kubectl print a token.
+    /// Returns the kubectl arguments that print a token.
     pub(super) fn token_arguments(&self) -> Vec<String> {
         let mut arguments = vec![
             "create".to_owned(),
@@ -103,7 +103,7 @@ impl ServiceAccount {
         arguments
     }
 
-    /// What no user and no other binding of an account has.
+    /// Returns a name that is unique among users and bindings of accounts.
     pub(super) fn file_name(&self) -> String {
         let node = self.node.as_deref().unwrap_or_default();
         format!(
@@ -116,15 +116,16 @@ impl ServiceAccount {
 // === impl Token ===
 
 impl Token {
-    /// One that no other control plane takes: a client that reaches the wrong one is refused.
+    /// Creates a random token. Another control plane rejects it, so that a client that reaches the
+    /// wrong one fails.
     pub(super) fn random() -> Token {
         use std::hash::{BuildHasher, RandomState};
-        // Each state has keys of its own; what it makes of nothing is as good as random here.
+        // Each state has its own random keys, so its hash of an empty value is random enough here.
         let half = || RandomState::new().hash_one(());
         Token(format!("{:016x}{:016x}", half(), half()))
     }
 
-    /// One that the API server has issued.
+    /// Parses a token issued by the API server.
     pub(super) fn from_server(output: &str) -> Token {
         Token(output.trim().to_owned())
     }
@@ -158,14 +159,14 @@ impl SigningKey {
 // === impl Kubeconfig ===
 
 impl Kubeconfig<'_> {
-    /// Writes it under this name and returns where. The API server's certificate is verified
-    /// against a file that is there as soon as the API server serves.
+    /// Writes the kubeconfig under this name; returns its path. The API server creates the
+    /// certificate file that it refers to.
     pub(super) fn save(&self, folder: &Folder, name: &str) -> Result<PathBuf> {
         let cluster = json!({
             "server": format!("https://{}", self.address),
             "certificate-authority": folder.certificate_authority(),
         });
-        // JSON is YAML, and needs no thought about quotes.
+        // JSON is valid YAML and needs no quoting rules.
         let kubeconfig = json!({
             "apiVersion": "v1",
             "kind": "Config",

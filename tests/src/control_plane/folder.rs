@@ -1,11 +1,11 @@
-//! Where the files of one control plane are.
+//! The files of one control plane.
 
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use tempfile::TempDir;
 
-/// A temporary folder, removed when this is dropped.
+/// A temporary folder, removed on drop.
 #[derive(Debug)]
 pub(super) struct Folder {
     root: TempDir,
@@ -13,7 +13,7 @@ pub(super) struct Folder {
 
 impl Folder {
     pub(super) fn new() -> Result<Folder> {
-        // Short: the socket's whole path must fit into 108 bytes.
+        // Short, because the whole path of the socket must fit into 108 bytes.
         let root = tempfile::Builder::new()
             .prefix("signpost-cp-")
             .tempdir()
@@ -30,27 +30,27 @@ impl Folder {
         self.join("etcd")
     }
 
-    /// Where etcd serves.
+    /// The socket on which etcd serves clients.
     pub(super) fn etcd_socket(&self) -> PathBuf {
         self.join("etcd.sock")
     }
 
-    /// Where etcd would serve other members.
+    /// The socket on which etcd would serve other members.
     pub(super) fn etcd_peer_socket(&self) -> PathBuf {
         self.join("etcd-peer.sock")
     }
 
-    /// Where the API server puts the certificate that it makes for itself.
+    /// The folder for the certificate that the API server generates.
     pub(super) fn certificates(&self) -> PathBuf {
         self.join("certificates")
     }
 
-    /// That certificate together with the one that signed it.
+    /// The file with that certificate and the one that signed it.
     pub(super) fn certificate_authority(&self) -> PathBuf {
         self.certificates().join("apiserver.crt")
     }
 
-    /// The tokens and whose they are.
+    /// The list of tokens and users.
     pub(super) fn tokens(&self) -> PathBuf {
         self.join("tokens.csv")
     }
@@ -60,24 +60,24 @@ impl Folder {
         self.join("service-accounts.key")
     }
 
-    /// The key that verifies them.
+    /// The key that verifies the tokens of service accounts.
     pub(super) fn verifying_key(&self) -> PathBuf {
         self.join("service-accounts.pub")
     }
 
-    /// The kubeconfig of whoever this name is for.
+    /// Returns the kubeconfig file for a name.
     pub(super) fn kubeconfig(&self, name: &str) -> PathBuf {
-        // Names of users have colons, at which KUBECONFIG is split into several files, and slashes.
+        // User names contain colons, which separate the files in KUBECONFIG, and slashes.
         let name = name.replace([':', '/'], "_");
         self.join(&format!("{name}.kubeconfig"))
     }
 
-    /// What a program logs.
+    /// The log of a program.
     pub(super) fn log(&self, program: &str) -> PathBuf {
         self.join(&format!("{program}.log"))
     }
 
-    /// What kubectl remembers of the API server.
+    /// The discovery cache of kubectl.
     pub(super) fn kubectl_cache(&self) -> PathBuf {
         self.join("kubectl")
     }

@@ -1,4 +1,4 @@
-//! What a person would type.
+//! Runs kubectl.
 
 use std::ffi::OsStr;
 use std::io::Write as _;
@@ -10,8 +10,8 @@ use anyhow::{Context, Result, ensure};
 use super::{ADMINISTRATOR, ControlPlane};
 
 impl ControlPlane {
-    /// Runs kubectl as the administrator and returns what it prints. When it fails, the error has
-    /// what it says.
+    /// Runs kubectl as the administrator and returns its output. The error of a failure contains
+    /// its error output.
     pub fn kubectl(&self, arguments: &[impl AsRef<OsStr>]) -> Result<String> {
         self.kubectl_as(ADMINISTRATOR, arguments)
     }
@@ -23,16 +23,16 @@ impl ControlPlane {
         run(command, None)
     }
 
-    /// Creates or changes the objects in this YAML, as the administrator, and returns what kubectl
-    /// says of each.
+    /// Applies the objects in this YAML as the administrator; returns the output of kubectl.
     pub fn apply(&self, yaml: &str) -> Result<String> {
         let mut command = self.kubectl_command(&self.kubeconfig(ADMINISTRATOR)?);
         command.args(["apply", "--filename=-"]);
         run(command, Some(yaml))
     }
 
-    /// Sets the status of an object as the program that owns it would, with a JSON merge patch:
-    /// `patch_status("node/a", "default", "{status: …}")`. Objects without a namespace ignore it.
+    /// Writes the status of an object in place of its owner, with a JSON merge patch:
+    /// `patch_status("node/a", "default", "{status: …}")`. The namespace is ignored for
+    /// cluster-scoped objects.
     pub fn patch_status(&self, object: &str, namespace: &str, patch: &str) -> Result<()> {
         let namespace = format!("--namespace={namespace}");
         let arguments = ["patch", object, &namespace, "--subresource=status"];
@@ -43,13 +43,13 @@ impl ControlPlane {
         run(command, None).map(drop)
     }
 
-    /// A kubectl that is yet to be run, where the control plane runs, as the user of a kubeconfig.
+    /// Returns a kubectl command for the network of the control plane, with a kubeconfig.
     pub fn kubectl_command(&self, kubeconfig: &Path) -> Command {
         self.setting.kubectl(kubeconfig)
     }
 }
 
-/// Runs it to its end and returns its output.
+/// Runs the command to its end and returns its output.
 pub(super) fn run(mut command: Command, input: Option<&str>) -> Result<String> {
     let shown = describe(&command);
     let mut child = command
@@ -62,7 +62,7 @@ pub(super) fn run(mut command: Command, input: Option<&str>) -> Result<String> {
         .stderr(Stdio::piped())
         .spawn()
         .with_context(|| format!("failed to run {shown}"))?;
-    // It reads everything before it writes much, so neither side waits for the other.
+    // kubectl reads all of its input before it writes much, so the pipes cannot deadlock.
     let written = match (child.stdin.take(), input) {
         (Some(mut stdin), Some(input)) => stdin.write_all(input.as_bytes()),
         _ => Ok(()),
@@ -76,7 +76,8 @@ pub(super) fn run(mut command: Command, input: Option<&str>) -> Result<String> {
     String::from_utf8(output.stdout).with_context(|| format!("{shown} printed no text"))
 }
 
-/// The command as a person would type it: from "kubectl" on, without the files that we add.
+/// Returns the command as a user would type it: from "kubectl" on, without the added file
+/// arguments.
 fn describe(command: &Command) -> String {
     let words = command.get_args().map(|word| word.to_string_lossy());
     let typed = words

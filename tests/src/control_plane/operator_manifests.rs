@@ -1,4 +1,4 @@
-//! What an operator and its agents need in a cluster.
+//! The manifests that an operator and its agents require.
 
 use std::fs;
 use std::path::Path;
@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 
 use super::ControlPlane;
 
-/// The files, in the order in which they are applied.
+/// The files in the order of application.
 pub const OPERATOR_MANIFESTS: [&str; 6] = [
     "deploy/namespace.yaml",
     "crds/generated/proxyprofiles.yaml",
@@ -20,7 +20,7 @@ pub const OPERATOR_MANIFESTS: [&str; 6] = [
 // === impl ControlPlane ===
 
 impl ControlPlane {
-    /// Applies [`OPERATOR_MANIFESTS`], and returns when the API server serves the kinds.
+    /// Applies [`OPERATOR_MANIFESTS`]; returns when the API server serves the kinds.
     pub fn apply_operator_manifests(&self) -> Result<()> {
         for file in OPERATOR_MANIFESTS {
             let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(file);

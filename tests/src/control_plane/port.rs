@@ -1,4 +1,4 @@
-//! Ports that nobody else takes.
+//! Finds free ports.
 
 use std::io::ErrorKind;
 use std::net::{Ipv4Addr, TcpListener};
@@ -6,15 +6,15 @@ use std::sync::atomic::{AtomicU16, Ordering};
 
 use anyhow::{Context, Result, bail};
 
-/// Where ports are looked for: below those that the kernel gives to clients (from 32768 on), so
-/// that none takes the port of an API server while that is down.
+/// The range of ports: below the ephemeral ports (from 32768 on), so that no client takes the port
+/// of an API server that is down.
 const FIRST: u16 = 20_000;
 const COUNT: u16 = 12_000;
 
-/// A port of this address that nobody listens on, another one with each call.
+/// Returns a port of this address without a listener, a different one for each call.
 pub(super) fn find_free(address: Ipv4Addr) -> Result<u16> {
     static CALLS: AtomicU16 = AtomicU16::new(0);
-    // Processes that look at the same time start at different places.
+    // Concurrent processes start their search at different ports.
     let start = std::process::id().wrapping_mul(97) % u32::from(COUNT);
     let start = u16::try_from(start).context("the remainder is smaller than the divisor")?;
     for _ in 0..COUNT {

@@ -1,4 +1,4 @@
-//! The programs of the control plane, and how they get here.
+//! The programs of the control plane and how they are built.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -7,15 +7,15 @@ use anyhow::{Context, Result};
 
 use crate::build_script;
 
-/// A folder with etcd, kube-apiserver, kube-controller-manager and, unless someone else has filled
-/// it, kubectl, kube-proxy, kube-scheduler and kubelet.
+/// A folder with etcd, kube-apiserver, kube-controller-manager and, unless prepared externally,
+/// kubectl, kube-proxy, kube-scheduler and kubelet.
 #[derive(Debug)]
 pub(super) struct Programs {
     folder: PathBuf,
 }
 
 impl Programs {
-    /// Runs the script that builds them, which returns at once when they are built.
+    /// Runs the build script, which returns at once if the programs are built.
     pub(super) fn build() -> Result<Programs> {
         let folder = build_script::run("control-plane/build", &[])
             .context("failed to build the control plane")?;
@@ -26,11 +26,11 @@ impl Programs {
         &self.folder
     }
 
-    /// A command that runs one of them, in a network namespace if one is given. It runs under the
-    /// process id it is started with: `nsenter` becomes the program.
+    /// Returns a command that runs a program, in a network namespace if one is given. The program
+    /// keeps the process ID of the started process: `nsenter` executes it.
     pub(super) fn command(&self, program: &str, network: Option<&Path>) -> Command {
         let mut file = self.folder.join(program);
-        // Folders made for envtest do not all have kubectl; the one on the PATH then serves.
+        // Folders prepared for envtest may lack kubectl; then the one in the PATH is used.
         if program == "kubectl" && !file.exists() {
             file = PathBuf::from(program);
         }

@@ -1,4 +1,4 @@
-//! One program of the control plane as a process.
+//! A program of the control plane as a process.
 
 use std::fs::{self, OpenOptions};
 use std::os::unix::process::CommandExt as _;
@@ -7,9 +7,10 @@ use std::process::{Child, Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
 
-/// Runs a server for as long as our end of its input is open, and ends as it does. The kernel closes
-/// our end whichever way we end, so that no server outlives a test that is killed. (The signal that
-/// Linux can send to the children of the dead comes when a thread ends, and tests are threads.)
+/// Runs a server while the test's end of its input is open, and exits as the server does. The
+/// kernel closes that end however the test ends, so that no server outlives a killed test.
+/// (PR_SET_PDEATHSIG would not work: it is sent when the parent thread ends, and tests are
+/// threads.)
 const LEASH: &str = r#"
 exec 3<&0 </dev/null
 "$@" 3<&- &
@@ -23,10 +24,10 @@ kill -KILL "$guard"
 exit "$status"
 "#;
 
-/// How much of a log an error shows.
+/// The number of log lines in an error message.
 const SHOWN_LINES: usize = 25;
 
-/// A running process. It has ended when the drop of this has.
+/// A running process. Dropping it ends it and waits for its end.
 #[derive(Debug)]
 pub(super) struct Server {
     name: &'static str,
@@ -35,7 +36,7 @@ pub(super) struct Server {
 }
 
 impl Server {
-    /// Starts it, with its output appended to the log.
+    /// Starts the server and appends its output to the log.
     pub(super) fn start(name: &'static str, command: &Command, log: &Path) -> Result<Server> {
         let output = OpenOptions::new()
             .create(true)
@@ -49,7 +50,8 @@ impl Server {
             .stdin(Stdio::piped())
             .stdout(output.try_clone().context("failed to share a log")?)
             .stderr(output)
-            // Ctrl-C in a terminal is for us, who end the servers in the right order.
+            // Ctrl-C in a terminal must reach only the test, which ends the servers in the right
+            // order.
             .process_group(0)
             .spawn()
             .with_context(|| format!("failed to start {name}"))?;
@@ -64,7 +66,7 @@ impl Server {
         self.name
     }
 
-    /// Fails when it has ended by itself.
+    /// Fails if the server has ended by itself.
     pub(super) fn ensure_runs(&mut self) -> Result<()> {
         let status = self
             .leash
@@ -80,7 +82,7 @@ impl Server {
         Ok(())
     }
 
-    /// The end of its log, for an error.
+    /// Returns the end of its log for an error message.
     pub(super) fn describe_log(&self) -> String {
         let log = match read_log(&self.log) {
             Ok(log) => log,
@@ -95,12 +97,12 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         drop(self.leash.stdin.take());
-        // It ends once the server has; an error is that this was known already.
+        // The leash ends after the server. An error means that it was already waited for.
         drop(self.leash.wait());
     }
 }
 
-/// A whole log. Programs may log what is not UTF-8.
+/// Reads a whole log, which may not be valid UTF-8.
 pub(super) fn read_log(log: &Path) -> Result<String> {
     let bytes = fs::read(log).with_context(|| format!("failed to read {}", log.display()))?;
     Ok(String::from_utf8_lossy(&bytes).into_owned())

@@ -1,4 +1,4 @@
-//! What the programs of one control plane have in common, and their start.
+//! The shared settings of the programs of one control plane, and their start.
 
 use std::net::SocketAddrV4;
 use std::path::Path;
@@ -14,14 +14,13 @@ use super::server::Server;
 use super::{ADMINISTRATOR, Component, Options, arguments, kubectl, port};
 use crate::deadline::wait_for;
 
-/// How long a part may take to be ready. It takes seconds; a machine that builds something else at
-/// the same time takes many more.
+/// How long a program may take to be ready: seconds, but many more on a machine that also builds.
 const START_DEADLINE: Duration = Duration::from_secs(120);
 
-/// The port of an API server that has a network namespace to itself.
+/// The port of an API server in its own network namespace.
 const PORT_IN_NAMESPACE: u16 = 6443;
 
-/// Everything that is decided before the first program starts.
+/// The settings fixed before the first program starts.
 #[derive(Debug)]
 pub(super) struct Setting {
     pub(super) programs: Programs,
@@ -31,7 +30,7 @@ pub(super) struct Setting {
 }
 
 impl Setting {
-    /// Builds what is to be built, takes a port and writes the files that programs start with.
+    /// Builds the programs if needed, chooses a port and writes the files required for the start.
     pub(super) fn prepare(options: Options) -> Result<Setting> {
         let programs = Programs::build()?;
         let folder = Folder::new()?;
@@ -59,7 +58,7 @@ impl Setting {
         })
     }
 
-    /// Returns when it takes connections.
+    /// Starts etcd; returns when it accepts connections.
     pub(super) fn start_etcd(&self) -> Result<Server> {
         let mut server = self.start(Component::Etcd, &arguments::of_etcd(&self.folder))?;
         let socket = self.folder.etcd_socket();
@@ -71,7 +70,7 @@ impl Setting {
         Ok(server)
     }
 
-    /// Returns when it is ready.
+    /// Starts the API server; returns when it is ready.
     pub(super) fn start_api_server(&self) -> Result<Server> {
         let arguments = arguments::of_api_server(&self.folder, self.address, &self.options);
         let mut server = self.start(Component::ApiServer, &arguments)?;
@@ -79,25 +78,26 @@ impl Setting {
         Ok(server)
     }
 
-    /// Returns when its controllers work.
+    /// Starts the controller manager; returns when its controllers work.
     pub(super) fn start_controller_manager(&self) -> Result<Server> {
         let arguments = arguments::of_controller_manager(&self.folder, self.options.kubelets);
         let mut server = self.start(Component::ControllerManager, &arguments)?;
-        // It serves no health check here, but this object is made by one of its controllers.
+        // The controller manager serves no health check here, but one of its controllers creates
+        // this object.
         let made = ["get", "serviceaccount", "default", "--namespace=default"];
         self.wait_for_answer(&mut server, &made)?;
         Ok(server)
     }
 
-    /// Returns at once: it serves nothing that could be asked.
+    /// Starts the scheduler. Returns at once, because the scheduler serves no health check here.
     pub(super) fn start_scheduler(&self) -> Result<Server> {
         self.start(Component::Scheduler, &arguments::of_scheduler(&self.folder))
     }
 
-    /// A kubectl that is yet to be run, as the user of a kubeconfig.
+    /// Returns a kubectl command with a kubeconfig.
     pub(super) fn kubectl(&self, kubeconfig: &Path) -> Command {
         let mut command = self.command("kubectl");
-        // Nothing of the person's own: no configuration, no preferences, no cache.
+        // Ignore the user's configuration, preferences and cache.
         command.env_remove("KUBECONFIG").env("KUBERC", "off");
         command.arg(argument("kubeconfig", kubeconfig));
         command.arg(argument("cache-dir", &self.folder.kubectl_cache()));
@@ -124,7 +124,7 @@ impl Setting {
         wait_for(&what, START_DEADLINE, || {
             server.ensure_runs()?;
             let mut command = self.kubectl(&kubeconfig);
-            // One that hangs must not take the time of those after it.
+            // An attempt that hangs must not use up the time of later ones.
             command.arg("--request-timeout=5s").args(arguments);
             Ok(kubectl::run(command, None).ok().map(drop))
         })

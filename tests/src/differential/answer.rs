@@ -1,4 +1,4 @@
-//! What an HTTP server answers.
+//! The answer of an HTTP server.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -6,21 +6,21 @@ use std::time::Duration;
 use anyhow::Result;
 use serde_json::Value;
 
-/// How long an answer may take.
+/// The timeout of a request.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(15);
 
-/// One answer, as far as the two have it in common.
+/// The parts of an answer that both proxies have in common.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Answer {
     /// The status code.
     pub status: u16,
-    /// The headers that clients go by.
+    /// The headers that clients evaluate.
     pub headers: Vec<(&'static str, Option<String>)>,
     /// The body.
     pub body: String,
 }
 
-/// The headers that clients go by.
+/// The headers that clients evaluate.
 const HEADERS: [&str; 3] = [
     "content-type",
     "x-content-type-options",
@@ -30,10 +30,10 @@ const HEADERS: [&str; 3] = [
 // === impl Answer ===
 
 impl Answer {
-    /// Asks from the network namespace that the calling thread is in.
+    /// Makes a request from the network namespace of the calling thread.
     pub(super) fn get(url: &str) -> Result<Answer> {
         let client = ureq::Agent::config_builder()
-            // A proxy that the person's environment names is not in this namespace.
+            // A proxy in the user's environment variables is not reachable from this namespace.
             .proxy(None)
             .http_status_as_error(false)
             .timeout_global(Some(ANSWERS_WITHIN))
@@ -51,7 +51,7 @@ impl Answer {
         })
     }
 
-    /// The paths of all fields of the body, as JSON, without their values.
+    /// Returns the paths of all fields of the JSON body, without their values.
     pub fn fields(&self) -> Result<BTreeSet<String>> {
         let mut fields = BTreeSet::new();
         collect(&serde_json::from_str(&self.body)?, "", &mut fields);

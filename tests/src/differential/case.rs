@@ -1,4 +1,4 @@
-//! Who connects to what.
+//! The cases: which client connects to which address.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -9,78 +9,78 @@ use testkit::{Seeded, address_plan as addresses};
 use super::configuration::{Configuration, Detection};
 use super::population::{Affinity, ExternalIps, Ingress, Place, Population, Port, Service};
 
-/// One client's way to one address, asked of both proxies.
+/// A connection of one client to one address, tried with both proxies.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Case {
-    /// The number of the Service that it is about.
+    /// The number of the Service.
     pub service: u8,
-    /// What the address is to that Service.
+    /// The role of the address for that Service.
     pub front: Front,
-    /// Who connects.
+    /// The client.
     pub origin: Origin,
     /// TCP or UDP.
     pub protocol: Protocol,
-    /// Where to.
+    /// The destination.
     pub destination: SocketAddr,
-    /// Where each client connects to as well.
+    /// A second destination of the same client.
     pub then: Option<SocketAddr>,
-    /// How many endpoints there may be to choose from.
+    /// The maximum number of possible endpoints.
     pub endpoints: u32,
-    /// Whether clients are to stay with their endpoints.
+    /// Whether session affinity applies.
     pub affinity: Affinity,
 }
 
-/// What an address is to a Service.
+/// The role of an address for a Service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Front {
     /// A cluster IP and one of its ports.
     ClusterIp,
-    /// An address of the load balancer.
+    /// The address of the load balancer and a port.
     LoadBalancerIp,
-    /// An external IP.
+    /// An external IP and a port.
     ExternalIp,
-    /// A node port at the address by which others know the node.
+    /// A node port at the node's main address.
     NodePort,
     /// A node port at another address of the node.
     NodePortElsewhere,
-    /// A node port at a loopback address, which only the node itself can ask for.
+    /// A node port at a loopback address, reachable only from the node itself.
     NodePortAtLoopback,
-    /// A cluster IP, and then, by the same client, a node port of the same Service: is it still
-    /// answered by the same endpoint?
+    /// A cluster IP, and then, from the same client, a node port of the same Service: does the same
+    /// endpoint answer?
     ClusterIpThenNodePort,
-    /// A cluster IP and a port that no Service has.
+    /// A cluster IP and a port without a Service.
     WrongPort,
-    /// The load balancer's address and a port that no Service has.
+    /// The load balancer's address and a port without a Service.
     WrongPortOfLoadBalancer,
-    /// An address in a Service CIDR that no Service has.
+    /// An unused address in a Service CIDR.
     Unallocated,
 }
 
-/// Who connects.
+/// The origin of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Origin {
-    /// A pod of the node that is no endpoint.
+    /// A pod of the node that is not an endpoint.
     Pod,
-    /// One that is an endpoint, or may be.
+    /// A pod of the node that is an endpoint or may be one.
     EndpointPod,
-    /// A pod of another node, which sends what is for Services to this one.
+    /// A pod of another node, which sends Service traffic to this node.
     PodElsewhere,
     /// The node itself.
     Node,
-    /// A client outside, by its number.
+    /// A client outside the cluster, by its number.
     Outside(u8),
 }
 
-/// A cluster IP that is never given to a Service.
+/// The host number of a cluster IP that no Service has.
 const UNALLOCATED: u8 = 250;
-/// Added to a port's number, it gives one that no Service has.
+/// The offset from a Service's port to a port without a Service.
 const WRONG: u16 = 1000;
 
 // === impl Case ===
 
 impl Case {
-    /// As many cases as `count`, four of five of them about addresses that their Service has; the
-    /// others are about those that it could have.
+    /// Returns `count` random cases, four of five about addresses that their Service has, the
+    /// others about addresses that it could have.
     pub fn sample(
         seeded: &mut Seeded,
         population: &Population,
@@ -98,8 +98,8 @@ impl Case {
         sample
     }
 
-    /// Every case there is for `population`. Left out is what shows nothing: where the answer would
-    /// go past the node under test, so that the client does not know it for one.
+    /// Returns every case for `population`. Leaves out cases that show nothing, in which the answer
+    /// bypasses the node under test and the client does not recognize it.
     pub fn all(population: &Population, configuration: Configuration) -> Vec<Case> {
         let mut cases = Vec::new();
         for service in population.services.iter().chain(&population.deleted) {
@@ -120,7 +120,7 @@ impl Case {
         Family::of(self.destination.ip())
     }
 
-    /// The address that the client connects from; the node leaves it to its kernel.
+    /// Returns the source address; `None` for the node, whose kernel chooses it.
     pub fn source(&self) -> Option<IpAddr> {
         let family = self.family();
         match self.origin {
@@ -148,8 +148,9 @@ impl Case {
         })
     }
 
-    /// A pod elsewhere that counts as local keeps its address: an endpoint beside it answers it
-    /// directly, from an address that it has not asked.
+    /// Whether answers come back through the node under test. A pod elsewhere that counts as local
+    /// keeps its address, so an endpoint next to it would answer directly from an unexpected
+    /// address.
     fn comes_back(&self, population: &Population, configuration: Configuration) -> bool {
         if self.origin != Origin::PodElsewhere || configuration.detection != Detection::ClusterCidr
         {
@@ -174,7 +175,7 @@ impl fmt::Display for Case {
 // === impl Origin ===
 
 impl Origin {
-    /// The numbers of the pod's node and its own.
+    /// Returns the numbers of the pod's node and of the pod.
     pub(super) fn pod(self) -> Option<(u8, u8)> {
         match self {
             Origin::Pod => Some((1, 9)),
@@ -211,11 +212,12 @@ fn add(
     for origin in origins {
         let shows_something = match origin {
             Origin::EndpointPod => hairpin,
-            // Which of two sources a list of ranges names matters where there can be one.
+            // The choice between two outside clients matters only if there are source ranges.
             Origin::Outside(3) => !service.source_ranges.is_empty(),
             Origin::Pod | Origin::PodElsewhere | Origin::Node | Origin::Outside(_) => true,
         };
-        // One's own loopback address is nobody else's, and a crowd is outside.
+        // A loopback address is reachable only from its own host, and crowds of clients are
+        // outside.
         let possible = match origin {
             Origin::Node => then.is_none(),
             Origin::Outside(2) => !destination.ip().is_loopback(),
@@ -237,7 +239,7 @@ fn add(
     }
 }
 
-/// The addresses that may have to do with one port of a Service, whether it has them or not.
+/// Returns the addresses that could belong to one port of a Service, whether it has them or not.
 fn fronts(service: &Service, port: &Port, family: Family) -> Vec<(Front, SocketAddr)> {
     let at = |ip, number| SocketAddr::new(ip, number);
     let cluster_ip = addresses::cluster_ip(service.number, family);

@@ -1,4 +1,4 @@
-//! What came of cases, asked of both.
+//! The results of cases tried with both proxies.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -12,30 +12,30 @@ use super::population::Service;
 use super::sight::Sight;
 use super::world::{Effort, World};
 
-/// What came of many cases.
+/// The results of many cases.
 #[derive(Debug, Default)]
 pub struct Comparison {
-    /// How many there were of each sort, as clients of kube-proxy saw them.
+    /// The number of cases of each sort, as clients of kube-proxy observed them.
     pub sorts: BTreeMap<&'static str, usize>,
-    /// Those in which clients saw different things, each time they looked.
+    /// The cases in which clients observed a difference at every attempt.
     pub differences: Vec<Difference>,
 }
 
-/// A case in which clients saw something else of one than of the other.
+/// A case in which the two proxies behaved differently.
 #[derive(Debug, Clone)]
 pub struct Difference {
-    /// Who connected to what.
+    /// The case.
     pub case: Case,
-    /// What they saw of kube-proxy.
+    /// What clients observed with kube-proxy.
     pub theirs: Sight,
-    /// What they saw of ours.
+    /// What clients observed with Signpost.
     pub ours: Sight,
 }
 
 // === impl Difference ===
 
 impl Difference {
-    /// The row of the parity page that says why, if it is on purpose.
+    /// Returns the row of the parity page that explains the difference, if it is intended.
     pub fn expected(
         &self,
         service: &Service,
@@ -57,7 +57,8 @@ impl fmt::Display for Difference {
     }
 }
 
-/// Looks at both, ever more closely while they differ. Also says of what sort the case is.
+/// Tries the case in both worlds, with increasing effort while they differ. Also returns the sort
+/// of the case.
 pub(super) fn look(
     worlds: &[World; 2],
     case: &Case,

@@ -1,4 +1,4 @@
-//! What both proxies are told, each in its own words.
+//! The configuration of both proxies, each in its own format.
 
 use std::net::IpAddr;
 use std::path::Path;
@@ -11,54 +11,55 @@ use testkit::address_plan as addresses;
 use super::mode::Mode;
 use crate::stamped;
 
-/// What differs from one contest to the next. Everything else is as both have it by default.
+/// The settings that vary. Everything else has each proxy's default.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Configuration {
-    /// What both program.
+    /// The mechanism of both.
     pub mode: Mode,
-    /// Whose traffic is local.
+    /// How local traffic is detected.
     pub detection: Detection,
-    /// Who is masqueraded on the way to a cluster IP.
+    /// Which traffic to cluster IPs is masqueraded.
     pub masquerade: Masquerade,
-    /// Which addresses take node ports.
+    /// Which node addresses accept node ports.
     pub node_ports: NodePorts,
 }
 
-/// How a pod of the node is told from others.
+/// How traffic from pods of the node is recognized.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Detection {
     /// By the node's pod CIDRs.
     NodeCidr,
-    /// By the cluster's.
+    /// By the cluster's pod CIDRs.
     ClusterCidr,
-    /// By the name of the interface.
+    /// By the prefix of the interface name.
     InterfaceNamePrefix,
 }
 
-/// Who is masqueraded on the way to a cluster IP.
+/// Which traffic to cluster IPs is masqueraded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Masquerade {
-    /// Who is not local.
+    /// Traffic that is not local.
     NonLocal,
-    /// Everybody.
+    /// All traffic.
     All,
 }
 
-/// Which addresses take node ports.
+/// Which node addresses accept node ports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NodePorts {
-    /// The node's own first address of each family.
+    /// The node's primary address of each family.
     Primary,
-    /// All but loopback.
+    /// All addresses; loopback for IPv4 only.
     Anywhere,
-    /// The second address of IPv4; all of IPv6, of which nothing is said.
+    /// The second IPv4 address; all IPv6 addresses, which are not restricted.
     Second,
 }
 
 // === impl Configuration ===
 
 impl Configuration {
-    /// One for each seed, the default for 0; neighbours differ in everything they can.
+    /// Returns the configuration for a seed, the default for 0. Consecutive seeds differ in every
+    /// setting where possible.
     pub fn of_seed(mode: Mode, seed: u64) -> Configuration {
         Configuration {
             mode,
@@ -79,8 +80,8 @@ impl Configuration {
         }
     }
 
-    /// The file that kube-proxy reads. It leaves the sysctls of conntrack alone: they are not what
-    /// is compared.
+    /// Returns kube-proxy's configuration file. It leaves the conntrack sysctls alone, which are
+    /// not compared.
     pub(super) fn of_kube_proxy(self, kubeconfig: &Path) -> Value {
         let mut file = json!({
             "apiVersion": "kubeproxy.config.k8s.io/v1alpha1",
@@ -100,7 +101,7 @@ impl Configuration {
                 "tcpCloseWaitTimeout": "0s",
             },
         });
-        // Each mode has a section of its own.
+        // Each mode has its own section.
         file[self.mode.word()] = json!({
             "masqueradeAll": self.masquerade == Masquerade::All,
             "minSyncPeriod": "1s",
@@ -108,7 +109,7 @@ impl Configuration {
         file
     }
 
-    /// The NodeProxy that our agent reads, as the operator would have stamped it.
+    /// Returns the NodeProxy for Signpost's agent, as the operator would write it.
     pub(super) fn of_signpost(self) -> Result<Value> {
         let profile = json!({
             "mode": self.mode.word(),
@@ -152,7 +153,7 @@ impl Configuration {
 // === impl NodePorts ===
 
 impl NodePorts {
-    /// Whether `ip`, an address of node 1, is to take node ports.
+    /// Whether `ip`, an address of node 1, accepts node ports.
     pub(super) fn take(self, ip: IpAddr) -> bool {
         let family = Family::of(ip);
         match (self, family) {

@@ -1,4 +1,4 @@
-//! Where the two are meant to differ.
+//! The intended differences between the two proxies.
 
 use std::collections::BTreeSet;
 
@@ -9,16 +9,16 @@ use super::mode::Mode;
 use super::population::{Policy, Service};
 use super::sight::{Seen, Sight};
 
-/// A difference that is on purpose, and who says so.
+/// An intended difference and its documentation.
 #[derive(Debug, Clone, Copy)]
 pub struct ExpectedDifference {
     /// The first cell of its row in `docs/parity.md`.
     pub row: &'static str,
-    /// Where it shows, and how: as little as is true.
+    /// Whether a difference is this one: as narrow as possible.
     pub shows: fn(&Difference, &Service, Configuration) -> bool,
 }
 
-/// All of them. Whatever else differs is a mistake of ours.
+/// All intended differences. Any other difference is a bug in Signpost.
 pub const EXPECTED_DIFFERENCES: &[ExpectedDifference] = &[
     ExpectedDifference {
         row: "session affinity",
@@ -28,8 +28,9 @@ pub const EXPECTED_DIFFERENCES: &[ExpectedDifference] = &[
                 && difference.ours.0.contains(&Seen::Unsteady)
         },
     },
-    // Those of mode iptables, each with what is behind it in pkg/proxy/iptables/proxier.go. It has no
-    // rule for what is addressed to a Service CIDR and to no Service.
+    // The differences of mode iptables, each with its cause in kube-proxy's
+    // pkg/proxy/iptables/proxier.go. kube-proxy has no rule for addresses in a Service CIDR without
+    // a Service.
     ExpectedDifference {
         row: "a wrong port of a cluster IP is routed on",
         shows: |difference, _, configuration| {
@@ -42,7 +43,7 @@ pub const EXPECTED_DIFFERENCES: &[ExpectedDifference] = &[
     ExpectedDifference {
         row: "an address in a Service CIDR that no Service has is routed on",
         shows: |difference, _, configuration| {
-            // A cluster IP may be that of a Service that is gone, or somebody else's to serve.
+            // The cluster IP may be that of a deleted Service, or of one for another proxy.
             let asks_one = matches!(
                 difference.case.front,
                 Front::ClusterIp
@@ -56,7 +57,7 @@ pub const EXPECTED_DIFFERENCES: &[ExpectedDifference] = &[
                 && silenced(&difference.theirs) == difference.ours
         },
     },
-    // KUBE-EXTERNAL-SERVICES is jumped to from INPUT and FORWARD alone (iptablesJumpChains).
+    // Only INPUT and FORWARD jump to KUBE-EXTERNAL-SERVICES (iptablesJumpChains).
     ExpectedDifference {
         row: "… at external and load-balancer IPs not in OUTPUT: what the node itself sends there is routed on",
         shows: |difference, _, configuration| {
@@ -71,7 +72,7 @@ pub const EXPECTED_DIFFERENCES: &[ExpectedDifference] = &[
                 && is_only(&difference.ours, Seen::Refused)
         },
     },
-    // Its rule has `-m addrtype --dst-type LOCAL`, whatever nodePortAddresses says.
+    // kube-proxy's rule has `-m addrtype --dst-type LOCAL` for any value of nodePortAddresses.
     ExpectedDifference {
         row: "… at node ports on every address of the node, also on those that take no node ports",
         shows: |difference, service, configuration| {
@@ -88,7 +89,7 @@ pub const EXPECTED_DIFFERENCES: &[ExpectedDifference] = &[
                 && is_only(&difference.ours, Seen::Refused)
         },
     },
-    // It has no firewall chain without endpoints (usesFWChain).
+    // Without endpoints kube-proxy has no firewall chain (usesFWChain).
     ExpectedDifference {
         row: "source ranges: packets of sources that are not allowed pass table nat unchanged, and are dropped in table filter; only where there are endpoints",
         shows: |difference, service, configuration| {
@@ -99,7 +100,7 @@ pub const EXPECTED_DIFFERENCES: &[ExpectedDifference] = &[
                 && is_only(&difference.ours, Seen::Silence)
         },
     },
-    // Theirs are for IPv4 alone: route_localnet has no counterpart.
+    // kube-proxy supports this for IPv4 only: route_localnet has no IPv6 counterpart.
     ExpectedDifference {
         row: "node ports on localhost by `route_localnet=1`, IPv4; `KUBE-FIREWALL` against the martians that lets in",
         shows: |difference, _, configuration| {
@@ -121,13 +122,13 @@ fn is_only(sight: &Sight, seen: Seen) -> bool {
     sight.0 == BTreeSet::from([seen])
 }
 
-/// Whether no rule had anything to say of it: it left the node, and nobody has it.
+/// Whether no rule matched: the packet left the node, and no host has its destination.
 fn is_ignored(sight: &Sight) -> bool {
     let went_on = |seen: &Seen| matches!(seen, Seen::Silence | Seen::Failed(_));
     sight.0.iter().all(went_on)
 }
 
-/// What clients would have seen if what no rule had anything to say of had been dropped.
+/// Returns what clients would have observed if unmatched packets had been dropped.
 fn silenced(sight: &Sight) -> Sight {
     let silenced = |seen: &Seen| match seen {
         Seen::Failed(_) => Seen::Silence,

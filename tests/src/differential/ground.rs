@@ -1,4 +1,4 @@
-//! Where both programs run, and what their nodes are like before they come.
+//! The networks of both programs, and the initial state of their nodes.
 
 use std::net::Ipv4Addr;
 use std::path::Path;
@@ -11,30 +11,30 @@ use super::world::World;
 use crate::control_link::ControlLink;
 use crate::network::{Namespace, Network, Server};
 
-/// Two worlds, theirs and ours, that no program has touched in another mode.
+/// The two worlds, for kube-proxy and for Signpost, in which no program has run in another mode.
 #[derive(Debug)]
 pub(super) struct Ground {
-    // Dropped first: they run in the worlds.
+    // Dropped first: the servers run in the worlds.
     #[expect(dead_code, reason = "held for the sake of their end")]
     servers: [Vec<Server>; 2],
     pub(super) worlds: [World; 2],
-    /// How many were there before.
+    /// The number of earlier pairs of worlds.
     number: u8,
     setting: Option<Setting>,
 }
 
-/// What nodes are prepared for.
+/// The mode for which the nodes are prepared.
 #[derive(Debug)]
 struct Setting {
     mode: Mode,
-    /// In mode iptables, the only ones that are used on both nodes.
+    /// The iptables programs on both nodes, in mode iptables.
     programs: Option<Programs>,
 }
 
 // === impl Ground ===
 
 impl Ground {
-    /// The first, whose nodes reach `api_server` by way of `control`.
+    /// Builds the first worlds, whose nodes reach `api_server` through `control`.
     pub(super) fn build(
         network: &Network,
         control: &Namespace,
@@ -43,8 +43,8 @@ impl Ground {
         Ground::build_number(0, network, control, api_server)
     }
 
-    /// Another one, as the first was: interfaces of the one before may still be going, and their
-    /// names with them.
+    /// Builds new worlds. Their number differs, because interfaces of the previous ones, and thus
+    /// their names, may still exist for a moment.
     pub(super) fn rebuild(
         &mut self,
         network: &Network,
@@ -80,13 +80,13 @@ impl Ground {
         })
     }
 
-    /// Whether it is as good as new for `mode`.
+    /// Whether no other mode than `mode` has been used.
     pub(super) fn suits(&self, mode: Mode) -> bool {
         let setting = self.setting.as_ref();
         setting.is_none_or(|setting| setting.mode == mode)
     }
 
-    /// Makes both nodes such that `mode` is what a proxy finds in use. `folder` is for links.
+    /// Prepares both nodes so that proxies detect `mode` as the active one. `folder` is for links.
     pub(super) fn prepare(&mut self, mode: Mode, folder: &Path) -> Result<()> {
         if self.setting.is_some() {
             return Ok(());
@@ -101,7 +101,7 @@ impl Ground {
         Ok(())
     }
 
-    /// The mode it is prepared for, and the programs of iptables in that.
+    /// Returns the prepared mode, and the iptables programs for it.
     pub(super) fn setting(&self) -> Result<(Mode, Option<&Programs>)> {
         let setting = self.setting.as_ref();
         let setting = setting.context("nobody was told what to do in this network yet")?;

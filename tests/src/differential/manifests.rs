@@ -1,4 +1,4 @@
-//! A population as the objects of the API.
+//! A population as API objects.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -13,15 +13,15 @@ use super::population::{
 
 /// The namespace of all Services.
 pub(super) const NAMESPACE: &str = "contest";
-/// The last number of the canary's addresses, below those of every other Service.
+/// The host number of the canary's addresses, below those of all other Services.
 const CANARY_NUMBER: u8 = 11;
 /// The port of the canary in round 0.
 const CANARY_PORT: u16 = 1000;
-/// The EndpointSlices of one Service and family.
+/// The numbers of the EndpointSlices of one Service and family.
 const PARTS: [usize; 2] = [0, 1];
 
-/// The Service that is written last in each round, with another port and another endpoint than in
-/// the round before: whoever is sent to them has been told of everything.
+/// The Service written last in each round, with another port and another endpoint than in the
+/// previous round. A proxy that forwards to them has processed everything before.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Canary {
     /// The number of the round.
@@ -31,13 +31,13 @@ pub(super) struct Canary {
 // === impl Canary ===
 
 impl Canary {
-    /// Where it is reached in this round.
+    /// Returns its address in this round.
     pub(super) fn address(self, family: Family) -> SocketAddr {
         let number = CANARY_PORT + self.round;
         SocketAddr::new(addresses::cluster_ip(CANARY_NUMBER, family), number)
     }
 
-    /// Who answers for it in this round.
+    /// Returns its endpoint in this round.
     pub(super) fn place(self) -> Place {
         Place::Pod(1, if self.round.is_multiple_of(2) { 5 } else { 6 })
     }
@@ -71,7 +71,7 @@ impl Canary {
 // === impl Place ===
 
 impl Place {
-    /// The address of the server there.
+    /// Returns the address of the server in this place.
     pub fn address(self, family: Family) -> IpAddr {
         match self {
             Place::Pod(node, pod) => addresses::pod_address(node, pod, family),
@@ -79,7 +79,7 @@ impl Place {
         }
     }
 
-    /// The number of the node it is on.
+    /// Returns the number of its node.
     pub fn node(self) -> u8 {
         match self {
             Place::Pod(node, _) | Place::Host(node) => node,
@@ -193,7 +193,8 @@ fn slice_name(service: &Service, family: Family, part: usize) -> String {
     format!("{}-{family}-{part}", service.name())
 }
 
-/// Endpoints in turn to one slice and the other, which are there even when nothing is in them.
+/// Returns the slices of a Service. Endpoints alternate between two slices, which exist even if
+/// empty.
 pub(super) fn slice_objects(service: &Service) -> Vec<Value> {
     let port = |port: &Port| {
         json!({
@@ -239,7 +240,7 @@ fn slice_object(
             "name": name,
             "labels": {
                 "kubernetes.io/service-name": service,
-                // The controller would delete what it takes for its own.
+                // The EndpointSlice controller would delete slices that it considers its own.
                 "endpointslice.kubernetes.io/managed-by": "contest",
             },
         },
@@ -276,7 +277,7 @@ fn endpoint_object(endpoint: &Endpoint, family: Family, hints: Hints) -> Value {
     object
 }
 
-/// The zone that a node is in.
+/// Returns the zone of a node.
 pub(super) fn zone_of(node: u8) -> &'static str {
     if node == 1 { "a" } else { "b" }
 }

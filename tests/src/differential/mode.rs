@@ -1,30 +1,30 @@
-//! The mechanisms that both proxies are compared in.
+//! The mechanisms in which the proxies are compared.
 
 use std::fmt;
 
 use anyhow::{Result, ensure};
 use xtables::Variant;
 
-/// What both program.
+/// The mechanism of both proxies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Mode {
-    /// Tables of nf_tables.
+    /// nftables.
     Nftables,
-    /// Tables of iptables, in one of the kernel's two variants.
+    /// iptables, in one of its two variants.
     Iptables(Variant),
 }
 
 // === impl Mode ===
 
 impl Mode {
-    /// All of them.
+    /// All mechanisms.
     pub const ALL: [Mode; 3] = [
         Mode::Nftables,
         Mode::Iptables(Variant::NfTables),
         Mode::Iptables(Variant::Legacy),
     ];
 
-    /// Those whose names begin with `text`: `iptables` stands for both variants.
+    /// Returns the mechanisms whose names start with `text`: `iptables` means both variants.
     pub fn parse(text: &str) -> Result<Vec<Mode>> {
         let all = Mode::ALL.into_iter();
         let chosen: Vec<Mode> = all
@@ -38,7 +38,7 @@ impl Mode {
         Ok(chosen)
     }
 
-    /// The variant of iptables, if it is one.
+    /// Returns the variant of iptables, if the mechanism is iptables.
     pub fn variant(self) -> Option<Variant> {
         match self {
             Mode::Nftables => None,
@@ -46,7 +46,7 @@ impl Mode {
         }
     }
 
-    /// What the configurations of both call it.
+    /// Returns the name in both proxies' configurations.
     pub(crate) fn word(self) -> &'static str {
         match self {
             Mode::Nftables => "nftables",

@@ -1,4 +1,4 @@
-//! Services that a seed makes up, and what becomes of them.
+//! Random Services and their changes.
 
 mod generation;
 mod mutation;
@@ -7,25 +7,25 @@ use std::fmt;
 
 use dataplane::{Family, Protocol};
 
-/// The Services of one contest at one moment.
+/// The Services of a contest at one moment.
 #[derive(Debug, Clone)]
 pub struct Population {
-    /// Those that are there.
+    /// The existing Services.
     pub services: Vec<Service>,
-    /// Those that were there: what becomes of packets to their addresses is asked too.
+    /// The deleted Services: packets to their addresses are compared too.
     pub deleted: Vec<Service>,
-    /// The number of the next Service; none is used twice.
+    /// The number of the next Service. Numbers are not reused.
     next: u8,
 }
 
-/// One Service and the EndpointSlices that a person wrote for it.
+/// A Service and its manually written EndpointSlices.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Service {
-    /// Its number, and the last number of each of its addresses.
+    /// Its number, which is also the host number of each of its addresses.
     pub number: u8,
     /// Its type.
     pub kind: Kind,
-    /// Its families, the first one first.
+    /// Its families, the primary one first.
     pub families: Vec<Family>,
     /// Its ports, at least one.
     pub ports: Vec<Port>,
@@ -37,17 +37,17 @@ pub struct Service {
     pub affinity: Affinity,
     /// `loadBalancerSourceRanges`.
     pub source_ranges: Vec<&'static str>,
-    /// What the load balancer's controller writes into the status.
+    /// The load balancer status.
     pub ingress: Ingress,
     /// `externalIPs`.
     pub external_ips: ExternalIps,
-    /// What the endpoints' hints name.
+    /// The hints of the endpoints.
     pub hints: Hints,
-    /// The ports that its EndpointSlices have.
+    /// The ports of its EndpointSlices.
     pub slices: Slices,
-    /// Whose Service it is.
+    /// The proxy responsible for the Service.
     pub proxy: Proxy,
-    /// The endpoints, in each family of the Service, in one slice and the other by turns.
+    /// The endpoints in each family of the Service, alternating between two slices.
     pub endpoints: Vec<Endpoint>,
 }
 
@@ -69,42 +69,42 @@ pub struct Port {
     pub name: &'static str,
     /// TCP or UDP.
     pub protocol: Protocol,
-    /// Its number at the Service's addresses.
+    /// The port at the Service's addresses.
     pub number: u16,
-    /// Its number at the node's addresses.
+    /// The node port.
     pub node_port: Option<u16>,
-    /// Its number at the endpoints, one of two.
+    /// The port at the endpoints, one of two.
     pub target: u16,
 }
 
-/// Whether endpoints elsewhere count.
+/// The traffic policy of a Service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Policy {
-    /// All endpoints.
+    /// All endpoints are used.
     Cluster,
-    /// Those of this node.
+    /// Only endpoints on the same node are used.
     Local,
 }
 
-/// Whether a client stays with its endpoint.
+/// The session affinity of a Service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Affinity {
     /// `None`.
     None,
-    /// `ClientIP`, for longer than a contest lasts.
+    /// `ClientIP`, with a timeout longer than a contest.
     ClientIp,
 }
 
-/// What the status of a load balancer says.
+/// The load balancer status of a Service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ingress {
     /// It has no address yet.
     Absent,
     /// Addresses of both families, without `ipMode`.
     Plain,
-    /// The same with `ipMode: VIP`.
+    /// The same addresses with `ipMode: VIP`.
     Vip,
-    /// The same with `ipMode: Proxy`.
+    /// The same addresses with `ipMode: Proxy`.
     Proxy,
 }
 
@@ -113,79 +113,79 @@ pub enum Ingress {
 pub enum ExternalIps {
     /// None.
     Absent,
-    /// One of each family, whatever the families of the Service.
+    /// One of each family, independent of the families of the Service.
     OfBothFamilies,
 }
 
-/// What the hints of a Service's endpoints name.
+/// The hints of a Service's endpoints.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Hints {
-    /// Nothing.
+    /// None.
     Absent,
-    /// The zone that each endpoint is for.
+    /// A zone for each endpoint.
     Zones,
-    /// The node that each endpoint is for, and its zone.
+    /// A node and a zone for each endpoint.
     Nodes,
-    /// As [`Hints::Zones`], but for the first endpoint, which has none.
+    /// Like [`Hints::Zones`], but the first endpoint has no hint.
     AllButOne,
 }
 
-/// The ports that the EndpointSlices of a Service have.
+/// The ports of a Service's EndpointSlices.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Slices {
     /// Every slice has every port.
     Even,
-    /// The last port is in the first slice of each family alone.
+    /// Only the first slice of each family has the last port.
     Uneven,
 }
 
-/// Who is to program a Service.
+/// The proxy responsible for a Service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Proxy {
-    /// Whoever programs Services.
+    /// Any service proxy.
     Any,
-    /// Somebody else, by the label `service.kubernetes.io/service-proxy-name`.
+    /// Another proxy, by the label `service.kubernetes.io/service-proxy-name`.
     Another,
 }
 
 /// One endpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Endpoint {
-    /// Where it is.
+    /// Its place.
     pub place: Place,
-    /// What its conditions say.
+    /// Its conditions.
     pub condition: Condition,
-    /// The number of the node that its hints name.
+    /// The number of the node in its hints.
     pub hinted: u8,
 }
 
-/// Where an endpoint's server is.
+/// The place of an endpoint's server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Place {
-    /// In a pod, by the numbers of its node and its own.
+    /// A pod, by the numbers of its node and of the pod.
     Pod(u8, u8),
-    /// On a node itself.
+    /// A node itself.
     Host(u8),
 }
 
 /// The conditions of an endpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Condition {
-    /// Ready and serving, which every condition left out means too.
+    /// All conditions are unset, which means ready and serving.
     Unsaid,
-    /// Ready and serving, in so many words.
+    /// Explicitly ready and serving.
     Ready,
     /// Neither ready nor serving.
     Unready,
-    /// Serves while it terminates.
+    /// Terminating and still serving.
     Draining,
-    /// Terminates and serves no more.
+    /// Terminating and no longer serving.
     Ending,
-    /// Terminates and counts as ready, as `publishNotReadyAddresses` makes it.
+    /// Terminating but ready, as with `publishNotReadyAddresses`.
     Published,
 }
 
-/// Where servers listen, in every place.
+/// The ports on which the servers in every place listen.
 pub(super) const TARGETS: [u16; 2] = [8080, 8081];
 /// Every place that has a server.
 pub(super) const PLACES: [Place; 6] = [
@@ -197,9 +197,10 @@ pub(super) const PLACES: [Place; 6] = [
     Place::Host(2),
 ];
 
-/// Where node ports begin: port `i` of Service `n` has `NODE_PORTS + 4n + i`.
+/// The first node port: port `i` of Service `n` has `NODE_PORTS + 4n + i`.
 const NODE_PORTS: u16 = 30_000;
-/// Lists that let in one client outside, all of them, pods, or the node: IPv4 and IPv6, or one.
+/// Source ranges that allow one outside client, all of them, pods, or the node: for both families
+/// or one.
 const SOURCE_RANGES: [&[&str]; 5] = [
     &["203.0.113.2/32", "2001:db8:113::2/128"],
     &["203.0.113.0/24", "2001:db8:113::/64"],
@@ -216,12 +217,12 @@ impl Service {
         format!("s{}", self.number)
     }
 
-    /// Whether the API lets `externalTrafficPolicy` be set.
+    /// Whether the API accepts `externalTrafficPolicy`.
     pub fn may_be_external(&self) -> bool {
         self.kind != Kind::ClusterIp || self.external_ips == ExternalIps::OfBothFamilies
     }
 
-    /// Whether some endpoint is ready and nothing keeps clients in the cluster from it.
+    /// Whether an endpoint is ready and every client in the cluster can reach it.
     pub fn is_served(&self) -> bool {
         let ready = |endpoint: &Endpoint| endpoint.condition == Condition::Ready;
         self.endpoints.iter().any(ready)
@@ -229,7 +230,7 @@ impl Service {
             && self.slices == Slices::Even
     }
 
-    /// The port at which load balancers ask for local endpoints, where the API gives it a meaning.
+    /// Returns the health-check node port, if the API accepts one.
     pub fn health_check_port(&self) -> Option<u16> {
         let asked = self.kind == Kind::LoadBalancer && self.external == Policy::Local;
         asked.then(|| NODE_PORTS + 4 * u16::from(self.number) + 3)
@@ -237,7 +238,7 @@ impl Service {
 }
 
 impl fmt::Display for Service {
-    /// What an error shows of it: everything that differs from one Service to the next.
+    /// Shows everything that varies between Services, for error messages.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,

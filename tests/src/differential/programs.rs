@@ -1,4 +1,4 @@
-//! The programs of iptables that a node's components find, in one variant.
+//! The iptables programs of one variant for the components of a node.
 
 use std::env;
 use std::ffi::OsString;
@@ -12,7 +12,7 @@ use xtables::Variant;
 
 use crate::network::Namespace;
 
-/// What kube-proxy looks for in its PATH (pkg/util/iptables), and kubelets too.
+/// The programs that kube-proxy (pkg/util/iptables) and kubelets look up in their PATH.
 const NAMES: [&str; 6] = [
     "iptables",
     "iptables-save",
@@ -21,12 +21,13 @@ const NAMES: [&str; 6] = [
     "ip6tables-save",
     "ip6tables-restore",
 ];
-/// The programs of each family that change one rule.
+/// The programs that change one rule, one for each family.
 const OF_FAMILIES: [&str; 2] = ["iptables", "ip6tables"];
-/// The chain in table mangle by which a kubelet shows others which variant it uses (KEP-3178).
+/// The chain in table mangle with which a kubelet indicates its variant to other programs
+/// (KEP-3178).
 const HINT: &str = "KUBE-IPTABLES-HINT";
 
-/// A folder where they have the names without a variant.
+/// A folder in which the programs have their generic names.
 #[derive(Debug)]
 pub(crate) struct Programs {
     folder: PathBuf,
@@ -35,7 +36,7 @@ pub(crate) struct Programs {
 // === impl Programs ===
 
 impl Programs {
-    /// Those of `variant`, linked from a folder of their own in `parent`.
+    /// Links the programs of `variant` into a new folder in `parent`.
     pub(crate) fn link(parent: &Path, variant: Variant) -> Result<Programs> {
         let (name, program) = match variant {
             Variant::NfTables => ("nft", "xtables-nft-multi"),
@@ -57,7 +58,7 @@ impl Programs {
         Ok(Programs { folder })
     }
 
-    /// Makes `command` find them, and no others, and take a lock that is not the machine's.
+    /// Makes `command` find only these programs, and use a separate lock file.
     pub(crate) fn show_to(&self, command: &mut Command) -> Result<()> {
         let before = env::var_os("PATH").unwrap_or_default();
         let folders = [self.folder.clone()].into_iter();
@@ -68,7 +69,7 @@ impl Programs {
         Ok(())
     }
 
-    /// Does on `node` what a kubelet does at its start.
+    /// Creates the chain on `node` that a kubelet creates at startup, in both families.
     pub(crate) fn hint(&self, node: &Namespace) -> Result<()> {
         for program in OF_FAMILIES {
             self.run(node, program, &["-t", "mangle", "-N", HINT])?;
@@ -76,7 +77,7 @@ impl Programs {
         Ok(())
     }
 
-    /// Fails unless both families on `node` have a chain of this name in table nat.
+    /// Fails unless table nat of both families on `node` has this chain.
     pub(super) fn ensure_chain(&self, node: &Namespace, chain: &str) -> Result<()> {
         for program in OF_FAMILIES {
             self.run(node, program, &["-t", "nat", "-S", chain])?;
@@ -87,7 +88,7 @@ impl Programs {
     fn run(&self, node: &Namespace, program: &str, arguments: &[&str]) -> Result<()> {
         let mut command = node.command(self.folder.join(program));
         self.show_to(&mut command)?;
-        // The legacy one does not wait for the lock unless it is told to.
+        // The legacy variant waits for the lock only with `-w`.
         let output = command.arg("-w").args(arguments).output()?;
         let errors = String::from_utf8_lossy(&output.stderr);
         ensure!(

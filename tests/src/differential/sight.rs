@@ -1,4 +1,4 @@
-//! What clients saw of one proxy.
+//! What clients observe of one proxy.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -6,58 +6,59 @@ use std::net::{IpAddr, SocketAddr};
 
 use crate::network::Outcome;
 
-/// Everything that came of the connections of one case, each thing once.
+/// The distinct results of all connections of one case.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Sight(pub(super) BTreeSet<Seen>);
 
-/// What came of one connection.
+/// The result of one connection.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Seen {
     /// A server answered.
     Answer {
-        /// The address it was reached at.
+        /// The address of the server.
         at: SocketAddr,
-        /// Whom it saw.
+        /// The source address that the server received.
         source: Source,
     },
-    /// All connections of a client that is to stay with one endpoint were answered by the same one,
-    /// whichever that is.
+    /// All connections of a client with session affinity reached the same endpoint, no matter
+    /// which.
     Steady,
-    /// They were not.
+    /// The connections of such a client reached different endpoints.
     Unsteady,
-    /// Somebody refused.
+    /// The connection was refused.
     Refused,
-    /// Nothing came back.
+    /// No answer arrived.
     Silence,
-    /// Something else went wrong.
+    /// Another error.
     Failed(String),
 }
 
-/// Whom a server saw.
+/// The source of a connection as the server received it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Source {
-    /// The client, by the address it connected from.
+    /// The client's own address.
     Client,
-    /// Somebody else, or a client that did not choose its address.
+    /// Another address, or any address of a client whose kernel chose it.
     Address(IpAddr),
 }
 
 // === impl Sight ===
 
 impl Sight {
-    /// What a client saw that connected from `source`, or from wherever its kernel liked.
+    /// Returns the distinct results for a client that connected from `source`, or from an address
+    /// chosen by its kernel.
     pub(super) fn of(outcomes: &[Outcome], source: Option<IpAddr>) -> Sight {
         let seen = outcomes.iter().map(|outcome| Seen::of(outcome, source));
         Sight(seen.collect())
     }
 
-    /// Whether every connection was answered, and by one and the same endpoint.
+    /// Whether a single endpoint answered every connection.
     pub(super) fn is_steady(&self) -> bool {
         let servers: Option<BTreeSet<&SocketAddr>> = self.0.iter().map(Seen::server).collect();
         servers.is_some_and(|servers| servers.len() == 1)
     }
 
-    /// In a word, for a count.
+    /// Returns the sort of the result, for counting.
     pub(super) fn sort(&self) -> &'static str {
         let mut kinds = self.0.iter().map(|seen| match seen {
             Seen::Answer { .. } => "answered",

@@ -1,4 +1,4 @@
-//! One of the two networks, alike in everything but the proxy on node 1.
+//! One of the two networks. They are identical except for the proxy on node 1.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -14,24 +14,24 @@ use crate::network::{
     Namespace, Outcome, Plan, PlannedNode, Probe, Server, Topology, probe, start_server,
 };
 
-/// The clients outside. Where clients stay with their endpoints, each answers once: a new crowd is
-/// taken for every question.
+/// The outside clients. A client with session affinity connects in one question only, so every
+/// question takes new clients.
 pub(super) const CLIENTS: std::ops::RangeInclusive<u8> = 2..=240;
 
-/// A network with room for servers wherever endpoints can be.
+/// A network with servers in all possible places of endpoints.
 #[derive(Debug)]
 pub(super) struct World {
     topology: Topology,
 }
 
-/// How hard to look.
+/// The effort of an observation.
 #[derive(Debug, Clone)]
 pub(super) struct Effort {
-    /// How long silence is listened to.
+    /// How long to wait before no answer counts as silence.
     pub(super) patience: Duration,
-    /// How many connections are made for each endpoint there may be.
+    /// The number of connections for each possible endpoint.
     pub(super) each: u32,
-    /// Who connects where clients stay with their endpoints, two connections each.
+    /// The clients of cases with session affinity, with two connections each.
     pub(super) crowd: Vec<u8>,
 }
 
@@ -55,7 +55,8 @@ impl World {
             clients: CLIENTS.collect(),
             others: Vec::new(),
         })?;
-        // What nobody redirects goes round between node and world until the world says so.
+        // Packets that no rule redirects loop between node and world until the world answers with
+        // ICMP.
         topology.world().set_sysctls(&[
             ("net/ipv4/icmp_ratelimit", "0"),
             ("net/ipv6/icmp/ratelimit", "0"),
@@ -63,7 +64,7 @@ impl World {
         Ok(World { topology })
     }
 
-    /// Starts a server in every place where endpoints can be.
+    /// Starts a server in all possible places of endpoints.
     pub(super) fn start_servers(&self) -> Result<Vec<Server>> {
         let servers = PLACES.iter().map(|place| {
             let inside = match place {
@@ -78,12 +79,12 @@ impl World {
         servers.collect()
     }
 
-    /// The node that the proxy is on.
+    /// Returns the node of the proxy.
     pub(super) fn node(&self) -> Result<&Namespace> {
         self.topology.node(1)
     }
 
-    /// What clients see of `case`.
+    /// Observes `case`.
     pub(super) fn observe(&self, case: &Case, effort: &Effort) -> Result<Sight> {
         let inside = match (case.origin, case.origin.pod()) {
             (_, Some((node, pod))) => self.topology.pod(node, pod)?,
@@ -118,7 +119,7 @@ impl World {
                         all.insert(Seen::Unsteady);
                     }
                     all.extend(sight.0);
-                    // Where nobody answers the first, nobody answers the others.
+                    // If the first client gets no answer, the others do not either.
                     if !answered {
                         break;
                     }
@@ -136,7 +137,7 @@ impl World {
         }
     }
 
-    /// Whether a pod of the node reaches `place` by way of `destination`.
+    /// Whether a pod of the node reaches `place` through `destination`.
     pub(super) fn is_sent_to(&self, destination: SocketAddr, place: Place) -> Result<bool> {
         let outcomes = probe(
             self.topology.pod(1, 9)?,
@@ -155,8 +156,7 @@ impl World {
     }
 }
 
-/// Connects `count` times, at least twice; but where the first connection was not answered, the
-/// second tells enough.
+/// Connects `count` times, at least twice; only twice if the first connection is not answered.
 fn ask(inside: &Namespace, case: &Case, effort: &Effort, count: u32) -> Result<Vec<Outcome>> {
     let connection = Probe {
         protocol: case.protocol,

@@ -1,4 +1,4 @@
-//! How the API server comes to hold what a round needs.
+//! Writes the objects of a round to the API server.
 
 use std::fs;
 use std::path::PathBuf;
@@ -14,16 +14,16 @@ use super::manifests::{
 use super::population::{Kind, Population, Service};
 use crate::control_plane::ControlPlane;
 
-/// What the cluster's autoscaler has in mind for node 1.
+/// What the cluster autoscaler plans for node 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NodeFate {
-    /// Nothing.
+    /// It stays.
     Stays,
-    /// It is to be deleted: load balancers have to send nothing more to it.
+    /// It will be deleted: load balancers must stop sending to it.
     Leaves,
 }
 
-/// Writes objects to one API server, by way of files that kubectl reads.
+/// Writes objects to one API server, through files for kubectl.
 #[derive(Debug)]
 pub(super) struct Writer<'a> {
     pub(super) control_plane: &'a ControlPlane,
@@ -33,7 +33,7 @@ pub(super) struct Writer<'a> {
 // === impl Writer ===
 
 impl Writer<'_> {
-    /// Writes what every round has: the namespace, and node 1 as its kubelet would have it.
+    /// Writes the objects of every round: the namespace, and node 1 as its kubelet would write it.
     pub(super) fn apply_setting(&self, fate: NodeFate) -> Result<()> {
         let taints = match fate {
             NodeFate::Stays => json!([]),
@@ -65,7 +65,7 @@ impl Writer<'_> {
         self.control_plane.patch_status(&node, "default", &status)
     }
 
-    /// Makes the API server hold `population` and nothing else of ours, and after it the canary.
+    /// Makes `population` the only test objects in the API server, and then writes the canary.
     pub(super) fn apply(&self, population: &Population, canary: Canary) -> Result<()> {
         self.delete(&population.deleted)?;
         let services = &population.services;
@@ -78,14 +78,14 @@ impl Writer<'_> {
         self.apply_objects(&canary.objects(), &[])
     }
 
-    /// Removes all Services and EndpointSlices of ours.
+    /// Deletes all Services and EndpointSlices of the test.
     pub(super) fn clear(&self) -> Result<()> {
         let namespace = format!("--namespace={NAMESPACE}");
         let everything = ["delete", "services,endpointslices", "--all", &namespace];
         self.control_plane.kubectl(&everything).map(drop)
     }
 
-    /// Writes `objects` as their only writer, so that what is no longer said is no longer there.
+    /// Applies `objects` as their only field manager, so that omitted fields are removed.
     pub(super) fn apply_objects(&self, objects: &[Value], more: &[&str]) -> Result<()> {
         if objects.is_empty() {
             return Ok(());

@@ -1,4 +1,5 @@
-//! The agents of all nodes in one task: each node's status is what its agent would write, when it would.
+//! Simulates the agents of all nodes in one task, which writes each node's status when its agent
+//! would.
 
 use std::collections::BTreeMap;
 use std::ops::Bound::{Excluded, Unbounded};
@@ -24,49 +25,49 @@ use super::AT_A_TIME;
 
 /// How long an agent takes to program a new configuration.
 pub(super) const SYNC: Duration = Duration::from_millis(100);
-/// How often an agent writes its status where nothing changes (`node-agent`, `reporter.rs`).
+/// How often an agent writes an unchanged status (`node-agent`, `reporter.rs`).
 const IDLE: Duration = Duration::from_secs(300);
-/// How often it does where only figures change.
+/// How often an agent writes a status in which only figures change.
 const FIGURES: Duration = Duration::from_secs(150);
-/// How often it renews its Lease (`node-agent`, `heartbeat.rs`).
+/// How often an agent renews its Lease (`node-agent`, `heartbeat.rs`).
 const RENEWAL: Duration = Duration::from_secs(30);
 const TICK: Duration = Duration::from_millis(50);
 
-/// What happens on the nodes.
+/// The activity on the nodes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Activity {
-    /// Nothing.
+    /// Nothing changes.
     Rest,
-    /// Endpoints change on each.
+    /// Endpoints change on every node.
     Churn,
 }
 
-/// The agents of all nodes. They end with this.
+/// The agents of all nodes. They stop on drop.
 #[derive(Debug)]
 pub(super) struct Agents {
     activity: watch::Sender<Activity>,
     writes: Arc<AtomicU64>,
-    // Ends its task when it is dropped.
+    // Dropping it ends the tasks.
     _tasks: JoinSet<()>,
 }
 
-/// Every node in turn, in the order of names.
+/// A round robin over all nodes in the order of their names.
 #[derive(Debug, Default)]
 struct Turns {
     last: String,
-    /// How many turns are due.
+    /// The number of turns that are due.
     due: f64,
 }
 
-/// The task of all agents.
+/// The task that simulates all agents.
 struct Task {
     api: Api<NodeProxy>,
     leases: Api<Lease>,
     room: Arc<Semaphore>,
     writes: Arc<AtomicU64>,
-    /// What each node was given last.
+    /// The last spec of each node.
     nodes: BTreeMap<String, NodeProxy>,
-    /// Whose turn it is to write a status without a change of its configuration.
+    /// The nodes that report without a change of their configuration.
     reports: Turns,
     renewals: Turns,
     services: u32,
@@ -76,7 +77,7 @@ struct Task {
 // === impl Agents ===
 
 impl Agents {
-    /// Starts them at rest.
+    /// Starts the agents at rest.
     pub(super) fn start(client: Client) -> Agents {
         let (activity, activities) = watch::channel(Activity::Rest);
         let writes = Arc::<AtomicU64>::default();
@@ -104,7 +105,7 @@ impl Agents {
         self.activity.send_replace(activity);
     }
 
-    /// How many statuses they have written.
+    /// Returns the number of statuses written.
     pub(super) fn observe_writes(&self) -> u64 {
         self.writes.load(Ordering::Relaxed)
     }
@@ -145,7 +146,7 @@ impl Task {
         }
     }
 
-    /// A node that was given another configuration programs it and reports.
+    /// Takes a changed NodeProxy: the node programs a new configuration and reports.
     fn take(&mut self, proxy: NodeProxy) {
         let name = proxy.name_any();
         let before = self.nodes.insert(name, proxy.clone());
@@ -172,7 +173,8 @@ impl Task {
         });
     }
 
-    /// Makes the request of one node's agent after `delay`, once there is room for it.
+    /// Makes a request of one node's agent after `delay`, once the number of concurrent requests
+    /// allows.
     fn spawn(
         &mut self,
         node: String,
@@ -195,7 +197,7 @@ impl Task {
 // === impl Turns ===
 
 impl Turns {
-    /// The nodes whose turn has come since [`TICK`], where each has one every `pause`.
+    /// Returns the nodes that are due since the last [`TICK`], if each is due once every `pause`.
     fn take(&mut self, nodes: &BTreeMap<String, NodeProxy>, pause: Duration) -> Vec<NodeProxy> {
         let count = u32::try_from(nodes.len()).unwrap_or(u32::MAX);
         self.due += f64::from(count) * TICK.as_secs_f64() / pause.as_secs_f64();
@@ -213,7 +215,8 @@ impl Turns {
     }
 }
 
-/// As an agent does: a patch, and where there is no Lease to patch, one that goes with the NodeProxy.
+/// Renews a Lease as an agent does: with a patch, or by creating the Lease, which the NodeProxy
+/// owns.
 async fn renew(api: &Api<Lease>, proxy: &NodeProxy) -> Result<()> {
     let node = proxy.name_any();
     let name = format!("{LEASE_PREFIX}{node}");
@@ -238,7 +241,7 @@ async fn write_status(api: &Api<NodeProxy>, proxy: &NodeProxy, services: u32) ->
         "metadata": {"name": name},
         "status": status(proxy, services),
     });
-    // As agents do, which own their status: no conflict with any other writer.
+    // Forced like the agents' own writes: agents own their status, so there is no conflict.
     let parameters = PatchParams::apply("signpost-agent").force();
     let written = api
         .patch_status(&name, &parameters, &Patch::Apply(&patch))

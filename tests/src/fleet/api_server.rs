@@ -1,19 +1,20 @@
-//! What the API server has been asked, and what it cost, as its metrics tell it.
+//! The load of the API server, from its metrics.
 
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 use kube::Client;
 
-/// What the operator and the agents write. Of these Events are written by others as well, but not on this cluster.
+/// The resources that the operator and the agents write. Other clients write Events too, but not in
+/// this cluster.
 const WRITTEN: [&str; 3] = ["nodeproxies", "proxyprofiles", "events"];
-/// Verbs of requests that write, as the API server's metrics have them.
+/// The verbs of write requests in the API server's metrics.
 const VERBS: [&str; 5] = ["POST", "PUT", "PATCH", "APPLY", "DELETE"];
 
-/// Since the API server started.
+/// The load since the start of the API server.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Cost {
-    /// Requests that wrote something the operator or the agents write.
+    /// Write requests for the resources of the operator and the agents.
     pub(super) writes: f64,
     /// Processor time.
     pub(super) processor: Duration,

@@ -1,4 +1,4 @@
-//! What is done, and timed.
+//! The steps of the measurement.
 
 use std::future::Future;
 use std::time::{Duration, Instant};
@@ -19,13 +19,13 @@ use super::{AT_A_TIME, Edit, Figures, Load, api_server};
 use crate::control_plane::{ADMINISTRATOR, ControlPlane, Options, client};
 
 const PROFILE: &str = "default";
-/// How long anything may take before the measurement is given up.
+/// The timeout of every step.
 const PATIENCE: Duration = Duration::from_mins(20);
-/// How often the profile is looked at while something is waited for.
+/// The polling interval of the profile.
 const LOOK: Duration = Duration::from_millis(50);
-/// For how long nothing is measured after a change, so that what it left behind is over.
+/// The pause between a change and the next measurement, so that the effects of the change are over.
 const QUIET: Duration = Duration::from_secs(5);
-/// Of a rollout as profiles have them by default: one node, 1 %, 5 %, 25 %, the rest.
+/// The number of waves of a default rollout: one node, 1 %, 5 %, 25 %, the rest.
 const WAVES: u32 = 5;
 
 /// One cluster under measurement.
@@ -34,7 +34,7 @@ struct Cluster {
     agents: Agents,
     client: Client,
     nodes: usize,
-    // Ends after those that it serves.
+    // Dropped after its users.
     _control_plane: ControlPlane,
 }
 
@@ -89,7 +89,7 @@ impl Cluster {
         profile.metadata.generation.context("it has a generation")
     }
 
-    /// Creates all nodes, and waits until the status says that they are ready.
+    /// Creates all nodes, and waits until the status reports them ready.
     async fn join(&self) -> Result<Duration> {
         let began = Instant::now();
         let nodes: Api<Node> = Api::all(self.client.clone());
@@ -138,7 +138,7 @@ impl Cluster {
         let agents = after.1 - before.1;
         Ok(Load {
             agents: agents / seconds,
-            // A status that is under way at an end is counted at one side and not at the other.
+            // A status in flight at either end is counted on one side only.
             operator: ((after.0.writes - before.0.writes - agents) / seconds).max(0.0),
             processor: percent(before.2, after.2),
             api_server: percent(before.0.processor, after.0.processor),
@@ -146,7 +146,7 @@ impl Cluster {
         })
     }
 
-    /// Edits the profile and times what comes of it.
+    /// Edits the profile and measures how it spreads.
     async fn edit(&self, sync_period: &str) -> Result<Edit> {
         let least = self.observe_least().await?;
         let began = Instant::now();
@@ -176,7 +176,7 @@ impl Cluster {
         Ok(edit)
     }
 
-    /// One write of every NodeProxy in waves, and the time that the agents of each wave take.
+    /// Measures one write of every NodeProxy in waves, plus the time of the agents in each wave.
     async fn observe_least(&self) -> Result<Duration> {
         let proxies: Api<NodeProxy> = Api::all(self.client.clone());
         let names = proxies.list_metadata(&ListParams::default()).await?;
@@ -218,7 +218,7 @@ impl Cluster {
     }
 }
 
-/// Runs all of `requests`, [`AT_A_TIME`].
+/// Runs all of `requests` with at most [`AT_A_TIME`] concurrent ones.
 async fn at_a_time<F: Future<Output = Result<()>>>(
     requests: impl Iterator<Item = F>,
 ) -> Result<()> {

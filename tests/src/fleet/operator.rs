@@ -1,4 +1,4 @@
-//! The real operator, on the control plane of the measurement.
+//! Runs the real operator on the control plane of the measurement.
 
 use std::process::Command;
 
@@ -9,7 +9,7 @@ use crate::binaries;
 use crate::control_plane::{ControlPlane, ServiceAccount};
 use crate::network::Process;
 
-/// A running operator. It ends with this.
+/// A running operator. It stops on drop.
 #[derive(Debug)]
 pub(super) struct Operator {
     process: Process,
@@ -18,7 +18,7 @@ pub(super) struct Operator {
 // === impl Operator ===
 
 impl Operator {
-    /// Starts it with the rights of its manifests.
+    /// Starts the operator with the permissions of its manifests.
     pub(super) fn start(control_plane: &ControlPlane) -> Result<Operator> {
         let account = ServiceAccount::new("signpost-system", "signpost-operator");
         let mut command = Command::new(binaries::find("signpost-operator")?);

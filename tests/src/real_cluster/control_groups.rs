@@ -1,7 +1,7 @@
-//! Control groups of nodes: the kernel's own list of what belongs to whom.
+//! The control groups of nodes, by which the kernel tracks the processes of each node.
 //!
-//! With version 1 each controller has a hierarchy of its own below [`ROOT`], and a node has a group in
-//! every one of them. With version 2 there is one.
+//! With version 1 each controller has a separate hierarchy below [`ROOT`], and a node has a group
+//! in each. With version 2 there is one hierarchy.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -14,16 +14,16 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::deadline::wait_for;
 
-/// Where hierarchies are.
+/// The mount point of the hierarchies.
 const ROOT: &str = "/sys/fs/cgroup";
 
-/// How long the end of processes may take that have been killed.
+/// How long killed processes may take to end.
 const DEADLINE: Duration = Duration::from_secs(30);
 
-/// What a group of the controller `cpuset` has to be told before a process can be in it.
+/// The files of a `cpuset` group that must be set before a process can join it.
 const CPUSET: [&str; 2] = ["cpuset.cpus", "cpuset.mems"];
 
-/// Makes the group `path`, as `a/b`, in every hierarchy.
+/// Creates the group `path`, such as `a/b`, in every hierarchy.
 pub(super) fn make(path: &str) -> Result<()> {
     for hierarchy in observe_hierarchies()? {
         let mut group = hierarchy;
@@ -47,15 +47,15 @@ pub(super) fn make(path: &str) -> Result<()> {
     Ok(())
 }
 
-/// Puts a process, and all it starts from now on, into the group of the hierarchy that nobody
-/// else moves it in.
+/// Moves a process, and the processes that it starts from now on, into the group of the hierarchy
+/// in which no other program moves it.
 pub(super) fn put(process: u32, path: &str) -> Result<()> {
     let group = tracked(path);
     fs::write(group.join("cgroup.procs"), process.to_string())
         .with_context(|| format!("failed to put a process into {}", group.display()))
 }
 
-/// Ends every process in the group and below, and removes it from every hierarchy.
+/// Kills every process in the group and below, and removes it from every hierarchy.
 pub(super) fn remove(path: &str) -> Result<()> {
     wait_for(&format!("the control group {path} to go"), DEADLINE, || {
         let mut left = false;
@@ -66,7 +66,7 @@ pub(super) fn remove(path: &str) -> Result<()> {
     })
 }
 
-/// The names of groups at the top that start with `prefix`.
+/// Returns the names of top-level groups that start with `prefix`.
 pub(super) fn observe_names(prefix: &str) -> Result<BTreeSet<String>> {
     let mut names = BTreeSet::new();
     for hierarchy in observe_hierarchies()? {
@@ -80,7 +80,7 @@ pub(super) fn observe_names(prefix: &str) -> Result<BTreeSet<String>> {
     Ok(names)
 }
 
-/// The processes that are in the group itself.
+/// Returns the processes in the group itself.
 pub(super) fn observe_processes(path: &str) -> Result<Vec<u32>> {
     let file = tracked(path).join("cgroup.procs");
     let processes =
@@ -91,14 +91,14 @@ pub(super) fn observe_processes(path: &str) -> Result<Vec<u32>> {
         .collect())
 }
 
-/// The group by which we know what belongs to a node: containers are in groups below it.
+/// Returns the group that tracks all processes of a node: the groups of containers are below it.
 fn tracked(path: &str) -> PathBuf {
     let root = Path::new(ROOT);
     let pids = root.join("pids");
     if pids.exists() { pids } else { root.to_owned() }.join(path)
 }
 
-/// The tops of all hierarchies.
+/// Returns the roots of all hierarchies.
 fn observe_hierarchies() -> Result<Vec<PathBuf>> {
     let root = PathBuf::from(ROOT);
     if root.join("cgroup.controllers").exists() {
@@ -106,12 +106,12 @@ fn observe_hierarchies() -> Result<Vec<PathBuf>> {
     }
     let mut hierarchies = observe_groups(&root)?;
     hierarchies.retain(|hierarchy| hierarchy.join("cgroup.procs").exists());
-    // Several names for one hierarchy are links.
+    // Additional names of a hierarchy are links.
     hierarchies.retain(|hierarchy| !hierarchy.is_symlink());
     Ok(hierarchies)
 }
 
-/// Whether the group is gone after this attempt.
+/// Tries to remove the group; returns whether it is gone.
 fn remove_once(group: &Path) -> Result<bool> {
     if !group.exists() {
         return Ok(true);
@@ -124,10 +124,10 @@ fn remove_once(group: &Path) -> Result<bool> {
         Err(error) => return gone(&error, error.kind() == ErrorKind::NotFound, group),
     };
     for process in processes.lines() {
-        // 0 is a process that this process namespace does not have.
+        // 0 stands for a process outside this PID namespace.
         let process = process.parse().ok().and_then(Pid::from_raw);
         if let Some(process) = process {
-            // An error is that it has ended.
+            // An error means that it has already ended.
             let _ = kill_process(process, Signal::KILL);
         }
     }

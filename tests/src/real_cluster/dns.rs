@@ -1,4 +1,4 @@
-//! DNS of the cluster: CoreDNS beside the control plane, behind a Service like any other.
+//! The DNS of the cluster: CoreDNS next to the control plane, behind an ordinary Service.
 
 use std::fs;
 use std::path::Path;
@@ -10,7 +10,7 @@ use super::node_files::{DNS, DOMAIN};
 use crate::cluster::Program;
 use crate::control_plane::{ADMINISTRATOR, ControlPlane};
 
-/// Starts it and makes its Service, which Pods ask as soon as a proxy programs it.
+/// Starts CoreDNS and creates its Service, which Pods can use as soon as a proxy programs it.
 pub(super) fn start(
     program: &Path,
     folder: &Path,

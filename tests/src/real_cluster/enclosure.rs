@@ -1,9 +1,11 @@
-//! A part of the machine that everything of a cluster is in, so that all of it can be taken away.
+//! An isolated part of the machine that contains everything of a cluster, so that all of it can be
+//! removed.
 //!
-//! Containers, their mounts and what looks after them do not end with who started them. Here they
-//! do: a process namespace ends as its first process does, whichever way that is, and with the last
-//! process go its mounts and the names of network namespaces. Two things remain, a folder and control
-//! groups; who made the enclosure removes them, or, if that was killed, the next one.
+//! Containers, their mounts and their supervisors normally outlive the process that started them.
+//! In an enclosure they do not: a PID namespace ends however its first process ends, and the mounts
+//! and the names of network namespaces go with the last process. Two things remain, a folder and
+//! control groups. The process that made the enclosure removes them, or, if that was killed, the
+//! next enclosure does.
 
 use std::env;
 use std::fs;
@@ -20,17 +22,17 @@ use super::control_groups;
 use super::node::HOLDER;
 use crate::deadline::wait_for;
 
-/// What names of enclosures start with; the process id of who made it follows.
+/// The prefix of enclosures' names, followed by the process ID of their maker.
 pub const PREFIX: &str = "signpost-enclosure-";
 
-/// How long processes may take to end that were told to.
+/// How long processes may take to end after a signal.
 const REMOVED_WITHIN: Duration = Duration::from_secs(30);
 
-/// Set inside, to the folder.
+/// The environment variable with the folder, set inside an enclosure.
 const FOLDER: &str = "SIGNPOST_ENCLOSURE";
 
-/// Run by the first process inside. It stays, because orphans become its children, and a shell that
-/// waits for one child takes note of the end of all.
+/// The script of the first process inside. It stays because orphans become its children, and a
+/// shell that waits for one child reaps all of them.
 const FIRST_PROCESS: &str = r#"
 mount -t tmpfs tmpfs /run
 mkdir /run/netns
@@ -38,24 +40,24 @@ mkdir /run/netns
 exit $?
 "#;
 
-/// The one that this process is in.
+/// The enclosure of this process.
 #[derive(Debug, Clone)]
 pub struct Enclosure {
     folder: PathBuf,
 }
 
-/// Where a process finds itself that has called [`enter`].
+/// Where [`enter`] has returned.
 #[derive(Debug)]
 pub enum Place {
-    /// Inside: go on.
+    /// Inside: continue.
     Inside(Enclosure),
-    /// Outside, after the end of what was inside, which ended with this: end, too.
+    /// Outside, after the process inside has ended with this status: exit with it.
     Outside(ExitCode),
 }
 
-/// Starts this program again, with the same arguments, in an enclosure of its own, and waits for
-/// its end. Call it first in `main`: what was done before is done twice. Signals to end end all that
-/// is inside. Takes root.
+/// Restarts this program with the same arguments in a new enclosure, and waits for its end. Call it
+/// first in `main`, because anything before it runs twice. Termination signals end everything
+/// inside. Requires root.
 pub fn enter() -> Result<Place> {
     if let Some(folder) = env::var_os(FOLDER) {
         let folder = PathBuf::from(folder);
@@ -68,7 +70,7 @@ pub fn enter() -> Result<Place> {
     sweep_stale()?;
     let enclosure = Enclosure::of(std::process::id());
     let folder = enclosure.folder();
-    // Of a process that had the number before us.
+    // Remove the leftovers of an earlier process with the same ID.
     remove(&enclosure.name())?;
     fs::create_dir(folder).with_context(|| format!("failed to make {}", folder.display()))?;
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -82,7 +84,7 @@ pub fn enter() -> Result<Place> {
     Ok(Place::Outside(code))
 }
 
-/// Starts the inside and waits until it has ended, by itself or because a signal says so.
+/// Starts the process inside and waits until it has ended, by itself or because of a signal.
 async fn run_inside(folder: &Path) -> Result<ExitCode> {
     let [mut interrupt, mut terminate, mut hangup] = [
         signal(SignalKind::interrupt())?,
@@ -90,7 +92,7 @@ async fn run_inside(folder: &Path) -> Result<ExitCode> {
         signal(SignalKind::hangup())?,
     ];
     let program = env::current_exe().context("failed to find this program")?;
-    // Each ends with the one before it, of which the first is this process.
+    // Each process ends with its parent, the first of which is this process.
     let mut child = Command::new("setpriv")
         .args(["--pdeathsig", "KILL", "--"])
         .args(["unshare", "--pid", "--fork", "--kill-child"])
@@ -108,7 +110,7 @@ async fn run_inside(folder: &Path) -> Result<ExitCode> {
             let code = code.and_then(|code| u8::try_from(code).ok());
             return Ok(code.map_or(ExitCode::FAILURE, ExitCode::from));
         }
-        // Nothing is lost with the ones that are not chosen: we end.
+        // Cancel safe: this process ends here.
         _ = interrupt.recv() => {}
         _ = terminate.recv() => {}
         _ = hangup.recv() => {}
@@ -117,7 +119,7 @@ async fn run_inside(folder: &Path) -> Result<ExitCode> {
     Ok(ExitCode::FAILURE)
 }
 
-/// Removes what enclosures left behind whose makers were killed.
+/// Removes the leftovers of enclosures whose makers were killed.
 pub fn sweep_stale() -> Result<()> {
     for name in observe_names()? {
         if !runs(name.trim_start_matches(PREFIX)) {
@@ -127,10 +129,10 @@ pub fn sweep_stale() -> Result<()> {
     Ok(())
 }
 
-/// Whether this process has not ended. One that nobody has taken note of yet is still listed.
+/// Whether this process is running. Zombies are still listed.
 fn runs(process: &str) -> bool {
     let stat = fs::read_to_string(Path::new("/proc").join(process).join("stat"));
-    // The name of the program comes before, in brackets, and may have any.
+    // The name of the program before it is in parentheses and may contain any character.
     stat.is_ok_and(|stat| {
         let state = stat
             .rsplit(')')
@@ -140,7 +142,7 @@ fn runs(process: &str) -> bool {
     })
 }
 
-/// Names of all enclosures of which anything is left.
+/// Returns the names of all enclosures with leftovers.
 pub fn observe_names() -> Result<Vec<String>> {
     let mut names = control_groups::observe_names(PREFIX)?;
     for entry in fs::read_dir(env::temp_dir()).context("failed to list temporary files")? {
@@ -152,8 +154,8 @@ pub fn observe_names() -> Result<Vec<String>> {
     Ok(names.into_iter().collect())
 }
 
-/// Removes what an enclosure leaves whose processes have ended, or are about to: until they have, they
-/// may still make files.
+/// Removes the leftovers of an enclosure whose processes have ended or are ending: until they have,
+/// they may still create files.
 fn remove(name: &str) -> Result<()> {
     control_groups::remove(name)?;
     let folder = env::temp_dir().join(name);
@@ -172,14 +174,14 @@ fn remove(name: &str) -> Result<()> {
 // === impl Enclosure ===
 
 impl Enclosure {
-    /// The one that this process has made and waits for.
+    /// Returns the enclosure made by the process `maker`.
     pub fn of(maker: u32) -> Enclosure {
         Enclosure {
             folder: env::temp_dir().join(format!("{PREFIX}{maker}")),
         }
     }
 
-    /// A process of a node in it, by the process ids of who asks.
+    /// Returns a process of a node in the enclosure, as a process ID of the caller's PID namespace.
     pub fn observe_process_of(&self, node: &str) -> Result<u32> {
         let group = format!("{}/{node}/{HOLDER}", self.name());
         let processes = control_groups::observe_processes(&group)?;
@@ -189,12 +191,12 @@ impl Enclosure {
             .with_context(|| format!("there is no {node}"))
     }
 
-    /// A folder for everything; it is where temporary files are made, too.
+    /// Returns the folder of the enclosure, also used for temporary files.
     pub fn folder(&self) -> &Path {
         &self.folder
     }
 
-    /// The name of its control groups.
+    /// Returns the name of its control groups.
     pub fn name(&self) -> String {
         let name = self.folder.file_name().unwrap_or_default();
         name.to_string_lossy().into_owned()

@@ -1,4 +1,4 @@
-//! A way to the API server for those who are not in the cluster's network.
+//! Access to the API server from outside the cluster's network.
 
 use std::fs;
 use std::io;
@@ -12,8 +12,7 @@ use super::RealCluster;
 use crate::control_plane::ADMINISTRATOR;
 use crate::network::Namespace;
 
-/// A port on loopback whose connections come out in the network of the control plane. It lasts as
-/// long as the process.
+/// Forwards a loopback port into the network of the control plane until the process ends.
 #[derive(Debug)]
 pub struct Gateway {
     address: SocketAddr,
@@ -22,7 +21,7 @@ pub struct Gateway {
 // === impl Gateway ===
 
 impl Gateway {
-    /// Opens it.
+    /// Opens the port.
     pub fn open(cluster: &RealCluster) -> Result<Gateway> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
             .context("failed to listen on loopback for the API server")?;
@@ -32,14 +31,14 @@ impl Gateway {
         thread::spawn(move || {
             for client in listener.incoming().flatten() {
                 let network = network.clone();
-                // A connection that fails is its client's to notice.
+                // The client notices a failed connection itself.
                 thread::spawn(move || carry(&client, &network, server.into()));
             }
         });
         Ok(Gateway { address })
     }
 
-    /// Writes a kubeconfig of the administrator that goes through here. It has everything in it.
+    /// Writes a self-contained kubeconfig of the administrator that uses this port.
     pub fn save_kubeconfig(&self, cluster: &RealCluster, file: &Path) -> Result<()> {
         let control_plane = cluster.control_plane();
         let kubeconfig = control_plane.kubeconfig(ADMINISTRATOR)?;
@@ -56,7 +55,7 @@ impl Gateway {
         let authority = control_plane.certificate_authority();
         set(&[
             &format!("--server=https://{}", self.address),
-            // The certificate names the address in the cluster's network, not this one.
+            // The certificate contains the address in the cluster's network, not this one.
             "--tls-server-name=kubernetes",
             &format!("--certificate-authority={}", authority.display()),
             "--embed-certs=true",
@@ -64,13 +63,13 @@ impl Gateway {
     }
 }
 
-/// Carries a connection until both sides have said all.
+/// Forwards a connection until both sides have finished sending.
 fn carry(client: &TcpStream, network: &Namespace, server: SocketAddr) -> Result<()> {
     let server = network.enter(|| TcpStream::connect(server))??;
     let (mut from_client, mut to_server) = (client.try_clone()?, server.try_clone()?);
     let upward = thread::spawn(move || {
         let carried = io::copy(&mut from_client, &mut to_server);
-        // An error is that the other side has ended it.
+        // An error means that the other side has closed the connection.
         drop(to_server.shutdown(Shutdown::Write));
         carried
     });

@@ -1,4 +1,4 @@
-//! Helm, as a person runs it beside the control plane, but with nothing of the person's own.
+//! Runs Helm as a user would next to the control plane, but without the user's own configuration.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -11,22 +11,22 @@ use super::RealCluster;
 use crate::build_script;
 use crate::network::Namespace;
 
-/// Helm for a cluster.
+/// Helm with a connection to a cluster.
 #[derive(Debug)]
 pub struct Helm {
     program: PathBuf,
     kubeconfig: PathBuf,
     network: Namespace,
-    /// Its caches and what it keeps about a person.
+    /// Its caches and configuration.
     home: TempDir,
 }
 
-/// Builds Helm unless it is built: some minutes, with progress on standard error.
+/// Builds Helm if needed: some minutes, with progress on standard error.
 pub fn build() -> Result<PathBuf> {
     build_script::run("../tools/helm/build", &[]).context("failed to build helm")
 }
 
-/// The folder of our chart.
+/// Returns the folder of Signpost's chart.
 pub fn chart() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../charts/signpost")
 }
@@ -34,7 +34,7 @@ pub fn chart() -> PathBuf {
 // === impl Helm ===
 
 impl Helm {
-    /// For the administrator.
+    /// Creates a Helm with the administrator's credentials.
     pub fn new(cluster: &RealCluster) -> Result<Helm> {
         Ok(Helm {
             program: build()?,
@@ -44,7 +44,7 @@ impl Helm {
         })
     }
 
-    /// Runs it with these arguments, and returns what it prints. The error has what it complains of.
+    /// Runs Helm with these arguments; returns its output. The error contains its error output.
     pub fn run(&self, arguments: &[impl AsRef<OsStr>]) -> Result<String> {
         let mut command = self.network.command(&self.program);
         for variable in ["HELM_CACHE_HOME", "HELM_CONFIG_HOME", "HELM_DATA_HOME"] {

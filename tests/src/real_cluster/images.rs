@@ -1,4 +1,4 @@
-//! Archives of images for a cluster: our own, and one of programs of these tests.
+//! Archives of images for a cluster: Signpost's own, and an image of test programs.
 
 use std::env;
 use std::fs;
@@ -9,22 +9,24 @@ use anyhow::{Context, Result, ensure};
 
 use crate::binaries;
 
-/// The folder with the archives of agent and operator. Who names one says that they are there.
+/// The environment variable with the folder of the archives of agent and operator. If it is set,
+/// both must exist.
 const FOLDER: &str = "SIGNPOST_IMAGES";
-/// Both, as their archives' names start.
+/// The prefixes of both archives' names.
 const PROGRAMS: [&str; 2] = ["signpost-agent", "signpost-operator"];
 
-/// Our images, as far as they have been made.
+/// Signpost's images, if they have been built.
 #[derive(Debug, Clone)]
 pub enum Ours {
     /// The archives of both.
     Made(Vec<PathBuf>),
-    /// Nobody has made them, or said that they were.
+    /// The images have not been built.
     Missing,
 }
 
-/// The archives of this version: in the folder that the environment variable `SIGNPOST_IMAGES`
-/// names, where it is an error that one is missing; otherwise in `dist`, where `make image` puts them.
+/// Finds the archives of this version: in the folder named by the environment variable
+/// `SIGNPOST_IMAGES`, where a missing archive is an error, or otherwise in `dist`, where `make
+/// image` writes them.
 pub fn observe_ours() -> Result<Ours> {
     let named = env::var_os(FOLDER).map(PathBuf::from);
     let usual = Path::new(env!("CARGO_MANIFEST_DIR")).join("../dist");
@@ -56,8 +58,8 @@ fn find(folder: &Path, program: &str) -> Option<PathBuf> {
     })
 }
 
-/// Writes an archive of an image called `name` that runs a program of this workspace, with the
-/// arguments that its Pod has.
+/// Writes an archive of an image called `name` that runs a program of this workspace with the
+/// arguments of its Pod.
 pub fn commit_program(archive: &Path, name: &str, program: &str) -> Result<()> {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("cluster/program-image");
     let status = Command::new(&script)

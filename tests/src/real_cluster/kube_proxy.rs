@@ -1,4 +1,4 @@
-//! The real kube-proxy on a cluster, as kubeadm would have it: a DaemonSet in `kube-system`.
+//! The real kube-proxy in a cluster, as kubeadm installs it: a DaemonSet in `kube-system`.
 
 use std::time::Duration;
 
@@ -8,18 +8,18 @@ use serde_json::json;
 use super::lan::POD_CIDRS;
 use super::{Built, RealCluster, kubeconfig};
 
-/// What its Pods are found by, also by Kubernetes' own tests.
+/// The label of its Pods, which Kubernetes' own tests use too.
 pub const LABEL: (&str, &str) = ("k8s-app", "kube-proxy");
 
-/// Where kubeadm puts it.
+/// The namespace in which kubeadm installs it.
 pub const NAMESPACE: &str = "kube-system";
 
-/// How long it may take until it serves.
+/// How long kube-proxy may take to be ready.
 const DEADLINE: Duration = Duration::from_secs(300);
 
-/// Installs it in nftables mode, otherwise as it comes, and returns when it serves on all nodes. It
-/// runs from the file that the rest of Kubernetes runs from, with the nft of the machine: its image
-/// would hold the same.
+/// Installs kube-proxy in nftables mode with otherwise default settings; returns when it is ready
+/// on all nodes. It runs from the binary built with the rest of Kubernetes and uses the machine's
+/// nft; its image would contain the same.
 pub fn install(cluster: &RealCluster) -> Result<()> {
     let program = cluster.control_plane().programs().join("kube-proxy");
     let kubeconfig = kubeconfig(cluster)?;
@@ -44,9 +44,9 @@ pub fn install(cluster: &RealCluster) -> Result<()> {
                             "--proxy-mode=nftables",
                             format!("--kubeconfig={}", kubeconfig.display()),
                             "--hostname-override=$(NODE)",
-                            // As kubeadm sets it: without, Pods are taken for clients from outside.
+                            // Set as by kubeadm: without it, Pods count as outside clients.
                             format!("--cluster-cidr={POD_CIDRS}"),
-                            // The limit is the machine's, not the node's.
+                            // The limit belongs to the machine, not to the node.
                             "--conntrack-max-per-core=0",
                         ],
                         "env": [
@@ -66,7 +66,7 @@ pub fn install(cluster: &RealCluster) -> Result<()> {
     wait_until_ready(cluster)
 }
 
-/// Waits until all Pods that it is to have are ready.
+/// Waits until all its desired Pods are ready.
 pub fn wait_until_ready(cluster: &RealCluster) -> Result<()> {
     let timeout = format!("--timeout={}s", DEADLINE.as_secs());
     let arguments = [

@@ -7,10 +7,10 @@
 //!                              router 172.30.0.254
 //! ```
 //!
-//! Each is a network namespace with an `eth0`, and has an IPv6 address that ends alike. Nodes and the
-//! control plane know the way to the pods of each node; who is outside does not. The router leads
-//! nowhere, but gives everyone the default route that every machine has: without one the kernel
-//! refuses a packet to a Service before any rule sees it.
+//! Each is a network namespace with an `eth0`, and has an IPv6 address with the same ending. Nodes
+//! and the control plane have routes to the pods of each node; the outside machine has not. The
+//! router has no further connections, but provides the default route that every real machine has:
+//! without one, the kernel rejects a packet to a Service before any rule matches it.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -18,17 +18,17 @@ use anyhow::Result;
 
 use crate::network::{Link, Namespace, Network};
 
-/// Where the control plane is.
+/// The address of the control plane.
 pub const CONTROL: Ipv4Addr = Ipv4Addr::new(172, 30, 0, CONTROL_HOST);
 
-/// What the ranges of all nodes' pods are parts of, IPv4 first: see [`pod_cidrs`].
+/// The ranges that contain the pod CIDRs of all nodes, IPv4 first: see [`pod_cidrs`].
 pub const POD_CIDRS: &str = "10.244.0.0/16,fd00:10:244::/48";
 
 const CONTROL_HOST: u8 = 1;
 const OUTSIDE_HOST: u8 = 100;
 const ROUTER_HOST: u8 = 254;
 
-/// Machines that are joined.
+/// The connected machines.
 #[derive(Debug)]
 pub struct Lan {
     bridge: Namespace,
@@ -37,12 +37,12 @@ pub struct Lan {
     network: Network,
 }
 
-/// The addresses of the control plane, IPv4 first.
+/// Returns the addresses of the control plane, IPv4 first.
 pub fn control_addresses() -> [IpAddr; 2] {
     addresses(CONTROL_HOST)
 }
 
-/// The addresses of a machine, IPv4 first.
+/// Returns the addresses of a machine, IPv4 first.
 fn addresses(host: u8) -> [IpAddr; 2] {
     [
         Ipv4Addr::new(172, 30, 0, host).into(),
@@ -50,12 +50,12 @@ fn addresses(host: u8) -> [IpAddr; 2] {
     ]
 }
 
-/// The addresses of a node, IPv4 first.
+/// Returns the addresses of a node, IPv4 first.
 pub fn node_addresses(node: u8) -> [IpAddr; 2] {
     addresses(10 + node)
 }
 
-/// Where the addresses of a node's pods are taken from, IPv4 first.
+/// Returns the pod CIDRs of a node, IPv4 first.
 pub fn pod_cidrs(node: u8) -> [String; 2] {
     [
         format!("10.244.{node}.0/24"),
@@ -66,12 +66,12 @@ pub fn pod_cidrs(node: u8) -> [String; 2] {
 // === impl Lan ===
 
 impl Lan {
-    /// The control plane's machine and one outside; no nodes.
+    /// Creates the control plane's machine and one outside, without nodes.
     pub fn build() -> Result<Lan> {
         let mut network = Network::new()?;
         let [bridge, control, outside] = network.add_namespaces(["lan", "control", "outside"])?;
         let [ipv4, ipv6] = addresses(ROUTER_HOST);
-        // What it answers for the world, it answers at once: that there is no way.
+        // The router answers at once for the rest of the world: no route.
         bridge.set_sysctls(&FORWARDING)?;
         bridge.configure(&format!(
             "link add br0 type bridge mcast_snooping 0\n\
@@ -90,17 +90,17 @@ impl Lan {
         Ok(lan)
     }
 
-    /// Where the control plane is.
+    /// Returns the machine of the control plane.
     pub fn control(&self) -> &Namespace {
         &self.control
     }
 
-    /// Someone who is on no node and knows no pod.
+    /// Returns the machine outside the cluster, without routes to pods.
     pub fn outside(&self) -> &Namespace {
         &self.outside
     }
 
-    /// A machine for a node of this number, between 1 and 80.
+    /// Adds a machine for the node with this number, between 1 and 80.
     pub fn add_node(&mut self, node: u8) -> Result<Namespace> {
         let name = format!("node-{node}");
         let [namespace] = self.network.add_namespaces([name.as_str()])?;
@@ -109,14 +109,14 @@ impl Lan {
         Ok(namespace)
     }
 
-    /// Tells `namespace` the way to the pods of `node`.
+    /// Adds a route to the pods of `node` in `namespace`.
     pub fn add_route(&self, namespace: &Namespace, node: u8) -> Result<()> {
         let lines = pod_cidrs(node).into_iter().zip(node_addresses(node));
         let lines = lines.map(|(pods, via)| format!("route replace {pods} via {via}\n"));
         namespace.configure(&lines.collect::<String>())
     }
 
-    /// Takes the machine of a node away.
+    /// Removes the machine of a node.
     pub fn remove_node(&mut self, namespace: &Namespace) -> Result<()> {
         self.network.remove_namespace(namespace)
     }

@@ -1,4 +1,4 @@
-//! One node: a network, mounts and a host name of its own, and in them containerd and a kubelet.
+//! A node: a network, mounts and a host name, with containerd and a kubelet.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -15,15 +15,16 @@ use crate::cluster::Program;
 use crate::deadline::wait_for;
 use crate::network::{Namespace, Process};
 
-/// The control group, of a node's own, of the one process that is there as long as the node.
+/// The control group, inside the node's, of the process that lives as long as the node.
 pub(super) const HOLDER: &str = "holder";
-/// How many zones nodes are in, one after the other.
+/// The number of zones. Nodes are assigned to them in turn.
 const ZONES: u8 = 3;
-/// How long a program may take to answer that takes a second on a machine with nothing else to do.
+/// The timeout of programs that take a second on an idle machine.
 const DEADLINE: Duration = Duration::from_secs(60);
 
-/// Makes a node of the place it runs in. What containers and kubelets write goes below `/var` and
-/// `/run`, which are the node's own from here on; all else is the machine's.
+/// Turns the namespaces in which it runs into a node. Files of containers and kubelets go below
+/// `/var` and `/run`, which are private to the node from here on; all else is shared with the
+/// machine.
 const BECOME_A_NODE: &str = r#"
 folder=$1
 mount --bind "$folder/lib" /var/lib
@@ -38,35 +39,35 @@ echo "it is a node"
 exec cat
 "#;
 
-/// A node that runs. With it go its containers.
+/// A running node. Dropping it ends its containers.
 #[derive(Debug)]
 pub struct Node {
     number: u8,
     namespace: Namespace,
     group: String,
     folder: PathBuf,
-    // Who uses something ends before it.
+    // Dropped in this order: users before what they use.
     kubelet: Option<Program>,
     containerd: Program,
     holder: Process,
 }
 
-/// What a node is made of.
+/// The ingredients of a node.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Parts<'a> {
-    /// Where its files are to be.
+    /// The folder of its files.
     pub(super) folder: &'a Path,
     /// The control group of the whole cluster.
     pub(super) group: &'a str,
-    /// Archives of the images that are there from the start.
+    /// Archives of the images that exist from the start.
     pub(super) images: &'a [PathBuf],
 }
 
 // === impl Node ===
 
 impl Node {
-    /// Makes the node and starts containerd, which has the images when this returns. There is no
-    /// kubelet yet.
+    /// Creates the node and starts containerd, which has imported the images when this returns.
+    /// There is no kubelet yet.
     pub(super) fn start(number: u8, namespace: Namespace, parts: Parts<'_>) -> Result<Node> {
         let name = name(number);
         let folder = parts.folder.join(&name);
@@ -86,7 +87,8 @@ impl Node {
         control_groups::put(holder.id(), &place)?;
         let mut command = enter(&holder, "containerd");
         command.arg(format!("--config={SETTINGS}/containerd.toml"));
-        // Joined before it starts anything, which then is in the group, too.
+        // containerd joins the group before it starts any process, so its children are in the group
+        // too.
         let containerd = Program::start("containerd", command, &folder.join("log/containerd.log"))?;
         control_groups::put(containerd.id(), &own)?;
         let mut node = Node {
@@ -105,32 +107,32 @@ impl Node {
         Ok(node)
     }
 
-    /// The number in its name and addresses.
+    /// Returns the number in its name and addresses.
     pub fn number(&self) -> u8 {
         self.number
     }
 
-    /// What Kubernetes calls it.
+    /// Returns its name in Kubernetes.
     pub fn name(&self) -> String {
         name(self.number)
     }
 
-    /// Its network.
+    /// Returns its network.
     pub fn namespace(&self) -> &Namespace {
         &self.namespace
     }
 
-    /// The process whose namespaces are the node's.
+    /// Returns the process that holds the namespaces of the node.
     pub fn process(&self) -> u32 {
         self.holder.id()
     }
 
-    /// A command that runs `program` on the node: its network, its files, its name.
+    /// Returns a command that runs `program` in the node's network, mounts and host name.
     pub fn command(&self, program: impl AsRef<OsStr>) -> Command {
         enter(&self.holder, program)
     }
 
-    /// Runs a command on the node to its end and returns what it prints.
+    /// Runs a command on the node to its end; returns its output.
     pub fn run(&self, arguments: &[&str]) -> Result<String> {
         let (program, arguments) = arguments.split_first().context("a program to run")?;
         let output = self
@@ -150,7 +152,7 @@ impl Node {
         Ok(String::from_utf8_lossy(&output.stdout).into_owned())
     }
 
-    /// Starts the kubelet, which makes the Node object.
+    /// Starts the kubelet, which creates the Node object.
     pub(super) fn start_kubelet(&mut self, program: &Path, kubeconfig: &Path) -> Result<()> {
         let mut command = self.command(program);
         let [ipv4, ipv6] = node_addresses(self.number);
@@ -172,12 +174,12 @@ impl Node {
         Ok(())
     }
 
-    /// Ends the kubelet as a crash does. Containers go on.
+    /// Kills the kubelet. Containers continue.
     pub fn stop_kubelet(&mut self) {
         self.kubelet = None;
     }
 
-    /// Fails when one of its programs has ended.
+    /// Fails if one of its programs has ended.
     pub fn ensure_runs(&mut self) -> Result<()> {
         self.containerd.ensure_runs()?;
         match &mut self.kubelet {
@@ -187,7 +189,7 @@ impl Node {
         .with_context(|| format!("{} is broken", name(self.number)))
     }
 
-    /// Takes an archive of images in.
+    /// Imports an archive of images.
     pub fn import(&self, archive: &Path) -> Result<()> {
         let address = format!("--address={CONTAINERD_SOCKET}");
         let archive = archive.to_string_lossy();
@@ -214,14 +216,14 @@ impl Node {
 impl Drop for Node {
     fn drop(&mut self) {
         self.kubelet = None;
-        // Containers, and what looks after each: none ends with containerd.
+        // Kill the containers and their shims, which do not end with containerd.
         if let Err(error) = control_groups::remove(&self.group) {
             eprintln!("{error:#}");
         }
     }
 }
 
-/// What Kubernetes calls the node of this number.
+/// Returns the Kubernetes name of the node with this number.
 pub(super) fn name(number: u8) -> String {
     format!("node-{number}")
 }
@@ -235,7 +237,7 @@ fn enter(holder: &Process, program: impl AsRef<OsStr>) -> Command {
     command
 }
 
-/// Writes what [`BECOME_A_NODE`] and the programs expect.
+/// Writes the files for [`BECOME_A_NODE`] and the programs.
 fn write_files(folder: &Path, number: u8, group: &str) -> Result<()> {
     let settings = folder.join("lib/settings");
     let network = node_files::pod_network(number);

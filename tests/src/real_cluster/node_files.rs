@@ -1,22 +1,23 @@
-//! What containerd and a kubelet are told on a node. Paths are those of the node, below `/var/lib`.
+//! The configuration of containerd and the kubelet on a node. Paths are those of the node, below
+//! `/var/lib`.
 
 use serde_json::{Value, json};
 
 use super::lan::pod_cidrs;
 
-/// Where containerd answers.
+/// The socket of containerd.
 pub(super) const CONTAINERD_SOCKET: &str = "/run/containerd/containerd.sock";
-/// Where everything that is asked for below `/etc` is.
+/// The folder of the files that are normally below `/etc`.
 pub(super) const SETTINGS: &str = "/var/lib/settings";
 /// The image of the container that holds a Pod's namespaces.
 pub(super) const PAUSE_IMAGE: &str = "registry.test/pause:3.10.2";
-/// The cluster IP of DNS.
+/// The cluster IP of the DNS Service.
 pub(super) const DNS: &str = "10.96.0.10";
-/// What names in the cluster end with.
+/// The domain of names in the cluster.
 pub(super) const DOMAIN: &str = "cluster.local";
 
-/// Files below `/proc/sys` that a kubelet sets for the whole machine, and what it wants there. On a
-/// node it finds that they are so, and leaves those of the machine alone.
+/// Files below `/proc/sys` that a kubelet sets for the whole machine, and their desired values. A
+/// node presents these values to the kubelet, so that it does not change those of the machine.
 pub(super) const TUNABLES: [(&str, &str); 6] = [
     ("vm/overcommit_memory", "1"),
     ("vm/panic_on_oom", "0"),
@@ -26,7 +27,7 @@ pub(super) const TUNABLES: [(&str, &str); 6] = [
     ("kernel/keys/root_maxbytes", "25000000"),
 ];
 
-/// Configuration of containerd 1.6 or 1.7 (version 2 of its format).
+/// Returns the configuration of containerd 1.6 or 1.7 (version 2 of its format).
 pub(super) fn containerd() -> String {
     format!(
         r#"version = 2
@@ -52,8 +53,9 @@ disabled_plugins = ["io.containerd.internal.v1.opt", "io.containerd.snapshotter.
     )
 }
 
-/// The network of pods: a cable to each, with the node's routes to tell them apart. No bridge, so
-/// that no packet passes the node's rules twice or not at all by the grace of `br_netfilter`.
+/// Returns the CNI configuration of the pod network: a veth pair for each pod, with a route on the
+/// node. No bridge, so that no packet passes the node's rules twice or not at all, depending on
+/// `br_netfilter`.
 pub(super) fn pod_network(node: u8) -> Value {
     let ranges = pod_cidrs(node).map(|subnet| json!([{"subnet": subnet}]));
     json!({
@@ -74,12 +76,13 @@ pub(super) fn pod_network(node: u8) -> Value {
     })
 }
 
-/// Configuration of the kubelet. `group` is the control group that all of the node is in.
+/// Returns the configuration of the kubelet. `group` is the control group of the node.
 pub(super) fn kubelet(group: &str) -> Value {
     json!({
         "apiVersion": "kubelet.config.k8s.io/v1beta1",
         "kind": "KubeletConfiguration",
-        // The API server of tests has no certificate to show, and nobody else comes here.
+        // The test's API server has no client certificate, and no other client can reach the
+        // kubelet.
         "authentication": {"anonymous": {"enabled": true}, "webhook": {"enabled": false}},
         "authorization": {"mode": "AlwaysAllow"},
         "containerRuntimeEndpoint": format!("unix://{CONTAINERD_SOCKET}"),
@@ -90,7 +93,7 @@ pub(super) fn kubelet(group: &str) -> Value {
         "enforceNodeAllocatable": [],
         "clusterDNS": [DNS],
         "clusterDomain": DOMAIN,
-        // The disk is the machine's: it is not for a test to judge how full it is.
+        // The disk belongs to the machine, and tests must not depend on how full it is.
         "evictionHard": {
             "memory.available": "0%", "nodefs.available": "0%", "nodefs.inodesFree": "0%", "imagefs.available": "0%",
         },

@@ -1,4 +1,4 @@
-//! Pods as their node sees them: processes in namespaces.
+//! Pods as processes and namespaces on their node.
 
 use anyhow::{Context, Result, ensure};
 
@@ -6,19 +6,19 @@ use super::Node;
 use super::node_files::CONTAINERD_SOCKET;
 use crate::network::Namespace;
 
-/// A process of a Pod.
+/// A part of a Pod with a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Part {
-    /// What holds its namespaces, as long as it is there.
+    /// The sandbox process, which holds the namespaces of the Pod.
     Sandbox,
-    /// The first process of its only container.
+    /// The first process of the only container.
     Container,
 }
 
 // === impl Part ===
 
 impl Part {
-    /// What containerd's label `io.cri-containerd.kind` says of it.
+    /// Returns the value of containerd's label `io.cri-containerd.kind`.
     fn kind(self) -> &'static str {
         match self {
             Part::Sandbox => "sandbox",
@@ -30,13 +30,13 @@ impl Part {
 // === impl Node ===
 
 impl Node {
-    /// The network of a Pod that runs here, for as long as it does.
+    /// Returns the network of a Pod that runs here. It is valid while the Pod runs.
     pub fn observe_pod_network(&self, pod: &str) -> Result<Namespace> {
         let sandbox = self.observe_pod_process(pod, Part::Sandbox)?;
         Ok(Namespace::of_process(sandbox))
     }
 
-    /// The process id of a part of a Pod that runs here.
+    /// Returns the process ID of a part of a Pod that runs here.
     pub fn observe_pod_process(&self, pod: &str, part: Part) -> Result<u32> {
         let filter = format!(
             "labels.\"io.kubernetes.pod.name\"=={pod},labels.\"io.cri-containerd.kind\"=={}",
@@ -44,7 +44,7 @@ impl Node {
         );
         let containers = self.ctr(&["containers", "list", "--quiet", &filter])?;
         let tasks = self.ctr(&["tasks", "list"])?;
-        // A container that was started again is there twice, and has one process.
+        // A restarted container is listed twice but has only one running process.
         let running: Vec<u32> = tasks
             .lines()
             .filter_map(|line| running(line, &containers))
@@ -65,7 +65,8 @@ impl Node {
     }
 }
 
-/// The process id in a line of `TASK PID STATUS`, if it runs and is one of `containers`.
+/// Returns the process ID from a line of `TASK PID STATUS` if it is running and one of
+/// `containers`.
 fn running(line: &str, containers: &str) -> Option<u32> {
     let words: Vec<&str> = line.split_whitespace().collect();
     let [task, process, "RUNNING"] = words[..] else {

@@ -1,4 +1,4 @@
-//! Clients who come back, and where they went before.
+//! Session affinity: clients that return, and the endpoints they had before.
 
 use std::collections::BTreeMap;
 
@@ -7,19 +7,19 @@ use dataplane::{Choice, Packet, Verdict};
 
 use super::{Depth, Judgement};
 
-/// How many connections a client makes: if each were placed anew, all of them would go to the same
-/// one of two endpoints once in a thousand.
+/// The number of connections of a client. If each were placed independently, all of them would
+/// reach the same one of two endpoints once in a thousand.
 const CONNECTIONS: u32 = 11;
 
-/// Where each client went when it was last asked about, by the packet it connects with.
+/// The last endpoint of each client, by the packet with which it connects.
 #[derive(Debug, Default)]
 pub struct Kept(BTreeMap<String, Choice>);
 
 // === impl Kept ===
 
 impl Kept {
-    /// Whether the client of `packet` stays with one of the endpoints in `expected`: with the one
-    /// it had, while that is among them.
+    /// Checks that the client of `packet` always reaches one of the endpoints in `expected`: its
+    /// previous one while that is among them.
     pub fn judge(
         &mut self,
         depth: &mut impl Depth,

@@ -1,4 +1,4 @@
-//! The cluster of a scenario: its objects, and what they compile to.
+//! The cluster of a scenario: its objects and the compiled dataplane.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,10 +14,10 @@ use testkit::{address_plan, mk_config, mk_node};
 
 use super::Setting;
 
-/// What the API server and one node's agent would hold.
+/// The state of the API server and of one node's agent.
 #[derive(Debug)]
 pub struct Cluster {
-    /// Every object by kind and name.
+    /// All objects by kind and name.
     objects: BTreeMap<(Kind, String), Value>,
     settings: Vec<Setting>,
     catalog: Catalog,
@@ -33,7 +33,7 @@ enum Kind {
     ServiceCidr,
 }
 
-/// What happens to an object.
+/// A change of an object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fate {
     Applied,
@@ -44,7 +44,7 @@ enum Fate {
 // === impl Cluster ===
 
 impl Cluster {
-    /// A cluster without objects, listed once by the agent of node 1.
+    /// Creates a cluster without objects, already listed by the agent of node 1.
     pub fn new() -> Result<Cluster> {
         let mut cluster = Cluster {
             objects: BTreeMap::new(),
@@ -56,13 +56,13 @@ impl Cluster {
         Ok(cluster)
     }
 
-    /// What node 1 should program.
+    /// Returns the desired state of node 1.
     pub fn dataplane(&self) -> &Dataplane {
         &self.dataplane
     }
 
-    /// What is not honoured, a line each: what the catalog says, then what the compiler says, then
-    /// what the dataplane says of claims.
+    /// Returns one line for each unsupported or rejected setting: first those of the catalog, then
+    /// of the compiler, then the disputed claims in the dataplane.
     pub fn rejections(&self) -> String {
         let services = self.dataplane.services().sorted().into_iter();
         let compiled = services.flat_map(|(_, rules)| &rules.rejections);
@@ -81,7 +81,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// Deletes every object that a YAML text names.
+    /// Deletes every object of a YAML text.
     pub fn delete(&mut self, yaml: &str) -> Result<()> {
         for (kind, name, object) in parse_objects(yaml)? {
             if self.objects.remove(&(kind, name.clone())).is_none() {
@@ -93,13 +93,13 @@ impl Cluster {
         Ok(())
     }
 
-    /// Changes the configuration.
+    /// Replaces the configuration.
     pub fn configure(&mut self, settings: &[Setting]) {
         self.settings = settings.to_vec();
         self.compile_all();
     }
 
-    /// Forgets everything but the objects, then lists them.
+    /// Discards all state but the objects, then lists them.
     pub fn restart(&mut self) -> Result<()> {
         self.catalog = Catalog::new(address_plan::NODE);
         self.catalog.apply(Event::<Service>::Init);
@@ -119,7 +119,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// Compiles what changed since the last time.
+    /// Compiles the changes since the last call.
     pub fn compile(&mut self) {
         let dirty = self.catalog.take_dirty();
         if dirty.node || dirty.service_cidrs {

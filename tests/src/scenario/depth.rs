@@ -1,4 +1,4 @@
-//! What a scenario is told to.
+//! The implementations against which a scenario runs.
 
 use anyhow::Result;
 use backend::Size;
@@ -6,34 +6,34 @@ use dataplane::{Dataplane, Packet, Verdict};
 
 use super::Dump;
 
-/// One thing that claims to do what a [`Dataplane`] says.
+/// An implementation of a [`Dataplane`].
 pub trait Depth {
-    /// Programs `desired` over what is there; how much that wrote.
+    /// Programs `desired` over the present state; returns the size of the writes.
     fn apply(&mut self, desired: &Dataplane) -> Result<Size>;
 
-    /// The same, by a new process: of what is there it knows what it can read back.
+    /// Does the same as a new process, which knows of the present state only what it can read back.
     fn restart(&mut self, desired: &Dataplane) -> Result<Size>;
 
-    /// Whether `packet` goes where `expected` says. Knowing what to expect is only for knowing how
-    /// long to wait for it.
+    /// Whether `packet` goes where `expected` states. The expectation only determines how long to
+    /// wait.
     fn judge(&mut self, packet: &Packet, expected: &Verdict) -> Result<Judgement>;
 
-    /// Connects `times` times as `packet` does; where each connection went. `None` where there is
-    /// nothing that could remember a client.
+    /// Connects `times` times with `packet`; returns the result of each connection. `None` if this
+    /// depth does not remember clients.
     fn connect(&mut self, packet: &Packet, times: u32) -> Result<Option<Vec<Verdict>>>;
 
-    /// What is programmed, as text; `None` where that is not a form this depth has.
+    /// Returns the programmed state as text; `None` if this depth does not have that form.
     fn dump(&mut self, dump: Dump) -> Result<Option<String>>;
 }
 
-/// What a depth says of an expectation about a packet.
+/// The result of checking a packet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Judgement {
-    /// It is met.
+    /// The packet went where expected.
     AsExpected,
-    /// It is not; what happened instead.
+    /// It did not; what happened instead.
     Otherwise(String),
-    /// This depth cannot tell; why.
+    /// This depth cannot check it, for this reason.
     NotAsked(&'static str),
 }
 

@@ -1,4 +1,4 @@
-//! Goldens: sections that hold what was printed.
+//! Golden sections, which contain expected output.
 
 use std::borrow::Cow;
 use std::env;
@@ -9,29 +9,29 @@ use anyhow::{Context, Result, bail};
 
 use super::Script;
 
-/// Whether goldens are compared or written.
+/// Whether golden sections are compared or written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Update {
-    /// They are compared.
+    /// Compare them.
     Never,
-    /// Those that differ are written.
+    /// Write those that differ.
     Differing,
 }
 
-/// The goldens of one file.
+/// The golden sections of one file.
 #[derive(Debug)]
 pub struct Goldens {
     path: PathBuf,
     update: Update,
-    /// Sections to write, in the order in which they were asked for.
+    /// The sections to write, in the order of the comparisons.
     written: Vec<(String, String)>,
 }
 
 // === impl Update ===
 
 impl Update {
-    /// What the environment asks for: `UPDATE=1` to write. Refused where `CI` is set: goldens
-    /// that write themselves test nothing.
+    /// Reads the setting from the environment: `UPDATE=1` means write. Fails if `CI` is set too:
+    /// golden sections that update themselves test nothing.
     pub fn from_environment() -> Result<Update> {
         let is_set = |name| env::var_os(name).is_some_and(|value| !value.is_empty());
         match (is_set("UPDATE"), is_set("CI")) {
@@ -45,7 +45,7 @@ impl Update {
 // === impl Goldens ===
 
 impl Goldens {
-    /// The goldens of the file at `path`.
+    /// Creates the golden sections of the file at `path`.
     pub fn new(path: &Path, update: Update) -> Goldens {
         Goldens {
             path: path.to_owned(),
@@ -59,8 +59,8 @@ impl Goldens {
         self.path.file_name().unwrap_or_default().to_string_lossy()
     }
 
-    /// What is wrong with `actual` as the section `name`: nothing if it is there like that, or
-    /// will be written.
+    /// Compares `actual` with the section `name`; returns the difference, or `None` if it is equal
+    /// or will be written.
     pub fn compare(&mut self, script: &Script, name: &str, actual: &str) -> Option<String> {
         let actual = actual.trim_end();
         let written = self.written.iter().find(|(section, _)| section == name);
@@ -72,7 +72,7 @@ impl Goldens {
         if golden == actual {
             return None;
         }
-        // A section that is expected twice cannot be two texts.
+        // A section that is compared twice must be equal both times.
         if written.is_some() || self.update == Update::Never {
             return Some(difference(golden, actual));
         }
@@ -80,7 +80,7 @@ impl Goldens {
         None
     }
 
-    /// Writes the sections that differed into the file.
+    /// Writes the sections that differed to the file.
     pub fn commit(self, script: &Script) -> Result<()> {
         if self.written.is_empty() {
             return Ok(());
@@ -92,7 +92,7 @@ impl Goldens {
     }
 }
 
-/// `text` with these sections in the place of those of the same names, or at its end.
+/// Returns `text` with these sections in place of those of the same names, or appended.
 fn replace_sections(text: &str, script: &Script, sections: &[(String, String)]) -> String {
     let mut lines: Vec<&str> = text.lines().collect();
     let mut places: Vec<(usize, usize, &str, &str)> = Vec::new();
@@ -105,7 +105,7 @@ fn replace_sections(text: &str, script: &Script, sections: &[(String, String)]) 
             None => places.push((usize::MAX, usize::MAX, name, content)),
         }
     }
-    // From the end, so that the lines of those before stay where they are.
+    // Replace from the end, so that the positions of earlier sections stay valid.
     places.sort_by(|a, b| b.cmp(a));
     let mut added = String::new();
     for (first, last, name, content) in places {
@@ -120,7 +120,7 @@ fn replace_sections(text: &str, script: &Script, sections: &[(String, String)]) 
     format!("{}\n{added}", lines.join("\n").trim_end())
 }
 
-/// The lines between what both texts begin with and what both end with.
+/// Returns the lines between the common prefix and the common suffix of both texts.
 fn difference(golden: &str, actual: &str) -> String {
     let (golden, actual): (Vec<_>, Vec<_>) = (golden.lines().collect(), actual.lines().collect());
     let start = golden.iter().zip(&actual);

@@ -1,10 +1,10 @@
-//! How rules of iptables print in scenarios.
+//! The form of iptables rules in scenarios.
 
 use backend_iptables::Rules;
 
 use super::{Dump, Form};
 
-/// Chains that every packet passes, the same in every story.
+/// Chains that every packet passes, the same in every scenario.
 const PASSED_BY_ALL: [&str; 7] = [
     "SIGNPOST-INPUT",
     "SIGNPOST-FORWARD",
@@ -15,8 +15,8 @@ const PASSED_BY_ALL: [&str; 7] = [
     "SIGNPOST-MASQUERADE",
 ];
 
-/// The rules that a story changes, as `iptables-save` prints them, without the comments that one
-/// variant of the kernel is spared.
+/// Prints the rules that a scenario changes in the format of `iptables-save`, without the comments,
+/// which one variant of the kernel does not receive.
 pub fn iptables_form() -> Form<Rules> {
     Form {
         dump: Dump::Iptables,

@@ -1,10 +1,11 @@
-//! How the table and the virtual servers of mode ipvs print in scenarios.
+//! The form of mode ipvs in scenarios: its table and its virtual servers.
 
 use backend_ipvs::Rules;
 
 use super::{Dump, Form};
 
-/// The sets that have elements, the virtual servers, and nothing of the chains: what a story changes.
+/// Prints the non-empty sets and the virtual servers but no chains: the parts that a scenario
+/// changes.
 pub fn ipvs_form() -> Form<Rules> {
     Form {
         dump: Dump::Ipvs,

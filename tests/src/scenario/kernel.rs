@@ -1,4 +1,4 @@
-//! A backend's rules in a kernel, asked with real connections.
+//! Tests a backend's rules in a kernel with real connections.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
@@ -17,16 +17,16 @@ use crate::network::{
     start_server,
 };
 
-/// How long an answer may take. Far more than it does, so that a busy machine fails nothing.
+/// The timeout of an answer: far longer than needed, so that a busy machine causes no failures.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// How long silence is listened to before it counts as a drop.
+/// How long to wait before no answer counts as a drop.
 const SILENCE: Duration = Duration::from_millis(300);
-/// How many connections are made at a time, and at most how often again until every expected
-/// endpoint has answered: with 8 endpoints, one of them stays out of 300 connections once in 10^17.
+/// The number of concurrent connections, and the maximum number of batches until every expected
+/// endpoint has answered: with 8 endpoints, all of 300 connections miss a given one once in 10^17.
 const BATCH: u32 = 12;
 const BATCHES: u32 = 25;
 
-/// A backend in the namespace of node 1, with servers wherever the scenario has endpoints.
+/// A backend in the namespace of node 1, with servers for all endpoints of the scenario.
 #[derive(Debug)]
 pub struct RealKernel<B: Backend> {
     families: [(B, Rendered<B::Rules>); 2],
@@ -40,7 +40,8 @@ pub struct RealKernel<B: Backend> {
 // === impl RealKernel ===
 
 impl<B: Backend + Send> RealKernel<B> {
-    /// Builds the network that `script` plays in; `open` makes the backend, and is called inside.
+    /// Builds the network of `script`. `open` creates the backend and is called inside the node's
+    /// namespace.
     pub fn build<E>(
         script: &Script,
         open: impl FnOnce() -> Result<[B; 2], E> + Send,
@@ -53,7 +54,7 @@ impl<B: Backend + Send> RealKernel<B> {
         let topology = Topology::build(&plan_of(script, &endpoints)?)?;
         for family in Family::ALL {
             let address = addresses::shared_cluster_ip(family);
-            // With that scope, nobody else is masqueraded as this address.
+            // The kernel does not use an address with this scope as a masquerade address.
             topology
                 .node(1)?
                 .configure(&format!("address add {address} dev lo scope host"))?;
@@ -94,7 +95,7 @@ impl<B: Backend + Send> RealKernel<B> {
             let change = backend.diff(&believed.rules, &wanted);
             size = sum(size, change.size());
             if !change.size().is_empty() {
-                // Settings of the kernel are those of the namespace of the thread that writes them.
+                // Sysctls apply to the namespace of the thread that writes them.
                 let _receipt = node.enter(|| backend.commit(change))??;
             }
             *believed = Rendered {
@@ -107,17 +108,17 @@ impl<B: Backend + Send> RealKernel<B> {
 }
 
 impl<B: Backend> RealKernel<B> {
-    /// The namespace of the node under test.
+    /// Returns the namespace of the node under test.
     pub fn node(&self) -> Result<&Namespace> {
         self.topology.node(1)
     }
 
-    /// What was programmed last.
+    /// Returns the last programmed dataplane.
     pub fn desired(&self) -> &Dataplane {
         &self.desired
     }
 
-    /// The namespace of a pod.
+    /// Returns the namespace of a pod.
     pub fn pod(&self, node: u8, number: u8) -> Result<&Namespace> {
         self.topology.pod(node, number)
     }
@@ -143,7 +144,7 @@ impl<B: Backend> RealKernel<B> {
         }
     }
 
-    /// Every connection must be answered by one of `expected`, and every one of them must answer.
+    /// Checks that one of `expected` answers every connection, and that all of them answer.
     fn judge_delivery(&self, packet: &Packet, expected: &[Choice]) -> Result<Judgement> {
         let mut missing: BTreeSet<Choice> = expected.iter().copied().collect();
         for _ in 0..BATCHES {
@@ -162,7 +163,7 @@ impl<B: Backend> RealKernel<B> {
         Ok(Judgement::Otherwise(text))
     }
 
-    /// Whether `outcome` is what a client sees when `choice` was made for its packet.
+    /// Whether `outcome` is the one for a client whose packet was sent to `choice`.
     fn shows(&self, packet: &Packet, choice: &Choice, outcome: &Outcome) -> bool {
         let Outcome::Answered { at, saw, .. } = outcome else {
             return false;
@@ -176,13 +177,14 @@ impl<B: Backend> RealKernel<B> {
         *at == SocketAddr::new(address, port.get()) && source_as_chosen
     }
 
-    /// Nobody is masqueraded as an address of Services, which a node may have, too.
+    /// Whether the source is a masquerade address of the node. Cluster IPs that the node has as
+    /// well do not count.
     fn is_masqueraded(&self, saw: &SocketAddr) -> bool {
         self.desired.node().local_addresses.contains(&saw.ip())
             && saw.ip() != addresses::shared_cluster_ip(Family::of(saw.ip()))
     }
 
-    /// Every connection must end as `wanted`.
+    /// Checks that every connection ends as `wanted`.
     fn judge_all(
         &self,
         packet: &Packet,
@@ -196,8 +198,8 @@ impl<B: Backend> RealKernel<B> {
         }))
     }
 
-    /// Left alone, a packet to an address that nobody has is lost, as it is when it is dropped: all
-    /// that can be seen is whether somebody answers.
+    /// Checks for silence. An unmatched packet to an unused address is lost just like a dropped
+    /// one, so a client can only observe whether an answer arrives.
     fn judge_silence(&self, packet: &Packet) -> Result<Judgement> {
         let outcomes = self.ask(packet, SILENCE, 1)?;
         let answer = outcomes
@@ -209,8 +211,8 @@ impl<B: Backend> RealKernel<B> {
         })
     }
 
-    /// Whether `outcome` is what comes of a packet that nobody redirects: the address itself
-    /// answers its sender, or it is an address of the node, which has no server there.
+    /// Whether `outcome` is that of a packet that no rule redirects: the destination itself answers
+    /// the sender, or it is an address of the node without a server.
     fn is_untouched(&self, packet: &Packet, outcome: &Outcome) -> bool {
         match outcome {
             Outcome::Answered { at, saw, .. } => {
@@ -246,7 +248,7 @@ impl<B: Backend + Send> Depth for RealKernel<B> {
             return Ok(Judgement::NotAsked("this kernel has no SCTP sockets"));
         }
         if packet.origin == Origin::Loopback {
-            // ip_route_output refuses a loopback source on any other interface.
+            // ip_route_output rejects a loopback source on any other interface.
             return Ok(Judgement::NotAsked(
                 "no kernel sends from loopback to elsewhere",
             ));
@@ -295,7 +297,7 @@ impl<B: Backend + Send> Depth for RealKernel<B> {
     }
 }
 
-/// The endpoints that any section of `script` has, each with the port it is given there.
+/// Returns all endpoints in the sections of `script`, each with its port there.
 fn endpoints_of(script: &Script) -> Result<BTreeSet<SocketAddr>> {
     let mut endpoints = BTreeSet::new();
     let applied = script.steps.iter().filter_map(|step| match &step.action {
@@ -328,7 +330,7 @@ fn endpoints_of(script: &Script) -> Result<BTreeSet<SocketAddr>> {
     Ok(endpoints)
 }
 
-/// Pods for every endpoint and every pod that sends, clients for everyone outside that does.
+/// Plans pods for all endpoints and sending pods, and clients for all outside senders.
 fn plan_of(script: &Script, endpoints: &BTreeSet<SocketAddr>) -> Result<Plan> {
     let mut nodes: BTreeMap<u8, PlannedNode> = BTreeMap::new();
     for number in [1, 2] {
@@ -366,7 +368,7 @@ fn plan_of(script: &Script, endpoints: &BTreeSet<SocketAddr>) -> Result<Plan> {
     })
 }
 
-/// The node and the number of the pod that has `address` in the plan.
+/// Returns the numbers of the node and of the pod with `address` in the plan.
 fn pod_at(address: IpAddr) -> Option<(u8, u8)> {
     let family = Family::of(address);
     let node = (1..=9).find(|node| addresses::pod_cidr(*node, family).contains(&address))?;
@@ -374,7 +376,7 @@ fn pod_at(address: IpAddr) -> Option<(u8, u8)> {
     Some((node, pod))
 }
 
-/// Where the plan puts `address`: a pod, or a node with a server of its own.
+/// Returns the namespace with `address` in the plan: a pod, or a node with its own server.
 fn home_of(topology: &Topology, address: IpAddr) -> Result<&Namespace> {
     if let Some((node, pod)) = pod_at(address) {
         return topology.pod(node, pod);

@@ -1,11 +1,11 @@
-//! How nftables' rules print in scenarios.
+//! The form of nftables rules in scenarios.
 
 use backend_nftables::Table;
 
 use super::{Dump, Form};
 
-/// The sets that have elements, and nothing of the chains, nor of the maps from numbers to these: what a
-/// story changes.
+/// Prints the non-empty sets, but neither the chains nor the maps from numbers to chains: the parts
+/// that a scenario changes.
 pub fn nftables_form() -> Form<Table> {
     Form {
         dump: Dump::Nftables,

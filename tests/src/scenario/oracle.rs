@@ -1,4 +1,4 @@
-//! The depth that every other one is held to: the dataplane's own answers.
+//! The reference depth: the dataplane's own verdicts.
 
 use anyhow::Result;
 use backend::Size;
@@ -6,14 +6,14 @@ use dataplane::{Dataplane, Packet, Verdict};
 
 use super::{Depth, Dump, Judgement};
 
-/// Asks [`Dataplane::verdict`].
+/// Evaluates [`Dataplane::verdict`].
 #[derive(Debug, Default)]
 pub struct Oracle {
     programmed: Dataplane,
 }
 
 impl Depth for Oracle {
-    /// Counts the Services whose rules differ.
+    /// Returns the number of Services whose rules differ.
     fn apply(&mut self, desired: &Dataplane) -> Result<Size> {
         let differences = self.programmed.services().differences(desired.services());
         let same_terms = self.programmed.node() == desired.node()

@@ -8,7 +8,7 @@ use testkit::address_plan as addresses;
 
 const SHAPE: &str = "a packet line is ORIGIN SOURCE -> DESTINATION:PORT/PROTOCOL = VERDICT";
 
-/// Parses the words behind `packet`.
+/// Parses the words after `packet`.
 pub(super) fn parse_packet_line(words: &[&str]) -> Result<(Packet, Verdict), String> {
     let [origin, source, "->", destination, "=", verdict @ ..] = words else {
         return Err(SHAPE.to_owned());
@@ -32,7 +32,7 @@ pub(super) fn parse_packet_line(words: &[&str]) -> Result<(Packet, Verdict), Str
     Ok((packet, parse_verdict(&verdict.join(" "))?))
 }
 
-/// The origin, with the interface that the address plan gives it.
+/// Parses the origin and adds its interface in the address plan.
 fn parse_origin(word: &str, source: IpAddr) -> Result<Origin, String> {
     let uplink: Arc<str> = addresses::UPLINK.into();
     Ok(match word {
@@ -57,7 +57,7 @@ fn parse_origin(word: &str, source: IpAddr) -> Result<Origin, String> {
     })
 }
 
-/// `ADDRESS:PORT/PROTOCOL`, where `node` stands for the node's address of `family`.
+/// Parses `ADDRESS:PORT/PROTOCOL`, where `node` stands for the node's address of `family`.
 fn parse_destination(text: &str, family: Family) -> Result<(SocketAddr, Protocol), String> {
     let wrong = || format!("{text:?} is not DESTINATION:PORT/PROTOCOL");
     let (address, protocol) = text.rsplit_once('/').ok_or_else(wrong)?;
@@ -79,7 +79,7 @@ fn parse_port(number: u16) -> Result<Port, String> {
     Port::new(number).ok_or_else(|| "0 is not a port".to_owned())
 }
 
-/// Reads what [`Verdict`] prints.
+/// Parses the format in which [`Verdict`] prints.
 fn parse_verdict(text: &str) -> Result<Verdict, String> {
     match text {
         "" => return Err(SHAPE.to_owned()),

@@ -1,4 +1,4 @@
-//! What every real kernel is asked, whatever programs it.
+//! Tests that run on every real kernel with any backend.
 
 use std::fs;
 use std::path::Path;
@@ -11,7 +11,7 @@ use socket2::Domain;
 use super::{Action, Depth, Dump, Goldens, Script, Step, Update, run, scenario_files};
 use crate::network::sctp_socket;
 
-/// Nothing in it is true.
+/// A scenario in which every expectation is false.
 const LIES: &str = r#"
 apply  web slice
 packet pod 10.0.1.9 -> 10.96.0.10:80/tcp = 10.0.2.7:8080
@@ -29,13 +29,13 @@ keeps  pod 10.0.1.9 -> 10.96.0.10:80/tcp = 10.0.1.5:8080
 expect no change
 "#;
 
-/// A client who is remembered for a second.
+/// A client with a session affinity timeout of a second.
 const SHORT_MEMORY: &str = r#"
 apply  web-with-affinity slice
 keeps  pod 10.0.1.9 -> 10.96.0.10:80/tcp = 10.0.1.5:8080, 10.0.2.7:8080
 "#;
 
-/// Those of both.
+/// The sections of both scenarios.
 const SECTIONS: &str = r#"
 -- web --
 kind: Service
@@ -57,8 +57,8 @@ ports: [{name: "", port: 8080}]
 endpoints: [{addresses: [10.0.1.5], nodeName: node-1}, {addresses: [10.0.2.7], nodeName: node-2}]
 "#;
 
-/// A test of the tests: a kernel that does otherwise is found out, and one that holds something else
-/// than a `dump` in a file says.
+/// Tests the test harness: it must detect a kernel that behaves otherwise than expected, and a
+/// state that differs from a `dump` section.
 pub fn believe_no_lie<D: Depth>(
     dump: Dump,
     build: impl FnOnce(&Script) -> Result<D>,
@@ -74,8 +74,9 @@ pub fn believe_no_lie<D: Depth>(
     Ok(())
 }
 
-/// A kernel in which the client 10.0.1.9 has just connected to 10.96.0.10:80, which remembers him for
-/// a second and has the endpoints 10.0.1.5 and 10.0.2.7; and what he sends when he connects.
+/// Returns a kernel in which the client 10.0.1.9 has just connected to 10.96.0.10:80, with a
+/// session affinity timeout of a second and the endpoints 10.0.1.5 and 10.0.2.7, and the client's
+/// packet.
 pub fn remember_for_a_second<D: Depth>(
     build: impl FnOnce(&Script) -> Result<D>,
 ) -> Result<(D, Packet)> {
@@ -92,8 +93,8 @@ pub fn remember_for_a_second<D: Depth>(
     Ok((kernel, packet.context("somebody connects")?))
 }
 
-/// What a kernel without SCTP cannot be asked, counted among the tests that were not run: there are
-/// no sockets to connect with. The rules for SCTP are committed and compared all the same.
+/// Returns a skipped test for the packets that cannot be sent on a kernel without SCTP sockets. The
+/// rules for SCTP are committed and compared all the same.
 pub fn skipped_for_want_of_sctp() -> Result<Option<Trial>> {
     if sctp_socket(Domain::IPV4)?.is_some() {
         return Ok(None);

@@ -1,4 +1,4 @@
-//! Tells a scenario to a depth.
+//! Runs a scenario at a depth.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use libtest_mimic::Trial;
 use super::{Action, Cluster, Depth, Dump, Expectation, Goldens, Judgement, Kept, Script, Update};
 use crate::trial::trial;
 
-/// Every scenario of this package, by name.
+/// Returns the paths of all scenarios of this package, sorted by name.
 pub fn scenario_files() -> Result<Vec<PathBuf>> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("scenarios");
     let failed = || format!("failed to list {}", folder.display());
@@ -22,7 +22,7 @@ pub fn scenario_files() -> Result<Vec<PathBuf>> {
     Ok(paths)
 }
 
-/// A test for each scenario, told to the depth that `depth` makes for it.
+/// Returns a test for each scenario at the depth that `depth` creates for it.
 pub fn trials<D: Depth>(
     update: Update,
     depth: impl Fn(&Script) -> Result<D> + Clone + Send + 'static,
@@ -30,7 +30,7 @@ pub fn trials<D: Depth>(
     trials_named("", update, depth)
 }
 
-/// The same, with a beginning for the names of the tests.
+/// Like [`trials`] with a prefix for the names of the tests.
 pub fn trials_named<D: Depth>(
     prefix: &str,
     update: Update,
@@ -60,8 +60,8 @@ fn tell<D: Depth>(path: &Path, update: Update, depth: impl Fn(&Script) -> Result
     bail!("{}", failures.join("\n"));
 }
 
-/// Tells `script` to `depth`; the expectations that were not met, each with its line. Fails where
-/// the story cannot go on.
+/// Runs `script` at `depth`; returns the unmet expectations, each with its line. Fails if the
+/// scenario cannot continue.
 pub fn run(script: &Script, depth: &mut impl Depth, goldens: &mut Goldens) -> Result<Vec<String>> {
     let mut cluster = Cluster::new()?;
     let mut failures = Vec::new();
@@ -104,7 +104,7 @@ pub fn run(script: &Script, depth: &mut impl Depth, goldens: &mut Goldens) -> Re
     Ok(failures)
 }
 
-/// Carries out a step that programs; how much that wrote.
+/// Runs a step that programs; returns the size of the writes.
 fn perform(
     script: &Script,
     cluster: &mut Cluster,
@@ -143,7 +143,7 @@ fn perform(
     depth.apply(cluster.dataplane())
 }
 
-/// What is wrong with `written` where nothing should have been.
+/// Describes `written` if nothing should have been written.
 fn explain_change(written: Size) -> Option<String> {
     let Size { elements, objects } = written;
     let text = format!("but {elements} elements and {objects} objects were written");

@@ -1,4 +1,4 @@
-//! A scenario as it is written.
+//! Parses a scenario file.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -9,27 +9,27 @@ use dataplane::{Packet, Verdict};
 use super::Setting;
 use super::packet_line::parse_packet_line;
 
-/// A scenario, parsed.
+/// A parsed scenario.
 #[derive(Debug, Clone)]
 pub struct Script {
-    /// What happens, in order.
+    /// The steps in order.
     pub steps: Vec<Step>,
-    /// Everything behind `-- NAME --` lines, by name.
+    /// The sections below `-- NAME --` lines, by name.
     pub sections: BTreeMap<String, Section>,
 }
 
-/// One line of the story.
+/// One step of the scenario.
 #[derive(Debug, Clone)]
 pub struct Step {
-    /// Where it stands, from 1.
+    /// Its line number, from 1.
     pub line: usize,
-    /// Its text, spaces made single.
+    /// Its text with single spaces.
     pub text: String,
-    /// What it asks for.
+    /// The action to perform.
     pub action: Action,
 }
 
-/// What a step asks for.
+/// The action of a step.
 #[derive(Debug, Clone)]
 pub enum Action {
     /// Create or replace the objects of these sections.
@@ -38,41 +38,41 @@ pub enum Action {
     Delete(Vec<String>),
     /// Use the default configuration with these changes.
     Configure(Vec<Setting>),
-    /// Start again with nothing but the objects.
+    /// Restart with no state but the objects.
     Restart,
-    /// Compare.
+    /// Compare a result.
     Expect(Expectation),
-    /// Ask where a packet goes.
+    /// Check where a packet goes.
     Packet {
         /// The packet.
         packet: Packet,
-        /// Where it should go.
+        /// Its expected verdict.
         expected: Verdict,
     },
-    /// Connect again and again.
+    /// Check the session affinity of a client.
     Keeps {
         /// The packet that every connection begins with.
         packet: Packet,
-        /// Where its client may be sent.
+        /// The possible endpoints of its client.
         expected: Verdict,
     },
 }
 
-/// What an `expect` compares.
+/// The result that an `expect` step compares.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Expectation {
-    /// The last step that programs wrote nothing.
+    /// The last programming step wrote nothing.
     NoChange,
-    /// What is programmed prints as a section says.
+    /// The programmed state matches a section.
     Prints {
-        /// What is printed.
+        /// The form of the state.
         dump: Dump,
         /// The section.
         section: String,
     },
 }
 
-/// A form in which what is programmed can be printed.
+/// A printable form of the programmed state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Dump {
     /// The [`dataplane::Dataplane`].
@@ -81,35 +81,35 @@ pub enum Dump {
     Nftables,
     /// The rules of iptables that the story changes, both families.
     Iptables,
-    /// What the backend for IPVS prints: elements and virtual servers.
+    /// The sets and virtual servers of the IPVS backend.
     Ipvs,
-    /// What is not honoured, as it is said to whoever wrote it.
+    /// The unsupported or rejected settings, with the messages for their author.
     Rejections,
 }
 
-/// The text behind a `-- NAME --` line.
+/// The text below a `-- NAME --` line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Section {
     /// The text, whole lines.
     pub text: String,
-    /// The lines that the text takes in the file, from 1.
+    /// The line numbers of the text in the file, from 1.
     pub lines: RangeInclusive<usize>,
 }
 
-/// What is wrong with a scenario, and where.
+/// An error in a scenario with its line.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}: {message}")]
 pub struct ParseError {
     /// The line, from 1.
     pub line: usize,
-    /// What is wrong with it.
+    /// The error message.
     pub message: String,
 }
 
 // === impl Script ===
 
 impl Script {
-    /// Parses the text of a scenario. Every section that a step applies or deletes is there.
+    /// Parses the text of a scenario. Verifies that every section used by a step exists.
     pub fn parse(text: &str) -> Result<Script, ParseError> {
         let mut script = Script {
             steps: Vec::new(),
@@ -243,7 +243,7 @@ impl Dump {
 }
 
 impl fmt::Display for Dump {
-    /// The word of scenarios for it.
+    /// Prints the keyword in scenarios.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Dump::Dataplane => "dataplane",

@@ -1,31 +1,31 @@
-//! Changes to the default configuration, by a word.
+//! Changes to the default configuration, each with a keyword.
 
 use std::str::FromStr;
 
 use dataplane::{Family, Scheduler};
 use testkit::{ConfigBuilder, address_plan};
 
-/// One way in which a configuration differs from what a profile without any wishes gives: node
-/// ports on the node's own address, local traffic by the node's pod CIDR, Service CIDRs known.
+/// One difference from the configuration of an empty profile, which has node ports on the node's
+/// primary address, local traffic detected by the node's pod CIDR, and known Service CIDRs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Setting {
     /// `masquerade-all`: all traffic to cluster IPs is masqueraded.
     MasqueradeAll,
     /// `node-ports-anywhere`: node ports on every address that is not loopback.
     NodePortsAnywhere,
-    /// `node-ports-link-local`: node ports on the node's link-local address alone.
+    /// `node-ports-link-local`: node ports only on the node's link-local address.
     NodePortsLinkLocal,
     /// `no-local-detection`: no traffic counts as coming from this node's pods.
     NoLocalDetection,
-    /// `detect-interface`: local is what comes in on the interface `veth9`, as if it were a bridge.
+    /// `detect-interface`: traffic from the interface `veth9` is local, as if it were a bridge.
     DetectInterface,
-    /// `detect-prefix`: local is what comes in on an interface whose name begins with `veth`.
+    /// `detect-prefix`: traffic from interfaces whose names start with `veth` is local.
     DetectPrefix,
-    /// `detect-cluster-cidr`: local is what comes from any pod of the cluster.
+    /// `detect-cluster-cidr`: traffic from all pods of the cluster is local.
     DetectClusterCidr,
     /// `service-cidrs-unknown`: the cluster has no ServiceCIDR objects.
     ServiceCidrsUnknown,
-    /// `external-ips-ignored`: `spec.externalIPs` is not honoured.
+    /// `external-ips-ignored`: `spec.externalIPs` is ignored.
     ExternalIpsIgnored,
     /// `round-robin`: endpoints take turns.
     RoundRobin,

@@ -1,4 +1,4 @@
-//! A backend's rules, walked in this process.
+//! Evaluates a backend's rules in this process.
 
 use anyhow::Result;
 use backend::{Backend, Change as _, Rendered, Size};
@@ -6,7 +6,7 @@ use dataplane::{Dataplane, Family, Node, Packet, Verdict};
 
 use super::{Depth, Dump, Judgement};
 
-/// A backend that renders for itself and is never told to commit.
+/// A backend that only renders and never commits.
 #[derive(Debug)]
 pub struct Simulated<B: Backend, S, N, M> {
     families: [(B, Rendered<B::Rules>); 2],
@@ -16,21 +16,22 @@ pub struct Simulated<B: Backend, S, N, M> {
     memories: [M; 2],
 }
 
-/// What walks rules in the place of a kernel.
+/// Evaluates rules in place of a kernel.
 #[derive(Debug)]
 pub struct Walk<S, N> {
-    /// Every way that a packet of a client who was never seen before may take.
+    /// Returns all possible results for a packet of a new client.
     pub first: S,
-    /// The way of one packet, given what others before it have left behind, and a random number.
+    /// Returns the result for one packet, given the state that earlier packets left behind, and a
+    /// random number.
     pub next: N,
 }
 
-/// How a backend's rules print in goldens.
+/// The printable form of a backend's rules in golden sections.
 #[derive(Debug, Clone, Copy)]
 pub struct Form<R> {
-    /// Under which name.
+    /// The name of the form.
     pub dump: Dump,
-    /// As which text, of one family.
+    /// Prints the rules of one family.
     pub print: fn(&R) -> String,
 }
 
@@ -43,7 +44,8 @@ where
     N: Fn(&B::Rules, &Node, &Packet, &mut M, u32) -> Verdict,
     M: Default,
 {
-    /// Both families of a backend, IPv4 first, and what walks its rules.
+    /// Creates a depth from both families of a backend, IPv4 first, and the evaluation of its
+    /// rules.
     pub fn new(backends: [B; 2], walk: Walk<S, N>, form: Form<B::Rules>) -> Simulated<B, S, N, M> {
         Simulated {
             families: backends.map(|backend| (backend, empty())),
@@ -119,7 +121,7 @@ pub(super) fn sum(one: Size, other: Size) -> Size {
     }
 }
 
-/// The rules of both families, each below its name.
+/// Prints the rules of both families, each below its name.
 pub(super) fn print_families<R>(rules: &[&R], print: fn(&R) -> String) -> String {
     let texts = Family::ALL.iter().zip(rules).map(|(family, rules)| {
         let text = print(rules);

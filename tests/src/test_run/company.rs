@@ -1,21 +1,22 @@
-//! Which test programs may run beside which, and which start first. All that is known of them is here.
+//! Defines which test programs may run concurrently, and which start first. All such knowledge is
+//! here.
 
-/// Beside what a program runs.
+/// What may run concurrently with a program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Company {
-    /// Anything that does not want to be alone.
+    /// Any program that does not have to run alone.
     Any,
-    /// The same, without another cluster.
+    /// The same, except for programs that start another cluster.
     NoOtherCluster,
-    /// Nothing.
+    /// No other program.
     Alone,
 }
 
-/// Programs that start clusters, with a containerd and a kubelet for each node: one cluster at a time, because
-/// each takes gigabytes, and all processors while it starts.
+/// Programs that start clusters, with a containerd and a kubelet for each node. Only one runs at a
+/// time, because each takes gigabytes, and all processors while it starts.
 const CLUSTERS: [&str; 2] = ["kubernetes_smoke", "enclosure"];
 
-/// Programs that cannot stand a neighbour, each with the reason.
+/// Programs that must run alone, each with the reason.
 const ALONE: [(&str, &str); 3] = [
     (
         "real_cluster",
@@ -32,8 +33,8 @@ const ALONE: [(&str, &str); 3] = [
     ),
 ];
 
-/// The programs that take longest, in the order of their start, so that none of them ends long after
-/// all others. Clusters wait for each other.
+/// The slowest programs in the order of their start, so that none of them ends long after all
+/// others. Programs with clusters wait for each other.
 const LONGEST: [&str; 13] = [
     "kernel_rig",
     "kubernetes_smoke",
@@ -50,7 +51,7 @@ const LONGEST: [&str; 13] = [
     "control_plane",
 ];
 
-/// Beside what this program runs.
+/// Returns what may run concurrently with this program.
 pub fn company_of(name: &str) -> Company {
     if ALONE.iter().any(|(alone, _)| *alone == name) {
         Company::Alone
@@ -61,7 +62,7 @@ pub fn company_of(name: &str) -> Company {
     }
 }
 
-/// When this program starts: those with smaller numbers come first.
+/// Returns the start order of this program: smaller numbers start first.
 pub fn order(name: &str) -> usize {
     if company_of(name) == Company::Alone {
         return LONGEST.len() + 1;

@@ -1,4 +1,4 @@
-//! Test programs, as cargo lists them when it has built them.
+//! Test programs as cargo reports them after a build.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -9,19 +9,19 @@ use thiserror::Error;
 /// A test program of this workspace.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Program {
-    /// The package that it is of.
+    /// Its package.
     pub package: String,
-    /// Its target, as `cargo test` has it: `--lib` or `--test demo`.
+    /// Its target as an argument of `cargo test`: `--lib` or `--test demo`.
     pub target: String,
-    /// The target's name alone.
+    /// The name of the target.
     pub name: String,
-    /// The package's folder, in which it runs.
+    /// The folder of the package, which is its working directory.
     pub folder: PathBuf,
-    /// The program itself.
+    /// The path of the executable.
     pub executable: PathBuf,
 }
 
-/// Cargo has printed a line that is none of its messages.
+/// An unknown line in cargo's output.
 #[derive(Debug, Error)]
 #[error("failed to understand what cargo says: {line}")]
 pub struct BadMessage {
@@ -29,7 +29,7 @@ pub struct BadMessage {
     source: serde_json::Error,
 }
 
-/// What cargo says in a line of its own; see "External tools" in its documentation.
+/// A line of cargo's output; see "External tools" in its documentation.
 #[derive(Deserialize)]
 #[serde(tag = "reason", rename_all = "kebab-case")]
 enum Message {
@@ -55,7 +55,7 @@ struct Profile {
     test: bool,
 }
 
-/// The test programs in the output of `cargo build --tests --message-format json`.
+/// Parses the test programs from the output of `cargo build --tests --message-format json`.
 ///
 /// # Errors
 ///
@@ -97,7 +97,8 @@ fn test_program(message: Message) -> Option<Program> {
     })
 }
 
-/// The name in `path+file:///crates/relay#0.1.0`, or in `path+file:///agent#node-agent@0.1.0`.
+/// Returns the package name from `path+file:///crates/relay#0.1.0` or
+/// `path+file:///agent#node-agent@0.1.0`.
 fn package_name(id: &str) -> &str {
     let (url, fragment) = id.rsplit_once('#').unwrap_or((id, ""));
     match fragment.split_once('@') {

@@ -1,8 +1,8 @@
-//! Which test program starts next.
+//! Chooses the test program to start next.
 
 use super::{Company, Program, company_of, order};
 
-/// Programs that wait, and programs that run.
+/// The waiting and the running programs.
 #[derive(Debug)]
 pub struct Queue {
     at_once: usize,
@@ -14,7 +14,8 @@ pub struct Queue {
 // === impl Queue ===
 
 impl Queue {
-    /// Of these programs `at_once` run at a time, at least one.
+    /// Creates a queue of these programs, of which at most `at_once`, at least one, run
+    /// concurrently.
     pub fn new(mut programs: Vec<Program>, at_once: usize) -> Queue {
         programs.sort_by_key(|program| order(&program.name));
         Queue {
@@ -25,8 +26,9 @@ impl Queue {
         }
     }
 
-    /// The program to start now: it runs until [`Queue::finish`]. Nothing while all places are taken, or
-    /// while none that waits may run beside those that run.
+    /// Returns the program to start now, which runs until [`Queue::finish`]. Returns `None` while
+    /// the limit is reached, or while no waiting program may run concurrently with the running
+    /// ones.
     pub fn start_next(&mut self) -> Option<Program> {
         let runs = |company| {
             let mut running = self.running.iter();
@@ -46,7 +48,7 @@ impl Queue {
         Some(program)
     }
 
-    /// This program has ended.
+    /// Records that this program has ended.
     pub fn finish(&mut self, program: &Program) {
         self.running.retain(|running| running != program);
     }

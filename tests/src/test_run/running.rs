@@ -1,4 +1,4 @@
-//! Runs test programs, and prints what came of them.
+//! Runs test programs and prints their results.
 
 use std::env;
 use std::ffi::OsString;
@@ -16,27 +16,28 @@ use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
 use super::{Program, Queue};
 use crate::bench::process_tree::ProcessTree;
 
-/// How a program ended.
+/// The result of a program.
 #[derive(Debug)]
 pub struct Outcome {
     /// The program.
     pub program: Program,
     /// Its exit status or signal.
     pub status: ExitStatus,
-    /// From its start to its end.
+    /// Its duration.
     pub took: Duration,
-    /// What it took of the processors, with its children that had ended before it.
+    /// Its processor time, including children that ended before it.
     pub processor_time: Duration,
-    /// Its standard output and standard error, as they came.
+    /// Its standard output and standard error, in order of arrival.
     output: Vec<u8>,
 }
 
-/// Runs all programs of the queue and prints to `out` what each has printed, when it has ended. Whether
-/// they failed is in the outcomes, in the order of their ends.
+/// Runs all programs of the queue, and copies the output of each to `out` when it has ended.
+/// Returns the outcomes in the order in which the programs ended.
 ///
 /// # Errors
 ///
-/// A program that could not be started, or `out` that could not be written. Others that run then go on.
+/// A program that could not be started, or a failed write to `out`. Other running programs then
+/// continue.
 pub fn run_all(mut queue: Queue, out: &mut impl Write) -> Result<Vec<Outcome>> {
     let (sender, ended) = mpsc::channel();
     let mut outcomes = Vec::new();
@@ -46,7 +47,7 @@ pub fn run_all(mut queue: Queue, out: &mut impl Write) -> Result<Vec<Outcome>> {
             let sender = sender.clone();
             thread::spawn(move || {
                 let outcome = run(&program).with_context(|| format!("failed to run {program}"));
-                // The receiver is gone once another program could not be run.
+                // The receiver is gone after another program failed to run.
                 drop(sender.send(outcome));
             });
         }
@@ -58,8 +59,8 @@ pub fn run_all(mut queue: Queue, out: &mut impl Write) -> Result<Vec<Outcome>> {
     Ok(outcomes)
 }
 
-/// What properties draw their cases from, unless the caller has said so: a run of all tests passes or fails by what was
-/// changed, not by chance. `make properties` looks for new cases.
+/// The seed of property tests, unless the caller sets one: a run of all tests must pass or fail
+/// because of changes, not by chance. `make properties` searches for new cases.
 const SEED: (&str, &str) = ("PROPTEST_RNG_SEED", "20261123");
 
 fn run(program: &Program) -> Result<Outcome> {
@@ -75,7 +76,7 @@ fn run(program: &Program) -> Result<Outcome> {
         .stderr(output.try_clone()?)
         .spawn()
         .with_context(|| program.executable.display().to_string())?;
-    // Only looks: afterwards `/proc` still tells of the process.
+    // Wait without reaping, so that `/proc` still has the process afterwards.
     let options = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
     while let Err(error) = waitid(WaitId::Pid(Pid::from_child(&child)), options) {
         if io::Error::from(error).kind() != io::ErrorKind::Interrupted {
@@ -113,12 +114,12 @@ impl Outcome {
             self.took.as_secs_f64(),
         )?;
         out.write_all(&self.output)?;
-        // The next line is one of its own.
+        // Start the next message on a new line.
         if self.output.last().is_some_and(|last| *last != b'\n') {
             writeln!(out)?;
         }
         if !self.status.success() {
-            // What cargo says: people and tools/tally look for it.
+            // The format of cargo's message: users and tools/tally search for it.
             writeln!(out, "error: test failed, to rerun pass `{}`", self.program)?;
             if let Some(signal) = self.status.signal() {
                 writeln!(out, "  it was ended by signal {signal}")?;
@@ -142,12 +143,13 @@ mod tests {
     use super::run_all;
     use crate::test_run::{Program, Queue};
 
-    /// Waits until the other one runs, too.
+    /// A script that waits until the other script runs too.
     const MEET: &str =
         "mkdir $0-runs; for _ in $(seq 1000); do [ -d $other-runs ] && break; sleep 0.02; done
         [ -d $other-runs ] || exit 9";
 
-    /// Another process writes the script: this one may start programs meanwhile, which would keep it open.
+    /// Writes a script from another process. This process may start programs meanwhile, which would
+    /// inherit the open file.
     fn script(folder: &Path, name: &str, text: &str) -> Result<Program> {
         let executable = folder.join(name);
         let status = Command::new("sh")
@@ -168,7 +170,7 @@ mod tests {
         })
     }
 
-    /// The last line of `tools/tally`.
+    /// Returns the last line of the output of `tools/tally`.
     fn tally(printed: &[u8]) -> Result<String> {
         let program = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tools/tally");
         let mut command = Command::new(program);

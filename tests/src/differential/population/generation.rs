@@ -1,4 +1,4 @@
-//! Services that a seed makes up.
+//! Generates random Services.
 
 use dataplane::{Family, Protocol};
 use testkit::Seeded;
@@ -8,11 +8,11 @@ use super::{
     Population, Port, Proxy, SOURCE_RANGES, Service, Slices, TARGETS,
 };
 
-/// The number of the first Service: below are the API server's own and the canary.
+/// The number of the first Service. The API server's own Service and the canary have lower ones.
 const FIRST: u8 = 20;
 
 impl Population {
-    /// No Service at all.
+    /// Returns a population without Services.
     pub fn empty() -> Population {
         Population {
             services: Vec::new(),
@@ -21,7 +21,7 @@ impl Population {
         }
     }
 
-    /// As many Services as `size`.
+    /// Generates `size` Services.
     pub fn generate(seeded: &mut Seeded, size: usize) -> Population {
         let mut population = Population::empty();
         for _ in 0..size {
@@ -132,7 +132,7 @@ fn ports(seeded: &mut Seeded, number: u8, kind: Kind) -> Vec<Port> {
         3 | 4 => vec![Port::new("dns", Udp, 53), Port::new("dns-tcp", Tcp, 53)],
         _ => vec![Port::new("", Udp, 5353)],
     };
-    // A load balancer may do without node ports.
+    // A load balancer may have no node ports.
     let with_node_ports = match kind {
         Kind::ClusterIp => false,
         Kind::NodePort => true,

@@ -1,4 +1,4 @@
-//! What happens to Services while they are in use.
+//! Random changes of Services in use.
 
 use testkit::Seeded;
 
@@ -9,8 +9,8 @@ use super::{
 };
 
 impl Population {
-    /// Changes as many Services as `count`, most of them a little; one in six is deleted, and
-    /// another made in its place. Says what was done.
+    /// Changes `count` Services, most of them slightly; one in six is deleted and replaced by a new
+    /// one. Returns a description of each change.
     pub fn mutate(&mut self, seeded: &mut Seeded, count: usize) -> Vec<String> {
         let mut done = Vec::new();
         for _ in 0..count {
@@ -87,7 +87,7 @@ impl Service {
         }
     }
 
-    /// Makes an endpoint more, or another condition of one.
+    /// Adds an endpoint or changes the condition of one.
     fn flip_endpoint(&mut self, seeded: &mut Seeded) -> &'static str {
         let free = PLACES
             .iter()

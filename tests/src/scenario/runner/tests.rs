@@ -19,7 +19,7 @@ kind: NetworkPolicy
 metadata: {namespace: shop, name: web}
 ";
 
-/// What the oracle does not find as the story says, or why the story stopped.
+/// Returns the unmet expectations of a scenario at the oracle, or the error that stopped it.
 fn failures_of(story: &str) -> Vec<String> {
     let script = Script::parse(&format!("{story}{SECTIONS}")).expect("the story parses");
     let mut goldens = Goldens::new(Path::new("story.txt"), Update::Never);
