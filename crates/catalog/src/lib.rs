@@ -19,7 +19,7 @@
 //! object, never to the size of the cluster. The exception is the end of a list, which costs as
 //! much as the list is long.
 //!
-//! # Absence is not emptiness
+//! # Incomplete until synced
 //!
 //! Until [`Catalog::synced`], the catalog is incomplete. An object that is not in it may still
 //! exist, so nothing may be removed from the kernel because it is missing here.

@@ -61,7 +61,7 @@ const LARGEST: u64 = (1 << 53) - 1;
 // === impl Microseconds ===
 
 impl Microseconds {
-    /// `count` microseconds, or [`LARGEST`] if `count` is greater.
+    /// `count` microseconds, or the largest number that every JSON client keeps exactly.
     #[must_use]
     pub const fn new(count: u64) -> Self {
         Self(if count < LARGEST { count } else { LARGEST })
