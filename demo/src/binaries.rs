@@ -1,11 +1,12 @@
-//! The programs of this workspace, as cargo builds them.
+//! The programs of this workspace as built by cargo.
 
 use std::env;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
-/// The file of `program`, which has to be built. Cargo puts it beside or above the test that asks.
+/// Returns the path of `program`, which must be built. Cargo writes it next to the running test or
+/// in a parent folder.
 pub fn find(program: &str) -> Result<PathBuf> {
     let test = env::current_exe().context("failed to find this program")?;
     let folders = test.ancestors().skip(1).map(Path::to_owned);

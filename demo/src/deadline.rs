@@ -1,4 +1,4 @@
-//! Waiting for a state that comes by itself.
+//! Waits for states with a deadline.
 
 use std::env;
 use std::sync::LazyLock;
@@ -7,11 +7,12 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 
-/// Between two looks. Short against what is waited for, long against what a look costs.
+/// The polling interval: short compared with the expected waiting time, long compared with the cost
+/// of a poll.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// How many times slower than a machine that runs its own instructions this one is: a whole number
-/// in `SIGNPOST_TESTS_SLOWNESS`, 1 unless given. An emulated machine needs more.
+/// How many times slower than a normal machine this one is: a whole number in
+/// `SIGNPOST_TESTS_SLOWNESS`, 1 by default. An emulated machine needs more.
 static SLOWNESS: LazyLock<u32> = LazyLock::new(|| {
     let given = env::var("SIGNPOST_TESTS_SLOWNESS").ok();
     given.map_or(1, |number| {
@@ -20,13 +21,13 @@ static SLOWNESS: LazyLock<u32> = LazyLock::new(|| {
     })
 });
 
-/// How long this machine may take for what any other does within `deadline`.
+/// Returns how long this machine may take for what a normal machine does within `deadline`.
 pub fn patience(deadline: Duration) -> Duration {
     deadline * *SLOWNESS
 }
 
-/// Looks until there is something to see, and returns it. Fails when `look` does, and when nothing
-/// was seen before [`patience`] with `deadline` has ended; `what` says in the error what was waited for.
+/// Polls `look` until it returns a value. Fails if `look` fails, or after [`patience`] with
+/// `deadline`; `what` describes the expected state in the error.
 pub fn wait_for<T>(
     what: &str,
     deadline: Duration,

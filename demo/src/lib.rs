@@ -1,5 +1,5 @@
-//! Signpost on one machine without a cluster: real networks in namespaces, servers and clients in
-//! them, a real agent, and what `make demo` shows with these. Tests build on the same.
+//! Signpost on one machine without a cluster: real networks in namespaces with servers and clients,
+//! a real agent, and `make demo`, which uses them. The tests use them too.
 
 pub mod binaries;
 pub mod deadline;

@@ -1,4 +1,4 @@
-//! The real agent, alone in a network namespace: a directory of manifests takes the place of a cluster.
+//! A real agent in a network namespace, with a directory of manifests in place of a cluster.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -18,51 +18,51 @@ use crate::network::Namespace;
 
 /// The agent's program.
 const PROGRAM: &str = "signpost-agent";
-/// Its exit code where kernel and desired state differ.
+/// The exit code if the kernel differs from the desired state.
 const DIFFERS: i32 = 3;
-/// Where /metrics, /readyz and /debug answer unless a profile says otherwise, in the namespace.
+/// The default address of /metrics, /readyz and /debug, in the namespace.
 const ADDRESS: &str = "127.0.0.1:10249";
-/// Where it serves metrics alone, to all who reach its node.
+/// The address of the metrics-only server, reachable from outside the node.
 const SCRAPE_ADDRESS: &str = "0.0.0.0:10263";
-/// How many lines of its log explain an error.
+/// The number of log lines in an error message.
 const LAST_LINES: usize = 20;
 
-/// Where an agent runs, what it follows and where it writes: the same before and after a restart.
+/// The environment of an agent, which stays the same across restarts.
 #[derive(Debug, Clone)]
 pub struct Workplace {
-    /// The network namespace that it programs, as `node-1`.
+    /// The network namespace that the agent programs as `node-1`.
     pub node: Namespace,
-    /// What it follows.
+    /// The source of its objects.
     pub source: Source,
-    /// Its status, its state and its log are in here; agents add to the log of those before.
+    /// The folder of its status, state and log; restarted agents append to the log.
     pub folder: PathBuf,
-    /// What it finds at `/proc/sys`.
+    /// Its access to `/proc/sys`.
     pub sysctls: Sysctls,
-    /// How long it may take for anything that it is waited for.
+    /// The timeout of every wait for the agent.
     pub deadline: Duration,
 }
 
-/// What an agent follows.
+/// The source of an agent's objects.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Source {
     /// A directory of manifests.
     Manifests(PathBuf),
-    /// The API server that this kubeconfig file names, whether anybody runs it or not.
+    /// The API server in this kubeconfig file, which may be unreachable.
     Kubeconfig(PathBuf),
 }
 
-/// What an agent finds at `/proc/sys`.
+/// An agent's access to `/proc/sys`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Sysctls {
-    /// Files that it may write.
+    /// Writable.
     Writable,
-    /// What a container without privileges has.
+    /// Read-only, as in an unprivileged container.
     ReadOnly,
-    /// The same, and what a Pod of the agent mounts beside it: `net/netfilter` of the node.
+    /// Read-only, with the node's `net/netfilter` mounted separately, as in the agent's Pod.
     NetfilterMounted,
 }
 
-/// A running agent. Killed when this is dropped, and when the thread that has started it ends.
+/// A running agent. Killed on drop, and when the thread that started it ends.
 #[derive(Debug)]
 pub struct LoneAgent {
     workplace: Workplace,
@@ -72,7 +72,7 @@ pub struct LoneAgent {
 // === impl Workplace ===
 
 impl Workplace {
-    /// A command that becomes `program`, which the kernel ends if this process is killed and cannot.
+    /// Returns a command that executes `program`, which the kernel kills if this process is killed.
     fn command(&self, program: impl AsRef<OsStr>) -> Command {
         let mut command = match self.sysctls {
             Sysctls::Writable => self.node.command("setpriv"),
@@ -93,7 +93,7 @@ impl Workplace {
         self.folder.join("status.yaml")
     }
 
-    /// The lock that it takes for the tables of legacy iptables: not the machine's.
+    /// Returns the path of the agent's lock for legacy iptables, separate from the machine's.
     pub fn xtables_lock(&self) -> PathBuf {
         self.folder.join("xtables.lock")
     }
@@ -107,8 +107,8 @@ impl Workplace {
     }
 }
 
-/// `setpriv` with mounts of its own, of which one may be at `mounted`. Of a mount namespace of a test
-/// nothing comes back.
+/// Returns `setpriv` in a private mount namespace with a read-only `/proc/sys`, and optionally with
+/// `net/netfilter` mounted below `mounted`. The mounts do not propagate out of the namespace.
 fn below_read_only_sysctls(node: &Namespace, mounted: Option<&Path>) -> Command {
     let mount = "if [ -n \"$1\" ]; then mkdir -p \"$1/net/netfilter\" \
                  && mount --bind /proc/sys/net/netfilter \"$1/net/netfilter\" || exit; fi; shift; \
@@ -123,7 +123,7 @@ fn below_read_only_sysctls(node: &Namespace, mounted: Option<&Path>) -> Command 
 // === impl LoneAgent ===
 
 impl LoneAgent {
-    /// Starts it. Nothing is programmed yet when this returns.
+    /// Starts the agent. Nothing is programmed yet when this returns.
     pub fn start(workplace: &Workplace) -> Result<LoneAgent> {
         let log = File::options()
             .create(true)
@@ -155,13 +155,13 @@ impl LoneAgent {
         })
     }
 
-    /// Its process id.
+    /// Returns its process ID.
     pub fn process_id(&self) -> u32 {
         self.child.id()
     }
 
-    /// Waits until `look` sees something, and returns it. Fails when `look` does, when the agent has
-    /// ended, and at its deadline; the end of its log explains the error.
+    /// Polls `look` until it returns a value. Fails if `look` fails, if the agent has ended, or at
+    /// the deadline; the error contains the end of the log.
     pub fn wait_for<T>(
         &self,
         what: &str,
@@ -174,20 +174,20 @@ impl LoneAgent {
         waited.with_context(|| self.last_words())
     }
 
-    /// Waits until it says that everything is programmed.
+    /// Waits until the agent reports that everything is programmed.
     pub fn wait_until_ready(&self) -> Result<()> {
         self.wait_for("the agent to be ready", |agent| {
             Ok(agent.is_ready().then_some(()))
         })
     }
 
-    /// Whether it says that everything is programmed.
+    /// Whether the agent reports that everything is programmed.
     pub fn is_ready(&self) -> bool {
-        // Until it listens, asking fails.
+        // The request fails until the agent listens.
         self.get("/readyz").is_ok()
     }
 
-    /// What it answers at `path`, which has to be a success.
+    /// Returns the body at `path`. Fails for any other status than success.
     pub fn get(&self, path: &str) -> Result<String> {
         let url = format!("http://{ADDRESS}{path}");
         let answer = self.workplace.node.get(&url, self.workplace.deadline)?;
@@ -196,12 +196,13 @@ impl LoneAgent {
         Ok(body)
     }
 
-    /// What `signpost-agent` prints when somebody on the node runs it with `arguments`.
+    /// Returns the output of `signpost-agent` run on the node with `arguments`.
     pub fn ask(&self, arguments: &[&str]) -> Result<String> {
         self.compare(arguments).map(|(text, _)| text)
     }
 
-    /// The same, and whether kernel and desired state agree by its exit code.
+    /// Returns the same output, and, from the exit code, whether the kernel matches the desired
+    /// state.
     pub fn compare(&self, arguments: &[&str]) -> Result<(String, bool)> {
         let mut command = self.workplace.node.command(binaries::find(PROGRAM)?);
         command.env("SIGNPOST_STATE", self.workplace.state());
@@ -216,8 +217,8 @@ impl LoneAgent {
         Ok((String::from_utf8(output.stdout)?, agrees))
     }
 
-    /// The sum of a metric over all of its labels, or with labels (`name{label="value"}`) this one
-    /// value; 0 while there is none.
+    /// Returns the sum of a metric over all of its labels, or the value of one series
+    /// (`name{label="value"}`); 0 if it does not exist.
     pub fn metric(&self, name: &str) -> Result<f64> {
         let text = self.get("/metrics")?;
         let values = text
@@ -228,7 +229,7 @@ impl LoneAgent {
         values.map(|(_, value)| Ok(value.parse::<f64>()?)).sum()
     }
 
-    /// What it says of its node; `None` while it has said nothing.
+    /// Returns the reported status of the node; `None` before the first report.
     pub fn status(&self) -> Result<Option<NodeProxyStatus>> {
         let text = match fs::read_to_string(self.workplace.status_file()) {
             Ok(text) => text,
@@ -240,26 +241,26 @@ impl LoneAgent {
         Ok(document.status)
     }
 
-    /// A condition of its node; `None` while it says nothing of it.
+    /// Returns a condition of the node; `None` if it is not reported.
     pub fn condition(&self, kind: &str) -> Result<Option<Condition>> {
         let conditions = self.status()?.unwrap_or_default().conditions;
         let mut conditions = conditions.into_iter();
         Ok(conditions.find(|condition| condition.type_ == kind))
     }
 
-    /// What agents of this workplace have logged.
+    /// Returns the log of all agents of this workplace.
     pub fn log(&self) -> String {
         fs::read_to_string(self.workplace.log_file()).unwrap_or_default()
     }
 
-    /// Ends it with SIGKILL: it learns nothing of it. Fails when it has ended before.
+    /// Kills the agent with SIGKILL. Fails if it has already ended.
     pub fn kill(self) -> Result<()> {
         self.ensure_runs().with_context(|| self.last_words())
         // The drop does the rest.
     }
 
     fn ensure_runs(&self) -> Result<()> {
-        // Only looks: the process id stays the agent's.
+        // Check without reaping, so that the process ID remains the agent's.
         let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
         match waitid(WaitId::Pid(Pid::from_child(&self.child)), options)? {
             None => Ok(()),
@@ -281,7 +282,7 @@ impl LoneAgent {
 
 impl Drop for LoneAgent {
     fn drop(&mut self) {
-        // An error is that it has ended already.
+        // An error means that the agent has already ended.
         drop(self.child.kill());
         drop(self.child.wait());
     }

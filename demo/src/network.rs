@@ -8,13 +8,13 @@
 //!       others
 //! ```
 //!
-//! Everyone has an address of both families, all from [`address_plan`]. `world` routes
-//! between nodes, clients and others, and sends what is addressed to Services to the first node.
-//! Nothing here touches the network of the machine: links are made inside namespaces, and
-//! namespaces are named `sp-PID-N-NAME`, go when their [`Network`] goes, even by a panic, and are
-//! swept away by the next test if their process was killed.
+//! Every host has an address of each family from [`address_plan`]. `world` routes between nodes,
+//! clients and others, and routes Service addresses to the first node. Nothing here changes the
+//! network of the machine: links are created inside namespaces. Namespaces are named
+//! `sp-PID-N-NAME`. They are removed when their [`Network`] is dropped, also by a panic; if their
+//! process was killed, the next test removes them.
 //!
-//! Making namespaces takes root, or a kernel that gives user namespaces: a test target calls
+//! Creating namespaces requires root or unprivileged user namespaces: a test target calls
 //! [`enter_private_namespaces`] at the start of its `main`.
 
 mod connection;
@@ -51,33 +51,33 @@ pub use traffic::{
     CLIENT_PORTS, Probe, Server, Traffic, keep_connection, probe, start_server, start_traffic,
 };
 
-/// Where iproute2 keeps the names of namespaces.
+/// The folder in which iproute2 keeps the names of namespaces.
 const NAMES: &str = "/run/netns";
-/// What our names start with.
+/// The prefix of the names of test namespaces.
 const PREFIX: &str = "sp-";
 
-/// Namespaces that live as long as this does.
+/// Namespaces that are removed on drop.
 #[derive(Debug)]
 pub struct Network {
     number: u32,
     namespaces: Vec<Namespace>,
 }
 
-/// Two ends of a virtual cable, both down.
+/// A veth pair with both ends down.
 #[derive(Debug, Clone, Copy)]
 pub struct Link<'a> {
-    /// Where one end is, and what it is called there.
+    /// The namespace of one end and the name of its interface.
     pub from: (&'a Namespace, &'a str),
-    /// Where the other end is, and what it is called there.
+    /// The namespace of the other end and the name of its interface.
     pub to: (&'a Namespace, &'a str),
 }
 
 // === impl Network ===
 
 impl Network {
-    /// A network without namespaces. Removes what processes that no longer run have left behind.
+    /// Creates a network without namespaces. Removes the leftovers of processes that no longer run.
     pub fn new() -> Result<Network> {
-        // Two tests in one process each have their own.
+        // Networks of one process are numbered.
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         sweep_stale()?;
         Ok(Network {
@@ -86,8 +86,8 @@ impl Network {
         })
     }
 
-    /// Makes namespaces with these short names, loopback up, address duplicates not looked for:
-    /// an address can be used at once.
+    /// Creates namespaces with these short names, with loopback up and without duplicate address
+    /// detection: addresses are usable at once.
     pub fn add_namespaces<const N: usize>(&mut self, names: [&str; N]) -> Result<[Namespace; N]> {
         let namespaces = names.map(|name| {
             let process = std::process::id();
@@ -97,13 +97,13 @@ impl Network {
         for namespace in &namespaces {
             writeln!(batch, "netns add {}", namespace.name())?;
         }
-        // Kept before they are made, so that those made before a failure are removed.
+        // Recorded before they are created, so that those created before a failure are removed.
         self.namespaces.extend(namespaces.iter().cloned());
         namespace::run_ip(&["-batch", "-"], &batch).context(
             "unable to make network namespaces (they take root or unprivileged user namespaces)",
         )?;
         for namespace in &namespaces {
-            // Not where the kernel was booted without IPv6.
+            // Absent if the kernel was booted without IPv6.
             if Path::new("/proc/sys/net/ipv6").exists() {
                 namespace.set_sysctls(&[
                     ("net/ipv6/conf/all/accept_dad", "0"),
@@ -115,14 +115,14 @@ impl Network {
         Ok(namespaces)
     }
 
-    /// Removes a namespace before the rest. What still runs in it keeps it, without its name.
+    /// Removes a namespace before the others. Processes in it keep it alive without its name.
     pub fn remove_namespace(&mut self, namespace: &Namespace) -> Result<()> {
         self.namespaces
             .retain(|kept| kept.name() != namespace.name());
         delete(namespace.name())
     }
 
-    /// Connects namespaces.
+    /// Creates links between namespaces.
     pub fn add_links(&self, links: &[Link<'_>]) -> Result<()> {
         let mut batch = String::new();
         for Link { from, to } in links {
@@ -150,7 +150,7 @@ impl Drop for Network {
     }
 }
 
-/// Names of namespaces that tests of the process `pid` have and not yet removed.
+/// Returns the names of the existing test namespaces of process `pid`.
 pub fn namespaces_of(pid: u32) -> Result<Vec<String>> {
     let ours = format!("{PREFIX}{pid}-");
     Ok(observe_names()?
@@ -168,7 +168,7 @@ fn sweep_stale() -> Result<()> {
             continue;
         };
         let runs = Path::new("/proc").join(pid).exists();
-        // Whoever finds it at the same time may be faster: that it is gone is all we want.
+        // A concurrent process may remove it first, which is fine.
         if !runs && delete(&name).is_err() {
             ensure!(
                 !Path::new(NAMES).join(&name).exists(),

@@ -1,8 +1,8 @@
-//! `make demo`: what Signpost does, shown on one machine without a cluster.
+//! `make demo`: demonstrates Signpost on one machine without a cluster.
 //!
-//! A node, three servers and two clients in network namespaces of their own; the real agent on a
-//! copy of `examples/demo`; real connections. Everything that was made is removed again, whatever
-//! happens, and nothing outside these namespaces is touched.
+//! It uses a node, three servers and two clients in separate network namespaces, the real agent
+//! with a copy of `examples/demo`, and real connections. Everything that it creates is removed
+//! again, also after a failure, and nothing outside these namespaces is changed.
 
 mod agent;
 mod agent_report;
@@ -32,23 +32,23 @@ use stage::{Path, SERVERS, Stage, drawing};
 
 use crate::lone_agent::{LoneAgent, Source, Sysctls, Workplace};
 
-/// Connections made on each way to a Service. That a server of three is chosen by none of them has
-/// a chance of one in 10^20.
+/// The number of connections from each client to a Service. All of them miss one of three servers
+/// with a probability of one in 10^20.
 const CONNECTIONS: u32 = 120;
-/// How many connections of each client, one after the other, say that a state lasts. That a server
-/// of three is chosen by none of them has a chance of one in 10^17.
+/// The number of consecutive connections of each client that confirm a stable state. All of them
+/// miss one of three servers with a probability of one in 10^17.
 const LASTING: usize = 100;
-/// Whose endpoints go.
+/// The pod whose endpoints are removed.
 const REMOVED: &str = "web-2";
-/// The file they are in.
+/// The file with the endpoints.
 const ENDPOINTS: &str = "web-endpoints.yaml";
-/// How long the agent may take for anything it is waited for.
+/// The timeout of every wait for the agent.
 const PROMPTLY: Duration = Duration::from_secs(10);
 
-/// What the demo has made and not yet removed.
+/// The resources that the demo has created and not yet removed.
 #[derive(Debug)]
 struct Scene {
-    // Dropped in this order: the agent, the servers and their namespaces, the files.
+    // Fields are dropped in this order: the agent, the servers and their namespaces, the files.
     agent: LoneAgent,
     stage: Stage,
     manifests: Manifests,
@@ -56,25 +56,25 @@ struct Scene {
     folder: TempDir,
 }
 
-/// What has to be gone at the end.
+/// The resources that must be gone at the end.
 #[derive(Debug, Default)]
 struct Made {
     processes: Vec<u32>,
     folder: Option<PathBuf>,
 }
 
-/// Shows everything on `screen`, and removes everything that it made. Takes a few seconds, and
-/// what [`crate::network::enter_private_namespaces`] gives.
+/// Shows everything on `screen`, and removes everything that it created. Takes a few seconds.
+/// Requires [`crate::network::enter_private_namespaces`].
 ///
 /// # Errors
 ///
-/// [`Interrupted`] when the person wants no more, and whatever kept the demo from going on. That a
-/// connection failed is none: the summary counts it.
+/// [`Interrupted`] if the user interrupts, and any error that keeps the demo from continuing.
+/// Failed connections are not errors: the summary counts them.
 pub fn perform(screen: &mut Screen<'_>) -> Result<Summary> {
     let mut made = Made::default();
     let shown = show(screen, &mut made);
     let left_behind = observe_leftovers(&made)?;
-    // A terminal interrupts the agent and the servers too, and it may be that which was met first.
+    // Ctrl-C also interrupts the agent and the servers, whose end may be noticed first.
     let shown = match screen.interruption().check() {
         Err(interrupted) => Err(interrupted.into()),
         Ok(()) => shown,
@@ -231,7 +231,7 @@ fn show_removal(screen: &mut Screen<'_>, scene: &Scene) -> Result<Removal> {
     Ok(removal)
 }
 
-/// How many connections failed, and the failures themselves.
+/// Shows the number of failed connections and the failures.
 fn show_verdict(screen: &mut Screen<'_>, connections: &str, failures: &[String]) -> Result<()> {
     let verdict = format!("{connections}, {} failed.", failures.len());
     if failures.is_empty() {
@@ -308,7 +308,7 @@ fn show_restart(screen: &mut Screen<'_>, scene: Scene, made: &mut Made) -> Resul
     )?;
     let connections = crowd.stop()?;
     let rounds = agent.get("/debug/rounds")?;
-    // The namespaces go with the stage; nobody may be left to program them.
+    // The namespaces are removed with the stage, so the agent must end first.
     drop(agent);
     drop(stage);
 
@@ -329,7 +329,7 @@ fn show_restart(screen: &mut Screen<'_>, scene: Scene, made: &mut Made) -> Resul
     Ok(restart)
 }
 
-/// A client for each way to `demo/web`.
+/// Starts a client on each path to `demo/web`.
 fn start_crowd(stage: &Stage) -> Result<Crowd> {
     let ways = Path::to_web();
     let clients = ways

@@ -1,4 +1,4 @@
-//! Shows what Signpost does, on this machine alone: `make demo`.
+//! Demonstrates Signpost on this machine alone: `make demo`.
 
 use std::io::{IsTerminal as _, stdout};
 use std::process::{Command, ExitCode, Stdio};
@@ -8,7 +8,7 @@ use demo::network::enter_private_namespaces;
 use demo::{Interrupted, Interruption, Screen, Style, perform};
 use tokio::signal::unix::{SignalKind, signal};
 
-/// What a shell makes of a program that Ctrl-C has ended.
+/// The exit code of a program ended by Ctrl-C, by shell convention.
 const INTERRUPTED: u8 = 130;
 
 fn main() -> ExitCode {
@@ -44,7 +44,7 @@ fn run() -> Result<ExitCode> {
     })
 }
 
-/// Fails, with what to do about it, where no network namespace can be made.
+/// Fails with advice if network namespaces cannot be created.
 fn check_privileges() -> Result<()> {
     let (as_whom, advice): (&[&str], _) = if rustix::process::geteuid().is_root() {
         (
@@ -65,7 +65,7 @@ fn check_privileges() -> Result<()> {
     Ok(())
 }
 
-/// Ends the demo instead of the process, so that what it made is removed.
+/// Interrupts the demo instead of the process, so that everything it created is removed.
 fn watch_signals(interruption: Interruption) -> Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_io()
@@ -94,7 +94,7 @@ fn watch_signals(interruption: Interruption) -> Result<()> {
                 _ = hangup.recv() => {}
             }
         });
-        // The handlers stay: a second Ctrl-C does not keep anything from being removed.
+        // The handlers stay installed: a second Ctrl-C does not interrupt the cleanup.
         interruption.raise();
     });
     Ok(())

@@ -1,8 +1,10 @@
-//! Answers every TCP connection, UDP datagram and SCTP association with who it is and whom it sees.
+//! Answers every TCP connection, UDP datagram and SCTP association with its own name and the
+//! observed addresses.
 //!
-//! `echo-server NAME ADDRESS:PORT…` prints `listening` once it does, on every address with each
-//! protocol that the kernel has. The answer is a line: its name, the address it was reached at, the address it sees.
-//! After it, a connection gives back what it is sent. Ends with its input.
+//! `echo-server NAME ADDRESS:PORT…` prints `listening` once it listens on every address with each
+//! protocol that the kernel supports. The answer is a line with its name, the local address and the
+//! client's address. After that, a connection echoes its input. The program ends when its input
+//! does.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -35,7 +37,7 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// Associations are accepted, read and written by the same system calls as TCP connections.
+/// SCTP associations are accepted, read and written with the same system calls as TCP connections.
 fn listen_sctp(address: SocketAddr) -> io::Result<Option<TcpListener>> {
     let Some(socket) = sctp_socket(Domain::for_address(address))? else {
         return Ok(None);
@@ -46,7 +48,7 @@ fn listen_sctp(address: SocketAddr) -> io::Result<Option<TcpListener>> {
 }
 
 fn serve_connections(listener: &TcpListener, name: &Arc<str>) {
-    // A connection that broke before it was accepted is the client's to complain about.
+    // A connection that broke before it was accepted is an error of the client.
     for stream in listener.incoming().flatten() {
         let name = Arc::clone(name);
         thread::spawn(move || serve_connection(stream, &name));
@@ -69,7 +71,7 @@ fn serve_connection(mut stream: TcpStream, name: &str) -> io::Result<()> {
 fn serve_udp(socket: &UdpSocket, address: SocketAddr, name: &str) {
     let mut buffer = [0; 2048];
     loop {
-        // An error here is an ICMP error about an answer to a client that has gone.
+        // An error here is an ICMP error about an earlier answer to a client that is gone.
         if let Ok((_, client)) = socket.recv_from(&mut buffer) {
             let line = format!("{name} {address} {client}\n");
             drop(socket.send_to(line.as_bytes(), client));

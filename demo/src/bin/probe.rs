@@ -1,8 +1,8 @@
-//! Connects and says what came of it.
+//! Connects and prints the result.
 //!
-//! `probe once` prints a line for each connection, `probe watch` prints `running` after the first
-//! answer, goes on until its input ends, and prints a tally in JSON; `probe keep` does the same over
-//! one connection.
+//! `probe once` prints a line for each connection. `probe watch` prints `running` after the first
+//! answer, continues until its input ends, and prints a tally in JSON; `probe keep` does the same
+//! over one connection.
 
 use std::io;
 use std::sync::Arc;
@@ -88,12 +88,12 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// Asks until the input ends, and says so on the output when the first answer has come.
+/// Calls `ask` until the input ends; prints a line after the first answer.
 fn tally(every: Duration, mut ask: impl FnMut() -> Outcome) -> Tally {
     let stopped = Arc::new(AtomicBool::new(false));
     let stop = Arc::clone(&stopped);
     thread::spawn(move || {
-        // An error ends the input just as well.
+        // An error ends the input too.
         drop(io::copy(&mut io::stdin(), &mut io::sink()));
         stop.store(true, Ordering::Relaxed);
     });

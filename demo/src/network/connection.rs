@@ -1,4 +1,4 @@
-//! A client's connections, made in the network namespace of the thread that makes them.
+//! Client connections, made from the network namespace of the calling thread.
 
 use std::io::{self, BufRead, BufReader, Read as _, Write as _};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream, UdpSocket};
@@ -13,19 +13,19 @@ use socket2::{Domain, Protocol, Socket, Type};
 
 use super::{CLIENT_PORTS, Outcome, sctp_socket};
 
-/// A connection that is kept.
+/// A connection kept for several requests.
 #[derive(Debug)]
 pub enum Kept {
-    /// And whom it was made to.
+    /// A TCP connection with the server's first answer.
     Tcp(BufReader<TcpStream>, Outcome),
-    /// Datagrams of one flow.
+    /// The socket of a UDP flow.
     Udp(UdpSocket),
 }
 
-/// What is asked, and over TCP given back.
+/// The request, which a TCP server echoes.
 const QUESTION: &str = "who is there?\n";
 
-/// From where to where, and how.
+/// The parameters of a connection.
 #[derive(Debug, Clone, clap::Args)]
 pub struct Connection {
     /// How long to wait for an answer, in milliseconds.
@@ -45,11 +45,11 @@ pub struct Connection {
     pub destination: SocketAddr,
 }
 
-/// The ports that connections come from, one after the other.
+/// A sequence of source ports.
 #[derive(Debug, Clone)]
 pub struct SourcePorts(Arc<AtomicU16>);
 
-/// The protocol, as an argument.
+/// The protocol as a command line argument.
 #[derive(Debug, Clone, Copy, ValueEnum)]
 pub enum Transport {
     /// Connections.
@@ -63,7 +63,7 @@ pub enum Transport {
 // === impl Connection ===
 
 impl Connection {
-    /// What comes of one connection, which over TCP takes no longer than `handshake` to make.
+    /// Makes one connection; returns its outcome. A TCP handshake must complete within `handshake`.
     pub fn outcome(&self, handshake: Duration) -> Outcome {
         let answer = match self.protocol {
             Transport::Tcp => self.ask_tcp(handshake),
@@ -76,7 +76,8 @@ impl Connection {
         }
     }
 
-    /// Asks over `kept`, which is made if there is none. After an error it is of no more use.
+    /// Makes a request over `kept`, which is opened if it is `None`. After an error the connection
+    /// is unusable.
     pub fn ask_over(&self, kept: &mut Option<Kept>) -> io::Result<Outcome> {
         let kept = match kept {
             Some(kept) => kept,
@@ -118,7 +119,7 @@ impl Connection {
     fn ask_sctp(&self) -> io::Result<String> {
         let socket = sctp_socket(Domain::for_address(self.destination))?;
         let socket = socket.ok_or(io::ErrorKind::Unsupported)?;
-        // Without it SCTP takes an ICMP error for a hint and tries again for minutes.
+        // Without this option SCTP treats an ICMP error as a hint and retries for minutes.
         match self.destination {
             SocketAddr::V4(_) => setsockopt(&socket, sockopt::Ipv4RecvErr, &true)?,
             SocketAddr::V6(_) => setsockopt(&socket, sockopt::Ipv6RecvErr, &true)?,
@@ -171,7 +172,7 @@ impl Connection {
         Err(io::ErrorKind::AddrInUse.into())
     }
 
-    /// How long it waits for an answer.
+    /// Returns the timeout of an answer.
     pub fn deadline(&self) -> Duration {
         Duration::from_millis(self.deadline_ms)
     }
@@ -193,7 +194,7 @@ impl SourcePorts {
 }
 
 impl Default for SourcePorts {
-    /// All of them; clones take turns.
+    /// All client ports. Clones share the sequence.
     fn default() -> SourcePorts {
         SourcePorts(Arc::new((*CLIENT_PORTS.start()).into()))
     }
@@ -212,8 +213,8 @@ impl FromStr for SourcePorts {
 
 fn exchange(socket: &UdpSocket) -> io::Result<String> {
     match socket.send(QUESTION.as_bytes()) {
-        // What this host's own rules do away with is reported so at once, whether they refuse
-        // it or drop it. Only a refusal is followed by an ICMP error.
+        // The kernel reports a packet that this host's own rules reject or drop as an immediate
+        // error. Only a reject also causes an ICMP error.
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {}
         sent => drop(sent?),
     }
@@ -222,7 +223,7 @@ fn exchange(socket: &UdpSocket) -> io::Result<String> {
     Ok(String::from_utf8_lossy(&buffer[..length]).into_owned())
 }
 
-/// A line, of which there has to be something.
+/// Reads a line; fails if it is empty.
 fn read_line(from: &mut impl BufRead) -> io::Result<String> {
     let mut line = String::new();
     from.read_line(&mut line)?;
@@ -236,7 +237,7 @@ fn read_answer(line: &str) -> Outcome {
     parse_answer(line).unwrap_or(Outcome::Failed(format!("answer {line:?}")))
 }
 
-/// Reads a server's line: its name, the address it was reached at, the address it saw.
+/// Parses a server's line: its name, its own address, the client's address as it received it.
 fn parse_answer(line: &str) -> Option<Outcome> {
     let mut words = line.split_whitespace();
     Some(Outcome::Answered {

@@ -1,5 +1,5 @@
-//! Clients that ask a Service all the time, over new connections and over kept ones, and what came
-//! of it.
+//! Clients that continuously make requests to a Service over new and over kept connections, and
+//! their results.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -12,31 +12,31 @@ use dataplane::Protocol;
 use super::{Namespace, Outcome, Probe, Tally, Traffic, keep_connection, probe, start_traffic};
 use crate::deadline::{patience, wait_for};
 
-/// How long a client waits for an answer. Far more than it takes on a busy machine.
+/// The timeout of an answer: far more than needed on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// The longest time a client may go without an answer. Clients and servers share their processors with
-/// kubelets that start containers and with an API server that starts again: beside those, gaps of 3.4 s
-/// were seen although no packet was lost. A new connection that came through only because TCP sent it
-/// again is known by its handshake, whatever the gap.
+/// The longest acceptable time without an answer. Clients and servers share their processors with
+/// kubelets that start containers and with an API server that restarts: beside those, gaps of 3.4 s
+/// occurred although no packet was lost. A new connection that succeeded only because of a TCP
+/// retransmission is detected by the duration of its handshake, independent of the gap.
 const LONGEST_GAP: Duration = Duration::from_secs(6);
-/// Connections that say which servers there are: that one of four answers none of them has a
-/// chance of four in 10^8.
+/// The number of connections to find all servers: with four servers, all of them miss one with a
+/// probability of four in 10^8.
 const CONNECTIONS: u32 = 64;
 
-/// From where, and to what.
+/// A client and a destination.
 #[derive(Debug, Clone)]
 pub struct Way {
-    /// Where that is, for people.
+    /// The name of the client's location, for messages.
     pub from: String,
-    /// Where the client is.
+    /// The namespace of the client.
     pub inside: Namespace,
     /// TCP or UDP.
     pub protocol: Protocol,
-    /// What it connects to.
+    /// The destination.
     pub destination: SocketAddr,
 }
 
-/// Clients that ask until they are told to stop.
+/// Clients that make requests until they are stopped.
 #[derive(Debug)]
 pub struct Connections(Vec<Client>);
 
@@ -47,19 +47,19 @@ struct Client {
     traffic: Traffic,
 }
 
-/// How a client asks.
+/// How a client makes requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
-    /// A new connection for every question.
+    /// A new connection for every request.
     New,
-    /// One connection, or one flow of datagrams, for all questions.
+    /// One connection, or one UDP flow, for all requests.
     Kept,
 }
 
 // === impl Way ===
 
 impl Way {
-    /// Waits until connections are answered by these servers, all of them and nobody else.
+    /// Waits until all of these servers and no others answer connections.
     pub fn wait_for_servers(&self, servers: &BTreeSet<String>, deadline: Duration) -> Result<()> {
         let mut last = BTreeSet::new();
         let answered = wait_for(&format!("{self} by {servers:?} alone"), deadline, || {
@@ -69,13 +69,14 @@ impl Way {
         answered.with_context(|| format!("last seen: {last:?}"))
     }
 
-    /// Who answers, or what goes wrong, over a number of connections that leaves nobody out.
+    /// Returns the servers that answer, or the errors, over enough connections to reach every
+    /// server.
     pub fn observe_servers(&self) -> Result<BTreeSet<String>> {
         let outcomes = probe(&self.inside, &self.probe(PATIENCE), CONNECTIONS)?;
         Ok(outcomes.iter().map(describe).collect())
     }
 
-    /// What comes of one connection that is answered within `deadline`, if at all.
+    /// Makes one connection with this timeout; returns its outcome.
     pub fn observe_once(&self, deadline: Duration) -> Result<Outcome> {
         let outcomes = probe(&self.inside, &self.probe(deadline), 1)?;
         outcomes
@@ -109,8 +110,8 @@ impl fmt::Display for Way {
 // === impl Connections ===
 
 impl Connections {
-    /// Starts clients on each way, one of each of `kinds`, that ask every `interval`. Returns once
-    /// each was answered.
+    /// Starts one client of each of `kinds` on each way, with a request every `interval`. Returns
+    /// once each has received an answer.
     pub fn start(ways: &[Way], kinds: &[Kind], interval: Duration) -> Result<Connections> {
         let mut clients = Vec::new();
         for way in ways {
@@ -130,8 +131,8 @@ impl Connections {
         Ok(Connections(clients))
     }
 
-    /// Stops them and prints how much they have asked. Fails unless everything was answered, without
-    /// a gap that somebody would notice, and over every kept connection by one server.
+    /// Stops the clients and prints their number of requests. Fails unless every request was
+    /// answered, without a noticeable gap, and on every kept connection by one server.
     pub fn finish_unharmed(self) -> Result<()> {
         let (mut asked, mut longest) = (BTreeMap::<Kind, u64>::new(), Duration::ZERO);
         let mut harm = Vec::new();
@@ -175,7 +176,7 @@ impl fmt::Display for Kind {
     }
 }
 
-/// The name of the server that answered, or what went wrong.
+/// Returns the name of the server that answered, or the error.
 fn describe(outcome: &Outcome) -> String {
     match outcome {
         Outcome::Answered { server, .. } => server.clone(),

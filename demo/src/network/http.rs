@@ -9,12 +9,12 @@ use super::Namespace;
 use crate::deadline::patience;
 
 impl Namespace {
-    /// What `url` answers to somebody inside, whatever the status; that nobody answers before
-    /// [`patience`] with `deadline` has ended is an error.
+    /// Requests `url` from inside the namespace; returns the response with any status. Fails
+    /// without a response within [`patience`] with `deadline`.
     pub fn get(&self, url: &str, deadline: Duration) -> Result<Response<String>> {
         let answered = self.enter(|| -> Result<Response<String>> {
             let client = ureq::Agent::config_builder()
-                // A proxy that the person's environment names is not in this namespace.
+                // A proxy in the user's environment variables is not reachable from this namespace.
                 .proxy(None)
                 .http_status_as_error(false)
                 .timeout_global(Some(patience(deadline)))

@@ -1,4 +1,4 @@
-//! Where a process without root may make networks.
+//! Private namespaces in which a process without root can create networks.
 
 use std::env;
 use std::os::unix::process::CommandExt;
@@ -6,12 +6,12 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
-/// Set in the process that was started again.
+/// The environment variable set in the restarted process.
 const ENTERED: &str = "SIGNPOST_TESTS_ENTERED_NAMESPACES";
 
-/// Makes sure that this process can make network namespaces. Root can; anyone else is started
-/// again, with the same arguments, as the root of a user namespace with a network and a `/run` of
-/// its own. Call it first in `main`: what was done before is done twice.
+/// Ensures that this process can create network namespaces. Root can; for any other user the
+/// process is restarted with the same arguments as root of a user namespace with a private network
+/// and `/run`. Call it first in `main`, because anything before it runs twice.
 pub fn enter_private_namespaces() -> Result<()> {
     if rustix::process::geteuid().is_root() {
         return Ok(());

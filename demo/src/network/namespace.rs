@@ -1,4 +1,4 @@
-//! One network namespace, by its name.
+//! A network namespace, identified by its name.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -13,7 +13,7 @@ use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use super::NAMES;
 
-/// A name for a namespace; who holds it does not keep the namespace.
+/// The name of a namespace; holding it does not keep the namespace alive.
 #[derive(Debug, Clone)]
 pub struct Namespace {
     name: Arc<str>,
@@ -24,24 +24,25 @@ impl Namespace {
         Namespace { name: name.into() }
     }
 
-    /// That of a process, for as long as it runs. Where iproute2 wants a name it takes a path, too.
+    /// Returns the namespace of a process, valid while it runs. iproute2 accepts a path in place of
+    /// a name.
     pub fn of_process(process: u32) -> Namespace {
         Namespace::named(&format!("/proc/{process}/ns/net"))
     }
 
-    /// Its name for `ip -n` and below [`Namespace::path`].
+    /// Returns its name for `ip -n` and below `/run/netns`.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The file that stands for it.
+    /// Returns the file that represents it.
     pub fn path(&self) -> PathBuf {
         Path::new(NAMES).join(&*self.name)
     }
 
-    /// A command that runs `program` inside, under the process id it is started with: `nsenter`
-    /// becomes the program. Nothing but the network differs inside (`ip netns exec` would mount
-    /// another `/sys`).
+    /// Returns a command that runs `program` inside. The program keeps the process ID of the
+    /// started process: `nsenter` executes it. Only the network differs inside (`ip netns exec`
+    /// would mount another `/sys`).
     pub fn command(&self, program: impl AsRef<OsStr>) -> Command {
         let mut command = Command::new("nsenter");
         command.arg(format!("--net={}", self.path().display()));
@@ -49,7 +50,8 @@ impl Namespace {
         command
     }
 
-    /// Runs `work` on a thread that is inside. Sockets it opens stay inside wherever they are used.
+    /// Runs `work` on a thread inside the namespace. Sockets opened there stay in the namespace
+    /// wherever they are used.
     pub fn enter<T: Send>(&self, work: impl FnOnce() -> T + Send) -> Result<T> {
         let file = File::open(self.path())
             .with_context(|| format!("failed to open the network namespace {}", self.name))?;
@@ -68,12 +70,12 @@ impl Namespace {
         }
     }
 
-    /// Runs lines of `ip` inside, in one process, up to the first that fails.
+    /// Runs lines of `ip` commands inside in one process, stopping at the first failure.
     pub fn configure(&self, lines: &str) -> Result<()> {
         run_ip(&["-n", &self.name, "-batch", "-"], lines)
     }
 
-    /// Runs `nft` inside, as a person does, and returns what it prints.
+    /// Runs `nft` inside; returns its output.
     pub fn nft(&self, arguments: &[&str]) -> Result<String> {
         let output = self.command("nft").args(arguments).output()?;
         let errors = String::from_utf8_lossy(&output.stderr);
@@ -86,7 +88,7 @@ impl Namespace {
         Ok(String::from_utf8(output.stdout)?)
     }
 
-    /// Sets files below `/proc/sys`, inside.
+    /// Sets files below `/proc/sys` inside.
     pub fn set_sysctls(&self, sysctls: &[(&str, &str)]) -> Result<()> {
         self.enter(|| {
             for (name, value) in sysctls {
@@ -98,7 +100,7 @@ impl Namespace {
     }
 }
 
-/// Runs `ip` with `input` as its input.
+/// Runs `ip` with `input` on standard input.
 pub(super) fn run_ip(arguments: &[&str], input: &str) -> Result<()> {
     let mut child = Command::new("ip")
         .args(arguments)

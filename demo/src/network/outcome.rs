@@ -1,32 +1,32 @@
-//! What came of one connection, as a client sees it.
+//! The outcome of one connection for a client.
 
 use std::fmt;
 use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
 use std::str::FromStr;
 
-/// What came of one TCP connection, or of one UDP datagram and the wait for its answer.
+/// The outcome of one TCP connection, or of one UDP datagram and the wait for its answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
     /// A server answered.
     Answered {
-        /// What it calls itself. Without spaces.
+        /// The name of the server, without spaces.
         server: String,
-        /// The address that it was reached at.
+        /// The server's own address.
         at: SocketAddr,
-        /// The address that it saw as the client's.
+        /// The client's address as the server received it.
         saw: SocketAddr,
     },
-    /// Someone refused: a reset, or an ICMP or ICMPv6 error that says the port is unreachable.
+    /// The connection was refused: a reset, or an ICMP or ICMPv6 port unreachable error.
     Refused,
-    /// Nothing came back in time.
+    /// No answer arrived in time.
     TimedOut,
-    /// Something else went wrong; the name of the error, without the operating system's prose.
+    /// Another error, by its name without the operating system's message.
     Failed(String),
 }
 
 impl Outcome {
-    /// What an error means to a client.
+    /// Classifies an error.
     pub fn of_error(error: &io::Error) -> Outcome {
         match error.kind() {
             ErrorKind::ConnectionRefused => Outcome::Refused,

@@ -9,8 +9,8 @@ use anyhow::{Context, Result, bail, ensure};
 
 use crate::deadline::{patience, wait_for};
 
-/// A running child: its output line by line, its input open. Killed when this is dropped; children
-/// that end when their input does also end when the test is killed.
+/// A running child with line-by-line output and an open input. Killed on drop. Children that end
+/// with their input also end when the test is killed.
 #[derive(Debug)]
 pub struct Process {
     name: String,
@@ -20,7 +20,7 @@ pub struct Process {
 }
 
 impl Process {
-    /// Starts `command`; errors call it `name`. What it says on its standard error is the test's.
+    /// Starts `command`. Errors refer to it as `name`. It inherits the test's standard error.
     pub fn start(name: &str, mut command: Command) -> Result<Process> {
         let mut child = command
             .stdin(Stdio::piped())
@@ -45,12 +45,12 @@ impl Process {
         })
     }
 
-    /// Its process id.
+    /// Returns its process ID.
     pub fn id(&self) -> u32 {
         self.child.id()
     }
 
-    /// The next line it prints.
+    /// Returns the next line of its output.
     pub fn next_line(&mut self, deadline: Duration) -> Result<String> {
         self.line_within(patience(deadline))
     }
@@ -67,7 +67,7 @@ impl Process {
         }
     }
 
-    /// Waits until it prints exactly `wanted`; other lines are passed over.
+    /// Waits until it prints exactly `wanted`; skips other lines.
     pub fn wait_for_line(&mut self, wanted: &str, deadline: Duration) -> Result<()> {
         let end = Instant::now() + patience(deadline);
         loop {
@@ -87,14 +87,14 @@ impl Process {
         writeln!(input, "{line}").with_context(|| format!("{} does not read its input", self.name))
     }
 
-    /// Waits for its end, whichever it is.
+    /// Waits until it ends with any status.
     pub fn wait_for_end(&mut self, deadline: Duration) -> Result<ExitStatus> {
         let what = format!("{} to end", self.name);
         wait_for(&what, deadline, || Ok(self.child.try_wait()?))
     }
 
-    /// Closes its input and waits for the lines it has yet to print, then for its end, which must
-    /// be a success.
+    /// Closes its input and waits for its remaining lines, then for its end, which must be a
+    /// success.
     pub fn finish(mut self, deadline: Duration) -> Result<Vec<String>> {
         self.input = None;
         let deadline = patience(deadline);
@@ -104,7 +104,7 @@ impl Process {
             let left = end.saturating_duration_since(Instant::now());
             match self.lines.recv_timeout(left) {
                 Ok(line) => lines.push(line),
-                // It has closed its output, which it does by ending.
+                // It has closed its output because it has ended.
                 Err(RecvTimeoutError::Disconnected) => break,
                 Err(RecvTimeoutError::Timeout) => {
                     bail!("{} did not end within {deadline:?}", self.name)
@@ -119,7 +119,7 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // An error is that it has ended already.
+        // An error means that it has already ended.
         drop(self.child.kill());
         drop(self.child.wait());
     }

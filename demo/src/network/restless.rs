@@ -1,4 +1,4 @@
-//! Somebody who changes nf_tables all the time, and nothing that is of interest.
+//! A program that continuously makes irrelevant changes to nf_tables.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,8 +10,8 @@ use netlink::nf_tables::{Family, Operation, Transaction};
 
 use super::Namespace;
 
-/// Begins a new generation of the ruleset as often as the kernel takes one, so that no listing of more
-/// than one datagram ends as it began. Ends when this is dropped.
+/// Starts a new generation of the ruleset as often as the kernel allows, so that every dump of more
+/// than one datagram is interrupted. Stops on drop.
 #[derive(Debug)]
 pub struct Restless {
     done: Arc<AtomicBool>,
@@ -21,7 +21,7 @@ pub struct Restless {
 // === impl Restless ===
 
 impl Restless {
-    /// Begins, in a table of its own.
+    /// Starts the changes in a separate table.
     pub fn start(namespace: &Namespace) -> Result<Restless> {
         let mut socket = namespace.enter(Socket::open)??;
         let done = Arc::new(AtomicBool::new(false));
@@ -40,7 +40,7 @@ impl Restless {
         })
     }
 
-    /// Ends it; an error if it has failed before.
+    /// Stops the changes; returns an error if one has failed.
     pub fn finish(mut self) -> Result<()> {
         self.end()
     }
@@ -56,7 +56,7 @@ impl Restless {
 
 impl Drop for Restless {
     fn drop(&mut self) {
-        // Whoever wants to know has asked.
+        // Errors are reported only by `finish`.
         let _ = self.end();
     }
 }

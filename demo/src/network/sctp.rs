@@ -1,4 +1,4 @@
-//! Sockets of SCTP, where the kernel has them.
+//! SCTP sockets, if the kernel supports them.
 
 use std::io;
 
@@ -8,8 +8,8 @@ use socket2::{Domain, Protocol, Socket, Type};
 /// `IPPROTO_SCTP` of include/uapi/linux/in.h.
 const SCTP: i32 = 132;
 
-/// A socket that makes or accepts one association at a time, RFC 6458 section 4: it is bound,
-/// connected, read and written as one of TCP. `None` where the kernel knows no SCTP.
+/// Creates a one-to-one style socket (RFC 6458, section 4): it is bound, connected, read and
+/// written like a TCP socket. Returns `None` if the kernel does not support SCTP.
 pub fn sctp_socket(family: Domain) -> io::Result<Option<Socket>> {
     match Socket::new(family, Type::STREAM, Some(Protocol::from(SCTP))) {
         Ok(socket) => Ok(Some(socket)),

@@ -1,4 +1,4 @@
-//! What came of many connections.
+//! The counted outcomes of many connections.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -8,30 +8,30 @@ use serde::{Deserialize, Serialize};
 
 use super::Outcome;
 
-/// How many failures are kept word for word.
+/// The maximum number of failures stored with their message.
 const FAILURES_KEPT: usize = 10;
 
-/// What came of connections made one after the other, counted.
+/// The counts of the outcomes of consecutive connections.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Tally {
-    /// Answers by server.
+    /// The number of answers by server.
     pub answered: BTreeMap<String, u64>,
-    /// Refusals.
+    /// The number of refused connections.
     pub refused: u64,
-    /// Connections without an answer in time.
+    /// The number of connections without an answer in time.
     pub timed_out: u64,
-    /// Everything else, by error.
+    /// The number of other errors by error.
     pub failed: BTreeMap<String, u64>,
     /// The longest time without an answer, from the first connection to the end.
     pub longest_gap: Duration,
-    /// The first failures of any sort, each with its time since the first connection.
+    /// The first failures of any sort, each with the time since the first connection.
     pub first_failures: Vec<(Duration, String)>,
-    /// When the last answer came, since the first connection.
+    /// The time of the last answer since the first connection.
     last_answer: Duration,
 }
 
 impl Tally {
-    /// Counts an outcome known at `since_start`.
+    /// Counts an outcome that was known at `since_start`.
     pub fn count(&mut self, outcome: &Outcome, since_start: Duration) {
         match outcome {
             Outcome::Answered { server, .. } => {
@@ -48,19 +48,19 @@ impl Tally {
         }
     }
 
-    /// Closes the gap that is open: an answer came, or nobody asks any more.
+    /// Ends the present gap, because of an answer or the end of the requests.
     pub fn end(&mut self, since_start: Duration) {
         let gap = since_start.saturating_sub(self.last_answer);
         self.longest_gap = self.longest_gap.max(gap);
         self.last_answer = since_start;
     }
 
-    /// How many connections were answered.
+    /// Returns the number of answered connections.
     pub fn answers(&self) -> u64 {
         self.answered.values().sum()
     }
 
-    /// How many were not.
+    /// Returns the number of failed connections.
     pub fn failures(&self) -> u64 {
         self.refused + self.timed_out + self.failed.values().sum::<u64>()
     }

@@ -1,4 +1,4 @@
-//! The standard network: nodes with pods, the world between them, clients outside.
+//! The standard network: nodes with pods, the router between them, and outside clients.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -13,18 +13,18 @@ use super::{Link, Namespace, Network};
 
 /// The router's own address on each of its links.
 const NEXT_HOP_IPV4: &str = "169.254.1.1";
-/// As [`NEXT_HOP_IPV4`]; also every node's address towards its pods.
+/// Like [`NEXT_HOP_IPV4`]; also every node's address on the links to its pods.
 const NEXT_HOP_IPV6: &str = "fe80::1";
 
-/// What to build.
+/// The hosts of a network.
 #[derive(Debug, Clone, Default)]
 pub struct Plan {
-    /// The nodes. What is addressed to Services goes to the first of them, unless a node it
-    /// passes before has rules of its own.
+    /// The nodes. Service addresses are routed to the first node, unless the packet passes another
+    /// node with its own rules before.
     pub nodes: Vec<PlannedNode>,
-    /// The numbers of the clients outside; they share one namespace.
+    /// The numbers of the outside clients, which share one namespace.
     pub clients: BTreeSet<u8>,
-    /// Namespaces beside nodes and clients: a control plane, a load balancer.
+    /// Additional namespaces: a control plane, a load balancer.
     pub others: Vec<Outsider>,
 }
 
@@ -33,34 +33,34 @@ pub struct Plan {
 pub struct PlannedNode {
     /// Its number in the address plan.
     pub number: u8,
-    /// The numbers of its pods; each has a namespace of its own.
+    /// The numbers of its pods; each has a separate namespace.
     pub pods: BTreeSet<u8>,
 }
 
-/// Someone who is reached through the world.
+/// An additional host, connected to the router.
 #[derive(Debug, Clone)]
 pub struct Outsider {
-    /// The short name of the namespace, and of the world's interface to it.
+    /// The short name of the namespace, also the name of the router's interface to it.
     pub name: String,
     /// All its addresses.
     pub addresses: Vec<IpAddr>,
 }
 
-/// A network that stands.
+/// A finished network.
 #[derive(Debug)]
 pub struct Topology {
     nodes: BTreeMap<u8, Namespace>,
     pods: BTreeMap<(u8, u8), Namespace>,
     others: BTreeMap<String, Namespace>,
     world: Namespace,
-    // Goes last: whatever else holds a namespace only holds its name.
+    // Dropped last: the other fields hold only names of namespaces.
     network: Network,
 }
 
 // === impl Plan ===
 
 impl Plan {
-    /// Two nodes, three pods on the first and two on the second, two clients outside.
+    /// Plans two nodes, three pods on the first and two on the second, and two outside clients.
     pub fn standard() -> Plan {
         let node = |number, pods: &[u8]| PlannedNode {
             number,
@@ -77,7 +77,7 @@ impl Plan {
 // === impl Topology ===
 
 impl Topology {
-    /// Builds `plan`. When this returns, every address can be reached from everywhere.
+    /// Builds `plan`. When this returns, every address is reachable from everywhere.
     pub fn build(plan: &Plan) -> Result<Topology> {
         let mut network = Network::new()?;
         let [world] = network.add_namespaces(["world"])?;
@@ -110,30 +110,30 @@ impl Topology {
         Ok(topology)
     }
 
-    /// Node `number`.
+    /// Returns node `number`.
     pub fn node(&self, number: u8) -> Result<&Namespace> {
         let node = self.nodes.get(&number);
         node.with_context(|| format!("the plan has no node {number}"))
     }
 
-    /// Pod `number` of node `node`.
+    /// Returns pod `number` of node `node`.
     pub fn pod(&self, node: u8, number: u8) -> Result<&Namespace> {
         let pod = self.pods.get(&(node, number));
         pod.with_context(|| format!("the plan has no pod {number} on node {node}"))
     }
 
-    /// The clients outside.
+    /// Returns the namespace of the outside clients.
     pub fn outside(&self) -> Result<&Namespace> {
         self.other("outside")
     }
 
-    /// The namespace of this short name beside nodes and pods.
+    /// Returns the namespace with this short name other than nodes and pods.
     pub fn other(&self, name: &str) -> Result<&Namespace> {
         let other = self.others.get(name);
         other.with_context(|| format!("the plan has nobody called {name}"))
     }
 
-    /// The router between all of them.
+    /// Returns the router between all hosts.
     pub fn world(&self) -> &Namespace {
         &self.world
     }
@@ -143,7 +143,7 @@ impl Topology {
         let name = format!("node-{number}");
         let [node] = self.network.add_namespaces([name.as_str()])?;
         route_packets(&node)?;
-        // Refusals are ICMP errors, and tests ask for many of them within a second.
+        // Rejections are ICMP errors, and tests trigger many of them per second.
         node.set_sysctls(&[
             ("net/ipv4/icmp_ratelimit", "0"),
             ("net/ipv6/icmp/ratelimit", "0"),
@@ -166,7 +166,7 @@ impl Topology {
         Ok(())
     }
 
-    /// A link to each pod and no bridge, as the CNI plugin `ptp` does it.
+    /// Adds a link to each pod without a bridge, as the CNI plugin `ptp` does.
     fn add_pod(&mut self, node: &Namespace, node_number: u8, number: u8) -> Result<()> {
         let name = format!("pod-{node_number}-{number}");
         let [pod] = self.network.add_namespaces([name.as_str()])?;
@@ -203,7 +203,7 @@ impl Topology {
         Ok(())
     }
 
-    /// Links `namespace` with the world, by an interface there called `far_end`.
+    /// Connects `namespace` to the router; `far_end` is the name of the router's interface.
     fn connect(&self, namespace: &Namespace, far_end: &str, own: &[IpAddr]) -> Result<()> {
         let uplink = addresses::UPLINK;
         self.network.add_links(&[Link {
@@ -251,7 +251,7 @@ fn route_packets(namespace: &Namespace) -> Result<()> {
     ])
 }
 
-/// The range that hosts of the address plan share with `address`.
+/// Returns the subnet of `address` in the address plan.
 fn subnet(address: IpAddr) -> IpNet {
     let length = match address {
         IpAddr::V4(_) => 24,

@@ -13,47 +13,48 @@ use dataplane::Protocol;
 use super::{Namespace, Outcome, Process, Tally};
 use crate::deadline::patience;
 
-/// How long a server may take to listen, a client to connect for the first time, either to end.
+/// How long a server may take to listen, a client to connect for the first time, and either to end.
 const PROMPTLY: Duration = Duration::from_secs(10);
 
-/// What Linux gives clients (`ip_local_port_range`). No Service has its node port among them.
+/// The ephemeral ports of Linux (`ip_local_port_range`). No Service has a node port in this range.
 pub const CLIENT_PORTS: RangeInclusive<u16> = 32768..=60999;
-/// How many of them a client that runs for a while has for itself before it meets those of others.
+/// The number of ports reserved for a long-running client before its range overlaps with others.
 const PORTS_OF_TRAFFIC: u16 = 4096;
 
-/// How long a client that watches gives a TCP handshake: less than the second after which Linux sends
-/// again what was lost (RFC 6298), so that a connection which came through only by that counts as
-/// lost. Kernels answer each other by themselves; no process is waited for, however busy the machine.
+/// The time limit of a TCP handshake in a long-running client: less than the second after which
+/// Linux retransmits a lost SYN (RFC 6298), so that a connection that succeeded only by
+/// retransmission counts as lost. Kernels complete handshakes without their processes, however busy
+/// the machine is.
 const HANDSHAKE: Duration = Duration::from_millis(900);
 
-/// A server that answers TCP connections and UDP datagrams; it stops when this is dropped.
+/// A server that answers TCP connections and UDP datagrams. It stops on drop.
 #[derive(Debug)]
 pub struct Server {
     #[expect(dead_code, reason = "held for the sake of its end")]
     process: Process,
 }
 
-/// One client's way of connecting.
+/// The parameters of a client.
 #[derive(Debug, Clone, Copy)]
 pub struct Probe {
-    /// TCP, UDP, or SCTP where the kernel has it.
+    /// TCP, UDP, or SCTP if the kernel supports it.
     pub protocol: Protocol,
-    /// The address it connects from; `None` leaves it to the kernel.
+    /// The source address; `None` lets the kernel choose.
     pub source: Option<IpAddr>,
-    /// The address it connects to.
+    /// The destination.
     pub destination: SocketAddr,
-    /// How long it waits for an answer.
+    /// The timeout of an answer.
     pub deadline: Duration,
 }
 
-/// New connections, one after the other, or questions over one that is kept, until [`Traffic::stop`].
+/// A client that makes consecutive connections, or requests over a kept one, until
+/// [`Traffic::stop`].
 #[derive(Debug)]
 pub struct Traffic {
     process: Process,
 }
 
-/// Starts a server called `name` that listens on `addresses`, with each protocol on each. Returns
-/// once it does.
+/// Starts a server called `name` on `addresses` with each protocol. Returns once it listens.
 pub fn start_server(inside: &Namespace, name: &str, addresses: &[SocketAddr]) -> Result<Server> {
     let mut command = inside.command(own_program("echo-server")?);
     command.arg(name);
@@ -63,7 +64,7 @@ pub fn start_server(inside: &Namespace, name: &str, addresses: &[SocketAddr]) ->
     Ok(Server { process })
 }
 
-/// Makes `count` connections, one after the other, and returns what came of each.
+/// Makes `count` consecutive connections; returns their outcomes.
 pub fn probe(inside: &Namespace, probe: &Probe, count: u32) -> Result<Vec<Outcome>> {
     let mut command = inside.command(own_program("probe")?);
     command.arg("once").arg("--count").arg(count.to_string());
@@ -80,15 +81,15 @@ pub fn probe(inside: &Namespace, probe: &Probe, count: u32) -> Result<Vec<Outcom
     Ok(outcomes)
 }
 
-/// Starts to make a new connection every `interval`. Returns once the first was answered.
+/// Starts a client that makes a new connection every `interval`. Returns after the first answer.
 pub fn start_traffic(inside: &Namespace, probe: &Probe, interval: Duration) -> Result<Traffic> {
     let handshake = patience(HANDSHAKE.min(probe.deadline)).as_millis();
     let mode = ["watch", "--handshake-ms", &handshake.to_string()];
     start(&mode, inside, probe, interval)
 }
 
-/// Makes one connection and starts to ask over it every `interval`; another is made only when that
-/// one has failed. Returns once the first question was answered.
+/// Starts a client that makes a request every `interval` over one connection, which is replaced
+/// only after a failure. Returns after the first answer.
 pub fn keep_connection(inside: &Namespace, probe: &Probe, interval: Duration) -> Result<Traffic> {
     start(&["keep"], inside, probe, interval)
 }
@@ -106,7 +107,7 @@ fn start(mode: &[&str], inside: &Namespace, probe: &Probe, interval: Duration) -
 // === impl Traffic ===
 
 impl Traffic {
-    /// Asks no more; what came of every connection, or question.
+    /// Stops the client; returns the outcomes of its connections or requests.
     pub fn stop(self) -> Result<Tally> {
         let lines = self.process.finish(PROMPTLY)?;
         let line = lines.last().context("a client counted nothing")?;
@@ -125,9 +126,9 @@ fn add_arguments(command: &mut std::process::Command, probe: &Probe, ports: u16)
     command.arg(probe.destination.to_string());
 }
 
-/// The first of `count` source ports that no other client of this process takes, until all of
-/// [`CLIENT_PORTS`] have been: a port that comes again within two minutes is, over UDP, the same flow
-/// to connection tracking, which goes where the rules of back then sent it.
+/// Reserves `count` source ports and returns the first. No other client of this process receives
+/// them until all of [`CLIENT_PORTS`] have been used: over UDP, conntrack treats a port reused
+/// within two minutes as the same flow and keeps its old destination.
 fn reserve_ports(count: u16) -> u16 {
     static FREE: AtomicU16 = AtomicU16::new(*CLIENT_PORTS.start());
     let (first, last) = CLIENT_PORTS.into_inner();
@@ -140,7 +141,8 @@ fn reserve_ports(count: u16) -> u16 {
     }
 }
 
-/// A program of this package: cargo builds it before the tests and puts it above them.
+/// Returns the path of a program of this package: cargo builds it before the tests, in a parent
+/// folder of theirs.
 fn own_program(name: &str) -> Result<PathBuf> {
     let test = env::current_exe().context("failed to find this program")?;
     let mut folders = test.ancestors().skip(1).map(|folder| folder.join(name));

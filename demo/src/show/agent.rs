@@ -1,4 +1,4 @@
-//! What the demo waits for of its agent, no longer than the person wants to.
+//! Interruptible waits for the agent.
 
 use std::path::Path;
 
@@ -8,7 +8,7 @@ use crds::NodeProxyStatus;
 use super::interruption::Interruption;
 use crate::lone_agent::LoneAgent;
 
-/// Waits until it says that everything is programmed.
+/// Waits until the agent reports that everything is programmed.
 pub(super) fn wait_until_ready(agent: &LoneAgent, interruption: &Interruption) -> Result<()> {
     agent.wait_for("the agent to be ready", |agent| {
         interruption.check()?;
@@ -16,7 +16,7 @@ pub(super) fn wait_until_ready(agent: &LoneAgent, interruption: &Interruption) -
     })
 }
 
-/// Waits until its status is as `wanted`, and returns it.
+/// Waits until `wanted` accepts its status, and returns it.
 pub(super) fn wait_for_status(
     agent: &LoneAgent,
     interruption: &Interruption,
@@ -29,7 +29,7 @@ pub(super) fn wait_for_status(
     })
 }
 
-/// Whether a process with this id runs.
+/// Whether a process with this ID exists.
 pub(super) fn runs(process_id: u32) -> bool {
     Path::new("/proc").join(process_id.to_string()).exists()
 }

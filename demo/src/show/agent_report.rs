@@ -1,25 +1,25 @@
-//! What the agent says of itself, as much of it as a person wants to read at once. Pure.
+//! Extracts the interesting parts of the agent's reports. Pure.
 
 use crds::NodeProxyStatus;
 use dataplane::Family;
 
-/// How much of a condition's message is shown.
+/// The maximum length of a displayed condition message.
 const MESSAGE: usize = 96;
 
-/// Whether the node serves everything that it is asked for.
+/// Whether the node is Ready.
 pub(super) fn is_ready(status: &NodeProxyStatus) -> bool {
     let mut conditions = status.conditions.iter();
     conditions
         .any(|condition| condition.type_ == crds::condition::READY && condition.status == "True")
 }
 
-/// Lines of /debug/rounds, each up to where the time went.
+/// Returns the lines of /debug/rounds, each cut before its timings.
 pub(super) fn without_phases(rounds: &str) -> Vec<&str> {
     let cut = |round| str::split_once(round, " (observe").map_or(round, |(round, _)| round);
     rounds.lines().map(cut).collect()
 }
 
-/// For each family, the newest of these lines of /debug/rounds that wrote something.
+/// Returns the newest of these lines of /debug/rounds with a write, for each family.
 pub(super) fn newest_writes(rounds: &str) -> Vec<&str> {
     let rounds = without_phases(rounds);
     let newest = |family: Family| {
@@ -34,7 +34,7 @@ pub(super) fn newest_writes(rounds: &str) -> Vec<&str> {
         .collect()
 }
 
-/// The status in a few lines, in its own words.
+/// Returns the status in a few lines of its own format.
 pub(super) fn interesting_part(status: &NodeProxyStatus) -> String {
     let counts = status.counts;
     let mut lines = vec![format!(

@@ -1,4 +1,5 @@
-//! Clients that make new connections all the time, and when each was opened and who answered it.
+//! Clients that continuously make new connections; records when each was opened and which server
+//! answered.
 
 use std::io::{self, BufRead as _, BufReader, Read as _};
 use std::net::{SocketAddr, TcpStream};
@@ -13,26 +14,26 @@ use super::interruption::Interruption;
 use crate::deadline::wait_for;
 use crate::network::{Namespace, Outcome};
 
-/// Between the end of one connection and the start of the next of the same client. Two processors
-/// carry four such clients, three servers and the agent.
+/// The pause between two connections of a client. Two processors are enough for four such clients,
+/// three servers and the agent.
 const PAUSE: Duration = Duration::from_millis(1);
-/// How long a connection may wait for its answer. A SYN that was lost is sent again after a second.
+/// The timeout of an answer. A lost SYN is retransmitted after a second.
 const PATIENCE: Duration = Duration::from_secs(3);
-/// How long to wait for connections to have been made.
+/// The timeout of a wait for connections.
 const PROMPTLY: Duration = Duration::from_secs(10);
 
 /// One TCP connection.
 #[derive(Debug, Clone)]
 pub(super) struct Connection {
-    /// Which of the crowd's clients made it, counted from 0.
+    /// The index of its client, from 0.
     pub(super) client: usize,
-    /// When it was opened: no packet of it is older.
+    /// When it was opened: all of its packets are newer.
     pub(super) opened: Instant,
-    /// What came of it.
+    /// Its outcome.
     pub(super) outcome: Outcome,
 }
 
-/// Clients, each on a thread inside its namespace, until this is dropped.
+/// Clients, each on a thread inside its namespace. They stop on drop.
 #[derive(Debug)]
 pub(super) struct Crowd {
     stopped: Arc<AtomicBool>,
@@ -43,7 +44,7 @@ pub(super) struct Crowd {
 // === impl Connection ===
 
 impl Connection {
-    /// Whether it was answered by the server of this name.
+    /// Whether the server with this name answered it.
     pub(super) fn is_answered_by(&self, name: &str) -> bool {
         matches!(&self.outcome, Outcome::Answered { server, .. } if server == name)
     }
@@ -57,7 +58,7 @@ impl Connection {
 // === impl Crowd ===
 
 impl Crowd {
-    /// Starts a client for each place to connect from and address to connect to.
+    /// Starts a client for each namespace and destination.
     pub(super) fn start(clients: &[(&Namespace, SocketAddr)]) -> Crowd {
         let stopped = Arc::new(AtomicBool::new(false));
         let seen: Arc<Mutex<Vec<Connection>>> = Arc::default();
@@ -86,8 +87,8 @@ impl Crowd {
         }
     }
 
-    /// Waits until the last `count` connections of each client, all of them opened after `since`,
-    /// are `wanted`.
+    /// Waits until the last `count` connections of each client were opened after `since` and are
+    /// all accepted by `wanted`.
     pub(super) fn wait_for(
         &self,
         what: &str,
@@ -108,7 +109,7 @@ impl Crowd {
         })
     }
 
-    /// Makes no more connections. All that were made, in the order of their ends.
+    /// Stops the clients; returns all connections in the order in which they ended.
     pub(super) fn stop(mut self) -> Result<Vec<Connection>> {
         self.stopped.store(true, Ordering::Relaxed);
         for client in self.clients.drain(..) {
@@ -123,7 +124,7 @@ impl Drop for Crowd {
     fn drop(&mut self) {
         self.stopped.store(true, Ordering::Relaxed);
         for client in self.clients.drain(..) {
-            // Whoever drops it has an error of its own to tell.
+            // On this path the caller already reports another error.
             drop(client.join());
         }
     }
@@ -138,7 +139,7 @@ fn connect(to: SocketAddr) -> io::Result<Outcome> {
     Ok(parse_answer(&line).unwrap_or_else(|| Outcome::Failed(format!("answer {line:?}"))))
 }
 
-/// Reads a server's line: its name, the address it was reached at, the address it saw.
+/// Parses a server's line: its name, its own address, the client's address as it received it.
 fn parse_answer(line: &str) -> Option<Outcome> {
     let mut words = line.split_whitespace();
     Some(Outcome::Answered {
@@ -149,6 +150,6 @@ fn parse_answer(line: &str) -> Option<Outcome> {
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // A vector is whole between any two pushes.
+    // A vector is consistent between any two pushes.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

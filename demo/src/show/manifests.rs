@@ -1,4 +1,4 @@
-//! The demo's own copy of the example, which it edits.
+//! The demo's copy of the example, which it edits.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,10 +7,10 @@ use std::time::Instant;
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
-/// Where the example is.
+/// The folder of the example.
 const EXAMPLE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/demo");
 
-/// A directory of manifests that somebody follows.
+/// The directory of manifests that the agent watches.
 #[derive(Debug)]
 pub(super) struct Manifests {
     directory: PathBuf,
@@ -35,13 +35,13 @@ impl Manifests {
         &self.directory
     }
 
-    /// Takes the pod out of every EndpointSlice of `file`, which changes at once, by a rename.
-    /// Returns the last moment at which nobody could have seen it.
+    /// Removes the pod from every EndpointSlice of `file`. The file is replaced atomically by a
+    /// rename. Returns a time just before the rename, at which the change was not yet visible.
     pub(super) fn commit_without_pod(&self, file: &str, pod: &str) -> Result<Instant> {
         let path = self.directory.join(file);
         let text = fs::read_to_string(&path).with_context(|| format!("failed to read {file}"))?;
         let edited = without_pod(&text, pod).with_context(|| format!("failed to edit {file}"))?;
-        // Beside the directory: in it, half a file could be taken for a manifest.
+        // Next to the directory: inside it, a partial file could be read as a manifest.
         let new = self.directory.with_extension("new");
         fs::write(&new, edited).with_context(|| format!("failed to write {file}"))?;
         let before = Instant::now();
@@ -50,7 +50,7 @@ impl Manifests {
     }
 }
 
-/// `text` without the endpoints that are the pod called `pod`.
+/// Returns `text` without the endpoints of the pod called `pod`.
 fn without_pod(text: &str, pod: &str) -> Result<String> {
     let mut slices: Vec<Value> = serde_saphyr::from_multiple(text)?;
     let mut edited = Vec::new();

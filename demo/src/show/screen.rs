@@ -1,4 +1,4 @@
-//! What the person in front of the demo reads.
+//! The output of the demo.
 
 use std::fmt::Display;
 use std::io::Write;
@@ -7,23 +7,23 @@ use anyhow::Result;
 
 use super::interruption::Interruption;
 
-/// How wide all the bars of a row are together.
+/// The total width of all bars in a row.
 const BARS: u64 = 24;
-/// How wide a row's own name is.
+/// The width of a row's label.
 const ROW: usize = 40;
-/// How wide one bar and its number are.
+/// The width of one bar and its number.
 const COLUMN: usize = 18;
 
-/// How lines look.
+/// The style of the output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Style {
-    /// Text alone: a file, a pipe.
+    /// Plain text, for files and pipes.
     Plain,
-    /// With the colours of a terminal.
+    /// With terminal colours.
     Coloured,
 }
 
-/// Where lines go, one an event. Every call fails once the person wants no more.
+/// Writes the output line by line. Every call fails after an interruption.
 #[expect(
     missing_debug_implementations,
     reason = "what it writes to need not print"
@@ -59,7 +59,7 @@ impl<'a> Screen<'a> {
         &self.interruption
     }
 
-    /// The name of what comes next.
+    /// Writes the title of the next section.
     pub(super) fn title(&mut self, text: &str) -> Result<()> {
         let title = self.coloured(Colour::Bold, text);
         self.write(&format!("\n{title}"))
@@ -69,19 +69,19 @@ impl<'a> Screen<'a> {
         self.write(&format!("   {text}"))
     }
 
-    /// Something that was to be shown, and was.
+    /// Writes a success.
     pub(super) fn success(&mut self, text: impl Display) -> Result<()> {
         let text = self.coloured(Colour::Green, &text.to_string());
         self.write(&format!("   {text}"))
     }
 
-    /// Something that should not have happened.
+    /// Writes a failure.
     pub(super) fn failure(&mut self, text: impl Display) -> Result<()> {
         let text = self.coloured(Colour::Red, &text.to_string());
         self.write(&format!("   {text}"))
     }
 
-    /// What somebody else has printed, set off from our own lines.
+    /// Quotes the output of another program, set off from the demo's own lines.
     pub(super) fn quote(&mut self, text: &str) -> Result<()> {
         for line in text.trim_end().lines() {
             let line = self.coloured(Colour::Dim, line);
@@ -90,7 +90,7 @@ impl<'a> Screen<'a> {
         Ok(())
     }
 
-    /// The names of the columns over [`Screen::bars`].
+    /// Writes the column headings for [`Screen::bars`].
     pub(super) fn columns(&mut self, names: &[&str]) -> Result<()> {
         let columns: String = names
             .iter()
@@ -99,7 +99,7 @@ impl<'a> Screen<'a> {
         self.line(format!("{:<ROW$}{}", "", columns.trim_end()))
     }
 
-    /// A row with a bar for each count, as long as its share.
+    /// Writes a row with a bar for each count, proportional to its share.
     pub(super) fn bars(&mut self, name: &str, counts: &[u64]) -> Result<()> {
         let total: u64 = counts.iter().sum();
         let mut row = format!("{name:<ROW$}");
@@ -127,7 +127,7 @@ impl<'a> Screen<'a> {
     fn write(&mut self, line: &str) -> Result<()> {
         self.interruption.check()?;
         writeln!(self.out, "{line}")?;
-        // A line is an event: it is seen when it happens.
+        // Flush each line, so that it appears when the event happens.
         self.out.flush()?;
         Ok(())
     }

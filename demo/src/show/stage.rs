@@ -1,4 +1,4 @@
-//! Where the demo plays: a node, three servers, two clients.
+//! The network of the demo: a node, three servers, two clients.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -18,12 +18,12 @@ const NODE: u8 = 1;
 const CLIENT: u8 = 9;
 /// The number of the client outside.
 const OUTSIDER: u8 = 2;
-/// Where servers listen: for `demo/web` and for `demo/dns`.
+/// The ports of the servers: for `demo/web` and for `demo/dns`.
 const SERVER_PORTS: [u16; 2] = [8080, 5353];
-/// How long a client waits for an answer.
+/// The timeout of an answer.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Namespaces with servers in them.
+/// The namespaces and their servers.
 #[derive(Debug)]
 pub(super) struct Stage {
     #[expect(
@@ -34,16 +34,16 @@ pub(super) struct Stage {
     topology: Topology,
 }
 
-/// Who connects.
+/// A client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Client {
     /// A pod of the node.
     Pod,
-    /// Somebody who knows nothing of the cluster but a node's address.
+    /// A host outside the cluster, which knows only a node's address.
     Outside,
 }
 
-/// One way to a Service.
+/// A path from a client to a Service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Path {
     pub(super) client: Client,
@@ -54,7 +54,7 @@ pub(super) struct Path {
 // === impl Stage ===
 
 impl Stage {
-    /// Makes the namespaces and starts the servers in them.
+    /// Creates the namespaces and starts the servers in them.
     pub(super) fn build() -> Result<Stage> {
         let pods = SERVERS.map(|(_, pod)| pod).into_iter().chain([CLIENT]);
         let topology = Topology::build(&Plan {
@@ -80,12 +80,12 @@ impl Stage {
         Ok(Stage { servers, topology })
     }
 
-    /// Where the agent runs.
+    /// Returns the node of the agent.
     pub(super) fn node(&self) -> Result<&Namespace> {
         self.topology.node(NODE)
     }
 
-    /// Where a client is.
+    /// Returns the namespace of a client.
     pub(super) fn client(&self, client: Client) -> Result<&Namespace> {
         match client {
             Client::Pod => self.topology.pod(NODE, CLIENT),
@@ -93,8 +93,8 @@ impl Stage {
         }
     }
 
-    /// Connects `count` times. How many each of [`SERVERS`] answered, in their order; a connection
-    /// that no server answered is in none of the numbers.
+    /// Connects `count` times; returns how many connections each of [`SERVERS`] answered, in their
+    /// order. Connections without an answer are not counted.
     pub(super) fn probe(&self, path: &Path, count: u32) -> Result<[u64; 3]> {
         let asking = Probe {
             protocol: path.protocol,
@@ -119,7 +119,8 @@ fn is_answer_of(outcome: &crate::network::Outcome, name: &str) -> bool {
 // === impl Path ===
 
 impl Path {
-    /// To `demo/web`: the cluster IP from the pod, the node port from outside, in both families.
+    /// Returns the paths to `demo/web`: the cluster IP from the pod, the node port from outside, in
+    /// both families.
     pub(super) fn to_web() -> [Path; 4] {
         let tcp = |client, address, port| Path {
             client,
@@ -142,7 +143,7 @@ impl Path {
         ]
     }
 
-    /// To `demo/dns`: the cluster IP from the pod, in both families.
+    /// Returns the paths to `demo/dns`: the cluster IP from the pod, in both families.
     pub(super) fn to_dns() -> [Path; 2] {
         Family::ALL.map(|family| Path {
             client: Client::Pod,
@@ -153,7 +154,7 @@ impl Path {
 }
 
 impl fmt::Display for Path {
-    /// `pod -> 10.96.0.10:80 tcp`
+    /// Prints `pod -> 10.96.0.10:80 tcp`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let client = match self.client {
             Client::Pod => "pod",
@@ -163,7 +164,7 @@ impl fmt::Display for Path {
     }
 }
 
-/// Who is where, for people.
+/// Draws the network.
 pub(super) fn drawing() -> String {
     let ipv4 = Family::Ipv4;
     let outside = addresses::outside_client(OUTSIDER, ipv4).to_string();

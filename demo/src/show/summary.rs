@@ -1,81 +1,82 @@
-//! What the demo has shown, in numbers.
+//! The results of the demo in numbers.
 
 use std::time::{Duration, Instant};
 
 use super::crowd::Connection;
 use super::stage::SERVERS;
 
-/// Everything the demo has shown.
+/// The results of the demo.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Summary {
-    /// Each way to a Service.
+    /// The results of each path to a Service.
     pub spread: Vec<Spread>,
-    /// What happened when an endpoint went away.
+    /// The results of the removal of an endpoint.
     pub removal: Removal,
-    /// What happened when the agent was killed and started again.
+    /// The results of the restart of the agent.
     pub restart: Restart,
-    /// What the demo made and could not remove.
+    /// The resources that the demo created and could not remove.
     pub left_behind: Vec<String>,
 }
 
-/// One way to a Service, and who answered.
+/// The results of one path to a Service.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Spread {
-    /// The way, as `CLIENT -> ADDRESS PROTOCOL`.
+    /// The path as `CLIENT -> ADDRESS PROTOCOL`.
     pub path: String,
-    /// How many connections were made.
+    /// The number of connections.
     pub connections: u64,
-    /// How many each server answered.
+    /// The number of connections that each server answered.
     pub answered: [u64; 3],
 }
 
-/// New connections while an endpoint went away. Its server kept running.
+/// New connections while an endpoint is removed. Its server keeps running.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Removal {
-    /// How many connections were made.
+    /// The number of connections.
     pub connections: u64,
-    /// Of those opened before the file was renamed, how many each server answered.
+    /// The number that each server answered of the connections opened before the rename of the
+    /// file.
     pub before: [u64; 3],
-    /// Of those opened after it, how many each server answered.
+    /// The number that each server answered of those opened after the rename.
     pub after: [u64; 3],
-    /// Those that no server answered.
+    /// The connections that no server answered.
     pub failures: Vec<String>,
     /// The time from the rename to the opening of the last connection that the removed server
-    /// answered; `None` when that was before the rename.
+    /// answered; `None` if that was before the rename.
     pub last_to_removed: Option<Duration>,
 }
 
-/// New connections while the agent was killed and started again.
+/// New connections while the agent is killed and restarted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Restart {
-    /// How many connections were made.
+    /// The number of connections.
     pub connections: u64,
-    /// How many of them were opened while no agent ran.
+    /// The number of connections opened while no agent was running.
     pub without_agent: u64,
-    /// Those that no server answered, and those that the removed one did.
+    /// The connections that no server answered, and those that the removed server answered.
     pub failures: Vec<String>,
-    /// The rounds of the new agent that did anything but find that nothing is to be done.
+    /// The rounds of the new agent that found something to do.
     pub writes: Vec<String>,
 }
 
 // === impl Summary ===
 
 impl Summary {
-    /// How many connections were made.
+    /// Returns the number of connections.
     pub fn connections(&self) -> u64 {
         let spread: u64 = self.spread.iter().map(|way| way.connections).sum();
         spread + self.removal.connections + self.restart.connections
     }
 
-    /// How many of them failed.
+    /// Returns the number of failed connections.
     pub fn failures(&self) -> u64 {
         let spread: u64 = self.spread.iter().map(Spread::failures).sum();
         let later = self.removal.failures.len() + self.restart.failures.len();
         spread.saturating_add(u64::try_from(later).unwrap_or(u64::MAX))
     }
 
-    /// Whether everything went as it should: every connection was answered, nothing was written
-    /// without need, nothing is left behind.
+    /// Whether there were no failures: every connection was answered, nothing was written
+    /// unnecessarily, and nothing is left behind.
     pub fn is_flawless(&self) -> bool {
         self.failures() == 0 && self.restart.writes.is_empty() && self.left_behind.is_empty()
     }
@@ -84,7 +85,7 @@ impl Summary {
 // === impl Spread ===
 
 impl Spread {
-    /// How many connections no server answered.
+    /// Returns the number of connections that no server answered.
     pub fn failures(&self) -> u64 {
         self.connections.saturating_sub(self.answered.iter().sum())
     }
@@ -93,7 +94,7 @@ impl Spread {
 // === impl Removal ===
 
 impl Removal {
-    /// What `connections` show, of which the server `removed` went away at `renamed`.
+    /// Evaluates `connections` around the removal of the server `removed` at `renamed`.
     pub(super) fn of(connections: &[Connection], renamed: Instant, removed: &str) -> Removal {
         let (before, after): (Vec<&Connection>, Vec<&Connection>) = connections
             .iter()
@@ -117,8 +118,8 @@ impl Removal {
 // === impl Restart ===
 
 impl Restart {
-    /// What `connections` show, with no agent from `killed` to `restarted`, and what `rounds` of
-    /// the agent after that do.
+    /// Evaluates `connections` with no agent from `killed` to `restarted`, and the `rounds` of the
+    /// new agent.
     pub(super) fn of(
         connections: &[Connection],
         killed: Instant,
