@@ -8,18 +8,19 @@
 //!
 //! ```text
 //! filter-prerouting  restrict; steer; dispatch
-//!     services       { 10.96.0.10 . tcp . 80 : 0x53400001, … }   masquerade unless a pod of this node sent it
-//!     externals      { 192.0.2.7 . tcp . 80 : 0x53400001, … }    masquerade
-//!     short-circuits { … }  locals { … }                         external policy Local: who sent it decides
-//!     nodeports      { tcp . 30080 : 0x53400001, … }             and the two of policy Local
-//! nat-prerouting     with affinity, a client that is known goes straight to its endpoint:
-//!     clients        { 203.0.113.9 . 0x53400001 : 0x53400001 . 0x5c0ffee1, … }     packets write it
+//!     services       { 10.96.0.10 . tcp . 80 : 0x53400001, … }
+//!                      masquerade unless a pod of this node sent it
+//!     externals      { 192.0.2.7 . tcp . 80 : 0x53400001, … }   masquerade
+//!     short-circuits { … }  locals { … }   external policy Local: selected by source
+//!     nodeports      { tcp . 30080 : 0x53400001, … }   and two more for policy Local
+//! nat-prerouting     with affinity, a known client goes directly to its endpoint:
+//!     clients        { 203.0.113.9 . 0x53400001 : 0x53400001 . 0x5c0ffee1, … }  written by packets
 //!     slots          { 0x53400001 . 0x5c0ffee1 : 10.0.1.5 . 8080, … }
-//! ip rule, a route   what has such a mark is for this node
+//! ip rule, a route   deliver packets with such a mark to this node
 //! IPVS               -f 1396703233: 10.0.1.5:8080 weight 1, 10.0.2.7:8080 weight 1
-//! second-pass        what IPVS has sent on passes output once more, with a mark that says so
-//! filter-*           refusals, as in mode nftables; nothing that is marked
-//! after-ipvs         what IPVS did not take is refused
+//! second-pass        packets that IPVS has forwarded traverse output again and get another mark
+//! filter-*           refusals as in mode nftables, except of marked packets
+//! after-ipvs         refuse packets that IPVS did not take
 //! unmark, nat-postrouting
 //! ```
 //!

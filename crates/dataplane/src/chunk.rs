@@ -1,4 +1,4 @@
-//! A large change in parts, so that other changes need not wait for all of it.
+//! Divides a large change into parts, so that other changes need not wait for all of it.
 
 mod size;
 
@@ -17,25 +17,25 @@ use size::{FrontendDifference, Grain};
 /// What to program next on the way from one dataplane to another.
 #[derive(Debug, Clone)]
 pub enum Chunk {
-    /// The desired dataplane itself: what is left of the change is small enough.
+    /// The desired dataplane itself: the rest of the change is small enough.
     Last,
-    /// This dataplane, which lies between the two, and then the next chunk.
+    /// This dataplane, which lies between the two. Another chunk follows.
     Part(Dataplane),
-    /// As [`Chunk::Part`], and all that differs on the way there is small.
+    /// Like [`Chunk::Part`], consisting only of Services that change little.
     Small(Dataplane),
 }
 
-/// What a chunk may consist of.
+/// Which changes a chunk may contain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Turn {
-    /// The Services that change little and nothing else, if there are any.
+    /// Only Services that change little, if there are any.
     #[default]
     Small,
-    /// Those, and in what room they leave a part of what is larger.
+    /// Those and, in the remaining room, a part of a larger change.
     Large,
 }
 
-/// A Service changes little whose change is at most this part of a chunk.
+/// A Service changes little if the size of its change is at most that of a chunk divided by this.
 const SMALL: usize = 16;
 /// One frontend that changes.
 struct Piece<'a> {
@@ -51,44 +51,46 @@ struct ServiceChange<'a> {
     pieces: Vec<Piece<'a>>,
 }
 
-/// Which Services come before others that change less. In this order.
+/// The rank of a Service's change. A higher rank comes first, regardless of size; in this order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Rank {
-    /// The API server and DNS, where no Service is served yet.
+    /// The API server and DNS, if no Service is served yet.
     First,
-    /// Packets are sent to an endpoint that is gone.
+    /// Packets are sent to an endpoint that no longer exists.
     Urgent,
     Ordinary,
 }
 
-/// From one dataplane to another.
+/// The change from one dataplane to another.
 struct Way<'a> {
     programmed: &'a Dataplane,
     desired: &'a Dataplane,
-    /// The addresses of frontends that have their turn later.
+    /// The addresses of frontends that later chunks change.
     unfinished: HashSet<IpAddr>,
-    /// One of these, of which there is a part now.
+    /// One of these frontends, of which this chunk contains a part.
     begun: Option<&'a (FrontendKey, Arc<Frontend>)>,
 }
 
 // === impl Chunk ===
 
 impl Chunk {
-    /// The first part of the change of one family from `programmed` to `desired`.
+    /// Computes the first part of the change of one family from `programmed` to `desired`.
     ///
-    /// Small changes that take an endpoint from a frontend come first, then the Services that change least,
-    /// whatever their [`Precedence`], which a label can ask for: a Service with 100,000 addresses delays
-    /// another one's only endpoint by one chunk. Where `programmed` has no Service at all, those that are
-    /// first by precedence and fit into a chunk come before all others.
+    /// Small changes that remove an endpoint from a frontend come first, then Services in the order
+    /// of the size of their change. [`Precedence`] does not matter here, since a label can set it:
+    /// a Service with 100,000 addresses delays the only endpoint of another one by at most one
+    /// chunk. But if `programmed` has no Service at all, Services with [`Precedence::First`] that
+    /// fit into a chunk come before all others.
     ///
-    /// The frontends of a Service port stay together unless they alone exceed `size`. A frontend that moves
-    /// between two Services does so in one step. A cluster IP comes after the frontends at it and goes
-    /// before them, so that no packet to it is rejected that is delivered before or after; a node port comes
-    /// with the frontends of its number at the node's addresses, which it would take packets from. Node and
-    /// configuration are those of `desired`. Where every second turn is [`Turn::Large`], a large change
-    /// comes to its end however many small ones come meanwhile.
+    /// The frontends of a Service port stay together unless they alone exceed `size`. A frontend
+    /// that moves between two Services does so in one step. A cluster IP is added after its
+    /// frontends and removed before them, so that no packet to it is rejected that is delivered
+    /// before or after. A node port is added together with the frontends on its number at the
+    /// node's addresses, since it would take their packets. Node and configuration are those of
+    /// `desired`. If every second turn is [`Turn::Large`], a large change is completed no matter
+    /// how many small ones arrive meanwhile.
     ///
-    /// Costs what differs between the two.
+    /// The cost is proportional to the difference between the two dataplanes.
     pub fn next(
         family: Family,
         programmed: &Dataplane,
@@ -146,8 +148,8 @@ impl Chunk {
                 None => next.remove(service),
             };
         }
-        // Whether a Service may have an address depends on others. Where what is chosen leads nowhere
-        // without them, all go together.
+        // Whether a Service may have an address depends on other Services. If the chosen changes
+        // make no progress without the others, all are made together.
         match (way.comes_nearer(family, grain, &next), is_small) {
             (true, true) => Chunk::Small(next),
             (true, false) => Chunk::Part(next),
@@ -166,18 +168,18 @@ fn differences<'a>(
     differences
 }
 
-/// What is programmed next, and what later.
+/// The changes that are programmed next, and those that come later.
 struct Divided<'a> {
     chosen: Vec<Piece<'a>>,
     later: Vec<Piece<'a>>,
-    /// One of those that come later, of which there is a part now.
+    /// A part of one of the later changes that is programmed next.
     begun: Option<(FrontendKey, Arc<Frontend>)>,
-    /// Whether all that is chosen is of Services that change little.
+    /// Whether all chosen changes are of Services that change little.
     is_small: bool,
 }
 
-/// The changes in the order of their turns. A large one has no precedence, or a label would have everyone
-/// wait for it.
+/// Sorts the changes into their order. The precedence of a large change is ignored, or a label
+/// would make all other Services wait for it.
 fn by_rank<'a>(
     changes: HashMap<&'a ServiceKey, ServiceChange<'a>>,
     limit: ChunkSize,
@@ -197,8 +199,8 @@ fn by_rank<'a>(
     changes.map(|((rank, ..), change)| (rank, change)).collect()
 }
 
-/// Takes as many of the first Services as fit, and in turn of what is large as many ports of the one
-/// behind them as do. Only that one is sorted: what comes later is looked at again for each part.
+/// Chooses as many changes as fit, in order and, in a turn for large ones, as many ports of the
+/// next change as fit. Only that change is sorted, since the rest is processed again for each part.
 fn divide(changes: Vec<(Rank, ServiceChange<'_>)>, limit: ChunkSize, turn: Turn) -> Divided<'_> {
     let (mut chosen, mut later, mut begun) = (Vec::new(), Vec::new(), None);
     let mut room = limit.count();
@@ -244,7 +246,7 @@ fn divide(changes: Vec<(Rank, ServiceChange<'_>)>, limit: ChunkSize, turn: Turn)
     }
 }
 
-/// How many of `pieces` there are in the first Service ports, as many of these as fit whole.
+/// The number of `pieces` in the leading Service ports that fit as a whole.
 fn count_in_whole_ports(pieces: &[Piece<'_>], room: usize) -> usize {
     let (mut count, mut taken) = (0, 0);
     for port in pieces.chunk_by(|a, b| a.port == b.port) {
@@ -257,7 +259,7 @@ fn count_in_whole_ports(pieces: &[Piece<'_>], room: usize) -> usize {
     count
 }
 
-/// How many of `pieces` fit.
+/// The number of leading `pieces` that fit.
 fn count_that_fit(pieces: &[Piece<'_>], room: usize) -> usize {
     let mut taken = 0;
     let fits = pieces.iter().take_while(|piece| {
@@ -267,7 +269,7 @@ fn count_that_fit(pieces: &[Piece<'_>], room: usize) -> usize {
     fits.count()
 }
 
-/// The frontends that change, by the Service that has them.
+/// Groups the frontends that change by their Services.
 fn by_service<'a>(
     differences: Vec<FrontendDifference<'a>>,
     grain: Grain,
@@ -319,14 +321,14 @@ fn claimants<'a>(difference: &FrontendDifference<'a>) -> impl Iterator<Item = &'
 // === impl Piece ===
 
 impl Piece<'_> {
-    /// The frontend before, where there was one, and after.
+    /// The frontend before and after, if any.
     fn winners(&self) -> [Option<&Frontend>; 2] {
         let Difference { before, after, .. } = self.difference;
         [before, after].map(|claims| claims.map(|claims| &**claims.winner().1))
     }
 
-    /// What there is of it now, where it alone is more than there is room for. A frontend that several
-    /// Services claim, or that moves from one to another, is not divided.
+    /// A part of the change, if it alone exceeds `room`. A frontend that several Services claim, or
+    /// that moves from one to another, is not divided.
     fn begin(&self, room: usize) -> Option<(FrontendKey, Arc<Frontend>)> {
         let Difference { before, after, key } = self.difference;
         let claims = || before.into_iter().chain(after);
@@ -359,8 +361,9 @@ impl ServiceChange<'_> {
 // === impl Divided ===
 
 impl Divided<'_> {
-    /// A node port that comes alone would take the packets for a frontend with its number at an address of
-    /// the node, which the API gives to few.
+    /// Adds the frontends at the node's addresses whose protocol and port a chosen new node port
+    /// has. The node port alone would take their packets. The API gives such addresses to few
+    /// Services.
     fn add_hidden_by_node_ports(&mut self, desired: &Dataplane) {
         let opened = self
             .chosen
@@ -391,8 +394,8 @@ impl Divided<'_> {
 // === impl Way ===
 
 impl<'a> Way<'a> {
-    /// Whether less differs between `next` and the end than between the beginning and the end. Only
-    /// what `next` changes can tell.
+    /// Whether `next` is closer to the desired dataplane than the programmed one is. Compares only
+    /// what `next` changes.
     fn comes_nearer(&self, family: Family, grain: Grain, next: &Dataplane) -> bool {
         let (mut before, mut after) = (0, 0);
         for difference in differences(family, self.programmed, next) {
@@ -407,8 +410,8 @@ impl<'a> Way<'a> {
         after < before
     }
 
-    /// The rules of one Service with the frontends at `keys` as they are in the end, and the others as
-    /// they are in the beginning; `None` where nothing is left of it.
+    /// The rules of one Service with the frontends at `keys` as desired, and the others as
+    /// programmed. Returns `None` if nothing is left of it.
     fn rules(
         &self,
         service: &ServiceKey,
@@ -446,8 +449,8 @@ impl<'a> Way<'a> {
         }))
     }
 
-    /// One that comes is there once all frontends at it are, and one that goes is gone at once. One that
-    /// only changes its Service is there all the time.
+    /// The cluster IPs of a Service in this part. A new one is added once all its frontends are; an
+    /// old one is removed at once. One that only moves to another Service exists throughout.
     fn cluster_ips(
         &self,
         before: Option<&Arc<ServiceRules>>,
@@ -470,7 +473,7 @@ impl<'a> Way<'a> {
     }
 }
 
-/// Those that were there, and those that the `chosen` frontends need.
+/// The previous hairpins, and those that the `chosen` frontends need.
 fn hairpins<'a>(
     before: Option<&'a Arc<ServiceRules>>,
     after: Option<&'a Arc<ServiceRules>>,
@@ -478,7 +481,7 @@ fn hairpins<'a>(
 ) -> Vec<Hairpin> {
     let list = |rules: Option<&'a Arc<ServiceRules>>| rules.map_or(&[][..], |r| &r.hairpins);
     let (old, new) = (list(before), list(after));
-    // A Service without endpoints on this node has none, and may have 100,000 elsewhere.
+    // A Service without endpoints on this node needs none, and may have 100,000 elsewhere.
     if new.is_empty() {
         return old.to_vec();
     }

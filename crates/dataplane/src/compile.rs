@@ -1,4 +1,4 @@
-//! One Service, its endpoints and this node: what the kernel should do for it.
+//! Compiles one Service with its endpoints into rules for this node.
 
 mod room;
 
@@ -19,8 +19,8 @@ use crate::{
 /// How many rejections of one Service are kept.
 const MOST_REJECTIONS: usize = 100;
 
-/// What `service` asks of `node`. Total: what cannot be honoured is in
-/// [`ServiceRules::rejections`], and everything else is there.
+/// Computes what `service` requires of `node`. Never fails: what is not supported is listed in
+/// [`ServiceRules::rejections`], and everything else is compiled.
 pub fn compile(
     service: &Service,
     endpoints: &Endpoints,
@@ -58,14 +58,14 @@ pub fn compile(
     draft.finish(service, endpoints, node)
 }
 
-/// The rules as far as they are known.
+/// The rules under construction.
 #[derive(Default)]
 struct Draft {
     frontends: BTreeMap<FrontendKey, Arc<Frontend>>,
     cluster_ips: BTreeSet<IpAddr>,
     hairpins: BTreeSet<Hairpin>,
     rejections: BTreeSet<Rejection>,
-    /// How many there are beside them.
+    /// The number of rejections that were not kept.
     unnamed: usize,
 }
 
@@ -91,8 +91,8 @@ struct Reach {
 // === impl Draft ===
 
 impl Draft {
-    /// Adds every frontend of `port` in one family. Where two of them have the same key, the first
-    /// gets it; a load-balancer IP comes before an external IP, or its source ranges would be lost.
+    /// Adds every frontend of `port` in one family. If two have the same key, the first one gets
+    /// it. Load-balancer IPs come before external IPs: otherwise their source ranges would be lost.
     fn add_port(
         &mut self,
         service: &Service,
@@ -169,7 +169,7 @@ impl Draft {
         room: &mut Room,
     ) {
         let first = room.is_left().then(|| self.frontends.get(&key)).flatten();
-        // A use of a key that is left out is work as well.
+        // A duplicate use of a key costs work, too.
         let needed = first.map_or_else(|| elements(frontend), |_| 1);
         if !room.take(key, needed) {
             return;
@@ -186,8 +186,7 @@ impl Draft {
         }
     }
 
-    /// Says of every address of a family in which the Service has no cluster IP that it is not
-    /// served.
+    /// Rejects every address in a family in which the Service has no cluster IP.
     fn reject_addresses(&mut self, service: &Service, family: Family, external_ips: &[IpAddr]) {
         let fields = [
             ("spec.externalIPs", external_ips),
@@ -292,8 +291,8 @@ impl Reach {
         policy: TrafficPolicy,
         source_ranges: Arc<[IpNet]>,
     ) -> Frontend {
-        // Under an external policy Local, pods of this node and the node itself still reach the
-        // whole cluster; under an internal one no client does.
+        // With external policy Local, pods of this node and the node itself still reach the whole
+        // cluster; with internal policy Local no client does.
         let uses_cluster = kind != FrontendKind::ClusterIp || policy == TrafficPolicy::Cluster;
         let uses_local = policy == TrafficPolicy::Local;
         Frontend {
@@ -335,7 +334,7 @@ fn targets(endpoints: &[&Endpoint]) -> Arc<[Target]> {
     shared(targets.into_iter().collect())
 }
 
-/// Lists without anything are one list: nearly every Service has some.
+/// Empty lists share one allocation: nearly every Service has some.
 fn shared<T>(list: Vec<T>) -> Arc<[T]> {
     match list.is_empty() {
         true => Arc::default(),
@@ -343,10 +342,10 @@ fn shared<T>(list: Vec<T>) -> Arc<[T]> {
     }
 }
 
-/// The endpoints that may still answer; the very list that is among `chosen`, where it is one of
-/// them: nearly always, and then it costs no memory.
+/// The endpoints that may still answer. Returns a list of `chosen` if it is equal, as it nearly
+/// always is, to save memory.
 fn serving(candidates: &[&Endpoint], chosen: [&Arc<[Target]>; 2]) -> Arc<[Target]> {
-    // What is published while it is not ready is given connections; they must not be taken from it.
+    // An endpoint that is published although not ready gets connections, and must keep them.
     let answering: Vec<&Endpoint> = candidates
         .iter()
         .filter(|endpoint| endpoint.readiness.serving || endpoint.readiness.ready)
@@ -370,8 +369,8 @@ fn honoured_external_ips(service: &Service, config: &Config, draft: &mut Draft) 
     }
 }
 
-/// The scheduler that is used. Of a configuration's scheduler that the mechanism does not have, the
-/// node's own status says what is used instead.
+/// The scheduler that is used. If the mechanism lacks the configuration's scheduler, the status of
+/// the node's own object reports the replacement.
 fn honoured_scheduler(service: &Service, config: &Config, draft: &mut Draft) -> Scheduler {
     let mechanism = config.mechanism;
     let Some(asked) = service.scheduler else {
@@ -386,7 +385,7 @@ fn honoured_scheduler(service: &Service, config: &Config, draft: &mut Draft) -> 
     asked.nearest_in(mechanism)
 }
 
-/// Who may connect to load-balancer IPs of `family`; empty stands for everyone.
+/// The sources that may connect to load-balancer IPs of `family`. Empty: all sources.
 fn source_ranges(service: &Service, node: &Node, family: Family) -> Arc<[IpNet]> {
     let mut ranges: Vec<IpNet> = service
         .source_ranges
@@ -398,12 +397,12 @@ fn source_ranges(service: &Service, node: &Node, family: Family) -> Arc<[IpNet]>
         .address(family)
         .is_some_and(|address| ranges.iter().any(|range| range.contains(&address)));
     if includes_node {
-        // A process on this node that connects to the address of a load balancer has that same
-        // address as its source, wherever the address is also bound to the node.
+        // A process on this node that connects to the address of a load balancer has that address
+        // as its source if the address is also bound to the node.
         let own = of_family(&service.load_balancer_ips, family);
         ranges.extend(own.into_iter().map(IpNet::from));
     }
-    // Disjoint and shortest, as interval sets of the kernel want them.
+    // Disjoint and as short as possible, as the kernel's interval sets require.
     let mut ranges = IpNet::aggregate(&ranges);
     ranges.sort();
     if ranges.iter().any(|range| range.prefix_len() == 0) {

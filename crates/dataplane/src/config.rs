@@ -1,4 +1,4 @@
-//! What a ProxyProfile and a Node say about packets in general, resolved for one node.
+//! The configuration from ProxyProfile and Node that applies to all packets on one node.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -10,44 +10,43 @@ use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 use crate::{Family, Scheduler};
 
-/// The part of a node's effective configuration that changes where packets go, or what takes them
-/// there.
+/// The part of a node's effective configuration that affects where packets go, or by which
+/// mechanism.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Config {
-    /// Which of the kernel's mechanisms carries the dataplane out. Backends ignore it: it says
-    /// which of them is asked.
+    /// The kernel mechanism that implements the dataplane. Selects the backend; backends ignore it.
     pub mechanism: Mechanism,
     /// Which of the node's addresses accept node ports.
     pub node_ports: NodePortAddresses,
-    /// How traffic of this node's own pods is distinguished from other traffic.
+    /// How traffic from pods of this node is distinguished from other traffic.
     pub local_detection: LocalDetection,
-    /// Who is masqueraded beside external traffic.
+    /// Which traffic to cluster IPs is masqueraded, in addition to external traffic.
     pub masquerade: Masquerade,
-    /// The packet mark that asks for masquerade.
+    /// The packet mark that requests masquerade.
     pub mark: Mark,
-    /// The cluster's Service CIDRs; empty when they are not known. An address inside them that no
-    /// Service has is dropped.
+    /// The cluster's Service CIDRs; empty if unknown. Packets to an address inside them that no
+    /// Service has are dropped.
     pub service_cidrs: BTreeSet<IpNet>,
     /// Whether `spec.externalIPs` is honoured.
     pub external_ips: ExternalIps,
-    /// How an endpoint is chosen for Services that do not say.
+    /// The scheduler of Services that do not set one.
     pub scheduler: Scheduler,
-    /// How long IPVS remembers connections without a packet. Other mechanisms ignore it.
+    /// How long IPVS remembers idle connections. Other mechanisms ignore it.
     pub ipvs_timeouts: IpvsTimeouts,
 }
 
-/// After how long without a packet IPVS forgets a connection; `None` leaves the kernel's value.
+/// The idle time after which IPVS forgets a connection; `None` leaves the kernel's value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct IpvsTimeouts {
-    /// Established ones of TCP.
+    /// For established TCP connections.
     pub tcp: Option<Duration>,
-    /// Those of TCP that one side has closed.
+    /// For TCP connections that one side has closed.
     pub tcp_fin: Option<Duration>,
-    /// Those of UDP.
+    /// For UDP.
     pub udp: Option<Duration>,
 }
 
-/// One of the kernel's mechanisms that can carry a dataplane out.
+/// A kernel mechanism that can implement a dataplane.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub enum Mechanism {
     /// Sets and maps of nf_tables.
@@ -62,45 +61,45 @@ pub enum Mechanism {
 /// Which addresses of this node accept node ports, per family. Loopback never does.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodePortAddresses {
-    /// `None`: every IPv4 address of the node that is not loopback. `Some`: just these.
+    /// `None`: every IPv4 address of the node except loopback. `Some`: only these.
     pub ipv4: Option<BTreeSet<IpAddr>>,
-    /// As `ipv4`.
+    /// Like `ipv4`.
     pub ipv6: Option<BTreeSet<IpAddr>>,
 }
 
-/// How a packet from a pod of this node is recognised.
+/// How packets from pods of this node are recognised.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum LocalDetection {
-    /// It is not: no traffic counts as local.
+    /// Not at all: no traffic counts as local.
     #[default]
     None,
-    /// By source address, per family; a family without a CIDR has no detection.
+    /// By source address, for each family; without a CIDR, nothing is recognised in that family.
     Source {
         /// The IPv4 range.
         ipv4: Option<Ipv4Net>,
         /// The IPv6 range.
         ipv6: Option<Ipv6Net>,
     },
-    /// By the interface it came in on.
+    /// By the interface on which they arrived.
     Interface(InterfaceMatch),
 }
 
-/// Names of interfaces.
+/// Matches interface names.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum InterfaceMatch {
-    /// This one (a bridge).
+    /// Exactly this name (a bridge).
     Named(Arc<str>),
-    /// Every one whose name starts like this.
+    /// Every name with this prefix.
     Prefix(Arc<str>),
 }
 
-/// Which traffic to cluster IPs leaves with this node's address as its source.
+/// Which traffic to cluster IPs gets this node's address as its source.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Masquerade {
-    /// What local detection says is not from a pod of this node.
+    /// Traffic that local detection does not attribute to a pod of this node.
     #[default]
     NonLocal,
-    /// All of it.
+    /// All traffic.
     All,
 }
 
@@ -110,22 +109,22 @@ pub struct Mark {
     bit: u8,
 }
 
-/// Whether `spec.externalIPs` is honoured (CVE-2020-8554: anyone who may write a Service may claim
-/// any address with it).
+/// Whether `spec.externalIPs` is honoured (CVE-2020-8554: any user who may write a Service can
+/// claim any address with it).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum ExternalIps {
     /// Programmed like load-balancer addresses.
     #[default]
     Honoured,
-    /// Left alone.
+    /// Ignored.
     Ignored,
 }
 
 // === impl Config ===
 
 impl Config {
-    /// Whether [`compile`](crate::compile) gives every Service the same rules under both: nothing else of a configuration is
-    /// part of them.
+    /// Whether [`compile`](crate::compile) produces the same rules for every Service under both: it
+    /// reads nothing else of a configuration.
     pub fn compiles_like(&self, other: &Config) -> bool {
         let of_rules = |config: &Config| (config.external_ips, config.mechanism, config.scheduler);
         of_rules(self) == of_rules(other)
@@ -135,7 +134,7 @@ impl Config {
 // === impl LocalDetection ===
 
 impl LocalDetection {
-    /// The source range of `family`, where detection is by source.
+    /// The source range of `family`, if detection is by source.
     pub fn source(&self, family: Family) -> Option<IpNet> {
         match (self, family) {
             (LocalDetection::Source { ipv4, .. }, Family::Ipv4) => ipv4.map(IpNet::V4),
@@ -184,7 +183,7 @@ impl Default for NodePortAddresses {
 // === impl InterfaceMatch ===
 
 impl InterfaceMatch {
-    /// Whether the interface called `name` is meant.
+    /// Whether it matches the interface called `name`.
     pub fn matches(&self, name: &str) -> bool {
         match self {
             InterfaceMatch::Named(own) => **own == *name,
@@ -208,7 +207,7 @@ impl Mark {
 }
 
 impl Default for Mark {
-    /// Bit 14, 0x4000: what kube-proxy and the CNIs that avoid it have agreed on.
+    /// Bit 14, 0x4000: kube-proxy's mark, which CNIs avoid.
     fn default() -> Mark {
         Mark { bit: 14 }
     }

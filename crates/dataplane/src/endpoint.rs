@@ -12,29 +12,29 @@ use crate::{Port, Protocol};
 pub struct Endpoints {
     /// Lists by port.
     pub by_port: BTreeMap<EndpointPort, Vec<Endpoint>>,
-    /// What there is too much of.
+    /// What exceeds the limits of a Service.
     pub left_out: LeftOut,
 }
 
-/// What is not among the endpoints of a Service, because it is more than a Service may have.
+/// What is missing in the endpoints of a Service because it exceeds the limits of a Service.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct LeftOut {
-    /// How many slices, the last by name.
+    /// The number of slices left out, the last ones by name.
     pub slices: usize,
     /// The ports of slices all of whose endpoints are left out.
     pub ports: BTreeSet<EndpointPort>,
 }
 
-/// What joins a Service's port with a slice's port: name and protocol.
+/// The port name and protocol that match a Service's port with a slice's port.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct EndpointPort {
-    /// The port's name; empty when it has none.
+    /// The port's name; empty if it has none.
     pub name: Arc<str>,
     /// The protocol.
     pub protocol: Protocol,
 }
 
-/// One place a Service port's connections can go, with what is known about it.
+/// An endpoint of a Service port, with its attributes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Endpoint {
     /// `addresses[0]`.
@@ -43,25 +43,26 @@ pub struct Endpoint {
     pub port: Port,
     /// Its conditions.
     pub readiness: Readiness,
-    /// `nodeName`, if it is given.
+    /// `nodeName`, if set.
     pub node: Option<Arc<str>>,
     /// `hints`.
     pub hints: Hints,
 }
 
-/// The three conditions of an endpoint with their defaults filled in: `ready` and `serving` count
-/// as true when absent, `terminating` as false.
+/// The three conditions of an endpoint with their defaults: `ready` and `serving` are true if
+/// absent, `terminating` is false.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Readiness {
-    /// May be given new connections.
+    /// It may get new connections.
     pub ready: bool,
-    /// Still answers, terminating or not.
+    /// It still answers, terminating or not.
     pub serving: bool,
     /// Its pod is being deleted.
     pub terminating: bool,
 }
 
-/// Which zones and nodes an endpoint is meant for. Obeyed whatever set them.
+/// The zones and nodes that an endpoint is meant for. Obeyed regardless of which controller set
+/// them.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Hints {
     /// `hints.forZones[].name`.
@@ -87,14 +88,14 @@ impl Endpoints {
 // === impl Readiness ===
 
 impl Readiness {
-    /// An endpoint that takes new connections.
+    /// An endpoint that accepts new connections.
     pub const READY: Readiness = Readiness {
         ready: true,
         serving: true,
         terminating: false,
     };
 
-    /// Whether it can stand in when nothing is ready: still serving while its pod goes away.
+    /// Whether it is used if no endpoint is ready: still serving while its pod terminates.
     pub fn draining(self) -> bool {
         self.serving && self.terminating
     }

@@ -1,4 +1,4 @@
-//! What one Service compiles to.
+//! The rules to which one Service compiles.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -11,7 +11,7 @@ use crate::{
     ServicePortName, TrafficPolicy,
 };
 
-/// What a packet is addressed to.
+/// The destination that a packet is addressed to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum FrontendKey {
     /// A cluster IP, external IP or load-balancer IP.
@@ -23,7 +23,7 @@ pub enum FrontendKey {
         /// The destination port.
         port: Port,
     },
-    /// A port on those of the node's addresses that accept node ports.
+    /// A port on the node's addresses that accept node ports.
     NodePort {
         /// The family; each has its own endpoints.
         family: Family,
@@ -34,41 +34,41 @@ pub enum FrontendKey {
     },
 }
 
-/// Where packets addressed to one [`FrontendKey`] may go, and under which policy.
+/// Where packets to one [`FrontendKey`] may go, and under which policy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Frontend {
     /// The Service port it belongs to.
     pub service_port: ServicePortName,
-    /// What sort of address it is.
+    /// The kind of address.
     pub kind: FrontendKind,
-    /// The policy for this sort of address: internal for cluster IPs, external for the others.
+    /// The policy for this kind of address: internal for cluster IPs, external for all others.
     pub policy: TrafficPolicy,
-    /// The endpoints of the whole cluster, sorted. Left empty where no packet can be sent to one of
-    /// them: for a cluster IP with policy Local.
+    /// The endpoints of the whole cluster, sorted. Empty if no packet can be sent to any of them:
+    /// for a cluster IP with policy Local.
     pub cluster: Arc<[Target]>,
     /// The endpoints of this node, sorted. Empty with policy Cluster.
     pub local: Arc<[Target]>,
-    /// The endpoints at which a connection that was made before may still be answered, sorted: those
-    /// that serve and those that are given new connections, of the whole cluster, whatever policy
-    /// and hints say. No packet is sent by it.
+    /// The endpoints that may still answer existing connections, sorted: those of the whole cluster
+    /// that serve or get new connections, regardless of policy and hints. Not used to send packets.
     pub serving: Arc<[Target]>,
-    /// Whether the Service has any usable endpoint anywhere: without one packets are rejected;
-    /// with one, but none that the policy allows, they are dropped.
+    /// Whether the Service has a usable endpoint on any node. If not, packets are rejected. If so,
+    /// but none that the policy allows, they are dropped.
     pub has_endpoints: bool,
     /// Session affinity.
     pub affinity: Affinity,
-    /// How an endpoint is chosen where affinity does not: one that the mechanism has.
+    /// How an endpoint is chosen if affinity does not choose it. A scheduler that the mechanism
+    /// supports.
     pub scheduler: Scheduler,
-    /// Who may connect. Empty: everyone. Only for load-balancer IPs, one family. If it includes
-    /// this node's address, the Service's own load-balancer IPs are in it too.
+    /// The sources that may connect; empty: all. Only for load-balancer IPs, of one family. If they
+    /// include this node's address, they include the Service's own load-balancer IPs, too.
     pub source_ranges: Arc<[IpNet]>,
-    /// That of its Service.
+    /// The precedence of its Service.
     pub precedence: Precedence,
 }
 
-/// The sort of address of a frontend. Of Services that claim one address and port the one gets it
-/// whose sort comes first here: the API server gives out cluster IPs, each once; those who run the
-/// cluster write load-balancer IPs; anyone who may write a Service writes external IPs.
+/// The kind of address of a frontend. If several Services claim one address and port, the one whose
+/// kind comes first here gets it: the API server assigns each cluster IP once; cluster
+/// administrators set load-balancer IPs; any user who may write a Service sets external IPs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum FrontendKind {
     /// One of `clusterIPs`.
@@ -81,7 +81,7 @@ pub enum FrontendKind {
     NodePort,
 }
 
-/// An endpoint once it is chosen: the address a packet is sent on to.
+/// A chosen endpoint: the address that a packet is sent to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Target {
     /// The destination address.
@@ -90,25 +90,25 @@ pub struct Target {
     pub port: Port,
 }
 
-/// All that one Service asks of this node. Equal Services with equal endpoints compile to equal
-/// rules.
+/// Everything that one Service requires of this node. Equal Services with equal endpoints compile
+/// to equal rules.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ServiceRules {
-    /// Which Service.
+    /// The Service.
     pub service: ServiceKey,
-    /// Its frontends, sorted by key, each key once.
+    /// Its frontends, sorted by key, with distinct keys.
     pub frontends: Vec<(FrontendKey, Arc<Frontend>)>,
     /// Its cluster IPs, sorted.
     pub cluster_ips: Vec<IpAddr>,
-    /// Endpoints of this node that could be sent their own packets, sorted, each once.
+    /// Endpoints on this node that could receive their own packets, sorted and distinct.
     pub hairpins: Vec<Hairpin>,
-    /// The health-check node port, where the Service has one that counts.
+    /// The health-check node port, if the Service has an effective one.
     pub health_check: Option<HealthCheck>,
-    /// What of it could not be honoured.
+    /// The parts of the Service that are not supported.
     pub rejections: Vec<Rejection>,
 }
 
-/// A port on which a load balancer asks whether this node has endpoints.
+/// A port on which load balancers check whether this node has endpoints.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HealthCheck {
     /// `spec.healthCheckNodePort`.
@@ -117,8 +117,9 @@ pub struct HealthCheck {
     pub local_endpoints: LocalEndpoints,
 }
 
-/// Distinct addresses of ready endpoints on this node, over all ports of a Service. A Pod with two
-/// addresses is one endpoint of each family, and a load balancer of one family weighs by those.
+/// The number of distinct addresses of ready endpoints on this node, over all ports of a Service. A
+/// Pod with two addresses is one endpoint in each family, and a load balancer of one family uses
+/// that family's number as a weight.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct LocalEndpoints {
     /// IPv4 addresses.
@@ -130,7 +131,7 @@ pub struct LocalEndpoints {
 // === impl LocalEndpoints ===
 
 impl LocalEndpoints {
-    /// Those of `family`.
+    /// The number in `family`.
     pub fn of(self, family: Family) -> usize {
         match family {
             Family::Ipv4 => self.ipv4,
@@ -138,7 +139,7 @@ impl LocalEndpoints {
         }
     }
 
-    /// Those of both families.
+    /// The sum over both families.
     pub fn total(self) -> usize {
         self.ipv4 + self.ipv6
     }
@@ -195,7 +196,7 @@ impl fmt::Display for FrontendKey {
 // === impl Frontend ===
 
 impl Frontend {
-    /// Whether it is reached from outside the cluster: anything but a cluster IP.
+    /// Whether it is reachable from outside the cluster: all kinds except cluster IPs.
     pub fn is_external(&self) -> bool {
         self.kind != FrontendKind::ClusterIp
     }
@@ -226,7 +227,7 @@ impl fmt::Display for FrontendKind {
 // === impl FrontendKind ===
 
 impl FrontendKind {
-    /// The field of a Service that such an address is written in.
+    /// The field of a Service that contains such an address.
     pub fn field(self) -> &'static str {
         match self {
             FrontendKind::ClusterIp => "spec.clusterIPs",

@@ -1,14 +1,14 @@
-//! What this node's kernel should do with packets addressed to Services, as a value.
+//! The desired processing, by this node's kernel, of packets addressed to Services, as a value.
 //!
-//! A source's objects arrive as [`Service`]s and [`Endpoint`]s; [`compile`] turns one Service into
-//! [`ServiceRules`]; a [`Dataplane`] holds the rules of all of them, keyed by what a packet is
-//! addressed to. [`Dataplane::verdict`] answers "where may this packet go?" and is the
-//! specification that every kernel mechanism is held to.
+//! The objects of a source arrive as [`Service`]s and [`Endpoint`]s. [`compile`] turns one Service
+//! into [`ServiceRules`]. A [`Dataplane`] holds the rules of all Services, keyed by a packet's
+//! destination. [`Dataplane::verdict`] computes where a packet may go, and is the specification for
+//! every kernel mechanism.
 //!
 //! ```text
-//! Service + [Endpoint] + Node + Config --compile--> Arc<ServiceRules> --set--> Dataplane --verdict--> Verdict
+//! Service + [Endpoint] + Node + Config --compile--> Arc<ServiceRules> --set--> Dataplane
 //!                                                                                 |
-//!                                                                 frontends, cluster IPs, hairpins
+//!                                                  frontends, cluster IPs, hairpins, verdict
 //! ```
 //!
 //! Everything here is pure: no clock, no I/O, no logger, `std` and `ipnet` only.

@@ -1,23 +1,24 @@
-//! Maglev's table: which endpoint each hash of a client leads to, so that the table of nearly the same
-//! endpoints is nearly the same table.
+//! Maglev's lookup table: maps each hash of a client to an endpoint, so that similar sets of
+//! endpoints have similar tables.
 //!
-//! Each endpoint has an order of its own in which it would like the slots, made of its address and port.
-//! In turns, each takes the next of these that is free (Eisenbud and others, "Maglev: A Fast and Reliable
-//! Software Network Load Balancer", NSDI 2016, section 3.4). So the shares of any two differ by one slot at
-//! the most, and an endpoint that leaves moves its own slots, and few others.
+//! Each endpoint has a separate preference order of the slots, computed from its address and port.
+//! In turn, each endpoint takes its next preferred slot that is free (Eisenbud and others, "Maglev:
+//! A Fast and Reliable Software Network Load Balancer", NSDI 2016, section 3.4). So the shares of
+//! any two endpoints differ by at most one slot, and the removal of an endpoint moves its own slots
+//! and few others.
 
 use std::net::IpAddr;
 
 use crate::{Scheduler, Target};
 
-/// Primes, as every step through a table has to visit all of it, and up to how many endpoints each is
-/// the size of the table: 16 slots for each endpoint at the least, as long as there are not too many.
+/// Table sizes, each with the most endpoints that it is used for: at least 16 slots for each
+/// endpoint, up to a limit. They are prime, so that every step visits the whole table.
 const SIZES: [(usize, usize); 4] = [(16, 1_021), (128, 4_093), (1_024, 16_381), (16_384, 65_521)];
-/// The size of the table of still more.
+/// The table size for even more endpoints.
 const LARGEST: usize = 131_071;
 
 impl Scheduler {
-    /// Into how many slots the choice among `endpoints` is divided.
+    /// The number of slots among which the choice of `endpoints` is made.
     pub fn slots(self, endpoints: usize) -> usize {
         match (self, endpoints) {
             (Scheduler::Maglev, 1..) => {
@@ -29,7 +30,7 @@ impl Scheduler {
     }
 }
 
-/// The endpoint in each slot. Depends on nothing but the set of endpoints.
+/// The endpoint in each slot. Depends only on the set of endpoints.
 pub fn maglev(endpoints: &[Target]) -> Vec<Target> {
     let mut endpoints = endpoints.to_vec();
     endpoints.sort();
@@ -47,7 +48,7 @@ pub fn maglev(endpoints: &[Target]) -> Vec<Target> {
     table.into_iter().flatten().collect()
 }
 
-/// The order in which one endpoint takes slots.
+/// The preference order of one endpoint.
 struct Order {
     next: usize,
     step: usize,
@@ -70,8 +71,8 @@ impl Order {
     }
 }
 
-/// FNV-1a, with the last steps of MurmurHash3 so that every bit counts. Every node and every version has
-/// to come to the same.
+/// FNV-1a with the final steps of MurmurHash3, so that every bit counts. Every node and every
+/// version must compute the same value.
 fn hash(to: &Target, seed: u64) -> u64 {
     let step = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
     let begin = seed ^ 0xcbf2_9ce4_8422_2325;
@@ -92,7 +93,7 @@ mod tests {
     use super::*;
     use crate::Port;
 
-    /// `count` endpoints from the `first` on, of IPv6 where `first` is odd.
+    /// `count` endpoints starting at `first`, IPv6 if `first` is odd.
     fn endpoints(first: u16, count: u16) -> Vec<Target> {
         let address = |number: u16| match first % 2 {
             0 => IpAddr::from([10, 0, number.to_be_bytes()[0], number.to_be_bytes()[1]]),
@@ -130,7 +131,7 @@ mod tests {
         assert_eq!(maglev(&endpoints(5, 9)), maglev(&reversed));
     }
 
-    /// Failure story T67. Every endpoint leaves once; read the other way round, every one comes.
+    /// Failure story T67. Removes every endpoint once; in reverse, this adds every endpoint once.
     #[test]
     fn t67_an_endpoint_that_leaves_moves_few_slots_but_its_own() {
         for (first, count) in [(0, 2), (0, 3), (1, 5), (2, 10), (3, 16), (6, 40), (8, 128)] {

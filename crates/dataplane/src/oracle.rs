@@ -1,4 +1,4 @@
-//! Where may this packet go? The specification, in one function.
+//! The specification: where a packet may go, in one function.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -13,7 +13,7 @@ use crate::{
 /// The first packet of a connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Packet {
-    /// Who sent it, and how it came to this node's kernel.
+    /// The sender, and how the packet reached this node's kernel.
     pub origin: Origin,
     /// Its source address.
     pub source: IpAddr,
@@ -25,7 +25,7 @@ pub struct Packet {
     pub port: Port,
 }
 
-/// Who sent a packet. Decides which hooks of the kernel it passes.
+/// The sender of a packet. Determines which kernel hooks the packet traverses.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Origin {
     /// A pod on this node, through this interface.
@@ -33,16 +33,17 @@ pub enum Origin {
         /// The name of the node's end of the pod's link, or of the bridge it is on.
         interface: Arc<str>,
     },
-    /// A pod on another node, routed to this node as a client of its own (not through a tunnel).
+    /// A pod on another node, routed to this node with its own source address (not through a
+    /// tunnel).
     PodElsewhere {
         /// The interface it came in on.
         interface: Arc<str>,
     },
-    /// A process in this node's own network namespace, from one of the node's addresses.
+    /// A process in this node's network namespace, from one of the node's addresses.
     Node,
-    /// A process in this node's own network namespace, from a loopback address.
+    /// A process in this node's network namespace, from a loopback address.
     Loopback,
-    /// Anyone outside the cluster.
+    /// A client outside the cluster.
     Outside {
         /// The interface it came in on.
         interface: Arc<str>,
@@ -52,28 +53,28 @@ pub enum Origin {
 /// What may happen to a packet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Verdict {
-    /// It goes to one of these, sorted by target.
+    /// It is sent to one of these, sorted by target.
     Deliver(Vec<Choice>),
     /// It is answered with a refusal.
     Reject,
-    /// It disappears.
+    /// It is dropped silently.
     Drop,
-    /// It is none of our business, and goes where routing sends it.
+    /// Signpost leaves it unchanged; routing decides where it goes.
     Untouched,
 }
 
-/// One endpoint a packet may be delivered to.
+/// An endpoint that a packet may be delivered to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Choice {
-    /// Where it is sent.
+    /// The endpoint's address and port.
     pub target: Target,
-    /// How often, relative to the other choices.
+    /// The frequency, relative to the other choices.
     pub weight: u32,
-    /// Whether its source becomes this node's address.
+    /// Whether the packet's source becomes this node's address.
     pub masquerade: bool,
 }
 
-/// Whether the sender of a packet is replaced by this node.
+/// Whether a packet keeps its source.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Source {
     Kept,
@@ -91,8 +92,8 @@ impl Dataplane {
         }
     }
 
-    /// What the choice among the endpoints of [`Dataplane::verdict`] depends on, for a client that
-    /// affinity has not sent anywhere before; `None` for a destination without a frontend.
+    /// What the choice of [`Dataplane::verdict`] among endpoints depends on, for a client without
+    /// an affinity entry. Returns `None` for a destination without a frontend.
     pub fn basis(&self, packet: &Packet) -> Option<Basis> {
         let frontend = self.frontend_at(packet.destination, packet.protocol, packet.port)?;
         Some(frontend.scheduler.basis())
@@ -102,14 +103,14 @@ impl Dataplane {
         self.node().local_addresses.contains(&address)
     }
 
-    /// What befalls a packet that no Service has asked for. Addresses that belong to Services must
-    /// not leak to whatever network they would be routed to.
+    /// The verdict on a packet to a destination that no Service serves. Packets to Service
+    /// addresses must not leak to the network that they would be routed to.
     fn without_frontend(&self, packet: &Packet) -> Verdict {
         let arrives = self.is_local(packet.destination) && packet.origin.interface().is_some();
         if self.cluster_ips().get(&packet.destination).is_some() {
-            // A cluster IP may be on a device of this node, where a process that listens on every
-            // address would answer in the place of the Service. The address by which others know
-            // the node is the node's, whichever Service was given it too.
+            // A cluster IP may be on a device of this node, where a process that listens on all
+            // addresses would answer instead of the Service. But the node's own address stays the
+            // node's, even if a Service was given it, too.
             let own = self.node().address(Family::of(packet.destination));
             if arrives && own.is_none_or(|own| own == packet.destination) {
                 Verdict::Untouched
@@ -143,8 +144,8 @@ impl Dataplane {
             (_, TrafficPolicy::Local) => self.local_policy(frontend, packet),
         };
         if targets.is_empty() {
-            // What this node sends to an address of Services is refused on its way out, where
-            // nothing asks for node ports yet.
+            // A packet that this node sends to a Service address is refused on output, where node
+            // ports are not matched yet.
             let leaves = packet.origin.interface().is_none();
             let by_node_port = frontend.kind == FrontendKind::NodePort;
             return if leaves && by_node_port && self.is_of_services(packet.destination) {
@@ -169,9 +170,9 @@ impl Dataplane {
         }
     }
 
-    /// An external policy Local is about clients outside: a pod of this node and the node itself
-    /// are served as if they had used the cluster IP. The pod is asked about first, so that a
-    /// source that is both keeps its address.
+    /// External policy Local is meant for clients outside: a pod of this node and the node itself
+    /// are served as through the cluster IP. Pods are matched first, so that a source that is both
+    /// keeps its address.
     fn local_policy<'a>(
         &self,
         frontend: &'a Frontend,
@@ -202,15 +203,15 @@ impl Dataplane {
         Verdict::Deliver(choices.collect())
     }
 
-    /// Whether `address` is for Services to have. A process takes such a source where the address it
-    /// connects to is also on a device of this node, as an IPVS proxy puts it on `kube-ipvs0`; the
-    /// endpoint's reply would go to the device that has that address where the endpoint is.
+    /// Whether `address` is a Service address. A process uses such a source if the address it
+    /// connects to is also on a device of this node, as an IPVS proxy adds it to `kube-ipvs0`. The
+    /// endpoint's reply would then go to the device with that address on the endpoint's node.
     fn is_of_services(&self, address: IpAddr) -> bool {
         self.cluster_ips().get(&address).is_some() || self.in_service_cidr(address)
     }
 
-    /// Sources are rewritten as packets leave. What came in for an endpoint with one of the node's
-    /// own addresses goes up to a process here and never leaves.
+    /// Whether the packet leaves, so that its source can be rewritten. A packet that arrives and
+    /// whose endpoint has one of the node's own addresses goes to a local process and never leaves.
     fn is_seen_leaving(&self, target: Target, packet: &Packet) -> bool {
         packet.origin.interface().is_none() || !self.is_local(target.address)
     }
@@ -235,9 +236,9 @@ fn by_policy(frontend: &Frontend, policy: TrafficPolicy) -> &Arc<[Target]> {
 // === impl LocalDetection ===
 
 impl LocalDetection {
-    /// Whether `packet` counts as sent by a pod of this node; `None` where nothing of its family
-    /// can be recognised. Looks at nothing but what a rule can look at: a process of this node
-    /// with a source inside the pods' range is taken for a pod.
+    /// Whether `packet` counts as sent by a pod of this node. Returns `None` if pods of its family
+    /// cannot be recognised. Uses only what a rule can match: a process of this node with a source
+    /// inside the pods' range counts as a pod.
     fn recognises(&self, packet: &Packet) -> Option<bool> {
         match self {
             LocalDetection::None => None,
@@ -257,7 +258,7 @@ impl LocalDetection {
 // === impl Origin ===
 
 impl Origin {
-    /// The interface through which the packet came in; `None` if it was sent by this node itself.
+    /// The interface on which the packet arrived; `None` if this node sent it.
     pub fn interface(&self) -> Option<&str> {
         match self {
             Origin::Pod { interface }
@@ -271,7 +272,7 @@ impl Origin {
 // === impl Packet ===
 
 impl fmt::Display for Packet {
-    /// `pod 10.0.1.9 via veth9 -> 10.96.0.10:80/tcp`, without `via` where the interface has no
+    /// Prints `pod 10.0.1.9 via veth9 -> 10.96.0.10:80/tcp`, without `via` if the interface has no
     /// name. Origins are `pod`, `remote-pod`, `node`, `loopback` and `outside`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let origin = match self.origin {
@@ -298,9 +299,10 @@ impl fmt::Display for Packet {
 // === impl Verdict ===
 
 impl fmt::Display for Verdict {
-    /// `10.0.1.5:8080, 10.0.2.7:8080 masqueraded`, `reject`, `drop` or `untouched`. The last word is
-    /// about the whole list; where only some are masqueraded there are two lists, those that are
-    /// not first, with `; ` between them. A weight other than 1 follows its target: `10.0.1.5:80 x2`.
+    /// Prints `10.0.1.5:8080, 10.0.2.7:8080 masqueraded`, `reject`, `drop` or `untouched`.
+    /// `masqueraded` applies to the whole list; if only some are masqueraded, there are two lists
+    /// separated by `; `, the others first. A weight other than 1 follows its target:
+    /// `10.0.1.5:80 x2`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let choices = match self {
             Verdict::Deliver(choices) => choices,
@@ -326,8 +328,8 @@ impl fmt::Display for Verdict {
 // === impl Choice ===
 
 impl fmt::Display for Choice {
-    /// The target, and its weight where that is not 1; whether it is masqueraded is for
-    /// [`Verdict`] to say.
+    /// Prints the target, and its weight unless that is 1. [`Verdict`] prints whether it is
+    /// masqueraded.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.weight {
             1 => self.target.fmt(f),

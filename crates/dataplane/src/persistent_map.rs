@@ -1,4 +1,4 @@
-//! A map whose copies share what they have in common.
+//! A map whose copies share unchanged entries.
 //!
 //! The kernel's state is compared with the desired one after every change, and a change touches one
 //! Service among tens of thousands. A copy of this map is one reference count; an insertion copies
@@ -10,38 +10,38 @@ use std::sync::Arc;
 
 /// Children of the root, and leaves of a child.
 const FANOUT: usize = 64;
-/// A leaf that is full gets room for one entry more, and for one in so many that it has.
+/// A full leaf grows by one entry plus its length divided by this.
 const SLACK: usize = 8;
 
-/// A place that nothing was ever put in is empty.
+/// A child is `None` if nothing was ever inserted there.
 type Node<T> = Arc<[Option<T>; FANOUT]>;
 type Leaf<K, V> = Arc<Vec<(K, V)>>;
 type Branch<K, V> = Node<Leaf<K, V>>;
 
-/// A map in which untouched entries are shared between copies. Its order of iteration depends on
-/// its keys alone. One without entries has no memory of its own.
+/// A map in which unchanged entries are shared between copies. The iteration order depends only on
+/// the keys. A map without entries allocates no memory.
 pub struct PersistentMap<K, V> {
     root: Option<Node<Branch<K, V>>>,
     len: usize,
 }
 
-/// Where the leaf is that a key belongs to.
+/// The leaf that a key belongs to.
 #[derive(Clone, Copy)]
 struct Place {
-    /// The child of the root.
+    /// The index of the child of the root.
     branch: usize,
-    /// The child of that.
+    /// The index of the leaf in that child.
     leaf: usize,
 }
 
-/// One key at which two maps differ.
+/// A key at which two maps differ.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Difference<'a, K, V> {
     /// The key.
     pub key: &'a K,
-    /// What the first map has.
+    /// The first map's value.
     pub before: Option<&'a V>,
-    /// What the second map has.
+    /// The second map's value.
     pub after: Option<&'a V>,
 }
 
@@ -53,24 +53,24 @@ impl<K, V> PersistentMap<K, V> {
         PersistentMap { root: None, len: 0 }
     }
 
-    /// How many entries there are.
+    /// The number of entries.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether there are none.
+    /// Whether there are no entries.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Every entry, in an order that depends on the keys alone.
+    /// Every entry, in an order that depends only on the keys.
     pub fn iter(&self) -> impl Iterator<Item = (&K, &V)> {
         let branches = self.root.iter().flat_map(|root| root.iter().flatten());
         let leaves = branches.flat_map(|branch| branch.iter().flatten());
         leaves
             .flat_map(|leaf| leaf.iter())
             .map(|(key, value)| (key, value))
-            // Behind the last one there may be thousands of places without a leaf.
+            // After the last entry there may be thousands of empty places.
             .take(self.len)
     }
 }
@@ -82,13 +82,13 @@ impl<K: Hash + Ord + Clone, V: Clone> PersistentMap<K, V> {
         self.leaf(place)?.get(at).map(|(_, value)| value)
     }
 
-    /// Puts `value` at `key`; returns what stood there.
+    /// Sets `key` to `value`. Returns the previous value.
     pub fn insert(&mut self, key: K, value: V) -> Option<V> {
         let (place, at) = self.find(&key);
         self.insert_at(place, at, key, value)
     }
 
-    /// Puts `value` at `key`, and copies nothing where it stands there already.
+    /// Sets `key` to `value`. Copies nothing if it has that value already.
     pub fn ensure(&mut self, key: K, value: V)
     where
         V: PartialEq,
@@ -103,7 +103,7 @@ impl<K: Hash + Ord + Clone, V: Clone> PersistentMap<K, V> {
         }
     }
 
-    /// Takes out the entry at `key`; returns what stood there.
+    /// Removes the entry at `key`. Returns its value.
     pub fn remove(&mut self, key: &K) -> Option<V> {
         let (place, at) = self.find_existing(key)?;
         let (_, value) = self.leaf_mut(place).remove(at);
@@ -114,21 +114,21 @@ impl<K: Hash + Ord + Clone, V: Clone> PersistentMap<K, V> {
         Some(value)
     }
 
-    /// Every entry, in the order of the keys. Costs a sort: for people's eyes.
+    /// Every entry, sorted by key. Costs a sort, so it is meant for output.
     pub fn sorted(&self) -> Vec<(&K, &V)> {
         let mut entries: Vec<_> = self.iter().collect();
         entries.sort_by(|a, b| a.0.cmp(b.0));
         entries
     }
 
-    /// The leaf where `key` belongs, and where it is in that, or would be.
+    /// Finds the leaf of `key`, and its index in that leaf or where it would be inserted.
     fn find(&self, key: &K) -> (Place, Result<usize, usize>) {
         let place = place(key);
         let search = |leaf: &Leaf<K, V>| leaf.binary_search_by(|(other, _)| other.cmp(key));
         (place, self.leaf(place).map_or(Err(0), search))
     }
 
-    /// The same of a key that is there. Most sets of a node are empty, and asked all the same.
+    /// The same for an existing key. Most sets of a node are empty, so that case is checked first.
     fn find_existing(&self, key: &K) -> Option<(Place, usize)> {
         if self.is_empty() {
             return None;
@@ -141,14 +141,14 @@ impl<K: Hash + Ord + Clone, V: Clone> PersistentMap<K, V> {
         self.root.as_ref()?[branch].as_ref()?[leaf].as_ref()
     }
 
-    /// `at` is what [`PersistentMap::find`] has found of `key`.
+    /// Inserts at `at`, the result of [`PersistentMap::find`] for `key`.
     fn insert_at(&mut self, place: Place, at: Result<usize, usize>, key: K, value: V) -> Option<V> {
         let leaf = self.leaf_mut(place);
         match at {
             Ok(at) => Some(std::mem::replace(&mut leaf[at].1, value)),
             Err(at) => {
                 if leaf.len() == leaf.capacity() {
-                    // Not twice as much: there are thousands of leaves, and most never grow again.
+                    // Does not double: there are thousands of leaves, and most never grow again.
                     leaf.reserve_exact(1 + leaf.len() / SLACK);
                 }
                 leaf.insert(at, (key, value));
@@ -166,9 +166,10 @@ impl<K: Hash + Ord + Clone, V: Clone> PersistentMap<K, V> {
 }
 
 impl<K: Hash + Ord + Clone, V: PartialEq> PersistentMap<K, V> {
-    /// Where `self` and `after` differ. Costs what they do not share.
+    /// The keys at which `self` and `after` differ. The cost is proportional to what they do not
+    /// share.
     pub fn differences<'a>(&'a self, after: &'a PersistentMap<K, V>) -> Vec<Difference<'a, K, V>> {
-        // There are no fewer than these, and at a start no more.
+        // A lower bound, which is exact at a start.
         let mut differences = Vec::with_capacity(self.len.abs_diff(after.len));
         for (old, new) in unshared(self.root.as_ref(), after.root.as_ref()) {
             for (old, new) in unshared(old, new) {
@@ -184,7 +185,7 @@ fn empty<T>() -> Node<T> {
     Arc::new(std::array::from_fn(|_| None))
 }
 
-/// The children of two nodes, side by side, without those that both share.
+/// The pairs of children of two nodes, without those that both share.
 fn unshared<'a, T: ?Sized>(
     before: Option<&'a Node<Arc<T>>>,
     after: Option<&'a Node<Arc<T>>>,
@@ -274,8 +275,8 @@ impl<K: fmt::Debug, V: fmt::Debug> fmt::Debug for PersistentMap<K, V> {
 }
 
 impl<K: Hash + Ord, V> FromIterator<(K, V)> for PersistentMap<K, V> {
-    /// Where a key comes twice, the last entry counts. Each leaf is made once and as large as it has to
-    /// be, which takes half the time of as many insertions, and leaves no holes where memory was.
+    /// If a key occurs twice, the last entry counts. Allocates each leaf once, in its final size,
+    /// which takes half the time of individual insertions and does not fragment memory.
     fn from_iter<I: IntoIterator<Item = (K, V)>>(entries: I) -> PersistentMap<K, V> {
         let entries: Vec<(K, V)> = entries.into_iter().collect();
         if entries.is_empty() {
@@ -308,7 +309,7 @@ impl<K: Hash + Ord, V> FromIterator<(K, V)> for PersistentMap<K, V> {
     }
 }
 
-/// Sorts by key, and keeps the last of entries with the same.
+/// Sorts by key, and keeps the last of entries with equal keys.
 fn sort_with_last<K: Ord, V>(leaf: &mut Vec<(K, V)>) {
     leaf.sort_by(|a, b| a.0.cmp(&b.0));
     leaf.dedup_by(|later, kept| {
@@ -323,7 +324,7 @@ fn sort_with_last<K: Ord, V>(leaf: &mut Vec<(K, V)>) {
 // === impl Place ===
 
 impl Place {
-    /// How many leaves are before it.
+    /// The number of leaves before it.
     fn number(self) -> usize {
         self.branch * FANOUT + self.leaf
     }

@@ -1,4 +1,4 @@
-//! The rules of all Services together, keyed by what a packet is addressed to.
+//! The rules of all Services, keyed by the destinations of packets.
 
 mod claims;
 mod disputes;
@@ -19,8 +19,8 @@ pub use claims::Claims;
 pub use disputes::Disputes;
 pub use entitlement::{Refused, Reserved};
 
-/// What this node's kernel should do. Cloning costs a few reference counts; changing one Service
-/// costs what that Service has; two of them are compared by skipping what they share.
+/// The desired state of this node's kernel. Cloning costs a few reference counts; changing a
+/// Service costs in proportion to that Service; comparing two skips what they share.
 #[derive(Debug, Clone, Default)]
 pub struct Dataplane {
     node: Arc<Node>,
@@ -29,18 +29,18 @@ pub struct Dataplane {
     frontends: PersistentMap<FrontendKey, Claims<Arc<Frontend>>>,
     cluster_ips: PersistentMap<IpAddr, Claims<()>>,
     hairpins: PersistentMap<Hairpin, NonZeroUsize>,
-    /// Who claims each address beside those that have it as a cluster IP, and as what.
+    /// The Services that claim each address other than as a cluster IP, and as which kind.
     claimants: PersistentMap<IpAddr, Claims<FrontendKind>>,
     disputes: Disputes,
-    /// Where the API server's own Service leads.
+    /// The endpoints of the API server's Service.
     api_servers: Arc<BTreeSet<IpAddr>>,
 }
 
-/// An endpoint on this node: a packet from it to itself must be masqueraded, or the reply would
-/// never pass through this node's NAT.
+/// An endpoint on this node. A packet from it to itself must be masqueraded: otherwise the reply
+/// would bypass this node's NAT.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Hairpin {
-    /// The endpoint's address, source and destination alike.
+    /// The endpoint's address, which is both source and destination.
     pub address: IpAddr,
     /// The protocol.
     pub protocol: Protocol,
@@ -51,7 +51,7 @@ pub struct Hairpin {
 // === impl Dataplane ===
 
 impl Dataplane {
-    /// A node without Services.
+    /// A dataplane without Services.
     pub fn new(node: Arc<Node>, config: Arc<Config>) -> Dataplane {
         Dataplane {
             node,
@@ -70,17 +70,17 @@ impl Dataplane {
         &self.config
     }
 
-    /// Replaces node and configuration. The Services stay as they were compiled: a caller that changes
-    /// what [`compile`](crate::compile) reads compiles them again. Which of them may have an address
-    /// is decided anew.
+    /// Replaces node and configuration. The Services stay as compiled: a caller that changes what
+    /// [`compile`](crate::compile) reads must compile them again. Decides again which of them may
+    /// have an address.
     pub fn set_node(&mut self, node: Arc<Node>, config: Arc<Config>) {
         let node = std::mem::replace(&mut self.node, node);
         let config = std::mem::replace(&mut self.config, config);
         self.follow_node(&node, &config);
     }
 
-    /// Puts `rules` in the place of what their Service asked for before. Rules equal to those that
-    /// stand leave everything shared as it is. Returns whether anything changed.
+    /// Replaces the rules of a Service. If `rules` equal the previous ones, everything stays
+    /// shared. Returns whether anything changed.
     pub fn set(&mut self, rules: Arc<ServiceRules>) -> bool {
         let key = rules.service.clone();
         if self.services.get(&key) == Some(&rules) {
@@ -91,7 +91,7 @@ impl Dataplane {
         true
     }
 
-    /// Takes out everything the Service asked for. Returns whether there was anything.
+    /// Removes the rules of a Service. Returns whether it had any.
     pub fn remove(&mut self, service: &ServiceKey) -> bool {
         let Some(before) = self.services.remove(service) else {
             return false;
@@ -100,19 +100,20 @@ impl Dataplane {
         true
     }
 
-    /// What each Service asks for.
+    /// The rules of each Service.
     pub fn services(&self) -> &PersistentMap<ServiceKey, Arc<ServiceRules>> {
         &self.services
     }
 
-    /// What packets can be addressed to. The first claim is the one that is programmed; claims that
-    /// are [refused](Dataplane::refusal) are not among them.
+    /// The frontends by key. The first claim is the one that is programmed;
+    /// [refused](Dataplane::refusal) claims are not included.
     pub fn frontends(&self) -> &PersistentMap<FrontendKey, Claims<Arc<Frontend>>> {
         &self.frontends
     }
 
-    /// What a packet with this destination is addressed to, if to any frontend. An address comes
-    /// before a node port, and a node port is only one on the node's own addresses that accept them.
+    /// The frontend that a packet with this destination reaches, if any. An address takes
+    /// precedence over a node port, and node ports exist only on the node's addresses that accept
+    /// them.
     pub fn frontend_at(
         &self,
         address: IpAddr,
@@ -124,9 +125,9 @@ impl Dataplane {
         Some(frontend)
     }
 
-    /// The frontends at a destination whose endpoints may go on answering what they answered before:
-    /// that of [`Dataplane::frontend_at`], those that only their names put behind it, and a node port
-    /// that an address comes before.
+    /// The frontends at a destination whose endpoints may keep answering existing connections: that
+    /// of [`Dataplane::frontend_at`], those that come after it only by name, and a node port that
+    /// an address hides.
     pub fn equals_at(
         &self,
         address: IpAddr,
@@ -166,9 +167,10 @@ impl Dataplane {
         )
     }
 
-    /// Whether node ports are open on `address`. Where all addresses of a family take them, an IPv6
-    /// link-local one counts as this node's: what arrives for one is for this node, and the list does
-    /// not have them. What a process of this node sends to a neighbour's is taken for that, too.
+    /// Whether node ports are open on `address`. If all addresses of a family accept them, every
+    /// IPv6 link-local address counts as this node's: the list lacks them, and an arriving packet
+    /// to one is for this node. A packet that this node sends to a neighbour's link-local address
+    /// is treated the same way.
     pub fn has_node_ports_at(&self, address: IpAddr) -> bool {
         let listed = match self.config.node_ports.of(Family::of(address)) {
             Some(addresses) => addresses.contains(&address),
@@ -182,14 +184,15 @@ impl Dataplane {
         &self.cluster_ips
     }
 
-    /// The claims of Services that are not served, because another comes before them or the address is
-    /// not one to claim.
+    /// The claims that are not served, because another Service comes first or the address may not
+    /// be claimed.
     pub fn disputes(&self) -> &Disputes {
         &self.disputes
     }
 
-    /// Every endpoint of this node that could be sent its own packets, with the number of Services
-    /// that send it packets. Which ones does not matter: a thousand Services may share one endpoint.
+    /// Every endpoint on this node that could receive its own packets, with the number of Services
+    /// that use it. A thousand Services may share one endpoint, so the Services themselves are not
+    /// stored.
     pub fn hairpins(&self) -> &PersistentMap<Hairpin, NonZeroUsize> {
         &self.hairpins
     }
@@ -225,7 +228,7 @@ impl Dataplane {
         }
     }
 
-    /// Moves the claims of one Service on frontends from `before` to `after`, both sorted by key.
+    /// Replaces the claims of one Service on frontends, both lists sorted by key.
     fn replace_frontends(
         &mut self,
         service: &ServiceKey,
@@ -253,7 +256,7 @@ impl Dataplane {
     }
 }
 
-/// Moves the claims of one Service from `before` to `after`, both sorted by key.
+/// Replaces the claims of one Service, both lists sorted by key.
 fn replace<K, V>(
     map: &mut PersistentMap<K, Claims<V>>,
     service: &ServiceKey,

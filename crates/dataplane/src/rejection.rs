@@ -1,20 +1,20 @@
-//! What we could not honour, said so that the person who wrote it can mend it.
+//! Reports about what is not supported, so that the author of the object can fix it.
 
 use std::fmt;
 use std::sync::Arc;
 
-/// Something in an object that is not programmed. Never an error: all else is served.
+/// Something in an object that is not programmed. Never an error: everything else is served.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Rejection {
-    /// The object it is about.
+    /// The object concerned.
     pub object: ObjectName,
-    /// The field, as a path: `spec.externalIPs[1]`.
+    /// The path of the field: `spec.externalIPs[1]`.
     pub field: String,
     /// What is wrong and what happens instead.
     pub message: String,
 }
 
-/// An object by kind and name.
+/// An object, by kind and name.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ObjectName {
     /// Its kind.

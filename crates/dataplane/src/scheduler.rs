@@ -1,4 +1,4 @@
-//! How one of several endpoints is chosen for a new connection.
+//! How an endpoint is chosen for a new connection.
 
 use std::error::Error;
 use std::fmt;
@@ -6,25 +6,25 @@ use std::str::FromStr;
 
 use crate::Mechanism;
 
-/// How an endpoint is chosen for a new connection of a client that session affinity has not sent to
-/// one before. Policies, hints and readiness decide beforehand which endpoints there are to choose
-/// from.
+/// How an endpoint is chosen for a new connection of a client without an affinity entry. Policies,
+/// hints and readiness determine the endpoints to choose from.
 ///
-/// Every endpoint has the same weight. Schedulers that differ by weight alone therefore choose alike.
+/// Every endpoint has the same weight. Schedulers that differ only by weight therefore choose
+/// alike.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub enum Scheduler {
     /// Each with the same probability.
     #[default]
     Random,
-    /// One after the other, with a counter for each frontend.
+    /// In turn, with a counter for each frontend.
     RoundRobin,
     /// By a hash of the client's address modulo the number of endpoints. A change of the number
     /// moves most clients.
     SourceHash,
-    /// By a hash of the client's address, through a table made from the endpoints: an endpoint that
-    /// leaves moves few clients but its own.
+    /// By a hash of the client's address and a table computed from the endpoints: the removal of an
+    /// endpoint moves few clients other than its own.
     Maglev,
-    /// IPVS `wrr`: one after the other, by weight.
+    /// IPVS `wrr`: in turn, by weight.
     WeightedRoundRobin,
     /// IPVS `lc`: the endpoint with the fewest connections.
     LeastConnection,
@@ -32,7 +32,7 @@ pub enum Scheduler {
     WeightedLeastConnection,
     /// IPVS `lblc`: one endpoint for each destination address, unless it is overloaded.
     LocalityLeastConnection,
-    /// IPVS `lblcr`: as `lblc`, with several endpoints for each address.
+    /// IPVS `lblcr`: like `lblc`, with several endpoints for each address.
     LocalityLeastConnectionReplicated,
     /// IPVS `dh`: by a hash of the destination address.
     DestinationHash,
@@ -42,34 +42,35 @@ pub enum Scheduler {
     NeverQueue,
     /// IPVS `fo`: the endpoint of the highest weight.
     Failover,
-    /// IPVS `ovf`: the endpoint of the highest weight with room for another connection.
+    /// IPVS `ovf`: the endpoint of the highest weight that has capacity for another connection.
     Overflow,
     /// IPVS `twos`: of two chosen at random, the one with fewer connections.
     PowerOfTwo,
 }
 
-/// What a choice depends on, as far as a specification can tell.
+/// What a choice depends on, as far as it can be specified.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Basis {
-    /// Chance: each connection is placed by itself, in the long run as often at each endpoint.
+    /// Chance: each connection is placed independently, in the long run equally often at each
+    /// endpoint.
     Chance,
-    /// The connections before it: any `n` in a row go to all of `n` endpoints.
+    /// The previous connections: any `n` in a row go to all of `n` endpoints.
     Turn,
-    /// The client's address and the set of endpoints: the same two give the same endpoint, on every
-    /// node and after every restart.
+    /// The client's address and the set of endpoints: the same input gives the same endpoint, on
+    /// every node and after every restart.
     Source,
-    /// Something that only the mechanism knows, such as load: any endpoint may follow any other.
+    /// State of the mechanism, such as load: any endpoint may follow any other.
     Load,
 }
 
-/// A name that no scheduler has.
+/// The error for a name that no scheduler has.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UnknownScheduler;
 
 // === impl Scheduler ===
 
 impl Scheduler {
-    /// All there are.
+    /// All schedulers.
     pub const ALL: [Scheduler; 15] = [
         Scheduler::Random,
         Scheduler::RoundRobin,
@@ -109,7 +110,7 @@ impl Scheduler {
         }
     }
 
-    /// The name that IPVS has for it, if IPVS has it. Also accepted in profiles and annotations.
+    /// Its name in IPVS, if IPVS has it. Also accepted in profiles and annotations.
     pub fn ipvs_name(self) -> Option<&'static str> {
         match self {
             Scheduler::Random => None,
@@ -120,12 +121,12 @@ impl Scheduler {
         }
     }
 
-    /// The scheduler that `mechanism` uses where this one is asked for: itself where the mechanism
-    /// has it, the nearest otherwise.
+    /// The scheduler that `mechanism` uses for this one: itself if the mechanism has it, else the
+    /// nearest.
     ///
-    /// Without knowledge of load, turns come nearest to an even load. Schedulers that keep clients
-    /// together by anything but their address, and those that prefer some endpoints, have no
-    /// likeness there: the default takes their place.
+    /// Without knowledge of load, round robin is nearest to an even load. Schedulers that keep
+    /// clients together by anything other than their address, or prefer some endpoints, have no
+    /// near equivalent: the default replaces them.
     pub fn nearest_in(self, mechanism: Mechanism) -> Scheduler {
         match (mechanism, self) {
             (Mechanism::Ipvs, Scheduler::Random) => Scheduler::RoundRobin,
@@ -147,7 +148,7 @@ impl Scheduler {
         }
     }
 
-    /// The scheduler that `mechanism` uses instead of this one, if that chooses otherwise.
+    /// The scheduler that `mechanism` uses instead of this one, if it chooses differently.
     pub fn replacement_in(self, mechanism: Mechanism) -> Option<Scheduler> {
         let used = self.nearest_in(mechanism);
         // All weights are equal.

@@ -1,4 +1,4 @@
-//! A Service and a Node as the compiler wants them: parsed, filtered, nothing else.
+//! A Service and a Node as input of the compiler: parsed and filtered, nothing else.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -19,26 +19,26 @@ pub struct ServiceKey {
     pub name: Arc<str>,
 }
 
-/// One port of a Service: what endpoints, affinity and metrics are counted by.
+/// One port of a Service: the key of endpoints, affinity and metrics.
 ///
-/// Printed as `namespace/name:port`, without `:port` where the port has no name; the protocol is
-/// part of the identity but not of the text (kube-proxy, pkg/proxy/types.go).
+/// Printed as `namespace/name:port`, without `:port` if the port has no name. The protocol is part
+/// of the identity but not of the text (kube-proxy, pkg/proxy/types.go).
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ServicePortName {
     /// The Service.
     pub service: ServiceKey,
-    /// The port's name; empty when it has none.
+    /// The port's name; empty if it has none.
     pub port: Arc<str>,
     /// The port's protocol.
     pub protocol: Protocol,
 }
 
-/// A Service that is to be programmed: never headless, never an ExternalName.
+/// A Service to program: never headless, never an ExternalName.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Service {
-    /// Which object this is.
+    /// The name of the object.
     pub key: ServiceKey,
-    /// `spec.type`, as far as it changes anything.
+    /// `spec.type`, as far as it has an effect.
     pub kind: ServiceKind,
     /// The cluster IP of the IPv4 family, if the Service has one.
     pub cluster_ipv4: Option<Ipv4Addr>,
@@ -52,7 +52,7 @@ pub struct Service {
     pub source_ranges: Vec<IpNet>,
     /// `spec.sessionAffinity`.
     pub affinity: Affinity,
-    /// The annotation [`Service::SCHEDULER`]; `None`: the node's configuration decides.
+    /// The annotation [`Service::SCHEDULER`]. `None`: the node's configuration decides.
     pub scheduler: Option<Scheduler>,
     /// `spec.internalTrafficPolicy`.
     pub internal_policy: TrafficPolicy,
@@ -62,12 +62,12 @@ pub struct Service {
     pub health_check_node_port: Option<Port>,
     /// `spec.ports`.
     pub ports: Vec<ServicePort>,
-    /// When it is programmed, as against others.
+    /// When it is programmed, relative to others.
     pub precedence: Precedence,
 }
 
-/// What is programmed before what, where much is new at once: a node that has just started, or
-/// lost its rules. In this order.
+/// The order of programming when much is new at once: on a node that has just started, or lost its
+/// rules. In this order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Precedence {
     /// Before all others: the API server's own Service and DNS, without which nothing else on the
@@ -91,13 +91,13 @@ pub enum ServiceKind {
 /// One entry of `spec.ports`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ServicePort {
-    /// The port's name; empty when it has none. Endpoints are found by it.
+    /// The port's name; empty if it has none. Matches endpoints.
     pub name: Arc<str>,
     /// The protocol.
     pub protocol: Protocol,
     /// The port on cluster IPs, external IPs and load-balancer IPs.
     pub port: Port,
-    /// The port on node addresses. Programmed whenever it is set, whatever the Service's type.
+    /// The port on node addresses. Programmed whenever it is set, for any type of Service.
     pub node_port: Option<Port>,
 }
 
@@ -110,10 +110,10 @@ pub enum TrafficPolicy {
     Local,
 }
 
-/// Whether a client returns to the endpoint it was given.
+/// Whether a client returns to its previous endpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Affinity {
-    /// Every connection is placed anew.
+    /// Every connection is placed independently.
     None,
     /// By source address and Service port, for this long after the last new connection.
     ClientIp {
@@ -122,19 +122,19 @@ pub enum Affinity {
     },
 }
 
-/// The node this process runs on, as its Node object and its kernel describe it.
+/// The node this process runs on, as described by its Node object and its kernel.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Node {
-    /// The Node's name; what `nodeName` of an endpoint and hints for nodes are compared with.
+    /// The name of the Node, with which `nodeName` of endpoints and hints for nodes are compared.
     pub name: Arc<str>,
     /// The label `topology.kubernetes.io/zone`; an empty label counts as none.
     pub zone: Option<Arc<str>>,
-    /// The address other nodes know this one by, per family (InternalIP before ExternalIP).
+    /// The IPv4 address by which other nodes reach this one (InternalIP before ExternalIP).
     pub ipv4: Option<Ipv4Addr>,
-    /// As `ipv4`, for the other family.
+    /// Like `ipv4`, for IPv6.
     pub ipv6: Option<Ipv6Addr>,
-    /// Every address that is local to this node's kernel, loopback included; of the IPv6 link-local
-    /// ones only those that are chosen for node ports.
+    /// Every address that is local to this node's kernel, including loopback; of IPv6 link-local
+    /// addresses only those selected for node ports.
     pub local_addresses: BTreeSet<IpAddr>,
 }
 
@@ -173,8 +173,8 @@ impl Service {
     /// The annotation with the name of a [`Scheduler`].
     pub const SCHEDULER: &str = "signpost.dev/scheduler";
 
-    /// The cluster IP of `family`. A Service without one does not exist in that family: none of
-    /// its other addresses and node ports are served there.
+    /// The cluster IP of `family`. A Service without one does not exist in that family: none of its
+    /// other addresses and node ports are served there.
     pub fn cluster_ip(&self, family: Family) -> Option<IpAddr> {
         match family {
             Family::Ipv4 => self.cluster_ipv4.map(IpAddr::V4),
@@ -183,7 +183,7 @@ impl Service {
     }
 
     /// Whether clients outside the cluster can address `port`: it has a node port, or the Service
-    /// has any external or load-balancer address, of whatever family.
+    /// has an external or load-balancer address of any family.
     pub fn externally_accessible(&self, port: &ServicePort) -> bool {
         port.node_port.is_some()
             || !self.load_balancer_ips.is_empty()
@@ -191,8 +191,8 @@ impl Service {
     }
 
     /// The policy for traffic from outside the cluster: [`Service::external_policy`] where the API
-    /// gives that field a meaning, Cluster elsewhere. The field can be left over from a type that
-    /// the Service no longer has.
+    /// gives that field a meaning, Cluster otherwise. The field may be left from an earlier type of
+    /// the Service.
     pub fn effective_external_policy(&self) -> TrafficPolicy {
         match self.kind {
             ServiceKind::NodePort | ServiceKind::LoadBalancer => self.external_policy,
@@ -205,7 +205,7 @@ impl Service {
 // === impl Node ===
 
 impl Node {
-    /// The address other nodes know this one by, of `family`.
+    /// The address of `family` by which other nodes reach this one.
     pub fn address(&self, family: Family) -> Option<IpAddr> {
         match family {
             Family::Ipv4 => self.ipv4.map(IpAddr::V4),

@@ -1,22 +1,22 @@
-//! Which endpoints of a Service port this node may use.
+//! Selects the endpoints of a Service port that this node may use.
 
 use crate::{Endpoint, Node, Service, ServicePort, TrafficPolicy};
 
-/// The endpoints this node may choose from, as positions in the list that was given.
+/// The endpoints that this node may choose from, as indexes into the given list.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Selection {
-    /// For policy Cluster; empty when no policy of the port uses it.
+    /// For policy Cluster; empty if no policy of the port uses it.
     pub cluster: Vec<usize>,
-    /// For policy Local; empty when no policy of the port uses it.
+    /// For policy Local; empty if no policy of the port uses it.
     pub local: Vec<usize>,
-    /// Whether the port has any usable endpoint anywhere.
+    /// Whether the port has a usable endpoint on any node.
     pub has_endpoints: bool,
 }
 
-/// How near an endpoint is asked to be, by the hints of all of them together.
+/// How near endpoints must be, according to the hints of all of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Nearness {
-    /// Hints say nothing that can be obeyed.
+    /// Hints cannot be obeyed, or there are none.
     Anywhere,
     /// Hinted for this node's zone.
     SameZone,
@@ -24,8 +24,8 @@ pub enum Nearness {
     SameNode,
 }
 
-/// Selects from `endpoints`, all of one family: hints in the other family's slices must not
-/// change what this one is given.
+/// Selects from `endpoints`, which must be of one family: hints in slices of the other family must
+/// not affect this one.
 pub fn select(
     service: &Service,
     port: &ServicePort,
@@ -44,7 +44,7 @@ pub fn select(
             .unwrap_or_default()
     };
     // Hints never narrow the local list: a load balancer sends traffic here because this node has
-    // endpoints, and they are the only ones that may answer it.
+    // endpoints, and only these may answer it.
     let local = || {
         ready(endpoints, |endpoint| node.hosts(endpoint))
             .or_else(|| draining(endpoints, |endpoint| node.hosts(endpoint)))
@@ -66,8 +66,8 @@ fn ready(endpoints: &[&Endpoint], eligible: impl Fn(&Endpoint) -> bool) -> Optio
     })
 }
 
-/// The `eligible` endpoints that still serve while they go away; `None` if there are none. While
-/// the last replica is replaced they are all there is.
+/// The `eligible` endpoints that still serve while they terminate; `None` if there are none. While
+/// the last replica is replaced, there are no others.
 fn draining(endpoints: &[&Endpoint], eligible: impl Fn(&Endpoint) -> bool) -> Option<Vec<usize>> {
     positions(endpoints, |endpoint| {
         endpoint.readiness.draining() && eligible(endpoint)
@@ -84,9 +84,10 @@ fn positions(endpoints: &[&Endpoint], eligible: impl Fn(&Endpoint) -> bool) -> O
     (!positions.is_empty()).then_some(positions)
 }
 
-/// A level of hints counts when every ready endpoint has one and at least one of them names this
-/// node (or its zone): hints are incomplete while their controller is still writing them, and
-/// obeying some of them would leave the unhinted endpoints without traffic.
+/// How near the hints require endpoints to be. A level of hints counts if every ready endpoint has
+/// one and at least one of them names this node (or its zone). While their controller is still
+/// writing them, hints are incomplete, and obeying some would leave endpoints without hints without
+/// traffic.
 pub fn nearness(endpoints: &[&Endpoint], node: &Node) -> Nearness {
     let complete = |hinted: fn(&Endpoint) -> bool, names_us: &dyn Fn(&Endpoint) -> bool| {
         let mut ready = endpoints.iter().filter(|endpoint| endpoint.readiness.ready);

@@ -1,32 +1,32 @@
-//! How much there is to do for a change of one frontend.
+//! The size of the change of one frontend.
 
 use std::sync::Arc;
 
 use crate::{Claims, Difference, Frontend, FrontendKey, Target};
 
-/// How much of a change is programmed at once: the number of frontends that change and of their
-/// endpoints and source ranges together; of what goes, a part of these.
+/// How much of a change is programmed at once: the number of changed frontends plus that of their
+/// changed endpoints and source ranges. Removed ones count in part.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ChunkSize {
     count: usize,
     grain: Grain,
 }
 
-/// What is programmed at once in any case.
+/// The smallest unit that a backend can program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Grain {
-    /// A frontend with all of its endpoints, which are written anew if one of them changes.
+    /// A frontend with all of its endpoints, which are all rewritten if one of them changes.
     Frontend,
-    /// An endpoint of a frontend: the others stay as they are.
+    /// A single endpoint of a frontend; the others stay as they are.
     Endpoint,
 }
 
-/// How many endpoints of an element each are removed in the time in which one is written: rendering and
-/// comparing, which is most of the work, cost as much for both.
+/// How many endpoints of one element each can be removed in the time that it takes to write one.
+/// Most of the work is rendering and comparing, which cost the same for both.
 const REMOVED_FOR_ONE: usize = 2;
-/// The same where a frontend goes with its chains.
+/// The same for a frontend that is removed with its chains.
 const REMOVED_IN_CHAINS: usize = 4;
-/// How many endpoints that stay are looked at in that time.
+/// How many unchanged endpoints can be processed in that time.
 const KEPT_FOR_ONE: usize = 16;
 
 pub(super) type FrontendDifference<'a> = Difference<'a, FrontendKey, Claims<Arc<Frontend>>>;
@@ -34,10 +34,10 @@ pub(super) type FrontendDifference<'a> = Difference<'a, FrontendKey, Claims<Arc<
 // === impl ChunkSize ===
 
 impl ChunkSize {
-    /// Every change fits.
+    /// Fits every change.
     pub const UNLIMITED: ChunkSize = ChunkSize::new(usize::MAX);
 
-    /// This many frontends, endpoints and source ranges; one frontend in any case.
+    /// This many frontends, endpoints and source ranges, and at least one frontend.
     pub const fn new(count: usize) -> ChunkSize {
         ChunkSize {
             count,
@@ -45,8 +45,8 @@ impl ChunkSize {
         }
     }
 
-    /// The same where endpoints of a frontend can be written one by one: a frontend with more endpoints
-    /// than fit gets them, and loses them, in several parts.
+    /// The same for a backend that writes endpoints of a frontend individually: a frontend with
+    /// more endpoints than fit gets and loses them in several parts.
     #[must_use]
     pub const fn by_endpoint(self) -> ChunkSize {
         ChunkSize {
@@ -55,7 +55,7 @@ impl ChunkSize {
         }
     }
 
-    /// This percentage of it.
+    /// This percentage of the size.
     #[must_use]
     pub const fn percent(self, percent: usize) -> ChunkSize {
         let count = match percent {
@@ -98,12 +98,12 @@ impl Grain {
     }
 }
 
-/// How much a frontend has.
+/// The number of endpoints and source ranges of a frontend.
 fn written(frontend: &Frontend) -> usize {
     frontend.cluster.len() + frontend.local.len() + frontend.source_ranges.len()
 }
 
-/// How much of it changes.
+/// The size of the change from `before` to `after`.
 fn changed(before: &Frontend, after: &Frontend) -> usize {
     let lists = [
         (&before.cluster, &after.cluster),
@@ -122,10 +122,12 @@ fn changed(before: &Frontend, after: &Frontend) -> usize {
     come + gone / REMOVED_FOR_ONE + kept / KEPT_FOR_ONE
 }
 
-/// The frontend on the way from `before` to `after` that comes next where all of it is more than `room`:
-/// first the endpoints go that `after` does not have, then come the others. `None` where the rest fits.
+/// Computes the next state of a frontend on the way from `before` to `after`, if the change exceeds
+/// `room`: first, endpoints are removed that `after` does not have, then new ones are added.
+/// Returns `None` if the rest fits.
 ///
-/// As long as it has had endpoints and is to have some, it has: of those of this node, too.
+/// A frontend that has endpoints before and after has some throughout; the same holds for its
+/// endpoints on this node.
 pub(super) fn next(
     before: Option<&Frontend>,
     after: Option<&Frontend>,
@@ -133,7 +135,8 @@ pub(super) fn next(
 ) -> Option<Frontend> {
     let (old, new) = (targets(before), targets(after));
     let gone = difference(&old, &new);
-    // A part looks at all that stays, so a longer frontend gets longer parts, not many more of them.
+    // Each part processes all unchanged endpoints, so longer frontends get larger parts rather than
+    // many more of them.
     let room = room.max(old.len() / KEPT_FOR_ONE);
     let removable = room.saturating_mul(REMOVED_FOR_ONE).max(1);
     let picked = picks(&gone, before);
@@ -154,7 +157,8 @@ pub(super) fn next(
     Some(without(after, &later.collect::<Vec<_>>()))
 }
 
-/// One of the whole cluster and one of this node: a packet may need either. Sorted, each once.
+/// One endpoint of the whole cluster and one on this node, since a packet may need either. Sorted
+/// and distinct.
 fn picks(targets: &[Target], frontend: Option<&Frontend>) -> Vec<Target> {
     let first_of = |list: &[Target]| {
         let mut targets = targets.iter();
@@ -170,7 +174,7 @@ fn picks(targets: &[Target], frontend: Option<&Frontend>) -> Vec<Target> {
     sorted(picks.collect())
 }
 
-/// All of a frontend's endpoints, sorted, each once.
+/// All endpoints of a frontend, sorted and distinct.
 fn targets(frontend: Option<&Frontend>) -> Vec<Target> {
     let lists = frontend.map(|frontend| frontend.cluster.iter().chain(&*frontend.local));
     sorted(lists.into_iter().flatten().copied().collect())
@@ -190,7 +194,7 @@ fn without(frontend: &Frontend, targets: &[Target]) -> Frontend {
     }
 }
 
-/// What of a sorted list is not in another. Costs the length of both.
+/// The targets in `one` but not in `other`, both sorted. The cost is proportional to both lengths.
 fn difference(one: &[Target], other: &[Target]) -> Vec<Target> {
     let mut other = other.iter().peekable();
     let is_missing = |target: &&Target| {

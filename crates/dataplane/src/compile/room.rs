@@ -1,4 +1,4 @@
-//! How much of the kernel one Service may take, and what is said of the rest.
+//! The limit on kernel resources of one Service, and the messages about what exceeds it.
 
 use std::sync::Arc;
 
@@ -6,20 +6,21 @@ use crate::{
     EndpointPort, Endpoints, Frontend, FrontendKey, LeftOut, Service, ServicePort, Target,
 };
 
-/// The most elements that the frontends of one Service may take in one family: for each frontend its
-/// own, one for each endpoint and one for each source range. As many as 50,000 Services of five
-/// endpoints have together, which a kernel takes in seconds; all other Services wait for them.
+/// The most elements that the frontends of one Service may take in one family: one for each
+/// frontend, each of its endpoints and each of its source ranges. This is as many as 50,000
+/// Services with five endpoints have, which a kernel accepts in seconds; all other Services wait
+/// for that long.
 pub const MOST_ELEMENTS: usize = 1 << 18;
 
-/// The room that there is for the frontends of one family.
+/// The room left for the frontends of one family.
 #[derive(Debug)]
 pub(super) struct Room {
     left: usize,
-    /// The first of the frontends for which there was none, and how many they are.
+    /// The first frontend that did not fit, and the number of those that did not.
     crowded: Option<(FrontendKey, usize)>,
 }
 
-/// How many elements `frontend` takes in the sets of a kernel, or rules in its chains; about.
+/// The approximate number of set elements, or rules in chains, that `frontend` takes.
 pub(super) fn elements(frontend: &Frontend) -> usize {
     let slots = |list: &[Target]| frontend.scheduler.slots(list.len());
     let lists = [
@@ -30,7 +31,7 @@ pub(super) fn elements(frontend: &Frontend) -> usize {
     1 + lists.into_iter().sum::<usize>()
 }
 
-/// What is not among the `endpoints` of `service`, by the field that it is about.
+/// Messages about what is missing in the `endpoints` of `service`, each with the field concerned.
 pub(super) fn left_out(service: &Service, endpoints: &Endpoints) -> Vec<(&'static str, String)> {
     let LeftOut { slices, ports } = &endpoints.left_out;
     let mut said = Vec::new();
@@ -70,13 +71,13 @@ impl Room {
         }
     }
 
-    /// Whether there is any.
+    /// Whether any room is left.
     pub(super) fn is_left(&self) -> bool {
         self.left > 0
     }
 
-    /// Takes `elements` for `key`, if there is so much. With the first one that does not fit this
-    /// ends: a smaller one behind it could be the same address without its source ranges.
+    /// Takes `elements` for `key` if they fit. After the first frontend that does not fit, nothing
+    /// fits: a smaller one after it could be the same address without its source ranges.
     pub(super) fn take(&mut self, key: FrontendKey, elements: usize) -> bool {
         let rest = self.left.checked_sub(elements);
         self.left = rest.unwrap_or_default();
@@ -86,7 +87,7 @@ impl Room {
         rest.is_some()
     }
 
-    /// What is said of the frontends for which there was none.
+    /// The message about the frontends that did not fit.
     pub(super) fn crowded(self) -> Option<String> {
         let (first, number) = self.crowded?;
         Some(format!(

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 
 use super::{Difference, PersistentMap, is_shared, unshared};
 
-/// A key that shares its place with every fourth other one, so that leaves fill up.
+/// A key whose hash equals that of every fourth one, so that leaves fill up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Crowded(u8);
 
@@ -159,7 +159,7 @@ fn what_has_no_entries_has_no_memory_either() {
     assert!(map.root.is_none());
 }
 
-/// Where leaves double, the table of 10,000 Services takes two fifths more memory.
+/// With doubling leaves, the table of 10,000 Services takes two fifths more memory.
 #[test]
 fn leaves_that_were_filled_one_by_one_have_little_room_to_spare() {
     let map: PersistentMap<u32, u32> = (0..70_000).map(|n| (n, n)).collect();
@@ -192,7 +192,7 @@ thread_local! {
     static COMPARED: Cell<usize> = const { Cell::new(0) };
 }
 
-/// A value that counts how often it is compared.
+/// A value that counts its comparisons.
 #[derive(Debug, Clone)]
 struct Counted(u32);
 

@@ -1,4 +1,4 @@
-//! Services that ask for the same thing, and which of them gets it.
+//! Conflicting claims of Services, and which one wins.
 
 use std::sync::Arc;
 
@@ -6,17 +6,17 @@ use smallvec::{SmallVec, smallvec};
 
 use crate::{Frontend, FrontendKind, ServiceKey};
 
-/// The Services that ask for the same thing of the kernel, in the order in which they get it: by the
-/// sort of address they claim it as, as [`FrontendKind`] is ordered, then by name. The first is the
-/// one that gets it: always the same one, whatever order the Services came in.
+/// The Services that claim the same key, in order of priority: by the kind of address they claim it
+/// as, in the order of [`FrontendKind`], then by name. The first one wins, independent of the order
+/// in which the Services were added.
 ///
-/// Nearly always there is one claim, which is kept in place.
+/// There is nearly always one claim, which is stored inline.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Claims<V>(SmallVec<[(ServiceKey, V); 1]>);
 
-/// What is claimed, as far as it decides who gets it.
+/// The part of a claim that determines its priority.
 pub(super) trait Claim {
-    /// The sort of address it is claimed as.
+    /// The kind of address that it is claimed as.
     fn kind(&self) -> FrontendKind;
 }
 
@@ -29,12 +29,12 @@ impl<V> Claims<V> {
         (service, value)
     }
 
-    /// The claims that are not, because another Service has the same address and port.
+    /// The other claims, which are not programmed.
     pub fn losers(&self) -> impl Iterator<Item = (&ServiceKey, &V)> {
         self.iter().skip(1)
     }
 
-    /// All of them, the winner first.
+    /// All claims, the winner first.
     pub(super) fn iter(&self) -> impl Iterator<Item = (&ServiceKey, &V)> {
         self.0.iter().map(|(service, value)| (service, value))
     }
@@ -46,26 +46,26 @@ impl<V> Claims<V> {
 
 #[expect(private_bounds, reason = "what can be claimed is decided here")]
 impl<V: Claim + Clone + PartialEq> Claims<V> {
-    /// The winner, and those that only their names put behind it.
+    /// The winner, and the claims that come after it only by name.
     pub fn equals(&self) -> impl Iterator<Item = (&ServiceKey, &V)> {
         let kind = self.winner().1.kind();
         self.iter()
             .take_while(move |(_, value)| value.kind() == kind)
     }
 
-    /// What `service` claims, if that is among [`Claims::equals`].
+    /// The value that `service` claims, if it is among [`Claims::equals`].
     pub fn equal(&self, service: &ServiceKey) -> Option<&V> {
         let at = self.find(service, self.winner().1).ok()?;
         Some(&self.0[at].1)
     }
 
-    /// Whether `service` claims just this.
+    /// Whether `service` claims exactly this value.
     pub(super) fn holds(&self, service: &ServiceKey, value: &V) -> bool {
         self.find(service, value)
             .is_ok_and(|at| self.0[at].1 == *value)
     }
 
-    /// With this as the one claim of `service`.
+    /// These claims, with `value` as the only claim of `service`.
     pub(super) fn with(&self, service: &ServiceKey, value: V) -> Claims<V> {
         let mut claims = self.without(service).unwrap_or(Claims(SmallVec::new()));
         let at = claims.find(service, &value).unwrap_or_else(|at| at);
@@ -88,7 +88,7 @@ impl<V: Claim + Clone + PartialEq> Claims<V> {
 }
 
 impl Claims<Arc<Frontend>> {
-    /// Who claims it as what, where there are several.
+    /// The Services and the kinds of their claims, if there are several.
     pub(super) fn kinds_of_several(&self) -> Option<Claims<FrontendKind>> {
         let kinds = self.0.iter().map(|(service, f)| (service.clone(), f.kind));
         (self.0.len() > 1).then(|| Claims(kinds.collect()))
@@ -96,9 +96,9 @@ impl Claims<Arc<Frontend>> {
 }
 
 impl Claims<FrontendKind> {
-    /// What `service` claims it as.
+    /// The kind that `service` claims it as.
     pub(super) fn kind_of(&self, service: &ServiceKey) -> Option<FrontendKind> {
-        // They are in the order of these first, of which each has few searches to make.
+        // Claims are sorted by kind first, so this takes one search for each kind.
         let kinds = [FrontendKind::LoadBalancerIp, FrontendKind::ExternalIp];
         kinds
             .into_iter()
@@ -121,7 +121,7 @@ impl Claim for FrontendKind {
 }
 
 impl Claim for () {
-    /// Of cluster IPs alone.
+    /// Only for cluster IPs.
     fn kind(&self) -> FrontendKind {
         FrontendKind::ClusterIp
     }

@@ -1,4 +1,4 @@
-//! Claims that are not served, and what to tell about them. Pure.
+//! Claims that are not served, and the messages about them. Pure.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -10,25 +10,25 @@ use crate::{
     FrontendKey, FrontendKind, ObjectKind, ObjectName, PersistentMap, Rejection, ServiceKey,
 };
 
-/// The claims of Services that are not served, because the address belongs to another Service, the
-/// node or the cluster. Two of them are compared by skipping what they share.
+/// The claims that are not served, because the address belongs to another Service, the node or the
+/// cluster. Comparing two values skips what they share.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Disputes {
-    /// Claims on addresses that the Service may not have, whatever the port.
+    /// Claims on addresses that the Service may not have, on any port.
     pub(super) refused: PersistentMap<(IpAddr, ServiceKey), Refused>,
-    /// What more than one Service claims that may.
+    /// Keys that more than one entitled Service claims.
     pub(super) contested: PersistentMap<FrontendKey, Claims<FrontendKind>>,
 }
 
-/// What is in dispute.
+/// The address or frontend in dispute.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Place {
     Address(IpAddr),
     Frontend(FrontendKey),
 }
 
-/// All that is reported of one Service: the first thing in words, of the others the number. One Service
-/// may have ten thousand claims, and ten thousand Services may claim what one has.
+/// The report about one Service: the first item in full, and the number of others. One Service may
+/// have ten thousand claims, and ten thousand Services may claim what one has.
 struct Line<T> {
     first: T,
     more: usize,
@@ -39,8 +39,9 @@ type Lines<T> = BTreeMap<ServiceKey, Line<T>>;
 // === impl Disputes ===
 
 impl Disputes {
-    /// What to tell: a line for each Service that is refused an address, one for each that another
-    /// has come before, and one for each whose address others claim. Costs what is in dispute.
+    /// The messages: one for each Service that is refused an address, one for each that another
+    /// Service comes before, and one for each whose address others claim. The cost is proportional
+    /// to the disputes.
     pub fn rejections(&self) -> Vec<Rejection> {
         let mut refused = Lines::new();
         let mut behind = Lines::new();

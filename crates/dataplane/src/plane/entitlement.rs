@@ -1,8 +1,8 @@
-//! Which Services may have an address at all, whatever the port. Pure.
+//! Which Services may have an address at all, on any port. Pure.
 //!
-//! Ports are settled by the order of claims. But an address that is given to one Service must not
-//! be opened by another one at a port that the first leaves free, and some addresses are no
-//! Service's to name.
+//! The order of claims decides about ports. But if an address is assigned to one Service, another
+//! one must not open a port on it that the first leaves free, and some addresses may not be claimed
+//! by any Service.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -14,29 +14,29 @@ use ipnet::IpNet;
 use super::{Dataplane, replace};
 use crate::{Config, Family, Frontend, FrontendKey, FrontendKind, Node, ServiceKey, ServiceRules};
 
-/// A claim on an address of which no port is served.
+/// A claim on an address that is refused on all ports.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Refused {
-    /// What the Service claims the address as.
+    /// The kind of address that the Service claims.
     pub kind: FrontendKind,
-    /// Why it does not get it.
+    /// Why it is refused.
     pub reserved: Reserved,
 }
 
-/// For what an address is reserved, so that a claim on it is refused. The reason that comes first
-/// here is the one that is given.
+/// What an address is reserved for, so that claims on it are refused. If several reasons apply, the
+/// first one here is reported.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Reserved {
-    /// It is a cluster IP of this Service, of whatever namespace.
+    /// It is a cluster IP of this Service, in any namespace.
     ClusterIp(ServiceKey),
-    /// It is an endpoint of the API server's own Service.
+    /// It is an endpoint of the API server's Service.
     ApiServer,
     /// It is one of this node's own addresses.
     Node,
     /// It is inside this range of cluster IPs.
     ServiceRange(IpNet),
-    /// It is inside this range of pods, by which local traffic is recognised. A packet to a Service comes
-    /// to the node of its endpoint with the endpoint's address as its destination.
+    /// It is inside this range of pods, by which local traffic is recognised. A packet to a Service
+    /// reaches the node of its endpoint with the endpoint's address as its destination.
     PodRange(IpNet),
     /// It is a load-balancer IP of this Service, and of none in the claimant's namespace.
     LoadBalancerIp(ServiceKey),
@@ -45,7 +45,7 @@ pub enum Reserved {
 // === impl Dataplane ===
 
 impl Dataplane {
-    /// Why `service` does not get the address of `key`, if it is refused that.
+    /// Why `service` is refused the address of `key`, if it is.
     pub fn refusal(&self, service: &ServiceKey, key: &FrontendKey) -> Option<&Refused> {
         let refused = &self.disputes.refused;
         match key {
@@ -71,10 +71,10 @@ impl Dataplane {
             .collect()
     }
 
-    /// Makes the claims of one Service on addresses those of `after`; those of others that this
-    /// entitles to an address, or deprives of it, get or lose their frontends. The cluster IPs have
-    /// been replaced. Costs what differs, and of an address that is not any more whose it was, the
-    /// claims on it.
+    /// Replaces the claims of one Service on addresses by those of `after`. Adds and removes
+    /// frontends of other Services that become entitled to an address by this, or are no longer.
+    /// The cluster IPs must have been replaced before. The cost is proportional to the difference,
+    /// plus the claims on each address that changes its owner.
     pub(super) fn replace_entitlements(
         &mut self,
         service: &ServiceKey,
@@ -113,8 +113,9 @@ impl Dataplane {
         }
     }
 
-    /// Judges claims anew after node and configuration were others. Costs the addresses that are
-    /// new to the node or gone from it; all claims on addresses where the ranges are others.
+    /// Decides claims again after a change of node and configuration. The cost is proportional to
+    /// the addresses that were added to or removed from the node, or to all claims on addresses if
+    /// the ranges changed.
     pub(super) fn follow_node(&mut self, node: &Arc<Node>, config: &Arc<Config>) {
         let mut decided = BTreeSet::new();
         if !Arc::ptr_eq(node, &self.node) {
@@ -132,7 +133,7 @@ impl Dataplane {
         }
     }
 
-    /// Judges the claims on `address` anew, but for those of `except`.
+    /// Decides the claims on `address` again, except those of `except`.
     fn judge_others(&mut self, address: IpAddr, except: Option<&ServiceKey>) {
         let Some(claimants) = self.claimants.get(&address).cloned() else {
             return;
@@ -155,8 +156,8 @@ impl Dataplane {
         }
     }
 
-    /// Takes note of whether `service` may have `address`. Returns whether it was refused that, and
-    /// whether it is.
+    /// Records whether `service` may have `address`. Returns whether it was refused before, and
+    /// whether it is now.
     fn judge(&mut self, service: &ServiceKey, address: IpAddr) -> (bool, bool) {
         let refused = self.decide(service, address);
         let (key, is_refused) = ((address, service.clone()), refused.is_some());
@@ -173,7 +174,8 @@ impl Dataplane {
         let claimants = self.claimants.get(&address)?;
         let kind = claimants.kind_of(service)?;
         let reserved = match self.cluster_ips.get(&address) {
-            // A Service claims an address as one thing: this one does not have it as a cluster IP.
+            // The Service claims the address as another kind, so it does not have it as a cluster
+            // IP.
             Some(owners) => Some(Reserved::ClusterIp(owners.winner().0.clone())),
             None if kind == FrontendKind::ExternalIp => self.decide_external(service, address),
             None => None,
@@ -181,8 +183,9 @@ impl Dataplane {
         Some(Refused { kind, reserved })
     }
 
-    /// Load-balancer IPs are written by those who run the cluster, and can be the node's: k3s gives
-    /// Services the addresses of nodes. External IPs can be written by anyone who may write a Service.
+    /// Decides a claim as an external IP, which any user who may write a Service can make.
+    /// Load-balancer IPs are set by cluster administrators, and may be the node's: k3s gives
+    /// Services the addresses of nodes.
     fn decide_external(&self, service: &ServiceKey, address: IpAddr) -> Option<Reserved> {
         if self.api_servers.contains(&address) && !is_api_server(service) {
             return Some(Reserved::ApiServer);
@@ -208,13 +211,13 @@ impl Dataplane {
     }
 }
 
-/// Whether this is the Service by which pods reach the API server. Its name is fixed.
+/// Whether this is the Service through which pods reach the API server. Its name is fixed.
 fn is_api_server(service: &ServiceKey) -> bool {
     (&*service.namespace, &*service.name) == ("default", "kubernetes")
 }
 
-/// The addresses that a Service claims beside its cluster IPs, sorted, each once: the rules are
-/// sorted by address, and of one address all ports are of one sort.
+/// The addresses that a Service claims other than as cluster IPs, sorted and distinct. The rules
+/// are sorted by address, and all ports of one address have the same kind.
 fn claimed(rules: &ServiceRules) -> Vec<(IpAddr, FrontendKind)> {
     let mut claimed: Vec<(IpAddr, FrontendKind)> = Vec::new();
     for (key, frontend) in &rules.frontends {
@@ -233,7 +236,7 @@ fn claimed(rules: &ServiceRules) -> Vec<(IpAddr, FrontendKind)> {
 fn at(rules: &ServiceRules, address: IpAddr) -> &[(FrontendKey, Arc<Frontend>)] {
     let of = |key: &FrontendKey| match key {
         FrontendKey::Address { address, .. } => Some(*address),
-        // Behind all addresses.
+        // Sorted after all addresses.
         FrontendKey::NodePort { .. } => None,
     };
     let frontends = &rules.frontends;
@@ -251,7 +254,7 @@ fn endpoint_addresses(rules: &ServiceRules) -> BTreeSet<IpAddr> {
 // === impl Reserved ===
 
 impl Reserved {
-    /// The Service whose address it is, where it is one's, and as what it has it.
+    /// The Service that has the address, if any, and as which kind.
     pub fn owner(&self) -> Option<(&ServiceKey, FrontendKind)> {
         match self {
             Reserved::ClusterIp(owner) => Some((owner, FrontendKind::ClusterIp)),
@@ -263,7 +266,7 @@ impl Reserved {
         }
     }
 
-    /// What the author of the claim can do instead.
+    /// The alternative for the author of the claim.
     pub fn remedy(&self) -> &'static str {
         match self {
             Reserved::ClusterIp(_) | Reserved::ApiServer => "name another address",
@@ -277,7 +280,7 @@ impl Reserved {
 }
 
 impl fmt::Display for Reserved {
-    /// What the address is: goes on a sentence that begins with it.
+    /// Prints a predicate for the address: `is a cluster IP of Service …`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Reserved::ClusterIp(owner) => write!(f, "is a cluster IP of Service {owner}"),

@@ -1,4 +1,4 @@
-//! Rules as text, for people, goldens and diffs: sorted, one frontend a paragraph.
+//! Rules as text, for output, golden files and diffs: sorted, one paragraph for each frontend.
 
 use std::fmt;
 
@@ -8,8 +8,8 @@ use crate::{
 };
 
 impl fmt::Display for Dataplane {
-    /// Every Service in the order of names, as [`ServiceRules`] print; a frontend that is not served
-    /// for it says why. Nothing at all without Services.
+    /// Prints every Service sorted by name, like [`ServiceRules`], with the reason for each
+    /// frontend that it is not served. Prints nothing without Services.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (service, rules) in self.services().sorted() {
             write_rules(f, rules, |key| {
@@ -25,8 +25,8 @@ impl fmt::Display for Dataplane {
 }
 
 impl fmt::Display for ServiceRules {
-    /// The name, and indented below it the frontends with their targets, the hairpins, the health
-    /// check and what was rejected.
+    /// Prints the name and, indented, the frontends with their targets, the hairpins, the health
+    /// check and the rejections.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write_rules(f, self, |_| None)
     }
@@ -61,7 +61,7 @@ fn write_rules(
     Ok(())
 }
 
-/// The lists that packets can be sent to, and only those.
+/// Prints the lists that packets can be sent to, and only those.
 fn write_targets(f: &mut fmt::Formatter<'_>, frontend: &Frontend) -> fmt::Result {
     let mut write_list = |name: &str, targets: &[Target]| {
         let texts: Vec<String> = targets.iter().map(Target::to_string).collect();
@@ -81,7 +81,7 @@ fn write_targets(f: &mut fmt::Formatter<'_>, frontend: &Frontend) -> fmt::Result
 }
 
 impl fmt::Display for Frontend {
-    /// What it is and under which policy, without its targets.
+    /// Prints the kind and the policy, without targets.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.kind.fmt(f)?;
         if !self.service_port.port.is_empty() {

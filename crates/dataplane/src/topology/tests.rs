@@ -14,8 +14,9 @@ use crate::{
 /// Terminating, Local), then hints for zones (`z=`) and nodes (`n=`). Any: whether there is a
 /// usable endpoint anywhere.
 ///
-/// Row 11 is the row upstream runs with its gate for node hints switched off, as it was before
-/// 1.35. We behave like 1.36, where it cannot be: node hints are obeyed, as in row 12.
+/// Row 11 is the row that upstream runs with its gate for node hints disabled, as before 1.35.
+/// Signpost behaves like 1.36, where the gate cannot be disabled: node hints are obeyed, as in row
+/// 12.
 const CASES: &str = r#"
  # | zone | node   | service     | endpoints                                                          | cluster | local | any | what it shows
  1 | a    | node-9 |             | 3R z=a; 4R z=b; 5R z=c; 6R z=a                                     | 3 6     |       | yes | all hinted, some for our zone: those

@@ -1,4 +1,4 @@
-//! Large changes in parts.
+//! Large changes, divided into parts.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -12,12 +12,12 @@ use testkit::{clusters, histories, laws, mk_config, mk_endpoints, mk_node, mk_se
 
 use crate::dataplane_of;
 
-/// Every dataplane on the way from `before` to `after`, that of the end included.
+/// Every dataplane on the way from `before` to `after`, including the last.
 fn way(before: &Dataplane, after: &Dataplane, size: usize) -> Vec<Dataplane> {
     way_of(Family::Ipv4, before, after, size, Turn::Large)
 }
 
-/// The same of one family, where each part may consist of this.
+/// The same for one family and this kind of turn.
 fn way_of(
     family: Family,
     before: &Dataplane,
@@ -28,7 +28,7 @@ fn way_of(
     way_in(family, before, after, ChunkSize::new(size), turn)
 }
 
-/// The same where a part is this.
+/// The same for this chunk size.
 fn way_in(
     family: Family,
     before: &Dataplane,
@@ -92,7 +92,7 @@ fn a_small_change_is_one_part() {
     assert_eq!(way(&before, &after, 3).len(), 2);
 }
 
-/// T85: a Service with hundreds of ports keeps no other one waiting.
+/// T85: a Service with hundreds of ports does not delay other Services.
 #[test]
 fn t85_a_small_service_comes_before_a_large_one() {
     let large = service("a/large", "10.96.0.10", 200, &["10.0.2.1", "10.0.2.2"]);
@@ -118,7 +118,7 @@ fn t85_a_large_service_that_is_to_be_first_keeps_no_small_one_waiting() {
     assert!(served(&way(&dataplane(&[]), &after, 60)[0]).contains("z/small"));
 }
 
-/// What comes while a large change is under way is in its next part.
+/// A change that arrives while a large change is in progress is in the next part.
 #[test]
 fn t85_a_change_that_comes_later_is_in_the_next_part() {
     let large = service("a/large", "10.96.0.10", 200, &["10.0.2.1", "10.0.2.2"]);
@@ -134,7 +134,7 @@ fn t85_a_change_that_comes_later_is_in_the_next_part() {
     assert_eq!(next.frontends().len(), 40);
 }
 
-/// T94: what is small waits for nothing of what is large that was not begun before.
+/// T94: a small change waits for no large one that was not started before.
 #[test]
 fn t94_what_is_small_goes_alone_in_its_turn() {
     let large = service("a/large", "10.96.0.10", 200, &["10.0.2.1", "10.0.2.2"]);
@@ -153,14 +153,14 @@ fn t94_what_is_small_goes_alone_in_its_turn() {
         served(&at),
         ["y/small", "z/small"].map(str::to_owned).into()
     );
-    // With nothing small left, it is the turn of the rest all the same.
+    // Without small changes left, the rest follows in either turn.
     for turn in [Turn::Small, Turn::Large] {
         assert!(matches!(next(&at, turn), Chunk::Part(at) if at.frontends().len() == 22));
     }
     assert!(matches!(next(&before, Turn::Large), Chunk::Part(at) if served(&at).len() == 3));
 }
 
-/// T97: a start has parts, and the first has what everything else on the node needs.
+/// T97: a start has parts, and the first contains what everything else on the node needs.
 #[test]
 fn t97_a_start_begins_with_what_is_first_and_fits_into_a_part() {
     let mut first = service("z/first", "10.96.0.10", 3, &["10.0.2.1"]);
@@ -189,7 +189,7 @@ fn t97_a_start_begins_with_what_is_first_and_fits_into_a_part() {
     assert_eq!(way[0].frontends().len(), 30, "6 and 54 of 60");
 }
 
-/// T97: what sends packets to an endpoint that is gone waits for nothing that only comes.
+/// T97: a frontend that sends packets to a removed endpoint does not wait for new frontends.
 #[test]
 fn t97_a_small_loss_comes_before_what_changes_as_little() {
     let front = |endpoint| service("z/front", "10.96.0.10", 1, &[endpoint]);
@@ -217,8 +217,8 @@ fn t97_a_small_loss_comes_before_what_changes_as_little() {
     assert_ne!(at.verdict(&packet), before.verdict(&packet));
 }
 
-/// A connection to a port that has its turn later is left alone until then; it would be refused as
-/// soon as the address is known for a cluster IP.
+/// Until its port is programmed, a connection to a later port passes unchanged. It would be refused
+/// as soon as the address is a known cluster IP.
 #[test]
 fn a_cluster_ip_comes_after_all_of_its_ports_and_goes_before_them() {
     let all = dataplane(&[service("shop/web", "10.96.0.10", 10, &["10.0.2.1"])]);
@@ -259,15 +259,15 @@ fn an_address_moves_from_one_service_to_another_at_once() {
     }
 }
 
-/// How many endpoints the one frontend has, of the whole cluster and of this node.
+/// The number of endpoints of the only frontend, in the whole cluster and on this node.
 fn counts(at: &Dataplane) -> Option<(usize, usize)> {
     let (_, claims) = at.frontends().iter().next()?;
     let (_, frontend) = claims.winner();
     Some((frontend.cluster.len(), frontend.local.len()))
 }
 
-/// T97: a frontend with many endpoints gets them in parts, and loses them in parts, where the backend
-/// writes one endpoint without the others; what changes in it is all that counts.
+/// T97: if the backend writes endpoints individually, a frontend with many endpoints gets and loses
+/// them in parts, and only changed endpoints count.
 #[test]
 fn t97_one_frontend_with_many_endpoints_is_divided() {
     let with = |endpoints: std::ops::Range<u16>| {
@@ -284,18 +284,18 @@ fn t97_one_frontend_with_many_endpoints_is_divided() {
     let (none, nothing) = (with(0..0), dataplane(&[]));
     assert_eq!(all(&nothing, &with(0..70)), of(&[20, 40, 60, 70]));
     assert_eq!(all(&none, &with(0..70)), of(&[20, 40, 60, 70]));
-    // Two go in the time in which one comes.
+    // Removing two takes as long as adding one.
     assert_eq!(all(&with(0..100), &none), of(&[60, 20, 0]));
     assert_eq!(
         all(&with(0..100), &nothing),
         [Some((60, 0)), Some((20, 0)), None]
     );
-    // 110 go and 60 come: the first have left before the others come.
+    // 110 are removed and 60 added, the removals first.
     assert_eq!(all(&with(0..150), &with(110..210)).len(), 6);
     assert_eq!(all(&with(0..150), &with(1..150)), of(&[149]));
 }
 
-/// T97: while a frontend with policy Local changes in parts, it has endpoints on this node.
+/// T97: a frontend with policy Local has endpoints on this node while it changes in parts.
 #[test]
 fn t97_a_divided_frontend_keeps_an_endpoint_on_this_node() {
     let with = |elsewhere: &str, here: &str| {
@@ -329,7 +329,7 @@ fn t97_a_divided_frontend_keeps_an_endpoint_on_this_node() {
     }
 }
 
-/// The addresses of one port are divided where they alone are too many.
+/// The addresses of one port are divided if they alone are too many.
 #[test]
 fn one_port_with_many_addresses_is_divided() {
     let mut service = mk_service("shop/web").cluster_ip("10.96.0.10").port("", 80);
@@ -347,7 +347,7 @@ fn one_port_with_many_addresses_is_divided() {
 fn changes() -> impl Strategy<Value = (Dataplane, Dataplane)> {
     histories(3).prop_map(|history| {
         let (before, mut after) = (history[0].clone(), history[history.len() - 1].clone());
-        // Parts are of one configuration.
+        // All parts have one configuration.
         after.set_node(Arc::clone(before.node()), Arc::clone(before.config()));
         (before, after)
     })
@@ -375,8 +375,8 @@ fn address_of(key: &FrontendKey) -> Option<IpAddr> {
     }
 }
 
-/// Whether several Services, before and after, ask for this address. What they get in between depends on
-/// whose turn comes first.
+/// Whether several Services, before and after, claim this address. Which one has it in between
+/// depends on the order of changes.
 fn is_disputed(address: IpAddr, [before, after]: [&Dataplane; 2]) -> bool {
     let rules = [before, after]
         .into_iter()
@@ -435,7 +435,7 @@ proptest! {
         for at in way_of(family, &before, &after, size, turn) {
             for packet in &packets {
                 let address = packet.destination;
-                // An external IP that is also the node's hides a node port only while it is there.
+                // An external IP that is also the node's hides a node port only while it exists.
                 if Family::of(address) != family
                     || is_disputed(address, [&before, &after])
                     || before.has_node_ports_at(address)
@@ -451,8 +451,8 @@ proptest! {
             }
         }
     }
-    /// T97: a start in parts refuses nobody it is going to serve, and a change of configuration nobody it
-    /// serves before and after.
+    /// T97: a start in parts refuses no client that it is going to serve, and a change of
+    /// configuration none that is served before and after.
     #[test]
     fn t97_no_part_of_a_start_or_a_change_of_configuration_misleads(
         (cluster, packets) in clusters().prop_flat_map(|cluster| {

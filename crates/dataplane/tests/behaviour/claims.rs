@@ -1,4 +1,4 @@
-//! Several Services that ask for the same address and port.
+//! Several Services that claim the same address and port.
 
 use std::sync::Arc;
 
@@ -7,8 +7,8 @@ use testkit::{mk_config, mk_endpoints, mk_node, mk_service};
 
 use crate::packet_line::assert_packets;
 
-/// A Service whose one endpoint tells it from others, all with the same external IP and an
-/// endpoint that they share.
+/// A Service with one endpoint that identifies it. All have the same external IP and share a second
+/// endpoint.
 fn rules(name: &str, cluster_ip: &str, endpoint: &str) -> Arc<ServiceRules> {
     let service = mk_service(name)
         .cluster_ip(cluster_ip)
@@ -139,7 +139,7 @@ fn a_change_of_one_service_leaves_the_others_shared() {
             .is_some_and(|other| Arc::ptr_eq(rules, other));
         assert_eq!(same, key.to_string() != "a/second", "{key}");
     }
-    // The frontend of the winner is the same object, though a loser's claim beside it changed.
+    // The winner's frontend is the same object, although a loser's claim changed.
     let (key, frontend) = &three()[0].frontends[1];
     let winner = |dataplane: &Dataplane| {
         let (_, winner) = dataplane
@@ -159,7 +159,7 @@ fn a_service_that_changes_one_frontend_keeps_its_others() {
     before.set(Arc::clone(&three()[0]));
     let mut changed = ServiceRules::clone(&three()[0]);
     Arc::make_mut(&mut changed.frontends[1].1).has_endpoints = false;
-    // What compiles anew is equal to what stands, and a different object.
+    // A newly compiled frontend is equal to the existing one, but a different object.
     let untouched = &mut changed.frontends[0].1;
     *untouched = Arc::new(Frontend::clone(untouched));
 
@@ -174,8 +174,8 @@ fn a_service_that_changes_one_frontend_keeps_its_others() {
     assert_eq!(same_object.collect::<Vec<_>>(), [true, false]);
 }
 
-/// Thousands of Services may share one endpoint, such as a gateway's: it stays in its own set for as
-/// long as one of them has it.
+/// Thousands of Services may share one endpoint, such as a gateway's: it stays a hairpin as long as
+/// one of them has it.
 #[test]
 fn an_endpoint_that_many_share_is_a_hairpin_until_the_last_is_gone() {
     let mut dataplane = empty();

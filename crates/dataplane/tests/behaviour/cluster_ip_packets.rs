@@ -1,4 +1,4 @@
-//! Packets to cluster IPs, and to addresses that no Service has.
+//! Packets to cluster IPs, and to addresses without a Service.
 //!
 //! The node is node 1 of the address plan: 192.168.0.1 (and 172.20.0.1), its pods 10.0.1.0/24.
 //! Outside clients are 203.0.113.0/24.
@@ -62,7 +62,7 @@ fn without_local_detection_cluster_ips_masquerade_nobody() {
          outside 203.0.113.2 -> 10.96.0.10:80/tcp = 10.0.2.7:8080, 10.0.3.8:8080
          node 192.168.0.1 -> 10.96.0.10:80/tcp = 10.0.2.7:8080, 10.0.3.8:8080",
     );
-    // A range of the other family alone detects nothing in this one.
+    // A range of the other family alone recognises nothing in this one.
     let other_family = mk_config().detect_by_source(&["fd00:10::/48"]).build();
     assert_packets(
         &one(web(), elsewhere(), &other_family),
@@ -121,7 +121,7 @@ fn what_no_service_asked_for_is_refused_on_cluster_ips_and_lost_in_the_service_r
     );
 }
 
-/// IPVS binds cluster IPs to a device of the node, and they are still there just after a switch.
+/// IPVS binds cluster IPs to a device of the node, where they remain just after a switch.
 #[test]
 fn a_cluster_ip_that_the_node_itself_has_is_the_services_and_another_address_is_the_nodes() {
     let node = mk_node(1)
@@ -195,7 +195,7 @@ fn an_endpoint_that_reaches_itself_is_masqueraded_and_only_on_the_way_to_itself(
         "pod 10.0.1.5 -> 10.96.0.10:80/tcp = 10.0.2.7:8080; 10.0.1.5:8080 masqueraded
          pod 10.0.1.6 -> 10.96.0.10:80/tcp = 10.0.1.5:8080, 10.0.2.7:8080",
     );
-    // The packet of an endpoint elsewhere does not return through this node.
+    // Packets from an endpoint on another node to itself do not return through this node.
     let cluster_cidr = mk_config().detect_by_source(&["10.0.0.0/16"]).build();
     assert_packets(
         &one(web(), here_and_there(), &cluster_cidr),
@@ -224,7 +224,7 @@ fn endpoints_that_go_away_serve_while_there_are_no_others() {
     );
 }
 
-/// A cluster whose Service range lies over the network of its nodes hands out an address of a node.
+/// A cluster whose Service range overlaps the network of its nodes assigns an address of a node.
 #[test]
 fn a_node_whose_own_address_a_service_was_given_stays_reachable() {
     let service = mk_service("shop/web")

@@ -1,4 +1,4 @@
-//! What becomes of a Service's fields before any packet is asked about.
+//! How the fields of a Service are compiled.
 
 use std::net::Ipv4Addr;
 use std::sync::Arc;
@@ -50,7 +50,7 @@ fn an_address_given_twice_is_served_once_and_the_second_use_is_named() {
     );
 }
 
-/// Served as an external IP, the address would be open to everyone.
+/// As an external IP the address would be open to all clients.
 #[test]
 fn an_address_that_is_both_external_and_a_load_balancers_keeps_its_source_ranges() {
     let service = mk_service("shop/web")
@@ -81,7 +81,7 @@ fn two_ports_with_one_number_leave_the_first_served() {
     assert_eq!(rules.rejections[0].field, "spec.ports");
 }
 
-/// Without them the address would be open to everyone.
+/// Without them the address would be open to all clients.
 #[test]
 fn t91_no_frontend_is_served_without_its_source_ranges_for_want_of_room() {
     let mut service = mk_service("shop/web")
@@ -92,7 +92,7 @@ fn t91_no_frontend_is_served_without_its_source_ranges_for_want_of_room() {
         service = service.port(&format!("p{number}"), number);
     }
     let mut service = service.build();
-    // No two of them make a shorter one.
+    // No two of them can be merged.
     let range = |n: u32| IpNet::new_assert(Ipv4Addr::from(0x0a00_0000 + (n << 8)).into(), 25);
     service.source_ranges = (0..20_000).map(range).collect();
     let rules = compiled(&service, &Endpoints::default());
@@ -255,7 +255,7 @@ fn source_ranges_are_those_of_the_family_joined_where_they_touch() {
     );
     assert_eq!(ranges(&["0.0.0.0/0"]), [""; 0]);
     assert_eq!(ranges(&["0.0.0.0/1", "128.0.0.0/1"]), [""; 0]);
-    // Everyone in the other family is nobody in this one.
+    // All sources in the other family are none in this one.
     assert_eq!(ranges(&["::/0"]), ["203.0.113.0/24"]);
 }
 
@@ -308,7 +308,7 @@ fn affinity_is_on_every_frontend() {
     }
 }
 
-/// What has been sent to an endpoint may still be answered by it, however little it is sent now.
+/// An endpoint that has received connections may still answer them, even if it gets no new ones.
 #[test]
 fn whoever_may_still_answer_is_serving_whatever_policy_and_hints_say() {
     let published = Readiness {

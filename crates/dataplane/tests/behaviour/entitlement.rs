@@ -1,4 +1,4 @@
-//! Who may have an address at all.
+//! Which Services may have an address.
 
 use std::sync::Arc;
 
@@ -35,8 +35,8 @@ fn dns() -> (Service, Endpoints) {
     at(dns.udp("dns", 53), "10.0.1.2:53")
 }
 
-/// Calls `check` with the dataplane of all, in every order of arrival, and after `thief` was
-/// there alone.
+/// Calls `check` with the dataplane of all Services, added in several orders, and again after each
+/// of them was removed and added again.
 fn in_any_order(services: &[(Service, Endpoints)], check: impl Fn(&Dataplane)) {
     let empty = || Dataplane::new(mk_node(1).build(), mk_config().build());
     for start in 0..services.len() {
@@ -64,7 +64,7 @@ fn told(dataplane: &Dataplane) -> Vec<String> {
     told
 }
 
-/// The range of cluster IPs is not known: nothing but the claims says whose the address is.
+/// With an unknown range of cluster IPs, only the claims show which Service has an address.
 fn forget_ranges(dataplane: &Dataplane) -> Dataplane {
     let mut dataplane = dataplane.clone();
     let mut config = dataplane::Config::clone(dataplane.config());
@@ -166,8 +166,8 @@ fn a_load_balancer_ip_comes_before_an_external_ip() {
     });
 }
 
-/// A port that the owner leaves free would answer in its name: a certificate is given to whoever
-/// answers on port 80.
+/// On a port that the owner leaves free, another Service would answer in its name: a certificate is
+/// issued to the server that answers on port 80.
 #[test]
 fn a_free_port_of_a_load_balancer_ip_is_for_its_own_namespace_and_for_load_balancers() {
     let service = |name, n: u8, port| {
@@ -289,7 +289,8 @@ fn nobody_takes_the_address_of_the_api_server() {
     );
 }
 
-/// What other nodes send to a Service comes here with the endpoint's address as its destination.
+/// Packets from other nodes to a Service arrive here with the endpoint's address as their
+/// destination.
 #[test]
 fn an_external_ip_of_the_nodes_own_pods_is_refused() {
     let thief = mk_service("aaa/thief")

@@ -54,7 +54,7 @@ fn an_external_policy_local_keeps_clients_here_and_lets_pods_and_the_node_go_any
                  outside 203.0.113.2 -> {destination}/tcp = drop"
             ),
         );
-        // Nobody is known to be a pod; the node still knows itself.
+        // No packet is recognised as a pod's; the node's own addresses are still known.
         assert_packets(
             &one(
                 service(),
@@ -66,7 +66,7 @@ fn an_external_policy_local_keeps_clients_here_and_lets_pods_and_the_node_go_any
                  node 10.0.1.1 -> {destination}/tcp = 10.0.1.5:8080, 10.0.2.7:8080 masqueraded"
             ),
         );
-        // With the range of the whole cluster, pods of other nodes count too.
+        // With the range of the whole cluster, pods of other nodes count, too.
         let cluster_cidr = mk_config().detect_by_source(&["10.0.0.0/16"]).build();
         assert_packets(
             &one(service(), here_and_there(), &cluster_cidr),
@@ -98,8 +98,8 @@ fn node_ports_are_accepted_on_the_configured_addresses_and_never_on_loopback() {
     );
 }
 
-/// The kernel is asked whether an address is local; of IPv6 link-local ones the node lists only what
-/// ranges choose.
+/// The kernel determines whether an address is local; of IPv6 link-local addresses, the node lists
+/// only those selected by ranges.
 #[test]
 fn node_ports_on_every_address_are_on_link_local_ones_too() {
     let node = mk_node(1).local_address("169.254.20.1").build();
@@ -154,13 +154,13 @@ fn source_ranges_close_load_balancer_ips_and_nothing_else() {
          pod 10.0.1.9 -> 192.0.2.1:80/tcp = drop
          node 192.168.0.1 -> 192.0.2.1:80/tcp = drop",
     );
-    // Who is not let in does not learn that nobody is there.
+    // A client that is not allowed cannot detect that there are no endpoints.
     assert_packets(
         &one(service(), Endpoints::default(), &config),
         "outside 203.0.113.2 -> 192.0.2.1:80/tcp = reject
          outside 203.0.113.200 -> 192.0.2.1:80/tcp = drop",
     );
-    // A range that is everyone, and one of the other family alone, close nothing.
+    // A range of all sources, or one of the other family alone, restricts nothing.
     for open in ["0.0.0.0/0", "2001:db8::/32"] {
         let service = match open {
             "0.0.0.0/0" => service().source_range(open),
@@ -173,7 +173,8 @@ fn source_ranges_close_load_balancer_ips_and_nothing_else() {
     }
 }
 
-/// A load-balancer IP that is also bound to the node is the source of what the node sends to it.
+/// A load-balancer IP that is also bound to the node is the source of packets that the node sends
+/// to it.
 #[test]
 fn a_source_range_with_the_node_in_it_has_the_services_own_address_in_it_too() {
     let node = mk_node(1).local_address("192.0.2.1").build();

@@ -1,5 +1,5 @@
-//! What the model promises, from outside it. Here rather than beside the code because the builders
-//! and generators are built against the finished crate.
+//! Tests of the model through its public interface. They are separate from the crate because the
+//! builders and generators depend on it.
 
 mod chunks;
 mod claims;

@@ -1,12 +1,12 @@
-//! Packets and what becomes of them, one a line: `pod 10.0.1.9 -> 10.96.0.10:80/tcp = reject`.
+//! Packets and their verdicts, one per line: `pod 10.0.1.9 -> 10.96.0.10:80/tcp = reject`.
 
 use std::net::{IpAddr, SocketAddr};
 
 use dataplane::{Dataplane, Origin, Packet, Port, Protocol};
 use testkit::address_plan as plan;
 
-/// Checks every line of `lines`, and shows all that differ at once. Lines that start with `#` say
-/// what the ones below are about.
+/// Checks every line of `lines`, and shows all differences at once. Lines that start with `#` are
+/// comments.
 #[track_caller]
 pub(crate) fn assert_packets(dataplane: &Dataplane, lines: &str) {
     let lines = lines.lines().map(str::trim);
@@ -21,8 +21,8 @@ pub(crate) fn assert_packets(dataplane: &Dataplane, lines: &str) {
     assert_eq!(seen, wanted, "left is what happens, right is what should");
 }
 
-/// Reads what a packet prints as. Without `via`, pods of this node come in over the bridge and
-/// everyone else over the uplink.
+/// Parses a printed packet. Without `via`, pods of this node arrive through the bridge and all
+/// others through the uplink.
 #[track_caller]
 pub(crate) fn parse_packet(text: &str) -> Packet {
     let (from, to) = text.split_once(" -> ").expect("a packet goes somewhere");

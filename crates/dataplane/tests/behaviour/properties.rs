@@ -1,4 +1,4 @@
-//! What holds for every cluster and every packet.
+//! Properties of every cluster and every packet.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -136,8 +136,8 @@ proptest! {
         }
     }
 
-    /// Services come in any order, some first with the rules of another day, some twice, and some
-    /// go again: only what is there in the end counts.
+    /// Services are added in any order, some first with outdated rules, some twice, and some are
+    /// removed again: only the final state counts.
     #[test]
     fn a_dataplane_does_not_depend_on_its_history(
         (cluster, shuffled) in clusters().prop_flat_map(|cluster| {
@@ -179,7 +179,7 @@ proptest! {
         laws::honest_verdicts_do_not_depend_on_tenants(&cluster, &tenants, &packets, seed, judge);
     }
 
-    /// The same with other addresses known of the node, and other ranges.
+    /// The same after a change of the node's addresses and of the ranges.
     #[test]
     fn what_tenants_claim_does_not_depend_on_history(
         (cluster, tenants) in clusters_with_tenants(), past in clusters(), seed: u64,

@@ -1,4 +1,4 @@
-//! The model as people see it.
+//! The printed form of the model.
 
 use dataplane::{Choice, Endpoints, Target, Verdict};
 use testkit::{mk_config, mk_endpoints, mk_node, mk_service, port};

@@ -1,4 +1,4 @@
-//! The Service most stories are about.
+//! The Service that most tests use.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use testkit::{ServiceBuilder, mk_endpoints, mk_node, mk_service};
 
 use crate::dataplane_of;
 
-/// One endpoint here, one on node 2, for the TCP port `http`.
+/// One endpoint on this node, one on node 2, for the TCP port `http`.
 pub(crate) fn here_and_there() -> Endpoints {
     mk_endpoints()
         .tcp("http")
