@@ -1,4 +1,4 @@
-//! Endpoints in one expression.
+//! A builder of endpoints.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use dataplane::{Endpoint, EndpointPort, Endpoints, Hints, Protocol, Readiness};
 
 use crate::port;
 
-/// Endpoints on their way.
+/// Endpoints under construction.
 #[derive(Debug, Clone)]
 pub struct EndpointsBuilder {
     endpoints: Endpoints,
@@ -15,7 +15,7 @@ pub struct EndpointsBuilder {
     last: Option<usize>,
 }
 
-/// Starts a list of endpoints; name a port before the first of them.
+/// Starts a list of endpoints; set a port before the first endpoint.
 pub fn mk_endpoints() -> EndpointsBuilder {
     EndpointsBuilder {
         endpoints: Endpoints::default(),
@@ -25,19 +25,19 @@ pub fn mk_endpoints() -> EndpointsBuilder {
 }
 
 impl EndpointsBuilder {
-    /// Goes on with the endpoints of this TCP port.
+    /// Selects this TCP port for the following endpoints.
     #[must_use]
     pub fn tcp(self, name: &str) -> EndpointsBuilder {
         self.of_port(name, Protocol::Tcp)
     }
 
-    /// Goes on with the endpoints of this UDP port.
+    /// Selects this UDP port for the following endpoints.
     #[must_use]
     pub fn udp(self, name: &str) -> EndpointsBuilder {
         self.of_port(name, Protocol::Udp)
     }
 
-    /// Goes on with the endpoints of this SCTP port.
+    /// Selects this SCTP port for the following endpoints.
     #[must_use]
     pub fn sctp(self, name: &str) -> EndpointsBuilder {
         self.of_port(name, Protocol::Sctp)
@@ -62,7 +62,7 @@ impl EndpointsBuilder {
         self.with(address, node, readiness)
     }
 
-    /// Adds an endpoint that still serves while it goes away.
+    /// Adds a terminating endpoint that still serves.
     #[track_caller]
     #[must_use]
     pub fn draining(self, address: &str, node: &str) -> EndpointsBuilder {
@@ -95,7 +95,7 @@ impl EndpointsBuilder {
         self
     }
 
-    /// Hints the endpoint added last for these zones.
+    /// Sets the zone hints of the last endpoint.
     #[track_caller]
     #[must_use]
     pub fn for_zones(mut self, zones: &[&str]) -> EndpointsBuilder {
@@ -103,7 +103,7 @@ impl EndpointsBuilder {
         self
     }
 
-    /// Hints the endpoint added last for these nodes.
+    /// Sets the node hints of the last endpoint.
     #[track_caller]
     #[must_use]
     pub fn for_nodes(mut self, nodes: &[&str]) -> EndpointsBuilder {
@@ -111,7 +111,7 @@ impl EndpointsBuilder {
         self
     }
 
-    /// The endpoints.
+    /// Returns the endpoints.
     pub fn build(self) -> Endpoints {
         self.endpoints
     }

@@ -1,4 +1,4 @@
-//! The node under test and its configuration in one expression.
+//! Builders of the node under test and its configuration.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -11,15 +11,15 @@ use ipnet::IpNet;
 
 use crate::{address_plan as plan, parse};
 
-/// A node on its way.
+/// A node under construction.
 #[derive(Debug, Clone)]
 pub struct NodeBuilder(Node);
 
-/// A configuration on its way.
+/// A configuration under construction.
 #[derive(Debug, Clone)]
 pub struct ConfigBuilder(Config);
 
-/// Starts the node `node-N` of the address plan with both families: loopback, its address, its
+/// Starts the node `node-N` of the address plan with both families. Loopback, its address, its
 /// second address and its address on the pod bridge are local to it.
 pub fn mk_node(n: u8) -> NodeBuilder {
     let mut node = Node {
@@ -41,8 +41,8 @@ pub fn mk_node(n: u8) -> NodeBuilder {
     NodeBuilder(node)
 }
 
-/// Starts the configuration of node 1 as a profile without any wishes gives it: node ports on the
-/// node's own address, local traffic by its pod CIDR, Service CIDRs known.
+/// Starts the default configuration of node 1: node ports on the node's own address, local traffic
+/// detected by its pod CIDR, Service CIDRs known.
 pub fn mk_config() -> ConfigBuilder {
     let primary = |family| Some([plan::node_address(1, family)].into());
     ConfigBuilder(Config {
@@ -57,7 +57,7 @@ pub fn mk_config() -> ConfigBuilder {
 }
 
 impl NodeBuilder {
-    /// Puts the node in a zone.
+    /// Sets the node's zone.
     #[must_use]
     pub fn zone(mut self, zone: &str) -> NodeBuilder {
         self.0.zone = Some(zone.into());
@@ -72,21 +72,21 @@ impl NodeBuilder {
         self
     }
 
-    /// The node.
+    /// Returns the node.
     pub fn build(self) -> Arc<Node> {
         Arc::new(self.0)
     }
 }
 
 impl ConfigBuilder {
-    /// Node ports on every address that is not loopback.
+    /// Accepts node ports on every address except loopback.
     #[must_use]
     pub fn node_ports_anywhere(mut self) -> ConfigBuilder {
         self.0.node_ports = NodePortAddresses::ANY;
         self
     }
 
-    /// Node ports are accepted on just these addresses.
+    /// Accepts node ports on these addresses only.
     #[track_caller]
     #[must_use]
     pub fn node_ports_at(mut self, addresses: &[&str]) -> ConfigBuilder {
@@ -99,7 +99,7 @@ impl ConfigBuilder {
         self
     }
 
-    /// Local traffic is what comes from these ranges.
+    /// Detects local traffic by these source ranges.
     #[track_caller]
     #[must_use]
     pub fn detect_by_source(mut self, ranges: &[&str]) -> ConfigBuilder {
@@ -108,56 +108,56 @@ impl ConfigBuilder {
         self
     }
 
-    /// Local traffic is what comes in on this interface.
+    /// Detects local traffic by this interface.
     #[must_use]
     pub fn detect_by_bridge(mut self, name: &str) -> ConfigBuilder {
         self.0.local_detection = LocalDetection::Interface(InterfaceMatch::Named(name.into()));
         self
     }
 
-    /// Local traffic is what comes in on interfaces whose names start like this.
+    /// Detects local traffic by interfaces whose names have this prefix.
     #[must_use]
     pub fn detect_by_prefix(mut self, prefix: &str) -> ConfigBuilder {
         self.0.local_detection = LocalDetection::Interface(InterfaceMatch::Prefix(prefix.into()));
         self
     }
 
-    /// No traffic counts as local.
+    /// Detects no local traffic.
     #[must_use]
     pub fn detect_nothing(mut self) -> ConfigBuilder {
         self.0.local_detection = LocalDetection::None;
         self
     }
 
-    /// All traffic to cluster IPs is masqueraded.
+    /// Masquerades all traffic to cluster IPs.
     #[must_use]
     pub fn masquerade_all(mut self) -> ConfigBuilder {
         self.0.masquerade = Masquerade::All;
         self
     }
 
-    /// Service CIDRs are not known.
+    /// Sets the Service CIDRs to unknown.
     #[must_use]
     pub fn without_service_cidrs(mut self) -> ConfigBuilder {
         self.0.service_cidrs.clear();
         self
     }
 
-    /// External IPs are left alone.
+    /// Ignores external IPs.
     #[must_use]
     pub fn ignore_external_ips(mut self) -> ConfigBuilder {
         self.0.external_ips = ExternalIps::Ignored;
         self
     }
 
-    /// How endpoints are chosen.
+    /// Sets the scheduler.
     #[must_use]
     pub fn scheduler(mut self, scheduler: Scheduler) -> ConfigBuilder {
         self.0.scheduler = scheduler;
         self
     }
 
-    /// The configuration.
+    /// Returns the configuration.
     pub fn build(self) -> Arc<Config> {
         Arc::new(self.0)
     }

@@ -1,4 +1,4 @@
-//! Services in one expression.
+//! A builder of Services.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -10,11 +10,11 @@ use dataplane::{
 
 use crate::{parse, port};
 
-/// A Service on its way.
+/// A Service under construction.
 #[derive(Debug, Clone)]
 pub struct ServiceBuilder(Service);
 
-/// Starts the Service `namespace/name`: type ClusterIP, without addresses and ports, every policy
+/// Starts the Service `namespace/name`: type ClusterIP, without addresses and ports, all policies
 /// Cluster, no affinity.
 #[track_caller]
 pub fn mk_service(name: &str) -> ServiceBuilder {
@@ -40,7 +40,7 @@ pub fn mk_service(name: &str) -> ServiceBuilder {
 }
 
 impl ServiceBuilder {
-    /// Gives it this cluster IP, of either family.
+    /// Sets the cluster IP of the address's family.
     #[track_caller]
     #[must_use]
     pub fn cluster_ip(mut self, address: &str) -> ServiceBuilder {
@@ -59,7 +59,7 @@ impl ServiceBuilder {
         self
     }
 
-    /// Adds a load-balancer IP; the type becomes LoadBalancer.
+    /// Adds a load-balancer IP and sets the type to LoadBalancer.
     #[track_caller]
     #[must_use]
     pub fn load_balancer_ip(mut self, address: &str) -> ServiceBuilder {
@@ -67,7 +67,7 @@ impl ServiceBuilder {
         self.kind(ServiceKind::LoadBalancer)
     }
 
-    /// Adds a range that may connect to load-balancer IPs.
+    /// Adds a source range for load-balancer IPs.
     #[track_caller]
     #[must_use]
     pub fn source_range(mut self, range: &str) -> ServiceBuilder {
@@ -96,7 +96,7 @@ impl ServiceBuilder {
         self.with_port(name, Protocol::Sctp, number)
     }
 
-    /// Gives the port added last a node port; type ClusterIP becomes NodePort.
+    /// Sets a node port for the last port. Changes type ClusterIP to NodePort.
     #[track_caller]
     #[must_use]
     pub fn node_port(mut self, number: u16) -> ServiceBuilder {
@@ -115,42 +115,42 @@ impl ServiceBuilder {
         self
     }
 
-    /// Has it programmed before others.
+    /// Sets the precedence to first.
     #[must_use]
     pub fn first(mut self) -> ServiceBuilder {
         self.0.precedence = Precedence::First;
         self
     }
 
-    /// Session affinity by client address.
+    /// Enables session affinity by client address.
     #[must_use]
     pub fn client_ip_affinity(mut self, timeout: Duration) -> ServiceBuilder {
         self.0.affinity = Affinity::ClientIp { timeout };
         self
     }
 
-    /// Asks for a scheduler.
+    /// Sets the scheduler.
     #[must_use]
     pub fn scheduler(mut self, scheduler: Scheduler) -> ServiceBuilder {
         self.0.scheduler = Some(scheduler);
         self
     }
 
-    /// `internalTrafficPolicy: Local`.
+    /// Sets `internalTrafficPolicy: Local`.
     #[must_use]
     pub fn internal_local(mut self) -> ServiceBuilder {
         self.0.internal_policy = TrafficPolicy::Local;
         self
     }
 
-    /// `externalTrafficPolicy: Local`.
+    /// Sets `externalTrafficPolicy: Local`.
     #[must_use]
     pub fn external_local(mut self) -> ServiceBuilder {
         self.0.external_policy = TrafficPolicy::Local;
         self
     }
 
-    /// `healthCheckNodePort`.
+    /// Sets `healthCheckNodePort`.
     #[track_caller]
     #[must_use]
     pub fn health_check_node_port(mut self, number: u16) -> ServiceBuilder {
@@ -158,7 +158,7 @@ impl ServiceBuilder {
         self
     }
 
-    /// The Service.
+    /// Returns the Service.
     pub fn build(self) -> Service {
         self.0
     }

@@ -1,4 +1,4 @@
-//! Inputs that somebody has damaged: good ones, and what may be done to them.
+//! Damaged inputs for parsers, derived from valid ones.
 
 use std::fmt;
 use std::fs;
@@ -9,40 +9,40 @@ use proptest::prelude::*;
 use proptest::sample::Index;
 use proptest::test_runner::{Config, TestRunner};
 
-/// The most that one step repeats or adds, in bytes: what a parser does with a lot of input belongs
-/// into a test of its own.
+/// The most bytes that one step repeats or adds. Large inputs need a separate test.
 const LONGEST: usize = 4096;
 
-/// Bytes on their way into a parser; prints as the escaped text that Rust would read them from.
+/// Bytes as input of a parser. Printed as escaped Rust text.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Input(pub Vec<u8>);
 
-/// One step of damage. Places and lengths are fractions of what is there.
+/// One step of damage. Places and lengths are relative to the input.
 #[derive(Debug, Clone)]
 enum Step {
-    /// One byte becomes another.
+    /// Replaces one byte.
     Replace(Index, u8),
-    /// One bit is turned over.
+    /// Flips one bit.
     Flip(Index, u8),
-    /// A stretch is gone.
+    /// Removes a range.
     Remove(Index, usize),
-    /// A stretch stands there several times.
+    /// Repeats a range several times.
     Repeat(Index, usize, usize),
-    /// A stretch of this or another input stands here too.
+    /// Inserts a copy of a range of this or another input.
     Copy(Index, Index, Index, usize),
-    /// Something that means much to the parser.
+    /// Inserts a word that the parser interprets.
     Say(Index, Index),
-    /// Bytes of no meaning.
+    /// Inserts random bytes.
     Insert(Index, Vec<u8>),
-    /// The rest is missing.
+    /// Cuts off the rest.
     Cut(Index),
 }
 
-/// Every file of a folder, by name: inputs that once did harm, or are good ones to start from.
+/// Reads every file of a folder, by name: inputs that once caused failures, or valid ones to start
+/// from.
 ///
 /// # Panics
 ///
-/// When the folder cannot be read, or has nothing in it: then nothing is tested.
+/// If the folder cannot be read or is empty, since then nothing would be tested.
 pub fn corpus(folder: &Path) -> Vec<(PathBuf, Input)> {
     let entries = fs::read_dir(folder).unwrap_or_else(|error| panic!("{folder:?}: {error}"));
     let mut files: Vec<PathBuf> = entries
@@ -61,12 +61,12 @@ pub fn corpus(folder: &Path) -> Vec<(PathBuf, Input)> {
     files.into_iter().map(read).collect()
 }
 
-/// One of `good` after a few steps of damage, in which `words` are what means much to the parser;
-/// now and then, bytes that nobody ever meant.
+/// Generates one of `good` after a few steps of damage, where `words` are inputs that the parser
+/// interprets; sometimes random bytes.
 ///
 /// # Panics
 ///
-/// Without anything good or any word.
+/// If there is no good input or no word.
 pub fn damaged(good: Vec<Input>, words: Vec<Vec<u8>>) -> impl Strategy<Value = Input> {
     assert!(
         !good.is_empty() && !words.is_empty(),
@@ -83,12 +83,12 @@ pub fn damaged(good: Vec<Input>, words: Vec<Vec<u8>>) -> impl Strategy<Value = I
     prop_oneof![1 => noise, 15 => harmed]
 }
 
-/// Gives `test` values of `strategy`, `factor` times as many as proptest is asked for: 256, or
-/// `PROPTEST_CASES`. What is found belongs into a corpus, and is kept nowhere else.
+/// Runs `test` with values of `strategy`, `factor` times as many as proptest's default: 256, or
+/// `PROPTEST_CASES`. Failing inputs are not persisted: add them to a corpus.
 ///
 /// # Panics
 ///
-/// With the smallest value found that makes `test` fail or panic.
+/// With the smallest value found for which `test` fails or panics.
 pub fn try_many<S: Strategy>(
     factor: u32,
     strategy: &S,
@@ -104,7 +104,7 @@ pub fn try_many<S: Strategy>(
 
 fn steps() -> impl Strategy<Value = Step> {
     let place = any::<Index>;
-    // Mostly a field, sometimes a whole part.
+    // Mostly the length of a field, sometimes of a whole part.
     let length = || prop_oneof![8 => 1usize..16, 2 => 1usize..200, 1 => 1usize..LONGEST];
     prop_oneof![
         (place(), any::<u8>()).prop_map(|(at, byte)| Step::Replace(at, byte)),
@@ -120,7 +120,7 @@ fn steps() -> impl Strategy<Value = Step> {
 }
 
 fn apply(bytes: &mut Vec<u8>, step: &Step, others: &[Input], words: &[Vec<u8>]) {
-    // A place may be the end, where there is nothing to damage but something to add.
+    // A place may be the end, where bytes can be added but not changed.
     let place = |at: &Index, bytes: &[u8]| at.index(bytes.len() + 1);
     let stretch = |start: usize, length: usize, of: &[u8]| start..of.len().min(start + length);
     match step {

@@ -1,29 +1,29 @@
-//! Objects that somebody has damaged without breaking their syntax.
+//! Damaged JSON objects, whose syntax is still valid.
 
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::Index;
 use serde_json::{Value, json};
 
-/// One step of damage to a value somewhere within an object.
+/// One step of damage to a value within an object.
 #[derive(Debug, Clone)]
 enum Step {
-    /// It becomes something that nobody expects there.
+    /// Replaces it with an unexpected value.
     Replace(Index, Index),
-    /// It is gone.
+    /// Removes it.
     Remove(Index),
-    /// It stands there again, in a list or, in an object, under another name.
+    /// Repeats it, in a list or, in an object, under another name.
     Repeat(Index, usize),
-    /// Something else of the object stands in its place.
+    /// Replaces it with another value of the object.
     Move(Index, Index),
 }
 
-/// One of `good` after a few steps of damage, in which `odd` are values to find in odd places, besides
-/// those that are odd anywhere.
+/// Generates one of `good` after a few steps of damage, where `odd` are values to insert in
+/// addition to generally odd ones.
 ///
 /// # Panics
 ///
-/// Without anything good.
+/// If `good` is empty.
 pub fn damaged_json(good: Vec<Value>, odd: Vec<Value>) -> impl Strategy<Value = Value> {
     assert!(!good.is_empty(), "nothing to start from");
     let odd: Vec<Value> = odd_anywhere().into_iter().chain(odd).collect();
@@ -113,7 +113,7 @@ fn apply(root: &mut Value, step: &Step, odd: &[Value]) {
     }
 }
 
-/// The pointers (RFC 6901) to everything within `value`, itself first.
+/// The pointers (RFC 6901) to all values within `value`, itself first.
 fn paths(value: &Value) -> Vec<String> {
     let mut found = vec![String::new()];
     let mut add = |key: &str, value: &Value| {

@@ -1,4 +1,4 @@
-//! A backend over a kernel that lives in the test.
+//! A backend over a simulated kernel.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,16 +12,16 @@ use dataplane::{Affinity, ChunkSize, Config, Dataplane, Family, ServiceKey};
 
 use crate::fake_rules::{FakeChange, FakeOperation, FakeRules};
 
-/// A kernel that outlives the backends that program it, as the real one does: a test starts another
-/// backend on it, changes it behind their backs, and counts what was written. Clones are the same
-/// kernel.
+/// A simulated kernel that outlives the backends that program it, as the real one does. A test can
+/// start another backend on it, change it as another program would, and count writes. Clones are
+/// the same kernel.
 #[derive(Debug, Clone, Default)]
 pub struct FakeKernel(Arc<Mutex<State>>);
 
 #[derive(Debug, Default)]
 struct State {
     families: BTreeMap<Family, FakeRules>,
-    /// Goes up with every write, whoever's it is.
+    /// Incremented by every write of any program.
     generation: u64,
     commits: usize,
     operations: usize,
@@ -29,19 +29,19 @@ struct State {
     cut_after: Option<usize>,
 }
 
-/// Programs one family of a [`FakeKernel`]. A frontend with session affinity is served without it,
-/// which is the one thing it cannot do.
+/// Programs one family of a [`FakeKernel`]. Supports everything except session affinity: frontends
+/// with affinity are served without it.
 #[derive(Debug)]
 pub struct FakeBackend {
     family: Family,
     kernel: FakeKernel,
     chunk_size: ChunkSize,
     rebuild_size: Option<ChunkSize>,
-    /// The kernel's generation when it was written or read last.
+    /// The kernel's generation at the last write or read.
     seen: Option<u64>,
 }
 
-/// Why a commit ended in the middle.
+/// The error of a commit that was cut short.
 #[derive(Debug, thiserror::Error)]
 #[error("the fake kernel stopped after {carried_out} of {asked} operations")]
 struct Cut {
@@ -52,12 +52,12 @@ struct Cut {
 // === impl FakeKernel ===
 
 impl FakeKernel {
-    /// A kernel that nobody ever wrote to.
+    /// Creates an empty kernel.
     pub fn new() -> FakeKernel {
         FakeKernel::default()
     }
 
-    /// A backend for one family, as a process has it that has just started.
+    /// Creates a backend for one family, as in a process that has just started.
     pub fn backend(&self, family: Family) -> FakeBackend {
         FakeBackend {
             family,
@@ -68,7 +68,7 @@ impl FakeKernel {
         }
     }
 
-    /// What it holds of `family`.
+    /// The rules of `family` in the kernel.
     pub fn rules(&self, family: Family) -> FakeRules {
         self.state()
             .families
@@ -77,30 +77,30 @@ impl FakeKernel {
             .unwrap_or_default()
     }
 
-    /// Changes it as somebody else would.
+    /// Changes the rules as another program would.
     pub fn tamper(&self, family: Family, change: impl FnOnce(&mut FakeRules)) {
         let mut state = self.state();
         change(state.families.entry(family).or_default());
         state.generation += 1;
     }
 
-    /// How many changes were sent to it, those that failed halfway included.
+    /// The number of commits, including those that failed halfway.
     pub fn commits(&self) -> usize {
         self.state().commits
     }
 
-    /// How many operations it has carried out.
+    /// The number of operations applied.
     pub fn operations(&self) -> usize {
         self.state().operations
     }
 
-    /// How often it was read.
+    /// The number of reads.
     pub fn observations(&self) -> usize {
         self.state().observations
     }
 
-    /// Ends a later commit after this many operations, counted over all commits from now on,
-    /// without saying how far it got.
+    /// Makes a commit fail after this many operations, counted over all commits from now on. The
+    /// error does not reveal how many were applied.
     pub fn cut_after(&self, operations: usize) {
         self.state().cut_after = Some(operations);
     }
@@ -111,7 +111,7 @@ impl FakeKernel {
 }
 
 impl State {
-    /// Carries out the steps; returns how many before it was cut short.
+    /// Applies the steps. On failure, returns how many were applied.
     fn carry_out(&mut self, family: Family, steps: &[FakeOperation]) -> Result<(), usize> {
         self.commits += 1;
         self.generation += 1;
@@ -135,12 +135,12 @@ impl State {
 // === impl FakeBackend ===
 
 impl FakeBackend {
-    /// The same, which programs so much of a change in one round.
+    /// Sets how much of a change one sync programs.
     pub fn with_chunk_size(self, chunk_size: ChunkSize) -> FakeBackend {
         FakeBackend { chunk_size, ..self }
     }
 
-    /// One that programs so much in a round while it fills an empty kernel.
+    /// Sets how much one sync programs while it fills an empty kernel.
     pub fn with_rebuild_size(self, rebuild_size: ChunkSize) -> FakeBackend {
         FakeBackend {
             rebuild_size: Some(rebuild_size),

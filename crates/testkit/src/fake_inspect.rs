@@ -1,4 +1,4 @@
-//! What the fake kernel's rules mean: what the oracle says of the dataplane they are.
+//! Interprets the fake kernel's rules: their verdicts are those of the equivalent dataplane.
 
 use backend::{Backend, Change as _, Found, Inspect, Piece, Rendered, Standing, Way, count};
 use dataplane::{Dataplane, FrontendKey, Node, Packet, ServiceKey, ServiceRules, Verdict};

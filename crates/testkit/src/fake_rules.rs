@@ -1,4 +1,4 @@
-//! What the fake kernel holds, and how it gets there.
+//! The fake kernel's rules and changes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -10,20 +10,20 @@ use dataplane::{
     Config, Dataplane, Family, Frontend, FrontendKey, Hairpin, Node, ServiceKey, Target,
 };
 
-/// One family of a [`Dataplane`], as it is: every frontend that is programmed, with its Service.
+/// One family of a [`Dataplane`], unchanged: every programmed frontend with its Service.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct FakeRules {
-    /// The one object there is; `None` in a kernel that we never wrote to.
+    /// The single shared object; `None` in a kernel that was never written.
     pub base: Option<FakeBase>,
-    /// What packets can be addressed to.
+    /// The frontends, by key.
     pub frontends: BTreeMap<FrontendKey, Arc<Frontend>>,
     /// The cluster IPs.
     pub cluster_ips: BTreeSet<IpAddr>,
-    /// The endpoints that could be sent their own packets.
+    /// The endpoints that could receive their own packets.
     pub hairpins: BTreeSet<Hairpin>,
 }
 
-/// What is the same for all Services.
+/// The settings that all Services share.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FakeBase {
     /// The node.
@@ -32,14 +32,14 @@ pub struct FakeBase {
     pub config: Arc<Config>,
 }
 
-/// One step. The fake kernel carries out each of them whole.
+/// One step, which the fake kernel applies as a whole.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum FakeOperation {
-    /// Sets what is the same for all Services.
+    /// Sets the shared settings.
     SetBase(FakeBase),
-    /// Removes it.
+    /// Removes them.
     RemoveBase,
-    /// Adds a frontend or replaces it.
+    /// Adds or replaces a frontend.
     SetFrontend(FrontendKey, Arc<Frontend>),
     /// Removes a frontend.
     RemoveFrontend(FrontendKey),
@@ -88,7 +88,7 @@ impl FakeRules {
         }
     }
 
-    /// The steps from `self` to `wanted`.
+    /// Computes the steps from `self` to `wanted`.
     pub fn diff(&self, wanted: &FakeRules) -> FakeChange {
         let mut steps = Vec::new();
         match &wanted.base {
@@ -133,7 +133,7 @@ impl FakeRules {
         FakeChange(steps)
     }
 
-    /// Where connections to `key` are sent, under either policy.
+    /// The endpoints that connections to `key` are sent to, under either policy.
     pub fn targets(&self, key: &FrontendKey) -> BTreeSet<Target> {
         self.frontends
             .get(key)
@@ -170,7 +170,7 @@ impl FakeRules {
 }
 
 impl fmt::Display for FakeRules {
-    /// One line for each thing, sorted.
+    /// Prints one line for each item, sorted.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let steps = FakeRules::default().diff(self);
         steps.fmt(f)
@@ -180,7 +180,7 @@ impl fmt::Display for FakeRules {
 // === impl FakeChange ===
 
 impl FakeChange {
-    /// The Services of `desired` that it is about.
+    /// The Services of `desired` that the change affects.
     pub fn suspects(&self, desired: &Dataplane) -> BTreeSet<ServiceKey> {
         let mut suspects = BTreeSet::new();
         for step in &self.0 {
@@ -223,7 +223,7 @@ impl Change for FakeChange {
 }
 
 impl fmt::Display for FakeChange {
-    /// One step a line.
+    /// Prints one step per line.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for step in &self.0 {
             match step {

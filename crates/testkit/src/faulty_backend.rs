@@ -1,4 +1,4 @@
-//! Any backend, with faults.
+//! Injects faults into any backend.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -13,52 +13,52 @@ use dataplane::{ChunkSize, Config, Dataplane, Family, ServiceKey, ServiceRules};
 
 use crate::seeded::Seeded;
 
-/// A backend whose calls to the kernel fail when a script says so.
+/// A backend whose calls to the kernel fail as a script decides.
 pub struct Faulty<B: Backend> {
     inner: B,
-    /// What a change is carried out as, in order.
+    /// Divides a change into steps, which are committed in order.
     steps: fn(B::Change) -> Vec<B::Change>,
     script: Box<dyn FnMut(&Call<'_>) -> Fate + Send>,
-    /// What was rendered last, to tell which Services a change is about.
+    /// The dataplane that was rendered last, which determines the Services that a change affects.
     desired: Mutex<Dataplane>,
 }
 
 /// A call that is about to reach the kernel.
 #[derive(Debug)]
 pub enum Call<'a> {
-    /// Reading all of it, or asking whether there is any need to.
+    /// A read of the rules, or a check for drift.
     Observe,
-    /// Writing.
+    /// A write.
     Commit {
-        /// The Services that the change, or this step of it, is about, with their rules.
+        /// The Services that the change, or this step of it, affects, with their rules.
         suspects: &'a [&'a ServiceRules],
-        /// How much the change writes.
+        /// The size of the change.
         size: Size,
     },
-    /// Removing everything.
+    /// A removal of all rules.
     Removal,
 }
 
-/// What becomes of a call.
+/// The outcome of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fate {
-    /// It goes through.
+    /// It succeeds.
     Pass,
-    /// It does not reach the kernel. A call that observes knows two recoveries: to halt, and to
-    /// observe again.
+    /// It does not reach the kernel. The recovery of an observation is either to halt or to observe
+    /// again.
     Refuse(Recovery),
-    /// It is carried out, and the answer is lost.
+    /// It takes effect, but reports failure.
     LoseAnswer,
 }
 
-/// Why a call failed.
+/// The error of a call that was made to fail.
 #[derive(Debug, thiserror::Error)]
 #[error("a fault was injected: {fate:?}")]
 struct Injected {
     fate: Fate,
 }
 
-/// What an error means of which the steps before have taken effect.
+/// Converts the error of a step to one of a change whose earlier steps have taken effect.
 fn after_others(error: CommitError) -> CommitError {
     CommitError {
         recovery: match error.recovery {
@@ -73,13 +73,13 @@ fn after_others(error: CommitError) -> CommitError {
 // === impl Faulty ===
 
 impl<B: Backend> Faulty<B> {
-    /// Asks `script` about every call.
+    /// Wraps `inner`. `script` decides about every call.
     pub fn new(inner: B, script: impl FnMut(&Call<'_>) -> Fate + Send + 'static) -> Faulty<B> {
         Faulty::in_steps(inner, |change| vec![change], script)
     }
 
-    /// Asks `script` about every step of a change, too: after the first step that fails, none is
-    /// carried out. What it sees when it is asked about one is the kernel after the steps before.
+    /// Wraps `inner`. `script` also decides about every step of a change: after the first step that
+    /// fails, no other is committed. Each decision sees the kernel after the previous steps.
     pub fn in_steps(
         inner: B,
         steps: fn(B::Change) -> Vec<B::Change>,
@@ -93,11 +93,12 @@ impl<B: Backend> Faulty<B> {
         }
     }
 
-    /// One call in ten fails, in one of these ways; the seed decides which calls and how.
+    /// Wraps `inner` so that one call in ten fails in one of these ways; the seed determines which
+    /// and how.
     ///
     /// # Panics
     ///
-    /// If there is no way to fail.
+    /// If `fates` is empty.
     pub fn seeded(inner: B, seed: u64, fates: &[Fate]) -> Faulty<B> {
         assert!(!fates.is_empty(), "a faulty backend needs faults");
         let fates = fates.to_vec();
@@ -108,7 +109,7 @@ impl<B: Backend> Faulty<B> {
         })
     }
 
-    /// Every change that is about a Service with such rules is refused for good.
+    /// Wraps `inner` so that it permanently refuses changes which affect a Service with such rules.
     pub fn refusing(
         inner: B,
         refused: impl Fn(&ServiceRules) -> bool + Send + 'static,
@@ -121,7 +122,7 @@ impl<B: Backend> Faulty<B> {
         })
     }
 
-    /// The backend without its faults.
+    /// The backend without faults.
     pub fn inner(&mut self) -> &mut B {
         &mut self.inner
     }

@@ -1,4 +1,4 @@
-//! Whole clusters, as one node sees them.
+//! Generates whole clusters, as seen from one node.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -19,23 +19,23 @@ use proptest::sample::{select, subsequence};
 use crate::generate_endpoints::endpoint_list;
 use crate::{address_plan as plan, build_node, mk_node, port};
 
-/// A node, what it is told to do, and the Services of its cluster.
+/// A node, its configuration, and the Services of its cluster.
 #[derive(Debug, Clone)]
 pub struct Cluster {
     /// Node 1 of the address plan.
     pub node: Arc<Node>,
     /// Its configuration.
     pub config: Arc<Config>,
-    /// The Services with their endpoints, no two of the same name.
+    /// The Services with their endpoints, with distinct names.
     pub services: Vec<(Service, Endpoints)>,
 }
 
-/// One port of a Service that has yet to be given its name, and the endpoints behind it.
+/// One port of a Service before it is named, with its endpoints.
 type PortDraft = (ServicePort, Vec<dataplane::Endpoint>);
 
-/// Any cluster that a source can deliver: both families, every field of a Service, addresses that
-/// several Services claim or that are the node's own, endpoints in every condition, with and
-/// without hints, here and elsewhere.
+/// Generates any cluster that a source can deliver: both families, every field of a Service,
+/// addresses that several Services claim or that the node has, endpoints in every condition, with
+/// and without hints, on this node and on others.
 pub fn clusters() -> impl Strategy<Value = Cluster> {
     (nodes(), configs(), vec(services(), 0..6)).prop_map(|(node, config, services)| Cluster {
         node: Arc::new(node),
@@ -49,7 +49,7 @@ pub fn clusters() -> impl Strategy<Value = Cluster> {
 }
 
 impl Cluster {
-    /// Every Service compiled, in the order they are listed.
+    /// Compiles every Service, in order.
     pub fn compile(&self) -> Dataplane {
         let mut dataplane = Dataplane::new(Arc::clone(&self.node), Arc::clone(&self.config));
         for (service, endpoints) in &self.services {
@@ -67,7 +67,7 @@ fn nodes() -> impl Strategy<Value = Node> {
         |(zone, ipv4, ipv6, shared)| {
             let mut node = Node::clone(&mk_node(1).build());
             if shared {
-                // A cluster IP that is on a device of the node, too.
+                // Cluster IPs that are also on a device of the node.
                 let addresses = Family::ALL.map(|family| plan::cluster_ip(1, family));
                 node.local_addresses.extend(addresses);
             }
@@ -110,7 +110,7 @@ fn configs() -> impl Strategy<Value = Config> {
         )
 }
 
-/// Loopback can be listed by a person; it never accepts node ports all the same.
+/// Users can list loopback addresses, but these never accept node ports.
 fn node_port_addresses(family: Family) -> impl Strategy<Value = Option<BTreeSet<IpAddr>>> {
     let own = vec![
         plan::node_address(1, family),
@@ -196,7 +196,7 @@ fn services() -> impl Strategy<Value = (Service, Endpoints)> {
         )
 }
 
-/// Gives the Service its name and its own cluster IPs: the API server hands out each only once.
+/// Sets the Service's name and unique cluster IPs, as the API server assigns each only once.
 fn numbered(mut service: Service, number: u8) -> Service {
     let namespace = if number.is_multiple_of(2) {
         "even"
@@ -220,7 +220,7 @@ fn policy() -> impl Strategy<Value = TrafficPolicy> {
     prop_oneof![2 => Just(TrafficPolicy::Cluster), 1 => Just(TrafficPolicy::Local)]
 }
 
-/// Few, so that Services share them; some are the node's own, one is a cluster IP.
+/// Few, so that Services share them; some are the node's, one is a cluster IP.
 fn external_ips() -> Vec<IpAddr> {
     let of = |family| {
         [
@@ -245,7 +245,7 @@ fn load_balancer_ips() -> Vec<IpAddr> {
     Family::ALL.into_iter().flat_map(of).collect()
 }
 
-/// Everyone, clients outside, half of them, the node's network, its pods, one pod.
+/// All sources, outside clients, half of them, the node's network, its pods, one pod.
 fn source_ranges() -> Vec<IpNet> {
     let of = |family| {
         let outside = plan::outside_cidr(family);
@@ -269,7 +269,7 @@ fn source_ranges() -> Vec<IpNet> {
     specific.chain([everyone]).collect()
 }
 
-/// Port numbers are few, so that they meet each other and a node port's number.
+/// Few port numbers, so that they conflict with each other and with a node port's number.
 fn ports() -> impl Strategy<Value = PortDraft> {
     let number = |numbers: &[u16]| select(numbers.iter().map(|n| port(*n)).collect::<Vec<_>>());
     (
@@ -290,7 +290,7 @@ fn ports() -> impl Strategy<Value = PortDraft> {
         })
 }
 
-/// Names the ports, as the API server asks of Services with more than one.
+/// Names the ports, as the API server requires for Services with more than one.
 fn named(drafts: Vec<PortDraft>) -> (Vec<ServicePort>, Endpoints) {
     let single = drafts.len() == 1;
     let mut by_port = BTreeMap::new();

@@ -1,4 +1,4 @@
-//! The endpoints of one Service port.
+//! Generates the endpoints of one Service port.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use proptest::sample::{select, subsequence};
 
 use crate::{address_plan as plan, port};
 
-/// How far the hints of a port's endpoints have been written.
+/// Which hints of a port's endpoints have been written so far.
 #[derive(Debug, Clone, Copy)]
 enum Hinting {
     Nothing,
@@ -19,7 +19,7 @@ enum Hinting {
     ZonesAndNodes,
 }
 
-/// A list as a source delivers it: sorted, each address and port once, both families mixed.
+/// A list as a source delivers it: sorted, with distinct addresses and ports, both families mixed.
 pub(crate) fn endpoint_list() -> impl Strategy<Value = Vec<Endpoint>> {
     let hinting = prop_oneof![
         4 => Just(Hinting::Nothing),
@@ -42,7 +42,7 @@ pub(crate) fn endpoint_list() -> impl Strategy<Value = Vec<Endpoint>> {
     })
 }
 
-/// On nodes 1 to 3, in the pod network or the node's own, with hints of both levels.
+/// On nodes 1 to 3, in the pod network or the node's own, with hints of both kinds.
 fn endpoints() -> impl Strategy<Value = Endpoint> {
     let number = select(vec![8080, 8443]);
     (

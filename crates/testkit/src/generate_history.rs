@@ -1,4 +1,4 @@
-//! What is wanted of one node, over time.
+//! Generates successive desired states of one node.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,19 +9,20 @@ use proptest::prelude::*;
 
 use crate::{Cluster, clusters};
 
-/// One state of affairs and what it changes into.
+/// A change of the desired state.
 #[derive(Debug, Clone)]
 struct Step {
-    /// Where the Services come from that change.
+    /// The cluster that changed Services are taken from.
     cluster: Cluster,
-    /// Which of them do, by position: they become what they are there, or cease to be.
+    /// Which Services change, by position: each gets its state from that cluster, or is removed.
     changed: [bool; 6],
-    /// The configuration, where that changes.
+    /// The new configuration, if it changes.
     config: Option<Arc<Config>>,
 }
 
-/// Between two and `most` successive states, each made from the one before as a source's events
-/// would: a few Services come, go or change, now and then the configuration does; the rest is shared.
+/// Generates between two and `most` successive states. Each is derived from the previous one as by
+/// events of a source: a few Services are added, removed or changed, and sometimes the
+/// configuration is; the rest is shared.
 ///
 /// # Panics
 ///

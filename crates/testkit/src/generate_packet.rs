@@ -1,4 +1,4 @@
-//! Packets that are likely to matter to a cluster.
+//! Generates packets that are relevant to a cluster.
 
 use std::net::IpAddr;
 
@@ -10,10 +10,10 @@ use proptest::strategy::Union;
 
 use crate::{Cluster, address_plan as plan, clusters, port};
 
-/// What a packet is addressed to.
+/// The destination of a packet.
 type Destination = (IpAddr, Protocol, Port);
 
-/// Clusters, and up to `count` packets to ask about in each.
+/// Generates clusters, each with up to `count` packets.
 pub fn questions(count: usize) -> impl Strategy<Value = (Cluster, Vec<Packet>)> {
     clusters().prop_flat_map(move |cluster| {
         let packets = vec(packets(&cluster), 1..=count);
@@ -21,9 +21,9 @@ pub fn questions(count: usize) -> impl Strategy<Value = (Cluster, Vec<Packet>)> 
     })
 }
 
-/// Packets from every origin, addressed at the frontends of `cluster`, at its cluster IPs with
-/// ports and protocols that no Service has, at gaps of the Service CIDRs, at every address of the
-/// node, at endpoints themselves, and at nothing in particular.
+/// Generates packets from every origin, addressed to the frontends of `cluster`, to its cluster IPs
+/// with ports and protocols that no Service has, to unassigned addresses of the Service CIDRs, to
+/// every address of the node, to endpoints, and to unrelated addresses.
 pub fn packets(cluster: &Cluster) -> impl Strategy<Value = Packet> + use<> {
     let dataplane = cluster.compile();
     let kinds = [
@@ -71,7 +71,7 @@ fn frontends(dataplane: &Dataplane) -> Vec<Destination> {
         .collect()
 }
 
-/// Every node port, and one that nobody has, on every address of the node, loopback included.
+/// Every node port, and one that no Service has, on every address of the node, including loopback.
 fn node_ports(dataplane: &Dataplane) -> Vec<Destination> {
     let keys = dataplane.frontends().sorted().into_iter();
     let mut ports: Vec<_> = keys
@@ -128,7 +128,7 @@ fn unrelated() -> Vec<Destination> {
 
 fn sources(cluster: &Cluster, family: Family) -> Vec<(Origin, IpAddr)> {
     let mut sources = Vec::new();
-    // The hosts that endpoints have, so that some packets meet their own sender.
+    // The host numbers of endpoints, so that some packets are sent to their own sender.
     for host in 2..=6 {
         let interface = match host {
             2..=4 => format!("{}{host}", plan::POD_INTERFACE_PREFIX).into(),
@@ -146,7 +146,7 @@ fn sources(cluster: &Cluster, family: Family) -> Vec<(Origin, IpAddr)> {
             plan::pod_address(node, 2, family),
         ));
     }
-    // The last is in the upper half of the clients' range, which some source ranges leave out.
+    // The last one is in the upper half of the clients' range, which some source ranges exclude.
     let upper_half = match family {
         Family::Ipv4 => plan::outside_client(200, family),
         Family::Ipv6 => crate::parse("2001:db8:113:0:8000::200", "an address"),

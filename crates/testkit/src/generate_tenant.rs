@@ -1,4 +1,4 @@
-//! Tenants who claim what belongs to others.
+//! Generates tenants that claim addresses of others.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -15,15 +15,15 @@ use proptest::sample::{select, subsequence};
 use crate::generate_endpoints::endpoint_list;
 use crate::{Cluster, address_plan as plan, clusters, packets, port};
 
-/// The first number of the tenants' own cluster IPs, beyond those of the rest.
+/// The first number of the tenants' cluster IPs, above those of all others.
 const FIRST_CLUSTER_IP: u8 = 101;
 
-/// A cluster, and beside it Services of hostile tenants, in namespaces sorted before and after all
-/// others. They claim every address of the cluster's Services, of their endpoints and of the node as external IPs, and
-/// what no load balancer was given as load-balancer IPs; at ports that are taken, also by node
-/// ports, and at others; with endpoints of their own, with those of the Services they are after,
-/// and with none. What the API server gives out only once they have for themselves: cluster IPs and
-/// node ports.
+/// Generates a cluster, and Services of hostile tenants in namespaces that sort before and after
+/// all others. The tenants claim every address of the cluster's Services, of their endpoints and of
+/// the node as external IPs, and addresses that no load balancer was assigned as load-balancer IPs.
+/// They use ports that are taken, also by node ports, and others. They have separate endpoints,
+/// those of the attacked Services, or none. What the API server assigns only once is unique:
+/// cluster IPs and node ports.
 pub fn clusters_with_tenants() -> impl Strategy<Value = (Cluster, Vec<(Service, Endpoints)>)> {
     clusters().prop_flat_map(|cluster| {
         let tenants = vec(services(&cluster), 1..5);
@@ -36,7 +36,7 @@ pub fn clusters_with_tenants() -> impl Strategy<Value = (Cluster, Vec<(Service, 
     })
 }
 
-/// As [`clusters_with_tenants`], with up to `count` packets to ask about in each.
+/// Like [`clusters_with_tenants`], with up to `count` packets for each.
 pub fn questions_beside_tenants(
     count: usize,
 ) -> impl Strategy<Value = (Cluster, Vec<(Service, Endpoints)>, Vec<Packet>)> {

@@ -1,8 +1,8 @@
-//! What holds for every backend, whatever it programs and however.
+//! The laws that every backend obeys.
 //!
-//! A backend's tests make it a [`Subject`] and call these with generated histories
-//! ([`histories`](crate::histories)), over a simulated kernel or a real one. Each function is one
-//! law and panics with what broke it.
+//! The tests of a backend implement [`Subject`] for it and call these functions with generated
+//! histories ([`histories`](crate::histories)), over a simulated kernel or a real one. Each
+//! function is one law and panics with the evidence of a violation.
 
 mod ends;
 mod faults;
@@ -24,20 +24,20 @@ pub use passage::never_misleads;
 pub use purity::{render_depends_on_content_only, render_from_anything_is_the_same};
 pub use simulated::Simulated;
 
-/// A backend as the laws see it.
+/// A backend as the subject of laws.
 pub trait Subject {
     /// The backend.
     type Backend: Backend;
-    /// What is left of its rules when every choice between equally good arrangements is taken out.
+    /// The canonical form of its rules, without choices between equally good arrangements.
     type Canonical: PartialEq + Debug;
 
-    /// A backend over a kernel that holds nothing of ours.
+    /// Creates a backend over a kernel without Signpost's rules.
     fn fresh(&self) -> Self::Backend;
 
-    /// The rules without their arrangement.
+    /// Returns the canonical form of the rules.
     fn canonical(&self, rules: &<Self::Backend as Backend>::Rules) -> Self::Canonical;
 
-    /// Where these rules send connections to `key`, whoever makes them.
+    /// The endpoints that these rules send connections to `key` to, for any client.
     fn targets(
         &self,
         rules: &<Self::Backend as Backend>::Rules,
@@ -48,7 +48,7 @@ pub trait Subject {
 /// The rules of a subject's backend.
 pub type Rules<S> = <<S as Subject>::Backend as Backend>::Rules;
 
-/// All of the laws. The seed decides orders and faults.
+/// Checks all laws. The seed determines orders and faults.
 pub fn all<S: Subject>(subject: &S, history: &[Dataplane], seed: u64) {
     nothing_differs_from_itself(subject, history);
     render_depends_on_content_only(subject, history, seed);
@@ -72,7 +72,7 @@ pub fn nothing_differs_from_itself<S: Subject>(subject: &S, history: &[Dataplane
     }
 }
 
-/// After `commit(diff(a, b))` on a kernel that holds `a`, `observe` returns `b`: what was rendered.
+/// After `commit(diff(a, b))` on a kernel that holds `a`, `observe` returns the rendered `b`.
 pub fn a_commit_arrives<S: Subject>(subject: &S, history: &[Dataplane]) {
     let mut backend = subject.fresh();
     let mut believed = Rendered::default();
@@ -86,7 +86,7 @@ pub fn a_commit_arrives<S: Subject>(subject: &S, history: &[Dataplane]) {
     }
 }
 
-/// A process that starts on a kernel that is right already has nothing to write.
+/// A process that starts on a kernel with the desired rules has nothing to write.
 pub fn a_restart_writes_nothing<S: Subject>(subject: &S, history: &[Dataplane]) {
     let mut backend = subject.fresh();
     let mut believed = Rendered::default();
@@ -102,8 +102,8 @@ pub fn a_restart_writes_nothing<S: Subject>(subject: &S, history: &[Dataplane]) 
     }
 }
 
-/// After `commit_removal` the kernel holds what it held before we came, and removing nothing is no
-/// failure.
+/// After `commit_removal` the kernel holds what it held before the first commit, and removing
+/// nothing succeeds.
 pub fn removal_leaves_nothing<S: Subject>(subject: &S, history: &[Dataplane]) {
     let mut backend = subject.fresh();
     let empty = backend.observe().expect("a kernel without faults is read");
@@ -119,7 +119,7 @@ pub fn removal_leaves_nothing<S: Subject>(subject: &S, history: &[Dataplane]) {
     }
 }
 
-/// One round without faults.
+/// One sync without faults.
 fn step<B: Backend>(backend: &mut B, believed: &mut Rendered<B::Rules>, desired: &Dataplane) {
     let rules = backend.render(desired, believed);
     let change = backend.diff(&believed.rules, &rules);

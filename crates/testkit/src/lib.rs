@@ -1,7 +1,6 @@
-//! What tests of every crate share: one address plan, builders for the objects of the model,
-//! generators of whole clusters, of hostile tenants beside them, of what becomes of them and of packets within them, a backend over
-//! a kernel that lives in the test, faults for any backend, the laws that every backend obeys, and
-//! damaged input for parsers.
+//! Test support for all crates: an address plan, builders for objects of the model, generators of
+//! whole clusters, hostile tenants, histories and packets, a backend over a simulated kernel,
+//! faults for any backend, the laws that every backend obeys, and damaged input for parsers.
 //!
 //! ```
 //! use testkit::{mk_endpoints, mk_service};
@@ -19,8 +18,8 @@
 //! assert_eq!(service.ports.len(), endpoints.by_port.len());
 //! ```
 //!
-//! Builders take text as it stands in a manifest and panic on text that is not an address or a
-//! port: it is the test that is wrong then.
+//! Builders take text as in a manifest and panic on text that is not an address or a port, since
+//! then the test is wrong.
 
 pub use address_plan;
 mod build_endpoints;
@@ -68,7 +67,7 @@ pub fn port(number: u16) -> Port {
     Port::new(number).expect("a test names a port from 1 to 65535")
 }
 
-/// Reads what a test wrote.
+/// Parses text that a test contains.
 #[track_caller]
 fn parse<T: std::str::FromStr>(text: &str, what: &str) -> T {
     let Ok(value) = text.parse() else {
@@ -77,8 +76,8 @@ fn parse<T: std::str::FromStr>(text: &str, what: &str) -> T {
     value
 }
 
-/// How many cases a property is asked about: `PROPTEST_CASES`, which such a number in the code would
-/// overrule, or `few`.
+/// The number of cases of a property: `PROPTEST_CASES`, which a fixed number in the code would
+/// override, or `few`.
 pub fn cases(few: u32) -> u32 {
     match std::env::var_os("PROPTEST_CASES") {
         Some(_) => proptest::test_runner::Config::default().cases,

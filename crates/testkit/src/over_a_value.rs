@@ -1,4 +1,4 @@
-//! A backend over a kernel that is a value.
+//! Runs a backend over a kernel that is simulated by a value.
 
 use std::collections::BTreeSet;
 use std::error::Error;
@@ -10,10 +10,10 @@ use backend::{
 };
 use dataplane::{ChunkSize, Config, Dataplane, Family, ServiceKey};
 
-/// Carries out a change on rules, as far as their kernel would; how many steps that took.
+/// Applies a change to rules, with the checks of their kernel. Returns the number of steps.
 pub type Replay<R, C> = fn(&mut R, &C) -> Result<usize, Box<dyn Error + Send + Sync>>;
 
-/// A backend that programs a value. What it renders and diffs is the backend's own.
+/// A backend that programs a value. Rendering and diffing are the inner backend's.
 #[derive(Debug)]
 pub struct OverAValue<B: Backend> {
     backend: B,
@@ -24,7 +24,7 @@ pub struct OverAValue<B: Backend> {
 // === impl OverAValue ===
 
 impl<B: Backend> OverAValue<B> {
-    /// `backend` over a kernel that holds nothing.
+    /// Wraps `backend` over an empty kernel.
     pub fn new(backend: B, replay: Replay<B::Rules, B::Change>) -> OverAValue<B> {
         OverAValue {
             backend,

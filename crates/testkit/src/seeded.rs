@@ -1,6 +1,6 @@
-//! Numbers that look random and are the same on every run.
+//! Reproducible pseudo-random numbers.
 
-/// A sequence of numbers that a seed decides (SplitMix64, public domain).
+/// A sequence of numbers determined by a seed (SplitMix64, public domain).
 #[derive(Debug, Clone)]
 pub struct Seeded(u64);
 
@@ -21,7 +21,7 @@ impl Seeded {
         usize::try_from(self.next() % end).expect("it is below a usize")
     }
 
-    /// The entries of `list` in another order.
+    /// Shuffles `list`.
     pub fn shuffle<T>(&mut self, list: &mut [T]) {
         for last in (1..list.len()).rev() {
             list.swap(last, self.below(last + 1));

@@ -1,5 +1,4 @@
-//! A property is worth what its generator reaches: everything that the model tells apart has to
-//! come up.
+//! Checks the coverage of the generators: everything that the model distinguishes must occur.
 
 use std::collections::BTreeMap;
 
@@ -40,7 +39,7 @@ fn outcome(verdict: &Verdict) -> &'static str {
     }
 }
 
-/// How often each thing of interest came up.
+/// How often each case of interest occurred.
 fn count() -> BTreeMap<String, usize> {
     let mut runner = TestRunner::deterministic();
     let mut counts = BTreeMap::new();

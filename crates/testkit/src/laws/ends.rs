@@ -1,21 +1,23 @@
-//! The law of a kernel that is on its way from some rules to others.
+//! The law about a kernel between two states.
 
 use std::collections::BTreeSet;
 
 use dataplane::{Dataplane, Packet, Target, Verdict};
 
-/// What becomes of `packet` at some step is no worse than at both ends:
+/// Checks that the verdict on `packet` between two states is no worse than at both ends:
 ///
-/// - What both refuse or drop is not let through; nor is what one of them does and the other delivers.
-/// - What both deliver is delivered, to a target that the Service port has at one of them.
-/// - What is delivered in the end is not refused on the way, save where it was before, nor sent
-///   anywhere else. That it is not delivered yet, its sender does not notice: it tries again.
+/// - A packet that both ends refuse or drop is not let through, nor one that one of them refuses or
+///   drops and the other delivers.
+/// - A packet that both ends deliver is delivered, to a target that the Service port has at one of
+///   them.
+/// - A packet that the new state delivers is not refused, unless the old state refused it, nor sent
+///   anywhere else. It may not be delivered yet: its sender retries.
 ///
-/// `wanted` are the states that the ends are the rules of.
+/// `wanted` are the dataplanes of the two ends.
 ///
 /// # Panics
 ///
-/// If it is worse.
+/// If the verdict is worse.
 pub fn no_worse_than_both_ends(
     packet: &Packet,
     wanted: [&Dataplane; 2],
@@ -45,7 +47,8 @@ pub fn no_worse_than_both_ends(
     );
 }
 
-/// The endpoints, in either state, of the Service ports that own what `packet` is addressed to in one.
+/// The endpoints, in either state, of the Service ports that have the destination of `packet` in
+/// one.
 fn targets_of_ports(packet: &Packet, wanted: [&Dataplane; 2]) -> BTreeSet<Target> {
     let owners = wanted.iter().filter_map(|dataplane| {
         let frontend = dataplane.frontend_at(packet.destination, packet.protocol, packet.port)?;

@@ -1,4 +1,4 @@
-//! Laws of a kernel that does not always do what it is asked.
+//! Laws about a kernel whose calls fail.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -9,11 +9,11 @@ use dataplane::{Dataplane, Frontend, FrontendKey};
 use super::{Rules, Subject};
 use crate::faulty_backend::{Fate, Faulty};
 
-/// How many attempts one state may take. With one call in ten failing, 50 in a row do not.
+/// How many attempts one state may take. With one call in ten failing, 50 in a row do not fail.
 const ATTEMPTS: usize = 50;
 
-/// With one call in ten failing, the kernel comes to hold what is wanted; and after every attempt,
-/// failed or not, frontends that are the same before and after still have their endpoints.
+/// With one call in ten failing, the kernel eventually holds the desired rules. After every
+/// attempt, failed or not, frontends that are the same before and after still have their endpoints.
 pub fn converges_under_faults<S: Subject>(subject: &S, history: &[Dataplane], seed: u64) {
     let faults = [
         Fate::Refuse(Recovery::Retry),
@@ -43,8 +43,8 @@ pub fn converges_under_faults<S: Subject>(subject: &S, history: &[Dataplane], se
     }
 }
 
-/// Rules `held` somewhere between two states send connections to every frontend that is the same in
-/// both to where they went `before`.
+/// Rules `held` between two states send connections to every frontend that is the same in both to
+/// the same endpoints as the rules `before`.
 pub fn never_half_serves<S: Subject>(
     subject: &S,
     before: (&Dataplane, &Rules<S>),
@@ -58,8 +58,8 @@ pub fn never_half_serves<S: Subject>(
     }
 }
 
-/// What the winner of each key is is the same, whatever else has changed. Nothing when the
-/// configuration differs: then everything may.
+/// The keys whose winning frontend is the same in both. Empty if the configuration or the node
+/// differs: then everything may change.
 fn same_frontends(before: &Dataplane, after: &Dataplane) -> BTreeSet<FrontendKey> {
     if before.config() != after.config() || before.node() != after.node() {
         return BTreeSet::new();
@@ -73,7 +73,7 @@ fn same_frontends(before: &Dataplane, after: &Dataplane) -> BTreeSet<FrontendKey
         .collect()
 }
 
-/// One attempt, as whoever drives a backend makes it. Returns whether it arrived.
+/// One attempt to commit, as a reconciler makes it. Returns whether the desired rules were reached.
 fn attempt<B: Backend>(
     backend: &mut Faulty<B>,
     believed: &mut Option<Rendered<B::Rules>>,

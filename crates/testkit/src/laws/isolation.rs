@@ -1,4 +1,4 @@
-//! What Services of one namespace cannot do to those of another.
+//! The law that Services of one namespace do not affect those of another.
 
 use std::sync::Arc;
 
@@ -8,13 +8,13 @@ use dataplane::{
 
 use crate::{Cluster, Seeded};
 
-/// The verdicts on packets to an honest Service do not depend on other namespaces' objects, in
-/// whatever order `tenants` come and go, and whether or not they do before the Services they are
-/// after. `judge` says where packets go.
+/// Verdicts on packets to an honest Service do not depend on objects of other namespaces, in
+/// whatever order `tenants` are added and removed, and whether before or after the Services they
+/// attack. `judge` returns the verdicts on packets.
 ///
-/// Two things are left out. Nobody gives external IPs out, so that of two Services that have the
-/// same one, and nothing better, names decide. And what an endpoint sends to itself is masqueraded
-/// where any Service says that the endpoint is on this node.
+/// There are two exceptions. External IPs are not assigned by any authority: if two Services have
+/// the same one, and no better claim, their names decide. And packets of an endpoint to itself are
+/// masqueraded if any Service has that endpoint on this node.
 pub fn honest_verdicts_do_not_depend_on_tenants(
     cluster: &Cluster,
     tenants: &[(Service, Endpoints)],
@@ -59,7 +59,8 @@ pub fn honest_verdicts_do_not_depend_on_tenants(
     }
 }
 
-/// Whether the packet is to an honest Service, at an address that no tenant has as good a claim to.
+/// Whether the packet is to an honest Service, at an address that no tenant has an equally good
+/// claim to.
 fn is_protected(
     packet: &Packet,
     cluster: &Cluster,

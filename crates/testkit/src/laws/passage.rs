@@ -1,26 +1,26 @@
-//! What packets meet while the kernel is led from one state to another.
+//! The law about packets while the kernel changes from one state to another.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use dataplane::{Config, Dataplane, Family, FrontendKey, Packet, Target, Verdict};
 
-/// Rules somewhere between `[before, after]`, which send `packet` to `held`, neither refuse it nor send
-/// it where neither end does, if it is served in the end and was served, or nobody's, before; and they
-/// serve it if both do the same with it.
+/// Checks rules between `[before, after]` whose verdict on `packet` is `held`. If the packet is
+/// served in the end, and before was served or passed unchanged, these rules neither refuse it nor
+/// send it to an endpoint that neither end uses. If both ends treat it the same, they serve it.
 ///
-/// What is addressed to a Service CIDR may be dropped before its frontend is there: its sender tries
-/// again, where a packet that went out as it is would leave a flow behind that is never redirected.
+/// A packet to a Service CIDR may be dropped before its frontend exists: its sender retries,
+/// whereas a packet that left unchanged would create a flow that is never redirected.
 ///
-/// Where a cluster IP is also on a device of the node, a node port answers there, too. Such a packet is
-/// for one Service by the address of another, and may be rejected until the node port comes. The cluster
-/// IP cannot wait for it: connections of the node from that address are masqueraded by it. Nor can the
-/// node port come before frontends with an address: it would take what is for an external IP of
-/// the node with its number.
+/// If a cluster IP is also on a device of the node, it accepts node ports, too. Such a packet to
+/// one Service uses the address of another, and may be rejected until the node port is added. The
+/// cluster IP cannot wait for the node port, since the node's connections from that address are
+/// masqueraded because of it. Nor can the node port be added before frontends with an address: it
+/// would take packets to an external IP of the node with the same port.
 pub fn never_misleads(ends: [&Dataplane; 2], packet: &Packet, held: &Verdict) {
     let [before, after] = ends.map(|dataplane| dataplane.verdict(packet));
     let Verdict::Deliver(_) = after else { return };
-    // A new configuration comes before the frontends that it changes.
+    // A new configuration is programmed before the frontends that it changes.
     let mut reconfigured = ends[0].clone();
     reconfigured.set_node(Arc::clone(ends[1].node()), Arc::clone(ends[1].config()));
     let reconfigured = reconfigured.verdict(packet);
@@ -62,8 +62,8 @@ fn targets(verdict: &Verdict) -> BTreeSet<Target> {
     }
 }
 
-/// Whether a node port answers in the end at a cluster IP, where a frontend of that address or nothing at all
-/// did before.
+/// Whether in the end a node port answers at a cluster IP, where before there was a frontend of
+/// that address or the packet passed unchanged.
 fn becomes_node_port_at_cluster_ip(ends: [&Dataplane; 2], packet: &Packet) -> bool {
     let [had, has] = ends.map(|dataplane| dataplane.frontends().get(&at_address(packet)).is_some());
     let was_nobodys = ends[0].verdict(packet) == Verdict::Untouched;
@@ -71,8 +71,8 @@ fn becomes_node_port_at_cluster_ip(ends: [&Dataplane; 2], packet: &Packet) -> bo
     is_cluster_ip && !has && (had || was_nobodys)
 }
 
-/// Where a node port of an address gives way to a frontend with that address, or follows it: the endpoints
-/// that the Service port has in the end that served the packet at first.
+/// If a node port gives way to a frontend with an address, or replaces one: the endpoints that the
+/// Service port which served the packet before has in the end.
 fn followed(ends: [&Dataplane; 2], packet: &Packet) -> BTreeSet<Target> {
     let (address, node_port) = (at_address(packet), at_node_port(packet));
     let [had, has] = ends.map(|dataplane| dataplane.frontends().get(&address).is_some());

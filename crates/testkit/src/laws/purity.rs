@@ -1,4 +1,4 @@
-//! Laws of `render` alone.
+//! Laws about `render` alone.
 
 use std::sync::Arc;
 
@@ -8,8 +8,8 @@ use dataplane::Dataplane;
 use super::Subject;
 use crate::seeded::Seeded;
 
-/// Equal dataplanes render to equal rules, whatever order their Services came in and whatever else
-/// was there in between.
+/// Equal dataplanes render to equal rules, independent of the order in which Services were added
+/// and of others that were removed again.
 pub fn render_depends_on_content_only<S: Subject>(subject: &S, history: &[Dataplane], seed: u64) {
     let backend = subject.fresh();
     let mut seeded = Seeded::new(seed);
@@ -26,8 +26,8 @@ pub fn render_depends_on_content_only<S: Subject>(subject: &S, history: &[Datapl
     }
 }
 
-/// Rendering from what is believed gives what rendering from nothing does, up to arrangement,
-/// whether what is believed was rendered or read from the kernel.
+/// Rendering from the observed state gives the same as rendering from nothing, except for
+/// arrangement, whether that state was rendered or read from the kernel.
 pub fn render_from_anything_is_the_same<S: Subject>(subject: &S, history: &[Dataplane]) {
     let backend = subject.fresh();
     let mut believed = Rendered::default();
@@ -52,7 +52,7 @@ pub fn render_from_anything_is_the_same<S: Subject>(subject: &S, history: &[Data
     }
 }
 
-/// `desired`, with the Services of all of `history` put in and taken out on the way.
+/// `desired`, rebuilt with all Services of `history` added and removed on the way.
 fn put_together_anew(desired: &Dataplane, history: &[Dataplane], seeded: &mut Seeded) -> Dataplane {
     let mut again = Dataplane::new(Arc::clone(desired.node()), Arc::clone(desired.config()));
     for (_, rules) in history.iter().flat_map(|other| other.services().iter()) {

@@ -1,4 +1,4 @@
-//! What simulated rules say of packets, held against what the dataplane says.
+//! Laws that compare the verdicts of simulated rules with those of the dataplane.
 
 use std::fmt::Display;
 
@@ -7,19 +7,19 @@ use dataplane::{Dataplane, Endpoints, Family, Node, Packet, Service, Verdict};
 use super::honest_verdicts_do_not_depend_on_tenants;
 use crate::Cluster;
 
-/// How a backend's rules are made from nothing, and what becomes of a packet that meets them.
+/// How a backend's rules are rendered, and how a packet is simulated.
 #[derive(Debug)]
 pub struct Simulated<R> {
-    /// The rules of one family, from nothing.
+    /// Renders the rules of one family from nothing.
     pub render: fn(Family, &Dataplane) -> R,
-    /// Where a packet goes, the first of its connection and of its client.
+    /// Returns where a packet goes, the first of its connection and of its client.
     pub simulate: fn(&R, &Node, &Packet) -> Verdict,
 }
 
 // === impl Simulated ===
 
 impl<R: Display> Simulated<R> {
-    /// What becomes of each of `packets`, in their order.
+    /// The verdict on each of `packets`, in order.
     pub fn verdicts(&self, dataplane: &Dataplane, packets: &[Packet]) -> Vec<Verdict> {
         let rules = self.rules(dataplane);
         let verdict =
@@ -43,7 +43,7 @@ impl<R: Display> Simulated<R> {
         }
     }
 
-    /// [`honest_verdicts_do_not_depend_on_tenants`], of the rules.
+    /// Checks [`honest_verdicts_do_not_depend_on_tenants`] for the rules.
     pub fn honest_verdicts_do_not_depend_on_tenants(
         &self,
         cluster: &Cluster,

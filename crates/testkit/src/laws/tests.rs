@@ -1,4 +1,4 @@
-//! The laws hold for the fake backend, and each of them is broken by one that lies.
+//! The fake backend obeys the laws, and each law detects a backend that violates it.
 
 use std::cell::Cell;
 use std::collections::BTreeSet;
@@ -55,7 +55,7 @@ proptest! {
     }
 }
 
-/// A list of backends of any mechanism holds them erased.
+/// Lists hold backends of different mechanisms in erased form.
 #[test]
 fn an_erased_backend_answers_as_the_one_behind_it() {
     let kernel = FakeKernel::new();
@@ -94,7 +94,7 @@ fn an_erased_backend_answers_as_the_one_behind_it() {
     assert!(erased.observe().expect("it is read").is_nothing());
 }
 
-/// Cuts each change of `history` at every operation and asks who is still served.
+/// Cuts each change of `history` at every operation and checks which frontends are served.
 fn serve_at_every_prefix(
     diff: impl Fn(&FakeRules, &FakeRules) -> FakeChange,
     history: &[Dataplane],
@@ -116,7 +116,7 @@ fn serve_at_every_prefix(
     }
 }
 
-/// What is wrong with a backend.
+/// The defect of a backend.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Lie {
     DiffNeverEmpty,
@@ -236,7 +236,7 @@ impl Subject for Lie {
     }
 }
 
-/// Two Services; then one of them; then both, the other one with a new address.
+/// Two Services; then one of them; then both, the other with a new address.
 fn short_history() -> Vec<Dataplane> {
     let (node, config) = (mk_node(1).build(), mk_config().build());
     let rules = |name: &str, cluster_ip: &str| {
@@ -311,7 +311,7 @@ fn a_change_that_removes_before_it_adds_is_caught() {
     serve_at_every_prefix(flush_first, &short_history());
 }
 
-/// A packet from outside to a Service that the last state of [`short_history`] has and no other.
+/// A packet from outside to a Service that only the last state of [`short_history`] has.
 fn packet() -> Packet {
     Packet {
         origin: Origin::Outside {
@@ -324,7 +324,7 @@ fn packet() -> Packet {
     }
 }
 
-/// From nothing to the last state of [`short_history`], rules once did this with [`packet`].
+/// Checks this verdict on [`packet`] between nothing and the last state of [`short_history`].
 fn on_the_way(held: &Verdict) {
     let history = short_history();
     laws::never_misleads([&Dataplane::default(), &history[2]], &packet(), held);
@@ -366,7 +366,7 @@ fn a_gap_between_two_states_that_serve_is_caught() {
     laws::never_misleads([before, after], &unchanged, &Verdict::Untouched);
 }
 
-/// A Service with a cluster IP that is also on a device of the node and with a node port, and a packet
+/// A Service with a node port and a cluster IP that is also on a device of the node, and a packet
 /// to that node port at that cluster IP.
 fn node_port_at_cluster_ip() -> (Dataplane, Packet) {
     let (node, config) = (
