@@ -1,8 +1,8 @@
-//! What it costs the API server and the agent to read everything once: `cargo bench --package tests --bench
-//! initial_list`.
+//! The cost of the initial read of all objects, for the API server and the agent: `cargo bench
+//! --package tests --bench initial_list`.
 //!
-//! A real API server has 10,000 Services with five endpoints each. The agent's source reads them until it is
-//! current, with a connection of its own each time; nothing is programmed.
+//! A real API server has 10,000 Services with five endpoints each. The agent's source reads them
+//! until it is current, with a new connection each time; nothing is programmed.
 
 use std::fmt;
 use std::fs;
@@ -33,12 +33,12 @@ use tokio::sync::mpsc;
 
 const SERVICES: u32 = 10_000;
 const ENDPOINTS: u32 = 5;
-/// How often each figure is taken; the middle one counts.
+/// The number of runs; the median counts.
 const RUNS: usize = 5;
-/// How many objects are written at the same time.
+/// The number of concurrent writes.
 const AT_A_TIME: usize = 32;
 
-/// How the API server is asked.
+/// The parameters of the requests.
 #[derive(Debug, Clone, Copy)]
 struct Way {
     protocol: Protocol,
@@ -47,7 +47,7 @@ struct Way {
 
 #[derive(Debug, Clone, Copy)]
 enum Protocol {
-    /// As by kube's own client.
+    /// HTTP/1.1, as kube's own client uses.
     Http1,
     Http2,
 }
@@ -58,7 +58,7 @@ enum Format {
     Protobuf,
 }
 
-/// What one run took.
+/// The results of one run.
 struct Figures {
     time: Duration,
     of_api_server: Duration,
@@ -128,7 +128,7 @@ async fn fill(kubeconfig: &Path) -> Result<()> {
         .context("failed to write Services")
 }
 
-/// A Service, and its EndpointSlice as the controller of Kubernetes writes it.
+/// Returns a Service, and its EndpointSlice as the EndpointSlice controller writes it.
 fn objects(number: u32) -> [serde_json::Value; 2] {
     let name = format!("service-{number}");
     let endpoints = (0..ENDPOINTS).map(|endpoint| {
@@ -168,13 +168,14 @@ fn objects(number: u32) -> [serde_json::Value; 2] {
     ]
 }
 
-/// The process of this program of the control plane that the kubeconfig is for: both name its folder.
+/// Returns the process of this program in the control plane of the kubeconfig: its command line
+/// contains the same folder.
 fn process_of(program: &str, kubeconfig: &Path) -> Result<u32> {
     let folder = kubeconfig.parent().context("a file is in a folder")?;
     let folder = folder.display().to_string();
     for process in fs::read_dir("/proc")? {
         let process = process?;
-        // What is no process has no arguments, and neither has one that has just ended.
+        // Entries that are not processes, and processes that have just ended, have no command line.
         let arguments = fs::read(process.path().join("cmdline")).unwrap_or_default();
         let arguments = String::from_utf8_lossy(&arguments);
         let is_program = arguments
@@ -188,11 +189,11 @@ fn process_of(program: &str, kubeconfig: &Path) -> Result<u32> {
     bail!("{program} does not run")
 }
 
-/// The time that processors have spent on a process so far.
+/// Returns the processor time of a process so far.
 fn processor_time(process: u32) -> Result<Duration> {
     let stat = fs::read_to_string(format!("/proc/{process}/stat"))?;
     let (_, rest) = stat.rsplit_once(')').context("a process has a name")?;
-    // proc_pid_stat(5): fields 14 and 15, utime and stime; the rest begins with the third.
+    // proc_pid_stat(5): fields 14 and 15, utime and stime; the rest starts with the third field.
     let ticks = rest.split_whitespace().skip(11).take(2);
     let ticks: u64 = ticks
         .map(|ticks| ticks.parse::<u64>())
@@ -245,12 +246,12 @@ impl Way {
         stop.cancel();
         drop(deliveries);
         watch.await?.context("the engine is gone")?;
-        // Until the API server has noticed, and collected what it left behind.
+        // Wait until the API server has noticed the closed connection and freed its memory.
         tokio::time::sleep(Duration::from_secs(3)).await;
         Ok(figures)
     }
 
-    /// A client that asks in this format, and counts the bytes of the answers.
+    /// Returns a client that requests this format, and counts the bytes of the responses.
     fn client(self, inner: Client, bytes: Arc<AtomicU64>) -> Client {
         let service = tower::service_fn(move |mut request: Request<Body>| {
             let (inner, bytes) = (inner.clone(), Arc::clone(&bytes));

@@ -1,11 +1,12 @@
-//! What a transaction of mode iptables costs, variant nf_tables, by how many rules it writes:
+//! The cost of a transaction in mode iptables, variant nf_tables, by the number of rules it writes:
 //! `cargo bench --package tests --bench iptables`.
 //!
-//! Times are those that the thread was on a processor, in the kernel or not: what else the machine does
-//! does not count. In a network namespace of its own whose table has 20,000 frontends already, as many again come and
-//! go, in steps of different lengths. The kernel walks through the whole of a table for each transaction
-//! that writes a rule, and nobody else on the machine may change nf_tables in this namespace meanwhile:
-//! the last column is how long a program that adds one element to a table of its own had to wait at most.
+//! Times are processor time of the thread, in user space and in the kernel: other activity on the
+//! machine does not count. In a separate network namespace whose table already has 20,000
+//! frontends, as many again are added and removed, in steps of different lengths. For each
+//! transaction that writes a rule, the kernel walks through the whole table, and blocks all other
+//! changes of nf_tables in the namespace meanwhile: the last column is the longest time that a
+//! program needed to add one element to its own table.
 
 use std::fs;
 use std::path::PathBuf;
@@ -20,14 +21,14 @@ use dataplane::{Dataplane, compile};
 use tests::network::{Namespace, Network, enter_private_namespaces};
 use xtables::{TableChange, Tables, Variant};
 
-/// One object: so many Services with so many ports and two endpoints each.
+/// One object: this many Services with this many ports and two endpoints each.
 const SERVICES: u8 = 100;
 const PORTS: u16 = 200;
-/// How many rules a transaction writes.
+/// The number of rules per transaction.
 const RULES: [usize; 6] = [500, 1_000, 2_000, 5_000, 10_000, 20_000];
-/// How long others get their turn between two transactions.
+/// The pause between two transactions, in which other programs can write.
 const PAUSE: Duration = Duration::from_millis(20);
-/// Single changes that are measured.
+/// The number of measured single changes.
 const CHANGES: u16 = 50;
 
 struct Ground {
@@ -107,7 +108,7 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// `dataplane` and one more object.
+/// Returns `dataplane` with one more object.
 fn with_object(dataplane: &Dataplane, object: u8) -> Dataplane {
     let mut dataplane = dataplane.clone();
     for number in 0..SERVICES {
@@ -130,7 +131,7 @@ fn with_object(dataplane: &Dataplane, object: u8) -> Dataplane {
     dataplane
 }
 
-/// A Service with one port comes, has its endpoint replaced, and goes.
+/// Adds a Service with one port, replaces its endpoint, and removes it.
 fn single_changes(ground: &mut Ground, dataplane: &Dataplane, rules: &Rules) -> Result<()> {
     let mut dataplane = dataplane.clone();
     let mut believed = Rendered {
@@ -176,7 +177,7 @@ fn single_changes(ground: &mut Ground, dataplane: &Dataplane, rules: &Rules) -> 
     Ok(())
 }
 
-/// The same, with so many rules at once.
+/// Regroups the steps with this many rules in each.
 fn rearranged(steps: &[TableChange], at_once: usize) -> Vec<TableChange> {
     let mut all: Vec<TableChange> = Vec::new();
     for step in steps {
@@ -212,7 +213,7 @@ fn commit(ground: &mut Ground, steps: &[TableChange]) -> Result<Vec<Duration>> {
     Ok(took)
 }
 
-/// How long this thread has run so far (`/proc/PID/schedstat`).
+/// Returns the processor time of this thread so far (`/proc/PID/schedstat`).
 fn on_processor() -> Result<Duration> {
     let text = fs::read_to_string("/proc/thread-self/schedstat")?;
     let nanoseconds = text.split(' ').next().context("a number")?;
@@ -225,8 +226,8 @@ fn middle(took: &[Duration]) -> Duration {
     took.get(took.len() / 2).copied().unwrap_or_default()
 }
 
-/// Does `work` while another program adds elements to a table of its own, one by one; how long one took
-/// at most.
+/// Runs `work` while another program adds elements to its own table one by one; returns also the
+/// longest time that one took.
 fn while_others_write<T>(
     ground: &mut Ground,
     work: impl FnOnce(&mut Ground) -> Result<T>,

@@ -1,8 +1,10 @@
-//! What a large change costs before the kernel sees it: `cargo bench --package tests --bench large_change`.
+//! The cost of a large change before it reaches the kernel: `cargo bench --package tests --bench
+//! large_change`.
 //!
-//! 2,000 ordinary Services are programmed. Then come 100 Services of 200 ports and one of 100 ports with
-//! 1,000 endpoints at each, as in `bench --row large-objects`, from decoded objects to the differences of
-//! each part, without a kernel. Another change waits for the longest of these steps, at least.
+//! 2,000 ordinary Services are programmed. Then 100 Services of 200 ports and one of 100 ports with
+//! 1,000 endpoints at each are added, as in `bench --row large-objects`, from the decoded objects
+//! to the differences of each part, without a kernel. Another change waits at least for the longest
+//! of these steps.
 
 use std::hint::black_box;
 use std::sync::Arc;
@@ -18,23 +20,23 @@ use dataplane::{Chunk, Config, Dataplane, Family, Node, ServiceKey, Turn, compil
 use serde_json::{Value, json};
 use xtables::Variant;
 
-/// Ordinary Services.
+/// The number of ordinary Services.
 const ORDINARY: u32 = 2_000;
-/// Services of [`PORTS`] ports.
+/// The number of Services with [`PORTS`] ports.
 const WIDE: u32 = 100;
-/// Ports of a wide Service; the deep one has half as many.
+/// The number of ports of a wide Service; the deep one has half as many.
 const PORTS: u32 = 200;
-/// Endpoints of the deep Service.
+/// The number of endpoints of the deep Service.
 const ENDPOINTS: u32 = 1_000;
 
-/// How long something took that is done again and again: of all times, and of the longest.
+/// The total and the longest duration of a repeated step.
 #[derive(Default)]
 struct Times {
     all: Duration,
     longest: Duration,
 }
 
-/// What the sources have told.
+/// The state of the sources.
 struct Known {
     catalog: Catalog,
     dataplane: Dataplane,
@@ -91,7 +93,7 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// Goes from one dataplane to another, part by part.
+/// Changes from one dataplane to another, part by part.
 fn measure<B: Backend>(name: &str, backend: &B, before: &Dataplane, desired: &Dataplane) {
     let mut believed = Rendered {
         dataplane: before.clone(),
@@ -139,7 +141,7 @@ fn service(name: &str, number: u32, ports: u32) -> Result<Service> {
     }))?)
 }
 
-/// A slice of the Service with endpoints from this number on.
+/// Returns a slice of the Service with endpoints from number `first` on.
 fn slice(service: &str, first: u32, ports: u32, endpoints: u32) -> Result<EndpointSlice> {
     let port = |n: u32| json!({"name": format!("p{n}"), "port": 2000 + n});
     let endpoint = |n: u32| {

@@ -1,9 +1,9 @@
-//! What one object can cost: `cargo bench --package tests --bench largest_objects`.
+//! The maximum cost of one object: `cargo bench --package tests --bench largest_objects`.
 //!
-//! Each object is about as large as an API server takes, and all are measured in one run, from the
-//! decoded object to the elements that would be written, without a kernel. The ratios are what counts: how much more
-//! time than an ordinary Service an object takes, for how much more of what it asks for. "Again" is
-//! one endpoint that is replaced beside it.
+//! Each object is about as large as an API server accepts. All are measured in one run, from the
+//! decoded object to the elements to write, without a kernel. The ratios matter: how much more time
+//! than an ordinary Service an object takes, compared with how much more it requests. "Again" is
+//! the replacement of one endpoint next to it.
 
 use std::hint::black_box;
 use std::sync::Arc;
@@ -19,10 +19,10 @@ use dataplane::{Config, Dataplane, Family, Node, ServiceKey, compile};
 use serde_json::{Value, json};
 use xtables::Variant;
 
-/// How often an ordinary Service is measured; the shortest time counts.
+/// The number of measurements of an ordinary Service; the shortest counts.
 const ROUNDS: u32 = 20;
 
-/// An object in the extreme, by what there is much of.
+/// An extreme object, named after what it has in large numbers.
 struct Case {
     name: &'static str,
     spec: Value,
@@ -31,7 +31,7 @@ struct Case {
     rounds: u32,
 }
 
-/// How long it took.
+/// The durations for one object.
 struct Figures {
     parse: Duration,
     compile: Duration,
@@ -145,7 +145,7 @@ fn cases() -> Vec<Case> {
     ]
 }
 
-/// A slice whose first endpoint is another one in each generation.
+/// Returns a slice whose first endpoint differs in each generation.
 fn slice(ports: u32, endpoints: u32, generation: u32) -> Value {
     let port = |n| json!({"name": format!("p{n}"), "port": 8080});
     let endpoint = |n: u32| {

@@ -1,7 +1,8 @@
-//! What a listener costs those who are listened to: `cargo bench --package tests --bench listening`.
+//! The cost of a listener for the programs that write: `cargo bench --package tests --bench
+//! listening`.
 //!
-//! IPv4 only, five endpoints a Service, in network namespaces of their own. While somebody listens,
-//! the kernel writes a message for each element that is committed.
+//! IPv4 only, with five endpoints per Service, in separate network namespaces. While a process
+//! listens, the kernel sends a message for each committed element.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,21 +14,21 @@ use backend_nftables::{Disturbances, Nftables, Table, open_with_disturbances};
 use dataplane::Dataplane;
 use tests::network::{Network, enter_private_namespaces};
 
-/// Services: 50,000 elements of endpoints, and one a Service.
+/// The number of Services: 50,000 endpoint elements, and one element per Service.
 const SERVICES: u32 = 10_000;
-/// How often each figure is taken; the middle one counts.
+/// The number of runs; the median counts.
 const RUNS: usize = 9;
-/// Single changes measured in each run.
+/// The number of measured single changes in each run.
 const CHANGES: u32 = 300;
 
-/// Whether anybody hears what is committed.
+/// Whether a process listens for changes.
 #[derive(Debug, Clone, Copy)]
 enum Audience {
     Nobody,
     Listener,
 }
 
-/// What one run took.
+/// The results of one run.
 struct Figures {
     elements: usize,
     load: Duration,
@@ -78,7 +79,7 @@ fn measure(dataplane: &Dataplane, audience: Audience) -> Result<Figures> {
     })
 }
 
-/// Reads everything until the end; how many disturbances there were.
+/// Reads all notifications until the end; returns the number of disturbances.
 fn listen(mut disturbances: Disturbances, ended: &AtomicBool) -> Result<usize> {
     let mut heard = 0;
     while !ended.load(Ordering::Relaxed) {
@@ -134,7 +135,7 @@ fn cluster() -> Dataplane {
     dataplane
 }
 
-/// A Service whose first endpoint is another one in each generation.
+/// Adds a Service whose first endpoint differs in each generation.
 fn add_service(dataplane: &mut Dataplane, number: u32, generation: u8) {
     let [_, a, b, c] = number.to_be_bytes();
     let mut endpoints = testkit::mk_endpoints().tcp("http");

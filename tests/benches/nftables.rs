@@ -1,7 +1,7 @@
-//! How long the kernel takes, by size of the cluster: `cargo bench --package tests --bench nftables`.
+//! The kernel's time by size of the cluster: `cargo bench --package tests --bench nftables`.
 //!
-//! Everything is measured in one run, in a network namespace of its own, IPv4 only, five endpoints
-//! a Service. The last column is what counts: how a figure grows with the cluster.
+//! Everything is measured in one run, in a separate network namespace, IPv4 only, with five
+//! endpoints per Service. The last column matters most: how a figure grows with the cluster.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -12,9 +12,9 @@ use backend_nftables::{Nftables, Table};
 use dataplane::{Dataplane, ServiceRules};
 use tests::network::{Namespace, Network, enter_private_namespaces};
 
-/// Services, from small to large; the first is what the others are compared with.
+/// The numbers of Services, in ascending order; the others are compared with the first.
 const SIZES: [u32; 3] = [1_000, 10_000, 50_000];
-/// Single changes measured at each size.
+/// The number of measured single changes at each size.
 const CHANGES: u32 = 500;
 
 struct Figures {
@@ -108,7 +108,7 @@ fn open(namespace: &Namespace) -> Result<Nftables> {
     backends.into_iter().next().context("a backend for IPv4")
 }
 
-/// Render, diff and commit: all that lies between a compiled Service and the kernel's word.
+/// Renders, diffs and commits: everything from a compiled Service to the kernel's answer.
 fn step(
     backend: &mut Nftables,
     dataplane: &Dataplane,
@@ -123,7 +123,7 @@ fn step(
     })
 }
 
-/// A Service whose first endpoint is another one in each generation.
+/// Returns a Service whose first endpoint differs in each generation.
 fn service(dataplane: &Dataplane, number: u32, count: u8, generation: u8) -> Arc<ServiceRules> {
     let [_, a, b, c] = number.to_be_bytes();
     let mut endpoints = testkit::mk_endpoints().tcp("http");

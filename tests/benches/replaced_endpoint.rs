@@ -1,10 +1,10 @@
-//! What one replaced endpoint costs in mode iptables, by variant and size of the cluster, and how much of
-//! it is the kernel's: `cargo bench --package tests --bench replaced_endpoint`.
+//! The cost of one replaced endpoint in mode iptables, by variant and size of the cluster, and the
+//! kernel's share of it: `cargo bench --package tests --bench replaced_endpoint`.
 //!
-//! Each row has a network namespace of its own, with Services of five endpoints. In one Service after the
-//! other an endpoint is replaced: rendered, compared and committed as the reconciler does it. Processor time
-//! is that of this thread; the kernel's share of it is what the scheduler counts as system time, in ticks,
-//! so that it is true of all changes of a row together.
+//! Each row has a separate network namespace, with Services of five endpoints. In one Service after
+//! another an endpoint is replaced: rendered, compared and committed as by the reconciler.
+//! Processor time is that of this thread; the kernel's share is the system time of the scheduler's
+//! accounting, in ticks, which is meaningful only for all changes of a row together.
 
 use std::fs;
 use std::net::Ipv4Addr;
@@ -21,10 +21,10 @@ use xtables::{TableName, Variant};
 
 const SIZES: [u16; 2] = [1_000, 10_000];
 const ENDPOINTS: u8 = 5;
-/// How many are replaced.
+/// The number of replaced endpoints.
 const CHANGES: u16 = 40;
 
-/// What this thread has had of processors, in ticks.
+/// The processor time of this thread, in ticks.
 #[derive(Debug, Clone, Copy)]
 struct Ticks {
     user: u64,
@@ -45,7 +45,7 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// One row.
+/// Measures one row.
 fn measure(variant: Variant, services: u16) -> Result<String> {
     let mut network = Network::new()?;
     let [namespace] = network.add_namespaces(["bench"])?;
@@ -99,7 +99,8 @@ fn measure(variant: Variant, services: u16) -> Result<String> {
     ))
 }
 
-/// As on a node that knows the addresses of its pods, where each Service has a rule that asks for masquerade.
+/// As on a node that knows its pod CIDRs, so that each Service has a rule that marks packets for
+/// masquerading.
 fn config() -> Result<Config> {
     Ok(Config {
         local_detection: LocalDetection::Source {
@@ -110,7 +111,7 @@ fn config() -> Result<Config> {
     })
 }
 
-/// A Service of which the first endpoint is one of several.
+/// Returns a Service whose first endpoint is one of several.
 fn service(dataplane: &Dataplane, number: u16, first: u8) -> Arc<ServiceRules> {
     let [high, low] = number.to_be_bytes();
     let mut endpoints = testkit::mk_endpoints().tcp("http");
@@ -129,7 +130,7 @@ fn service(dataplane: &Dataplane, number: u16, first: u8) -> Arc<ServiceRules> {
     dataplane::compile(&service, &endpoints, dataplane.node(), dataplane.config()).into()
 }
 
-/// How long this thread has run so far. The kernel brings that up to date when the thread gives way.
+/// Returns the processor time of this thread so far. The kernel updates it when the thread yields.
 fn on_processor() -> Result<Duration> {
     thread::yield_now();
     let text = fs::read_to_string("/proc/thread-self/schedstat")?;
@@ -139,7 +140,7 @@ fn on_processor() -> Result<Duration> {
 
 fn ticks() -> Result<Ticks> {
     let text = fs::read_to_string("/proc/thread-self/stat")?;
-    // The name before, in parentheses, may have spaces in it.
+    // The name before, in parentheses, may contain spaces.
     let (_, fields) = text.rsplit_once(") ").context("a name")?;
     let mut fields = fields.split(' ').skip(11);
     let mut next = || -> Result<u64> { Ok(fields.next().context("a time")?.parse()?) };
