@@ -1,4 +1,5 @@
-//! The benchmark in small: what it measures is there to be measured, and nothing is made up.
+//! A small run of the benchmark: every row produces its figures, and each figure is really
+//! measured.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -24,12 +25,12 @@ use tests::shared::Shared;
 use tests::trial::trial;
 use xtables::Variant;
 
-/// Services, endpoints of each, and Services that are added.
+/// The number of Services, of endpoints of each, and of Services to add.
 const SIZE: [u32; 3] = [40, 2, 2];
-/// How long the kernel may take to tell.
+/// How long the kernel may take to send a notification.
 const TELLS_WITHIN: Duration = Duration::from_secs(10);
 
-/// What all measurements share.
+/// The environment shared by all measurements.
 #[derive(Debug)]
 struct Scene {
     arena: Arena,
@@ -70,7 +71,7 @@ fn main() -> Result<()> {
         skip(&mut trials, why);
     }
     let conclusion = libtest_mimic::run(&arguments, trials);
-    // An exit drops nothing.
+    // `exit` drops nothing.
     drop(scene);
     conclusion.exit();
 }
@@ -91,7 +92,7 @@ impl Scene {
         Ok(Scene { arena, population })
     }
 
-    /// One round of both in small, and the page that comes of it.
+    /// Measures one small round of both contenders and renders its page.
     fn measure(&mut self, mode: Mode, rows: BTreeSet<Row>) -> Result<()> {
         let Scene { arena, population } = self;
         arena.set_mode(mode)?;
@@ -107,7 +108,7 @@ impl Scene {
             connecting: Duration::from_millis(200),
             start_patience: Duration::from_secs(60),
             change_patience: Duration::from_secs(20),
-            // kube-proxy does not notice.
+            // kube-proxy does not notice the damage.
             repair_patience: Duration::from_secs(2),
         };
         let mut figures = Figures::default();
@@ -147,7 +148,7 @@ impl Scene {
     }
 }
 
-/// One figure for each row, at least.
+/// Returns the figures required for these rows, at least one for each.
 fn wanted(rows: &BTreeSet<Row>) -> Vec<Measure> {
     let of = |row: &Row| match row {
         Row::ColdStart => Measure::ColdStart,
@@ -166,7 +167,7 @@ fn wanted(rows: &BTreeSet<Row>) -> Vec<Measure> {
     rows.iter().map(of).chain(always).collect()
 }
 
-/// An address in an element, one in a rule, and one that nobody waits for.
+/// Checks an address in an element, one in a rule, and one that is not expected.
 fn hear() -> Result<()> {
     let mut network = Network::new()?;
     let [node] = network.add_namespaces(["ear"])?;
@@ -187,7 +188,7 @@ fn hear() -> Result<()> {
     Ok(())
 }
 
-/// All Services but for one endpoint, then that one, too.
+/// Checks all Services without one endpoint, and then with it.
 fn look() -> Result<()> {
     let mut network = Network::new()?;
     let [node] = network.add_namespaces(["eye"])?;
@@ -212,7 +213,8 @@ fn look() -> Result<()> {
     look_beside_a_writer(&node, &population)
 }
 
-/// Somebody who never lets a tenth of a second pass without a change, as in the row of neighbours.
+/// Checks beside a program that changes its own table at least every tenth of a second, as in the
+/// row `Neighbour`.
 fn look_beside_a_writer(node: &Namespace, population: &Population) -> Result<()> {
     node.nft(&["add table ip other; add set ip other s { type ipv4_addr; }"])?;
     let mut eye = Eye::open(node, Contender::Signpost, Mode::Nftables)?;

@@ -1,4 +1,4 @@
-//! What the control plane in tests does, as a user of it sees it.
+//! The control plane for tests, from a user's perspective.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::process::Command;
@@ -10,10 +10,10 @@ use tests::control_plane::{Component, ControlPlane, Options, ServiceAccount, Use
 use tests::deadline::wait_for;
 use tests::network::Process;
 
-/// A controller answers within a second or two; the rest is for a machine with other work.
+/// A controller reacts within a second or two; the rest is a reserve for busy machines.
 const DEADLINE: Duration = Duration::from_secs(60);
 
-/// It starts within seconds, unless it is built first.
+/// The start takes seconds, unless the programs are built first.
 const START_DEADLINE: Duration = Duration::from_secs(1800);
 
 const NODE: &str = "
@@ -71,7 +71,7 @@ fn ready_since(time: &str) -> Value {
     json!([{"type": "Ready", "status": "True", "lastTransitionTime": time}])
 }
 
-/// Makes a Node, and a Service with one Pod that is ready on it.
+/// Creates a Node, and a Service with one ready Pod on it.
 fn open_shop(control_plane: &ControlPlane) -> Result<()> {
     control_plane.apply(NODE)?;
     control_plane.apply(SHOP)?;
@@ -89,7 +89,7 @@ fn open_shop(control_plane: &ControlPlane) -> Result<()> {
     control_plane.patch_status("pod/web-1", "shop", &pod.to_string())
 }
 
-/// The ready endpoint in this family's slice of the shop's Service, once there is one.
+/// Waits for the ready endpoint in the Service's slice of this family, and returns the slice.
 fn wait_for_endpoint(control_plane: &ControlPlane, family: &str) -> Result<Value> {
     let ours = "--selector=kubernetes.io/service-name=web";
     wait_for("a ready endpoint", DEADLINE, || {
@@ -114,7 +114,7 @@ fn a_service_with_a_ready_pod_gets_endpoint_slices_of_both_families() -> Result<
         assert_eq!(endpoint["addresses"], json!([address]));
         assert_eq!(endpoint["nodeName"], "node-1");
         assert_eq!(slice["ports"][0]["port"], 8080);
-        // What network programming latency is measured from.
+        // Network programming latency is measured from this time.
         let annotations = &slice["metadata"]["annotations"];
         assert_eq!(
             annotations["endpoints.kubernetes.io/last-change-trigger-time"], "2026-01-01T00:00:01Z",
@@ -135,7 +135,7 @@ fn a_namespace_is_deleted_with_what_is_in_it() -> Result<()> {
     let control_plane = start()?;
     control_plane.apply(NODE)?;
     control_plane.apply(SHOP)?;
-    // A Pod that is on a Node waits for the Node's kubelet, and there is none.
+    // The deletion of a Pod on a Node waits for the kubelet, and there is none.
     let now = [
         "delete",
         "pod",
@@ -186,7 +186,7 @@ fn a_user_may_do_what_a_binding_allows_and_nothing_else() -> Result<()> {
     );
 
     control_plane.apply(PODS_READER)?;
-    // The authorizer learns of bindings by a watch.
+    // The authorizer receives bindings from a watch.
     wait_for("alice's permission", DEADLINE, || {
         Ok(control_plane.kubectl_as("alice", &list_pods).ok())
     })?;
@@ -290,7 +290,7 @@ fn nothing_is_left_when_it_goes() -> Result<()> {
 
 #[test]
 fn nothing_runs_on_when_whoever_started_it_is_killed() -> Result<()> {
-    // What is killed cannot remove its files, so they are put where we can.
+    // The killed process cannot remove its files, so put them where this test can.
     let files = tempfile::tempdir()?;
     let mut command = Command::new(env!("CARGO_BIN_EXE_control-plane-up"));
     command.env("TMPDIR", files.path());
@@ -306,7 +306,7 @@ fn nothing_runs_on_when_whoever_started_it_is_killed() -> Result<()> {
         .context("a URL")?
         .parse()?;
     TcpStream::connect(address).context("its API server listens")?;
-    // With SIGKILL.
+    // The drop sends SIGKILL.
     drop(starter);
     wait_for("its API server to end", DEADLINE, || {
         Ok(TcpStream::connect(address).err().map(drop))
@@ -317,10 +317,10 @@ fn nothing_runs_on_when_whoever_started_it_is_killed() -> Result<()> {
     })
 }
 
-/// Whether a process has been started with this in its arguments.
+/// Whether a process with this text in its command line is running.
 fn runs_with(argument: &str) -> Result<bool> {
     for process in std::fs::read_dir("/proc")? {
-        // What is no process has no arguments, and neither has a process that has just gone.
+        // Entries that are not processes, and processes that have just ended, have no command line.
         let arguments = std::fs::read(process?.path().join("cmdline")).unwrap_or_default();
         if String::from_utf8_lossy(&arguments).contains(argument) {
             return Ok(true);

@@ -1,4 +1,4 @@
-//! A control plane in a network namespace of its own serves nodes in theirs.
+//! A control plane in its own network namespace serves nodes in other namespaces.
 
 use std::net::Ipv4Addr;
 use std::time::Duration;
@@ -54,7 +54,7 @@ fn serves_nodes() -> Result<()> {
         "the node was not served: {complaint}"
     );
 
-    // What clients of the Service `kubernetes` will be sent to.
+    // The address to which clients of the Service `kubernetes` are forwarded.
     let ours = "--selector=kubernetes.io/service-name=kubernetes";
     let slices = [
         "get",

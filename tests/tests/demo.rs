@@ -1,4 +1,4 @@
-//! `make demo` shows what it promises.
+//! The demo and its output.
 
 use std::time::{Duration, Instant};
 
@@ -18,7 +18,7 @@ fn main() -> Result<()> {
             who_interrupts_it_has_nothing_to_clean_up,
         ),
     ];
-    // One after the other: each looks for what this process has left behind.
+    // Serial, because each test checks for leftovers of this process.
     let mut arguments = Arguments::from_args();
     arguments.test_threads = Some(1);
     libtest_mimic::run(&arguments, trials).exit();
@@ -72,7 +72,7 @@ fn expect_promises(summary: &Summary, printed: &str) -> Result<()> {
     Ok(())
 }
 
-/// Raises an interruption with the first line of the second part, when the network stands.
+/// Interrupts at the first line of the second part, when the network exists.
 struct Impatient {
     interruption: Interruption,
 }

@@ -1,8 +1,8 @@
-//! The real kube-proxy and Signpost face the same random Services and packets: no client can tell
-//! one from the other, but where `docs/parity.md` says so.
+//! The real kube-proxy and Signpost handle the same random Services and packets: clients must
+//! observe no difference except for those in `docs/parity.md`.
 //!
-//! `SIGNPOST_SEEDS=0..50` asks for other seeds than the few of every run, `SIGNPOST_MODE=iptables` for
-//! some modes only: those whose names begin with it.
+//! `SIGNPOST_SEEDS=0..50` selects other seeds than the few of every run, and
+//! `SIGNPOST_MODE=iptables` the modes whose names start with this text.
 
 use std::collections::BTreeMap;
 use std::env;
@@ -24,18 +24,18 @@ use tests::shared::Shared;
 use tests::trial::trial;
 use xtables::Variant;
 
-/// The modes of every run, which `SIGNPOST_MODE` chooses from, and their seeds; `SIGNPOST_SEEDS`
-/// names others. Those of iptables differ in all that a configuration can say.
+/// The modes of every run, from which `SIGNPOST_MODE` selects, and their default seeds;
+/// `SIGNPOST_SEEDS` replaces these. The seeds for iptables differ in every setting.
 const SEEDS: [(Mode, Range<u64>); 3] = [
     (Mode::Nftables, 0..2),
     (Mode::Iptables(Variant::NfTables), 1..2),
     (Mode::Iptables(Variant::Legacy), 2..3),
 ];
-/// What is written and asked for one seed: Services, changes of them, and changes at a time.
+/// The size of a test with one seed: Services, rounds of changes, and changes per round.
 const SERVICES: usize = 10;
 const ROUNDS: usize = 2;
 const CHANGES: usize = 5;
-/// How many cases are asked in a round, of about a thousand: others come up in other rounds.
+/// The number of cases tried per round, of about a thousand: other rounds try others.
 const CASES: usize = 120;
 /// How long a health server may take to follow the rules.
 const FOLLOWS_WITHIN: Duration = Duration::from_secs(10);
@@ -72,12 +72,12 @@ fn main() -> Result<()> {
         }
     }
     let conclusion = libtest_mimic::run(&arguments, trials);
-    // An exit drops nothing.
+    // `exit` drops nothing.
     drop(shared);
     conclusion.exit();
 }
 
-/// The modes and seeds that the environment asks for.
+/// Returns the modes and seeds selected by the environment.
 fn chosen() -> Result<Vec<(Mode, Range<u64>)>> {
     let modes = match env::var("SIGNPOST_MODE") {
         Ok(text) => Mode::parse(&text).context("SIGNPOST_MODE")?,
@@ -99,7 +99,7 @@ fn chosen() -> Result<Vec<(Mode, Range<u64>)>> {
     Ok(chosen)
 }
 
-/// Several rounds with one seed.
+/// Runs several rounds with one seed.
 fn compare_seed(contest: &mut Contest, mode: Mode, seed: u64) -> Result<()> {
     let begun = Instant::now();
     let mut seeded = Seeded::new(seed);
@@ -143,7 +143,7 @@ fn compare_seed(contest: &mut Contest, mode: Mode, seed: u64) -> Result<()> {
     Ok(())
 }
 
-/// Every difference has to be one that is on purpose.
+/// Fails unless every difference is intended.
 fn judge(
     differences: &[Difference],
     population: &Population,
@@ -176,7 +176,7 @@ fn service_of<'a>(population: &'a Population, case: &Case) -> Result<&'a Service
     service.context("a case is about a Service of the population")
 }
 
-/// The servers that load balancers ask whether a node has endpoints.
+/// Compares the health-check servers for load balancers.
 fn compare_health_checks(contest: &Contest, population: &Population) -> Result<()> {
     let services = population.services.iter();
     let ports = services.filter_map(|service| Some((service, service.health_check_port()?)));
@@ -192,12 +192,12 @@ fn compare_health_checks(contest: &Contest, population: &Population) -> Result<(
     compare_answers(contest, urls.collect(), |answer| Ok(format!("{answer:?}")))
 }
 
-/// `/healthz`, `/livez` and `/proxyMode`: code, headers and form of the body, of a node that stays
-/// and of one that is to be deleted.
+/// Compares `/healthz`, `/livez` and `/proxyMode`: status code, headers and form of the body, for a
+/// node that stays and for one that will be deleted.
 fn compare_probes(contest: &mut Contest, mode: Mode) -> Result<()> {
     contest.configure(Configuration::of_seed(mode, 0))?;
     contest.settle(&Population::empty())?;
-    // Times differ from one answer to the next.
+    // Times differ between responses.
     let form = |answer: &Answer| {
         let fields = answer.fields()?;
         Ok(format!("{} {:?} {fields:?}", answer.status, answer.headers))
@@ -220,8 +220,8 @@ fn compare_probes(contest: &mut Contest, mode: Mode) -> Result<()> {
     Ok(())
 }
 
-/// Asks both at each of `urls`, which come with what an error says of them, until what `form` makes
-/// of their answers is the same.
+/// Requests each of `urls`, paired with a description for errors, from both until `form` returns
+/// the same for both responses.
 fn compare_answers(
     contest: &Contest,
     mut urls: Vec<(String, String)>,
@@ -249,7 +249,8 @@ fn compare_answers(
     .with_context(|| format!("answers differ: {last}"))
 }
 
-/// A test of the test: without us a Service is deleted, and clients see it.
+/// Tests the test: a Service is deleted without Signpost running, and clients must observe a
+/// difference.
 fn notice(contest: &mut Contest, mode: Mode) -> Result<()> {
     let configuration = Configuration::of_seed(mode, 0);
     contest.configure(configuration)?;
@@ -281,7 +282,7 @@ fn notice(contest: &mut Contest, mode: Mode) -> Result<()> {
     Ok(())
 }
 
-/// The first cells of all rows of the page that says how the two differ.
+/// Checks that all expected differences are rows of the page about parity.
 fn expectations_are_documented() -> Result<()> {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/parity.md");
     let page = std::fs::read_to_string(&file)?;

@@ -1,19 +1,19 @@
-//! Dependencies run one way.
+//! Checks the direction of dependencies between packages.
 
 use std::collections::BTreeSet;
 
 use crate::{Dependency, Metadata, Package, expect_none, metadata};
 
-/// What of ours a package may depend on.
+/// The packages of this workspace on which a package may depend.
 #[derive(Debug)]
 enum May {
-    /// These packages.
+    /// Only these packages.
     Use(&'static [&'static str]),
-    /// Everything but these.
+    /// All packages except these.
     UseAllBut(&'static [&'static str]),
 }
 
-/// The rule for each package. A `*` stands for the rest of a name.
+/// The rule for each package. A `*` matches the rest of a name.
 const RULES: &[(&str, May)] = &[
     ("address", May::Use(&[])),
     ("dataplane", May::Use(&["address"])),
@@ -35,7 +35,8 @@ const RULES: &[(&str, May)] = &[
         "nftables-model",
         May::Use(&["backend", "dataplane", "netlink"]),
     ),
-    // A mechanism knows the model and its own part of the kernel: no Kubernetes, no other mechanism.
+    // A mechanism knows the model and its own part of the kernel: no Kubernetes, no other
+    // mechanism.
     (
         "backend-*",
         May::Use(&[
@@ -52,12 +53,12 @@ const RULES: &[(&str, May)] = &[
         "testkit",
         May::Use(&["address-plan", "backend", "dataplane"]),
     ),
-    // `make demo` builds all of it first: nothing is here that only tests need.
+    // `make demo` builds all dependencies first, so packages needed only by tests are excluded.
     (
         "demo",
         May::Use(&["address-plan", "crds", "dataplane", "netlink"]),
     ),
-    // The cluster's side knows nothing of packets.
+    // The cluster-side programs do not depend on packages about packets.
     ("operator", May::Use(&["crds", "runtime"])),
     ("kubectl-signpost", May::Use(&["crds", "runtime"])),
     (
@@ -74,7 +75,7 @@ const RULES: &[(&str, May)] = &[
     ("tests", May::UseAllBut(&[])),
 ];
 
-/// What `dataplane` may use that is not ours: it is pure.
+/// The external packages that `dataplane` may use: it is pure.
 const DATAPLANE_USES: &[&str] = &["address", "ipnet", "smallvec"];
 
 fn violations(metadata: &Metadata) -> Vec<String> {
@@ -139,7 +140,7 @@ fn dependencies_run_one_way() {
     );
 }
 
-/// A package by name, with what it depends on by name and kind.
+/// A package by name, with the names and kinds of its dependencies.
 type Drawn = (
     &'static str,
     &'static [(&'static str, Option<&'static str>)],

@@ -1,4 +1,5 @@
-//! Rules about the code that no compiler checks: who may depend on whom, and where things lie.
+//! Rules about the code that no compiler checks: the direction of dependencies, and the place of
+//! files.
 
 mod dependencies;
 mod mechanisms;
@@ -10,7 +11,7 @@ use std::process::Command;
 
 use serde::Deserialize;
 
-/// What cargo says of this workspace.
+/// Cargo's metadata of this workspace.
 #[derive(Debug, Deserialize)]
 struct Metadata {
     workspace_root: PathBuf,
@@ -26,11 +27,11 @@ struct Package {
     targets: Vec<Target>,
 }
 
-/// What a package depends on.
+/// A dependency of a package.
 #[derive(Debug, Deserialize)]
 struct Dependency {
     name: String,
-    /// `dev`, `build` or nothing.
+    /// `dev`, `build` or `None`.
     kind: Option<String>,
 }
 

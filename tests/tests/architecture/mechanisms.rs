@@ -1,12 +1,12 @@
-//! A kernel mechanism is one crate and its entries in one list.
+//! Checks that a kernel mechanism is one crate plus its entries in one list.
 
 use crate::expect_none;
 use crate::sources::{is_test, packages};
 
-/// The only file outside its own crate that a mechanism has to be named in.
+/// The only file outside its crate that must name a mechanism.
 const LIST: &str = "mechanism/list.rs";
 
-/// The files that name a mechanism's crate beside the list, and why they do.
+/// The other files that may name a mechanism's crate, each with the reason.
 const OTHERS: &[(&str, &str, &str)] = &[
     (
         "backend_nftables",
@@ -45,10 +45,10 @@ const OTHERS: &[(&str, &str, &str)] = &[
     ),
 ];
 
-/// The mechanisms that are not listed yet, and why.
+/// The mechanisms not listed yet, each with the reason.
 const UNLISTED: &[(&str, &str)] = &[];
 
-/// Whether `text` names the crate, as code does.
+/// Whether `text` names the crate outside comments.
 fn names(text: &str, name: &str) -> bool {
     let lines = text.lines().map(str::trim_start);
     let mut code = lines.filter(|line| !line.starts_with("//"));

@@ -1,14 +1,15 @@
-//! Nothing in the tree only works on the machine it was written on.
+//! Checks that nothing in the tree depends on the machine on which it was written.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::{expect_none, metadata};
 
-/// Where any machine may have a checkout; naming one of these says nothing about this machine.
+/// Folders in which any machine may have a checkout; naming them reveals nothing about this
+/// machine.
 const EVERYWHERE: [&str; 5] = ["/", "/tmp", "/opt", "/srv", "/usr/src"];
 
-/// Folders, with a slash behind, that only this machine or some person's has.
+/// Returns folders, with a trailing slash, that are specific to this machine or user.
 fn private_folders(root: &Path, home: Option<&Path>) -> Vec<String> {
     let beside = root.parent();
     let own = [beside, home].into_iter().flatten();
@@ -18,7 +19,7 @@ fn private_folders(root: &Path, home: Option<&Path>) -> Vec<String> {
         .collect()
 }
 
-/// Whether `line` names something in `folder`, as a path of its own and not as the end of one.
+/// Whether `line` contains a path in `folder` that is not the end of another path.
 fn names(line: &str, folder: &str) -> bool {
     line.match_indices(folder).any(|(at, _)| {
         let before = line[..at].chars().next_back();
@@ -36,7 +37,7 @@ fn text_files(folder: &Path, found: &mut Vec<(PathBuf, String)>) {
         if path.is_dir() {
             text_files(&path, found);
         } else if let Ok(text) = fs::read_to_string(&path) {
-            // What does not read as text is none.
+            // Skip files that are not text.
             found.push((path, text));
         }
     }

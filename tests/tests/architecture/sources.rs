@@ -1,4 +1,4 @@
-//! Every source file is compiled, lies where its name says, and is short enough to read.
+//! Checks that every source file is compiled, is where its name says, and is not too long.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -6,16 +6,16 @@ use std::path::{Path, PathBuf};
 
 use crate::{Package, expect_none, metadata};
 
-/// Above this a file is mentioned.
+/// Longer files are reported.
 const LONG: usize = 400;
-/// Above this the test fails.
+/// Longer files fail the test.
 const TOO_LONG: usize = 800;
 
 /// Rust files by path.
 pub(crate) type Sources = BTreeMap<PathBuf, String>;
 
-/// The files of `sources` that no root leads to by `mod` lines: they look like code, and nobody
-/// compiles them.
+/// Returns the files of `sources` that no root reaches through `mod` lines: they are never
+/// compiled.
 fn orphans(sources: &Sources, roots: &BTreeSet<PathBuf>) -> Vec<PathBuf> {
     let mut reached = BTreeSet::new();
     let mut ahead: Vec<PathBuf> = roots.iter().cloned().collect();
@@ -35,7 +35,7 @@ fn orphans(sources: &Sources, roots: &BTreeSet<PathBuf>) -> Vec<PathBuf> {
     all.cloned().collect()
 }
 
-/// The name in `mod name;`, whoever may see it.
+/// Returns the name in `mod name;` with any visibility.
 fn parse_module_line(line: &str) -> Option<&str> {
     let line = line.trim().strip_suffix(';')?;
     let (before, name) = line.split_once("mod ")?;
@@ -44,7 +44,7 @@ fn parse_module_line(line: &str) -> Option<&str> {
     (visible && plain).then_some(name)
 }
 
-/// How many lines there are before the tests at the end of the file.
+/// Returns the number of lines before the tests at the end of the file.
 fn lines_of_code(text: &str) -> usize {
     let lines: Vec<&str> = text.lines().collect();
     let tests = lines.windows(2).position(|pair| {
@@ -53,7 +53,7 @@ fn lines_of_code(text: &str) -> usize {
     tests.unwrap_or(lines.len())
 }
 
-/// Whether a file, by its path within its package, only has tests.
+/// Whether a file, by its path within its package, contains only tests.
 pub(crate) fn is_test(path: &Path) -> bool {
     let folders = path.parent().map(Path::components).into_iter().flatten();
     let mut folders = folders.map(|folder| folder.as_os_str());

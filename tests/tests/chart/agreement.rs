@@ -1,5 +1,4 @@
-//! The plain manifests in `deploy` and the chart are two ways to the same objects: whatever the one
-//! says, the other says too.
+//! Checks that the plain manifests in `deploy` and the chart describe the same objects.
 
 use std::collections::BTreeSet;
 
@@ -9,9 +8,9 @@ use serde_json::Value;
 use crate::helm::{Cluster, Helm, repository};
 use crate::manifests::{Identity, Objects, find, parse, read_folder};
 
-/// What only the plain manifests have, as the ends of paths.
+/// The fields that only the plain manifests have, as ends of paths.
 const ONLY_PLAIN: [&str; 1] = [
-    // Where the API server is: a ConfigMap there, values here.
+    // The address of the API server: a ConfigMap in the manifests, values in the chart.
     "/envFrom",
 ];
 
@@ -21,7 +20,8 @@ fn both() -> Result<(Objects, Objects)> {
     Ok((plain, parse(&chart)?))
 }
 
-/// The paths at which `chart` does not say what `plain` says. It may say more, but of whom it lists.
+/// Finds the paths at which `chart` lacks or contradicts a value of `plain`. It may have additional
+/// fields, but no additional elements in lists.
 fn missing(plain: &Value, chart: &Value, path: &str, found: &mut Vec<String>) {
     if ONLY_PLAIN.iter().any(|end| path.ends_with(end)) {
         return;
@@ -33,7 +33,7 @@ fn missing(plain: &Value, chart: &Value, path: &str, found: &mut Vec<String>) {
                 missing(value, other, &format!("{path}/{key}"), found);
             }
         }
-        // Variables go by their names, and have no order.
+        // Variables are compared by name, in any order.
         (Value::Array(plain), Value::Array(chart)) if path.ends_with("/env") => {
             for value in plain {
                 let name = &value["name"];
@@ -59,7 +59,7 @@ fn whatever_the_plain_manifests_say_the_chart_says_too() -> Result<()> {
     let (plain, chart) = both()?;
     let mut found = Vec::new();
     for (identity, object) in &plain {
-        // Helm makes the namespace itself.
+        // Helm creates the namespace itself.
         if identity.kind == "Namespace" {
             continue;
         }

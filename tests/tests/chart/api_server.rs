@@ -1,4 +1,5 @@
-//! Where the API server is: said, or found, or asked for in words that help.
+//! How the chart finds the address of the API server: given, detected, or requested in a helpful
+//! error message.
 
 use anyhow::{Context, Result, ensure};
 use serde_json::json;
@@ -7,10 +8,10 @@ use tests::control_plane::{ADMINISTRATOR, ControlPlane, Options};
 use crate::helm::{Cluster, Helm};
 use crate::{k3s, manifests};
 
-/// A ConfigMap: its namespace, its name, its only key and what is under it.
+/// A ConfigMap: its namespace, its name, its only key and the value.
 pub(crate) type ConfigMap = (&'static str, &'static str, &'static str, &'static str);
 
-/// What kubeadm writes for whoever is about to join.
+/// The ConfigMap that kubeadm writes for joining nodes.
 pub(crate) const CLUSTER_INFO: ConfigMap = (
     "kube-public",
     "cluster-info",
@@ -26,19 +27,19 @@ users: null
 ",
 );
 
-/// What kubeadm was told, with a name for all control plane nodes.
+/// kubeadm's configuration with a name for all control-plane nodes.
 const NAMED: ConfigMap = kubeadm_config("controlPlaneEndpoint: control.example.com:8443");
 
-/// … without a port.
+/// The same without a port.
 const PORTLESS: ConfigMap = kubeadm_config("controlPlaneEndpoint: control.example.com");
 
-/// … in IPv6.
+/// The same with an IPv6 address.
 const IPV6: ConfigMap = kubeadm_config("controlPlaneEndpoint: '[2001:db8::10]:6443'");
 
-/// … with a single control plane node, and no name for it.
+/// kubeadm's configuration with a single control-plane node and no name.
 const NAMELESS: ConfigMap = kubeadm_config("clusterName: kubernetes");
 
-/// What kubeadm gives to kube-proxy.
+/// The ConfigMap that kubeadm writes for kube-proxy.
 const KUBE_PROXY: ConfigMap = (
     "kube-system",
     "kube-proxy",
@@ -52,7 +53,7 @@ clusters:
 ",
 );
 
-/// The endpoints of the Service kubernetes, which may be others tomorrow.
+/// The endpoints of the Service kubernetes, which may change.
 const ENDPOINTS: &str = "
 apiVersion: discovery.k8s.io/v1
 kind: EndpointSlice
@@ -74,10 +75,10 @@ const fn kubeadm_config(text: &'static str) -> ConfigMap {
     )
 }
 
-/// Writes a ConfigMap into a cluster.
+/// Creates a ConfigMap in a cluster.
 pub(crate) fn apply(control_plane: &ControlPlane, map: ConfigMap) -> Result<()> {
     let (namespace, name, key, text) = map;
-    // The API server makes this one itself, but some time after its start.
+    // The API server creates this namespace itself, but only some time after its start.
     let namespace_object =
         json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}});
     control_plane.apply(&namespace_object.to_string())?;
@@ -87,7 +88,7 @@ pub(crate) fn apply(control_plane: &ControlPlane, map: ConfigMap) -> Result<()> 
     control_plane.apply(&map.to_string()).map(drop)
 }
 
-/// Where agents and operators are told that the API server is.
+/// Returns the address of the API server in the agents' and operators' environment.
 fn told(helm: &Helm, arguments: &[&str]) -> Result<String> {
     let rendered = manifests::parse(&helm.render(arguments)?)?;
     let at = |kind: &str, name: &str| {
@@ -123,7 +124,7 @@ fn the_api_server_is_found_where_the_cluster_tells() -> Result<()> {
     let hint = "The Service kubernetes leads to 192.0.2.10, 192.0.2.11, port 6443.";
     ensure!(said.contains(hint), "{said}");
 
-    // Each goes before those above it.
+    // Each takes precedence over those above it.
     for (map, expected) in [
         (KUBE_PROXY, "192.0.2.20 6443"),
         (NAMELESS, "192.0.2.20 6443"),
@@ -140,7 +141,8 @@ fn the_api_server_is_found_where_the_cluster_tells() -> Result<()> {
     let found = told(&helm, &given)?;
     ensure!(found == "192.0.2.30 443", "{found}");
 
-    // On each node of these the API server, or a balancer in front of all of them, is on loopback.
+    // On each node of these distributions, the API server or a balancer in front of it listens on
+    // loopback.
     for (version, expected) in [
         ("v1.34.2+k3s1", "127.0.0.1 6444"),
         ("v1.34.2+rke2r1", "127.0.0.1 6443"),

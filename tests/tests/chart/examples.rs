@@ -1,4 +1,5 @@
-//! The values in `examples`, what they come to, and that an API server takes it.
+//! The values in `examples`, the manifests rendered from them, and that an API server accepts
+//! these.
 
 use std::fs;
 use std::path::Path;
@@ -12,8 +13,8 @@ use crate::api_server::{CLUSTER_INFO, apply};
 use crate::helm::{Cluster, Helm, NAMESPACE, chart, fixtures};
 use crate::{k3s, manifests};
 
-/// What a cluster has before Signpost: the namespace, and kinds of the Prometheus operator by their names alone;
-/// what their objects may say is not looked at here.
+/// Returns the objects that must exist before Signpost: the namespace, and the kinds of the
+/// Prometheus operator without a schema, because the content of their objects is not checked here.
 fn before() -> String {
     let kinds = [
         ("PodMonitor", "podmonitors"),
@@ -45,7 +46,7 @@ spec:
     [namespace.to_owned(), kinds.concat()].concat()
 }
 
-/// `rendered` without what is also in `charts/signpost/files`, word for word: CRDs and dashboards.
+/// Returns `rendered` without the verbatim files of `charts/signpost/files`: CRDs and dashboards.
 fn without_files(rendered: &str) -> String {
     let is_file = |document: &&str| {
         ["crds", "dashboards"]
@@ -57,7 +58,7 @@ fn without_files(rendered: &str) -> String {
     others.join("\n---\n")
 }
 
-/// Fails where this is not what `golden` holds, unless that is to be written.
+/// Fails if `rendered` differs from `golden`, unless the golden file is to be updated.
 fn compare(golden: &Path, rendered: &str) -> Result<()> {
     let recorded = fs::read_to_string(golden).unwrap_or_default();
     if recorded == rendered {
@@ -74,7 +75,7 @@ fn compare(golden: &Path, rendered: &str) -> Result<()> {
     )
 }
 
-/// Fails where the API server would not take all of `rendered` as it stands, unknown fields included.
+/// Fails unless the API server accepts all of `rendered`. Unknown fields are an error.
 fn ensure_taken(control_plane: &ControlPlane, rendered: &str) -> Result<()> {
     let objects = manifests::parse(rendered)?;
     let kinds = objects.iter();
@@ -168,7 +169,7 @@ fn kinds_are_left_out_or_go_with_the_release_where_values_say_so() -> Result<()>
     Ok(())
 }
 
-/// kube-proxy's port is never what is scraped: kube-proxy may have it.
+/// kube-proxy's port must never be scraped, because kube-proxy may be using it.
 #[test]
 fn agents_are_scraped_at_an_address_of_metrics_alone() -> Result<()> {
     for (set, scraped) in [

@@ -1,4 +1,4 @@
-//! Helm, as a person would run it, but with nothing of the person's own.
+//! Runs Helm as a user would, but without the user's own configuration.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -7,33 +7,33 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result, ensure};
 use tempfile::TempDir;
 
-/// The namespace that everything is installed into.
+/// The namespace of the installation.
 pub(crate) const NAMESPACE: &str = "signpost-system";
 
-/// Helm, and which cluster it is for.
+/// Helm with a cluster.
 #[derive(Debug)]
 pub(crate) struct Helm {
     program: PathBuf,
     cluster: Cluster,
-    /// Its caches and what it keeps about a person; removed when this is dropped.
+    /// Its caches and configuration; removed on drop.
     home: TempDir,
 }
 
-/// Who answers what Helm wants to know of a cluster.
+/// The cluster that answers Helm's requests.
 #[derive(Debug, Clone)]
 pub(crate) enum Cluster {
-    /// Nobody: templates are rendered as `helm template` does.
+    /// None: templates are rendered as by `helm template`.
     None,
-    /// The one that this kubeconfig file is for.
+    /// The cluster of this kubeconfig file.
     Kubeconfig(PathBuf),
-    /// A server without certificates at this URL.
+    /// A server without TLS at this URL.
     Server(String),
 }
 
 // === impl Helm ===
 
 impl Helm {
-    /// Helm for a cluster; built first, unless it is there: some minutes, with progress on standard
+    /// Creates a Helm for a cluster. Builds Helm if needed: some minutes, with progress on standard
     /// error.
     pub(crate) fn new(cluster: Cluster) -> Result<Helm> {
         Ok(Helm {
@@ -43,13 +43,13 @@ impl Helm {
         })
     }
 
-    /// Runs it with these arguments, and returns what it prints. The error has what it complains of.
+    /// Runs Helm with these arguments; returns its output. The error contains its error output.
     pub(crate) fn run(&self, arguments: &[impl AsRef<OsStr>]) -> Result<String> {
         let mut command = Command::new(&self.program);
         for variable in ["HELM_CACHE_HOME", "HELM_CONFIG_HOME", "HELM_DATA_HOME"] {
             command.env(variable, self.home.path());
         }
-        // Without a file, Helm would take the person's own, or the cluster we run in.
+        // Otherwise Helm would use the user's kubeconfig, or the cluster in which this test runs.
         command.env("KUBECONFIG", self.home.path().join("no-cluster"));
         command.env_remove("KUBERNETES_SERVICE_HOST");
         command.arg("--namespace").arg(NAMESPACE);
@@ -72,9 +72,9 @@ impl Helm {
         String::from_utf8(output.stdout).context("helm printed no text")
     }
 
-    /// What the chart comes to with these arguments, the cluster being asked where there is one.
+    /// Renders the chart with these arguments. Requests data from the cluster if there is one.
     pub(crate) fn render(&self, arguments: &[impl AsRef<OsStr>]) -> Result<String> {
-        // Without the first of them, Helm asks for objects but not for the version.
+        // Without the first argument, Helm requests objects from the cluster but not its version.
         let ask: &[&str] = match self.cluster {
             Cluster::None => &["--dry-run=client"],
             Cluster::Kubeconfig(_) | Cluster::Server(_) => &[
@@ -95,7 +95,7 @@ fn build() -> Result<PathBuf> {
     let script = repository().join("tools/helm/build");
     let output = Command::new(&script)
         .stdin(Stdio::null())
-        // Its progress goes where ours does: nobody waits for minutes in silence.
+        // Show the progress, because the build takes minutes.
         .stderr(Stdio::inherit())
         .output()
         .with_context(|| format!("failed to run {}", script.display()))?;
@@ -108,17 +108,17 @@ fn build() -> Result<PathBuf> {
         .context("the build has printed no program")
 }
 
-/// The top of the repository.
+/// Returns the root of the repository.
 pub(crate) fn repository() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
-/// The folder of the chart.
+/// Returns the folder of the chart.
 pub(crate) fn chart() -> PathBuf {
     repository().join("charts/signpost")
 }
 
-/// The folder with what these tests hold against the chart.
+/// Returns a folder of fixtures for these tests.
 pub(crate) fn fixtures(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("tests/chart")

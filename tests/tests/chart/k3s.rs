@@ -1,5 +1,6 @@
-//! An API server that calls itself k3s. The version is all that the chart looks at, and the real one
-//! of these tests has no say in it: so this answers that question itself, and hands on all others.
+//! An API server that reports the version of k3s. The chart reads nothing but the version, which
+//! the real API server of these tests cannot change, so this server answers that request itself and
+//! forwards all others.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::{TcpListener, TcpStream};
@@ -11,16 +12,16 @@ use anyhow::{Context, Result, ensure};
 use serde_json::json;
 use tests::control_plane::{ADMINISTRATOR, ControlPlane};
 
-/// What asks the API server behind.
+/// Forwards requests to the real API server.
 #[derive(Debug, Clone)]
 struct Behind {
     kubectl: PathBuf,
     kubeconfig: PathBuf,
-    /// What this calls itself.
+    /// The reported version.
     version: String,
 }
 
-/// Answers from now on, in a thread that ends with the process, and returns the URL to ask.
+/// Starts to serve in a thread that ends with the process; returns the URL.
 pub(crate) fn serve(control_plane: &ControlPlane, version: &str) -> Result<String> {
     let listener = TcpListener::bind("127.0.0.1:0").context("failed to listen")?;
     let url = format!("http://{}", listener.local_addr()?);
@@ -32,7 +33,7 @@ pub(crate) fn serve(control_plane: &ControlPlane, version: &str) -> Result<Strin
     thread::spawn(move || {
         for stream in listener.incoming().map_while(Result::ok) {
             let behind = behind.clone();
-            // Whoever hung up asks again.
+            // A client whose connection broke retries.
             thread::spawn(move || drop(behind.answer(stream)));
         }
     });

@@ -1,5 +1,5 @@
-//! The Helm chart: what it refuses, what it renders, that an API server takes that, and that it and
-//! the plain manifests in `deploy` are two ways to the same objects.
+//! The Helm chart: which values it rejects, what it renders, that an API server accepts the result,
+//! and that it describes the same objects as the plain manifests in `deploy`.
 
 mod agreement;
 mod api_server;

@@ -1,4 +1,4 @@
-//! Objects as they stand in YAML.
+//! Parses objects from YAML.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -7,7 +7,7 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use serde_json::Value;
 
-/// Kind, namespace and name: what two ways to the same object agree in.
+/// The kind, namespace and name, which identify an object in both sources.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Identity {
     pub(crate) kind: String,
@@ -15,10 +15,10 @@ pub(crate) struct Identity {
     pub(crate) name: String,
 }
 
-/// Objects by who they are.
+/// Objects by their identity.
 pub(crate) type Objects = BTreeMap<Identity, Value>;
 
-/// The objects in `text`, any number of YAML documents.
+/// Parses the objects in `text`, any number of YAML documents.
 pub(crate) fn parse(text: &str) -> Result<Objects> {
     let documents: Vec<Value> = serde_saphyr::from_multiple(text)?;
     let objects = documents.into_iter().filter(|document| !document.is_null());
@@ -26,7 +26,7 @@ pub(crate) fn parse(text: &str) -> Result<Objects> {
     objects.collect()
 }
 
-/// The objects in the YAML files of a folder.
+/// Parses the objects in the YAML files of a folder.
 pub(crate) fn read_folder(folder: &Path) -> Result<Objects> {
     let mut objects = Objects::new();
     for entry in fs::read_dir(folder)? {
@@ -54,7 +54,7 @@ fn identity(object: &Value) -> Result<Identity> {
     })
 }
 
-/// The object of this kind and name, of which there is one.
+/// Returns the only object of this kind and name.
 pub(crate) fn find<'a>(objects: &'a Objects, kind: &str, name: &str) -> Result<&'a Value> {
     let mut found = objects
         .iter()
@@ -63,7 +63,8 @@ pub(crate) fn find<'a>(objects: &'a Objects, kind: &str, name: &str) -> Result<&
     object.with_context(|| format!("there is no {kind} {name}"))
 }
 
-/// What a variable of the first container of a Deployment or DaemonSet is set to.
+/// Returns the value of an environment variable in the first container of a Deployment or
+/// DaemonSet.
 pub(crate) fn variable<'a>(workload: &'a Value, name: &str) -> Option<&'a str> {
     let environment = workload.pointer("/spec/template/spec/containers/0/env")?;
     let mut variables = environment.as_array()?.iter();

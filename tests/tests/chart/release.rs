@@ -1,5 +1,5 @@
-//! A release on a real API server, from its installation to its removal. No kubelet runs its Pods:
-//! where a test needs the operator, it runs as a process with the rights of its Pod.
+//! A release on a real API server, from installation to removal. No kubelet runs its Pods: if a
+//! test needs the operator, it runs as a process with the permissions of its Pod.
 
 use std::fs;
 use std::path::Path;
@@ -16,13 +16,13 @@ use tests::network::Process;
 
 use crate::helm::{Cluster, Helm, NAMESPACE, chart, repository};
 
-/// Everything happens within seconds; the rest is for a machine with other work.
+/// Everything happens within seconds; the rest is a reserve for busy machines.
 const DEADLINE: Duration = Duration::from_secs(60);
 
-/// What stays of a release besides the kinds would be one of these.
+/// The kinds of objects that a release could leave behind, besides CustomResourceDefinitions.
 const KINDS: &str = "daemonsets,deployments,services,serviceaccounts,roles,rolebindings,clusterroles,clusterrolebindings,poddisruptionbudgets,validatingadmissionpolicies,validatingadmissionpolicybindings";
 
-/// A cluster and Helm for it.
+/// A cluster and a Helm for it.
 struct Stage {
     control_plane: ControlPlane,
     helm: Helm,
@@ -53,7 +53,7 @@ impl Stage {
         self.helm("install", "signpost", &chart(), &more)
     }
 
-    /// Runs the operator until it has created the initial profile and removed its ConfigMap.
+    /// Runs the operator until it has created the initial profile and deleted its ConfigMap.
     fn run_operator_until_the_profile_exists(&self) -> Result<()> {
         let account = ServiceAccount::new(NAMESPACE, "signpost-operator");
         let mut command = Command::new(binaries::find("signpost-operator")?);
@@ -80,7 +80,7 @@ impl Stage {
         Ok(!self.control_plane.kubectl(&arguments)?.is_empty())
     }
 
-    /// Removes the release and waits until nothing is left of it but what is kept.
+    /// Uninstalls the release and waits until nothing is left except what the chart keeps.
     fn uninstall(&self) -> Result<()> {
         self.helm.run(&["uninstall", "signpost"])?;
         wait_for("nothing to be left of the release", DEADLINE, || {
@@ -91,7 +91,8 @@ impl Stage {
         })
     }
 
-    /// The profile of this name, which exists. A client may have read the API server's list of kinds before this one.
+    /// Returns the profile of this name, which must exist. Retries because the client may have
+    /// cached the API server's list of kinds before this kind existed.
     fn profile(&self, name: &str) -> Result<Value> {
         let arguments = ["get", "proxyprofile", name, "--output=json"];
         let text = wait_for("the kind to be listed", DEADLINE, || {
@@ -104,24 +105,25 @@ impl Stage {
         Ok(self.profile("default")?["spec"]["priority"].clone())
     }
 
-    /// The definition of a kind, which must not be about to go.
+    /// Returns the CustomResourceDefinition of a kind, which must not be terminating.
     fn kind(&self, name: &str) -> Result<Value> {
         let arguments = ["get", "crd", name, "--output=json"];
         let kind: Value = serde_json::from_str(&self.control_plane.kubectl(&arguments)?)?;
         let deleted = &kind["metadata"]["deletionTimestamp"];
-        // It and its objects can be read for a while after that.
+        // A terminating definition and its objects can still be read for a while.
         ensure!(deleted.is_null(), "{name} was deleted at {deleted}");
         Ok(kind)
     }
 
-    /// The columns that `kubectl get proxyprofiles` shows.
+    /// Returns the columns of `kubectl get proxyprofiles`.
     fn columns(&self) -> Result<String> {
         let kind = self.kind("proxyprofiles.signpost.dev")?;
         Ok(kind["spec"]["versions"][0]["additionalPrinterColumns"].to_string())
     }
 }
 
-/// The chart as a later version might be: with another column, and another version.
+/// Returns a copy of the chart as a later version, with an additional column and another version
+/// number.
 fn later_chart() -> Result<TempDir> {
     let folder = tempfile::tempdir()?;
     let copied = Command::new("cp")
@@ -165,7 +167,7 @@ fn a_release_is_installed_upgraded_with_its_kinds_and_removed_without_them() -> 
         "{error:#}"
     );
 
-    // From here on the profile is the user's.
+    // From here on the profile contains a change by the user.
     let edit = r#"--patch={"spec": {"priority": 7}}"#;
     let patch = ["patch", "proxyprofile", "default", "--type=merge", edit];
     stage.control_plane.kubectl(&patch)?;
@@ -224,7 +226,7 @@ fn what_was_installed_from_plain_manifests_is_taken_over() -> Result<()> {
         error.to_string().contains("cannot be imported"),
         "{error:#}"
     );
-    // Fails where a selector differs: that of a DaemonSet can never change.
+    // Fails if a selector differs: the selector of a DaemonSet is immutable.
     stage.install(&["--take-ownership"])?;
     stage.uninstall()
 }

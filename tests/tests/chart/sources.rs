@@ -1,4 +1,4 @@
-//! What is in the chart and somewhere else too is the same in both places.
+//! Checks that duplicated content in the chart and elsewhere is identical.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -63,7 +63,7 @@ fn every_variable_that_is_set_is_one_that_the_program_reads() -> Result<()> {
                 "{program} does not read {variable}"
             );
         }
-        // The two that the client for the API server reads.
+        // The two variables that the client library reads.
         for variable in ["KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT"] {
             ensure!(set.contains(variable), "{program} is not told {variable}");
         }

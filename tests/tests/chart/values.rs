@@ -1,4 +1,4 @@
-//! What values are refused, and that the schema knows all there are.
+//! Which values the chart rejects, and that the schema covers all values.
 
 use std::fs;
 
@@ -8,7 +8,7 @@ use tests::scenario::Update;
 
 use crate::helm::{Cluster, Helm, chart, fixtures};
 
-/// What a definition's schema says that a schema of values says in the same words.
+/// The keywords of a definition's schema that a schema of values repeats unchanged.
 const SHARED: [&str; 10] = [
     "enum",
     "maxItems",
@@ -22,7 +22,7 @@ const SHARED: [&str; 10] = [
     "required",
 ];
 
-/// The line of a file of bad values that has what Helm is to say.
+/// The comment in a file of invalid values that states Helm's error message.
 const SAYS: &str = "# says: ";
 
 #[test]
@@ -67,7 +67,7 @@ fn schema() -> Result<Value> {
     serde_json::from_str(&text).context("the schema is JSON")
 }
 
-/// Where a schema lets through what it does not know, each as its path.
+/// Finds the paths at which a schema accepts unknown fields.
 fn open_places(schema: &Value, path: &str, found: &mut Vec<String>) {
     let Some(schema) = schema.as_object() else {
         return;
@@ -102,7 +102,7 @@ fn every_value_has_its_default_in_the_file_of_values() -> Result<()> {
     let values: Value = serde_saphyr::from_str(&fs::read_to_string(chart().join("values.yaml"))?)?;
     let schema = schema()?;
     let sections = schema["properties"].as_object().context("sections")?;
-    // Helm's own: for a chart that has this one in it.
+    // `global` is Helm's own, for parent charts.
     for (section, schema) in sections.iter().filter(|(name, _)| *name != "global") {
         ensure!(
             values.get(section).is_some(),
@@ -117,8 +117,8 @@ fn every_value_has_its_default_in_the_file_of_values() -> Result<()> {
     Ok(())
 }
 
-/// The schema of values that says of a field what the schema in a definition says of it, but for
-/// rules in CEL, which the API server alone can tell.
+/// Returns the schema of values that corresponds to a definition's schema, without CEL rules, which
+/// only the API server can evaluate.
 fn schema_of_values(definition: &Value) -> Value {
     let mut schema = Map::new();
     if definition["x-kubernetes-int-or-string"] == true {

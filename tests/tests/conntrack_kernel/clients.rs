@@ -7,19 +7,19 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use tests::network::Namespace;
 
-/// How long an answer to one datagram is waited for. Answers take microseconds; what was lost is
-/// sent again.
+/// The timeout of an answer to one datagram. Answers take microseconds; lost datagrams are sent
+/// again.
 const PATIENCE: Duration = Duration::from_millis(200);
-/// How often a packet of a flood is tried to be sent.
+/// How often to retry sending a packet of a flood.
 const ATTEMPTS: u32 = 100;
 
-/// A UDP client with one source port for all its life, as a resolver has it.
+/// A UDP client with a permanent source port, like a DNS resolver.
 #[derive(Debug)]
 pub(crate) struct UdpClient {
     socket: UdpSocket,
 }
 
-/// Flows through the node, to where nobody is.
+/// Flows through the node to unused addresses.
 #[derive(Debug)]
 pub(crate) struct Flood {
     socket: UdpSocket,
@@ -30,7 +30,7 @@ pub(crate) struct Flood {
 #[derive(Debug)]
 pub(crate) struct Connection {
     stream: BufReader<TcpStream>,
-    /// The server that answered it.
+    /// The number of the server that answered it.
     pub(crate) server: u8,
 }
 
@@ -51,10 +51,10 @@ impl UdpClient {
         Ok(UdpClient { socket })
     }
 
-    /// Sends a datagram; the server that answers it, if one does.
+    /// Sends a datagram; returns the server that answers it, if any.
     pub(crate) fn ask(&self) -> Result<Option<u8>> {
         let mut buffer = [0; 256];
-        // What came too late is no answer to this, nor is what ICMP brought.
+        // Discard late answers and pending ICMP errors.
         self.socket.set_nonblocking(true)?;
         loop {
             match self.socket.recv(&mut buffer) {
@@ -63,7 +63,7 @@ impl UdpClient {
             }
         }
         self.socket.set_nonblocking(false)?;
-        // Errors are those that ICMP brings: nobody answers.
+        // Errors here come from ICMP and mean no answer.
         let answer = self.socket.send(b"who is there?");
         let Ok(length) = answer.and_then(|_| self.socket.recv(&mut buffer)) else {
             return Ok(None);
@@ -82,15 +82,15 @@ impl Flood {
         Ok(Flood { socket, flows })
     }
 
-    /// Sends one packet in each flow: the flows are made, or last longer.
+    /// Sends one packet in each flow, which creates or refreshes the flow.
     pub(crate) fn send(&self) -> Result<()> {
         let destinations = (1..=254).flat_map(|host| {
             let address = Ipv4Addr::new(203, 0, 113, host);
             (1..=u16::MAX).map(move |port| (address, port))
         });
         for destination in destinations.take(self.flows) {
-            // Each ICMP error about an earlier one is reported once, instead of sending; while that
-            // many are under way, the next may be there already.
+            // Each ICMP error about an earlier packet is reported once in place of sending. Because
+            // so many packets are in flight, another error may follow at once.
             let mut attempts = 0..ATTEMPTS;
             let sent = attempts.any(|_| self.socket.send_to(b"nobody", destination).is_ok());
             ensure!(sent, "nothing goes to {destination:?}");
@@ -102,7 +102,7 @@ impl Flood {
 // === impl Connection ===
 
 impl Connection {
-    /// Connects; fails when nobody has answered after `patience`.
+    /// Connects; fails without an answer after `patience`.
     pub(crate) fn open(
         inside: &Namespace,
         destination: SocketAddr,
@@ -119,7 +119,7 @@ impl Connection {
         })
     }
 
-    /// Sends a line, which has to come back.
+    /// Sends a line and expects its echo.
     pub(crate) fn echo(&mut self) -> Result<()> {
         self.stream.get_mut().write_all(b"still there?\n")?;
         let mut line = String::new();

@@ -1,5 +1,5 @@
-//! Flows that were made by rules that did not last: what is programmed is what was programmed
-//! before, and the flows lead elsewhere.
+//! Flows created by rules that no longer exist: the programmed state is the same as before, but the
+//! flows have other destinations.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -14,16 +14,17 @@ use tests::lone_agent::LoneAgent;
 use crate::clients::{Flood, UdpClient};
 use crate::stage::{SERVERS, Stage, UDP_PORT, cluster_ip, load_balancer_ip, passes};
 
-/// How often a change is made and taken back before it is said that passes do not wait for it.
+/// How often to make and revert a change before the test concludes that passes do not react.
 const ATTEMPTS: usize = 5;
-/// How many entries make a pass take a tenth of a second, so that the pause after it, a second, has
-/// room for a change and its end. The smallest table has twice as many.
+/// The number of conntrack entries for which a pass takes a tenth of a second, so that the pause
+/// after it, a second, is long enough for a change and its reversal. The smallest table has room
+/// for twice as many.
 const ENTRIES: u64 = 30_000;
-/// How long the pause may be at most, on a machine that has much else to do.
+/// The longest pause on a busy machine.
 const PAUSE: Duration = Duration::from_secs(60);
 
-/// Story: kubernetes#125467 in disguise. An endpoint comes, is given a client and goes, all in the
-/// pause between two passes: nothing has changed, and the client's server is dead.
+/// Story: a variant of kubernetes#125467. An endpoint is added, receives a client and is removed,
+/// all in the pause between two passes: the state is unchanged, and the client's server is gone.
 pub(crate) fn change_taken_back(stage: &Stage) -> Result<()> {
     let [home, other, before] = SERVERS;
     stage.apply_service()?;
@@ -53,10 +54,11 @@ pub(crate) fn change_taken_back(stage: &Stage) -> Result<()> {
     bail!("{ATTEMPTS} times a pass came between a change and its end")
 }
 
-/// Stories: spatiumddi#382, rke2#10469, a ruleset that was flushed; kubernetes#48370, a client whose
-/// datagrams went past a Service.
+/// Stories: spatiumddi#382, rke2#10469, a flushed ruleset; kubernetes#48370, a client whose
+/// datagrams bypassed a Service.
 pub(crate) fn deleted_table(stage: &Stage) -> Result<()> {
-    // As network plugins have it. Without any rule that looks at connections none is remembered.
+    // Like the rules of network plugins. Without a rule that uses connection state, conntrack is
+    // inactive.
     let node = stage.node()?;
     node.nft(&["add table ip plugin; \
          add chain ip plugin forward { type filter hook forward priority 0; }; \
@@ -68,9 +70,9 @@ pub(crate) fn deleted_table(stage: &Stage) -> Result<()> {
         .ok()
         .and_then(Pid::from_raw);
     let process = process.context("the agent has a process id")?;
-    // It repairs faster than a client can send.
+    // The agent would otherwise repair the rules before a client can send.
     kill_process(process, Signal::STOP)?;
-    // All of its threads, that is.
+    // Wait until all of its threads have stopped.
     waitid(
         WaitId::Pid(process),
         WaitIdOptions::STOPPED | WaitIdOptions::NOWAIT,
@@ -86,7 +88,7 @@ pub(crate) fn deleted_table(stage: &Stage) -> Result<()> {
     Ok(())
 }
 
-/// A client that `server` answers, from when on it does.
+/// Finds a client that `server` answers, once it does.
 fn find_client(stage: &Stage, agent: &LoneAgent, server: u8) -> Result<UdpClient> {
     let destination = SocketAddr::new(cluster_ip(Family::Ipv4), UDP_PORT);
     agent.wait_for("a client of the endpoint", |_| {

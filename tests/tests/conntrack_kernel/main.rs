@@ -1,6 +1,5 @@
-//! The agent and the connection tracking table of a real kernel: clients that keep their source port
-//! while endpoints come and go, a table that is nearly full, settings that can and cannot be
-//! written.
+//! The agent and the conntrack table of a real kernel: clients that keep their source port while
+//! endpoints change, a table that is nearly full, and sysctls that can or cannot be written.
 
 mod clients;
 mod interlude;
@@ -77,7 +76,7 @@ fn main() -> Result<()> {
     ];
     let trials = tests.map(|(name, test)| trial(name, move || test(&Stage::build()?)));
     let mut arguments = Arguments::from_args();
-    // Figures are taken and silence is waited for.
+    // The tests measure figures and wait for silence.
     arguments.test_threads = Some(1);
     libtest_mimic::run(&arguments, trials.into()).exit();
 }

@@ -1,4 +1,4 @@
-//! What the table is set to.
+//! The sysctls of the conntrack table.
 
 use anyhow::{Result, ensure};
 use dataplane::Family;
@@ -38,7 +38,7 @@ pub(crate) fn follow_the_profile(stage: &Stage) -> Result<()> {
     Ok(())
 }
 
-/// Story: kops#17915, a proxy that did not start because `/proc/sys` was read-only.
+/// Story: kops#17915, a proxy that failed to start because `/proc/sys` was read-only.
 pub(crate) fn read_only(stage: &Stage) -> Result<()> {
     let before = stage.observe_sysctl("udp_timeout")?;
     stage.apply_service()?;
@@ -67,7 +67,7 @@ pub(crate) fn read_only(stage: &Stage) -> Result<()> {
     Ok(())
 }
 
-/// What a Pod of the agent has: of the node's `/proc/sys` this one directory alone.
+/// The agent's Pod: only this directory of the node's `/proc/sys` is writable.
 pub(crate) fn netfilter_mounted(stage: &Stage) -> Result<()> {
     stage.apply_profile(&json!({
         "maxPerCore": 0, "udpTimeout": "17s", "udpStreamTimeout": "60s",

@@ -1,4 +1,4 @@
-//! A node, three servers, a client, and the manifests that the agent follows.
+//! A node, three servers, a client, and the manifests of the agent.
 
 use std::fs;
 use std::net::{IpAddr, SocketAddr};
@@ -15,7 +15,7 @@ use testkit::address_plan as addresses;
 use tests::lone_agent::{LoneAgent, Source, Sysctls, Workplace};
 use tests::network::{Namespace, Plan, PlannedNode, Server, Topology, start_server};
 
-/// How long anything may take that is waited for.
+/// The deadline of waits.
 pub(crate) const PROMPTLY: Duration = Duration::from_secs(10);
 /// The number of the node.
 const NODE: u8 = 1;
@@ -23,14 +23,14 @@ const NODE: u8 = 1;
 pub(crate) const SERVERS: [u8; 3] = [5, 6, 7];
 /// The number of the client's pod.
 const CLIENT: u8 = 9;
-/// Where servers listen, for both ports of the Service.
+/// The port of the servers for both ports of the Service.
 const SERVER_PORT: u16 = 5353;
 /// The UDP port of the Service.
 pub(crate) const UDP_PORT: u16 = 53;
 /// Its TCP port.
 pub(crate) const TCP_PORT: u16 = 80;
 
-/// Namespaces with servers in them, and an empty directory of manifests but for the node.
+/// Namespaces with servers, and a directory of manifests that initially contains only the node.
 #[derive(Debug)]
 pub(crate) struct Stage {
     #[expect(
@@ -91,17 +91,17 @@ impl Stage {
         Ok(agent)
     }
 
-    /// Where the agent runs.
+    /// Returns the namespace of the agent.
     pub(crate) fn node(&self) -> Result<&Namespace> {
         self.topology.node(NODE)
     }
 
-    /// Where clients run.
+    /// Returns the namespace of clients.
     pub(crate) fn client(&self) -> Result<&Namespace> {
         self.topology.pod(NODE, CLIENT)
     }
 
-    /// Where server `pod` runs.
+    /// Returns the namespace of server `pod`.
     pub(crate) fn server(&self, pod: u8) -> Result<&Namespace> {
         self.topology.pod(NODE, pod)
     }
@@ -129,13 +129,13 @@ impl Stage {
         )
     }
 
-    /// Takes the Service out.
+    /// Removes the Service.
     pub(crate) fn remove_service(&self) -> Result<()> {
         let file = self.manifests().join("service.yaml");
         fs::remove_file(file).context("failed to remove the Service")
     }
 
-    /// Writes that the Service is served by the pods of `servers`, and no other.
+    /// Makes the pods of `servers` the only endpoints of the Service.
     pub(crate) fn apply_endpoints(&self, servers: &[u8]) -> Result<()> {
         for family in Family::ALL {
             let endpoints = servers.iter().map(|pod| {
@@ -165,8 +165,8 @@ impl Stage {
         Ok(())
     }
 
-    /// Writes a Service of another namespace that claims the addresses of the first at its UDP port, and
-    /// that it is served by the pods of `servers`. Its name comes first.
+    /// Writes a Service of another namespace that claims the addresses of the first one at its UDP
+    /// port, with the pods of `servers` as endpoints. Its name sorts first.
     pub(crate) fn apply_tenant(&self, servers: &[u8]) -> Result<()> {
         let claimed = Family::ALL.map(|family| [cluster_ip(family), load_balancer_ip(family)]);
         let own = tenant_ip();
@@ -201,7 +201,7 @@ impl Stage {
         self.apply("tenant", &both)
     }
 
-    /// Writes a profile with this section `conntrack`.
+    /// Writes a profile with this `conntrack` section.
     pub(crate) fn apply_profile(&self, conntrack: &Value) -> Result<()> {
         self.apply(
             "profile",
@@ -212,7 +212,7 @@ impl Stage {
         )
     }
 
-    /// The flows to `destination` in the node's table.
+    /// Returns the flows to `destination` in the node's conntrack table.
     pub(crate) fn observe_flows(
         &self,
         protocol: Protocol,
@@ -236,15 +236,15 @@ impl Stage {
         Ok(flows)
     }
 
-    /// What the node's kernel has in `nf_conntrack_NAME`: there as soon as any rule looks at
-    /// connections.
+    /// Returns the value of the node's `nf_conntrack_NAME`, which exists as soon as a rule uses
+    /// connection state.
     pub(crate) fn observe_sysctl(&self, name: &str) -> Result<String> {
         let file = format!("/proc/sys/net/netfilter/nf_conntrack_{name}");
         let text = self.node()?.enter(|| fs::read_to_string(file))??;
         Ok(text.trim().to_owned())
     }
 
-    /// Puts `object` in the place of what `name` held, at once.
+    /// Replaces the content of the file `name` by `object` atomically.
     fn apply(&self, name: &str, object: &Value) -> Result<()> {
         let new = self.folder.path().join("new");
         fs::write(&new, serde_json::to_string_pretty(object)?)?;
@@ -257,14 +257,14 @@ impl Stage {
     }
 }
 
-/// How many passes over the flows of a family ended well.
+/// Returns the number of successful passes over the flows of a family.
 pub(crate) fn passes(agent: &LoneAgent, family: Family) -> Result<f64> {
     agent.metric(&format!(
         "kubeproxy_conntrack_reconciler_sync_duration_seconds_count{{ip_family=\"{family}\"}}"
     ))
 }
 
-/// How many flows of a family the agent has removed.
+/// Returns the number of flows of a family that the agent has removed.
 pub(crate) fn deleted(agent: &LoneAgent, family: Family) -> Result<f64> {
     agent.metric(&format!(
         "kubeproxy_conntrack_reconciler_deleted_entries_total{{ip_family=\"{family}\"}}"
@@ -276,17 +276,17 @@ pub(crate) fn cluster_ip(family: Family) -> IpAddr {
     addresses::cluster_ip(53, family)
 }
 
-/// Its load-balancer IP, where no ServiceCIDR is.
+/// The load-balancer IP of the Service, outside every ServiceCIDR.
 pub(crate) fn load_balancer_ip(family: Family) -> IpAddr {
     addresses::load_balancer_ip(1, family)
 }
 
-/// The cluster IP of the Service that claims others' addresses.
+/// The cluster IP of the Service that claims addresses of another one.
 pub(crate) fn tenant_ip() -> IpAddr {
     addresses::cluster_ip(66, Family::Ipv4)
 }
 
-/// Where the server on `pod` listens.
+/// Returns the address of the server in `pod`.
 pub(crate) fn server(pod: u8, family: Family) -> SocketAddr {
     SocketAddr::new(addresses::pod_address(NODE, pod, family), SERVER_PORT)
 }

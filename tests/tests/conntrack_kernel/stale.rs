@@ -1,4 +1,4 @@
-//! Flows that have become stale, and flows that have not.
+//! Stale flows, which the agent must remove, and other flows, which it must keep.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -16,10 +16,11 @@ use crate::stage::{
     PROMPTLY, SERVERS, Stage, TCP_PORT, UDP_PORT, cluster_ip, deleted, load_balancer_ip, server,
 };
 
-/// How many clients there are of a family: one server of three gets none of them once in 10^9.
+/// The number of clients of a family: a given one of three servers receives none of them once in
+/// 10^9.
 const CLIENTS: usize = 50;
 
-/// Clients and the servers that have answered them.
+/// Clients and the servers that answered them.
 type Placed = Vec<(UdpClient, u8)>;
 
 /// Story: kubernetes#125467, a resolver that kept its port and its dead DNS server.
@@ -34,8 +35,8 @@ pub(crate) fn dead_endpoint(stage: &Stage) -> Result<()> {
     assert_deleted(&agent, &placed, dead)
 }
 
-/// Story: kubernetes#48370. The client's datagrams went past a Service that had no endpoints yet:
-/// the kernel had remembered them as nobody's.
+/// Story: kubernetes#48370. The client's datagrams bypassed a Service without endpoints, and the
+/// kernel remembered the flow without a translation.
 pub(crate) fn endpoints_come(stage: &Stage) -> Result<()> {
     let agent = stage.start_agent()?;
     let destination = SocketAddr::new(load_balancer_ip(Family::Ipv4), UDP_PORT);
@@ -56,7 +57,7 @@ pub(crate) fn endpoints_come(stage: &Stage) -> Result<()> {
     Ok(())
 }
 
-/// Story: kubernetes#122740, QUIC connections that a restart broke.
+/// Story: kubernetes#122740, QUIC connections broken by a restart.
 pub(crate) fn restart(stage: &Stage) -> Result<()> {
     stage.apply_service()?;
     stage.apply_endpoints(&SERVERS)?;
@@ -75,7 +76,7 @@ pub(crate) fn restart(stage: &Stage) -> Result<()> {
     Ok(())
 }
 
-/// Story: kubernetes#125467, where the proxy was stopped when the DNS server died.
+/// Story: kubernetes#125467 with a proxy that was stopped when the DNS server died.
 pub(crate) fn dead_agent(stage: &Stage) -> Result<()> {
     stage.apply_service()?;
     stage.apply_endpoints(&SERVERS)?;
@@ -89,8 +90,8 @@ pub(crate) fn dead_agent(stage: &Stage) -> Result<()> {
     assert_deleted(&agent, &placed, dead)
 }
 
-/// Stories: kubernetes#101607, a SYN that was sent on for ever to where nobody was;
-/// kubernetes#102631, connections that were cut while they drained.
+/// Stories: kubernetes#101607, SYNs forwarded forever to a dead endpoint; kubernetes#102631,
+/// connections cut while they drained.
 pub(crate) fn unanswered_connection(stage: &Stage) -> Result<()> {
     let [silent, live, next] = SERVERS;
     silence(stage.server(silent)?)?;
@@ -124,7 +125,7 @@ pub(crate) fn unanswered_connection(stage: &Stage) -> Result<()> {
     established.echo().context("an established connection")
 }
 
-/// What a Service leaves when it goes, its endpoints living on.
+/// The flows left behind by a deleted Service whose endpoints live on.
 pub(crate) fn removed_service(stage: &Stage) -> Result<()> {
     stage.apply_service()?;
     stage.apply_endpoints(&SERVERS)?;
@@ -145,7 +146,7 @@ pub(crate) fn removed_service(stage: &Stage) -> Result<()> {
     Ok(())
 }
 
-/// Opens clients of both families, and lets each be answered once.
+/// Opens clients of both families and waits for one answer each.
 fn place_clients(stage: &Stage) -> Result<Placed> {
     let mut placed = Placed::new();
     for family in Family::ALL {
@@ -161,7 +162,8 @@ fn place_clients(stage: &Stage) -> Result<Placed> {
     Ok(placed)
 }
 
-/// Clients of `dead` are answered by others, whose clients stay where they are.
+/// Asserts that other servers now answer the clients of `dead`, and that all other clients keep
+/// their servers.
 fn assert_moved(placed: &Placed, dead: u8) -> Result<()> {
     for (client, server) in placed.iter().filter(|(_, server)| *server == dead) {
         wait_for("an answer by another server", PROMPTLY, || {
@@ -175,7 +177,7 @@ fn assert_moved(placed: &Placed, dead: u8) -> Result<()> {
     Ok(())
 }
 
-/// As many flows were removed as `dead` had, in each family.
+/// Asserts that exactly the flows to `dead` were removed, in each family.
 fn assert_deleted(agent: &LoneAgent, placed: &Placed, dead: u8) -> Result<()> {
     for (family, clients) in Family::ALL.into_iter().zip(placed.chunks(CLIENTS)) {
         let had = clients.iter().filter(|(_, server)| *server == dead).count();
@@ -188,7 +190,7 @@ fn assert_deleted(agent: &LoneAgent, placed: &Placed, dead: u8) -> Result<()> {
     Ok(())
 }
 
-/// Lets no TCP packet in: a machine that is gone, of which no router says so.
+/// Drops all incoming TCP packets, like a failed machine for which no router sends ICMP errors.
 fn silence(pod: &Namespace) -> Result<()> {
     let rules = "add table ip gone; \
                  add chain ip gone in { type filter hook input priority 0; }; \

@@ -1,4 +1,4 @@
-//! A table with many entries.
+//! A conntrack table with many entries.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -11,19 +11,20 @@ use crate::clients::{Flood, UdpClient};
 use crate::stage::{PROMPTLY, SERVERS, Stage, UDP_PORT, cluster_ip, deleted};
 use tests::deadline::wait_for;
 
-/// How many entries a table gets that is too large to be filled in a test.
+/// The number of entries for a table that is too large to be filled in a test.
 const ENOUGH: u64 = 200_000;
-/// To how many percent a smaller one is filled.
+/// The percentage to which a smaller table is filled.
 const PERCENT: u64 = 92;
-/// How soon that is said of a table that is filled faster than any node's: it was looked at just before.
+/// How soon a full table is reported. This one fills faster than a real one: the agent checked it
+/// just before.
 const SAID: Duration = Duration::from_secs(70);
-/// For how long flows without an answer are left alone: the kernel forgets them after 30 s.
+/// How long flows without an answer are left alone: the kernel removes them after 30 s.
 const LASTING: Duration = Duration::from_secs(10);
-/// How much memory one pass may take in all. A million entries may take 64 MiB.
+/// The additional memory that one pass may use. A million entries may take 64 MiB.
 const MEMORY: u64 = 8 << 20;
 
 /// Stories: kubernetes#129982, 12 GB of memory when a UDP endpoint changed; kubernetes#71261, a
-/// table whose fill nobody spoke of before it dropped packets.
+/// table whose fill was not reported before it dropped packets.
 pub(crate) fn nearly_full(stage: &Stage) -> Result<()> {
     stage.apply_service()?;
     stage.apply_endpoints(&SERVERS)?;
@@ -51,8 +52,8 @@ pub(crate) fn nearly_full(stage: &Stage) -> Result<()> {
     if nearly_full {
         let mut sent = Instant::now();
         wait_for("the table to be said to be nearly full", SAID, || {
-            // Or flows would end by themselves before they are looked at: the client's, and in half
-            // a minute those that fill the table.
+            // Refresh the flows, which would otherwise expire before the check: the client's, and
+            // those that fill the table, which last half a minute.
             client.ask()?;
             if sent.elapsed() > LASTING {
                 flood.send()?;
@@ -66,7 +67,7 @@ pub(crate) fn nearly_full(stage: &Stage) -> Result<()> {
     }
 
     let before = memory(agent.process_id(), "VmRSS")?;
-    // Makes VmHWM the peak from here on (proc(5), clear_refs).
+    // Reset VmHWM to measure the peak from here on (proc(5), clear_refs).
     fs::write(format!("/proc/{}/clear_refs", agent.process_id()), "5")?;
     let left: Vec<u8> = SERVERS.into_iter().filter(|pod| *pod != server).collect();
     let sum = "kubeproxy_conntrack_reconciler_sync_duration_seconds_sum{ip_family=\"IPv4\"}";
@@ -94,7 +95,7 @@ pub(crate) fn nearly_full(stage: &Stage) -> Result<()> {
     Ok(())
 }
 
-/// A figure of a process, in bytes.
+/// Returns a figure of a process in bytes.
 fn memory(process: u32, name: &str) -> Result<u64> {
     let status = fs::read_to_string(format!("/proc/{process}/status"))?;
     let line = status.lines().find_map(|line| line.strip_prefix(name));

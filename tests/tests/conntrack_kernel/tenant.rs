@@ -1,4 +1,4 @@
-//! A tenant claims the addresses of DNS.
+//! A tenant that claims the addresses of the DNS Service.
 
 use std::net::SocketAddr;
 
@@ -12,10 +12,11 @@ use crate::stage::{
     PROMPTLY, SERVERS, Stage, UDP_PORT, cluster_ip, deleted, load_balancer_ip, tenant_ip,
 };
 
-/// How many clients there are of an address: a server of two gets none of them once in 10^6.
+/// The number of clients of an address: a given one of two servers receives none of them once in
+/// 10^6.
 const CLIENTS: usize = 20;
 
-/// Story: CVE-2020-8554. The tenant comes with endpoints, and then has none.
+/// Story: CVE-2020-8554. The tenant's Service first has endpoints, and then none.
 pub(crate) fn claims_addresses(stage: &Stage) -> Result<()> {
     let [thief, honest @ ..] = SERVERS;
     stage.apply_service()?;
@@ -35,7 +36,7 @@ pub(crate) fn claims_addresses(stage: &Stage) -> Result<()> {
     assert_served(stage, &placed, thief)
 }
 
-/// Waits until the tenant's own address is answered by `server`.
+/// Waits until `server` answers at the tenant's own address.
 fn wait_for_tenant(agent: &LoneAgent, stage: &Stage, server: Option<u8>) -> Result<()> {
     let own = SocketAddr::new(tenant_ip(), UDP_PORT);
     agent.wait_for("the tenant's own address", |_| {
@@ -44,7 +45,8 @@ fn wait_for_tenant(agent: &LoneAgent, stage: &Stage, server: Option<u8>) -> Resu
     })
 }
 
-/// Clients that are where they were, and new ones, get no answer from `thief`.
+/// Asserts that existing clients keep their servers, and that `thief` answers neither them nor new
+/// ones.
 fn assert_served(stage: &Stage, placed: &[(UdpClient, u8)], thief: u8) -> Result<()> {
     for (client, server) in placed {
         let now = wait_for("an answer", PROMPTLY, || client.ask())?;
@@ -56,7 +58,7 @@ fn assert_served(stage: &Stage, placed: &[(UdpClient, u8)], thief: u8) -> Result
     Ok(())
 }
 
-/// Clients of both addresses of both families, each with the server that answers it.
+/// Opens clients of both addresses of both families; returns each with its server.
 fn clients(stage: &Stage) -> Result<Vec<(UdpClient, u8)>> {
     let addresses = Family::ALL.map(|family| [cluster_ip(family), load_balancer_ip(family)]);
     let mut placed = Vec::new();

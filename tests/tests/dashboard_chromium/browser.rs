@@ -1,4 +1,4 @@
-//! Chromium without a window, driven over the WebDriver protocol.
+//! Headless Chromium, driven over the WebDriver protocol.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -13,10 +13,10 @@ use ureq::Agent;
 
 use crate::DEADLINE;
 
-/// A running Chromium with one page. It ends with this, and with the test.
+/// A running Chromium with one page. It ends on drop and with the test.
 pub(crate) struct Browser {
     agent: Agent,
-    /// The address of the session.
+    /// The URL of the WebDriver session.
     session: String,
     #[expect(dead_code, reason = "held for the sake of its end")]
     driver: Program,
@@ -24,7 +24,8 @@ pub(crate) struct Browser {
     folder: TempDir,
 }
 
-/// What Chromium is started with: nothing of the user's own, and nothing that asks the network.
+/// The command line of Chromium: without the user's profile, and without any network requests of
+/// its own.
 const ARGUMENTS: [&str; 9] = [
     "--headless",
     "--no-sandbox",
@@ -37,7 +38,7 @@ const ARGUMENTS: [&str; 9] = [
     "--disable-sync",
 ];
 
-/// The program of Debian's packages chromium and chromium-driver.
+/// Returns a program of Debian's packages chromium and chromium-driver.
 pub(crate) fn find(program: &str) -> Result<PathBuf> {
     let path = Path::new("/usr/bin").join(program);
     ensure!(path.exists(), "{program} is not there: run tools/set-up");
@@ -50,8 +51,8 @@ impl Browser {
     pub(crate) fn start() -> Result<Browser> {
         let folder = TempDir::new()?;
         let log = folder.path().join("log");
-        // In a namespace of processes, all of which end with the first of them: a driver that is killed
-        // leaves its Chromium behind.
+        // In a PID namespace, all processes end with the first one: a killed driver would otherwise
+        // leave its Chromium behind.
         let mut command = Command::new("unshare");
         if !rustix::process::geteuid().is_root() {
             command.arg("--map-root-user");
@@ -98,13 +99,13 @@ impl Browser {
         self.ask("url", &json!({ "url": url })).map(drop)
     }
 
-    /// The value of an expression in JavaScript.
+    /// Evaluates an expression in JavaScript.
     pub(crate) fn evaluate(&self, expression: &str) -> Result<Value> {
         let script = format!("return {expression};");
         self.ask("execute/sync", &json!({"script": script, "args": []}))
     }
 
-    /// The text of the first element that `selector` selects, as it is shown; empty without one.
+    /// Returns the rendered text of the first element that matches `selector`; empty without one.
     pub(crate) fn text(&self, selector: &str) -> Result<String> {
         let selector = json!(selector);
         let text = self.evaluate(&format!(
@@ -113,7 +114,7 @@ impl Browser {
         Ok(text.as_str().unwrap_or_default().to_owned())
     }
 
-    /// How many elements `selector` selects.
+    /// Returns the number of elements that match `selector`.
     pub(crate) fn count(&self, selector: &str) -> Result<u64> {
         let selector = json!(selector);
         let count = self.evaluate(&format!("document.querySelectorAll({selector}).length"))?;
@@ -140,7 +141,7 @@ impl Browser {
         found.with_context(|| format!("there are {seen}"))
     }
 
-    /// Presses keys one after the other, as WebDriver writes them.
+    /// Presses keys one after another, in WebDriver's encoding.
     pub(crate) fn press(&self, keys: &str) -> Result<()> {
         let strokes = keys.chars().flat_map(|key| {
             let key = key.to_string();
@@ -152,7 +153,7 @@ impl Browser {
             .map(drop)
     }
 
-    /// What a screen reader is given, as `role: name` for each element.
+    /// Returns the accessibility tree as `role: name` for each element.
     pub(crate) fn accessible(&self) -> Result<Vec<String>> {
         let tree = self.debug("Accessibility.getFullAXTree", &json!({}))?;
         let nodes = tree["nodes"].as_array().context("a tree")?;
@@ -161,14 +162,14 @@ impl Browser {
         Ok(nodes.iter().map(describe).collect())
     }
 
-    /// As users of a system with dark, or light, windows see it.
+    /// Emulates a system with a preference for the dark or light scheme.
     pub(crate) fn prefer(&self, scheme: &str) -> Result<()> {
         let feature = json!({"name": "prefers-color-scheme", "value": scheme});
         let media = json!({"features": [feature]});
         self.debug("Emulation.setEmulatedMedia", &media).map(drop)
     }
 
-    /// What is visible, as PNG.
+    /// Returns a screenshot as PNG.
     pub(crate) fn picture(&self) -> Result<Vec<u8>> {
         let response = self.agent.get(format!("{}/screenshot", self.session));
         let answer: Value = serde_json::from_str(&response.call()?.body_mut().read_to_string()?)?;
@@ -176,7 +177,8 @@ impl Browser {
         Ok(bytes)
     }
 
-    /// Errors since the last call: of scripts, and what the content security policy has refused.
+    /// Returns the errors since the last call: those of scripts, and violations of the content
+    /// security policy.
     pub(crate) fn errors(&self) -> Result<Vec<String>> {
         let entries = self.ask("se/log", &json!({"type": "browser"}))?;
         let entries = entries.as_array().context("a log")?.iter();
@@ -190,7 +192,7 @@ impl Browser {
     }
 }
 
-/// Posts a question to the driver.
+/// Posts a command to the driver.
 fn send(agent: &Agent, url: &str, question: &Value) -> Result<Value> {
     let request = agent.post(url).header("Content-Type", "application/json");
     let mut response = request.send(question.to_string())?;

@@ -1,5 +1,5 @@
-//! The page of `kubectl signpost dashboard` in Chromium, of a real API server and a real operator. The test stands in for
-//! agents.
+//! The page of `kubectl signpost dashboard` in Chromium, with a real API server and a real
+//! operator. The test acts as the agents.
 
 mod browser;
 mod stage;
@@ -21,15 +21,15 @@ use ureq::http::StatusCode;
 use browser::find;
 use stage::{NODES, Reports, Stage, State};
 
-/// Everything happens within a second or two; the rest is for a machine with other work.
+/// Everything happens within a second or two; the rest is a reserve for busy machines.
 const DEADLINE: Duration = Duration::from_secs(60);
 
-/// Pictures for the documentation are at most this large, in bytes.
+/// The maximum size of pictures for the documentation, in bytes.
 const LARGEST_PICTURE: usize = 150_000;
 
 type Test = fn(&mut Stage) -> Result<()>;
 
-/// In this order, each with what the one before has left.
+/// The tests in order; each continues with the state that the previous one left behind.
 const TESTS: [(&str, Test); 8] = [
     (
         "what_blocks_a_rollout_is_shown_as_it_happens_with_what_to_do",
@@ -73,12 +73,12 @@ fn main() -> Result<()> {
     };
     arguments.test_threads = Some(1);
     let conclusion = libtest_mimic::run(&arguments, TESTS.map(of).into());
-    // `exit` would leave it all running.
+    // `exit` would leave the processes running.
     drop(stage);
     conclusion.exit();
 }
 
-/// A first configuration that every node takes, and a change that its first node fails with.
+/// A first configuration that every node applies, and a change with which the first node fails.
 fn rollouts(stage: &mut Stage) -> Result<()> {
     let browser = &stage.browser;
     browser.wait_for_text("#connection", &["live"])?;
@@ -88,7 +88,7 @@ fn rollouts(stage: &mut Stage) -> Result<()> {
         "the token stays in the address: {address}"
     );
     browser.wait_for_text("#rollouts", &["There is no ProxyProfile", "n1, n2, n3"])?;
-    // A mark of this page, which is never loaded again.
+    // A marker in the page, to prove that it is never reloaded.
     browser.evaluate("window.isSamePage = true")?;
 
     let rollout = json!({"minReady": "0s", "progressDeadline": "20s", "onFailure": "Halt"});
@@ -147,7 +147,7 @@ fn nodes(stage: &mut Stage) -> Result<()> {
         );
     }
 
-    // Tab leads to the first square, and arrow keys to the others.
+    // Tab focuses the first square, and arrow keys move to the others.
     browser.evaluate("document.querySelector('#nodes-grid [tabindex=\"0\"]').focus()")?;
     browser.wait_for_text("#node", &["n1: unhealthy", "CommitFailed"])?;
     browser.press(RIGHT)?;
@@ -156,7 +156,7 @@ fn nodes(stage: &mut Stage) -> Result<()> {
     browser.wait_for_text("#node", &["n3: healthy"])?;
     browser.wait_for_count("#nodes-grid [tabindex='0']", 1)?;
 
-    // What happens to a node moves its square, and the focus with it.
+    // A change of a node moves its square, and the focus with it.
     stage.report("n3", State::Failing, &json!({}))?;
     let browser = &stage.browser;
     browser.wait_for_count(unhealthy, 2)?;
@@ -182,7 +182,7 @@ fn rejections(stage: &mut Stage) -> Result<()> {
     for node in ["n2", "n3"] {
         stage.report(node, State::Ready, &more)?;
     }
-    // What comes from the cluster is text, whatever it looks like.
+    // Data from the cluster is rendered as text, even if it looks like HTML.
     let wanted = [
         "Service shop/cart",
         "spec.externalIPs[0]",
@@ -209,7 +209,7 @@ fn drift(stage: &mut Stage) -> Result<()> {
         .map(drop)
 }
 
-/// No Pods run here, so that there is no agent to ask.
+/// No Pods run here, so there is no agent to query.
 fn questions(stage: &mut Stage) -> Result<()> {
     const ENTER: &str = "\u{e007}";
     let browser = &stage.browser;
@@ -231,10 +231,10 @@ fn questions(stage: &mut Stage) -> Result<()> {
     }
     browser.press(ENTER)?;
     browser.wait_for_text("#packet-answer", &[no_agent])?;
-    // The browser logs answers with an error, too.
+    // The browser also logs responses with an error status.
     browser.errors().map(drop)?;
 
-    // The rest is shown of recorded answers.
+    // The rest uses recorded responses.
     browser.evaluate(&format!(
         "void (window.ownFetch = window.fetch, window.fetch = async (path) => Response.json(path.startsWith('trace') ? {TRACE} : {COMPARISON}))"
     ))?;
@@ -255,20 +255,20 @@ fn questions(stage: &mut Stage) -> Result<()> {
         "n1",
     ];
     browser.wait_for_text("#service-answer", &wanted)?;
-    // The page's own requests go on.
+    // Restore the page's own requests.
     browser
         .evaluate("void (window.fetch = window.ownFetch)")
         .map(drop)
 }
 
-/// The answer about a Service that two nodes lack, and one that gives no answer.
+/// A response about a Service that is missing on two nodes, with one node that does not answer.
 const COMPARISON: &str = r#"{
     "summary": "1 nodes without differences, 2 with, 1 without an answer",
     "differing": [{"nodes": ["n2", "n3"], "lines": ["! missing in the kernel: services { x }"]}],
     "unanswered": [{"nodes": ["n1"], "lines": ["the Pod is gone"]}]
 }"#;
 
-/// The answer about a packet that goes astray.
+/// A response about a packet that is forwarded incorrectly.
 const TRACE: &str = r#"{
     "node": "n2", "agrees": false,
     "trace": {
@@ -349,7 +349,7 @@ fn many_nodes(stage: &mut Stage) -> Result<()> {
     browser.wait_for_count("#nodes-grid [role='option']", 5_000)
 }
 
-/// Writes what is visible to `docs/`, if `UPDATE` says so.
+/// Writes a screenshot to `docs/` if `UPDATE` is set.
 fn picture(stage: &Stage, scheme: &str, name: &str) -> Result<()> {
     if env::var_os("UPDATE").is_none() {
         return Ok(());

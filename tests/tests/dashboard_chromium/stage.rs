@@ -1,4 +1,4 @@
-//! A cluster whose agents the test stands in for, and the page of it.
+//! A cluster with the test in the role of its agents, and its dashboard page.
 
 use std::ops::Range;
 use std::process::{Command, Stdio};
@@ -25,10 +25,10 @@ use crate::browser::Browser;
 
 pub(crate) const NODES: [&str; 3] = ["n1", "n2", "n3"];
 
-/// Everything that a test uses. Dropped in this order: who uses something goes before it.
+/// The environment of the tests. Fields are dropped in this order: users before what they use.
 pub(crate) struct Stage {
     pub(crate) browser: Browser,
-    /// The address that the command printed.
+    /// The URL printed by the command.
     pub(crate) address: String,
     #[expect(dead_code, reason = "held for the sake of its end")]
     dashboard: Process,
@@ -41,7 +41,8 @@ pub(crate) struct Stage {
 // === impl Stage ===
 
 impl Stage {
-    /// A cluster of three nodes with the operator, its page, and a browser that shows it.
+    /// Starts a cluster of three nodes with the operator, the dashboard and a browser that shows
+    /// it.
     pub(crate) fn start() -> Result<Stage> {
         let folder = TempDir::new()?;
         let control_plane = ControlPlane::start(Options::default())?;
@@ -77,7 +78,7 @@ impl Stage {
         })
     }
 
-    /// Host and port of the page.
+    /// Returns the host and port of the page.
     pub(crate) fn host(&self) -> Result<&str> {
         let (_, rest) = self.address.split_once("//").context("an address")?;
         let (host, _) = rest.split_once('/').context("an address")?;
@@ -89,7 +90,7 @@ impl Stage {
         Ok(token)
     }
 
-    /// Shows a view as its link does, and waits until it is there.
+    /// Opens a view as its link does, and waits until it is shown.
     pub(crate) fn go_to(&self, view: &str) -> Result<()> {
         self.browser
             .evaluate(&format!("location.hash = {}", json!(view)))?;
@@ -107,7 +108,7 @@ impl Stage {
         self.control_plane.apply(&profile.to_string()).map(drop)
     }
 
-    /// The NodeProxy of `node` once it has this mode.
+    /// Returns the NodeProxy of `node` once it has this mode.
     pub(crate) fn wait_for_mode(&self, node: &str, mode: &str) -> Result<Value> {
         wait_for(&format!("{node} to get mode {mode}"), DEADLINE, || {
             let text = self.control_plane.kubectl(&[
@@ -122,7 +123,8 @@ impl Stage {
         })
     }
 
-    /// Reports as the agent of `node` that it has applied its configuration and is in this state, with `more` in its status.
+    /// Reports as the agent of `node` that it has applied its configuration and is in this state,
+    /// with the additional status fields `more`.
     pub(crate) fn report(&self, node: &str, state: State, more: &Value) -> Result<()> {
         let proxy = self
             .control_plane
@@ -137,7 +139,7 @@ impl Stage {
             .patch_status(&format!("nodeproxy/{node}"), "default", &patch)
     }
 
-    /// Ends the operator, and adds NodeProxies: `m0003` and so on.
+    /// Stops the operator and creates NodeProxies `m0003` and so on.
     pub(crate) fn fill(&mut self, numbers: Range<usize>, reports: Reports) -> Result<()> {
         self.operator = None;
         let kubeconfig = self.control_plane.kubeconfig(ADMINISTRATOR)?;
@@ -174,28 +176,28 @@ impl Stage {
     }
 }
 
-/// How many objects are created at once.
+/// The number of objects created concurrently.
 const AT_ONCE: usize = 32;
 
-/// Which of many nodes report.
+/// Which of many nodes have reported.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Reports {
-    /// All but one of a hundred; another one is failing.
+    /// All but one in a hundred; another one in a hundred fails.
     Most,
     None,
 }
 
-/// How a node is.
+/// The state of a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum State {
     Ready,
-    /// The kernel refuses changes.
+    /// The kernel rejects changes.
     Failing,
-    /// Ready, while another program keeps changing the rules.
+    /// Ready, but another program keeps changing the rules.
     Contested,
 }
 
-/// As agents write it: the page reads the program's name in it.
+/// Returns a message in the agents' format, from which the page parses the program's name.
 fn contested() -> String {
     let contest = Contest {
         since: SystemTime::UNIX_EPOCH,

@@ -1,4 +1,4 @@
-//! The real agent, whose rules somebody changes.
+//! The real agent while other programs change its rules.
 
 use std::fs;
 use std::time::{Duration, Instant};
@@ -11,28 +11,28 @@ use xtables::Variant;
 
 use crate::node::{Node, Place};
 
-/// Within this time everything is repaired: who hears nothing repairs after an hour, and who holds a
-/// repair back for good does so for four seconds.
+/// The deadline for a repair: an agent without notifications repairs after an hour, and one that
+/// delays a repair does so for four seconds.
 pub(crate) const AT_ONCE: Duration = Duration::from_secs(3);
-/// Within this time it ends. It would take ten seconds for what does not let it.
+/// The deadline for the agent's end. A task that does not stop would take ten seconds.
 const ENDS_WITHIN: Duration = Duration::from_secs(5);
-/// How the agent names a program that the kernel names.
+/// The agent's text for a program that the kernel names.
 const NFT: &str = "nft (process ";
-/// How the agent names a program that the kernel does not name: one that changed legacy tables.
+/// The agent's text for a program that the kernel does not name, because it changed legacy tables.
 pub(crate) const UNNAMED_PROGRAM: &str = "another program";
-/// How often somebody flushes, and for how long.
+/// The interval between two flushes, and the duration of the flushes.
 const FLUSHES_EVERY: Duration = Duration::from_millis(200);
 const FLUSHES_FOR: Duration = Duration::from_secs(5);
-/// How somebody flushes legacy tables, both families at a time.
+/// The command that flushes legacy tables of both families concurrently.
 const FLUSH_LEGACY: &str = "iptables-legacy -w -t nat -F & ip6tables-legacy -w -t nat -F & wait";
 
-/// Waits for the repair of `damage`, and until it is said to have been done by `culprit`.
+/// Waits for the repair of `damage`, and until the agent reports `culprit` as the cause.
 pub(crate) fn expect_repair(node: &Node, damage: &str, drifts: f64, culprit: &str) -> Result<()> {
     wait_for(&format!("the repair of: {damage}"), AT_ONCE, || {
         Ok(node.is_as_before()?.then_some(()))
     })
     .with_context(|| node.rounds().unwrap_or_default())?;
-    // Counted before it is told, and told after it is done.
+    // The repair is counted first and reported after it is done.
     wait_for("the repair to be counted", AT_ONCE, || {
         let counted = node.agent.metric("signpost_drift_total")? - drifts;
         Ok((counted > 0.0).then_some(()))
@@ -85,7 +85,7 @@ pub(crate) fn every_damage_is_repaired_at_once() -> Result<()> {
             ))
         },
     ];
-    // More than a few in a row would be held back.
+    // More repairs in a row would be delayed.
     for few in damages.chunks(3) {
         let node = Node::start(Place::Nftables)?;
         for damage in few {
@@ -99,7 +99,7 @@ pub(crate) fn every_damage_is_repaired_at_once() -> Result<()> {
     Ok(())
 }
 
-/// An element of the map of endpoints: its key and its target.
+/// Returns an element of the map of endpoints: its key and its target.
 fn first_endpoint(node: &Node) -> Result<(String, String)> {
     let listed = node.nft("list map ip signpost endpoints")?;
     let (_, elements) = listed
@@ -110,7 +110,7 @@ fn first_endpoint(node: &Node) -> Result<(String, String)> {
     Ok((key.trim().to_owned(), target.trim().to_owned()))
 }
 
-/// A command that deletes the first rule of a chain.
+/// Returns a command that deletes the first rule of a chain.
 fn first_rule_of(node: &Node, chain: &str) -> Result<String> {
     let command = ["--handle", "list", "chain", "ip", "signpost", chain];
     let listed = node.namespace()?.nft(&command)?;
@@ -122,8 +122,9 @@ fn first_rule_of(node: &Node, chain: &str) -> Result<String> {
     Ok(format!("delete rule ip signpost {chain} handle {handle}"))
 }
 
-/// Failure story T38: somebody flushes all the time. The first repairs are made at once, then ever
-/// more rarely; the agent says so and keeps to a share of a processor; and all is well afterwards.
+/// Failure story T38: another program flushes continuously. The agent makes the first repairs at
+/// once, and then with increasing delays; it reports this and uses a limited share of a processor;
+/// afterwards everything works.
 pub(crate) fn t38_somebody_who_does_not_stop_is_not_answered_every_time(
     place: Place,
 ) -> Result<()> {
@@ -140,7 +141,7 @@ pub(crate) fn t38_somebody_who_does_not_stop_is_not_answered_every_time(
         let next = began + FLUSHES_EVERY.mul_f64(flushes);
         std::thread::sleep(next.saturating_duration_since(Instant::now()));
     }
-    // Each counts once in each family.
+    // Each flush counts once in each family.
     let repairs = (node.agent.metric("signpost_drift_total")? - drifts) / 2.0;
     let share = (busy_for(&node)? - busy).as_secs_f64() / began.elapsed().as_secs_f64();
     ensure!(
@@ -170,7 +171,7 @@ pub(crate) fn t38_somebody_who_does_not_stop_is_not_answered_every_time(
     })
 }
 
-/// For how long the agent has kept processors busy since it started.
+/// Returns the processor time of the agent since its start.
 fn busy_for(node: &Node) -> Result<Duration> {
     let stat = fs::read_to_string(format!("/proc/{}/stat", node.agent.process_id()))?;
     let (_, fields) = stat.rsplit_once(')').context("it has a name")?;
@@ -183,7 +184,7 @@ fn busy_for(node: &Node) -> Result<Duration> {
     Ok(Duration::from_millis(ticks * 1000 / per_second))
 }
 
-/// A busy firewall of somebody else's is none of our business: our tables are not even looked at.
+/// Changes by another firewall in its own table cause no check of Signpost's tables.
 pub(crate) fn changes_elsewhere_cause_no_round() -> Result<()> {
     let node = Node::start(Place::Nftables)?;
     let before = node.agent.metric("signpost_rounds_total")?;
@@ -192,8 +193,8 @@ pub(crate) fn changes_elsewhere_cause_no_round() -> Result<()> {
     for number in 1..=50 {
         node.nft(&format!("add element inet theirs s {{ 10.9.0.{number} }}"))?;
     }
-    // The kernel tells of one transaction after the other: once this is repaired, all of those
-    // have been heard.
+    // The kernel sends notifications in order: once this damage is repaired, the agent has received
+    // all earlier ones.
     let drifts = node.agent.metric("signpost_drift_total")?;
     let damage = "flush chain ip signpost dispatch";
     node.nft(damage)?;
@@ -203,15 +204,15 @@ pub(crate) fn changes_elsewhere_cause_no_round() -> Result<()> {
     Ok(())
 }
 
-/// Whoever waits for the kernel, which may have nothing to tell for days, ends when the process is told
-/// to, and keeps nobody waiting.
+/// A listener waits for the kernel, which may send nothing for days. It must end at once when the
+/// process receives a signal.
 pub(crate) fn it_ends_at_once(place: Place) -> Result<()> {
     let node = Node::start(place)?;
     let process = i32::try_from(node.agent.process_id())?;
     let process = Pid::from_raw(process).context("no process has the id 0")?;
     kill_process(process, Signal::TERM)?;
     let ended = wait_for("the agent to end", ENDS_WITHIN, || {
-        // Only looks: the process id stays the agent's.
+        // Check without reaping, so that the process ID remains the agent's.
         let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
         Ok(waitid(WaitId::Pid(process), options)?)
     })

@@ -1,4 +1,5 @@
-//! The families of one kernel without an agent: what is heard, and what is made of it.
+//! The families of one kernel without an agent: which notifications arrive, and how they are
+//! handled.
 
 use std::fs;
 use std::time::{Duration, Instant};
@@ -16,15 +17,15 @@ use tests::deadline::patience;
 use tests::network::{Namespace, Network};
 use tests::system_clock::SystemClock;
 
-/// How long the kernel may take to tell of something.
+/// How long the kernel may take to send a notification.
 const PROMPTLY: Duration = Duration::from_secs(2);
 
-/// How many elements are written by how many transactions to flood a socket: their notifications are
-/// some 40 bytes each, and 16 MiB asked for are 32 MiB given.
+/// The number of elements per transaction and of transactions to flood a socket: a notification
+/// takes some 40 bytes per element, and a request for a buffer of 16 MiB yields 32 MiB.
 const FLOOD_PART: u32 = 20_000;
 const FLOOD_PARTS: u32 = 60;
 
-/// A Service for each number, with endpoints on these ports.
+/// Returns a Service for each number, with endpoints on these ports.
 pub(crate) fn services(numbers: std::ops::RangeInclusive<u8>, ports: &[u16]) -> Dataplane {
     let mut dataplane = Dataplane::default();
     for number in numbers {
@@ -46,7 +47,7 @@ pub(crate) fn services(numbers: std::ops::RangeInclusive<u8>, ports: &[u16]) -> 
     dataplane
 }
 
-/// Families that hold some Services and are listened to.
+/// Opens families with some Services, and a listener.
 fn open(inside: &Namespace) -> Result<(Vec<Domain<Nftables>>, Disturbances)> {
     let (families, mut disturbances) = inside.enter(open_with_disturbances)??;
     let mut domains: Vec<_> = families.into_iter().map(Domain::new).collect();
@@ -64,7 +65,7 @@ pub(crate) fn kernel() -> Result<(Network, Namespace)> {
     Ok((network, namespace))
 }
 
-/// The next disturbance; `None` when there is none until the deadline.
+/// Returns the next disturbance; `None` if there is none until the deadline.
 fn next(disturbances: &mut Disturbances, deadline: Duration) -> Result<Option<Disturbance>> {
     let end = Instant::now() + patience(deadline);
     loop {
@@ -78,8 +79,8 @@ fn next(disturbances: &mut Disturbances, deadline: Duration) -> Result<Option<Di
     }
 }
 
-/// Our transactions are told from those of others by the socket they went through; what others do is
-/// told with family and program, and what they do elsewhere is no reason to look.
+/// Signpost's own transactions are recognized by their socket. Changes by other programs are
+/// reported with family and program, and changes elsewhere cause no check.
 pub(crate) fn others_are_told_from_us() -> Result<()> {
     let (_network, namespace) = kernel()?;
     let (mut domains, mut disturbances) = open(&namespace)?;
@@ -89,7 +90,7 @@ pub(crate) fn others_are_told_from_us() -> Result<()> {
     }
     namespace.nft(&["add table ip theirs"])?;
     namespace.nft(&["add table ip6 theirs; add chain ip6 theirs c"])?;
-    // What is told comes in order, so everything before it has been heard by then.
+    // Notifications arrive in order, so all earlier ones have been received by then.
     namespace.nft(&["add chain ip6 signpost strange"])?;
     let heard = next(&mut disturbances, PROMPTLY)?.context("nothing was heard")?;
     ensure!(heard.families == [Family::Ipv6].into(), "{heard:?}");
@@ -111,7 +112,7 @@ pub(crate) fn others_are_told_from_us() -> Result<()> {
     Ok(())
 }
 
-/// Without a listener, anything anybody did is a reason to read everything; with one it is not.
+/// Without a listener, any change of nf_tables requires a full read; with one it does not.
 pub(crate) fn changes_elsewhere_are_no_reason_to_look() -> Result<()> {
     let (_network, namespace) = kernel()?;
     let (families, mut disturbances) = namespace.enter(open_with_disturbances)??;
@@ -139,7 +140,7 @@ pub(crate) fn changes_elsewhere_are_no_reason_to_look() -> Result<()> {
     Ok(())
 }
 
-/// More than the socket holds: that something was missed is told, and nothing is taken for harmless.
+/// The socket overflows: the loss is reported, and no change is assumed to be harmless.
 pub(crate) fn missed_notifications_are_a_reason_to_look() -> Result<()> {
     let (_network, namespace) = kernel()?;
     let (mut domains, mut disturbances) = open(&namespace)?;
@@ -156,7 +157,7 @@ pub(crate) fn missed_notifications_are_a_reason_to_look() -> Result<()> {
     Ok(())
 }
 
-/// Writes more elsewhere than any socket holds that is not read.
+/// Writes more to another table than any unread socket can hold.
 fn flood(namespace: &Namespace) -> Result<()> {
     let mut socket = namespace.enter(Socket::open)??;
     let set = Set {
@@ -181,12 +182,13 @@ fn flood(namespace: &Namespace) -> Result<()> {
     Ok(())
 }
 
-/// Failure story T20 (kubernetes#121362, calico#10538): somebody has deleted the chain and the map
-/// that a change refers to, and nobody has told us. It is repaired in the same round.
+/// Failure story T20 (kubernetes#121362, calico#10538): another program has deleted the chain and
+/// the map to which a change refers, and Signpost has received no notification. The same round
+/// repairs it.
 pub(crate) fn t20_a_change_to_what_somebody_deleted_repairs_it() -> Result<()> {
     for damage in [
         "delete table ip signpost",
-        // What rules refer to can only go after them.
+        // Objects that rules refer to can be deleted only after the rules.
         "flush table ip signpost; flush map ip signpost services; flush map ip signpost service-chains; \
          delete chain ip signpost cluster-1",
         "flush table ip signpost; delete map ip signpost endpoints",
@@ -218,7 +220,7 @@ pub(crate) fn t20_a_change_to_what_somebody_deleted_repairs_it() -> Result<()> {
 }
 
 /// Failure story T29 (kubernetes#122604, kubernetes#128829): everything is created and deleted some
-/// hundred times, and nothing is busy and nothing grows.
+/// hundred times; no object is busy and nothing grows.
 pub(crate) fn t29_hundreds_of_cycles_leave_nothing_behind() -> Result<()> {
     let (_network, namespace) = kernel()?;
     let [mut backend, _] = namespace.enter(backend_nftables::open)??;
