@@ -33,7 +33,7 @@ use crate::layout::{DELIVERY, MARKS, SetName, TABLE};
 use crate::render::render;
 use crate::rules::{Rules, Server};
 
-/// The most that one sync writes of a change. It results in as many destinations again.
+/// The most elements that one sync writes of a change, in addition to as many destinations.
 const CHUNK_SIZE: ChunkSize = ChunkSize::new(2_500);
 /// How long that may take.
 const LONGEST_PART: Duration = Duration::from_millis(30);

@@ -22,8 +22,8 @@ use crate::table::{ChainWithRules, Table};
 /// during which no other process on the node can change a rule (measured: 0.5 million a second).
 const ELEMENTS_A_TRANSACTION: usize = 10_000;
 
-/// Transactions in order. All elements of a frontend are in one of them. Each transaction has at
-/// most one operation that deletes from a set and one that adds to it.
+/// Transactions in order. All elements of a frontend are in one of them. In each transaction, at
+/// most one operation deletes from a given set, and one adds to it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Change {
     pub(crate) transactions: Vec<Transaction>,

@@ -264,7 +264,7 @@ impl Backend for Nftables {
             removal
         };
         let mut transactions = vec![removal(TABLE)];
-        // Rarely exists. If that cannot be determined, the removal reports the error.
+        // The table beside rarely exists. If that cannot be determined, its removal reports why.
         if let Ok(mut connection) = self.connection()
             && !matches!(
                 connection.socket().observe_table(self.family, NEXT),

@@ -51,7 +51,7 @@ struct ServiceChange<'a> {
     pieces: Vec<Piece<'a>>,
 }
 
-/// The rank of a Service's change. A higher rank comes first, regardless of size; in this order.
+/// The rank of a Service's change. Ranks come in this order, regardless of the size of changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Rank {
     /// The API server and DNS, if no Service is served yet.

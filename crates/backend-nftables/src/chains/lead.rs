@@ -24,7 +24,7 @@ pub(crate) enum Lead {
 }
 
 /// The bit offsets of the parts of a number, lowest first: number of endpoints, affinity map, draw,
-/// job.
+/// job; then two flags.
 const ROOM: u32 = 17;
 const DRAW: u32 = 22;
 const JOB: u32 = 24;
