@@ -63,6 +63,25 @@ pub(crate) enum AskError {
     Refused { node: String, text: String },
 }
 
+// === impl AskError ===
+
+impl AskError {
+    /// The next step for the user.
+    pub(crate) fn advice(&self) -> &'static str {
+        match self {
+            AskError::Run { .. } => {
+                "`kubectl get pods -A -l app.kubernetes.io/name=signpost` shows whether the Pod runs, and `kubectl auth \
+                 can-i create pods --subresource=exec -A` whether you may run commands in it"
+            }
+            AskError::Read { .. } => "the agent or its node may have ended; run this again",
+            AskError::Refused { .. } => {
+                "check the name, the namespace (-n) and the port: `kubectl get services -A` lists them; `kubectl signpost \
+                 nodes` shows whether this agent is ready"
+            }
+        }
+    }
+}
+
 /// The label selector for agents' Pods, as set by the chart and the manifests.
 pub(crate) const SELECTOR: &str =
     "app.kubernetes.io/name=signpost,app.kubernetes.io/component=agent";

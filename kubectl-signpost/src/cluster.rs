@@ -339,38 +339,31 @@ impl<T> Default for Read<T> {
 
 impl ClusterError {
     /// The next step for the user.
-    pub(crate) fn advice(&self) -> Option<&'static str> {
-        let source = match self {
+    pub(crate) fn advice(&self) -> &'static str {
+        match self {
             ClusterError::Kubeconfig(_) => {
-                return Some(
-                    "`kubectl config get-contexts` lists contexts; give --kubeconfig or --context",
-                );
+                "`kubectl config get-contexts` lists contexts; give --kubeconfig or --context"
             }
             ClusterError::Nowhere(_) => {
-                return Some(
-                    "give --kubeconfig FILE, or set KUBECONFIG; `kubectl config view` shows what kubectl uses",
-                );
+                "give --kubeconfig FILE, or set KUBECONFIG; `kubectl config view` shows what kubectl uses"
             }
             ClusterError::Client { .. } => {
-                return Some("`kubectl version` shows whether these credentials can be used");
+                "`kubectl version` shows whether these credentials can be used"
             }
-            ClusterError::Request { source, .. } => source,
-        };
-        match source {
-            kube::Error::Api(status) => match status.code {
-                401 => Some("log in to the cluster again; `kubectl auth whoami` shows who you are"),
-                403 => Some(
-                    "ask an administrator for the permission that the message names; `kubectl auth \
-                     can-i --list` shows those you have",
-                ),
-                404 => Some(
-                    "`kubectl get proxyprofiles,nodeproxies` shows what there is; where kubectl does not know these types, install Signpost first",
-                ),
-                409 => Some("another program changed the object at the same time; run this again"),
-                422 => Some("correct the field that the message names"),
-                _ => None,
+            ClusterError::Request { .. } => match self.code() {
+                Some(401) => "log in to the cluster again; `kubectl auth whoami` shows who you are",
+                Some(403) => {
+                    "ask an administrator for the permission that the message names; `kubectl auth can-i --list` shows \
+                     those you have"
+                }
+                Some(404) => {
+                    "`kubectl get proxyprofiles,nodeproxies` shows what there is of Signpost; where kubectl does not know \
+                     these types, install it first. Of other objects, check the name and the namespace (-n)"
+                }
+                Some(409) => "another program changed the object at the same time; run this again",
+                Some(422) => "correct the field that the message names",
+                _ => "`kubectl version` shows whether the API server answers",
             },
-            _ => Some("`kubectl version` shows whether the API server answers"),
         }
     }
 

@@ -6,16 +6,17 @@ mod import;
 mod source;
 
 use std::fs;
-use std::io::{self, Read as _};
+use std::io;
 use std::path::Path;
 
-use anyhow::{Context, ensure};
+use anyhow::Context;
 use crds::resolve::Ranking;
 use crds::{NodeFacts, NodeProxy, ProxyProfile};
 use k8s_openapi::api::core::v1::{ConfigMap, Node};
 use kube::ResourceExt;
 use serde_json::{Value, json};
 
+use crate::advice::problem;
 use crate::arguments::{Access, ConfigStep, DiffOptions, EffectiveOptions, ImportOptions};
 use crate::cluster::Cluster;
 use crate::ending::Ending;
@@ -111,19 +112,18 @@ async fn diff(access: &Access, options: &DiffOptions) -> anyhow::Result<Ending> 
             let changed = parse_profile(path)?;
             let name = changed.name_any();
             let asked = options.profile.as_ref();
-            ensure!(
-                asked.is_none_or(|asked| *asked == name),
-                "{} has ProxyProfile {name}: leave the name out, or give that one",
-                path.display()
-            );
+            if asked.is_some_and(|asked| *asked != name) {
+                let what = format!("{} has ProxyProfile {name}", path.display());
+                return Err(problem(what, "leave the name out, or give that one").into());
+            }
             put(&mut profiles, changed);
             name
         }
     };
-    ensure!(
-        profiles.iter().any(|profile| profile.name_any() == name),
-        "there is no ProxyProfile {name:?}: `kubectl get proxyprofiles` lists them"
-    );
+    if !profiles.iter().any(|profile| profile.name_any() == name) {
+        let next = "`kubectl get proxyprofiles` lists them";
+        return Err(problem(format!("there is no ProxyProfile {name:?}"), next).into());
+    }
     for profile in profiles.iter_mut().filter(|p| p.name_any() == name) {
         // Shows what the profile would change once it is no longer paused.
         profile.spec.paused = false;
@@ -168,24 +168,27 @@ fn parse_profile(path: &Path) -> anyhow::Result<ProxyProfile> {
     let document = read_document(path)?;
     crds::parse_profile(&document).map_err(|errors| {
         let errors: Vec<String> = errors.iter().map(ToString::to_string).collect();
-        anyhow::anyhow!(
-            "{} is not a valid ProxyProfile; correct these fields: {}",
-            path.display(),
-            errors.join("; ")
-        )
+        let what = format!("{} is not a valid ProxyProfile", path.display());
+        let next = format!("correct these fields: {}", errors.join("; "));
+        problem(what, next).into()
     })
 }
 
 /// Reads a file, or standard input if the path is `-`.
 fn read_document(path: &Path) -> anyhow::Result<Value> {
-    let text = if path == Path::new("-") {
-        let mut text = String::new();
-        let read = io::stdin().read_to_string(&mut text);
-        read.context("failed to read standard input")?;
-        text
-    } else {
-        fs::read_to_string(path).with_context(|| format!("failed to read {}", path.display()))?
+    let read = match path == Path::new("-") {
+        true => io::read_to_string(io::stdin()),
+        false => fs::read_to_string(path),
     };
-    serde_saphyr::from_str(&text)
-        .with_context(|| format!("{} is neither YAML nor JSON", path.display()))
+    let text = read.with_context(|| {
+        let what = format!("failed to read {}", path.display());
+        problem(
+            what,
+            "give a file of text that you may read, or - for standard input",
+        )
+    })?;
+    serde_saphyr::from_str(&text).with_context(|| {
+        let what = format!("{} is neither YAML nor JSON", path.display());
+        problem(what, "correct the line that the message names")
+    })
 }

@@ -27,6 +27,7 @@ use tokio::net::TcpListener;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, timeout_at};
 
+use crate::advice::problem;
 use crate::arguments::{Access, DashboardOptions};
 use crate::cluster::{Cluster, Depth, News};
 use crate::ending::Ending;
@@ -45,8 +46,13 @@ pub(crate) async fn run(access: &Access, options: &DashboardOptions) -> anyhow::
     // command.
     cluster.read_all::<ProxyProfile>().await?;
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, options.port)).await;
-    let listener =
-        listener.with_context(|| format!("failed to listen on 127.0.0.1:{}", options.port))?;
+    let listener = listener.with_context(|| {
+        let what = format!("failed to listen on 127.0.0.1:{}", options.port);
+        problem(
+            what,
+            "leave out --port, which takes any free port, or give another",
+        )
+    })?;
     let port = listener.local_addr()?.port();
     let token = Token::random()?;
     let address = format!("http://127.0.0.1:{port}/#token={token}");

@@ -4,10 +4,10 @@ mod differences;
 mod subject;
 mod way;
 
-use anyhow::{Context, ensure};
 use futures::StreamExt;
 use k8s_openapi::api::core::v1::{Node, Pod, Service};
 
+use crate::advice::{Problem, problem};
 use crate::agent::{Agent, Agreement, Answer, SELECTOR};
 use crate::arguments::{Access, AgentOutput, ExplainOptions, TraceOptions};
 use crate::cluster::Cluster;
@@ -86,10 +86,11 @@ async fn resolve(cluster: &Cluster, options: &TraceOptions) -> anyhow::Result<(A
             let node: Node = cluster.read_one(&name).await?;
             Departure::of_node(&node)?
         }
-        Reference::Service { .. } => anyhow::bail!(
-            "{} sends no packets: give the Pod or the node that does, as pod/NAME or node/NAME",
-            options.from
-        ),
+        Reference::Service { .. } => {
+            let what = format!("{} sends no packets", options.from);
+            let next = "give the Pod or the node that does, as pod/NAME or node/NAME";
+            return Err(problem(what, next).into());
+        }
     };
     let agents = Agent::among(&cluster.read_pods(SELECTOR).await?);
     let asked = options.node.as_deref().or(departure.node.as_deref());
@@ -116,7 +117,7 @@ async fn ask(
 }
 
 /// Returns the subject of `explain` in the agent's syntax.
-fn question(cluster: &Cluster, options: &ExplainOptions) -> anyhow::Result<String> {
+fn question(cluster: &Cluster, options: &ExplainOptions) -> Result<String, Problem> {
     let namespace = options.namespace.as_deref();
     about(
         &options.about,
@@ -132,7 +133,9 @@ pub(crate) async fn compare(
     let about = question(cluster, options)?;
     let arguments: &[&str] = &["explain", &about];
     let agents = Agent::among(&cluster.read_pods(SELECTOR).await?);
-    ensure!(!agents.is_empty(), "{NO_AGENT}");
+    if agents.is_empty() {
+        return Err(no_agent().into());
+    }
     // Each future owns its agent, because the compiler cannot prove that one borrowing it is Send.
     let asked = agents.into_iter().map(|agent| async move {
         let answer = agent.ask(cluster, arguments).await;
@@ -152,21 +155,21 @@ pub(crate) async fn compare(
     Ok(found)
 }
 
-const NO_AGENT: &str = "no agent runs: `kubectl get pods -A -l app.kubernetes.io/name=signpost` shows \
-                        what is installed";
+fn no_agent() -> Problem {
+    let next = "`kubectl get pods -A -l app.kubernetes.io/name=signpost` shows what is installed";
+    problem("no agent runs", next)
+}
 
 /// Returns the agent of `node`, or the first agent.
-fn choose<'a>(agents: &'a [Agent], node: Option<&str>) -> anyhow::Result<&'a Agent> {
-    match node {
-        None => agents.first().context(NO_AGENT),
-        Some(node) => {
-            let mut agents = agents.iter();
-            let found = agents.find(|agent| agent.node == node);
-            found.with_context(|| {
-                format!("no agent runs on node {node}: `kubectl signpost nodes` lists nodes, --node names one")
-            })
-        }
-    }
+fn choose<'a>(agents: &'a [Agent], node: Option<&str>) -> Result<&'a Agent, Problem> {
+    let Some(node) = node else {
+        return agents.first().ok_or_else(no_agent);
+    };
+    let found = agents.iter().find(|agent| agent.node == node);
+    found.ok_or_else(|| {
+        let next = "`kubectl signpost nodes` lists nodes, --node names one";
+        problem(format!("no agent runs on node {node}"), next)
+    })
 }
 
 impl From<Agreement> for Ending {

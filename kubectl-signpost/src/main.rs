@@ -7,6 +7,7 @@
 //! Every subcommand has one module. Pure functions compute its output from objects; the rest only
 //! reads the objects and prints the text.
 
+mod advice;
 mod agent;
 mod check;
 mod cluster;
@@ -31,7 +32,6 @@ use kubectl_signpost::arguments;
 use runtime::chain;
 
 use crate::arguments::{Arguments, Command};
-use crate::cluster::ClusterError;
 use crate::ending::Ending;
 use crate::output::Paint;
 
@@ -53,13 +53,7 @@ fn main() -> ExitCode {
         Err(error) if is_closed_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("{PROGRAM}: {}", chain(error.as_ref()));
-            let next = error
-                .chain()
-                .find_map(|cause| cause.downcast_ref::<ClusterError>())
-                .and_then(ClusterError::advice);
-            if let Some(next) = next {
-                eprintln!("  next: {next}");
-            }
+            eprintln!("  next: {}", advice::next(&error));
             ExitCode::FAILURE
         }
     }

@@ -21,6 +21,7 @@ use runtime::chain;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
+use crate::advice::problem;
 use crate::agent::Agent;
 use crate::arguments::{Access, SysdumpOptions};
 use crate::check::SELECTOR;
@@ -66,7 +67,13 @@ pub(crate) async fn run(access: &Access, options: &SysdumpOptions) -> anyhow::Re
     let file = options.file.clone();
     let file = file.unwrap_or_else(|| PathBuf::from(format!("{name}.tar.gz")));
     let archive = Archive::create(&file, &name, now);
-    let archive = archive.with_context(|| format!("failed to create {}", file.display()))?;
+    let archive = archive.with_context(|| {
+        let what = format!("failed to create {}", file.display());
+        problem(
+            what,
+            "give a file that does not exist, in a folder of yours, with --file",
+        )
+    })?;
     let mut collector = Collector {
         cluster: &cluster,
         archive,
@@ -82,9 +89,13 @@ pub(crate) async fn run(access: &Access, options: &SysdumpOptions) -> anyhow::Re
         let asked = collector.collect(options).await?;
         anyhow::Ok((asked, collector.archive.finish()?))
     };
-    let (asked, contents) = written
-        .await
-        .with_context(|| format!("failed to write {}", file.display()))?;
+    let (asked, contents) = written.await.with_context(|| {
+        let what = format!("failed to write {}", file.display());
+        problem(
+            what,
+            "remove the file, and give one where there is room with --file",
+        )
+    })?;
     print(&render(&file.display().to_string(), &asked, &contents))?;
     Ok(match contents.missing.is_empty() {
         true => Ending::Success,

@@ -11,12 +11,12 @@ use std::fmt;
 
 use crds::address::Cidr;
 use crds::honoured::{not_honoured, written_fields};
-use crds::{EffectiveConfig, FieldError, ProxyProfile, Span};
+use crds::{EffectiveConfig, ProxyProfile, Span};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
-use thiserror::Error;
 
 use super::source::{Source, is_set};
+use crate::advice::{Problem, problem};
 use fields::{FIELDS, Form, NO_PLACE};
 
 /// A profile and the notes about it.
@@ -35,11 +35,6 @@ pub(crate) struct Note {
     pub(crate) message: String,
 }
 
-/// The name given on the command line is not valid for a profile.
-#[derive(Debug, Error)]
-#[error("no valid profile can be made")]
-pub(crate) struct ImportError(#[source] FieldError);
-
 /// The state of a conversion.
 struct Import {
     source: Source,
@@ -51,7 +46,7 @@ struct Import {
 const MODES: [&str; 3] = ["iptables", "ipvs", "nftables"];
 
 /// Creates the profile `name` from `source`.
-pub(crate) fn import(name: &str, source: Source) -> Result<Imported, ImportError> {
+pub(crate) fn import(name: &str, source: Source) -> Result<Imported, Problem> {
     let mut import = Import {
         source,
         spec: json!({}),
@@ -309,7 +304,7 @@ impl Import {
     }
 
     /// Removes the values that a profile does not accept, and notes what has no effect.
-    fn finish(mut self, name: &str) -> Result<Imported, ImportError> {
+    fn finish(mut self, name: &str) -> Result<Imported, Problem> {
         let profile = loop {
             let object = json!({
                 "apiVersion": "signpost.dev/v1alpha1",
@@ -328,7 +323,11 @@ impl Import {
             let path = error.field.strip_prefix("spec.").unwrap_or_default();
             // Every iteration removes fields, so the loop ends.
             let Some(path) = remove(&mut self.spec, path) else {
-                return Err(ImportError(error));
+                let what = format!("no valid profile can be made: {error}");
+                return Err(problem(
+                    what,
+                    "give another name of the profile with --name",
+                ));
             };
             self.note(
                 &format!("spec.{path}"),

@@ -1,20 +1,8 @@
 //! Finds a KubeProxyConfiguration and reads it field by field, so that no field is overlooked.
 
 use serde_json::{Map, Value};
-use thiserror::Error;
 
-/// Why no configuration was found.
-#[derive(Debug, Clone, PartialEq, Eq, Error)]
-pub(crate) enum FindError {
-    #[error(
-        "there is no KubeProxyConfiguration in it: give the file that kube-proxy's --config names, or a ConfigMap with that file"
-    )]
-    None,
-    #[error(
-        "it is a KubeProxyConfiguration of {0}: only kubeproxy.config.k8s.io/v1alpha1 is known, the version that kube-proxy serves"
-    )]
-    Version(String),
-}
+use crate::advice::{Problem, problem};
 
 /// A configuration from which each field is taken once.
 #[derive(Debug, Clone)]
@@ -27,7 +15,7 @@ const VERSION: &str = "kubeproxy.config.k8s.io/v1alpha1";
 
 /// Finds the configuration in `document`: the document itself, the content of a ConfigMap, or the
 /// output of kube-proxy's /configz.
-pub(crate) fn find_configuration(document: &Value) -> Result<Source, FindError> {
+pub(crate) fn find_configuration(document: &Value) -> Result<Source, Problem> {
     let embedded = document["data"].as_object();
     let texts = embedded.into_iter().flat_map(Map::values);
     let parsed = texts
@@ -37,11 +25,19 @@ pub(crate) fn find_configuration(document: &Value) -> Result<Source, FindError> 
     let candidates = [document.clone(), printed].into_iter().chain(parsed);
     let mut found = candidates.filter(|candidate| candidate["kind"] == KIND);
     let Some(Value::Object(root)) = found.next() else {
-        return Err(FindError::None);
+        let next = "give the file that kube-proxy's --config names, or a ConfigMap with that file";
+        return Err(problem("there is no KubeProxyConfiguration in it", next));
     };
     match root.get("apiVersion").and_then(Value::as_str) {
         Some(VERSION) => Ok(Source { root }),
-        other => Err(FindError::Version(other.unwrap_or("no version").to_owned())),
+        other => {
+            let version = other.unwrap_or("no version");
+            let next = format!("give one of {VERSION}, the version that kube-proxy serves");
+            Err(problem(
+                format!("it is a KubeProxyConfiguration of {version}"),
+                next,
+            ))
+        }
     }
 }
 

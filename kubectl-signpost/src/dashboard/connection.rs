@@ -68,7 +68,7 @@ impl Standing {
         *self = Standing::Fails(Failure {
             since,
             text: chain(error).to_string(),
-            advice: error.advice(),
+            advice: Some(error.advice()),
             is_forbidden: error.is_forbidden(),
         });
     }

@@ -1,8 +1,9 @@
 //! The page's queries to agents: a Service on all nodes, and the path of a packet.
 
+use std::error::Error as StdError;
 use std::sync::Arc;
 
-use anyhow::{Context, ensure};
+use anyhow::Context;
 use axum::extract::{Query, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
@@ -13,6 +14,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tokio::sync::Semaphore;
 
+use crate::advice::{next, problem};
 use crate::agent::{Agreement, AskError};
 use crate::arguments::{AgentOutput, ExplainOptions, TraceOptions};
 use crate::cluster::{Cluster, ClusterError};
@@ -58,8 +60,8 @@ struct Way {
 #[derive(Debug, Serialize)]
 struct Failure {
     error: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    advice: Option<&'static str>,
+    /// The next step for the user.
+    advice: String,
     #[serde(skip)]
     status: StatusCode,
 }
@@ -115,29 +117,30 @@ async fn trace(
 }
 
 /// Validates an argument as the command line does: it must not look like a flag to the agent.
-fn word(text: &str) -> anyhow::Result<String> {
-    let text = text.trim();
-    ensure!(!text.is_empty(), "a field is empty");
-    ensure!(
-        !text.starts_with('-'),
-        "{text} is neither an object nor an address"
-    );
-    Ok(text.to_owned())
+fn word(text: &str) -> Result<String, anyhow::Error> {
+    const NEXT: &str = "write an object, such as svc/NAME, or an address";
+    match text.trim() {
+        "" => Err(problem("a field is empty", NEXT).into()),
+        flag if flag.starts_with('-') => {
+            let what = format!("{flag} is neither an object nor an address");
+            Err(problem(what, NEXT).into())
+        }
+        text => Ok(text.to_owned()),
+    }
 }
 
 // === impl Failure ===
 
 impl From<anyhow::Error> for Failure {
     fn from(error: anyhow::Error) -> Failure {
-        let of_cluster = error.chain().find_map(|cause| cause.downcast_ref());
-        let of_cluster: Option<&ClusterError> = of_cluster;
-        let of_agent = error.chain().any(|cause| cause.is::<AskError>());
+        let of_others =
+            |cause: &(dyn StdError + 'static)| cause.is::<ClusterError>() || cause.is::<AskError>();
         Failure {
-            status: match of_agent || of_cluster.is_some() {
+            status: match error.chain().any(of_others) {
                 true => StatusCode::BAD_GATEWAY,
                 false => StatusCode::UNPROCESSABLE_ENTITY,
             },
-            advice: of_cluster.and_then(ClusterError::advice),
+            advice: next(&error).to_owned(),
             error: chain(error.as_ref()).to_string(),
         }
     }
@@ -196,12 +199,12 @@ mod tests {
         let (status, answer) = ask("/explain?about=shop/cart").await;
         assert_eq!(status, StatusCode::UNPROCESSABLE_ENTITY);
         let error = answer["error"].as_str().unwrap_or_default();
-        assert!(error.starts_with("no agent runs: "), "{answer}");
+        assert!(error == "no agent runs", "{answer}");
 
         let (status, answer) = ask("/trace?from=pod/client&to=10.96.0.10:80&namespace=shop").await;
         assert_eq!(status, StatusCode::UNPROCESSABLE_ENTITY);
         let error = answer["error"].as_str().unwrap_or_default();
-        assert!(error.starts_with("no agent runs on node n1: "), "{answer}");
+        assert!(error == "no agent runs on node n1", "{answer}");
 
         let (status, answer) = ask("/trace?from=pod/other&to=10.96.0.10:80").await;
         assert_eq!(status, StatusCode::BAD_GATEWAY);
@@ -224,6 +227,7 @@ mod tests {
         ] {
             let (status, answer) = ask(path).await;
             assert_eq!(status, StatusCode::UNPROCESSABLE_ENTITY, "{path}: {answer}");
+            assert!(answer["advice"].is_string(), "{path}: {answer}");
         }
     }
 }

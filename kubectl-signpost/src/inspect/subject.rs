@@ -1,6 +1,6 @@
 //! The subject of a query, written as for kubectl.
 
-use thiserror::Error;
+use crate::advice::{Problem, problem};
 
 /// An object with an optional port, or a text in the agent's syntax.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -22,18 +22,18 @@ pub(super) enum Reference {
     Other(String),
 }
 
-/// The error for a reference without a name.
-#[derive(Debug, Clone, PartialEq, Eq, Error)]
-#[error(
-    "{0:?} names no object: write svc/NAME, pod/NAME or node/NAME, with :PORT behind where it is a destination"
-)]
-pub(super) struct ParseReferenceError(String);
+/// How to name objects.
+const REFERENCES: &str =
+    "write svc/NAME, pod/NAME or node/NAME, with :PORT behind where it is a destination";
+/// How to name a subject of `explain`.
+const SUBJECTS: &str =
+    "write svc/NAME[:PORT], ADDRESS[:PORT[/PROTOCOL]], or node:PORT for a node port";
 
 // === impl Reference ===
 
 impl Reference {
     /// Parses `svc/web:80`, `pod/a`, `node/n1:30080`; leaves other texts to the agent.
-    pub(super) fn parse(text: &str, namespace: &str) -> Result<Reference, ParseReferenceError> {
+    pub(super) fn parse(text: &str, namespace: &str) -> Result<Reference, Problem> {
         let other = || Ok(Reference::Other(text.to_owned()));
         let Some((kind, rest)) = text.split_once('/') else {
             return other();
@@ -61,7 +61,7 @@ impl Reference {
             _ => return other(),
         };
         if name.is_empty() || port.is_some_and(|port| port.is_empty()) {
-            return Err(ParseReferenceError(text.to_owned()));
+            return Err(problem(format!("{text:?} names no object"), REFERENCES));
         }
         Ok(reference)
     }
@@ -69,7 +69,7 @@ impl Reference {
 
 /// Returns the subject in the agent's syntax: `svc/web` becomes `namespace/web`, and other texts
 /// stay as they are.
-pub(super) fn about(text: &str, namespace: &str) -> anyhow::Result<String> {
+pub(super) fn about(text: &str, namespace: &str) -> Result<String, Problem> {
     match Reference::parse(text, namespace)? {
         Reference::Service {
             namespace,
@@ -80,9 +80,9 @@ pub(super) fn about(text: &str, namespace: &str) -> anyhow::Result<String> {
             Ok(format!("{namespace}/{name}{port}"))
         }
         Reference::Other(text) => Ok(text),
-        Reference::Pod { .. } | Reference::Node { .. } => anyhow::bail!(
-            "{text} is not a Service: write svc/NAME[:PORT], ADDRESS[:PORT[/PROTOCOL]], or node:PORT for a node port"
-        ),
+        Reference::Pod { .. } | Reference::Node { .. } => {
+            Err(problem(format!("{text} is not a Service"), SUBJECTS))
+        }
     }
 }
 
@@ -108,7 +108,7 @@ mod tests {
     fn what_names_nothing_is_refused_with_what_to_write() {
         for text in ["svc/", "pod/:80", "svc/web:"] {
             let error = Reference::parse(text, "shop").expect_err(text);
-            assert!(error.to_string().contains("svc/NAME"), "{error}");
+            assert!(error.next.contains("svc/NAME"), "{error:?}");
         }
         assert!(about("pod/a", "shop").is_err());
     }

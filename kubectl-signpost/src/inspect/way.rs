@@ -2,9 +2,10 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use anyhow::{Context, bail, ensure};
-use k8s_openapi::api::core::v1::{Node, Pod, Service};
+use k8s_openapi::api::core::v1::{Node, Pod, Service, ServicePort};
 use kube::ResourceExt;
+
+use crate::advice::{Problem, problem};
 
 /// The source of a packet.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -36,7 +37,7 @@ pub(super) enum Arrival {
 }
 
 /// Returns the packet in the syntax of the agent, for the agent of `node`.
-pub(super) fn packet(from: &Departure, to: &Arrival, node: &str) -> anyhow::Result<String> {
+pub(super) fn packet(from: &Departure, to: &Arrival, node: &str) -> Result<String, Problem> {
     let (word, sources) = match &from.sender {
         Sender::Given(text) => return Ok(format!("{text} -> {}", to.describe(None)?)),
         Sender::Pod(sources) if from.node.as_deref() == Some(node) => ("pod", sources),
@@ -45,9 +46,10 @@ pub(super) fn packet(from: &Departure, to: &Arrival, node: &str) -> anyhow::Resu
         Sender::Node(sources) => ("outside", sources),
     };
     let is_possible = |source: &&IpAddr| to.has(source.is_ipv4());
-    let source = sources.iter().find(is_possible).context(
-        "both ends have no address of the same family: name addresses instead of objects",
-    )?;
+    let source = sources.iter().find(is_possible).ok_or_else(|| {
+        let what = "both ends have no address of the same family";
+        problem(what, "name addresses instead of objects")
+    })?;
     Ok(format!(
         "{word} {source} -> {}",
         to.describe(Some(source.is_ipv4()))?
@@ -64,7 +66,7 @@ impl Departure {
         }
     }
 
-    pub(super) fn of_pod(pod: &Pod) -> anyhow::Result<Departure> {
+    pub(super) fn of_pod(pod: &Pod) -> Result<Departure, Problem> {
         let spec = pod.spec.as_ref();
         let addresses = addresses_of_pod(pod)?;
         let on_host = spec.and_then(|spec| spec.host_network) == Some(true);
@@ -77,7 +79,7 @@ impl Departure {
         })
     }
 
-    pub(super) fn of_node(node: &Node) -> anyhow::Result<Departure> {
+    pub(super) fn of_node(node: &Node) -> Result<Departure, Problem> {
         Ok(Departure {
             node: Some(node.name_any()),
             sender: Sender::Node(addresses_of_node(node)?),
@@ -89,9 +91,9 @@ impl Departure {
 
 impl Arrival {
     /// The destination of a Pod. `port` must be a number.
-    pub(super) fn of_pod(pod: &Pod, port: Option<String>) -> anyhow::Result<Arrival> {
+    pub(super) fn of_pod(pod: &Pod, port: Option<String>) -> Result<Arrival, Problem> {
         let name = pod.name_any();
-        let port = port.with_context(|| format!("name the port: pod/{name}:PORT"))?;
+        let port = port.ok_or_else(|| no_port(&format!("pod/{name}")))?;
         let (port, protocol) = number(&port)?;
         Ok(Arrival::At {
             addresses: addresses_of_pod(pod)?,
@@ -102,15 +104,15 @@ impl Arrival {
 
     /// The destination of a Service. `port` is a number or a name; it may be omitted if the Service
     /// has one port.
-    pub(super) fn of_service(service: &Service, port: Option<String>) -> anyhow::Result<Arrival> {
+    pub(super) fn of_service(service: &Service, port: Option<String>) -> Result<Arrival, Problem> {
         let name = service.name_any();
         let spec = service.spec.clone().unwrap_or_default();
         let addresses = spec.cluster_ips.unwrap_or_default();
         let addresses: Vec<IpAddr> = addresses.iter().filter_map(|ip| ip.parse().ok()).collect();
-        ensure!(
-            !addresses.is_empty(),
-            "Service {name} has no cluster IP: name one of its Pods, or an address"
-        );
+        if addresses.is_empty() {
+            let what = format!("Service {name} has no cluster IP");
+            return Err(problem(what, "name one of its Pods, or an address"));
+        }
         let ports = spec.ports.unwrap_or_default();
         let named = ports.iter().find(|known| match port.as_deref() {
             None => ports.len() == 1,
@@ -121,27 +123,28 @@ impl Arrival {
                     && (protocol.is_empty() || is_protocol.eq_ignore_ascii_case(protocol))
             }
         });
-        let Some(known) = named else {
+        let port_of = |known: &ServicePort| u16::try_from(known.port).ok();
+        let Some((known, number)) = named.and_then(|known| Some((known, port_of(known)?))) else {
             let has = ports.iter().map(|known| match known.name.as_deref() {
                 Some(name) => format!("{name} ({})", known.port),
                 None => known.port.to_string(),
             });
             let has: Vec<String> = has.collect();
-            bail!(
-                "name one of the ports of Service {name}, as svc/{name}:PORT: {}",
-                has.join(", ")
-            );
+            let what = format!("it is not clear which port of Service {name} is meant");
+            let next = format!("name one, as svc/{name}:PORT: {}", has.join(", "));
+            return Err(problem(what, next));
         };
+
         Ok(Arrival::At {
             addresses,
-            port: u16::try_from(known.port).context("the Service has an impossible port")?,
+            port: number,
             protocol: known.protocol.as_deref().unwrap_or("TCP").to_lowercase(),
         })
     }
 
-    pub(super) fn of_node(node: &Node, port: Option<String>) -> anyhow::Result<Arrival> {
+    pub(super) fn of_node(node: &Node, port: Option<String>) -> Result<Arrival, Problem> {
         let name = node.name_any();
-        let port = port.with_context(|| format!("name the node port: node/{name}:PORT"))?;
+        let port = port.ok_or_else(|| no_port(&format!("node/{name}")))?;
         let (port, protocol) = number(&port)?;
         Ok(Arrival::At {
             addresses: addresses_of_node(node)?,
@@ -158,7 +161,7 @@ impl Arrival {
         }
     }
 
-    fn describe(&self, ipv4: Option<bool>) -> anyhow::Result<String> {
+    fn describe(&self, ipv4: Option<bool>) -> Result<String, Problem> {
         match self {
             Arrival::Given(text) => Ok(text.clone()),
             Arrival::At {
@@ -167,7 +170,10 @@ impl Arrival {
                 protocol,
             } => {
                 let fits = |to: &&IpAddr| ipv4.is_none_or(|ipv4| to.is_ipv4() == ipv4);
-                let to = addresses.iter().find(fits).context("no address")?;
+                let to = addresses.iter().find(fits).ok_or_else(|| {
+                    let what = "the destination has no address of the sender's family";
+                    problem(what, "name an address instead of an object")
+                })?;
                 Ok(format!("{}/{protocol}", SocketAddr::new(*to, *port)))
             }
         }
@@ -175,15 +181,24 @@ impl Arrival {
 }
 
 /// Parses `80` or `80/udp`; the default protocol is TCP.
-fn number(text: &str) -> anyhow::Result<(u16, String)> {
+fn number(text: &str) -> Result<(u16, String), Problem> {
     let (number, protocol) = text.split_once('/').unwrap_or((text, "tcp"));
-    let number = number
-        .parse()
-        .with_context(|| format!("{text:?} is not a port: write PORT or PORT/PROTOCOL"))?;
-    Ok((number, protocol.to_lowercase()))
+    match number.parse() {
+        Ok(number) => Ok((number, protocol.to_lowercase())),
+        Err(_) => {
+            let what = format!("{text:?} is not a port");
+            Err(problem(what, "write PORT or PORT/PROTOCOL"))
+        }
+    }
 }
 
-fn addresses_of_pod(pod: &Pod) -> anyhow::Result<Vec<IpAddr>> {
+/// The error for a destination without a port.
+fn no_port(destination: &str) -> Problem {
+    let next = format!("write {destination}:PORT");
+    problem(format!("{destination} is named without a port"), next)
+}
+
+fn addresses_of_pod(pod: &Pod) -> Result<Vec<IpAddr>, Problem> {
     let ips = pod
         .status
         .as_ref()
@@ -191,14 +206,18 @@ fn addresses_of_pod(pod: &Pod) -> anyhow::Result<Vec<IpAddr>> {
     let ips = ips.unwrap_or_default();
     let addresses: Vec<IpAddr> = ips.iter().filter_map(|ip| ip.ip.parse().ok()).collect();
     let name = pod.name_any();
-    ensure!(
-        !addresses.is_empty(),
-        "Pod {name} has no address yet: wait until it runs"
-    );
-    Ok(addresses)
+    match addresses.is_empty() {
+        true => Err(problem(
+            format!("Pod {name} has no address yet"),
+            format!(
+                "wait until it runs: `kubectl get pods -A --field-selector metadata.name={name}`"
+            ),
+        )),
+        false => Ok(addresses),
+    }
 }
 
-fn addresses_of_node(node: &Node) -> anyhow::Result<Vec<IpAddr>> {
+fn addresses_of_node(node: &Node) -> Result<Vec<IpAddr>, Problem> {
     let known = node
         .status
         .as_ref()
@@ -207,11 +226,13 @@ fn addresses_of_node(node: &Node) -> anyhow::Result<Vec<IpAddr>> {
     let internal = known.iter().filter(|address| address.type_ == "InternalIP");
     let addresses: Vec<IpAddr> = internal.filter_map(|ip| ip.address.parse().ok()).collect();
     let name = node.name_any();
-    ensure!(
-        !addresses.is_empty(),
-        "Node {name} has no address of type InternalIP"
-    );
-    Ok(addresses)
+    match addresses.is_empty() {
+        true => Err(problem(
+            format!("Node {name} has no address of type InternalIP"),
+            "name an address, as in 'node 192.0.2.1'",
+        )),
+        false => Ok(addresses),
+    }
 }
 
 #[cfg(test)]
@@ -268,10 +289,8 @@ mod tests {
             json!(["10.96.0.10"]),
         );
         let error = Arrival::of_service(&web, None).expect_err("two ports");
-        assert!(
-            error.to_string().ends_with("svc/web:PORT: http (80), 81"),
-            "{error}"
-        );
+        let next = "name one, as svc/web:PORT: http (80), 81";
+        assert_eq!(error.next, next);
         let headless = service(json!([]), json!(["None"]));
         let error = Arrival::of_service(&headless, None).expect_err("no address");
         assert!(error.to_string().contains("no cluster IP"), "{error}");

@@ -9,9 +9,9 @@ use k8s_openapi::api::core::v1::{Node, Pod};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::ResourceExt;
 use serde::Serialize;
-use thiserror::Error;
 
 use super::KUBE_PROXY;
+use crate::advice::{Problem, problem};
 use crate::agent::Agent;
 use crate::check::linux;
 use crate::cluster::{Read, Unreadable};
@@ -98,11 +98,6 @@ pub(super) struct Obstacle {
     pub(super) yields_to_force: bool,
 }
 
-/// The error for a node on the command line that does not exist.
-#[derive(Debug, Error)]
-#[error("there is no node {0}: `kubectl get nodes` lists nodes, --node names one")]
-pub(super) struct UnknownNode(String);
-
 /// The command that stops kube-proxy on all nodes without removing it.
 const STOP_KUBE_PROXY: &str = "kubectl -n kube-system patch daemonset kube-proxy -p \
     '{\"spec\":{\"template\":{\"spec\":{\"nodeSelector\":{\"signpost.dev/kube-proxy\":\"wanted\"}}}}}'";
@@ -113,14 +108,15 @@ const STOP_STATIC_POD: &str =
 
 impl Plan {
     /// Plans the migration of these nodes, or of all Linux nodes if none is named.
-    pub(super) fn of(evidence: &Evidence, asked: &[String]) -> Result<Plan, UnknownNode> {
+    pub(super) fn of(evidence: &Evidence, asked: &[String]) -> Result<Plan, Problem> {
         let proxies = evidence.proxies.objects.iter();
         let proxies: BTreeMap<String, &NodeProxy> =
             proxies.map(|proxy| (proxy.name_any(), proxy)).collect();
         let mut names: BTreeSet<String> = proxies.keys().cloned().collect();
         names.extend(linux(&evidence.nodes).map(ResourceExt::name_any));
         if let Some(unknown) = asked.iter().find(|name| !names.contains(*name)) {
-            return Err(UnknownNode(unknown.clone()));
+            let next = "`kubectl get nodes` lists nodes, --node names one";
+            return Err(problem(format!("there is no node {unknown}"), next));
         }
         names.retain(|name| asked.is_empty() || asked.contains(name));
         let pods = kube_proxy_pods(&evidence.system_pods);

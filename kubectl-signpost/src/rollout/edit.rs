@@ -45,7 +45,9 @@ pub(super) fn retry(profile: &ProxyProfile) -> Result<Edit, String> {
                 done: "begins another attempt".to_owned(),
             })
         }
-        phase => Err(format!("its rollout has not failed ({phase:?})")),
+        phase => Err(format!(
+            "its rollout has not failed ({phase:?}); `rollout status` shows how far it is"
+        )),
     }
 }
 
@@ -64,13 +66,16 @@ pub(super) fn undo(profile: &ProxyProfile, to: Option<i64>) -> Result<Edit, Stri
             Some(generation) => format!(
                 "its history has no generation {generation}; `rollout history` lists what it has"
             ),
-            None => "its history has no configuration before the current one".to_owned(),
+            None => {
+                "its history has no configuration before the current one; edit the profile instead"
+                    .to_owned()
+            }
         });
     };
     let mut spec = merge_patch(&current, &wanted.spec);
     if spec.is_empty() {
         return Err(format!(
-            "it has the configuration of generation {} already",
+            "it has the configuration of generation {} already; `rollout history` lists others",
             wanted.generation
         ));
     }

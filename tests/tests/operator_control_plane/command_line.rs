@@ -1,5 +1,6 @@
 //! `kubectl signpost` as people type it.
 
+use std::net::TcpListener;
 use std::path::PathBuf;
 use std::process::{Command, Output};
 
@@ -187,6 +188,58 @@ fn t144_errors_of_the_command_line_say_what_to_do_next() -> Result<()> {
     );
     let output = cli.run(&["no-such"])?;
     assert_eq!(output.status.code(), Some(2));
+
+    // Whatever fails, the last line says it.
+    let folder = tempfile::tempdir()?;
+    let file = |name: &str, text: &str| -> Result<String> {
+        let file = folder.path().join(name);
+        std::fs::write(&file, text)?;
+        Ok(file.to_string_lossy().into_owned())
+    };
+    let missing = folder.path().join("missing").display().to_string();
+    let (garbled, other) = (file("garbled", "{")?, file("other", "kind: Other")?);
+    let busy = TcpListener::bind("127.0.0.1:0")?;
+    let port = format!("--port={}", busy.local_addr()?.port());
+    let ports = json!([{"name": "a", "port": 80}, {"name": "b", "port": 81}]);
+    for (name, spec) in [
+        ("headless", json!({"clusterIP": "None", "ports": ports})),
+        ("two-ports", json!({"ports": ports})),
+    ] {
+        let service = json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": name}, "spec": spec});
+        cluster.control_plane.apply(&service.to_string())?;
+    }
+    let commands: [&[&str]; 24] = [
+        &["explain", "svc/nothing"],
+        &["explain", "svc/nothing", "--node", "no-such"],
+        &["explain", "svc/nothing", "--all-nodes"],
+        &["explain", "pod/a"],
+        &["explain", "svc/"],
+        &["trace", "10.0.0.1", "10.96.0.1:443"],
+        &["trace", "svc/kubernetes", "10.96.0.1:443"],
+        &["trace", "pod/no-such", "10.96.0.1:443"],
+        &["trace", "node/n1", "svc/headless"],
+        &["trace", "node/n1", "svc/two-ports"],
+        &["trace", "node/n1", "node/n1"],
+        &["trace", "node/n1", "node/n1:x"],
+        &["nodes", "--context=no-such"],
+        &["rollout", "pause", "no-such"],
+        &["rollout", "undo", "no-such"],
+        &["config", "effective", "no-such"],
+        &["config", "diff", "no-such"],
+        &["config", "diff", "--file", &missing],
+        &["config", "import", "--file", &garbled],
+        &["config", "import", "--file", &other],
+        &["config", "import", "--namespace", "no-such"],
+        &["migrate", "takeover", "--node", "no-such"],
+        &["sysdump", "--file", &other],
+        &["dashboard", &port],
+    ];
+    for arguments in commands {
+        let text = failing(arguments)?;
+        let last = text.lines().last().unwrap_or_default();
+        assert!(last.starts_with("  next: "), "{arguments:?}: {text}");
+        assert!(!last.contains("if it fails again"), "{arguments:?}: {text}");
+    }
     Ok(())
 }
 

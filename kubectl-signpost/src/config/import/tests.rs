@@ -125,7 +125,7 @@ fn what_is_no_configuration_is_refused_with_what_to_give() {
         json!([]),
     ] {
         let error = find_configuration(&document).expect_err("there is none");
-        assert!(error.to_string().contains("--config"), "{error}");
+        assert!(error.next.contains("--config"), "{error:?}");
     }
     let later =
         json!({"kind": "KubeProxyConfiguration", "apiVersion": "kubeproxy.config.k8s.io/v1alpha2"});
