@@ -3,7 +3,7 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 export PATH := $(PATH):/usr/sbin:/sbin
 
-.PHONY: help demo test check unit properties control-plane helm cluster cluster-down cluster-set-up e2e kernels image plugin bench fleet generate clean
+.PHONY: help demo test check unit properties control-plane helm cluster cluster-down cluster-set-up e2e kernels image plugin sbom bench fleet generate clean
 
 help: ## List what can be made
 	@sed -n 's/^\([a-z0-9.-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -38,7 +38,7 @@ helm: ## Build Helm for the tests of the chart; once, then cached
 
 cluster: cluster-set-up image control-plane helm ## Start a real cluster here, kubelets and all, to try Signpost on: `make cluster nodes=3`
 	@cargo build --quiet --package tests --bin cluster
-	@target/debug/cluster up --nodes $(or $(nodes),3) $$(printf -- '--image %s ' dist/*.tar)
+	@target/debug/cluster up --nodes $(or $(nodes),3) $$(printf -- '--image %s ' dist/*-linux-$(MACHINE).tar)
 
 cluster-down: ## End it, and leave nothing behind
 	@[ -x target/debug/cluster ] || cargo build --quiet --package tests --bin cluster
@@ -58,16 +58,25 @@ kernels: ## Every test that asks a kernel, on emulated machines with Debian's: `
 	cargo test --package tests --no-run --test '*_kernel'
 	set -o pipefail; SIGNPOST_KERNELS='$(or $(KERNELS),5.10 6.1 6.12)' cargo test --package tests --test kernel_rig 2>&1 | tools/tally
 
-image: ## Write the images of agent and operator to dist/ as OCI archives; no container daemon needed
-	images/programs target/images
-	images/archives target/images dist
+# Processors that images and plugin are built for, in the order of their building. Those of other machines take a cross compiler.
+MACHINE := $(if $(filter aarch64,$(shell uname -m)),arm64,amd64)
+ARCHS ?= $(MACHINE)
+# Where the programs for a processor are.
+programs = target/images$(if $(filter-out $(MACHINE),$(1)),/$(1))
+
+image: ## Write the images of agent and operator to dist/ as OCI archives; no container daemon needed: `make image ARCHS='amd64 arm64'`
+	set -e; $(foreach arch,$(ARCHS),ARCH=$(arch) images/programs $(call programs,$(arch)); \
+		ARCH=$(arch) images/archives $(call programs,$(arch)) dist;)
 
 plugin: ## Write kubectl signpost for download to dist/, with krew's manifest of it; publishes nothing
-	images/programs target/images kubectl-signpost
+	set -e; $(foreach arch,$(ARCHS),ARCH=$(arch) images/programs $(call programs,$(arch)) kubectl-signpost;)
 	SOURCE_DATE_EPOCH=$${SOURCE_DATE_EPOCH:-$$(git log -1 --format=%ct 2>/dev/null || echo 0)} \
 		cargo run --quiet --locked --release --package images --bin write-plugin -- \
-		--program target/images/kubectl-signpost --license LICENSE --output dist
+		$(foreach arch,$(ARCHS),--program $(arch)=$(call programs,$(arch))/kubectl-signpost) --license LICENSE --output dist
 	@echo 'Nothing is published yet: the address in dist/signpost.yaml is where a release will be.'
+
+sbom: ## Write what images and plugin are made of to dist/, in CycloneDX
+	images/sbom dist
 
 bench: control-plane ## Measure it against kube-proxy: `make bench FLAGS='--services 500 --rounds 2'`; hours as it is, see bench/README.md
 	@images/programs target/images

@@ -48,8 +48,8 @@ pub struct Archive {
     pub manifest: String,
 }
 
-/// A processor architecture, named as in Go and in image manifests.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+/// A processor, in Go's words, which images use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
 pub enum Architecture {
     /// `x86_64`.
     Amd64,

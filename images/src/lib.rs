@@ -15,10 +15,12 @@ mod image;
 mod output;
 mod plugin;
 mod reference;
+mod sbom;
 mod tree;
 
 pub use image::{Architecture, Archive, Image, User, digest};
-pub use output::{ArchiveArguments, commit};
+pub use output::{ArchiveArguments, commit, parse_date};
 pub use plugin::Plugin;
 pub use reference::Reference;
+pub use sbom::{Metadata, Subject, UnknownPackage, sbom};
 pub use tree::{File, InsertError, Tree, TreePath};

@@ -46,8 +46,12 @@ pub fn commit(path: &Path, content: &[u8]) -> io::Result<()> {
     written.inspect_err(|_| drop(fs::remove_file(&partial)))
 }
 
-/// Parses a time in the format of `SOURCE_DATE_EPOCH`: seconds since 1970.
-fn parse_date(text: &str) -> Result<Timestamp, &'static str> {
+/// A time as `SOURCE_DATE_EPOCH` has it, in seconds since 1970.
+///
+/// # Errors
+///
+/// For anything that is no such number.
+pub fn parse_date(text: &str) -> Result<Timestamp, &'static str> {
     let seconds = text.parse::<u32>().ok();
     let date = seconds.and_then(|seconds| Timestamp::from_second(seconds.into()).ok());
     date.ok_or("it has to be a number of seconds since 1970")

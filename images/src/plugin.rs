@@ -1,4 +1,6 @@
-//! The download of `kubectl signpost` for krew: an archive, and a manifest that refers to it.
+//! `kubectl signpost` for download, as krew installs it: an archive for each processor and a manifest that names them.
+
+use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 
@@ -16,57 +18,54 @@ const RELEASES: &str = "https://github.com/signpost/signpost/releases/download";
 pub struct Plugin {
     /// The version of the release without a `v`: `0.1.0`.
     pub version: String,
-    /// The target architecture.
-    pub architecture: Architecture,
-    /// The timestamp of everything in the archive.
+    /// Stands for every time in the archives.
     pub created: Timestamp,
-    /// The statically linked program.
-    pub program: Vec<u8>,
-    /// The text of the licence. krew's index rejects archives without one.
+    /// The program for each processor, which needs no library.
+    pub programs: BTreeMap<Architecture, Vec<u8>>,
+    /// The text of the licence, without which krew's index accepts no archive.
     pub license: Vec<u8>,
 }
 
 // === impl Plugin ===
 
 impl Plugin {
-    /// Returns the file name of the archive.
-    pub fn archive_name(&self) -> String {
-        let Plugin {
-            version,
-            architecture,
-            ..
-        } = self;
+    /// The name of the archive for a processor.
+    pub fn archive_name(&self, architecture: Architecture) -> String {
+        let version = &self.version;
         format!("{PROGRAM}-{version}-linux-{architecture}.tar.gz")
     }
 
-    /// Renders an archive with the program and the licence at its root. The same input gives the
-    /// same bytes.
-    pub fn archive(&self) -> Vec<u8> {
+    /// An archive for each processor, with the program and the licence in no folder. The same bytes for the same input.
+    pub fn archives(&self) -> BTreeMap<Architecture, Vec<u8>> {
+        let programs = self.programs.iter();
+        let archives =
+            programs.map(|(architecture, program)| (*architecture, self.archive(program)));
+        archives.collect()
+    }
+
+    fn archive(&self, program: &[u8]) -> Vec<u8> {
         let mut tree = Tree::default();
         for (path, mode, content) in [
-            (format!("/{PROGRAM}"), 0o755, &self.program),
+            (format!("/{PROGRAM}"), 0o755, program),
             ("/LICENSE".to_owned(), 0o644, &self.license),
         ] {
             let path = path.parse().expect("the paths are short and plain");
-            let content = content.clone();
+            let content = content.to_vec();
             let inserted = tree.insert(path, File { mode, content });
             inserted.expect("the paths differ");
         }
         gzip(&tree.render(self.created))
     }
 
-    /// Returns krew's manifest of `archive`, in the format of
-    /// <https://krew.sigs.k8s.io/docs/developer-guide/plugin-manifest>. krew requires the file to
-    /// have the name of the plugin: `signpost.yaml`.
-    pub fn manifest(&self, archive: &[u8]) -> String {
-        let Plugin {
-            version,
-            architecture,
-            ..
-        } = self;
-        let digest = digest(archive);
-        let sha256 = digest.trim_start_matches("sha256:");
-        let name = self.archive_name();
+    /// What krew reads about `archives`, in the format of
+    /// <https://krew.sigs.k8s.io/docs/developer-guide/plugin-manifest>. krew wants it in a file with
+    /// the plugin's name: `signpost.yaml`.
+    pub fn manifest(&self, archives: &BTreeMap<Architecture, Vec<u8>>) -> String {
+        let version = &self.version;
+        let platforms = archives
+            .iter()
+            .map(|(architecture, archive)| self.platform(*architecture, archive));
+        let platforms: String = platforms.collect();
         format!(
             r#"apiVersion: krew.googlecontainertools.github.com/v1alpha2
 kind: Plugin
@@ -82,7 +81,16 @@ spec:
     rollouts, and makes a profile of kube-proxy's configuration. It uses the
     rights of your kubeconfig, and runs nothing in the cluster.
   platforms:
-  - selector:
+{platforms}"#
+        )
+    }
+
+    fn platform(&self, architecture: Architecture, archive: &[u8]) -> String {
+        let (version, name) = (&self.version, self.archive_name(architecture));
+        let digest = digest(archive);
+        let sha256 = digest.trim_start_matches("sha256:");
+        format!(
+            r#"  - selector:
       matchLabels:
         os: linux
         arch: {architecture}

@@ -12,14 +12,14 @@ use tar::Archive;
 
 const PROGRAM: &[u8] = b"\x7fELF a program";
 
-/// Runs `write-plugin`; returns the bytes of the archive, its name, and the manifest.
+/// Runs `write-plugin`; gives the bytes of the archive for arm64, its name, and the manifest.
 fn written(epoch: &str) -> (Vec<u8>, String, Value) {
     let folder = tempfile::tempdir().expect("a folder");
     fs::write(folder.path().join("program"), PROGRAM).expect("a file");
     let license = Path::new(env!("CARGO_MANIFEST_DIR")).join("../LICENSE");
     let output = Command::new(env!("CARGO_BIN_EXE_write-plugin"))
-        .args(["--program", "program", "--output", "dist"])
-        .args(["--architecture", "arm64", "--license"])
+        .args(["--program=arm64=program", "--program=amd64=program"])
+        .args(["--output", "dist", "--license"])
         .arg(license)
         .env("SOURCE_DATE_EPOCH", epoch)
         .current_dir(folder.path())
@@ -29,7 +29,7 @@ fn written(epoch: &str) -> (Vec<u8>, String, Value) {
     assert!(output.status.success(), "{said}");
     let lines = String::from_utf8(output.stdout).expect("text");
     let paths: Vec<&str> = lines.lines().collect();
-    let &[archive, "dist/signpost.yaml"] = paths.as_slice() else {
+    let &[_, archive, "dist/signpost.yaml"] = paths.as_slice() else {
         panic!("{lines}")
     };
     let manifest = fs::read_to_string(folder.path().join("dist/signpost.yaml"));
@@ -99,9 +99,10 @@ fn krew_accepts_the_manifest_and_finds_the_archive_it_names() {
     );
 
     let platforms = spec["platforms"].as_array().expect("platforms");
-    let [platform] = platforms.as_slice() else {
+    let [amd64, platform] = platforms.as_slice() else {
         panic!("{platforms:?}")
     };
+    assert_eq!(amd64["selector"]["matchLabels"]["arch"], "amd64");
     let labels = serde_json::json!({"matchLabels": {"os": "linux", "arch": "arm64"}});
     assert_eq!(platform["selector"], labels);
     let address = platform["uri"].as_str().expect("an address");

@@ -1,22 +1,23 @@
-//! Writes the download of `kubectl signpost`: an archive, and the manifest with which krew installs
-//! it.
+//! Writes `kubectl signpost` for download: an archive for each processor, and the manifest with which krew installs them.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
-use clap::Parser;
-use images::{ArchiveArguments, Plugin, commit};
+use clap::{Parser, ValueEnum};
+use images::{Architecture, Plugin, commit, parse_date};
+use jiff::Timestamp;
 
-/// Writes the archive of kubectl signpost and signpost.yaml, krew's manifest of it, into a folder, and
+/// Writes archives of kubectl signpost and signpost.yaml, krew's manifest of them, into a folder, and
 /// prints their paths. The same input gives the same bytes. Publishes nothing.
 #[derive(Debug, Parser)]
 #[command(version)]
 struct Arguments {
-    /// The program, static.
-    #[arg(long, value_name = "FILE")]
-    program: PathBuf,
+    /// The static program for a processor, such as amd64=target/kubectl-signpost; one for each processor.
+    #[arg(long = "program", required = true, value_name = "ARCHITECTURE=FILE", value_parser = parse_program)]
+    programs: Vec<(Architecture, PathBuf)>,
 
     /// The text of the licence.
     #[arg(long, value_name = "FILE")]
@@ -26,8 +27,15 @@ struct Arguments {
     #[arg(long, value_name = "FOLDER")]
     output: PathBuf,
 
-    #[command(flatten)]
-    archive: ArchiveArguments,
+    /// The time of everything in it, in seconds since 1970.
+    #[arg(
+        long,
+        env = "SOURCE_DATE_EPOCH",
+        value_name = "SECONDS",
+        default_value = "0",
+        value_parser = parse_date
+    )]
+    created: Timestamp,
 }
 
 fn main() -> ExitCode {
@@ -41,25 +49,30 @@ fn main() -> ExitCode {
 }
 
 fn write_plugin(arguments: &Arguments) -> Result<()> {
-    let architecture = arguments.archive.architecture();
+    let programs = arguments.programs.iter();
+    let programs = programs.map(|(architecture, path)| Ok((*architecture, read(path)?)));
     let plugin = Plugin {
         version: env!("CARGO_PKG_VERSION").to_owned(),
-        architecture: architecture.context("--architecture is needed on this machine")?,
-        created: arguments.archive.created,
-        program: read(&arguments.program)?,
+        created: arguments.created,
+        programs: programs.collect::<Result<BTreeMap<_, _>>>()?,
         license: read(&arguments.license)?,
     };
-    let archive = plugin.archive();
-    let manifest = plugin.manifest(&archive);
-    for (name, content) in [
-        (plugin.archive_name(), archive),
-        ("signpost.yaml".to_owned(), manifest.into_bytes()),
-    ] {
+    let archives = plugin.archives();
+    let manifest = plugin.manifest(&archives).into_bytes();
+    let files = archives.into_iter();
+    let files = files.map(|(architecture, archive)| (plugin.archive_name(architecture), archive));
+    for (name, content) in files.chain([("signpost.yaml".to_owned(), manifest)]) {
         let path = arguments.output.join(name);
         commit(&path, &content).with_context(|| format!("failed to write {}", path.display()))?;
         println!("{}", path.display());
     }
     Ok(())
+}
+
+/// `amd64=FILE`.
+fn parse_program(text: &str) -> Result<(Architecture, PathBuf), String> {
+    let (architecture, path) = text.split_once('=').ok_or("write ARCHITECTURE=FILE")?;
+    Ok((Architecture::from_str(architecture, false)?, path.into()))
 }
 
 fn read(path: &Path) -> Result<Vec<u8>> {

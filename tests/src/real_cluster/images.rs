@@ -1,7 +1,6 @@
 //! Archives of images for a cluster: Signpost's own, and an image of test programs.
 
 use std::env;
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -50,12 +49,14 @@ pub fn observe_ours() -> Result<Ours> {
 }
 
 fn find(folder: &Path, program: &str) -> Option<PathBuf> {
-    let start = format!("{program}-{}-linux-", env!("CARGO_PKG_VERSION"));
-    let files = fs::read_dir(folder).into_iter().flatten().flatten();
-    files.map(|file| file.path()).find(|path| {
-        let name = path.file_name().unwrap_or_default().to_string_lossy();
-        name.starts_with(&start) && name.ends_with(".tar")
-    })
+    let architecture = match env::consts::ARCH {
+        "x86_64" => "amd64",
+        "aarch64" => "arm64",
+        other => other,
+    };
+    let version = env!("CARGO_PKG_VERSION");
+    let file = folder.join(format!("{program}-{version}-linux-{architecture}.tar"));
+    file.exists().then_some(file)
 }
 
 /// Writes an archive of an image called `name` that runs a program of this workspace with the
